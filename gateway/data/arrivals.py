@@ -13,9 +13,9 @@ import trio
 from gateway.channel import ListenerSettings, OwnSasl, WorkerSettings
 from gateway.data.addresses import Addresses, Arriving
 from gateway.data.ends import CLOSED, Unauthenticated, close_reason
+from gateway.data.handshakes import HANDSHAKE_TIMEOUT_S, PROBE, Bench, shake_hands
 from gateway.data.opening import HEAD, receive_head
 from gateway.data.proxied import Proxied
-from gateway.data.handshakes import HANDSHAKE_TIMEOUT_S, PROBE, Bench, shake_hands
 from gateway.data.tls import HandshakeError, Tls, go_by_name
 from gateway.data.uplink import Uplink
 from gateway.data.world import World

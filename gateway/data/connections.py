@@ -19,10 +19,10 @@ from gateway.data.budget import Account
 from gateway.data.departures import Departures
 from gateway.data.dialling import Dialled, Dialling
 from gateway.data.ends import CLOSED, TooManyConnections, close_reason
+from gateway.data.handshakes import Bench
 from gateway.data.links import Link
 from gateway.data.reactor import Reactor
 from gateway.data.session import Session
-from gateway.data.handshakes import Bench
 from gateway.data.tls_links import TlsLink
 from gateway.data.uplink import Uplink
 from gateway.data.world import World

@@ -12,8 +12,8 @@ import trio
 
 from gateway.channel import WorkerSettings
 from gateway.data.complaints import Fields
-from gateway.data.securing import Secured, Securing
 from gateway.data.handshakes import Bench
+from gateway.data.securing import Secured, Securing
 from gateway.data.uplink import Uplink
 from gateway.data.world import World
 from gateway.system.sockets import address_text

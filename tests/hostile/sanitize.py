@@ -51,6 +51,7 @@ TESTS: Final = {
     "gateway.data.fast_path": "tests/gateway/data/test_fast_path.py",
     "gateway.data.shortcut": "tests/gateway/data/test_shortcut.py",
     "gateway.data.slices": "tests/gateway/data/test_reactor_slices.py",
+    "gateway.data.tls": "tests/gateway/data/test_tls_shortcut.py",
 }
 MORE_TESTS: Final = (
     "tests/gateway/data/test_fast_path_sums.py",

@@ -8,6 +8,8 @@ import re
 import socket
 import ssl
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,9 @@ import pytest
 import trio
 
 from gateway.data.budget import Account
+from gateway.data.handshakes import PROBE, shake_hands
 from gateway.data.inbound import SHARED_BYTES
 from gateway.data.session import Session
-from gateway.data.handshakes import PROBE, shake_hands
 from gateway.data.tls import RECORD, HandshakeError, Tls
 from gateway.data.tls_links import TlsLink
 from gateway.tls.certificates import LOOK_S, SETTLE_S, CertificateError, Certificates, ListenerTls, make_context
@@ -290,42 +292,63 @@ async def test_a_socket_is_empty_only_when_nothing_is_left_in_the_kernel_or_in_m
         assert c_in.drained
 
 
+@asynccontextmanager
+async def openssl_client(
+    stage: Stage, authority: Authority, listener: ListenerTls, *options: str
+) -> AsyncIterator[tuple[TlsLink, trio.Process, trio.SocketStream]]:
+    """A link whose client is openssl's: what goes to its input goes to the link, but for lines that are commands. With
+    the broker's end.
+    """
+    with trio.socket.socket() as listening:
+        await listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        command = ["openssl", "s_client", *options, "-CAfile", str(authority.certificate)]
+        command += ["-connect", "{}:{}".format(*listening.getsockname())]
+        process = await trio.lowlevel.open_process(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        accepted, _ = await listening.accept()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    near = socket.socket(fileno=accepted.detach())
+    near.setblocking(False)
+    tls = Tls(make_context(listener), near, memoryview(bytearray(SHARED_BYTES)))
+    await shake_hands(tls, near, trio.Lock())
+    upstream, broker = _tcp_pair(False)
+    stage.streams.append(broker)
+    now = trio.current_time()
+    session = Session(stage.play.world, 1, Account(stage.reactor.budget, "test"), now)
+    link = TlsLink(stage.reactor, session, near, upstream, "test:1", tls)
+    link.open()
+    async with process.stdin, process.stdout:
+        yield link, process, broker
+    process.kill()
+    await process.wait()
+
+
+async def say(process: trio.Process, data: bytes, awaited: bytes) -> None:
+    """Give it that input, and wait until it has put out what matches the pattern."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    await process.stdin.send_all(data)
+    said = b""
+    while not re.search(awaited, said):
+        piece = await process.stdout.receive_some()
+        assert piece, said
+        said += piece
+
+
 async def test_a_renegotiation_is_refused_at_once_though_no_answer_is_due(
     authority: Authority, listener: ListenerTls
 ) -> None:
     # What TLS itself has to say goes out; else a client could fill the memory with it. This one is openssl's, and its
     # command for a renegotiation is R.
-    async with staged() as stage:
-        with trio.socket.socket() as listening:
-            await listening.bind(("127.0.0.1", 0))
-            listening.listen()
-            command = ["openssl", "s_client", "-tls1_2", "-msg", "-CAfile", str(authority.certificate)]
-            command += ["-connect", "{}:{}".format(*listening.getsockname())]
-            process = await trio.lowlevel.open_process(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
-            accepted, _ = await listening.accept()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        near = socket.socket(fileno=accepted.detach())
-        near.setblocking(False)
-        tls = Tls(make_context(listener), near, memoryview(bytearray(SHARED_BYTES)))
-        await shake_hands(tls, near, trio.Lock())
-        upstream, broker = _tcp_pair(False)
-        stage.streams.append(broker)
-        now = trio.current_time()
-        session = Session(stage.play.world, 1, Account(stage.reactor.budget, "test"), now)
-        TlsLink(stage.reactor, session, near, upstream, "test:1", tls).open()
-        said = b""
-        async with process.stdin, process.stdout:
-            await process.stdin.send_all(b"R\n")
-            while not re.search(rb"<<< TLS 1.2, Alert .* no_renegotiation", said):
-                data = await process.stdout.receive_some()
-                assert data, said
-                said += data
-            assert await broker.receive_some(1) == b""  # openssl's client gives up
-        process.kill()
-        await process.wait()
+    async with (
+        staged() as stage,
+        openssl_client(stage, authority, listener, "-tls1_2", "-msg") as (_, process, broker),
+    ):
+        await say(process, b"R\n", rb"<<< TLS 1.2, Alert .* no_renegotiation")
+        assert await broker.receive_some(1) == b""  # openssl's client gives up
 
 
 class _NewKeys:

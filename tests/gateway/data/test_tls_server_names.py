@@ -14,8 +14,8 @@ from gateway.channel import PROTOCOL, Accepted, ListenerSettings, WorkerSettings
 from gateway.data.addresses import Addresses, Arriving
 from gateway.data.arrivals import Arrivals, Opened
 from gateway.data.complaints import NO_FIELDS
-from gateway.data.inbound import SHARED_BYTES
 from gateway.data.handshakes import Bench
+from gateway.data.inbound import SHARED_BYTES
 from gateway.data.tls import HandshakeError, Tls, go_by_name
 from gateway.data.uplink import Uplink
 from gateway.data.world import World

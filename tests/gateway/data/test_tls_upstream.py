@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from gateway.data.budget import Account
-from gateway.data.session import Session
 from gateway.data.handshakes import Bench, greet, shake_hands
+from gateway.data.session import Session
 from gateway.data.tls import Tls
 from gateway.data.tls_links import AT_ONCE, TlsLink
 from gateway.tls.broker_tls import BrokerTls, make_broker_context
