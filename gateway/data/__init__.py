@@ -20,7 +20,8 @@
 #   listing.py            the list of connections, when somebody asks for it
 #   complaints.py         how many lines clients may cause in the log
 #   opening.py            the head of a connection's first request
-#   tls.py                TLS between a socket and its link, in memory; the handshake
+#   tls.py                TLS between a socket and its link, in memory
+#   handshakes.py         its handshakes, which take turns
 #   reactor.py            one epoll inside trio, timers
 #
 #   links.py              one client socket and its upstream socket

@@ -11,7 +11,6 @@ cdef double _DATA_RECORD
 cdef class Tls:
     cdef public object _object, _incoming, _outgoing, _explain, _sock, _error
     cdef object _scratch
-    cdef bytearray _bytes
     cdef bytes _header
     cdef Py_ssize_t _skip
     cdef bint _ended, _emptied
@@ -22,7 +21,7 @@ cdef class Tls:
     @cython.locals(n=cython.Py_ssize_t, wanted=cython.Py_ssize_t, got=cython.Py_ssize_t, filled=cython.Py_ssize_t)
     cpdef Py_ssize_t recv_into(self, object view) except -1
 
-    @cython.locals(filled=cython.Py_ssize_t, at=cython.Py_ssize_t, to=cython.Py_ssize_t)
+    @cython.locals(data=bytearray, filled=cython.Py_ssize_t, at=cython.Py_ssize_t, to=cython.Py_ssize_t)
     cdef Py_ssize_t _feed(self, Py_ssize_t got, object view) except -1
 
     @cython.locals(

@@ -79,7 +79,6 @@ class Tls:
 
     __slots__ = (
         "_beside",
-        "_bytes",
         "_emptied",
         "_ended",
         "_error",
@@ -116,7 +115,6 @@ class Tls:
         self._explain = explain or explain_client
         self._sock = sock
         self._scratch = scratch
-        self._bytes = cast("bytearray", scratch.obj)
         self._ended = False  # the peer has said that nothing more comes, or closed
         self._error: ssl.SSLError | None = None  # behind what was decrypted before
         self._emptied = True  # the socket had nothing left when it was last read
@@ -224,9 +222,10 @@ class Tls:
     def _feed(self, got: int, view: memoryview) -> int:
         """Decrypt the received bytes; those that find no room in `view` are less than two records."""
         scratch, write = self._scratch, self._incoming.write
+        data: Any = scratch.obj
         filled = at = 0
         while at < got and not (self._ended or self._error):
-            to = self._cut(self._bytes, at, got)
+            to = self._cut(data, at, got)
             write(scratch[at:to])
             at = to
             filled += self._decrypt(view[filled:] if filled else view)

@@ -14,20 +14,20 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
-from gateway.tls.broker_tls import BrokerTls
-from gateway.tls.certificates import ListenerTls
 from gateway.data.links import Link
 from gateway.data.reactor import IN
 from gateway.data.tls import RECORD
+from gateway.tls.broker_tls import BrokerTls
+from gateway.tls.certificates import ListenerTls
 from protocol import api, rewrite
 from tests import variants
 from tests.background import until
 from tests.certificates import Authority
 from tests.gateway.data import test_tls, test_tls_upstream
-from tests.gateway.play import answer, other_answer, other_request, request, size_of
 from tests.gateway.data.test_links import Stage, receive_exactly, reset, staged
 from tests.gateway.data.test_tls import TlsStage, _NewKeys, openssl_client, say
 from tests.gateway.data.test_tls_upstream import Plain, Secure
+from tests.gateway.play import answer, other_answer, other_request, request, size_of
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 
@@ -186,7 +186,7 @@ async def test_a_new_key_is_answered_and_requests_go_on(authority: Authority, se
                     assert link.shortcut.terms is not None
                     await say(process, b"K\n", rb">>> TLS 1.3, Handshake .*KeyUpdate")
                 frame, reply = request(correlation), answer(correlation)
-                await process.stdin.send_all(frame)
+                await say(process, frame, b"")
                 assert await receive_exactly(broker, len(frame)) == frame
                 await broker.send_all(reply)
                 ours = rb"<<< TLS 1.3, Handshake .*KeyUpdate(.|\n)*" if correlation == 3 else b""
