@@ -143,7 +143,10 @@ cdef class Shortcut(EventHandler):
         else:
             link.end_reading()
             return
-        size = self._receive(self._client_fd, tls, buf, start, room)
+        if tls is None:
+            size = calls.receive(self._client_fd, buf, start, room)
+        else:
+            size = self._decrypt(tls, buf, start, room)
         if size <= 0 and size != calls.NOTHING:
             link.end_client(size == calls.EOF, now)
             return
@@ -165,8 +168,10 @@ cdef class Shortcut(EventHandler):
         can_send = large is None or self._upstream_tls is None  # else it is encrypted as its broker takes it
         if can_send and not terms.in_flight.is_waiting and (pos == end or _is_cut(buf, pos, end)):
             sent = 0
-            if passed:
-                sent = self._send(self._upstream_fd, self._upstream_tls, self._to_upstream, buf, start, pos)
+            if passed and self._upstream_tls is None:
+                sent = calls.send(self._upstream_fd, buf, start, pos)
+            elif passed:
+                sent = _encrypt(self._upstream_tls, self._upstream_fd, self._to_upstream, buf, start, pos)
             if sent == pos - start:
                 if large is not None:
                     link.let_go(large)
@@ -201,7 +206,10 @@ cdef class Shortcut(EventHandler):
         if events != IN:
             self._flush(now)  # of answers that are there as well, epoll tells again
             return
-        size = self._receive(self._upstream_fd, self._upstream_tls, self._buf, HEAD_ROOM, self._shared.size)
+        if self._upstream_tls is None:
+            size = calls.receive(self._upstream_fd, self._buf, HEAD_ROOM, self._shared.size)
+        else:
+            size = self._decrypt(self._upstream_tls, self._buf, HEAD_ROOM, self._shared.size)
         if size <= 0:
             if size != calls.NOTHING:
                 link.end_upstream(size == calls.EOF, now)
@@ -211,17 +219,18 @@ cdef class Shortcut(EventHandler):
         pos = self._counted.pass_answers(self._buf, start, end, now, self._rejected.asks)
         oldest = terms.in_flight.oldest
         if pos == end and (oldest is None or oldest.kind != LOCAL):
-            sent = self._send(self._client_fd, self._client_tls, self._to_client, self._buf, start, end)
+            if self._client_tls is None:
+                sent = calls.send(self._client_fd, self._buf, start, end)
+            else:
+                sent = _encrypt(self._client_tls, self._client_fd, self._to_client, self._buf, start, end)
             if sent == size:
                 return
             start = end if sent == KEPT else start + max(sent, 0)
         link.go_on_with_answers(start, pos, end, now)
 
-    cdef Py_ssize_t _receive(self, int fd, Tls tls, object buf, Py_ssize_t start, Py_ssize_t room) except -4:
+    cdef Py_ssize_t _decrypt(self, Tls tls, object buf, Py_ssize_t start, Py_ssize_t room) except -4:
         # As calls.receive. Of what TLS has left, or has to say itself, no event tells: the link goes on with it soon.
         cdef Py_ssize_t size
-        if tls is None:
-            return calls.receive(fd, buf, start, room)
         try:
             size = tls.recv_into(memoryview(buf)[start : start + room])
         except BlockingIOError:
@@ -231,26 +240,6 @@ cdef class Shortcut(EventHandler):
         if tls.ready or tls.owes:
             self.link.reactor.call_soon(self.link)
         return size
-
-    cdef Py_ssize_t _send(
-        self, int fd, Tls tls, object outbound, object buf, Py_ssize_t start, Py_ssize_t stop
-    ) except -4:
-        # As calls.send; or KEPT. `outbound`: that of this socket.
-        cdef Py_ssize_t sent
-        if tls is None:
-            return calls.send(fd, buf, start, stop)
-        try:
-            records = tls.encrypt([memoryview(buf)[start:stop]])
-        except OSError:
-            return calls.BROKEN
-        data = records[0] if len(records) == 1 else b"".join(records)
-        sent = calls.send(fd, data, 0, len(data))
-        if sent == len(data):
-            return stop - start
-        if sent < 0:
-            return calls.BROKEN
-        outbound.keep(memoryview(data)[sent:])
-        return KEPT
 
     cdef Py_ssize_t _unseen(self) except -1:
         # At least so many of the broker's next bytes pass as they are, whatever they are: records, nearly always.
@@ -298,3 +287,20 @@ cdef class Shortcut(EventHandler):
 cdef bint _is_cut(object buf, Py_ssize_t pos, Py_ssize_t end) except -1:
     # Whether nothing is there but the beginning of a frame: the bytes before it needn't wait for anything else.
     return end - pos < 12 or pos + 4 + fields.int32_at(fields.within(buf, pos, 4)) > end
+
+
+cdef Py_ssize_t _encrypt(Tls tls, int fd, object outbound, object buf, Py_ssize_t start, Py_ssize_t stop) except -4:
+    # Send it encrypted, as calls.send; or KEPT, by that `outbound`.
+    cdef Py_ssize_t sent
+    try:
+        records = tls.encrypt([memoryview(buf)[start:stop]])
+    except OSError:
+        return calls.BROKEN
+    data = records[0] if len(records) == 1 else b"".join(records)
+    sent = calls.send(fd, data, 0, len(data))
+    if sent == len(data):
+        return stop - start
+    if sent < 0:
+        return calls.BROKEN
+    outbound.keep(memoryview(data)[sent:])
+    return KEPT
