@@ -216,14 +216,15 @@ class TlsLink(Link):
             self.reactor.call_soon(self)
 
     def on_ready(self, now: float) -> None:
-        if self.closed:
-            return
-        is_ready = _is_ready(self._of_client) and self.client.mask & IN
-        if is_ready:
-            self.shortcut.handle(self.client.sock.fileno(), IN, now)
-        if _is_ready(self._of_upstream) and self.upstream.mask & IN and not self.closed:
-            self.shortcut.handle(self.upstream.sock.fileno(), IN, now)
-        elif not is_ready:
+        is_read = owes = False
+        for tls, side in ((self._of_client, self.client), (self._of_upstream, self.upstream)):
+            if tls is None or self.closed:
+                continue
+            if tls.ready and side.mask & IN:
+                is_read = True
+                self.shortcut.handle(side.sock.fileno(), IN, now)
+            owes = owes or tls.owes  # the shortcut doesn't send TLS's own records
+        if owes or not is_read:
             super().on_ready(now)
 
     def _go_on(self, now: float) -> None:

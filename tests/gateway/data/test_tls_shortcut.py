@@ -230,7 +230,7 @@ class Script:
         self.requests: list[bytes] = []
         self.replies: dict[int, bytes] = {}  # the broker's, by correlation
         self.forwarded = self.answered = b""
-        for correlation in range(FIRST, FIRST + 40):
+        for correlation in range(FIRST, FIRST + 25):
             self._add(correlation)
 
     def _add(self, correlation: int) -> None:
@@ -358,7 +358,7 @@ async def test_every_end_has_the_outcome_of_the_ordinary_path(opened: Opened, wa
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 async def test_whatever_comes_has_the_outcome_of_the_ordinary_path(opened: Opened, way: str, seed: int) -> None:
     fast, ordinary = [
         await _outcome(opened, way, variant, seed, mutes=bool(seed % 2), small=seed % 4 > 1)
