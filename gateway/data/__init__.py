@@ -35,7 +35,8 @@
 #   outbound.py           what a side sends, at once or later
 #   parked.py             what was read and has to wait
 #   watch.py              when a client or a broker takes too long
-#   ends.py               why connections end, and what the log says of it
+#   errors.py             the errors that end connections
+#   ends.py               what the log says of those that end
 #   budget.py             the bound on what all connections hold
 #   relief.py             which connections end when memory is short
 #

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.data import fetches
-from gateway.data.ends import UpstreamError
+from gateway.data.errors import UpstreamError
 from gateway.data.pending import (
     ACKS0,
     ADMIN,

@@ -12,7 +12,8 @@ import trio
 
 from gateway.channel import ListenerSettings, OwnSasl, WorkerSettings
 from gateway.data.addresses import Addresses, Arriving
-from gateway.data.ends import CLOSED, Unauthenticated, close_reason
+from gateway.data.ends import CLOSED
+from gateway.data.errors import Unauthenticated, close_reason
 from gateway.data.handshakes import HANDSHAKE_TIMEOUT_S, PROBE, Bench, shake_hands
 from gateway.data.opening import HEAD, receive_head
 from gateway.data.proxied import Proxied

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from gateway.data.ends import IdentityChanged, TooManyConnections, Unauthenticated
+from gateway.data.errors import IdentityChanged, TooManyConnections, Unauthenticated
 from gateway.data.pending import SASL
 from gateway.data.steps import FORWARDED
 from policies.text import ERROR_CHARS, one_line

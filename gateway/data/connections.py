@@ -18,7 +18,8 @@ from gateway.data.arrivals import Arrivals, Opened
 from gateway.data.budget import Account
 from gateway.data.departures import Departures
 from gateway.data.dialling import Dialled, Dialling
-from gateway.data.ends import CLOSED, TooManyConnections, close_reason
+from gateway.data.ends import CLOSED
+from gateway.data.errors import TooManyConnections, close_reason
 from gateway.data.handshakes import Bench
 from gateway.data.links import Link
 from gateway.data.reactor import Reactor

@@ -15,7 +15,8 @@ import socket
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.data.ends import EndLog, SpeaksTls, UpstreamError, close_reason
+from gateway.data.ends import EndLog
+from gateway.data.errors import SpeaksTls, UpstreamError, close_reason
 from gateway.data.farewell import Farewell
 from gateway.data.inbound import EOF, Inbound
 from gateway.data.outbound import Outbound

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from gateway.data.authentication import BEFORE_AUTHENTICATION
-from gateway.data.ends import Unauthenticated
+from gateway.data.errors import Unauthenticated
 from protocol import api
 from protocol.framing import REQUEST_HEAD, check_request_head
 

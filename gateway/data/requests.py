@@ -13,7 +13,7 @@ from gateway.channel import API_REQUESTS
 from gateway.data import fetches
 from gateway.data.admin_requests import concerns_control
 from gateway.data.authentication import MAX_UNAUTHENTICATED
-from gateway.data.ends import Unauthenticated
+from gateway.data.errors import Unauthenticated
 from gateway.data.in_flight import MAX_PENDING
 from gateway.data.pending import CAP, FETCH, PASS, REWRITE, STREAM, Entry
 from gateway.data.steps import ANSWER, FORWARD, FORWARDED, HOLD, SKIP, SKIPPED, ProduceRequest, Request, Step

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from gateway.data import admin_turn
 from gateway.data.admin_turn import AdminTurn
 from gateway.data.authentication import Authentication
-from gateway.data.ends import AuthenticationFailed, TooManyConnections, Unauthenticated
+from gateway.data.errors import AuthenticationFailed, TooManyConnections, Unauthenticated
 from gateway.data.steps import ANSWER, HOLD, Step
 from protocol import api
 from protocol.framing import check_request_head

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from gateway.data.inbound import Inbound
 from gateway.data.links import Link
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gateway.data.fast_path import Terms
     from gateway.data.inbound import Shared
     from gateway.data.reactor import Reactor
-    from gateway.data.securing import Course
     from gateway.data.session import Session
     from gateway.data.sides import Side
     from gateway.data.tls import Tls
@@ -165,6 +164,16 @@ class TlsOutbound(Outbound):
             self._account.discharge(charged)
 
 
+class BrokerTlsObserver(Protocol):
+    """It is told how a connection to a broker goes on after its handshake."""
+
+    def begin(self, tls: Tls) -> None:
+        """The broker's first bytes are there."""
+
+    def fail(self, why: str) -> None:
+        """The broker broke TLS's rules, or refused."""
+
+
 class TlsLink(Link):
     """A link whose client, or whose broker, or both speak TLS; the handshakes are over."""
 
@@ -179,7 +188,7 @@ class TlsLink(Link):
         peer: str,
         of_client: Tls | None,
         of_upstream: Tls | None = None,
-        course: Course | None = None,
+        course: BrokerTlsObserver | None = None,
     ) -> None:
         """`course` is told how the connection to the broker goes on."""
         super().__init__(reactor, session, client, upstream, peer)

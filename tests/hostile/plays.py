@@ -45,7 +45,7 @@ from gateway.channel import (
     WorkerSettings,
 )
 from gateway.data.budget import Budget
-from gateway.data.ends import AuthenticationFailed, TooManyConnections, UpstreamError
+from gateway.data.errors import AuthenticationFailed, TooManyConnections, UpstreamError
 from gateway.data.gate import Gate
 from gateway.data.ledger import Ledger
 from gateway.data.pending import LOCAL

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.channel import Row
-from gateway.data.ends import UpstreamError
+from gateway.data.errors import UpstreamError
 from gateway.data.lookup import LOOKUP_S
 from gateway.data.session import Session
 from gateway.data.topics import INVALID_TOPIC

@@ -15,7 +15,7 @@ from gateway.channel import PROTOCOL, Channel, Down, Groups, Interval, Up, Worke
 from gateway.control.metrics import Metrics
 from gateway.data.client import MAX_CLIENT_ID, MAX_PRINCIPAL
 from gateway.data.complaints import BURST, NO_FIELDS, PERIOD_S, Complaints
-from gateway.data.ends import IdentityChanged, TooManyConnections, Unauthenticated
+from gateway.data.errors import IdentityChanged, TooManyConnections, Unauthenticated
 from gateway.data.ledger import MAX_BYTES, OTHER
 from gateway.data.session import Session
 from gateway.data.topics import INVALID_TOPIC

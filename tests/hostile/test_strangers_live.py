@@ -15,7 +15,7 @@ import trio
 from gateway import embedded
 from gateway.channel import WorkerSettings
 from gateway.data.budget import POOLED_BYTES, Account, Budget
-from gateway.data.ends import Unauthenticated
+from gateway.data.errors import Unauthenticated
 from gateway.data.inbound import Inbound, Shared
 from gateway.data.links import Link
 from gateway.data.opening import HEAD, receive_head

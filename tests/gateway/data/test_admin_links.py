@@ -32,7 +32,7 @@ from gateway.channel import (
 )
 from gateway.data import admin_turn
 from gateway.data.admin_turn import ControlFailed
-from gateway.data.ends import close_reason
+from gateway.data.errors import close_reason
 from gateway.data.links import Link
 from gateway.data.reactor import Reactor
 from gateway.data.session import Session

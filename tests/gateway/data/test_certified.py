@@ -9,7 +9,7 @@ import pytest
 
 from gateway.channel import Accepted
 from gateway.control.admission import ADDRESS, CONNECTIONS, Admission
-from gateway.data.ends import IdentityChanged, TooManyConnections
+from gateway.data.errors import IdentityChanged, TooManyConnections
 from gateway.system.sockets import is_within
 from protocol.identity import UNKNOWN
 from tests.gateway.play import Play

@@ -16,7 +16,7 @@ from gateway.channel import API_REQUESTS
 from gateway.data import in_flight, pending
 from gateway.data.admin_turn import AdminTurn
 from gateway.data.budget import Account, Budget
-from gateway.data.ends import UpstreamError
+from gateway.data.errors import UpstreamError
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
 from protocol import api, framing

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.data.ends import UpstreamError
+from gateway.data.errors import UpstreamError
 from gateway.data.hold import MAX_MUTE_S, MAX_WAIT_S
 from policies.verdict import DELAY, NOT_ENOUGH_REPLICAS, REJECT, THROTTLING_QUOTA_EXCEEDED, Verdict
 from protocol import api

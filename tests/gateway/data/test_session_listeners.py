@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from gateway.channel import Broker, Brokers, ListenerSettings, OwnSasl
-from gateway.data.ends import Unauthenticated
+from gateway.data.errors import Unauthenticated
 from gateway.data.session import Session
 from gateway.data.world import Asker
 from protocol import api

@@ -17,7 +17,7 @@ import yaml
 from gateway.channel import Answer, Ask, Identity, ListenerSettings, OwnSasl
 from gateway.config import AuthenticationSettings
 from gateway.control.sasl.authentication import FAILED, MAX_OF_ADDRESS, MAX_SAID, NOT_HERE, Authenticator
-from gateway.data.ends import AuthenticationFailed, Unauthenticated
+from gateway.data.errors import AuthenticationFailed, Unauthenticated
 from gateway.data.termination import Termination
 from gateway.data.world import Asker
 from gateway.kafka import sasl
