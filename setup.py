@@ -21,10 +21,11 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-FAST_PATH = ("protocol/produce_fast.pyx", "gateway/data/fast_path.pyx", "gateway/data/shortcut.pyx")
+FAST_PATH = ("protocol/produce_fast.pyx", "gateway/data/session/fast_path.pyx", "gateway/data/relay/shortcut.pyx")
 EITHER = (
-    "protocol/stream.py", "protocol/metadata_topics.py", "policies/duplicates.py", "policies/limits/meter.py",
-    "gateway/data/ledger.py", "gateway/data/in_flight.py", "gateway/data/slices.py", "gateway/data/tls.py",
+    "protocol/stream.py", "protocol/metadata_topics.py", "policies/idempotence/duplicates.py",
+    "policies/limits/meter.py", "gateway/data/shared/ledger.py", "gateway/data/pending/in_flight.py",
+    "gateway/data/sockets/slices.py", "gateway/data/sockets/tls.py",
 )  # fmt: skip
 DIRECTIVES = {
     "annotation_typing": False,  # types are in the .pxd files; annotations are for mypy

@@ -17,7 +17,6 @@
 #   config/              YAML -> validated settings
 #   policy_document.py   policies as a document: reading, comparing, writing
 #   kafka/               how brokers are reached and asked; the internal topics
-#   fleet/               the messages between gateways
 #   storage/             sources of volumes
 #   quotas/              a Python client for client quotas
 #   log/                 loggers, how lines look, and how many there may be of one kind

@@ -112,7 +112,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, tag=True):
     )
     upstream_proxy: Literal["none", "v1", "v2"] = "none"  # header of the PROXY protocol that brokers' side is sent
     upstream_tls: BrokerTls | None = None  # what relayed connections to brokers begin with
-    rollout_key: bytes = b""  # see policies.rollout
+    rollout_key: bytes = b""  # see policies.definitions.rollout
     upstream_sasl: bool = False  # brokers want clients to authenticate; where False that is learned from their answers
 
 
@@ -143,7 +143,7 @@ class Topics(msgspec.Struct, frozen=True, tag=True):
 
 class Policy(msgspec.Struct, frozen=True, tag=True):
     """V1 thresholds in bytes per second; `total` None = no limit; `totals`: of brokers with their own.
-    `enforce_percent`: of the clients, for which they are enforced (policies.rollout).
+    `enforce_percent`: of the clients, for which they are enforced (policies.definitions.rollout).
     `burst_s`: policies.thresholds.broker_limits.ThresholdRules.
     """
 
@@ -411,7 +411,7 @@ class Buckets(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Latencies(msgspec.Struct, frozen=True, tag=True):
-    """Once a second: durations since the last time (gateway.data.latencies says what each is)."""
+    """Once a second: durations since the last time (gateway.data.shared.latencies says what each is)."""
 
     requests: Buckets
     round_trips: dict[int, Buckets] = {}  # by broker

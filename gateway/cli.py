@@ -212,7 +212,7 @@ def _warning_text(source: str, warning: Finding) -> str:
 
 def summarize(settings: Settings) -> list[str]:
     """A configuration's effect, the mapping of ports included."""
-    from policies.rollout import mode_text
+    from policies.definitions.rollout import mode_text
 
     thresholds = settings.thresholds
     lines = [
@@ -313,7 +313,7 @@ def _describe_workers(settings: Settings) -> str:
 
 
 def _summarize_groups(settings: Settings) -> list[str]:
-    from policies.rollout import mode_text
+    from policies.definitions.rollout import mode_text
 
     groups = settings.resource_groups
     lines = []

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 # Those that there are only compiled, and those that run as Python elsewhere.
-FAST_PATH: Final = ("protocol.produce_fast", "gateway.data.fast_path", "gateway.data.shortcut")
+FAST_PATH: Final = ("protocol.produce_fast", "gateway.data.session.fast_path", "gateway.data.relay.shortcut")
 EITHER: Final = (
-    "protocol.stream", "protocol.metadata_topics", "policies.duplicates", "policies.limits.meter",
-    "gateway.data.ledger", "gateway.data.in_flight", "gateway.data.slices", "gateway.data.tls",
+    "protocol.stream", "protocol.metadata_topics", "policies.idempotence.duplicates", "policies.limits.meter",
+    "gateway.data.shared.ledger", "gateway.data.pending.in_flight", "gateway.data.sockets.slices",
+    "gateway.data.sockets.tls",
 )  # fmt: skip
 MODULES: Final = FAST_PATH + EITHER
 VARIABLE: Final = "PURE_PYTHON"

@@ -25,10 +25,9 @@ import yaml
 
 from gateway import yaml_text
 from gateway.cli_support.suggest import hint, nearest
-from policies.groups.names import EXISTS, GROUP_KEYS, MEANS, rate_key
-from policies.policy_records import time_text
-from policies.policy_set import PolicySet
-from policies.policy_values import (
+from policies.definitions.policy_records import time_text
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import (
     Fault,
     InvalidPolicy,
     Op,
@@ -40,6 +39,7 @@ from policies.policy_values import (
     check_value,
     order,
 )
+from policies.groups.names import EXISTS, GROUP_KEYS, MEANS, rate_key
 from policies.quotas.names import DEFAULT, DEFAULT_TEXT, UNITS, Default, Entity, Name, QuotaError, QuotaKey
 from policies.quotas.text import entity_text
 from policies.thresholds.sums import EVERY_BROKER, NOWHERE, oversized_texts

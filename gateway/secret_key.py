@@ -20,7 +20,7 @@ log = logging.getLogger("gateway.control")
 
 NAME: Final = "secret-key"  # in the spool
 MIN_BYTES: Final = 32  # of the text: 128 bits, where it is hexadecimal digits
-ROLLOUT: Final = "rollout"  # the purpose of the key of policies.rollout
+ROLLOUT: Final = "rollout"  # the purpose of the key of policies.definitions.rollout
 _BYTES: Final = 32
 
 

@@ -114,9 +114,9 @@ ROW_FIELDS: Final[dict[str, str]] = {
 # Version 2 adds these to a row. Each may be missing: a name that isn't known is "", and `repeats` None says that it
 # can't be told of any of the row's bytes (of bytes of which it can there is a row of its own, with the same names).
 #
-# A rejection is matched once, by the next attempt at the same batch (policies/repeats.py). So what was finally dropped,
-# that is whose last attempt was rejected, is the rejected bytes less the repeats of all outcomes: at most that, and at
-# least that less the bytes of which it can't be told.
+# A rejection is matched once, by the next attempt at the same batch (policies/idempotence/repeats.py). So what was
+# finally dropped, that is whose last attempt was rejected, is the rejected bytes less the repeats of all outcomes: at
+# most that, and at least that less the bytes of which it can't be told.
 OPTIONAL_ROW_FIELDS: Final[dict[str, str]] = {
     "group": "str",  # resource group that the bytes are charged to
     "software": "str",  # the client software's name (KIP-511)

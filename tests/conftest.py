@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from gateway.data import reactor
+from gateway.data.sockets import reactor
 from gateway.embedded import Cluster, ports
 
 settings.register_profile("small", max_examples=15, derandomize=True, deadline=None, database=None)

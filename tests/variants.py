@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from gateway.compiled import EITHER, MODULES, is_compiled
-from gateway.data.no_shortcut import NoShortcut
+from gateway.data.relay.no_shortcut import NoShortcut
 
 ROOT = Path(__file__).parent.parent
 PURE, COMPILED = "pure", "compiled"
@@ -27,20 +27,20 @@ _WITHOUT_FAST_PATH: Final[dict[str, Any]] = {
     "protocol.produce_request.gathered": list,
     "protocol.produce_response.read_answer": lambda *_: None,
     "protocol.produce_response.gathered": list,
-    "gateway.data.enforcement.gathered": list,
-    "gateway.data.accounts.offsets": lambda *_: None,
-    "gateway.data.requests.Terms": None,
-    "gateway.data.answers.Counted": None,
-    "gateway.data.links.Shortcut": NoShortcut,
+    "gateway.data.session.enforcement.gathered": list,
+    "gateway.data.session.accounts.offsets": lambda *_: None,
+    "gateway.data.session.requests.Terms": None,
+    "gateway.data.session.answers.Counted": None,
+    "gateway.data.relay.links.Shortcut": NoShortcut,
 }
 _OF_EITHER: Final = {
     "protocol.rewrite.metadata_topics": ("protocol.metadata_topics", ""),
-    "gateway.data.world.Acknowledged": ("policies.duplicates", "Acknowledged"),
-    "gateway.data.world.Ledger": ("gateway.data.ledger", "Ledger"),
-    "gateway.data.session.InFlight": ("gateway.data.in_flight", "InFlight"),
-    "gateway.data.reactor.Slice": ("gateway.data.slices", "Slice"),
-    "gateway.data.arrivals.Tls": ("gateway.data.tls", "Tls"),
-    "gateway.data.securing.Tls": ("gateway.data.tls", "Tls"),
+    "gateway.data.shared.world.Acknowledged": ("policies.idempotence.duplicates", "Acknowledged"),
+    "gateway.data.shared.world.Ledger": ("gateway.data.shared.ledger", "Ledger"),
+    "gateway.data.session.session.InFlight": ("gateway.data.pending.in_flight", "InFlight"),
+    "gateway.data.sockets.reactor.Slice": ("gateway.data.sockets.slices", "Slice"),
+    "gateway.data.connecting.arrivals.Tls": ("gateway.data.sockets.tls", "Tls"),
+    "gateway.data.connecting.securing.Tls": ("gateway.data.sockets.tls", "Tls"),
 }
 
 

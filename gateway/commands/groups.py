@@ -21,6 +21,7 @@ from gateway.commands.asking import (
 )
 from gateway.commands.output import rendered, table
 from gateway.commands.policies import describe
+from policies.definitions.rollout import EVERYBODY
 from policies.groups.names import (
     DISPATCH_BYTES,
     DISPATCH_MSGS,
@@ -30,7 +31,6 @@ from policies.groups.names import (
     PUBLISH_MSGS,
     rate_text,
 )
-from policies.rollout import EVERYBODY
 from policies.units import parse_size
 
 OVERVIEW: Final = "/v1/resource-groups"

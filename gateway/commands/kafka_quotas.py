@@ -19,6 +19,7 @@ from gateway.commands.output import FORMATS, structured
 from gateway.commands.quota_files import enforced, listed, plan, read
 from gateway.kafka import java_properties
 from gateway.quotas.client import TIMEOUT_S, Described, Enforced, Other, QuotaClient, QuotaClientError, Quotas, Takeover
+from policies.definitions.rollout import EVERYBODY, mode_text
 from policies.quotas.filter import Component
 from policies.quotas.names import QuotaError, sanitize
 from policies.quotas.store import Alteration, Effective
@@ -32,7 +33,6 @@ from policies.quotas.text import (
     ops_of,
     quota_text,
 )
-from policies.rollout import EVERYBODY, mode_text
 from policies.units import parse_until
 
 PROG: Final = "kafka-quotas"

@@ -24,7 +24,7 @@ from gateway.commands.asking import (
     shown,
 )
 from gateway.commands.output import rendered, structured, table
-from policies.policy_values import PolicyKey, value_text
+from policies.definitions.policy_values import PolicyKey, value_text
 from policies.quotas.text import entity_text
 
 PATH: Final = "/v1/policies"

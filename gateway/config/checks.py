@@ -13,8 +13,8 @@ from gateway.listener_names import path_of
 from gateway.system.hosts import is_loopback
 from gateway.system.sockets import address_text
 from gateway.tls.broker_tls import KNOWN as TLS_PROPERTIES
-from policies.rollout import EVERYBODY
-from policies.small_limits import small_limits
+from policies.definitions.rollout import EVERYBODY
+from policies.definitions.small_limits import small_limits
 from policies.thresholds.values import excess_text, used_up_text, without_total_text
 from policies.verdict import RETRIED_BY_ALL, THROTTLING_QUOTA_EXCEEDED
 from protocol.api import ERROR_NAMES, RETRIABLE

@@ -16,7 +16,7 @@ from policies.units import parse_duration, parse_size
 
 MAX_WORKERS: Final = 256  # more than cores of any machine that a gateway would have for itself
 MAX_GATEWAY_ID: Final = 200  # characters, with room for a port behind it: other gateways drop reports of one with more
-# than 255 (gateway/fleet/form.py)
+# than 255 (gateway/control/fleet/exchange/form.py)
 
 
 class Section(BaseModel):

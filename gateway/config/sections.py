@@ -51,9 +51,9 @@ from gateway.system.hosts import is_loopback
 from gateway.system.sockets import address_text
 from gateway.tls.broker_tls import BrokerTls, broker_tls_of
 from gateway.tls.principal_rules import ANONYMOUS
+from policies.definitions.policy_values import PolicyError, PolicyKey, Value, Values
+from policies.definitions.rollout import EVERYBODY, Rollout
 from policies.groups.finder import DEFAULT_PATTERN
-from policies.policy_values import PolicyError, PolicyKey, Value, Values
-from policies.rollout import EVERYBODY, Rollout
 from policies.thresholds.values import OUT_KEY, TOTAL_KEY, check_each
 from protocol.api import ERROR_NAMES
 

@@ -14,8 +14,8 @@ from gateway.config.clients import Client
 from gateway.config.fields import KafkaName, Number, PluginName, Seconds, Section, Size, reject_bool
 from gateway.kafka import topic_names
 from gateway.storage.plugins import LIMIT_POLICIES, VOLUME_SOURCES
+from policies.definitions.policy_values import PolicyKey
 from policies.groups import names as group_names
-from policies.policy_values import PolicyKey
 from policies.storage import LimitType, Scope
 from policies.thresholds.values import TOTAL_KEY
 from policies.units import parse_size

@@ -31,6 +31,7 @@ from gateway.control.components.parts import SOURCE, Parts, Unusable, make_store
 from gateway.control.components.protection import Protection
 from gateway.control.components.spooling import Spooling
 from gateway.control.condition import Condition
+from gateway.control.fleet.exchange.exchange import DROPPED, Exchange, FleetParty
 from gateway.control.fleet.shares import FleetControl
 from gateway.control.http_server import Application, serve
 from gateway.control.internal_errors import InternalErrors
@@ -50,13 +51,12 @@ from gateway.control.workers.acceptor import Acceptor, proxies_of
 from gateway.control.workers.intake import Intake
 from gateway.control.workers.orders import Orders
 from gateway.control.workers.workers import Workers
-from gateway.fleet.exchange import DROPPED, Exchange, FleetParty
 from gateway.listener_names import bootstrap_socket
 from gateway.secret_key import ROLLOUT, derive_key, obtain_secret
 from gateway.supervisor import ParentLink
+from policies.definitions.policy_set import PolicySet
 from policies.explain import FleetUse
 from policies.fleet.keys import FleetKey, Unit, group_key
-from policies.policy_set import PolicySet
 
 if TYPE_CHECKING:
     from gateway.control.sasl.authentication import Authenticator

@@ -13,7 +13,7 @@ import time
 
 import trio
 
-from gateway.data.worker import Worker
+from gateway.data.worker.worker import Worker
 from gateway.supervisor import ParentGone, ParentLink, attach
 from gateway.system.shared_memory import SharedMemory
 from policies.fleet.page import Page

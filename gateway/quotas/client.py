@@ -16,10 +16,10 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from gateway.kafka.access import InvalidProperties
 from gateway.kafka.client import Client, Connection, NoAnswer, UnknownApi
+from policies.definitions.rollout import EVERYBODY
 from policies.quotas.filter import Component, Filter, Match
 from policies.quotas.names import ENTITY_TYPES, KEYS, Entity, QuotaError, QuotaKey, QuotaType
 from policies.quotas.store import Alteration, Effective, Op, QuotaStore, Values, paths
-from policies.rollout import EVERYBODY
 from protocol import quotas as wire
 from protocol.admin import Api
 from protocol.api import CLUSTER_AUTHORIZATION_FAILED, ERROR_CODES, ERROR_NAMES

@@ -1,4 +1,4 @@
-# TLS as it is configured, on both sides of the gateway. The data plane speaks it: gateway/data/tls.py.
+# TLS as it is configured, on both sides of the gateway. The data plane speaks it: gateway/data/sockets/tls.py.
 #
 #   certificates.py        a listener's certificate, and the clients' that it accepts: files, renewal
 #   certificate_names.py   whether a certificate is for the names that clients are told

@@ -1,6 +1,6 @@
-# TLS to brokers, from librdkafka's properties: the SSLContext of relayed connections (gateway/data/dialling.py) and of
-# requests of our own (gateway/kafka/client.py), and what a handshake that failed means, with the key that is to be
-# changed.
+# TLS to brokers, from librdkafka's properties: the SSLContext of relayed connections
+# (gateway/data/connecting/dialling.py) and of requests of our own (gateway/kafka/client.py), and what a handshake that
+# failed means, with the key that is to be changed.
 #
 # A property of TLS is honoured or refused with a line, never passed over: librdkafka makes other connections by the
 # same ones. Reads files; knows no sockets.

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from policies.definitions.policy_records import time_text
+from policies.definitions.policy_values import PolicyKey, as_number, value_text
 from policies.engine import Mode
 from policies.explain.model import ALONE, Asked, FleetUse, Held, Known, Shadowed, observes, origin_of
 from policies.explain.wording import until_text
 from policies.fleet.keys import FleetKey
-from policies.policy_records import time_text
-from policies.policy_values import PolicyKey, as_number, value_text
 from policies.quotas.names import Entity
 from policies.quotas.text import quota_text
 from policies.verdict import MAX_DELAY_MS

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from policies.decision import STRICTNESS, Limits
+from policies.definitions.small_limits import small_text
 from policies.explain import groups, others, quotas, thresholds
 from policies.explain.case import Case
 from policies.explain.model import BROKER_QUOTA, Asked, Explanation, Held, Known, Rule, Shadowed, sortable
@@ -14,7 +15,6 @@ from policies.explain.sentences import notes, storage_effect, summary_of, why_in
 from policies.explain.wording import amount_text
 from policies.fleet.keys import FleetKey
 from policies.quotas.names import Entity
-from policies.small_limits import small_text
 from policies.units import exact_rate
 from policies.verdict import PROTECTED_TOPIC
 

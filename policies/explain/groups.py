@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from policies.definitions.policy_values import PolicyKey
 from policies.engine import INTERNAL_TOPICS
 from policies.explain.case import Case
 from policies.explain.model import Level, Rule, Traffic, sortable
@@ -11,7 +12,6 @@ from policies.explain.wording import scaled
 from policies.fleet.keys import FleetKey, group_key
 from policies.groups.names import ATTACHMENT_KEY, GROUP_KEYS, MEANS, rate_text
 from policies.limits.limit_use import LimitUse
-from policies.policy_values import PolicyKey
 from policies.verdict import RESOURCE_GROUP
 
 

@@ -7,17 +7,17 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Setting
+from policies.definitions.rollout import Rollout
 from policies.engine import BrokerRate, Mode, OnExceed
 from policies.explain.wording import amount_text
 from policies.fleet.keys import FleetKey
 from policies.groups.finder import Finder
 from policies.groups.lines import GroupRate
 from policies.limits.limit_use import utilization
-from policies.policy_set import PolicySet
-from policies.policy_values import Setting
 from policies.quotas.lines import QuotaRate
 from policies.quotas.store import Effective, QuotaStore
-from policies.rollout import Rollout
 from policies.storage import Affected, Factor
 from policies.text import one_line
 from policies.thresholds.broker_meters import Others

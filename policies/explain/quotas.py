@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from policies.definitions.policy_values import PolicyKey
 from policies.explain.case import Case
 from policies.explain.model import ALONE, BROKER_QUOTA, BROKERS, Level, Rule, Traffic, in_force
 from policies.explain.wording import place_text, scaled
 from policies.fleet.keys import FleetKey, quota_key
 from policies.limits.limit_use import LimitUse
-from policies.policy_values import PolicyKey
 from policies.quotas.lines import UNDEALT, QuotaRate
 from policies.quotas.names import Default, Entity
 from policies.quotas.store import Effective

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from policies.definitions.rollout import EVERYBODY, place
 from policies.explain import groups
 from policies.explain.case import Case
 from policies.explain.model import Asked, Held, Known, Rule, observes
-from policies.rollout import EVERYBODY, place
 from policies.thresholds.sums import over_text, overcommitted
 
 _DONE: Final = {"refuse": "refused", "hold": "held", "reject": "rejected", "delay": "delayed"}

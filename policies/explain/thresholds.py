@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from policies.definitions.policy_values import PolicyKey, as_number
 from policies.engine import INTERNAL_TOPICS, BrokerRate, OnExceed, TopicRate
 from policies.explain.case import Case
 from policies.explain.model import Known, Level, Rule
 from policies.explain.wording import place_text, scaled
-from policies.policy_values import PolicyKey, as_number
 from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
 from policies.units import exact_rate
 from policies.verdict import TOPIC_THRESHOLD

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
+from policies.definitions.policy_values import PolicyKey
 from policies.engine import INTERNAL_TOPICS, TopicRate
 from policies.explain.model import Flow, Known, TopicLine, origin_of, produce_factor, sortable
 from policies.explain.thresholds import share_of
 from policies.limits.limit_use import utilization
-from policies.policy_values import PolicyKey
 
 By = Literal["rate", "rejected", "utilization"]
 

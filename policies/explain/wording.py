@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from policies.policy_records import time_text
-from policies.policy_values import Setting
+from policies.definitions.policy_records import time_text
+from policies.definitions.policy_values import Setting
 from policies.units import format_rate
 
 

@@ -139,8 +139,8 @@ def together(uses: Iterable[Use]) -> Use:
 
 
 class Peers(Protocol):
-    """The reports of gateways to each other: the exchange keeps them (gateway/fleet/peers.py), they are only read here.
-    Rates are finite and not below 0, weights above 0.
+    """The reports of gateways to each other: the exchange keeps them (gateway/control/fleet/exchange/peers.py), they
+    are only read here. Rates are finite and not below 0, weights above 0.
     """
 
     @property

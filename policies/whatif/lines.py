@@ -15,13 +15,13 @@ from typing import Final
 
 from policies.client_timeouts import patience_s
 from policies.decision import Limits, Patience, admit, decide
+from policies.definitions.policy_set import PolicySet
 from policies.engine import Engine
 from policies.fleet.lines import OurParts
 from policies.groups.finder import Finder
 from policies.groups.lines import GroupLimits, GroupLines, GroupSide
 from policies.groups.names import PUBLISH_BYTES, PUBLISH_MSGS
 from policies.limits.line import look_again_in
-from policies.policy_set import PolicySet
 from policies.quotas.lines import DEAL_S, NONE, QuotaLines
 from policies.quotas.lines import Lines as OwnLines
 from policies.thresholds.broker_limits import TopicThreshold

@@ -23,10 +23,10 @@ from itertools import groupby
 from typing import Final
 
 from policies.decision import Patience
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Values
 from policies.engine import Engine
 from policies.limits.meter import TICK_S
-from policies.policy_set import PolicySet
-from policies.policy_values import Values
 from policies.thresholds.broker_meters import BrokerMeters, Others
 from policies.thresholds.topic_meter import TopicMeter
 from policies.usage import DELAYED, NOTES

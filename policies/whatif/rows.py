@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import PolicyKey, Value, Values
 from policies.engine import OnExceed
-from policies.policy_set import PolicySet
-from policies.policy_values import PolicyKey, Value, Values
 from policies.whatif.timetable import Timetable
 
 Life = tuple[str, str, int]  # gateway, boot, worker

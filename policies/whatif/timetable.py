@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from policies.policy_values import PolicyKey, Value, Values
+from policies.definitions.policy_values import PolicyKey, Value, Values
 
 
 class Changed(NamedTuple):

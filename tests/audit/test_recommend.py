@@ -23,8 +23,8 @@ from gateway.audit.whatif.recommend import (
     busiest,
     reasons,
 )
-from policies.policy_set import PolicySet
-from policies.policy_values import PolicyKey
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import PolicyKey
 from tests.audit import records
 
 if TYPE_CHECKING:

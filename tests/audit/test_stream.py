@@ -20,7 +20,7 @@ from gateway.audit.batch.job import AuditError, Question
 from gateway.audit.stream import stream, upkeep
 from gateway.audit.whatif import reading, whatif
 from policies import usage
-from policies.policy_values import PolicyKey
+from policies.definitions.policy_values import PolicyKey
 from policies.whatif.rows import Rules
 from tests.audit.records import START, Row, changed, interval, lost, truth
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from policies import usage
-from policies.policy_values import PolicyKey
-from policies.rollout import place
+from policies.definitions.policy_values import PolicyKey
+from policies.definitions.rollout import place
 from policies.whatif.replay import replay
 from policies.whatif.rows import Row, Rules
 from tests.audit import records

@@ -17,16 +17,16 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 from gateway.channel import Demand
+from gateway.control.fleet.exchange.exchange import FleetParty, Present
+from gateway.control.fleet.exchange.peers import Peers
+from gateway.control.fleet.exchange.reports import Reporter
 from gateway.control.fleet.shares import FleetControl
 from gateway.control.metrics import FleetMetrics
-from gateway.data.share_reporter import MOST_AT_ONCE
-from gateway.fleet.exchange import FleetParty, Present
-from gateway.fleet.peers import Peers
-from gateway.fleet.reports import Reporter
+from gateway.data.worker.share_reporter import MOST_AT_ONCE
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import PolicyKey
 from policies.fleet.shares import Use
 from policies.groups.names import DISPATCH_BYTES, DISPATCH_MSGS, EXISTS, PUBLISH_BYTES, PUBLISH_MSGS
-from policies.policy_set import PolicySet
-from policies.policy_values import PolicyKey
 from tests.bench.resource_model import Model, Uses, boot_of, changed, usage
 from tests.gateway.fleet_play import Reporter as Other
 

@@ -128,7 +128,7 @@ def told(topics: int, placed: list[list[list[int]]]) -> channel.Topics:
 
 
 def worker(topics: int, placed: list[list[list[int]]], runs: int) -> None:
-    from gateway.data.world import World
+    from gateway.data.shared.world import World
     from policies.engine import Engine
 
     world = World(channel.WorkerSettings(channel.PROTOCOL, "gw"), Engine(0.0), lambda *said: None)

@@ -20,9 +20,9 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gateway.fleet import reports
-from gateway.fleet.peers import ROOM, Peers
-from gateway.fleet.reports import EVERY
+from gateway.control.fleet.exchange import reports
+from gateway.control.fleet.exchange.peers import ROOM, Peers
+from gateway.control.fleet.exchange.reports import EVERY
 from policies.fleet import keys as fleet_keys
 from policies.fleet.shares import Dealer, Use
 from tests.gateway.fleet_play import Reporter

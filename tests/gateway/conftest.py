@@ -15,14 +15,14 @@ from pytest_trio import trio_fixture
 from trio.testing import MockClock
 
 from gateway.control.http_server import serve
-from gateway.data.inbound import Inbound
-from gateway.data.links import Link
-from gateway.data.outbound import Outbound
-from gateway.data.reactor import Reactor
-from gateway.data.session import Session
-from gateway.data.sides import Side
-from gateway.data.tls import Tls
-from gateway.data.world import World
+from gateway.data.relay.links import Link
+from gateway.data.session.session import Session
+from gateway.data.shared.world import World
+from gateway.data.sockets.inbound import Inbound
+from gateway.data.sockets.outbound import Outbound
+from gateway.data.sockets.reactor import Reactor
+from gateway.data.sockets.sides import Side
+from gateway.data.sockets.tls import Tls
 from gateway.supervisor import open_listener
 from tests.gateway.control.admin.test_rest import Server
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gateway.fleet import reports
-from gateway.fleet.reports import Rate
+from gateway.control.fleet.exchange import reports
+from gateway.control.fleet.exchange.reports import Rate
 from policies.fleet.keys import FleetKey
 from policies.fleet.shares import IDLE, Use
 

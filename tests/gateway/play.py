@@ -7,10 +7,10 @@ import struct
 from typing import Any
 
 from gateway.channel import PROTOCOL, Broker, Brokers, Row, WorkerSettings
-from gateway.data.budget import Account, Budget
-from gateway.data.complaints import NO_FIELDS, Fields
-from gateway.data.session import Session
-from gateway.data.world import World
+from gateway.data.session.session import Session
+from gateway.data.shared.budget import Account, Budget
+from gateway.data.shared.complaints import NO_FIELDS, Fields
+from gateway.data.shared.world import World
 from gateway.listener_names import DEFAULT_LISTENER
 from policies.engine import Engine
 from policies.thresholds.pacing import PACE_S

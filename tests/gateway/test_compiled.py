@@ -41,7 +41,7 @@ def test_what_was_built_is_of_these_sources(name: str) -> None:
     """`make env` builds it again when one of them changes; without that another program would be tested."""
     path = ROOT / name.replace(".", "/")
     library = Path(str(module(name, COMPILED).__file__))
-    of_all = ROOT / "protocol/fields.pxd", ROOT / "gateway/data/calls.pxd"
+    of_all = ROOT / "protocol/fields.pxd", ROOT / "gateway/data/sockets/calls.pxd"
     own = [path.with_suffix(suffix) for suffix in (".py", ".pyx", ".pxd") if path.with_suffix(suffix).exists()]
     assert own
     for source in (*own, *of_all):

@@ -18,9 +18,9 @@ from gateway import policy_document as document
 from gateway.commands import policies as cli
 from gateway.embedded import free_port
 from gateway.policy_document import DocumentError
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Op, PolicyError, PolicyKey, Value
 from policies.groups.names import GROUP_KEYS
-from policies.policy_set import PolicySet
-from policies.policy_values import Op, PolicyError, PolicyKey, Value
 from policies.quotas.names import DEFAULT, KEYS, Entity, QuotaKey
 from tests.background import Says, serving
 from tests.gateway.control.admin.test_rest import Server

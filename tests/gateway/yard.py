@@ -28,8 +28,8 @@ from gateway.control.usage.usage_log import Spool, UsageLog
 from gateway.control.workers.acceptor import Acceptor
 from gateway.control.workers.intake import Intake
 from gateway.control.workers.workers import Workers
-from gateway.data.links import Link
-from gateway.data.worker import Worker
+from gateway.data.relay.links import Link
+from gateway.data.worker.worker import Worker
 from gateway.listener_names import DEFAULT_LISTENER
 from gateway.system.sockets import Networks
 from gateway.tls.certificates import ListenerTls

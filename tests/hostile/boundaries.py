@@ -142,9 +142,9 @@ class Boundaries:
         self.findings: list[str] = []
         self._rng = rng = Random(seed)
         self._fast: Any = module("protocol.produce_fast", COMPILED)
-        self._fast_path: Any = module("gateway.data.fast_path", COMPILED)
+        self._fast_path: Any = module("gateway.data.session.fast_path", COMPILED)
         self._stream, self._metadata = Twins.of("protocol.stream"), Twins.of("protocol.metadata_topics")
-        duplicates = Twins.of("policies.duplicates")
+        duplicates = Twins.of("policies.idempotence.duplicates")
         self._seen = Twins(duplicates.pure.Acknowledged(300), duplicates.compiled.Acknowledged(300))
         corpus = frames.corpus()
         answers = [(*of, frame) for of, found in corpus.answers.items() for frame in found]

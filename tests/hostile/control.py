@@ -30,6 +30,7 @@ import trio
 from gateway.channel import Answer, Ask, Channel, Down, Up, decode_down
 from gateway.config import AuthenticationSettings, Settings
 from gateway.control.admission import Admission
+from gateway.control.fleet.exchange.exchange import DROPPED
 from gateway.control.fleet.shares import FleetControl
 from gateway.control.internal_errors import InternalErrors
 from gateway.control.metrics import Metrics
@@ -41,9 +42,8 @@ from gateway.control.usage.usage_log import Spool, UsageLog
 from gateway.control.workers.intake import Intake
 from gateway.control.workers.snapshots import groups_of, quotas_of, thresholds_of
 from gateway.control.workers.workers import Workers
-from gateway.fleet.exchange import DROPPED
-from policies.policy_set import PolicySet
-from policies.policy_values import PolicyKey
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import PolicyKey
 from protocol import configs as c
 from protocol import scram
 from protocol.handshake import SASL_AUTHENTICATE, SaslAuthenticateRequest

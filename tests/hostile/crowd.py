@@ -36,7 +36,7 @@ from gateway.channel import (
     Topics,
     WorkerSettings,
 )
-from gateway.data.worker import Worker
+from gateway.data.worker.worker import Worker
 from gateway.listener_names import DEFAULT_LISTENER
 from gateway.tls.certificates import ListenerTls
 from policies.groups.lines import GroupLimits

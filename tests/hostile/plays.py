@@ -44,15 +44,15 @@ from gateway.channel import (
     Topics,
     WorkerSettings,
 )
-from gateway.data.budget import Budget
-from gateway.data.errors import AuthenticationFailed, TooManyConnections, UpstreamError
-from gateway.data.gate import Gate
-from gateway.data.ledger import Ledger
-from gateway.data.pending import LOCAL
-from gateway.data.session import Session
-from gateway.data.termination import Termination
-from gateway.data.worker import Worker
-from gateway.data.world import World
+from gateway.data.pending.pending import LOCAL
+from gateway.data.session.gate import Gate
+from gateway.data.session.session import Session
+from gateway.data.session.termination import Termination
+from gateway.data.shared.budget import Budget
+from gateway.data.shared.errors import AuthenticationFailed, TooManyConnections, UpstreamError
+from gateway.data.shared.ledger import Ledger
+from gateway.data.shared.world import World
+from gateway.data.worker.worker import Worker
 from policies.engine import Engine
 from policies.limits.meter import Meter
 from policies.quotas.lines import QuotaLines

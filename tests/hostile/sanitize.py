@@ -44,18 +44,18 @@ TESTS: Final = {
     "protocol.produce_fast": "tests/protocol/test_produce_fast.py",
     "protocol.stream": "tests/protocol/test_stream.py",
     "protocol.metadata_topics": "tests/protocol/test_metadata_topics.py",
-    "policies.duplicates": "tests/policies/test_duplicates.py",
+    "policies.idempotence.duplicates": "tests/policies/idempotence/test_duplicates.py",
     "policies.limits.meter": "tests/policies/limits/test_meter.py",
-    "gateway.data.ledger": "tests/gateway/data/test_ledger.py",
-    "gateway.data.in_flight": "tests/gateway/data/test_in_flight.py",
-    "gateway.data.fast_path": "tests/gateway/data/test_fast_path.py",
-    "gateway.data.shortcut": "tests/gateway/data/test_shortcut.py",
-    "gateway.data.slices": "tests/gateway/data/test_reactor_slices.py",
-    "gateway.data.tls": "tests/gateway/data/test_tls_shortcut.py",
+    "gateway.data.shared.ledger": "tests/gateway/data/shared/test_ledger.py",
+    "gateway.data.pending.in_flight": "tests/gateway/data/pending/test_in_flight.py",
+    "gateway.data.session.fast_path": "tests/gateway/data/session/test_fast_path.py",
+    "gateway.data.relay.shortcut": "tests/gateway/data/relay/test_shortcut.py",
+    "gateway.data.sockets.slices": "tests/gateway/data/sockets/test_reactor_slices.py",
+    "gateway.data.sockets.tls": "tests/gateway/data/relay/test_tls_shortcut.py",
 }
 MORE_TESTS: Final = (
-    "tests/gateway/data/test_fast_path_sums.py",
-    "tests/gateway/data/test_links.py",
+    "tests/gateway/data/session/test_fast_path_sums.py",
+    "tests/gateway/data/relay/test_links.py",
 )  # all of them together
 HAVE: Final = "GCC with its sanitizers is needed (Debian, Ubuntu: gcc libc6-dev; Fedora: gcc libasan libubsan)"
 

@@ -7,12 +7,12 @@ from functools import partial
 import pytest
 import trio
 
-from gateway.data.links import Link
-from gateway.data.relief import relieve
-from gateway.data.watch import PATIENCE_S
+from gateway.data.relay.links import Link
+from gateway.data.relay.relief import relieve
+from gateway.data.relay.watch import PATIENCE_S
 from protocol import api
 from tests.background import until
-from tests.gateway.data.test_links import receive_exactly, staged
+from tests.gateway.data.relay.test_links import receive_exactly, staged
 from tests.gateway.play import other_request, request
 from tests.hostile.drips import Way, play
 from tests.hostile.strangers import MIB

@@ -18,13 +18,13 @@ import trio
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from gateway.data.links import Link
-from gateway.data.pending import PRODUCE
-from gateway.data.reactor import IN
-from gateway.data.slices import EventHandler
+from gateway.data.pending.pending import PRODUCE
+from gateway.data.relay.links import Link
+from gateway.data.sockets.reactor import IN
+from gateway.data.sockets.slices import EventHandler
 from protocol import api, rewrite
 from tests.background import until
-from tests.gateway.data.test_links import Stage, receive_exactly, staged
+from tests.gateway.data.relay.test_links import Stage, receive_exactly, staged
 from tests.gateway.play import Play, answer, other_answer, other_request, request, size_of
 
 SOON_S = 15  # what has to happen happens in milliseconds

@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.channel import Row
-from gateway.data.errors import UpstreamError
-from gateway.data.lookup import LOOKUP_S
-from gateway.data.session import Session
-from gateway.data.topics import INVALID_TOPIC
+from gateway.data.control_requests.lookup import LOOKUP_S
+from gateway.data.session.session import Session
+from gateway.data.shared.errors import UpstreamError
+from gateway.data.shared.topics import INVALID_TOPIC
 from policies.thresholds.broker_meters import OTHER
 from policies.usage import NOTES
 from policies.verdict import NEVER_PASSES

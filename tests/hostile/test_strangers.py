@@ -13,13 +13,13 @@ import pytest
 
 from gateway.channel import PROTOCOL, Channel, Down, Groups, Interval, Up, WorkerSettings, decode_down
 from gateway.control.metrics import Metrics
-from gateway.data.client import MAX_CLIENT_ID, MAX_PRINCIPAL
-from gateway.data.complaints import BURST, NO_FIELDS, PERIOD_S, Complaints
-from gateway.data.errors import IdentityChanged, TooManyConnections, Unauthenticated
-from gateway.data.ledger import MAX_BYTES, OTHER
-from gateway.data.session import Session
-from gateway.data.topics import INVALID_TOPIC
-from gateway.data.worker import Worker
+from gateway.data.session.session import Session
+from gateway.data.shared.client import MAX_CLIENT_ID, MAX_PRINCIPAL
+from gateway.data.shared.complaints import BURST, NO_FIELDS, PERIOD_S, Complaints
+from gateway.data.shared.errors import IdentityChanged, TooManyConnections, Unauthenticated
+from gateway.data.shared.ledger import MAX_BYTES, OTHER
+from gateway.data.shared.topics import INVALID_TOPIC
+from gateway.data.worker.worker import Worker
 from gateway.supervisor import ParentLink
 from policies import usage
 from policies.groups.lines import GroupLimits
@@ -388,7 +388,7 @@ async def test_a_clock_that_is_set_shortens_no_interval(
 ) -> None:
     # An interval that ended before it began was no usage record: what had been accepted was missing from the audit.
     wall = [1_000_000.0]
-    monkeypatch.setattr("gateway.data.intervals.time.time", lambda: wall[0])
+    monkeypatch.setattr("gateway.data.worker.intervals.time.time", lambda: wall[0])
     for moved in (1.0, 1.0 + step_s, 1.0):
         lone.configured.world.ledger.row(1, "clicks", "User:a", "app", "accepted")[0] += 75
         mock_clock.jump(1.0)

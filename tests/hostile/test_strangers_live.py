@@ -14,18 +14,18 @@ import trio
 
 from gateway import embedded
 from gateway.channel import WorkerSettings
-from gateway.data.budget import POOLED_BYTES, Account, Budget
-from gateway.data.errors import Unauthenticated
-from gateway.data.inbound import Inbound, Shared
-from gateway.data.links import Link
-from gateway.data.opening import HEAD, receive_head
-from gateway.data.relief import relieve
-from gateway.data.watch import PATIENCE_S
+from gateway.data.connecting.opening import HEAD, receive_head
+from gateway.data.relay.links import Link
+from gateway.data.relay.relief import relieve
+from gateway.data.relay.watch import PATIENCE_S
+from gateway.data.shared.budget import POOLED_BYTES, Account, Budget
+from gateway.data.shared.errors import Unauthenticated
+from gateway.data.sockets.inbound import Inbound, Shared
 from protocol import api
 from protocol.wire import MalformedFrame
 from tests.background import until
 from tests.clients.gateways import Gateway
-from tests.gateway.data.test_links import Stage, receive_exactly, staged
+from tests.gateway.data.relay.test_links import Stage, receive_exactly, staged
 from tests.gateway.play import Play, other_answer, other_request, request
 from tests.hostile import everywhere
 from tests.hostile.strangers import LEFT, LIMITS, MIB, Broker, play

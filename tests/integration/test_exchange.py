@@ -15,12 +15,12 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, Producer, Topic
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
+from gateway.control.fleet.exchange import form
+from gateway.control.fleet.exchange.exchange import SPEC, Exchange, Present
+from gateway.control.fleet.exchange.form import GatewayTraffic
+from gateway.control.fleet.exchange.peers import Heard
+from gateway.control.fleet.exchange.reports import Rate
 from gateway.embedded import Cluster
-from gateway.fleet import form
-from gateway.fleet.exchange import SPEC, Exchange, Present
-from gateway.fleet.form import GatewayTraffic
-from gateway.fleet.peers import Heard
-from gateway.fleet.reports import Rate
 from gateway.kafka.internal_topic import REQUEST_TIMEOUT_S
 from policies.fleet.keys import FleetKey, group_key, total_key
 from policies.fleet.shares import IDLE, Use
@@ -140,7 +140,9 @@ def settings_of(kafka: Cluster, topic: str) -> dict[str, str]:
 
 @pytest.mark.seed("82.12")
 async def test_two_gateways_hear_each_other(kafka: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.fleet.writer.LATE_S", WAIT_S)  # a report that is late would be thrown away
+    monkeypatch.setattr(
+        "gateway.control.fleet.exchange.writer.LATE_S", WAIT_S
+    )  # a report that is late would be thrown away
     a, b = Gateway(kafka, topic, "a"), Gateway(kafka, topic, "b")
     async with running(a, b):
         await a.ready(1)

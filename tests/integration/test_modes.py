@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from gateway.embedded import Cluster, wait_for
 from gateway.secret_key import NAME, ROLLOUT, derive_key, read_secret
-from policies.rollout import place
+from policies.definitions.rollout import place
 from policies.usage import NOTES
 from tests.integration.gateways import Gateway, create_topic, end_offsets
 

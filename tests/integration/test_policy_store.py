@@ -26,9 +26,9 @@ from gateway import embedded
 from gateway.control.policies.store import StoreError, Written
 from gateway.control.policies.topic_store import TopicStore
 from gateway.embedded import Cluster
-from policies.policy_records import Head, Source, encode
-from policies.policy_set import PolicySet
-from policies.policy_values import Change, Op, PolicyError, PolicyKey
+from policies.definitions.policy_records import Head, Source, encode
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Change, Op, PolicyError, PolicyKey
 from tests.background import Background
 
 ROOT = Path(__file__).parents[2]
@@ -245,8 +245,8 @@ def test_a_kept_record_says_who_when_from_where_old_and_new(servers: str, topic:
 WRITER = """
 import sys
 from gateway.control.policies.topic_store import TopicStore
-from policies.policy_records import Source
-from policies.policy_values import Op, PolicyKey
+from policies.definitions.policy_records import Source
+from policies.definitions.policy_values import Op, PolicyKey
 servers, topic = sys.argv[1:]
 store = TopicStore({"bootstrap.servers": servers}, topic, {})
 while not store.loaded:

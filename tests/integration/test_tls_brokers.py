@@ -19,9 +19,9 @@ from confluent_kafka.admin import AdminClient
 
 from gateway import embedded
 from gateway.channel import Broker, Brokers
-from gateway.data.dialling import Dialling
-from gateway.data.handshakes import Bench
-from gateway.data.uplink import Uplink
+from gateway.data.connecting.dialling import Dialling
+from gateway.data.connecting.handshakes import Bench
+from gateway.data.shared.uplink import Uplink
 from gateway.embedded import Cluster, wait_for
 from gateway.tls.broker_tls import broker_tls_of
 from tests.certificates import Authority

@@ -20,7 +20,7 @@ from gateway import cli
 from gateway import policy_document as document
 from gateway.audit.batch import job
 from gateway.embedded import Cluster, wait_for
-from policies.policy_values import PolicyKey
+from policies.definitions.policy_values import PolicyKey
 from tests.integration.gateways import Gateway, Outcomes, sums
 from tests.integration.whatif_full import LIGHT_LOADS, POLICY, THRESHOLDS, TOTAL, offer_to
 

@@ -1,4 +1,4 @@
-# One batch's way past the limits of an engine, as gateway/data/gate.py has it, step by step.
+# One batch's way past the limits of an engine, as gateway/data/session/gate.py has it, step by step.
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def begin(made: Engine, *topics: str, node_id: int = 1) -> None:
 def record(broker: BrokerMeters, topic: bytes, size: int) -> bool:
     """Count `size` bytes that got in and say True, or count them as throttled: False.
 
-    For tests of rates and of what is over; tests/gateway/data/test_session_record_quota.py is about who counts so.
+    For tests of rates and of what is over; tests/gateway/data/session/test_record_quota.py is about who counts so.
     """
     meter = broker.topics.get(topic) or broker.add_topic(topic)
     if meter.thresholds_ask:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import PolicyKey
 from policies.engine import BrokerRate, TopicRate
 from policies.explain import (
     Asked,
@@ -14,8 +16,6 @@ from policies.explain import (
     Rule,
 )
 from policies.limits.limit_use import LimitUse
-from policies.policy_set import PolicySet
-from policies.policy_values import PolicyKey
 from policies.quotas.lines import QuotaRate
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.quotas.text import entity_text

@@ -28,7 +28,7 @@ LIMIT: Final = 100.0
 TICK_S: Final = 0.05
 CYCLE_S: Final = 1.0
 LATENCY_S: Final = 0.3  # at most
-LEASE_CYCLES: Final = 2  # so long after control's end workers keep their parts (gateway/data/share_reporter.py)
+LEASE_CYCLES: Final = 2  # so long after control's end workers keep their parts (gateway/data/worker/share_reporter.py)
 EVERY: Final = 5  # cycles, after which also what didn't change is told
 CHANGE: Final = 0.1
 CHANGE_OF_LIMIT: Final = 0.02
@@ -102,8 +102,9 @@ class Worker:
 
 
 class Book:
-    """What one gateway remembers of its peers, as gateway/fleet/peers.py does, but without names, bytes and numbered
-    messages: what was lost is right again with the next report, and forgotten where it isn't repeated.
+    """What one gateway remembers of its peers, as gateway/control/fleet/exchange/peers.py does, but without names,
+    bytes and numbered messages: what was lost is right again with the next report, and forgotten where it isn't
+    repeated.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,6 @@
 # A closed loop without network or clock around one worker's groups: producers that always have a request to send and
-# wait as long as they are told, a gate that does what gateway/data/gate.py does, and a worker that paces and ticks.
+# wait as long as they are told, a gate that does what gateway/data/session/gate.py does, and a worker that paces and
+# ticks.
 
 from __future__ import annotations
 

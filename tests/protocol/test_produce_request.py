@@ -113,7 +113,8 @@ def test_skim_reads_every_kind_of_buffer(version: int, kind: Callable[[bytes], A
 
 @VERSIONS
 def test_a_large_frame_is_read_where_it_is(version: int) -> None:
-    """A megabyte of records in mapped memory (gateway/data/budget.py): reading its header copies none of them."""
+    """A megabyte of records in mapped memory (gateway/data/shared/budget.py): reading its header copies none of them.
+    """
     request = one(version, whole(BATCH + bytes(1 << 20)))
     content = cases.encode(request)
     with contextlib.closing(mmap.mmap(-1, len(content))) as frame:

@@ -39,7 +39,7 @@ def test_the_wheel_has_each_module_and_each_file_that_they_read(built: Built) ->
     modules = {
         path.relative_to(ROOT).as_posix() for package in installed.PACKAGES for path in (ROOT / package).rglob("*.py")
     }
-    assert installed.data_files() >= {"gateway/py.typed", "gateway/fleet/resource_usage.proto"}
+    assert installed.data_files() >= {"gateway/py.typed", "gateway/control/fleet/exchange/resource_usage.proto"}
     assert (modules | installed.data_files()) - names == set()
     made = [name for name in names if name.endswith(".so")]
     assert len(made) == (len(MODULES) if shutil.which("gcc") else 0)

@@ -15,8 +15,8 @@ from gateway import policy_document as document
 from gateway.audit import cli
 from gateway.audit.whatif import history
 from gateway.secret_key import ROLLOUT, derive_key, find_secret
-from policies.policy_set import PolicySet
-from policies.rollout import EVERYBODY
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.rollout import EVERYBODY
 from policies.units import format_time
 from policies.whatif.replay import WARM_UP_S
 from policies.whatif.rows import Rules

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
-from policies.policy_values import InvalidPolicy, Kind, PolicyKey, Value, check_value
+from policies.definitions.policy_values import InvalidPolicy, Kind, PolicyKey, Value, check_value
 from policies.units import parse_time
 from policies.whatif.timetable import Changed
 

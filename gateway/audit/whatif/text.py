@@ -11,7 +11,7 @@ from gateway.audit.batch import dropped
 from gateway.audit.batch.tables import AT_MOST, align, labels, safe, title, with_note
 from gateway.audit.whatif.task import ACTUAL, CHANGE, MEASURES
 from gateway.audit.whatif.whatif import Answer, Effect
-from policies.rollout import is_nameless, place
+from policies.definitions.rollout import is_nameless, place
 from policies.units import format_rate
 from policies.usage import DELAYED
 from policies.whatif.replay import WAITING

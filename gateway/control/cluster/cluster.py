@@ -20,7 +20,7 @@ from gateway.control.cluster.listeners import Listeners
 from gateway.control.cluster.metadata import Source, Unreachable, View
 from gateway.control.metrics import Metrics
 from gateway.system.sockets import address_text
-from policies.policy_values import TopicIds
+from policies.definitions.policy_values import TopicIds
 from policies.storage import Spread
 from policies.thresholds.sums import Places
 

@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient
 
 from gateway.kafka.describe import NO_ANSWER, NO_TOPIC, describe_topics
 from gateway.kafka.reach import why_not
+from policies.definitions.policy_values import TopicId, TopicIds
 from policies.engine import INTERNAL_TOPICS
-from policies.policy_values import TopicId, TopicIds
 from policies.storage import Share, Spread
 from policies.text import one_line
 from protocol.topic_deletion import printed

@@ -13,7 +13,7 @@ from gateway.control.metrics import Metrics
 from gateway.control.storage.forecast import Around, Outlook
 from gateway.control.storage.override import Hands
 from gateway.control.storage.storage_control import Replicas, StorageControl, make_status
-from policies.policy_set import PolicySet
+from policies.definitions.policy_set import PolicySet
 
 
 class Protection:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from policies.definitions.policy_set import PolicySet
 from policies.fleet.keys import CONSUMER_SHARES, FleetKey, GroupName, Name, QuotaName, TotalName, parse
 from policies.groups.names import MEANS
-from policies.policy_set import PolicySet
 from policies.quotas.names import Entity, QuotaError, QuotaKey
 from policies.quotas.store import BucketKey, QuotaStore
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from gateway.channel import OtherRates, Rates
-from gateway.fleet.exchange import Rate
+from gateway.control.fleet.exchange.exchange import Rate
 from policies.thresholds.broker_meters import NO_OTHERS, Others
 
 FADING_S: Final = 60.0  # to an e-th part, as Kafka's one-minute rate

@@ -16,16 +16,16 @@ from typing import Final, Literal
 import trio
 
 from gateway.channel import Demand, OtherRates, Parts, Rates
+from gateway.control.fleet.exchange.exchange import Exchange, FleetParty, Heard, Present
+from gateway.control.fleet.exchange.form import NO_TRAFFIC, GatewayTraffic, Place
 from gateway.control.fleet.limits_in_use import Keys
 from gateway.control.fleet.peer_rates import RateTeller
 from gateway.control.fleet.reachability import Reach
 from gateway.control.metrics import FleetMetrics
-from gateway.fleet.exchange import Exchange, FleetParty, Heard, Present
-from gateway.fleet.form import NO_TRAFFIC, GatewayTraffic, Place
+from policies.definitions.policy_set import PolicySet
 from policies.explain import FleetUse
 from policies.fleet import shares
 from policies.fleet.keys import FleetKey
-from policies.policy_set import PolicySet
 from policies.text import one_line
 
 log = logging.getLogger("gateway.fleet")

@@ -24,8 +24,8 @@ from gateway.control.policies.store import StoreError
 from gateway.control.workers.orders import Orders
 from gateway.supervisor import Origin
 from gateway.system import cores
-from policies.policy_records import Source
-from policies.policy_values import PolicyError, Values
+from policies.definitions.policy_records import Source
+from policies.definitions.policy_values import PolicyError, Values
 from policies.text import one_line
 
 log = logging.getLogger("gateway.control")

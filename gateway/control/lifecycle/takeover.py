@@ -16,7 +16,7 @@ from gateway.control.workers.acceptor import Acceptor, proxies_of
 from gateway.control.workers.orders import Orders
 from gateway.control.workers.workers import Workers
 from gateway.supervisor import Adopt, Origin
-from policies.policy_set import PolicySet
+from policies.definitions.policy_set import PolicySet
 
 
 @dataclass(frozen=True)

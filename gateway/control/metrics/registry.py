@@ -27,9 +27,9 @@ from gateway.control.metrics.produced import PRODUCED, ProducedSeries, TopicLabe
 from gateway.control.metrics.rates import RateSeries
 from gateway.control.metrics.storage import StorageMetrics
 from gateway.control.rates import merge
+from policies.definitions.rollout import EVERYBODY, Rollout
 from policies.explain import FleetUse
 from policies.fleet.keys import Direction, FleetKey
-from policies.rollout import EVERYBODY, Rollout
 from policies.thresholds.sums import Committed
 from protocol import api
 

@@ -17,9 +17,9 @@ from gateway.control.policies.admin_requests import (
     places,
 )
 from gateway.control.policies.service import NO_PLANS, Planned
-from policies.policy_records import Source
-from policies.policy_set import PolicySet
-from policies.policy_values import (
+from policies.definitions.policy_records import Source
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import (
     NOTHING,
     InvalidPolicy,
     Op,

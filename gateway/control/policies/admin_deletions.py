@@ -9,8 +9,8 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from policies.policy_set import PolicySet
-from policies.policy_values import Held, PolicyKey
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Held, PolicyKey
 from policies.text import one_line
 from protocol import api, topic_deletion
 from protocol.topic_deletion import printed

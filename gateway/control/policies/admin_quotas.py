@@ -14,15 +14,15 @@ from gateway.control.policies.admin_requests import (
     half,
     places,
 )
-from policies.policy_records import Source
-from policies.policy_set import PolicySet
-from policies.policy_values import (
+from policies.definitions.policy_records import Source
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import (
     PolicyKey,
 )
+from policies.definitions.rollout import EVERYBODY
 from policies.quotas import filter as quota_filter
 from policies.quotas import store as client_quotas
 from policies.quotas.names import UNITS, Entity, QuotaError, QuotaKey
-from policies.rollout import EVERYBODY
 from policies.units import LAST_TIME_MS
 from protocol import api, quotas, wire
 from protocol.quotas import AlterClientQuotasResult, EntityPart, Entry, Value

@@ -11,9 +11,9 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 import msgspec
 
 from gateway.control.policies.service import NO_PLANS, Altered, Planned
-from policies.policy_records import Source
-from policies.policy_set import PolicySet
-from policies.policy_values import (
+from policies.definitions.policy_records import Source
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import (
     Held,
     Op,
     PolicyKey,

@@ -19,8 +19,8 @@ from gateway.control.policies.admin_requests import (
     places,
 )
 from gateway.control.policies.store import StoreError
-from policies.policy_records import Source
-from policies.policy_values import (
+from policies.definitions.policy_records import Source
+from policies.definitions.policy_values import (
     Held,
     Op,
     PolicyError,

@@ -17,8 +17,8 @@
 #
 # So the right to change a policy is the right to change that resource in Kafka. Each resource succeeds or fails alone,
 # as in Kafka, and as a whole: only a broker that refuses a change that it has just found valid can leave one changed by
-# half, and then the answer says so. Knows no sockets; protocol/ has the messages, policies/policy_values.py the values
-# that may be set.
+# half, and then the answer says so. Knows no sockets; protocol/ has the messages, policies/definitions/policy_values.py
+# the values that may be set.
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ from gateway.control.policies.admin_requests import (
 from gateway.control.policies.admin_topics import CreatingTopics
 from gateway.control.policies.store import InDoubtError, StoreError
 from gateway.control.question_tasks import QuestionTasks, Reply, Share
-from policies.policy_records import Source
-from policies.policy_set import PolicySet
-from policies.policy_values import Held
-from policies.rollout import EVERYBODY
+from policies.definitions.policy_records import Source
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Held
+from policies.definitions.rollout import EVERYBODY
 from policies.text import ERROR_CHARS, one_line
 from policies.thresholds.values import TOPIC_KEY
 from protocol import api, refusal, wire

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from gateway.storage.views import BoundedCall
-from policies.policy_values import PolicyError
+from policies.definitions.policy_values import PolicyError
 from policies.storage import ObservationFailed, QuotaSource
 from policies.text import ERROR_CHARS, one_line
 from policies.thresholds.values import ThresholdError, check

@@ -32,10 +32,10 @@ from gateway import policy_document as document
 from gateway.control.policies.store import Store, StoreError, Written
 from gateway.control.policies.topic_ids import SeenIds
 from gateway.control.policies.topic_log import MAX_HISTORY
-from policies.fitting import fitting
-from policies.policy_records import BY_ITSELF, TOPIC_DELETED, Past, Source, time_text
-from policies.policy_set import PolicySet
-from policies.policy_values import (
+from policies.definitions.fitting import fitting
+from policies.definitions.policy_records import BY_ITSELF, TOPIC_DELETED, Past, Source, time_text
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import (
     NO_IDS,
     Change,
     Held,
@@ -49,10 +49,10 @@ from policies.policy_values import (
     order,
     value_text,
 )
+from policies.definitions.small_limits import small_limits, small_text
 from policies.quotas.names import Entity, QuotaError, QuotaKey
 from policies.quotas.store import Alteration, QuotaStore
 from policies.quotas.text import lesser_text
-from policies.small_limits import small_limits, small_text
 from policies.text import ERROR_CHARS, one_line
 from policies.thresholds.sums import Committed, Places, overcommitted, unplaced
 from policies.thresholds.values import TOPIC_KEY
@@ -294,7 +294,9 @@ class PolicyService:
         )
 
     async def fitting(self, ops: Sequence[Op], *, planned: Planned = NO_PLANS) -> list[str | None]:
-        """The thresholds of these that go together, see policies.fitting; changes nothing. `planned`: see `alter`."""
+        """The thresholds of these that go together, see policies.definitions.fitting; changes nothing. `planned`: see
+        `alter`.
+        """
         places = _planned(await self._find(_topics_set(ops)), planned)
         return await trio.to_thread.run_sync(lambda: fitting(self.policies, ops, places=places))
 

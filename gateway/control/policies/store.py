@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from gateway.control.policies.topic_log import MAX_HISTORY, put
 from gateway.system.files import locked, sync_directory
-from policies.policy_records import Entry, Head, InvalidPolicyRecord, Past, Record, Source, decode, encode
-from policies.policy_set import PolicySet
-from policies.policy_values import Change, PolicyKey, Values
+from policies.definitions.policy_records import Entry, Head, InvalidPolicyRecord, Past, Record, Source, decode, encode
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Change, PolicyKey, Values
 from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.policy")

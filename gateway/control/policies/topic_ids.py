@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from policies.policy_values import TopicId, TopicIds
+from policies.definitions.policy_values import TopicId, TopicIds
 
 CONFIRM_S: Final = 10.0  # longer than a controller lets a broker fall behind (broker.session.timeout.ms, 9 s)
 

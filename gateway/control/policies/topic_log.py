@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from policies.policy_records import Entry, Head, Past, decode
-from policies.policy_values import PolicyKey
+from policies.definitions.policy_records import Entry, Head, Past, decode
+from policies.definitions.policy_values import PolicyKey
 
 MAX_HISTORY: Final = 1000  # changes of single values, the newest
 MAX_TOKENS: Final = 1000  # of alterations seen last: to find one's own again

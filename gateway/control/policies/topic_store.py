@@ -44,9 +44,9 @@ from gateway.kafka.internal_topic import (
     Troubles,
     Unreachable,
 )
-from policies.policy_records import Head, InvalidPolicyRecord, Past, Source, encode
-from policies.policy_set import PolicySet
-from policies.policy_values import Values
+from policies.definitions.policy_records import Head, InvalidPolicyRecord, Past, Source, encode
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Values
 from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.policy")

@@ -16,7 +16,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gateway.control.policies.store import StoreError
-from policies.policy_records import Record
+from policies.definitions.policy_records import Record
 
 TRANSACTION_MS: Final = 10_000  # a killed writer may hold up the readers for this long, unless another gateway writes
 POLL_S: Final = 0.1

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from policies.policy_records import Past
-from policies.policy_set import PolicySet
-from policies.policy_values import PolicyKey
+from policies.definitions.policy_records import Past
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import PolicyKey
 from policies.storage import InvalidOverride, Override
 from policies.units import format_time
 

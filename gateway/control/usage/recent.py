@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from gateway.channel import Interval
-from gateway.fleet.form import GatewayTraffic
+from gateway.control.fleet.exchange.form import GatewayTraffic
 from policies.explain import LATELY_MS, Flow, Held
 from policies.usage import DELAYED, WOULD
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from gateway.channel import Groups, Policy, Quotas
 from gateway.config import Settings
-from policies.rollout import EVERYBODY
+from policies.definitions.rollout import EVERYBODY
 from policies.usage import DELAYED, REASONS, WOULD
 from policies.verdict import CLIENT_QUOTA, FENCE, RESOURCE_GROUP, STORAGE_PAUSE, STORAGE_THROTTLE, TOPIC_THRESHOLD
 

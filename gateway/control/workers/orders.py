@@ -13,8 +13,8 @@ from gateway.control.fleet.shares import FleetControl
 from gateway.control.workers.effects import effects_of
 from gateway.control.workers.snapshots import groups_of, quota_changes, quotas_of, thresholds_of, worker_settings
 from gateway.control.workers.workers import Workers
-from policies.policy_set import PolicySet
-from policies.policy_values import Values
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Values
 
 
 class Orders:
@@ -25,7 +25,7 @@ class Orders:
     Args:
         waits: until the policies changed at run time are known, what an earlier control told the workers is better.
         expect: is called with the effects that what is told can have (effects.py).
-        rollout_key: see policies.rollout.
+        rollout_key: see policies.definitions.rollout.
     """
 
     def __init__(

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from gateway.channel import PROTOCOL, Groups, ListenerSettings, OwnSasl, Policy, QuotaChanges, Quotas, WorkerSettings
 from gateway.config import AuthenticationSettings, Settings
 from gateway.control.policies.kafka_admin import managed_apis
+from policies.definitions.policy_set import PolicySet
 from policies.engine import Mode
 from policies.groups.lines import GroupLimits
 from policies.groups.names import DISPATCH_BYTES, DISPATCH_MSGS, PUBLISH_BYTES, PUBLISH_MSGS
-from policies.policy_set import PolicySet
 from policies.quotas.names import Entity, QuotaKey
 
 

@@ -22,7 +22,7 @@ from gateway import channel
 from gateway.channel import Interval, Row
 from gateway.commands import asking, explain, top, topics
 from gateway.embedded import free_port
-from policies.policy_set import PolicySet
+from policies.definitions.policy_set import PolicySet
 from tests.gateway.control.admin.test_rest import BASE, MB, NOW_MS, Server, rates
 
 

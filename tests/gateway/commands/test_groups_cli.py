@@ -11,13 +11,13 @@ from gateway import channel, cli
 from gateway.commands import asking, groups, policies
 from gateway.control.access.gate import Gate
 from gateway.control.access.holders import Holders
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import PolicyKey
 from policies.explain import FleetUse
 from policies.fleet.keys import group_key
 from policies.groups.lines import GroupRate
 from policies.groups.names import GROUP_KEYS
 from policies.limits.limit_use import LimitUse
-from policies.policy_set import PolicySet
-from policies.policy_values import PolicyKey
 from tests.gateway.commands.test_explain_cli import out
 from tests.gateway.control.admin.test_rest import MB, Server
 

@@ -10,12 +10,12 @@ from gateway import config
 from gateway.config import ConfigError, Settings, parse, warnings
 from gateway.config.fields import MAX_GATEWAY_ID
 from gateway.config.storage import Storage
+from gateway.control.fleet.exchange import form
 from gateway.control.workers.snapshots import worker_settings
-from gateway.fleet import form
 from gateway.listener_names import DEFAULT_LISTENER
 from gateway.tls.broker_tls import BrokerTls
 from gateway.tls.certificates import ListenerTls
-from policies.policy_values import PolicyKey
+from policies.definitions.policy_values import PolicyKey
 from policies.quotas.names import Entity, QuotaKey
 from policies.thresholds.values import OUT_KEY
 

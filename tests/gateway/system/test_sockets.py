@@ -14,7 +14,7 @@ from gateway.channel import Accepted
 from gateway.cli import main
 from gateway.config import Listener
 from gateway.control.cluster.listeners import Listeners
-from gateway.data.addresses import Arriving
+from gateway.data.connecting.addresses import Arriving
 from gateway.kafka.client import Address
 from gateway.listener_names import DEFAULT_LISTENER
 from gateway.supervisor import ListenFailed, open_listener

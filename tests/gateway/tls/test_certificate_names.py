@@ -10,11 +10,11 @@ import pytest
 import trio
 
 from gateway.channel import PROTOCOL, ListenerSettings, Log, WorkerSettings
-from gateway.data.addresses import Addresses
-from gateway.data.arrivals import Arrivals
-from gateway.data.handshakes import Bench
-from gateway.data.uplink import Uplink
-from gateway.data.world import World
+from gateway.data.connecting.addresses import Addresses
+from gateway.data.connecting.arrivals import Arrivals
+from gateway.data.connecting.handshakes import Bench
+from gateway.data.shared.uplink import Uplink
+from gateway.data.shared.world import World
 from gateway.tls.certificate_names import AdvertisedHost, CertificateNames, name_warnings, names_of
 from gateway.tls.certificates import LOOK_S, ListenerTls, make_context
 from policies.engine import Engine

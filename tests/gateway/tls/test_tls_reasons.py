@@ -7,7 +7,7 @@ import ssl
 
 import pytest
 
-from gateway.data.tls import explain_client
+from gateway.data.sockets.tls import explain_client
 from gateway.http_client import _tls_error
 from gateway.tls.broker_tls import NO_TLS, BrokerTls, explain
 from gateway.tls.tls_reasons import BROKEN_RECORD, BROKEN_RECORD_TEXT, reason_of

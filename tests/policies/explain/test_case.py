@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Op
 from policies.explain import (
     LATELY_MS,
     Asked,
     Known,
     explain,
 )
-from policies.policy_set import PolicySet
-from policies.policy_values import Op
 from policies.verdict import MAX_DELAY_MS
 from tests.policies.explain_play import (
     ASKED,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Op, PolicyKey
 from policies.engine import BrokerRate, TopicRate
 from policies.explain import Asked, Explanation, FleetUse, Held, Known, Rates, Rule, explain
 from policies.fleet.keys import group_key
@@ -9,8 +11,6 @@ from policies.groups.finder import DEFAULT_PATTERN, Finder
 from policies.groups.lines import GroupRate
 from policies.groups.names import DISPATCH_BYTES, PUBLISH_BYTES, PUBLISH_MSGS
 from policies.limits.limit_use import LimitUse
-from policies.policy_set import PolicySet
-from policies.policy_values import Op, PolicyKey
 from policies.storage import Factor
 
 MB = 10**6

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import PolicyKey
+from policies.definitions.rollout import Rollout, place
 from policies.explain import (
     Asked,
     Explanation,
     explain,
 )
 from policies.limits.meter import TICK_S
-from policies.policy_set import PolicySet
-from policies.policy_values import PolicyKey
 from policies.quotas.lines import UNDEALT, QuotaLines
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.quotas.store import QuotaStore
-from policies.rollout import Rollout, place
 from policies.thresholds.values import OUT_KEY
 from tests.policies.explain_play import (
     ALICE,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from policies.definitions.policy_values import PolicyKey
+from policies.definitions.rollout import Rollout, place
 from policies.engine import Mode
 from policies.explain import (
     Held,
     explain,
     storage_effect,
 )
-from policies.policy_values import PolicyKey
-from policies.rollout import Rollout, place
 from policies.storage import Factor
 from tests.policies.explain_play import (
     ALICE,

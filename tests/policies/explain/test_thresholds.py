@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policies.definitions.policy_values import PolicyKey
 from policies.engine import Engine, Mode
 from policies.explain import (
     Asked,
@@ -14,7 +15,6 @@ from policies.explain import (
     topics,
 )
 from policies.limits.meter import TICK_S
-from policies.policy_values import PolicyKey
 from policies.storage import Factor
 from tests.policies.asking import record
 from tests.policies.explain_play import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from policies.definitions.policy_values import PolicyKey
 from policies.engine import BrokerRate, TopicRate
 from policies.explain import (
     Flow,
@@ -10,7 +11,6 @@ from policies.explain import (
     top,
     topics,
 )
-from policies.policy_values import PolicyKey
 from tests.policies.explain_play import (
     MB,
     TOTAL,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.policy_records import Head, Source, decode, encode
-from policies.policy_set import PolicySet
-from policies.policy_values import Change, End, InvalidPolicy, Op, PolicyError, PolicyKey
+from policies.definitions.policy_records import Head, Source, decode, encode
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Change, End, InvalidPolicy, Op, PolicyError, PolicyKey
 from policies.storage import (
     Affected,
     Factor,

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Op, PolicyError, PolicyKey
 from policies.engine import Engine
 from policies.limits.meter import TICK_S
-from policies.policy_set import PolicySet
-from policies.policy_values import Op, PolicyError, PolicyKey
 from policies.thresholds.broker_meters import BrokerMeters
 from tests.policies.asking import begin, record, rejection
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
+from policies.definitions.policy_values import PolicyKey, Value
 from policies.limits.line import MAX_PATIENCE_S, MAX_WAIT_S
-from policies.policy_values import PolicyKey, Value
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.whatif.replay import replay
 from policies.whatif.rows import Row, Rules, Shift, StreamKey

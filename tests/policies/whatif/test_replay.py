@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import pytest
 
+from policies.definitions.policy_values import PolicyKey
 from policies.engine import Engine
-from policies.policy_values import PolicyKey
 from policies.whatif.replay import GIVEN_UP, WAITING, replay
 from policies.whatif.rows import Life, Row, Rules, Shift
 from policies.whatif.tick_phase import Phase

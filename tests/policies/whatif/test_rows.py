@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from policies.policy_values import PolicyKey
+from policies.definitions.policy_values import PolicyKey
 from policies.quotas.names import Entity, QuotaKey
 from policies.whatif.rows import Rules
 

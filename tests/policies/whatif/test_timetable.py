@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policies.policy_values import OVERRIDE_KEY, PolicyKey
+from policies.definitions.policy_values import OVERRIDE_KEY, PolicyKey
 from policies.whatif.rows import Rules
 from policies.whatif.timetable import Changed, timetable
 

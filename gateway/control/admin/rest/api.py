@@ -26,13 +26,13 @@ from gateway.control.admin.rest.context import Gateway
 from gateway.control.admin.rest.guard import guarded
 from gateway.control.http_server import Application
 from policies import explain
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Op, PolicyError, PolicyKey
+from policies.definitions.rollout import EVERYBODY
 from policies.groups.finder import Finder
-from policies.policy_set import PolicySet
-from policies.policy_values import Op, PolicyError, PolicyKey
 from policies.quotas.names import KEYS, Entity
 from policies.quotas.store import Alteration, QuotaStore, Values
 from policies.quotas.store import Op as QuotaOp
-from policies.rollout import EVERYBODY
 from policies.thresholds.sums import EVERY_BROKER
 from policies.thresholds.values import OUT_KEY, TOTAL_KEY
 

@@ -13,7 +13,7 @@ from gateway.control.access.caller import caller_of
 from gateway.control.access.gate import gate_of
 from gateway.control.admin.rest.context import Gateway
 from gateway.system.sockets import address_text
-from policies.policy_records import Source
+from policies.definitions.policy_records import Source
 
 USER_HEADER: Final = "produce-gateway-user"  # the user of a command, percent-encoded; not verified
 MAX_NAME: Final = 200

@@ -10,18 +10,18 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from gateway.channel import FindConnections
 from gateway.control.cluster.broker_quotas import BrokerQuotas
+from gateway.control.fleet.exchange.form import GatewayTraffic
+from gateway.control.fleet.exchange.peers import Seen
 from gateway.control.lifecycle.reload import Attempt, State
 from gateway.control.policies.service import Altered
 from gateway.control.usage.recent import Recent
 from gateway.control.usage.timeline import Timeline
 from gateway.control.workers.inquiries import Found
-from gateway.fleet.form import GatewayTraffic
-from gateway.fleet.peers import Seen
+from policies.definitions.policy_records import Past, Source
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Op
 from policies.explain import FleetUse
 from policies.fleet.keys import FleetKey
-from policies.policy_records import Past, Source
-from policies.policy_set import PolicySet
-from policies.policy_values import Op
 from policies.quotas.store import Alteration
 from policies.thresholds.broker_meters import Others
 from policies.thresholds.sums import Places

@@ -20,6 +20,9 @@ from gateway.cli_support.suggest import hint
 from gateway.control.admin.rest import models as shapes
 from gateway.control.admin.rest.asker import MAX_NAME, source_of
 from gateway.control.admin.rest.context import Gateway
+from policies.definitions.policy_records import time_text
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Op, PolicyError, PolicyKey, as_number
 from policies.explain import FleetUse, origin_of
 from policies.fleet.keys import FleetKey, group_key
 from policies.groups.lines import GroupRate
@@ -35,9 +38,6 @@ from policies.groups.names import (
     check_rate,
     rate_key,
 )
-from policies.policy_records import time_text
-from policies.policy_set import PolicySet
-from policies.policy_values import Op, PolicyError, PolicyKey, as_number
 from policies.units import parse_size
 
 PATHS: Final = ("/admin/v2/resourcegroup", "/admin/v2/resourcegroups")  # the proposal's, and Pulsar's

@@ -12,14 +12,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from gateway.cli_support.suggest import hint
 from gateway.control.policies.service import Altered
-from policies import explain, policy_records, policy_values
-from policies.policy_records import changes_json, time_text
-from policies.policy_values import PolicyKey, Setting, as_number
+from policies import explain
+from policies.definitions import policy_records, policy_values
+from policies.definitions.policy_records import changes_json, time_text
+from policies.definitions.policy_values import PolicyKey, Setting, as_number
+from policies.definitions.rollout import mode_text
 from policies.quotas.filter import Component, Match
 from policies.quotas.names import CLIENT_ID, DEFAULT, USER, Entity, Name, QuotaError, QuotaKey
 from policies.quotas.store import Effective, Values
 from policies.quotas.text import entity_text, quota_text
-from policies.rollout import mode_text
 from policies.thresholds import sums
 from policies.units import format_time, parse_size, parse_time
 

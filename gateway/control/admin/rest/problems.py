@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from gateway.control.policies.store import StoreError
 from gateway.policy_document import DocumentError
-from policies.policy_values import InvalidPolicy, PolicyError
+from policies.definitions.policy_values import InvalidPolicy, PolicyError
 from policies.quotas.names import QuotaError
 
 MEDIA_TYPE: Final = "application/problem+json"

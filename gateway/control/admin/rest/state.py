@@ -14,8 +14,8 @@ from gateway.config.fields import Host
 from gateway.control.admin.rest.configuration import ConfigState, of_state
 from gateway.control.admin.rest.context import Gateway
 from gateway.control.admin.rest.models import ShownFlow, ShownHeld, of_flows, of_held
+from gateway.control.fleet.exchange.form import GatewayTraffic
 from gateway.control.usage.timeline import SLOT_MS
-from gateway.fleet.form import GatewayTraffic
 from policies.explain import Flow
 
 

@@ -13,7 +13,7 @@ from gateway.control.admin.rest import models as shapes
 from gateway.control.admin.rest.asker import check_lasting, source_of
 from gateway.control.admin.rest.context import Gateway
 from gateway.control.storage.override import KEY, full_volumes
-from policies.policy_values import Op
+from policies.definitions.policy_values import Op
 from policies.storage import MAX_REASON, InvalidOverride, Override
 
 PATH = "/v1/storage/override"

@@ -22,8 +22,8 @@ from gateway.control.admin.console import edits, pages
 from gateway.control.admin.console.site import MAX_FORM, make_console
 from gateway.control.admin.rest import api as rest
 from gateway.control.lifecycle.reload import Attempt, State
-from policies.policy_set import PolicySet
-from policies.policy_values import PolicyKey
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import PolicyKey
 from policies.quotas.names import Entity, QuotaKey
 from tests.gateway.control.admin.test_rest import BASE, MB, NOW_MS, Server, rates
 from tests.gateway.control.admin.test_rest_state import busy

@@ -23,20 +23,20 @@ from gateway.control.admin.rest import api as rest
 from gateway.control.admin.rest import guard
 from gateway.control.admin.rest.context import Fleet, Gateway, Standing
 from gateway.control.cluster.broker_quotas import BrokerQuotas
+from gateway.control.fleet.exchange.form import GatewayTraffic
 from gateway.control.policies.service import Altered
 from gateway.control.policies.store import StoreError
 from gateway.control.usage.recent import Recent
 from gateway.control.usage.timeline import Timeline
 from gateway.control.workers.inquiries import Found
 from gateway.embedded import free_port
-from gateway.fleet.form import GatewayTraffic
 from gateway.quotas.client import Described, QuotaClientError
+from policies.definitions.policy_records import Past, Source
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Op, PolicyKey, Value
 from policies.engine import BrokerRate, TopicRate
 from policies.explain import FleetUse, Flow
 from policies.limits.limit_use import LimitUse
-from policies.policy_records import Past, Source
-from policies.policy_set import PolicySet
-from policies.policy_values import Op, PolicyKey, Value
 from policies.quotas.lines import QuotaRate
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import Alteration, Values

@@ -15,13 +15,13 @@ from gateway import channel
 from gateway.control.admin.rest import groups as rest_groups
 from gateway.control.http_server import serve
 from gateway.supervisor import open_listener
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import PolicyKey, Value
 from policies.explain import FleetUse
 from policies.fleet.keys import group_key
 from policies.groups.lines import GroupRate
 from policies.groups.names import PUBLISH_BYTES
 from policies.limits.limit_use import LimitUse
-from policies.policy_set import PolicySet
-from policies.policy_values import PolicyKey, Value
 from tests.gateway.control.admin.test_rest import MB, Server
 
 GROUP = "/admin/v2/resourcegroup"

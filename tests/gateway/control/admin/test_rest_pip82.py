@@ -20,9 +20,9 @@ from gateway.control.http_server import serve
 from gateway.control.workers.snapshots import groups_of
 from gateway.supervisor import open_listener
 from policies import explain
+from policies.definitions.policy_set import PolicySet
 from policies.groups.finder import Finder
 from policies.groups.lines import GroupLimits
-from policies.policy_set import PolicySet
 from tests.gateway.control.admin.test_rest import Server
 
 TOKEN = "0123456789abcdef"

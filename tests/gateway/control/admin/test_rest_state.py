@@ -19,17 +19,17 @@ from gateway.commands import output, topics, views
 from gateway.control.access.gate import Gate
 from gateway.control.access.holders import Holders
 from gateway.control.admin.rest.context import Fleet, Standing
+from gateway.control.fleet.exchange.form import GatewayTraffic
+from gateway.control.fleet.exchange.peers import Seen
 from gateway.control.lifecycle.reload import Attempt, State
 from gateway.control.usage.timeline import SLOT_MS
 from gateway.control.workers.inquiries import Found
-from gateway.fleet.form import GatewayTraffic
-from gateway.fleet.peers import Seen
+from policies.definitions.policy_records import Past, Source
+from policies.definitions.policy_values import PolicyKey
 from policies.explain import Flow
-from policies.policy_records import Past, Source
-from policies.policy_values import PolicyKey
 from policies.storage import Factor
 from tests.gateway.control.admin.test_rest import NOW_MS, Server
-from tests.gateway.data.test_listing import shown
+from tests.gateway.data.worker.test_listing import shown
 
 MB = 10**6
 TOKEN = "0123456789abcdef0123"

@@ -22,7 +22,7 @@ from gateway.control.cluster.listeners import Listeners
 from gateway.control.cluster.metadata import DESCRIBE_AT_ONCE, AdminSource, Unreachable, View
 from gateway.control.metrics import Metrics
 from gateway.listener_names import DEFAULT_LISTENER
-from policies.policy_values import TopicId, TopicIds
+from policies.definitions.policy_values import TopicId, TopicIds
 from policies.thresholds.sums import Places
 from tests.background import until
 from tests.gateway.null_broker import NullBroker

@@ -10,12 +10,12 @@ import pytest
 from gateway import config
 from gateway.control import app
 from gateway.control.components.parts import Parts
-from gateway.fleet import form
+from gateway.control.fleet.exchange import form
 from gateway.kafka import topic_names
 from gateway.supervisor import NO_ORIGIN
 from policies.fleet.keys import group_key
 from policies.fleet.shares import Use
-from tests.gateway.fleet.test_fleet_reports import boot, only, trio_of
+from tests.gateway.control.fleet.exchange.test_fleet_reports import boot, only, trio_of
 from tests.gateway.fleet_play import Reporter
 
 UPSTREAM = "upstream: {bootstrap_servers: '127.0.0.1:9092'}\n"

@@ -8,10 +8,10 @@ import pytest
 
 from gateway.control.fleet import limits_in_use
 from gateway.control.fleet.limits_in_use import IDLE_S, Keys
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import PolicyKey
 from policies.fleet.keys import group_key, quota_key, total_key, total_out_key
 from policies.groups.names import DISPATCH_MSGS, EXISTS, PUBLISH_BYTES
-from policies.policy_set import PolicySet
-from policies.policy_values import PolicyKey
 from policies.quotas.names import DEFAULT, Default, Entity, QuotaKey
 from policies.thresholds.values import OUT_KEY
 

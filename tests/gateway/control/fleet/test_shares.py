@@ -13,18 +13,18 @@ import trio
 import trio.testing
 
 from gateway.channel import Demand, OtherRates, Parts
+from gateway.control.fleet.exchange.exchange import Heard, Rate
 from gateway.control.fleet.limits_in_use import IDLE_S
 from gateway.control.fleet.peer_rates import FADED_S, FADING_S, TICK_S, UNSURE_S
 from gateway.control.fleet.reachability import KNOWN_S
 from gateway.control.fleet.shares import DEAL_S, MOST_DEALT, MOST_TOLD, FleetControl
 from gateway.control.metrics import FleetMetrics
-from gateway.fleet.exchange import Heard, Rate
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import PolicyKey
 from policies.explain import FleetUse
 from policies.fleet import shares
 from policies.fleet.keys import group_key, quota_key
 from policies.groups.names import EXISTS, PUBLISH_BYTES
-from policies.policy_set import PolicySet
-from policies.policy_values import PolicyKey
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.thresholds.broker_meters import Others
 from tests.gateway.control.fleet.test_peer_rates import rates

@@ -27,9 +27,9 @@ from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import FileStore
 from gateway.control.workers.orders import Orders
 from gateway.supervisor import Origin
-from policies.policy_records import Source
-from policies.policy_set import PolicySet
-from policies.policy_values import Op, PolicyKey
+from policies.definitions.policy_records import Source
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Op, PolicyKey
 from tests.background import until
 from tests.gateway.control.test_app import Gateway, at
 from tests.gateway.null_broker import NullBroker

@@ -20,8 +20,8 @@ from gateway.control.policies.admin_configs import FEW
 from gateway.control.policies.kafka_admin import LATE_S, KafkaAdmin, managed_apis
 from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import Decide, FileStore, InDoubtError, StoreError, Written
-from policies.policy_records import Source
-from policies.policy_values import End, Held, Op, PolicyKey, TopicId, TopicIds, Value
+from policies.definitions.policy_records import Source
+from policies.definitions.policy_values import End, Held, Op, PolicyKey, TopicId, TopicIds, Value
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
 from policies.thresholds.sums import Committed, Places

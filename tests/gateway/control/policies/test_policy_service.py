@@ -22,9 +22,9 @@ from gateway.control.policies.store import Decide, FileStore, RetriedStore, Stor
 from gateway.control.policies.topic_ids import CONFIRM_S
 from gateway.control.policies.topic_log import MAX_HISTORY
 from gateway.policy_document import DocumentError
-from policies.policy_records import BY_ITSELF, TOPIC_DELETED, Past, Source
-from policies.policy_set import PolicySet
-from policies.policy_values import End, Held, Op, PolicyError, PolicyKey, TopicId, TopicIds, Value
+from policies.definitions.policy_records import BY_ITSELF, TOPIC_DELETED, Past, Source
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import End, Held, Op, PolicyError, PolicyKey, TopicId, TopicIds, Value
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.quotas.store import Alteration, QuotaStore
 from policies.quotas.store import Op as QuotaOp

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.control.policies.topic_ids import CONFIRM_S, SeenIds
-from policies.policy_values import TopicId
+from policies.definitions.policy_values import TopicId
 
 OLD, NEW = TopicId("c", "old"), TopicId("c", "new")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gateway.control.policies.topic_log import TopicLog
-from policies.policy_records import Head, InvalidPolicyRecord, Record, Source, encode
-from policies.policy_set import PolicySet
-from policies.policy_values import PolicyKey, Value
+from policies.definitions.policy_records import Head, InvalidPolicyRecord, Record, Source, encode
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import PolicyKey, Value
 
 KEY = PolicyKey.of_topic("clicks")
 

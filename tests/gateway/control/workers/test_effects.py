@@ -7,7 +7,7 @@ import pytest
 from gateway import config
 from gateway.control.workers.effects import effects_of
 from gateway.control.workers.snapshots import groups_of, quotas_of, thresholds_of
-from policies.policy_set import PolicySet
+from policies.definitions.policy_set import PolicySet
 from policies.usage import NOTES, OUTCOMES, REASONS
 
 UPSTREAM = "upstream: {bootstrap_servers: broker:9092}\n"

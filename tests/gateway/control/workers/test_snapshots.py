@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from gateway import config
 from gateway.channel import Groups, QuotaChanges, Quotas, decode_down
 from gateway.control.workers.snapshots import groups_of, quota_changes, quotas_of, thresholds_of
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Op, PolicyKey
+from policies.definitions.rollout import Rollout
 from policies.groups.lines import GroupLimits
-from policies.policy_set import PolicySet
-from policies.policy_values import Op, PolicyKey
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.quotas.store import QuotaStore
-from policies.rollout import Rollout
 
 TEXT = """
 upstream: {bootstrap_servers: broker:9092}

@@ -58,7 +58,7 @@ from policies.fleet.shares import Part, Use
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.storage import Factor
 from tests.background import until
-from tests.gateway.data.test_listing import shown
+from tests.gateway.data.worker.test_listing import shown
 
 SETTINGS = WorkerSettings(PROTOCOL, "gw")
 

@@ -1,0 +1,445 @@
+# A gateway's knowledge of its peers, and the only place where it is kept: policies/fleet/shares.py reads it here. Pure:
+# no I/O, no clock; `now` is seconds on a monotonic clock, times of publishing are the cluster's (LogAppendTime, ms).
+#
+# A message counts by the time when the cluster took it, against the cluster's clock, which is learned from our own
+# messages as they come back: clocks of gateways don't matter. While ours don't come back no peer is forgotten. No
+# message raises an error: what can't be is dropped and counted. A usage ends when a peer says so, or doesn't repeat it
+# in a whole round of which no message is missing. How that can be enough: reports.py.
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, field
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from gateway.control.fleet.exchange.form import (
+    NO_TRAFFIC,
+    VERSION,
+    GatewayTraffic,
+    Malformed,
+    Place,
+    UnknownVersion,
+    flows_in,
+    place_of,
+    unpack,
+    uses_in,
+)
+from gateway.control.fleet.exchange.reports import Reporter
+from gateway.control.fleet.exchange.resource_usage_pb2 import ResourceUsage
+from policies.fleet.keys import FleetKey
+from policies.fleet.shares import Use
+from policies.text import one_line
+
+SILENT_CYCLES: Final = 2.0  # without a message: the peer is gone
+MISSED_CYCLES: Final = 1.25
+FORGOTTEN_CYCLES: Final = 20.0  # and so is what it used: a peer that was only late continues where it was
+STALE_CYCLES: Final = 3.0  # old messages: what a peer did then says nothing about now
+CLASH_CYCLES: Final = 10.0  # a name that two gateways have is complained about for this long after it was seen
+ROOM: Final = 20_000  # usages altogether up to which those of limits that this gateway doesn't use are remembered
+MAX_RATES: Final = 100_000  # of brokers and topics, of all peers; for whole brokers there is as much room again
+MAX_PEERS: Final = 1000
+MIN_CYCLE_S: Final = 0.05
+MAX_CYCLE_S: Final = 60.0  # by which a peer can claim to live on; our own cycle may be longer
+
+DROPPED: Final = ("stale", "malformed", "version", "late", "too-many")
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Heard(NamedTuple):
+    """The news of one message. `peer` names one boot of a gateway.
+
+    `keys`: limits that this gateway uses, or did lately, of which the peer takes something else than before; `Peers.of`
+    tells how much. `left`: a leave message. `rates`: whether `Peers.rates` changed.
+    """
+
+    peer: str
+    gateway: str
+    keys: Set[FleetKey] = frozenset()
+    left: bool = False
+    rates: bool = False
+
+
+class Seen(NamedTuple):
+    """Another gateway as its messages show it. `since`, `heard`: seconds ago. `living`: it counts; else it was silent
+    for too long, and isn't forgotten yet.
+    """
+
+    gateway: str
+    workers: int
+    cycle_s: float
+    since: float
+    heard: float
+    living: bool
+
+
+class Clock:
+    """The cluster's clock, as far as our own messages tell it when they come back."""
+
+    def __init__(self) -> None:
+        self.began: float | None = None  # when the first one came back
+        self.heard_at: float | None = None  # and the last one that wasn't late
+        self.round_trip_s = math.nan  # of that one
+        self._ahead_ms: float | None = None
+
+    def learn(self, publish_ms: int | None, sent: float, now: float, at_most: float) -> None:
+        """One came back, published then. If it took longer than a cycle, `at_most`, we have read it late: it tells no
+        time. If it took so long that others' messages are stale by then, we can't hear them either.
+        """
+        self.round_trip_s = now - sent
+        if self.round_trip_s <= STALE_CYCLES * at_most:
+            self.heard_at = now
+            if self.began is None:
+                self.began = now
+        if publish_ms is None:
+            self._ahead_ms = None
+        elif self.round_trip_s <= at_most or self._ahead_ms is None:
+            self._ahead_ms = publish_ms - now * 1000
+
+    def unix_s(self, now: float) -> float | None:
+        """Unix time by the cluster, late by the time that a message takes; None: not known."""
+        return None if self._ahead_ms is None else now + self._ahead_ms / 1000
+
+    def age(self, publish_ms: int | None, now: float) -> float | None:
+        """Its age in seconds, or a little more; None: not known."""
+        if publish_ms is None or self._ahead_ms is None:
+            return None
+        return now + (self._ahead_ms - publish_ms) / 1000
+
+
+class _Latest(Generic[K, V]):
+    """The last news of each thing from a peer, in this round of its reports and in the one before."""
+
+    def __init__(self) -> None:
+        self._new: dict[K, V] = {}
+        self._old: dict[K, V] = {}
+
+    def __len__(self) -> int:
+        return len(self._new) + len(self._old)
+
+    def __iter__(self) -> Iterator[K]:
+        yield from self._new
+        yield from self._old
+
+    def get(self, what: K) -> V | None:
+        found = self._new.get(what)
+        return self._old.get(what) if found is None else found
+
+    def put(self, what: K, value: V) -> None:
+        self._old.pop(what, None)
+        self._new[what] = value
+
+    def next_round(self) -> dict[K, V]:
+        """A round is over: returns the things not named in it, which so have ended."""
+        ended, self._old, self._new = self._old, self._new, {}
+        return ended
+
+    def miss_round(self) -> None:
+        """A round is over of which some wasn't heard."""
+        self._old |= self._new
+        self._new = {}
+
+
+@dataclass(slots=True, eq=False)
+class _Peer:
+    boot: bytes
+    gateway: str
+    label: str
+    since: float
+    heard: float
+    round: int
+    workers: int = 1
+    cycle_s: float = 1.0
+    sequence: int = -1
+    has_gap: bool = False  # a message is missing that may have belonged to this round
+    living: bool = False
+    uses: _Latest[int, Use] = field(default_factory=_Latest)  # by the limit's number
+    rates: _Latest[Place, float] = field(default_factory=_Latest)
+    traffic: GatewayTraffic = NO_TRAFFIC
+    told_round: int = 0  # when that was told
+
+
+class Peers:
+    """The messages of others.
+
+    Attributes:
+        counts: messages dropped, by reason (DROPPED).
+        living: gateways beside this one.
+        workers: of those, together.
+    """
+
+    def __init__(self, reporter: Reporter, *, room: int = ROOM) -> None:
+        self.clock = Clock()
+        self.counts = dict.fromkeys(DROPPED, 0)
+        self.living = self.workers = 0
+        self._reporter = reporter
+        self._limits = reporter.limits
+        self._room = room
+        self._peers: dict[bytes, _Peer] = {}
+        self._said: deque[tuple[int, float]] = deque(maxlen=64)  # the sequence behind our messages, and when they went
+        self._excused = 0.0  # no peer could be heard before this
+        self._clashes: dict[str, float] = {}  # gateways of the same name, and when that was seen last
+        self._crowded: float | None = None  # when there was no room for a rate last
+        self._versions: dict[str, float] = {}  # of the form, that others write in, likewise
+
+    # --- what is known ---
+
+    @property
+    def gateways(self) -> dict[str, str]:
+        """The living ones' names, by `Heard.peer`."""
+        return {peer.label: peer.gateway for peer in self._peers.values() if peer.living}
+
+    def seen(self, now: float) -> list[Seen]:
+        """All that are remembered, by name."""
+        found = [
+            Seen(peer.gateway, peer.workers, peer.cycle_s, now - peer.since, now - peer.heard, peer.living)
+            for peer in self._peers.values()
+        ]
+        return sorted(found)
+
+    @property
+    def problem(self) -> str:
+        """Gateways of the same name, or of a release that isn't understood, one line; "" for none."""
+        versions = [
+            f"messages of version {version} can't be read, only {VERSION}: what those gateways use isn't counted;"
+            " run one release"
+            for version in sorted(self._versions)
+        ]
+        names = [
+            f"two gateways call themselves {one_line(name)!r} and run at the same time: each counts by itself; give"
+            " them names of their own (`gateway`)"
+            for name in sorted(self._clashes)
+        ]
+        crowd = [f"more than {MAX_RATES} rates of topics: some of what others bring to topics isn't counted"]
+        return "; ".join(versions + names + (crowd if self._crowded is not None else []))
+
+    def of(self, key: FleetKey) -> list[Use]:
+        """The amounts that living peers take of a limit, where they take any."""
+        number = self._limits.number(key)
+        uses = [peer.uses.get(number) for peer in self._peers.values() if peer.living]
+        return [use for use in uses if use is not None and not use.is_idle]
+
+    def takers(self, key: FleetKey) -> dict[str, float]:
+        """The rates, per second, that living peers take of a limit, by their names."""
+        number, found = self._limits.number(key), dict.fromkeys(self.gateways.values(), 0.0)
+        for peer in self._peers.values():
+            if peer.living and (use := peer.uses.get(number)) is not None:
+                found[peer.gateway] += use.rate
+        return found
+
+    def brought(self, place: Place) -> dict[str, float]:
+        """The rates, in bytes per second, that living peers bring there, by their names: of those that bring any."""
+        found: dict[str, float] = {}
+        for peer in self._peers.values():
+            if peer.living and (rate := peer.rates.get(place)):
+                found[peer.gateway] = found.get(peer.gateway, 0.0) + rate
+        return found
+
+    def traffic(self) -> dict[str, GatewayTraffic]:
+        """The busiest topics and clients of living peers, by their names, as told in this round or the one before."""
+        return {
+            peer.gateway: peer.traffic
+            for peer in self._peers.values()
+            if peer.living and peer.traffic is not NO_TRAFFIC and peer.round - peer.told_round <= 1
+        }
+
+    def told(self, key: FleetKey) -> Use:
+        """The amounts that those count for this gateway."""
+        return self._reporter.told(key)
+
+    def rates(self) -> dict[int, tuple[float, dict[str, float]]]:
+        """By broker: the rates of all living peers together to it, and to topics there, bytes per second."""
+        totals: dict[int, float] = {}
+        topics: dict[int, dict[str, float]] = {}
+        for peer in self._peers.values():
+            for place in peer.rates if peer.living else ():
+                if rate := peer.rates.get(place):
+                    node_id, topic = place
+                    if topic is None:
+                        totals[node_id] = totals.get(node_id, 0.0) + rate
+                    else:
+                        there = topics.setdefault(node_id, {})
+                        there[topic] = there.get(topic, 0.0) + rate
+        return {
+            node_id: (totals.get(node_id, 0.0), topics.get(node_id, {})) for node_id in totals.keys() | topics.keys()
+        }
+
+    @property
+    def round_trip_s(self) -> float:
+        """Of our last message; NaN: none came back."""
+        return self.clock.round_trip_s
+
+    def is_heard(self, now: float) -> bool:
+        """Whether our own messages come back: only then a peer's silence means anything."""
+        return self.clock.heard_at is not None and now - self.clock.heard_at <= SILENT_CYCLES * self._reporter.cycle_s
+
+    # --- what comes ---
+
+    def said(self, now: float) -> None:
+        """Everything reported so far is on its way since now."""
+        self._said.append((self._reporter.sequence, now))
+
+    def take(self, data: bytes, publish_ms: int | None, now: float) -> Heard | None:
+        """One message. `publish_ms`: when the cluster took it; None: that isn't known.
+
+        Returns:
+            Its news; None for our own, and for one that was dropped (`counts`).
+        """
+        try:
+            message = unpack(data)
+        except UnknownVersion as version:
+            self._versions[str(version)] = now
+            self.counts["version"] += 1
+            return None
+        except Malformed:
+            self.counts["malformed"] += 1
+            return None
+        if message.boot == self._reporter.boot:
+            sent = next((at for end, at in self._said if message.sequence < end), now)
+            self.clock.learn(publish_ms, sent, now, self._reporter.cycle_s)
+            return None
+        cycle_s = min(MAX_CYCLE_S, max(MIN_CYCLE_S, message.cycle_ms / 1000))
+        age = self.clock.age(publish_ms, now)
+        if age is not None and age > STALE_CYCLES * max(cycle_s, self._reporter.cycle_s):
+            self.counts["stale"] += 1
+            return None
+        peer = self._peers.get(message.boot)
+        if peer is None:
+            if len(self._peers) >= MAX_PEERS:
+                self.counts["too-many"] += 1
+                return None
+            peer = self._meet(message, now)
+        elif message.sequence <= peer.sequence:
+            self.counts["late"] += 1
+            return None
+        else:
+            self._look_for_clash(peer, now)
+        returns = not peer.living
+        is_next = message.sequence == peer.sequence + 1
+        peer.heard, peer.cycle_s, peer.sequence = now, cycle_s, message.sequence
+        self._count(peer, max(1, message.workers))
+        if message.leaving:
+            self._forget(peer)
+            return Heard(peer.label, peer.gateway, left=True, rates=True)
+        numbers, rates = self._end_round(peer, message.round, is_next=is_next)
+        if message.flows:
+            peer.traffic, peer.told_round = flows_in(message), message.round
+        numbers |= self._take_uses(peer, message)
+        rates |= self._take_rates(peer, message, now)
+        if returns:
+            numbers.update(peer.uses)
+        keys = frozenset(key for key in map(self._limits.key, numbers) if key is not None)
+        return Heard(peer.label, peer.gateway, keys, rates=rates or returns)
+
+    def excuse(self, now: float) -> None:
+        """No peer could be heard until now."""
+        self._excused = now
+
+    def expire(self, now: float) -> list[str]:
+        """Take out peers that were silent for too long; returns them. None while our own messages don't come back."""
+        if self.clock.heard_at is None:
+            return []
+        gone = []
+        for peer in list(self._peers.values()):
+            cycle_s = max(peer.cycle_s, self._reporter.cycle_s)
+            since = max(peer.heard, self._excused)
+            # When the topic fails, a peer that spoke before us is silent for longer than we are: it missed a turn
+            # while ours still came through.
+            if now - since > SILENT_CYCLES * cycle_s and self.clock.heard_at - since > MISSED_CYCLES * cycle_s:
+                if peer.living:
+                    self._count(peer, 0)
+                    gone.append(peer.label)
+                if now - since > FORGOTTEN_CYCLES * cycle_s:
+                    self._forget(peer)
+        if self._crowded is not None and now - self._crowded > CLASH_CYCLES * self._reporter.cycle_s:
+            self._crowded = None
+        for complaints in (self._clashes, self._versions):
+            for what, seen in list(complaints.items()):
+                if now - seen > CLASH_CYCLES * self._reporter.cycle_s:
+                    del complaints[what]
+        return gone
+
+    def _meet(self, message: ResourceUsage, now: float) -> _Peer:
+        label = f"{message.broker}#{message.boot.hex()}"
+        peer = self._peers[message.boot] = _Peer(message.boot, message.broker, label, now, now, message.round)
+        self._reporter.repeat_all()
+        return peer
+
+    def _look_for_clash(self, peer: _Peer, now: float) -> None:
+        """A known peer speaks, after another one of its name has begun: that is no restart."""
+        began = self.clock.began
+        if peer.gateway == self._reporter.gateway and began is not None and began < now:
+            self._clashes[peer.gateway] = now
+        for other in self._peers.values():
+            if other.gateway == peer.gateway and other is not peer and other.living and other.since >= peer.since:
+                self._clashes[peer.gateway] = now
+
+    def _end_round(self, peer: _Peer, number: int, *, is_next: bool) -> tuple[set[int], bool]:
+        """Take out the things that ended in the round before: limits' numbers, and whether any rate did. Nothing has
+        ended where a message is missing, lost or dropped as stale: it may have repeated that.
+        """
+        before, peer.round = peer.round, number
+        peer.has_gap |= not is_next
+        if number == before:
+            return set(), False
+        is_whole = number == before + 1 and not peer.has_gap
+        peer.has_gap = not is_next  # what is missing may belong to either round
+        if not is_whole:
+            peer.uses.miss_round()
+            peer.rates.miss_round()
+            return set(), False
+        ended = {number for number, use in peer.uses.next_round().items() if not use.is_idle}
+        return ended, any(peer.rates.next_round().values())
+
+    def _take_uses(self, peer: _Peer, message: ResourceUsage) -> set[int]:
+        """Take over usages that concern us, or that there is room for; numbers of limits where something changed."""
+        changed = set()
+        room = self._room - sum(len(other.uses) for other in self._peers.values())
+        for number, fields in uses_in(message.limits):
+            key, use = self._limits.key(number), peer.uses.get(number)
+            if use is None:
+                rate, hungry, *_ = fields
+                if not (rate or hungry) or (key is None and room <= 0):
+                    continue
+                room -= 1
+                if key is not None:
+                    self._reporter.repeat(number)
+            if use != fields:
+                use = Use(*fields)
+                changed.add(number)
+            # One object for all peers that name it.
+            peer.uses.put(number if key is None else self._limits.number(key), use)
+        return changed
+
+    def _take_rates(self, peer: _Peer, message: ResourceUsage, now: float) -> bool:
+        """Whether any of them changed."""
+        changed = is_crowded = False
+        room = MAX_RATES - sum(len(other.rates) for other in self._peers.values()) if message.rates else 0
+        for rate in message.rates:
+            place = place_of(rate)
+            before = peer.rates.get(place)
+            if before is not None or room > (0 if place.topic is not None else -MAX_RATES):
+                room -= before is None
+                peer.rates.put(place, rate.rate)
+                changed |= rate.rate != (before or 0.0)
+            elif rate.rate:
+                is_crowded = True
+        if is_crowded:
+            self.counts["too-many"] += 1
+            self._crowded = now
+        return changed
+
+    def _count(self, peer: _Peer, workers: int) -> None:
+        """It lives and has so many; 0: it doesn't."""
+        before = peer.workers if peer.living else 0
+        self.workers += workers - before
+        self.living += (workers > 0) - (before > 0)
+        peer.living = workers > 0
+        peer.workers = workers or peer.workers
+
+    def _forget(self, peer: _Peer) -> None:
+        self._count(peer, 0)
+        del self._peers[peer.boot]

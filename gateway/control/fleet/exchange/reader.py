@@ -1,0 +1,128 @@
+# Reads what gateways write to the topic, from where it ends when reading begins: older reports say nothing about now.
+#
+# Blocking calls of librdkafka happen in a thread, one at a time. Knows no message's content: that is peers.py's.
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import trio
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from gateway.control.fleet.exchange.health import Health
+from gateway.kafka.describe import NO_TOPIC
+
+OFFSET_S: Final = 0.5  # for the cluster to say where the topic ends
+POLL_S: Final = 0.05
+FETCH_WAIT_MS: Final = 100  # of a fetch that brings nothing; what comes is answered at once
+MAX_AT_ONCE: Final = 500  # messages
+
+
+class Record(NamedTuple):
+    """`published_ms`: when the cluster took it; None: that isn't known."""
+
+    data: bytes
+    key: bytes | None
+    published_ms: int | None
+
+
+class Reader:
+    """`open` comes first."""
+
+    def __init__(self, client: Mapping[str, Any], topic: str, health: Health) -> None:
+        self._client = client
+        self._topic = topic
+        self._health = health
+        self._consumer: Consumer | None = None
+        self._wanted: frozenset[int] | None = frozenset()  # partitions to begin with; None: it has
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether every message written from now on will be read."""
+        return self._wanted is None
+
+    def open(self) -> None:
+        self._consumer = Consumer(
+            {
+                "group.id": "produce-gateway-resource-usage",
+                **self._client,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "latest",
+                "fetch.wait.max.ms": FETCH_WAIT_MS,
+                "fetch.error.backoff.ms": 100,
+                "queued.max.messages.kbytes": 16_384,
+                "error_cb": self._health.on_error,
+            }
+        )
+
+    def follow(self, partitions: frozenset[int]) -> None:
+        """Read these from where they end, also where the topic was made anew."""
+        self._wanted = partitions
+
+    async def read(self) -> list[Record]:
+        """At most MAX_AT_ONCE; none after a while."""
+        wanted = self._wanted
+        if wanted is None:
+            return self._records(await trio.to_thread.run_sync(self._poll))
+        if not wanted or not await trio.to_thread.run_sync(self._assign, wanted):
+            await trio.sleep(POLL_S)
+        elif self._wanted == wanted:
+            self._wanted = None
+        return []
+
+    def close(self) -> None:
+        """For a thread."""
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def _assign(self, partitions: frozenset[int]) -> bool:
+        """False: no broker says where they end."""
+        assert self._consumer is not None
+        ends = [TopicPartition(self._topic, partition) for partition in sorted(partitions)]
+        try:
+            for end in ends:
+                end.offset = self._consumer.get_watermark_offsets(end, OFFSET_S)[1]
+        except KafkaException:  # the topic is looked after elsewhere
+            return False
+        self._consumer.assign(ends)
+        return True
+
+    def _poll(self) -> list[Message]:
+        assert self._consumer is not None
+        found: list[Message] = []
+        message = self._consumer.poll(POLL_S)
+        while message is not None:
+            found.append(message)
+            message = self._consumer.poll(0) if len(found) < MAX_AT_ONCE else None
+        return found
+
+    def _records(self, messages: Sequence[Message]) -> list[Record]:
+        found = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                found.append(_record(message))
+            elif error.code() in NO_TOPIC:
+                self._health.missing.set()
+            elif error.code() not in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._ALL_BROKERS_DOWN):
+                self._health.fail_by(error, "can't be read")
+        return found
+
+
+def _record(message: Message) -> Record:
+    value, key = message.value() or b"", message.key()
+    kind, stamp = message.timestamp()
+    return Record(
+        value.encode() if isinstance(value, str) else value,
+        key.encode() if isinstance(key, str) else key,
+        stamp if kind == TIMESTAMP_LOG_APPEND_TIME else None,
+    )

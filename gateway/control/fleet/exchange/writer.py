@@ -1,0 +1,126 @@
+# Writes reports to the topic. An old report is worth nothing: one that the cluster doesn't take within a second is
+# thrown away, and the reporter tells the same again. Runs on the event loop; nothing here waits but `leave`.
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from gateway.control.fleet.exchange.health import Health
+from gateway.control.fleet.exchange.reports import Reporter
+
+LATE_S: Final = 1.0  # a report may be on its way for this long, or a cycle
+LEAVE_S: Final = 0.5
+LINGER_MS: Final = 5  # a report's messages are compressed together
+COMPRESSION: Final = "gzip"  # of all codecs the smallest reports, and every cluster and client has it
+
+
+class Writer:
+    """
+    Attributes:
+        sent, sent_bytes: messages; `failed`: those that weren't taken.
+        wrote_at: when the last report was written.
+        began: when the first one was, on this topic; infinite: none was.
+    """
+
+    def __init__(self, client: Mapping[str, Any], topic: str, reporter: Reporter, health: Health) -> None:
+        self.sent = self.sent_bytes = self.failed = 0
+        self.wrote_at = -math.inf
+        self.began = math.inf
+        self._client = client
+        self._topic = topic
+        self._reporter = reporter
+        self._health = health
+        self._late_s = max(LATE_S, reporter.cycle_s)
+        self._producer: Producer | None = None
+        self._flight = 0  # reports thrown away don't count any more when they are heard of later
+        self._pending = 0  # messages on their way
+
+    def open(self) -> None:
+        """Begin with a topic: another one than before, for a producer that knows the old one would go on asking for it,
+        and might make it anew, as Kafka would.
+        """
+        self.close()
+        self._producer = Producer(
+            {
+                **self._client,
+                "acks": 1,
+                "linger.ms": LINGER_MS,
+                "compression.type": COMPRESSION,
+                "retries": 0,
+                "message.timeout.ms": round(1000 * self._late_s) + 500,
+                "topic.metadata.propagation.max.ms": 1000,
+                "error_cb": self._health.on_error,
+            }
+        )
+
+    def close(self) -> None:
+        """There is no topic."""
+        if self._producer is not None:
+            self._throw_away(self._producer)
+            self._producer = None
+            self.began = math.inf
+
+    def poll(self) -> None:
+        """Hear of the messages that were taken."""
+        if self._producer is not None:
+            self._producer.poll(0)
+
+    def is_free(self, now: float) -> bool:
+        """Whether the next report may be written. A report still on its way after so long is of no use any more."""
+        self.poll()
+        if self._producer is not None and self._pending and now - self.wrote_at >= self._late_s:
+            self._throw_away(self._producer)
+        return self._producer is not None and not self._pending
+
+    def write(self, messages: Iterable[bytes], now: float) -> None:
+        """One report; where there is no topic any more it is lost."""
+        if self._producer is None:
+            self._reporter.lost()
+            return
+        self.wrote_at, self.began = now, min(self.began, now)
+        flight = self._flight
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if flight == self._flight:
+                self._settle(error)
+
+        for message in messages:
+            self._pending += 1
+            try:
+                # With the boot as its key a gateway's messages keep their order, should there be several partitions.
+                self._producer.produce(self._topic, value=message, key=self._reporter.boot, on_delivery=delivered)
+            except (BufferError, KafkaException) as error:
+                self._settle(error.args[0] if isinstance(error, KafkaException) else None, is_lost=True)
+                return
+            self.sent += 1
+            self.sent_bytes += len(message)
+        self._producer.poll(0)
+
+    def leave(self) -> None:
+        """Write the leave message, and wait for it; for a thread."""
+        if self._producer is not None and self._health.up:
+            for message in self._reporter.leave():
+                self._producer.produce(self._topic, value=message, key=self._reporter.boot)
+            self._producer.flush(LEAVE_S)
+
+    def _settle(self, error: KafkaError | None, *, is_lost: bool = False) -> None:
+        self._pending -= 1
+        if error is not None or is_lost:
+            self.failed += 1
+            self._reporter.lost()
+            if error is not None:
+                self._health.fail_by(error, "takes no messages")
+        elif not self._pending:
+            self._reporter.arrived()
+
+    def _throw_away(self, producer: Producer) -> None:
+        self.failed += self._pending
+        self._flight += 1
+        self._pending = 0
+        producer.purge(blocking=False)
+        producer.poll(0)
+        self._reporter.lost()

@@ -1,0 +1,121 @@
+# A connection to the broker that a client's connection is for.
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+from contextlib import suppress
+from typing import NamedTuple
+
+import trio
+
+from gateway.channel import WorkerSettings
+from gateway.data.connecting.handshakes import Bench
+from gateway.data.connecting.securing import Secured, Securing
+from gateway.data.shared.complaints import Fields
+from gateway.data.shared.uplink import Uplink
+from gateway.data.shared.world import World
+from gateway.system.sockets import address_text
+
+# The kernel takes no more while it has so many bytes that the broker has no room for yet (Linux, macOS). trio's streams
+# set 16 KiB: of a large request it would then take little more than the broker's window at once, and the client would
+# wait for a turn of epoll's for each rest. This is a whole request of a client with its defaults (max.request.size).
+# Without a bound it would be net.ipv4.tcp_wmem, 4 MiB of each broker connection that stands still.
+UNSENT_BYTES = 2**20
+
+
+class Dialled(NamedTuple):
+    """`node_id`: -1 where no broker is known yet. `secured`: None where the broker speaks no TLS."""
+
+    node_id: int
+    sock: socket.socket
+    secured: Secured | None = None
+
+
+class Dialling:
+    """
+    Attributes:
+        bootstrap: the addresses to dial while no broker is known.
+    """
+
+    def __init__(self, world: World, uplink: Uplink, bench: Bench) -> None:
+        self._world = world
+        self._uplink = uplink
+        self._bench = bench
+        self._turn = itertools.count()
+        self._securing: Securing | None = None  # None: brokers are spoken to in plain text
+        self.bootstrap: tuple[tuple[str, int], ...] = ()
+        self._set_tls(world.settings)
+
+    def configure(self, settings: WorkerSettings) -> None:
+        """Other settings than before; `World.configure` comes after it."""
+        if settings.upstream_tls != self._world.settings.upstream_tls:
+            self._set_tls(settings)
+
+    def _set_tls(self, settings: WorkerSettings) -> None:
+        tls = settings.upstream_tls
+        self._securing = Securing(tls, self._world, self._uplink, self._bench) if tls is not None else None
+
+    async def dial(self, broker: int | None, header: bytes = b"") -> Dialled | None:
+        """`broker`: a node id; None: any, beginning with another one every time. `header`: bytes to be sent before all
+        else, a PROXY protocol header. None: no broker can be reached; that has been said.
+        """
+        timeout_s = self._world.settings.connect_timeout_s
+        for node_id, host, port in self._targets(broker):
+            dialled = await self._connect(node_id, host, port, timeout_s, header)
+            if dialled is not None:
+                return dialled
+        return None
+
+    def _targets(self, node_id: int | None) -> list[tuple[int, str, int]]:
+        brokers = self._world.cluster.brokers
+        if node_id is not None:
+            broker = brokers.get(node_id)
+            return [(node_id, broker.host, broker.port)] if broker is not None else []
+        known = [(broker.node_id, broker.host, broker.port) for broker in brokers.values()]
+        known = known or [(-1, host, port) for host, port in self.bootstrap]
+        first = next(self._turn) % len(known) if known else 0
+        return known[first:] + known[:first]
+
+    async def _connect(self, node_id: int, host: str, port: int, timeout_s: float, header: bytes) -> Dialled | None:
+        why = f"no answer within {timeout_s:g} s"
+        with trio.move_on_after(timeout_s) as scope:
+            try:
+                stream = await trio.open_tcp_stream(host, port)
+                with suppress(AttributeError, OSError):  # not every system has it
+                    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+                if header:
+                    await stream.send_all(header)
+                sock = socket.socket(fileno=stream.socket.detach())
+                if self._securing is None:
+                    return Dialled(node_id, sock)
+                why = f"no TLS handshake within {timeout_s:g} s"
+                return await self._secure(self._securing, node_id, (host, port), sock, scope)
+            except (OSError, trio.BrokenResourceError, UnicodeError) as error:  # UnicodeError: a name that is none
+                cause = error.__cause__
+                first = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause or error
+                number = getattr(first, "errno", None) or 0  # trio writes the address into strerror; gaierror's are < 0
+                why = os.strerror(number) if number > 0 else getattr(first, "strerror", None) or str(first)
+        fields: Fields = {"kind": "broker-unreachable", "reason": why, "broker": node_id}
+        self._uplink.complain(
+            f"dial {node_id}", f"broker {node_id} ({address_text(host, port)}) can't be reached: {why}", fields
+        )
+        return None
+
+    async def _secure(
+        self,
+        securing: Securing,
+        node_id: int,
+        address: tuple[str, int],
+        sock: socket.socket,
+        scope: trio.CancelScope,
+    ) -> Dialled | None:
+        sock.setblocking(False)
+        secured = None
+        try:
+            secured = await securing.secure(node_id, *address, sock, scope)
+        finally:
+            if secured is None:
+                sock.close()
+        return Dialled(node_id, sock, secured) if secured is not None else None

@@ -1,0 +1,142 @@
+# TLS handshakes, with clients and with brokers: tasks that take turns, as each step takes long.
+#
+# Knows no Kafka but to say what else came in place of a handshake.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from gateway.data.sockets.tls import RECORD, HandshakeError
+from gateway.tls.broker_tls import CLOSED, CLOSED_AT_ONCE, NO_TLS
+from protocol.describe import looks_like
+from protocol.framing import check_request_head
+from protocol.wire import MalformedFrame
+
+if TYPE_CHECKING:
+    import socket
+
+    from gateway.data.sockets.tls import Tls
+
+HANDSHAKE_TIMEOUT_S = 30.0  # clients give a connection up after as long (librdkafka, Java) or sooner
+SCRATCH_BYTES = 512 * 1024  # of ciphertext in one read, for large frames
+PROBE = "probe"  # of HandshakeError: a connection without a word, as health checks make them
+_HANDSHAKE_RECORD, _ALERT_RECORD = 0x16, 0x15
+_LARGEST = 2**31 - 1
+
+
+class Bench:
+    """The state that the TLS of all connections of a worker shares.
+
+    Attributes:
+        scratch: ciphertext is received there.
+        turn: who holds it makes a step of a handshake.
+    """
+
+    __slots__ = ("scratch", "turn")
+
+    def __init__(self) -> None:
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.turn = trio.Lock()
+
+
+async def shake_hands(tls: Tls, sock: socket.socket, turn: trio.Lock) -> None:
+    """Be the server of a TLS handshake on a non-blocking socket. The caller sets the time limit.
+
+    Its cryptography takes a millisecond or two, in which no request passes. So each time that trio goes through its
+    tasks only one step is made, by the holder of `turn`. Then the reactor is among those that run.
+
+    Raises:
+        HandshakeError, OSError: with this client there is no connection.
+    """
+    data = await _first_bytes(sock)
+    while not await _step(tls, sock, data, turn):
+        data = await _receive(sock)
+        if not data:
+            raise HandshakeError("the client closed the connection in the middle of the handshake")
+
+
+async def greet(tls: Tls, sock: socket.socket, turn: trio.Lock, scope: trio.CancelScope) -> None:
+    """Be the client of such a handshake, with a broker. `scope` has its time limit; time that passes before it is this
+    connection's turn doesn't count: no broker is late because many connections begin at once.
+
+    Raises:
+        HandshakeError, OSError: with this broker there is no connection.
+    """
+    data = b""
+    heard = False
+    try:
+        while not await _step(tls, sock, data, turn, scope):
+            data = await _receive(sock)
+            if not data:
+                raise HandshakeError(CLOSED if heard else CLOSED_AT_ONCE)
+            if not heard and data[0] not in (_HANDSHAKE_RECORD, _ALERT_RECORD):
+                raise HandshakeError(f"{NO_TLS}: {looks_like(data[:64])} came")
+            heard = True
+    except ConnectionError as error:  # it closed with bytes of ours unread
+        raise HandshakeError(CLOSED if heard else CLOSED_AT_ONCE) from error
+
+
+async def _step(
+    tls: Tls, sock: socket.socket, data: bytes, turn: trio.Lock, scope: trio.CancelScope | None = None
+) -> bool:
+    refusal = None
+    done = False
+    left = 0.0
+    if scope is not None:
+        left, scope.deadline = scope.deadline - trio.current_time(), float("inf")
+    async with turn:
+        try:
+            done = tls.shake_hands(data)
+        except HandshakeError as error:
+            refusal = error
+        await trio.lowlevel.checkpoint()
+    if scope is not None:
+        scope.deadline = trio.current_time() + left
+    if refusal is None:
+        await _send_all(sock, tls.take())
+        return done
+    try:
+        await _send_all(sock, tls.take())
+    except OSError:  # the peer has gone, without waiting for the alert: the reason is told all the same
+        pass
+    try:
+        raise refusal
+    finally:
+        refusal = None  # the error knows this frame
+
+
+async def _first_bytes(sock: socket.socket) -> bytes:
+    data = await _receive(sock)
+    if not data:
+        raise HandshakeError("the client closed the connection", PROBE)
+    if data[0] != _HANDSHAKE_RECORD:
+        raise HandshakeError(f"{_name(data)} came to a port that speaks TLS", "no TLS")
+    return data
+
+
+async def _receive(sock: socket.socket) -> bytes:
+    while True:
+        await trio.lowlevel.wait_readable(sock)
+        try:
+            return sock.recv(RECORD)
+        except BlockingIOError:  # it only seemed so
+            pass
+
+
+async def _send_all(sock: socket.socket, data: bytes) -> None:
+    while data:
+        try:
+            data = data[sock.send(data) :]
+        except BlockingIOError:
+            await trio.lowlevel.wait_writable(sock)
+
+
+def _name(data: bytes) -> str:
+    try:
+        if check_request_head(data, 0, len(data), _LARGEST):
+            return "a Kafka client without TLS (security.protocol must be SSL or SASL_SSL there)"
+    except MalformedFrame:
+        pass
+    return looks_like(data[:64])

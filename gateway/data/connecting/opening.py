@@ -1,0 +1,48 @@
+# The head of a connection's first request. Only then is a broker dialled, so that who says nothing, or nothing that
+# Kafka knows, costs a few kilobytes here and no broker anything.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import trio
+
+from gateway.data.control_requests.authentication import BEFORE_AUTHENTICATION
+from gateway.data.shared.errors import Unauthenticated
+from protocol import api
+from protocol.framing import REQUEST_HEAD, check_request_head
+
+if TYPE_CHECKING:
+    import socket
+
+HEAD = REQUEST_HEAD.size  # bytes of a request that identify it
+
+
+class Source(Protocol):
+    """A non-blocking socket, or TLS on one."""
+
+    def recv(self, size: int, /) -> bytes: ...
+
+
+async def receive_head(source: Source, sock: socket.socket, max_bytes: int, *, wants_sasl: bool) -> bytes:
+    """The first HEAD bytes; fewer where the client ended before.
+
+    Raises:
+        MalformedFrame: no Kafka client begins like that.
+        OSError: the connection is broken.
+    """
+    head = b""
+    while len(head) < HEAD:
+        try:
+            data = source.recv(HEAD - len(head))
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(sock)
+            continue
+        if not data:
+            return head
+        head += data
+        check_request_head(head, 0, len(head), max_bytes)
+    key = REQUEST_HEAD.unpack(head)[1]
+    if wants_sasl and key not in BEFORE_AUTHENTICATION:
+        raise Unauthenticated(f"{api.NAMES.get(key, key)} before authentication")
+    return head

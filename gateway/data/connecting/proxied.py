@@ -1,0 +1,131 @@
+# A connection that a proxy passes on: its PROXY protocol header, and control's word on whether its client may have one
+# more. Until then it is nobody's, and no byte behind the header is read.
+
+from __future__ import annotations
+
+import itertools
+import socket
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from gateway.channel import Located, Verdict
+from gateway.data.connecting.addresses import Addresses, Arriving
+from gateway.data.relay.ends import CLOSED
+from gateway.data.shared.uplink import Uplink
+from gateway.data.shared.world import LOST_CONTROLS, MAX_LOST_CONTROLS, World
+from gateway.system.sockets import address_text, network_of, reset
+from protocol.proxy_header import HeaderReader
+from protocol.wire import MalformedFrame
+
+TIMEOUT_S: Final = 5.0  # for both; proxies send the header at once
+
+
+@dataclass(slots=True)
+class _Question:
+    address: str  # where its connection is counted by now
+    lost_controls: int = 0  # that ended while they had it
+    answered: trio.Event = field(default_factory=trio.Event)
+    verdict: bool | None = None  # None: there is none
+
+
+class Proxied:
+    """Those of one worker."""
+
+    def __init__(self, world: World, uplink: Uplink, addresses: Addresses) -> None:
+        self._world = world
+        self._uplink = uplink
+        self._addresses = addresses
+        self._tokens = itertools.count(1)
+        self._questions: dict[int, _Question] = {}
+
+    async def locate(self, arriving: Arriving) -> bool:
+        """Say in `arriving` where the client is; whether it is welcome. If not, that has been counted and said."""
+        why, text = "disconnects_first_byte", ""
+        with trio.move_on_after(TIMEOUT_S) as limit:
+            try:
+                reader = await _read(arriving.client)
+                if reader is None:  # a health check
+                    return False
+                arriving.passed_on = reader.ends
+                if reader.ends is not None:
+                    arriving.peer = address_text(*reader.ends.source)
+                return await self._ask(arriving)
+            except OSError:
+                why = "disconnects_client"
+            except MalformedFrame as error:
+                why, text = "disconnects_malformed", str(error)
+                self._world.ledger.count("requests_malformed")
+        if limit.cancelled_caught and arriving.address == network_of(arriving.peer):
+            self._uplink.complain("proxied", "a connection through a proxy was closed: control did not answer in time")
+        self._world.ledger.count(why)
+        if text:
+            fields = arriving.fields(CLOSED, "malformed")
+            self._uplink.complain_of_client("malformed", f"{arriving.peer}: connection closed: {text}", fields)
+        return False
+
+    async def _ask(self, arriving: Arriving) -> bool:
+        """Have it counted where the client is: control alone knows all its connections."""
+        before, address = arriving.address, network_of(arriving.peer)
+        self._addresses.move(before, address)
+        arriving.address = address
+        token = next(self._tokens)
+        question = self._questions[token] = _Question(address)
+        try:
+            self._uplink.post(Located(token, before, address))
+            await question.answered.wait()
+        finally:
+            del self._questions[token]
+        if question.verdict is None:
+            self._uplink.complain("proxied", f"a connection through a proxy was closed: {LOST_CONTROLS}")
+            self._world.ledger.count("disconnects_error")
+        elif not question.verdict:
+            arriving.is_refused = True
+        if not question.verdict:
+            reset(arriving.client)
+        return bool(question.verdict)
+
+    def ask_again(self, *, lost: bool) -> None:
+        """There is another channel, to a control that has been told where the connections are: the former one took the
+        questions with it. `lost`: see Questions.ask_again.
+        """
+        for token, question in self._questions.items():
+            if question.answered.is_set():
+                continue
+            question.lost_controls += lost
+            if question.lost_controls < MAX_LOST_CONTROLS:
+                self._uplink.post(Located(token, question.address, question.address))
+            else:
+                question.answered.set()
+
+    def take(self, verdict: Verdict) -> None:
+        """Control's answer; nobody may be waiting for it any more."""
+        question = self._questions.get(verdict.token)
+        if question is not None:
+            question.verdict = verdict.is_welcome
+            question.answered.set()
+
+
+async def _read(client: socket.socket) -> HeaderReader | None:
+    """None: the proxy closed without a word.
+
+    Raises:
+        MalformedFrame: what comes is no header, or half a one.
+        OSError: the connection is broken.
+    """
+    reader = HeaderReader()
+    is_silent = True
+    while reader.wanted:
+        try:
+            data = client.recv(reader.wanted)
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(client)
+            continue
+        if not data:
+            if is_silent:
+                return None
+            raise MalformedFrame("half a PROXY protocol header, then the connection was closed")
+        is_silent = False
+        reader.feed(data)
+    return reader

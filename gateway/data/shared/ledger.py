@@ -1,0 +1,129 @@
+# The worker's counters: bytes, messages, requests, delay and repeats by (broker, topic, principal, client id, outcome,
+# reason, resource group, client software).
+#
+# Owned by the data path and read by it alone: sessions keep a reference to the rows that they touch and add to them
+# without a look-up. `close` ends an interval by starting a new dictionary and raising `epoch`; a session that sees
+# another epoch forgets its rows (and its meters: see `renew`). So rows that are no longer used vanish.
+#
+# Compiled where a C compiler is (setup.py), as each event looks at the epoch: ledger.pxd has its types in C.
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from gateway.channel import Row
+from gateway.data.shared.latencies import Meter
+from policies.usage import NOTES
+
+OTHER = "other"
+
+# Of one interval, about: it goes to control in one message, and is kept until that is on disk. Beyond it what happens
+# is counted without names.
+MAX_BYTES = 8 * 2**20
+_ROW_BYTES = 128  # of a row besides its names: numbers, outcome and reason
+
+# A row's counters, by their places; delay in milliseconds. UNTOLD are those of the bytes and messages of which nobody
+# can tell whether they are repeats (policies.idempotence.repeats).
+BYTES, MESSAGES, REQUESTS, DELAY, REPEATS, UNTOLD_BYTES, UNTOLD_MESSAGES = range(7)
+Counts = list[int]
+_ZERO: Final = (0,) * 7
+
+_Key = tuple[int, str, str, str, str, str, str, str]
+
+
+class Ledger:
+    """Counts of one worker since the last `close`. `max_names`: of clients, and of topics, in one interval.
+
+    `requests`: like `count("requests")`, for those who count many.
+    """
+
+    __slots__ = ("_clients", "_rows", "_topics", "counts", "epoch", "latencies", "max_names", "requests", "size")
+
+    def __init__(self, max_names: int = 10_000) -> None:
+        self.epoch = 0
+        self.size = 0  # bytes, about
+        self.requests = 0
+        self.counts: dict[str, int] = {}
+        self.latencies = Meter(self.renew)
+        self._rows: dict[_Key, Counts] = {}
+        self._clients: set[tuple[str, str, str]] = set()
+        self._topics: set[str] = set()
+        self.max_names = max_names
+
+    def row(
+        self,
+        broker: int,
+        topic: str,
+        principal: str,
+        client_id: str,
+        outcome: str,
+        reason: str = "",
+        group: str = "",
+        software: str = "",
+    ) -> Counts:
+        """The counters of that key in the current interval, created at 0.
+
+        Client ids and software names are free text, principals may be one per session, and topics need not exist:
+        beyond `max_names` clients or topics in one interval, or MAX_BYTES of rows, the rest is counted under `other`,
+        so that a client can't fill memory, disk and usage topic with names. The caller bounds the names' lengths.
+        """
+        key = (broker, topic, principal, client_id, outcome, reason, group, software)
+        row = self._rows.get(key)
+        if row is not None:
+            return row
+        if self.size >= MAX_BYTES:
+            topic = principal = client_id = software = OTHER
+        client = (principal, client_id, software)
+        if client not in self._clients:
+            if len(self._clients) >= self.max_names:
+                principal = client_id = software = OTHER
+            else:
+                self._clients.add(client)
+        if topic not in self._topics:
+            if len(self._topics) >= self.max_names:
+                topic = OTHER
+            else:
+                self._topics.add(topic)
+        key = (broker, topic, principal, client_id, outcome, reason, group, software)
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = list(_ZERO)
+            self.size += _ROW_BYTES + 2 * (len(topic) + len(principal) + len(client_id) + len(software))
+        return row
+
+    def count(self, name: str, n: int = 1) -> None:
+        """Add to one of `gateway.channel.COUNTS`."""
+        self.counts[name] = self.counts.get(name, 0) + n
+
+    def renew(self) -> None:
+        """Make every session look up its rows and meters again, and what else it keeps: meters may have gone."""
+        self.epoch += 1
+
+    def close(self) -> tuple[tuple[Row, ...], dict[str, int]]:
+        """End the interval: everything counted since the last call, and begin anew."""
+        rows = tuple(row for key, counts in self._rows.items() if any(counts) for row in _rows(key, counts))
+        if self.requests:
+            self.count("requests", self.requests)
+        counts = self.counts
+        self._rows, self._clients, self._topics, self.counts = {}, set(), set(), {}
+        self.size = self.requests = 0
+        self.epoch += 1
+        return rows, counts
+
+
+def _rows(key: _Key, counts: Counts) -> list[Row]:
+    """One row, or two where the repeats are known of some of the bytes only: requests and delay are in the first."""
+    broker, topic, principal, client_id, outcome, reason, group, software = key
+    size, messages, requests, delay_ms, repeats, untold, untold_messages = counts
+    names = (broker, topic, principal, client_id, outcome, reason)
+    row = Row(*names, size, messages, requests, delay_ms, group, software, repeats)
+    if outcome in NOTES:  # these bytes have an outcome as well, and their repeats are told there
+        return [replace(row, repeats=None)]
+    if not untold:
+        return [row]
+    if untold == size:
+        return [replace(row, repeats=None)]
+    rest = replace(row, bytes=untold, messages=untold_messages, requests=0, delay_ms=0, repeats=None)
+    return [replace(row, bytes=size - untold, messages=messages - untold_messages), rest]

@@ -1,0 +1,123 @@
+# A worker's way up to control: messages, log lines, and what has to wait while there is no control or it doesn't read.
+#
+# Knows no policy and no socket but the channel. Intervals, which control must not miss, are kept by their maker.
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+import trio
+
+from gateway.channel import Ask, Channel, Down, Log, Refresh, Up
+from gateway.data.shared.complaints import NO_FIELDS, Complaints, Fields
+from policies.text import one_line
+
+if TYPE_CHECKING:
+    from gateway.data.shared.world import Asker
+
+WANT_S = 0.2  # many sessions see the same new broker at once: ask once
+MAX_BACKLOG = 500  # messages that control has not read
+MAX_BACKLOG_BYTES = 64 * 2**20  # likewise, of admin requests and what brokers say to them
+MAX_LOG_LINES = 1000  # kept while there is no control
+MAX_LINE = 1000  # characters of a line for the log
+
+
+class Uplink:
+    """`channel`: to the control that is there now, or None."""
+
+    def __init__(self) -> None:
+        self.channel: Channel[Up, Down] | None = None
+        self._lines: deque[Log] = deque(maxlen=MAX_LOG_LINES)
+        self._complaints = Complaints(self.log)
+        self._wanted_at = 0.0
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a control."""
+        return self.channel is not None
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether there is a control that reads."""
+        return self.channel is not None and self.channel.backlog < MAX_BACKLOG
+
+    @property
+    def backlog(self) -> int:
+        """Messages that are not written yet."""
+        return self.channel.backlog if self.channel is not None else 0
+
+    def post(self, message: Up) -> None:
+        """Post a message, unless there is no control."""
+        if self.channel is not None:
+            self.channel.post(message)
+
+    def post_if_heard(self, message: Up) -> bool:
+        """For messages that the next one makes obsolete: a control that doesn't read must not fill our memory. Whether
+        it was posted.
+        """
+        is_heard = self.is_heard
+        if is_heard:
+            self.post(message)
+        return is_heard
+
+    def log(self, level: str, text: str, fields: Fields = NO_FIELDS) -> None:
+        """`level`: "info", "warning" or "error"; the line is kept while there is no control."""
+        shown = {name: one_line(each) if isinstance(each, str) else each for name, each in fields.items()}
+        line = Log(level, one_line(text, MAX_LINE), shown)
+        if self.channel is None:
+            self._lines.append(line)
+        else:
+            self.channel.post(line)
+
+    def complain(self, about: str, text: str, fields: Fields = NO_FIELDS) -> None:
+        """Log a line that is the same for all clients: not with every connection."""
+        self._complaints.say(about, text, trio.current_time(), burst=1, fields=fields)
+
+    def complain_of_client(self, kind: str, text: str, fields: Fields = NO_FIELDS) -> None:
+        """Log a line that a client causes; there may be many (complaints.py)."""
+        self._complaints.say(kind, text, trio.current_time(), fields=fields)
+
+    def note_unraisable(self, found: sys.UnraisableHookArgs) -> None:
+        """As `sys.unraisablehook`: of errors that Python can tell nobody, such as a server name that is not ASCII."""
+        kind = found.exc_type.__name__
+        self.complain(f"unraisable {kind}", f"nobody could be told of {kind}: {found.exc_value}")
+
+    def want_metadata(self) -> None:
+        """A client has seen something newer than our snapshots."""
+        now = trio.current_time()
+        if now - self._wanted_at >= WANT_S:
+            self._wanted_at = now
+            self.post(Refresh("metadata"))
+
+    def ask(self, asker: Asker) -> None:
+        """Put the question of an asker's turn to control."""
+        turn = asker.turn
+        assert turn is not None
+        until = time.monotonic() + turn.until - trio.current_time()
+        if self.channel is not None and self.channel.backlog_bytes > MAX_BACKLOG_BYTES:
+            return  # its client is told after a while that there was no answer
+        self.post_if_heard(
+            Ask(
+                turn.token,
+                until,
+                asker.peer,
+                asker.principal,
+                turn.request,
+                turn.memo,
+                turn.answer,
+                turn.mechanism,
+                asker.listener,
+            )
+        )
+
+    def tell_complaints(self, now: float) -> None:
+        """Log how many lines were left out lately; now and then."""
+        self._complaints.tell(now)
+
+    def post_lines(self) -> None:
+        """Post the lines that were logged while there was no control."""
+        while self._lines:
+            self.post(self._lines.popleft())

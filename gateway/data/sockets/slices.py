@@ -1,0 +1,97 @@
+# The loop of the reactor: what happens on its sockets is told to whom they belong, for one slice of time.
+#
+# Compiled where a C compiler is (setup.py): slices.pxd has its types in C.
+
+from __future__ import annotations
+
+import select
+from typing import TYPE_CHECKING, Any
+
+from gateway.data.sockets import calls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gateway.data.sockets.calls import Poller
+
+_EPOLL = getattr(select, "epoll", ())  # Linux has it
+
+
+class EventHandler:
+    """Told of the events of a socket.
+
+    `link`: whose socket it is; None: no link's.
+    """
+
+    __slots__ = ("link",)
+
+    def __init__(self, link: Any) -> None:
+        self.link = link
+
+    def handle(self, fd: int, events: int, now: float) -> None:
+        """`events`: epoll's mask of what happens on the socket of that number."""
+        raise NotImplementedError
+
+
+class Slice(EventHandler):
+    """The time for which the reactor stays with its sockets; also the handler of those that it gives way to.
+
+    `end`: 0.0 once it has given way. `link`: none, those sockets are no link's.
+    """
+
+    __slots__ = ("_epoll", "_events", "_least", "_poller", "end")
+
+    def __init__(self, poller: Poller) -> None:
+        self.end = self._least = 0.0
+        super().__init__(None)
+        self._poller = poller
+        self._epoll = poller.fileno() if isinstance(poller, _EPOLL) else -1
+        self._events = calls.new_events()
+
+    def begin(self, now: float, least: float, most: float, timers: Sequence[tuple[float, int, Any]]) -> None:
+        """It takes that many seconds at most; fewer where something is due before (`timers`: the earliest first), but
+        not fewer than the least.
+        """
+        self._least, self.end = now + least, now + most
+        if timers:
+            self.shorten(timers[0][0])
+
+    def finish(self) -> None:
+        """Give way."""
+        self.end = 0.0
+
+    def handle(self, fd: int, events: int, now: float) -> None:
+        """There is something to read."""
+        self.finish()
+
+    def shorten(self, when: float) -> None:
+        """Something is due then. Not at each of many timers: those of a thousand muted clients share their turns."""
+        self.end = min(self.end, max(when, self._least))
+
+    def run(
+        self, handlers: Mapping[int, EventHandler], now: float, work: tuple[list[Any], ...],
+        settle: Callable[[float], None], fail: Callable[[Any, Exception], None],
+    ) -> None:  # fmt: skip
+        """Have what happens handled until the slice ends, or nothing more happens in it.
+
+        `settle` is called after events that leave something in one of the lists in `work`, and `fail` with a link whose
+        handler raised an error, and with that.
+        """
+        ready, closing, answered = work
+        ahead = now - calls.clock()  # trio's clock begins elsewhere, and costs more to ask
+        while now < self.end:
+            count = calls.wait(self._poller, self._epoll, self._events, self.end - now)
+            if not count:
+                break
+            now = calls.clock() + ahead
+            for place in range(count):
+                fd, mask = calls.event(self._events, place)
+                handler = handlers.get(fd)
+                if handler is None:
+                    continue  # closed by an earlier event of this batch
+                try:
+                    handler.handle(fd, mask, now)
+                except Exception as bug:
+                    fail(handler.link, bug)
+            if ready or closing or answered:
+                settle(now)

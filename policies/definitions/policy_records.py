@@ -1,0 +1,257 @@
+# How changes of policies are written down, so that every gateway reads the same out of it and an auditor sees who
+# changed what. Reading judges single records only, never sums and never whether a group is there: compaction removes
+# what stood between two records, a sum of that time may look wrong, and bases differ from gateway to gateway while a
+# new file is rolled out. So a change is judged once, by the gateway that writes it. Knows no topic and no file.
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeGuard, cast
+
+from policies.definitions.policy_values import (
+    TEXTS,
+    Change,
+    End,
+    InvalidPolicy,
+    Kind,
+    PolicyKey,
+    TopicId,
+    Value,
+    check_value,
+)
+from policies.units import LAST_TIME_MS, format_time
+
+MAX_SOURCE_CHARS: Final = 1000  # of a change's author that is read
+LAYOUT: Final = 1  # of the records; a newer gateway wrote one with another
+_HEAD_KEY: Final = b'["head"]'
+_COUNTS: Final = 2**53
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class InvalidPolicyRecord(ValueError):
+    """A record that is none of ours, or holds an impossible value; one line."""
+
+
+class Source(NamedTuple):
+    """The author of a change, and the way by which it came."""
+
+    who: str  # a principal such as User:alice, or the user of a command
+    door: str  # kafka, rest, cli, …
+    peer: str = ""  # the address the request came from
+
+
+BY_ITSELF: Final = Source("itself", "until")  # a change whose end has come
+TOPIC_DELETED: Final = Source("itself", "topic deleted")  # found by the id of the next topic of that name
+
+
+class Head(NamedTuple):
+    """The last record of each alteration. `token` is the alteration's own; `at_ms`: Unix time."""
+
+    version: int
+    token: str
+    at_ms: int
+    source: Source
+    changes: int  # how many
+
+
+class Record(NamedTuple):
+    """As a compacted topic keeps it. `value` None removes the key; its author is in `audit` then, beside it."""
+
+    key: bytes
+    value: bytes | None
+    audit: bytes | None = None
+
+
+class Past(NamedTuple):
+    """One change, as the history has it. `at_ms`: Unix time; `old`, `new`: in force before and after; `until_ms`: the
+    end that it has.
+    """
+
+    version: int
+    at_ms: int
+    source: Source
+    key: PolicyKey
+    old: Value | None
+    new: Value | None
+    until_ms: int | None
+
+
+class Entry(NamedTuple):
+    """A record read: the run-time value of `key`, None = none any more. `past` None: the record doesn't say it.
+    `topic_id`: see policies.definitions.policy_values.Held.
+    """
+
+    key: PolicyKey
+    value: Value | None
+    end: End | None = None
+    past: Past | None = None
+    topic_id: TopicId | None = None
+
+
+NO_ENTRIES: Final[Mapping[PolicyKey, Entry]] = MappingProxyType({})
+
+
+def encode(changes: Iterable[Change], head: Head, held: Mapping[PolicyKey, Entry] = NO_ENTRIES) -> list[Record]:
+    """Records of one alteration, which belong together; the head comes last. `held`: the values until then. The record
+    of a value whose topic's id was learned goes on naming the author of the value.
+    """
+    records = []
+    for change in changes:
+        past = held[change.key].past if change.only_id and change.key in held else None
+        if past is None:
+            past = Past(head.version, head.at_ms, head.source, change.key, change.old, change.new, None)
+        by = {"version": past.version, "at_ms": past.at_ms, **past.source._asdict()}
+        audit = {**by, "old": _number(past.old), "new": _number(past.new)}
+        if change.value is None:
+            records.append(Record(key_bytes(change.key), None, _json({"v": LAYOUT, **audit})))
+            continue
+        said: dict[str, Any] = {"v": LAYOUT, "value": _number(change.value)}
+        if change.end is not None:
+            said |= {"until_ms": change.end.until_ms, "then": _number(change.end.then)}
+        if change.topic_id is not None:
+            said |= {"topic_id": change.topic_id.topic, "cluster_id": change.topic_id.cluster}
+        records.append(Record(key_bytes(change.key), _json({**said, **audit})))
+    by = {"version": head.version, "at_ms": head.at_ms, **head.source._asdict()}
+    last = {"v": LAYOUT, "token": head.token, "changes": head.changes, **by}
+    return [*records, Record(_HEAD_KEY, _json(last))]
+
+
+def decode(key: bytes | None, value: bytes | None, audit: bytes | None = None) -> Entry | Head | None:
+    """The content of a record; None: it has none any more (a head that was removed). Arguments: see Record.
+
+    Raises:
+        InvalidPolicyRecord: why it can't be used.
+    """
+    name = _parse(key, "key")
+    if name == ["head"]:
+        return None if value is None else _head(_object(value))
+    if not (isinstance(name, list) and len(name) == 3 and all(isinstance(part, str) for part in name)):
+        raise InvalidPolicyRecord(f"its key {_cut(key)} is not [kind, name, key]")
+    try:
+        policy = PolicyKey(cast("Kind", name[0]), name[1], name[2]).checked()
+        if value is None:
+            return Entry(policy, None, None, _removal(policy, audit))
+        said = _object(value)
+        until_ms, then = said.get("until_ms"), said.get("then")
+        end = None
+        if until_ms is not None:
+            end = End(_until(policy, until_ms), None if then is None else _read_value(policy, then))
+        return Entry(policy, _read_value(policy, said.get("value")), end, _past(policy, said), _topic_id(said))
+    except (InvalidPolicy, OverflowError) as error:
+        raise InvalidPolicyRecord(str(error)) from error
+
+
+def _read_value(key: PolicyKey, said: object) -> Value:
+    if key.kind in TEXTS:
+        return check_value(key, said if isinstance(said, str) else "")
+    if isinstance(said, bool) or not isinstance(said, int | float):
+        raise InvalidPolicyRecord(f"{key}: its value is no number: {said!r}")
+    return check_value(key, float(said))
+
+
+def _topic_id(said: Mapping[str, Any]) -> TopicId | None:
+    topic, cluster = _text(said.get("topic_id")), _text(said.get("cluster_id"))
+    return TopicId(cluster, topic) if topic else None
+
+
+def _until(key: PolicyKey, said: object) -> int:
+    if not _is_time(said):
+        raise InvalidPolicyRecord(f"{key}: its end is no time: {said!r}")
+    return said
+
+
+def _removal(key: PolicyKey, audit: bytes | None) -> Past | None:
+    """A removal removes the value, with anything that stands beside it."""
+    try:
+        return _past(key, _object(audit)) if audit else None
+    except InvalidPolicyRecord:
+        return None
+
+
+def _past(key: PolicyKey, said: Mapping[str, Any]) -> Past | None:
+    """Only to be looked at, so what can't be is left out."""
+    version, at_ms, until_ms = (said.get(name) for name in ("version", "at_ms", "until_ms"))
+    if not (_is_count(version) and _is_time(at_ms)):
+        return None
+    old, new = (_past_value(key, said.get(name)) for name in ("old", "new"))
+    return Past(version, at_ms, _source(said), key, old, new, until_ms if _is_time(until_ms) else None)
+
+
+def _past_value(key: PolicyKey, said: object) -> Value | None:
+    try:
+        return _read_value(key, said)
+    except (InvalidPolicy, InvalidPolicyRecord, OverflowError):
+        return None
+
+
+def key_bytes(key: PolicyKey) -> bytes:
+    """One spelling for one key, so that compaction finds them."""
+    return _json(list(key))
+
+
+def changes_json(changes: Collection[Change]) -> list[dict[str, Any]]:
+    """For answers: kind, name, key, and the values in force before and after, null = none."""
+    return [
+        {**c.key._asdict(), "old": _number(c.old), "new": _number(c.new), "until": time_text(c.end)} for c in changes
+    ]
+
+
+def time_text(end: End | None) -> str | None:
+    """That time, as RFC 3339 has it; None: never."""
+    return None if end is None else format_time(end.until_ms)
+
+
+def _head(said: dict[str, Any]) -> Head:
+    version, token, at_ms, changes = (said.get(name) for name in ("version", "token", "at_ms", "changes"))
+    if not _is_count(version) or not isinstance(token, str):
+        raise InvalidPolicyRecord(f"a head without version and token, a version being below {_COUNTS}")
+    return Head(version, token, at_ms if _is_count(at_ms) else 0, _source(said), changes if _is_count(changes) else 0)
+
+
+def _source(said: Mapping[str, Any]) -> Source:
+    """Of each part as much as any principal has, and nothing that UTF-8 can't say."""
+    return Source(*(_text(said.get(name)) for name in Source._fields))
+
+
+def _text(said: object) -> str:
+    return said[:MAX_SOURCE_CHARS].encode("utf-8", "replace").decode() if isinstance(said, str) else ""
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    """No bool, and nothing that a gauge, as a float, can't hold."""
+    return type(value) is int and 0 <= value < _COUNTS
+
+
+def _is_time(value: object) -> TypeGuard[int]:
+    """Unix time in milliseconds that can be shown."""
+    return _is_count(value) and value <= LAST_TIME_MS
+
+
+def _object(value: bytes) -> dict[str, Any]:
+    said = _parse(value, "value")
+    if not isinstance(said, dict):
+        raise InvalidPolicyRecord(f"its value {_cut(value)} is no object")
+    if said.get("v") != LAYOUT:
+        raise InvalidPolicyRecord(f"its layout is {said.get('v')!r}, known is {LAYOUT}: a newer gateway wrote it")
+    return cast("dict[str, Any]", said)
+
+
+def _parse(data: bytes | None, what: str) -> object:
+    try:
+        return json.loads(data or b"")
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
+        raise InvalidPolicyRecord(f"its {what} {_cut(data)} is no JSON") from None
+
+
+def _cut(data: bytes | None) -> str:
+    return repr((data or b"")[:60])
+
+
+def _json(value: object) -> bytes:
+    return _encode(value).encode()
+
+
+def _number(value: Value | None) -> Value | None:
+    return int(value) if isinstance(value, int | float) and value == int(value) else value

@@ -1,0 +1,1166 @@
+# What gateways say to each other and hear, without a topic: a `Fleet` carries messages from everybody to everybody, in
+# order or not. A cycle is a second.
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.control.fleet.exchange import form, peers, reports
+from gateway.control.fleet.exchange.peers import Heard, Peers
+from gateway.control.fleet.exchange.reports import Rate
+from gateway.control.fleet.exchange.resource_usage_pb2 import Flow as FlowEntry
+from gateway.control.fleet.exchange.resource_usage_pb2 import Limits, ResourceUsage
+from policies.explain import Flow
+from policies.fleet.keys import group_key, quota_key, total_key
+from policies.fleet.shares import IDLE, Use
+from tests.gateway.fleet_play import Reporter
+
+ROOT = Path(__file__).parents[5]
+GOLD, SILVER = group_key("gold", "publish", "bytes"), group_key("silver", "dispatch", "msgs")
+QUOTA = quota_key("producer_byte_rate.bps", "Ünal", None, 3)
+TOTAL = total_key(7)
+KEYS = (GOLD, group_key("gold", "publish", "msgs"), SILVER, QUOTA, TOTAL)
+NAMES = {form.limit_id(key): key for key in KEYS}
+SINGLE = 1e-6  # what a rate of 32 bits may be off
+
+Uses = dict[str, Use]
+
+
+def boot(n: int) -> bytes:
+    return struct.pack(">Q", n)
+
+
+class Gateway:
+    def __init__(self, name: str, number: int, **options: Any) -> None:
+        room = options.pop("room", peers.ROOM)
+        self.reporter = Reporter(name, boot(number), **options)
+        self.peers = Peers(self.reporter, room=room)
+        self.uses: Uses = {}
+        self.rates: list[Rate] = []
+        self.heard: list[Heard] = []
+        self.label = f"{name}#{boot(number).hex()}"
+
+    def say(self) -> list[bytes]:
+        return self.reporter.say(self.uses, self.rates)
+
+    def knows(self, key: str) -> list[Use]:
+        return self.peers.of(key)
+
+
+class Fleet:
+    """Every message reaches every gateway, its sender included, stamped with the cluster's time."""
+
+    def __init__(self, *gateways: Gateway) -> None:
+        self.gateways = list(gateways)
+        self.now = 1000.0
+        self.said: list[ResourceUsage] = []
+
+    @property
+    def cluster_ms(self) -> int:
+        return round(self.now * 1000) + 1_790_000_000_000
+
+    def deliver(self, message: bytes, stamp: int | None = None) -> None:
+        self.said.append(decoded(message))
+        for gateway in self.gateways:
+            heard = gateway.peers.take(message, self.cluster_ms if stamp is None else stamp, self.now)
+            if heard is not None:
+                gateway.heard.append(heard)
+
+    def cycle(self, count: int = 1, *, silent: tuple[Gateway, ...] = ()) -> None:
+        for _ in range(count):
+            self.now += 1.0
+            for gateway in self.gateways:
+                if gateway not in silent:
+                    messages = gateway.say()
+                    gateway.peers.said(self.now)
+                    for message in messages:
+                        self.deliver(message)
+                    gateway.reporter.arrived()
+            for gateway in self.gateways:
+                if gateway.reporter.is_asked and gateway not in silent:
+                    self.answer(gateway)
+
+    def answer(self, gateway: Gateway) -> None:
+        """The reporter doesn't wait for its next cycle."""
+        for message in gateway.reporter.report(is_turn=False):
+            self.deliver(message)
+        gateway.reporter.arrived()
+
+
+def trio_of(**options: Any) -> tuple[Fleet, Gateway, Gateway, Gateway]:
+    gateways = [Gateway(name, n, **options) for n, name in enumerate("abc", 1)]
+    a, b, c = gateways
+    return Fleet(a, b, c), a, b, c
+
+
+def close(a: float, b: float, tolerance: float = SINGLE) -> bool:
+    return math.isclose(a, b, rel_tol=tolerance, abs_tol=1e-9)
+
+
+def decoded(message: bytes) -> ResourceUsage:
+    return form.unpack(message)
+
+
+# --- an independent reader: Protocol Buffers' wire format and resource_usage.proto, from scratch ----------------------
+
+
+def varints(data: bytes) -> Iterator[int]:
+    value = shift = 0
+    for byte in data:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            yield value
+            value = shift = 0
+
+
+def fields(data: bytes) -> dict[int, list[Any]]:
+    found: dict[int, list[Any]] = {}
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        end = next(i for i in itertools.count(at) if data[i] < 0x80) + 1
+        value = next(varints(data[at:end]))
+        at = end
+        return value
+
+    while at < len(data):
+        tag = varint()
+        if tag & 7 == 0:
+            found.setdefault(tag >> 3, []).append(varint())
+        else:
+            assert tag & 7 == 2
+            size = varint()
+            found.setdefault(tag >> 3, []).append(data[at : at + size])
+            at += size
+    return found
+
+
+rates = st.one_of(st.just(0.0), st.floats(0.001, 1e13))
+uses_of_keys = st.dictionaries(
+    st.sampled_from(KEYS),
+    st.builds(Use, rates, st.booleans(), st.one_of(st.just(1.0), st.floats(1e-3, 1e6)), st.integers(0, 60_000)),
+)
+
+
+def oracle(message: bytes) -> dict[str, Any]:
+    """The limits in a message by their numbers, as in the .proto."""
+    assert message[0] == 3
+    said = fields(message[1:])
+    columns = fields(said[8][0]) if 8 in said else {}
+    numbers = struct.unpack(f"<{len(columns.get(1, [b''])[0]) // 8}Q", columns.get(1, [b""])[0])
+    count = len(numbers)
+    rates = struct.unpack(f"<{count}f", columns.get(2, [b""])[0])
+    hungry = list(columns.get(3, [bytes(count)])[0])
+    weights = struct.unpack(f"<{count}f", columns[4][0]) if 4 in columns else [1.0] * count
+    topics = list(varints(columns[5][0])) if 5 in columns else [0] * count
+    uses = zip(rates, map(bool, hungry), weights, topics, strict=True)
+    return {
+        "broker": said[1][0].decode(),
+        "boot": said[2][0],
+        "sequence": said.get(3, [0])[0],
+        "usages": {number: Use(*use) for number, use in zip(numbers, uses, strict=True)},
+    }
+
+
+rates = st.one_of(st.just(0.0), st.floats(0.001, 1e13))
+uses_of_keys = st.dictionaries(
+    st.sampled_from(KEYS),
+    st.builds(Use, rates, st.booleans(), st.one_of(st.just(1.0), st.floats(1e-3, 1e6)), st.integers(0, 60_000)),
+)
+
+
+def is_like(found: Use, use: Use) -> bool:
+    """Equal, apart from the rounding of numbers on the wire."""
+    return (
+        close(found.rate, use.rate)
+        and close(found.weight, use.weight)
+        and (found.hungry, found.topics) == (use.hungry, use.topics)
+    )
+
+
+@pytest.mark.seed("82.21")
+@given(uses_of_keys)
+def test_an_independent_decoder_reads_what_was_reported(uses: Uses) -> None:
+    reporter = Reporter("broker-1.example.com", boot(1))
+    [message] = reporter.say(uses)
+    said = oracle(message)
+    assert (said["broker"], said["boot"], said["sequence"]) == ("broker-1.example.com", boot(1), 0)
+    found = {NAMES[number]: use for number, use in said["usages"].items()}
+    active = {key: use for key, use in uses.items() if not use.is_idle}
+    assert found.keys() == active.keys()
+    assert all(is_like(found[key], use) for key, use in active.items())
+
+
+@pytest.mark.seed("82.21")
+@pytest.mark.parametrize("topics", [2**32 - 1, 2**40])
+def test_the_number_of_topics_is_one_of_32_bits(topics: int) -> None:
+    [message] = Reporter("a", boot(1)).say({GOLD: Use(1.0, topics=topics)})
+    assert [use.topics for use in oracle(message)["usages"].values()] == [2**32 - 1]
+
+
+@pytest.mark.seed("82.12", "82.21", "82.22")
+@given(uses_of_keys)
+def test_usages_are_heard_as_they_were_said(uses: Uses) -> None:
+    fleet, a, b, _ = trio_of()
+    a.uses = uses
+    fleet.cycle()
+    for key in KEYS:
+        use = uses.get(key, IDLE)
+        found = b.knows(key)
+        assert [is_like(one, use) for one in found] == ([] if use.is_idle else [True])
+        assert a.reporter.told(key) == (IDLE if use.is_idle else use)
+
+
+@pytest.mark.seed("82.39")
+def test_numbers_of_limits_are_the_same_everywhere_and_alike_within_a_group() -> None:
+    assert form.limit_id(TOTAL) == 15960522592990813184  # gateways of all machines and releases agree
+    numbers = [form.limit_id(group_key("gold", d, u)) for d in ("publish", "dispatch") for u in ("bytes", "msgs")]
+    assert [number & 3 for number in numbers] == [0, 1, 2, 3]
+    assert len({number >> 2 for number in numbers}) == 1
+    many = [quota_key("producer_byte_rate.bps", None, f"client-{n}", None) for n in range(20_000)]
+    assert len({form.limit_id(key) for key in many}) == len(many)
+
+
+def test_numbers_of_limits_depend_on_what_gateways_share_and_clients_do_not_know() -> None:
+    salted = [
+        form.limit_id(key, salt) for key in KEYS for salt in (b"", b"one topic", b"another", b"x" * form.MAX_SALT)
+    ]
+    assert len(set(salted)) == len(salted)
+    numbers = [form.limit_id(key, b"one topic") for key in KEYS[:2]]
+    assert numbers[0] ^ numbers[1] == 1, "limits of one group still differ in their last bits only"
+
+
+def test_after_a_change_of_the_salt_everything_is_told_by_the_new_numbers_and_heard() -> None:
+    fleet, a, b, _ = trio_of()
+    a.uses, a.rates = {GOLD: Use(100.0), QUOTA: Use(5.0)}, [Rate(1, None, 7.0)]
+    fleet.cycle(2)
+    a.uses = {GOLD: Use(100.0)}
+    for gateway in fleet.gateways:
+        gateway.reporter.salt(b"another topic")
+    [message] = a.say()
+    assert set(oracle(message)["usages"]) == {form.limit_id(key, b"another topic") for key in (GOLD, QUOTA)}
+    fleet.deliver(message)
+    assert ([use.rate for use in b.knows(GOLD)], b.knows(QUOTA)) == ([100.0], [])
+    assert (a.reporter.told(GOLD), a.reporter.told(QUOTA)) == (Use(100.0), IDLE)
+    assert b.peers.rates() == {1: (7.0, {})}
+    fleet.cycle(2 * reports.EVERY)
+    assert [use.rate for use in b.knows(GOLD)] == [100.0]
+
+
+def test_a_limit_without_use_is_forgotten_after_a_change_of_the_salt_as_before() -> None:
+    reporter = settled({GOLD: Use(1.0)})
+    reporter.salt(b"another topic")
+    for _ in range(round(reports.IDLE_S) + 2 * reports.EVERY):
+        reporter.say({}, [])
+    assert GOLD not in reporter.limits
+
+
+@pytest.mark.parametrize("rate", [math.nan, -1.0, math.inf, 1e308])
+def test_a_rate_that_is_none_harms_no_other_usage(rate: float) -> None:
+    fleet, a, b, _ = trio_of()
+    a.uses = {GOLD: Use(rate, True), TOTAL: Use(5.0)}
+    fleet.cycle()
+    assert [use.rate for use in b.knows(TOTAL)] == [5.0]
+    [known] = b.knows(GOLD)
+    assert known.hungry
+    assert 0.0 <= known.rate <= 3.1e38
+
+
+# --- what is reported, and when ---------------------------------------------------------------------------------------
+
+
+def listed(message: bytes) -> set[str]:
+    """The limits of KEYS that a message names."""
+    return {NAMES[number] for number in oracle(message)["usages"]}
+
+
+def keys_in(messages: list[bytes], keys: Iterable[str]) -> set[str]:
+    """The keys of `keys` that are in messages."""
+    said = {number for message in messages for number in oracle(message)["usages"]}
+    return {key for key in keys if form.limit_id(key) in said}
+
+
+def only(messages: list[bytes]) -> bytes:
+    [message] = messages
+    return message
+
+
+def settled(uses: Uses, **options: Any) -> Reporter:
+    """A reporter that has reported these limits."""
+    reporter = Reporter("a", boot(1), **options)
+    reporter.say(uses)
+    return reporter
+
+
+def test_a_message_comes_every_cycle_and_one_that_says_nothing_is_small() -> None:
+    reporter = Reporter("broker-1.example.com", boot(1))
+    for _ in range(20):
+        assert len(only(reporter.say({}))) < 60
+
+
+@pytest.mark.seed("82.19")
+@pytest.mark.parametrize(("factor", "told"), [(1.10, True), (0.90, True), (1.09, False), (0.91, False)])
+def test_a_change_of_a_tenth_is_told_at_once(factor: float, told: bool) -> None:
+    for start in (3.0, 1000.0, 12345.678, 9.9e9):
+        reporter = settled({GOLD: Use(start), TOTAL: Use(1.0)}, every=10**6)
+        reporter.say({GOLD: Use(start), TOTAL: Use(1.0)})
+        assert (GOLD in listed(only(reporter.say({GOLD: Use(start * factor), TOTAL: Use(1.0)})))) == told
+
+
+@pytest.mark.parametrize(
+    "use",
+    [Use(100.0, True), Use(100.0, False, 2.0), Use(0.0, True)],
+    ids=["hungry", "weight", "starving"],
+)
+def test_a_change_of_heart_is_told_at_once(use: Use) -> None:
+    reporter = settled({GOLD: Use(100.0)}, every=10**6)
+    assert listed(only(reporter.say({GOLD: use}))) == {GOLD}
+
+
+def test_the_end_of_hunger_is_told_at_once() -> None:
+    reporter = settled({GOLD: Use(100.0, True)}, every=10**6)
+    assert listed(only(reporter.say({GOLD: Use(100.0)}))) == {GOLD}
+
+
+def test_a_change_by_two_percent_of_the_limit_is_told_at_once() -> None:
+    reporter = settled({GOLD: Use(600.0), TOTAL: Use(600.0)}, every=10**6, limit_of={GOLD: 1000.0}.get)
+    reporter.say({GOLD: Use(600.0), TOTAL: Use(600.0)})
+    assert listed(only(reporter.say({GOLD: Use(615.0), TOTAL: Use(615.0)}))) == set()
+    assert listed(only(reporter.say({GOLD: Use(625.0), TOTAL: Use(625.0)}))) == {GOLD}
+
+
+@pytest.mark.seed("82.20")
+@pytest.mark.parametrize("every", [1, 2, 5, 7])
+def test_in_n_cycles_each_usage_is_reported_although_nothing_changed(every: int) -> None:
+    uses = {quota_key("producer_byte_rate.bps", None, f"c{n}", None): Use(100.0) for n in range(200)}
+    reporter = settled(uses, every=every)
+    said = [keys_in(reporter.say(uses), uses) for _ in range(3 * every)]
+    assert max(map(len, said)) < 1.5 * 200 / every  # spread over the cycles
+    for first in range(2 * every):
+        assert set().union(*said[first : first + every]) == uses.keys()
+    assert [decoded(only(reporter.say(uses))).round for _ in range(every)] == [3] * (every - 1) + [4]
+
+
+@pytest.mark.seed("82.20")
+def test_a_report_between_two_cycles_takes_no_usage_s_turn() -> None:
+    uses = {group_key(f"g{n}", "publish", "bytes"): Use(100.0) for n in range(10)}
+    reporter = settled(uses)
+    seen: set[str] = set()
+    for n in range(5):
+        between = reporter.say(uses | {TOTAL: Use(1.0 + n)}, is_turn=False)
+        assert listed(only(between)) == {TOTAL}
+        seen |= keys_in(reporter.say(uses | {TOTAL: Use(1.0 + n)}), uses)
+    assert seen == uses.keys()
+
+
+def test_only_usages_that_changed_have_to_be_noted() -> None:
+    other = group_key("gold", "dispatch", "bytes")
+    reporter = reports.Reporter("a", boot(1))
+    reporter.note({GOLD: Use(100.0, topics=5), other: Use(7.0, topics=3), TOTAL: Use(50.0)})
+    list(reporter.report(is_turn=False))
+    assert sorted(reporter.take_said()) == sorted([GOLD, other, TOTAL])
+    for uses in ({GOLD: Use(200.0, topics=2)}, {GOLD: IDLE}, {GOLD: Use(1.0, topics=9)}):
+        reporter.note(uses)
+        assert listed(only(list(reporter.report(is_turn=False)))) == {GOLD}
+        assert reporter.take_said() == [GOLD]
+        assert (reporter.told(other), reporter.told(GOLD)) == (Use(7.0, topics=3), uses[GOLD])
+    reporter.note({GOLD: IDLE, other: IDLE, SILVER: IDLE})
+    list(reporter.report())
+    assert [reporter.told(key) for key in (GOLD, other, SILVER)] == [IDLE] * 3
+
+
+def test_a_usage_that_changed_by_less_than_a_percent_is_repeated_and_no_news() -> None:
+    fleet, a, b, _ = trio_of(every=1)
+    a.uses = b.uses = {GOLD: Use(100.0)}
+    fleet.cycle(2)
+    a.uses = {GOLD: Use(100.9)}
+    b.heard.clear()
+    fleet.cycle(3)
+    assert not any(heard.keys for heard in b.heard)
+    a.uses = {GOLD: Use(101.1)}
+    fleet.cycle()
+    assert [close(use.rate, 101.1) for use in b.knows(GOLD)] == [True]
+
+
+def test_a_message_is_never_so_large_that_it_takes_long() -> None:
+    fleet, a, b, _ = trio_of()
+    a.uses = b.uses = {group_key(f"g{n}", "publish", "bytes"): Use(n + 1.0) for n in range(1200)}
+    a.rates = [Rate(n, "t" * 249, 1.0) for n in range(1200)]
+    fleet.cycle()
+    sizes = [len(said.limits.limit) + len(said.rates) for said in fleet.said]
+    assert max(sizes) == form.MAX_ENTRIES
+    assert max(said.ByteSize() for said in fleet.said) < 200_000
+    assert all(len(b.knows(key)) == 1 for key in a.uses)
+    assert len(b.peers.rates()) == 1200
+
+
+def test_a_topic_that_is_lost_while_a_report_is_made_loses_no_usage() -> None:
+    fleet, a, b, _ = trio_of()
+    fleet.cycle()
+    a.uses = {group_key(f"g{n}", "publish", "bytes"): Use(n + 1.0) for n in range(1200)}
+    a.reporter.note(a.uses)
+    messages = a.reporter.report()
+    next(messages)
+    a.reporter.lost()
+    list(messages)
+    a.reporter.lost()
+    fleet.cycle(1)
+    assert all(len(b.knows(key)) == 1 for key in a.uses)
+
+
+def test_in_n_cycles_a_usage_that_crept_is_told_with_its_numbers() -> None:
+    fleet, a, b, _ = trio_of()
+    for step in range(60):
+        a.uses = {GOLD: Use(1000.0 * 1.003**step)}
+        fleet.cycle()
+        [known] = b.knows(GOLD)
+        # five cycles of 0.3 %, then again within 1 %
+        assert close(known.rate, a.uses[GOLD].rate, 0.026)
+    fleet.cycle(5)
+    assert close(b.knows(GOLD)[0].rate, a.uses[GOLD].rate, 0.01)
+
+
+@pytest.mark.seed("82.18", "82.32")
+def test_no_usage_takes_the_gateway_out_of_that_limit() -> None:
+    fleet, a, b, c = trio_of()
+    a.uses = b.uses = {GOLD: Use(100.0), TOTAL: Use(5.0)}
+    fleet.cycle(2)
+    assert len(c.knows(GOLD)) == 2
+    a.uses = {TOTAL: Use(5.0)}
+    fleet.cycle()
+    assert len(c.knows(GOLD)) == len(b.knows(TOTAL)) == 1
+    # and it comes back
+    a.uses = {GOLD: Use(70.0), TOTAL: Use(5.0)}
+    fleet.cycle()
+    assert sorted(round(use.rate) for use in c.knows(GOLD)) == [70, 100]
+
+
+# --- what gets lost ---------------------------------------------------------------------------------------------------
+
+
+def assert_all_is_known(fleet: Fleet, gateway: Gateway, keys: Iterable[str]) -> None:
+    others = [other for other in fleet.gateways if other is not gateway]
+    for key in keys:
+        told = sorted(use for use in (other.reporter.told(key) for other in others) if use != IDLE)
+        found = sorted(gateway.knows(key))
+        assert len(found) == len(told), (gateway.label, key)
+        assert all(map(is_like, found, told)), (gateway.label, key)
+
+
+def lose(gateway: Gateway) -> list[bytes]:
+    """A report that no peer hears, although the topic took it."""
+    messages = gateway.say()
+    gateway.reporter.arrived()
+    return messages
+
+
+@pytest.mark.seed("82.16")
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(uses_of_keys, min_size=3, max_size=3),
+            st.lists(st.sampled_from(["ok", "lost", "late", "twice", "half"]), min_size=3, max_size=3),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    st.sampled_from([0, peers.ROOM]),
+)
+def test_after_any_loss_all_is_known_again_two_rounds_later(
+    steps: list[tuple[list[Uses], list[str]]], room: int
+) -> None:
+    fleet, *gateways = trio_of(room=room)
+    late: list[bytes] = []
+    for uses, fates in steps:
+        fleet.now += 1.0
+        for gateway, present, fate in zip(gateways, uses, fates, strict=True):
+            gateway.uses = present
+            for message in lose(gateway):
+                if fate == "late":
+                    late.append(message)
+                elif fate == "half":  # one of the two others doesn't get it
+                    listener = gateways[gateways.index(gateway) - 1]
+                    listener.peers.take(message, fleet.cluster_ms, fleet.now)
+                elif fate != "lost":
+                    fleet.deliver(message)
+                    if fate == "twice":
+                        fleet.deliver(message)
+        if len(late) > 1:
+            fleet.deliver(late.pop(0))
+    for message in late:
+        fleet.deliver(message)
+    fleet.cycle(3 * reports.EVERY)
+    for gateway in gateways if room else ():
+        assert_all_is_known(fleet, gateway, KEYS)
+    for gateway in gateways:
+        assert_all_is_known(fleet, gateway, [key for key, use in gateway.uses.items() if not use.is_idle])
+
+
+@pytest.mark.seed("82.16")
+def test_a_change_that_was_lost_is_told_again_within_a_round() -> None:
+    fleet, a, b, c = trio_of()
+    a.uses = {GOLD: Use(100.0), TOTAL: Use(5.0)}
+    fleet.cycle(2)
+    a.uses = {GOLD: Use(200.0)}
+    lose(a)
+    assert round(b.knows(GOLD)[0].rate) == 100
+    fleet.cycle(reports.EVERY)
+    assert round(b.knows(GOLD)[0].rate) == round(c.knows(GOLD)[0].rate) == 200
+    # that something ended is noticed when a whole round didn't mention it
+    fleet.cycle(reports.EVERY)
+    assert b.knows(TOTAL) == []
+
+
+@pytest.mark.seed("82.16")
+def test_rounds_that_were_missed_end_nothing() -> None:
+    fleet, a, b, _ = trio_of()
+    a.uses = b.uses = {group_key(f"g{n}", "publish", "bytes"): Use(1.0) for n in range(20)}
+    fleet.cycle(reports.EVERY + 1)  # so most of it has to be repeated in this round yet
+    for _ in range(2 * reports.EVERY):
+        lose(a)
+    fleet.cycle()
+    assert [len(b.knows(key)) for key in a.uses] == [1] * 20
+
+
+@pytest.mark.seed("82.16")
+@pytest.mark.parametrize("fate", ["lost", "stale"])
+@pytest.mark.parametrize("first", range(reports.EVERY, 2 * reports.EVERY))
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_round_of_which_a_message_is_missing_ends_nothing(fate: str, first: int, count: int) -> None:
+    fleet, a, b, _ = trio_of()
+    a.uses = b.uses = {group_key(f"g{n}", "publish", "bytes"): Use(1.0) for n in range(40)}
+    a.rates = [Rate(n, None, 1.0) for n in range(40)]
+    fleet.cycle(first)
+    for _ in range(count):
+        for message in lose(a):
+            if fate == "stale":
+                b.peers.take(message, fleet.cluster_ms - 4000, fleet.now)
+    assert b.peers.counts["stale"] == (count if fate == "stale" else 0)
+    for _ in range(3 * reports.EVERY):
+        fleet.cycle()
+        assert [len(b.knows(key)) for key in a.uses] == [1] * 40
+        assert len(b.peers.rates()) == 40
+    # a round that was heard from end to end ends what it doesn't mention
+    a.uses, a.rates = {}, []
+    lose(a)
+    fleet.cycle(3 * reports.EVERY)
+    assert not any(b.knows(key) for key in b.uses)
+    assert b.peers.rates() == {}
+
+
+@pytest.mark.parametrize("before", range(reports.EVERY, 2 * reports.EVERY))
+def test_what_the_topic_did_not_take_and_is_said_again_in_the_next_round_has_not_ended(before: int) -> None:
+    fleet, a, b, _ = trio_of()
+    a.uses = b.uses = {group_key(f"g{n}", "publish", "bytes"): Use(1.0) for n in range(600)}
+    fleet.cycle(before)
+    a.say()
+    a.reporter.lost()
+    fleet.deliver(a.say()[0])
+    assert all(b.knows(key) for key in a.uses)
+
+
+@pytest.mark.seed("82.16")
+def test_a_report_that_the_topic_did_not_take_is_said_again_without_being_asked_for() -> None:
+    fleet, a, b, _ = trio_of()
+    fleet.cycle()
+    a.uses = {GOLD: Use(100.0)}
+    a.say()
+    a.reporter.lost()
+    fleet.cycle()
+    assert round(b.knows(GOLD)[0].rate) == 100
+    # an end as well
+    a.uses = {}
+    a.say()
+    a.reporter.lost()
+    fleet.cycle()
+    assert b.knows(GOLD) == []
+
+
+def test_a_message_that_comes_twice_or_after_a_later_one_is_dropped() -> None:
+    fleet, a, b, _ = trio_of()
+    a.uses = {GOLD: Use(100.0)}
+    fleet.cycle(2)
+    a.uses = {GOLD: Use(200.0)}
+    [early] = a.say()
+    a.uses = {GOLD: Use(400.0)}
+    [later] = a.say()
+    for message in (later, early, later):
+        b.peers.take(message, fleet.cluster_ms, fleet.now)
+    assert b.peers.counts["late"] == 2
+    assert close(b.knows(GOLD)[0].rate, 400)
+
+
+# --- who begins, and who ends -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("others", "known"), [(1, [100]), (reports.MAX_FOR_NEW, [])])
+def test_a_gateway_that_begins_is_told_everything_at_once_where_that_is_not_too_much(
+    others: int, known: list[int]
+) -> None:
+    fleet, a, *_ = trio_of(every=1000)
+    a.uses = {GOLD: Use(100.0)} | {group_key(f"g{n}", "publish", "bytes"): Use(1.0) for n in range(others)}
+    fleet.cycle(3)
+    late = Gateway("d", 4)
+    fleet.gateways.append(late)
+    for message in late.say():
+        fleet.deliver(message)
+    assert a.reporter.is_asked == bool(known)
+    fleet.answer(a)
+    assert [round(use.rate) for use in late.knows(GOLD)] == known
+    assert not a.reporter.is_asked
+
+
+def test_many_gateways_that_begin_are_told_everything_once_per_cycle() -> None:
+    fleet, a, *_ = trio_of(every=1000)
+    a.uses = {GOLD: Use(100.0)}
+    fleet.cycle(3)
+    fleet.said.clear()
+    for n in range(10):
+        for message in Gateway(f"late-{n}", 10 + n).say():
+            fleet.deliver(message)
+        if a.reporter.is_asked:
+            fleet.answer(a)
+    fleet.cycle(3)
+    assert len([said for said in fleet.said if said.broker == "a" and said.limits.limit]) == 2
+
+
+def test_a_gateway_that_begins_to_use_a_limit_of_others_is_answered_at_once() -> None:
+    # given gateways that have no room for what doesn't concern them
+    fleet, a, b, c = trio_of(room=0, every=1000)
+    a.uses = b.uses = {GOLD: Use(100.0)}
+    fleet.cycle(5)
+    assert c.knows(GOLD) == []
+    # when one of them begins with it
+    c.uses = {GOLD: Use(1.0, True)}
+    fleet.now += 1
+    for message in c.say():
+        fleet.deliver(message)
+    # then the others tell theirs, before their next cycle
+    for gateway in (a, b):
+        assert gateway.reporter.is_asked
+        fleet.answer(gateway)
+        assert not gateway.reporter.is_asked
+    assert [round(use.rate) for use in c.knows(GOLD)] == [100, 100]
+    assert {key for heard in c.heard[-2:] for key in heard.keys} == {GOLD}
+    # it ends there, after one answer to the answers
+    fleet.answer(c)
+    assert not any(gateway.reporter.is_asked for gateway in fleet.gateways)
+
+
+def test_a_usage_that_comes_and_goes_is_not_answered_each_time() -> None:
+    fleet, a, b, _ = trio_of()
+    a.uses = {GOLD: Use(100.0)}
+    fleet.cycle(5)
+    b.uses = {GOLD: Use(1.0)}
+    fleet.cycle(1)
+    for _ in range(3):
+        b.uses = {} if b.uses else {GOLD: Use(1.0)}
+        for message in b.say():
+            fleet.deliver(message)
+        assert not a.reporter.is_asked
+
+
+def test_usages_that_do_not_concern_a_gateway_are_remembered_while_there_is_room() -> None:
+    fleet, a, b, _ = trio_of(room=20)
+    keys = [group_key(f"a{n}", "publish", "bytes") for n in range(30)]
+    a.uses = dict.fromkeys(keys, Use(1.0))
+    fleet.cycle(10)
+    assert sum(len(b.knows(key)) for key in keys) == 20
+    # what it uses itself always is
+    b.uses = a.uses
+    fleet.cycle(reports.EVERY)
+    assert [len(b.knows(key)) for key in keys] == [1] * 30
+    # and when there is room again, others are
+    a.uses = b.uses = {}
+    fleet.cycle(3 * reports.EVERY)
+    a.uses = {GOLD: Use(1.0)}
+    fleet.cycle()
+    assert len(b.knows(GOLD)) == 1
+
+
+def test_a_limit_that_was_idle_for_long_is_forgotten() -> None:
+    fleet, a, b, _ = trio_of()
+    a.uses = {GOLD: Use(100.0), TOTAL: Use(1.0)}
+    a.rates = [Rate(1, "t", 5.0)]
+    fleet.cycle()
+    a.uses, a.rates = {TOTAL: Use(1.0)}, []
+    fleet.cycle(round(reports.IDLE_S))
+    assert GOLD in a.reporter.limits
+    fleet.cycle(20)
+    assert (GOLD in a.reporter.limits, TOTAL in a.reporter.limits) == (False, True)
+    a.uses = {TOTAL: Use(1.0), GOLD: Use(30.0)}
+    fleet.cycle()
+    assert [round(use.rate) for use in b.knows(GOLD)] == [30]
+
+
+def test_a_gateway_that_starts_again_is_another_peer() -> None:
+    fleet, a, b, _ = trio_of()
+    a.uses = {GOLD: Use(100.0), TOTAL: Use(1.0)}
+    fleet.cycle(3)
+    fleet.gateways.remove(a)
+    fleet.now += 0.5
+    again = Gateway("a", 77)
+    again.uses = {TOTAL: Use(9.0), GOLD: Use(50.0)}
+    fleet.gateways.append(again)
+    fleet.cycle(1)
+    # the old one counts until it was silent for two cycles; a restart is no clash
+    assert sorted(round(use.rate) for use in b.knows(GOLD)) == [50, 100]
+    fleet.cycle(2)
+    assert b.peers.expire(fleet.now) == [a.label]
+    assert [round(use.rate) for use in b.knows(GOLD)] == [50]
+    assert [round(use.rate) for use in b.knows(TOTAL)] == [9]
+    assert b.peers.problem == ""
+
+
+def test_two_gateways_of_one_name_are_two_peers_and_a_complaint() -> None:
+    fleet, a, b, _ = trio_of()
+    twin = Gateway("a", 77)
+    fleet.gateways.append(twin)
+    a.uses, twin.uses = {GOLD: Use(100.0)}, {GOLD: Use(50.0)}
+    fleet.cycle(2)
+    assert sorted(round(use.rate) for use in b.knows(GOLD)) == [50, 100]
+    for gateway in (a, b, twin):
+        assert "two gateways call themselves 'a'" in gateway.peers.problem
+    # until one of them is gone
+    fleet.gateways.remove(twin)
+    for _ in range(round(peers.CLASH_CYCLES) + 4):
+        fleet.cycle()
+        a.peers.expire(fleet.now)
+        b.peers.expire(fleet.now)
+    assert (a.peers.problem, b.peers.problem) == ("", "")
+
+
+def test_a_gateway_that_says_goodbye_is_gone_at_once() -> None:
+    fleet, a, b, _ = trio_of()
+    a.uses = {GOLD: Use(100.0)}
+    fleet.cycle(2)
+    for message in a.reporter.leave():
+        fleet.deliver(message)
+    assert b.heard[-1].left
+    assert b.heard[-1].peer == a.label
+    assert b.knows(GOLD) == []
+    assert b.peers.living == 1
+
+
+@pytest.mark.seed("82.33")
+def test_a_peer_that_is_silent_for_two_cycles_is_gone() -> None:
+    fleet, a, b, _ = trio_of()
+    a.uses = {GOLD: Use(100.0)}
+    fleet.cycle(3)
+    fleet.cycle(1, silent=(a,))
+    assert b.peers.expire(fleet.now + 0.95) == []
+    fleet.cycle(1, silent=(a,))
+    assert b.peers.expire(fleet.now + 0.05) == [a.label]
+    assert (b.knows(GOLD), b.peers.living, b.peers.workers) == ([], 1, 1)
+    assert b.peers.expire(fleet.now + 0.1) == []
+
+
+@pytest.mark.seed("82.33")
+@pytest.mark.parametrize("cycle_s", [1.0, 2.0])
+def test_a_peer_is_gone_that_was_silent_for_more_than_two_cycles_while_we_were_not(cycle_s: float) -> None:
+    fleet, a, b, _ = trio_of(cycle_s=cycle_s)
+    fleet.cycle(3)
+    last = fleet.now
+
+    def speak(cycles: float) -> None:
+        """All but that peer, so many cycles after its last message."""
+        fleet.now = last + cycles * cycle_s - 1.0
+        fleet.cycle(1, silent=(a,))
+
+    speak(1.25)
+    assert b.peers.expire(last + 10 * cycle_s) == [], "perhaps only the topic failed"
+    speak(1.5)
+    assert b.peers.expire(last + 2.0 * cycle_s) == []
+    assert b.peers.expire(last + 2.1 * cycle_s) == [a.label]
+
+
+def test_a_gateway_that_claims_a_cycle_of_an_hour_is_gone_after_two_minutes() -> None:
+    fleet, a, b, _ = trio_of()
+    a.reporter.cycle_s = 3600.0
+    fleet.cycle(2)
+    fleet.now += 117.0
+    fleet.cycle(2, silent=(a,))
+    assert a.label not in b.peers.expire(fleet.now)
+    fleet.cycle(2, silent=(a,))
+    assert a.label in b.peers.expire(fleet.now)
+
+
+def test_a_gateway_that_was_only_late_is_taken_back_with_all_that_it_uses() -> None:
+    fleet, a, b, _ = trio_of()
+    a.uses = b.uses = {GOLD: Use(100.0), TOTAL: Use(3.0)}
+    fleet.cycle(3)
+    fleet.cycle(4, silent=(a,))
+    assert b.peers.expire(fleet.now) == [a.label]
+    fleet.cycle()
+    heard = next(heard for heard in reversed(b.heard) if heard.peer == a.label)
+    assert heard.keys == {GOLD, TOTAL}
+    assert round(b.knows(GOLD)[0].rate) == 100
+
+
+@pytest.mark.seed("82.33")
+@pytest.mark.parametrize("before", [0.0, 0.3, 0.9])
+def test_no_gateway_is_gone_while_the_topic_is_away(before: float) -> None:
+    # given a peer that speaks so long before us, and a topic that fails just before its next turn
+    fleet, a, b, _ = trio_of()
+    fleet.cycle(3)
+    [message] = a.say()
+    b.peers.take(message, None, fleet.now)
+    [own] = b.say()
+    b.peers.take(own, None, fleet.now + before)
+    # then it is silent for longer than we are, but for no fault of its own
+    for tenths in range(60):
+        assert a.label not in b.peers.expire(fleet.now + before + tenths / 10)
+    assert not b.peers.is_heard(fleet.now + before + 2.1)
+    # and when the topic is back, the peer has two cycles to be heard of
+    fleet.now += 100
+    b.peers.excuse(fleet.now)
+    fleet.cycle(1, silent=(a,))
+    assert b.peers.expire(fleet.now + 0.5) == []
+    fleet.cycle(2, silent=(a,))
+    assert b.peers.expire(fleet.now) == [a.label]
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.seed("82.35")
+@pytest.mark.parametrize(("cycles_s", "limit"), [((1.0, 1.0), 3.0), ((1.0, 2.0), 6.0), ((2.0, 1.0), 6.0)])
+def test_old_messages_are_dropped_by_the_time_of_publishing(cycles_s: tuple[float, float], limit: float) -> None:
+    fleet, a, b, _ = trio_of()
+    a.reporter.cycle_s, b.reporter.cycle_s = cycles_s
+    fleet.cycle(2)
+    a.uses = {GOLD: Use(100.0)}
+    for age, dropped in ((limit + 0.5, True), (limit, False)):
+        [message] = a.say()
+        heard = b.peers.take(message, fleet.cluster_ms - round(age * 1000), fleet.now)
+        assert (heard is None) == dropped
+    assert b.peers.counts["stale"] == 1
+
+
+def test_clocks_of_hosts_do_not_matter() -> None:
+    # `now` is each host's own: 1000 here, while the cluster's clock may be years off
+    fleet, a, b, _ = trio_of()
+    fleet.cycle(2)
+    a.uses = {GOLD: Use(100.0)}
+    [message] = a.say()
+    assert b.peers.take(message, fleet.cluster_ms, fleet.now) is not None
+    # a cluster's clock that is set back by an hour is followed with our next message
+    back = fleet.cluster_ms - 3_600_000
+    [own] = b.say()
+    b.peers.said(fleet.now)
+    b.peers.take(own, back, fleet.now + 0.01)
+    [message] = a.say()
+    assert b.peers.take(message, back, fleet.now + 0.02) is not None
+    assert b.peers.counts["stale"] == 0
+
+
+def test_the_clusters_time_is_known_from_our_own_messages() -> None:
+    fleet, _, b, _ = trio_of()
+    assert Peers(b.reporter).clock.unix_s(fleet.now) is None
+    fleet.cycle(2)
+    found = b.peers.clock.unix_s(fleet.now)
+    assert found is not None
+    assert fleet.cluster_ms / 1000 - 1.0 <= found <= fleet.cluster_ms / 1000
+    [own] = b.say()
+    b.peers.said(fleet.now)
+    b.peers.take(own, None, fleet.now)  # the topic has the producers' times
+    assert b.peers.clock.unix_s(fleet.now) is None
+
+
+def test_a_message_of_ours_that_was_read_late_does_not_make_old_ones_new() -> None:
+    fleet, a, b, _ = trio_of()
+    fleet.cycle(2)
+    [own], [theirs] = b.say(), a.say()
+    b.peers.said(fleet.now)
+    published = fleet.cluster_ms
+    fleet.now += 20.0  # the gateway was stopped
+    b.peers.take(own, published, fleet.now)
+    assert b.peers.take(theirs, published, fleet.now) is None
+    assert b.peers.counts["stale"] == 1
+
+
+@pytest.mark.parametrize(("late", "heard"), [(2.9, True), (3.1, False)])
+def test_who_reads_so_late_that_others_are_stale_is_not_heard_and_forgets_nobody(late: float, heard: bool) -> None:
+    fleet, a, b, _ = trio_of()
+    fleet.cycle(2)
+    for _ in range(10):
+        [own], [theirs] = b.say(), a.say()
+        b.peers.said(fleet.now)
+        for message in (theirs, own):
+            b.peers.take(message, fleet.cluster_ms, fleet.now + late)
+        fleet.now += 1.0
+    assert b.peers.is_heard(fleet.now - 1.0 + late) == heard
+    assert (b.peers.counts["stale"] == 0) == heard
+    assert a.label not in b.peers.expire(fleet.now - 1.0 + late)
+    assert a.label in b.peers.gateways
+
+
+def test_without_the_cluster_s_time_nothing_is_called_old() -> None:
+    fleet, a, b, _ = trio_of()
+    fleet.cycle(2)
+    [message] = a.say()
+    assert b.peers.take(message, None, fleet.now + 1000) is not None
+
+
+# --- what is no message -----------------------------------------------------------------------------------------------
+
+
+def test_dropped_messages_are_counted_from_the_start() -> None:
+    assert Gateway("a", 1).peers.counts == dict.fromkeys(peers.DROPPED, 0)
+
+
+def test_our_own_messages_are_neither_heard_nor_dropped() -> None:
+    fleet, a, *_ = trio_of()
+    a.uses = {GOLD: Use(1.0)}
+    fleet.gateways = [a]
+    fleet.cycle(3)
+    assert (a.heard, a.knows(GOLD), sum(a.peers.counts.values())) == ([], [], 0)
+    assert a.peers.is_heard(fleet.now)
+
+
+def test_a_form_of_another_release_is_dropped() -> None:
+    fleet, a, b, _ = trio_of()
+    [message] = a.say()
+    assert b.peers.take(b"\x04" + message[1:], None, fleet.now) is None
+    assert (b.peers.counts["version"], b.peers.counts["malformed"]) == (1, 0)
+    assert "version 4" in b.peers.problem
+    fleet.cycle(10, silent=(a,))
+    b.peers.expire(fleet.now)
+    assert "version 4" in b.peers.problem
+    fleet.cycle(1, silent=(a,))
+    b.peers.expire(fleet.now)
+    assert b.peers.problem == ""
+
+
+def test_fields_of_a_later_release_are_skipped() -> None:
+    _fleet, a, b, _ = trio_of()
+    a.uses = {GOLD: Use(100.0)}
+    [message] = a.say()
+    later = message + b"\xfa\x7f\x03new"
+    assert b.peers.take(later, None, 0.0) is not None
+    assert round(b.knows(GOLD)[0].rate) == 100
+
+
+def broken(change: Callable[[ResourceUsage], object]) -> bytes:
+    reporter = Reporter("a", boot(1))
+    uses = {GOLD: Use(100.0, True), SILVER: Use(5.0, False, 2.0), TOTAL: Use(1.0, topics=3)}
+    [message] = reporter.say(uses, [Rate(1, None, 5.0), Rate(1, "t", 4.0)])
+    said = decoded(message)
+    change(said)
+    return form.pack(said)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"\x03",
+        b"\x03\x0a\xff",
+        broken(lambda m: m.ClearField("broker")),
+        broken(lambda m: setattr(m, "broker", "x" * 256)),
+        broken(lambda m: setattr(m, "broker", "a\nforged line")),
+        broken(lambda m: setattr(m, "boot", b"short")),
+        broken(lambda m: setattr(m, "workers", 10_001)),
+        broken(lambda m: m.limits.limit.append(7)),
+        broken(lambda m: m.limits.rate.append(1.0)),
+        broken(lambda m: m.limits.rate.__setitem__(0, -1.0)),
+        broken(lambda m: m.limits.rate.__setitem__(0, math.nan)),
+        broken(lambda m: m.limits.rate.__setitem__(1, math.nan)),
+        broken(lambda m: m.limits.rate.__setitem__(0, math.inf)),
+        broken(lambda m: m.limits.hungry.append(True)),
+        broken(lambda m: m.limits.weight.append(1.0)),
+        broken(lambda m: m.limits.weight.__setitem__(0, 0.0)),
+        broken(lambda m: m.limits.weight.__setitem__(0, math.inf)),
+        broken(lambda m: m.limits.topics.append(1)),
+        broken(lambda m: m.limits.MergeFrom(Limits(limit=range(498), rate=[1.0] * 498))),
+        broken(lambda m: setattr(m.rates[0], "rate", math.nan)),
+        broken(lambda m: setattr(m.rates[0], "rate", -1.0)),
+        broken(lambda m: setattr(m.rates[0], "broker", -1)),
+        broken(lambda m: setattr(m.rates[1], "topic", "t" * 250)),
+        broken(lambda m: m.flows.add(accepted=math.nan)),
+        broken(lambda m: m.flows.add(would=-1.0)),
+        broken(lambda m: m.flows.add(client_id="c" * 256)),
+        broken(lambda m: m.flows.extend([FlowEntry(topic="t")] * 101)),
+        broken(lambda m: None) + b"\xfa\x7f\x80\x80\x40" + bytes(2**20),
+    ],
+    ids=lambda message: message[:12].hex(),
+)  # fmt: skip
+def test_a_malformed_message_is_dropped_and_changes_nothing(message: bytes) -> None:
+    b = Gateway("b", 2)
+    b.reporter.say({GOLD: Use(1.0)})
+    assert b.peers.take(message, None, 0.0) is None
+    assert b.peers.counts["malformed"] == 1
+    assert (b.peers.living, b.knows(GOLD), b.peers.rates()) == (0, [], {})
+
+
+def test_a_well_formed_message_is_taken() -> None:
+    b = Gateway("b", 2)
+    assert b.peers.take(broken(lambda m: None), None, 0.0) is not None
+    assert (len(b.knows(GOLD)), b.peers.rates()) == (1, {1: (5.0, {"t": 4.0})})
+
+
+def test_forged_messages_fill_no_more_than_the_room() -> None:
+    b = Gateway("b", 2)
+    for n in range(60):
+        said = ResourceUsage(broker="x", boot=boot(99), sequence=n, round=n)
+        said.limits.MergeFrom(Limits(limit=range(500 * n, 500 * n + 500), rate=[1.0] * 500))
+        b.peers.take(form.pack(said), None, 0.0)
+    assert len(b.peers._peers[boot(99)].uses) <= peers.ROOM
+
+
+@given(st.binary(max_size=200))
+def test_bytes_raise_nothing(data: bytes) -> None:
+    Gateway("b", 2).peers.take(data, 5, 0.0)
+    Gateway("b", 2).peers.take(b"\x03" + data, 5, 0.0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=8))
+def test_a_message_with_wrong_bytes_raises_nothing(changes: list[tuple[int, int]]) -> None:
+    data = bytearray(broken(lambda m: None))
+    for at, byte in changes:
+        data[1 + at % (len(data) - 1)] = byte
+    fleet, a, b, _ = trio_of()
+    a.uses = {GOLD: Use(5.0)}
+    fleet.cycle()
+    b.peers.take(bytes(data), fleet.cluster_ms, fleet.now)
+    b.peers.expire(fleet.now)
+    b.peers.rates()
+    fleet.cycle(5)
+    for key in KEYS:
+        assert all(math.isfinite(use.rate) for use in b.knows(key))
+
+
+# --- V1's rates -------------------------------------------------------------------------------------------------------
+
+
+def test_rates_of_brokers_and_topics_are_summed_over_peers() -> None:
+    fleet, a, b, c = trio_of()
+    a.rates = [Rate(1, None, 100.0), Rate(1, "clicks", 60.0), Rate(2, None, 7.0)]
+    b.rates = [Rate(1, None, 50.0), Rate(1, "clicks", 30.0), Rate(1, "a/b", 20.0)]
+    fleet.cycle(2)
+    found = c.peers.rates()
+    assert found.keys() == {1, 2}
+    assert found[1] == (150.0, {"clicks": 90, "a/b": 20})
+    assert a.peers.rates()[1][1] == {"clicks": 30, "a/b": 20}
+    b.rates = [Rate(1, None, 50.0)]
+    before = len(c.heard)
+    fleet.cycle()
+    assert any(heard.rates for heard in c.heard[before:])
+    assert c.peers.rates()[1][1] == {"clicks": 60}
+    fleet.cycle(3)
+    before = len(c.heard)
+    fleet.cycle(5)
+    assert not any(heard.rates for heard in c.heard[before:])
+
+
+def test_where_there_are_too_many_topics_brokers_are_counted_and_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "MAX_RATES", 100)
+    fleet, a, b, c = trio_of()
+    a.rates = [Rate(1, f"t{n}", 1.0) for n in range(100)] + [Rate(1, None, 100.0)]
+    b.rates = [Rate(1, f"t{n}", 1.0) for n in range(100)] + [Rate(1, None, 100.0)]
+    fleet.cycle()
+    total, topics = c.peers.rates()[1]
+    assert total == 200.0
+    assert 90 < len(topics) <= 100
+    assert c.peers.counts["too-many"] >= 1
+    assert "topics isn't counted" in c.peers.problem
+    a.rates = b.rates = []
+    fleet.cycle(11)
+    c.peers.expire(fleet.now)
+    assert c.peers.problem == ""
+
+
+def test_topics_that_kafka_would_not_have_are_left_out() -> None:
+    fleet, a, b, _ = trio_of()
+    a.rates = [Rate(1, "t" * 250, 10.0), Rate(1, "t", 7.0)]
+    fleet.cycle(3)
+    assert b.peers.counts["malformed"] == 0
+    assert b.peers.rates() == {1: (0.0, {"t": 7.0})}
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.seed("82.21")
+def test_the_generated_module_is_that_of_the_schema(tmp_path: Path) -> None:
+    schema = "gateway/control/fleet/exchange/resource_usage.proto"
+    subprocess.run(
+        [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}", schema],
+        cwd=ROOT, check=True,
+    )  # fmt: skip
+    for suffix in ("_pb2.py", "_pb2.pyi"):
+        path = Path(schema.replace(".proto", suffix))
+        assert (tmp_path / path).read_text() == (ROOT / path).read_text(), f"{path}: generate it again"
+
+
+# --- traffic that people ask any gateway about ------------------------------------------------------------------------
+
+BUSY = form.GatewayTraffic({"clicks": Flow(5.0, 1.0)}, {("User:alice", "app"): Flow(4.0, 0.0, 3.0, 2.0)})
+
+
+def test_the_busiest_topics_and_clients_are_told_once_in_a_round_and_forgotten_when_they_are_not() -> None:
+    fleet, a, b, _ = trio_of()
+    a.reporter.note_traffic(BUSY)
+    fleet.cycle(reports.EVERY)
+    assert b.peers.traffic() == {"a": BUSY}
+    assert sum(bool(message.flows) for message in fleet.said) == 1
+    a.reporter.note_traffic(form.NO_TRAFFIC)
+    fleet.cycle(2 * reports.EVERY)
+    assert b.peers.traffic() == {}
+
+
+def test_the_traffic_of_a_gateway_that_is_gone_is_not_shown() -> None:
+    fleet, a, b, _ = trio_of()
+    a.reporter.note_traffic(BUSY)
+    fleet.cycle(2)
+    assert b.peers.traffic() == {"a": BUSY}
+    for message in a.reporter.leave():
+        fleet.deliver(message)
+    assert b.peers.traffic() == {}
+
+
+def test_of_many_topics_and_clients_the_busiest_are_told_by_names_that_can_travel() -> None:
+    topics = {f"t{number}": Flow(float(number)) for number in range(2 * form.MAX_FLOWS)}
+    clients = {("User:" + "x" * 300, "\ud800" + str(number)): Flow(rejected=float(number)) for number in range(99)}
+    message = ResourceUsage()
+    form.put_flows(message, form.GatewayTraffic(topics, clients))
+    found = form.flows_in(message)
+    assert set(found.topics) == {f"t{number}" for number in range(form.MAX_FLOWS, 2 * form.MAX_FLOWS)}
+    assert set(found.clients) == {(("User:" + "x" * 300)[:255], f"?{number}") for number in range(49, 99)}
+
+
+def test_a_gateway_of_an_earlier_release_skips_the_traffic() -> None:
+    """Its schema has no such field; Protocol Buffers keep what they don't know, and the rest is as it was."""
+    _, a, b, _ = trio_of()
+    a.reporter.note_traffic(BUSY)
+    [message] = a.reporter.say({GOLD: Use(5.0)})
+    assert 10 in fields(message[1:])
+    assert oracle(message)["usages"], "read by the schema without it"
+    newer = message + b"\xfa\x7f\x01x"  # a field that no release has yet
+    b.peers.take(newer, None, 1.0)
+    assert b.peers.traffic() == {"a": BUSY}
+
+
+def test_what_each_gateway_takes_and_brings_is_known_by_its_name() -> None:
+    fleet, a, b, c = trio_of()
+    a.uses, a.rates = {GOLD: Use(5.0)}, [Rate(1, None, 7.0), Rate(1, "clicks", 6.0)]
+    c.rates = [Rate(1, None, 2.0)]
+    fleet.cycle(2)
+    assert b.peers.takers(GOLD) == {"a": 5.0, "c": 0.0}
+    assert b.peers.takers(QUOTA) == {"a": 0.0, "c": 0.0}
+    assert b.peers.brought(form.Place(1, None)) == {"a": 7.0, "c": 2.0}
+    assert b.peers.brought(form.Place(1, "clicks")) == {"a": 6.0}
+    assert b.peers.brought(form.Place(2, None)) == {}

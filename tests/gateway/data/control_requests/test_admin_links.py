@@ -1,0 +1,393 @@
+# Admin requests that control answers, on real sockets: what is parked behind them, what their large frames cost, and
+# what happens when a side goes away in the middle. And the worker's part: bringing the question to whichever control
+# is there. Control is played by the test.
+
+from __future__ import annotations
+
+import socket
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from gateway.channel import (
+    PROTOCOL,
+    Accepted,
+    Answer,
+    Ask,
+    Channel,
+    ChannelClosed,
+    Down,
+    Hello,
+    ListenerSettings,
+    Orders,
+    OwnSasl,
+    Policy,
+    Up,
+    WorkerSettings,
+    decode_down,
+    decode_up,
+)
+from gateway.data.relay.links import Link
+from gateway.data.session.session import Session
+from gateway.data.shared import admin_turn
+from gateway.data.shared.admin_turn import ControlFailed
+from gateway.data.shared.errors import close_reason
+from gateway.data.shared.world import Asker
+from gateway.data.sockets.reactor import Reactor
+from gateway.data.worker.worker import Worker
+from gateway.listener_names import DEFAULT_LISTENER
+from gateway.supervisor import ParentLink
+from tests.background import until
+from tests.gateway.data.relay.test_links import Stage, receive_exactly, staged
+from tests.gateway.data.session.test_termination import authenticate, handshake
+from tests.gateway.play import Play, account, answer, other_answer, other_request, request
+
+MANAGED = (44, 49)
+ADMIN = other_request(5, 44, 1, b"a change")
+PROBE = other_request(-7, 44, 1, b"may this client?")
+CLIENTS = other_answer(5, b"what the client gets")
+
+
+def managed() -> tuple[Play, list[Asker]]:
+    play = Play(managed_apis=MANAGED)
+    asked: list[Asker] = []
+    play.world.questions._put = asked.append
+    return play, asked
+
+
+def say(stage: Stage, asked: list[Asker], **said: Any) -> None:
+    """Control's answer, as the worker takes it."""
+    turn = asked.pop().turn
+    assert turn is not None
+    stage.play.world.questions.open.pop(turn.token).tell(Answer(turn.token, **said))
+    stage.reactor.settle(trio.current_time())
+
+
+async def test_a_request_and_those_behind_it_wait_for_control_and_the_broker() -> None:
+    play, asked = managed()
+    async with staged(play) as stage:
+        _, client, broker = stage.connect()
+        await client.send_all(other_request(1) + ADMIN + request(6))
+        assert await receive_exactly(broker, len(other_request(1))) == other_request(1)
+        assert not asked
+        await broker.send_all(other_answer(1))
+        assert await receive_exactly(client, len(other_answer(1))) == other_answer(1)
+        await until(lambda: asked)
+        assert asked[0].peer == "test:1"
+        say(stage, asked, upstream=PROBE, memo=b"m")
+        assert await receive_exactly(broker, len(PROBE)) == PROBE
+        await broker.send_all(other_answer(-7))
+        await until(lambda: asked)
+        say(stage, asked, client=CLIENTS)
+        assert await receive_exactly(client, len(CLIENTS)) == CLIENTS
+        assert await receive_exactly(broker, len(request(6))) == request(6)
+        await broker.send_all(answer(6))
+        assert await receive_exactly(client, len(answer(6))) == answer(6)
+
+
+async def test_a_request_cut_into_single_bytes_is_the_same_request() -> None:
+    play, asked = managed()
+    async with staged(play) as stage:
+        _, client, _ = stage.connect()
+        for i in range(len(ADMIN)):
+            await client.send_all(ADMIN[i : i + 1])
+        await until(lambda: asked)
+        assert asked[0].turn is not None
+        assert asked[0].turn.request == ADMIN[4:]
+        say(stage, asked, client=CLIENTS)
+        assert await receive_exactly(client, len(CLIENTS)) == CLIENTS
+
+
+async def test_a_large_request_and_large_answers_give_their_memory_back() -> None:
+    play, asked = managed()
+    async with staged(play) as stage:
+        _, client, broker = stage.connect()
+        frame = other_request(5, 49, 1, bytes(1_000_000))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send_all, frame + request(6))
+            await until(lambda: asked)
+            say(stage, asked, upstream=frame, memo=b"m")
+            assert await receive_exactly(broker, len(frame)) == frame
+        await broker.send_all(other_answer(5, bytes(2_000_000)))
+        await until(lambda: asked)
+        assert asked[0].turn is not None
+        assert len(asked[0].turn.answer) == 2_000_004
+        large = other_answer(5, bytes(3_000_000))
+        say(stage, asked, client=large)
+        assert await receive_exactly(client, len(large)) == large
+        assert await receive_exactly(broker, len(request(6))) == request(6)
+        await until(lambda: stage.reactor.budget.used == 0)
+
+
+async def test_a_broker_that_refuses_the_gateway_and_closes_leaves_time_to_tell_the_client() -> None:
+    """Of SASL that ends here: brokers close behind such an answer at once."""
+    play = Play(listeners={DEFAULT_LISTENER: ListenerSettings(sasl=OwnSasl(("PLAIN",), True))})
+    asked: list[Asker] = []
+    play.world.questions._put = asked.append
+    async with staged(play) as stage:
+        _, client, broker = stage.connect()
+        for frame in (handshake("PLAIN"), authenticate(b"\0alice\0secret")):
+            await client.send_all(frame)
+        await until(lambda: asked)
+        say(stage, asked, upstream=PROBE, memo=b"m")
+        assert await receive_exactly(broker, len(PROBE)) == PROBE
+        await broker.send_all(other_answer(-7))
+        await broker.aclose()
+        await until(lambda: asked)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        refused = other_answer(6, b"the gateway is refused")
+        say(stage, asked, client=refused, why="the broker refuses the gateway")
+        offered = await receive_exactly(client, 4 + 17)
+        assert await receive_exactly(client, len(refused)) == refused
+        assert await client.receive_some(1) == b""
+        assert offered
+
+
+@pytest.mark.parametrize("who", ["client", "broker"])
+async def test_a_side_that_goes_away_in_the_middle_is_harmless(who: str) -> None:
+    play, asked = managed()
+    async with staged(play) as stage:
+        link, client, broker = stage.connect()
+        await client.send_all(ADMIN + request(6))
+        await until(lambda: asked)
+        turn = asked[0].turn
+        assert turn is not None
+        await (client if who == "client" else broker).aclose()
+        if who == "client":  # its FIN alone may be half a close: it is told the answer
+            say(stage, asked, client=CLIENTS)
+            with trio.move_on_after(5):
+                await broker.receive_some(1000)
+            await broker.aclose()
+        await until(lambda: link.closed)
+        assert play.world.questions.open == {}
+        link.session.admin.tell(Answer(turn.token, client=CLIENTS))
+        stage.reactor.settle(trio.current_time())
+
+
+async def test_a_client_that_half_closes_still_gets_its_answer() -> None:
+    play, asked = managed()
+    async with staged(play) as stage:
+        link, client, broker = stage.connect()
+        await client.send_all(ADMIN)
+        await until(lambda: asked)
+        await client.send_eof()
+        say(stage, asked, upstream=PROBE, memo=b"m")
+        assert await receive_exactly(broker, len(PROBE)) == PROBE
+        await broker.send_all(other_answer(-7))
+        await until(lambda: asked)
+        say(stage, asked, client=CLIENTS)
+        assert await receive_exactly(client, len(CLIENTS)) == CLIENTS
+        assert await broker.receive_some(1) == b""
+        await broker.aclose()
+        await until(lambda: link.closed)
+
+
+async def test_a_link_that_is_drained_answers_first() -> None:
+    play, asked = managed()
+    async with staged(play) as stage:
+        link, client, _ = stage.connect()
+        await client.send_all(ADMIN)
+        await until(lambda: asked)
+        link.end_gently("disconnects_drain", trio.current_time())
+        stage.reactor.settle(trio.current_time())
+        assert not link.closed
+        say(stage, asked, client=CLIENTS)
+        assert await receive_exactly(client, len(CLIENTS)) == CLIENTS
+        await until(lambda: link.closed)
+
+
+async def test_control_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_turn, "ASK_S", 0.05)
+    play, asked = managed()
+    frame = other_request(5, 44, 0, b"\0\0\0\1\2\0\1t\0\0\0\0\0")  # topic t, no key, not only to be validated
+    async with staged(play) as stage:
+        _, client, broker = stage.connect()
+        await client.send_all(frame + request(6))
+        await until(lambda: asked)
+        assert await receive_exactly(broker, len(request(6))) == request(6)
+        head = await receive_exactly(client, 4)
+        said = await receive_exactly(client, int.from_bytes(head, "big"))
+        assert said[:4] == b"\0\0\0\5"
+        assert b"did not answer" in said
+
+
+# --- the worker -------------------------------------------------------------------------------------------------------
+
+
+def heeded(reactor: Reactor[Link]) -> set[int]:
+    """The descriptors for which it gives way."""
+    return {fd for fd, handler in reactor._handlers.items() if handler is reactor._slice}
+
+
+class Staff:
+    """A worker without a parent's process, and the other ends of its channels. `own`: the worker's end of the last."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.own: set[int] = set()
+        self.controls = 0
+        self.nursery = nursery
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        self._link = ParentLink(ours)
+        self.worker = Worker(self._link, 0)
+        self.worker.obey(WorkerSettings(PROTOCOL, "gw", managed_apis=MANAGED))
+
+    def close(self) -> None:
+        self._link._line.close()
+        self.worker.configured.connections.reactor._poller.close()
+
+    async def control(self) -> Channel[Down, Up]:
+        """A new control's end, once the worker has said hello."""
+        ours, theirs = socket.socketpair()
+        self.own = {ours.fileno()}
+        self.nursery.start_soon(self.worker.converse, Channel(ours, decode_down), self.nursery, self.controls)
+        self.controls += 1
+        channel = Channel[Down, Up](theirs, decode_up)
+        self.nursery.start_soon(_run, channel)
+        hello, _ = await channel.receive()
+        assert isinstance(hello, Hello)
+        return channel
+
+
+async def _run(channel: Channel[Down, Up]) -> None:
+    try:
+        await channel.run()
+    except ChannelClosed:
+        pass
+    finally:
+        channel.close()
+
+
+async def ask_of(channel: Channel[Down, Up]) -> Ask:
+    while True:
+        message, _ = await channel.receive()
+        if isinstance(message, Ask):
+            return message
+
+
+async def test_a_worker_goes_by_all_orders_from_one_moment_on() -> None:
+    async with trio.open_nursery() as nursery:
+        staff = Staff(nursery)
+        world = staff.worker.configured.world
+        settings = WorkerSettings(PROTOCOL, "gw", observe=True, max_buffered_bytes=5 * 2**20, max_client_keys=7)
+        staff.worker.obey(Orders((settings, Policy(3, 5e6, mode="observe"))))
+        assert (world.settings.observe, world.ledger.max_names) == (True, 7)
+        assert staff.worker.configured.connections.reactor.budget.limit == 5 * 2**20
+        assert (world.engine._rules.total, world.engine._rules.observes) == (5e6, True)
+        staff.close()
+
+
+async def test_a_connection_is_in_a_hurry_from_the_moment_when_it_is_handed_over() -> None:
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            staff = Staff(nursery)
+            connections = staff.worker.configured.connections
+            assert not connections.reactor.hurried()
+            ours, theirs = socket.socketpair()
+            with theirs:
+                accepted = Accepted(None, "10.0.0.9:5")
+                connections.accept(accepted, ours.detach(), nursery)
+                assert connections.opening == 1
+                assert connections.reactor.hurried()
+                await trio.testing.wait_all_tasks_blocked()
+                assert connections.opening == 1
+            await until(lambda: not connections.opening)
+            assert not connections.reactor.hurried()
+            staff.close()
+
+
+async def test_a_question_goes_to_control_and_again_to_the_next_one() -> None:
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            staff = Staff(nursery)
+            world, reactor = staff.worker.configured.world, staff.worker.configured.connections.reactor
+            first = await staff.control()
+            assert heeded(reactor) == staff.own
+            reactor._slice.end = 1e9
+            session = Session(world, 1, account(), trio.current_time())
+            session.admin.peer = "10.0.0.9:5"
+            session.client.authenticate("User:alice")
+            buf = bytearray(ADMIN)
+            assert session.on_client(buf, 0, len(buf), trio.current_time()) == 0
+            assert reactor._slice.end == 0.0, "the question waits for the end of the slice"
+            assert reactor.hurried()
+            ask = await ask_of(first)
+            await until(lambda: not reactor.hurried())
+            assert (ask.peer, ask.principal, ask.request) == ("10.0.0.9:5", "User:alice", ADMIN[4:])
+            first.close()
+            second = await staff.control()
+            await until(lambda: heeded(reactor) == staff.own)
+            again = await ask_of(second)
+            assert (again.token, again.request) == (ask.token, ask.request)
+            assert abs(again.until - ask.until) < 0.1
+            woken = trio.Event()
+            session.admin.wake = woken.set
+            second.post(Answer(9999, client=b"nobody waits for this"))
+            second.post(Answer(ask.token, client=CLIENTS))
+            await woken.wait()
+            assert session.on_client(buf, 0, len(buf), trio.current_time()) == len(buf)
+            assert session.to_client == [CLIENTS]
+            third = await staff.control()
+            session.close()
+            second.close()
+            third.close()
+            await until(lambda: not heeded(reactor))
+            staff.close()
+            nursery.cancel_scope.cancel()
+
+
+async def test_the_second_question_of_a_connection_is_answered_as_the_first() -> None:
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            staff = Staff(nursery)
+            channel = await staff.control()
+            session = Session(staff.worker.configured.world, 1, account(), trio.current_time())
+            woken: list[None] = []
+            session.admin.wake = partial(woken.append, None)
+            buf = bytearray(ADMIN)
+            for number in (1, 2):
+                assert session.on_client(buf, 0, len(buf), trio.current_time()) == 0
+                channel.post(Answer((await ask_of(channel)).token, client=CLIENTS))
+                await until(lambda number=number: len(woken) == number)
+                assert session.on_client(buf, 0, len(buf), trio.current_time()) == len(buf)
+                assert session.to_client == [CLIENTS]
+                session.to_client.clear()
+            session.close()
+            channel.close()
+            staff.close()
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_question_that_two_controls_ended_with_is_not_put_to_a_third(caplog: pytest.LogCaptureFixture) -> None:
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            staff = Staff(nursery)
+            world = staff.worker.configured.world
+            channel = await staff.control()
+            session = Session(world, 1, account(), trio.current_time())
+            woken = trio.Event()
+            session.admin.wake = woken.set
+            buf = bytearray(ADMIN)
+            assert session.on_client(buf, 0, len(buf), trio.current_time()) == 0
+            for is_another in (True, False, False):  # only another control, not another channel, counts
+                ask = await ask_of(channel)
+                channel.close()
+                staff.controls -= not is_another
+                channel = await staff.control()
+                assert ask.request == ADMIN[4:]
+            await ask_of(channel)
+            assert not woken.is_set()
+            channel.close()
+            channel = await staff.control()
+            await woken.wait()
+            assert world.questions.open == {}
+            with pytest.raises(ControlFailed, match="ended 2 times while it had this request") as caught:
+                session.on_client(buf, 0, len(buf), trio.current_time())
+            assert close_reason(caught.value) == "disconnects_error"
+            session.close()
+            channel.close()
+            staff.close()
+            nursery.cancel_scope.cancel()

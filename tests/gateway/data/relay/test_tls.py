@@ -1,0 +1,782 @@
+# TLS between a client's socket and its link, on real sockets: records cut anywhere and glued, data that is decrypted
+# and that no event tells of, ends of every kind, backpressure, handshakes that fail. And the certificates' files.
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from gateway.data.connecting.handshakes import PROBE, shake_hands
+from gateway.data.relay.tls_links import TlsLink
+from gateway.data.session.session import Session
+from gateway.data.shared.budget import Account
+from gateway.data.sockets.inbound import SHARED_BYTES
+from gateway.data.sockets.tls import RECORD, HandshakeError, Tls
+from gateway.tls.certificates import LOOK_S, SETTLE_S, CertificateError, Certificates, ListenerTls, make_context
+from gateway.tls.tls_reasons import BROKEN_RECORD_TEXT
+from tests.background import until
+from tests.certificates import Authority, openssl
+from tests.gateway.data.relay.test_links import DEADLINE_S, Stage, _tcp_pair, receive_exactly, staged
+from tests.gateway.play import answer, other_answer, other_request, request, size_of
+
+pytestmark = pytest.mark.usefixtures("no_circles")
+
+# By OpenSSL up to 3.1, and from 3.2 on.
+BROKEN_RECORD_SAID = ("decryption failed or bad record mac", BROKEN_RECORD_TEXT)
+VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def server(authority: Authority) -> tuple[Path, Path]:
+    return authority.sign("gateway")
+
+
+@pytest.fixture(scope="module")
+def listener(server: tuple[Path, Path]) -> ListenerTls:
+    return ListenerTls(str(server[0]), str(server[1]))
+
+
+class Client:
+    """A client's TLS in memory, so that tests choose how its records are cut."""
+
+    def __init__(self, stream: trio.SocketStream, context: ssl.SSLContext) -> None:
+        self.stream = stream
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
+
+    async def shake_hands(self, first: bytes = b"") -> None:
+        """Shake hands; `first` goes out together with the last flight of the handshake."""
+        while True:
+            try:
+                self._object.do_handshake()
+            except ssl.SSLWantReadError:
+                await self.stream.send_all(self._outgoing.read())
+                data = await self.stream.receive_some(65_536)
+                assert data, "closed in the middle of the handshake"
+                self._incoming.write(data)
+            else:
+                if first:
+                    self._object.write(first)
+                await self.stream.send_all(self._outgoing.read())
+                return
+
+    def encrypt(self, data: bytes, record: int = 16_384) -> bytes:
+        for at in range(0, len(data), record):
+            self._object.write(data[at : at + record])
+        return self._outgoing.read()
+
+    async def send(self, data: bytes) -> None:
+        await self.stream.send_all(self.encrypt(data))
+
+    async def receive(self, size: int) -> bytes:
+        """Read that many bytes; fewer if the gateway closes first."""
+        found = bytearray()
+        while len(found) < size:
+            try:
+                data = self._object.read(size - len(found))
+            except ssl.SSLWantReadError:
+                data = await self.stream.receive_some(65_536)
+                assert data, f"closed without a close_notify, after {len(found)} bytes"
+                self._incoming.write(data)
+                continue
+            except ssl.SSLZeroReturnError:  # both sides have said so
+                break
+            if not data:
+                break
+            found += data
+        return bytes(found)
+
+    async def say_end(self) -> None:
+        """Send close_notify: the client sends no more, but still reads answers."""
+        with pytest.raises(ssl.SSLWantReadError):
+            self._object.unwrap()
+        await self.stream.send_all(self._outgoing.read())
+
+
+class TlsStage:
+    """Links whose clients speak TLS."""
+
+    def __init__(self, stage: Stage, authority: Authority, listener: ListenerTls) -> None:
+        self.stage = stage
+        self._authority = authority
+        self._context = make_context(listener)
+        self._scratch = memoryview(bytearray(SHARED_BYTES))
+
+    async def connect(
+        self, *, small: bool = False, version: ssl.TLSVersion = VERSIONS[-1], first: bytes = b""
+    ) -> tuple[TlsLink, Client, trio.SocketStream]:
+        near, far = _tcp_pair(small)
+        upstream, broker = _tcp_pair(small)
+        self.stage.streams += (far, broker)
+        context = self._authority.client_context()
+        context.minimum_version = context.maximum_version = version
+        client = Client(far, context)
+        near.setblocking(False)
+        tls = Tls(self._context, near, self._scratch)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.shake_hands, first)
+            await shake_hands(tls, near, trio.Lock())
+        now = trio.current_time()
+        session = Session(self.stage.play.world, 1, Account(self.stage.reactor.budget, "test"), now)
+        link = TlsLink(self.stage.reactor, session, near, upstream, "test:1", tls)
+        link.open()
+        self.stage.reactor.settle(now)
+        return link, client, broker
+
+
+@pytest.fixture
+def secure(authority: Authority, listener: ListenerTls) -> Any:
+    return lambda stage: TlsStage(stage, authority, listener)
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_requests_and_answers_pass(secure: Any, version: ssl.TLSVersion) -> None:
+    async with staged() as stage:
+        _, client, broker = await secure(stage).connect(version=version)
+        frames = request(1) + other_request(2)
+        await client.send(frames)
+        assert await receive_exactly(broker, len(frames)) == frames
+        answers = answer(1) + other_answer(2)
+        await broker.send_all(answers)
+        assert await client.receive(len(answers)) == answers
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_records_cut_into_single_bytes_pass(secure: Any, version: ssl.TLSVersion) -> None:
+    async with staged() as stage:
+        _, client, broker = await secure(stage).connect(version=version)
+        frames = request(1) + request(2)
+        data = client.encrypt(frames, 100)
+        for i in range(len(data)):
+            await client.stream.send_all(data[i : i + 1])
+        assert await receive_exactly(broker, len(frames)) == frames
+
+
+@pytest.mark.parametrize("record", [1, 7, 16_384])
+async def test_many_records_that_come_at_once_pass(secure: Any, record: int) -> None:
+    async with staged() as stage:
+        _, client, broker = await secure(stage).connect()
+        frames = b"".join(request(i) for i in range(1, 20))
+        await client.stream.send_all(client.encrypt(frames, record))
+        assert await receive_exactly(broker, len(frames)) == frames
+
+
+async def test_requests_that_come_with_the_end_of_the_handshake_are_handled(secure: Any) -> None:
+    # They are in memory when the link begins: no event of its socket will ever tell of them.
+    async with staged() as stage:
+        _, _, broker = await secure(stage).connect(first=request(1))
+        assert await receive_exactly(broker, len(request(1))) == request(1)
+
+
+@pytest.mark.parametrize("size", [16_384 - 32, 40_000, 300_000, 5_000_000])
+async def test_large_requests_pass_whole_and_so_do_requests_behind_them(secure: Any, size: int) -> None:
+    # A large frame is read into a buffer of just its size: what is decrypted behind it waits in memory.
+    async with staged() as stage:
+        _, client, broker = await secure(stage).connect()
+        frame = request(1, values=(bytes(size),))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send, frame + request(2))
+            assert await receive_exactly(broker, len(frame)) == frame
+            assert await receive_exactly(broker, len(request(2))) == request(2)
+        await until(lambda: stage.reactor.budget.used == 0)
+
+
+async def test_a_large_answer_passes_in_bounded_memory_to_a_client_that_reads_slowly(secure: Any) -> None:
+    async with staged() as stage:
+        _, client, broker = await secure(stage).connect(small=True)
+        await client.send(other_request(1))
+        await receive_exactly(broker, len(other_request(1)))
+        frame = other_answer(1, os.urandom(3_000_000))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(broker.send_all, frame)
+            found = bytearray()
+            while len(found) < len(frame):
+                found += await client.receive(min(50_000, len(frame) - len(found)))
+                assert stage.reactor.budget.used < 1_000_000
+        assert bytes(found) == frame
+        await until(lambda: stage.reactor.budget.used == 0)
+
+
+async def test_a_broker_that_does_not_read_stops_the_client(secure: Any) -> None:
+    async with staged() as stage, trio.open_nursery() as nursery:
+        link, client, _ = await secure(stage).connect(small=True)
+        nursery.start_soon(client.send, 200 * request(1, values=(bytes(20_000),)))
+        await until(lambda: link.upstream.outbound.pieces)
+        for _ in range(50):
+            await trio.lowlevel.checkpoint()
+        assert stage.reactor.budget.used < 2_000_000
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_muted_link_parks_what_was_decrypted_and_goes_on_by_itself(secure: Any) -> None:
+    async with staged() as stage:
+        link, client, broker = await secure(stage).connect()
+        stage.mute(link)
+        frames = b"".join(request(i) for i in range(1, 200))
+        await client.send(frames)
+        await until(lambda: link.parked.held is not None)
+        assert stage.reactor.budget.used > 0
+        assert stage.wakes(link, link.session.hold.mute_until)
+        stage.end_mute(link)
+        assert await receive_exactly(broker, len(frames)) == frames
+
+
+async def test_a_client_that_has_said_nothing_since_it_was_held_is_not_taken_for_waiting(secure: Any) -> None:
+    async with staged() as stage:
+        link, client, broker = await secure(stage).connect()
+        stage.mute(link)
+        await client.send(request(1))
+        await until(lambda: link.parked.held is not None)
+        held_at = trio.current_time()
+        stage.end_mute(link)
+        assert await receive_exactly(broker, len(request(1))) == request(1)
+        await client.send(request(2))
+        assert await receive_exactly(broker, len(request(2))) == request(2)
+        assert link.session.hold.drained_at > held_at
+
+
+async def test_what_comes_while_the_broker_takes_nothing_has_waited(secure: Any) -> None:
+    async with staged() as stage, trio.open_nursery() as nursery:
+        link, client, broker = await secure(stage).connect(small=True)
+        frames = [request(1, values=(bytes(300_000),)), request(2)]
+        nursery.start_soon(client.send, frames[0])
+        await until(lambda: link.upstream.outbound.pieces)
+        sent_at = trio.current_time()
+        nursery.start_soon(client.send, frames[1])
+        for frame in frames:
+            assert await receive_exactly(broker, len(frame)) == frame
+        assert link.session.hold.drained_at < sent_at
+
+
+async def test_a_socket_is_empty_only_when_nothing_is_left_in_the_kernel_or_in_memory(secure: Any) -> None:
+    # What has waited is told from what just came by that. Fewer bytes come out than are read, so that their number
+    # says nothing.
+    async with staged() as stage:
+        link, client, _ = await secure(stage).connect()
+        near, tls, c_in = link.client.sock, link._of_client, link.client.inbound
+        stage.reactor.modify(near.fileno(), 0)
+        data = client.encrypt(bytes(100_000))
+        await client.stream.send_all(data)
+        await until(lambda: len(near.recv(len(data), socket.MSG_PEEK)) == len(data))
+        c_in.large = link.session.account.take(80_000, 80_000)
+        assert c_in.receive(near) == 0
+        assert c_in.partial < 80_000
+        assert not c_in.drained, "the kernel has more"
+        assert c_in.receive(near) == 80_000
+        assert tls.ready
+        assert not c_in.drained, "there is more in memory"
+        c_in.keep(80_000, 0)
+        left = 20_000
+        while left:
+            left -= c_in.receive(near)
+            c_in.keep(c_in.end, 0)
+        assert not tls.ready
+        assert c_in.drained
+
+
+@asynccontextmanager
+async def openssl_client(
+    stage: Stage, authority: Authority, listener: ListenerTls, *options: str
+) -> AsyncIterator[tuple[TlsLink, trio.Process, trio.SocketStream]]:
+    """A link whose client is openssl's: what goes to its input goes to the link, but for lines that are commands. With
+    the broker's end.
+    """
+    with trio.socket.socket() as listening:
+        await listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        command = ["openssl", "s_client", *options, "-CAfile", str(authority.certificate)]
+        command += ["-connect", "{}:{}".format(*listening.getsockname())]
+        process = await trio.lowlevel.open_process(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        accepted, _ = await listening.accept()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    near = socket.socket(fileno=accepted.detach())
+    near.setblocking(False)
+    tls = Tls(make_context(listener), near, memoryview(bytearray(SHARED_BYTES)))
+    await shake_hands(tls, near, trio.Lock())
+    upstream, broker = _tcp_pair(False)
+    stage.streams.append(broker)
+    now = trio.current_time()
+    session = Session(stage.play.world, 1, Account(stage.reactor.budget, "test"), now)
+    link = TlsLink(stage.reactor, session, near, upstream, "test:1", tls)
+    link.open()
+    async with process.stdin, process.stdout:
+        yield link, process, broker
+    process.kill()
+    await process.wait()
+
+
+async def say(process: trio.Process, data: bytes, awaited: bytes) -> None:
+    """Give it that input, and wait until it has put out what matches the pattern."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    await process.stdin.send_all(data)
+    said = b""
+    while not re.search(awaited, said):
+        piece = await process.stdout.receive_some()
+        assert piece, said
+        said += piece
+
+
+async def test_a_renegotiation_is_refused_at_once_though_no_answer_is_due(
+    authority: Authority, listener: ListenerTls
+) -> None:
+    # What TLS itself has to say goes out; else a client could fill the memory with it. This one is openssl's, and its
+    # command for a renegotiation is R.
+    async with (
+        staged() as stage,
+        openssl_client(stage, authority, listener, "-tls1_2", "-msg") as (_, process, broker),
+    ):
+        await say(process, b"R\n", rb"<<< TLS 1.2, Alert .* no_renegotiation")
+        assert await broker.receive_some(1) == b""  # openssl's client gives up
+
+
+class _NewKeys:
+    """In place of OpenSSL when every record is a new key: there is never any data."""
+
+    def __init__(self, incoming: ssl.MemoryBIO) -> None:
+        self.incoming = incoming
+        self.handled = 0
+
+    def read(self, size: int, view: memoryview) -> int:
+        self.handled += len(self.incoming.read()) // 27
+        raise ssl.SSLWantReadError
+
+    def unwrap(self) -> None:
+        raise ssl.SSLError
+
+
+@pytest.mark.parametrize("step", [27 * 9000, 4001])
+async def test_a_client_that_sends_nothing_but_new_keys_is_closed_before_it_costs_much(secure: Any, step: int) -> None:
+    # Each costs a tenth of a millisecond: a full read of them would stop everybody for a second.
+    async with staged() as stage:
+        link, client, _ = await secure(stage).connect()
+        keys = link._of_client._object = _NewKeys(link._of_client._incoming)
+        data = 9000 * (b"\x17\x03\x03\0\x16" + bytes(22))
+        try:
+            for at in range(0, len(data), step):
+                await client.stream.send_all(data[at : at + step])
+        except trio.BrokenResourceError:
+            pass
+        await until(lambda: link.closed)
+        assert 0 < keys.handled <= 128
+        assert [line for _, line in stage.play.logs if "TLS: too many records without data" in line]
+
+
+async def test_a_new_key_now_and_then_is_nothing_special(secure: Any) -> None:
+    async with staged() as stage:
+        link, client, broker = await secure(stage).connect()
+        link._of_client._beside += 60  # as so many would
+        for _ in range(90):
+            await client.stream.send_all(client.encrypt(request(1), 1))
+            await receive_exactly(broker, len(request(1)))
+        link._of_client._beside += 10
+        await client.send(request(1))
+        assert await receive_exactly(broker, len(request(1))) == request(1)
+        assert not link.closed
+
+
+# --- ends -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("notify", [True, False], ids=["close_notify", "FIN"])
+async def test_requests_before_a_half_close_are_answered(secure: Any, notify: bool) -> None:
+    async with staged() as stage:
+        link, client, broker = await secure(stage).connect()
+        await client.send(request(1))
+        await (client.say_end() if notify else client.stream.send_eof())
+        assert await receive_exactly(broker, len(request(1))) == request(1)
+        assert await broker.receive_some(1) == b""
+        await broker.send_all(answer(1))
+        await broker.aclose()
+        assert await client.receive(len(answer(1)) + 1) == answer(1)
+        await until(lambda: link.closed)
+
+
+@pytest.mark.parametrize("notify", [True, False], ids=["close_notify", "broken"])
+async def test_an_end_that_is_given_to_openssl_in_a_piece_of_its_own_is_seen(secure: Any, notify: bool) -> None:
+    # OpenSSL gets RECORD bytes at once; what ends here is the last record before that, and no further event comes.
+    async with staged() as stage:
+        link, client, _ = await secure(stage).connect()
+        near, tls = link.client.sock, link._of_client
+        stage.reactor.modify(near.fileno(), 0)
+        frames = client.encrypt(bytes(RECORD - 5 * 22))
+        assert len(frames) == RECORD
+        await client.stream.send_all(frames)
+        if notify:
+            await client.say_end()
+        else:
+            await client.stream.send_all(b"\x17\x03\x03\0\x20" + bytes(32))
+        await until(lambda: len(near.recv(2 * RECORD, socket.MSG_PEEK)) > RECORD)
+        assert tls.recv_into(memoryview(bytearray(SHARED_BYTES))) == RECORD - 5 * 22
+        assert tls.ready
+        if notify:
+            assert tls.recv_into(memoryview(bytearray(SHARED_BYTES))) == 0
+        else:
+            with pytest.raises(ssl.SSLError):
+                tls.recv_into(memoryview(bytearray(SHARED_BYTES)))
+
+
+async def test_a_broker_that_closes_ends_the_session_behind_its_last_answer(secure: Any) -> None:
+    async with staged() as stage:
+        link, client, broker = await secure(stage).connect()
+        await client.send(request(1) + request(2))
+        await receive_exactly(broker, 2 * len(request(1)))
+        await broker.send_all(answer(1))
+        await broker.aclose()
+        assert await client.receive(len(answer(1)) + 1) == answer(1)  # and then close_notify
+        assert await client.stream.receive_some(1) == b""
+        await until(lambda: link.closed)
+
+
+async def test_a_client_that_closes_in_the_middle_of_a_frame_is_one_log_line(secure: Any) -> None:
+    async with staged() as stage:
+        _, client, broker = await secure(stage).connect()
+        await client.send(request(1)[:40])
+        await client.say_end()
+        assert await broker.receive_some(1) == b""
+        assert [line for _, line in stage.play.logs if "half a frame: 40 bytes" in line]
+
+
+async def test_a_client_that_closes_in_the_middle_of_a_record_is_gone(secure: Any) -> None:
+    async with staged() as stage:
+        _, client, broker = await secure(stage).connect()
+        data = client.encrypt(request(1) + request(2), len(request(1)))
+        await client.stream.send_all(data[:-5])
+        await client.stream.send_eof()
+        assert await receive_exactly(broker, len(request(1))) == request(1)
+        assert await broker.receive_some(1) == b""
+
+
+async def test_a_reset_ends_the_link(secure: Any) -> None:
+    async with staged() as stage:
+        link, client, broker = await secure(stage).connect()
+        client.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        client.stream.socket.close()
+        await until(lambda: link.closed)
+        assert await broker.receive_some(1) == b""
+
+
+async def test_broken_records_close_that_connection_behind_what_came_before(secure: Any) -> None:
+    async with staged() as stage:
+        link, client, broker = await secure(stage).connect()
+        _, other, other_broker = await secure(stage).connect()
+        data = bytearray(client.encrypt(request(1) + request(2), len(request(1))))
+        data[-1] ^= 1
+        await client.stream.send_all(data)
+        assert await receive_exactly(broker, len(request(1))) == request(1)
+        assert await broker.receive_some(1) == b""
+        await broker.aclose()
+        await until(lambda: link.closed)
+        ((_, line),) = stage.play.logs
+        assert line.removeprefix("test:1: connection closed: TLS: ") in BROKEN_RECORD_SAID
+        stage.play.ledger()
+        assert stage.play.counts["disconnects_malformed"] == stage.play.counts["requests_malformed"] == 1
+        with pytest.raises(ssl.SSLError, match=r"(?i)bad record mac"):  # it is told so
+            await client.receive(1)
+        await other.send(request(1))
+        assert await receive_exactly(other_broker, len(request(1))) == request(1)
+
+
+async def test_a_malformed_frame_is_named_as_without_tls(secure: Any) -> None:
+    async with staged() as stage:
+        link, client, _ = await secure(stage).connect()
+        await client.send(b"GET / HTTP/1.1\r\n\r\n")
+        await until(lambda: link.closed)
+        assert "HTTP" in stage.play.logs[0][1]
+
+
+@pytest.mark.parametrize("notify", [True, False], ids=["close_notify", "FIN"])
+async def test_a_client_that_leaves_during_a_mute_has_its_requests_discarded(secure: Any, notify: bool) -> None:
+    async with staged() as stage:
+        link, client, broker = await secure(stage).connect()
+        stage.mute(link)
+        await client.send(request(1) + request(2, acks=0))
+        await (client.say_end() if notify else client.stream.aclose())
+        await until(lambda: link.parked.held is not None)
+        stage.end_mute(link)
+        assert await receive_exactly(broker, len(request(2, acks=0))) == request(2, acks=0)
+        assert stage.play.rows()["clicks", "discarded", ""] == (size_of(), 1, 1)
+        assert link.session.hold.client_gone
+
+
+async def test_draining_answers_what_is_in_flight_and_says_goodbye(secure: Any) -> None:
+    async with staged() as stage:
+        link, client, broker = await secure(stage).connect()
+        await client.send(request(1))
+        await receive_exactly(broker, len(request(1)))
+        link.end_gently("disconnects_drain", trio.current_time())
+        stage.reactor.settle(trio.current_time())
+        await broker.send_all(answer(1))
+        assert await client.receive(len(answer(1)) + 1) == answer(1)
+        await until(lambda: link.closed)
+
+
+# --- handshakes -------------------------------------------------------------------------------------------------------
+
+
+async def refused(listener: ListenerTls, first: bytes, context: ssl.SSLContext | None = None) -> HandshakeError:
+    """What the gateway logs about a client that begins with these bytes, or shakes hands with this context."""
+    near, far = _tcp_pair(False)
+    near.setblocking(False)
+    tls = Tls(make_context(listener), near, memoryview(bytearray(SHARED_BYTES)))
+    with near, trio.fail_after(DEADLINE_S):
+        async with far, trio.open_nursery() as nursery:
+            if context is not None:
+                nursery.start_soon(_try_handshake, Client(far, context))
+            elif first:
+                await far.send_all(first)
+                await far.send_eof()
+            else:
+                await far.send_eof()
+            with pytest.raises(HandshakeError) as caught:
+                await shake_hands(tls, near, trio.Lock())
+            nursery.cancel_scope.cancel()
+    return caught.value
+
+
+async def _try_handshake(client: Client) -> None:
+    try:
+        await client.shake_hands()
+    except (ssl.SSLError, AssertionError):
+        await client.stream.send_all(client._outgoing.read())
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (request(1), "a Kafka client without TLS (security.protocol must be SSL or SASL_SSL there) came to a port"),
+        (b"GET / HTTP/1.1\r\n\r\n", "an HTTP request came to a port that speaks TLS"),
+        (b"\x16\x03\x01\x00\x05hello", "it does not speak TLS as it should|unexpected message|bad"),
+        (b"\x16\x03\x01", "closed the connection in the middle of the handshake"),
+    ],
+    ids=["Kafka", "HTTP", "junk", "cut"],
+)
+async def test_bytes_in_place_of_a_handshake_are_named(listener: ListenerTls, first: bytes, said: str) -> None:
+    assert re.search(said if "|" in said else re.escape(said), str(await refused(listener, first)))
+
+
+async def test_a_connection_without_a_word_is_a_probe(listener: ListenerTls) -> None:
+    assert (await refused(listener, b"")).kind == PROBE
+
+
+async def test_a_client_that_does_not_trust_the_certificate_is_named(listener: ListenerTls) -> None:
+    error = await refused(listener, b"", ssl.create_default_context())
+    assert "the client refuses: unknown ca" in str(error)
+
+
+async def test_why_a_client_is_refused_is_told_though_it_has_reset_the_connection(listener: ListenerTls) -> None:
+    near, far = _tcp_pair(False)
+    near.setblocking(False)
+    tls = Tls(make_context(listener), near, memoryview(bytearray(SHARED_BYTES)))
+    with near, trio.fail_after(DEADLINE_S):
+        await far.send_all(b"\x16\x03\x01\x00\x05hello")
+        far.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        far.socket.close()  # no alert can be sent any more
+        with pytest.raises(HandshakeError, match=r"unexpected message|bad"):
+            await shake_hands(tls, near, trio.Lock())
+
+
+async def test_an_older_client_is_named(listener: ListenerTls, authority: Authority) -> None:
+    context = authority.client_context()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    only_newest = ListenerTls(listener.keystore, listener.key, protocols=("TLSv1.3",))
+    assert "no version of TLS that is in ssl.enabled.protocols" in str(await refused(only_newest, b"", context))
+
+
+async def test_client_certificates_are_demanded_and_checked(
+    listener: ListenerTls, authority: Authority, tmp_path: Path
+) -> None:
+    strict = ListenerTls(listener.keystore, listener.key, truststore=str(authority.certificate), client_auth="required")
+    without = await refused(strict, b"", authority.client_context())
+    assert "sent no certificate, and ssl.client.auth is required" in str(without)
+    stranger = Authority(tmp_path, "stranger").sign("mallory")
+    by_stranger = await refused(strict, b"", authority.client_context(stranger))
+    assert "the client's certificate is not accepted: unable to get local issuer certificate" in str(by_stranger)
+
+
+async def test_handshakes_take_turns_with_everything_else(listener: ListenerTls, authority: Authority) -> None:
+    # A storm of them must not hold up the requests of those who are connected: one step, then everybody has a turn.
+    turn, steps, others = trio.Lock(), [], 0
+    context = make_context(listener)
+
+    class Counted(Tls):
+        __slots__ = ()
+
+        def shake_hands(self, data: bytes) -> bool:
+            steps.append(others)
+            return super().shake_hands(data)
+
+    async def be_server(near: Any) -> None:
+        near.setblocking(False)
+        with near:
+            await shake_hands(Counted(context, near, memoryview(bytearray(SHARED_BYTES))), near, turn)
+
+    async with trio.open_nursery() as all_of_it:
+        async with trio.open_nursery() as nursery:
+            pairs = [_tcp_pair(False) for _ in range(8)]
+
+            async def count() -> None:
+                nonlocal others
+                while True:
+                    others += 1
+                    await trio.lowlevel.checkpoint()
+
+            all_of_it.start_soon(count)
+            for near, far in pairs:
+                nursery.start_soon(Client(far, authority.client_context()).shake_hands)
+                nursery.start_soon(be_server, near)
+        all_of_it.cancel_scope.cancel()
+        for _, far in pairs:
+            far.socket.close()
+    assert len(steps) == 16
+    assert len(set(steps)) == 16, "two steps without anybody else between them"
+
+
+# --- certificates' files ----------------------------------------------------------------------------------------------
+
+
+def why(tls: ListenerTls) -> str:
+    with pytest.raises(CertificateError) as caught:
+        make_context(tls)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_files_that_can_not_be_used_are_named_with_what_would_be_right(
+    authority: Authority, server: tuple[Path, Path], tmp_path: Path
+) -> None:
+    certificate, key = map(str, server)
+    _, other_key = authority.sign("other")
+    missing, empty = tmp_path / "missing.pem", tmp_path / "empty.pem"
+    empty.write_text("nothing")
+    assert (
+        why(ListenerTls(str(missing))) == f"ssl.keystore.location: {missing} can't be read: No such file or directory"
+    )
+    assert why(ListenerTls(str(empty))).startswith(f"ssl.keystore.location: {empty} has no certificate in PEM")
+    assert why(ListenerTls(certificate)).endswith("append the key, or write ssl.key.location: PATH")
+    assert why(ListenerTls(certificate, certificate)).startswith(f"ssl.key.location: {certificate} has no private key")
+    assert f"the key in {other_key} is not that of the first certificate" in why(
+        ListenerTls(certificate, str(other_key))
+    )
+    store = tmp_path / "store.p12"
+    openssl("pkcs12", "-export", "-in", certificate, "-inkey", key, "-passout", "pass:secret", "-out", store)
+    assert "is PKCS#12 or DER, and only PEM is read: convert it with openssl pkcs12" in why(ListenerTls(str(store)))
+    (tmp_path / "store.jks").write_bytes(b"\xfe\xed\xfe\xed\0\0\0\2")
+    assert "is a Java keystore" in why(ListenerTls(str(tmp_path / "store.jks")))
+    broken = tmp_path / "broken.pem"
+    broken.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    assert f"ssl.keystore.location: {broken} can't be used: " in why(ListenerTls(str(broken), key))
+    trusting = ListenerTls(certificate, key, truststore=key, client_auth="required")
+    assert why(trusting).startswith(f"ssl.truststore.location: {key} has no certificate in PEM")
+
+
+def test_a_kafka_keystore_has_key_and_certificate_in_one_file(server: tuple[Path, Path], tmp_path: Path) -> None:
+    store = tmp_path / "keystore.pem"
+    store.write_text(server[1].read_text() + server[0].read_text())
+    make_context(ListenerTls(str(store)))
+
+
+def test_an_encrypted_key_needs_its_password(authority: Authority) -> None:
+    certificate, key = map(str, authority.sign("guarded", password="open sesame"))
+    assert why(ListenerTls(certificate, key)) == f"ssl.key.password: is needed, because the key in {key} is encrypted"
+    assert why(ListenerTls(certificate, key, "wrong")) == f"ssl.key.password: does not open the key in {key}"
+    make_context(ListenerTls(certificate, key, "open sesame"))
+
+
+class Files:
+    """A certificate's files that change, and what is logged about them."""
+
+    def __init__(self, authority: Authority, folder: Path) -> None:
+        self.authority = authority
+        self.keystore, self.key = folder / "tls.crt", folder / "tls.key"
+        self.said: list[tuple[str, str]] = []
+        self.bring("first")
+        self.certificates = Certificates(
+            ListenerTls(str(self.keystore), str(self.key)), lambda *line: self.said.append(line)
+        )
+
+    def bring(self, name: str) -> None:
+        for made, path in zip(self.authority.sign(name), (self.keystore, self.key), strict=True):
+            self.replace(path, made.read_bytes())
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Replace the file, as a renewal does."""
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(data)
+        fresh.rename(path)
+
+
+def test_a_certificate_that_changed_is_read_again_for_new_connections(authority: Authority, tmp_path: Path) -> None:
+    files = Files(authority, tmp_path)
+    first = files.certificates.context(0.0)
+    assert first is not None
+    assert files.certificates.context(LOOK_S) is first
+    files.bring("second")
+    assert files.certificates.context(LOOK_S + 0.1) is first, "not looked at for each connection"
+    second = files.certificates.context(2 * LOOK_S)
+    assert second not in (first, None)
+    assert [level for level, _ in files.said] == ["info"]
+    assert "new connections have the certificate that is in" in files.said[0][1]
+
+
+def test_a_new_certificate_that_can_not_be_used_is_said_once_and_the_old_one_stays(
+    authority: Authority, tmp_path: Path
+) -> None:
+    files = Files(authority, tmp_path)
+    first = files.certificates.context(0.0)
+    files.replace(files.keystore, b"oops")
+    for i in range(20):
+        assert files.certificates.context(10.0 + i) is first
+    ((level, line),) = files.said
+    assert level == "error"
+    assert line.startswith("listener.ssl.keystore.location: ")
+    assert line.endswith("the certificate that was read before stays in use")
+    assert files.certificates.problem in line
+    files.bring("second")
+    assert files.certificates.context(40.0) not in (first, None)
+    assert files.certificates.problem == ""
+
+
+def test_a_certificate_whose_key_comes_a_moment_later_is_no_error(authority: Authority, tmp_path: Path) -> None:
+    files = Files(authority, tmp_path)
+    first = files.certificates.context(0.0)
+    certificate, key = authority.sign("second")
+    files.replace(files.keystore, certificate.read_bytes())
+    assert files.certificates.context(10.0) is first
+    assert files.certificates.context(10.0 + SETTLE_S - LOOK_S) is first
+    files.replace(files.key, key.read_bytes())
+    assert files.certificates.context(10.0 + SETTLE_S) not in (first, None)
+    assert [level for level, _ in files.said] == ["info"]
+
+
+def test_without_a_usable_certificate_no_client_is_let_in(authority: Authority, tmp_path: Path) -> None:
+    files = Files(authority, tmp_path)
+    good = files.keystore.read_bytes()
+    files.keystore.unlink()
+    for i in range(5):
+        assert files.certificates.context(10.0 + i) is None
+    assert [level for level, _ in files.said] == ["error"]
+    assert files.said[0][1].endswith("; clients can't connect")
+    files.replace(files.keystore, good)
+    assert files.certificates.context(20.0) is not None

@@ -1,0 +1,346 @@
+# TLS between a link and its broker, on real sockets, with clients that speak TLS too and with clients that don't: data,
+# ends, backpressure. Handshakes and sessions are test_securing.py's.
+
+from __future__ import annotations
+
+import os
+import ssl
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from gateway.data.connecting.handshakes import Bench, greet, shake_hands
+from gateway.data.relay.tls_links import AT_ONCE, TlsLink
+from gateway.data.session.session import Session
+from gateway.data.shared.budget import Account
+from gateway.data.sockets.tls import Tls
+from gateway.tls.broker_tls import BrokerTls, make_broker_context
+from gateway.tls.certificates import ListenerTls, make_context
+from tests.background import until
+from tests.certificates import Authority
+from tests.gateway.data.relay.test_links import Stage, _tcp_pair, staged
+from tests.gateway.data.relay.test_tls import BROKEN_RECORD_SAID, VERSIONS, Client
+from tests.gateway.play import answer, other_answer, other_request, request
+
+pytestmark = pytest.mark.usefixtures("no_circles")
+
+NODE_ID = 1
+CLIENTS = ("plain", "TLS")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def server(authority: Authority) -> tuple[Path, Path]:
+    return authority.sign("broker")
+
+
+@pytest.fixture(scope="module")
+def trusting(authority: Authority) -> BrokerTls:
+    return BrokerTls(ca=str(authority.certificate))
+
+
+class Peer(Client):
+    """A broker's TLS in memory."""
+
+    def __init__(self, stream: trio.SocketStream, context: ssl.SSLContext) -> None:
+        self.stream = stream
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+
+
+def server_context(server: tuple[Path, Path], version: ssl.TLSVersion | None = None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*server)
+    if version is not None:
+        context.minimum_version = context.maximum_version = version
+    return context
+
+
+class Secure:
+    """Links whose brokers speak TLS."""
+
+    def __init__(self, stage: Stage, trusting: BrokerTls, server: tuple[Path, Path], client: str) -> None:
+        self.stage = stage
+        self._trusting = make_broker_context(trusting)
+        self._server = server
+        self._listener = make_context(ListenerTls(str(server[0]), str(server[1]))) if client == "TLS" else None
+        self._ca = trusting.ca
+        self._bench = Bench()
+
+    async def connect(
+        self, *, small: bool = False, version: ssl.TLSVersion = VERSIONS[-1], first: bytes = b""
+    ) -> tuple[TlsLink, Any, Peer]:
+        """The link, the client's end, which has `send` and `receive`, and the broker's. `first`: bytes that come with
+        the broker's last word in the handshake.
+        """
+        near, far = _tcp_pair(small)
+        upstream, broker = _tcp_pair(small)
+        near.setblocking(False)
+        upstream.setblocking(False)
+        self.stage.streams += (far, broker)
+        peer = Peer(broker, server_context(self._server, version))
+        of_upstream = Tls(self._trusting, upstream, self._bench.scratch, host="localhost")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer.shake_hands, first)
+            with trio.CancelScope() as scope:
+                await greet(of_upstream, upstream, self._bench.turn, scope)
+        client: Any = Plain(far)
+        of_client = None
+        if self._listener is not None:
+            of_client = Tls(self._listener, near, self._bench.scratch)
+            context = ssl.create_default_context(cafile=self._ca)
+            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+            client = Client(far, context)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.shake_hands)
+                await shake_hands(of_client, near, self._bench.turn)
+        now = trio.current_time()
+        session = Session(self.stage.play.world, NODE_ID, Account(self.stage.reactor.budget, "test"), now)
+        link = TlsLink(self.stage.reactor, session, near, upstream, "test:1", of_client, of_upstream)
+        link.open()
+        self.stage.reactor.settle(now)
+        return link, client, peer
+
+
+class Plain:
+    """A client without TLS, as `Client` is one with it."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+
+    async def send(self, data: bytes) -> None:
+        await self.stream.send_all(data)
+
+    async def receive(self, size: int) -> bytes:
+        found = b""
+        while len(found) < size and (data := await self.stream.receive_some(size - len(found))):
+            found += data
+        return found
+
+    async def say_end(self) -> None:
+        await self.stream.send_eof()
+
+
+@pytest.fixture(params=CLIENTS)
+def secure(request: pytest.FixtureRequest, trusting: BrokerTls, server: tuple[Path, Path]) -> Any:
+    return lambda stage: Secure(stage, trusting, server, request.param)
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_requests_and_answers_pass(secure: Any, version: ssl.TLSVersion) -> None:
+    async with staged() as stage:
+        _, client, broker = await secure(stage).connect(version=version)
+        frames = request(1) + other_request(2)
+        await client.send(frames)
+        assert await broker.receive(len(frames)) == frames
+        answers = answer(1) + other_answer(2)
+        await broker.send(answers)
+        assert await client.receive(len(answers)) == answers
+
+
+@pytest.mark.parametrize("step", [1, 7, 10_000], ids=["byte by byte", "in sevens", "glued"])
+async def test_answers_pass_however_their_records_are_cut(secure: Any, step: int) -> None:
+    async with staged() as stage:
+        _, client, broker = await secure(stage).connect()
+        frames = b"".join(request(i) for i in range(1, 5))
+        await client.send(frames)
+        assert await broker.receive(len(frames)) == frames
+        answers = b"".join(answer(i) for i in range(1, 5))
+        data = broker.encrypt(answers, 50)
+        for at in range(0, len(data), step):
+            await broker.stream.send_all(data[at : at + step])
+        assert await client.receive(len(answers)) == answers
+
+
+async def test_answers_that_come_with_the_end_of_the_handshake_are_no_broken_connection(secure: Any) -> None:
+    # Kafka never speaks first, so such a broker is none: but no event would ever tell of those bytes.
+    async with staged() as stage:
+        link, client, _ = await secure(stage).connect(first=answer(1))
+        await until(lambda: link.closed)
+        assert await client.receive(1) == b""
+        assert any("broker 1 sent" in line for _, line in stage.play.logs)
+
+
+@pytest.mark.parametrize("size", [16_384 - 32, 40_000, AT_ONCE, 300_000, 5_000_000])
+async def test_large_requests_pass_whole_and_their_memory_is_given_back(secure: Any, size: int) -> None:
+    async with staged() as stage:
+        _, client, broker = await secure(stage).connect()
+        frame = request(1, values=(os.urandom(size),))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send, frame + request(2))
+            assert await broker.receive(len(frame)) == frame
+            assert await broker.receive(len(request(2))) == request(2)
+        await until(lambda: stage.reactor.budget.used == 0)
+
+
+async def test_a_large_request_is_not_in_memory_twice_while_the_broker_does_not_read(secure: Any) -> None:
+    # Plain, it waits in its own buffer; encrypted as a whole it would have a copy beside that.
+    async with staged() as stage, trio.open_nursery() as nursery:
+        link, client, broker = await secure(stage).connect(small=True)
+        frame = request(1, values=(os.urandom(1_500_000),))
+        nursery.start_soon(client.send, frame)
+        await until(lambda: link.upstream.is_stuck)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert len(frame) <= stage.reactor.budget.used < len(frame) + 2 * AT_ONCE
+        assert await broker.receive(len(frame)) == frame
+        await until(lambda: stage.reactor.budget.used == 0)
+
+
+async def test_a_large_request_whose_broker_goes_gives_its_memory_back(secure: Any) -> None:
+    async with staged() as stage, trio.open_nursery() as nursery:
+        link, client, broker = await secure(stage).connect(small=True)
+        nursery.start_soon(_send_in_vain, client, request(1, values=(os.urandom(1_500_000),)))
+        await until(lambda: link.upstream.is_stuck)
+        await broker.stream.aclose()
+        await until(lambda: link.closed)
+        assert stage.reactor.budget.used == 0
+        nursery.cancel_scope.cancel()
+
+
+async def _send_in_vain(client: Any, data: bytes) -> None:
+    try:
+        await client.send(data)
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass
+
+
+async def test_what_is_sent_behind_a_stuck_large_request_comes_behind_it(secure: Any) -> None:
+    async with staged() as stage, trio.open_nursery() as nursery:
+        link, client, broker = await secure(stage).connect(small=True)
+        frame = request(1, values=(os.urandom(1_000_000),))
+        nursery.start_soon(client.send, frame)
+        await until(lambda: link.upstream.is_stuck)
+        behind = bytearray(b"behind it")
+        link.upstream.outbound.send(link.upstream.sock, [memoryview(behind)], None)
+        behind[:] = bytes(len(behind))  # the caller's buffer is used for something else
+        assert await broker.receive(len(frame) + 9) == frame + b"behind it"
+
+
+async def test_a_large_answer_passes_in_bounded_memory_to_a_client_that_reads_slowly(secure: Any) -> None:
+    async with staged() as stage:
+        _, client, broker = await secure(stage).connect(small=True)
+        await client.send(other_request(1))
+        await broker.receive(len(other_request(1)))
+        frame = other_answer(1, os.urandom(3_000_000))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(broker.send, frame)
+            found = bytearray()
+            while len(found) < len(frame):
+                found += await client.receive(min(50_000, len(frame) - len(found)))
+                assert stage.reactor.budget.used < 1_000_000
+        assert bytes(found) == frame
+        await until(lambda: stage.reactor.budget.used == 0)
+
+
+async def test_a_broker_that_does_not_read_stops_the_client(secure: Any) -> None:
+    async with staged() as stage, trio.open_nursery() as nursery:
+        link, client, _ = await secure(stage).connect(small=True)
+        nursery.start_soon(_send_in_vain, client, 200 * request(1, values=(bytes(20_000),)))
+        await until(lambda: link.upstream.outbound.pieces)
+        for _ in range(50):
+            await trio.lowlevel.checkpoint()
+        assert stage.reactor.budget.used < 2_000_000
+        nursery.cancel_scope.cancel()
+
+
+async def test_answers_that_wait_in_memory_behind_a_client_that_does_not_read_are_not_forgotten(secure: Any) -> None:
+    # While the client is stuck the broker isn't read; what was decrypted before is told of by no event later.
+    async with staged() as stage:
+        link, client, broker = await secure(stage).connect(small=True)
+        sizes = [60_000] * 20
+        for i in range(len(sizes)):
+            await client.send(other_request(i + 1))
+        await broker.receive(len(other_request(1)) * len(sizes))
+        answers = b"".join(other_answer(i + 1, os.urandom(size)) for i, size in enumerate(sizes))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(broker.send, answers)
+            await until(lambda: link.client.is_stuck)
+            assert await client.receive(len(answers)) == answers
+
+
+# --- ends -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_requests_before_a_half_close_are_answered_and_the_broker_is_told(
+    secure: Any, version: ssl.TLSVersion
+) -> None:
+    async with staged() as stage:
+        link, client, broker = await secure(stage).connect(version=version)
+        await client.send(request(1))
+        await client.say_end()
+        assert await broker.receive(len(request(1))) == request(1)
+        assert await broker.receive(1) == b""  # close_notify …
+        assert await broker.stream.receive_some(1) == b""  # … and the end of the stream
+        await broker.send(answer(1))
+        await broker.stream.aclose()
+        assert await client.receive(len(answer(1)) + 1) == answer(1)
+        await until(lambda: link.closed)
+
+
+@pytest.mark.parametrize("notify", [True, False], ids=["close_notify", "FIN"])
+async def test_a_broker_that_closes_ends_the_session_behind_its_last_answer(secure: Any, notify: bool) -> None:
+    async with staged() as stage:
+        link, client, broker = await secure(stage).connect()
+        await client.send(request(1) + request(2))
+        await broker.receive(2 * len(request(1)))
+        await broker.send(answer(1))
+        await (broker.say_end() if notify else broker.stream.aclose())
+        assert await client.receive(len(answer(1)) + 1) == answer(1)
+        await until(lambda: link.closed)
+        stage.play.ledger()
+        assert stage.play.counts["disconnects_upstream"] == 1
+
+
+async def test_broken_records_of_a_broker_end_that_connection_behind_what_came_before(secure: Any) -> None:
+    async with staged() as stage:
+        link, client, broker = await secure(stage).connect()
+        failed: list[str] = []
+        link._course = Noted(failed)
+        await client.send(request(1) + request(2))
+        await broker.receive(2 * len(request(1)))
+        data = bytearray(broker.encrypt(answer(1) + answer(2), len(answer(1))))
+        data[-1] ^= 1
+        await broker.stream.send_all(data)
+        assert await client.receive(len(answer(1)) + 1) == answer(1)
+        await until(lambda: link.closed)
+        (said,) = failed
+        assert said in BROKEN_RECORD_SAID
+
+
+class Noted:
+    def __init__(self, failed: list[str]) -> None:
+        self.fail = failed.append
+
+
+async def test_a_reset_ends_the_link(secure: Any) -> None:
+    async with staged() as stage:
+        link, client, broker = await secure(stage).connect()
+        broker.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        broker.stream.socket.close()
+        await until(lambda: link.closed)
+        with suppress(trio.BrokenResourceError):  # nothing was answered: it is reset as well
+            assert await client.receive(1) == b""
+
+
+async def test_draining_answers_what_is_in_flight_and_says_goodbye(secure: Any) -> None:
+    async with staged() as stage:
+        link, client, broker = await secure(stage).connect()
+        await client.send(request(1))
+        await broker.receive(len(request(1)))
+        link.end_gently("disconnects_drain", trio.current_time())
+        stage.reactor.settle(trio.current_time())
+        await broker.send(answer(1))
+        assert await client.receive(len(answer(1)) + 1) == answer(1)
+        await until(lambda: link.closed)
+        assert await broker.receive(1) == b""

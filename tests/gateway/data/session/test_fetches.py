@@ -1,0 +1,605 @@
+# Dispatch limits of resource groups in a session (PIP-82): what Fetch answers hold is charged to the groups of their
+# topics, and the connection's next Fetch waits. Answers are kio's, batches real.
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import Any
+
+import pytest
+
+from gateway.data.session.dispatch import DEBT_S, PART
+from policies.groups.finder import Finder
+from policies.groups.lines import GroupLimits, GroupSide
+from policies.quotas.names import Entity, QuotaKey
+from policies.quotas.store import QuotaStore
+from protocol import api, framing
+from protocol.wire import MalformedFrame
+from tests.gateway.play import Play, account, answer, other_answer, other_request, request
+from tests.protocol import kio_messages
+from tests.protocol.batches import batch
+from tests.protocol.produce_cases import framed
+
+ORDERS, CLICKS, FREE, PLAIN = "acme.shop.orders", "acme.web.clicks", "other.web.clicks", "plain"
+IDS = {name: uuid.UUID(int=n + 1) for n, name in enumerate((ORDERS, CLICKS, FREE, PLAIN))}
+ONE = batch((b"x" * 1000,) * 4)
+SIZE = len(ONE)
+GOLD = {"gold": GroupLimits(dispatch_bytes=float(SIZE))}
+MiB = 2**20
+
+
+def play(
+    limits: dict[str, GroupLimits] | None = None,
+    *,
+    tenants: dict[str, str] | None = None,
+    namespaces: dict[str, str] | None = None,
+    principal_pattern: str = "",
+    observes: bool = False,
+    **settings: Any,
+) -> Play:
+    made = Play(**settings).named()
+    finder = Finder("{tenant}.{namespace}.{topic}", principal_pattern, tenants or {"acme": "gold"}, namespaces or {})
+    made.engine.set_groups(GOLD if limits is None else limits, finder, made.now, observes=observes)
+    made.world.cluster.topic_ids.update({id_.bytes: name.encode() for name, id_ in IDS.items()})
+    return made
+
+
+def beside(on: Play) -> Play:
+    """Another connection to the same worker."""
+    made = Play().named()
+    made.world = on.world
+    made.session = type(on.session)(on.world, 1, account(), on.now)
+    made.now = on.now
+    return made
+
+
+def topics_of(cls: Any, topics: dict[str, Any], **more: Any) -> tuple[Any, ...]:
+    by_id = any(field.name == "topic_id" for field in kio_messages.fields(cls))
+    part_cls = kio_messages.element(cls, "partitions")
+    return tuple(
+        cls(
+            **({"topic_id": IDS[name]} if by_id else {"topic": name}),
+            partitions=tuple(
+                kio_messages.filled(part_cls, **{**more, **({} if records is None else {"records": records})})
+                for records in parts
+            ),
+        )
+        for name, parts in topics.items()
+    )
+
+
+def fetch(
+    correlation: int = 1,
+    version: int = 11,
+    topics: tuple[str, ...] = (ORDERS,),
+    *,
+    key: int = api.FETCH,
+    client_id: bytes = b"app",
+    max_bytes: int = 50 * MiB,
+) -> bytes:
+    cls = kio_messages.request_class(key, version)
+    rows = topics_of(kio_messages.element(cls, "topics"), dict.fromkeys(topics, (None,)))
+    message = kio_messages.filled(cls, min_bytes=1, max_bytes=max_bytes, topics=rows)
+    head = struct.pack(">hhih", key, version, correlation, len(client_id)) + client_id
+    return framed(head + (b"\0" if version >= 12 or key != api.FETCH else b"") + kio_messages.kio_encode(message))
+
+
+def fetched(
+    correlation: int = 1,
+    version: int = 11,
+    topics: dict[str, list[bytes]] | None = None,
+    *,
+    key: int = api.FETCH,
+    throttle_ms: int = 0,
+) -> bytes:
+    cls = kio_messages.answer_class(key, version)
+    rows = topics_of(kio_messages.element(cls, "responses"), {ORDERS: [ONE]} if topics is None else topics)
+    body = kio_messages.kio_encode(kio_messages.filled(cls, responses=rows))
+    return framed(kio_messages.answer_header(cls, correlation) + struct.pack(">i", throttle_ms) + body[4:])
+
+
+def told(frame: bytes, version: int = 11, key: int = api.FETCH) -> int:
+    """The throttle time in an answer."""
+    (throttle_ms,) = struct.unpack_from(">i", frame, 9 if version >= 12 or key != api.FETCH else 8)
+    return int(throttle_ms)
+
+
+def asked(frame: bytes, version: int = 11, key: int = api.FETCH) -> int:
+    """The bound of a request as the broker gets it."""
+    cls = kio_messages.request_class(key, version)
+    head = 4 + 8 + 2 + len("app") + (1 if version >= 12 or key != api.FETCH else 0)
+    return int(kio_messages.kio_decode(cls, frame[head:]).max_bytes)
+
+
+def side(on: Play, topic: str = ORDERS) -> GroupSide:
+    found = on.engine.groups.dispatch(topic.encode(), "", on.now)
+    assert found is not None
+    return found
+
+
+def counts(on: Play) -> dict[str, int]:
+    on.ledger()
+    return on.counts
+
+
+# --- a limit ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [0, 1, 7, 1000])
+@pytest.mark.parametrize("version", range(4, 19))
+def test_an_answer_is_charged_to_its_group_and_the_next_fetch_waits(version: int, step: int) -> None:
+    on = play()
+    on.client(fetch(1, version), step)
+    frame = fetched(1, version, {ORDERS: [ONE, ONE], FREE: [ONE], CLICKS: [ONE]})
+    passed = on.broker(frame, step)
+    free = Play()
+    free.client(fetch(1, version))
+    plain = bytearray(free.broker(frame))  # addresses in it are hidden
+    if not step:
+        assert told(passed, version) == 3000
+        struct.pack_into(">i", plain, 9 if version >= 12 else 8, 3000)
+    assert passed == plain
+    assert (side(on).bytes_meter.taken, side(on).msgs_meter.taken) == (3 * SIZE, 12)
+    assert on.client(fetch(2, version)) == (b"", b"")
+    assert on.session.hold.until == on.now + 3.0
+    on.now += 3.0
+    assert len(on.again()[0]) == len(fetch(2, version))
+    assert counts(on)["fetches_delayed"] == 1
+    assert on.counts["fetch_delay_ms"] == 3000
+
+
+@pytest.mark.parametrize("step", [0, 1, 100])
+def test_answers_behind_one_that_is_charged_pass_in_their_order(step: int) -> None:
+    on = play()
+    unknown = other_request(3, key=api.API_VERSIONS, version=100)  # the gateway answers it
+    on.client(fetch(1) + other_request(2) + unknown + other_request(4))
+    said = fetched(1), other_answer(2), other_answer(4)
+    passed = on.broker(b"".join(said), step)
+    correlations = []
+    while passed:
+        size, correlation = framing.ANSWER_HEAD.unpack_from(passed)
+        correlations.append(correlation)
+        passed = passed[4 + size :]
+    assert correlations == [1, 2, 3, 4]
+    assert not on.session.in_flight
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_share_fetch_is_charged_and_waits_as_well(version: int) -> None:
+    on = play()
+    on.client(fetch(1, version, key=api.SHARE_FETCH))
+    assert told(on.broker(fetched(1, version, key=api.SHARE_FETCH)), version, api.SHARE_FETCH) == 1000
+    assert on.client(fetch(2, version, key=api.SHARE_FETCH)) == (b"", b"")
+    on.now += 1.0
+    upstream, _ = on.again()
+    assert asked(upstream, version, api.SHARE_FETCH) == int(DEBT_S * PART * SIZE)
+
+
+def test_messages_are_limited_whatever_their_size() -> None:
+    on = play({"gold": GroupLimits(dispatch_msgs=2.0)})
+    on.client(fetch())
+    assert told(on.broker(fetched())) == 2000
+    assert on.session.fetches.mute_until == on.now + 2.0
+
+
+def test_the_longer_wait_of_bytes_and_messages_counts() -> None:
+    on = play({"gold": GroupLimits(dispatch_bytes=float(SIZE), dispatch_msgs=1.0)})
+    on.client(fetch())
+    assert told(on.broker(fetched())) == 4000
+
+
+def test_all_topics_and_connections_of_a_group_share_its_limit() -> None:
+    on = play()
+    other = beside(on)
+    on.client(fetch())
+    other.client(fetch(topics=(CLICKS,)))
+    on.broker(fetched())
+    assert told(other.broker(fetched(topics={CLICKS: [ONE]}))) == 2000
+
+
+def test_each_group_is_charged_for_its_own_topics_and_the_longest_wait_counts() -> None:
+    limits = {"gold": GroupLimits(dispatch_bytes=float(SIZE)), "web": GroupLimits(dispatch_bytes=SIZE / 5)}
+    on = play(limits, namespaces={"acme/web": "web"})
+    on.client(fetch(topics=(ORDERS, CLICKS)))
+    assert told(on.broker(fetched(topics={ORDERS: [ONE, ONE], CLICKS: [ONE]}))) == 5000
+    assert side(on, ORDERS).bytes_meter.taken == 2 * SIZE
+    assert side(on, CLICKS).bytes_meter.taken == SIZE
+
+
+def test_one_wait_is_bounded() -> None:
+    on = play({"gold": GroupLimits(dispatch_bytes=1.0)})
+    on.client(fetch())
+    assert told(on.broker(fetched())) == 10_000
+    assert on.session.fetches.mute_until == on.now + 10.0
+
+
+def test_the_principal_may_say_which_group_it_is() -> None:
+    on = play(tenants={"billing": "gold"}, principal_pattern="User:(?P<tenant>[a-z]+)-app")
+    on.session.client.authenticate("User:billing-app")
+    on.client(fetch(topics=(FREE,)))
+    assert told(on.broker(fetched(topics={FREE: [ONE]}))) == 0  # its name says another tenant
+    on.client(fetch(2, topics=(PLAIN,)))
+    assert told(on.broker(fetched(2, topics={PLAIN: [ONE]}))) == 1000
+    other = beside(on)
+    other.client(fetch(topics=(PLAIN,)))
+    assert told(other.broker(fetched(topics={PLAIN: [ONE]}))) == 0
+
+
+def test_an_answer_without_records_costs_nothing() -> None:
+    on = play()
+    on.client(fetch())
+    frame = fetched(topics={ORDERS: [b""]})
+    assert on.broker(frame) == frame
+    on.client(fetch(2, topics=()))
+    frame = fetched(2, topics={})
+    assert on.broker(frame) == frame
+    assert on.session.fetches.mute_until == 0.0
+
+
+def test_the_brokers_own_throttle_time_is_never_lowered() -> None:
+    on = play()
+    on.client(fetch())
+    assert told(on.broker(fetched(throttle_ms=60_000))) == 60_000
+
+
+def test_other_requests_pass_while_fetch_waits() -> None:
+    """Heartbeats above all: the consumer group stays as it is."""
+    on = play()
+    on.client(fetch())
+    on.broker(fetched())
+    assert on.client(other_request(2))[0] == other_request(2)
+    assert on.broker(other_answer(2)) == other_answer(2)
+    assert on.client(request(3))[0] == request(3)
+    assert on.broker(answer(3)) == answer(3)
+    assert on.client(fetch(4)) == (b"", b"")
+
+
+@pytest.mark.parametrize("over", ["client_gone", "draining"])
+def test_a_fetch_that_would_have_to_wait_for_its_group_is_not_sent_for_a_client_that_has_gone_or_a_drain(
+    over: str,
+) -> None:
+    on = play()
+    on.client(fetch())
+    on.broker(fetched())
+    setattr(on.session.hold, over, True)
+    assert on.client(fetch(2) + request(3)) == (b"", b"")
+
+
+# --- what a client is told while the answer still comes ---------------------------------------------------------------
+
+
+def test_the_wait_to_be_expected_after_an_answer_of_many_pieces_is_told_in_its_head() -> None:
+    """The estimate goes by the last answer's composition; the answer's end decides how long the next request waits."""
+    on = play({"gold": GroupLimits(dispatch_bytes=100.0 * SIZE)})
+    records = {ORDERS: [ONE] * 150, FREE: [ONE] * 150}
+    on.client(fetch())
+    assert told(on.broker(fetched(topics=records), 50_000)) == 0  # nobody knows yet
+    assert on.session.fetches.mute_until == on.now + 1.5
+    on.now += 1.5
+    on.client(fetch(2))
+    assert told(on.broker(fetched(2, topics=records), 50_000)) == 1500
+    assert on.session.fetches.mute_until == on.now + 1.5
+
+
+def test_a_debt_is_charged_while_a_long_answer_passes() -> None:
+    on = play()
+    on.client(fetch())
+    frame = fetched(topics={ORDERS: [ONE], CLICKS: [ONE]})
+    on.broker(frame[: len(frame) // 2])
+    assert side(on).bytes_meter.taken == SIZE
+    assert on.session.fetches.mute_until == 0.0
+    on.now += 1.0
+    on.broker(frame[len(frame) // 2 :])
+    assert on.session.fetches.mute_until == on.now + 1.0
+
+
+# --- how much a Fetch may ask for -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [4, 7, 11, 12, 17, 18])
+def test_a_fetch_may_ask_for_what_the_group_pays_for_in_a_while(version: int) -> None:
+    on = play({"gold": GroupLimits(dispatch_bytes=1e6)})
+    assert asked(on.client(fetch(1, version))[0], version) == int(DEBT_S * PART * 1e6)
+
+
+def test_the_slowest_group_that_it_is_about_counts() -> None:
+    limits = {"gold": GroupLimits(dispatch_bytes=1e6), "web": GroupLimits(dispatch_bytes=1e3)}
+    on = play(limits, namespaces={"acme/web": "web"})
+    assert asked(on.client(fetch(1, topics=(ORDERS, CLICKS)))[0]) == int(DEBT_S * PART * 1e3)
+    on.broker(fetched(1, topics={}))
+    assert asked(on.client(fetch(2, topics=()))[0]) == int(
+        DEBT_S * PART * 1e3
+    )  # in a session it lists nothing any more
+
+
+def test_bytes_that_are_owed_already_are_not_asked_for() -> None:
+    on = play({"gold": GroupLimits(dispatch_bytes=1e6)})
+    other = beside(on)
+    on.client(fetch())
+    on.broker(fetched(topics={ORDERS: []}))
+    side(on).take(500_000, 1, on.now)
+    assert asked(on.client(fetch(2))[0]) == pytest.approx(PART * (DEBT_S * 1e6 - 500_000), abs=1)
+    side(on).take(9 * 10**6, 1, on.now)
+    on.broker(fetched(2, topics={ORDERS: []}))
+    assert asked(on.client(fetch(3))[0]) == 1  # the broker gives one batch
+    assert other.client(fetch()) == (b"", b"")
+
+
+def test_consumers_that_share_a_group_get_equal_parts_however_many_they_are() -> None:
+    """Each consumer takes all that it may ask for, as soon as it may."""
+    rate, many = 1e6, 12
+    on = play({"gold": GroupLimits(dispatch_bytes=rate)})
+    all_ = [beside(on) for _ in range(many)]
+    taken = [0] * many
+    end, began = on.now + 60.0, on.now + 20.0
+    now = on.now
+    while now < end:
+        for n, each in enumerate(all_):
+            each.now = now
+            upstream, _ = each.again() if each.unhandled else each.client(fetch())
+            if upstream:
+                size = asked(upstream)
+                found = each.session.fetches.dispatch
+                assert found is not None
+                found.take([(ORDERS.encode(), size, 1)], False, now)
+                each.session.fetches._mute(found.end(size, now), now)
+                each.session.in_flight.clear()
+                taken[n] += size if now >= began else 0
+        now += 0.05
+    assert sum(taken) / 40.0 == pytest.approx(rate, rel=0.03)
+    assert min(taken) > 0.8 * max(taken)
+
+
+@pytest.mark.parametrize(("rate", "many", "batch"), [(1000, 1, 100_000), (1000, 10, 100_000), (1e5, 30, 100_000)])
+def test_a_group_gets_its_limit_whatever_its_number_of_consumers_and_their_batches(
+    rate: float, many: int, batch: int
+) -> None:
+    on = play({"gold": GroupLimits(dispatch_bytes=rate)})
+    all_ = [beside(on) for _ in range(many)]
+    next_at, total, seconds = [on.now] * many, 0, 400
+    now, end = on.now, on.now + seconds
+    while now < end:
+        under_way = []
+        for n, each in enumerate(all_):
+            each.now = now
+            if now >= next_at[n]:
+                upstream, _ = each.again() if each.unhandled else each.client(fetch())
+                next_at[n] = each.session.hold.until
+                under_way += [(n, max(batch, asked(upstream)))] if upstream else []
+        for n, size in under_way:
+            each = all_[n]
+            found = each.session.fetches.dispatch
+            assert found is not None
+            found.take([(ORDERS.encode(), size, 1)], False, now)
+            each.session.fetches._mute(found.end(size, now), now)
+            each.session.in_flight.clear()
+            next_at[n] = each.session.fetches.mute_until
+            total += size
+        now += 0.1
+    once = many * batch + 11 * rate  # all may begin at once, with a batch each
+    assert total <= 1.02 * rate * seconds + once
+    assert total >= 0.95 * rate * seconds
+
+
+def test_consumers_that_all_start_at_once_do_not_all_take_everything() -> None:
+    on = play({"gold": GroupLimits(dispatch_bytes=1e6)})
+    all_ = [beside(on) for _ in range(20)]
+    sizes = [asked(each.client(fetch())[0]) for each in all_]
+    assert sizes[0] == int(DEBT_S * PART * 1e6)
+    assert sum(sizes) < DEBT_S * 1e6
+    for each in all_:
+        each.broker(fetched(topics={ORDERS: []}))
+    assert side(on).promised == pytest.approx(0.0)
+    assert asked(all_[1].client(fetch(2))[0]) == int(DEBT_S * PART * 1e6)
+
+
+def test_bytes_promised_to_a_connection_that_closes_are_free_again() -> None:
+    on = play({"gold": GroupLimits(dispatch_bytes=1e6)})
+    gone = beside(on)
+    gone.client(fetch())
+    gone.session.close()
+    assert asked(on.client(fetch())[0]) == int(DEBT_S * PART * 1e6)
+
+
+def test_a_consumer_that_is_new_to_a_group_waits_for_the_debt_that_is_there() -> None:
+    """Otherwise a consumer could escape by reconnecting."""
+    on = play()
+    on.client(fetch())
+    on.broker(fetched())
+    other = beside(on)
+    assert other.client(fetch()) == (b"", b"")
+    assert other.session.hold.until == on.now + 1.0
+    assert other.client(fetch(2, topics=(FREE,))) == (b"", b"")  # in order
+    other.now += 1.0
+    upstream, _ = other.again()
+    assert len(upstream) == len(fetch()) + len(fetch(2, topics=(FREE,)))
+
+
+def test_a_message_limit_bounds_bytes_by_what_messages_were_like() -> None:
+    on = play({"gold": GroupLimits(dispatch_msgs=1000.0)})
+    on.client(fetch())
+    on.broker(fetched())
+    assert asked(on.client(fetch(2))[0]) == pytest.approx((DEBT_S * 1000 - 4) * PART * SIZE / 4, rel=0.01)
+
+
+# --- who is not limited -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limits", [{}, {"gold": GroupLimits(publish_bytes=1.0)}])
+def test_without_a_dispatch_limit_fetches_cost_nothing(limits: dict[str, GroupLimits]) -> None:
+    on = play(limits)
+    assert on.client(fetch())[0] == fetch()
+    assert on.session.in_flight.first() == (1, 0)
+    assert on.broker(fetched()) == fetched()
+    assert on.session.fetches.dispatch is None
+
+
+def test_topics_without_a_group_are_not_limited() -> None:
+    on = play()
+    assert on.client(fetch(topics=(FREE,)))[0] == fetch(topics=(FREE,))
+    frame = fetched(topics={FREE: [ONE] * 3})
+    assert on.broker(frame) == frame
+    assert on.client(fetch(2, topics=(FREE,)))[0] == fetch(2, topics=(FREE,))
+
+
+@pytest.mark.parametrize("settings", [{"internal_client_ids": ("app",)}, {"internal_principals": ("User:ANONYMOUS",)}])
+def test_internal_consumers_are_not_limited(settings: dict[str, Any]) -> None:
+    """Replication above all (PIP-82)."""
+    on = play(**settings)
+    assert on.client(fetch())[0] == fetch()
+    assert on.broker(fetched()) == fetched()
+    assert on.session.fetches.mute_until == 0.0
+
+
+def test_observed_limits_are_counted_and_touch_nothing() -> None:
+    on = play(observes=True)
+    for correlation in (1, 2):
+        assert on.client(fetch(correlation))[0] == fetch(correlation)
+        assert on.broker(fetched(correlation)) == fetched(correlation)
+    assert counts(on)["fetches_would_be_delayed"] == 2
+    assert "fetches_delayed" not in on.counts
+    meter = side(on).bytes_meter
+    assert (meter.taken, meter.spared) == (SIZE, SIZE)
+
+
+# --- beside client quotas ---------------------------------------------------------------------------------------------
+
+
+def with_quota(on: Play, rate: float, *, observes: bool = False) -> Play:
+    store = QuotaStore({Entity(None, "app"): {QuotaKey.parse("consumer_byte_rate"): rate}})
+    on.world.quotas.set_store(store, on.now, observes=observes)
+    return on
+
+
+@pytest.mark.parametrize("step", [0, 100])
+def test_the_longest_of_quota_and_group_counts(step: int) -> None:
+    frame = fetched()
+    for rate, wait in ((len(frame) / 5, 5.0), (10.0 * SIZE, 1.0)):
+        on = with_quota(play(), rate)
+        on.client(fetch())
+        throttle_ms = told(on.broker(frame, step))
+        assert on.session.fetches.mute_until == pytest.approx(on.now + wait)
+        assert counts(on)["fetches_delayed"] == 1
+        assert on.counts["fetch_delay_ms"] == wait * 1000
+        if not step:
+            assert throttle_ms == wait * 1000
+
+
+def test_an_observed_quota_beside_a_group_that_is_not() -> None:
+    on = with_quota(play(), 1.0, observes=True)
+    on.client(fetch())
+    assert told(on.broker(fetched())) == 1000
+    assert counts(on)["fetches_delayed"] == 1
+
+
+def test_an_observed_group_beside_a_quota_that_is_not() -> None:
+    on = with_quota(play({"gold": GroupLimits(dispatch_bytes=1.0)}, observes=True), float(len(fetched())))
+    on.client(fetch())
+    assert told(on.broker(fetched())) == 1000
+
+
+# --- what can't be told -----------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_topic_id_is_in_no_group_and_counted_once() -> None:
+    on = play()
+    wanted = []
+    on.world.cluster.want_metadata = lambda: wanted.append(True)
+    name = on.world.cluster.topic_ids.pop(IDS[ORDERS].bytes)
+    on.client(fetch(1, 13))
+    assert told(on.broker(fetched(1, 13)), 13) == 0
+    on.client(fetch(2, 13))
+    on.broker(fetched(2, 13))
+    assert counts(on)["topic_ids_unknown"] == 1
+    assert wanted == [True]
+    on.world.cluster.topic_ids[IDS[ORDERS].bytes] = name
+    on.client(fetch(3, 13))
+    assert told(on.broker(fetched(3, 13)), 13) == 1000
+
+
+def test_names_that_a_client_makes_up_fill_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.data.session.dispatch.MAX_TOPICS", 10)
+    on = play()
+    for n in range(25):
+        on.client(fetch(n, topics=(f"acme.shop.{n}", "acme.shop." + "x" * 240 + str(n))))
+        on.broker(fetched(n, topics={}))
+    fetches = on.session.fetches.dispatch
+    assert fetches is not None
+    assert len(fetches._sides) <= 10
+    assert max(map(len, on.engine.groups._names)) <= 249
+
+
+def old_fetch(version: int) -> bytes:
+    """A request of twenty topics, of a version below the lowest that is read (KIP-896)."""
+    bounds = struct.pack(">iii", -1, 500, 1) + (struct.pack(">i", 50 * MiB) if version == 3 else b"")
+    topic = struct.pack(">h", len(ORDERS)) + ORDERS.encode() + struct.pack(">iiqi", 1, 0, 0, MiB)
+    head = struct.pack(">hhih", api.FETCH, version, 1, 3) + b"app"
+    return framed(head + bounds + struct.pack(">i", 20) + topic * 20)
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_an_older_fetch_is_no_way_around_a_limit(version: int) -> None:
+    with pytest.raises(MalformedFrame, match=f"Fetch version {version}: versions 4 to 18 are spoken"):
+        play().client(old_fetch(version))
+    frame = old_fetch(version)
+    observing = play(observes=True)
+    assert observing.client(frame)[0] == frame
+    answered = other_answer(1, b"\0" * 8)
+    assert observing.broker(answered) == answered
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_a_quota_reads_of_an_older_fetch_what_is_there(version: int) -> None:
+    on = with_quota(Play().named(), 1.0)  # so 10 bytes are the most
+    frame = old_fetch(version)
+    assert (on.client(frame)[0] == frame) == (version < 3)  # before there is no bound, but the count of topics
+    answered = other_answer(1, b"\0" * 8)
+    assert (on.broker(answered) == answered) == (version == 0)  # there is no throttle time yet
+    assert on.session.fetches.mute_until > on.now
+
+
+@pytest.mark.parametrize("version", [11, 17])
+def test_an_answer_that_can_not_be_followed_passes_and_is_counted(version: int) -> None:
+    on = play()
+    on.client(fetch(1, version))
+    cut = framed(fetched(1, version)[4:-200])  # within the last records
+    assert on.broker(cut)[20:] == cut[20:]
+    assert counts(on)["answers_not_followed"] == 1
+    assert on.session.is_idle
+
+
+def test_a_group_whose_limit_is_lifted_limits_nothing_from_the_next_answer_on() -> None:
+    on = play()
+    on.client(fetch())
+    on.broker(fetched())
+    on.engine.set_groups({}, Finder("", "", {}, {}), on.now)
+    on.now += 1.0
+    assert on.client(fetch(2))[0] == fetch(2)
+    assert on.broker(fetched(2)) == fetched(2)
+
+
+def test_a_limit_that_is_lifted_while_an_answer_passes() -> None:
+    on = play()
+    on.client(fetch())
+    frame = fetched()
+    on.broker(frame[:100])
+    on.engine.set_groups({}, Finder("", "", {}, {}), on.now)
+    on.broker(frame[100:])
+    assert on.session.fetches.mute_until == 0.0
+
+
+def test_bytes_of_consumers_without_shares_are_counted_beside_those_with_shares() -> None:
+    on = Play().named()
+    shares = QuotaStore({Entity("alice"): {QuotaKey.parse("consumer_byte_rate:shares"): 1.0}})
+    on.world.quotas.set_store(QuotaStore({Entity("alice"): {QuotaKey.parse("consumer_byte_rate"): 1.0}}), on.now)
+    for counted, store in ((0, None), (len(fetched()), shares)):
+        if store is not None:
+            on.world.quotas.set_store(store, on.now)
+        on.client(fetch())
+        assert on.broker(fetched()) == fetched()
+        assert on.world.quotas.fetched.get(1, 0) == counted
+    on.client(fetch(key=api.SHARE_FETCH, version=1))
+    share = fetched(key=api.SHARE_FETCH, version=1)
+    on.broker(share)
+    assert on.world.quotas.fetched[1] == len(fetched()) + len(share)

@@ -1,0 +1,372 @@
+# What was forwarded and didn't get into the log is given back to the limits that others share, if they were charged; a
+# client's own quota keeps it, as in Kafka.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gateway.channel import Groups
+from gateway.data.session.session import Session
+from policies.groups.lines import GroupLimits
+from policies.quotas.lines import CLAIMED_DEBT_S
+from policies.quotas.names import Entity, QuotaKey
+from policies.quotas.store import QuotaStore
+from policies.thresholds.pacing import Pacer
+from tests.gateway.play import (
+    JAVA,
+    TOOK,
+    Play,
+    account,
+    answer,
+    decode_answer,
+    request,
+    size_of,
+    with_question,
+)
+from tests.protocol.produce_cases import framed, uvarint
+
+SIZE = size_of()
+WHOLE = len(request(1, {"acme.orders.t": [0]})) - 4  # what a quota counts: the request but for its size prefix
+TOPIC = "acme.orders.t"
+REFUSED = {TOPIC: {0: (10, -1)}}  # MESSAGE_TOO_LARGE
+
+
+def produce(on: Play, **how: tuple[int, int, int]) -> None:
+    assert on.client(request(1, {TOPIC: [0]}, **how))[0]  # type: ignore[arg-type]
+    on.broker(answer(1, {TOPIC: {0: (0, 0)}}))
+
+
+def beside(on: Play) -> Play:
+    """Another connection to the same worker."""
+    made = Play().named()
+    made.now, made.engine, made.world = on.now, on.engine, on.world
+    made.session = Session(on.world, 1, account(), on.now)
+    made.session.client.software = JAVA
+    return made
+
+
+def refused(on: Play) -> None:
+    """The gateway forwards a request, and the broker refuses it."""
+    assert on.client(request(1, {TOPIC: [0]}))[0]
+    on.broker(answer(1, REFUSED))
+
+
+def lost(on: Play) -> None:
+    """The connection ends before the broker has answered."""
+    assert on.client(request(1, {TOPIC: [0]}))[0]
+    on.session.close()
+
+
+def quota(on: Play, *, observes: bool) -> None:
+    values = {Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): float(SIZE)}}
+    on.world.quotas.set_store(QuotaStore(values), on.now, observes=observes)
+
+
+def quota_level(on: Play) -> float:
+    (line,) = on.world.quotas._lines.values()
+    return line.bucket.level(on.now)
+
+
+def group(on: Play, *, observes: bool) -> None:
+    mode = "observe" if observes else "enforce"
+    on.world.set_groups(Groups(1, {"gold": GroupLimits(SIZE)}, {"acme": "gold"}, mode=mode), on.now)  # type: ignore[arg-type]
+
+
+def group_level(on: Play) -> float:
+    on.engine.pace(on.now)
+    line = on.engine.groups._side("gold", "publish", on.now).bytes
+    assert line is not None
+    return line.bucket.level(on.now)
+
+
+def storage(on: Play, *, observes: bool) -> None:
+    on.engine.set_policy(2 * SIZE, {})
+    on.engine.set_storage(0.5, "a full disk", on.now, mode="observe" if observes else "enforce")
+
+
+def storage_level(on: Play) -> float:
+    limit = on.engine.broker(1).limits.storage
+    assert limit is not None
+    return limit.line.bucket.level(on.now)
+
+
+def thresholds(on: Play, *, observes: bool) -> None:
+    mode = "observe" if observes else "enforce"
+    on.engine.set_policy(SIZE, {TOPIC: SIZE}, on_exceed="delay", mode=mode)  # type: ignore[arg-type]
+
+
+def threshold_level(on: Play) -> float:
+    on.engine.pace(on.now)
+    strategy = on.engine.broker(1).limits.strategy
+    assert isinstance(strategy, Pacer)
+    return strategy.bucket.level(on.now)
+
+
+LIMITS = pytest.mark.parametrize(
+    ("limit", "level"),
+    [(quota, quota_level), (group, group_level), (storage, storage_level), (thresholds, threshold_level)],
+    ids=["quota", "group", "storage", "thresholds"],
+)
+ENDS = pytest.mark.parametrize("end", [refused, lost])
+
+
+@pytest.mark.parametrize(
+    ("limit", "level"),
+    [(group, group_level), (storage, storage_level), (thresholds, threshold_level)],
+    ids=["group", "storage", "thresholds"],
+)
+@ENDS
+def test_a_limit_that_others_share_has_it_back(
+    limit: Callable[..., None], level: Callable[[Play], float], end: Callable[[Play], None]
+) -> None:
+    on = Play().named()
+    limit(on, observes=False)
+    on.client(request(1))  # the connection's first one, for a topic under no group
+    on.broker(answer(1))
+    before = level(on)
+    on.session.hold.mute_until = 0.0
+    end(on)
+    assert level(on) == before
+
+
+@LIMITS
+def test_bytes_that_would_not_have_been_sent_yet_are_not_given_back_to_a_limit_that_only_observes(
+    limit: Callable[..., None], level: Callable[[Play], float]
+) -> None:
+    on = Play().named()
+    limit(on, observes=True)
+    produce(on)
+    produce(on)
+    before = level(on)
+    refused(on)
+    assert level(on) == before
+
+
+@LIMITS
+def test_a_limit_that_only_observed_and_was_not_charged_gets_nothing(
+    limit: Callable[..., None], level: Callable[[Play], float]
+) -> None:
+    on = Play().named()
+    limit(on, observes=True)
+    for _ in range(20):  # more than there is room for: it would reject
+        produce(beside(on))
+    rows = on.rows()
+    assert any(outcome == "would_reject" for _, outcome, _ in rows)
+    before = level(on)
+    refused(on)
+    assert any(outcome == "would_reject" for _, outcome, _ in on.rows())
+    assert level(on) == before
+
+
+def test_a_limit_that_was_set_after_a_request_was_forwarded_gets_nothing_back() -> None:
+    on = Play().named()
+    assert on.client(request(1, {TOPIC: [0]}))[0]
+    storage(on, observes=False)
+    assert on.client(request(2, {TOPIC: [0]}))[0]
+    before = storage_level(on)
+    on.broker(answer(1, REFUSED))
+    assert storage_level(on) == before
+    on.broker(answer(2, REFUSED))
+    assert storage_level(on) == before + SIZE
+
+
+def test_no_limit_gets_back_more_than_it_took_from_a_refused_request() -> None:
+    """Else a client could pay for what got in with what did not."""
+    on = Play().named()
+    values = {Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): 1.0}}
+    on.world.quotas.set_store(QuotaStore(values), on.now)
+    on.client(request(1, values=(bytes(10_000),)))
+    on.broker(answer(1))
+    on.now += 1e5
+    got_in = request(2, values=(bytes(10_000),))
+    on.client(got_in)
+    on.broker(answer(2))
+    owed = -quota_level(on)
+    on.session.hold.mute_until = 0.0
+    other = beside(on)
+    (line,) = on.world.quotas._lines.values()
+    frame = request(3, {TOPIC: [0, 1, 2]}, trailing=bytes(1000))
+    line.bucket.take(-owed, on.now)  # so that it passes …
+    other.client(frame)
+    line.bucket.take(owed, on.now)  # … and what got in is still owed
+    other.broker(answer(3, {TOPIC: dict.fromkeys(range(3), (10, -1))}))
+    assert -quota_level(on) == pytest.approx(owed)
+
+
+def test_a_limit_that_was_lifted_meanwhile_has_it_back_for_when_it_holds_again() -> None:
+    on = Play().named()
+    storage(on, observes=False)
+    assert on.client(request(1, {TOPIC: [0]}))[0]
+    limit = on.engine.broker(1).limits.storage
+    assert limit is not None
+    on.engine.set_storage(1.0, "", on.now)
+    assert limit.line.bucket.level(on.now) == -SIZE
+    on.broker(answer(1, REFUSED))
+    assert limit.line.bucket.level(on.now) == 0
+
+
+# --- a client's own quota ---------------------------------------------------------------------------------------------
+
+
+def alice(on: Play, rate: float = SIZE) -> None:
+    """A quota of alice's, who is here; for batches that no limit holds, it is far below them."""
+    on.session.client.authenticate("User:alice")
+    on.world.quotas.set_store(QuotaStore({Entity("alice"): {QuotaKey.parse("producer_byte_rate"): rate}}), on.now)
+
+
+@ENDS
+@pytest.mark.parametrize("rate", [1.0, float(SIZE)], ids=["minutes of it", "a second of it"])
+def test_a_users_quota_keeps_what_it_sent(rate: float, end: Callable[[Play], None]) -> None:
+    on = Play().named()
+    alice(on, rate)
+    end(on)
+    assert quota_level(on) == -WHOLE
+    (line,) = on.world.quotas._lines.values()
+    assert (line.meter.taken, line.spent) == (WHOLE, WHOLE)
+
+
+@ENDS
+@pytest.mark.parametrize(("rate", "owed_s"), [(1.0, CLAIMED_DEBT_S), (float(SIZE), WHOLE / SIZE)])
+def test_who_only_says_a_client_id_leaves_a_bounded_debt(
+    rate: float, owed_s: float, end: Callable[[Play], None]
+) -> None:
+    """Else who may write nothing keeps everybody of that client id out, for as long as he likes."""
+    on = Play().named()
+    values = {Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): rate}}
+    on.world.quotas.set_store(QuotaStore(values), on.now)
+    end(on)
+    assert -quota_level(on) / rate == pytest.approx(owed_s)
+
+
+def test_a_duplicate_counts_in_its_clients_quota_as_in_kafka() -> None:
+    on = Play().named()
+    alice(on, 1e6)
+    for correlation in range(3):
+        on.client(request(correlation, producer=(5, 0, 0)))
+        on.broker(answer(correlation))
+    assert on.rows()["clicks", "duplicate", ""][2] == 2
+    (line,) = on.world.quotas._lines.values()
+    assert line.meter.taken == 3 * (len(request(1, producer=(5, 0, 0))) - 4)
+
+
+def padded(tags: bytes) -> bytes:
+    """A request that carries these bytes as an unknown tagged field behind its topics."""
+    frame = request(1)
+    content = frame[4:-1] + b"\x01\x63" + uvarint(len(tags)) + tags
+    return framed(content)
+
+
+SENT = {
+    "refused": (request(1, values=(b"x" * 10**6,)), 2),
+    "trailing": (request(1, trailing=b"y" * 10**6), 0),
+    "tagged fields": (padded(b"z" * 10**6), 0),
+    "a name": (request(1, {"t" * 20_000: [0]}, client_id="app"), 17),
+    "no partition": (request(1, {"t" * 20_000: []}), 0),
+}
+
+
+@pytest.mark.parametrize("what", SENT)
+@pytest.mark.parametrize("user", ["alice", "ANONYMOUS"])
+def test_nothing_that_a_client_can_send_passes_its_quota(user: str, what: str) -> None:
+    rate, began, seconds = 1e5, 60, 240  # a client that can't wait any longer has some of it in advance, once
+    frame, code = SENT[what]
+    on = Play().named()
+    values = {entity: {QuotaKey.parse("producer_byte_rate"): rate} for entity in (Entity("alice"), Entity(None, "app"))}
+    on.world.quotas.set_store(QuotaStore(values), on.now)
+    if user == "alice":
+        on.session.client.authenticate("User:alice")
+    passed, start = 0, on.now + began
+    while on.now < start + seconds:
+        for _ in range(20):
+            upstream, _ = on.client(frame)
+            if not upstream:
+                break
+            passed += len(upstream) if on.now >= start else 0
+            on.broker(answer(1, {"t" * 20_000 if what == "a name" else "clicks": {0: (code, -1 if code else 0)}}))
+        on.unhandled = b""
+        on.now += 1.0
+        if on.now >= on.engine.due:
+            on.engine.tick(on.now)
+            on.world.quotas.tick(on.now)
+    assert passed <= rate * seconds + 2 * len(frame)
+
+
+def test_a_request_without_a_partition_is_answered_here() -> None:
+    """No limit would be asked about it, whatever else is in it."""
+    on = Play().named()
+    upstream, client = on.client(request(7, {"clicks": []}) + request(8, {"clicks": []}, acks=0))
+    assert upstream == b""
+    assert decode_answer(client) == (7, 0, {})
+
+
+# --- acks=0 -----------------------------------------------------------------------------------------------------------
+
+
+@LIMITS
+def test_acks_0_that_the_broker_has_not_taken_is_given_back_at_any_end(
+    limit: Callable[..., None], level: Callable[[Play], float]
+) -> None:
+    """A broker ends the connection of who may not write; but the client may be the first to do so."""
+    on = Play().named()
+    limit(on, observes=False)
+    on.client(request(1))
+    on.broker(answer(1))
+    on.session.hold.mute_until = 0.0
+    before = level(on)
+    upstream, _ = on.client(request(1, {TOPIC: [0]}, acks=0))
+    assert upstream == with_question(request(1, {TOPIC: [0]}, acks=0))
+    assert not on.session.is_idle
+    assert level(on) < before
+    on.session.close()
+    assert level(on) == (before - WHOLE if limit is quota else before)
+
+
+@LIMITS
+def test_acks_0_that_the_broker_has_taken_counts(limit: Callable[..., None], level: Callable[[Play], float]) -> None:
+    """It answers what is asked behind it, so it has not ended the connection because of it."""
+    on = Play().named()
+    limit(on, observes=False)
+    on.client(request(1))
+    on.broker(answer(1))
+    on.session.hold.mute_until = 0.0
+    on.client(request(1, {TOPIC: [0]}, acks=0))
+    charged = level(on)
+    assert on.broker(TOOK) == b""
+    assert on.session.is_idle
+    on.session.hold.mute_until = 0.0
+    assert on.client(request(2, {TOPIC: [0]}, acks=0))[0] == request(2, {TOPIC: [0]}, acks=0), "asked once"
+    again = level(on)
+    assert again < charged
+    on.session.close()
+    assert level(on) == again
+
+
+def test_many_partitions_with_acks_0_are_given_back_as_well_as_one() -> None:
+    on = Play(total=1e6).named()
+    indexes = list(range(3000))
+    on.client(request(1, {TOPIC: indexes}, acks=0, values=(b"",)))
+    assert on.engine.broker(1).total.uncounted == 3000 * size_of((b"",))
+    assert on.session.account.used > 0
+    on.session.close()
+    assert on.engine.broker(1).total.uncounted == 0
+    assert on.session.account.used == 0
+
+
+def test_acks_0_of_which_a_second_has_passed_is_given_back_too() -> None:
+    on = Play(total=1e6).named()
+    on.client(request(1, acks=0))
+    on.world.ledger.close()
+    on.world.ledger.renew()
+    on.session.close()
+    assert on.engine.broker(1).total.uncounted == 0
+
+
+def test_a_broker_vouches_for_no_name_that_a_topic_can_not_have() -> None:
+    """Else a client could fill the memory, and what others are shown, with such names."""
+    on = Play(total=1e6).named()
+    on.client(request(1, {"z" * 4000: [0]}, acks=0))
+    on.broker(TOOK)
+    assert on.session.gate.accounts.taken == set()
+    assert not any(meter.vouched for meter in on.engine.broker(1).topics.values())

@@ -1,0 +1,353 @@
+# The bound on memory: who may read on, who waits, and that some frame can always come to its end, whatever clients
+# announce and however their bytes come.
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from gateway.data.shared.budget import EXCESS, FIRST_BYTES, GROWTH, POOLED_BYTES, SHARE, Account, Budget, Large
+from gateway.data.sockets.inbound import HEAD_ROOM, SHARED_BYTES, Inbound, Shared
+
+LIMIT = 4 * 2**20
+FIRST = FIRST_BYTES + 1  # bytes of a first read for which there is a buffer
+
+
+class Socket:
+    """A peer that has sent so many bytes: the head of a frame, and whatever."""
+
+    def __init__(self) -> None:
+        self.there = 0
+        self.head = b""
+
+    def recv_into(self, view: memoryview) -> int:
+        count = min(self.there, len(view))
+        if not count:
+            raise BlockingIOError
+        self.there -= count
+        taken, self.head = self.head[:count], self.head[count:]
+        view[: len(taken)] = taken
+        return count
+
+
+class Reading(Inbound):
+    def is_empty(self, sock: Any) -> bool:
+        return True  # it has no descriptor
+
+
+class Client:
+    """One connection that sends one frame of `size` bytes after the other, `rest` of which it hasn't sent yet."""
+
+    def __init__(self, shared: Shared, budget: Budget, owner: str, *, is_client: bool = True) -> None:
+        self.account = Account(budget, owner)
+        self.sock = Socket()
+        self.inbound = Reading(shared, self.account, lambda: None, is_client=is_client)
+        self.size = self.rest = self.unasked = 0
+
+    def announce(self, size: int, come: int) -> None:
+        self.size, self.rest = size, size
+        self.sock.head = struct.pack(">i", size - 4)
+        self.send(come)
+        self.receive()
+
+    def send(self, size: int) -> None:
+        size = min(size, self.rest)
+        self.rest -= size
+        self.sock.there += size
+
+    def receive(self) -> int:
+        """What the link does when its socket is ready; bytes that were read."""
+        inbound, before = self.inbound, self.inbound.partial
+        is_asked = inbound.large is not None
+        n = inbound.receive(cast("Any", self.sock))
+        if n and inbound.end - inbound.start == self.size:  # it is whole, and its broker takes it at once
+            large = inbound.large
+            if large is not None:
+                inbound.hand_over()
+                self.account.give(large)
+            self.size = self.unasked = 0
+            return n
+        if n:
+            inbound.keep(inbound.start, self.size)
+        if not is_asked:
+            self.unasked = inbound.partial
+        return inbound.partial - before
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self.sock.there) and not self.inbound.waiting
+
+    def close(self) -> None:
+        self.inbound.close()
+        self.account.close()
+        self.size = self.rest = self.unasked = self.sock.there = 0
+
+
+@pytest.fixture
+def budget() -> Budget:
+    return Budget(LIMIT)
+
+
+@pytest.fixture
+def crowd(budget: Budget) -> Iterator[Any]:
+    shared = Shared()
+    clients: list[Client] = []
+
+    def come(owner: str, size: int, come: int = FIRST, **how: Any) -> Client:
+        clients.append(Client(shared, budget, owner, **how))
+        clients[-1].announce(size, come)
+        return clients[-1]
+
+    yield come
+    for client in clients:
+        client.close()
+    assert (budget.used, budget.active, budget.owners, budget.has_waiters) == (0, 0, {}, False)
+
+
+def test_what_is_announced_holds_nothing(budget: Budget, crowd: Any) -> None:
+    strangers = [crowd("10.0.0.9", LIMIT - 100_000, FIRST) for _ in range(20)]
+    assert budget.used == 20 * FIRST
+    good = crowd("10.0.0.9", 400_000, FIRST)
+    good.send(400_000)
+    while good.size:
+        assert good.receive(), "it waits"
+    assert not any(stranger.inbound.waiting for stranger in strangers)
+
+
+def test_a_buffer_is_mapped_for_what_has_come(budget: Budget, crowd: Any) -> None:
+    client = crowd("10.0.0.9", 2_000_000, FIRST)
+    while client.size:
+        large = client.inbound.large
+        assert large is not None
+        assert client.inbound.partial < len(large.buffer) <= 2 * GROWTH * client.inbound.partial
+        client.send(300_000)
+        client.receive()
+
+
+def test_of_a_frame_of_which_little_has_come_there_is_no_buffer(crowd: Any) -> None:
+    client = crowd("10.0.0.9", 2_000_000, 100)
+    assert (client.inbound.large, client.inbound.partial) == (None, 100)
+
+
+def test_buffers_that_were_written_to_are_not_all_lent_to_who_sends_nothing(crowd: Any, budget: Budget) -> None:
+    lent: list[Large | None] = []
+    for _ in range(2):
+        budget.limit = 2**30
+        for client in [crowd("User:a", 100_000) for _ in range(POOLED_BYTES // 2**17 + 10)]:  # each leaves a buffer
+            client.send(100_000)
+            client.receive()
+            assert not client.size
+        assert budget._pooled == POOLED_BYTES
+        budget.limit = LIMIT
+        lent += [crowd("10.0.0.9", 100_000, 100).inbound.large for _ in range(400)]
+    assert sum(len(large.buffer) for large in lent if large is not None) == POOLED_BYTES
+
+
+def test_no_owner_takes_more_than_its_share_and_others_go_on_beside_it(budget: Budget, crowd: Any) -> None:
+    greedy = [crowd("10.0.0.9", 1_000_000) for _ in range(4)]
+    for client in greedy:
+        client.send(900_000)
+        while client.is_ready:
+            client.receive()
+    assert budget.owners["10.0.0.9"].used <= LIMIT * SHARE
+    assert [client.inbound.waiting for client in greedy] == [False, True, True, True]
+    assert greedy[0].account.is_wanted
+    assert budget.has_waiters
+    assert not budget.is_wanted, "that makes memory short for others"
+    other = crowd("User:a", 1_000_000)
+    other.send(1_000_000)
+    while other.size:
+        assert other.receive(), "it waits"
+    greedy[0].send(1_000_000)
+    greedy[0].receive()
+    assert not greedy[1].inbound.waiting, "it waits for memory that is there"
+
+
+def test_memory_that_a_connection_holds_goes_with_it_to_its_principal(budget: Budget, crowd: Any) -> None:
+    client = crowd("10.0.0.9", 100_000)
+    client.account.rename("User:a")
+    held = {name: (owner.used, owner.active) for name, owner in budget.owners.items()}
+    assert held == {"User:a": (FIRST, 1)}
+
+
+def test_frames_larger_than_all_memory_pass_one_at_a_time(budget: Budget, crowd: Any) -> None:
+    one, two = crowd("User:a", LIMIT + 4), crowd("User:b", LIMIT + 4)
+    for client in (one, two):
+        client.send(3_000_000)
+        while client.is_ready:
+            client.receive()
+    assert two.inbound.waiting
+    one.send(LIMIT)
+    while one.size:
+        assert one.receive()
+    while two.size:
+        two.send(LIMIT)
+        assert two.receive()
+
+
+@pytest.mark.parametrize(("owners", "most"), [(150, LIMIT), (1, LIMIT * SHARE)], ids=["all", "those of one owner"])
+def test_where_all_wait_for_each_other_one_goes_on(owners: int, most: float, budget: Budget, crowd: Any) -> None:
+    clients = [crowd(f"User:{number % owners}", 100_000) for number in range(int(most) // FIRST + 1)]
+    assert budget.used > most
+    for client in clients:
+        client.send(100_000)
+        client.receive()
+    assert clients[1].inbound.waiting
+    while ready := [client for client in clients if client.is_ready]:
+        for client in ready:
+            client.receive()
+    assert not any(client.size for client in clients)
+
+
+def test_one_that_has_waited_for_long_goes_on_whatever_is_free(budget: Budget, crowd: Any) -> None:
+    holder = crowd("User:b", 100_000)
+    holder.account.charge(LIMIT)  # as of answers that nobody reads
+    waiting = [crowd("User:a", 500_000) for _ in range(2)]
+    for client in waiting:
+        client.send(500_000)
+        client.receive()
+        assert client.inbound.waiting
+        client.account.put_first(client.inbound.large, client.inbound)
+    one, two = waiting
+    assert (one.inbound.waiting, two.inbound.waiting) == (False, True)
+    while one.size:
+        assert one.receive()
+    two.account.put_first(two.inbound.large, two.inbound)
+    while two.size:
+        assert two.receive()
+    holder.account.discharge(LIMIT)
+
+
+def test_an_answer_waits_only_where_memory_is_far_exceeded(budget: Budget, crowd: Any) -> None:
+    holder = crowd("User:b", 100_000)
+    holder.account.charge(LIMIT)
+    answered = crowd("User:a", 300_000, is_client=False)
+    assert not answered.inbound.waiting
+    holder.account.charge(LIMIT)
+    waits = crowd("User:c", 300_000, is_client=False)
+    assert waits.inbound.waiting
+    answered.send(300_000)
+    while answered.size:
+        assert answered.receive(), "it has begun"
+    holder.account.discharge(2 * LIMIT - int(LIMIT * EXCESS) + FIRST + FIRST)
+    assert not waits.inbound.waiting
+    holder.account.discharge(int(LIMIT * EXCESS) - 2 * FIRST)
+
+
+def test_a_connection_that_ends_while_it_waits_leaves_its_turn(budget: Budget, crowd: Any) -> None:
+    holder = crowd("User:b", 100_000)
+    holder.account.charge(LIMIT)
+    gone, stays = crowd("User:a", 500_000), crowd("User:a", 600_000)
+    for client in (gone, stays):
+        client.send(100)
+        client.receive()
+        assert client.inbound.waiting
+    gone.close()
+    gone.account._enter("User:a")  # the fixture ends it as well
+    holder.account.discharge(LIMIT)
+    assert not stays.inbound.waiting
+
+
+# --- any order --------------------------------------------------------------------------------------------------------
+
+
+class Memory(RuleBasedStateMachine):
+    """Clients of several owners announce frames of any size, and send what they like of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.budget = Budget(LIMIT)
+        self.shared = Shared()
+        self.clients: list[Client] = []
+
+    def pick(self, which: int) -> Client:
+        return self.clients[which % len(self.clients)]
+
+    @rule(
+        owner=st.sampled_from("abc"),
+        size=st.one_of(st.integers(HEAD_ROOM + 1, LIMIT), st.just(LIMIT)),
+        come=st.one_of(st.integers(4, SHARED_BYTES), st.just(FIRST)),
+    )
+    def announce(self, owner: str, size: int, come: int) -> None:
+        client = next((each for each in self.clients if not each.size), None)
+        if client is None or client.account._name != owner:
+            client = Client(self.shared, self.budget, owner)
+            self.clients.append(client)
+        client.announce(size, min(come, size))
+
+    @precondition(lambda self: self.clients)
+    @rule(which=st.integers(0, 99), size=st.one_of(st.integers(1, 3), st.integers(1, LIMIT)), turns=st.integers(1, 9))
+    def send(self, which: int, size: int, turns: int) -> None:
+        client = self.pick(which)
+        client.send(size)
+        for _ in range(turns):
+            if client.is_ready:
+                self.turn(client)
+
+    def turn(self, client: Client) -> int:
+        large, come = client.inbound.large, client.inbound.partial
+        read = client.receive()
+        is_first = large is not None and large in (self.budget.first, client.account.owner.first)
+        if large is not None and read and client.size and not is_first:
+            assert self.budget.used + large.size - client.inbound.partial <= LIMIT, "it can't come to its end"
+        assert client.inbound.waiting or client.inbound.partial != come or not client.size
+        return read
+
+    @precondition(lambda self: self.clients)
+    @rule(which=st.integers(0, 99))
+    def end(self, which: int) -> None:
+        client = self.pick(which)
+        self.clients.remove(client)
+        client.close()
+
+    @rule()
+    def go_on(self) -> None:
+        """All that has been sent is read, as far as there is room."""
+        while sum(self.turn(client) for client in self.clients if client.is_ready):
+            pass
+
+    @rule()
+    def finish(self) -> None:
+        """All send the rest: all get through."""
+        for client in self.clients:
+            client.send(LIMIT)
+        while unfinished := [client for client in self.clients if client.size]:
+            self.go_on()
+            assert any(not client.size for client in unfinished), "all wait for each other"
+
+    @invariant()
+    def only_what_has_come_is_charged(self) -> None:
+        assert self.budget.used == sum(client.inbound.partial for client in self.clients)
+
+    @invariant()
+    def within_the_limit(self) -> None:
+        """But for what came unasked, and for the rest of the first."""
+        unasked = sum(client.unasked for client in self.clients)
+        first = self.budget.first
+        assert self.budget.used <= LIMIT + unasked + (first.size if first is not None else 0)
+
+    @invariant()
+    def nobody_waits_for_what_is_there(self) -> None:
+        self.budget.grant()
+        for client in self.clients:
+            large = client.inbound.large
+            if client.inbound.waiting:
+                assert large is not None
+                need, owner = large.need - client.inbound.partial, client.account.owner
+                fits = self.budget.used + need <= LIMIT and owner.used + need <= LIMIT * SHARE
+                assert not fits, "it waits though it fits"
+
+    def teardown(self) -> None:
+        for client in self.clients:
+            client.close()
+        assert (self.budget.used, self.budget.active, self.budget.owners) == (0, 0, {})
+
+
+Memory.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMemory = Memory.TestCase

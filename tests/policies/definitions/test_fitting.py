@@ -1,0 +1,62 @@
+# Which thresholds go together, taken one after the other.
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.definitions.fitting import fitting
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import Op, PolicyError, PolicyKey, TopicId
+from policies.thresholds.sums import Places
+
+MB = 10**6
+CLICKS, VIEWS, ORDERS = (PolicyKey.of_topic(name) for name in ("clicks", "views", "orders"))
+TOTAL, TOTAL_2 = PolicyKey.of_broker(), PolicyKey.of_broker(2)
+
+_thresholds = st.builds(
+    Op,
+    st.sampled_from((CLICKS, VIEWS, ORDERS, TOTAL, TOTAL_2)),
+    st.none() | st.sampled_from((0.1, 0.2, 0.3, 1.0, 2.0)),
+    st.none(),  # thresholds that are set by Kafka's protocol have no end
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from((CLICKS, VIEWS, TOTAL)), st.sampled_from((0.3, 0.9, 1.0))),
+    st.dictionaries(st.sampled_from((CLICKS, ORDERS, TOTAL, TOTAL_2)), st.sampled_from((0.2, 0.3, 2.0))),
+    st.lists(_thresholds, max_size=8),
+    st.none() | st.dictionaries(st.sampled_from((1, 2, 3)), st.sets(st.sampled_from(("clicks", "views")))),
+    st.dictionaries(st.sampled_from(("clicks", "orders")), st.just(TopicId("c", "t"))),
+)
+def test_the_fitting_changes_are_those_alter_takes_one_after_the_other(
+    base: dict[PolicyKey, float],
+    changes: dict[PolicyKey, float],
+    ops: list[Op],
+    places: Places | None,
+    ids: dict[str, TopicId],
+) -> None:
+    ids = {name: topic_id for name, topic_id in ids.items() if PolicyKey.of_topic(name) in changes}
+    policies = PolicySet(base, changes, topic_ids=ids)
+    fit: list[Op] = []
+    errors: list[str | None] = []
+    for op in ops:
+        try:
+            policies.alter([*fit, op], places=places)
+            fit.append(op)
+            errors.append(None)
+        except PolicyError as error:
+            errors.append(str(error))
+    found = fitting(policies, ops, places=places)
+    assert [error is None for error in found] == [error is None for error in errors]
+    assert all(said == error for said, error in zip(found, errors, strict=True))
+
+
+def test_changes_that_fit_on_each_of_thirty_brokers_are_told_apart_from_those_that_do_not() -> None:
+    places = {broker: {f"t{broker}", "everywhere"} for broker in range(30)}
+    policies = PolicySet({TOTAL: 10.0 * MB})
+    ops = [Op(PolicyKey.of_topic(f"t{broker}"), 8 * MB) for broker in range(30)]
+    *errors, everywhere = fitting(policies, [*ops, Op(PolicyKey.of_topic("everywhere"), 3 * MB)], places=places)
+    assert errors == [None] * 30
+    assert everywhere is not None
+    assert everywhere.endswith("27 more brokers are overcommitted as well")

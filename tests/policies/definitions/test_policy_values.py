@@ -1,0 +1,55 @@
+# One policy: which keys and values can be, and how people read them.
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from policies.definitions.policy_values import Fault, InvalidPolicy, PolicyError, PolicyKey, check_value, value_text
+from policies.quotas.names import Entity, QuotaKey
+from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
+
+CLICKS, VIEWS = PolicyKey.of_topic("clicks"), PolicyKey.of_topic("views")
+TOTAL, TOTAL_2 = PolicyKey.of_broker(), PolicyKey.of_broker(2)
+ALICE = Entity("alice")
+PRODUCE = QuotaKey("producer_byte_rate", "broker_bps")
+ALICE_RATE = PolicyKey.of_quota(ALICE, PRODUCE)
+ALICE_SHARES = PolicyKey.of_quota(ALICE, QuotaKey("producer_byte_rate", "shares"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        (CLICKS, -1, "topic clicks: -1 must be a finite number, 0 or more"),
+        (CLICKS, math.nan, "must be a finite number"),
+        (TOTAL, 0, "must be a finite number above 0"),
+        (TOTAL_2, math.inf, "broker 2: "),
+        (ALICE_RATE, 0.5, "no fractions"),
+        (PolicyKey("topic", "clicks", "retention.ms"), 1, "unknown key 'retention.ms': known is bytes.in"),
+        (PolicyKey("topic", "..", TOPIC_KEY), 1, "can't be a topic's name"),
+        (PolicyKey("broker", "02", TOTAL_KEY), 1, "'02' is no broker id"),
+        (PolicyKey("broker", "-1", TOTAL_KEY), 1, "no broker id"),
+        (PolicyKey("user", "x", "y"), 1, "'user' is no kind of policy"),  # type: ignore[arg-type]
+        (PolicyKey("quota", "alice", PRODUCE.wire), 1, "'alice' is no entity"),
+        (PolicyKey("quota", ALICE.path, "bytes"), 1, "unknown quota 'bytes'"),
+    ],
+)
+def test_an_impossible_value_is_refused_in_one_line(key: PolicyKey, value: float, text: str) -> None:
+    with pytest.raises(InvalidPolicy) as error:
+        check_value(key.checked(), value)
+    assert text in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_values_for_people() -> None:
+    percent = PolicyKey.of_quota(ALICE, QuotaKey("request_percentage", "percent"))
+    assert [value_text(key, 1000) for key in (CLICKS, ALICE_RATE, ALICE_SHARES, percent)] == [
+        "1,000 bytes/s", "1,000 bytes/s", "1000 shares", "1000 %",
+    ]  # fmt: skip
+    assert value_text(CLICKS, None) == "none"
+
+
+def test_invalid_policies_are_value_errors_as_the_doors_expect() -> None:
+    assert issubclass(InvalidPolicy, ValueError)
+    assert str(PolicyError([Fault(CLICKS, "a"), Fault(VIEWS, "b")])) == "a; b"
