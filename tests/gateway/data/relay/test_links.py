@@ -43,6 +43,7 @@ from tests.gateway.play import (
 pytestmark = pytest.mark.usefixtures("no_circles")
 
 DEADLINE_S = 60
+SMALL_KERNEL_BUFFER = 4096  # bytes
 
 
 class Stage:
@@ -84,15 +85,15 @@ class Stage:
 def _tcp_pair(small: bool) -> tuple[socket.socket, trio.SocketStream]:
     listener = socket.create_server(("127.0.0.1", 0))
     if small:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_KERNEL_BUFFER)
     far = socket.socket()
     if small:
-        far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        far.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_KERNEL_BUFFER)
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_KERNEL_BUFFER)
     far.connect(listener.getsockname())
     near, _ = listener.accept()
     if small:
-        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_KERNEL_BUFFER)
     listener.close()
     far.setblocking(False)
     return near, trio.SocketStream(trio.socket.from_stdlib_socket(far))

@@ -23,7 +23,7 @@ from protocol import api, rewrite
 from tests import variants
 from tests.background import until
 from tests.certificates import Authority
-from tests.gateway.data.relay import test_tls, test_tls_upstream
+from tests.gateway.data.relay import test_links, test_tls, test_tls_upstream
 from tests.gateway.data.relay.test_links import Stage, receive_exactly, reset, staged
 from tests.gateway.data.relay.test_tls import TlsStage, _NewKeys, openssl_client, say
 from tests.gateway.data.relay.test_tls_upstream import Plain, Secure
@@ -359,7 +359,11 @@ async def test_every_end_has_the_outcome_of_the_ordinary_path(opened: Opened, wa
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("seed", range(4))
-async def test_whatever_comes_has_the_outcome_of_the_ordinary_path(opened: Opened, way: str, seed: int) -> None:
+async def test_whatever_comes_has_the_outcome_of_the_ordinary_path(
+    opened: Opened, way: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Megabytes through buffers of 4 KB wait for the kernel's timers most of the time, and for minutes now and then.
+    monkeypatch.setattr(test_links, "SMALL_KERNEL_BUFFER", 32 * 1024)
     fast, ordinary = [
         await _outcome(opened, way, variant, seed, mutes=bool(seed % 2), small=seed % 4 > 1)
         for variant in (variants.COMPILED, variants.PURE)
