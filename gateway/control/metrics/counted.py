@@ -61,17 +61,16 @@ TRAFFIC: Final = (
         "admin_requests_refused",
         "counter",
         ("reason",),
-        "Refused requests to the [admin port](rest.md#who-may-ask): no credentials (`missing`), a wrong token "
-        "(`token`) or too many of these (`limited`), a certificate without a role (`certificate`), too low a role "
-        "(`role`), another site's page (`origin`), no CSRF token (`csrf`), a failed TLS handshake (`tls`).",
+        "Refused requests to the [admin port](rest.md#who-may-ask): no credentials (`missing`), a wrong `token` or "
+        "too many (`limited`), a `certificate` without a role, too low a `role`, another site's page (`origin`), no "
+        "`csrf` token, a failed `tls` handshake.",
     ),
     Family(
         "admin_connections_refused",
         "counter",
         ("reason",),
-        "Connections to the admin port without a place, or too slow: too many of one address (`address`) or in all "
-        "(`connections`), no first byte (`silent`) or no whole request (`request`) in time, a response not taken "
-        "(`response`).",
+        "Connections to the admin port without a place or too slow: too many of one `address` or in all "
+        "(`connections`), no first byte (`silent`) or whole `request` in time, a `response` not taken.",
     ),
     Family(
         "accept_pauses",
@@ -83,8 +82,8 @@ TRAFFIC: Final = (
         "internal_errors",
         "counter",
         ("where",),
-        "The gateway's own errors in control, each of which ended one client's request only: `accept`, "
-        "`admin_server`, `kafka_admin`, `sasl` or `worker_message`. Please report the traceback in the log.",
+        "The gateway's own errors in control, each of which ended one client's request only. Please report the "
+        "traceback in the log.",
     ),
     Family("connections", "gauge", ("worker",), "Open client connections."),
     Family("muted_connections", "gauge", ("worker",), "Client connections whose Produce requests are held now."),
@@ -127,7 +126,7 @@ CLUSTER: Final = (
         "counter",
         (),
         "Times the gateway did not find a topic id's name in time: Produce gets UNKNOWN_TOPIC_ID, a Fetch answer "
-        "counts for no resource group.",
+        "counts for no group.",
     ),
     Family(
         "metadata_refreshes", "counter", ("outcome",), "Metadata requests to the cluster, by outcome: `ok` or `failed`."

@@ -38,14 +38,14 @@ LATENCIES: Final = (
         "worker_batch_seconds",
         "histogram",
         (),
-        "Time for which a worker was busy with one batch of socket events that had answers in it: the most that a "
-        "request or an answer waits for others.",
+        "Time for which a worker was busy with one batch of socket events: the most that a request or an answer "
+        "waits for others.",
     ),
     Family(
         "worker_cpu_seconds",
         "counter",
         ("worker",),
-        "CPU time of the worker. It uses one core at most: a rate near 1 means that it is fully used.",
+        "CPU time of the worker, which uses one core at most.",
     ),
 )
 WAITS: Final = (*dict.fromkeys((*REASONS["rejected"], *REASONS["delayed"], "fetch")), OTHER)

@@ -42,14 +42,14 @@ PRODUCED: Final = (
         "policy_bytes",
         "counter",
         _ROW,
-        "Bytes that a policy delayed or, where it is only observed, would have rejected or delayed. `produce_bytes` "
-        "counts them too, under their outcome.",
+        "Bytes that a policy delayed or, where it is only observed, would have rejected or delayed; `produce_bytes` "
+        "has them too.",
     ),
     Family(
         "policy_requests",
         "counter",
         _ROW,
-        "Produce requests that a policy delayed, or would have rejected or delayed.",
+        "The same, in Produce requests.",
     ),
     Family(
         "policy_enforced_clients_ratio",
@@ -68,8 +68,7 @@ PRODUCED: Final = (
         "client_bytes",
         "counter",
         ("principal", "client_id", "outcome"),
-        "Bytes of record batches by client; under `other` until a broker has accepted something from it, and beyond "
-        "`limits.max_client_metrics`.",
+        "Bytes of record batches by client; `other` until a broker has accepted something from it.",
     ),
 )
 OTHER: Final = "other"

@@ -54,8 +54,8 @@ BROKERS: Final = (
         "broker_threshold_utilization_ratio",
         "gauge",
         ("broker",),
-        "Rate through all gateways divided by the threshold, not capped at 1; with `on_exceed: delay`, what is used "
-        "of this gateway's part. `NaN` without a threshold.",
+        "Rate through all gateways divided by the threshold; with `on_exceed: delay`, what is used of this gateway's "
+        "part. `NaN` without a threshold.",
     ),
 )
 TOPICS: Final = (
@@ -63,8 +63,8 @@ TOPICS: Final = (
         "topic_rate_bytes_per_second",
         "gauge",
         _PLACE,
-        "One-minute rate of bytes admitted to the topic. It and the broker's rate leave out what would have been "
-        "rejected of clients beyond `enforce_percent`.",
+        "One-minute rate of bytes admitted to the topic. It and the broker's leave out what would have been rejected "
+        "beyond `enforce_percent`.",
     ),
     Family(
         "topic_threshold_bytes_per_second",
@@ -91,8 +91,8 @@ QUOTAS: Final = (
         "client_quota_rate",
         "gauge",
         _QUOTA,
-        "Used of the quota through this gateway: mean of the last 10 s, and the limit while it is used up. Bytes per "
-        "second of whole requests, or a share of a thread's time.",
+        "Used of the quota through this gateway, bytes per second or a share of a thread's time: mean of 10 s, and "
+        "the limit while it is used up.",
     ),
     Family(
         "client_quota_limit",
@@ -124,8 +124,7 @@ GROUPS: Final = (
         "group_rate_bytes_per_second",
         "gauge",
         _GROUP,
-        "Bytes per second of the group through this gateway: mean of the last 10 s, and its part while that is used "
-        "up.",
+        "Bytes per second of the group through this gateway: mean of 10 s, and its part while that is used up.",
     ),
     Family(
         "group_part_bytes_per_second",

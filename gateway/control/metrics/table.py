@@ -43,16 +43,16 @@ class Label(NamedTuple):
 LABELS: Final = {
     "broker": Label("Node id; `unknown` before it is known, `all` for a quota over all brokers.", "brokers"),
     "topic": Label(
-        "A topic that metadata lists or for which a broker has accepted something; else `other`.",
+        "A topic in metadata or with something accepted; else `other`.",
         "`limits.max_topic_metrics` pairs with `broker`",
     ),
     "outcome": Label(
-        "What became of the bytes, in the words of [the audit](audit.md#what-it-answers). Of refreshes, observations "
-        "and changes: how they went.",
+        "What became of the bytes, in [the audit's](audit.md#what-it-answers) words; of refreshes and the like, how "
+        "they went.",
         "9",
     ),
     "reason": Label(
-        "The policy or broker's error that decided; elsewhere, why something was refused or left out.",
+        "The policy or broker's error that decided; elsewhere, why something was refused.",
         "policies' reasons and Kafka's error codes",
     ),
     "principal": Label(
@@ -60,7 +60,7 @@ LABELS: Final = {
         "`limits.max_client_metrics` pairs with `client_id`",
     ),
     "client_id": Label(
-        "What the client claims, cut at 256 characters; beyond the bound `other`.",
+        "What the client claims, likewise.",
         "as `principal`; of quotas as `quota`",
     ),
     "quota": Label("The key of a client quota: type and unit.", "`limits.max_client_metrics` quotas, the busiest"),
@@ -72,12 +72,12 @@ LABELS: Final = {
     "worker": Label("Number of the worker, from 0.", "workers"),
     "listener": Label("Name of the listener; `default` for the section `listener`.", "listeners"),
     "api": Label("Name of an API of Kafka's protocol; `unknown` for other keys.", str(len(api.NAMES) + 1)),
-    "where": Label("The part of control that the error came from.", "5"),
+    "where": Label("`accept`, `admin_server`, `kafka_admin`, `sasl` or `worker_message`.", "5"),
     "certificate": Label("`listener`, `listeners.NAME`, `admin` or `upstream`.", "listeners, and 2"),
     "policy": Label("`threshold`, `quota` or `group`.", "3"),
     "cause": Label(
-        "A [cause](security.md#everything-costs-and-everything-ends) for which the gateway ends connections, or "
-        "`client`, `upstream`, `error`, `drain`.",
+        "[Why](security.md#everything-costs-and-everything-ends) the gateway ended it, or `client`, `upstream`, "
+        "`error`, `drain`.",
         "16",
     ),
     "limit": Label("The limit of connections that was reached.", "2"),
