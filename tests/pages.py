@@ -12,6 +12,10 @@ from gateway.control.metrics import LABELS, PREFIX, SECTIONS, Family
 from gateway.log import logs
 
 DOCS = Path(__file__).parent.parent / "docs"
+# Labels whose few values are in the texts of their metrics.
+_NAMED = frozenset(
+    "direction where policy cause limit part state version python gateway upstream internal_topics usage_topic".split()
+)
 _TABLE = re.compile(r"^\|.*\n(?:^\|.*\n?)+", re.MULTILINE)
 
 
@@ -32,7 +36,7 @@ def _pairs(head: str, texts: Mapping[str, str]) -> str:
 
 def tables() -> dict[str, dict[str, str]]:
     """By page, and by the title of their section."""
-    labels = ((f"`{name}`", label.values, label.most) for name, label in LABELS.items() if label.most != "1")
+    labels = ((f"`{name}`", label.values, label.most) for name, label in LABELS.items() if name not in _NAMED)
     metrics = {"Which labels there are": _table(("Label", "Values", "At most"), labels)}
     for title, families in SECTIONS.items():
         metrics[title] = _table(("Metric", "Meaning"), map(_row, families))

@@ -49,7 +49,8 @@ TRAFFIC: Final = (
         "disconnects",
         "counter",
         ("cause",),
-        "Client connections that ended, by [cause](security.md#everything-costs-and-everything-ends).",
+        "Client connections that ended: a [cause](security.md#everything-costs-and-everything-ends) of the "
+        "gateway's, or `client`, `upstream`, `error`, `drain`.",
     ),
     Family(
         "connections_refused",
@@ -82,8 +83,8 @@ TRAFFIC: Final = (
         "internal_errors",
         "counter",
         ("where",),
-        "The gateway's own errors in control, each of which ended one client's request only. Please report the "
-        "traceback in the log.",
+        "The gateway's own errors in control, each of which ended one client's request only: `accept`, "
+        "`admin_server`, `kafka_admin`, `sasl`, `worker_message`. Please report the traceback in the log.",
     ),
     Family("connections", "gauge", ("worker",), "Open client connections."),
     Family("muted_connections", "gauge", ("worker",), "Client connections whose Produce requests are held now."),

@@ -13,7 +13,7 @@ from gateway.control.metrics.family import Family, counters, gauges
 FLEET: Final = (
     Family("fleet_reports_sent", "counter", (), "Messages to other gateways that the exchange topic acknowledged."),
     Family("fleet_reports_received", "counter", (), "Messages received from other gateways."),
-    Family("fleet_report_bytes", "counter", ("direction",), "Size of these messages."),
+    Family("fleet_report_bytes", "counter", ("direction",), "Size of these messages, `sent` or `received`."),
     Family(
         "fleet_reports_dropped",
         "counter",

@@ -55,8 +55,8 @@ PRODUCED: Final = (
         "policy_enforced_clients_ratio",
         "gauge",
         ("policy",),
-        "Part of the clients for which the policy is [enforced](policies.md#from-observe-to-enforce-in-steps); 0 in "
-        "`mode: observe`.",
+        "Part of the clients for which the policy (`threshold`, `quota`, `group`) is "
+        "[enforced](policies.md#from-observe-to-enforce-in-steps); 0 in `mode: observe`.",
     ),
     Family(
         "throttle_seconds",
