@@ -14,21 +14,10 @@ from gateway.log import logs
 DOCS = Path(__file__).parent.parent / "docs"
 # Labels whose few values are in the texts of their metrics.
 _NAMED = frozenset(
-    [
-        "direction",
-        "where",
-        "policy",
-        "cause",
-        "limit",
-        "part",
-        "state",
-        "version",
-        "python",
-        "gateway",
-        "upstream",
-        "internal_topics",
-        "usage_topic",
-    ]
+    (
+        *("direction", "where", "policy", "cause", "limit", "part", "state"),
+        *("version", "python", "gateway", "upstream", "internal_topics", "usage_topic"),
+    )
 )
 _TABLE = re.compile(r"^\|.*\n(?:^\|.*\n?)+", re.MULTILINE)
 
