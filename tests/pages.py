@@ -12,6 +12,13 @@ from gateway.control.metrics import LABELS, PREFIX, SECTIONS, Family
 from gateway.log import logs
 
 DOCS = Path(__file__).parent.parent / "docs"
+# Labels whose few values are in the texts of their metrics.
+_NAMED = frozenset(
+    (
+        *("direction", "where", "policy", "cause", "limit", "part", "state"),
+        *("version", "python", "gateway", "upstream", "internal_topics", "usage_topic"),
+    )
+)
 _TABLE = re.compile(r"^\|.*\n(?:^\|.*\n?)+", re.MULTILINE)
 
 
@@ -20,12 +27,10 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]]) + "\n"
 
 
-def _code(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
-
-
-def _row(family: Family) -> tuple[str, ...]:
-    return f"`{family.exposed.removeprefix(PREFIX + '_')}`", family.kind, _code(family.labels), family.text
+def _row(family: Family) -> tuple[str, str]:
+    """The page says once which type a name has: `_total` is a counter, histograms are those of Latency."""
+    labels = f"{{{','.join(family.labels)}}}" if family.labels else ""
+    return f"`{family.exposed.removeprefix(PREFIX + '_')}{labels}`", family.text
 
 
 def _pairs(head: str, texts: Mapping[str, str]) -> str:
@@ -34,10 +39,10 @@ def _pairs(head: str, texts: Mapping[str, str]) -> str:
 
 def tables() -> dict[str, dict[str, str]]:
     """By page, and by the title of their section."""
-    labels = ((f"`{name}`", label.values, label.most) for name, label in LABELS.items())
+    labels = ((f"`{name}`", label.values, label.most) for name, label in LABELS.items() if name not in _NAMED)
     metrics = {"Which labels there are": _table(("Label", "Values", "At most"), labels)}
     for title, families in SECTIONS.items():
-        metrics[title] = _table(("Metric", "Type", "Labels", "Meaning"), map(_row, families))
+        metrics[title] = _table(("Metric", "Meaning"), map(_row, families))
     roles = ((needed, "<br>".join(requests)) for needed, requests in by_need().items())
     return {
         "metrics.md": metrics,

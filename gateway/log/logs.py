@@ -28,10 +28,10 @@ LogFormat = Literal["console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 LOGGERS: Final = {
-    "gateway": "Everything; what the others inherit their level from.",
-    "gateway.audit": "Each change of a policy: who, what, from which value to which.",
+    "gateway": "Everything.",
+    "gateway.audit": "Each change of a policy.",
     "gateway.authentication": "SASL that ends at the gateway: credentials, keys, brokers that refuse the gateway.",
-    "gateway.cluster": "Brokers and listeners, as the cluster's metadata comes and goes.",
+    "gateway.cluster": "Brokers and listeners.",
     "gateway.control": "The control process, its parts and the admin server.",
     "gateway.fleet": "Limits that are shared with other gateways.",
     "gateway.health": "The health port.",
@@ -39,14 +39,14 @@ LOGGERS: Final = {
     "gateway.storage": "Storage protection.",
     "gateway.supervisor": "Processes: started, ended, stopped.",
     "gateway.topics": "The gateway's own topics.",
-    "gateway.traffic": "Clients' connections and requests: those refused, rejected, delayed or ended.",
+    "gateway.traffic": "Clients' connections and requests: refused, rejected, delayed or ended.",
     "gateway.usage": "The usage log.",
     "gateway.volume-agent": "The volume agent, a program of its own.",
     "gateway.workers": "The channels between control and workers.",
 }
 # Fields of a line besides `timestamp`, `level`, `logger` and `event`.
 FIELDS: Final = {
-    "kind": "What sort of event it is, of the table above.",
+    "kind": "The sort of event, as above.",
     "reason": "Why: the cause of a connection's end, the policy or broker's error that decided, the limit reached.",
     "connection": "The connection's id, the same in all of its lines and in the list of connections.",
     "peer": "Address and port of the client.",
@@ -54,13 +54,13 @@ FIELDS: Final = {
     "principal": "Who the client is.",
     "client_id": "As its last request has it.",
     "software": "Name and version of the client's library (KIP-511).",
-    "clients": "Where there are several: principal and client id of the first three.",
+    "clients": "Of several: principal and client id of the first three.",
     "broker": "Node id; -1 where it is not known yet.",
     "topic": "Name of the topic.",
-    "outcome": "What became of the requests: [audit.md](audit.md#what-it-answers).",
-    "bytes": "Of record batches that the line is about.",
-    "messages": "Records, likewise.",
-    "requests": "Produce requests, likewise.",
+    "outcome": "[What became](audit.md#what-it-answers) of the requests.",
+    "bytes": "Bytes of record batches.",
+    "messages": "Records.",
+    "requests": "Produce requests.",
     "seconds": "The time within which they came.",
     "key": "What was changed.",
     "old": "Its value before.",
@@ -70,12 +70,12 @@ FIELDS: Final = {
     "version": "Of the policies, with the change.",
     "state": "Of storage protection: `OPEN`, `THROTTLE` or `PAUSE`.",
     "factor": "By which every produce limit is multiplied.",
-    "worker": "Number of the worker that says so.",
-    "lines_left_out": "How many lines of its kind were left out.",
+    "worker": "Number of the worker.",
+    "lines_left_out": "Number of lines of the kind that were left out.",
 }
 KINDS: Final = {
     "connection-closed": "The gateway ends a client's connection.",
-    "connection-refused": "There are as many connections as there may be.",
+    "connection-refused": "A limit of connections is reached.",
     "admin-refused": "A request to the admin port has a wrong token, comes from a foreign page, or has no TLS.",
     "tls-handshake-failed": "A client's TLS handshake fails.",
     "broker-unreachable": "A broker can't be connected to.",
@@ -83,7 +83,7 @@ KINDS: Final = {
     "traffic": "Produce requests were rejected, delayed, dropped or refused by a broker.",
     "policy-changed": "A policy has another value.",
     "storage-state": "Storage protection begins, ends, or goes on by other means.",
-    "left-out": "The number of lines of a kind that were left out.",
+    "left-out": "Lines of a kind were left out.",
 }
 BURST: Final = 100  # lines of one event …
 PERIOD_S: Final = 10.0  # … within so long

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(1800)  # minutes of Spark's work on a quiet mac
 
 
 def test_killed_at_a_random_moment_the_tables_say_the_truth(spark: SparkSession, tmp_path: Path) -> None:
-    """More of them: python -m tests.audit.kill_upkeep (docs/spark.md)."""
+    """More of them: python -m tests.audit.kill_upkeep (docs/audit.md)."""
     outcome = kill_upkeep.run(spark, tmp_path / "tables", kills=1, intervals=40, commits=4)
     assert outcome.wrong == []
 

@@ -1,11 +1,11 @@
 # Which request needs which role: one table, of paths as the API's routes have them. A request without a row needs an
 # admin, so a path that somebody forgot is closed; a test compares the table with the routes. docs/rest.md has the table
-# for readers, made by `markdown`. Knows no caller.
+# for readers, made by `by_need`. Knows no caller.
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from gateway.access_tokens.roles import Role
@@ -153,15 +153,21 @@ def _part(part: str) -> str:
 
 
 def by_need(table: Iterable[Rule] = TABLE) -> dict[str, list[str]]:
-    """The table for docs/rest.md, without pages: for each need, in the order of the roles, the requests in Markdown."""
+    """The table for docs/rest.md, without pages: for each need, in the order of the roles, the requests in Markdown,
+    paths of the same methods together.
+    """
     rows: dict[tuple[Role, str], dict[str, list[str]]] = {}
     for rule in sorted((rule for rule in table if not rule.page), key=lambda rule: (rule.role, rule.identified)):
         methods = rows.setdefault((rule.role, _needed(rule)), {}).setdefault(rule.path, [])
         methods.append(rule.method)
-    return {
-        needed: [", ".join(f"`{method}`" for method in methods) + f" `{path}`" for path, methods in paths.items()]
-        for (_, needed), paths in rows.items()
-    }
+    return {needed: _by_methods(paths) for (_, needed), paths in rows.items()}
+
+
+def _by_methods(paths: Mapping[str, list[str]]) -> list[str]:
+    found: dict[str, list[str]] = {}
+    for path, methods in paths.items():
+        found.setdefault(", ".join(f"`{method}`" for method in methods), []).append(f"`{path}`")
+    return [f"{methods} {', '.join(same)}" for methods, same in found.items()]
 
 
 def _needed(rule: Rule) -> str:

@@ -12,24 +12,24 @@ TRAFFIC: Final = (
         "listener_connections",
         "counter",
         ("listener",),
-        "The same by listener; `default` is the one of the section `listener`.",
+        "The same by listener.",
     ),
     Family(
         "requests",
         "counter",
         ("api",),
-        "Requests from clients. An API is there from its first request on, Produce from the start.",
+        "Requests from clients; an API appears with its first request, Produce at the start.",
     ),
     Family("answers_local", "counter", (), "Requests that the gateway answered itself."),
-    Family("answers_merged", "counter", (), "Broker answers into which the gateway merged rejected partitions."),
-    Family("requests_malformed", "counter", (), "Requests that could not be parsed. Each closed its connection."),
-    Family("tls_handshakes_failed", "counter", (), "Connections that ended because the TLS handshake failed."),
+    Family("answers_merged", "counter", (), "Brokers' answers into which the gateway merged rejected partitions."),
+    Family("requests_malformed", "counter", (), "Requests that could not be parsed; each closed its connection."),
+    Family("tls_handshakes_failed", "counter", (), "Client connections that ended because the TLS handshake failed."),
     Family(
         "server_names_refused",
         "counter",
         ("reason",),
-        "Of these, the ones on listeners with [SNI](configuration.md#sni-all-brokers-on-one-port): `no_server_name` "
-        "or `unknown_server_name`.",
+        "Of these, those on listeners with [SNI](configuration.md#sni-all-brokers-on-one-port): `no_server_name` or "
+        "`unknown_server_name`.",
     ),
     Family("mutes", "counter", (), "Times the gateway held a connection's Produce requests for a throttle time."),
     Family("fetches_delayed", "counter", (), "Fetch requests held by a client quota or a resource group."),
@@ -37,62 +37,57 @@ TRAFFIC: Final = (
         "fetch_delay_ms",
         "counter",
         (),
-        "Time for which client quotas and resource groups held Fetch requests, in milliseconds.",
+        "Time for which Fetch requests were held, in milliseconds.",
     ),
     Family(
         "fetches_would_be_delayed",
         "counter",
         (),
-        "Fetch requests that client quotas or resource groups would have held where they are only observed.",
+        "Fetch requests that limits would have held where they are only observed.",
     ),
     Family(
         "disconnects",
         "counter",
         ("cause",),
-        "Client connections that ended, by cause: those of "
-        "[security](security.md#everything-costs-and-everything-ends), and `client`, `upstream`, `error`, `age` or "
-        "`drain`.",
+        "Client connections that ended: a [cause](security.md#everything-costs-and-everything-ends) of the "
+        "gateway's, or `client`, `upstream`, `error`, `drain`.",
     ),
     Family(
         "connections_refused",
         "counter",
         ("limit",),
-        "Client connections refused because of `limits.max_connections` or `limits.max_connections_per_address`.",
+        "Client connections refused by `limits.max_connections` or `limits.max_connections_per_address`.",
     ),
     Family(
         "admin_requests_refused",
         "counter",
         ("reason",),
-        "Requests to the [admin port](rest.md#who-may-ask) that were refused, by reason: no credentials (`missing`), a "
-        "wrong token (`token`), too many of these from the address (`limited`), a certificate without a role "
-        "(`certificate`), too low a role (`role`), a page of another site (`origin`), a page without its session's "
-        "CSRF token (`csrf`); and connections whose TLS handshake failed (`tls`).",
+        "Refused requests to the [admin port](rest.md#who-may-ask): no credentials (`missing`), a wrong `token` or "
+        "too many (`limited`), a `certificate` without a role, too low a `role`, another site's page (`origin`), no "
+        "`csrf` token, a failed `tls` handshake.",
     ),
     Family(
         "admin_connections_refused",
         "counter",
         ("reason",),
-        "Connections to the admin port that got no place, lost it to another one, or were too slow, by reason: too "
-        "many of one address (`address`) or in all (`connections`), no first byte in time (`silent`), no whole request "
-        "(`request`), or a response that the client did not take (`response`).",
+        "Connections to the admin port without a place or too slow: too many of one `address` or in all "
+        "(`connections`), no first byte (`silent`) or whole `request` in time, a `response` not taken.",
     ),
     Family(
         "accept_pauses",
         "counter",
         (),
-        "Pauses in accepting connections, because of too many open files or too little memory.",
+        "Pauses in accepting connections, for lack of file descriptors or memory.",
     ),
     Family(
         "internal_errors",
         "counter",
         ("where",),
-        "Errors of the gateway's own in control, each of which ended one client's request and nothing else: in taking "
-        "a connection in (`accept`), in the [admin server](rest.md) (`admin_server`), in requests of Kafka's admin "
-        "APIs (`kafka_admin`), in authentication (`sasl`), or in what a worker reported (`worker_message`). The log "
-        "has a traceback: please report it.",
+        "The gateway's own errors in control, each of which ended one client's request only: `accept`, "
+        "`admin_server`, `kafka_admin`, `sasl`, `worker_message`. Please report the traceback in the log.",
     ),
     Family("connections", "gauge", ("worker",), "Open client connections."),
-    Family("muted_connections", "gauge", ("worker",), "Client connections whose Produce requests are currently held."),
+    Family("muted_connections", "gauge", ("worker",), "Client connections whose Produce requests are held now."),
     Family("buffered_bytes", "gauge", ("worker",), "Bytes from clients and brokers held in memory."),
 )
 CLUSTER: Final = (
@@ -100,8 +95,8 @@ CLUSTER: Final = (
         "authentications_failed",
         "counter",
         (),
-        "Clients that failed to authenticate: at the gateway, where [SASL ends "
-        "there](security.md#authentication-at-the-gateway), else at a broker.",
+        "Clients that failed to authenticate, at a broker or [at the "
+        "gateway](security.md#authentication-at-the-gateway).",
     ),
     Family(
         "upstream_tls_handshakes_failed",
@@ -119,21 +114,20 @@ CLUSTER: Final = (
         "brokers_withheld",
         "counter",
         (),
-        "Times a broker was left out of an answer because the gateway has no listener for it.",
+        "Times an answer left out a broker for which the gateway has no listener.",
     ),
     Family(
         "answers_not_followed",
         "counter",
         (),
-        "Answers that may contain broker addresses but that the gateway could not parse, so that addresses in them "
-        "were not hidden.",
+        "Answers that may contain brokers' addresses but could not be parsed, so that addresses were not hidden.",
     ),
     Family(
         "topic_ids_unknown",
         "counter",
         (),
-        "Times the gateway could not find the name of a request's topic ids in time. It answers such Produce "
-        "partitions with UNKNOWN_TOPIC_ID, and charges such Fetch answers to no resource group.",
+        "Times the gateway did not find a topic id's name in time: Produce gets UNKNOWN_TOPIC_ID, a Fetch answer "
+        "counts for no group.",
     ),
     Family(
         "metadata_refreshes", "counter", ("outcome",), "Metadata requests to the cluster, by outcome: `ok` or `failed`."
@@ -152,9 +146,9 @@ CHANGES: Final = (
         "policy_changes",
         "counter",
         ("outcome",),
-        "Requests to change policies at run time, by outcome: `accepted`, `unchanged`, `refused` or `failed`.",
+        "Requests to change policies at run time: `accepted`, `unchanged`, `refused` or `failed`.",
     ),
-    Family("policy_version", "gauge", (), "Version of the policies in force. It grows with every change at run time."),
+    Family("policy_version", "gauge", (), "Version of the policies in force; each change at run time raises it."),
     Family(
         "policy_store_up", "gauge", (), "1 while the gateway knows all changes made at run time and accepts new ones."
     ),
@@ -162,19 +156,17 @@ CHANGES: Final = (
         "config_reload",
         "counter",
         ("outcome",),
-        "Times the gateway read its configuration file again, by outcome: `applied`, `unchanged`, `refused` (the file "
-        "can't be used; the old configuration stays) or `failed` (it could not be read or taken over just now).",
+        "Times the gateway read its configuration file again: `applied`, `unchanged`, `refused` (faults in the file) "
+        "or `failed` (not read or not taken over).",
     ),
-    Family("config_last_reload_successful", "gauge", (), "1 unless the last attempt was refused or failed."),
+    Family("config_last_reload_successful", "gauge", (), "0 if the last attempt was refused or failed, else 1."),
     Family(
         "config_last_reload_success_timestamp_seconds",
         "gauge",
         (),
-        "Unix time at which the file was last read and accepted, at the start or later.",
+        "Unix time at which the file was last accepted, the start included.",
     ),
-    Family(
-        "config_keys_pending", "gauge", (), "Keys of the file whose new values don't hold before the gateway restarts."
-    ),
+    Family("config_keys_pending", "gauge", (), "Keys of the file whose new values take a restart."),
 )
 USAGE_LOG: Final = (
     Family("usage_log_intervals", "counter", (), "Intervals received from workers."),
@@ -184,26 +176,22 @@ USAGE_LOG: Final = (
         "usage_log_dropped",
         "counter",
         ("reason",),
-        "Usage data that was given up, by reason: intervals that don't form a valid record (`invalid`), records that "
-        "the broker refused (`refused`).",
+        "Usage data given up: intervals that form no valid record (`invalid`), records that the broker refused "
+        "(`refused`).",
     ),
     Family(
         "usage_log_spool_errors",
         "counter",
         (),
-        "Failed attempts to write to the spool. The data is kept and written later.",
+        "Failed attempts to write to the spool; the data is kept and written later.",
     ),
-    Family("usage_log_backlog_bytes", "gauge", (), "Bytes in the spool that the usage topic has not acknowledged yet."),
+    Family("usage_log_backlog_bytes", "gauge", (), "Bytes of the spool that the usage topic has not acknowledged."),
     Family("usage_log_spool_bytes", "gauge", (), "Total size of the spool."),
-    Family(
-        "usage_log_queued_intervals", "gauge", (), "Intervals received from workers and not yet written to the spool."
-    ),
+    Family("usage_log_queued_intervals", "gauge", (), "Intervals not yet written to the spool."),
 )
 ITSELF: Final = (
     Family("worker_up", "gauge", ("worker",), "1 while the worker is connected to control."),
-    Family(
-        "lacking", "gauge", ("part",), "1 while the gateway runs without this part of it; `/readyz` gives the reason."
-    ),
+    Family("lacking", "gauge", ("part",), "1 while the gateway runs without this part; `/readyz` gives the reason."),
     Family("build_info", "gauge", ("version", "python"), "Always 1; the labels carry the versions."),
     Family(
         "config_info",
@@ -216,6 +204,6 @@ ITSELF: Final = (
         "workers_lost",
         "counter",
         (),
-        "Workers that died before they reported their last interval. The audit reports them as incomplete.",
+        "Workers that died before their last report; the audit marks them as incomplete.",
     ),
 )

@@ -13,9 +13,7 @@ from gateway.control.metrics.family import Family, counters, gauges
 FLEET: Final = (
     Family("fleet_reports_sent", "counter", (), "Messages to other gateways that the exchange topic acknowledged."),
     Family("fleet_reports_received", "counter", (), "Messages received from other gateways."),
-    Family(
-        "fleet_report_bytes", "counter", ("direction",), "Size of these messages, by direction: `sent` or `received`."
-    ),
+    Family("fleet_report_bytes", "counter", ("direction",), "Size of these messages, `sent` or `received`."),
     Family(
         "fleet_reports_dropped",
         "counter",
@@ -34,8 +32,8 @@ FLEET: Final = (
         "fleet_share_state",
         "gauge",
         ("state",),
-        "1 for the current way of sharing limits: `local` (no exchange), `shared`, `frozen` (the exchange has just "
-        "gone away) or `fallback` (it has been away for long).",
+        "1 for the present way of sharing limits: `local` (no exchange), `shared`, `frozen` (the exchange has just "
+        "gone away) or `fallback` (away for long).",
     ),
 )
 SHARE_STATES: Final = ("local", "shared", "frozen", "fallback")

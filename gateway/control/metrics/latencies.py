@@ -19,34 +19,33 @@ LATENCIES: Final = (
         "produce_request_seconds",
         "histogram",
         (),
-        "Time of a Produce request at the gateway: from when it is whole here until its answer is sent. Waits for "
-        "limits and the broker's time are in it. `acks=0` has no answer and is not in it.",
+        "Time from when a Produce request is whole at the gateway until its answer is sent, waits for limits and the "
+        "broker included; without `acks=0`, which has no answer.",
     ),
     Family(
         "broker_round_trip_seconds",
         "histogram",
         ("broker",),
-        "The part of that which the broker takes: from when the request is forwarded until its answer is here.",
+        "The broker's part of it: from forwarding the request until its answer is here.",
     ),
     Family(
         "limit_wait_seconds",
         "histogram",
         ("reason",),
-        "Time for which the gateway held the next request of a connection because of a limit, by reason; `fetch` where "
-        "it is a Fetch request.",
+        "Time for which a limit held the next request of a connection, by reason; `fetch` for Fetch requests.",
     ),
     Family(
         "worker_batch_seconds",
         "histogram",
         (),
-        "Time for which a worker was busy with one batch of socket events that had answers in it. Neither a request "
-        "nor an answer waits longer than that for the gateway's work on others: it is what the gateway adds.",
+        "Time for which a worker was busy with one batch of socket events: the most that a request or an answer "
+        "waits for others.",
     ),
     Family(
         "worker_cpu_seconds",
         "counter",
         ("worker",),
-        "CPU time of the worker. It uses one core at most: a rate close to 1 means that it is fully used.",
+        "CPU time of the worker, which uses one core at most.",
     ),
 )
 WAITS: Final = (*dict.fromkeys((*REASONS["rejected"], *REASONS["delayed"], "fetch")), OTHER)

@@ -22,13 +22,10 @@ PRODUCED: Final = (
         "produce_bytes",
         "counter",
         _ROW,
-        "Bytes of record batches in Produce requests, by outcome. The sum over all outcomes is the bytes that "
-        "producers offered.",
+        "Bytes of record batches in Produce requests, by outcome; their sum is what producers offered.",
     ),
     Family("produce_messages", "counter", _ROW, "Records in Produce requests, by outcome."),
-    Family(
-        "produce_requests", "counter", _ROW, "Produce requests with at least one partition of the topic, by outcome."
-    ),
+    Family("produce_requests", "counter", _ROW, "Produce requests with a partition of the topic, by outcome."),
     Family(
         "produce_repeats_bytes",
         "counter",
@@ -39,41 +36,39 @@ PRODUCED: Final = (
         "produce_repeats_unknown_bytes",
         "counter",
         _PLACE,
-        "Bytes for which the gateway can't tell whether they repeat a rejected attempt.",
+        "Bytes of which the gateway can't tell whether they repeat a rejected attempt.",
     ),
     Family(
         "policy_bytes",
         "counter",
         _ROW,
-        "Bytes that a policy delayed or, where it is only observed (`mode: observe`, or a client that "
-        "`enforce_percent` leaves out), would have rejected or delayed. `produce_bytes` counts the same bytes under "
-        "their outcome.",
+        "Bytes that a policy delayed or, where it is only observed, would have rejected or delayed; `produce_bytes` "
+        "has them too.",
     ),
     Family(
         "policy_requests",
         "counter",
         _ROW,
-        "Produce requests that a policy delayed or, where it is only observed, would have rejected or delayed.",
+        "The same, in Produce requests.",
     ),
     Family(
         "policy_enforced_clients_ratio",
         "gauge",
         ("policy",),
-        "The part of the clients for which the policy (threshold, quota or group) is enforced: "
-        "[`enforce_percent`](policies.md#from-observe-to-enforce-in-steps) as a ratio, 0 in `mode: observe`.",
+        "Part of the clients for which the policy (`threshold`, `quota`, `group`) is "
+        "[enforced](policies.md#from-observe-to-enforce-in-steps); 0 in `mode: observe`.",
     ),
     Family(
         "throttle_seconds",
         "counter",
         _ROW,
-        "Time for which the gateway throttled or held clients, by outcome: rejected or delayed.",
+        "Time for which the gateway throttled or held clients: `rejected` or `delayed`.",
     ),
     Family(
         "client_bytes",
         "counter",
         ("principal", "client_id", "outcome"),
-        "Bytes of record batches by client. A client has series of its own once a broker has accepted something from "
-        "it; before that, and beyond `limits.max_client_metrics`, it is counted under `other`.",
+        "Bytes of record batches by client; `other` until a broker has accepted something from it.",
     ),
 )
 OTHER: Final = "other"

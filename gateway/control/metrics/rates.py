@@ -36,7 +36,7 @@ BROKERS: Final = (
         "broker_throttled_rate_bytes_per_second",
         "gauge",
         ("broker",),
-        "One-minute rate of bytes that the gateway rejected, or dropped (`acks=0`), due to a limit.",
+        "One-minute rate of bytes that a limit rejected or dropped (`acks=0`).",
     ),
     Family(
         "broker_threshold_bytes_per_second",
@@ -48,15 +48,14 @@ BROKERS: Final = (
         "broker_overcommitted_bytes_per_second",
         "gauge",
         ("broker",),
-        "Bytes per second by which the thresholds of the topics with partitions on the broker exceed its total "
-        "threshold; 0 if they fit.",
+        "Bytes per second by which the thresholds of the broker's topics exceed its total; 0 if they fit.",
     ),
     Family(
         "broker_threshold_utilization_ratio",
         "gauge",
         ("broker",),
-        "The broker's rate through all gateways divided by its threshold, not capped at 1; where thresholds delay, what"
-        " is used of this gateway's part. `NaN` without a threshold.",
+        "Rate through all gateways divided by the threshold; with `on_exceed: delay`, what is used of this gateway's "
+        "part. `NaN` without a threshold.",
     ),
 )
 TOPICS: Final = (
@@ -64,9 +63,8 @@ TOPICS: Final = (
         "topic_rate_bytes_per_second",
         "gauge",
         _PLACE,
-        "One-minute rate of bytes admitted to the topic. With `thresholds.enforce_percent` between 0 and 100 and "
-        "`on_exceed: reject`, bytes that would have been rejected from other clients are not in it, nor in the "
-        "broker's rate.",
+        "One-minute rate of bytes admitted to the topic. It and the broker's leave out what would have been rejected "
+        "beyond `enforce_percent`.",
     ),
     Family(
         "topic_threshold_bytes_per_second",
@@ -78,14 +76,13 @@ TOPICS: Final = (
         "topic_threshold_utilization_ratio",
         "gauge",
         _PLACE,
-        "The topic's rate through all gateways divided by its threshold, not capped at 1; where thresholds delay, what "
-        "is used of this gateway's part. `NaN` without a threshold.",
+        "As the broker's, of the topic's rate and threshold.",
     ),
     Family(
         "topic_over_threshold",
         "gauge",
         _PLACE,
-        "1 while topic and broker are over their thresholds, so that Produce requests are rejected or delayed.",
+        "1 while topic and broker are over their thresholds: Produce requests are rejected or delayed.",
     ),
 )
 RATES: Final = (*BROKERS, *TOPICS)
@@ -94,21 +91,21 @@ QUOTAS: Final = (
         "client_quota_rate",
         "gauge",
         _QUOTA,
-        "Used of the quota through this gateway: bytes per second (of whole requests), or a share of a thread's time; "
-        "the mean of the last 10 s, and the limit while it is used up.",
+        "Used of the quota through this gateway, bytes per second or a share of a thread's time: mean of 10 s, and "
+        "the limit while it is used up.",
     ),
     Family(
         "client_quota_limit",
         "gauge",
         _QUOTA,
-        "The limit in force for this gateway, with the storage factor and the gateway's share applied.",
+        "Limit in force for this gateway, with the storage factor and its share of the fleet's.",
     ),
     Family(
         "client_quota_utilization_ratio",
         "gauge",
         _QUOTA,
-        "The rate divided by the limit: KIP-1373's `quota-utilization` as a ratio; `NaN` where the limit is 0. Above 1 "
-        "only where the quota is observed.",
+        "Rate divided by limit (KIP-1373's `quota-utilization`); `NaN` where the limit is 0, above 1 only where the "
+        "quota is observed.",
     ),
     Family("client_quota_waiting", "gauge", _QUOTA, "1 while the quota delays requests."),
     Family(
@@ -120,21 +117,20 @@ GROUPS: Final = (
         "group_topics",
         "gauge",
         _GROUP,
-        "Topics of the resource group that had traffic through this gateway since the last tick.",
+        "Topics of the group with traffic through this gateway since the last tick.",
     ),
-    Family("group_waiting", "gauge", _GROUP, "1 while the resource group delays requests at this gateway."),
+    Family("group_waiting", "gauge", _GROUP, "1 while the group delays requests at this gateway."),
     Family(
         "group_rate_bytes_per_second",
         "gauge",
         _GROUP,
-        "Bytes per second of the group through this gateway: the mean of the last 10 s, and its part while that is "
-        "used up.",
+        "Bytes per second of the group through this gateway: mean of 10 s, and its part while that is used up.",
     ),
     Family(
         "group_part_bytes_per_second",
         "gauge",
         _GROUP,
-        "Bytes per second that this gateway may currently let through: its share of the limit.",
+        "Bytes per second that this gateway may let through now: its share of the limit.",
     ),
     Family(
         "group_limit_bytes_per_second",
@@ -146,20 +142,19 @@ GROUPS: Final = (
         "group_fleet_rate_bytes_per_second",
         "gauge",
         _GROUP,
-        "Bytes per second through all gateways; only for groups with a limit, and while there are several gateways.",
+        "Bytes per second through all gateways; for groups with a limit, while there are several gateways.",
     ),
     Family(
         "group_rate_messages_per_second",
         "gauge",
         _GROUP,
-        "Messages per second of the group through this gateway: the mean of the last 10 s, and its part while that is "
-        "used up.",
+        "Messages per second of the group through this gateway, likewise.",
     ),
     Family(
         "group_part_messages_per_second",
         "gauge",
         _GROUP,
-        "Messages per second that this gateway may currently let through: its share of the limit.",
+        "Messages per second that this gateway may let through now.",
     ),
     Family(
         "group_limit_messages_per_second",
@@ -171,7 +166,7 @@ GROUPS: Final = (
         "group_fleet_rate_messages_per_second",
         "gauge",
         _GROUP,
-        "Messages per second through all gateways; only for groups with a limit, and while there are several gateways.",
+        "Messages per second through all gateways, likewise.",
     ),
 )
 _COLLECTED: Final = (*BROKERS, *QUOTAS, *GROUPS)

@@ -17,7 +17,7 @@ STORAGE: Final = (
         "storage_observations",
         "counter",
         ("outcome",),
-        "Observations of the cluster's disks, by outcome: `ok`, `failed`, or `invalid` (an unreadable snapshot).",
+        "Observations of the disks: `ok`, `failed` or `invalid` (an unreadable snapshot).",
     ),
     Family(
         "storage_fallback_throttle_factor_applied",
@@ -30,27 +30,26 @@ STORAGE: Final = (
         "storage_throttle_factor",
         "gauge",
         (),
-        "The factor by which every produce limit is multiplied, 1 to 0; with scope `affected`, that of the fullest"
-        " volume's topics.",
+        "Factor of every produce limit, 1 to 0; with scope `affected`, that of the fullest volume's topics.",
     ),
     Family(
         "storage_affected_topics",
         "gauge",
         (),
-        "With scope `affected`: topics that full volumes slow down or pause. 0 while all topics are held.",
+        "With scope `affected`: topics that full volumes slow down or pause; 0 while all topics are held.",
     ),
     Family(
         "storage_override",
         "gauge",
         ("state",),
-        "1 for the state that an operator wants for a time, `PAUSE` or `OPEN` (`produce-gateway storage pause`).",
+        "1 for the state that an operator has set for a time: `PAUSE` or `OPEN`.",
     ),
     Family("storage_state", "gauge", ("state",), "1 for the state in force: `OPEN`, `THROTTLE` or `PAUSE`."),
     Family(
         "storage_no_data_throttling",
         "gauge",
         (),
-        "1 while missing observations reduce the bytes that the gateway lets through.",
+        "1 while missing observations hold producers back.",
     ),
     Family("storage_source_connected", "gauge", (), "1 if the source answered the last request."),
     Family(
@@ -63,7 +62,7 @@ STORAGE: Final = (
         "storage_throttle_without_effect",
         "gauge",
         (),
-        "1 while there is a soft limit, or a factor between 0 and 1 is in force, but no produce limit to be lowered.",
+        "1 while a soft limit, or a factor between 0 and 1, has no produce limit to lower.",
     ),
     Family("storage_active_brokers", "gauge", (), "Brokers whose volumes are considered."),
     Family("storage_active_log_dirs", "gauge", (), "Volumes of these brokers."),
@@ -73,7 +72,7 @@ STORAGE: Final = (
         (),
         "Brokers that left with a volume at its limit, and whose last state still holds.",
     ),
-    Family("storage_offline_log_dirs", "gauge", (), "Log dirs that brokers report as offline. They are left out."),
+    Family("storage_offline_log_dirs", "gauge", (), "Log dirs that brokers report as offline; they are left out."),
     Family("storage_size_bytes", "gauge", _VOLUME, "Size of the volume."),
     Family("storage_available_bytes", "gauge", _VOLUME, "Free bytes of the volume."),
     Family("storage_consumed_bytes", "gauge", _VOLUME, "Size of the volume minus its free bytes."),
@@ -81,41 +80,40 @@ STORAGE: Final = (
         "storage_soft_limit_bytes",
         "gauge",
         _VOLUME,
-        "Free bytes below which produce limits are lowered. There is no series without a soft limit.",
+        "Free bytes below which produce limits are lowered; no series without a soft limit.",
     ),
     Family(
         "storage_hard_limit_bytes",
         "gauge",
         _VOLUME,
-        "Free bytes at which producing stops. There is no series without a hard limit.",
+        "Free bytes at which producing stops; no series without a hard limit.",
     ),
     Family(
         "storage_fill_bytes_per_second",
         "gauge",
         _VOLUME,
-        "Rate at which the volume fills, deletions by retention taken off; below 0 while it empties. There is no series"
-        " before the third observation.",
+        "Rate at which the volume fills, deletions taken off; below 0 while it empties. No series before the third "
+        "observation.",
     ),
     Family(
         "storage_soft_limit_in_seconds",
         "gauge",
         _VOLUME,
-        "Time until the soft limit is reached if the volume goes on to fill at this rate; 0 beyond it. There is no"
-        " series if it is not going to be.",
+        "Time until the soft limit at this rate; 0 beyond it, no series if it won't be reached.",
     ),
     Family("storage_hard_limit_in_seconds", "gauge", _VOLUME, "The same for the hard limit."),
     Family(
         "storage_headroom_needed_bytes",
         "gauge",
         _VOLUME,
-        "Bytes that producers may write to the volume until the next observation ends it, by the total thresholds of"
-        " all brokers whose partitions it has replicas of. There is no series if nothing bounds them.",
+        "Bytes that producers may write to the volume until the next observation ends it, by the total thresholds of "
+        "all brokers whose partitions it has replicas of; no series if nothing bounds them.",
     ),
     Family(
         "storage_headroom_short_log_dirs",
         "gauge",
         (),
-        "Volumes that have less than that behind their hard limit.",
+        "Volumes with less than that behind their hard limit.",
     ),
 )
 OVERRIDES: Final = ("PAUSE", "OPEN")

@@ -41,30 +41,26 @@ class Label(NamedTuple):
 
 
 LABELS: Final = {
-    "broker": Label(
-        "The broker's node id; `unknown` before it is known, `all` of a quota over all brokers.", "brokers"
-    ),
+    "broker": Label("Node id; `unknown` before it is known, `all` for a quota over all brokers.", "brokers"),
     "topic": Label(
-        "A topic that metadata lists or for which a broker has accepted something; all others are `other`.",
+        "A topic in metadata or with something accepted; else `other`.",
         "`limits.max_topic_metrics` pairs with `broker`",
     ),
     "outcome": Label(
-        "What became of the bytes: `accepted`, `duplicate`, `unacknowledged`, `rejected`, `errored`, `unanswered`, "
-        "`discarded`, `dropped`, `trailing`; for the `policy_…` metrics `delayed`, `would_reject`, `would_delay`. "
-        "[audit.md](audit.md#what-it-answers) defines each. Of refreshes, observations and changes: how they went.",
+        "What became of the bytes, in [the audit's](audit.md#what-it-answers) words; of refreshes and the like, how "
+        "they went.",
         "9",
     ),
     "reason": Label(
-        "The policy or the broker's error that decided about the bytes; elsewhere, why something was refused or left "
-        "out.",
-        "the policies' reasons, and Kafka's error codes",
+        "The policy or broker's error that decided; elsewhere, why something was refused.",
+        "policies' reasons and Kafka's error codes",
     ),
     "principal": Label(
-        "The user that the broker authenticated, shortened to 256 characters; beyond the bound `other`.",
+        "The authenticated user, cut at 256 characters; beyond the bound `other`.",
         "`limits.max_client_metrics` pairs with `client_id`",
     ),
     "client_id": Label(
-        "The client id that the client claims, shortened to 256 characters; beyond the bound `other`.",
+        "What the client claims, likewise.",
         "as `principal`; of quotas as `quota`",
     ),
     "quota": Label("The key of a client quota: type and unit.", "`limits.max_client_metrics` quotas, the busiest"),
@@ -72,25 +68,21 @@ LABELS: Final = {
     "user": Label("The user whom the quota limits.", "as `quota`"),
     "group": Label("A resource group.", "`limits.max_client_metrics` groups, the busiest"),
     "direction": Label("`publish` or `dispatch`; of messages between gateways `sent` or `received`.", "2"),
-    "log_dir": Label("A volume of the broker, by the name that the storage source gives it.", "volumes"),
-    "worker": Label("The number of the worker, from 0.", "workers"),
-    "listener": Label("The name of a listener; `default` is the one of the section `listener`.", "listeners"),
-    "api": Label(
-        "The name of an API of Kafka's protocol; `unknown` of keys that it doesn't have.", str(len(api.NAMES) + 1)
-    ),
-    "where": Label("The part of control in which an error was contained.", "5"),
-    "certificate": Label(
-        "Its use: `listener`, `listeners.` with a listener's name, `admin`, or `upstream`.", "listeners, and 2"
-    ),
+    "log_dir": Label("A volume, by the name that the storage source gives it.", "volumes"),
+    "worker": Label("Number of the worker, from 0.", "workers"),
+    "listener": Label("Name of the listener; `default` for the section `listener`.", "listeners"),
+    "api": Label("Name of an API of Kafka's protocol; `unknown` for other keys.", str(len(api.NAMES) + 1)),
+    "where": Label("`accept`, `admin_server`, `kafka_admin`, `sasl` or `worker_message`.", "5"),
+    "certificate": Label("`listener`, `listeners.NAME`, `admin` or `upstream`.", "listeners, and 2"),
     "policy": Label("`threshold`, `quota` or `group`.", "3"),
     "cause": Label(
-        "Why a connection ended: the causes of [security](security.md#everything-costs-and-everything-ends), and "
-        "`client`, `upstream`, `error`, `age` or `drain`.",
+        "[Why](security.md#everything-costs-and-everything-ends) the gateway ended it, or `client`, `upstream`, "
+        "`error`, `drain`.",
         "16",
     ),
     "limit": Label("The limit of connections that was reached.", "2"),
     "part": Label("What the gateway can go on without.", "8"),
-    "state": Label("The possible states; the series of the present one is 1.", "4"),
+    "state": Label("A possible state; the series of the present one is 1.", "4"),
     "version": Label("The gateway's version.", "1"),
     "python": Label("Python's version.", "1"),
     "gateway": Label("The name of this gateway.", "1"),
