@@ -1,7 +1,7 @@
 """What a request and its answer cost in the session alone, without sockets, by partitions and topics.
 
     .venv/bin/python -m tests.bench.session_cost                        # a table, in Markdown
-    .venv/bin/python -m tests.bench.session_cost --plot docs/request-cost.svg
+    .venv/bin/python -m tests.bench.session_cost --plot request-cost.svg
     PURE_PYTHON=1 .venv/bin/python -m tests.bench.session_cost          # as it runs without a C compiler
 
 Microseconds, the best of several batches of 64 requests: what the code needs when nothing disturbs it. Real brokers
