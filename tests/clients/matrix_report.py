@@ -1,6 +1,6 @@
-# Writes what the matrix of enforcement measured into docs/clients.md, between its markers: tables of all cells, and
-# what applications were told in those that were not clean. It invents nothing: a cell that wasn't run says so. By hand:
-# `python -m tests.clients.matrix_report OUTCOMES.jsonl "Measured on …"` with what enforcement.save left.
+# Writes what the matrix of enforcement measured into docs/clients.md, between its markers: a table of all cells,
+# and the errors that applications were shown. It invents nothing: a cell that wasn't run says so.
+# By hand: `python -m tests.clients.matrix_report OUTCOMES.jsonl "Measured on …"` with what enforcement.save left.
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.clients.enforcement import SCENARIOS, VARIANTS, Outcome, Scenario, Va
 DOCUMENT = Path(__file__).parents[2] / "docs" / "clients.md"
 BEGIN, END = "<!-- make clients: begin -->", "<!-- make clients: end -->"
 LEGEND = (
-    "Each cell: records delivered of those sent · errors that the application was shown · duplicates · records out of"
-    " order. **Bold**: not everything, not once, or not in order. –: not part of the matrix."
+    "all: every record was delivered once and in order, and the application saw no error; **bold**: what was not so."
+    " Behind it, requests rejected/seconds until the last record had its outcome. –: not part of the matrix."
 )
 
 
@@ -24,9 +24,9 @@ def render(outcomes: Sequence[Outcome], measured: str) -> str:
     shown = [variant for variant in VARIANTS.values() if any(variant.name == o.variant for o in outcomes)]
     lines = [measured, "", LEGEND, "", *_head(list(SCENARIOS.values()))]
     for variant in shown:
-        cells = [_cell(by_cell.get((scenario, variant.name))) for scenario in SCENARIOS]
+        cells = [_cell(by_cell.get((name, variant.name)), scenario) for name, scenario in SCENARIOS.items()]
         lines.append(f"| {_title(variant)} | " + " | ".join(cells) + " |")
-    lines += ["", "Versions: " + ", ".join(_versions(outcomes)) + ".", "", *_rejections(outcomes), "", *_told(outcomes)]
+    lines += ["", "Versions: " + ", ".join(_versions(outcomes)) + ".", "", *_unclean(outcomes)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -44,22 +44,26 @@ def _head(scenarios: list[Scenario]) -> list[str]:
 
 
 def _title(variant: Variant) -> str:
-    return f"{variant.title} with `{variant.needs}`" if variant.needs else variant.title
+    return f"{variant.title}, as recommended" if variant.needs else variant.title
 
 
-def _cell(outcome: Outcome | None) -> str:
+def _cell(outcome: Outcome | None, scenario: Scenario) -> str:
+    """How often a client came back while it was rejected is in it: a retry storm would show here."""
     if outcome is None:
         return "–"
     if outcome.failure:
         return "**no result**"
+    parts = [f"{outcome.delivered} of {outcome.sent}"] if outcome.delivered != outcome.sent else []
     errors = sum(outcome.errors.values()) + outcome.unresolved
-    order = f"{outcome.reordered} out of order" if outcome.reordered else "in order"
-    text = f"{outcome.delivered}/{outcome.sent} · {errors} · {outcome.duplicates} · {order}"
-    text += f" · {outcome.lost} LOST" if outcome.lost else ""
-    clean = outcome.delivered == outcome.sent and not (
-        errors or outcome.duplicates or outcome.reordered or outcome.lost
-    )
-    return text if clean else f"**{text}**"
+    counts = {
+        "error" if errors == 1 else "errors": errors,
+        "twice": outcome.duplicates,
+        "out of order": outcome.reordered,
+        "LOST": outcome.lost,
+    }
+    parts += [f"{count} {what}" for what, count in counts.items() if count]
+    text = f"**{', '.join(parts)}**" if parts else "all"
+    return text if scenario.delays else f"{text}; {outcome.rejected}/{outcome.elapsed_s:.0f}"
 
 
 def _versions(outcomes: Sequence[Outcome]) -> list[str]:
@@ -67,25 +71,10 @@ def _versions(outcomes: Sequence[Outcome]) -> list[str]:
     return sorted({f"{VARIANTS[o.variant].client} {o.version}" for o in outcomes if o.version})
 
 
-def _rejections(outcomes: Sequence[Outcome]) -> list[str]:
-    """How often a client came back while it was rejected: a retry storm would show here."""
-    lines = ["Requests rejected, and seconds until the last record had its outcome:", ""]
-    scenarios = [scenario for scenario in SCENARIOS.values() if not scenario.delays]
-    lines += _head(scenarios)
-    by_cell = {(outcome.scenario, outcome.variant): outcome for outcome in outcomes}
-    for variant in VARIANTS.values():
-        cells = []
-        for scenario in scenarios:
-            found = by_cell.get((scenario.name, variant.name))
-            cells.append(f"{found.rejected} · {found.elapsed_s:.0f} s" if found and not found.failure else "–")
-        if any(cell != "–" for cell in cells):
-            lines.append(f"| {_title(variant)} | " + " | ".join(cells) + " |")
-    return lines
-
-
-def _told(outcomes: Sequence[Outcome]) -> list[str]:
-    """What applications were told, and what broke a promise of ours."""
+def _unclean(outcomes: Sequence[Outcome]) -> list[str]:
+    """The errors that applications were shown, each text once, and what broke a promise of ours."""
     lines = []
+    texts: set[str] = set()
     for outcome in outcomes:
         where = f"- {SCENARIOS[outcome.scenario].title}, {_title(VARIANTS[outcome.variant])}:"
         if outcome.failure:
@@ -93,8 +82,10 @@ def _told(outcomes: Sequence[Outcome]) -> list[str]:
         elif outcome.errors or outcome.unresolved:
             names = ", ".join(f"{count} x {name}" for name, count in sorted(outcome.errors.items()))
             without = f"{outcome.unresolved} without an outcome at the deadline" if outcome.unresolved else ""
-            said = f'; the first: "{" ".join(outcome.first_error.split())[:160]}"' if outcome.first_error else ""
-            lines.append(f"{where} {', '.join(filter(None, (names, without)))}{said}.")
+            text = " ".join(outcome.first_error.split())[:160]
+            first = f' ("{text}")' if text and text not in texts and text not in outcome.errors else ""
+            texts.add(text)
+            lines.append(f"{where} {', '.join(filter(None, (names, without)))}{first}.")
         elif broken := findings(outcome):
             lines.append(f"{where} {'; '.join(broken)}.")
     return ["What was not clean:", "", *lines] if lines else []
