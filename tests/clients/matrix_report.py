@@ -13,7 +13,7 @@ from tests.clients.enforcement import SCENARIOS, VARIANTS, Outcome, Scenario, Va
 DOCUMENT = Path(__file__).parents[2] / "docs" / "clients.md"
 BEGIN, END = "<!-- make clients: begin -->", "<!-- make clients: end -->"
 LEGEND = (
-    "all: every record was delivered once and in order, and the application saw no error; **bold**: what was not so."
+    "all: every record was delivered once and in order, and the application saw no error; **bold**: the differences."
     " Behind it, requests rejected/seconds until the last record had its outcome. –: not part of the matrix."
 )
 
@@ -88,7 +88,7 @@ def _unclean(outcomes: Sequence[Outcome]) -> list[str]:
             lines.append(f"{where} {', '.join(filter(None, (names, without)))}{first}.")
         elif broken := findings(outcome):
             lines.append(f"{where} {'; '.join(broken)}.")
-    return ["What was not clean:", "", *lines] if lines else []
+    return ["Not clean:", "", *lines] if lines else []
 
 
 if __name__ == "__main__":
