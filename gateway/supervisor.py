@@ -90,7 +90,9 @@ class NewChannel(msgspec.Struct, frozen=True, tag=True):
 
     worker: int
     restarts: int  # of that worker so far
-    control: int  # the number of times that control was started
+    # The number of times that control was started: a channel may be renewed without that, and only a control that ended
+    # counts against a question that it had.
+    control: int
 
 
 class Leaving(msgspec.Struct, frozen=True, tag=True):

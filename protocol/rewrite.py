@@ -153,7 +153,8 @@ def metadata_by_id_request(correlation_id: int, version: int, ids: list[bytes]) 
     return framed(head + put_uvarint(len(ids) + 1) + topics + b"\0\0" + NO_TAGS)  # no creation, no operations
 
 
-# A Metadata request for no topic at all: any client may send it, and any broker answers it.
+# A Metadata request for no topic at all: any client may send it, and any broker answers it. (From ApiVersions a broker
+# would take the client's software, KIP-511.)
 NO_TOPICS_ID: Final = 0x7FFFFFFF
 NO_TOPICS: Final = framed(
     _REQUEST_HEAD.pack(api.METADATA, 1, NO_TOPICS_ID) + put_string(b"produce-gateway") + INT32.pack(0)

@@ -19,7 +19,7 @@ from policies.thresholds.values import excess_text, used_up_text, without_total_
 from policies.verdict import RETRIED_BY_ALL, THROTTLING_QUOTA_EXCEEDED
 from protocol.api import ERROR_NAMES, RETRIABLE
 
-MAX_REQUEST_WAIT_S: Final = 15.0  # in all, delays included (docs/non-obvious.md)
+MAX_REQUEST_WAIT_S: Final = 15.0  # in all, delays included
 
 
 def warnings(settings: Settings) -> list[str]:

