@@ -170,6 +170,7 @@ class Quotas(msgspec.Struct, frozen=True, tag=True):
     totals_out: dict[int, float] = {}
 
 
+# To make and judge 10,000 quotas takes a worker 50 ms, in which all its clients wait; to decode them takes 5.
 class QuotaChanges(msgspec.Struct, frozen=True, tag=True):
     """The entities whose client quotas are others than those told last, with all of their values; none: {}. Everything
     else of that `Quotas` stays.

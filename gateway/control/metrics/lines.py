@@ -1,6 +1,7 @@
 # Lines of Prometheus' text format, for the families that have series for each topic or client. There may be hundreds of
 # thousands of lines, and prometheus_client takes 8 us for each: it makes an object of every sample, and escapes its
-# labels at every scrape. Here labels are escaped once, into a template that a scrape only fills in: 0.1 us.
+# labels at every scrape. Here labels are escaped once, into a template that a scrape only fills in: 0.1 us. (Steps of
+# 1,000 lines take three times as much, one body of 48 MB 130 ms of page faults.)
 
 from __future__ import annotations
 

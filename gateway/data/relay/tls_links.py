@@ -1,7 +1,8 @@
 # A link of which one side, or both, speak TLS (tls.py).
 #
 # TLS is a side's: its reading, its sending, the way in which its end is told. The link adds that it calls itself when
-# bytes are left that no event will tell of: decrypted ones, or whole records behind them.
+# bytes are left that no event will tell of: decrypted ones, or whole records behind them. It encrypts a large request
+# part by part: as a whole it would be in memory twice while its broker doesn't read.
 
 from __future__ import annotations
 

@@ -5,7 +5,12 @@
 # next; a large one in a buffer of its own, that the rest is read straight into (copying a growing leftover on every
 # read would be quadratic). Each read into it is asked for at the connection's account (budget.py), and charged; while
 # there is no room, the socket is not read. Behind a frame that was larger than a read another one is likely, so its
-# head is looked at first: where a buffer for it is at hand, it needs no copy.
+# head is looked at first: where a buffer for it is at hand, it needs no copy. (Behind smaller ones that call costs more
+# than the copy: requests of 100 KB took 1.1 of the CPU.)
+#
+# Tried, in seconds of CPU for a GB to consumers: reads of 64 KiB 0.60 to 0.66 instead of 0.53 to 0.57; fewer
+# and larger ones by SO_RCVLOWAT of 128 KiB on brokers' sockets 0.59 instead of 0.54. Through a pipe of 8 KiB, which a
+# user with many pipes gets, it took thirty times as many events as reading.
 
 from __future__ import annotations
 
