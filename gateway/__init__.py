@@ -34,6 +34,6 @@
 
 from __future__ import annotations
 
-from gateway.compiled import obey
+from gateway.compiled import apply_pure_python
 
-obey()
+apply_pure_python()

@@ -7,7 +7,7 @@
 # Both ends are of one release: PROTOCOL guards against a worker that outlived an upgrade of control (and the reverse).
 #
 # Down go immutable snapshots (a worker replaces; QuotaChanges alone it merges); up go numbers and events. Neither side
-# ever blocks the other: `Channel.post` queues, one task per end writes.
+# ever blocks the other: `ProcessChannel.post` queues, one task per end writes.
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ import msgspec
 import trio
 
 from gateway.listener_names import DEFAULT_LISTENER
-from gateway.system.sockets import network_of
+from gateway.system.sockets import network_of_peer
 from gateway.tls.broker_tls import BrokerTls
 from gateway.tls.certificate_names import AdvertisedHost
 from gateway.tls.certificates import ListenerTls
 from gateway.tls.server_names import ServerNames
 from policies.engine import BrokerRate, Mode, OnExceed
 from policies.fleet.keys import FleetKey
-from policies.fleet.shares import Part, Use
-from policies.groups.lines import GroupLimits, GroupRate
-from policies.quotas.lines import QuotaRate
+from policies.fleet.shares import LimitDemand, ShareGrant
+from policies.groups.group_limiters import GroupLimitValues, GroupRate
 from policies.quotas.names import Entity, QuotaKey
-from policies.storage import Affected, Factor, Last
-from policies.thresholds.broker_meters import Others
+from policies.quotas.quota_limiters import QuotaRate
+from policies.storage import AffectedTopics, LastVolumes, StorageFactor
+from policies.thresholds.broker_meters import PeerTraffic
 
 PROTOCOL = 10
 MAX_QUOTA_RATES = 2000
@@ -56,16 +56,16 @@ class ChannelClosed(Exception):
 # --- down: control -> worker ------------------------------------------------------------------------------------------
 
 
-class OwnSasl(msgspec.Struct, frozen=True):
+class TerminatedSasl(msgspec.Struct, frozen=True):
     """SASL that ends at the gateway.
 
     Attributes:
         mechanisms: that clients are offered; none: who they are is known from their certificates.
-        tells_brokers: the gateway authenticates to brokers for each client.
+        authenticates_upstream: the gateway authenticates to brokers for each client.
     """
 
     mechanisms: tuple[str, ...]
-    tells_brokers: bool = False
+    authenticates_upstream: bool = False
 
 
 class ListenerSettings(msgspec.Struct, frozen=True):
@@ -73,8 +73,10 @@ class ListenerSettings(msgspec.Struct, frozen=True):
 
     tls: ListenerTls | None = None  # None: plain TCP
     names: ServerNames | None = None  # that tell brokers apart; None: their ports do
-    told: tuple[AdvertisedHost, ...] = ()  # the hosts that clients are told, which the certificate must be for
-    sasl: OwnSasl | None = None  # None: SASL passes through
+    advertised_hosts: tuple[
+        AdvertisedHost, ...
+    ] = ()  # the hosts that clients are told, which the certificate must be for
+    sasl: TerminatedSasl | None = None  # None: SASL passes through
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, tag=True):
@@ -116,7 +118,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, tag=True):
     upstream_sasl: bool = False  # brokers want clients to authenticate; where False that is learned from their answers
 
 
-class Broker(msgspec.Struct, frozen=True):
+class UpstreamBroker(msgspec.Struct, frozen=True):
     """One upstream broker."""
 
     node_id: int
@@ -124,24 +126,24 @@ class Broker(msgspec.Struct, frozen=True):
     port: int
 
 
-class Brokers(msgspec.Struct, frozen=True, tag=True):
+class BrokerTable(msgspec.Struct, frozen=True, tag=True):
     """Every upstream broker that can be reached through some listener; and by listener, the addresses (host, port) that
     its clients are told. A broker that is missing there is withheld from them.
     """
 
     bootstrap: tuple[tuple[str, int], ...]
-    brokers: tuple[Broker, ...]
+    brokers: tuple[UpstreamBroker, ...]
     addresses: dict[str, dict[int, tuple[str, int]]] = {}
 
 
-class Topics(msgspec.Struct, frozen=True, tag=True):
+class TopicSnapshot(msgspec.Struct, frozen=True, tag=True):
     """From metadata: the topics that each broker leads a partition of (no internal ones), and topic ids."""
 
     leads: dict[int, tuple[str, ...]]
     ids: dict[bytes, str] = {}
 
 
-class Policy(msgspec.Struct, frozen=True, tag=True):
+class ThresholdPolicy(msgspec.Struct, frozen=True, tag=True):
     """V1 thresholds in bytes per second; `total` None = no limit; `totals`: of brokers with their own.
     `enforce_percent`: of the clients, for which they are enforced (policies.definitions.rollout).
     `burst_s`: policies.thresholds.broker_limits.ThresholdRules.
@@ -157,9 +159,10 @@ class Policy(msgspec.Struct, frozen=True, tag=True):
     burst_s: float = 0.0
 
 
-class Quotas(msgspec.Struct, frozen=True, tag=True):
-    """All client quotas, as policies.quotas.store.QuotaStore.taken has them: a worker judges none of them again.
-    `total_out`, `totals_out`: the totals that consumers have shares of, of each broker and of those with their own.
+class QuotaSnapshot(msgspec.Struct, frozen=True, tag=True):
+    """All client quotas, as policies.quotas.store.QuotaStore.from_validated has them: a worker judges none of them
+    again. `total_out`, `totals_out`: the totals that consumers have shares of, of each broker and of those with their
+    own.
     """
 
     version: int
@@ -173,13 +176,13 @@ class Quotas(msgspec.Struct, frozen=True, tag=True):
 # To make and judge 10,000 quotas takes a worker 50 ms, in which all its clients wait; to decode them takes 5.
 class QuotaChanges(msgspec.Struct, frozen=True, tag=True):
     """The entities whose client quotas are others than those told last, with all of their values; none: {}. Everything
-    else of that `Quotas` stays.
+    else of that `QuotaSnapshot` stays.
     """
 
     entries: dict[Entity, dict[QuotaKey, float]]
 
 
-class Storage(msgspec.Struct, frozen=True, tag=True):
+class StorageSnapshot(msgspec.Struct, frozen=True, tag=True):
     """The storage factor that multiplies every produce limit, and the one that follows it. Times are
     `time.monotonic()`, which is one clock for all processes of a host, so a worker can follow its last orders when
     control is gone.
@@ -188,22 +191,22 @@ class Storage(msgspec.Struct, frozen=True, tag=True):
     None: all of them. `following` is about all.
     """
 
-    factor: Factor = Factor(1.0)
+    factor: StorageFactor = StorageFactor(1.0)
     mode: Mode = "enforce"
     valid_until: float | None = None  # None: until told otherwise
-    following: Factor = Factor(1.0, "fallback")  # in force from then on
-    affected: tuple[Affected, ...] | None = None
-    lasts: dict[int, Last] = {}  # for a control that is started again, see policies.storage.Memory
+    following: StorageFactor = StorageFactor(1.0, "fallback")  # in force from then on
+    affected: tuple[AffectedTopics, ...] | None = None
+    lasts: dict[int, LastVolumes] = {}  # for a control that is started again, see policies.storage.Memory
 
 
-class Groups(msgspec.Struct, frozen=True, tag=True):
+class GroupSnapshot(msgspec.Struct, frozen=True, tag=True):
     """All resource groups, and their attachments; a namespace's replaces its tenant's (PIP-82).
 
-    Patterns as in the configuration: policies.groups.finder.Finder reads them.
+    Patterns as in the configuration: policies.groups.finder.GroupResolver reads them.
     """
 
     version: int
-    groups: dict[str, GroupLimits] = {}
+    groups: dict[str, GroupLimitValues] = {}
     tenants: dict[str, str] = {}
     namespaces: dict[str, str] = {}  # "tenant/namespace"
     topic_pattern: str = "{tenant}.{namespace}.{topic}"
@@ -212,13 +215,23 @@ class Groups(msgspec.Struct, frozen=True, tag=True):
     enforce_percent: float = 100.0
 
 
-class Orders(msgspec.Struct, frozen=True, tag=True):
+class SnapshotBundle(msgspec.Struct, frozen=True, tag=True):
     """Snapshots that hold together: a worker goes by all of them from one moment on, between two requests."""
 
-    parts: tuple[WorkerSettings | Brokers | Topics | Policy | Quotas | QuotaChanges | Groups | Storage, ...]
+    snapshots: tuple[
+        WorkerSettings
+        | BrokerTable
+        | TopicSnapshot
+        | ThresholdPolicy
+        | QuotaSnapshot
+        | QuotaChanges
+        | GroupSnapshot
+        | StorageSnapshot,
+        ...,
+    ]
 
 
-class Parts(msgspec.Struct, frozen=True, tag=True):
+class LimitShares(msgspec.Struct, frozen=True, tag=True):
     """This gateway's parts of limits that hold over several, by fleet key (policies.fleet.keys): those that changed.
 
     `gateways`: that share: a key without a part yet begins with limit / gateways. `settle_s`: two cycles: for so long
@@ -226,7 +239,7 @@ class Parts(msgspec.Struct, frozen=True, tag=True):
     1.
     """
 
-    parts: dict[FleetKey, Part] = {}
+    grants: dict[FleetKey, ShareGrant] = {}
     gateways: int = 1
     valid_until: float | None = None  # time.monotonic(); later `fallback` holds; None: until told otherwise
     settle_s: float = 2.0
@@ -236,16 +249,16 @@ class Parts(msgspec.Struct, frozen=True, tag=True):
     whole: bool = False  # what isn't in `parts` has none
 
 
-class OtherRates(msgspec.Struct, frozen=True, tag=True):
+class PeerRates(msgspec.Struct, frozen=True, tag=True):
     """The rates of all other workers of the fleet, by broker: V1's thresholds limit the sum. A broker that is
     missing here gets nothing from others. `processes`: workers of all gateways.
     """
 
-    brokers: dict[int, Others] = {}
+    brokers: dict[int, PeerTraffic] = {}
     processes: int = 1
 
 
-class Identity(msgspec.Struct, frozen=True):
+class SaslIdentity(msgspec.Struct, frozen=True):
     """The identity of a client whose SASL exchange has ended at the gateway, and how long that holds, from now on in ms
     (0: as long as the connection).
     """
@@ -255,8 +268,8 @@ class Identity(msgspec.Struct, frozen=True):
     upstream_ms: int | None = None  # later the gateway has to; None: the broker has not been told anew
 
 
-class Answer(msgspec.Struct, frozen=True, tag=True):
-    """The fate of the request that an `Ask` was about: one of four.
+class AdminAnswer(msgspec.Struct, frozen=True, tag=True):
+    """The fate of the request that an `AdminQuery` was about: one of four.
 
     `upstream`: this frame is for the broker, on the same connection; ask again with its answer and with `memo`.
     `client`: this frame is the client's answer. `closes`: there is none, and the connection ends, for `why`. None of
@@ -267,13 +280,13 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
     upstream: bytes = b""
     client: bytes = b""
     memo: bytes = b""  # for control alone, which sends it back
-    identity: Identity | None = None  # SASL has come to its end
+    identity: SaslIdentity | None = None  # SASL has come to its end
     why: str = ""  # SASL has failed, for the log: the connection ends behind the client's answer
     # The client's fault: its request can't be read. Or the gateway's own: there was an error in control.
     closes: Literal["", "malformed", "error"] = ""
 
 
-class Accepted(msgspec.Struct, frozen=True, tag=True):
+class AcceptedConnection(msgspec.Struct, frozen=True, tag=True):
     """A client's connection; its descriptor travels with this message. `broker` None: it came to the listener's own
     port, the bootstrap's, and where server names tell brokers apart everybody's. `proxied`: `peer` is a proxy, whose
     header says where the client is.
@@ -287,12 +300,12 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
     @property
     def address(self) -> str:
         """The key that it is counted by. One whose client isn't known yet must not use up that of its proxy."""
-        network = network_of(self.peer)
+        network = network_of_peer(self.peer)
         return f"via {network}" if self.proxied else network
 
 
-class Verdict(msgspec.Struct, frozen=True, tag=True):
-    """Whether the connection that a `Located` was about may go on."""
+class AddressVerdict(msgspec.Struct, frozen=True, tag=True):
+    """Whether the connection that a `LocatedConnection` was about may go on."""
 
     token: int
     is_welcome: bool
@@ -310,13 +323,13 @@ class FindConnections(msgspec.Struct, frozen=True, tag=True):
     muted: bool = False  # only those
 
 
-class Spooled(msgspec.Struct, frozen=True, tag=True):
+class SpoolConfirmation(msgspec.Struct, frozen=True, tag=True):
     """Intervals up to and including `seq` are on disk: the worker may forget them."""
 
     seq: int
 
 
-class Drain(msgspec.Struct, frozen=True, tag=True):
+class DrainRequest(msgspec.Struct, frozen=True, tag=True):
     """Finish: answer the requests in flight, then close every connection, at the latest after `timeout_s`."""
 
     timeout_s: float
@@ -325,18 +338,20 @@ class Drain(msgspec.Struct, frozen=True, tag=True):
 # --- up: worker -> control --------------------------------------------------------------------------------------------
 
 
-class Hello(msgspec.Struct, frozen=True, tag=True):
+class WorkerHello(msgspec.Struct, frozen=True, tag=True):
     protocol: int
     worker: int
     pid: int
     boot: str  # a new one at every start of a worker: together with seq it names an interval once and for all
-    storage: Storage | None = None  # the factor it was told last: a new control goes on with it, not with the fallback
+    storage: StorageSnapshot | None = (
+        None  # the factor it was told last: a new control goes on with it, not with the fallback
+    )
     gateways: int = 1  # likewise: that share; 1: alone, or just started
     informed: bool = False  # it has had all snapshots, so until a new control knows better they hold
     addresses: dict[str, int] = {}  # clients' connections that it has, by address
 
 
-class Row(msgspec.Struct, frozen=True, array_like=True):
+class UsageRow(msgspec.Struct, frozen=True, array_like=True):
     """The outcomes of one (broker, topic, principal, client id, outcome, reason, group, software) within one interval.
 
     There may be two of the same: one of the bytes of which `repeats` can be told, one of those of which it can't.
@@ -357,8 +372,8 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     repeats: int | None = None  # those of `bytes` that had been rejected when they came before; None: can't be told
 
 
-class Interval(msgspec.Struct, frozen=True, tag=True):
-    """One second of a worker. Sent again on a new channel until `Spooled` confirms it.
+class UsageInterval(msgspec.Struct, frozen=True, tag=True):
+    """One second of a worker. Sent again on a new channel until `SpoolConfirmation` confirms it.
 
     With `seq` -1 it holds counts only: no part of the accounts, neither kept nor confirmed.
     """
@@ -368,13 +383,13 @@ class Interval(msgspec.Struct, frozen=True, tag=True):
     seq: int
     start_ms: int  # Unix time
     end_ms: int
-    rows: tuple[Row, ...]
+    rows: tuple[UsageRow, ...]
     counts: dict[str, int] = {}  # deltas, names in COUNTS
     final: bool = False  # the worker ended in order; nothing follows
     storage_factor: float | None = None  # the lowest that was enforced; None where storage protection is off
 
 
-class Rates(msgspec.Struct, frozen=True, tag=True):
+class WorkerRates(msgspec.Struct, frozen=True, tag=True):
     """At every tick of the meters (5 s) and after a change of policy."""
 
     brokers: tuple[BrokerRate, ...]
@@ -383,26 +398,28 @@ class Rates(msgspec.Struct, frozen=True, tag=True):
     groups: tuple[GroupRate, ...] = ()  # of all resource groups with traffic
 
 
-class Demand(msgspec.Struct, frozen=True, tag=True):
+class DemandReport(msgspec.Struct, frozen=True, tag=True):
     """Several times a second, while there is anything new: uses that changed (policies.demand), by limit. `whole`: all
     of them, those not listed are idle.
     """
 
-    uses: dict[FleetKey, Use]
+    demands: dict[FleetKey, LimitDemand]
     whole: bool = False
 
 
-class Gauges(msgspec.Struct, frozen=True, tag=True):
+class WorkerGauges(msgspec.Struct, frozen=True, tag=True):
     """Several times a second at most: the present state."""
 
     connections: int
     muted: int
     buffered_bytes: int
     dialling: int = 0  # connections on their way to a broker, not among the others yet
-    taken: int = 0  # `Accepted` that came through this channel: what control gave and is missing here is on its way
+    accepted_count: int = (
+        0  # `AcceptedConnection` that came through this channel: what control gave and is missing here is on its way
+    )
 
 
-class Buckets(msgspec.Struct, frozen=True, array_like=True):
+class DurationBuckets(msgspec.Struct, frozen=True, array_like=True):
     """Durations. `counts`: of those up to each of LATENCY_BOUNDS and above the bound before; at last, of longer ones.
     `total`: their sum in seconds.
     """
@@ -411,23 +428,23 @@ class Buckets(msgspec.Struct, frozen=True, array_like=True):
     total: float
 
 
-class Latencies(msgspec.Struct, frozen=True, tag=True):
+class LatencyReport(msgspec.Struct, frozen=True, tag=True):
     """Once a second: durations since the last time (gateway.data.shared.latencies says what each is)."""
 
-    requests: Buckets
-    round_trips: dict[int, Buckets] = {}  # by broker
-    waits: dict[str, Buckets] = {}  # by reason
-    batches: Buckets | None = None  # of socket events
+    requests: DurationBuckets
+    round_trips: dict[int, DurationBuckets] = {}  # by broker
+    waits: dict[str, DurationBuckets] = {}  # by reason
+    batches: DurationBuckets | None = None  # of socket events
     cpu_s: float = 0.0  # CPU time of this worker since its start
 
 
-class Ended(msgspec.Struct, frozen=True, tag=True):
+class EndedConnections(msgspec.Struct, frozen=True, tag=True):
     """Clients' connections that have ended since the last time, by address."""
 
     addresses: dict[str, int]
 
 
-class Connection(msgspec.Struct, frozen=True, array_like=True):
+class ConnectionInfo(msgspec.Struct, frozen=True, array_like=True):
     """A client's connection, joined to that broker; -1: not known yet."""
 
     peer: str
@@ -449,12 +466,12 @@ class FoundConnections(msgspec.Struct, frozen=True, tag=True):
     token: int
     total: int
     matched: int
-    connections: tuple[Connection, ...]
+    connections: tuple[ConnectionInfo, ...]
 
 
-class Located(msgspec.Struct, frozen=True, tag=True):
+class LocatedConnection(msgspec.Struct, frozen=True, tag=True):
     """A connection through a proxy: it was counted by the address `before` and is by `address` from here on. Control
-    answers with a `Verdict`.
+    answers with a `AddressVerdict`.
     """
 
     token: int
@@ -462,7 +479,7 @@ class Located(msgspec.Struct, frozen=True, tag=True):
     address: str
 
 
-class Log(msgspec.Struct, frozen=True, tag=True):
+class LogMessage(msgspec.Struct, frozen=True, tag=True):
     """A line for the gateway's log: workers write none themselves. `fields`: of gateway.log.logs.FIELDS, those that it
     is about.
     """
@@ -472,18 +489,18 @@ class Log(msgspec.Struct, frozen=True, tag=True):
     fields: dict[str, str | int] = {}
 
 
-class Refresh(msgspec.Struct, frozen=True, tag=True):
+class RefreshRequest(msgspec.Struct, frozen=True, tag=True):
     """The worker saw something newer than its snapshot (a broker without a listener, a topic it doesn't know)."""
 
     what: str  # "metadata"
 
 
-class Ask(msgspec.Struct, frozen=True, tag=True):
+class AdminQuery(msgspec.Struct, frozen=True, tag=True):
     """A client's admin request that control has to answer, with all that control must know about it: it keeps nothing
     between two questions, so one that was started again can answer as well.
     """
 
-    token: int  # names the question, for its `Answer`
+    token: int  # names the question, for its `AdminAnswer`
     until: float  # time.monotonic(); after it the client has been told that control didn't answer
     peer: str
     principal: str
@@ -498,7 +515,7 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
 
 # Names of Interval.counts; control exports each as a counter, present at 0 from the start.
 # Beside them API_REQUESTS with an API key, of requests other than Produce.
-COUNTS = (
+COUNT_NAMES = (
     "connections_accepted",
     "requests",  # whole request frames from clients, of every API
     "answers_local",  # answered by the gateway itself
@@ -536,36 +553,49 @@ COUNTS = (
     "disconnects_drain",
 )
 
-Down = (
+ToWorker = (
     WorkerSettings
-    | Brokers
-    | Topics
-    | Policy
-    | Quotas
+    | BrokerTable
+    | TopicSnapshot
+    | ThresholdPolicy
+    | QuotaSnapshot
     | QuotaChanges
-    | Storage
-    | Groups
-    | Orders
-    | Parts
-    | OtherRates
-    | Answer
-    | Accepted
+    | StorageSnapshot
+    | GroupSnapshot
+    | SnapshotBundle
+    | LimitShares
+    | PeerRates
+    | AdminAnswer
+    | AcceptedConnection
     | FindConnections
-    | Verdict
-    | Spooled
-    | Drain
+    | AddressVerdict
+    | SpoolConfirmation
+    | DrainRequest
 )
-Up = Hello | Interval | Rates | Demand | Gauges | Latencies | Ended | Located | FoundConnections | Log | Refresh | Ask
+ToControl = (
+    WorkerHello
+    | UsageInterval
+    | WorkerRates
+    | DemandReport
+    | WorkerGauges
+    | LatencyReport
+    | EndedConnections
+    | LocatedConnection
+    | FoundConnections
+    | LogMessage
+    | RefreshRequest
+    | AdminQuery
+)
 
 _encode = msgspec.msgpack.Encoder().encode
-decode_down = msgspec.msgpack.Decoder(Down).decode
-decode_up = msgspec.msgpack.Decoder(Up).decode
+decode_for_worker = msgspec.msgpack.Decoder(ToWorker).decode
+decode_for_control = msgspec.msgpack.Decoder(ToControl).decode
 
 Posted = TypeVar("Posted", bound=msgspec.Struct)
 Received = TypeVar("Received")
 
 
-class Channel(Generic[Posted, Received]):
+class ProcessChannel(Generic[Posted, Received]):
     """One end of the socketpair: `Channel[Up, Down](sock, decode_down)` is a worker's, `Channel[Down, Up](sock,
     decode_up)` control's. The parent has messages of its own in the same framing.
 
@@ -577,7 +607,7 @@ class Channel(Generic[Posted, Received]):
         sock.setblocking(False)
         self._sock = trio.socket.from_stdlib_socket(sock)
         self._decode = decode
-        self._out: deque[tuple[bytes, int]] = deque()
+        self._outgoing: deque[tuple[bytes, int]] = deque()
         self._wake = trio.Event()
         self._idle = trio.Event()
         self._idle.set()
@@ -594,29 +624,29 @@ class Channel(Generic[Posted, Received]):
         if len(body) > MAX_MESSAGE:
             # The receiver would end the channel, and get the same message again.
             raise ValueError(f"{type(message).__name__} of {len(body)} bytes, at most {MAX_MESSAGE} are allowed")
-        self._out.append((_LENGTH.pack(len(body) | (_HAS_FD if fd >= 0 else 0)) + body, fd))
+        self._outgoing.append((_LENGTH.pack(len(body) | (_HAS_FD if fd >= 0 else 0)) + body, fd))
         self._idle = trio.Event() if self._idle.is_set() else self._idle
         self._wake.set()
 
     @property
     def backlog(self) -> int:
         """Messages posted and not yet written."""
-        return len(self._out)
+        return len(self._outgoing)
 
     @property
     def backlog_bytes(self) -> int:
         """Their size."""
-        return sum(len(view) for view, _ in self._out)
+        return sum(len(view) for view, _ in self._outgoing)
 
-    async def flushed(self) -> None:
+    async def wait_flushed(self) -> None:
         """Return when everything posted so far has been written to the socket."""
-        while self._out:
+        while self._outgoing:
             await self._idle.wait()
 
     async def run(self) -> None:
         try:
             while True:
-                while self._out:
+                while self._outgoing:
                     await self._write_first()
                 self._idle.set()
                 self._wake = trio.Event()
@@ -625,23 +655,27 @@ class Channel(Generic[Posted, Received]):
             raise ChannelClosed(str(error)) from error
 
     async def _write_first(self) -> None:
-        data, fd = self._out[0]
+        data, fd = self._outgoing[0]
         view = memoryview(data)
         if fd >= 0:
             sent = await self._sock.sendmsg(
                 [view], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [fd]).tobytes())]
             )
-            self._out[0] = (data, -1)  # `close` must not close this number once more: it may be another file's by then
+            self._outgoing[0] = (
+                data,
+                -1,
+            )  # `close` must not close this number once more: it may be another file's by then
             socket.close(fd)
             view = view[sent:]
         while view:
             view = view[await self._sock.send(view) :]
-        self._out.popleft()
+        self._outgoing.popleft()
 
     async def receive(self) -> tuple[Received, int]:
         """The next message and the descriptor that came with it, or -1.
 
-        An `Accepted` with -1 is a connection that the kernel dropped because this process has too many open files.
+        An `AcceptedConnection` with -1 is a connection that the kernel dropped because this process has too many open
+        files.
 
         Raises:
             ChannelClosed: the other end is gone, or is of another release; a half-received message is of no use.
@@ -654,10 +688,10 @@ class Channel(Generic[Posted, Received]):
                 if size > MAX_MESSAGE:
                     raise ChannelClosed(f"a message of {size} bytes announced")
                 if len(buffer) >= 4 + size:
-                    return self._take(size), self._fds.popleft() if prefix & _HAS_FD else -1
+                    return self._decode_message(size), self._fds.popleft() if prefix & _HAS_FD else -1
             await self._read_some()
 
-    def _take(self, size: int) -> Received:
+    def _decode_message(self, size: int) -> Received:
         body = bytes(memoryview(self._buffer)[4 : 4 + size])
         del self._buffer[: 4 + size]
         try:
@@ -683,8 +717,8 @@ class Channel(Generic[Posted, Received]):
 
     def close(self) -> None:
         self._sock.close()
-        for fd in [*self._fds, *(fd for _, fd in self._out)]:
+        for fd in [*self._fds, *(fd for _, fd in self._outgoing)]:
             if fd >= 0:
                 socket.close(fd)
         self._fds.clear()
-        self._out.clear()
+        self._outgoing.clear()

@@ -1,4 +1,5 @@
-# The commands. Each imports what it needs when it runs: `check` has no use for Spark, and an audit none for sockets.
+# The commands. Each imports what it needs when it runs: `check_configuration` has no use for Spark, and an audit none
+# for sockets.
 #
 # A user's mistake is one or more lines on stderr and exit code 1 (2 for a wrong command line), never a traceback.
 
@@ -16,12 +17,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from gateway.cli_support.arguments import Parser, add_examples
+from gateway.cli_support.arguments import CommandParser, add_examples
 
 if TYPE_CHECKING:
-    from gateway.config import AuthenticationSettings, Finding, Listener, Settings, Storage
+    from gateway.config import AuthenticationSettings, ConfigFinding, Listener, Settings, Storage
     from gateway.config.storage import VolumeLimits
-    from gateway.kafka.reach import Reached
+    from gateway.kafka.reach import ReachResult
 
 # They parse their own arguments; the text is for the list of commands.
 _OWN_PARSERS = {
@@ -56,9 +57,9 @@ _COMMANDS = {
     "scram-record": "gateway.commands.scram_record",
     "volume-agent": "gateway.volume_agent",
 }
-_DEMO = {"kafka-python": "kafka", "PySpark": "pyspark", "Matplotlib": "matplotlib"}
-_VIEWS = ("status", "clients", "connections", "peers", "history")
-_HELP = """\
+_DEMO_PACKAGES = {"kafka-python": "kafka", "PySpark": "pyspark", "Matplotlib": "matplotlib"}
+_VIEW_COMMANDS = ("status", "clients", "connections", "peers", "history")
+_HELP_EPILOG = """\
 examples:
   produce-gateway check gateway.yaml --strict
   produce-gateway serve gateway.yaml
@@ -78,25 +79,25 @@ _EXAMPLES_OF = {
         "zsh > ~/.zfunc/_produce-gateway          # in a folder of $fpath",
     ],
 }
-_NODES = (0, 1, 2)  # whose ports `check` shows
+_SHOWN_NODE_IDS = (0, 1, 2)  # whose ports `check_configuration` shows
 
 
 def main(argv: list[str]) -> int:
     """Run a command; the result is the exit code."""
     if argv and argv[0] in _OWN_PARSERS:
-        return _run_other(argv[0], argv[1:])
+        return _run_subcommand(argv[0], argv[1:])
     parser = _make_parser()
-    if argv and not argv[0].startswith("-") and argv[0] not in _commands():
-        from gateway.cli_support.suggest import hint
+    if argv and not argv[0].startswith("-") and argv[0] not in _command_names():
+        from gateway.cli_support.suggest import name_hint
 
-        print(f"produce-gateway: unknown command {argv[0]!r}; {hint(argv[0], _commands())}", file=sys.stderr)
+        print(f"produce-gateway: unknown command {argv[0]!r}; {name_hint(argv[0], _command_names())}", file=sys.stderr)
         return 2
     args = parser.parse_args(argv)
     match args.command:
         case "serve":
-            return serve(args.config)
+            return serve_gateway(args.config)
         case "check":
-            return check(args.config, connect=args.connect, strict=args.strict, as_json=args.json)
+            return check_configuration(args.config, connect=args.connect, strict=args.strict, as_json=args.json)
         case "schema":
             return print_schema()
         case "completion":
@@ -104,7 +105,7 @@ def main(argv: list[str]) -> int:
         case "version":
             from gateway import compiled
 
-            print(f"produce-gateway {version('produce-gateway')}, hot path: {compiled.form()}")
+            print(f"produce-gateway {version('produce-gateway')}, hot path: {compiled.compilation_state()}")
             return 0
         case "help":
             parser.print_help()
@@ -113,20 +114,20 @@ def main(argv: list[str]) -> int:
     return 2
 
 
-def serve(path: Path) -> int:
+def serve_gateway(path: Path) -> int:
     """Run the gateway until SIGTERM or SIGINT."""
     # What is imported and read here stays, or is freed by its reference count: to look for garbage in it meanwhile is a
     # third of the time where there are many quotas.
     gc.disable()
-    from gateway.config import examine
+    from gateway.config import examine_config
     from gateway.control.lifecycle.examination import TO_SERVE
 
     read_at_ns = time.time_ns()
-    examined = examine(path, *TO_SERVE)
+    examined = examine_config(path, *TO_SERVE)
     settings = examined.settings
     if settings is None or examined.findings:
         gc.enable()
-        return _fail(examined.lines)
+        return _print_errors(examined.lines)
     from gateway import config, supervisor
     from gateway.log.logs import configure_logging, install_hooks
     from gateway.system import cores
@@ -134,32 +135,32 @@ def serve(path: Path) -> int:
 
     configure_logging(settings.log)
     install_hooks()
-    for warning in config.warnings(settings):
+    for warning in config.find_warnings(settings):
         logging.getLogger("gateway").warning("%s", warning)
-    from gateway.listener_names import bootstrap_socket
+    from gateway.listener_names import bootstrap_socket_name
 
-    sockets = {bootstrap_socket(name): (own.host, own.port) for name, own in settings.all_listeners.items()}
+    sockets = {bootstrap_socket_name(name): (own.host, own.port) for name, own in settings.all_listeners.items()}
     sockets["admin"] = (settings.admin.host, settings.admin.port)
-    workers = cores.count() if settings.workers == "auto" else settings.workers
+    workers = cores.count_cores() if settings.workers == "auto" else settings.workers
     if workers > 1:
         logging.getLogger("gateway").info("%d workers", workers)
     as_json = settings.model_copy(update={"workers": workers}).model_dump_json(by_alias=True).encode()
     gc.freeze()
     gc.enable()
-    return supervisor.run(
+    return supervisor.run_gateway(
         as_json,
         sockets,
         workers=workers,
-        memory_bytes=page.size(workers) if workers > 1 else 0,
+        memory_bytes=page.page_size(workers) if workers > 1 else 0,
         drain_timeout_s=settings.drain_timeout,
         shutdown_delay_s=settings.shutdown_delay,
-        origin=supervisor.Origin(tuple(map(str, examined.files)), read_at_ns),
+        origin=supervisor.ConfigOrigin(tuple(map(str, examined.files)), read_at_ns),
         log_format=settings.log.format,
         health=settings.health_address,
     )
 
 
-def check(path: Path, *, connect: bool = False, strict: bool = False, as_json: bool = False) -> int:
+def check_configuration(path: Path, *, connect: bool = False, strict: bool = False, as_json: bool = False) -> int:
     """Say whether a configuration can be used, and show its effect. Opens no connection, or with `connect` one to each
     broker. `strict`: warnings are errors.
 
@@ -169,30 +170,30 @@ def check(path: Path, *, connect: bool = False, strict: bool = False, as_json: b
     from gateway import config
     from gateway.control.lifecycle.examination import TO_CHECK
 
-    examined = config.examine(path, *TO_CHECK)
+    examined = config.examine_config(path, *TO_CHECK)
     usable = None if examined.findings else examined.settings
-    reached = _try_brokers(usable) if usable and connect else []
+    reached = _probe_brokers(usable) if usable and connect else []
     if away := [f"upstream: {each}" for each in reached if each.problem]:
-        usable, examined = None, examined.plus(away)
-    doubts = [*config.warnings(usable), *_doubt_certificates(usable)] if usable else []
-    warnings = [examined.locate(doubt) for doubt in doubts]
+        usable, examined = None, examined.with_problems(away)
+    doubts = [*config.find_warnings(usable), *_certificate_warnings(usable)] if usable else []
+    warnings = [examined.locate_finding(doubt) for doubt in doubts]
     ok = usable is not None and not (strict and warnings)
     if as_json:
         said = {
             "config": examined.source,
             "ok": ok,
-            "errors": [_as_data(finding) for finding in examined.findings],
-            "warnings": [_as_data(warning) for warning in warnings],
-            "effect": [*summarize(usable), *(f"connected  {each}" for each in reached)] if usable else [],
+            "errors": [_finding_data(finding) for finding in examined.findings],
+            "warnings": [_finding_data(warning) for warning in warnings],
+            "effect": [*summarize_settings(usable), *(f"connected  {each}" for each in reached)] if usable else [],
         }
         print(json.dumps(said, indent=2))
     elif usable is None:
-        return _fail(examined.lines)
+        return _print_errors(examined.lines)
     elif not ok:
-        return _fail([_warning_text(examined.source, warning) for warning in warnings])
+        return _print_errors([_warning_text(examined.source, warning) for warning in warnings])
     else:
         print(f"{examined.source}: OK")
-        for line in summarize(usable):
+        for line in summarize_settings(usable):
             print(f"  {line}")
         for each in reached:
             print(f"  connected  {each}")
@@ -201,22 +202,22 @@ def check(path: Path, *, connect: bool = False, strict: bool = False, as_json: b
     return 0 if ok else 1
 
 
-def _as_data(finding: Finding) -> dict[str, object]:
+def _finding_data(finding: ConfigFinding) -> dict[str, object]:
     return {"line": finding.line, "variable": finding.variable or None, "message": finding.text}
 
 
-def _warning_text(source: str, warning: Finding) -> str:
+def _warning_text(source: str, warning: ConfigFinding) -> str:
     where = warning.variable or (source if warning.line is None else f"{source}:{warning.line}")
     return f"{where}: warning: {warning.text}"
 
 
-def summarize(settings: Settings) -> list[str]:
+def summarize_settings(settings: Settings) -> list[str]:
     """A configuration's effect, the mapping of ports included."""
-    from policies.definitions.rollout import mode_text
+    from policies.definitions.rollout import rollout_text
 
     thresholds = settings.thresholds
     lines = [
-        f"gateway    {settings.gateway}",
+        f"gateway    {settings.gateway_name}",
         f"upstream   {settings.upstream.bootstrap_servers}; {_describe_broker_tls(settings)}",
     ]
     for name, listener in settings.all_listeners.items():
@@ -233,17 +234,19 @@ def summarize(settings: Settings) -> list[str]:
         burst = f"; a burst of {thresholds.burst:g} s" if thresholds.burst else ""
         lines.append(f"on exceed  {thresholds.on_exceed}{burst}")
     lines += [f"broker {node_id:<3d} total {total:,.0f} bytes/s" for node_id, total in thresholds.by_broker().items()]
-    for broker, value in sorted(thresholds.out().items(), key=lambda item: -1 if item[0] is None else item[0]):
+    for broker, value in sorted(
+        thresholds.outbound_by_broker().items(), key=lambda item: -1 if item[0] is None else item[0]
+    ):
         place = "each broker" if broker is None else f"broker {broker}"
         lines.append(f"consumers  with shares have shares of {value:,.0f} bytes/s of {place}")
     lines += [f"topic      {name}: {topic.threshold:,} bytes/s" for name, topic in sorted(thresholds.topics.items())]
     rollout = settings.rollout
-    mode = mode_text(rollout.threshold)
+    mode = rollout_text(rollout.threshold)
     lines.append(f"mode       {mode}; acks=0 over a limit: {settings.acks0}; reject_code {settings.reject_code}")
     if thresholds.source:
         lines.append(f"source     {thresholds.source} says both, asked every {thresholds.interval:g} s")
     if settings.client_quotas:
-        lines.append(f"quotas     for {len(settings.client_quotas)} entities; mode {mode_text(rollout.quota)}")
+        lines.append(f"quotas     for {len(settings.client_quotas)} entities; mode {rollout_text(rollout.quota)}")
     lines += _summarize_groups(settings)
     kept = settings.policies_store.topic if settings.internal_topics == "kafka" else settings.policies_file
     lines.append(
@@ -263,10 +266,10 @@ def summarize(settings: Settings) -> list[str]:
 def _summarize_listener(listener: Listener) -> list[str]:
     from gateway.system.sockets import address_text
 
-    host, port = listener.bootstrap
+    host, port = listener.bootstrap_address
     on = listener.host if port == listener.port else address_text(listener.host, listener.port)
     lines = [f"bootstrap  {address_text(host, port)}, listening on {on}"]
-    for node_id in sorted({*_NODES, *listener.brokers}):
+    for node_id in sorted({*_SHOWN_NODE_IDS, *listener.brokers}):
         bound, (host, port) = listener.broker_port(node_id), listener.broker_address(node_id)
         beyond = port if listener.sni is not None else max(bound, port)
         place = address_text(host, port) if beyond <= 65535 else f"none, port {beyond} is beyond 65535: withheld"
@@ -274,7 +277,7 @@ def _summarize_listener(listener: Listener) -> list[str]:
     if listener.sni is None:
         shift = (listener.advertised_port or listener.port) - listener.port
         first = listener.port + 1 + shift
-        host = listener.advertised_broker_host_pattern or listener.advertised
+        host = listener.advertised_broker_host_pattern or listener.public_host
         lines.append(f"broker N   {address_text(host, first)}+N, up to N = {65535 - max(first, listener.port + 1)}")
     else:
         lines.append("broker N   on the same port, by the server name in the TLS handshake (SNI)")
@@ -308,17 +311,17 @@ def _describe_workers(settings: Settings) -> str:
     from gateway.system import cores
 
     if settings.workers == "auto":
-        return f"auto: {cores.count()} on this machine, one for each core that the gateway may use"
+        return f"auto: {cores.count_cores()} on this machine, one for each core that the gateway may use"
     return str(settings.workers)
 
 
 def _summarize_groups(settings: Settings) -> list[str]:
-    from policies.definitions.rollout import mode_text
+    from policies.definitions.rollout import rollout_text
 
     groups = settings.resource_groups
     lines = []
     if groups.groups:
-        mode = mode_text(settings.rollout.group)
+        mode = rollout_text(settings.rollout.group)
         lines.append(f"groups     by {groups.topic_pattern or 'principal alone'}; mode {mode}")
         if groups.principal_pattern and groups.topic_pattern:
             lines[-1] += f"; else by principal {groups.principal_pattern}"
@@ -331,7 +334,7 @@ def _summarize_groups(settings: Settings) -> list[str]:
     for kind, attached in (("tenant", groups.tenants), ("namespace", groups.namespaces)):
         lines += [f"attached   {kind} {name} to {group}" for name, group in attached.items()]
     over = f"all gateways that share topic {settings.usage_topic}, told every {settings.usage_interval:g} s"
-    lines.append(f"limits     hold over {over if settings.exchanges else 'this gateway alone'}")
+    lines.append(f"limits     hold over {over if settings.exchanges_usage else 'this gateway alone'}")
     return lines
 
 
@@ -347,20 +350,20 @@ def _describe_admin(settings: Settings) -> str:
     return f"{url}; {f'roles by {who}, {others}' if who else 'no credentials'}"
 
 
-def _doubt_certificates(settings: Settings) -> list[str]:
+def _certificate_warnings(settings: Settings) -> list[str]:
     """What clients will dislike about the listeners' certificates; workers log the same."""
-    from gateway.listener_names import path_of
-    from gateway.tls.certificate_names import name_warnings
+    from gateway.listener_names import config_path
+    from gateway.tls.certificate_names import find_name_warnings
 
     return [
-        f"{path_of(name)}.{line}"
+        f"{config_path(name)}.{line}"
         for name, listener in settings.all_listeners.items()
         if listener.tls is not None
-        for line in name_warnings(listener.tls, listener.told)
+        for line in find_name_warnings(listener.tls, listener.advertised_hosts)
     ]
 
 
-def _try_tokens(settings: Settings) -> list[str]:
+def _check_token_file(settings: Settings) -> list[str]:
     """The fault of the token file: with one nobody could use the admin port."""
     from gateway.access_tokens.tokens import read_holders
 
@@ -373,16 +376,16 @@ def _try_tokens(settings: Settings) -> list[str]:
     return []
 
 
-def _try_brokers(settings: Settings) -> list[Reached]:
+def _probe_brokers(settings: Settings) -> list[ReachResult]:
     """How each broker answers."""
-    from gateway.kafka.client import Address, NoAnswer
-    from gateway.kafka.reach import Reached, reach
+    from gateway.kafka.client import BrokerAddress, NoAnswer
+    from gateway.kafka.reach import ReachResult, reach_brokers
 
     upstream = settings.upstream
     try:
-        return reach(upstream.properties, upstream.bootstrap_servers, upstream.connect_timeout)
+        return reach_brokers(upstream.properties, upstream.bootstrap_servers, upstream.connect_timeout)
     except NoAnswer as error:
-        return [Reached(-1, Address(*upstream.addresses()[0]), str(error))]
+        return [ReachResult(-1, BrokerAddress(*upstream.addresses()[0]), str(error))]
 
 
 def _describe_authentication(own: AuthenticationSettings | None) -> str:
@@ -395,25 +398,26 @@ def _describe_authentication(own: AuthenticationSettings | None) -> str:
 
 def _summarize_storage(settings: Settings) -> list[str]:
     storage = settings.storage
-    if storage is None or storage.off:
+    if storage is None or storage.is_disabled:
         return ["storage    not looked at, full disks hold nothing back"]
     if storage.factor_source:
         asked, limits = f"factor_source {storage.factor_source}", "its own"
     else:
-        where = f" {storage.reads.topic}" if storage.source == "snapshots" else ""
+        where = f" {storage.snapshot_settings.topic}" if storage.source == "snapshots" else ""
         where = f" {storage.prometheus.url}" if storage.source == "prometheus" and storage.prometheus else where
         asked, limits = storage.source + where, _describe_limits(storage)
     lines = [f"storage    {asked}, every {storage.check_interval:g} s; {settings.storage_admin.bootstrap_servers}"]
     lines.append(f"limits     {limits}")
     if storage.source == "snapshots":
-        doubt = f"{storage.reads.fail_safe} when a broker has no snapshot younger than {storage.reads.max_age:g} s"
+        snapshots = storage.snapshot_settings
+        doubt = f"{snapshots.fail_safe} when a broker has no snapshot younger than {snapshots.max_age:g} s"
     else:
         doubt = f"factor {storage.fallback:g} when nothing was learned for {storage.validity:g} s"
     mode = "observe" if "observe" in (settings.mode, storage.mode) else "enforce"
     if storage.scope == "affected":
         exempt = f", but for {', '.join(storage.exempt_topics)}" if storage.exempt_topics else ""
         lines.append(f"scope      topics with a replica on a volume at its limit{exempt}")
-    if storage.remembers:
+    if storage.remembers_brokers:
         lines.append(f"fenced     brokers with a volume at its limit are remembered for {storage.forget_after:g} s")
     return [*lines, f"no data    {doubt}; mode {mode}"]
 
@@ -452,16 +456,16 @@ def print_completion(shell: str) -> int:
     return 0
 
 
-def _commands() -> list[str]:
+def _command_names() -> list[str]:
     return ["serve", "check", *_OWN_PARSERS, "schema", "completion", "version", "help"]
 
 
 def _make_parser(*, whole: bool = False) -> argparse.ArgumentParser:
     """`whole`: with the options of commands that parse their own, as far as they can be had without running them."""
-    parser = Parser(
+    parser = CommandParser(
         prog="produce-gateway",
         description="A Kafka gateway on the produce path: meters every byte and keeps producers within their limits.",
-        epilog=_HELP,
+        epilog=_HELP_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"produce-gateway {version('produce-gateway')}")
@@ -477,7 +481,7 @@ def _make_parser(*, whole: bool = False) -> argparse.ArgumentParser:
             )
         add_examples(command, *_EXAMPLES_OF[name])
     for name, text in _OWN_PARSERS.items():
-        parents = [own] if whole and (own := _parser_of(name)) else []
+        parents = [own] if whole and (own := _find_parser(name)) else []
         commands.add_parser(name, help=text, add_help=False, parents=parents)
     text = "print the configuration's JSON Schema, for editors"
     add_examples(commands.add_parser("schema", help=text, description=text), *_EXAMPLES_OF["schema"])
@@ -491,25 +495,25 @@ def _make_parser(*, whole: bool = False) -> argparse.ArgumentParser:
     return parser
 
 
-def _parser_of(name: str) -> Parser | None:
+def _find_parser(name: str) -> CommandParser | None:
     """A command's own parser; None: it has none that could be had."""
-    if name in _VIEWS:
+    if name in _VIEW_COMMANDS:
         from gateway.commands import views
 
         return views.make_parser(name)
     make = getattr(import_module(_COMMANDS[name]), "make_parser", None) if name in _COMMANDS else None
-    return None if make is None else cast("Parser", make())
+    return None if make is None else cast("CommandParser", make())
 
 
-def _run_other(name: str, argv: list[str]) -> int:
+def _run_subcommand(name: str, argv: list[str]) -> int:
     if name == "demo":
         # All that it will need, before it fetches and starts a Kafka.
-        if missing := [package for package, module in _DEMO.items() if find_spec(module) is None]:
-            return _fail([f"the demo needs {', '.join(missing)}: pip install 'produce-gateway[audit]'"])
+        if missing := [package for package, module in _DEMO_PACKAGES.items() if find_spec(module) is None]:
+            return _print_errors([f"the demo needs {', '.join(missing)}: pip install 'produce-gateway[audit]'"])
         from gateway.demo import command as demo
 
         return int(demo.main(argv))
-    if name in _VIEWS:
+    if name in _VIEW_COMMANDS:
         from gateway.commands import views
 
         return views.main(name, argv)
@@ -520,11 +524,11 @@ def _run_other(name: str, argv: list[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name != "pyspark":
             raise
-        return _fail(["the audit needs PySpark: pip install 'produce-gateway[audit]'"])
+        return _print_errors(["the audit needs PySpark: pip install 'produce-gateway[audit]'"])
     return audit.main(argv)
 
 
-def _fail(lines: list[str]) -> int:
+def _print_errors(lines: list[str]) -> int:
     for line in lines:
         print(line, file=sys.stderr)
     return 1

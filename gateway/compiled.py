@@ -12,39 +12,39 @@ from typing import Any, Final
 
 # Those that there are only compiled, and those that run as Python elsewhere.
 FAST_PATH: Final = ("protocol.produce_fast", "gateway.data.session.fast_path", "gateway.data.relay.shortcut")
-EITHER: Final = (
+EITHER_FORM: Final = (
     "protocol.stream", "protocol.metadata_topics", "policies.idempotence.duplicates", "policies.limits.meter",
     "gateway.data.shared.ledger", "gateway.data.pending.in_flight", "gateway.data.sockets.slices",
     "gateway.data.sockets.tls",
 )  # fmt: skip
-MODULES: Final = FAST_PATH + EITHER
-VARIABLE: Final = "PURE_PYTHON"
+HOT_PATH_MODULES: Final = FAST_PATH + EITHER_FORM
+PURE_PYTHON_VARIABLE: Final = "PURE_PYTHON"
 
 
-class _Sources:
+class _SourceFinder:
     """A finder of modules that takes EITHER as Python."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name not in EITHER:
+        if name not in EITHER_FORM:
             return None
         folders = [Path(folder, f"{name.rpartition('.')[2]}.py") for folder in path or ()]
         return next((spec_from_file_location(name, file) for file in folders if file.exists()), None)
 
 
-def obey() -> None:
+def apply_pure_python() -> None:
     """To be called before any of the modules is imported. None in sys.modules is Python's word for one that must not be
     found.
     """
-    if os.environ.get(VARIABLE):
+    if os.environ.get(PURE_PYTHON_VARIABLE):
         sys.modules.update(dict.fromkeys(FAST_PATH))  # type: ignore[arg-type]
-        sys.meta_path.insert(0, _Sources)
+        sys.meta_path.insert(0, _SourceFinder)
 
 
-def form() -> str:
+def compilation_state() -> str:
     """What runs: "compiled" or "pure Python"; "partly compiled" where an import failed, which no build brings about."""
-    found = sum(map(is_compiled, MODULES))
-    return "compiled" if found == len(MODULES) else "partly compiled" if found else "pure Python"
+    found = sum(map(is_compiled, HOT_PATH_MODULES))
+    return "compiled" if found == len(HOT_PATH_MODULES) else "partly compiled" if found else "pure Python"
 
 
 def is_compiled(module: str) -> bool:

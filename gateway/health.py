@@ -25,8 +25,8 @@ from typing import Final
 
 import trio
 
-from gateway.log.log_bound import LogBound
-from gateway.system.sockets import network_of
+from gateway.log.log_bound import LogRateLimiter
+from gateway.system.sockets import network_of_peer
 
 log = logging.getLogger("gateway.health")
 
@@ -38,14 +38,14 @@ MAX_CONNECTIONS: Final = 256
 MAX_PER_ADDRESS: Final = 16
 MAX_HEAD: Final = 8 * 1024
 EXCHANGE_S: Final = 2.0  # from the connection to the whole request
-BATCH: Final = 64
+ACCEPT_BATCH: Final = 64
 PAUSE_S: Final = 0.1
 REPEAT_S: Final = 60.0  # the same line is logged once in this time
 _GONE: Final = frozenset({errno.ECONNABORTED, errno.ECONNRESET, errno.EPROTO})
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
-def readiness(problems: Sequence[str], lacking: Sequence[str]) -> tuple[int, bytes]:
+def encode_readiness(problems: Sequence[str], lacking: Sequence[str]) -> tuple[int, bytes]:
     """Status and JSON body of /readyz. `problems`: why the gateway isn't ready; `lacking`: parts that it goes on
     without, ready all the same.
     """
@@ -53,7 +53,7 @@ def readiness(problems: Sequence[str], lacking: Sequence[str]) -> tuple[int, byt
     return 503 if problems else 200, json.dumps(said).encode() + b"\n"
 
 
-class Health:
+class ReportedHealth:
     """What control has reported, and how long ago. `now`: any monotonic time in seconds.
 
     Attributes:
@@ -66,25 +66,25 @@ class Health:
         self._problems: Sequence[str] = ()
         self._lacking: Sequence[str] = ()
 
-    def report(self, problems: Sequence[str], lacking: Sequence[str], now: float) -> None:
+    def record_report(self, problems: Sequence[str], lacking: Sequence[str], now: float) -> None:
         self._problems, self._lacking, self._reported_at = problems, lacking, now
 
-    def liveness(self, now: float) -> tuple[int, bytes]:
+    def liveness_response(self, now: float) -> tuple[int, bytes]:
         """Status and text of /healthz."""
-        silence = self._silence(now, DEAD_S)
+        silence = self._silence_text(now, DEAD_S)
         if silence and not self.is_stopping:
             return 503, f"{silence}\n".encode()
         return 200, b"ok\n"
 
-    def readiness(self, now: float) -> tuple[int, bytes]:
+    def readiness_response(self, now: float) -> tuple[int, bytes]:
         """Status and JSON of /readyz."""
         stopping = "the gateway is stopping"  # control says the same a moment later
         found = [stopping] if self.is_stopping else []
         found += [problem for problem in self._problems if problem not in found]
-        silence = self._silence(now, SILENT_S)
-        return readiness([*found, *([silence] if silence else [])], self._lacking)
+        silence = self._silence_text(now, SILENT_S)
+        return encode_readiness([*found, *([silence] if silence else [])], self._lacking)
 
-    def _silence(self, now: float, longest_s: float) -> str:
+    def _silence_text(self, now: float, longest_s: float) -> str:
         """ "" while control has reported within that time."""
         if self._reported_at is None:
             return "control has not come up yet"
@@ -92,7 +92,7 @@ class Health:
         return f"control has reported nothing for {silent_s:.0f} s" if silent_s > longest_s else ""
 
 
-class _Exchange:
+class _HealthConnection:
     """A connection, until it is answered."""
 
     __slots__ = ("address", "deadline", "head", "sock")
@@ -111,14 +111,14 @@ class HealthServer:
     client that means it has sent its request by then.
     """
 
-    def __init__(self, sock: socket.socket, health: Health) -> None:
+    def __init__(self, sock: socket.socket, health: ReportedHealth) -> None:
         sock.setblocking(False)
         self._sock = sock
         self._health = health
         self._selector = selectors.DefaultSelector()
-        self._open: dict[_Exchange, None] = {}  # the oldest first, as all have the same time
-        self._of_address: dict[str, dict[_Exchange, None]] = {}
-        self._bound: LogBound[str] = LogBound(1, REPEAT_S)
+        self._connections: dict[_HealthConnection, None] = {}  # the oldest first, as all have the same time
+        self._by_address: dict[str, dict[_HealthConnection, None]] = {}
+        self._log_limiter: LogRateLimiter[str] = LogRateLimiter(1, REPEAT_S)
 
     async def run(self) -> None:
         """Until cancelled. No fault ends it."""
@@ -126,34 +126,34 @@ class HealthServer:
         try:
             while True:
                 try:
-                    await self._turn()
+                    await self._serve_turn()
                 except Exception:
-                    self._complain("failure", "the health port failed, and goes on", trace=True)
+                    self._log_limited("failure", "the health port failed, and goes on", trace=True)
                     await trio.sleep(PAUSE_S)
         finally:
-            for exchange in list(self._open):
-                self._end(exchange)
+            for exchange in list(self._connections):
+                self._close_connection(exchange)
             self._selector.close()
 
-    async def _turn(self) -> None:
-        first = next(iter(self._open), None)
+    async def _serve_turn(self) -> None:
+        first = next(iter(self._connections), None)
         with trio.CancelScope() if first is None else trio.move_on_at(first.deadline):
             await trio.lowlevel.wait_readable(self._selector.fileno())
         now = trio.current_time()
-        for exchange in list(self._open):
+        for exchange in list(self._connections):
             if exchange.deadline > now:
                 break
-            self._end(exchange)
+            self._close_connection(exchange)
         for key, _ in self._selector.select(0):
             if key.data is None:
-                if not self._accept(now):
+                if not self._accept_waiting(now):
                     await trio.sleep(PAUSE_S)
-            elif key.data in self._open:
-                self._serve(key.data, now)
+            elif key.data in self._connections:
+                self._serve_connection(key.data, now)
 
-    def _accept(self, now: float) -> bool:
+    def _accept_waiting(self, now: float) -> bool:
         """Take some of the connections that wait. False: the system lacks what it takes."""
-        for _ in range(BATCH):
+        for _ in range(ACCEPT_BATCH):
             try:
                 client, peer = self._sock.accept()
             except BlockingIOError:
@@ -161,33 +161,35 @@ class HealthServer:
             except OSError as error:
                 if error.errno in _GONE:
                     continue
-                self._complain("shortage", f"the health port can't accept just now: {error.strerror or error}")
+                self._log_limited("shortage", f"the health port can't accept just now: {error.strerror or error}")
                 return False
             client.setblocking(False)
-            address = network_of(f"{peer[0]}:{peer[1]}")
-            exchange = _Exchange(client, address, now + EXCHANGE_S)
-            self._open[exchange] = None
-            own = self._of_address.setdefault(address, {})
+            address = network_of_peer(f"{peer[0]}:{peer[1]}")
+            exchange = _HealthConnection(client, address, now + EXCHANGE_S)
+            self._connections[exchange] = None
+            own = self._by_address.setdefault(address, {})
             own[exchange] = None
             # Its request is here as a rule. Then it needs no place.
-            self._serve(exchange, now)
-            if exchange not in self._open:
+            self._serve_connection(exchange, now)
+            if exchange not in self._connections:
                 continue
             self._selector.register(client, selectors.EVENT_READ, exchange)
-            if len(own) > MAX_PER_ADDRESS or len(self._open) > MAX_CONNECTIONS:
-                self._complain("full", f"health port: too many silent connections, the last one of {address}")
-                crowd = own if len(own) > MAX_PER_ADDRESS else max(self._of_address.values(), key=len)
-                self._end(next(iter(crowd)))
+            if len(own) > MAX_PER_ADDRESS or len(self._connections) > MAX_CONNECTIONS:
+                self._log_limited("full", f"health port: too many silent connections, the last one of {address}")
+                crowd = own if len(own) > MAX_PER_ADDRESS else max(self._by_address.values(), key=len)
+                self._close_connection(next(iter(crowd)))
         return True
 
-    def _serve(self, exchange: _Exchange, now: float) -> None:
+    def _serve_connection(self, exchange: _HealthConnection, now: float) -> None:
         """Read what is there. When that is a whole request, answer it and end."""
         try:
             data = exchange.sock.recv(MAX_HEAD)
             exchange.head += data
             is_whole = b"\r\n\r\n" in exchange.head or b"\n\n" in exchange.head
             if is_whole or len(exchange.head) > MAX_HEAD:
-                exchange.sock.send(self._answer(exchange.head, now) if is_whole else _response(431, _TEXT, b""))
+                exchange.sock.send(
+                    self._answer_request(exchange.head, now) if is_whole else _http_response(431, _TEXT, b"")
+                )
                 exchange.sock.shutdown(socket.SHUT_WR)
             elif data:
                 return
@@ -196,45 +198,45 @@ class HealthServer:
         except OSError:
             pass  # its client is gone
         except Exception:
-            self._complain("fault", f"health port: a request of {exchange.address} failed", trace=True)
-        self._end(exchange)
+            self._log_limited("fault", f"health port: a request of {exchange.address} failed", trace=True)
+        self._close_connection(exchange)
 
-    def _answer(self, head: bytes, now: float) -> bytes:
+    def _answer_request(self, head: bytes, now: float) -> bytes:
         method, _, rest = head.partition(b"\n")[0].rstrip(b"\r").partition(b" ")
         target, _, version = rest.partition(b" ")
         if not version.startswith(b"HTTP/1."):
-            return _response(400, _TEXT, b"this is HTTP/1.1\n")
+            return _http_response(400, _TEXT, b"this is HTTP/1.1\n")
         if method not in (b"GET", b"HEAD"):
-            return _response(405, _TEXT, b"only GET\n")
+            return _http_response(405, _TEXT, b"only GET\n")
         path = target.partition(b"?")[0].decode("latin-1")
         status, kind, body = 404, _TEXT, f"here are {LIVE_PATH} and {READY_PATH}\n".encode()
         if path == LIVE_PATH:
-            status, body = self._health.liveness(now)
+            status, body = self._health.liveness_response(now)
         elif path == READY_PATH:
-            (status, body), kind = self._health.readiness(now), "application/json"
-        return _response(status, kind, body, with_body=method == b"GET")
+            (status, body), kind = self._health.readiness_response(now), "application/json"
+        return _http_response(status, kind, body, with_body=method == b"GET")
 
-    def _end(self, exchange: _Exchange) -> None:
-        del self._open[exchange]
-        own = self._of_address[exchange.address]
+    def _close_connection(self, exchange: _HealthConnection) -> None:
+        del self._connections[exchange]
+        own = self._by_address[exchange.address]
         del own[exchange]
         if not own:
-            del self._of_address[exchange.address]
+            del self._by_address[exchange.address]
         try:
             self._selector.unregister(exchange.sock)
         except KeyError:
             pass  # answered before it was registered
         exchange.sock.close()
 
-    def _complain(self, kind: str, text: str, *, trace: bool = False) -> None:
+    def _log_limited(self, kind: str, text: str, *, trace: bool = False) -> None:
         now = trio.current_time()
-        for left_out in self._bound.ended(now):
-            log.warning("health port: %s: %d more lines %s", left_out.kind, left_out.lines, left_out.within)
-        if self._bound.may_say(kind, now):
+        for left_out in self._log_limiter.end_periods(now):
+            log.warning("health port: %s: %d more lines %s", left_out.kind, left_out.lines, left_out.period_text)
+        if self._log_limiter.allow_line(kind, now):
             log.warning("%s", text, exc_info=trace)
 
 
-def _response(status: int, kind: str, body: bytes, *, with_body: bool = True) -> bytes:
+def _http_response(status: int, kind: str, body: bytes, *, with_body: bool = True) -> bytes:
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
         "Cache-Control: no-store\r\nConnection: close\r\n\r\n"

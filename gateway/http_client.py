@@ -12,11 +12,11 @@ from typing import Any, Final, Literal, NamedTuple
 
 import trio
 
-from gateway.tls.tls_reasons import BROKEN_RECORD, NOT_TLS, reason_of
+from gateway.tls.tls_reasons import BROKEN_RECORD, NOT_TLS, openssl_reason
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # else it logs each request
 
-_WANTED: Final = (
+_CERTIFICATE_WANTED: Final = (
     *("TLSV13_ALERT_CERTIFICATE_REQUIRED", "TLSV1_ALERT_UNKNOWN_CA", "SSLV3_ALERT_BAD_CERTIFICATE"),
     *("SSLV3_ALERT_HANDSHAKE_FAILURE", "SSLV3_ALERT_CERTIFICATE_EXPIRED", "SSLV3_ALERT_CERTIFICATE_UNKNOWN"),
 )
@@ -38,18 +38,18 @@ class TlsError(HttpError):
         self.fault: TlsFault = fault
 
 
-class AnswerTooLarge(HttpError):
+class ResponseTooLarge(HttpError):
     """There is more of it than the caller takes."""
 
 
-class HttpAnswer(NamedTuple):
+class HttpResponse(NamedTuple):
     status: int
     reason: str
     headers: Mapping[str, str]  # by names in any case
     body: bytes
 
 
-def fetch(
+def fetch_url(
     url: str,
     *,
     timeout_s: float,
@@ -59,7 +59,7 @@ def fetch(
     body: bytes | None = None,
     trust: ssl.SSLContext | None = None,
     proxies: bool = False,
-) -> HttpAnswer:
+) -> HttpResponse:
     """Ask once. Blocks, for `timeout_s` at most, name resolution and a TLS handshake included: a time limit of each
     read would begin again with each byte. Call it where trio doesn't run: in a command, or in a thread.
 
@@ -78,7 +78,7 @@ def fetch(
         is_tls = url.lower().startswith("https:")
         trust = ssl.create_default_context() if is_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts none
 
-    async def ask() -> HttpAnswer:
+    async def ask() -> HttpResponse:
         streams: list[Any] = []
         found = bytearray()
 
@@ -96,12 +96,12 @@ def fetch(
                         if len(found) > max_bytes:
                             scope.cancel()  # leaving the loop would leave httpx's generators as they are
                 if len(found) <= max_bytes:
-                    return HttpAnswer(response.status_code, response.reason_phrase, response.headers, bytes(found))
+                    return HttpResponse(response.status_code, response.reason_phrase, response.headers, bytes(found))
         finally:
             for stream in streams:  # where time runs out in a TLS handshake, httpx leaves its socket open
                 await stream.aclose()
         if len(found) > max_bytes:
-            raise AnswerTooLarge(f"the answer is larger than {max_bytes:,} bytes")
+            raise ResponseTooLarge(f"the answer is larger than {max_bytes:,} bytes")
         raise HttpError("timed out")
 
     try:
@@ -109,13 +109,13 @@ def fetch(
     except httpx.LocalProtocolError:  # h11 would say the header with its value, which may be a token
         raise HttpError("a header or the address holds a character that HTTP does not allow") from None
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ImportError) as error:  # of a proxy's address
-        below = _deepest(error)
+        below = _root_cause(error)
         if isinstance(below, ssl.SSLError):
             raise _tls_error(below) from error
-        raise HttpError(_reason(below)) from error
+        raise HttpError(_error_text(below)) from error
 
 
-def _deepest(error: BaseException) -> BaseException:
+def _root_cause(error: BaseException) -> BaseException:
     """The system's error, below those of the libraries on top of it."""
     while (below := error.__cause__ or error.__context__) is not None:
         error = below.exceptions[-1] if isinstance(below, BaseExceptionGroup) else below
@@ -123,17 +123,17 @@ def _deepest(error: BaseException) -> BaseException:
 
 
 def _tls_error(error: ssl.SSLError) -> TlsError:
-    reason = reason_of(error)
+    reason = openssl_reason(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsError(f"its certificate can't be verified: {error.verify_message}", "untrusted")
     if reason in (*NOT_TLS, BROKEN_RECORD):  # in the handshake; records that are broken behind it are rare
         return TlsError("there is no TLS", "plain")
-    if reason in _WANTED:
+    if reason in _CERTIFICATE_WANTED:
         return TlsError("it wants a client certificate, or another one", "wanted")
-    return TlsError(f"TLS failed: {_reason(error)}", "other")
+    return TlsError(f"TLS failed: {_error_text(error)}", "other")
 
 
-def _reason(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)
     return " ".join(str(getattr(error, "strerror", None) or error or "").split()) or type(error).__name__

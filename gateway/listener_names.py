@@ -8,12 +8,12 @@ DEFAULT_LISTENER: Final = "default"  # the one of the section `listener`
 _BOOTSTRAP, _BROKER = "bootstrap", "broker"
 
 
-def path_of(listener: str) -> str:
+def config_path(listener: str) -> str:
     """The place of that listener in the configuration, for messages."""
     return "listener" if listener == DEFAULT_LISTENER else f"listeners.{listener}"
 
 
-def prefix_of(listener: str) -> str:
+def log_prefix(listener: str) -> str:
     """The beginning of log lines about that listener; nothing, where there is only one."""
     return "" if listener == DEFAULT_LISTENER else f"listener {listener}: "
 
@@ -27,12 +27,12 @@ class BrokerSocket(NamedTuple):
         return f"{_BROKER} {self.node_id} {self.listener}"
 
 
-def bootstrap_socket(listener: str) -> str:
+def bootstrap_socket_name(listener: str) -> str:
     """The name of the listener's own socket; where server names tell brokers apart there is no other."""
     return f"{_BOOTSTRAP} {listener}"
 
 
-def read_broker_socket(name: str) -> BrokerSocket | None:
+def parse_broker_socket(name: str) -> BrokerSocket | None:
     """None: it is no broker's."""
     kind, _, rest = name.partition(" ")
     node_id, _, listener = rest.partition(" ")

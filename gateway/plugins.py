@@ -12,7 +12,7 @@ class PluginError(Exception):
     """A policy can't be made; the text is one line that says which and why."""
 
 
-def load(name: str) -> TrafficPolicy:
+def load_policy(name: str) -> TrafficPolicy:
     """The policy that `name`, "module:factory", makes. The module must be on the interpreter's path (PYTHONPATH).
 
     Raises:

@@ -18,9 +18,9 @@ from gateway.system.files import sync_directory
 
 log = logging.getLogger("gateway.control")
 
-NAME: Final = "secret-key"  # in the spool
+KEY_FILE_NAME: Final = "secret-key"  # in the spool
 MIN_BYTES: Final = 32  # of the text: 128 bits, where it is hexadecimal digits
-ROLLOUT: Final = "rollout"  # the purpose of the key of policies.definitions.rollout
+ROLLOUT_PURPOSE: Final = "rollout"  # the purpose of the key of policies.definitions.rollout
 _BYTES: Final = 32
 
 
@@ -40,7 +40,7 @@ def read_secret(path: Path) -> bytes:
 def find_secret(settings: Settings) -> bytes | None:
     """The gateway's secret, where it can be read from here."""
     try:
-        return read_secret(_path_of(settings))
+        return read_secret(_secret_path(settings))
     except (OSError, ValueError):
         return None
 
@@ -49,10 +49,10 @@ def obtain_secret(settings: Settings) -> bytes:
     """The gateway's secret, made now where it has none. If that can't be had, one that lasts until the process ends:
     clients go on.
     """
-    path = _path_of(settings)
+    path = _secret_path(settings)
     try:
         if settings.secret_key_file is None and not path.exists():
-            _make(path)
+            _write_secret(path)
         return read_secret(path)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
@@ -65,11 +65,11 @@ def derive_key(secret: bytes, purpose: str) -> bytes:
     return hmac.digest(secret, purpose.encode(), "sha256")
 
 
-def _path_of(settings: Settings) -> Path:
-    return settings.secret_key_file or settings.usage_log.spool_dir / NAME
+def _secret_path(settings: Settings) -> Path:
+    return settings.secret_key_file or settings.usage_log.spool_dir / KEY_FILE_NAME
 
 
-def _make(path: Path) -> None:
+def _write_secret(path: Path) -> None:
     """The spool is this process' alone, so nobody else makes one at the same time."""
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.new")

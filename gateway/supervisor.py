@@ -30,8 +30,8 @@ import msgspec
 import trio
 from msgspec.structs import replace
 
-from gateway.channel import Channel, ChannelClosed
-from gateway.health import Health, HealthServer
+from gateway.channel import ChannelClosed, ProcessChannel
+from gateway.health import HealthServer, ReportedHealth
 from gateway.system import shared_memory
 from gateway.system.sockets import address_text
 
@@ -43,13 +43,13 @@ STEADY_S = 30.0  # a child that lived this long starts at the first pause again
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the parent's; children ignore them
 
-CONTROL = -1  # the number of the control process among the children; workers count from 0
+CONTROL_NUMBER = -1  # the number of the control process among the children; workers count from 0
 
 
 # --- parent -> child --------------------------------------------------------------------------------------------------
 
 
-class Listening(msgspec.Struct, frozen=True, tag=True):
+class ListeningSocket(msgspec.Struct, frozen=True, tag=True):
     """A listening socket, its descriptor with it; or why there is none. Unasked to a control that was restarted."""
 
     name: str
@@ -58,7 +58,7 @@ class Listening(msgspec.Struct, frozen=True, tag=True):
     error: str = ""
 
 
-class Origin(msgspec.Struct, frozen=True):
+class ConfigOrigin(msgspec.Struct, frozen=True):
     """The files that a configuration was read from, the configuration file first, and the Unix time in ns before that.
     No file: it can't be read again.
     """
@@ -67,10 +67,10 @@ class Origin(msgspec.Struct, frozen=True):
     read_at_ns: int = 0
 
 
-NO_ORIGIN = Origin()
+NO_ORIGIN = ConfigOrigin()
 
 
-class Start(msgspec.Struct, frozen=True, tag=True):
+class StartControl(msgspec.Struct, frozen=True, tag=True):
     """To control, after the sockets that were open already: the validated configuration, as JSON.
 
     `was_up`: an earlier control had everything up (`WasUp`), so clients may be at work.
@@ -78,10 +78,10 @@ class Start(msgspec.Struct, frozen=True, tag=True):
 
     settings: bytes
     was_up: bool = False
-    origin: Origin = NO_ORIGIN
+    origin: ConfigOrigin = NO_ORIGIN
 
 
-class Reload(msgspec.Struct, frozen=True, tag=True):
+class ReloadConfig(msgspec.Struct, frozen=True, tag=True):
     """To control: somebody asks for the configuration to be read again."""
 
 
@@ -95,18 +95,18 @@ class NewChannel(msgspec.Struct, frozen=True, tag=True):
     control: int
 
 
-class Leaving(msgspec.Struct, frozen=True, tag=True):
+class StopNotice(msgspec.Struct, frozen=True, tag=True):
     """To control: Stop comes before long. Readiness is to say so; everything else goes on."""
 
 
-class Stop(msgspec.Struct, frozen=True, tag=True):
+class StopChild(msgspec.Struct, frozen=True, tag=True):
     timeout_s: float
 
 
 # --- child -> parent --------------------------------------------------------------------------------------------------
 
 
-class Listen(msgspec.Struct, frozen=True, tag=True):
+class ListenRequest(msgspec.Struct, frozen=True, tag=True):
     """Open that address, or give it again if it is open under this name; answered by Listening."""
 
     name: str
@@ -114,11 +114,11 @@ class Listen(msgspec.Struct, frozen=True, tag=True):
     port: int
 
 
-class Unlisten(msgspec.Struct, frozen=True, tag=True):
+class UnlistenRequest(msgspec.Struct, frozen=True, tag=True):
     name: str
 
 
-class Reconnect(msgspec.Struct, frozen=True, tag=True):
+class ReconnectRequest(msgspec.Struct, frozen=True, tag=True):
     """Control lost its channel to a worker; if that is alive, both get a new one."""
 
     worker: int
@@ -128,16 +128,18 @@ class WasUp(msgspec.Struct, frozen=True, tag=True):
     """Control: connections are accepted. From now on nothing that control lacks ends the gateway."""
 
 
-class Adopt(msgspec.Struct, frozen=True, tag=True):
-    """Control: another configuration holds from here on, for later control processes as well. Times: see `run`."""
+class AdoptConfig(msgspec.Struct, frozen=True, tag=True):
+    """Control: another configuration holds from here on, for later control processes as well. Times: see
+    `run_gateway`.
+    """
 
     settings: bytes
-    origin: Origin
+    origin: ConfigOrigin
     shutdown_delay_s: float
     drain_timeout_s: float
 
 
-class Report(msgspec.Struct, frozen=True, tag=True):
+class HealthReport(msgspec.Struct, frozen=True, tag=True):
     """Control, when these change and every second: why the gateway isn't ready, and what it goes on without."""
 
     problems: tuple[str, ...]
@@ -152,8 +154,8 @@ class GiveUp(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
-ToChild = Listening | Start | Reload | NewChannel | Leaving | Stop
-ToParent = Listen | Unlisten | Reconnect | WasUp | Adopt | Report | GiveUp
+ToChild = ListeningSocket | StartControl | ReloadConfig | NewChannel | StopNotice | StopChild
+ToParent = ListenRequest | UnlistenRequest | ReconnectRequest | WasUp | AdoptConfig | HealthReport | GiveUp
 
 _decode_for_child = msgspec.msgpack.Decoder(ToChild).decode
 _decode_for_parent = msgspec.msgpack.Decoder(ToParent).decode
@@ -170,7 +172,7 @@ class ListenFailed(OSError):
 # --- the child's side -------------------------------------------------------------------------------------------------
 
 
-def attach(fd: int) -> ParentLink:
+def attach_to_parent(fd: int) -> ParentLink:
     """Take up the socket to the parent, first thing in a child's main function, before `trio.run`."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -181,7 +183,7 @@ def attach(fd: int) -> ParentLink:
 
 
 class ParentLink:
-    """A child's view of its parent. `run` has to be running for anything else to happen.
+    """A child's view of its parent. `run_gateway` has to be running for anything else to happen.
 
     Attributes:
         leaving: control only: set when the gateway is about to stop, or stops.
@@ -194,10 +196,10 @@ class ParentLink:
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        self._line: Channel[ToParent, ToChild] = Channel(sock, _decode_for_child)
+        self._channel: ProcessChannel[ToParent, ToChild] = ProcessChannel(sock, _decode_for_child)
         self._channels, self._next_channel = trio.open_memory_channel[tuple[NewChannel, socket.socket]](math.inf)
-        self._asked: dict[str, trio.Event] = {}
-        self._answers: dict[str, tuple[Listening, int]] = {}
+        self._listen_events: dict[str, trio.Event] = {}
+        self._listen_answers: dict[str, tuple[ListeningSocket, int]] = {}
         self.leaving = trio.Event()
         self.stopping = trio.Event()
         self.drain_timeout_s = 0.0
@@ -216,13 +218,13 @@ class ParentLink:
         """
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._line.run)
+                nursery.start_soon(self._channel.run)
                 while True:
-                    self._take(*await self._line.receive())
+                    self._handle_message(*await self._channel.receive())
         except* ChannelClosed:
             raise ParentGone from None
         finally:
-            self._line.close()
+            self._channel.close()
 
     async def next_channel(self) -> tuple[NewChannel, socket.socket]:
         """The next socketpair end between control and a worker. A later one of a worker replaces an earlier one."""
@@ -239,59 +241,59 @@ class ParentLink:
             if (held_host, held_port) == (host, port):
                 return held
             held.close()
-        self._asked[name] = trio.Event()
-        self._line.post(Listen(name, host, port))
-        await self._asked[name].wait()
-        del self._asked[name]
-        answer, fd = self._answers.pop(name)
+        self._listen_events[name] = trio.Event()
+        self._channel.post(ListenRequest(name, host, port))
+        await self._listen_events[name].wait()
+        del self._listen_events[name]
+        answer, fd = self._listen_answers.pop(name)
         if answer.error or fd < 0:
             raise ListenFailed(answer.error or f"{address_text(host, port)}: too many open files")
         return socket.socket(fileno=fd)
 
-    def unlisten(self, name: str) -> None:
+    def close_listener(self, name: str) -> None:
         """Let the parent close the socket that it holds under that name; closing our own is up to us."""
-        self._line.post(Unlisten(name))
+        self._channel.post(UnlistenRequest(name))
 
-    def reconnect(self, worker: int) -> None:
+    def request_reconnect(self, worker: int) -> None:
         """Control: ask for a new channel to that worker; the parent may take its time."""
-        self._line.post(Reconnect(worker))
+        self._channel.post(ReconnectRequest(worker))
 
-    def note_up(self) -> None:
+    def report_up(self) -> None:
         """Control: everything is up; this and every later control goes on without parts that it can't have."""
         self.was_up = True
-        self._line.post(WasUp())
+        self._channel.post(WasUp())
 
-    def adopt(self, message: Adopt) -> None:
+    def adopt_config(self, message: AdoptConfig) -> None:
         """Control: another configuration holds."""
-        self._line.post(message)
+        self._channel.post(message)
 
-    def report(self, problems: Sequence[str], lacking: Sequence[str]) -> None:
+    def report_health(self, problems: Sequence[str], lacking: Sequence[str]) -> None:
         """Control: what the health port says from here on."""
-        self._line.post(Report(tuple(problems), tuple(lacking)))
+        self._channel.post(HealthReport(tuple(problems), tuple(lacking)))
 
     async def give_up(self, text: str) -> None:
         """Ask the parent to end the whole gateway with this message; returns when it knows."""
-        self._line.post(GiveUp(text))
-        await self._line.flushed()
+        self._channel.post(GiveUp(text))
+        await self._channel.wait_flushed()
 
-    def _take(self, message: ToChild, fd: int) -> None:
+    def _handle_message(self, message: ToChild, fd: int) -> None:
         match message:
-            case Listening(name=name) if name in self._asked:
-                self._answers[name] = (message, fd)
-                self._asked[name].set()
-            case Listening() if fd >= 0:
+            case ListeningSocket(name=name) if name in self._listen_events:
+                self._listen_answers[name] = (message, fd)
+                self._listen_events[name].set()
+            case ListeningSocket() if fd >= 0:
                 self.inherited[message.name] = (message.host, message.port, socket.socket(fileno=fd))
             case NewChannel() if fd >= 0:
                 self._channels.send_nowait((message, socket.socket(fileno=fd)))
-            case Start():
+            case StartControl():
                 self.settings, self.was_up, self.origin = message.settings, message.was_up, message.origin
                 self.started.set()
-            case Reload():
+            case ReloadConfig():
                 self.reload.set()
                 self.reload = trio.Event()
-            case Leaving():
+            case StopNotice():
                 self.leaving.set()
-            case Stop():
+            case StopChild():
                 self.drain_timeout_s = message.timeout_s
                 self.leaving.set()
                 self.stopping.set()
@@ -301,12 +303,12 @@ class ParentLink:
 
 
 # A child's command line by its number; `--fd N`, and for workers what else they need, are put behind it.
-Program = Callable[[int], Sequence[str]]
+ChildCommand = Callable[[int], Sequence[str]]
 
 
-def module_of(number: int) -> Sequence[str]:
+def child_command(number: int) -> Sequence[str]:
     """The gateway's own children."""
-    return [sys.executable, "-m", "gateway.control" if number == CONTROL else "gateway.data"]
+    return [sys.executable, "-m", "gateway.control" if number == CONTROL_NUMBER else "gateway.data"]
 
 
 def open_listener(host: str, port: int) -> socket.socket:
@@ -328,7 +330,7 @@ def open_listener(host: str, port: int) -> socket.socket:
         raise ListenFailed(f"{address_text(host, port)}: {reason}") from error
 
 
-def run(
+def run_gateway(
     settings: bytes,
     listeners: dict[str, tuple[str, int]],
     *,
@@ -336,10 +338,10 @@ def run(
     memory_bytes: int = 0,
     drain_timeout_s: float = 20.0,
     shutdown_delay_s: float = 0.0,
-    origin: Origin = NO_ORIGIN,
+    origin: ConfigOrigin = NO_ORIGIN,
     log_format: str = "console",
     health: tuple[str, int] | None = None,
-    program: Program = module_of,
+    program: ChildCommand = child_command,
 ) -> int:
     """Run a gateway until SIGTERM or SIGINT, and return the exit code.
 
@@ -355,51 +357,54 @@ def run(
         return [*program(number), *([] if log_format == "console" else ["--log-format", log_format])]
 
     times_s = (shutdown_delay_s, drain_timeout_s)
-    family = _Family(Start(settings, origin=origin), workers, memory_bytes, times_s, start)
+    family = _ProcessSupervisor(StartControl(settings, origin=origin), workers, memory_bytes, times_s, start)
     try:
         for name, (host, port) in listeners.items():
-            family.open(name, host, port)
+            family.open_socket(name, host, port)
         if health is not None:
-            family.open_health(*health)
+            family.open_health_socket(*health)
     except ListenFailed as error:
         log.error("can't listen on %s", error)
         return 1
     return trio.run(family.run)
 
 
-class Backoff:
+class RestartBackoff:
     """Pauses between attempts, in seconds: longer each time, until one lived for STEADY_S."""
 
     def __init__(self) -> None:
         self._pause = BACKOFF_S[0]
 
-    def next(self, lived_s: float) -> float:
+    def next_pause(self, lived_s: float) -> float:
         """The pause behind an attempt that lived so long."""
         pause = BACKOFF_S[0] if lived_s >= STEADY_S else self._pause
         self._pause = min(2 * pause, BACKOFF_S[1])
         return pause
 
 
-class _Child:
+class _ChildProcess:
     def __init__(self, number: int) -> None:
         self.number = number
-        self.name = "control" if number == CONTROL else f"worker {number}"
-        self.line: Channel[ToChild, ToParent] | None = None  # None while it isn't running
+        self.name = "control" if number == CONTROL_NUMBER else f"worker {number}"
+        self.channel: ProcessChannel[ToChild, ToParent] | None = None  # None while it isn't running
         self.process: subprocess.Popen[bytes] | None = None
         self.restarts = -1
         self.connected_at = -math.inf  # when a worker got its last channel to control
-        self.reconnects = Backoff()
+        self.reconnects = RestartBackoff()
 
-    def spawn(self, program: Program, workers: int, memory: int | None) -> Channel[ToChild, ToParent]:
+    def spawn_process(
+        self, program: ChildCommand, workers: int, memory: int | None
+    ) -> ProcessChannel[ToChild, ToParent]:
         """`memory`: the one that `workers` workers share."""
         ours, theirs = socket.socketpair()
         argv, passed = [*program(self.number), "--fd", str(theirs.fileno())], [theirs.fileno()]
-        if self.number != CONTROL:
+        if self.number != CONTROL_NUMBER:
             argv += ["--worker", str(self.number)]
             if memory is not None:
                 argv += ["--workers", str(workers), "--memory", str(memory)]
                 passed.append(memory)
-        # In this thread, because PR_SET_PDEATHSIG follows the thread that forked; the mask is inherited (see `attach`).
+        # In this thread, because PR_SET_PDEATHSIG follows the thread that forked; the mask is inherited (see
+        # `attach_to_parent`).
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             self.process = subprocess.Popen(argv, pass_fds=passed, stdin=subprocess.DEVNULL)
@@ -407,48 +412,48 @@ class _Child:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
         self.restarts += 1
-        self.line = Channel(ours, _decode_for_parent)
-        return self.line
+        self.channel = ProcessChannel(ours, _decode_for_parent)
+        return self.channel
 
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
 
 
-class _Family:
+class _ProcessSupervisor:
     """Everything the parent keeps while it runs."""
 
     def __init__(
-        self, start: Start, workers: int, memory_bytes: int, times_s: tuple[float, float], program: Program
+        self, start: StartControl, workers: int, memory_bytes: int, times_s: tuple[float, float], program: ChildCommand
     ) -> None:
         self._start = start  # of the next control
         self._shutdown_delay_s, self._drain_timeout_s = times_s
         self._program = program
-        self._control = _Child(CONTROL)
-        self._workers = [_Child(number) for number in range(workers)]
-        self._memory = shared_memory.create(memory_bytes) if memory_bytes else None
+        self._control = _ChildProcess(CONTROL_NUMBER)
+        self._workers = [_ChildProcess(number) for number in range(workers)]
+        self._memory = shared_memory.create_shared_memory(memory_bytes) if memory_bytes else None
         self._listening: dict[str, tuple[str, int, socket.socket]] = {}
-        self._health = Health()
+        self._health = ReportedHealth()
         self._health_socket: socket.socket | None = None
         self._leaving = False
         self._stopping = trio.Event()
         self._exit_code = 0
 
-    def open(self, name: str, host: str, port: int) -> socket.socket:
+    def open_socket(self, name: str, host: str, port: int) -> socket.socket:
         """The socket of that name and address, opened now if it is not open."""
         if name in self._listening:
             if self._listening[name][:2] == (host, port):
                 return self._listening[name][2]
-            self.close(name)
+            self.close_socket(name)
         sock = open_listener(host, port)
         self._listening[name] = (host, port, sock)
         return sock
 
-    def open_health(self, host: str, port: int) -> None:
+    def open_health_socket(self, host: str, port: int) -> None:
         """Unlike the others it goes to no child, and is open to the end."""
         self._health_socket = open_listener(host, port)
 
-    def close(self, name: str) -> None:
+    def close_socket(self, name: str) -> None:
         if name in self._listening:
             self._listening.pop(name)[2].close()
 
@@ -463,14 +468,14 @@ class _Family:
                         children.start_soon(self._enforce_deadline, children.cancel_scope)
                         async with trio.open_nursery() as keepers:
                             for child in (self._control, *self._workers):
-                                keepers.start_soon(self._keep, child)
+                                keepers.start_soon(self._keep_running, child)
                         children.cancel_scope.cancel()
                     nursery.cancel_scope.cancel()
         finally:
             for child in (self._control, *self._workers):
                 child.kill()
             for name in list(self._listening):
-                self.close(name)
+                self.close_socket(name)
             if self._health_socket is not None:
                 self._health_socket.close()
             if self._memory is not None:
@@ -482,8 +487,8 @@ class _Family:
             name = signal.Signals(number).name
             if number == signal.SIGHUP:
                 log.info("%s: reading the configuration again", name)
-                if self._control.line is not None:  # else the next one looks by itself
-                    self._control.line.post(Reload())
+                if self._control.channel is not None:  # else the next one looks by itself
+                    self._control.channel.post(ReloadConfig())
             elif self._stopping.is_set():
                 log.warning("%s once more: ending at once", name)
                 for child in (self._control, *self._workers):
@@ -491,134 +496,134 @@ class _Family:
             elif number == signal.SIGTERM and self._shutdown_delay_s and not self._leaving:
                 log.info("%s: not ready any more; no new connections in %g s", name, self._shutdown_delay_s)
                 self._leaving = self._health.is_stopping = True
-                if self._control.line is not None:
-                    self._control.line.post(Leaving())
+                if self._control.channel is not None:
+                    self._control.channel.post(StopNotice())
                 nursery.start_soon(self._stop_later)
             else:
                 log.info("%s: finishing, at most %g s", name, self._drain_timeout_s)
-                self._stop()
+                self._stop_children()
 
     async def _stop_later(self) -> None:
         await trio.sleep(self._shutdown_delay_s)
         if not self._stopping.is_set():
             log.info("finishing, at most %g s", self._drain_timeout_s)
-            self._stop()
+            self._stop_children()
 
-    def _stop(self) -> None:
+    def _stop_children(self) -> None:
         self._stopping.set()
         self._health.is_stopping = True
         for name in list(self._listening):
-            self.close(name)
+            self.close_socket(name)
         # Control writes down what the workers say last, so they end before it, and all of it before the deadline.
         for child, part in ((self._control, 0.9), *((worker, 0.7) for worker in self._workers)):
-            if child.line is not None:
-                child.line.post(Stop(self._drain_timeout_s * part))
+            if child.channel is not None:
+                child.channel.post(StopChild(self._drain_timeout_s * part))
 
     async def _enforce_deadline(self, children: trio.CancelScope) -> None:
         await self._stopping.wait()
         await trio.sleep(self._drain_timeout_s)
         for child in (self._control, *self._workers):
-            if child.line is not None:
+            if child.channel is not None:
                 log.warning("%s did not finish within %g s and is killed", child.name, self._drain_timeout_s)
                 child.kill()
 
-    async def _keep(self, child: _Child) -> None:
-        pauses = Backoff()
+    async def _keep_running(self, child: _ChildProcess) -> None:
+        pauses = RestartBackoff()
         while not self._stopping.is_set():
             since = trio.current_time()
-            code = await self._live(child)
+            code = await self._run_child(child)
             if self._stopping.is_set():
                 return
-            pause = pauses.next(trio.current_time() - since)
-            log.error("%s ended (%s) and is started again in %g s", child.name, _describe(code), pause)
+            pause = pauses.next_pause(trio.current_time() - since)
+            log.error("%s ended (%s) and is started again in %g s", child.name, _describe_exit(code), pause)
             with trio.move_on_after(pause):
                 await self._stopping.wait()
 
-    async def _live(self, child: _Child) -> int:
+    async def _run_child(self, child: _ChildProcess) -> int:
         """One life of a child, from its start to its exit code."""
-        line = child.spawn(self._program, len(self._workers), self._memory)
+        line = child.spawn_process(self._program, len(self._workers), self._memory)
         assert child.process is not None
         try:
-            self._introduce(child)
+            self._introduce_child(child)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._converse, child, line)
+                nursery.start_soon(self._receive_messages, child, line)
                 code = await trio.to_thread.run_sync(child.process.wait, abandon_on_cancel=True)
                 nursery.cancel_scope.cancel()
         finally:
-            child.line = None
+            child.channel = None
             line.close()
         return code
 
-    def _introduce(self, child: _Child) -> None:
+    def _introduce_child(self, child: _ChildProcess) -> None:
         """Give a new child its sockets and settings, and its peers a fresh channel to it."""
-        assert child.line is not None
+        assert child.channel is not None
         if child is self._control:
             for name, (host, port, sock) in self._listening.items():
-                child.line.post(Listening(name, host, port), os.dup(sock.fileno()))
-            child.line.post(self._start)
+                child.channel.post(ListeningSocket(name, host, port), os.dup(sock.fileno()))
+            child.channel.post(self._start)
             if self._leaving:
-                child.line.post(Leaving())
+                child.channel.post(StopNotice())
         for worker in self._workers if child is self._control else [child]:
-            self._connect(worker)
+            self._connect_worker(worker)
 
-    def _connect(self, worker: _Child) -> None:
-        if worker.line is None or self._control.line is None:
+    def _connect_worker(self, worker: _ChildProcess) -> None:
+        if worker.channel is None or self._control.channel is None:
             return  # whichever comes later connects them
         control_end, worker_end = socket.socketpair()
         message = NewChannel(worker.number, worker.restarts, self._control.restarts)
-        self._control.line.post(message, control_end.detach())
-        worker.line.post(message, worker_end.detach())
+        self._control.channel.post(message, control_end.detach())
+        worker.channel.post(message, worker_end.detach())
         worker.connected_at = trio.current_time()
 
-    async def _reconnect(self, worker: _Child) -> None:
+    async def _reconnect_worker(self, worker: _ChildProcess) -> None:
         """Not at once again and again: a channel may break of a message on it, which comes again on the next."""
         broken = worker.connected_at
-        pause = worker.reconnects.next(trio.current_time() - broken)
+        pause = worker.reconnects.next_pause(trio.current_time() - broken)
         log.warning("%s and control lost their channel: a new one in %g s", worker.name, pause)
         await trio.sleep(pause)
         if worker.connected_at == broken:  # else one of them was started again, and both have one
-            self._connect(worker)
+            self._connect_worker(worker)
 
-    async def _converse(self, child: _Child, line: Channel[ToChild, ToParent]) -> None:
+    async def _receive_messages(self, child: _ChildProcess, line: ProcessChannel[ToChild, ToParent]) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(line.run)
                 while True:
                     message, _ = await line.receive()
-                    if isinstance(message, Reconnect):
-                        nursery.start_soon(self._reconnect, self._workers[message.worker])
+                    if isinstance(message, ReconnectRequest):
+                        nursery.start_soon(self._reconnect_worker, self._workers[message.worker])
                     else:
-                        self._obey(line, message)
+                        self._handle_message(line, message)
         except* ChannelClosed:
             pass  # it is ending; its exit code tells more
 
-    def _obey(self, line: Channel[ToChild, ToParent], message: ToParent) -> None:
+    def _handle_message(self, line: ProcessChannel[ToChild, ToParent], message: ToParent) -> None:
         match message:
-            case Listen(name, host, port):
+            case ListenRequest(name, host, port):
                 if self._stopping.is_set():
-                    line.post(Listening(name, host, port, "the gateway is stopping"))
+                    line.post(ListeningSocket(name, host, port, "the gateway is stopping"))
                     return
                 try:
-                    fd = os.dup(self.open(name, host, port).fileno())
+                    fd = os.dup(self.open_socket(name, host, port).fileno())
                 except OSError as error:
-                    line.post(Listening(name, host, port, str(error)))
+                    line.post(ListeningSocket(name, host, port, str(error)))
                 else:
-                    line.post(Listening(name, host, port), fd)
-            case Unlisten(name):
-                self.close(name)
+                    line.post(ListeningSocket(name, host, port), fd)
+            case UnlistenRequest(name):
+                self.close_socket(name)
             case WasUp():
                 self._start = replace(self._start, was_up=True)
-            case Adopt():
+            case AdoptConfig():
                 self._start = replace(self._start, settings=message.settings, origin=message.origin)
                 self._shutdown_delay_s, self._drain_timeout_s = message.shutdown_delay_s, message.drain_timeout_s
-            case Report(problems, lacking):
-                self._health.report(problems, lacking, trio.current_time())
+            case HealthReport(problems, lacking):
+                self._health.record_report(problems, lacking, trio.current_time())
             case GiveUp(text):
                 log.error("%s", text)
                 if not self._start.was_up:
                     self._exit_code = 1
                     if not self._stopping.is_set():
-                        self._stop()
+                        self._stop_children()
 
 
 def _raise_file_limit() -> None:
@@ -631,5 +636,5 @@ def _raise_file_limit() -> None:
             log.info("the limit of open files stays at %d", soft)
 
 
-def _describe(code: int) -> str:
+def _describe_exit(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

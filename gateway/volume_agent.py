@@ -36,29 +36,31 @@ from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, field_validator, model_validator
 
 from gateway import yaml_text
-from gateway.cli_support.arguments import Parser, add_examples
-from gateway.cli_support.suggest import hint
+from gateway.cli_support.arguments import CommandParser, add_examples
+from gateway.cli_support.suggest import name_hint
 from gateway.config import property_text
 from gateway.kafka import topic_names
-from gateway.kafka.describe import NO_TOPIC
+from gateway.kafka.describe import NO_TOPIC_ERRORS
 from gateway.kafka.internal_topic import TopicError
-from gateway.log.logs import DefaultLog, LogFormat, configure_logging
-from gateway.storage.snapshot import encode
+from gateway.log.logs import DefaultLogSettings, LogFormat, configure_logging
+from gateway.storage.snapshot import encode_snapshot
 from gateway.storage.snapshots import volume_topic
-from policies.storage import LimitType, Snapshot, Volume, VolumeLimit
+from policies.storage import LimitType, Volume, VolumeLimit, VolumeSnapshot
 from policies.units import parse_duration, parse_size
 
 log = logging.getLogger("gateway.volume-agent")
 
 PREFIX: Final = "produce_gateway_volume_agent"
 MOUNTS: Final = Path("/proc/self/mountinfo")
-FORMATTED: Final = "meta.properties"  # what is in each log dir since a broker formatted it; a mount point has none
+FORMATTED_MARKER: Final = (
+    "meta.properties"  # what is in each log dir since a broker formatted it; a mount point has none
+)
 RETRY_S: Final = 5.0  # after a snapshot that was not published; sooner where the interval is shorter
 POLL_S: Final = 0.2
 PUBLISH_TIMEOUT_S: Final = (1.0, 30.0)  # the interval, within these
 STATISTICS_MS: Final = 1000
 STOP_S: Final = 5.0  # for a snapshot that is under way when the signal comes
-KAFKA: Final = "kafka."
+KAFKA_PREFIX: Final = "kafka."
 
 # name -> help; counters get `_total`.
 COUNTERS: Final = {
@@ -111,31 +113,31 @@ def _own_limit(value: object) -> VolumeLimit | None:
     return None if value in ("none", None) else parse_limit(value)
 
 
-def _interval(value: object) -> float:
+def _parse_interval(value: object) -> float:
     seconds = parse_duration(value)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 1 <= seconds <= 3600:
         raise ValueError(f"{value!r}: between 1s and 1h is needed, such as PT30S or 30s")
     return float(seconds)
 
 
-class _Section(BaseModel):
+class _AgentSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
 
-class OwnLimits(_Section):
+class OwnLimits(_AgentSection):
     """Of one log dir's volume, in place of the agent's; None: not the agent's either, only the gateway's."""
 
     soft: Annotated[VolumeLimit | None, PlainValidator(_own_limit)] = None
     hard: Annotated[VolumeLimit | None, PlainValidator(_own_limit)] = None
 
 
-class Settings(_Section):
+class AgentSettings(_AgentSection):
     broker_id: int = Field(ge=0, le=2**31 - 1)
     log_dirs: tuple[str, ...]
     bootstrap_servers: str = "127.0.0.1:9092"
     topic: str = Field(default=topic_names.VOLUMES, pattern=r"^[a-zA-Z0-9._-]{1,249}$")
     replication: int | None = Field(default=None, ge=1, le=100)
-    interval: Annotated[float, PlainValidator(_interval)] = 30.0
+    interval: Annotated[float, PlainValidator(_parse_interval)] = 30.0
     soft: Annotated[VolumeLimit | None, PlainValidator(_own_limit)] = None
     hard: Annotated[VolumeLimit | None, PlainValidator(_own_limit)] = None
     volumes: dict[str, OwnLimits] = {}
@@ -145,7 +147,7 @@ class Settings(_Section):
 
     @field_validator("log_dirs", mode="before")
     @classmethod
-    def _split(cls, value: object) -> object:
+    def _split_log_dirs(cls, value: object) -> object:
         dirs = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
         if not isinstance(dirs, list) or not dirs or not all(isinstance(path, str) and path for path in dirs):
             raise ValueError("paths are needed, with commas between them, as in the broker's log.dirs")
@@ -165,10 +167,10 @@ class Settings(_Section):
         for path in self.volumes:
             if path not in self.log_dirs:
                 raise ValueError(f"volumes: {path} is none of the log dirs {', '.join(self.log_dirs)}")
-            _check_order(f"volumes: {path}: ", *self.limits_of([path]))
+            _check_order(f"volumes: {path}: ", *self.find_limits([path]))
         return self
 
-    def limits_of(self, log_dirs: Sequence[str]) -> tuple[VolumeLimit | None, VolumeLimit | None]:
+    def find_limits(self, log_dirs: Sequence[str]) -> tuple[VolumeLimit | None, VolumeLimit | None]:
         """Soft and hard limit of the volume under these log dirs; the first that has its own decides."""
         chosen: dict[str, VolumeLimit | None] = {"soft": self.soft, "hard": self.hard}
         for path in reversed(log_dirs):
@@ -177,7 +179,7 @@ class Settings(_Section):
                 chosen |= {name: getattr(own, name) for name in own.model_fields_set}
         return chosen["soft"], chosen["hard"]
 
-    def client(self) -> dict[str, Any]:
+    def client_properties(self) -> dict[str, Any]:
         """librdkafka properties that reach the cluster."""
         return {
             "bootstrap.servers": self.bootstrap_servers,
@@ -196,7 +198,7 @@ def _check_order(where: str, soft: VolumeLimit | None, hard: VolumeLimit | None)
         raise ValueError(f"{where}the soft limit ({soft}) would be reached after the hard one ({hard})")
 
 
-def read_settings(argv: Sequence[str]) -> Settings:
+def read_settings(argv: Sequence[str]) -> AgentSettings:
     """Flags, over the file that --config names.
 
     Raises:
@@ -214,7 +216,7 @@ def read_settings(argv: Sequence[str]) -> Settings:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise SettingsError(f"--kafka {text}: write KEY=VALUE, for example security.protocol=SSL")
-        data["kafka"][key.removeprefix(KAFKA)] = value
+        data["kafka"][key.removeprefix(KAFKA_PREFIX)] = value
     for name in ("soft", "hard"):
         for text in given.pop(f"volume_{name}", []):
             log_dir, equals, value = text.rpartition("=")
@@ -224,16 +226,16 @@ def read_settings(argv: Sequence[str]) -> Settings:
             data["volumes"][log_dir] = {**own, name: value}
     try:
         data["kafka"] = {str(key): _client_property(str(key), value) for key, value in data["kafka"].items()}
-        return Settings.model_validate({**data, **given})
+        return AgentSettings.model_validate({**data, **given})
     except ValidationError as error:
-        raise SettingsError(_explain(error, path, set(given))) from None
+        raise SettingsError(_explain_error(error, path, set(given))) from None
     except ValueError as error:
         raise SettingsError(str(error)) from None
 
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        data = yaml_text.load(yaml_text.read(path), str(path))
+        data = yaml_text.load_yaml(yaml_text.read_text(path), str(path))
     except yaml_text.YamlError as error:
         raise SettingsError(str(error)) from None
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
@@ -241,8 +243,8 @@ def _read_file(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     kafka = {}
     for key, value in data.items():
-        if key.startswith(KAFKA):
-            kafka[key.removeprefix(KAFKA)] = value
+        if key.startswith(KAFKA_PREFIX):
+            kafka[key.removeprefix(KAFKA_PREFIX)] = value
         else:
             found[key.replace("-", "_")] = value
     if kafka and isinstance(found.get("kafka") or {}, dict):
@@ -257,7 +259,7 @@ def _client_property(key: str, value: object) -> str:
     return text
 
 
-def _explain(error: ValidationError, path: Path | None, flags: set[str]) -> str:
+def _explain_error(error: ValidationError, path: Path | None, flags: set[str]) -> str:
     # A mistyped name before what is missing for it.
     first = min(error.errors(include_url=False, include_context=False), key=lambda f: f["type"] != "extra_forbidden")
     names = [str(part) for part in first["loc"]]
@@ -265,21 +267,21 @@ def _explain(error: ValidationError, path: Path | None, flags: set[str]) -> str:
     if first["type"] == "missing" and names[0] in ("broker_id", "log_dirs"):
         return f"--{names[0].replace('_', '-')} is required (or {names[0]} in --config)"
     if first["type"] == "extra_forbidden":
-        known = OwnLimits.model_fields if len(names) > 1 else Settings.model_fields
-        return f"{path}: {'.'.join(names)}: unknown key; {hint(names[-1], known)}"
+        known = OwnLimits.model_fields if len(names) > 1 else AgentSettings.model_fields
+        return f"{path}: {'.'.join(names)}: unknown key; {name_hint(names[-1], known)}"
     if not names:
         return text
     where = f"--{names[0].replace('_', '-')}" if names[0] in flags or path is None else f"{path}: {'.'.join(names)}"
     return f"{where}: {text}" if first["type"] == "value_error" else f"{where}: {text}, not {first['input']!r}"
 
 
-class _Parser(Parser):
+class _AgentParser(CommandParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{message}{self.meant(message)} (see {self.prog} --help)\n")
+        self.exit(2, f"{message}{self.suggest_word(message)} (see {self.prog} --help)\n")
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = _AgentParser(
         prog="produce-gateway volume-agent",
         description="Publish the usage of a broker's volumes, for gateways with `storage: {source: snapshots}`. Runs"
         " beside the broker.",
@@ -318,33 +320,33 @@ def _make_parser() -> argparse.ArgumentParser:
 # --- volumes ----------------------------------------------------------------------------------------------------------
 
 
-class Mount(NamedTuple):
+class MountPoint(NamedTuple):
     point: str
     source: str
 
 
-class Found(NamedTuple):
+class MeasuredVolumes(NamedTuple):
     """`failed`: log dir -> why it could not be looked into."""
 
     volumes: tuple[Volume, ...]
     failed: dict[str, str]
 
 
-def parse_mounts(text: str) -> list[Mount]:
+def parse_mounts(text: str) -> list[MountPoint]:
     """The mounts of a mountinfo (proc_pid_mountinfo(5)), in its order: a later mount hides earlier ones."""
     found = []
     for line in text.splitlines():
         fields, _, rest = line.partition(" - ")
         if len(fields.split(" ")) >= 5 and len(rest.split(" ")) >= 2:
-            found.append(Mount(_unescape(fields.split(" ")[4]), _unescape(rest.split(" ")[1])))
+            found.append(MountPoint(_unescape_octal(fields.split(" ")[4]), _unescape_octal(rest.split(" ")[1])))
     return found
 
 
-def _unescape(text: str) -> str:
+def _unescape_octal(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
-def name_volume(path: str, mounts: Sequence[Mount]) -> str:
+def name_volume(path: str, mounts: Sequence[MountPoint]) -> str:
     """The source that is mounted there, /dev/sda1 or nas:/kafka; together with the mount point where it is a mere kind
     (tmpfs, overlay), of which there may be many. Without a list of mounts (macOS): the mount point."""
     path = os.path.realpath(path)
@@ -358,7 +360,7 @@ def name_volume(path: str, mounts: Sequence[Mount]) -> str:
     return mount.source if "/" in mount.source else f"{mount.source}:{mount.point}"
 
 
-def measure(settings: Settings) -> Found:
+def measure_volumes(settings: AgentSettings) -> MeasuredVolumes:
     """Every volume under the log dirs once; of several views of a device (quotas) the one with the least available."""
     try:
         mounts = parse_mounts(MOUNTS.read_text("utf-8", "replace"))
@@ -373,11 +375,13 @@ def measure(settings: Settings) -> Found:
         try:
             device, status = os.stat(directory).st_dev, os.statvfs(directory)
             with suppress(PermissionError):  # the broker's own user may be the only one to look inside
-                os.stat(directory + FORMATTED)
+                os.stat(directory + FORMATTED_MARKER)
         except OSError as error:
             failed[log_dir] = error.strerror or str(error)
             if isinstance(error, FileNotFoundError) and os.path.isdir(directory):
-                failed[log_dir] = f"it has no {FORMATTED}: it is no broker's log dir, or its volume is not mounted"
+                failed[log_dir] = (
+                    f"it has no {FORMATTED_MARKER}: it is no broker's log dir, or its volume is not mounted"
+                )
             continue
         unit = status.f_frsize or status.f_bsize
         total = status.f_blocks * unit
@@ -390,15 +394,15 @@ def measure(settings: Settings) -> Found:
         under.setdefault(name, []).append(log_dir)
     volumes = []
     for name, (available, total) in sizes.items():
-        soft, hard = settings.limits_of(under[name])
+        soft, hard = settings.find_limits(under[name])
         volumes.append(Volume(settings.broker_id, name, total, available, soft, hard))
-    return Found(tuple(volumes), failed)
+    return MeasuredVolumes(tuple(volumes), failed)
 
 
 # --- metrics ----------------------------------------------------------------------------------------------------------
 
 
-class Metrics:
+class AgentMetrics:
     """The metrics of /metrics; all there from the start, at 0."""
 
     def __init__(self, log_dirs: Sequence[str] = ()) -> None:
@@ -413,8 +417,8 @@ class Metrics:
             ["log_dir"],
             registry=self.registry,
         )
-        self.connected = self._gauge("connected", "1 while there is a connection to a broker, else 0.")
-        self.last_snapshot = self._gauge(
+        self.connected = self._make_gauge("connected", "1 while there is a connection to a broker, else 0.")
+        self.last_snapshot = self._make_gauge(
             "last_snapshot_timestamp_seconds", "When the last published snapshot was taken; 0 before the first."
         )
         self.volumes = _VolumeSeries()
@@ -422,7 +426,7 @@ class Metrics:
         for log_dir in log_dirs:
             self.log_dir_errors.labels(log_dir)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
+    def _make_gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"{PREFIX}_{name}", text, registry=self.registry)
 
 
@@ -454,68 +458,68 @@ class _VolumeSeries(Collector):
 # --- publishing -------------------------------------------------------------------------------------------------------
 
 
-class Agent:
-    """Measures and publishes until `stop` is set. `wall`: Unix time.
+class VolumeAgent:
+    """Measures and publishes until `stop_requested` is set. `wall`: Unix time.
 
     Raises:
         KafkaException: librdkafka refuses the properties.
     """
 
-    def __init__(self, settings: Settings, metrics: Metrics, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, settings: AgentSettings, metrics: AgentMetrics, wall: Callable[[], float] = time.time) -> None:
         self._settings = settings
         self._metrics = metrics
         self._wall = wall
         self._failed: set[str] = set()  # log dirs that failed last time
-        self._begun = False
+        self._has_published = False
         self._has_topic = False
         self._complaint = ""
         self._last_error = ""
         self._troubles: set[object] = set()  # what was logged since the last success
         self._failures = 0  # since then
-        self.stop = threading.Event()
-        self._topic = volume_topic(settings.client(), settings.topic, settings.replication)
+        self.stop_requested = threading.Event()
+        self._topic = volume_topic(settings.client_properties(), settings.topic, settings.replication)
         self._producer = self._make_producer()
 
     def run(self) -> None:
-        while not self.stop.is_set():
+        while not self.stop_requested.is_set():
             started = time.monotonic()
-            done = self._step()
+            done = self._publish_snapshot()
             pause = self._settings.interval if done else min(RETRY_S, self._settings.interval)
             until = (started if done else time.monotonic()) + pause
-            while not self.stop.is_set() and time.monotonic() < until:
+            while not self.stop_requested.is_set() and time.monotonic() < until:
                 self._producer.poll(max(0.0, min(POLL_S, until - time.monotonic())))
 
-    def _step(self) -> bool:
+    def _publish_snapshot(self) -> bool:
         """One snapshot; False: try again before the interval is over."""
         at = self._wall()
-        found = measure(self._settings)
-        self._note_log_dirs(found)
+        found = measure_volumes(self._settings)
+        self._report_log_dirs(found)
         self._metrics.volumes.shown = found.volumes
         if not found.volumes:
             self._metrics.skipped.inc()
             return False
-        snapshot = Snapshot(self._settings.broker_id, at, found.volumes, tuple(found.failed))
+        snapshot = VolumeSnapshot(self._settings.broker_id, at, found.volumes, tuple(found.failed))
         try:
-            self._publish(encode(snapshot, self._settings.soft, self._settings.hard))
+            self._publish_record(encode_snapshot(snapshot, self._settings.soft, self._settings.hard))
         except TopicError as error:
-            self._note_failure("topic", str(error))
+            self._record_failure("topic", str(error))
             return False
         except KafkaException as error:
             failure = error.args[0]
-            self._has_topic = failure.code() not in NO_TOPIC
+            self._has_topic = failure.code() not in NO_TOPIC_ERRORS
             if failure.fatal():
                 self._producer = self._make_producer()
-            self._note_failure(failure.code(), failure.str())
+            self._record_failure(failure.code(), failure.str())
             return False
         self._metrics.published.inc()
         self._metrics.last_snapshot.set(at)
-        self._note_success(found.volumes)
+        self._record_success(found.volumes)
         return True
 
-    def _publish(self, value: bytes) -> None:
+    def _publish_record(self, value: bytes) -> None:
         settings = self._settings
         if not self._has_topic:  # a producer that asks for it first could have it made by the broker, uncompacted
-            complaint = self._topic.ensure()
+            complaint = self._topic.ensure_topic()
             if complaint and complaint != self._complaint:
                 log.warning("%s", complaint)
             self._complaint = complaint
@@ -529,7 +533,7 @@ class Agent:
         patience = float("inf")
         while not outcome:
             self._producer.poll(POLL_S)
-            if self.stop.is_set():
+            if self.stop_requested.is_set():
                 patience = min(patience, time.monotonic() + STOP_S / 2)
                 if time.monotonic() > patience:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
@@ -543,7 +547,7 @@ class Agent:
                 "message.timeout.ms": int(1000 * max(shortest, min(self._settings.interval, longest))),
                 "topic.metadata.propagation.max.ms": 3000,  # a deleted topic is made again after this
                 "linger.ms": 0,
-                **self._settings.client(),
+                **self._settings.client_properties(),
                 "enable.idempotence": True,
                 "acks": "all",
                 "statistics.interval.ms": STATISTICS_MS,
@@ -562,7 +566,7 @@ class Agent:
 
     # --- what is said, once each
 
-    def _note_log_dirs(self, found: Found) -> None:
+    def _report_log_dirs(self, found: MeasuredVolumes) -> None:
         for log_dir, why in found.failed.items():
             self._metrics.log_dir_errors.labels(log_dir).inc()
             if log_dir not in self._failed:
@@ -577,7 +581,7 @@ class Agent:
         if fresh and not found.volumes:
             log.error("no log dir is left: nothing is published, and gateways will see the last snapshot age")
 
-    def _note_failure(self, kind: object, why: str) -> None:
+    def _record_failure(self, kind: object, why: str) -> None:
         self._metrics.errors.inc()
         self._failures += 1
         if kind not in self._troubles:
@@ -585,9 +589,9 @@ class Agent:
             cause = f" ({self._last_error})" if self._last_error else ""
             log.error("snapshot not published: %s%s; trying again", why, cause)
 
-    def _note_success(self, volumes: Sequence[Volume]) -> None:
-        if not self._begun:
-            self._begun = True
+    def _record_success(self, volumes: Sequence[Volume]) -> None:
+        if not self._has_published:
+            self._has_published = True
             log.info("first snapshot published, of %s", ", ".join(volume.name for volume in volumes))
         elif self._failures:
             log.info("snapshots are published again after %d that were not", self._failures)
@@ -603,22 +607,22 @@ def main(argv: Sequence[str]) -> int:
         settings = read_settings(argv)
         # Before any thread: all of them inherit it, and the signal waits for `sigwait`.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-        configure_logging(DefaultLog(settings.log_format))
-        metrics = Metrics(settings.log_dirs)
-        agent = Agent(settings, metrics)
+        configure_logging(DefaultLogSettings(settings.log_format))
+        metrics = AgentMetrics(settings.log_dirs)
+        agent = VolumeAgent(settings, metrics)
         _serve_metrics(settings.metrics, metrics)
     except SettingsError as error:
-        return _fail(str(error))
+        return _print_error(str(error))
     except KafkaException as error:
-        return _fail(f"kafka: {error.args[0].str()}")
-    _say_start(settings)
+        return _print_error(f"kafka: {error.args[0].str()}")
+    _log_start(settings)
     ended: list[bool] = []
-    worker = threading.Thread(target=_run, args=(agent, ended), name="publish", daemon=True)
+    worker = threading.Thread(target=_run_agent, args=(agent, ended), name="publish", daemon=True)
     worker.start()
     number = signal.sigwait((signal.SIGTERM, signal.SIGINT))
     if ended:
         return 1
-    agent.stop.set()
+    agent.stop_requested.set()
     worker.join(STOP_S)
     log.info("stopped by %s", signal.Signals(number).name)
     if worker.is_alive():  # in a call that doesn't come back; the interpreter's own end would wait for what it holds
@@ -627,7 +631,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _run(agent: Agent, ended: list[bool]) -> None:
+def _run_agent(agent: VolumeAgent, ended: list[bool]) -> None:
     try:
         agent.run()
     except Exception:
@@ -636,7 +640,7 @@ def _run(agent: Agent, ended: list[bool]) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _serve_metrics(address: str, metrics: Metrics) -> None:
+def _serve_metrics(address: str, metrics: AgentMetrics) -> None:
     if address == "off":
         return
     host, _, port = address.rpartition(":")
@@ -646,7 +650,7 @@ def _serve_metrics(address: str, metrics: Metrics) -> None:
         raise SettingsError(f"--metrics {address}: {error.strerror or error}") from None
 
 
-def _say_start(settings: Settings) -> None:
+def _log_start(settings: AgentSettings) -> None:
     soft, hard = (str(limit or "the gateway's") for limit in (settings.soft, settings.hard))
     log.info(
         "volume agent of broker %d: %s every %g s to topic %s at %s; soft limit: %s, hard limit: %s; metrics: %s",
@@ -654,14 +658,14 @@ def _say_start(settings: Settings) -> None:
         ", ".join(settings.log_dirs),
         settings.interval,
         settings.topic,
-        settings.client()["bootstrap.servers"],
+        settings.client_properties()["bootstrap.servers"],
         soft,
         hard,
         settings.metrics,
     )
 
 
-def _fail(line: str) -> int:
+def _print_error(line: str) -> int:
     sys.stderr.write(f"{line}\n")
     return 1
 

@@ -24,23 +24,23 @@ class YamlError(Exception):
     """It can't be read. One line that says where and why."""
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # where it is there
+class _YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # where it is there
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._tags: dict[tuple[str, tuple[bool, bool]], str] = {}
         self._aliases = "*" in stream
 
     def get_single_node(self) -> yaml.Node | None:
-        return self._bounded(super().get_single_node())
+        return self._bound_aliases(super().get_single_node())
 
     def get_node(self) -> yaml.Node | None:
-        return self._bounded(super().get_node())
+        return self._bound_aliases(super().get_node())
 
-    def _bounded(self, root: yaml.Node | None) -> yaml.Node | None:
+    def _bound_aliases(self, root: yaml.Node | None) -> yaml.Node | None:
         if root is None or not self._aliases:
             return root
         sizes: dict[yaml.Node, int] = {}
-        _measure(root, sizes)
+        _count_nodes(root, sizes)
         most = len(sizes) + max(MAX_ADDED, MAX_ADDED_EACH * len(sizes))
         too_large = [node for node, size in sizes.items() if size > most]
         if too_large:
@@ -74,7 +74,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         return made
 
 
-def _measure(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
+def _count_nodes(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
     """How many keys and values are in it, itself among them, those of an alias each time that it is used. `sizes` gets
     them for each node in it.
 
@@ -86,14 +86,14 @@ def _measure(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
         sizes[node] = 0  # not known yet
         pairs = isinstance(node, yaml.MappingNode)
         inner = [each for pair in node.value for each in pair] if pairs else node.value
-        size = 1 + (0 if isinstance(node, yaml.ScalarNode) else sum(_measure(each, sizes) for each in inner))
+        size = 1 + (0 if isinstance(node, yaml.ScalarNode) else sum(_count_nodes(each, sizes) for each in inner))
         sizes[node] = size
     elif not size:
         raise yaml.MarkedYAMLError(None, None, "an alias (*name) stands in what it is an alias of", node.start_mark)
     return size
 
 
-def read(path: Path) -> str:
+def read_text(path: Path) -> str:
     """The file's text.
 
     Raises:
@@ -107,35 +107,35 @@ def read(path: Path) -> str:
         raise YamlError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
-def load(text: str, source: str) -> Any:
+def load_yaml(text: str, source: str) -> Any:
     """The data. `source` stands before the fault.
 
     Raises:
         YamlError: the text is not one document of YAML, a key is given twice, or its aliases make too much of it.
     """
-    return _loaded(text, source, lambda: yaml.load(text, Loader=_Loader))  # noqa: S506  a SafeLoader
+    return _load_checked(text, source, lambda: yaml.load(text, Loader=_YamlLoader))  # noqa: S506  a SafeLoader
 
 
-def load_all(text: str, source: str) -> list[Any]:
+def load_all_yaml(text: str, source: str) -> list[Any]:
     """The data of each document in the text.
 
     Raises:
-        YamlError: as of `load`.
+        YamlError: as of `load_yaml`.
     """
-    return list(_loaded(text, source, lambda: list(yaml.load_all(text, Loader=_Loader))))
+    return list(_load_checked(text, source, lambda: list(yaml.load_all(text, Loader=_YamlLoader))))
 
 
-def _loaded(text: str, source: str, reading: Callable[[], Any]) -> Any:
+def _load_checked(text: str, source: str, reading: Callable[[], Any]) -> Any:
     try:
         return reading()
     except yaml.MarkedYAMLError as error:
-        line, what = _said(_explained(text) or error)
+        line, what = _describe_fault(_find_yaml_fault(text) or error)
         raise YamlError(f"{source}{line}: {what}") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise YamlError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from error
 
 
-def _explained(text: str) -> yaml.MarkedYAMLError | None:
+def _find_yaml_fault(text: str) -> yaml.MarkedYAMLError | None:
     """The fault that PyYAML's own parser finds: libyaml's words are fewer, and its line may be the next one."""
     try:
         list(yaml.compose_all(text, Loader=yaml.SafeLoader))
@@ -146,7 +146,7 @@ def _explained(text: str) -> yaml.MarkedYAMLError | None:
     return None
 
 
-def _said(error: yaml.MarkedYAMLError) -> tuple[str, str]:
+def _describe_fault(error: yaml.MarkedYAMLError) -> tuple[str, str]:
     """The place, and what is wrong there: for common slips in words of our own, since PyYAML's are its grammar's."""
     what, context = error.problem or "not valid YAML", error.context or ""
     at = error.problem_mark.line + 1 if error.problem_mark else 0
@@ -162,7 +162,7 @@ def _said(error: yaml.MarkedYAMLError) -> tuple[str, str]:
     return f":{at}" if at else "", what
 
 
-class Lines:
+class YamlLines:
     """The lines of a text's keys and values, by their paths: keys, and indices of lists. A text that is not YAML has
     none but its first.
     """
@@ -171,28 +171,28 @@ class Lines:
         self._text = text
 
     @cached_property
-    def _root(self) -> yaml.Node | None:
+    def _root_node(self) -> yaml.Node | None:
         """Only where somebody asks: mostly nothing is wrong."""
         try:
-            return yaml.compose(self._text, Loader=_Loader)
+            return yaml.compose(self._text, Loader=_YamlLoader)
         except (yaml.YAMLError, RecursionError):
             return None
 
-    def line(self, path: Sequence[Hashable]) -> int:
+    def find_line(self, path: Sequence[Hashable]) -> int:
         """Of the deepest part of the path that the text has, from 1."""
-        return self._find(path)[1]
+        return self._find_node(path)[1]
 
-    def keys(self, path: Sequence[Hashable]) -> list[str]:
+    def find_keys(self, path: Sequence[Hashable]) -> list[str]:
         """Of the mapping at that path, or the indices of the list there; none where there is neither."""
-        node = self._find(path)[0]
+        node = self._find_node(path)[0]
         if isinstance(node, yaml.SequenceNode):
             return [str(index) for index in range(len(node.value))]
         pairs = node.value if isinstance(node, yaml.MappingNode) else ()
         return [key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode)]
 
-    def _find(self, path: Sequence[Hashable]) -> tuple[yaml.Node | None, int]:
+    def _find_node(self, path: Sequence[Hashable]) -> tuple[yaml.Node | None, int]:
         """The node at that path, None if the text has none, and the line."""
-        node = self._root
+        node = self._root_node
         line = node.start_mark.line if node is not None else 0
         for part in path:
             if isinstance(node, yaml.SequenceNode) and str(part).isdigit() and int(str(part)) < len(node.value):

@@ -19,14 +19,14 @@ from policies.verdict import DELAY, HOLD, PROTECTED_TOPIC, REJECT, Verdict
 
 # Part of a request, for one partition: topic, partition index, bytes, messages; further fields belong to the caller.
 P = TypeVar("P", bound=tuple[bytes, int, int, int, *tuple[int, ...]])
-Key = tuple[bytes, int]  # its topic and partition index
-Refused = dict[Key, Verdict]
-Note = tuple[P, str, str, int]  # part, one of usage.NOTES, reason, milliseconds
+PartitionKey = tuple[bytes, int]  # its topic and partition index
+RefusedPartitions = dict[PartitionKey, Verdict]
+LimitNote = tuple[P, str, str, int]  # part, one of usage.NOTES, reason, milliseconds
 
 STRICTNESS: Final[Mapping[str, int]] = {DELAY: 0, REJECT: 1, HOLD: 2}  # HOLD: a delay would let it pass
 
 
-class Patience(NamedTuple):
+class ClientPatience(NamedTuple):
     """The wait of a connection that is kept from sending so far, and whether it can be kept longer.
 
     `may_delay` False: its oldest request has waited as long as it may, so a request that would have to wait for others
@@ -39,89 +39,90 @@ class Patience(NamedTuple):
     client: object = None
 
 
-class Limit:
+class RequestLimit:
     """One limit, or several of one policy that are charged together. `observes`: its verdicts are only counted."""
 
     __slots__ = ()
     observes = False
 
-    def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
+    def judge_request(self, size: int, messages: int, patience: ClientPatience, now: float) -> Verdict | None:
         """The verdict on a request that brings `size` bytes in `messages` messages; None = nothing. Takes nothing."""
         raise NotImplementedError
 
-    def credit(self, client: object, now: float) -> tuple[float, float]:
+    def available_credit(self, client: object, now: float) -> tuple[float, float]:
         """The bytes and the messages up to which `judge` has no verdict on requests of that client, all of them
         together; 0.0: each has to be judged. Takes nothing, and notes that the client asks, as `judge` does.
         """
         return 0.0, 0.0
 
-    def take(self, size: int, messages: int, now: float) -> None:
+    def charge_request(self, size: int, messages: int, now: float) -> None:
         """These pass: charge for them."""
 
-    def spare(self, size: int, messages: int) -> None:
+    def record_only(self, size: int, messages: int) -> None:
         """These pass, and this limit only observes them: it would have rejected them, or its client would not have sent
         them yet. They are measured and not charged, or other clients would have to pay for them. Below 0: they did not
         get into the log.
         """
 
-    def give_back(self, size: int, messages: int) -> None:
+    def refund_request(self, size: int, messages: int) -> None:
         """These were charged, and did not get into the log."""
 
 
-class Limits(NamedTuple):
+class PartitionLimits(NamedTuple):
     """All limits that one partition is under, in the order in which they are asked; of equally strict verdicts the
     first one counts.
     """
 
-    storage: Limit | None = None
-    quota: Limit | None = None
-    group: Limit | None = None
-    threshold: Limit | None = None
-    plugin: Limit | None = None
+    storage: RequestLimit | None = None
+    quota: RequestLimit | None = None
+    group: RequestLimit | None = None
+    threshold: RequestLimit | None = None
+    plugin: RequestLimit | None = None
 
 
-NO_LIMITS: Final = Limits()
-ALL: Final = frozenset(Limits._fields)
-NONE: Final[frozenset[str]] = frozenset()
+NO_LIMITS: Final = PartitionLimits()
+ALL_POLICIES: Final = frozenset(PartitionLimits._fields)
+NO_POLICIES: Final[frozenset[str]] = frozenset()
 
 
-class Credit(NamedTuple):
-    """What requests may bring, all of them together, so that `decide` would say nothing about any of them: bytes and
-    messages of their batches, and bytes of whole requests, which client quotas count.
+class AdmissionCredit(NamedTuple):
+    """What requests may bring, all of them together, so that `decide_request` would say nothing about any of them:
+    bytes and messages of their batches, and bytes of whole requests, which client quotas count.
     """
 
-    limits: Limits
+    limits: PartitionLimits
     size: float
     messages: float
     whole_size: float
 
 
-class Decision(NamedTuple, Generic[P]):
+class RequestDecision(NamedTuple, Generic[P]):
     """The outcome of one request.
 
     `refused`: the partitions that are not forwarded. `delay_ms`: how long its client has to wait after it. `notes`:
-    actions of limits, taken or only observed, on forwarded partitions. `limits`, `spared`: for `admit` and `give_back`.
+    actions of limits, taken or only observed, on forwarded partitions. `limits`, `uncharged`: for `charge_admitted` and
+    `refund_part`.
     """
 
-    refused: Refused
+    refused: RefusedPartitions
     delay_ms: int
-    notes: list[Note[P]]
-    limits: Mapping[Key, Limits]
-    spared: Collection[Limit]
+    notes: list[LimitNote[P]]
+    limits: Mapping[PartitionKey, PartitionLimits]
+    uncharged: Collection[RequestLimit]
 
 
-def decide(
+def decide_request(
     parts: Sequence[P],
-    limits: Mapping[Key, Limits],
-    patience: Patience,
+    limits: Mapping[PartitionKey, PartitionLimits],
+    patience: ClientPatience,
     now: float,
     *,
-    standing: Mapping[Key, Verdict] = {},
-    observed: Collection[str] = NONE,
+    standing: Mapping[PartitionKey, Verdict] = {},
+    observed: Collection[str] = NO_POLICIES,
     would_wait: bool = False,
     one_fate: bool = False,
-) -> Decision[P]:
-    """Ask all limits about one request. Takes nothing: see `admit`.
+) -> RequestDecision[P]:
+    """Ask all limits about one request. Takes nothing: see `charge_admitted`.
 
     Args:
         parts: the request but for `standing`, each partition once.
@@ -131,10 +132,10 @@ def decide(
         would_wait: it would not send this yet if all were enforced. So those that only observe are not charged.
         one_fate: where its client is to send some partitions again, it is to send all of them again.
     """
-    said: dict[Limit, Verdict] = {}
-    spared: set[Limit] = set()
-    for limit, (size, messages, is_observed) in _loads(parts, limits, observed).items():
-        why = limit.judge(size, messages, patience, now)
+    said: dict[RequestLimit, Verdict] = {}
+    spared: set[RequestLimit] = set()
+    for limit, (size, messages, is_observed) in _loads_by_limit(parts, limits, observed).items():
+        why = limit.judge_request(size, messages, patience, now)
         if why is not None:
             why = said[limit] = replace(why, observed_only=True) if is_observed else why
             is_observed = why.observed_only
@@ -143,11 +144,11 @@ def decide(
             spared.add(limit)
     refused, delay_ms, notes = dict(standing), 0, []
     for part in parts if said else ():
-        why = strictest(said.get(limit) for limit in limits.get(part[:2], NO_LIMITS) if limit is not None)
+        why = strictest_verdict(said.get(limit) for limit in limits.get(part[:2], NO_LIMITS) if limit is not None)
         if why is None:
             continue
         if why.observed_only:
-            notes.append((part, why.would, why.reason, why.throttle_ms))
+            notes.append((part, why.would_outcome, why.reason, why.throttle_ms))
         elif why.action == DELAY:
             notes.append((part, DELAYED, why.reason, why.throttle_ms))
             delay_ms = max(delay_ms, why.throttle_ms)
@@ -163,20 +164,24 @@ def decide(
                     refused[key] = replace(why, deferred=True)
             for part in parts:
                 refused.setdefault(part[:2], shared)
-    return Decision(refused, delay_ms, notes, limits, spared)
+    return RequestDecision(refused, delay_ms, notes, limits, spared)
 
 
-def admit(decision: Decision[P], parts: Iterable[P], now: float) -> None:
+def charge_admitted(decision: RequestDecision[P], parts: Iterable[P], now: float) -> None:
     """Charge every limit for these parts of the request, which are forwarded."""
-    for limit, (size, messages, _) in _loads(parts, decision.limits).items():
-        if limit in decision.spared:
-            limit.spare(size, messages)
+    for limit, (size, messages, _) in _loads_by_limit(parts, decision.limits).items():
+        if limit in decision.uncharged:
+            limit.record_only(size, messages)
         else:
-            limit.take(size, messages, now)
+            limit.charge_request(size, messages, now)
 
 
-def find_credit(limits: Limits, client: object, now: float, observed: Collection[str] = NONE) -> Credit | None:
-    """What may pass under these limits just now. Takes nothing: see `spend`. None: each request has to be decided."""
+def find_credit(
+    limits: PartitionLimits, client: object, now: float, observed: Collection[str] = NO_POLICIES
+) -> AdmissionCredit | None:
+    """What may pass under these limits just now. Takes nothing: see `spend_credit`. None: each request has to be
+    decided.
+    """
     if observed and any(getattr(limits, policy) is not None for policy in observed):
         return None
     size = messages = whole_size = math.inf
@@ -185,69 +190,69 @@ def find_credit(limits: Limits, client: object, now: float, observed: Collection
             continue
         if limit.observes:
             return None
-        of_size, of_messages = limit.credit(client, now)
+        of_size, of_messages = limit.available_credit(client, now)
         messages = min(messages, of_messages)
         if limit is limits.quota:
             whole_size = of_size
         else:
             size = min(size, of_size)
-    return Credit(limits, size, messages, whole_size)
+    return AdmissionCredit(limits, size, messages, whole_size)
 
 
-def spend(limits: Limits, size: int, messages: int, whole_size: int, now: float) -> None:
+def spend_credit(limits: PartitionLimits, size: int, messages: int, whole_size: int, now: float) -> None:
     """Requests within the credit of these limits pass: charge for them."""
     for limit in limits:
         if limit is not None:
-            limit.take(whole_size if limit is limits.quota else size, messages, now)
+            limit.charge_request(whole_size if limit is limits.quota else size, messages, now)
 
 
-def give_back_spent(limits: Limits, size: int, messages: int) -> None:
-    """These were charged by `spend`, and did not get into the log."""
+def refund_credit(limits: PartitionLimits, size: int, messages: int) -> None:
+    """These were charged by `spend_credit`, and did not get into the log."""
     for limit in limits:
         if limit is not None:
-            limit.give_back(size, messages)
+            limit.refund_request(size, messages)
 
 
-def give_back(decision: Decision[P], part: P) -> None:
+def refund_part(decision: RequestDecision[P], part: P) -> None:
     """This part was forwarded, and did not get into the log: each limit gets its charge back."""
     _, _, size, messages, *_ = part
     for limit in decision.limits.get(part[:2], NO_LIMITS):
         if limit is None:
             continue
-        if limit in decision.spared:
-            limit.spare(-size, -messages)
+        if limit in decision.uncharged:
+            limit.record_only(-size, -messages)
         else:
-            limit.give_back(size, messages)
+            limit.refund_request(size, messages)
 
 
-def strictest(verdicts: Iterable[Verdict | None]) -> Verdict | None:
+def strictest_verdict(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     """The one that counts among several verdicts on the same batch; None if there is none.
 
     An enforced one beats one that is only observed, then a hold beats a rejection and a rejection a delay, then the
     longer throttle wins; the first of equals.
     """
-    return max((verdict for verdict in verdicts if verdict is not None), key=_rank, default=None)
+    return max((verdict for verdict in verdicts if verdict is not None), key=_strictness_rank, default=None)
 
 
-def _rank(verdict: Verdict) -> tuple[bool, int, int]:
+def _strictness_rank(verdict: Verdict) -> tuple[bool, int, int]:
     action = STRICTNESS.get(verdict.action, STRICTNESS[REJECT])  # a plugin may misspell it
     return not verdict.observed_only, action, verdict.throttle_ms
 
 
-def _loads(
-    parts: Iterable[P], limits: Mapping[Key, Limits], observed: Collection[str] = NONE
-) -> dict[Limit, tuple[int, int, bool]]:
+def _loads_by_limit(
+    parts: Iterable[P], limits: Mapping[PartitionKey, PartitionLimits], observed: Collection[str] = NO_POLICIES
+) -> dict[RequestLimit, tuple[int, int, bool]]:
     """Bytes and messages that these parts bring under each limit, and whether it is only observed."""
     if not limits:
         return {}
-    sums: dict[int, tuple[Limits, int, int]] = {}  # many partitions of a topic are under the very same
+    sums: dict[int, tuple[PartitionLimits, int, int]] = {}  # many partitions of a topic are under the very same
     for part in parts:
         under = limits.get(part[:2], NO_LIMITS)
         _, size, messages = sums.get(id(under), (under, 0, 0))
         sums[id(under)] = under, size + part[2], messages + part[3]
-    loads: dict[Limit, tuple[int, int, bool]] = {}
+    loads: dict[RequestLimit, tuple[int, int, bool]] = {}
     for under, size, messages in sums.values():
-        for policy, limit in zip(Limits._fields, under, strict=True):
+        for policy, limit in zip(PartitionLimits._fields, under, strict=True):
             if limit is not None:
                 before = loads.get(limit)
                 if before is None:

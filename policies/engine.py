@@ -9,19 +9,19 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from policies.fleet.lines import OurParts
-from policies.groups.lines import GroupFinder, GroupLimits, GroupLines
+from policies.fleet.fleet_limiter import FleetShares
+from policies.groups.group_limiters import GroupLimiters, GroupLimitValues, GroupLookup
 from policies.limits.limit_use import LimitUse
-from policies.limits.meter import Ticks
+from policies.limits.meter import TickSchedule
 from policies.thresholds.broker_limits import NO_RULES, ThresholdRules
-from policies.thresholds.broker_meters import NO_OTHERS, BrokerMeters, Others
-from policies.thresholds.storage_limits import NO_EFFECT, NO_HOLDING, Holding, StorageEffect, StoragePause
+from policies.thresholds.broker_meters import NO_PEER_TRAFFIC, BrokerMeters, PeerTraffic
+from policies.thresholds.storage_limits import NO_EFFECT, NO_HELD_TOPICS, HeldTopics, StorageEffect, StoragePause
 from policies.thresholds.values import without_total_text
-from policies.verdict import reduced, storage_pause
+from policies.verdict import reduced_text, storage_pause
 
 if TYPE_CHECKING:
-    from policies.fleet.page import Page
-    from policies.storage import Affected
+    from policies.fleet.page import SharedPage
+    from policies.storage import AffectedTopics
 
 OnExceed = Literal["reject", "delay"]
 Mode = Literal["enforce", "observe"]
@@ -38,8 +38,8 @@ class TopicRate(NamedTuple):
     """Bytes per second of one topic on one broker: one-minute EWMAs as of the last tick.
 
     `threshold`: in force over all gateways, None = none. `over`: rejected, or delayed, just now. `fleet_rate`: that of
-    all workers of all gateways, which a threshold that rejects decides by; None: as `rate`. `use`: of the bucket that
-    decides where thresholds delay.
+    all workers of all gateways, which a threshold that rejects decides by; None: as `rate`. `bucket_use`: of the bucket
+    that decides where thresholds delay.
     """
 
     topic: str
@@ -47,12 +47,12 @@ class TopicRate(NamedTuple):
     threshold: float | None
     over: bool
     fleet_rate: float | None = None
-    use: LimitUse | None = None
+    bucket_use: LimitUse | None = None
 
     @property
-    def used(self) -> LimitUse:
+    def limit_use(self) -> LimitUse:
         """What the threshold decides by, and the limit that it compares that with."""
-        return _used(self)
+        return _limit_use_of(self)
 
 
 class BrokerRate(NamedTuple):
@@ -65,40 +65,40 @@ class BrokerRate(NamedTuple):
     threshold: float | None
     topics: list[TopicRate]
     fleet_rate: float | None = None
-    use: LimitUse | None = None
+    bucket_use: LimitUse | None = None
 
     @property
-    def used(self) -> LimitUse:
+    def limit_use(self) -> LimitUse:
         """What the total decides by, and the limit that it compares that with."""
-        return _used(self)
+        return _limit_use_of(self)
 
 
-def _used(meter: TopicRate | BrokerRate) -> LimitUse:
+def _limit_use_of(meter: TopicRate | BrokerRate) -> LimitUse:
     rate = meter.rate if meter.fleet_rate is None else meter.fleet_rate
-    return meter.use or LimitUse(rate, meter.threshold)
+    return meter.bucket_use or LimitUse(rate, meter.threshold)
 
 
-class Engine:
+class PolicyEngine:
     """The policies of one worker.
 
-    `pause`: why nothing may be forwarded, None else. `holding`: the topics that storage holds where it holds some only.
-    `fleet`: our parts of limits. `groups`: resource groups.
+    `pause`: why nothing may be forwarded, None else. `held_topics`: the topics that storage holds where it holds some
+    only. `fleet`: our parts of limits. `groups`: resource groups.
     """
 
-    def __init__(self, now: float, internal: Iterable[str] = INTERNAL_TOPICS, page: Page | None = None) -> None:
+    def __init__(self, now: float, internal: Iterable[str] = INTERNAL_TOPICS, page: SharedPage | None = None) -> None:
         self.brokers: dict[int, BrokerMeters] = {}
-        self.fleet = OurParts(page)
+        self.fleet = FleetShares(page)
         self.pause: StoragePause | None = None
         self._rules = NO_RULES
         self._effect = NO_EFFECT
-        self.holding = NO_HOLDING
-        self._ticks = Ticks(now)
+        self.held_topics = NO_HELD_TOPICS
+        self._ticks = TickSchedule(now)
         self._now = now  # of the last call that said so
         self._internal = frozenset(topic.encode() for topic in internal)
-        self.groups = GroupLines(self.fleet, self._internal)
-        self._others: Mapping[int, Others] = {}
+        self.groups = GroupLimiters(self.fleet, self._internal)
+        self._peer_traffic: Mapping[int, PeerTraffic] = {}
 
-    def set_policy(
+    def set_thresholds(
         self,
         total: float | None,
         topics: Mapping[str, float],
@@ -117,14 +117,14 @@ class Engine:
         """
         explicit = {topic.encode(): threshold for topic, threshold in topics.items()}
         self._rules = ThresholdRules(total, totals, explicit, on_exceed == "delay", mode == "observe", burst_s)
-        self._apply()
+        self._apply_rules()
 
     @property
-    def thresholds(self) -> Mapping[bytes, float]:
+    def topic_thresholds(self) -> Mapping[bytes, float]:
         """Those of topics, by name."""
         return self._rules.topics
 
-    def set_storage(self, factor: float, why: str, now: float, *, mode: Mode = "enforce") -> None:
+    def set_storage_factor(self, factor: float, why: str, now: float, *, mode: Mode = "enforce") -> None:
         """The storage factor, 0..1, times which every produce limit holds from now on; 0: nothing may be written.
 
         `why` names broker and volume. `mode` "observe": limits stay as they are, and verdicts are only to be counted.
@@ -134,22 +134,22 @@ class Engine:
         self.pause = StoragePause(storage_pause(why), observes=observes) if factor <= 0.0 else None
         shared = factor if factor > 0.0 else self._effect.shared  # no limit matters in a pause; debts must outlive it
         used = 1.0 if observes else shared
-        self._effect = StorageEffect(used, shared, reduced(factor, why) if used < 1.0 else "", observes)
-        self.groups.set_factor(used, now)
-        self._apply()
+        self._effect = StorageEffect(used, shared, reduced_text(factor, why) if used < 1.0 else "", observes)
+        self.groups.set_storage_factor(used, now)
+        self._apply_rules()
 
-    def set_affected(self, parts: Iterable[Affected], now: float, *, mode: Mode = "enforce") -> None:
+    def set_affected_topics(self, parts: Iterable[AffectedTopics], now: float, *, mode: Mode = "enforce") -> None:
         """Storage holds these topics and no other, the strictest part first; none: nothing is held. The storage factor
         is for all topics: one of the two says something.
         """
         self._now = now
-        self.holding = Holding(parts, observes=mode == "observe")
+        self.held_topics = HeldTopics(parts, observes=mode == "observe")
         for broker in self.brokers.values():
-            broker.limits.set_affected(self.holding, now)
-            broker.hold_topics()
+            broker.limits.set_affected_topics(self.held_topics, now)
+            broker.update_held_topics()
 
     def set_groups(
-        self, limits: Mapping[str, GroupLimits], finder: GroupFinder, now: float, *, observes: bool = False
+        self, limits: Mapping[str, GroupLimitValues], finder: GroupLookup, now: float, *, observes: bool = False
     ) -> None:
         """Replace all resource groups: limits by name, and the finder of their topics. `observes`: verdicts are only
         counted.
@@ -157,106 +157,106 @@ class Engine:
         self.groups.set_groups(limits, finder, now, observes=observes)
         for broker in self.brokers.values():
             for meter in broker.topics.values():
-                meter.ask_group(self.groups.exists)
+                meter.set_group_asks(self.groups.has_groups)
 
-    def set_others(self, others: Mapping[int, Others], processes: int = 1) -> None:
+    def set_peer_traffic(self, others: Mapping[int, PeerTraffic], processes: int = 1) -> None:
         """Take by broker the traffic of all other workers of the fleet; brokers that are not listed have none.
         `processes`: workers of all gateways, this one included.
         """
-        self._others = others
+        self._peer_traffic = others
         self.fleet.processes = max(1, processes)
         for node_id, broker in self.brokers.items():
-            broker.set_others(others.get(node_id, NO_OTHERS))
+            broker.set_peer_traffic(others.get(node_id, NO_PEER_TRAFFIC))
 
-    def retune(self, now: float) -> None:
+    def apply_shares(self, now: float) -> None:
         """Our parts of limits have changed: `fleet` was told."""
         for broker in self.brokers.values():
-            broker.limits.retune(now)
+            broker.limits.apply_share(now)
 
-    def set_topics(self, node_id: int, names: Iterable[str]) -> None:
+    def set_listed_topics(self, node_id: int, names: Iterable[str]) -> None:
         """Take the topics of which that broker leads a partition, as metadata has it. Topics seen by produce requests
         only stay as well.
         """
-        self.broker(node_id).list_topics(frozenset(name.encode() for name in names))
+        self.broker_meters(node_id).set_listed_topics(frozenset(name.encode() for name in names))
 
-    def broker(self, node_id: int) -> BrokerMeters:
+    def broker_meters(self, node_id: int) -> BrokerMeters:
         meters = self.brokers.get(node_id)
         if meters is None:
             meters = self.brokers[node_id] = BrokerMeters(node_id, self._internal, self.fleet, self.groups, self._ticks)
-            meters.limits.apply(self._rules, self._effect, self._now)
-            if self.holding.parts:
-                meters.limits.set_affected(self.holding, self._now)
-            meters.set_others(self._others.get(node_id, NO_OTHERS))
+            meters.limits.apply_rules(self._rules, self._effect, self._now)
+            if self.held_topics.parts:
+                meters.limits.set_affected_topics(self.held_topics, self._now)
+            meters.set_peer_traffic(self._peer_traffic.get(node_id, NO_PEER_TRAFFIC))
         return meters
 
     @property
-    def factor(self) -> float:
+    def storage_factor(self) -> float:
         """The storage factor by which limits are multiplied just now, above 0."""
         return self._effect.factor
 
     @property
-    def paces(self) -> bool:
+    def needs_pacing(self) -> bool:
         """Whether `pace` has to be called every pacing.PACE_S."""
         rules = self._rules
-        return self.groups.paces or (rules.limits_bytes and (rules.delays or self._effect.factor < 1.0))
+        return self.groups.needs_pacing or (rules.has_total and (rules.delays or self._effect.factor < 1.0))
 
     @property
-    def due(self) -> float:
+    def next_tick_at(self) -> float:
         """The time of the next tick."""
-        return self._ticks.due
+        return self._ticks.next_tick_at
 
     @property
-    def second(self) -> float:
+    def next_second_at(self) -> float:
         """The time at which the next second is over, see `look`."""
-        return self._ticks.second
+        return self._ticks.next_second_at
 
     @property
-    def has_begun(self) -> bool:
+    def has_new_meters(self) -> bool:
         """Whether there are meters that have no rate yet."""
-        return self._ticks.has_begun
+        return self._ticks.has_new_meters
 
-    def look(self, now: float) -> bool:
+    def start_new_meters(self, now: float) -> bool:
         """To be called every second: meters that began get their first rate; whether any did."""
         self._now = now
-        if not self._ticks.look(now):
+        if not self._ticks.start_new_meters(now):
             return False
         for broker in self.brokers.values():
-            broker.limits.strategy.refresh()
+            broker.limits.strategy.refresh_topics()
         return True
 
-    def tick(self, now: float) -> int:
+    def apply_due_ticks(self, now: float) -> int:
         """Apply every tick that is due, also several after a long pause; returns their number."""
-        self.look(now)
-        ticks = self._ticks.take(now)
+        self.start_new_meters(now)
+        ticks = self._ticks.consume_due_ticks(now)
         if ticks:
             for broker in self.brokers.values():
-                broker.tick(ticks, now)
-            self.groups.tick(now)
+                broker.tick_meters(ticks, now)
+            self.groups.close_tick(now)
         return ticks
 
-    def next_tick(self, now: float) -> float:
+    def seconds_to_tick(self, now: float) -> float:
         """Seconds until a tick is due; 0 if one is."""
-        return max(0.0, self.due - now)
+        return max(0.0, self.next_tick_at - now)
 
-    def next_second(self, now: float) -> float:
+    def seconds_to_next_second(self, now: float) -> float:
         """Seconds until a second is over; 0 if one is."""
-        return max(0.0, self.second - now)
+        return max(0.0, self.next_second_at - now)
 
-    def refund(self, node_id: int, topic: bytes, size: int) -> None:
+    def record_broker_refusal(self, node_id: int, topic: bytes, size: int) -> None:
         """The broker refused admitted bytes: move them from bytesIn to the error meter."""
-        broker = self.broker(node_id)
-        broker.retract(topic, size)
+        broker = self.broker_meters(node_id)
+        broker.retract_bytes(topic, size)
         broker.errors.uncounted += size
 
-    def pace(self, now: float) -> None:
+    def pace_limits(self, now: float) -> None:
         """Bring `over` up to date where thresholds delay and for groups; to be called every PACE_S while `paces`."""
         self._now = now
-        if self.groups.paces:
-            self.groups.pace(now)
+        if self.groups.needs_pacing:
+            self.groups.pace_limits(now)
         for broker in self.brokers.values():
-            broker.limits.strategy.pace(now)
+            broker.limits.strategy.pace_limits(now)
 
-    def rates(self) -> list[BrokerRate]:
+    def collect_rates(self) -> list[BrokerRate]:
         """Every meter, for metrics."""
         return [
             BrokerRate(
@@ -269,13 +269,13 @@ class Engine:
                     TopicRate(
                         meter.name.decode(errors="replace"),
                         meter.rate,
-                        meter.threshold,
+                        meter.effective_threshold,
                         broker.limits.strategy.is_limiting(meter),
                         meter.fleet_rate,
                         broker.limits.strategy.topic_use(meter, self._now),
                     )
                     for meter in broker.topics.values()
-                    if meter.vouched
+                    if meter.is_confirmed
                 ],
                 broker.total.fleet_rate,
                 broker.limits.strategy.total_use(self._now),
@@ -283,9 +283,9 @@ class Engine:
             for broker in self.brokers.values()
         ]
 
-    def warnings(self) -> tuple[str, ...]:
+    def collect_warnings(self) -> tuple[str, ...]:
         """Warnings of policies that are allowed but hardly meant, as things stand: empty when all is well."""
-        if not self._rules.limits_bytes:
+        if not self._rules.has_total:
             return (without_total_text(len(self._rules.topics)),) if self._rules.topics else ()
         empty = sorted(node_id for node_id, broker in self.brokers.items() if broker.limits.has_empty_share)
         return tuple(
@@ -293,6 +293,6 @@ class Engine:
             for node_id in empty
         )
 
-    def _apply(self) -> None:
+    def _apply_rules(self) -> None:
         for broker in self.brokers.values():
-            broker.limits.apply(self._rules, self._effect, self._now)
+            broker.limits.apply_rules(self._rules, self._effect, self._now)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from policies.decision import Limit, Patience, strictest
+from policies.decision import ClientPatience, RequestLimit, strictest_verdict
 from policies.verdict import MAX_THROTTLE_MS, Verdict
 
 
@@ -41,7 +41,7 @@ class TrafficPolicy(Protocol):
         ...
 
 
-class PluginLimit(Limit):
+class PluginLimit(RequestLimit):
     """The verdict of all policies of the operator's own on one partition of one request."""
 
     __slots__ = ("_batch", "_client", "_plugins")
@@ -54,8 +54,8 @@ class PluginLimit(Limit):
         self._batch = batch
         self._client = client
 
-    def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
-        why = strictest(plugin.decide(*self._batch, size, *self._client, now) for plugin in self._plugins)
+    def judge_request(self, size: int, messages: int, patience: ClientPatience, now: float) -> Verdict | None:
+        why = strictest_verdict(plugin.decide(*self._batch, size, *self._client, now) for plugin in self._plugins)
         if why is not None and why.throttle_ms > MAX_THROTTLE_MS:  # its client would obey it, and time out elsewhere
             return replace(why, throttle_ms=MAX_THROTTLE_MS)
         return why

@@ -11,18 +11,20 @@ import math
 import re
 from typing import Final, overload
 
-_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(|[kKMGT]?B|[KMGT]iB)")
-_BYTES: Final = {
+_SIZE_PATTERN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(|[kKMGT]?B|[KMGT]iB)")
+_BYTES_BY_UNIT: Final = {
     "": 1,
     "B": 1,
     **{f"{letter}B": 1000**i for i, letter in enumerate("KMGT", 1)},
     "kB": 1000,
     **{f"{letter}iB": 1024**i for i, letter in enumerate("KMGT", 1)},
 }
-_EXACT: Final = tuple((unit, _BYTES[unit]) for unit in ("TB", "GB", "MB", "kB", "TiB", "GiB", "MiB", "KiB"))
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_ISO: Final = re.compile(
+_EXACT_UNITS: Final = tuple(
+    (unit, _BYTES_BY_UNIT[unit]) for unit in ("TB", "GB", "MB", "kB", "TiB", "GiB", "MiB", "KiB")
+)
+_DURATION_PATTERN: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SECONDS_BY_UNIT: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_ISO_PATTERN: Final = re.compile(
     r"P(?=[0-9T])(?:([0-9]+)D)?(?:T(?=[0-9])(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+(?:[.,][0-9]{1,9})?)S)?)?",
     re.IGNORECASE,
 )
@@ -45,10 +47,10 @@ def parse_size(value: object) -> object:
     """
     if not isinstance(value, str):
         return value
-    match = _SIZE.fullmatch(value.strip())
+    match = _SIZE_PATTERN.fullmatch(value.strip())
     if match is None:
         raise ValueError(f"{value!r} is not a valid size; for example: 20MB (20 * 10^6), 20MiB (20 * 2^20) or 20000000")
-    size = float(match[1]) * _BYTES[match[2]]
+    size = float(match[1]) * _BYTES_BY_UNIT[match[2]]
     if not math.isfinite(size):
         raise ValueError(f"{value[:20]!r}… is larger than any size can be; for example: 20MB or 20MiB")
     return round(size)
@@ -69,22 +71,22 @@ def parse_duration(value: object) -> object:
     text = value.strip()
     if (seconds := parse_iso8601(text)) is not None:
         return seconds
-    parts = _DURATION.findall(text)
+    parts = _DURATION_PATTERN.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(f"{value!r} is not a valid duration; for example: 500ms, 3s, 1h30m or PT1M")
-    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    return sum(float(number) * _SECONDS_BY_UNIT[unit] for number, unit in parts)
 
 
 def parse_iso8601(text: str) -> float | None:
     """Seconds of an ISO 8601 duration; None for any other text, including one with years, months or weeks."""
-    match = _ISO.fullmatch(text.strip()) if len(text) <= _MAX_CHARS else None
+    match = _ISO_PATTERN.fullmatch(text.strip()) if len(text) <= _MAX_CHARS else None
     if match is None:
         return None
     numbers = zip(match.groups("0"), _ISO_SECONDS, strict=True)
     return sum(float(number.replace(",", ".")) * unit for number, unit in numbers)
 
 
-_TIME: Final = re.compile(
+_TIME_PATTERN: Final = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,3})\d*)?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
 )
 LAST_TIME_MS: Final = 253_402_300_799_999  # the end of the year 9999
@@ -97,27 +99,27 @@ def parse_time(text: str) -> int:
     Raises:
         ValueError: it is none.
     """
-    match = _TIME.fullmatch(text) if len(text) <= _MAX_CHARS else None
+    match = _TIME_PATTERN.fullmatch(text) if len(text) <= _MAX_CHARS else None
     if match is not None:
         year, month, day, hour, minute, second = map(int, match.groups()[:6])
         sign, offset_h, offset_m = match[8], int(match[9] or 0), int(match[10] or 0)
         offset = (offset_h * 60 + offset_m) * (-1 if sign == "-" else 1)
-        days = _days(year, month, day)
+        days = _days_of_date(year, month, day)
         fits = hour < 24 and minute < 60 and second <= 60 and offset_h < 24 and offset_m < 60
         at_ms = ((days * 1440 + hour * 60 + minute - offset) * 60 + second) * 1000 + int((match[7] or "").ljust(3, "0"))
-        if fits and _date(days) == (year, month, day) and 0 <= at_ms <= LAST_TIME_MS:
+        if fits and _date_of_days(days) == (year, month, day) and 0 <= at_ms <= LAST_TIME_MS:
             return at_ms
     raise ValueError(f"{text[:_MAX_CHARS]!r} is no time; for example: 2026-11-22T21:00:00Z (RFC 3339)")
 
 
-def _days(year: int, month: int, day: int) -> int:
+def _days_of_date(year: int, month: int, day: int) -> int:
     """Since 1970-01-01, in the Gregorian calendar; years begin in March here, so that a leap day is the last."""
     year, month = (year, month - 3) if month > 2 else (year - 1, month + 9)
     return 365 * year + year // 4 - year // 100 + year // 400 + (153 * month + 2) // 5 + day - 1 - 719_468
 
 
-def _date(days: int) -> tuple[int, int, int]:
-    """Year, month and day of `_days`."""
+def _date_of_days(days: int) -> tuple[int, int, int]:
+    """Year, month and day of `_days_of_date`."""
     era, day = divmod(days + 719_468, 146_097)  # eras have 400 years
     year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
     day -= 365 * year + year // 4 - year // 100
@@ -163,7 +165,7 @@ def exact_size(value: float) -> str | int | float:
     """Bytes as `parse_size` reads them, in the largest unit that needs no fraction: 12MB, 1MiB, 1234567."""
     if value != int(value):
         return value
-    for unit, factor in _EXACT:
+    for unit, factor in _EXACT_UNITS:
         if value >= factor and value % factor == 0:
             return f"{int(value) // factor}{unit}"
     return int(value)
@@ -194,7 +196,7 @@ def exact_rate(rate: float, unit: str = "bytes") -> str:
 def format_time(at_ms: int) -> str:
     """Unix time in milliseconds as RFC 3339 has it, in UTC."""
     days, rest = divmod(at_ms, _DAY_MS)
-    year, month, day = _date(days)
+    year, month, day = _date_of_days(days)
     seconds, ms = divmod(rest, 1000)
     part = f".{ms:03}" if ms else ""
     clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"

@@ -31,12 +31,12 @@ OUTCOMES: Final = (
 
 # The effect that a policy that is only observed would have had: counted beside the outcome above that the same bytes
 # had, never part of the offered bytes.
-WOULD: Final = ("would_reject", "would_delay")
+OBSERVED_OUTCOMES: Final = ("would_reject", "would_delay")
 
 # Effects of policies, real or only observed, on bytes that have an outcome above as well, each with the policy's
 # reason: beside the offered bytes, never part of them.
 DELAYED: Final = "delayed"
-NOTES: Final = (DELAYED, *WOULD)
+NOTES: Final = (DELAYED, *OBSERVED_OUTCOMES)
 
 # Reasons known in advance, so that a metric for each can exist at 0. Errors of the broker add theirs when they occur.
 REASONS: Final[dict[str, tuple[str, ...]]] = {
@@ -62,7 +62,7 @@ REASONS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 # Outcomes that say nothing without a reason.
-REASONED: Final = frozenset({"rejected", "errored", "dropped", *NOTES})
+OUTCOMES_WITH_REASON: Final = frozenset({"rejected", "errored", "dropped", *NOTES})
 
 # Kafka answers these after the append (7, 20) or possibly after it (6).
 MAYBE_APPENDED: Final = frozenset(
@@ -164,18 +164,18 @@ class SpreadNote(NamedTuple):
     partitions: int
 
 
-class Disks(NamedTuple):
+class DiskNotes(NamedTuple):
     """What an interval's record says of disks, as far as it has room, the first ones first."""
 
     volumes: tuple[VolumeNote, ...] = ()
     spread: tuple[SpreadNote, ...] = ()
 
 
-class InvalidRecord(ValueError):
+class InvalidUsageRecord(ValueError):
     """Not a usage record of this version; the text says where and why."""
 
 
-def key(gateway: str, boot: str, worker: int) -> bytes:
+def record_key(gateway: str, boot: str, worker: int) -> bytes:
     """The Kafka key: all intervals of one worker's life share a partition, hence an order."""
     return f"{gateway}/{boot}/{worker}".encode()
 
@@ -191,7 +191,7 @@ def encode_interval(
     end_ms: int,
     final: bool = False,
     storage_factor: float | None = None,
-    disks: Disks | None = None,
+    disks: DiskNotes | None = None,
     version: int = VERSION,
 ) -> list[bytes]:
     """One interval as JSON lines without newline, each at most MAX_RECORD_BYTES: usually one.
@@ -203,25 +203,25 @@ def encode_interval(
     Raises:
         InvalidRecord: a reader would refuse it.
     """
-    values = [_row(row, version) for row in rows]
-    seen, seen_bytes = ({}, 0) if disks is None or version < 2 else _disks(disks)
-    chunks = _chunks([_dumps(row) for row in values], MAX_RECORD_BYTES - _HEADER_BYTES - seen_bytes)
-    told = {} if storage_factor is None or version < 2 else {STORAGE_FACTOR: _ppm(storage_factor)}
+    values = [_row_fields(row, version) for row in rows]
+    seen, seen_bytes = ({}, 0) if disks is None or version < 2 else _disk_fields(disks)
+    chunks = _split_rows([_dumps(row) for row in values], MAX_RECORD_BYTES - _HEADER_BYTES - seen_bytes)
+    told = {} if storage_factor is None or version < 2 else {STORAGE_FACTOR: _to_ppm(storage_factor)}
     headers = [
-        _header(version, INTERVAL, gateway, boot, worker, seq, part, len(chunks), start_ms, end_ms, final, **told)
+        _make_header(version, INTERVAL, gateway, boot, worker, seq, part, len(chunks), start_ms, end_ms, final, **told)
         for part in range(len(chunks))
     ]
     headers[0] |= seen
-    validate(headers[0] | {"rows": values})
-    return [_line(header, chunk) for header, chunk in zip(headers, chunks, strict=True)]
+    validate_record(headers[0] | {"rows": values})
+    return [_encode_record(header, chunk) for header, chunk in zip(headers, chunks, strict=True)]
 
 
 def encode_lost(gateway: str, boot: str, worker: int, seq: int, now_ms: int) -> bytes:
     """The note that a worker ended without its final interval. `seq` is the last one seen of it, -1 for none."""
-    return _line(_header(VERSION, LOST, gateway, boot, worker, seq, 0, 1, now_ms, now_ms, False), [])
+    return _encode_record(_make_header(VERSION, LOST, gateway, boot, worker, seq, 0, 1, now_ms, now_ms, False), [])
 
 
-def decode(line: bytes | str) -> dict[str, Any]:
+def decode_record(line: bytes | str) -> dict[str, Any]:
     """A validated record from one line.
 
     Raises:
@@ -230,31 +230,31 @@ def decode(line: bytes | str) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except ValueError as error:
-        raise InvalidRecord(f"no JSON: {error}") from None
-    validate(record)
+        raise InvalidUsageRecord(f"no JSON: {error}") from None
+    validate_record(record)
     assert isinstance(record, dict)
     return record
 
 
-def validate(record: object) -> None:
+def validate_record(record: object) -> None:
     """Check a decoded record.
 
     Raises:
         InvalidRecord: which field is wrong, and how.
     """
     if not isinstance(record, dict):
-        raise InvalidRecord("a record is a JSON object")
+        raise InvalidUsageRecord("a record is a JSON object")
     if record.get("version") not in READ_VERSIONS:
         known = " and ".join(map(str, READ_VERSIONS))
-        raise InvalidRecord(f"version: {record.get('version')!r}, this program reads {known}")
+        raise InvalidUsageRecord(f"version: {record.get('version')!r}, this program reads {known}")
     _check_fields(record, HEADER_FIELDS, "")
     rows = record.get("rows")
     if not isinstance(rows, list):
-        raise InvalidRecord("rows: a list is needed")
+        raise InvalidUsageRecord("rows: a list is needed")
     if record["version"] > 1 and record.get(STORAGE_FACTOR) is not None:
         _check_fields(record, OPTIONAL_HEADER_FIELDS, "")
         if record[STORAGE_FACTOR] > PPM:
-            raise InvalidRecord(f"{STORAGE_FACTOR}: {record[STORAGE_FACTOR]} is out of range")
+            raise InvalidUsageRecord(f"{STORAGE_FACTOR}: {record[STORAGE_FACTOR]} is out of range")
     if record["version"] > 1:
         _check_all(record, VOLUMES, VOLUME_FIELDS, OPTIONAL_VOLUME_FIELDS)
         _check_all(record, SPREAD, SPREAD_FIELDS, {})
@@ -263,7 +263,7 @@ def validate(record: object) -> None:
         _check_row(row, record["version"], f"rows[{i}].")
 
 
-def identity(record: dict[str, Any]) -> tuple[str, str, int, int, int]:
+def record_identity(record: dict[str, Any]) -> tuple[str, str, int, int, int]:
     """The name of a record once and for all: two with the same identity are copies, only one of them counts."""
     return record["gateway"], record["boot"], record["worker"], record["seq"], record["part"]
 
@@ -276,15 +276,15 @@ def may_be_appended(outcome: str, reason: str = "") -> bool:
     return outcome in ("unacknowledged", "unanswered") or (outcome == "errored" and reason in MAYBE_APPENDED)
 
 
-def _header(*values: object, **told: int) -> dict[str, object]:
+def _make_header(*values: object, **told: int) -> dict[str, object]:
     return dict(zip(HEADER_FIELDS, values, strict=True)) | told
 
 
-def _ppm(factor: float) -> int:
+def _to_ppm(factor: float) -> int:
     return max(round(factor * PPM), 1 if factor > 0 else 0)  # 0 means that nothing got in
 
 
-def _disks(disks: Disks) -> tuple[dict[str, object], int]:
+def _disk_fields(disks: DiskNotes) -> tuple[dict[str, object], int]:
     """Header fields, and the most bytes that they take."""
     volumes = [
         {"broker": each.broker, "log_dir": each.log_dir[:NAME_CHARS], "total": each.total, "available": each.available}
@@ -306,7 +306,7 @@ def _disks(disks: Disks) -> tuple[dict[str, object], int]:
     return told, MAX_DISKS_BYTES if told else 0
 
 
-def _row(row: object, version: int) -> dict[str, object]:
+def _row_fields(row: object, version: int) -> dict[str, object]:
     values: dict[str, object] = dict(zip(ROW_FIELDS, _row_values(row), strict=True))
     if version > 1:  # what says nothing is left out: most rows have no group, and none repeats
         extra = {name: getattr(row, name) for name in OPTIONAL_ROW_FIELDS}
@@ -314,11 +314,11 @@ def _row(row: object, version: int) -> dict[str, object]:
     return {name: value[:NAME_CHARS] if isinstance(value, str) else value for name, value in values.items()}
 
 
-def _line(header: dict[str, object], rows: list[str]) -> bytes:
+def _encode_record(header: dict[str, object], rows: list[str]) -> bytes:
     return f'{_dumps(header)[:-1]},"rows":[{",".join(rows)}]}}'.encode("ascii")
 
 
-def _chunks(rows: list[str], most_bytes: int) -> list[list[str]]:
+def _split_rows(rows: list[str], most_bytes: int) -> list[list[str]]:
     chunks: list[list[str]] = [[]]
     size = 0
     for row in rows:
@@ -333,12 +333,12 @@ def _chunks(rows: list[str], most_bytes: int) -> list[list[str]]:
 def _check_fields(values: dict[str, Any], fields: dict[str, str], path: str) -> None:
     for name, kind in fields.items():
         if name not in values:
-            raise InvalidRecord(f"{path}{name}: missing")
+            raise InvalidUsageRecord(f"{path}{name}: missing")
         value = values[name]
         if value.__class__ is not _TYPES[kind]:  # exact: bool is an int in Python
-            raise InvalidRecord(f"{path}{name}: {value!r} is no {kind}")
+            raise InvalidUsageRecord(f"{path}{name}: {value!r} is no {kind}")
         if kind == "int" and not _LOWEST.get(name, 0) <= value < 2**63:
-            raise InvalidRecord(f"{path}{name}: {value} is out of range")
+            raise InvalidUsageRecord(f"{path}{name}: {value} is out of range")
 
 
 def _check_all(record: dict[str, Any], name: str, fields: dict[str, str], optional: dict[str, str]) -> None:
@@ -346,10 +346,10 @@ def _check_all(record: dict[str, Any], name: str, fields: dict[str, str], option
     if values is None:
         return
     if not isinstance(values, list):
-        raise InvalidRecord(f"{name}: a list is needed")
+        raise InvalidUsageRecord(f"{name}: a list is needed")
     for i, value in enumerate(values):
         if not isinstance(value, dict):
-            raise InvalidRecord(f"{name}[{i}]: a JSON object is needed")
+            raise InvalidUsageRecord(f"{name}[{i}]: a JSON object is needed")
         given = {key: kind for key, kind in optional.items() if value.get(key) is not None}
         _check_fields(value, fields | given, f"{name}[{i}].")
 
@@ -357,27 +357,27 @@ def _check_all(record: dict[str, Any], name: str, fields: dict[str, str], option
 def _check_header(record: dict[str, Any], has_rows: bool) -> None:
     kind = record["kind"]
     if kind not in (INTERVAL, LOST):
-        raise InvalidRecord(f"kind: {kind!r} is neither {INTERVAL!r} nor {LOST!r}")
+        raise InvalidUsageRecord(f"kind: {kind!r} is neither {INTERVAL!r} nor {LOST!r}")
     if kind == LOST and (has_rows or record["final"]):
-        raise InvalidRecord("rows: a lost worker has none, nor a final interval")
+        raise InvalidUsageRecord("rows: a lost worker has none, nor a final interval")
     if kind == INTERVAL and record["seq"] < 0:
-        raise InvalidRecord(f"seq: {record['seq']} is out of range")
+        raise InvalidUsageRecord(f"seq: {record['seq']} is out of range")
     if kind == INTERVAL and not has_rows and not record["final"]:
-        raise InvalidRecord("rows: only a final interval may be empty")
+        raise InvalidUsageRecord("rows: only a final interval may be empty")
     if record["part"] >= record["parts"]:
-        raise InvalidRecord(f"part: {record['part']} of {record['parts']} parts")
+        raise InvalidUsageRecord(f"part: {record['part']} of {record['parts']} parts")
     if record["end_ms"] < record["start_ms"]:
-        raise InvalidRecord("end_ms: before start_ms")
+        raise InvalidUsageRecord("end_ms: before start_ms")
 
 
 def _check_row(row: object, version: int, path: str) -> None:
     if not isinstance(row, dict):
-        raise InvalidRecord(f"{path[:-1]}: a row is a JSON object")
+        raise InvalidUsageRecord(f"{path[:-1]}: a row is a JSON object")
     _check_fields(row, ROW_FIELDS, path)
     if version > 1:
         given = {name: kind for name, kind in OPTIONAL_ROW_FIELDS.items() if row.get(name) is not None}
         _check_fields(row, given, path)
     if row["outcome"] not in OUTCOMES and row["outcome"] not in NOTES:
-        raise InvalidRecord(f"{path}outcome: {row['outcome']!r} is none of {', '.join(OUTCOMES + NOTES)}")
-    if row["outcome"] in REASONED and not row["reason"]:
-        raise InvalidRecord(f"{path}reason: an outcome {row['outcome']!r} needs one")
+        raise InvalidUsageRecord(f"{path}outcome: {row['outcome']!r} is none of {', '.join(OUTCOMES + NOTES)}")
+    if row["outcome"] in OUTCOMES_WITH_REASON and not row["reason"]:
+        raise InvalidUsageRecord(f"{path}reason: an outcome {row['outcome']!r} needs one")

@@ -37,7 +37,7 @@ NEVER_PASSES: Final = frozenset({PROTECTED_TOPIC, UNKNOWN_TOPIC_ID})  # no limit
 
 # How the text of a limit that delays ends, before the time.
 DELAYED: Final = "delayed by "
-LINE_FULL: Final = f"others wait for {MAX_THROTTLE_MS / 1000:g} s already; retry in "
+QUEUE_FULL: Final = f"others wait for {MAX_THROTTLE_MS / 1000:g} s already; retry in "
 WAITED_LONG: Final = "this connection has waited as long as its client may be kept; retry in "
 
 NOT_ENOUGH_REPLICAS: Final = 19  # certainly not appended, and no doubt about the leader: the safe default
@@ -49,7 +49,7 @@ RETRIED_BY_ALL: Final = frozenset({6, 7, NOT_ENOUGH_REPLICAS, 56})
 NO_SUCH_ID: Final = 100
 
 # Software names in ApiVersions (KIP-511) and the lowest version known to retry 89; () = whatever it says.
-_KNOW_89: Final[dict[str, tuple[int, ...]]] = {"apache-kafka-java": (2, 7), "kgo": (), "kafka-python": (3,)}
+_RETRYING_VERSIONS: Final[dict[str, tuple[int, ...]]] = {"apache-kafka-java": (2, 7), "kgo": (), "kafka-python": (3,)}
 _VERSION = re.compile(r"v?(\d+(?:\.\d+)*)")
 
 
@@ -58,9 +58,9 @@ class Verdict:
     """One policy's decision that a batch is not simply admitted. The numbers are bytes per second where it has any.
 
     `room_in_s`: rejected because the queue is full, but after so many seconds there may be room: until then it can be
-    held instead, if its client waits. 0.0: not so.
-    `deferred`: refused for good, which its client is told once nothing else of its request has to come again.
-    `observed_only`: the policy is tried out (mode observe): admit without a delay, and count the outcome `would`.
+    held instead, if its client waits. 0.0: not so. `deferred`: refused for good, which its client is told once nothing
+    else of its request has to come again. `observed_only`: the policy is tried out (mode observe): admit without a
+    delay, and count the outcome `would_outcome`.
     """
 
     action: str
@@ -76,7 +76,7 @@ class Verdict:
     room_in_s: float = 0.0
 
     @property
-    def would(self) -> str:
+    def would_outcome(self) -> str:
         """One of usage.WOULD: the outcome of the batch if this were enforced."""
         return "would_delay" if self.action == DELAY else "would_reject"
 
@@ -90,7 +90,8 @@ def over_threshold(
 ) -> Verdict:
     """Rejected by V1 thresholds. `rate` and `total` are (observed, limit)."""
     text = (
-        f"topic {topic} is over its threshold: {_of(*rate)} (1-minute EWMA), broker {node_id} total {_of(*total)};"
+        f"topic {topic} is over its threshold: {_comparison_text(*rate)} (1-minute EWMA), broker {node_id} total"
+        f" {_comparison_text(*total)};"
         f" retry in {throttle_ms / 1000:.1f} s"
     )
     return Verdict(REJECT, TOPIC_THRESHOLD, throttle_ms, text, rate[1], rate[0], total[1], total[0])
@@ -124,19 +125,19 @@ def used_up_threshold(
     room_in_s: float = 0.0,
 ) -> Verdict:
     """Delayed by V1 thresholds: `outcome` is DELAYED, or why it was rejected: LINE_FULL or WAITED_LONG. `note`: see
-    `reduced`; with one, storage makes it wait.
+    `reduced_text`; with one, storage makes it wait.
     """
     text = (
         f"topic {topic} has used up its threshold of {format_rate(rate[1])} (observed {format_rate(rate[0])}, 1-minute"
         f" EWMA) and broker {node_id} its total of {format_rate(total[1])} (observed {format_rate(total[0])}){note};"
-        f" {outcome}{_wait(throttle_ms)}"
+        f" {outcome}{_wait_text(throttle_ms)}"
     )
     action = DELAY if outcome is DELAYED else REJECT
     reason = STORAGE_THROTTLE if note else TOPIC_THRESHOLD
     return Verdict(action, reason, throttle_ms, text, rate[1], rate[0], total[1], total[0], room_in_s=room_in_s)
 
 
-def reduced(factor: float, why: str) -> str:
+def reduced_text(factor: float, why: str) -> str:
     """The explanation of limits that are lower than configured, in the text of a verdict."""
     return f", at {factor:.0%} because of storage: {why}"
 
@@ -153,7 +154,7 @@ def storage_throttle(
     """Delayed because disks fill up: `whose` share the broker's total, times the storage factor."""
     text = (
         f"{whose} of broker {node_id} share {format_rate(rate[1])} (observed {format_rate(rate[0])}, 1-minute"
-        f" EWMA){note}; {outcome}{_wait(throttle_ms)}"
+        f" EWMA){note}; {outcome}{_wait_text(throttle_ms)}"
     )
     action = DELAY if outcome is DELAYED else REJECT
     return Verdict(action, STORAGE_THROTTLE, throttle_ms, text, rate[1], rate[0], room_in_s=room_in_s)
@@ -173,7 +174,7 @@ def client_quota(
     """Delayed by a client quota. `quota` names it and the clients that share it; `rate` is (observed, limit) in bytes
     per second, or for request_percentage in seconds per second.
     """
-    text = f"client quota {quota} is used up; {outcome}{_wait(throttle_ms)}"
+    text = f"client quota {quota} is used up; {outcome}{_wait_text(throttle_ms)}"
     action = DELAY if outcome is DELAYED else REJECT
     return Verdict(action, CLIENT_QUOTA, throttle_ms, text, rate[1], rate[0], room_in_s=room_in_s)
 
@@ -190,11 +191,11 @@ def resource_group(
     """Delayed by a resource group (PIP-82). `rate` is (observed here, limit), `here` our part of the limit: `unit`
     "bytes" or "msgs" per second.
     """
-    observed, limit, part = (_in(unit, value) for value in (*rate, here))
+    observed, limit, part = (_rate_text(unit, value) for value in (*rate, here))
     of_which = "" if part == limit else f", of which {part} are granted here"
     text = (
         f"resource group {group} has used up its {limit}{of_which} (observed {observed} here);"
-        f" {outcome}{_wait(throttle_ms)}"
+        f" {outcome}{_wait_text(throttle_ms)}"
     )
     action = DELAY if outcome is DELAYED else REJECT
     return Verdict(action, RESOURCE_GROUP, throttle_ms, text, rate[1], rate[0], room_in_s=room_in_s)
@@ -226,17 +227,17 @@ def reject_code(name: str | None, version: str | None, configured: int | None) -
     """
     if configured is not None:
         return configured
-    return THROTTLING_QUOTA_EXCEEDED if _knows_89(name, version) else NOT_ENOUGH_REPLICAS
+    return THROTTLING_QUOTA_EXCEEDED if _retries_throttling(name, version) else NOT_ENOUGH_REPLICAS
 
 
 def is_retried(code: int, name: str | None, version: str | None) -> bool:
     """Whether that client is known to send the batch again after `code`: only then may there be a fence behind it."""
     if code == THROTTLING_QUOTA_EXCEEDED:
-        return _knows_89(name, version)
+        return _retries_throttling(name, version)
     return code in RETRIED_BY_ALL or code == NO_SUCH_ID
 
 
-def whole_request(name: str | None, configured: int | None) -> bool:
+def needs_whole_request(name: str | None, configured: int | None) -> bool:
     """Whether all partitions of a request have to share one fate. `configured`: as for `reject_code`.
 
     Clients that don't tell their name (KafkaJS, aiokafka) may send the accepted partitions again as well. With a code
@@ -245,7 +246,7 @@ def whole_request(name: str | None, configured: int | None) -> bool:
     return not name and (configured is None or configured in RETRIED_BY_ALL)
 
 
-def counts_retries(name: str) -> bool:
+def limits_retries(name: str) -> bool:
     """Whether that client sends a batch again only a few times, however short the time: it has to be held instead.
 
     Those that don't tell their name (KafkaJS, aiokafka) are taken for such.
@@ -253,23 +254,23 @@ def counts_retries(name: str) -> bool:
     return name in ("", "sarama")
 
 
-def _knows_89(name: str | None, version: str | None) -> bool:
-    lowest = _KNOW_89.get(name or "")
+def _retries_throttling(name: str | None, version: str | None) -> bool:
+    lowest = _RETRYING_VERSIONS.get(name or "")
     if not lowest:
         return lowest is not None
     found = _VERSION.match(version or "")
     return found is not None and tuple(map(int, found[1].split("."))) >= lowest
 
 
-def _wait(throttle_ms: int) -> str:
+def _wait_text(throttle_ms: int) -> str:
     return f"{throttle_ms / 1000:.1f} s" if throttle_ms >= 100 else f"{throttle_ms} ms"
 
 
-def _in(unit: str, rate: float) -> str:
+def _rate_text(unit: str, rate: float) -> str:
     return format_rate(rate) if unit == "bytes" else f"{rate:,.0f} messages/s"
 
 
-def _of(observed: float, limit: float) -> str:
+def _comparison_text(observed: float, limit: float) -> str:
     """ "6.1 MB/s of 5.0 MB/s", with more digits where the two would look the same."""
     for digits in (1, 2, 3):
         texts = format_rate(observed, digits), format_rate(limit, digits)

@@ -20,7 +20,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 from protocol import api, wire
 from protocol.wire import Buffer, MalformedFrame
 
-Kind: TypeAlias = Literal["bool", "int8", "int16", "int32", "int64", "float64", "text", "message", "bytes", "uuid"]
+FieldKind: TypeAlias = Literal["bool", "int8", "int16", "int32", "int64", "float64", "text", "message", "bytes", "uuid"]
 Q = TypeVar("Q")
 A = TypeVar("A")
 T = TypeVar("T")
@@ -30,10 +30,10 @@ _Put: TypeAlias = Callable[[Any, int, bool], bytes]  # value, version, flexible
 _FLOAT64 = struct.Struct(">d")
 _MAX_TEXT = 0x7FFF  # bytes; what Kafka's own readers and writers refuse to exceed
 _UUID_BYTES = 16
-_FORMS = {"bool": ">?", "int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q", "float64": ">d"}
+_NUMBER_FORMATS = {"bool": ">?", "int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q", "float64": ">d"}
 
 
-class Field(NamedTuple):
+class MessageField(NamedTuple):
     """One field of a message, in the order of the wire.
 
     Of the kinds, `text` is a str, and `message` is one that is cut where it doesn't fit: an error message shouldn't
@@ -42,7 +42,7 @@ class Field(NamedTuple):
     """
 
     name: str
-    kind: Kind | Struct[Any]
+    kind: FieldKind | MessageStruct[Any]
     array: bool = False
     nullable: bool = False  # the array if it is one, else the text
     since: int = 0
@@ -50,22 +50,22 @@ class Field(NamedTuple):
     tag: int | None = None
 
 
-class Struct(Generic[T]):
+class MessageStruct(Generic[T]):
     """The fields of a NamedTuple, all of them, in its order; tagged ones last, by their tags."""
 
-    __slots__ = ("fields", "make", "steps", "tagged")
+    __slots__ = ("factory", "fields", "steps", "tagged")
 
-    def __init__(self, make: Callable[..., T], *fields: Field) -> None:
+    def __init__(self, make: Callable[..., T], *fields: MessageField) -> None:
         assert tuple(field.name for field in fields) == getattr(make, "_fields", None)
-        self.make = make
+        self.factory = make
         self.fields = fields
-        steps = [(field, _reader(field), _writer(field)) for field in fields]
+        steps = [(field, _field_reader(field), _field_writer(field)) for field in fields]
         self.steps = [step for step in steps if step[0].tag is None]
         self.tagged = steps[len(self.steps) :]
         assert all(field.tag is not None for field, _, _ in self.tagged)
 
 
-class Request(NamedTuple, Generic[Q]):
+class DecodedRequest(NamedTuple, Generic[Q]):
     """A request as it was read. `client_id` stays bytes, as everywhere."""
 
     version: int
@@ -74,39 +74,41 @@ class Request(NamedTuple, Generic[Q]):
     body: Q
 
 
-class Api(Generic[Q, A]):
+class ApiCodec(Generic[Q, A]):
     """Reads and writes the requests and answers of one API in the versions `lowest` to `highest`."""
 
-    __slots__ = ("answer", "highest", "key", "lowest", "name", "request")
+    __slots__ = ("highest", "key", "lowest", "name", "request", "response")
 
-    def __init__(self, key: int, lowest: int, highest: int, request: Struct[Q], answer: Struct[A]) -> None:
+    def __init__(
+        self, key: int, lowest: int, highest: int, request: MessageStruct[Q], answer: MessageStruct[A]
+    ) -> None:
         self.key = key
-        self.name = api.NAMES[key]
+        self.name = api.API_NAMES[key]
         self.lowest = lowest
         self.highest = highest
         self.request = request
-        self.answer = answer
+        self.response = answer
 
-    def decode_request(self, buf: Buffer, start: int, end: int) -> Request[Q]:
+    def decode_request(self, buf: Buffer, start: int, end: int) -> DecodedRequest[Q]:
         """The request in buf[start:end] (without size prefix).
 
         Raises:
             MalformedFrame: the text names the fault, its field and its byte in the frame.
         """
-        _inside(buf, end)
-        key, pos = wire.int16(buf, start, end)
+        _check_within(buf, end)
+        key, pos = wire.read_int16(buf, start, end)
         if key != self.key:
             raise MalformedFrame(f"a request with API key {key}, {self.name} has {self.key}")
-        version, pos = wire.int16(buf, pos, end)
+        version, pos = wire.read_int16(buf, pos, end)
         if not self.lowest <= version <= self.highest:
-            raise MalformedFrame(self._spoken(version))
-        correlation_id, pos = wire.int32(buf, pos, end)
-        client_id, pos = wire.string(buf, pos, end)
+            raise MalformedFrame(self._version_text(version))
+        correlation_id, pos = wire.read_int32(buf, pos, end)
+        client_id, pos = wire.read_string(buf, pos, end)
         flexible = version >= api.REQUEST_FLEXIBLE_FROM[self.key]
         if flexible:
             pos = wire.skip_tags(buf, pos, end)
-        body = self._read(self.request, buf, start, pos, end, version, flexible, "request")
-        return Request(version, correlation_id, client_id, body)
+        body = self._read_message(self.request, buf, start, pos, end, version, flexible, "request")
+        return DecodedRequest(version, correlation_id, client_id, body)
 
     def encode_request(self, body: Q, version: int, correlation_id: int, client_id: bytes | None) -> bytes:
         """The frame of a request, size prefix included.
@@ -114,79 +116,91 @@ class Api(Generic[Q, A]):
         Raises:
             ValueError: the version isn't spoken, or a value doesn't fit its field.
         """
-        flexible = self._writable(version) >= api.REQUEST_FLEXIBLE_FROM[self.key]
+        flexible = self._check_version(version) >= api.REQUEST_FLEXIBLE_FROM[self.key]
         head = struct.pack(">hhi", self.key, version, correlation_id) + wire.put_string(client_id)
-        return wire.framed(head + _tags(flexible) + _put_struct(self.request, body, version, flexible))
+        return wire.with_size_prefix(head + _empty_tags(flexible) + _put_struct(self.request, body, version, flexible))
 
-    def decode_answer(self, buf: Buffer, start: int, end: int, version: int) -> tuple[int, A]:
+    def decode_response(self, buf: Buffer, start: int, end: int, version: int) -> tuple[int, A]:
         """(correlation id, answer) of the answer in buf[start:end] to a request of `version`.
 
         Raises:
             MalformedFrame: as in `decode_request`.
         """
-        _inside(buf, end)
+        _check_within(buf, end)
         if not self.lowest <= version <= self.highest:
-            raise MalformedFrame(self._spoken(version))
-        correlation_id, pos = wire.int32(buf, start, end)
-        if version >= api.ANSWER_FLEXIBLE_FROM[self.key]:
+            raise MalformedFrame(self._version_text(version))
+        correlation_id, pos = wire.read_int32(buf, start, end)
+        if version >= api.RESPONSE_FLEXIBLE_FROM[self.key]:
             pos = wire.skip_tags(buf, pos, end)
         flexible = version >= api.REQUEST_FLEXIBLE_FROM[self.key]  # the body is, where only the header isn't
-        return correlation_id, self._read(self.answer, buf, start, pos, end, version, flexible, "answer")
+        return correlation_id, self._read_message(self.response, buf, start, pos, end, version, flexible, "answer")
 
-    def encode_answer(self, answer: A, version: int, correlation_id: int) -> bytes:
+    def encode_response(self, answer: A, version: int, correlation_id: int) -> bytes:
         """The frame of an answer, size prefix included.
 
         Raises:
             ValueError: as in `encode_request`.
         """
-        head = wire.INT32.pack(correlation_id) + _tags(self._writable(version) >= api.ANSWER_FLEXIBLE_FROM[self.key])
-        return wire.framed(
-            head + _put_struct(self.answer, answer, version, version >= api.REQUEST_FLEXIBLE_FROM[self.key])
+        head = wire.INT32.pack(correlation_id) + _empty_tags(
+            self._check_version(version) >= api.RESPONSE_FLEXIBLE_FROM[self.key]
+        )
+        return wire.with_size_prefix(
+            head + _put_struct(self.response, answer, version, version >= api.REQUEST_FLEXIBLE_FROM[self.key])
         )
 
-    def _read(
-        self, kind: Struct[T], buf: Buffer, start: int, pos: int, end: int, version: int, flexible: bool, what: str
+    def _read_message(
+        self,
+        kind: MessageStruct[T],
+        buf: Buffer,
+        start: int,
+        pos: int,
+        end: int,
+        version: int,
+        flexible: bool,
+        what: str,
     ) -> T:
         try:
             value, pos = _read_struct(kind, buf, pos, end, version, flexible)
-        except _Misread as error:
+        except _FieldError as error:
             where = f"{error.path} at byte {error.pos - start}"
             raise MalformedFrame(f"{self.name} v{version} {what}, {where}: {error.text}") from None
-        wire.at_end(pos, end)
+        wire.check_end(pos, end)
         return value
 
-    def _writable(self, version: int) -> int:
+    def _check_version(self, version: int) -> int:
         if not self.lowest <= version <= self.highest:
-            raise ValueError(self._spoken(version))
+            raise ValueError(self._version_text(version))
         return version
 
-    def _spoken(self, version: int) -> str:
+    def _version_text(self, version: int) -> str:
         return f"{self.name} v{version}, v{self.lowest} to v{self.highest} are spoken"
 
 
-def _inside(buf: Buffer, end: int) -> None:
+def _check_within(buf: Buffer, end: int) -> None:
     if end > len(buf):
         raise MalformedFrame(f"the frame ends {end - len(buf)} bytes behind the buffer")
 
 
-def _tags(flexible: bool) -> bytes:
+def _empty_tags(flexible: bool) -> bytes:
     return wire.NO_TAGS if flexible else b""
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-class _Misread(Exception):
+class _FieldError(Exception):
     def __init__(self, path: str, pos: int, text: str) -> None:
         super().__init__(path, pos, text)
         self.path, self.pos, self.text = path, pos, text
 
-    def under(self, name: str) -> _Misread:
+    def inside_field(self, name: str) -> _FieldError:
         between = "" if self.path.startswith("[") else "."
-        return _Misread(f"{name}{between}{self.path}", self.pos, self.text)
+        return _FieldError(f"{name}{between}{self.path}", self.pos, self.text)
 
 
-def _read_struct(kind: Struct[T], buf: Buffer, pos: int, end: int, version: int, flexible: bool) -> tuple[T, int]:
+def _read_struct(
+    kind: MessageStruct[T], buf: Buffer, pos: int, end: int, version: int, flexible: bool
+) -> tuple[T, int]:
     values = []
     name = ""
     try:
@@ -203,19 +217,19 @@ def _read_struct(kind: Struct[T], buf: Buffer, pos: int, end: int, version: int,
             values += more
         elif flexible:
             pos = wire.skip_tags(buf, pos, end)
-    except _Misread as error:
-        raise error.under(name) from None
+    except _FieldError as error:
+        raise error.inside_field(name) from None
     except MalformedFrame as error:
-        raise _Misread(name, pos, str(error)) from None
-    return kind.make(*values), pos
+        raise _FieldError(name, pos, str(error)) from None
+    return kind.factory(*values), pos
 
 
 def _read_tagged(
-    kind: Struct[Any], buf: Buffer, pos: int, end: int, version: int, flexible: bool
+    kind: MessageStruct[Any], buf: Buffer, pos: int, end: int, version: int, flexible: bool
 ) -> tuple[list[Any], int]:
     found: dict[int, tuple[int, int]] = {}
     if flexible:
-        fields, pos = wire.tags(buf, pos, end)
+        fields, pos = wire.read_tags(buf, pos, end)
         found = {tag: (start, stop) for tag, start, stop in fields}
     values = []
     for field, read, _ in kind.tagged:
@@ -223,14 +237,14 @@ def _read_tagged(
         if field.tag in found and version >= field.since:
             start, stop = found[field.tag]
             value, after = read(buf, start, stop, version, flexible)
-            wire.at_end(after, stop)
+            wire.check_end(after, stop)
         values.append(value)
     return values, pos
 
 
-def _reader(field: Field) -> _Read:
+def _field_reader(field: MessageField) -> _Read:
     kind = field.kind
-    if isinstance(kind, Struct):
+    if isinstance(kind, MessageStruct):
         one: _Read = functools.partial(_read_struct, kind)
     elif kind in ("text", "message"):
         one = _read_nullable_text if field.nullable and not field.array else _read_text
@@ -239,14 +253,14 @@ def _reader(field: Field) -> _Read:
     elif kind == "uuid":
         one = _read_uuid
     else:
-        one = _NUMBERS[kind]
+        one = _NUMBER_READERS[kind]
     return functools.partial(_read_array, one, field.nullable) if field.array else one
 
 
 def _read_array(
     one: _Read, nullable: bool, buf: Buffer, pos: int, end: int, version: int, flexible: bool
 ) -> tuple[Any, int]:
-    count, pos = (wire.compact_array if flexible else wire.array)(buf, pos, end)
+    count, pos = (wire.read_compact_count if flexible else wire.read_array_count)(buf, pos, end)
     if count < 0:
         if not nullable:
             raise MalformedFrame("null in place of an array")
@@ -256,10 +270,10 @@ def _read_array(
         for _ in range(count):
             row, pos = one(buf, pos, end, version, flexible)
             rows.append(row)
-    except _Misread as error:
-        raise error.under(f"[{len(rows)}]") from None
+    except _FieldError as error:
+        raise error.inside_field(f"[{len(rows)}]") from None
     except MalformedFrame as error:
-        raise _Misread(f"[{len(rows)}]", pos, str(error)) from None
+        raise _FieldError(f"[{len(rows)}]", pos, str(error)) from None
     return tuple(rows), pos
 
 
@@ -271,7 +285,7 @@ def _read_text(buf: Buffer, pos: int, end: int, version: int, flexible: bool) ->
 
 
 def _read_nullable_text(buf: Buffer, pos: int, end: int, _version: int, flexible: bool) -> tuple[str | None, int]:
-    data, pos = (wire.compact_string if flexible else wire.string)(buf, pos, end)
+    data, pos = (wire.read_compact_string if flexible else wire.read_string)(buf, pos, end)
     if data is None:
         return None, pos
     if len(data) > _MAX_TEXT:
@@ -283,43 +297,45 @@ def _read_nullable_text(buf: Buffer, pos: int, end: int, _version: int, flexible
 
 
 def _read_bytes(buf: Buffer, pos: int, end: int, _version: int, flexible: bool) -> tuple[bytes, int]:
-    size, pos = (wire.compact_array if flexible else wire.array)(buf, pos, end)  # lengths and counts look alike
+    size, pos = (wire.read_compact_count if flexible else wire.read_array_count)(
+        buf, pos, end
+    )  # lengths and counts look alike
     if size < 0:
         raise MalformedFrame("null in place of bytes")
     return bytes(buf[pos : pos + size]), pos + size
 
 
 def _read_uuid(buf: Buffer, pos: int, end: int, _version: int, _flexible: bool) -> tuple[bytes, int]:
-    return wire.uuid(buf, pos, end)
+    return wire.read_uuid(buf, pos, end)
 
 
 def _read_bool(buf: Buffer, pos: int, end: int, _version: int, _flexible: bool) -> tuple[bool, int]:
-    value, pos = wire.int8(buf, pos, end)
+    value, pos = wire.read_int8(buf, pos, end)
     return value != 0, pos  # as Kafka reads it
 
 
 def _read_int8(buf: Buffer, pos: int, end: int, _version: int, _flexible: bool) -> tuple[int, int]:
-    return wire.int8(buf, pos, end)
+    return wire.read_int8(buf, pos, end)
 
 
 def _read_int16(buf: Buffer, pos: int, end: int, _version: int, _flexible: bool) -> tuple[int, int]:
-    return wire.int16(buf, pos, end)
+    return wire.read_int16(buf, pos, end)
 
 
 def _read_int32(buf: Buffer, pos: int, end: int, _version: int, _flexible: bool) -> tuple[int, int]:
-    return wire.int32(buf, pos, end)
+    return wire.read_int32(buf, pos, end)
 
 
 def _read_int64(buf: Buffer, pos: int, end: int, _version: int, _flexible: bool) -> tuple[int, int]:
-    return wire.int64(buf, pos, end)
+    return wire.read_int64(buf, pos, end)
 
 
 def _read_float64(buf: Buffer, pos: int, end: int, _version: int, _flexible: bool) -> tuple[float, int]:
-    after = wire.skip(pos, _FLOAT64.size, end)
+    after = wire.skip_bytes(pos, _FLOAT64.size, end)
     return _FLOAT64.unpack_from(buf, pos)[0], after
 
 
-_NUMBERS: dict[str, _Read] = {
+_NUMBER_READERS: dict[str, _Read] = {
     "bool": _read_bool,
     "int8": _read_int8,
     "int16": _read_int16,
@@ -332,14 +348,14 @@ _NUMBERS: dict[str, _Read] = {
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def _put_struct(kind: Struct[T], value: Any, version: int, flexible: bool) -> bytes:
+def _put_struct(kind: MessageStruct[T], value: Any, version: int, flexible: bool) -> bytes:
     parts = [
         put(item, version, flexible)
         for (field, _, put), item in zip((*kind.steps, *kind.tagged), value, strict=True)
         if field.tag is None and version >= field.since
     ]
     if not (flexible and kind.tagged):
-        return b"".join(parts) + _tags(flexible)
+        return b"".join(parts) + _empty_tags(flexible)
     tagged = [
         (field.tag or 0, put(item, version, flexible))
         for (field, _, put), item in zip(kind.tagged, value[len(kind.steps) :], strict=True)
@@ -348,9 +364,9 @@ def _put_struct(kind: Struct[T], value: Any, version: int, flexible: bool) -> by
     return b"".join(parts) + wire.put_tags(tagged)
 
 
-def _writer(field: Field) -> _Put:
+def _field_writer(field: MessageField) -> _Put:
     kind = field.kind
-    if isinstance(kind, Struct):
+    if isinstance(kind, MessageStruct):
         one: _Put = functools.partial(_put_struct, kind)
     elif kind in ("text", "message"):
         one = functools.partial(_put_text, field._replace(nullable=field.nullable and not field.array))
@@ -359,11 +375,11 @@ def _writer(field: Field) -> _Put:
     elif kind == "uuid":
         one = _put_uuid
     else:
-        one = functools.partial(_put_number, field.name, kind, struct.Struct(_FORMS[kind]).pack)
+        one = functools.partial(_put_number, field.name, kind, struct.Struct(_NUMBER_FORMATS[kind]).pack)
     return functools.partial(_put_array, field, one) if field.array else one
 
 
-def _put_array(field: Field, one: _Put, value: Any, version: int, flexible: bool) -> bytes:
+def _put_array(field: MessageField, one: _Put, value: Any, version: int, flexible: bool) -> bytes:
     if value is None:
         if not field.nullable:
             raise ValueError(f"{field.name}: null in place of an array")
@@ -391,12 +407,12 @@ def _put_uuid(value: bytes, _version: int, _flexible: bool) -> bytes:
     return value
 
 
-def _put_text(field: Field, value: str | None, _version: int, flexible: bool) -> bytes:
-    data = _encoded(field, value)
+def _put_text(field: MessageField, value: str | None, _version: int, flexible: bool) -> bytes:
+    data = _encode_text(field, value)
     return wire.put_compact_string(data) if flexible else wire.put_string(data)
 
 
-def _encoded(field: Field, value: str | None) -> bytes | None:
+def _encode_text(field: MessageField, value: str | None) -> bytes | None:
     if value is None:
         if not field.nullable:
             raise ValueError(f"{field.name}: null in place of a text")

@@ -33,7 +33,7 @@ SHARE_ACKNOWLEDGE = 79
 
 # The highest version that the gateway understands, for the APIs that it must understand: what it advertises of these is
 # at most this. All others pass untouched.
-CAPS: dict[int, int] = {
+HIGHEST_VERSIONS: dict[int, int] = {
     PRODUCE: 13,
     FETCH: 18,
     METADATA: 13,
@@ -55,7 +55,7 @@ CAPS: dict[int, int] = {
 
 # The lowest version that the gateway reads, where it isn't 0. Never advertised: brokers list Produce from v0 on for the
 # sake of old clients and refuse it below v3 nevertheless, and so does the gateway.
-FLOORS: dict[int, int] = {
+LOWEST_VERSIONS: dict[int, int] = {
     PRODUCE: 3,
     FETCH: 4,
     CREATE_TOPICS: 2,
@@ -67,12 +67,12 @@ FLOORS: dict[int, int] = {
 
 # The largest requests in bytes, of all APIs but Produce, whose bound is the operator's. Far above what sane clients
 # send (a Fetch request for 100,000 partitions has 3 MB), far below what can be held for each connection.
-LARGEST: dict[int, int] = {
+MAX_REQUEST_BYTES: dict[int, int] = {
     SASL_HANDSHAKE: 64 * 1024,
     API_VERSIONS: 64 * 1024,
     SASL_AUTHENTICATE: 512 * 1024,  # sasl.server.max.receive.size
 }
-LARGEST_OTHER = 16 * 1024 * 1024
+MAX_OTHER_REQUEST_BYTES = 16 * 1024 * 1024
 
 PRODUCE_FLEXIBLE = 9  # compact forms and tagged fields
 PRODUCE_LOG_START = 5  # answer: log_start_offset
@@ -181,9 +181,9 @@ _APIS: tuple[tuple[int, str, int, int], ...] = (
     (94, "UnregisterController", 0, 0),
 )
 
-NAMES: dict[int, str] = {key: name for key, name, _, _ in _APIS}
+API_NAMES: dict[int, str] = {key: name for key, name, _, _ in _APIS}
 REQUEST_FLEXIBLE_FROM: dict[int, int] = {key: version for key, _, version, _ in _APIS}
-ANSWER_FLEXIBLE_FROM: dict[int, int] = {key: version for key, _, _, version in _APIS}
+RESPONSE_FLEXIBLE_FROM: dict[int, int] = {key: version for key, _, _, version in _APIS}
 
 NONE = 0
 UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -344,4 +344,4 @@ _ERRORS: tuple[tuple[int, str, bool], ...] = (
 
 ERROR_NAMES: dict[int, str] = {number: name for number, name, _ in _ERRORS}
 ERROR_CODES: dict[str, int] = {name: number for number, name, _ in _ERRORS}
-RETRIABLE: frozenset[int] = frozenset(number for number, _, retriable in _ERRORS if retriable)
+RETRIABLE_ERRORS: frozenset[int] = frozenset(number for number, _, retriable in _ERRORS if retriable)

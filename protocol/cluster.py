@@ -8,19 +8,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from protocol import api
-from protocol.admin import Api, Field, Struct
+from protocol.admin import ApiCodec, MessageField, MessageStruct
 
-BROKERS = 1  # the endpoint type, not controllers
+BROKER_ENDPOINTS = 1  # the endpoint type, not controllers
 UNKNOWN_SIZE = -1  # of a volume: offline, or the broker is from before KIP-827
 
 
 class DescribeClusterRequest(NamedTuple):
     include_cluster_authorized_operations: bool = False
-    endpoint_type: int = BROKERS
+    endpoint_type: int = BROKER_ENDPOINTS
     include_fenced_brokers: bool = False
 
 
-class Broker(NamedTuple):
+class DescribeClusterBroker(NamedTuple):
     broker_id: int
     host: str
     port: int
@@ -28,14 +28,14 @@ class Broker(NamedTuple):
     is_fenced: bool = False  # never before version 2, which leaves them out
 
 
-class DescribeClusterAnswer(NamedTuple):
+class DescribeClusterResponse(NamedTuple):
     throttle_time_ms: int
     error_code: int
     error_message: str | None
     endpoint_type: int
     cluster_id: str
     controller_id: int
-    brokers: tuple[Broker, ...]
+    brokers: tuple[DescribeClusterBroker, ...]
     cluster_authorized_operations: int
 
 
@@ -69,7 +69,7 @@ class MetadataTopic(NamedTuple):
     partitions: tuple[MetadataPartition, ...]
 
 
-class MetadataAnswer(NamedTuple):
+class MetadataResponse(NamedTuple):
     brokers: tuple[MetadataBroker, ...]
     controller_id: int
     topics: tuple[MetadataTopic, ...]
@@ -104,116 +104,127 @@ class LogDir(NamedTuple):
     usable_bytes: int = UNKNOWN_SIZE
 
 
-class DescribeLogDirsAnswer(NamedTuple):
+class DescribeLogDirsResponse(NamedTuple):
     throttle_time_ms: int
     error_code: int  # from version 3 on; earlier a missing right looks like no log dirs
     results: tuple[LogDir, ...]
 
 
-_THROTTLE = Field("throttle_time_ms", "int32")
-_ERROR_CODE = Field("error_code", "int16")
-_ADDRESS = (Field("host", "text"), Field("port", "int32"), Field("rack", "text", nullable=True))
-_PARTITION_INDEX = Field("partition_index", "int32")
+_THROTTLE = MessageField("throttle_time_ms", "int32")
+_ERROR_CODE = MessageField("error_code", "int16")
+_ADDRESS = (MessageField("host", "text"), MessageField("port", "int32"), MessageField("rack", "text", nullable=True))
+_PARTITION_INDEX = MessageField("partition_index", "int32")
 
-DESCRIBE_CLUSTER: Api[DescribeClusterRequest, DescribeClusterAnswer] = Api(
+DESCRIBE_CLUSTER: ApiCodec[DescribeClusterRequest, DescribeClusterResponse] = ApiCodec(
     api.DESCRIBE_CLUSTER,
     0,
     2,
-    Struct(
+    MessageStruct(
         DescribeClusterRequest,
-        Field("include_cluster_authorized_operations", "bool"),
-        Field("endpoint_type", "int8", since=1, default=BROKERS),
-        Field("include_fenced_brokers", "bool", since=2, default=False),
+        MessageField("include_cluster_authorized_operations", "bool"),
+        MessageField("endpoint_type", "int8", since=1, default=BROKER_ENDPOINTS),
+        MessageField("include_fenced_brokers", "bool", since=2, default=False),
     ),
-    Struct(
-        DescribeClusterAnswer,
+    MessageStruct(
+        DescribeClusterResponse,
         _THROTTLE,
         _ERROR_CODE,
-        Field("error_message", "message", nullable=True),
-        Field("endpoint_type", "int8", since=1, default=BROKERS),
-        Field("cluster_id", "text"),
-        Field("controller_id", "int32"),
-        Field(
+        MessageField("error_message", "message", nullable=True),
+        MessageField("endpoint_type", "int8", since=1, default=BROKER_ENDPOINTS),
+        MessageField("cluster_id", "text"),
+        MessageField("controller_id", "int32"),
+        MessageField(
             "brokers",
-            Struct(Broker, Field("broker_id", "int32"), *_ADDRESS, Field("is_fenced", "bool", since=2, default=False)),
+            MessageStruct(
+                DescribeClusterBroker,
+                MessageField("broker_id", "int32"),
+                *_ADDRESS,
+                MessageField("is_fenced", "bool", since=2, default=False),
+            ),
             array=True,
         ),
-        Field("cluster_authorized_operations", "int32"),
+        MessageField("cluster_authorized_operations", "int32"),
     ),
 )
 
-_PARTITION = Struct(
+_PARTITION = MessageStruct(
     MetadataPartition,
     _ERROR_CODE,
     _PARTITION_INDEX,
-    Field("leader_id", "int32"),
-    Field("replica_nodes", "int32", array=True),
-    Field("isr_nodes", "int32", array=True),
+    MessageField("leader_id", "int32"),
+    MessageField("replica_nodes", "int32", array=True),
+    MessageField("isr_nodes", "int32", array=True),
 )
 
-METADATA: Api[MetadataRequest, MetadataAnswer] = Api(
+METADATA: ApiCodec[MetadataRequest, MetadataResponse] = ApiCodec(
     api.METADATA,
     1,  # all brokers speak it, and only those from before DescribeCluster are asked
     1,
-    Struct(
+    MessageStruct(
         MetadataRequest,
-        Field("topics", Struct(MetadataRequestTopic, Field("name", "text")), array=True, nullable=True),
+        MessageField(
+            "topics", MessageStruct(MetadataRequestTopic, MessageField("name", "text")), array=True, nullable=True
+        ),
     ),
-    Struct(
-        MetadataAnswer,
-        Field("brokers", Struct(MetadataBroker, Field("node_id", "int32"), *_ADDRESS), array=True),
-        Field("controller_id", "int32"),
-        Field(
+    MessageStruct(
+        MetadataResponse,
+        MessageField("brokers", MessageStruct(MetadataBroker, MessageField("node_id", "int32"), *_ADDRESS), array=True),
+        MessageField("controller_id", "int32"),
+        MessageField(
             "topics",
-            Struct(
+            MessageStruct(
                 MetadataTopic,
                 _ERROR_CODE,
-                Field("name", "text"),
-                Field("is_internal", "bool"),
-                Field("partitions", _PARTITION, array=True),
+                MessageField("name", "text"),
+                MessageField("is_internal", "bool"),
+                MessageField("partitions", _PARTITION, array=True),
             ),
             array=True,
         ),
     ),
 )
 
-_LOG_DIR_PARTITION = Struct(
+_LOG_DIR_PARTITION = MessageStruct(
     LogDirPartition,
     _PARTITION_INDEX,
-    Field("partition_size", "int64"),
-    Field("offset_lag", "int64"),
-    Field("is_future_key", "bool"),
+    MessageField("partition_size", "int64"),
+    MessageField("offset_lag", "int64"),
+    MessageField("is_future_key", "bool"),
 )
-_LOG_DIR = Struct(
+_LOG_DIR = MessageStruct(
     LogDir,
     _ERROR_CODE,
-    Field("log_dir", "text"),
-    Field(
+    MessageField("log_dir", "text"),
+    MessageField(
         "topics",
-        Struct(LogDirTopic, Field("name", "text"), Field("partitions", _LOG_DIR_PARTITION, array=True)),
+        MessageStruct(
+            LogDirTopic, MessageField("name", "text"), MessageField("partitions", _LOG_DIR_PARTITION, array=True)
+        ),
         array=True,
     ),
-    Field("total_bytes", "int64", since=4, default=UNKNOWN_SIZE),
-    Field("usable_bytes", "int64", since=4, default=UNKNOWN_SIZE),
+    MessageField("total_bytes", "int64", since=4, default=UNKNOWN_SIZE),
+    MessageField("usable_bytes", "int64", since=4, default=UNKNOWN_SIZE),
 )
 
-DESCRIBE_LOG_DIRS: Api[DescribeLogDirsRequest, DescribeLogDirsAnswer] = Api(
+DESCRIBE_LOG_DIRS: ApiCodec[DescribeLogDirsRequest, DescribeLogDirsResponse] = ApiCodec(
     api.DESCRIBE_LOG_DIRS,
     1,
     4,
-    Struct(
+    MessageStruct(
         DescribeLogDirsRequest,
-        Field(
+        MessageField(
             "topics",
-            Struct(DescribableLogDirTopic, Field("topic", "text"), Field("partitions", "int32", array=True)),
+            MessageStruct(
+                DescribableLogDirTopic, MessageField("topic", "text"), MessageField("partitions", "int32", array=True)
+            ),
             array=True,
             nullable=True,
         ),
     ),
-    Struct(
-        DescribeLogDirsAnswer,
+    MessageStruct(
+        DescribeLogDirsResponse,
         _THROTTLE,
-        Field("error_code", "int16", since=3, default=0),
-        Field("results", _LOG_DIR, array=True),
+        MessageField("error_code", "int16", since=3, default=0),
+        MessageField("results", _LOG_DIR, array=True),
     ),
 )

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from protocol import api
-from protocol.admin import Api, Field, Struct
+from protocol.admin import ApiCodec, MessageField, MessageStruct
 
 # Resource types.
 TOPIC = 2
@@ -75,7 +75,7 @@ class DescribeConfigsResource(NamedTuple):
     resource_name: str
     configuration_keys: tuple[str, ...] | None  # None and () are all
 
-    def asks_for(self, key: str) -> bool:
+    def requests_key(self, key: str) -> bool:
         return not self.configuration_keys or key in self.configuration_keys
 
 
@@ -85,7 +85,7 @@ class DescribeConfigsRequest(NamedTuple):
     include_documentation: bool = False  # v3
 
 
-class Synonym(NamedTuple):
+class ConfigSynonym(NamedTuple):
     """One of the places where a value could have come from, the deciding one first."""
 
     name: str
@@ -93,7 +93,7 @@ class Synonym(NamedTuple):
     source: int
 
 
-class Config(NamedTuple):
+class DescribedConfig(NamedTuple):
     """A row of DescribeConfigs. `value` is None for a sensitive one."""
 
     name: str
@@ -101,7 +101,7 @@ class Config(NamedTuple):
     read_only: bool = False
     config_source: int = UNKNOWN_SOURCE
     is_sensitive: bool = False
-    synonyms: tuple[Synonym, ...] = ()
+    synonyms: tuple[ConfigSynonym, ...] = ()
     config_type: int = UNKNOWN_TYPE  # v3
     documentation: str | None = None  # v3
 
@@ -111,10 +111,10 @@ class DescribeConfigsResult(NamedTuple):
     error_message: str | None
     resource_type: int
     resource_name: str
-    configs: tuple[Config, ...] = ()
+    configs: tuple[DescribedConfig, ...] = ()
 
 
-class DescribeConfigsAnswer(NamedTuple):
+class DescribeConfigsResponse(NamedTuple):
     throttle_time_ms: int
     results: tuple[DescribeConfigsResult, ...]
 
@@ -166,60 +166,66 @@ class AlterConfigsResult(NamedTuple):
     resource_name: str
 
 
-class AlterConfigsAnswer(NamedTuple):
+class AlterConfigsResponse(NamedTuple):
     throttle_time_ms: int
     responses: tuple[AlterConfigsResult, ...]
 
 
 # --- the fields -------------------------------------------------------------------------------------------------------
 
-_RESOURCE = (Field("resource_type", "int8"), Field("resource_name", "text"))
-_RESULT = (Field("error_code", "int16"), Field("error_message", "message", nullable=True), *_RESOURCE)
-_THROTTLE = Field("throttle_time_ms", "int32")
-_VALUE = Field("value", "text", nullable=True)
+_RESOURCE = (MessageField("resource_type", "int8"), MessageField("resource_name", "text"))
+_RESULT = (MessageField("error_code", "int16"), MessageField("error_message", "message", nullable=True), *_RESOURCE)
+_THROTTLE = MessageField("throttle_time_ms", "int32")
+_VALUE = MessageField("value", "text", nullable=True)
 
-_ALTER_ANSWER = Struct(
-    AlterConfigsAnswer, _THROTTLE, Field("responses", Struct(AlterConfigsResult, *_RESULT), array=True)
+_ALTER_RESPONSE = MessageStruct(
+    AlterConfigsResponse, _THROTTLE, MessageField("responses", MessageStruct(AlterConfigsResult, *_RESULT), array=True)
 )
 
-DESCRIBE_CONFIGS: Api[DescribeConfigsRequest, DescribeConfigsAnswer] = Api(
+DESCRIBE_CONFIGS: ApiCodec[DescribeConfigsRequest, DescribeConfigsResponse] = ApiCodec(
     api.DESCRIBE_CONFIGS,
     1,
     4,
-    Struct(
+    MessageStruct(
         DescribeConfigsRequest,
-        Field(
+        MessageField(
             "resources",
-            Struct(DescribeConfigsResource, *_RESOURCE, Field("configuration_keys", "text", array=True, nullable=True)),
+            MessageStruct(
+                DescribeConfigsResource,
+                *_RESOURCE,
+                MessageField("configuration_keys", "text", array=True, nullable=True),
+            ),
             array=True,
         ),
-        Field("include_synonyms", "bool"),
-        Field("include_documentation", "bool", since=3, default=False),
+        MessageField("include_synonyms", "bool"),
+        MessageField("include_documentation", "bool", since=3, default=False),
     ),
-    Struct(
-        DescribeConfigsAnswer,
+    MessageStruct(
+        DescribeConfigsResponse,
         _THROTTLE,
-        Field(
+        MessageField(
             "results",
-            Struct(
+            MessageStruct(
                 DescribeConfigsResult,
                 *_RESULT,
-                Field(
+                MessageField(
                     "configs",
-                    Struct(
-                        Config,
-                        Field("name", "text"),
+                    MessageStruct(
+                        DescribedConfig,
+                        MessageField("name", "text"),
                         _VALUE,
-                        Field("read_only", "bool"),
-                        Field("config_source", "int8"),
-                        Field("is_sensitive", "bool"),
-                        Field(
+                        MessageField("read_only", "bool"),
+                        MessageField("config_source", "int8"),
+                        MessageField("is_sensitive", "bool"),
+                        MessageField(
                             "synonyms",
-                            Struct(Synonym, Field("name", "text"), _VALUE, Field("source", "int8")),
+                            MessageStruct(
+                                ConfigSynonym, MessageField("name", "text"), _VALUE, MessageField("source", "int8")
+                            ),
                             array=True,
                         ),
-                        Field("config_type", "int8", since=3, default=UNKNOWN_TYPE),
-                        Field("documentation", "message", nullable=True, since=3),
+                        MessageField("config_type", "int8", since=3, default=UNKNOWN_TYPE),
+                        MessageField("documentation", "message", nullable=True, since=3),
                     ),
                     array=True,
                 ),
@@ -229,54 +235,58 @@ DESCRIBE_CONFIGS: Api[DescribeConfigsRequest, DescribeConfigsAnswer] = Api(
     ),
 )
 
-ALTER_CONFIGS: Api[AlterConfigsRequest, AlterConfigsAnswer] = Api(
+ALTER_CONFIGS: ApiCodec[AlterConfigsRequest, AlterConfigsResponse] = ApiCodec(
     api.ALTER_CONFIGS,
     0,
     2,
-    Struct(
+    MessageStruct(
         AlterConfigsRequest,
-        Field(
+        MessageField(
             "resources",
-            Struct(
+            MessageStruct(
                 AlterConfigsResource,
                 *_RESOURCE,
-                Field("configs", Struct(AlterableConfig, Field("name", "text"), _VALUE), array=True),
+                MessageField(
+                    "configs", MessageStruct(AlterableConfig, MessageField("name", "text"), _VALUE), array=True
+                ),
             ),
             array=True,
         ),
-        Field("validate_only", "bool"),
+        MessageField("validate_only", "bool"),
     ),
-    _ALTER_ANSWER,
+    _ALTER_RESPONSE,
 )
 
-INCREMENTAL_ALTER_CONFIGS: Api[IncrementalAlterConfigsRequest, AlterConfigsAnswer] = Api(
+INCREMENTAL_ALTER_CONFIGS: ApiCodec[IncrementalAlterConfigsRequest, AlterConfigsResponse] = ApiCodec(
     api.INCREMENTAL_ALTER_CONFIGS,
     0,
     1,
-    Struct(
+    MessageStruct(
         IncrementalAlterConfigsRequest,
-        Field(
+        MessageField(
             "resources",
-            Struct(
+            MessageStruct(
                 IncrementalAlterConfigsResource,
                 *_RESOURCE,
-                Field(
+                MessageField(
                     "configs",
-                    Struct(ConfigOperation, Field("name", "text"), Field("config_operation", "int8"), _VALUE),
+                    MessageStruct(
+                        ConfigOperation, MessageField("name", "text"), MessageField("config_operation", "int8"), _VALUE
+                    ),
                     array=True,
                 ),
             ),
             array=True,
         ),
-        Field("validate_only", "bool"),
+        MessageField("validate_only", "bool"),
     ),
-    _ALTER_ANSWER,
+    _ALTER_RESPONSE,
 )
 
 
 # --- ours and theirs --------------------------------------------------------------------------------------------------
 
-Key: TypeAlias = tuple[int, str]  # resource type, resource name
+ResourceKey: TypeAlias = tuple[int, str]  # resource type, resource name
 IsOurs: TypeAlias = Callable[[int, str, str], bool]  # of resource type, resource name, config key
 R = TypeVar("R", AlterConfigsRequest, IncrementalAlterConfigsRequest)
 
@@ -310,14 +320,14 @@ def split_incremental(
     counts = Counter(resource[:2] for resource in request.resources)
     ours: list[IncrementalAlterConfigsResource] = []
     rest: list[IncrementalAlterConfigsResource] = []
-    refused: dict[Key, AlterConfigsResult] = {}
+    refused: dict[ResourceKey, AlterConfigsResult] = {}
     for resource in request.resources:
         key = resource[:2]
         if key not in touched:
             rest.append(resource)
             continue
         mine = tuple(op for op in resource.configs if is_ours(*key, op.name))
-        reason = _twice(counts[key], [op.name for op in mine]) or _unfit(mine)
+        reason = _duplicate_fault(counts[key], [op.name for op in mine]) or _operation_fault(mine)
         if reason is not None:
             refused[key] = AlterConfigsResult(*reason, *key)
             continue
@@ -350,7 +360,7 @@ def split_replacing(
     counts = Counter(resource[:2] for resource in request.resources)
     ours: list[IncrementalAlterConfigsResource] = []
     rest: list[AlterConfigsResource] = []
-    refused: dict[Key, AlterConfigsResult] = {}
+    refused: dict[ResourceKey, AlterConfigsResult] = {}
     for resource in request.resources:
         key = resource[:2]
         if key not in touched:
@@ -358,7 +368,7 @@ def split_replacing(
             continue
         mine = tuple(ConfigOperation(name, SET, value) for name, value in resource.configs if is_ours(*key, name))
         named = [op.name for op in mine]
-        reason = _twice(counts[key], named) or _unfit(mine)
+        reason = _duplicate_fault(counts[key], named) or _operation_fault(mine)
         if reason is not None:
             refused[key] = AlterConfigsResult(*reason, *key)
             continue
@@ -368,7 +378,7 @@ def split_replacing(
     return ConfigSplit(tuple(ours), request._replace(resources=tuple(rest)) if rest else None, tuple(refused.values()))
 
 
-def _twice(resources: int, names: list[str]) -> tuple[int, str] | None:
+def _duplicate_fault(resources: int, names: list[str]) -> tuple[int, str] | None:
     if resources > 1:
         return _INVALID_REQUEST, "The resource is in the request more than once; name it once."
     for name, count in Counter(names).items():
@@ -377,7 +387,7 @@ def _twice(resources: int, names: list[str]) -> tuple[int, str] | None:
     return None
 
 
-def _unfit(operations: Iterable[ConfigOperation]) -> tuple[int, str] | None:
+def _operation_fault(operations: Iterable[ConfigOperation]) -> tuple[int, str] | None:
     for name, operation, value in operations:
         if operation not in _OPERATIONS:
             return _INVALID_REQUEST, f"{name}: there is no operation {operation}; SET is {SET}, DELETE is {DELETE}."
@@ -388,7 +398,7 @@ def _unfit(operations: Iterable[ConfigOperation]) -> tuple[int, str] | None:
     return None
 
 
-def without(request: R, resources: Collection[Key]) -> R | None:
+def without_resources(request: R, resources: Collection[ResourceKey]) -> R | None:
     """The request without these (resource type, resource name); None if nothing is left of it."""
     kept = tuple(resource for resource in request.resources if resource[:2] not in resources)
     return request._replace(resources=kept) if kept else None
@@ -396,9 +406,9 @@ def without(request: R, resources: Collection[Key]) -> R | None:
 
 def merge_altered(
     request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
-    answer: AlterConfigsAnswer | None,
+    answer: AlterConfigsResponse | None,
     ours: Iterable[AlterConfigsResult],
-) -> AlterConfigsAnswer:
+) -> AlterConfigsResponse:
     """One answer to the whole `request`, in its order.
 
     Args:
@@ -408,13 +418,13 @@ def merge_altered(
     Of a resource with two results the broker's counts if it is an error, else ours. One without any gets
     UNKNOWN_SERVER_ERROR. The broker's results for other resources come last.
     """
-    theirs: dict[Key, deque[AlterConfigsResult]] = {}
+    theirs: dict[ResourceKey, deque[AlterConfigsResult]] = {}
     for row in answer.responses if answer else ():
         theirs.setdefault(row[2:], deque()).append(row)
     own = {row[2:]: row for row in ours}
     responses = []
     for resource in request.resources:
-        key: Key = resource[:2]
+        key: ResourceKey = resource[:2]
         rows = theirs.get(key)
         said = rows.popleft() if rows else None
         if said is None or said.error_code == api.NONE:
@@ -423,14 +433,14 @@ def merge_altered(
             said = AlterConfigsResult(_UNKNOWN_SERVER_ERROR, "The broker gave no result for this resource.", *key)
         responses.append(said)
     responses += [row for rows in theirs.values() for row in rows]
-    return AlterConfigsAnswer(answer.throttle_time_ms if answer else 0, tuple(responses))
+    return AlterConfigsResponse(answer.throttle_time_ms if answer else 0, tuple(responses))
 
 
 def merge_described(
     request: DescribeConfigsRequest,
-    answer: DescribeConfigsAnswer,
-    ours: Callable[[int, str], Iterable[Config]],
-) -> DescribeConfigsAnswer:
+    answer: DescribeConfigsResponse,
+    ours: Callable[[int, str], Iterable[DescribedConfig]],
+) -> DescribeConfigsResponse:
     """The broker's answer with our rows in it, in the order of the request, which it was sent unchanged.
 
     Args:
@@ -438,7 +448,7 @@ def merge_described(
             without synonyms and documentation where the request doesn't want them. They go behind the broker's and
             replace its row of the same key. A resource with an error gets none.
     """
-    theirs: dict[Key, deque[DescribeConfigsResult]] = {}
+    theirs: dict[ResourceKey, deque[DescribeConfigsResult]] = {}
     for result in answer.results:
         theirs.setdefault((result.resource_type, result.resource_name), deque()).append(result)
     results = []
@@ -448,26 +458,28 @@ def merge_described(
             continue
         result = rows.popleft()
         if result.error_code == api.NONE:
-            result = _with_ours(result, _asked(request, resource, ours))
+            result = _with_ours(result, _requested_configs(request, resource, ours))
         results.append(result)
     results += [result for rows in theirs.values() for result in rows]
     return answer._replace(results=tuple(results))
 
 
-def _asked(
-    request: DescribeConfigsRequest, resource: DescribeConfigsResource, ours: Callable[[int, str], Iterable[Config]]
-) -> tuple[Config, ...]:
+def _requested_configs(
+    request: DescribeConfigsRequest,
+    resource: DescribeConfigsResource,
+    ours: Callable[[int, str], Iterable[DescribedConfig]],
+) -> tuple[DescribedConfig, ...]:
     return tuple(
         config._replace(
             synonyms=config.synonyms if request.include_synonyms else (),
             documentation=config.documentation if request.include_documentation else None,
         )
         for config in ours(resource.resource_type, resource.resource_name)
-        if resource.asks_for(config.name)
+        if resource.requests_key(config.name)
     )
 
 
-def _with_ours(result: DescribeConfigsResult, ours: tuple[Config, ...]) -> DescribeConfigsResult:
+def _with_ours(result: DescribeConfigsResult, ours: tuple[DescribedConfig, ...]) -> DescribeConfigsResult:
     if not ours:
         return result
     names = {config.name for config in ours}

@@ -40,7 +40,7 @@ _CLIENT_HELLO = 1
 _MAX_QUOTED = 24
 
 
-def looks_like(first_bytes: bytes) -> str:
+def guess_protocol(first_bytes: bytes) -> str:
     """The likely protocol of a frame that can't be read as Kafka's, as a noun phrase for a log line.
 
     Args:
@@ -55,10 +55,10 @@ def looks_like(first_bytes: bytes) -> str:
             return text
     if len(first_bytes) < 4:
         return f"a frame cut off within its size, after {len(first_bytes)} bytes" if first_bytes else "nothing at all"
-    return _tls(first_bytes) or _text(first_bytes) or _size(first_bytes)
+    return _guess_tls(first_bytes) or _guess_text(first_bytes) or _size_text(first_bytes)
 
 
-def _tls(data: bytes) -> str | None:
+def _guess_tls(data: bytes) -> str | None:
     # A record is type, version 3.0 to 3.4, two bytes of length, then (in a handshake) its kind.
     if data[0] not in _TLS_RECORDS or data[1] != 3 or data[2] > 4:
         return None
@@ -67,7 +67,7 @@ def _tls(data: bytes) -> str | None:
     return _TLS_RECORDS[data[0]]
 
 
-def _text(data: bytes) -> str | None:
+def _guess_text(data: bytes) -> str | None:
     head = data[:_MAX_QUOTED]
     if not all(32 <= byte < 127 or byte in b"\r\n\t" for byte in head):
         return None
@@ -75,6 +75,6 @@ def _text(data: bytes) -> str | None:
     return f"text ({head.decode('ascii')!r}{more})"
 
 
-def _size(data: bytes) -> str:
+def _size_text(data: bytes) -> str:
     (size,) = unpack_from(">i", data)
     return f"a negative size ({size:,})" if size < 0 else f"a size of {size:,} bytes"

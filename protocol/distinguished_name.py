@@ -44,49 +44,51 @@ def subject_of(certificate: bytes) -> str:
     Raises:
         UnreadableName: it can't be read, or is longer than MAX_NAME.
     """
-    parts = iter(_items(_only(_only(certificate, _SEQUENCE, more=False), _SEQUENCE)))
+    parts = iter(_read_items(_first_content(_first_content(certificate, _SEQUENCE, more=False), _SEQUENCE)))
     tag, _ = next(parts, (0, b""))
     if tag == _VERSION:
         tag, _ = next(parts, (0, b""))
     rest = [next(parts, (0, b"")) for _ in range(4)]  # signature algorithm, issuer, validity, subject
     if tag != _INTEGER or [each[0] for each in rest] != [_SEQUENCE] * 4:
         raise UnreadableName("not an X.509 certificate")
-    name = ",".join("+".join(map(_attribute, _items(each))) for each in reversed(list(_sets(rest[3][1]))))
+    name = ",".join(
+        "+".join(map(_attribute_text, _read_items(each))) for each in reversed(list(_read_sets(rest[3][1])))
+    )
     if len(name) > MAX_NAME:
         raise UnreadableName(f"a distinguished name of {len(name)} characters, {MAX_NAME} are the most")
     return name
 
 
-def _sets(content: bytes) -> Iterator[bytes]:
-    for tag, each in _items(content):
+def _read_sets(content: bytes) -> Iterator[bytes]:
+    for tag, each in _read_items(content):
         if tag != _SET:
             raise UnreadableName(f"a relative distinguished name with the tag {tag:#x}")
         yield each
 
 
-def _attribute(item: tuple[int, bytes]) -> str:
-    pair = list(_items(item[1]))
+def _attribute_text(item: tuple[int, bytes]) -> str:
+    pair = list(_read_items(item[1]))
     if item[0] != _SEQUENCE or len(pair) != 2 or pair[0][0] != _OID:
         raise UnreadableName("an attribute of a name that is not a type and a value")
-    oid = _dotted(pair[0][1])
+    oid = _dotted_oid(pair[0][1])
     tag, value = pair[1]
     keyword = _KEYWORDS.get(oid)
     if keyword is None or tag not in _TEXTS:
-        return f"{keyword or oid}=#{_encoded(tag, value).hex()}"
-    return f"{keyword}={_escaped(_text(value))}"
+        return f"{keyword or oid}=#{_encode_item(tag, value).hex()}"
+    return f"{keyword}={_escape_text(_decode_value(value))}"
 
 
-def _text(value: bytes) -> str:
+def _decode_value(value: bytes) -> str:
     """As `new String(value, UTF_8)`: Java puts one replacement character for half of a pair, Python three."""
     return _SURROGATE.sub(_REPLACEMENT, value).decode("utf-8", "replace")
 
 
-def _escaped(text: str) -> str:
+def _escape_text(text: str) -> str:
     text = _ESCAPED.sub(r"\\\g<0>", text).replace("\0", "\\00")
     return _OUTER_SPACE.sub(lambda match: "".join("\\" + each for each in match[0]), text)
 
 
-def _dotted(content: bytes) -> str:
+def _dotted_oid(content: bytes) -> str:
     if len(content) > _MAX_OID:
         raise UnreadableName(f"an attribute of a name whose type has {len(content)} bytes")
     numbers = []
@@ -110,7 +112,7 @@ def _dotted(content: bytes) -> str:
 # --- DER --------------------------------------------------------------------------------------------------------------
 
 
-def _items(data: bytes) -> Iterator[tuple[int, bytes]]:
+def _read_items(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Tags and contents of what stands in data, one behind the other."""
     at = 0
     while at < len(data):
@@ -130,15 +132,15 @@ def _items(data: bytes) -> Iterator[tuple[int, bytes]]:
         at += size
 
 
-def _only(data: bytes, tag: int, *, more: bool = True) -> bytes:
+def _first_content(data: bytes, tag: int, *, more: bool = True) -> bytes:
     """The content of the first item, which has that tag; whether there may be `more` behind it."""
-    items = list(_items(data))
+    items = list(_read_items(data))
     if not items or items[0][0] != tag or (len(items) > 1 and not more):
         raise UnreadableName("not an X.509 certificate")
     return items[0][1]
 
 
-def _encoded(tag: int, value: bytes) -> bytes:
+def _encode_item(tag: int, value: bytes) -> bytes:
     size = len(value)
     if size < 0x80:
         return bytes((tag, size)) + value

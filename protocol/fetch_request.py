@@ -10,9 +10,9 @@ from typing import Final
 from protocol import api, wire
 from protocol.wire import Buffer, MalformedFrame
 
-LOWEST: Final = 4  # versions
+LOWEST_VERSION: Final = 4  # versions
 _BOUNDED: Final = 3  # before this version there is no bound to change
-HIGHEST: Final = 18
+HIGHEST_VERSION: Final = 18
 _FLEXIBLE: Final = api.FETCH_FLEXIBLE
 _SESSIONS: Final = 7
 _LOG_START: Final = 5
@@ -22,7 +22,7 @@ _MAX_EMPTY: Final = 64  # topics without partitions: honest clients list none
 _BYTES: Final = struct.Struct(">ii")  # min_bytes, max_bytes
 
 
-def cap(buf: bytearray, start: int, end: int, version: int, most: int) -> bool:
+def cap_fetch(buf: bytearray, start: int, end: int, version: int, most: int) -> bool:
     """Let the request in buf[start:end] (without size prefix) ask for at most `most` bytes; True if it asked for more.
 
     A broker answers with at least one batch whatever the bound, so no consumer is stuck behind a large one.
@@ -30,23 +30,25 @@ def cap(buf: bytearray, start: int, end: int, version: int, most: int) -> bool:
     Raises:
         MalformedFrame: it ends before these fields.
     """
-    return version >= _BOUNDED and _cap(buf, start, end, _bounds(buf, start, end, version), most, f"Fetch v{version}")
+    return version >= _BOUNDED and _cap_bytes(
+        buf, start, end, _bounds_position(buf, start, end, version), most, f"Fetch v{version}"
+    )
 
 
-def cap_share(buf: bytearray, start: int, end: int, version: int, most: int) -> bool:
+def cap_share_fetch(buf: bytearray, start: int, end: int, version: int, most: int) -> bool:
     """The same with a ShareFetch request.
 
     Raises:
         MalformedFrame: it ends before these fields.
     """
-    _, pos = wire.string(buf, start + 8, end)
+    _, pos = wire.read_string(buf, start + 8, end)
     pos = wire.skip_tags(buf, pos, end)
-    _, pos = wire.compact_string(buf, pos, end)  # group
-    _, pos = wire.compact_string(buf, pos, end)  # member
-    return _cap(buf, start, end, pos + 8, most, f"ShareFetch v{version}")  # session epoch, max_wait_ms
+    _, pos = wire.read_compact_string(buf, pos, end)  # group
+    _, pos = wire.read_compact_string(buf, pos, end)  # member
+    return _cap_bytes(buf, start, end, pos + 8, most, f"ShareFetch v{version}")  # session epoch, max_wait_ms
 
 
-def topics(buf: Buffer, start: int, end: int, version: int) -> list[bytes]:
+def read_topics(buf: Buffer, start: int, end: int, version: int) -> list[bytes]:
     """The topics that the request in buf[start:end] lists, by name, or from version 13 on by id.
 
     Within a session (KIP-227) only those that are new to it or have changed are listed.
@@ -55,8 +57,8 @@ def topics(buf: Buffer, start: int, end: int, version: int) -> list[bytes]:
         MalformedFrame: it is no such request, or lists more topics than its bytes can have partitions for.
     """
     flexible = version >= _FLEXIBLE
-    read_array = wire.compact_array if flexible else wire.array
-    pos = _bounds(buf, start, end, version) + _BYTES.size + 1  # isolation level
+    read_array = wire.read_compact_count if flexible else wire.read_array_count
+    pos = _bounds_position(buf, start, end, version) + _BYTES.size + 1  # isolation level
     pos += 8 if version >= _SESSIONS else 0
     row = 4 + 8 + 4  # index, offset, max_bytes
     row += (8 if version >= _LOG_START else 0) + (4 if version >= _LEADER_EPOCH else 0) + (4 if flexible else 0)
@@ -66,30 +68,30 @@ def topics(buf: Buffer, start: int, end: int, version: int) -> list[bytes]:
         raise MalformedFrame(f"Fetch v{version} request: {count} topics in {end - pos} bytes, most of them empty")
     for _ in range(count):
         if version >= api.FETCH_TOPIC_IDS:
-            topic, pos = wire.uuid(buf, pos, end)
+            topic, pos = wire.read_uuid(buf, pos, end)
         else:
-            name, pos = wire.compact_string(buf, pos, end) if flexible else wire.string(buf, pos, end)
+            name, pos = wire.read_compact_string(buf, pos, end) if flexible else wire.read_string(buf, pos, end)
             topic = name or b""
         found.append(topic)
         partitions, pos = read_array(buf, pos, end)
         if flexible:
             for _ in range(partitions):
-                pos = wire.skip_tags(buf, wire.skip(pos, row, end), end)
+                pos = wire.skip_tags(buf, wire.skip_bytes(pos, row, end), end)
             pos = wire.skip_tags(buf, pos, end)
         elif partitions > 0:
-            pos = wire.skip(pos, partitions * row, end)
+            pos = wire.skip_bytes(pos, partitions * row, end)
     return found
 
 
-def _bounds(buf: Buffer, start: int, end: int, version: int) -> int:
+def _bounds_position(buf: Buffer, start: int, end: int, version: int) -> int:
     """The position of min_bytes, which max_bytes follows."""
-    _, pos = wire.string(buf, start + 8, end)
+    _, pos = wire.read_string(buf, start + 8, end)
     if version >= _FLEXIBLE:
         pos = wire.skip_tags(buf, pos, end)
     return pos + (4 if version >= _NO_REPLICA else 8)  # max_wait_ms, and the replica id before it
 
 
-def _cap(buf: bytearray, start: int, end: int, pos: int, most: int, what: str) -> bool:
+def _cap_bytes(buf: bytearray, start: int, end: int, pos: int, most: int, what: str) -> bool:
     if pos + _BYTES.size > end:
         raise MalformedFrame(f"{what} request: it ends at byte {end - start}, before max_bytes")
     least, asked = _BYTES.unpack_from(buf, pos)

@@ -13,21 +13,21 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from protocol.stream import METERED, EndpointHider
+from protocol.stream import METERED_PROGRAMS, EndpointHider
 
 if TYPE_CHECKING:
     from protocol.wire import Buffer
 
 _BATCH: Final = struct.Struct(">8xi4xb40xi")  # length from behind itself on, magic, count of records
-_OLD: Final = struct.Struct(">8xi4xb")  # the same of a message of magic 0 and 1, and of any beginning
+_OLD_MESSAGE: Final = struct.Struct(">8xi4xb")  # the same of a message of magic 0 and 1, and of any beginning
 _PREFIX: Final = 12  # offset and length, which the length doesn't count
-_LEAST: Final = _BATCH.size - _PREFIX
-_LEAST_OLD: Final = 14  # CRC, magic, attributes, lengths of a null key and a null value
+_MIN_LENGTH: Final = _BATCH.size - _PREFIX
+_MIN_OLD_LENGTH: Final = 14  # CRC, magic, attributes, lengths of a null key and a null value
 
 
 def has_records(api_key: int, version: int) -> bool:
     """Whether answers of this API and version can be metered."""
-    return (api_key, version) in METERED
+    return (api_key, version) in METERED_PROGRAMS
 
 
 class FetchMeter(EndpointHider):
@@ -45,13 +45,13 @@ class FetchMeter(EndpointHider):
     def __init__(self, api_key: int, version: int, size: int) -> None:
         super().__init__(api_key, version, size)
         self.size = size
-        self._program = METERED.get((api_key, version), self._program)
+        self._program = METERED_PROGRAMS.get((api_key, version), self._program)
         self._topic = b""
         self._half = bytearray()  # of a topic's name, or of a batch's header
         self._bytes = self._messages = 0  # of this topic, not in `_rows` yet
         self._rows: list[tuple[bytes, int, int]] = []
 
-    def taken(self) -> list[tuple[bytes, int, int]]:
+    def drain_topics(self) -> list[tuple[bytes, int, int]]:
         """The topics fed since the last call: (topic's name or id as on the wire, bytes of records, messages).
 
         A partition's bytes are told at once when its records begin, its messages with each batch's header. A topic may
@@ -66,10 +66,10 @@ class FetchMeter(EndpointHider):
             self._rows.append((self._topic, self._bytes, self._messages))
             self._bytes = self._messages = 0
 
-    def _announce(self, size: int) -> None:
+    def _announce_records(self, size: int) -> None:
         self._bytes += size
 
-    def _take(self, buf: bytearray | memoryview, pos: int, end: int, size: int) -> int:
+    def _read_topic(self, buf: bytearray | memoryview, pos: int, end: int, size: int) -> int:
         half = self._half
         if size and not half:
             self._due = size
@@ -82,7 +82,7 @@ class FetchMeter(EndpointHider):
             half.clear()
         return after
 
-    def _measure(self, buf: bytearray | memoryview, pos: int, end: int) -> int:
+    def _measure_records(self, buf: bytearray | memoryview, pos: int, end: int) -> int:
         """Pass over batches. The bytes that are due when this returns begin with a batch whose header has not come."""
         limit = pos + self._due
         while pos < limit or self._half:
@@ -101,8 +101,8 @@ class FetchMeter(EndpointHider):
         messages = 0
         while pos <= last:
             length, magic, count = _BATCH.unpack_from(buf, pos)
-            if magic != 2 or length < _LEAST or count < 0:
-                length, count = _old(length, magic)
+            if magic != 2 or length < _MIN_LENGTH or count < 0:
+                length, count = _old_message(length, magic)
             pos += _PREFIX + length
             if pos > limit:  # only a part of it was sent, or it is no batch
                 pos = limit
@@ -121,7 +121,7 @@ class FetchMeter(EndpointHider):
         half += memoryview(buf)[pos:after]
         if len(half) < _BATCH.size and after < limit:
             return after
-        size, count = _read(half)
+        size, count = _read_batch(half)
         if size > len(half) + limit - after:
             half.clear()
             return limit
@@ -130,8 +130,8 @@ class FetchMeter(EndpointHider):
         del half[:size]
         return after
 
-    def _lose(self) -> None:
-        super()._lose()
+    def _mark_lost(self) -> None:
+        super()._mark_lost()
         self._due = 0
         self._half.clear()
 
@@ -139,19 +139,19 @@ class FetchMeter(EndpointHider):
 _NEVER: Final = 1 << 32  # a length beyond the end of the bytes: nothing behind it can be read
 
 
-def _old(length: int, magic: int) -> tuple[int, int]:
+def _old_message(length: int, magic: int) -> tuple[int, int]:
     """A message of magic 0 or 1 counts one."""
-    return (length, 1) if 0 <= magic < 2 and length >= _LEAST_OLD else (_NEVER, 0)
+    return (length, 1) if 0 <= magic < 2 and length >= _MIN_OLD_LENGTH else (_NEVER, 0)
 
 
-def _read(head: Buffer) -> tuple[int, int]:
+def _read_batch(head: Buffer) -> tuple[int, int]:
     """(size, messages) of the batch that begins with this, the size larger than any if that can't be told."""
     if len(head) >= _BATCH.size:
         length, magic, count = _BATCH.unpack_from(head)
-        if magic != 2 or length < _LEAST or count < 0:
-            length, count = _old(length, magic)
-    elif len(head) >= _OLD.size:
-        length, count = _old(*_OLD.unpack_from(head))
+        if magic != 2 or length < _MIN_LENGTH or count < 0:
+            length, count = _old_message(length, magic)
+    elif len(head) >= _OLD_MESSAGE.size:
+        length, count = _old_message(*_OLD_MESSAGE.unpack_from(head))
     else:
         length, count = _NEVER, 0
     return _PREFIX + length, count

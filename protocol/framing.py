@@ -10,24 +10,26 @@ from __future__ import annotations
 from struct import Struct
 
 from protocol import api
-from protocol.describe import looks_like
+from protocol.describe import guess_protocol
 from protocol.wire import MalformedFrame
 
-SIZE = Struct(">i")
+SIZE_PREFIX = Struct(">i")
 REQUEST_HEAD = Struct(">ihhi")  # size, api key, api version, correlation id
-ANSWER_HEAD = Struct(">ii")  # size, correlation id
-MIN_REQUEST = 8  # key, version, correlation id
+RESPONSE_HEAD = Struct(">ii")  # size, correlation id
+MIN_REQUEST_BYTES = 8  # key, version, correlation id
 MAX_API_KEY = 255  # Apache Kafka 4.4 uses 0..94; far above it there is only noise
 MAX_API_VERSION = 63
 
 
-class TooLarge(MalformedFrame):
+class RequestTooLarge(MalformedFrame):
     """A request larger than any of its API needs to be."""
 
 
-def largest(key: int, max_bytes: int) -> int:
+def max_request_bytes(key: int, max_bytes: int) -> int:
     """Bytes that a request of that API may have, without its size prefix: Produce `max_bytes`, others less."""
-    return max_bytes if key == api.PRODUCE else min(max_bytes, api.LARGEST.get(key, api.LARGEST_OTHER))
+    return (
+        max_bytes if key == api.PRODUCE else min(max_bytes, api.MAX_REQUEST_BYTES.get(key, api.MAX_OTHER_REQUEST_BYTES))
+    )
 
 
 def check_request_head(buf: bytes | bytearray | memoryview, pos: int, end: int, max_bytes: int) -> int:
@@ -35,38 +37,40 @@ def check_request_head(buf: bytes | bytearray | memoryview, pos: int, end: int, 
 
     Raises:
         MalformedFrame: this can't be a Kafka request, or it is larger than `max_bytes`; the message describes it.
-        TooLarge: it is larger than the `largest` of its API.
+        TooLarge: it is larger than the `max_request_bytes` of its API.
     """
     if end - pos < 4:
         return 0
-    (size,) = SIZE.unpack_from(buf, pos)
-    if not MIN_REQUEST <= size <= max_bytes:
-        raise MalformedFrame(looks_like(bytes(buf[pos : min(end, pos + 64)])) + f" (at most {max_bytes} bytes allowed)")
+    (size,) = SIZE_PREFIX.unpack_from(buf, pos)
+    if not MIN_REQUEST_BYTES <= size <= max_bytes:
+        raise MalformedFrame(
+            guess_protocol(bytes(buf[pos : min(end, pos + 64)])) + f" (at most {max_bytes} bytes allowed)"
+        )
     if end - pos < 12:
         return 0
     _, key, version, _ = REQUEST_HEAD.unpack_from(buf, pos)
     if not (0 <= key <= MAX_API_KEY and 0 <= version <= MAX_API_VERSION):
         raise MalformedFrame(f"no Kafka request: API key {key}, version {version}")
-    most = largest(key, max_bytes)
+    most = max_request_bytes(key, max_bytes)
     if size > most:
-        name = api.NAMES.get(key, f"a request with API key {key}")
-        raise TooLarge(f"{name} of {size} bytes (at most {most} bytes allowed)")
+        name = api.API_NAMES.get(key, f"a request with API key {key}")
+        raise RequestTooLarge(f"{name} of {size} bytes (at most {most} bytes allowed)")
     return int(size) + 4
 
 
-def unspoken(key: int, version: int) -> MalformedFrame:
+def unsupported_version(key: int, version: int) -> MalformedFrame:
     """The error for a version that the gateway doesn't speak: only a client that ignores our ApiVersions answer sends
     one, and a broker closes such a connection as well.
     """
-    low, high = api.FLOORS.get(key, 0), api.CAPS[key]
-    return MalformedFrame(f"{api.NAMES[key]} version {version}: versions {low} to {high} are spoken")
+    low, high = api.LOWEST_VERSIONS.get(key, 0), api.HIGHEST_VERSIONS[key]
+    return MalformedFrame(f"{api.API_NAMES[key]} version {version}: versions {low} to {high} are spoken")
 
 
-def check_answer_head(buf: bytes | bytearray | memoryview, pos: int, end: int) -> int:
+def check_response_head(buf: bytes | bytearray | memoryview, pos: int, end: int) -> int:
     """The whole length of the answer that begins at `pos`, 0 if its size prefix and correlation id aren't here yet."""
     if end - pos < 8:
         return 0
-    (size,) = SIZE.unpack_from(buf, pos)
+    (size,) = SIZE_PREFIX.unpack_from(buf, pos)
     if size < 4:
         raise MalformedFrame(f"an upstream answer with a size of {size} bytes")
     return int(size) + 4

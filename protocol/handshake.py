@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from protocol import api
-from protocol.admin import Api, Field, Struct
+from protocol.admin import ApiCodec, MessageField, MessageStruct
 
 
 class ApiVersionsRequest(NamedTuple):
@@ -23,7 +23,7 @@ class ApiVersion(NamedTuple):
     max_version: int
 
 
-class ApiVersionsAnswer(NamedTuple):
+class ApiVersionsResponse(NamedTuple):
     error_code: int
     api_keys: tuple[ApiVersion, ...]
     throttle_time_ms: int
@@ -33,7 +33,7 @@ class SaslHandshakeRequest(NamedTuple):
     mechanism: str
 
 
-class SaslHandshakeAnswer(NamedTuple):
+class SaslHandshakeResponse(NamedTuple):
     error_code: int
     mechanisms: tuple[str, ...]  # that the broker has
 
@@ -42,52 +42,57 @@ class SaslAuthenticateRequest(NamedTuple):
     auth_bytes: bytes
 
 
-class SaslAuthenticateAnswer(NamedTuple):
+class SaslAuthenticateResponse(NamedTuple):
     error_code: int
     error_message: str | None
     auth_bytes: bytes
     session_lifetime_ms: int
 
 
-_ERROR_CODE = Field("error_code", "int16")
-_AUTH_BYTES = Field("auth_bytes", "bytes")
-_VERSION = Struct(ApiVersion, Field("api_key", "int16"), Field("min_version", "int16"), Field("max_version", "int16"))
+_ERROR_CODE = MessageField("error_code", "int16")
+_AUTH_BYTES = MessageField("auth_bytes", "bytes")
+_VERSION = MessageStruct(
+    ApiVersion,
+    MessageField("api_key", "int16"),
+    MessageField("min_version", "int16"),
+    MessageField("max_version", "int16"),
+)
 
-API_VERSIONS: Api[ApiVersionsRequest, ApiVersionsAnswer] = Api(
+API_VERSIONS: ApiCodec[ApiVersionsRequest, ApiVersionsResponse] = ApiCodec(
     api.API_VERSIONS,
     0,
     4,
-    Struct(
+    MessageStruct(
         ApiVersionsRequest,
-        Field("client_software_name", "text", since=3),
-        Field("client_software_version", "text", since=3),
+        MessageField("client_software_name", "text", since=3),
+        MessageField("client_software_version", "text", since=3),
     ),
-    Struct(
-        ApiVersionsAnswer,
+    MessageStruct(
+        ApiVersionsResponse,
         _ERROR_CODE,
-        Field("api_keys", _VERSION, array=True),
-        Field("throttle_time_ms", "int32", since=1, default=0),
+        MessageField("api_keys", _VERSION, array=True),
+        MessageField("throttle_time_ms", "int32", since=1, default=0),
     ),
 )
 
-SASL_HANDSHAKE: Api[SaslHandshakeRequest, SaslHandshakeAnswer] = Api(
+SASL_HANDSHAKE: ApiCodec[SaslHandshakeRequest, SaslHandshakeResponse] = ApiCodec(
     api.SASL_HANDSHAKE,
     1,  # after version 0 come raw tokens, no SaslAuthenticate
     1,
-    Struct(SaslHandshakeRequest, Field("mechanism", "text")),
-    Struct(SaslHandshakeAnswer, _ERROR_CODE, Field("mechanisms", "text", array=True)),
+    MessageStruct(SaslHandshakeRequest, MessageField("mechanism", "text")),
+    MessageStruct(SaslHandshakeResponse, _ERROR_CODE, MessageField("mechanisms", "text", array=True)),
 )
 
-SASL_AUTHENTICATE: Api[SaslAuthenticateRequest, SaslAuthenticateAnswer] = Api(
+SASL_AUTHENTICATE: ApiCodec[SaslAuthenticateRequest, SaslAuthenticateResponse] = ApiCodec(
     api.SASL_AUTHENTICATE,
     0,
     2,
-    Struct(SaslAuthenticateRequest, _AUTH_BYTES),
-    Struct(
-        SaslAuthenticateAnswer,
+    MessageStruct(SaslAuthenticateRequest, _AUTH_BYTES),
+    MessageStruct(
+        SaslAuthenticateResponse,
         _ERROR_CODE,
-        Field("error_message", "message", nullable=True),
+        MessageField("error_message", "message", nullable=True),
         _AUTH_BYTES,
-        Field("session_lifetime_ms", "int64", since=1, default=0),
+        MessageField("session_lifetime_ms", "int64", since=1, default=0),
     ),
 )

@@ -23,20 +23,20 @@ from protocol import api
 from protocol.wire import (
     Buffer,
     MalformedFrame,
-    at_end,
-    compact_string,
-    int16,
-    int32,
-    skip,
+    check_end,
+    read_compact_string,
+    read_int16,
+    read_int32,
+    read_string,
+    read_uvarint,
+    skip_bytes,
     skip_tags,
-    string,
-    uvarint,
 )
 
-UNKNOWN = "unknown"  # without "User:": it can't be mistaken for a user of that name
+UNKNOWN_PRINCIPAL = "unknown"  # without "User:": it can't be mistaken for a user of that name
 _SOFTWARE = re.compile(rb"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")  # as the broker checks it (KIP-511)
 _MAX_SOFTWARE = 128  # goes into log lines and metric labels
-MAX_NAME: Final = 1024  # characters of a principal's name
+MAX_NAME_CHARS: Final = 1024  # characters of a principal's name
 _MAX_TOKEN = 512 * 1024  # the default of the broker's sasl.server.max.receive.size
 _MAX_FIELDS = 64
 _REQUEST_HEAD = 8  # api key, api version, correlation id
@@ -82,8 +82,8 @@ def principal_name(text: str | bytes) -> str:
         name = text.decode() if isinstance(text, bytes) else text
     except UnicodeDecodeError:
         raise UnusableName("is not UTF-8") from None
-    if not name or len(name) > MAX_NAME:
-        raise UnusableName(f"has {len(name)} characters, 1 to {MAX_NAME} are allowed")
+    if not name or len(name) > MAX_NAME_CHARS:
+        raise UnusableName(f"has {len(name)} characters, 1 to {MAX_NAME_CHARS} are allowed")
     if name != name.strip():
         raise UnusableName("begins or ends with a space")
     if not name.isascii() or not name.isprintable():
@@ -98,7 +98,7 @@ def principal_name(text: str | bytes) -> str:
 # --- software ---------------------------------------------------------------------------------------------------------
 
 
-def software(buf: Buffer, start: int, end: int) -> tuple[str, str] | None:
+def read_software(buf: Buffer, start: int, end: int) -> tuple[str, str] | None:
     """Name and version of the client's software from its ApiVersions request; None where it gives none (below v3).
 
     Also None for a name that a broker would refuse. Requests above v5 are read up to the version: the fields behind it
@@ -110,16 +110,16 @@ def software(buf: Buffer, start: int, end: int) -> tuple[str, str] | None:
     """
     version, pos = _request_head(buf, start, end)
     if version < 3:
-        at_end(pos, end)
+        check_end(pos, end)
         return None
     pos = skip_tags(buf, pos, end)
-    name, pos = compact_string(buf, pos, end)
-    release, pos = compact_string(buf, pos, end)
+    name, pos = read_compact_string(buf, pos, end)
+    release, pos = read_compact_string(buf, pos, end)
     if version == 5:
-        _, pos = compact_string(buf, pos, end)  # cluster id
-        pos = skip(pos, 4, end)  # node id
-    if version <= api.CAPS[api.API_VERSIONS]:
-        at_end(skip_tags(buf, pos, end), end)
+        _, pos = read_compact_string(buf, pos, end)  # cluster id
+        pos = skip_bytes(pos, 4, end)  # node id
+    if version <= api.HIGHEST_VERSIONS[api.API_VERSIONS]:
+        check_end(skip_tags(buf, pos, end), end)
     texts = _software_text(name), _software_text(release)
     return texts if all(texts) else None
 
@@ -136,7 +136,7 @@ class AmbiguousIdentity(MalformedFrame):
     """A token that two readers could understand as two principals: the connection must be closed."""
 
 
-class Refused(Exception):
+class SaslRefused(Exception):
     """The broker refused a step of SASL, with that error code; the text is its own."""
 
     def __init__(self, code: int, text: str) -> None:
@@ -144,7 +144,7 @@ class Refused(Exception):
         self.code = code
 
 
-class Claim(NamedTuple):
+class SaslClaim(NamedTuple):
     """The principal that one SaslAuthenticate request claims; it belongs to the answer to that request, and to no
     other.
     """
@@ -154,10 +154,10 @@ class Claim(NamedTuple):
     principal: str  # User:alice, or `unknown`
 
 
-class Sasl:
+class SaslFollower:
     """Follows SaslHandshake and SaslAuthenticate requests of one connection in order, re-authentication included.
 
-    Each handshake begins a new exchange. A claim is believed only when `accepted` says so of its answer.
+    Each handshake begins a new exchange. A claim is believed only when `accepted_principal` says so of its answer.
     """
 
     __slots__ = ("_mechanism", "_scram_principal")
@@ -176,8 +176,8 @@ class Sasl:
             MalformedFrame: it isn't a SaslHandshake request.
         """
         version, pos = _request_head(buf, start, end)
-        mechanism, pos = string(buf, pos, end)
-        at_end(pos, end)
+        mechanism, pos = read_string(buf, pos, end)
+        check_end(pos, end)
         if mechanism is None:
             raise MalformedFrame("a SaslHandshake request without a mechanism")
         # Compared as the broker does: by its exact spelling. Nothing of another name is kept.
@@ -185,7 +185,7 @@ class Sasl:
         self._scram_principal = None
         return version
 
-    def claim(self, buf: Buffer, start: int, end: int) -> Claim:
+    def read_claim(self, buf: Buffer, start: int, end: int) -> SaslClaim:
         """Read a SaslAuthenticate request. Claims the principal that the broker will give its sender, if it accepts it.
 
         The principal is `unknown` where the broker alone knows it: delegation tokens, OAUTHBEARER tokens that aren't
@@ -199,23 +199,23 @@ class Sasl:
         version, pos = _request_head(buf, start, end)
         if version >= _SASL_FLEXIBLE:
             pos = skip_tags(buf, pos, end)
-        token, pos = _token(buf, pos, end, version)
+        token, pos = _read_token(buf, pos, end, version)
         if version >= _SASL_FLEXIBLE:
             pos = skip_tags(buf, pos, end)
-        at_end(pos, end)
+        check_end(pos, end)
         if len(token) > _MAX_TOKEN:
             raise AmbiguousIdentity(f"a SASL token of {len(token)} bytes")
         mechanism = self._mechanism
         if mechanism is None:
             raise MalformedFrame("SaslAuthenticate without a SaslHandshake before it")
         if mechanism not in _SCRAM:
-            return Claim(version, mechanism, _principal(mechanism, token))
+            return SaslClaim(version, mechanism, _claimed_principal(mechanism, token))
         if self._scram_principal is None:
             self._scram_principal = _scram_principal(token)
-        return Claim(version, mechanism, self._scram_principal)
+        return SaslClaim(version, mechanism, self._scram_principal)
 
 
-def accepted(buf: Buffer, start: int, end: int, claim: Claim) -> str | None:
+def accepted_principal(buf: Buffer, start: int, end: int, claim: SaslClaim) -> str | None:
     """The answer to the SaslAuthenticate request that made this claim: its principal if the broker has accepted it with
     this answer, None if there are more steps.
 
@@ -226,35 +226,35 @@ def accepted(buf: Buffer, start: int, end: int, claim: Claim) -> str | None:
         MalformedFrame: it isn't a SaslAuthenticate answer of that version.
     """
     version = claim.version
-    pos = skip(start, 4, end)
+    pos = skip_bytes(start, 4, end)
     if version >= _SASL_FLEXIBLE:
         pos = skip_tags(buf, pos, end)
-    error, pos = int16(buf, pos, end)
-    message, pos = compact_string(buf, pos, end) if version >= _SASL_FLEXIBLE else string(buf, pos, end)
-    token, pos = _token(buf, pos, end, version)
+    error, pos = read_int16(buf, pos, end)
+    message, pos = read_compact_string(buf, pos, end) if version >= _SASL_FLEXIBLE else read_string(buf, pos, end)
+    token, pos = _read_token(buf, pos, end, version)
     if version >= 1:
-        pos = skip(pos, 8, end)  # session lifetime
+        pos = skip_bytes(pos, 8, end)  # session lifetime
     if version >= _SASL_FLEXIBLE:
         pos = skip_tags(buf, pos, end)
-    at_end(pos, end)
+    check_end(pos, end)
     if error:
-        raise Refused(error, (message or b"").decode("utf-8", "replace") or f"error {error}")
+        raise SaslRefused(error, (message or b"").decode("utf-8", "replace") or f"error {error}")
     return claim.principal if _is_last_step(claim.mechanism, token) else None
 
 
 def _request_head(buf: Buffer, start: int, end: int) -> tuple[int, int]:
-    version, _ = int16(buf, start + 2, end)
-    _, pos = string(buf, skip(start, _REQUEST_HEAD, end), end)
+    version, _ = read_int16(buf, start + 2, end)
+    _, pos = read_string(buf, skip_bytes(start, _REQUEST_HEAD, end), end)
     return version, pos
 
 
-def _token(buf: Buffer, pos: int, end: int, version: int) -> tuple[bytes, int]:
+def _read_token(buf: Buffer, pos: int, end: int, version: int) -> tuple[bytes, int]:
     if version >= _SASL_FLEXIBLE:
-        size, pos = uvarint(buf, pos, end)
+        size, pos = read_uvarint(buf, pos, end)
         size -= 1
     else:
-        size, pos = int32(buf, pos, end)
-    after = skip(pos, size, end)  # null isn't allowed here, and a negative size doesn't fit
+        size, pos = read_int32(buf, pos, end)
+    after = skip_bytes(pos, size, end)  # null isn't allowed here, and a negative size doesn't fit
     return bytes(buf[pos:after]), after
 
 
@@ -274,16 +274,16 @@ def _is_last_step(mechanism: bytes, token: bytes) -> bool:
 # classes take one of two, or drop or repair something, another reader may not: that is ambiguous.
 
 
-def _principal(mechanism: bytes, token: bytes) -> str:
+def _claimed_principal(mechanism: bytes, token: bytes) -> str:
     if mechanism == b"PLAIN":
         return _plain_principal(token)
-    return _bearer_principal(token) if mechanism == b"OAUTHBEARER" else UNKNOWN
+    return _bearer_principal(token) if mechanism == b"OAUTHBEARER" else UNKNOWN_PRINCIPAL
 
 
 def _plain_principal(token: bytes) -> str:
     # [authorization id] NUL user NUL password. The broker accepts no authorization id but the user itself.
     parts = token.split(b"\0", 3)
-    return _user(parts[1]) if len(parts) == 3 else UNKNOWN
+    return _user_principal(parts[1]) if len(parts) == 3 else UNKNOWN_PRINCIPAL
 
 
 def _scram_principal(token: bytes) -> str:
@@ -291,18 +291,18 @@ def _scram_principal(token: bytes) -> str:
     # (KIP-48), and only the broker knows its owner.
     found = _SCRAM_FIRST.fullmatch(token)
     if found is None:
-        return UNKNOWN
+        return UNKNOWN_PRINCIPAL
     reserved, name, extensions = found.groups()
     if reserved:
         raise AmbiguousIdentity("a SCRAM message with m=, which RFC 5802 reserves")
-    if _fields(extensions[1:], b",").get(b"tokenauth", b"").lower() == b"true":
-        return UNKNOWN
-    return _user(name.replace(b"=2C", b",").replace(b"=3D", b"="))
+    if _read_fields(extensions[1:], b",").get(b"tokenauth", b"").lower() == b"true":
+        return UNKNOWN_PRINCIPAL
+    return _user_principal(name.replace(b"=2C", b",").replace(b"=3D", b"="))
 
 
 def _bearer_principal(token: bytes) -> str:
     jwt = bearer_token(token)
-    return UNKNOWN if jwt is None else _subject(jwt)
+    return UNKNOWN_PRINCIPAL if jwt is None else _jwt_principal(jwt)
 
 
 def bearer_token(message: bytes) -> bytes | None:
@@ -314,11 +314,11 @@ def bearer_token(message: bytes) -> bytes | None:
     found = _BEARER_FIRST.fullmatch(message)
     if found is None:
         return None
-    auth = _BEARER_AUTH.fullmatch(_fields(found[1][:-1], b"\x01").get(b"auth", b""))
+    auth = _BEARER_AUTH.fullmatch(_read_fields(found[1][:-1], b"\x01").get(b"auth", b""))
     return auth[1] if auth else None
 
 
-def _fields(text: bytes, separator: bytes) -> dict[bytes, bytes]:
+def _read_fields(text: bytes, separator: bytes) -> dict[bytes, bytes]:
     """KEY=VALUE by key, where no two keys could be taken for one another."""
     if not text:
         return {}
@@ -330,15 +330,15 @@ def _fields(text: bytes, separator: bytes) -> dict[bytes, bytes]:
     return fields
 
 
-def _subject(jwt: bytes) -> str:
+def _jwt_principal(jwt: bytes) -> str:
     # The claim `sub` is the default of the broker's sasl.oauthbearer.sub.claim.name. The signature is its business.
     parts = jwt.split(b".", 3)
     if len(parts) != 3:
-        return UNKNOWN  # Kafka's validators accept only signed JWTs; an operator's own may accept others
+        return UNKNOWN_PRINCIPAL  # Kafka's validators accept only signed JWTs; an operator's own may accept others
     header, claims = _json_object(parts[0]), _json_object(parts[1])
     subjects = [value for name, value in claims if name == "sub"]
     if not subjects:
-        return UNKNOWN
+        return UNKNOWN_PRINCIPAL
     subject = subjects[0]
     if len(subjects) > 1 or not isinstance(subject, str):
         raise AmbiguousIdentity("a JWT whose sub is there twice, or is no string")  # one validator makes true "true"
@@ -346,7 +346,7 @@ def _subject(jwt: bytes) -> str:
         raise AmbiguousIdentity("a JWT whose sub begins or ends with a space")  # one validator trims it, the other not
     if any(name == "cty" for name, _ in header):
         raise AmbiguousIdentity("a JWT that may hold another one (RFC 7519, 5.2)")
-    return _user(subject.encode(errors="surrogatepass"))
+    return _user_principal(subject.encode(errors="surrogatepass"))
 
 
 def _json_object(part: bytes) -> tuple[tuple[str, Any], ...]:
@@ -364,11 +364,11 @@ def _json_object(part: bytes) -> tuple[tuple[str, Any], ...]:
     return value
 
 
-def _user(name: bytes) -> str:
+def _user_principal(name: bytes) -> str:
     try:
         text = name.decode()
     except UnicodeDecodeError:
         raise AmbiguousIdentity("a name that is not UTF-8") from None
-    if len(text) > MAX_NAME:
+    if len(text) > MAX_NAME_CHARS:
         raise AmbiguousIdentity(f"a name of {len(text)} characters")
-    return f"User:{text}" if text else UNKNOWN  # the broker refuses an empty one
+    return f"User:{text}" if text else UNKNOWN_PRINCIPAL  # the broker refuses an empty one

@@ -3,7 +3,7 @@
 
 cimport cython
 
-cdef int _ID, _LOOKED_AT
+cdef int _ID, _MAX_LOOKAHEAD
 
 
 @cython.locals(
@@ -11,6 +11,6 @@ cdef int _ID, _LOOKED_AT
     name=cython.Py_ssize_t, after=cython.Py_ssize_t, replicas=cython.Py_ssize_t, in_sync=cython.Py_ssize_t,
     offline=cython.Py_ssize_t, topic_id=bytes, learned=dict,
 )
-cpdef tuple new_ids(object buf, Py_ssize_t pos, Py_ssize_t end, dict known)
+cpdef tuple read_new_ids(object buf, Py_ssize_t pos, Py_ssize_t end, dict known)
 
 cdef Py_ssize_t _skip_partition(object buf, Py_ssize_t pos, Py_ssize_t end) except -1

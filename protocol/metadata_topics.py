@@ -7,31 +7,33 @@
 
 from __future__ import annotations
 
-from protocol.wire import UUID_SIZE, Buffer, MalformedFrame, compact_array, skip, skip_tags, uvarint
+from protocol.wire import UUID_SIZE, Buffer, MalformedFrame, read_compact_count, read_uvarint, skip_bytes, skip_tags
 
-TopicIds = dict[bytes, bytes]  # topic id -> name
+TopicNamesById = dict[bytes, bytes]  # topic id -> name
 
 _ID = UUID_SIZE  # a number of C where this is compiled
-_LOOKED_AT = 14 + 3 * (4 * 0xFF - 3) + 1  # bytes of a partition, of which single ones are looked at before it is known
+_MAX_LOOKAHEAD = (
+    14 + 3 * (4 * 0xFF - 3) + 1
+)  # bytes of a partition, of which single ones are looked at before it is known
 _NO_ID = bytes(UUID_SIZE)  # a broker that has none (or a failed lookup) sends zeros
 
 
-def new_ids(buf: Buffer, pos: int, end: int, known: TopicIds) -> tuple[int, TopicIds]:
+def read_new_ids(buf: Buffer, pos: int, end: int, known: TopicNamesById) -> tuple[int, TopicNamesById]:
     """The position behind the array of topics at `pos`; and the ids in it, with their names, that are not `known`.
 
     Raises:
         MalformedFrame: the array doesn't end before `end`.
     """
     data = buf  # for single bytes
-    last = len(data) - _LOOKED_AT
-    learned: TopicIds = {}
+    last = len(data) - _MAX_LOOKAHEAD
+    learned: TopicNamesById = {}
     try:
-        count, pos = compact_array(buf, pos, end)
+        count, pos = read_compact_count(buf, pos, end)
         for _ in range(count):
             size = data[pos + 2]  # behind the error code
             name = pos + 3
             if size >= 0x80:
-                size, name = uvarint(buf, pos + 2, end)
+                size, name = read_uvarint(buf, pos + 2, end)
             pos = name + size - 1 if size else name
             topic_id = bytes(buf[pos : pos + _ID])
             if size > 1 and topic_id not in known:
@@ -41,7 +43,7 @@ def new_ids(buf: Buffer, pos: int, end: int, known: TopicIds) -> tuple[int, Topi
             if size < 0x80:
                 size, pos = size - 1, pos + 2
             else:
-                size, pos = compact_array(buf, pos + 1, end)
+                size, pos = read_compact_count(buf, pos + 1, end)
             for _ in range(size):
                 if pos > last:  # an IndexError would say nothing of this partition
                     pos = _skip_partition(buf, pos, end)
@@ -71,8 +73,8 @@ def new_ids(buf: Buffer, pos: int, end: int, known: TopicIds) -> tuple[int, Topi
 
 
 def _skip_partition(buf: Buffer, pos: int, end: int) -> int:
-    pos = skip(pos, 14, end)
+    pos = skip_bytes(pos, 14, end)
     for _ in range(3):
-        count, pos = compact_array(buf, pos, end)
-        pos = skip(pos, 4 * max(count, 0), end)
+        count, pos = read_compact_count(buf, pos, end)
+        pos = skip_bytes(pos, 4 * max(count, 0), end)
     return skip_tags(buf, pos, end)

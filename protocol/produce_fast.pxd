@@ -23,7 +23,7 @@ cdef struct Single:
 
 
 @cython.final
-cdef class Partitions:
+cdef class PartitionArray:
     cdef readonly list topics
     cdef readonly array numbers
     cdef readonly Py_ssize_t width
@@ -39,8 +39,8 @@ cdef tuple single_part(bytes topic, Single *one)
 
 cpdef tuple read_request(object buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t most)
 
-cpdef long long read_written(
+cpdef long long read_written_offset(
     object buf, Py_ssize_t start, Py_ssize_t end, int version, bytes topic, long long index
 ) except? -2
 
-cpdef object read_answer(object buf, Py_ssize_t start, Py_ssize_t end, int version)
+cpdef object read_response(object buf, Py_ssize_t start, Py_ssize_t end, int version)

@@ -16,7 +16,7 @@ from protocol.fields cimport Bytes, Reader, Text
 
 from protocol import api
 
-cdef int OLDEST = api.FLOORS[api.PRODUCE], NEWEST = api.CAPS[api.PRODUCE]
+cdef int OLDEST = api.LOWEST_VERSIONS[api.PRODUCE], NEWEST = api.HIGHEST_VERSIONS[api.PRODUCE]
 cdef int FLEXIBLE = api.PRODUCE_FLEXIBLE, TOPIC_IDS = api.PRODUCE_TOPIC_IDS
 cdef int LOG_START = api.PRODUCE_LOG_START, ERROR_TEXT = api.PRODUCE_ERROR_TEXT
 
@@ -33,7 +33,7 @@ cdef array _NUMBERS = array("q")  # the template of all
 
 
 @cython.final
-cdef class Partitions:
+cdef class PartitionArray:
     """Several partitions of a request (produce_request.Partition) or of an answer (produce_response.Answered), as
     numbers in one array: an object for each would cost more than reading and judging them does.
 
@@ -68,8 +68,8 @@ cdef class Partitions:
         return self._rows
 
 
-def gathered(rows):
-    """Rows as the careful readers give them, as Partitions where there are several."""
+def gather_partitions(rows):
+    """Rows as the careful readers give them, as PartitionArray where there are several."""
     if len(rows) < 2:
         return list(rows)
     topics = []
@@ -81,7 +81,7 @@ def gathered(rows):
             topic, first = row[0], place
         numbers.extend(row[1:])
     topics.append((topic, first, len(rows)))
-    return Partitions(topics, numbers, len(rows[0]) - 1)
+    return PartitionArray(topics, numbers, len(rows[0]) - 1)
 
 
 cdef inline Reader _reader(Bytes start, Bytes end) noexcept nogil:
@@ -242,7 +242,7 @@ cpdef tuple read_request(object buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_
         return None
     if place == 1:  # read_single has seen something that is no partition
         return None
-    parts = Partitions(topics, numbers, PART) if place else []
+    parts = PartitionArray(topics, numbers, PART) if place else []
     return head.version, head.acks, fields.name(head.client_id), fields.name(head.transactional_id), parts
 
 
@@ -293,11 +293,11 @@ cdef inline bint _ends(Reader *reader, int version) noexcept nogil:
     return not reader.failed and reader.at == reader.end
 
 
-cpdef long long read_written(
+cpdef long long read_written_offset(
     object buf, Py_ssize_t start, Py_ssize_t end, int version, bytes topic, long long index
 ) except? -2:
     """The base offset in the Produce answer in buf[start:end], where it says that this partition was written, and
-    nothing else; below 0: ask `read_answer`. Nearly all answers pass here: it makes no objects.
+    nothing else; below 0: ask `read_response`. Nearly all answers pass here: it makes no objects.
     """
     cdef Bytes first_byte = _frame(buf, start, end)
     cdef Reader reader
@@ -316,7 +316,7 @@ cpdef long long read_written(
     return row[2]
 
 
-cpdef object read_answer(object buf, Py_ssize_t start, Py_ssize_t end, int version):
+cpdef object read_response(object buf, Py_ssize_t start, Py_ssize_t end, int version):
     """The results in the Produce answer in buf[start:end] as `produce_response.skim` gives them, where it carries
     nothing else; None: ask that.
     """
@@ -353,5 +353,5 @@ cpdef object read_answer(object buf, Py_ssize_t start, Py_ssize_t end, int versi
     if not _ends(&reader, version):
         return None
     if place > 1:
-        return Partitions(topics, numbers, RESULT)
+        return PartitionArray(topics, numbers, RESULT)
     return [(topics[0][0], *numbers[:RESULT])] if place else []

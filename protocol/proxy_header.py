@@ -13,8 +13,8 @@ import re
 import struct
 from typing import Final, NamedTuple, TypeAlias
 
-from protocol.describe import looks_like
-from protocol.wire import MalformedFrame, quoted
+from protocol.describe import guess_protocol
+from protocol.wire import MalformedFrame, quote_bytes
 
 SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
 MAX_V1: Final = 107  # bytes, as the specification has it
@@ -33,14 +33,14 @@ _LINE: Final = re.compile(rb"PROXY TCP([46]) ([0-9A-Fa-f.:]+) ([0-9A-Fa-f.:]+) (
 Address: TypeAlias = tuple[str, int]  # host as text, port
 
 
-class Ends(NamedTuple):
+class ConnectionEnds(NamedTuple):
     """The ends of the connection that a proxy has accepted."""
 
     source: Address
     destination: Address
 
 
-class HeaderReader:
+class ProxyHeaderReader:
     """One header, in pieces.
 
     Attributes:
@@ -51,7 +51,7 @@ class HeaderReader:
     __slots__ = ("_head", "_skipped", "ends", "wanted")
 
     def __init__(self) -> None:
-        self.ends: Ends | None = None
+        self.ends: ConnectionEnds | None = None
         self.wanted = _FIRST
         self._head = b""
         self._skipped = 0  # bytes of version 2 that are still to come, and nobody wants
@@ -64,7 +64,7 @@ class HeaderReader:
         """
         assert 0 < len(data) <= self.wanted
         if self._skipped:
-            self._skip(len(data))
+            self._skip_bytes(len(data))
             return
         head = self._head = self._head + data
         if SIGNATURE.startswith(head[:_FIRST]):
@@ -72,7 +72,7 @@ class HeaderReader:
         elif head.startswith(_V1[: len(head)]):
             self._read_v1(head)
         else:
-            raise MalformedFrame(f"{looks_like(head)} where a PROXY protocol header has to be")
+            raise MalformedFrame(f"{guess_protocol(head)} where a PROXY protocol header has to be")
 
     def _read_v1(self, head: bytes) -> None:
         line, end, _ = head.partition(b"\r\n")
@@ -80,7 +80,7 @@ class HeaderReader:
             self.wanted = 0
             self.ends = _ends_of(line)
         elif len(head) >= MAX_V1 or b"\n" in head:
-            raise MalformedFrame(f"a PROXY protocol header without an end: {quoted(head)}")
+            raise MalformedFrame(f"a PROXY protocol header without an end: {quote_bytes(head)}")
         elif len(head) < _FIRST:
             self.wanted = _FIRST - len(head)
         else:
@@ -109,18 +109,20 @@ class HeaderReader:
         self.wanted = _FIXED + ends.size - len(head)
         if not self.wanted:
             source, destination, source_port, destination_port = ends.unpack(head[_FIXED:])
-            self.ends = Ends((_text(source), source_port), (_text(destination), destination_port))
+            self.ends = ConnectionEnds(
+                (_address_text(source), source_port), (_address_text(destination), destination_port)
+            )
             self._skip_from(size - ends.size)
 
     def _skip_from(self, size: int) -> None:
         self._skipped = size
         self.wanted = min(size, _STEP)
 
-    def _skip(self, count: int) -> None:
+    def _skip_bytes(self, count: int) -> None:
         self._skip_from(self._skipped - count)
 
 
-def _ends_of(line: bytes) -> Ends | None:
+def _ends_of(line: bytes) -> ConnectionEnds | None:
     if line == b"PROXY UNKNOWN" or line.startswith(b"PROXY UNKNOWN "):
         return None  # what follows has no meaning
     match = _LINE.fullmatch(line)
@@ -134,18 +136,18 @@ def _ends_of(line: bytes) -> Ends | None:
         if max(ports) > 0xFFFF:
             raise ValueError
     except ValueError:
-        raise MalformedFrame(f"a PROXY protocol header that can't be read: {quoted(line)}") from None
-    return Ends((hosts[0], ports[0]), (hosts[1], ports[1]))
+        raise MalformedFrame(f"a PROXY protocol header that can't be read: {quote_bytes(line)}") from None
+    return ConnectionEnds((hosts[0], ports[0]), (hosts[1], ports[1]))
 
 
-def _text(packed: bytes) -> str:
+def _address_text(packed: bytes) -> str:
     return str(ipaddress.ip_address(packed))
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def encode(version: int, ends: Ends) -> bytes:
+def encode_header(version: int, ends: ConnectionEnds) -> bytes:
     """The header of version 1 or 2. Where one end has an IPv4 address and the other an IPv6 one, both are written as
     IPv6; zones (%eth0) are left out.
 
@@ -153,7 +155,7 @@ def encode(version: int, ends: Ends) -> bytes:
         ValueError: a host that is no address.
     """
     (source, source_port), (destination, destination_port) = ends
-    hosts = [_unmapped(host) for host in (source, destination)]
+    hosts = [_unmap_address(host) for host in (source, destination)]
     if len({host.version for host in hosts}) > 1:
         hosts = [host if host.version == 6 else ipaddress.IPv6Address(f"::ffff:{host}") for host in hosts]
     is_v4 = hosts[0].version == 4
@@ -164,6 +166,6 @@ def encode(version: int, ends: Ends) -> bytes:
     return SIGNATURE + struct.pack(">BBH", 2 << 4 | _PROXY, family << 4 | _STREAM, len(packed)) + packed
 
 
-def _unmapped(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def _unmap_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     address = ipaddress.ip_address(host.partition("%")[0])
     return (address.version == 6 and address.ipv4_mapped) or address

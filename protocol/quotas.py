@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
 from protocol import api
-from protocol.admin import Api, Field, Struct
+from protocol.admin import ApiCodec, MessageField, MessageStruct
 
 # How a component of a filter matches.
 EXACT = 0
@@ -32,31 +32,31 @@ IP = "ip"
 # A gateway and the brokers behind it enforce quotas of their own, and both hold. An answer has one value for each key
 # of an entity: where both have one it is the gateway's, and the brokers' has this behind its key. A filter with a
 # component of the type APART, which no broker knows, has a gateway spell all of the brokers' so.
-UPSTREAM = ".upstream"
-APART = "produce-gateway:apart"
+UPSTREAM_SUFFIX = ".upstream"
+APART_TYPE = "produce-gateway:apart"
 # Such an answer also has, behind each value of the gateway's that ends, one with this behind its key: until when it
 # holds, Unix time in milliseconds.
-ENDS = ".until"
+END_SUFFIX = ".until"
 # And each entity with values of the gateway's has one of this key, where the gateway doesn't enforce client quotas for
 # all clients: for how many percent of them it does.
-ENFORCED = "produce-gateway:enforced"
+ENFORCED_KEY = "produce-gateway:enforced"
 # An operation on this key, which no broker knows either, gives the end of the values that the other operations of its
 # entity set: Unix time in milliseconds.
-UNTIL = "produce-gateway:until"
+UNTIL_KEY = "produce-gateway:until"
 
 _UNKNOWN_SERVER_ERROR = api.ERROR_CODES["UNKNOWN_SERVER_ERROR"]
 _INVALID_REQUEST = api.ERROR_CODES["INVALID_REQUEST"]
 
 
-class EntityPart(NamedTuple):
+class EntityData(NamedTuple):
     entity_type: str
     entity_name: str | None  # None: <default>
 
 
-Entity: TypeAlias = tuple[EntityPart, ...]
+Entity: TypeAlias = tuple[EntityData, ...]
 
 
-class Component(NamedTuple):
+class FilterComponent(NamedTuple):
     """A part of a filter; `match` is None unless `match_type` is EXACT."""
 
     entity_type: str
@@ -65,25 +65,25 @@ class Component(NamedTuple):
 
 
 class DescribeClientQuotasRequest(NamedTuple):
-    components: tuple[Component, ...]
+    components: tuple[FilterComponent, ...]
     strict: bool = False  # only entities that have none but the types of the components
 
 
-class Value(NamedTuple):
+class QuotaValue(NamedTuple):
     key: str
     value: float
 
 
-class Entry(NamedTuple):
+class EntityQuotas(NamedTuple):
     entity: Entity
-    values: tuple[Value, ...]
+    values: tuple[QuotaValue, ...]
 
 
-class DescribeClientQuotasAnswer(NamedTuple):
+class DescribeClientQuotasResponse(NamedTuple):
     throttle_time_ms: int
     error_code: int
     error_message: str | None
-    entries: tuple[Entry, ...] | None  # None with an error
+    entries: tuple[EntityQuotas, ...] | None  # None with an error
 
 
 class QuotaOperation(NamedTuple):
@@ -92,13 +92,13 @@ class QuotaOperation(NamedTuple):
     remove: bool = False
 
 
-class Alteration(NamedTuple):
+class EntityAlteration(NamedTuple):
     entity: Entity
     ops: tuple[QuotaOperation, ...]
 
 
 class AlterClientQuotasRequest(NamedTuple):
-    entries: tuple[Alteration, ...]
+    entries: tuple[EntityAlteration, ...]
     validate_only: bool = False
 
 
@@ -108,54 +108,69 @@ class AlterClientQuotasResult(NamedTuple):
     entity: Entity
 
 
-class AlterClientQuotasAnswer(NamedTuple):
+class AlterClientQuotasResponse(NamedTuple):
     throttle_time_ms: int
     entries: tuple[AlterClientQuotasResult, ...]
 
 
 # --- the fields -------------------------------------------------------------------------------------------------------
 
-_THROTTLE = Field("throttle_time_ms", "int32")
-_ERROR = (Field("error_code", "int16"), Field("error_message", "message", nullable=True))
-_KEY = Field("key", "text")
-_VALUE = Field("value", "float64")
-_ENTITY = Field(
+_THROTTLE = MessageField("throttle_time_ms", "int32")
+_ERROR = (MessageField("error_code", "int16"), MessageField("error_message", "message", nullable=True))
+_KEY = MessageField("key", "text")
+_VALUE = MessageField("value", "float64")
+_ENTITY = MessageField(
     "entity",
-    Struct(EntityPart, Field("entity_type", "text"), Field("entity_name", "text", nullable=True)),
+    MessageStruct(EntityData, MessageField("entity_type", "text"), MessageField("entity_name", "text", nullable=True)),
     array=True,
 )
-_COMPONENT = Struct(
-    Component, Field("entity_type", "text"), Field("match_type", "int8"), Field("match", "text", nullable=True)
+_COMPONENT = MessageStruct(
+    FilterComponent,
+    MessageField("entity_type", "text"),
+    MessageField("match_type", "int8"),
+    MessageField("match", "text", nullable=True),
 )
-_ENTRY = Struct(Entry, _ENTITY, Field("values", Struct(Value, _KEY, _VALUE), array=True))
-_ALTERATION = Struct(
-    Alteration, _ENTITY, Field("ops", Struct(QuotaOperation, _KEY, _VALUE, Field("remove", "bool")), array=True)
+_ENTRY = MessageStruct(
+    EntityQuotas, _ENTITY, MessageField("values", MessageStruct(QuotaValue, _KEY, _VALUE), array=True)
+)
+_ALTERATION = MessageStruct(
+    EntityAlteration,
+    _ENTITY,
+    MessageField("ops", MessageStruct(QuotaOperation, _KEY, _VALUE, MessageField("remove", "bool")), array=True),
 )
 
-DESCRIBE_CLIENT_QUOTAS: Api[DescribeClientQuotasRequest, DescribeClientQuotasAnswer] = Api(
+DESCRIBE_CLIENT_QUOTAS: ApiCodec[DescribeClientQuotasRequest, DescribeClientQuotasResponse] = ApiCodec(
     api.DESCRIBE_CLIENT_QUOTAS,
     0,
     1,
-    Struct(DescribeClientQuotasRequest, Field("components", _COMPONENT, array=True), Field("strict", "bool")),
-    Struct(DescribeClientQuotasAnswer, _THROTTLE, *_ERROR, Field("entries", _ENTRY, array=True, nullable=True)),
+    MessageStruct(
+        DescribeClientQuotasRequest, MessageField("components", _COMPONENT, array=True), MessageField("strict", "bool")
+    ),
+    MessageStruct(
+        DescribeClientQuotasResponse, _THROTTLE, *_ERROR, MessageField("entries", _ENTRY, array=True, nullable=True)
+    ),
 )
 
-ALTER_CLIENT_QUOTAS: Api[AlterClientQuotasRequest, AlterClientQuotasAnswer] = Api(
+ALTER_CLIENT_QUOTAS: ApiCodec[AlterClientQuotasRequest, AlterClientQuotasResponse] = ApiCodec(
     api.ALTER_CLIENT_QUOTAS,
     0,
     1,
-    Struct(AlterClientQuotasRequest, Field("entries", _ALTERATION, array=True), Field("validate_only", "bool")),
-    Struct(
-        AlterClientQuotasAnswer,
+    MessageStruct(
+        AlterClientQuotasRequest,
+        MessageField("entries", _ALTERATION, array=True),
+        MessageField("validate_only", "bool"),
+    ),
+    MessageStruct(
+        AlterClientQuotasResponse,
         _THROTTLE,
-        Field("entries", Struct(AlterClientQuotasResult, *_ERROR, _ENTITY), array=True),
+        MessageField("entries", MessageStruct(AlterClientQuotasResult, *_ERROR, _ENTITY), array=True),
     ),
 )
 
 
 # --- ours and theirs --------------------------------------------------------------------------------------------------
 
-Key: TypeAlias = frozenset[tuple[str, str | None]]
+EntityKey: TypeAlias = frozenset[tuple[str, str | None]]
 IsOurs: TypeAlias = Callable[[Entity, str], bool]  # of entity, quota key
 ForBroker: TypeAlias = Callable[[QuotaOperation], QuotaOperation | None]
 
@@ -168,23 +183,25 @@ class QuotaSplit(NamedTuple):
     neither, for they must not be changed by half.
     """
 
-    ours: tuple[Alteration, ...]
+    ours: tuple[EntityAlteration, ...]
     rest: AlterClientQuotasRequest | None
     refused: tuple[AlterClientQuotasResult, ...]
 
 
-def entity_key(entity: Entity) -> Key:
+def entity_key(entity: Entity) -> EntityKey:
     """The same key for the same entity. Of a type that is there twice a broker takes the last name, and so do we."""
     return frozenset(dict(entity).items())
 
 
-def ops_for_broker(alteration: Alteration, is_ours: IsOurs, also: ForBroker) -> tuple[QuotaOperation, ...]:
+def ops_for_broker(alteration: EntityAlteration, is_ours: IsOurs, also: ForBroker) -> tuple[QuotaOperation, ...]:
     """Operations on the broker's keys, and those that `also` gives it for operations on ours."""
     found = (op if not is_ours(alteration.entity, op.key) else also(op) for op in alteration.ops)
     return tuple(op for op in found if op is not None)
 
 
-def split(request: AlterClientQuotasRequest, is_ours: IsOurs, also: ForBroker = lambda _: None) -> QuotaSplit:
+def split_alterations(
+    request: AlterClientQuotasRequest, is_ours: IsOurs, also: ForBroker = lambda _: None
+) -> QuotaSplit:
     """Take our keys out of an AlterClientQuotas request. `also`: the broker's own operations, if any, for an operation
     on one of them.
 
@@ -195,9 +212,9 @@ def split(request: AlterClientQuotasRequest, is_ours: IsOurs, also: ForBroker = 
     touched = {entity_key(entity) for entity, ops in request.entries if any(is_ours(entity, op.key) for op in ops)}
     if not touched:
         return QuotaSplit((), request, ())
-    ours: list[Alteration] = []
-    rest: list[Alteration] = []
-    refused: dict[Key, AlterClientQuotasResult] = {}
+    ours: list[EntityAlteration] = []
+    rest: list[EntityAlteration] = []
+    refused: dict[EntityKey, AlterClientQuotasResult] = {}
     for alteration in request.entries:
         entity, ops = alteration
         key = entity_key(entity)
@@ -205,17 +222,17 @@ def split(request: AlterClientQuotasRequest, is_ours: IsOurs, also: ForBroker = 
             rest.append(alteration)
             continue
         mine = tuple(op for op in ops if is_ours(entity, op.key))
-        reason = _twice(counts[key], [op.key for op in mine])
+        reason = _duplicate_fault(counts[key], [op.key for op in mine])
         if reason is not None:
             refused[key] = AlterClientQuotasResult(_INVALID_REQUEST, reason, entity)
             continue
-        ours.append(Alteration(entity, mine))
+        ours.append(EntityAlteration(entity, mine))
         if theirs := ops_for_broker(alteration, is_ours, also):
-            rest.append(Alteration(entity, theirs))
+            rest.append(EntityAlteration(entity, theirs))
     return QuotaSplit(tuple(ours), request._replace(entries=tuple(rest)) if rest else None, tuple(refused.values()))
 
 
-def _twice(entries: int, keys: list[str]) -> str | None:
+def _duplicate_fault(entries: int, keys: list[str]) -> str | None:
     if entries > 1:
         return "The entity is in the request more than once; name it once."
     for key, count in Counter(keys).items() if len(keys) > 1 else ():
@@ -224,7 +241,7 @@ def _twice(entries: int, keys: list[str]) -> str | None:
     return None
 
 
-def without(request: AlterClientQuotasRequest, entities: Iterable[Entity]) -> AlterClientQuotasRequest | None:
+def without_entities(request: AlterClientQuotasRequest, entities: Iterable[Entity]) -> AlterClientQuotasRequest | None:
     """The request without these entities; None if nothing is left of it."""
     keys = set(map(entity_key, entities))
     kept = tuple(alteration for alteration in request.entries if entity_key(alteration.entity) not in keys)
@@ -233,9 +250,9 @@ def without(request: AlterClientQuotasRequest, entities: Iterable[Entity]) -> Al
 
 def merge_altered(
     request: AlterClientQuotasRequest,
-    answer: AlterClientQuotasAnswer | None,
+    answer: AlterClientQuotasResponse | None,
     ours: Iterable[AlterClientQuotasResult],
-) -> AlterClientQuotasAnswer:
+) -> AlterClientQuotasResponse:
     """One answer to the whole `request`, in its order, with one row per entity as a broker has it.
 
     Args:
@@ -256,18 +273,20 @@ def merge_altered(
             text = "The broker gave no result for this entity."
             said = AlterClientQuotasResult(_UNKNOWN_SERVER_ERROR, text, entity)
         entries.append(said._replace(entity=entity))
-    return AlterClientQuotasAnswer(answer.throttle_time_ms if answer else 0, (*entries, *theirs.values()))
+    return AlterClientQuotasResponse(answer.throttle_time_ms if answer else 0, (*entries, *theirs.values()))
 
 
 def without_apart(request: DescribeClientQuotasRequest) -> DescribeClientQuotasRequest | None:
     """The filter that brokers can be asked for, where the request has a component of type APART; None: it has none."""
-    kept = tuple(component for component in request.components if component.entity_type != APART)
+    kept = tuple(component for component in request.components if component.entity_type != APART_TYPE)
     return request._replace(components=kept) if kept != request.components else None
 
 
 def merge_described(
-    answer: DescribeClientQuotasAnswer, ours: Iterable[Entry], is_apart: Callable[[Entity, str], bool] | None = None
-) -> DescribeClientQuotasAnswer:
+    answer: DescribeClientQuotasResponse,
+    ours: Iterable[EntityQuotas],
+    is_apart: Callable[[Entity, str], bool] | None = None,
+) -> DescribeClientQuotasResponse:
     """The broker's answer with our entries in it: those that the request's filter finds, which the caller has chosen.
 
     Our values go behind the broker's of the same entity; entities that it doesn't have come last. A value of the
@@ -279,13 +298,13 @@ def merge_described(
     own = {entity_key(entry.entity): entry for entry in ours}
     entries = []
     for entity, values in answer.entries or ():
-        mine = own.pop(entity_key(entity), Entry(entity, ())).values
+        mine = own.pop(entity_key(entity), EntityQuotas(entity, ())).values
         keys = {value.key for value in mine}
         theirs = (
-            value._replace(key=value.key + UPSTREAM)
+            value._replace(key=value.key + UPSTREAM_SUFFIX)
             if value.key in keys or (is_apart is not None and is_apart(entity, value.key))
             else value
             for value in values
         )
-        entries.append(Entry(entity, (*theirs, *mine)))
+        entries.append(EntityQuotas(entity, (*theirs, *mine)))
     return answer._replace(entries=(*entries, *own.values()))

@@ -17,26 +17,26 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from protocol import api, metadata_topics
-from protocol.metadata_topics import TopicIds
+from protocol.metadata_topics import TopicNamesById
 from protocol.wire import (
     INT16,
     INT32,
     NO_TAGS,
     Buffer,
-    array,
-    at_end,
-    compact_array,
-    compact_string,
-    framed,
-    int8,
-    int16,
-    int32,
+    check_end,
     put_compact_string,
     put_string,
     put_uvarint,
-    skip,
+    read_array_count,
+    read_compact_count,
+    read_compact_string,
+    read_int8,
+    read_int16,
+    read_int32,
+    read_string,
+    skip_bytes,
     skip_tags,
-    string,
+    with_size_prefix,
 )
 
 Addresses: TypeAlias = Mapping[int, tuple[bytes, int]]  # node id -> host and port to hand out
@@ -68,31 +68,31 @@ def cap_api_versions(buf: Buffer, start: int, end: int, version: int, hide_unkno
     Raises:
         MalformedFrame: nothing has been changed.
     """
-    error, pos = int16(buf, skip(start, 4, end), end)  # this header never has tagged fields
+    error, pos = read_int16(buf, skip_bytes(start, 4, end), end)  # this header never has tagged fields
     if error == api.UNSUPPORTED_VERSION:
         version = 0  # whatever was asked for, this comes in the form that every client reads
     flexible = version >= _API_VERSIONS_FLEXIBLE
     before = pos
-    count, pos = compact_array(buf, pos, end) if flexible else array(buf, pos, end)
+    count, pos = read_compact_count(buf, pos, end) if flexible else read_array_count(buf, pos, end)
     lowered: list[tuple[int, int]] = []
     kept: list[tuple[int, int]] = []
     for _ in range(count):
-        row, pos = pos, skip(pos, _API_ROW.size, end)
+        row, pos = pos, skip_bytes(pos, _API_ROW.size, end)
         key, lowest, highest = _API_ROW.unpack_from(buf, row)
         if flexible:
             pos = skip_tags(buf, pos, end)
-        cap = api.CAPS.get(key, highest)
-        if cap < lowest or (hide_unknown and key not in api.NAMES):
+        cap = api.HIGHEST_VERSIONS.get(key, highest)
+        if cap < lowest or (hide_unknown and key not in api.API_NAMES):
             continue
         kept.append((row, pos))
         if cap < highest:
             lowered.append((row + 4, cap))
     after = pos
     if version >= 1:
-        pos = skip(pos, 4, end)  # throttle time
+        pos = skip_bytes(pos, 4, end)  # throttle time
     if flexible:
         pos = skip_tags(buf, pos, end)
-    at_end(pos, end)
+    check_end(pos, end)
 
     if len(kept) == max(count, 0):
         for place, cap in lowered:
@@ -102,7 +102,7 @@ def cap_api_versions(buf: Buffer, start: int, end: int, version: int, hide_unkno
     for place, cap in lowered:
         INT16.pack_into(out, place - start, cap)
     rows = b"".join(out[first - start : last - start] for first, last in kept)
-    return framed(out[: before - start] + _put_count(len(kept), flexible) + rows + out[after - start :])
+    return with_size_prefix(out[: before - start] + _put_count(len(kept), flexible) + rows + out[after - start :])
 
 
 def unsupported_api_versions(correlation_id: int) -> bytes:
@@ -110,15 +110,15 @@ def unsupported_api_versions(correlation_id: int) -> bytes:
 
     That is error 35 in the form of version 0, with the versions of ApiVersions itself to choose from.
     """
-    row = _API_ROW.pack(api.API_VERSIONS, 0, api.CAPS[api.API_VERSIONS])
-    return framed(INT32.pack(correlation_id) + INT16.pack(api.UNSUPPORTED_VERSION) + INT32.pack(1) + row)
+    row = _API_ROW.pack(api.API_VERSIONS, 0, api.HIGHEST_VERSIONS[api.API_VERSIONS])
+    return with_size_prefix(INT32.pack(correlation_id) + INT16.pack(api.UNSUPPORTED_VERSION) + INT32.pack(1) + row)
 
 
 # --- Metadata ---------------------------------------------------------------------------------------------------------
 
 
-def metadata(
-    buf: Buffer, start: int, end: int, version: int, addresses: Addresses, topic_ids: TopicIds
+def rewrite_metadata(
+    buf: Buffer, start: int, end: int, version: int, addresses: Addresses, topic_ids: TopicNamesById
 ) -> tuple[bytes, list[int]]:
     """A Metadata answer (v0 to v13) with our addresses, and the ids of the brokers that had to be withheld.
 
@@ -131,32 +131,34 @@ def metadata(
     flexible = version >= _METADATA_FLEXIBLE
     pos = _after_header(buf, start, end, flexible)
     if version >= 3:
-        pos = skip(pos, 4, end)  # throttle time
+        pos = skip_bytes(pos, 4, end)  # throttle time
     first = pos
-    rows, withheld, last = _brokers(buf, pos, end, flexible, 0 if version >= 1 else None, addresses)
+    rows, withheld, last = _rewrite_brokers(buf, pos, end, flexible, 0 if version >= 1 else None, addresses)
     if version >= _METADATA_IDS:
-        after = skip(_skip_string(buf, last, end, True), 4, end)  # cluster id, controller id
-        after, learned = metadata_topics.new_ids(buf, after, end, topic_ids)
+        after = skip_bytes(_skip_string(buf, last, end, True), 4, end)  # cluster id, controller id
+        after, learned = metadata_topics.read_new_ids(buf, after, end, topic_ids)
         if version == _METADATA_IDS:
-            after = skip(after, 4, end)  # cluster authorized operations
+            after = skip_bytes(after, 4, end)  # cluster authorized operations
         if version >= 13:
-            after = skip(after, 2, end)  # error code
-        at_end(skip_tags(buf, after, end), end)
+            after = skip_bytes(after, 2, end)  # error code
+        check_end(skip_tags(buf, after, end), end)
         topic_ids.update(learned)
-    return _spliced(buf, start, first, rows, last, end), withheld
+    return _splice_rows(buf, start, first, rows, last, end), withheld
 
 
 def metadata_by_id_request(correlation_id: int, version: int, ids: list[bytes]) -> bytes:
-    """A Metadata request (v12 or v13) for the names of topic ids; it creates no topic. `metadata` reads its answer."""
+    """A Metadata request (v12 or v13) for the names of topic ids; it creates no topic. `rewrite_metadata` reads its
+    answer.
+    """
     head = _REQUEST_HEAD.pack(api.METADATA, version, correlation_id) + put_string(b"produce-gateway") + NO_TAGS
     topics = b"".join(topic_id + put_compact_string(None) + NO_TAGS for topic_id in ids)
-    return framed(head + put_uvarint(len(ids) + 1) + topics + b"\0\0" + NO_TAGS)  # no creation, no operations
+    return with_size_prefix(head + put_uvarint(len(ids) + 1) + topics + b"\0\0" + NO_TAGS)  # no creation, no operations
 
 
 # A Metadata request for no topic at all: any client may send it, and any broker answers it. (From ApiVersions a broker
 # would take the client's software, KIP-511.)
 NO_TOPICS_ID: Final = 0x7FFFFFFF
-NO_TOPICS: Final = framed(
+NO_TOPICS_REQUEST: Final = with_size_prefix(
     _REQUEST_HEAD.pack(api.METADATA, 1, NO_TOPICS_ID) + put_string(b"produce-gateway") + INT32.pack(0)
 )
 
@@ -164,8 +166,8 @@ NO_TOPICS: Final = framed(
 # --- FindCoordinator --------------------------------------------------------------------------------------------------
 
 
-def find_coordinator(
-    buf: Buffer, start: int, end: int, version: int, addresses: Addresses, topic_ids: TopicIds | None = None
+def rewrite_find_coordinator(
+    buf: Buffer, start: int, end: int, version: int, addresses: Addresses, topic_ids: TopicNamesById | None = None
 ) -> tuple[bytes, list[int]]:
     """A FindCoordinator answer (v0 to v6) with our addresses, and the ids of the coordinators that had to be withheld.
 
@@ -179,72 +181,74 @@ def find_coordinator(
     withheld: list[int] = []
     pos = _after_header(buf, start, end, flexible)
     if version >= 1:
-        pos = skip(pos, 4, end)  # throttle time
+        pos = skip_bytes(pos, 4, end)  # throttle time
     first = pos
     if version >= _FIND_COORDINATOR_LIST:
-        rows, pos = _coordinators(buf, pos, end, addresses, withheld)
+        rows, pos = _rewrite_coordinators(buf, pos, end, addresses, withheld)
     else:
-        rows, pos = _coordinator(buf, pos, end, version, addresses, withheld)
+        rows, pos = _rewrite_coordinator(buf, pos, end, version, addresses, withheld)
     last = pos
     if flexible:
         pos = skip_tags(buf, pos, end)
-    at_end(pos, end)
-    return _spliced(buf, start, first, rows, last, end), withheld
+    check_end(pos, end)
+    return _splice_rows(buf, start, first, rows, last, end), withheld
 
 
-def _coordinator(
+def _rewrite_coordinator(
     buf: Buffer, pos: int, end: int, version: int, addresses: Addresses, withheld: list[int]
 ) -> tuple[bytes, int]:
     flexible = version >= _FIND_COORDINATOR_FLEXIBLE
     row = pos
-    pos = skip(pos, 2, end)  # error code
+    pos = skip_bytes(pos, 2, end)  # error code
     if version >= 1:
         pos = _skip_string(buf, pos, end, flexible)  # error message
     place = pos
-    node, host, pos = _place(buf, pos, end, flexible)
+    node, host, pos = _read_endpoint(buf, pos, end, flexible)
     if node in addresses:
-        return bytes(buf[row:place]) + _put_place(node, *addresses[node], flexible), pos
+        return bytes(buf[row:place]) + _put_endpoint(node, *addresses[node], flexible), pos
     if not host:
         return bytes(buf[row:pos]), pos  # an error, which names nobody
     withheld.append(node)
-    text = _put_text(_unavailable(node), flexible) if version >= 1 else b""
+    text = _put_text(_unavailable_text(node), flexible) if version >= 1 else b""
     code = INT16.pack(api.COORDINATOR_NOT_AVAILABLE)
-    return code + text + _put_place(_NO_NODE, b"", _NO_PORT, flexible), pos
+    return code + text + _put_endpoint(_NO_NODE, b"", _NO_PORT, flexible), pos
 
 
-def _coordinators(buf: Buffer, pos: int, end: int, addresses: Addresses, withheld: list[int]) -> tuple[bytes, int]:
+def _rewrite_coordinators(
+    buf: Buffer, pos: int, end: int, addresses: Addresses, withheld: list[int]
+) -> tuple[bytes, int]:
     start = pos
-    count, pos = compact_array(buf, pos, end)
+    count, pos = read_compact_count(buf, pos, end)
     rows: list[Buffer] = [buf[start:pos]]
     for _ in range(count):
         row = pos
         pos = _skip_string(buf, pos, end, True)  # key
         place = pos
-        node, host, pos = _place(buf, pos, end, True)
+        node, host, pos = _read_endpoint(buf, pos, end, True)
         error = pos
-        pos = _skip_string(buf, skip(pos, 2, end), end, True)  # error code, error message
+        pos = _skip_string(buf, skip_bytes(pos, 2, end), end, True)  # error code, error message
         text = pos
         pos = skip_tags(buf, pos, end)
         if node in addresses:
-            rows += (buf[row:place], _put_place(node, *addresses[node], True), buf[error:pos])
+            rows += (buf[row:place], _put_endpoint(node, *addresses[node], True), buf[error:pos])
         elif not host:
             rows.append(buf[row:pos])
         else:
             withheld.append(node)
-            code = INT16.pack(api.COORDINATOR_NOT_AVAILABLE) + put_compact_string(_unavailable(node))
-            rows += (buf[row:place], _put_place(_NO_NODE, b"", _NO_PORT, True), code, buf[text:pos])
+            code = INT16.pack(api.COORDINATOR_NOT_AVAILABLE) + put_compact_string(_unavailable_text(node))
+            rows += (buf[row:place], _put_endpoint(_NO_NODE, b"", _NO_PORT, True), code, buf[text:pos])
     return b"".join(rows), pos
 
 
-def _unavailable(node: int) -> bytes:
+def _unavailable_text(node: int) -> bytes:
     return b"broker %d, the coordinator, can't be reached through this gateway yet" % node
 
 
 # --- DescribeCluster --------------------------------------------------------------------------------------------------
 
 
-def describe_cluster(
-    buf: Buffer, start: int, end: int, version: int, addresses: Addresses, topic_ids: TopicIds | None = None
+def rewrite_describe_cluster(
+    buf: Buffer, start: int, end: int, version: int, addresses: Addresses, topic_ids: TopicNamesById | None = None
 ) -> tuple[bytes, list[int]]:
     """A DescribeCluster answer (v0 to v2) with our addresses, and the ids of the brokers that had to be withheld.
 
@@ -255,65 +259,65 @@ def describe_cluster(
         MalformedFrame: it isn't such an answer.
     """
     pos = _after_header(buf, start, end, True)
-    pos = skip(pos, 4 + 2, end)  # throttle time, error code
+    pos = skip_bytes(pos, 4 + 2, end)  # throttle time, error code
     pos = _skip_string(buf, pos, end, True)  # error message
     endpoints = 1
     if version >= 1:
-        endpoints, pos = int8(buf, pos, end)
+        endpoints, pos = read_int8(buf, pos, end)
     pos = _skip_string(buf, pos, end, True)  # cluster id
-    pos = skip(pos, 4, end)  # controller id
+    pos = skip_bytes(pos, 4, end)  # controller id
     first = pos
-    rows, withheld, last = _brokers(buf, pos, end, True, 1 if version >= 2 else 0, addresses)  # v2: is_fenced
-    pos = skip(last, 4, end)  # cluster authorized operations
-    at_end(skip_tags(buf, pos, end), end)
+    rows, withheld, last = _rewrite_brokers(buf, pos, end, True, 1 if version >= 2 else 0, addresses)  # v2: is_fenced
+    pos = skip_bytes(last, 4, end)  # cluster authorized operations
+    check_end(skip_tags(buf, pos, end), end)
     if endpoints == _CONTROLLERS:
-        return framed(bytes(buf[start:end])), []
-    return _spliced(buf, start, first, rows, last, end), withheld
+        return with_size_prefix(bytes(buf[start:end])), []
+    return _splice_rows(buf, start, first, rows, last, end), withheld
 
 
 # --- steps that they share --------------------------------------------------------------------------------------------
 
 
-def _brokers(
+def _rewrite_brokers(
     buf: Buffer, pos: int, end: int, flexible: bool, behind_rack: int | None, addresses: Addresses
 ) -> tuple[bytes, list[int], int]:
     """An array of brokers with our addresses; the ids withheld; the position behind it.
 
     `behind_rack`: bytes of fields behind the rack, None where there is no rack either.
     """
-    count, pos = compact_array(buf, pos, end) if flexible else array(buf, pos, end)
+    count, pos = read_compact_count(buf, pos, end) if flexible else read_array_count(buf, pos, end)
     rows: list[bytes] = []
     withheld: list[int] = []
     for _ in range(count):
-        node, _, pos = _place(buf, pos, end, flexible)
+        node, _, pos = _read_endpoint(buf, pos, end, flexible)
         rest = pos
         if behind_rack is not None:
-            pos = skip(_skip_string(buf, pos, end, flexible), behind_rack, end)
+            pos = skip_bytes(_skip_string(buf, pos, end, flexible), behind_rack, end)
         if flexible:
             pos = skip_tags(buf, pos, end)
         if node in addresses:
-            rows.append(_put_place(node, *addresses[node], flexible) + buf[rest:pos])
+            rows.append(_put_endpoint(node, *addresses[node], flexible) + buf[rest:pos])
         else:
             withheld.append(node)
     return _put_count(len(rows), flexible) + b"".join(rows), withheld, pos
 
 
 def _after_header(buf: Buffer, start: int, end: int, flexible: bool) -> int:
-    pos = skip(start, 4, end)  # correlation id
+    pos = skip_bytes(start, 4, end)  # correlation id
     return skip_tags(buf, pos, end) if flexible else pos
 
 
 def _skip_string(buf: Buffer, pos: int, end: int, flexible: bool) -> int:
-    return (compact_string(buf, pos, end) if flexible else string(buf, pos, end))[1]
+    return (read_compact_string(buf, pos, end) if flexible else read_string(buf, pos, end))[1]
 
 
-def _place(buf: Buffer, pos: int, end: int, flexible: bool) -> tuple[int, bytes | None, int]:
-    node, pos = int32(buf, pos, end)
-    host, pos = compact_string(buf, pos, end) if flexible else string(buf, pos, end)
-    return node, host, skip(pos, 4, end)  # port
+def _read_endpoint(buf: Buffer, pos: int, end: int, flexible: bool) -> tuple[int, bytes | None, int]:
+    node, pos = read_int32(buf, pos, end)
+    host, pos = read_compact_string(buf, pos, end) if flexible else read_string(buf, pos, end)
+    return node, host, skip_bytes(pos, 4, end)  # port
 
 
-def _put_place(node: int, host: bytes, port: int, flexible: bool) -> bytes:
+def _put_endpoint(node: int, host: bytes, port: int, flexible: bool) -> bytes:
     return INT32.pack(node) + _put_text(host, flexible) + INT32.pack(port)
 
 
@@ -325,18 +329,18 @@ def _put_count(count: int, flexible: bool) -> bytes:
     return put_uvarint(count + 1) if flexible else INT32.pack(count)
 
 
-def _spliced(buf: Buffer, start: int, first: int, rows: bytes, last: int, end: int) -> bytes:
+def _splice_rows(buf: Buffer, start: int, first: int, rows: bytes, last: int, end: int) -> bytes:
     # Views, not slices: what is copied may be megabytes of topics, and a slice of a bytearray is a copy of its own.
     with memoryview(buf) as view:
         size = first - start + len(rows) + end - last
         return b"".join((INT32.pack(size), view[start:first], rows, view[last:end]))
 
 
-Rewrite: TypeAlias = Callable[[Buffer, int, int, int, Addresses, TopicIds], tuple[bytes, list[int]]]
+Rewrite: TypeAlias = Callable[[Buffer, int, int, int, Addresses, TopicNamesById], tuple[bytes, list[int]]]
 
 # Called for whole answers by api key: (buf, start, end, version, addresses, topic_ids) -> (frame, ids withheld).
 REWRITES: dict[int, Rewrite] = {
-    api.METADATA: metadata,
-    api.FIND_COORDINATOR: find_coordinator,
-    api.DESCRIBE_CLUSTER: describe_cluster,
+    api.METADATA: rewrite_metadata,
+    api.FIND_COORDINATOR: rewrite_find_coordinator,
+    api.DESCRIBE_CLUSTER: rewrite_describe_cluster,
 }

@@ -34,11 +34,11 @@ _FIRST = re.compile(rb"(n,(?:a=(" + _NAME + rb"))?,)(n=(" + _NAME + rb"),r=(" + 
 _FINAL = re.compile(rb"(c=([A-Za-z0-9+/]+=*),r=(" + _NONCE + rb")" + _MORE + rb"),p=([A-Za-z0-9+/]+=*)")
 
 
-class Refused(Exception):
+class ScramRefused(Exception):
     """The client isn't let in. The text is for the log, not for the client."""
 
 
-class Record(NamedTuple):
+class ScramRecord(NamedTuple):
     """Of one user, for one hash. The keys are enough to answer a client, and not enough to be one."""
 
     salt: bytes
@@ -47,7 +47,7 @@ class Record(NamedTuple):
     iterations: int
 
 
-class Shape(NamedTuple):
+class RecordShape(NamedTuple):
     """What a challenge shows of a record besides the random bits of its salt. `salt_bytes` 0: the salt is Kafka's own.
 
     The default is what `produce-gateway scram-record` makes.
@@ -57,7 +57,7 @@ class Shape(NamedTuple):
     iterations: int = 8192
 
 
-class First(NamedTuple):
+class FirstMessage(NamedTuple):
     """A client's first message: its header (`n,,`), what is behind that, and the name and the nonce in it."""
 
     header: bytes
@@ -69,29 +69,29 @@ class First(NamedTuple):
 # --- records ----------------------------------------------------------------------------------------------------------
 
 
-def make_record(hash_name: str, password: str, salt: bytes, iterations: int) -> Record:
+def make_record(hash_name: str, password: str, salt: bytes, iterations: int) -> ScramRecord:
     """The record of a password. Takes milliseconds: that is the purpose of `iterations`."""
     salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
-    return Record(salt, _stored(hash_name, salted), hmac.digest(salted, b"Server Key", hash_name), iterations)
+    return ScramRecord(salt, _stored_key(hash_name, salted), hmac.digest(salted, b"Server Key", hash_name), iterations)
 
 
-def knows(record: Record, hash_name: str, password: bytes) -> bool:
+def matches_password(record: ScramRecord, hash_name: str, password: bytes) -> bool:
     """Whether it is this record's password. Takes milliseconds, without the interpreter's lock."""
     salted = hashlib.pbkdf2_hmac(hash_name, password, record.salt, record.iterations)
-    return hmac.compare_digest(_stored(hash_name, salted), record.stored_key)
+    return hmac.compare_digest(_stored_key(hash_name, salted), record.stored_key)
 
 
-def _stored(hash_name: str, salted: bytes) -> bytes:
+def _stored_key(hash_name: str, salted: bytes) -> bytes:
     return hashlib.new(hash_name, hmac.digest(salted, b"Client Key", hash_name)).digest()
 
 
-def shape_of(record: Record) -> Shape:
+def shape_of(record: ScramRecord) -> RecordShape:
     salt = record.salt
     is_kafkas = _KAFKA_SALT.fullmatch(salt) is not None and int(salt, 36) < 1 << _KAFKA_SALT_BITS
-    return Shape(0 if is_kafkas else len(salt), record.iterations)
+    return RecordShape(0 if is_kafkas else len(salt), record.iterations)
 
 
-def decoy(hash_name: str, key: bytes, name: str, shape: Shape) -> Record:
+def make_decoy(hash_name: str, key: bytes, name: str, shape: RecordShape) -> ScramRecord:
     """A record of that shape for a name that nobody has, always the same one: the challenge doesn't tell strangers so.
     No password opens it. `key`: nobody else may know it.
     """
@@ -100,7 +100,7 @@ def decoy(hash_name: str, key: bytes, name: str, shape: Shape) -> Record:
     random = hashlib.shake_256(hmac.digest(key, of, "sha512"))
     salt = random.digest(shape.salt_bytes) if shape.salt_bytes else _kafka_salt(random.digest(_KAFKA_SALT_BITS))
     size = hashlib.new(hash_name).digest_size
-    return Record(salt, bytes(size), bytes(size), shape.iterations)
+    return ScramRecord(salt, bytes(size), bytes(size), shape.iterations)
 
 
 def _kafka_salt(random: bytes) -> bytes:
@@ -111,13 +111,13 @@ def _kafka_salt(random: bytes) -> bytes:
     return digits
 
 
-def record_text(record: Record) -> str:
+def record_text(record: ScramRecord) -> str:
     """As Kafka writes it: `salt=…,stored_key=…,server_key=…,iterations=4096`."""
     keys = (("salt", record.salt), ("stored_key", record.stored_key), ("server_key", record.server_key))
     return ",".join([*(f"{key}={b64encode(value).decode()}" for key, value in keys), f"iterations={record.iterations}"])
 
 
-def parse_record(text: str, hash_name: str) -> Record:
+def parse_record(text: str, hash_name: str) -> ScramRecord:
     """The reverse of `record_text`, in any order.
 
     Raises:
@@ -138,34 +138,34 @@ def parse_record(text: str, hash_name: str) -> Record:
     rounds = fields["iterations"]
     if not (rounds.isascii() and rounds.isdigit() and MIN_ITERATIONS <= int(rounds[:9]) <= MAX_ITERATIONS):
         raise ValueError(f"iterations must be {MIN_ITERATIONS} to {MAX_ITERATIONS}")
-    return Record(salt, stored, server, int(rounds))
+    return ScramRecord(salt, stored, server, int(rounds))
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-def read_first(message: bytes) -> First:
+def read_first_message(message: bytes) -> FirstMessage:
     """
     Raises:
         Refused: it is none that a server takes.
     """
     found = _FIRST.fullmatch(message) if len(message) <= MAX_MESSAGE else None
     if found is None:
-        raise Refused("the client's first message is none of SCRAM's")
+        raise ScramRefused("the client's first message is none of SCRAM's")
     header, other, bare, name, nonce, more = found.groups()
     if other is not None and other != name:
-        raise Refused("the client wants to be somebody else than it authenticates as")
+        raise ScramRefused("the client wants to be somebody else than it authenticates as")
     if b",tokenauth=true" in more.lower():
-        raise Refused("delegation tokens are the broker's: they can't be used where SASL ends at the gateway")
-    return First(header, bare, name.replace(b"=2C", b",").replace(b"=3D", b"=").decode(), nonce)
+        raise ScramRefused("delegation tokens are the broker's: they can't be used where SASL ends at the gateway")
+    return FirstMessage(header, bare, name.replace(b"=2C", b",").replace(b"=3D", b"=").decode(), nonce)
 
 
-def challenge(first: First, record: Record, nonce: bytes) -> bytes:
+def make_challenge(first: FirstMessage, record: ScramRecord, nonce: bytes) -> bytes:
     """The server's first message. `nonce`: the server's part, printable and without a comma."""
     return b"r=%b%b,s=%b,i=%d" % (first.nonce, nonce, b64encode(record.salt), record.iterations)
 
 
-def verify(hash_name: str, record: Record, first: First, challenged: bytes, message: bytes) -> bytes:
+def verify_final(hash_name: str, record: ScramRecord, first: FirstMessage, challenged: bytes, message: bytes) -> bytes:
     """The server's final message, where the client's final `message` proves that it knows the password.
 
     Raises:
@@ -173,16 +173,16 @@ def verify(hash_name: str, record: Record, first: First, challenged: bytes, mess
     """
     found = _FINAL.fullmatch(message) if len(message) <= MAX_MESSAGE else None
     if found is None:
-        raise Refused("the client's final message is none of SCRAM's")
+        raise ScramRefused("the client's final message is none of SCRAM's")
     unproven, binding, nonce, _, proof = found.groups()
     if binding != b64encode(first.header) or nonce != challenged[2 : challenged.index(b",")]:
-        raise Refused("the client's final message belongs to another exchange")
+        raise ScramRefused("the client's final message belongs to another exchange")
     messages = b",".join((first.bare, challenged, unproven))
     signature = hmac.digest(record.stored_key, messages, hash_name)
     try:
         key = bytes(a ^ b for a, b in zip(b64decode(proof, validate=True), signature, strict=True))
     except ValueError:
-        raise Refused("the client's proof is none") from None
+        raise ScramRefused("the client's proof is none") from None
     if not hmac.compare_digest(hashlib.new(hash_name, key).digest(), record.stored_key):
-        raise Refused("wrong password, or no such user")
+        raise ScramRefused("wrong password, or no such user")
     return b"v=" + b64encode(hmac.digest(record.server_key, messages, hash_name))

@@ -2,7 +2,7 @@
 
 cimport cython
 
-cdef int _SKIP, _STRING, _SIZED, _ARRAY, _COUNT, _TAG, _ENDPOINT_TAG, _TOPIC, _SIZE, _HIDE_ARRAY, _NEXT, _TAKE, _WALK
+cdef int _SKIP, _STRING, _SIZED, _ARRAY, _COUNT, _TAG, _ENDPOINT_TAG, _TOPIC, _SIZE, _HIDE_ARRAY, _NEXT, _READ_TOPIC, _READ_RECORDS
 cdef int _END, _INT16, _INT32
 
 
@@ -13,13 +13,13 @@ cdef class EndpointHider:
     cdef int _shift
     cdef long long _value
     cdef public long long _due
-    cdef readonly long long left, unseen
+    cdef readonly long long left, unread
     cdef readonly bint lost
 
     @cython.locals(size=cython.longlong)
     cpdef Py_ssize_t feed(self, object buf, Py_ssize_t start, Py_ssize_t end) except -1
 
-    cpdef skip(self, long long size)
+    cpdef skip_unread(self, long long size)
 
     @cython.locals(
         data="const unsigned char[::1]", frame_end=cython.longlong, pos=cython.longlong, program=tuple,
@@ -27,17 +27,17 @@ cdef class EndpointHider:
         followed=cython.bint, kind=cython.int,
         argument=cython.longlong, byte=cython.longlong, number=cython.longlong,
     )
-    cdef Py_ssize_t _walk(self, object buf, Py_ssize_t start, Py_ssize_t end) except -1
+    cdef Py_ssize_t _walk_bytes(self, object buf, Py_ssize_t start, Py_ssize_t end) except -1
 
     # Those that FetchMeter, which is Python, has its own of.
 
-    cpdef _lose(self)
+    cpdef _mark_lost(self)
 
-    cpdef _announce(self, long long size)
+    cpdef _announce_records(self, long long size)
 
-    cpdef Py_ssize_t _take(self, object buf, long long pos, Py_ssize_t end, long long size) except -1
+    cpdef Py_ssize_t _read_topic(self, object buf, long long pos, Py_ssize_t end, long long size) except -1
 
-    cpdef Py_ssize_t _measure(self, object buf, long long pos, Py_ssize_t end) except -1
+    cpdef Py_ssize_t _measure_records(self, object buf, long long pos, Py_ssize_t end) except -1
 
 
-cpdef EndpointHider nothing_to_hide(long long size)
+cpdef EndpointHider pass_through_hider(long long size)

@@ -26,17 +26,19 @@ from protocol.wire import (
     UUID_SIZE,
     Buffer,
     MalformedFrame,
-    at_end,
-    compact_array,
-    compact_string,
+    check_end,
     put_uvarint,
-    skip,
+    read_compact_count,
+    read_compact_string,
+    read_tags,
+    read_uvarint,
+    skip_bytes,
     skip_tags,
-    tags,
-    uvarint,
 )
 
-HOLD: Final = 16 * 1024  # a list of addresses with what is behind it is held back up to here: some 250 brokers
+MAX_HELD_BYTES: Final = (
+    16 * 1024
+)  # a list of addresses with what is behind it is held back up to here: some 250 brokers
 LONGEST_NAME: Final = 249  # of a topic: Kafka makes no longer ones
 HIDDEN_TAG: Final = 0x7F  # the highest one-byte tag: Kafka counts its tagged fields up from 0 and has reached 3
 
@@ -57,7 +59,7 @@ _LEADER: _Layout = (4 + 4, _TAGS)  # id, epoch
 _ABORTED: _Layout = (8 + 8, _TAGS)  # producer id, first offset
 
 
-def _fetch(version: int) -> _Layout:
+def _fetch_layout(version: int) -> _Layout:
     partition: _Layout = (
         4 + 2 + 8 + 8,  # index, error, high watermark, last stable offset
         8 if version >= 5 else 0,  # log start offset
@@ -101,8 +103,8 @@ _SHARE_ACKNOWLEDGE_2: _Layout = (*_HEADER, 4 + 2, _BYTES, 4, _ACKNOWLEDGED, _END
     _SIZE,  # n - 1 bytes are records: _WALK them
     _HIDE_ARRAY,  # n - 1 addresses
     _NEXT,  # once more from step `argument` on, if there are more
-    _TAKE,  # `argument` bytes, or those announced, are a topic's name
-    _WALK,  # records
+    _READ_TOPIC,  # `argument` bytes, or those announced, are a topic's name
+    _READ_RECORDS,  # records
     _END,
 ) = range(14)
 _INT16 = 16
@@ -110,9 +112,9 @@ _INT32 = 32
 _Program: TypeAlias = tuple[tuple[int, int], ...]
 
 
-def _compile(layout: _Layout, *, flexible: bool = True, metered: bool = False) -> _Program:
+def _compile_layout(layout: _Layout, *, flexible: bool = True, metered: bool = False) -> _Program:
     steps: list[tuple[int, int]] = []
-    _append(layout, steps, metered)
+    _append_steps(layout, steps, metered)
     if not flexible:
         wide = {_STRING: _INT32, _ARRAY: _INT32, _SIZE: _INT32, _TOPIC: _INT16}
         steps = [(kind + wide.get(kind, 0), argument) for kind, argument in steps]
@@ -127,7 +129,7 @@ def _without_tags(layout: _Layout) -> _Layout:
     )
 
 
-def _append(layout: _Layout, steps: list[tuple[int, int]], metered: bool) -> None:
+def _append_steps(layout: _Layout, steps: list[tuple[int, int]], metered: bool) -> None:
     for item in layout:
         if isinstance(item, int):
             steps += [(_SKIP, item)] if item else []
@@ -138,20 +140,20 @@ def _append(layout: _Layout, steps: list[tuple[int, int]], metered: bool) -> Non
         elif item in (_TAGS, _ENDPOINT_TAGS):
             _append_loop(_COUNT, (item,), steps, metered)
         elif item is _ID:
-            steps.append((_TAKE if metered else _SKIP, UUID_SIZE))
+            steps.append((_READ_TOPIC if metered else _SKIP, UUID_SIZE))
         elif not metered or item is _BYTES:
             steps.append((_STRING, 0))
         elif item is _NAME:
-            steps += ((_TOPIC, 0), (_TAKE, 0))
+            steps += ((_TOPIC, 0), (_READ_TOPIC, 0))
         else:
-            steps += ((_SIZE, 0), (_WALK, 0))
+            steps += ((_SIZE, 0), (_READ_RECORDS, 0))
 
 
 def _append_loop(kind: int, body: _Layout, steps: list[tuple[int, int]], metered: bool) -> None:
     first = len(steps) + 1
     steps.append((kind, 0))
     if kind == _ARRAY:
-        _append(body, steps, metered)
+        _append_steps(body, steps, metered)
     else:
         steps += ((_ENDPOINT_TAG if body[0] is _ENDPOINT_TAGS else _TAG, 0), (_SIZED, 0))
     steps.append((_NEXT, first))
@@ -159,21 +161,21 @@ def _append_loop(kind: int, body: _Layout, steps: list[tuple[int, int]], metered
 
 
 def _compile_fetch(version: int, *, metered: bool) -> _Program:
-    layout, flexible = _fetch(version), version >= api.FETCH_FLEXIBLE
-    return _compile(layout if flexible else _without_tags(layout), flexible=flexible, metered=metered)
+    layout, flexible = _fetch_layout(version), version >= api.FETCH_FLEXIBLE
+    return _compile_layout(layout if flexible else _without_tags(layout), flexible=flexible, metered=metered)
 
 
 _PROGRAMS: Final[dict[tuple[int, int], _Program]] = {
     **{(api.FETCH, version): _compile_fetch(version, metered=False) for version in (16, 17, 18)},
-    **dict.fromkeys(((api.SHARE_FETCH, version) for version in (1, 2)), _compile(_SHARE_FETCH)),
-    (api.SHARE_ACKNOWLEDGE, 1): _compile(_SHARE_ACKNOWLEDGE_1),
-    (api.SHARE_ACKNOWLEDGE, 2): _compile(_SHARE_ACKNOWLEDGE_2),
+    **dict.fromkeys(((api.SHARE_FETCH, version) for version in (1, 2)), _compile_layout(_SHARE_FETCH)),
+    (api.SHARE_ACKNOWLEDGE, 1): _compile_layout(_SHARE_ACKNOWLEDGE_1),
+    (api.SHARE_ACKNOWLEDGE, 2): _compile_layout(_SHARE_ACKNOWLEDGE_2),
 }
-METERED: Final[dict[tuple[int, int], _Program]] = {
+METERED_PROGRAMS: Final[dict[tuple[int, int], _Program]] = {
     **{(api.FETCH, version): _compile_fetch(version, metered=True) for version in range(4, 19)},
-    **dict.fromkeys(((api.SHARE_FETCH, version) for version in (1, 2)), _compile(_SHARE_FETCH, metered=True)),
+    **dict.fromkeys(((api.SHARE_FETCH, version) for version in (1, 2)), _compile_layout(_SHARE_FETCH, metered=True)),
 }
-_NOTHING: Final[_Program] = ((_END, 0),)
+_PASS_THROUGH: Final[_Program] = ((_END, 0),)
 
 
 def has_endpoints(api_key: int, version: int) -> bool:
@@ -189,21 +191,21 @@ class EndpointHider:
         size: the frame's size as its prefix has it; the prefix itself is never fed.
 
     Attributes:
-        left: bytes of the frame that have not been released.
-        unseen: how many of the next bytes `feed` wouldn't look at: they may pass elsewhere, and `skip` be told of them.
-        lost: the bytes don't follow the layout of that answer; they are passed on as they are from there.
+        left: bytes of the frame that have not been released. unread: how many of the next bytes `feed` wouldn't look
+        at: they may pass elsewhere, and `skip_unread` be told of them. lost: the bytes don't follow the layout of that
+        answer; they are passed on as they are from there.
     """
 
-    __slots__ = ("_due", "_program", "_shift", "_stack", "_step", "_value", "left", "lost", "unseen")
+    __slots__ = ("_due", "_program", "_shift", "_stack", "_step", "_value", "left", "lost", "unread")
 
     def __init__(self, api_key: int, version: int, size: int) -> None:
         self.lost = False
-        self._program = _PROGRAMS.get((api_key, version), _NOTHING)
+        self._program = _PROGRAMS.get((api_key, version), _PASS_THROUGH)
         self._step = 0
         self._stack: list[int] = []  # how often each loop that we are in is still to be run
         self._value = self._shift = 0  # a varint that a chunk's end has cut
         self._due = 0  # bytes of a topic's name, or of records, that are still to come
-        self.unseen = 0
+        self.unread = 0
         self.left = size
 
     def feed(self, buf: bytearray | memoryview, start: int, end: int) -> int:
@@ -214,20 +216,20 @@ class EndpointHider:
             chunk has to begin with them. Fewer than HOLD, and none once the whole answer is there.
         """
         size = end - start
-        if self.unseen >= size:  # most chunks of a large answer lie within records
-            self.skip(size)
+        if self.unread >= size:  # most chunks of a large answer lie within records
+            self.skip_unread(size)
             return 0
-        return self._walk(buf, start, end)
+        return self._walk_bytes(buf, start, end)
 
-    def skip(self, size: int) -> None:
+    def skip_unread(self, size: int) -> None:
         """So many of the unseen bytes have passed."""
-        self.unseen -= size
+        self.unread -= size
         self.left -= size
 
-    def _walk(self, buf: bytearray | memoryview, start: int, end: int) -> int:
+    def _walk_bytes(self, buf: bytearray | memoryview, start: int, end: int) -> int:
         data = buf  # for single bytes
         frame_end = start + self.left  # where the answer would end if this buffer had all of it
-        pos = start + self.unseen
+        pos = start + self.unread
         program, step, stack = self._program, self._step, self._stack
         value, shift = self._value, self._shift
         held = 0
@@ -251,14 +253,18 @@ class EndpointHider:
             if _NEXT < kind < _INT16:
                 if kind == _END:
                     break
-                pos = self._take(buf, pos, end, argument) if kind == _TAKE else self._measure(buf, pos, end)
+                pos = (
+                    self._read_topic(buf, pos, end, argument)
+                    if kind == _READ_TOPIC
+                    else self._measure_records(buf, pos, end)
+                )
                 if self._due:
                     break
                 step += 1
                 continue
             byte = data[pos]
             if kind == _HIDE_ARRAY and byte > 1:
-                if end < frame_end and end - pos < HOLD:
+                if end < frame_end and end - pos < MAX_HELD_BYTES:
                     held = end - pos
                 else:
                     followed = _hide_array(buf, pos, end, frame_end)
@@ -306,40 +312,40 @@ class EndpointHider:
                     followed = False
                     break
                 if kind == _SIZE:
-                    self._announce(self._due)
+                    self._announce_records(self._due)
                     step += not self._due
         self._step, self._value, self._shift = step, value, shift
-        self.unseen = max(0, pos - end)
+        self.unread = max(0, pos - end)
         self.left = frame_end - end + held
         if not followed or pos > frame_end or (program[step][0] == _END) != (pos == frame_end):
-            self._lose()
+            self._mark_lost()
         return held
 
-    def _lose(self) -> None:
+    def _mark_lost(self) -> None:
         self.lost = True
-        self._program, self._step, self.unseen = _NOTHING, 0, self.left
+        self._program, self._step, self.unread = _PASS_THROUGH, 0, self.left
         self._stack.clear()
 
     # For readers that meter: here nothing stops at topics or records.
 
-    def _announce(self, size: int) -> None:
+    def _announce_records(self, size: int) -> None:
         """Called where that many bytes of records begin."""
 
-    def _take(self, buf: bytearray | memoryview, pos: int, end: int, size: int) -> int:
+    def _read_topic(self, buf: bytearray | memoryview, pos: int, end: int, size: int) -> int:
         """Called with a topic's name or id: `size` bytes, or if that is 0, as many as are due. Nothing is due: all is
         there.
         """
         return pos
 
-    def _measure(self, buf: bytearray | memoryview, pos: int, end: int) -> int:
+    def _measure_records(self, buf: bytearray | memoryview, pos: int, end: int) -> int:
         """Called with records; likewise."""
         return pos
 
 
-def nothing_to_hide(size: int) -> EndpointHider:
+def pass_through_hider(size: int) -> EndpointHider:
     """For an answer in which nothing is to be hidden: all of it is unseen."""
     hider = EndpointHider(-1, 0, size)  # that is no API: it has no program
-    hider.unseen = size
+    hider.unread = size
     return hider
 
 
@@ -369,14 +375,14 @@ def _hide_array(buf: bytearray | memoryview, pos: int, end: int, frame_end: int)
 
 
 def _kept_fields(buf: Buffer, pos: int, end: int) -> tuple[bytes, int]:
-    count, pos = compact_array(buf, pos, end)
+    count, pos = read_compact_count(buf, pos, end)
     for _ in range(count):
-        _, pos = compact_string(buf, skip(pos, 4, end), end)  # node id, host
-        _, pos = compact_string(buf, skip(pos, 4, end), end)  # port, rack
+        _, pos = read_compact_string(buf, skip_bytes(pos, 4, end), end)  # node id, host
+        _, pos = read_compact_string(buf, skip_bytes(pos, 4, end), end)  # port, rack
         pos = skip_tags(buf, pos, end)
-    fields, after = tags(buf, pos, end)
-    at_end(after, end)
-    _, first = uvarint(buf, pos, end)
+    fields, after = read_tags(buf, pos, end)
+    check_end(after, end)
+    _, first = read_uvarint(buf, pos, end)
     highest = max((tag for tag, _, _ in fields), default=0)
     kept = b"\x01" + put_uvarint(len(fields) + 1) + bytes(buf[first:end])
     return kept, max(HIDDEN_TAG, min(highest + 1, 0xFFFFFFFF))

@@ -9,7 +9,7 @@ from base64 import urlsafe_b64encode
 from typing import Final, NamedTuple
 
 from protocol import api, wire
-from protocol.admin import Api, Field, Request, Struct
+from protocol.admin import ApiCodec, DecodedRequest, MessageField, MessageStruct
 from protocol.topics import NO_ID
 
 _BY_ID: Final = 6  # topics are structs as of this version, and bare names before
@@ -27,7 +27,7 @@ class DeleteTopicsRequest(NamedTuple):
     timeout_ms: int
 
 
-class NamedTopics(NamedTuple):
+class DeleteNamedTopicsRequest(NamedTuple):
     topic_names: tuple[str, ...]
     timeout_ms: int
 
@@ -41,72 +41,80 @@ class DeleteTopicsResult(NamedTuple):
     error_message: str | None = None
 
 
-class DeleteTopicsAnswer(NamedTuple):
+class DeleteTopicsResponse(NamedTuple):
     throttle_time_ms: int
     responses: tuple[DeleteTopicsResult, ...]
 
 
-_TIMEOUT: Final = Field("timeout_ms", "int32")
-_ANSWER: Final = Struct(
-    DeleteTopicsAnswer,
-    Field("throttle_time_ms", "int32"),
-    Field(
+_TIMEOUT: Final = MessageField("timeout_ms", "int32")
+_RESPONSE: Final = MessageStruct(
+    DeleteTopicsResponse,
+    MessageField("throttle_time_ms", "int32"),
+    MessageField(
         "responses",
-        Struct(
+        MessageStruct(
             DeleteTopicsResult,
-            Field("name", "text", nullable=True),
-            Field("topic_id", "uuid", since=_BY_ID, default=NO_ID),
-            Field("error_code", "int16"),
-            Field("error_message", "message", nullable=True, since=5),
+            MessageField("name", "text", nullable=True),
+            MessageField("topic_id", "uuid", since=_BY_ID, default=NO_ID),
+            MessageField("error_code", "int16"),
+            MessageField("error_message", "message", nullable=True, since=5),
         ),
         array=True,
     ),
 )
-DELETE_NAMED_TOPICS: Final[Api[NamedTopics, DeleteTopicsAnswer]] = Api(
-    api.DELETE_TOPICS, 1, _BY_ID - 1, Struct(NamedTopics, Field("topic_names", "text", array=True), _TIMEOUT), _ANSWER
+DELETE_NAMED_TOPICS: Final[ApiCodec[DeleteNamedTopicsRequest, DeleteTopicsResponse]] = ApiCodec(
+    api.DELETE_TOPICS,
+    1,
+    _BY_ID - 1,
+    MessageStruct(DeleteNamedTopicsRequest, MessageField("topic_names", "text", array=True), _TIMEOUT),
+    _RESPONSE,
 )
-DELETE_TOPICS: Final[Api[DeleteTopicsRequest, DeleteTopicsAnswer]] = Api(
+DELETE_TOPICS: Final[ApiCodec[DeleteTopicsRequest, DeleteTopicsResponse]] = ApiCodec(
     api.DELETE_TOPICS,
     _BY_ID,
     _BY_ID,
-    Struct(
+    MessageStruct(
         DeleteTopicsRequest,
-        Field(
+        MessageField(
             "topics",
-            Struct(DeletableTopic, Field("name", "text", nullable=True), Field("topic_id", "uuid")),
+            MessageStruct(
+                DeletableTopic, MessageField("name", "text", nullable=True), MessageField("topic_id", "uuid")
+            ),
             array=True,
         ),
         _TIMEOUT,
     ),
-    _ANSWER,
+    _RESPONSE,
 )
 
 
-def printed(topic_id: bytes) -> str:
+def topic_id_text(topic_id: bytes) -> str:
     """As Kafka prints it."""
     return urlsafe_b64encode(topic_id).rstrip(b"=").decode()
 
 
-def decode_request(buf: wire.Buffer, start: int, end: int) -> Request[DeleteTopicsRequest]:
+def decode_request(buf: wire.Buffer, start: int, end: int) -> DecodedRequest[DeleteTopicsRequest]:
     """The request in buf[start:end] (without size prefix), of any version.
 
     Raises:
-        MalformedFrame: as protocol.admin.Api.decode_request.
+        MalformedFrame: as protocol.admin.ApiCodec.decode_request.
     """
-    version, _ = wire.int16(buf, start + wire.INT16.size, end)
+    version, _ = wire.read_int16(buf, start + wire.INT16.size, end)
     if version >= _BY_ID:
         return DELETE_TOPICS.decode_request(buf, start, end)
     head = DELETE_NAMED_TOPICS.decode_request(buf, start, end)
     topics = tuple(DeletableTopic(name) for name in head.body.topic_names)
-    return Request(*head[:3], DeleteTopicsRequest(topics, head.body.timeout_ms))
+    return DecodedRequest(*head[:3], DeleteTopicsRequest(topics, head.body.timeout_ms))
 
 
-def decode_answer(answer: bytes, version: int) -> tuple[DeleteTopicsResult, ...]:
+def decode_response(answer: bytes, version: int) -> tuple[DeleteTopicsResult, ...]:
     """The results in an answer (without size prefix) to a request of that version.
 
     Raises:
-        MalformedFrame: as protocol.admin.Api.decode_answer.
+        MalformedFrame: as protocol.admin.ApiCodec.decode_response.
     """
-    spoken: Api[NamedTopics, DeleteTopicsAnswer] | Api[DeleteTopicsRequest, DeleteTopicsAnswer]
+    spoken: (
+        ApiCodec[DeleteNamedTopicsRequest, DeleteTopicsResponse] | ApiCodec[DeleteTopicsRequest, DeleteTopicsResponse]
+    )
     spoken = DELETE_TOPICS if version >= _BY_ID else DELETE_NAMED_TOPICS
-    return spoken.decode_answer(answer, 0, len(answer), version)[1].responses
+    return spoken.decode_response(answer, 0, len(answer), version)[1].responses

@@ -16,14 +16,14 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple, TypeAlias
 
 from protocol import api
-from protocol.admin import Api, Field, Struct
+from protocol.admin import ApiCodec, MessageField, MessageStruct
 
 _INVALID_REQUEST: Final = api.ERROR_CODES["INVALID_REQUEST"]
 _UNKNOWN_SERVER_ERROR: Final = api.ERROR_CODES["UNKNOWN_SERVER_ERROR"]
 NO_ID: Final = bytes(16)
 
 
-class Assignment(NamedTuple):
+class ReplicaAssignment(NamedTuple):
     """The replicas of a partition; the first one should lead it."""
 
     partition_index: int
@@ -41,7 +41,7 @@ class CreatableTopic(NamedTuple):
     name: str
     num_partitions: int
     replication_factor: int
-    assignments: tuple[Assignment, ...]
+    assignments: tuple[ReplicaAssignment, ...]
     configs: tuple[TopicConfig, ...]
 
 
@@ -72,70 +72,74 @@ class CreateTopicsResult(NamedTuple):
     topic_config_error_code: int = 0
 
 
-class CreateTopicsAnswer(NamedTuple):
+class CreateTopicsResponse(NamedTuple):
     throttle_time_ms: int
     topics: tuple[CreateTopicsResult, ...]
 
 
 # --- the fields -------------------------------------------------------------------------------------------------------
 
-_NAME: Final = Field("name", "text")
-_VALUE: Final = Field("value", "text", nullable=True)
+_NAME: Final = MessageField("name", "text")
+_VALUE: Final = MessageField("value", "text", nullable=True)
 
-CREATE_TOPICS: Api[CreateTopicsRequest, CreateTopicsAnswer] = Api(
+CREATE_TOPICS: ApiCodec[CreateTopicsRequest, CreateTopicsResponse] = ApiCodec(
     api.CREATE_TOPICS,
     2,
     7,
-    Struct(
+    MessageStruct(
         CreateTopicsRequest,
-        Field(
+        MessageField(
             "topics",
-            Struct(
+            MessageStruct(
                 CreatableTopic,
                 _NAME,
-                Field("num_partitions", "int32"),
-                Field("replication_factor", "int16"),
-                Field(
+                MessageField("num_partitions", "int32"),
+                MessageField("replication_factor", "int16"),
+                MessageField(
                     "assignments",
-                    Struct(Assignment, Field("partition_index", "int32"), Field("broker_ids", "int32", array=True)),
+                    MessageStruct(
+                        ReplicaAssignment,
+                        MessageField("partition_index", "int32"),
+                        MessageField("broker_ids", "int32", array=True),
+                    ),
                     array=True,
                 ),
-                Field("configs", Struct(TopicConfig, _NAME, _VALUE), array=True),
+                MessageField("configs", MessageStruct(TopicConfig, _NAME, _VALUE), array=True),
             ),
             array=True,
         ),
-        Field("timeout_ms", "int32"),
-        Field("validate_only", "bool"),
+        MessageField("timeout_ms", "int32"),
+        MessageField("validate_only", "bool"),
     ),
-    Struct(
-        CreateTopicsAnswer,
-        Field("throttle_time_ms", "int32"),
-        Field(
+    MessageStruct(
+        CreateTopicsResponse,
+        MessageField("throttle_time_ms", "int32"),
+        MessageField(
             "topics",
-            Struct(
+            MessageStruct(
                 CreateTopicsResult,
                 _NAME,
-                Field("topic_id", "uuid", since=7, default=NO_ID),
-                Field("error_code", "int16"),
-                Field("error_message", "message", nullable=True),
-                Field("num_partitions", "int32", since=5, default=-1),
-                Field("replication_factor", "int16", since=5, default=-1),
-                Field(
+                MessageField("topic_id", "uuid", since=7, default=NO_ID),
+                MessageField("error_code", "int16"),
+                MessageField("error_message", "message", nullable=True),
+                MessageField("num_partitions", "int32", since=5, default=-1),
+                MessageField("replication_factor", "int16", since=5, default=-1),
+                MessageField(
                     "configs",
-                    Struct(
+                    MessageStruct(
                         CreatedConfig,
                         _NAME,
                         _VALUE,
-                        Field("read_only", "bool"),
-                        Field("config_source", "int8"),
-                        Field("is_sensitive", "bool"),
+                        MessageField("read_only", "bool"),
+                        MessageField("config_source", "int8"),
+                        MessageField("is_sensitive", "bool"),
                     ),
                     array=True,
                     nullable=True,
                     since=5,
                     default=(),
                 ),
-                Field("topic_config_error_code", "int16", since=5, default=0, tag=0),
+                MessageField("topic_config_error_code", "int16", since=5, default=0, tag=0),
             ),
             array=True,
         ),
@@ -160,7 +164,7 @@ class TopicSplit(NamedTuple):
     refused: tuple[CreateTopicsResult, ...]
 
 
-def split(request: CreateTopicsRequest, is_ours: IsOurs) -> TopicSplit:
+def split_topics(request: CreateTopicsRequest, is_ours: IsOurs) -> TopicSplit:
     """Take our keys out of a CreateTopics request.
 
     Refused is a topic that names one of ours twice or without a value; and one that is there more than once, if any of
@@ -178,9 +182,9 @@ def split(request: CreateTopicsRequest, is_ours: IsOurs) -> TopicSplit:
             rest.append(topic)
             continue
         mine = tuple(config for config in topic.configs if is_ours(config.name))
-        reason = _unfit(counts[topic.name], mine)
+        reason = _topic_fault(counts[topic.name], mine)
         if reason:
-            refused[topic.name] = result(topic.name, _INVALID_REQUEST, reason)
+            refused[topic.name] = topic_result(topic.name, _INVALID_REQUEST, reason)
             continue
         ours.append(topic._replace(configs=mine))
         rest.append(without_ours(topic, is_ours))
@@ -191,7 +195,7 @@ def without_ours(topic: CreatableTopic, is_ours: IsOurs) -> CreatableTopic:
     return topic._replace(configs=tuple(config for config in topic.configs if not is_ours(config.name)))
 
 
-def _unfit(times: int, configs: tuple[TopicConfig, ...]) -> str:
+def _topic_fault(times: int, configs: tuple[TopicConfig, ...]) -> str:
     if times > 1:
         return "The topic is in the request more than once; name it once."
     for name, count in Counter(config.name for config in configs).items():
@@ -200,23 +204,23 @@ def _unfit(times: int, configs: tuple[TopicConfig, ...]) -> str:
     return next((f"{name} needs a value; leave it out for none." for name, value in configs if value is None), "")
 
 
-def without(request: CreateTopicsRequest, names: Collection[str]) -> CreateTopicsRequest | None:
+def without_topics(request: CreateTopicsRequest, names: Collection[str]) -> CreateTopicsRequest | None:
     """The request without these topics; None if nothing is left of it."""
     kept = tuple(topic for topic in request.topics if topic.name not in names)
     return request._replace(topics=kept) if kept else None
 
 
-def result(name: str, code: int, message: str | None) -> CreateTopicsResult:
+def topic_result(name: str, code: int, message: str | None) -> CreateTopicsResult:
     """A result of our own."""
     return CreateTopicsResult(name, NO_ID, code, message)
 
 
 def merge_created(
     request: CreateTopicsRequest,
-    answer: CreateTopicsAnswer | None,
+    answer: CreateTopicsResponse | None,
     ours: Iterable[CreateTopicsResult],
     configs: Callable[[str], tuple[CreatedConfig, ...]],
-) -> CreateTopicsAnswer:
+) -> CreateTopicsResponse:
     """One answer to the whole `request`, in its order.
 
     Args:
@@ -235,9 +239,9 @@ def merge_created(
         rows = theirs.get(topic.name)
         said = rows.pop(0) if rows else own.get(topic.name)
         if said is None:
-            said = result(topic.name, _UNKNOWN_SERVER_ERROR, "The broker gave no result for this topic.")
+            said = topic_result(topic.name, _UNKNOWN_SERVER_ERROR, "The broker gave no result for this topic.")
         if said.error_code == api.NONE and said.configs is not None:
             said = said._replace(configs=(*said.configs, *configs(topic.name)))
         merged.append(said)
     rest = [row for rows in theirs.values() for row in rows]
-    return CreateTopicsAnswer(answer.throttle_time_ms if answer else 0, (*merged, *rest))
+    return CreateTopicsResponse(answer.throttle_time_ms if answer else 0, (*merged, *rest))

@@ -28,7 +28,7 @@ _MAX_QUOTED = 64
 class MalformedFrame(Exception):
     """The bytes of a frame are not the message that its header promises. Ends that connection and no other.
 
-    Its text goes into logs: foreign bytes are in it only as `quoted` gives them.
+    Its text goes into logs: foreign bytes are in it only as `quote_bytes` gives them.
     """
 
 
@@ -36,7 +36,7 @@ class TooManyTags(MalformedFrame):
     """A section of more than MAX_TAGS tagged fields."""
 
 
-def quoted(data: bytes) -> str:
+def quote_bytes(data: bytes) -> str:
     """Foreign bytes for a text: printable, and no more than the first 64 of them."""
     return repr(data) if len(data) <= _MAX_QUOTED else f"{data[:_MAX_QUOTED]!r}..."
 
@@ -44,45 +44,45 @@ def quoted(data: bytes) -> str:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def skip(pos: int, size: int, end: int) -> int:
+def skip_bytes(pos: int, size: int, end: int) -> int:
     """The position `size` bytes further on; MalformedFrame if that is behind `end` or `size` is negative."""
     if size < 0 or size > end - pos:
         raise MalformedFrame(f"{size} bytes announced, {end - pos} left")
     return pos + size
 
 
-def int8(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+def read_int8(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
     """A signed byte."""
-    after = skip(pos, 1, end)
+    after = skip_bytes(pos, 1, end)
     value = buf[pos]
     return (value if value < 0x80 else value - 0x100), after
 
 
-def int16(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+def read_int16(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
     """A big-endian signed 16-bit integer."""
-    after = skip(pos, 2, end)
+    after = skip_bytes(pos, 2, end)
     return INT16.unpack_from(buf, pos)[0], after
 
 
-def int32(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+def read_int32(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
     """A big-endian signed 32-bit integer."""
-    after = skip(pos, 4, end)
+    after = skip_bytes(pos, 4, end)
     return INT32.unpack_from(buf, pos)[0], after
 
 
-def int64(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+def read_int64(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
     """A big-endian signed 64-bit integer."""
-    after = skip(pos, 8, end)
+    after = skip_bytes(pos, 8, end)
     return INT64.unpack_from(buf, pos)[0], after
 
 
-def uuid(buf: Buffer, pos: int, end: int) -> tuple[bytes, int]:
+def read_uuid(buf: Buffer, pos: int, end: int) -> tuple[bytes, int]:
     """Sixteen raw bytes, as topic ids are."""
-    after = skip(pos, UUID_SIZE, end)
+    after = skip_bytes(pos, UUID_SIZE, end)
     return bytes(buf[pos:after]), after
 
 
-def uvarint(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+def read_uvarint(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
     """An unsigned varint of at most five bytes and 32 bits."""
     value = shift = 0
     while pos < end:
@@ -101,48 +101,48 @@ def uvarint(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
     raise MalformedFrame("a varint of more than 32 bits")
 
 
-def string(buf: Buffer, pos: int, end: int) -> tuple[bytes | None, int]:
+def read_string(buf: Buffer, pos: int, end: int) -> tuple[bytes | None, int]:
     """A (nullable) string with its length as int16; None for length -1."""
-    size, pos = int16(buf, pos, end)
+    size, pos = read_int16(buf, pos, end)
     if size == -1:
         return None, pos
-    after = skip(pos, size, end)
+    after = skip_bytes(pos, size, end)
     return bytes(buf[pos:after]), after
 
 
-def compact_string(buf: Buffer, pos: int, end: int) -> tuple[bytes | None, int]:
+def read_compact_string(buf: Buffer, pos: int, end: int) -> tuple[bytes | None, int]:
     """A (nullable) string, or any bytes, with its length + 1 as uvarint; None for 0."""
-    size, pos = uvarint(buf, pos, end)
+    size, pos = read_uvarint(buf, pos, end)
     if size == 0:
         return None, pos
-    after = skip(pos, size - 1, end)
+    after = skip_bytes(pos, size - 1, end)
     return bytes(buf[pos:after]), after
 
 
-def array(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+def read_array_count(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
     """The count of an array as int32; -1 is null. No count is larger than the bytes that are left."""
-    count, pos = int32(buf, pos, end)
+    count, pos = read_int32(buf, pos, end)
     if count < -1 or count > end - pos:
         raise MalformedFrame(f"an array of {count} elements, {end - pos} bytes left")
     return count, pos
 
 
-def compact_array(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+def read_compact_count(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
     """The count of an array as uvarint of count + 1; -1 is null. No count is larger than the bytes that are left."""
-    count, pos = uvarint(buf, pos, end)
+    count, pos = read_uvarint(buf, pos, end)
     if count - 1 > end - pos:
         raise MalformedFrame(f"an array of {count - 1} elements, {end - pos} bytes left")
     return count - 1, pos
 
 
-def tags(buf: Buffer, pos: int, end: int) -> tuple[list[tuple[int, int, int]], int]:
+def read_tags(buf: Buffer, pos: int, end: int) -> tuple[list[tuple[int, int, int]], int]:
     """A section of tagged fields as [(tag, start of its value, end of its value)], in the order of the wire."""
-    count, pos = _tag_count(buf, pos, end)
+    count, pos = _read_tag_count(buf, pos, end)
     fields = []
     for _ in range(count):
-        tag, pos = uvarint(buf, pos, end)
-        size, pos = uvarint(buf, pos, end)
-        after = skip(pos, size, end)
+        tag, pos = read_uvarint(buf, pos, end)
+        size, pos = read_uvarint(buf, pos, end)
+        after = skip_bytes(pos, size, end)
         fields.append((tag, pos, after))
         pos = after
     return fields, pos
@@ -152,7 +152,7 @@ def skip_tags(buf: Buffer, pos: int, end: int) -> int:
     """The position behind a section of tagged fields, whatever they are."""
     if pos < end and buf[pos] == 0:  # nearly always
         return pos + 1
-    count, pos = _tag_count(buf, pos, end)
+    count, pos = _read_tag_count(buf, pos, end)
     try:  # fields of two or three bytes are read without a call, and compared with `end` only once
         for _ in range(count):
             first = pos
@@ -164,7 +164,7 @@ def skip_tags(buf: Buffer, pos: int, end: int) -> int:
             if size < 0x80:
                 pos += 2 + size
             else:
-                size, pos = uvarint(buf, pos + 1, end)
+                size, pos = read_uvarint(buf, pos + 1, end)
                 pos += size
     except IndexError:
         pos = end + 1
@@ -173,14 +173,14 @@ def skip_tags(buf: Buffer, pos: int, end: int) -> int:
     return pos
 
 
-def _tag_count(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
-    count, pos = uvarint(buf, pos, end)
+def _read_tag_count(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+    count, pos = read_uvarint(buf, pos, end)
     if count > MAX_TAGS:
         raise TooManyTags(f"{count} tagged fields in one section, at most {MAX_TAGS} are allowed")
     return count, pos
 
 
-def at_end(pos: int, end: int) -> None:
+def check_end(pos: int, end: int) -> None:
     """MalformedFrame unless the frame has been read to exactly its end."""
     if pos != end:
         raise MalformedFrame(f"{end - pos} bytes behind the end of the message")
@@ -219,6 +219,6 @@ def put_tags(fields: list[tuple[int, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-def framed(content: bytes | bytearray) -> bytes:
+def with_size_prefix(content: bytes | bytearray) -> bytes:
     """The content of a frame with its 4-byte size prefix."""
     return INT32.pack(len(content)) + content

@@ -44,7 +44,7 @@ class Telling:
     """A process whose lines of stdout say how far it is, each a number, and the `last` one what came of it."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self.process = embedded.spawn(command, stdout=subprocess.PIPE, text=True)
+        self.process = embedded.spawn_process(command, stdout=subprocess.PIPE, text=True)
         self.progress = 0
         self.last = ""
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -52,7 +52,7 @@ class Telling:
 
     def close(self) -> None:
         """End it whatever it is doing; what it has told is known then."""
-        embedded.reap(self.process)
+        embedded.reap_process(self.process)
         self._reader.join()
         assert self.process.stdout is not None
         self.process.stdout.close()

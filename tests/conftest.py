@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from gateway.data.sockets import reactor
-from gateway.embedded import Cluster, ports
+from gateway.embedded import EmbeddedCluster, ports
 
 settings.register_profile("small", max_examples=15, derandomize=True, deadline=None, database=None)
 settings.register_profile(
@@ -86,9 +86,9 @@ def pytest_configure(config: pytest.Config) -> None:
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker:  # a range of ports of its own: a port that is free may be another process's choice at the same moment
         count = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-        size = len(ports.FREE_PORTS) // count
-        first = ports.FREE_PORTS.start + size * int(worker.removeprefix("gw"))
-        ports.FREE_PORTS = range(first, first + size)
+        size = len(ports.PORT_RANGE) // count
+        first = ports.PORT_RANGE.start + size * int(worker.removeprefix("gw"))
+        ports.PORT_RANGE = range(first, first + size)
     if worker or not getattr(config.option, "numprocesses", None):  # else others collect
         gc.disable()  # nothing of what is imported and collected is garbage; to look for it takes half of the time
     # Where a test plays a reactor's clients and brokers in the same trio, each of their steps waits for a slice's end.
@@ -178,13 +178,13 @@ def group_stack(pytestconfig: pytest.Config) -> ExitStack:
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[Cluster]:
+def kafka() -> Iterator[EmbeddedCluster]:
     """One broker for all tests of a run: use topics and groups with names of your own, and leave it running."""
-    with Cluster(1) as cluster:
+    with EmbeddedCluster(1) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
-def kafka3(group_stack: ExitStack) -> Cluster:
+def kafka3(group_stack: ExitStack) -> EmbeddedCluster:
     """Three brokers, likewise. A test that ends one of them starts it again, whatever happens."""
-    return group_stack.enter_context(Cluster(3))
+    return group_stack.enter_context(EmbeddedCluster(3))

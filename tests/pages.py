@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gateway.control.access.rules import by_need
-from gateway.control.metrics import LABELS, PREFIX, SECTIONS, Family
+from gateway.control.access.rules import requests_by_role
+from gateway.control.metrics import LABELS, PREFIX, SECTIONS, MetricFamily
 from gateway.log import logs
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -27,10 +27,10 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]]) + "\n"
 
 
-def _row(family: Family) -> tuple[str, str]:
+def _row(family: MetricFamily) -> tuple[str, str]:
     """The page says once which type a name has: `_total` is a counter, histograms are those of Latency."""
     labels = f"{{{','.join(family.labels)}}}" if family.labels else ""
-    return f"`{family.exposed.removeprefix(PREFIX + '_')}{labels}`", family.text
+    return f"`{family.exposed_name.removeprefix(PREFIX + '_')}{labels}`", family.text
 
 
 def _pairs(head: str, texts: Mapping[str, str]) -> str:
@@ -43,12 +43,12 @@ def tables() -> dict[str, dict[str, str]]:
     metrics = {"Which labels there are": _table(("Label", "Values", "At most"), labels)}
     for title, families in SECTIONS.items():
         metrics[title] = _table(("Metric", "Meaning"), map(_row, families))
-    roles = ((needed, "<br>".join(requests)) for needed, requests in by_need().items())
+    roles = ((needed, "<br>".join(requests)) for needed, requests in requests_by_role().items())
     return {
         "metrics.md": metrics,
         "rest.md": {"Which role for what": _table(("Least role", "Requests"), roles)},
         "logs.md": {
-            "Kinds of events": _pairs("Kind", logs.KINDS),
+            "Kinds of events": _pairs("Kind", logs.EVENT_KINDS),
             "Fields": _pairs("Field", logs.FIELDS),
             "Loggers": _pairs("Logger", logs.LOGGERS),
         },

@@ -115,7 +115,7 @@ def attributes(node: ast.ClassDef) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("name", ["form", "reports", "peers"])
+@pytest.mark.parametrize("name", ["usage_codec", "reports", "peers"])
 def test_the_messages_between_gateways_are_made_without_io(name: str) -> None:
     names = imports(ROOT / "gateway" / "control" / "fleet" / "exchange" / f"{name}.py")
     assert not {module.split(".")[0] for module in names} & (IMPURE | {"trio", "confluent_kafka"})

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import volume_agent
-from gateway.control.metrics import FAMILIES, PREFIX, Metrics
+from gateway.control.metrics import FAMILIES, PREFIX, GatewayMetrics
 from policies.storage import Volume
 from tests import pages, seeds
 
@@ -44,12 +44,12 @@ def test_tables_that_the_code_knows_are_those_of_the_code(page: str) -> None:
 
 
 def test_the_table_of_metrics_has_every_metric_that_is_exposed_with_its_type() -> None:
-    metrics = Metrics()
-    metrics.show_fleet()
-    metrics.show_storage()
+    metrics = GatewayMetrics()
+    metrics.create_fleet_series()
+    metrics.create_storage_series()
     shown = {
         (family.name, family.type): set(family.samples[0].labels) if family.samples else None
-        for family in text_string_to_metric_families(b"".join(metrics.text()).decode())
+        for family in text_string_to_metric_families(b"".join(metrics.render_text()).decode())
         if not family.name.startswith(f"{PREFIX}_control_process_")
     }
     table = {(f"{PREFIX}_{family.name}", str(family.kind)): set(family.labels) for family in FAMILIES.values()}
@@ -60,8 +60,8 @@ def test_the_table_of_metrics_has_every_metric_that_is_exposed_with_its_type() -
 @pytest.mark.seed("DISK.42", "DISK.43")
 def test_families_that_stand_for_mbeans_exist_with_these_labels() -> None:
     section = (ROOT / "docs" / "metrics.md").read_text("utf-8").partition("## Names in JMX")[2].partition("\n## ")[0]
-    exposed = {family.exposed.removeprefix(f"{PREFIX}_"): set(family.labels) for family in FAMILIES.values()}
-    agent = volume_agent.Metrics()
+    exposed = {family.exposed_name.removeprefix(f"{PREFIX}_"): set(family.labels) for family in FAMILIES.values()}
+    agent = volume_agent.AgentMetrics()
     agent.volumes.shown = (Volume(1, "a", 2, 1),)
     for family in text_string_to_metric_families(prometheus_client.generate_latest(agent.registry).decode()):
         for sample in family.samples:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.compiled import EITHER, MODULES, is_compiled
+from gateway.compiled import EITHER_FORM, HOT_PATH_MODULES, is_compiled
 from gateway.data.relay.no_shortcut import NoShortcut
 
 ROOT = Path(__file__).parent.parent
@@ -24,23 +24,23 @@ PURE, COMPILED = "pure", "compiled"
 # What sessions have where nothing is compiled; of modules that are either, the name of what they have of it.
 _WITHOUT_FAST_PATH: Final[dict[str, Any]] = {
     "protocol.produce_request.read_request": lambda *_: None,
-    "protocol.produce_request.gathered": list,
-    "protocol.produce_response.read_answer": lambda *_: None,
-    "protocol.produce_response.gathered": list,
-    "gateway.data.session.enforcement.gathered": list,
-    "gateway.data.session.accounts.offsets": lambda *_: None,
-    "gateway.data.session.requests.Terms": None,
-    "gateway.data.session.answers.Counted": None,
+    "protocol.produce_request.gather_partitions": list,
+    "protocol.produce_response.read_response": lambda *_: None,
+    "protocol.produce_response.gather_partitions": list,
+    "gateway.data.session.enforcement.gather_partitions": list,
+    "gateway.data.session.accounts.written_offsets": lambda *_: None,
+    "gateway.data.session.requests.ForwardingTerms": None,
+    "gateway.data.session.responses.ResponseCounters": None,
     "gateway.data.relay.links.Shortcut": NoShortcut,
 }
 _OF_EITHER: Final = {
     "protocol.rewrite.metadata_topics": ("protocol.metadata_topics", ""),
-    "gateway.data.shared.world.Acknowledged": ("policies.idempotence.duplicates", "Acknowledged"),
-    "gateway.data.shared.world.Ledger": ("gateway.data.shared.ledger", "Ledger"),
-    "gateway.data.session.session.InFlight": ("gateway.data.pending.in_flight", "InFlight"),
-    "gateway.data.sockets.reactor.Slice": ("gateway.data.sockets.slices", "Slice"),
-    "gateway.data.connecting.arrivals.Tls": ("gateway.data.sockets.tls", "Tls"),
-    "gateway.data.connecting.securing.Tls": ("gateway.data.sockets.tls", "Tls"),
+    "gateway.data.shared.worker_state.AcknowledgedBatches": ("policies.idempotence.duplicates", "AcknowledgedBatches"),
+    "gateway.data.shared.worker_state.UsageLedger": ("gateway.data.shared.ledger", "UsageLedger"),
+    "gateway.data.session.session.InFlightRequests": ("gateway.data.pending.in_flight", "InFlightRequests"),
+    "gateway.data.sockets.reactor.EventSlice": ("gateway.data.sockets.slices", "EventSlice"),
+    "gateway.data.connecting.arrivals.TlsConnection": ("gateway.data.sockets.tls", "TlsConnection"),
+    "gateway.data.connecting.upstream_tls.TlsConnection": ("gateway.data.sockets.tls", "TlsConnection"),
 }
 
 
@@ -59,7 +59,7 @@ def module(name: str, variant: str) -> ModuleType:
 
 @cache
 def _as_python(name: str) -> ModuleType:
-    assert name in EITHER
+    assert name in EITHER_FORM
     spec = spec_from_file_location(f"{name}_as_python", ROOT / f"{name.replace('.', '/')}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -73,7 +73,7 @@ def running(variant: str) -> Iterator[None]:
     """Sessions that begin within it run with that variant."""
     with pytest.MonkeyPatch.context() as patch:
         if variant == COMPILED:
-            for name in MODULES:
+            for name in HOT_PATH_MODULES:
                 module(name, COMPILED)
         else:
             for place, value in _WITHOUT_FAST_PATH.items():

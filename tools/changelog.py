@@ -13,11 +13,11 @@ CHANGELOG = Path(__file__).parent.parent / "CHANGELOG.md"
 _HEADING = re.compile(r"^## (\S+) \((\d{4}-\d{2}-\d{2}|unreleased)\)$", re.MULTILINE)
 
 
-class NotReleased(ValueError):
+class NotReleasedError(ValueError):
     """One line."""
 
 
-def announced(changelog: str, version: str) -> str:
+def find_release_notes(changelog: str, version: str) -> str:
     """What changed in that release.
 
     Raises:
@@ -27,15 +27,15 @@ def announced(changelog: str, version: str) -> str:
     for heading, following in zip(headings, [*headings[1:], None], strict=True):
         if heading[1] == version:
             if heading[2] == "unreleased":
-                raise NotReleased(f"{CHANGELOG.name}: {version} has no date: write ## {version} (YYYY-MM-DD)")
+                raise NotReleasedError(f"{CHANGELOG.name}: {version} has no date: write ## {version} (YYYY-MM-DD)")
             return changelog[heading.end() : following.start() if following else None].strip()
-    raise NotReleased(f"{CHANGELOG.name}: there is no heading ## {version} (YYYY-MM-DD)")
+    raise NotReleasedError(f"{CHANGELOG.name}: there is no heading ## {version} (YYYY-MM-DD)")
 
 
 def main(argv: list[str]) -> int:
     try:
-        print(announced(CHANGELOG.read_text("utf-8"), argv[0].removeprefix("v")))
-    except NotReleased as error:
+        print(find_release_notes(CHANGELOG.read_text("utf-8"), argv[0].removeprefix("v")))
+    except NotReleasedError as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -16,15 +16,15 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
-FILE = ROOT / "constraints.txt"
-EXTRAS = ("audit",)
-HEAD = """\
+CONSTRAINTS_FILE = ROOT / "constraints.txt"
+AUDIT_EXTRAS = ("audit",)
+FILE_HEAD = """\
 # What `make test` ran with: pip install --constraint constraints.txt 'produce-gateway[audit]'
 # Written by python -m tools.constraints.
 """
 
 
-def requirements(pyproject: str, extras: Sequence[str] = ()) -> list[str]:
+def read_requirements(pyproject: str, extras: Sequence[str] = ()) -> list[str]:
     """What a pyproject.toml depends on, one line for each, with the extras that are named.
 
     Raises:
@@ -35,7 +35,7 @@ def requirements(pyproject: str, extras: Sequence[str] = ()) -> list[str]:
     return [*project["dependencies"], *(line for extra in extras for line in optional[extra])]
 
 
-def installed(lines: Iterable[str]) -> dict[str, str]:
+def find_installed_versions(lines: Iterable[str]) -> dict[str, str]:
     """Versions of these requirements and of all that they need here, by name.
 
     Raises:
@@ -58,17 +58,17 @@ def installed(lines: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def text(versions: Mapping[str, str]) -> str:
-    return HEAD + "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
+def constraints_text(versions: Mapping[str, str]) -> str:
+    return FILE_HEAD + "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
 
 
-def needed(extras: Sequence[str] = EXTRAS) -> list[str]:
+def own_requirements(extras: Sequence[str] = AUDIT_EXTRAS) -> list[str]:
     """What our pyproject.toml depends on, with the audit unless other extras are named."""
-    return requirements((ROOT / "pyproject.toml").read_text("utf-8"), extras)
+    return read_requirements((ROOT / "pyproject.toml").read_text("utf-8"), extras)
 
 
 def main() -> int:
-    FILE.write_text(text(installed(needed())), "utf-8")
+    CONSTRAINTS_FILE.write_text(constraints_text(find_installed_versions(own_requirements())), "utf-8")
     return 0
 
 

@@ -18,16 +18,16 @@ from typing import Any, Final, NamedTuple
 
 from packaging.utils import canonicalize_name
 
-from tools.constraints import ROOT, installed, needed
+from tools.constraints import ROOT, find_installed_versions, own_requirements
 
 FOLDER: Final = ROOT / "requirements"
 GLIBC: Final = ("_2_28", "_2_17", "2014", "_2_12", "2010", "_2_5", "1")  # of manylinux, the newest first
 MACHINES: Final = ("x86_64", "aarch64")
 PYTHONS: Final = ("3.11", "3.12", "3.13")
-ANYWHERE: Final = ("--platform", "any")  # files that fit every machine, too: for a developer's
+ANY_PLATFORM: Final = ("--platform", "any")  # files that fit every machine, too: for a developer's
 
 
-def _targets(pythons: Iterable[str]) -> list[Sequence[str]]:
+def _pip_targets(pythons: Iterable[str]) -> list[Sequence[str]]:
     """Words for pip, of each Python on each machine."""
     found: list[Sequence[str]] = []
     for python in pythons:
@@ -37,7 +37,7 @@ def _targets(pythons: Iterable[str]) -> list[Sequence[str]]:
     return found
 
 
-class Lock(NamedTuple):
+class LockFile(NamedTuple):
     """One file. `versions`: by name; `targets`: words for pip, of each place that it is for."""
 
     what: str
@@ -45,20 +45,30 @@ class Lock(NamedTuple):
     targets: Sequence[Sequence[str]]
 
 
-LOCKS: Final = {
-    "run": Lock("What the gateway needs", lambda: installed(needed(())), _targets(PYTHONS)),
-    "audit": Lock("What the gateway and its audit need", lambda: installed(needed()), _targets(PYTHONS[:1])),
-    "build": Lock(
-        "What makes wheels and source archives",
-        lambda: installed(["build", "Cython", "setuptools"]),
-        [*_targets(PYTHONS), ANYWHERE],
+LOCK_FILES: Final = {
+    "run": LockFile(
+        "What the gateway needs", lambda: find_installed_versions(own_requirements(())), _pip_targets(PYTHONS)
     ),
-    "wheels": Lock("What makes wheels for many Pythons", lambda: resolved("cibuildwheel"), _targets(PYTHONS[:1])),
-    "bill": Lock("What writes bills of materials", lambda: resolved("cyclonedx-bom"), _targets(PYTHONS[:1])),
+    "audit": LockFile(
+        "What the gateway and its audit need",
+        lambda: find_installed_versions(own_requirements()),
+        _pip_targets(PYTHONS[:1]),
+    ),
+    "build": LockFile(
+        "What makes wheels and source archives",
+        lambda: find_installed_versions(["build", "Cython", "setuptools"]),
+        [*_pip_targets(PYTHONS), ANY_PLATFORM],
+    ),
+    "wheels": LockFile(
+        "What makes wheels for many Pythons", lambda: resolve_versions("cibuildwheel"), _pip_targets(PYTHONS[:1])
+    ),
+    "bill": LockFile(
+        "What writes bills of materials", lambda: resolve_versions("cyclonedx-bom"), _pip_targets(PYTHONS[:1])
+    ),
 }
 
 
-def text(name: str, what: str, hashes: Mapping[tuple[str, str], Iterable[str]]) -> str:
+def lock_text(name: str, what: str, hashes: Mapping[tuple[str, str], Iterable[str]]) -> str:
     """The file. `hashes`: by name and version."""
     lines = [f"# {what}: pip install --require-hashes --requirement requirements/{name}.txt"]
     lines.append(f"# Written by python -m tools.locks {name}.")
@@ -67,24 +77,24 @@ def text(name: str, what: str, hashes: Mapping[tuple[str, str], Iterable[str]]) 
     return "\n".join(lines) + "\n"
 
 
-def locked(versions: Mapping[str, str], targets: Iterable[Sequence[str]]) -> dict[tuple[str, str], set[str]]:
+def find_hashes(versions: Mapping[str, str], targets: Iterable[Sequence[str]]) -> dict[tuple[str, str], set[str]]:
     """SHA-256 of the files that pip would take for one of these places."""
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
     for target in targets:
         pins = [f"{name}=={version}" for name, version in versions.items()]
-        for each in _report("--no-deps", *target, *pins):
+        for each in _pip_report("--no-deps", *target, *pins):
             package = canonicalize_name(each["metadata"]["name"]), each["metadata"]["version"]
             found[package].add(each["download_info"]["archive_info"]["hashes"]["sha256"])
     return found
 
 
-def resolved(requirement: str) -> dict[str, str]:
+def resolve_versions(requirement: str) -> dict[str, str]:
     """The newest version of a program, and of all that it needs."""
-    found = _report("--only-binary", ":all:", requirement)
+    found = _pip_report("--only-binary", ":all:", requirement)
     return {canonicalize_name(each["metadata"]["name"]): each["metadata"]["version"] for each in found}
 
 
-def _report(*words: str) -> list[Any]:
+def _pip_report(*words: str) -> list[Any]:
     """What pip would install.
 
     Raises:
@@ -99,10 +109,12 @@ def _report(*words: str) -> list[Any]:
 
 def main(names: Sequence[str]) -> int:
     FOLDER.mkdir(exist_ok=True)
-    for name in names or LOCKS:
-        lock = LOCKS[name]
+    for name in names or LOCK_FILES:
+        lock = LOCK_FILES[name]
         print(f"{name}.txt …", file=sys.stderr)
-        (FOLDER / f"{name}.txt").write_text(text(name, lock.what, locked(lock.versions(), lock.targets)), "utf-8")
+        (FOLDER / f"{name}.txt").write_text(
+            lock_text(name, lock.what, find_hashes(lock.versions(), lock.targets)), "utf-8"
+        )
     return 0
 
 

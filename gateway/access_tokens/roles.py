@@ -7,25 +7,25 @@ from enum import IntEnum
 from typing import Final
 
 
-class Role(IntEnum):
+class AccessRole(IntEnum):
     NONE = 0
     VIEWER = 1  # reads
     OPERATOR = 2  # also does what an on-call does, and what ends by itself
     ADMIN = 3  # also changes everything else
 
     @property
-    def text(self) -> str:
+    def label(self) -> str:
         return self.name.lower()
 
 
-NAMES: Final = tuple(role.text for role in Role if role)
+ROLE_NAMES: Final = tuple(role.label for role in AccessRole if role)
 
 
-def role_of(text: str) -> Role:
+def parse_role(text: str) -> AccessRole:
     """
     Raises:
         ValueError: there is none of that name; the text says which there are.
     """
-    if text not in NAMES:
-        raise ValueError(f"a role is {', '.join(NAMES[:-1])} or {NAMES[-1]}")
-    return Role[text.upper()]
+    if text not in ROLE_NAMES:
+        raise ValueError(f"a role is {', '.join(ROLE_NAMES[:-1])} or {ROLE_NAMES[-1]}")
+    return AccessRole[text.upper()]

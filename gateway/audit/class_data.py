@@ -16,29 +16,29 @@ from gateway.audit.batch import job
 from gateway.audit.connector import MissingDependency, find_java
 from gateway.audit.errors import AuditError
 from gateway.audit.whatif import reading, whatif
-from gateway.embedded.jars import class_data
+from gateway.embedded.jars import class_data_path
 from policies import usage
-from policies.whatif.rows import Rules
+from policies.whatif.rows import ReplayRules
 
 _DUMP_TIMEOUT_S: Final = 180.0
 _START_MS: Final = 1_763_600_040_000
 
 
-def make() -> Path:
+def make_archive() -> Path:
     """The archive for this Java and this PySpark, made if it isn't there.
 
     Raises:
         AuditError, MissingDependency: there is no making it here.
     """
     find_java()
-    wanted = class_data(job.SPARK_JARS)
+    wanted = class_data_path(job.SPARK_JARS)
     if wanted.exists():
         return wanted
     if not os.access(wanted.parent, os.W_OK):
         raise AuditError(f"{wanted.parent} can't be written: run this as the user whom PySpark's files belong to")
     fresh = wanted.with_suffix(f".{os.getpid()}")
     try:
-        _run(fresh)
+        _dump_classes(fresh)
         if not fresh.exists():
             raise AuditError(
                 "this Java makes no archive of classes: install a JDK or JRE 17 or 21 that has one of its own"
@@ -49,23 +49,26 @@ def make() -> Path:
         fresh.unlink(missing_ok=True)
 
 
-def _run(archive: Path) -> None:
+def _dump_classes(archive: Path) -> None:
     """Have a JVM load what audits of a few records load, and note it down when it ends."""
-    options = {job.JAVA_OPTIONS: f'{job.LOCAL[job.JAVA_OPTIONS]} "-XX:ArchiveClassesAtExit={archive}"'}
-    question = job.Question(("topic",), 60_000)
-    with tempfile.TemporaryDirectory() as folder, job.session(options, kafka=False, stop_s=_DUMP_TIMEOUT_S) as spark:
+    options = {job.JAVA_OPTIONS: f'{job.LOCAL_SETTINGS[job.JAVA_OPTIONS]} "-XX:ArchiveClassesAtExit={archive}"'}
+    question = job.AuditQuery(("topic",), 60_000)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        job.open_session(options, kafka=False, stop_s=_DUMP_TIMEOUT_S) as spark,
+    ):
         spool = Path(folder) / "usage-00000000-classes.jsonl"
-        spool.write_bytes(b"\n".join(_lines()))
-        with job.read([job.read_spool(spark, str(spool))]) as records:
-            job.answer(records, question)
+        spool.write_bytes(b"\n".join(_sample_lines()))
+        with job.read_sources([job.read_spool(spark, str(spool))]) as records:
+            job.answer_query(records, question)
             table = f"{folder}/table"
             records.rows.write.parquet(table)
-            spark.read.parquet(table).groupBy(*schema.BOOT[:1]).count().collect()
-        with reading.read([job.read_spool(spark, str(spool))]) as recorded:
-            whatif.what_if(recorded, Rules({}), question)
+            spark.read.parquet(table).groupBy(*schema.BOOT_COLUMNS[:1]).count().collect()
+        with reading.read_pieces([job.read_spool(spark, str(spool))]) as recorded:
+            whatif.evaluate_policy(recorded, ReplayRules({}), question)
 
 
-def _lines() -> list[bytes]:
+def _sample_lines() -> list[bytes]:
     class Row:
         broker, topic, principal, client_id = 1, "clicks", "User:alice", "app"
         outcome, reason, group, software = "rejected", "topic-threshold", "", ""
@@ -83,7 +86,7 @@ def _lines() -> list[bytes]:
 def main(arguments: Sequence[str]) -> int:
     """`python -m gateway.audit.class_data`: returns the exit status."""
     try:
-        made = make()
+        made = make_archive()
     except (AuditError, MissingDependency) as error:
         sys.stderr.write(f"{error}\n")
         return 1

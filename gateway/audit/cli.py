@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar
 
-from gateway.cli_support.arguments import Parser
+from gateway.cli_support.arguments import CommandParser
 from gateway.kafka import topic_names
 from policies import usage
 from policies.units import parse_duration
@@ -28,8 +28,8 @@ from policies.units import parse_duration
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from gateway.audit.batch.job import Records, Source
-    from gateway.audit.store import Tables
+    from gateway.audit.batch.job import AuditRecords, AuditSource
+    from gateway.audit.store import AuditTables
 
 _Session = TypeVar("_Session")
 _Read = TypeVar("_Read")
@@ -80,29 +80,33 @@ def main(argv: list[str]) -> int:
         return int(command.main(argv))
     try:
         if argv and not argv[0].startswith("-"):
-            refuse(f"{argv[0]!r} is no command of the audit: {', '.join(COMMANDS)}, or options alone (--help)")
-        options = _parser().parse_args(argv)
-        by, window, reading = _checked(options, now_ms())
+            exit_wrong_use(f"{argv[0]!r} is no command of the audit: {', '.join(COMMANDS)}, or options alone (--help)")
+        options = _make_parser().parse_args(argv)
+        by, window, reading = _check_options(options, now_ms())
     except SystemExit as stop:  # argparse has said what was wrong, or has shown its help
         return stop.code if isinstance(stop.code, int) else WRONG_USE
-    return guarded(lambda: _audit(options, by, window, reading))
+    return run_guarded(lambda: _run_audit(options, by, window, reading))
 
 
-def _audit(options: argparse.Namespace, by: tuple[str, ...], window_ms: int | None, reading: Reading) -> int:
+def _run_audit(options: argparse.Namespace, by: tuple[str, ...], window_ms: int | None, reading: SourceOptions) -> int:
     from gateway.audit.batch import job, tables
 
-    tell = teller(options.quiet)
-    question = job.Question(by, window_ms, reading.start_ms, reading.end_ms)
-    with opened(reading, tell) as records:
-        report = job.answer(records, question, tell)
-    text = tables.dumps(tables.as_json(report)) if options.format == "json" else tables.as_text(report, options.measure)
-    return put(text, INCOMPLETE if options.strict and not report.integrity.complete else OK)
+    tell = make_progress_printer(options.quiet)
+    question = job.AuditQuery(by, window_ms, reading.start_ms, reading.end_ms)
+    with open_records(reading, tell) as records:
+        report = job.answer_query(records, question, tell)
+    text = (
+        tables.dump_json(tables.report_json(report))
+        if options.format == "json"
+        else tables.report_text(report, options.measure)
+    )
+    return print_result(text, INCOMPLETE if options.strict and not report.integrity.complete else OK)
 
 
-def guarded(command: Callable[[], int]) -> int:
+def run_guarded(command: Callable[[], int]) -> int:
     """Run something that needs Spark; any failure becomes one line on stderr and an exit code."""
     if importlib.util.find_spec("pyspark") is None:
-        return fail("the audit needs PySpark: pip install 'produce-gateway[audit]'")
+        return report_failure("the audit needs PySpark: pip install 'produce-gateway[audit]'")
     from gateway.audit import connector
     from gateway.audit.batch import job
 
@@ -112,18 +116,18 @@ def guarded(command: Callable[[], int]) -> int:
     try:
         return command()
     except (connector.MissingDependency, job.AuditError) as error:
-        return fail(str(error))
+        return report_failure(str(error))
     except KeyboardInterrupt:
-        return fail("interrupted", 130)
+        return report_failure("interrupted", 130)
     except Exception as error:  # whatever else Spark may raise: still one line, and never a traceback
-        if _is_of_an_interrupt(error):
-            return fail("interrupted", 130)
-        return fail(_explained(error, job.explain))
+        if _caused_by_interrupt(error):
+            return report_failure("interrupted", 130)
+        return report_failure(_failure_text(error, job.explain_error))
     finally:
         logging.getLogger().removeHandler(silent)
 
 
-def _is_of_an_interrupt(error: BaseException) -> bool:
+def _caused_by_interrupt(error: BaseException) -> bool:
     """Whether it was raised while something was put away after Ctrl-C, in the middle of an answer of Java's."""
     before: BaseException | None = error
     while before is not None and not isinstance(before, KeyboardInterrupt):
@@ -131,7 +135,7 @@ def _is_of_an_interrupt(error: BaseException) -> bool:
     return before is not None
 
 
-def _explained(error: Exception, explain: Callable[[BaseException], str]) -> str:
+def _failure_text(error: Exception, explain: Callable[[BaseException], str]) -> str:
     if not isinstance(error, ConnectionError):
         with suppress(Exception):  # only Java knows what it says, and has ended
             return explain(error)
@@ -139,8 +143,8 @@ def _explained(error: Exception, explain: Callable[[BaseException], str]) -> str
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """The data to read: the options of `add_sources`, found right. Bounds in Unix ms, the end not included."""
+class SourceOptions:
+    """The data to read: the options of `add_source_options`, found right. Bounds in Unix ms, the end not included."""
 
     options: argparse.Namespace
     start_ms: int | None
@@ -149,7 +153,7 @@ class Reading:
     conf: Mapping[str, str]  # Spark's
 
 
-def add_sources(parser: argparse.ArgumentParser) -> None:
+def add_source_options(parser: argparse.ArgumentParser) -> None:
     """The options that choose the data to read, and the Spark to read it with."""
     add = parser.add_argument
     add("--bootstrap-servers", metavar="HOST:PORT,…", help="read the usage topic of this Kafka (not of the gateway)")
@@ -164,27 +168,29 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     add_spark_options(parser)
 
 
-def checked_sources(options: argparse.Namespace, now_ms: int) -> Reading:
-    """The result of the options of `add_sources`.
+def check_source_options(options: argparse.Namespace, now_ms: int) -> SourceOptions:
+    """The result of the options of `add_source_options`.
 
     Raises:
         SystemExit: they are wrong; the reason has been printed.
     """
     if options.bootstrap_servers is None and not options.spool and not options.tables:
-        refuse("nothing to read: give --bootstrap-servers, or --spool, or both, or --tables")
+        exit_wrong_use("nothing to read: give --bootstrap-servers, or --spool, or both, or --tables")
     if options.tables and (options.bootstrap_servers is not None or options.spool):
-        refuse("--tables can't be read together with --bootstrap-servers or --spool: they may hold the same records")
-    start, end = (_time(name, text, now_ms) for name, text in (("--from", options.start), ("--to", options.end)))
+        exit_wrong_use(
+            "--tables can't be read together with --bootstrap-servers or --spool: they may hold the same records"
+        )
+    start, end = (_parse_time(name, text, now_ms) for name, text in (("--from", options.start), ("--to", options.end)))
     if start is not None and end is not None and end <= start:
-        refuse("--to must be later than --from")
-    properties = file_properties(options.command_config) if options.command_config else {}
-    properties |= pairs("--property", options.property)
+        exit_wrong_use("--to must be later than --from")
+    properties = read_properties_file(options.command_config) if options.command_config else {}
+    properties |= parse_pairs("--property", options.property)
     properties = {name.removeprefix("kafka."): value for name, value in properties.items()}
-    return Reading(options, start, end, properties, pairs("--conf", options.conf))
+    return SourceOptions(options, start, end, properties, parse_pairs("--conf", options.conf))
 
 
 @contextmanager
-def interruptible(session: AbstractContextManager[_Session]) -> Iterator[_Session]:
+def keep_interruptible(session: AbstractContextManager[_Session]) -> Iterator[_Session]:
     """The Spark session, in which Ctrl-C works as before: PySpark's own handler would ask Java to cancel, in
     the middle of another answer.
     """
@@ -195,24 +201,28 @@ def interruptible(session: AbstractContextManager[_Session]) -> Iterator[_Sessio
         yield spark
 
 
-def opened(reading: Reading, tell: Callable[[str], None]) -> AbstractContextManager[Records]:
-    """Start Spark, and give the sources' records, each once; to be called within `guarded`."""
+def open_records(reading: SourceOptions, tell: Callable[[str], None]) -> AbstractContextManager[AuditRecords]:
+    """Start Spark, and give the sources' records, each once; to be called within `run_guarded`."""
     from gateway.audit.batch import job
 
-    return opened_by(Ways(job.read, job.read_tables), reading, tell)
+    return open_records_with(RecordReaders(job.read_sources, job.read_tables), reading, tell)
 
 
 @dataclass(frozen=True, slots=True)
-class Ways(Generic[_Read]):
-    """Functions that take the places of job.read and job.read_tables. `begin` is called as soon as Spark is there."""
+class RecordReaders(Generic[_Read]):
+    """Functions that take the places of job.read and job.read_tables. `on_session` is called as soon as Spark
+    is there.
+    """
 
-    read: Callable[[Sequence[Source], Callable[[str], None]], AbstractContextManager[_Read]]
-    read_tables: Callable[[Tables, int | None, int | None, Callable[[str], None]], AbstractContextManager[_Read]]
-    begin: Callable[[SparkSession], None] = lambda _: None
+    read_sources: Callable[[Sequence[AuditSource], Callable[[str], None]], AbstractContextManager[_Read]]
+    read_tables: Callable[[AuditTables, int | None, int | None, Callable[[str], None]], AbstractContextManager[_Read]]
+    on_session: Callable[[SparkSession], None] = lambda _: None
 
 
 @contextmanager
-def opened_by(ways: Ways[_Read], reading: Reading, tell: Callable[[str], None]) -> Iterator[_Read]:
+def open_records_with(
+    ways: RecordReaders[_Read], reading: SourceOptions, tell: Callable[[str], None]
+) -> Iterator[_Read]:
     """The same by other ways of reading."""
     from gateway.audit import store
     from gateway.audit.batch import job
@@ -220,9 +230,9 @@ def opened_by(ways: Ways[_Read], reading: Reading, tell: Callable[[str], None]) 
     options, conf = reading.options, reading.conf
     if options.tables:
         tell("starting Spark")
-        session = job.session(conf, kafka=False, delta=True, jars=options.jars, packages=options.packages)
-        with interruptible(session) as spark:
-            ways.begin(spark)
+        session = job.open_session(conf, kafka=False, delta=True, jars=options.jars, packages=options.packages)
+        with keep_interruptible(session) as spark:
+            ways.on_session(spark)
             tables = store.open_tables(spark, options.tables)
             with ways.read_tables(tables, reading.start_ms, reading.end_ms, tell) as records:
                 yield records
@@ -231,21 +241,21 @@ def opened_by(ways: Ways[_Read], reading: Reading, tell: Callable[[str], None]) 
     if topic:
         job.check_reachable(options.bootstrap_servers)
     tell("starting Spark")
-    with interruptible(job.session(conf, kafka=topic, jars=options.jars, packages=options.packages)) as spark:
-        ways.begin(spark)
+    with keep_interruptible(job.open_session(conf, kafka=topic, jars=options.jars, packages=options.packages)) as spark:
+        ways.on_session(spark)
         sources = []
         if topic:
             source = job.read_topic(spark, options.bootstrap_servers, options.topic, reading.properties)
-            tell(f"{options.topic}: {source.records:,} records")
+            tell(f"{options.topic}: {source.record_count:,} records")
             sources.append(source)
         sources += [job.read_spool(spark, path) for path in options.spool]
-        with ways.read(sources, tell) as records:
+        with ways.read_sources(sources, tell) as records:
             yield records
 
 
 def new_parser(command: str, description: str, epilog: str) -> argparse.ArgumentParser:
     """Of `audit COMMAND`; "" is the audit itself."""
-    return Parser(
+    return CommandParser(
         prog=f"produce-gateway audit {command}".rstrip(),
         description=description,
         epilog=epilog,
@@ -263,11 +273,11 @@ def add_spark_options(parser: argparse.ArgumentParser) -> None:
     add("--quiet", action="store_true", help="no progress on stderr")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = new_parser(
         "", "Sums up the usage log exactly: offered, accepted, rejected, errored … bytes, messages, requests.", _EPILOG
     )
-    add_sources(parser)
+    add_source_options(parser)
     add = parser.add_argument
     known = ", ".join(usage.DIMENSIONS)
     add("--by", default="topic", metavar="A,B", help=f"any of {known}; empty for one sum (%(default)s)")
@@ -277,32 +287,32 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _checked(options: argparse.Namespace, now_ms: int) -> tuple[tuple[str, ...], int | None, Reading]:
+def _check_options(options: argparse.Namespace, now_ms: int) -> tuple[tuple[str, ...], int | None, SourceOptions]:
     """The grouping, the window in ms, and the sources; the rest of `options` is put in order."""
-    reading = checked_sources(options, now_ms)
-    by = choice("--by", options.by, usage.DIMENSIONS)
-    options.measure = choice("--measure", options.measure, usage.MEASURES) or usage.MEASURES
-    window = duration("--window", options.window) if options.window is not None else None
+    reading = check_source_options(options, now_ms)
+    by = parse_choices("--by", options.by, usage.DIMENSIONS)
+    options.measure = parse_choices("--measure", options.measure, usage.MEASURES) or usage.MEASURES
+    window = parse_duration_ms("--window", options.window) if options.window is not None else None
     return by, window, reading
 
 
-def choice(name: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
+def parse_choices(name: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
     chosen = tuple(dict.fromkeys(part.strip().replace("-", "_") for part in text.split(",") if part.strip()))
     for each in chosen:
         if each not in known:
-            refuse(f"{name}: {each!r} is none of {', '.join(known)}")
+            exit_wrong_use(f"{name}: {each!r} is none of {', '.join(known)}")
     return chosen
 
 
-def duration(name: str, text: str) -> int:
+def parse_duration_ms(name: str, text: str) -> int:
     """Milliseconds, at least 1."""
-    ms = _milliseconds(text)
+    ms = _to_milliseconds(text)
     if not ms:
-        refuse(f"{name}: {text!r} is not a valid duration; for example: 30s, 1m, 1h or 1d")
+        exit_wrong_use(f"{name}: {text!r} is not a valid duration; for example: 30s, 1m, 1h or 1d")
     return ms
 
 
-def _milliseconds(text: str) -> int | None:
+def _to_milliseconds(text: str) -> int | None:
     """None: it is not a duration."""
     try:
         ms = parse_duration(text) * 1000
@@ -311,50 +321,50 @@ def _milliseconds(text: str) -> int | None:
     return round(ms) if ms <= _MAX_MS else None
 
 
-def _time(name: str, text: str | None, now_ms: int) -> int | None:
+def _parse_time(name: str, text: str | None, now_ms: int) -> int | None:
     if text is None:
         return None
-    if (ms := _milliseconds(text)) is not None:
+    if (ms := _to_milliseconds(text)) is not None:
         return now_ms - ms
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        refuse(f"{name}: {text!r} is neither a time such as 2026-11-20T21:00Z nor a duration such as 1h")
+        exit_wrong_use(f"{name}: {text!r} is neither a time such as 2026-11-20T21:00Z nor a duration such as 1h")
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1000)
 
 
-def pairs(name: str, texts: Sequence[str]) -> dict[str, str]:
+def parse_pairs(name: str, texts: Sequence[str]) -> dict[str, str]:
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            refuse(f"{name}: {text!r} is not KEY=VALUE")
+            exit_wrong_use(f"{name}: {text!r} is not KEY=VALUE")
         found[key.strip()] = value
     return found
 
 
-def file_properties(path: str) -> dict[str, str]:
+def read_properties_file(path: str) -> dict[str, str]:
     try:
         lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        refuse(f"--command-config: {path}: {error.strerror if isinstance(error, OSError) else error}")
-    found = pairs(f"--command-config {path}", [line for line in lines if line and line[0] not in "#!"])
+        exit_wrong_use(f"--command-config: {path}: {error.strerror if isinstance(error, OSError) else error}")
+    found = parse_pairs(f"--command-config {path}", [line for line in lines if line and line[0] not in "#!"])
     return {name: value.strip() for name, value in found.items()}
 
 
-def refuse(text: str) -> NoReturn:
+def exit_wrong_use(text: str) -> NoReturn:
     print(f"produce-gateway audit: {text}", file=sys.stderr)
     raise SystemExit(WRONG_USE)
 
 
-def fail(text: str, code: int = FAILED) -> int:
+def report_failure(text: str, code: int = FAILED) -> int:
     print(f"produce-gateway audit: {text}", file=sys.stderr)
     return code
 
 
-def teller(quiet: bool) -> Callable[[str], None]:
+def make_progress_printer(quiet: bool) -> Callable[[str], None]:
     started = time.monotonic()
 
     def tell(text: str) -> None:
@@ -368,7 +378,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def put(text: str, code: int) -> int:
+def print_result(text: str, code: int) -> int:
     """Print the result; gives `code`."""
     try:
         print(text, flush=True)

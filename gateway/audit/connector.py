@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gateway.embedded import MAVEN_ENV, EmbeddedError, cache_dir, java
+from gateway.embedded import MAVEN_ENV, EmbeddedError, cache_dir, find_java_path
 
 _IVY_TIMEOUT_S: Final = 300.0
-_MANIFEST: Final = "sha256.json"
+_CHECKSUM_FILE: Final = "sha256.json"
 # Dependencies that PySpark's own folder of jars holds already, by organisation.
-_IN_PYSPARK: Final = (
+_BUNDLED_ORGANISATIONS: Final = (
     "com.google.code.findbugs",
     "org.apache.hadoop",
     "org.lz4",
@@ -42,7 +42,7 @@ class MissingDependency(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Jar:
+class MavenJar:
     """One artifact of a Maven repository."""
 
     organisation: str
@@ -51,13 +51,13 @@ class Jar:
     sha256: str
 
     @property
-    def file(self) -> str:
+    def file_name(self) -> str:
         """Its name in the cache directory."""
         return f"{self.name}-{self.version}.jar"
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class SparkLibrary:
     """Something to fetch if it is missing: its name in a sentence, folder in the cache, Maven coordinate, and the jars
     that are known, by Spark's version. `{spark}` in the coordinate is that version; without it only these are known to
     fit.
@@ -66,34 +66,34 @@ class Library:
     name: str
     folder: str
     coordinate: str
-    pinned: Mapping[str, tuple[Jar, ...]]
+    pinned: Mapping[str, tuple[MavenJar, ...]]
 
 
-KAFKA: Final = Library(
+KAFKA_CONNECTOR: Final = SparkLibrary(
     "the Kafka connector",
     "spark-kafka-connector",
     "org.apache.spark:spark-sql-kafka-0-10_2.13:{spark}",
     {
         "4.0.0": (
-            Jar(
+            MavenJar(
                 "org.apache.spark",
                 "spark-sql-kafka-0-10_2.13",
                 "4.0.0",
                 "33a3b8b04df4a2e43c9d5bf8ca5972936a1ac662f2714e014d00ef6f27468bf3",
             ),
-            Jar(
+            MavenJar(
                 "org.apache.spark",
                 "spark-token-provider-kafka-0-10_2.13",
                 "4.0.0",
                 "f2be3b76f9e6cbe63379d4e4e0dc14f59dbf056ae2ad16ff15ac108004c86767",
             ),
-            Jar(
+            MavenJar(
                 "org.apache.kafka",
                 "kafka-clients",
                 "3.9.0",
                 "15c1e137f2c2c94398e27abc4060a03b6bde10bf9fac15e8f70c02320b202f18",
             ),
-            Jar(
+            MavenJar(
                 "org.apache.commons",
                 "commons-pool2",
                 "2.12.0",
@@ -104,19 +104,19 @@ KAFKA: Final = Library(
 )
 # Delta Lake's own version is not Spark's: 4.0.1 is the newest one built for Spark 4.0 alone. PySpark has everything
 # else that it needs.
-DELTA: Final = Library(
+DELTA_LAKE: Final = SparkLibrary(
     "Delta Lake",
     "spark-delta",
     "io.delta:delta-spark_2.13:4.0.1",
     {
         "4.0.0": (
-            Jar(
+            MavenJar(
                 "io.delta",
                 "delta-spark_2.13",
                 "4.0.1",
                 "a1e76860b19fe1e6b205a4ea7a9099a2f9575d39bb71d49b3e679b299d0efb91",
             ),
-            Jar(
+            MavenJar(
                 "io.delta",
                 "delta-storage",
                 "4.0.1",
@@ -134,12 +134,14 @@ def find_java() -> str:
         MissingDependency: there is none, or it is too old.
     """
     try:
-        return java()
+        return find_java_path()
     except EmbeddedError as error:
         raise MissingDependency(str(error)) from None
 
 
-def jars(library: Library, spark_version: str, pyspark_jars: Path, cache: Path | None = None) -> list[Path]:
+def provide_jars(
+    library: SparkLibrary, spark_version: str, pyspark_jars: Path, cache: Path | None = None
+) -> list[Path]:
     """The library's jars for that Spark, from the cache, or fetched into it.
 
     `pyspark_jars` is PySpark's own folder of jars, in which its Ivy lies.
@@ -154,16 +156,16 @@ def jars(library: Library, spark_version: str, pyspark_jars: Path, cache: Path |
             f"no {library.name} is known for Spark {spark_version}: install pyspark=={', '.join(library.pinned)}, or"
             " give it, and any other jars needed, by --jars FILE,…"
         )
-    sums = {jar.file: jar.sha256 for jar in pinned} if pinned else _noted_sums(folder)
-    if not sums or any(_sha256(folder / name) != wanted for name, wanted in sums.items()):
+    sums = {jar.file_name: jar.sha256 for jar in pinned} if pinned else _recorded_checksums(folder)
+    if not sums or any(_file_sha256(folder / name) != wanted for name, wanted in sums.items()):
         try:
-            sums = _fetch(library, spark_version, pyspark_jars, folder)
+            sums = _fetch_library(library, spark_version, pyspark_jars, folder)
         except OSError as error:
             raise MissingDependency(f"{library.name} can't be kept in {folder}: {error.strerror}") from None
     return [folder / name for name in sums]
 
 
-def _fetch(library: Library, spark_version: str, pyspark_jars: Path, folder: Path) -> dict[str, str]:
+def _fetch_library(library: SparkLibrary, spark_version: str, pyspark_jars: Path, folder: Path) -> dict[str, str]:
     pinned = library.pinned.get(spark_version)
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Everything happens in a folder of our own and is moved when it is right, so that two audits started at the same
@@ -174,18 +176,18 @@ def _fetch(library: Library, spark_version: str, pyspark_jars: Path, folder: Pat
         (work / "settings.xml").write_text(_ivy_settings(os.environ.get(MAVEN_ENV)))
         _run_ivy(library, spark_version, pyspark_jars, work)
         got = sorted((work / "jars").glob("*.jar"))
-        sums = {path.name: _sha256(path) or "" for path in got}
-        _compare(sums, pinned or ())
+        sums = {path.name: _file_sha256(path) or "" for path in got}
+        _verify_checksums(sums, pinned or ())
         folder.mkdir(exist_ok=True)
         for path in got:
             path.replace(folder / path.name)
         if not pinned:
-            (work / _MANIFEST).write_text(json.dumps(sums, indent=1))
-            (work / _MANIFEST).replace(folder / _MANIFEST)
+            (work / _CHECKSUM_FILE).write_text(json.dumps(sums, indent=1))
+            (work / _CHECKSUM_FILE).replace(folder / _CHECKSUM_FILE)
     return sums
 
 
-def _ivy_file(coordinate: str, pinned: tuple[Jar, ...] | None) -> str:
+def _ivy_file(coordinate: str, pinned: tuple[MavenJar, ...] | None) -> str:
     if pinned:
         wanted = [
             f'<dependency org="{jar.organisation}" name="{jar.name}" rev="{jar.version}" transitive="false"/>'
@@ -195,7 +197,7 @@ def _ivy_file(coordinate: str, pinned: tuple[Jar, ...] | None) -> str:
         organisation, name, version = coordinate.split(":")
         wanted = [
             f'<dependency org="{organisation}" name="{name}" rev="{version}"/>',
-            *(f'<exclude org="{name}"/>' for name in _IN_PYSPARK),
+            *(f'<exclude org="{name}"/>' for name in _BUNDLED_ORGANISATIONS),
             '<exclude org="org.apache.spark" module="spark-tags_2.13"/>',
         ]
     return (
@@ -213,7 +215,7 @@ def _ivy_settings(maven: str | None) -> str:
     )
 
 
-def _run_ivy(library: Library, spark_version: str, pyspark_jars: Path, work: Path) -> None:
+def _run_ivy(library: SparkLibrary, spark_version: str, pyspark_jars: Path, work: Path) -> None:
     ivy = next(iter(sorted(pyspark_jars.glob("ivy-*.jar"))), None)
     if ivy is None:
         raise MissingDependency(
@@ -226,12 +228,14 @@ def _run_ivy(library: Library, spark_version: str, pyspark_jars: Path, work: Pat
             command, cwd=work, capture_output=True, text=True, errors="replace", timeout=_IVY_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise MissingDependency(_unresolved(library, spark_version, f"no end within {_IVY_TIMEOUT_S:.0f} s")) from None
+        raise MissingDependency(
+            _unresolved_text(library, spark_version, f"no end within {_IVY_TIMEOUT_S:.0f} s")
+        ) from None
     if done.returncode != 0:
-        raise MissingDependency(_unresolved(library, spark_version, done.stdout + done.stderr))
+        raise MissingDependency(_unresolved_text(library, spark_version, done.stdout + done.stderr))
 
 
-def _unresolved(library: Library, spark_version: str, output: str) -> str:
+def _unresolved_text(library: SparkLibrary, spark_version: str, output: str) -> str:
     lines = [line.strip(" \t:") for line in output.splitlines()]
     # Most telling first: the network, then what is missing, then whatever came last.
     telling = [line for mark in ("UnknownHost", "timed out", "refused") for line in lines if mark in line]
@@ -246,25 +250,25 @@ def _unresolved(library: Library, spark_version: str, output: str) -> str:
     )
 
 
-def _compare(sums: dict[str, str], pinned: tuple[Jar, ...]) -> None:
+def _verify_checksums(sums: dict[str, str], pinned: tuple[MavenJar, ...]) -> None:
     for jar in pinned:
-        got = sums.get(jar.file)
+        got = sums.get(jar.file_name)
         if got != jar.sha256:
             raise MissingDependency(
-                f"{jar.file} from the repository is not the expected one (SHA-256 {got or 'missing'}, expected"
+                f"{jar.file_name} from the repository is not the expected one (SHA-256 {got or 'missing'}, expected"
                 f" {jar.sha256}): not used; try another repository by {MAVEN_ENV}=URL, or give it by --jars"
             )
 
 
-def _noted_sums(folder: Path) -> dict[str, str]:
+def _recorded_checksums(folder: Path) -> dict[str, str]:
     try:
-        noted = json.loads((folder / _MANIFEST).read_text())
+        noted = json.loads((folder / _CHECKSUM_FILE).read_text())
     except (OSError, ValueError):
         return {}
     return {str(name): str(value) for name, value in noted.items()} if isinstance(noted, dict) else {}
 
 
-def _sha256(path: Path) -> str | None:
+def _file_sha256(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -281,7 +285,7 @@ def main() -> int:
         return 1
     try:
         version, own = importlib.metadata.version("pyspark"), Path(spec.origin).parent / "jars"
-        found = [*jars(KAFKA, version, own), *jars(DELTA, version, own)]
+        found = [*provide_jars(KAFKA_CONNECTOR, version, own), *provide_jars(DELTA_LAKE, version, own)]
     except MissingDependency as error:
         print(error, file=sys.stderr)
         return 1

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-_MOST: Final = 500  # characters of somebody else's message
-_LONGEST_CHAIN: Final = 20
+_MAX_MESSAGE_CHARS: Final = 500  # characters of somebody else's message
+_MAX_CHAIN: Final = 20
 # Innermost, and yet not what went wrong.
-_EMPTY_WORDS: Final = ("java.lang.InterruptedException",)
+_UNINFORMATIVE_ERRORS: Final = ("java.lang.InterruptedException",)
 
 
 class AuditError(Exception):
     """The audit can't be made; the text is one line that says why and, where possible, what to do."""
 
 
-def explain(error: BaseException) -> str:
+def explain_error(error: BaseException) -> str:
     """The failure in Spark or Kafka, in one line."""
-    chain = causes(error)
+    chain = list_causes(error)
     if any("OffsetOutOfRangeException" in name for name, _ in chain) or any(
         "data loss" in text.lower() or "lost data" in text.lower() for _, text in chain
     ):
@@ -30,20 +30,20 @@ def explain(error: BaseException) -> str:
             f"the disk is full ({_first_line(full)}): it needs room for the tables, and in spark.local.dir for sorting"
         )
     for name, text in reversed(chain):
-        if text.strip() and name not in _EMPTY_WORDS:
+        if text.strip() and name not in _UNINFORMATIVE_ERRORS:
             return f"{name.rpartition('.')[2]}: {_first_line(text)}"
     return f"{type(error).__name__}: {_first_line(str(error)) if str(error).strip() else 'no message'}"
 
 
-def causes(error: BaseException) -> list[tuple[str, str]]:
+def list_causes(error: BaseException) -> list[tuple[str, str]]:
     """The chain of Java exceptions as (class name, message), outermost first; of Python ones just this."""
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     chain: list[tuple[str, str]] = []
-    while java is not None and len(chain) < _LONGEST_CHAIN:
+    while java is not None and len(chain) < _MAX_CHAIN:
         chain.append((java.getClass().getName(), java.getMessage() or ""))
         java = java.getCause()
     return chain or [(type(error).__name__, str(error))]
 
 
 def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:_MOST]
+    return text.strip().splitlines()[0][:_MAX_MESSAGE_CHARS]

@@ -23,13 +23,13 @@ from pyspark.sql.types import (
 
 from gateway.audit import schema
 
-LAYOUT: Final = 1
+LAYOUT_VERSION: Final = 1
 
 # Where a record was found. The id tells a topic from one of the same name that was made later.
-ORIGIN: Final = ("topic_id", "partition", "offset")
+ORIGIN_COLUMNS: Final = ("topic_id", "partition", "offset")
 
 
-def _table(**columns: DataType) -> StructType:
+def _table_schema(**columns: DataType) -> StructType:
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
@@ -46,8 +46,8 @@ _DATE: Final[dict[str, DataType]] = {"date": DateType()}  # in UTC
 
 # The table that a stream writes: one row for each record of the topic, so that one commit of one table is a whole
 # batch. VIEWS are what readers see of it.
-RECORDS: Final = "records"
-RECORDS_SCHEMA: Final = _table(
+RECORDS_TABLE: Final = "records"
+RECORDS_SCHEMA: Final = _table_schema(
     **_LIFE,
     **_NUMBER,
     kind=StringType(),
@@ -64,16 +64,18 @@ RECORDS_SCHEMA: Final = _table(
     conflict=BooleanType(),  # a copy that says something else than the record that counts
     problem=StringType(),  # why it is malformed, else null
     value=BinaryType(),  # the whole of a malformed record
-    rows=ArrayType(schema.ROW),  # of a record that counts
+    rows=ArrayType(schema.ROW_SCHEMA),  # of a record that counts
     **_DATE,  # of start_ms; of a malformed record, of timestamp_ms
-    **schema.DISKS,
+    **schema.DISK_COLUMNS,
 )
 
-VIEWS: Final[dict[str, StructType]] = {
+VIEW_SCHEMAS: Final[dict[str, StructType]] = {
     # One row for each row of each record that counts.
-    "usage": StructType([*_table(**_LIFE, **_NUMBER, **_TIMES).fields, *schema.ROW.fields, *_table(**_DATE).fields]),
+    "usage": StructType(
+        [*_table_schema(**_LIFE, **_NUMBER, **_TIMES).fields, *schema.ROW_SCHEMA.fields, *_table_schema(**_DATE).fields]
+    ),
     # One row for each record that counts, "lost" notes included: what gaps and lives follow from.
-    "intervals": _table(
+    "intervals": _table_schema(
         version=LongType(),
         kind=StringType(),
         **_LIFE,
@@ -86,20 +88,20 @@ VIEWS: Final[dict[str, StructType]] = {
         **_ORIGIN,
         storage_factor_ppm=LongType(),
         **_DATE,
-        **schema.DISKS,
+        **schema.DISK_COLUMNS,
     ),
     # One row for each further copy of a record in the topic.
-    "duplicates": _table(
+    "duplicates": _table_schema(
         kind=StringType(), **_LIFE, **_NUMBER, **_TIMES, digest=LongType(), conflict=BooleanType(), **_ORIGIN, **_DATE
     ),
     # One row for each record that could not be understood, whole.
-    "malformed": _table(value=BinaryType(), problem=StringType(), timestamp_ms=LongType(), **_ORIGIN, **_DATE),
+    "malformed": _table_schema(value=BinaryType(), problem=StringType(), timestamp_ms=LongType(), **_ORIGIN, **_DATE),
 }
 
 # Tables that follow from `intervals`, made anew each time: what transforms.gaps and transforms.boots say, and when
 # they were asked.
-DERIVED: Final[dict[str, StructType]] = {
-    "gaps": _table(
+DERIVED_SCHEMAS: Final[dict[str, StructType]] = {
+    "gaps": _table_schema(
         **_LIFE,
         gap=StringType(),
         first_seq=LongType(),
@@ -109,7 +111,7 @@ DERIVED: Final[dict[str, StructType]] = {
         before_ms=LongType(),
         as_of_ms=LongType(),
     ),
-    "lives": _table(
+    "lives": _table_schema(
         **_LIFE,
         state=StringType(),
         intervals=LongType(),

@@ -13,11 +13,13 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-EVERY_S: Final = 5.0
+PROGRESS_INTERVAL_S: Final = 5.0
 
 
 @contextmanager
-def watched(spark: SparkSession, tell: Callable[[str], None], every_s: float = EVERY_S) -> Iterator[None]:
+def watch_progress(
+    spark: SparkSession, tell: Callable[[str], None], every_s: float = PROGRESS_INTERVAL_S
+) -> Iterator[None]:
     """While it lasts, `tell` gets a line every `every_s` about the tasks at hand, from a thread of its own."""
     over = threading.Event()
     tracker = spark.sparkContext.statusTracker()
@@ -25,7 +27,7 @@ def watched(spark: SparkSession, tell: Callable[[str], None], every_s: float = E
     def watch() -> None:
         while not over.wait(every_s):
             try:
-                done, tasks = _tasks(tracker)
+                done, tasks = _count_tasks(tracker)
             except (Py4JError, OSError):  # the session is being stopped: whoever stops it says so
                 return
             if tasks:
@@ -43,7 +45,7 @@ def watched(spark: SparkSession, tell: Callable[[str], None], every_s: float = E
             thread.join()
 
 
-def _tasks(tracker: Any) -> tuple[int, int]:
+def _count_tasks(tracker: Any) -> tuple[int, int]:
     # A stage can end between the two calls.
     found = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     known = [stage for stage in found if stage is not None]

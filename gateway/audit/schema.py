@@ -24,40 +24,44 @@ from policies import usage
 _TYPES: Final[dict[str, DataType]] = {"int": LongType(), "str": StringType(), "bool": BooleanType()}
 
 # from_json puts the text of a record that it could not read here; without such a column it hands out plain nulls.
-CORRUPT: Final = "_corrupt"
+CORRUPT_COLUMN: Final = "_corrupt"
 
 # Version 2's fields come last; what a version 1 has not got reads as "" and, of `repeats`, null.
-ROW: Final = StructType(
+ROW_SCHEMA: Final = StructType(
     [StructField(name, _TYPES[kind]) for name, kind in (usage.ROW_FIELDS | usage.OPTIONAL_ROW_FIELDS).items()]
 )
-VOLUMES: Final = ArrayType(
+VOLUMES_SCHEMA: Final = ArrayType(
     StructType(
         [StructField(name, _TYPES[kind]) for name, kind in (usage.VOLUME_FIELDS | usage.OPTIONAL_VOLUME_FIELDS).items()]
     )
 )
-SPREAD: Final = ArrayType(StructType([StructField(name, _TYPES[kind]) for name, kind in usage.SPREAD_FIELDS.items()]))
+SPREAD_SCHEMA: Final = ArrayType(
+    StructType([StructField(name, _TYPES[kind]) for name, kind in usage.SPREAD_FIELDS.items()])
+)
 # What version 2 may have in a header beside usage.OPTIONAL_HEADER_FIELDS.
-DISKS: Final[dict[str, DataType]] = {usage.VOLUMES: VOLUMES, usage.SPREAD: SPREAD}
-RECORD: Final = StructType(
+DISK_COLUMNS: Final[dict[str, DataType]] = {usage.VOLUMES: VOLUMES_SCHEMA, usage.SPREAD: SPREAD_SCHEMA}
+RECORD_SCHEMA: Final = StructType(
     [
         *(
             StructField(name, _TYPES[kind])
             for name, kind in (usage.HEADER_FIELDS | usage.OPTIONAL_HEADER_FIELDS).items()
         ),
-        *(StructField(name, kind) for name, kind in DISKS.items()),
-        StructField("rows", ArrayType(ROW)),
+        *(StructField(name, kind) for name, kind in DISK_COLUMNS.items()),
+        StructField("rows", ArrayType(ROW_SCHEMA)),
     ]
 )
 # One line of text between brackets: it must turn out to be exactly one record.
-LINE: Final = StructType([StructField("records", ArrayType(RECORD)), StructField(CORRUPT, StringType())])
+LINE_SCHEMA: Final = StructType(
+    [StructField("records", ArrayType(RECORD_SCHEMA)), StructField(CORRUPT_COLUMN, StringType())]
+)
 
 # The columns that a source has to give: one usage record's text a row, and where it was found.
-RAW: Final = StructType([StructField("value", StringType()), StructField("origin", StringType())])
+RAW_SCHEMA: Final = StructType([StructField("value", StringType()), StructField("origin", StringType())])
 
 # One worker's life, and what names a record once and for all (usage.identity). A "lost" note repeats the number of the
 # last interval seen, so that it is told from that interval by its kind.
-BOOT: Final = ("gateway", "boot", "worker")
-IDENTITY: Final = (*BOOT, "kind", "seq", "part")
+BOOT_COLUMNS: Final = ("gateway", "boot", "worker")
+IDENTITY_COLUMNS: Final = (*BOOT_COLUMNS, "kind", "seq", "part")
 
 # Sums that a row of the result holds, each in every measure: the whole, its parts, what policies in mode observe would
 # have done to some of it, and (again, from among the parts) what may be in the log though nobody was told so.
@@ -74,16 +78,16 @@ REJECTED_AGAIN: Final = "rejected_again_bytes"
 # Sums that stand alone, in one measure of their own.
 SINGLE_SUMS: Final = (DELAY, REPEATS, REPEATS_UNKNOWN, REJECTED_AGAIN)
 
-WINDOW: Final = "window_start_ms"
+WINDOW_COLUMN: Final = "window_start_ms"
 
 # A gateway's clock that is off by decades, or one in seconds or microseconds, would put windows where nobody looks.
 EARLIEST_MS: Final = 946_684_800_000  # 2000-01-01
 LATEST_MS: Final = 4_102_444_800_000  # 2100-01-01
 # A count that no interval can have, and which thousands of such rows can't overflow when they are summed up.
-MOST: Final = 2**50
-MOST_PARTS: Final = 2**20
+MAX_COUNT: Final = 2**50
+MAX_PARTS: Final = 2**20
 
 
-def column(sum_name: str, measure: str) -> str:
+def sum_column(sum_name: str, measure: str) -> str:
     """The result's column of one sum in one measure, `accepted_bytes` for example."""
     return f"{sum_name}_{measure}"

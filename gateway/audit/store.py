@@ -25,22 +25,22 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 
 from gateway.audit import connector, layout, schema
 from gateway.audit.batch import transforms
-from gateway.audit.errors import AuditError, causes, explain
+from gateway.audit.errors import AuditError, explain_error, list_causes
 
 DAY_MS: Final = 86_400_000
-_LOCK: Final = ".lock"
-_LAYOUT: Final = "produce-gateway.layout"  # property of the table `records`
+_LOCK_FILE: Final = ".lock"
+_LAYOUT_PROPERTY: Final = "produce-gateway.layout"  # property of the table `records`
 _STREAM, _EXPIRED = "produce-gateway.stream", "produce-gateway.expired"  # transaction identifiers in its log
-_STRIDE: Final = 2**31  # more batches than one stream ever adds
+_VERSION_STRIDE: Final = 2**31  # more batches than one stream ever adds
 _ROWS_PER_FILE: Final = 2_000_000
-_MANY: Final = 500  # boots beyond which a list of them filters worse than it costs
+_MAX_BOOTS_LISTED: Final = 500  # boots beyond which a list of them filters worse than it costs
 # Object stores have no rename that is one step, but a file appears there only when it is complete.
-_NO_RENAME: Final = ("s3a", "s3", "gs", "oss", "cosn", "obs")
+_SCHEMES_WITHOUT_RENAME: Final = ("s3a", "s3", "gs", "oss", "cosn", "obs")
 
-Life = tuple[str, str, int]  # schema.BOOT
+LifeKey = tuple[str, str, int]  # schema.BOOT
 
 
-class Conflict(Exception):
+class CommitConflict(Exception):
     """Another writer has changed the same rows meanwhile, and this commit was not made."""
 
 
@@ -49,7 +49,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def day(column: str) -> Column:
+def utc_day_column(column: str) -> Column:
     """The UTC date of Unix milliseconds, whatever the session's time zone."""
     return F.date_add(F.lit("1970-01-01").cast("date"), F.floor(F.col(column) / DAY_MS).cast("int"))
 
@@ -59,7 +59,7 @@ def iso_day(number: int) -> str:
     return (date(1970, 1, 1) + timedelta(number)).isoformat()
 
 
-class Files:
+class HadoopDirectory:
     """A directory on any file system that Hadoop knows."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
@@ -73,15 +73,15 @@ class Files:
             self._fs.setWriteChecksum(False)
             self.root = str(self._fs.makeQualified(path).toString()).rstrip("/")
         except Py4JJavaError as error:
-            raise AuditError(f"{root} can't be reached: {explain(error)}") from None
+            raise AuditError(f"{root} can't be reached: {explain_error(error)}") from None
 
-    def _path(self, name: str) -> JavaObject:
+    def _hadoop_path(self, name: str) -> JavaObject:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{name}" if name else self.root)
 
-    def read(self, name: str) -> bytes | None:
+    def read_file(self, name: str) -> bytes | None:
         """The contents of a file; None: there is no such file."""
         try:
-            stream = self._fs.open(self._path(name))
+            stream = self._fs.open(self._hadoop_path(name))
             try:
                 return bytes(stream.readAllBytes())
             finally:
@@ -91,86 +91,86 @@ class Files:
                 return None
             raise
 
-    def put(self, name: str, contents: bytes) -> None:
+    def write_file(self, name: str, contents: bytes) -> None:
         """A new file that is there whole or not at all."""
-        direct = self.root.partition(":")[0] in _NO_RENAME
+        direct = self.root.partition(":")[0] in _SCHEMES_WITHOUT_RENAME
         written = name if direct else f".tmp-{uuid.uuid4().hex}-{name}"
-        stream = self._fs.create(self._path(written), True)
+        stream = self._fs.create(self._hadoop_path(written), True)
         try:
             stream.write(contents)
             if not direct:
                 stream.hsync()
         finally:
             stream.close()
-        if not direct and not self._fs.rename(self._path(written), self._path(name)):
+        if not direct and not self._fs.rename(self._hadoop_path(written), self._hadoop_path(name)):
             raise AuditError(f"{self.root}/{name} could not be written")
 
-    def count(self, name: str) -> int:
+    def count_files(self, name: str) -> int:
         """The number of files in a directory and below; it has to exist."""
-        return int(self._fs.getContentSummary(self._path(name)).getFileCount())
+        return int(self._fs.getContentSummary(self._hadoop_path(name)).getFileCount())
 
 
-class Tables:
-    """One set of tables, as they are whenever they are asked; `at_one_moment` gives them as they are now."""
+class AuditTables:
+    """One set of tables, as they are whenever they are asked; `pin_snapshot` gives them as they are now."""
 
     def __init__(self, spark: SparkSession, root: str, moment: Any = None) -> None:
         """`moment`: a snapshot of the table `records` by Delta Lake; None: always the latest."""
         self.spark = spark
         self.root = root
-        self._moment = moment
+        self._pinned_snapshot = moment
 
-    def at_one_moment(self) -> Tables:
+    def pin_snapshot(self) -> AuditTables:
         """The same, whatever a stream adds and an upkeep expires from now on: for reads that must agree."""
-        return Tables(self.spark, self.root, self._snapshot(layout.RECORDS))
+        return AuditTables(self.spark, self.root, self._latest_snapshot(layout.RECORDS_TABLE))
 
     @property
-    def id(self) -> str:
+    def table_id(self) -> str:
         """Delta Lake's own, which tables made anew in the same place don't share."""
-        return str(self._snapshot(layout.RECORDS).metadata().id())
+        return str(self._latest_snapshot(layout.RECORDS_TABLE).metadata().id())
 
-    def layout(self) -> int:
+    def layout_version(self) -> int:
         """The version of the layout that the tables were made with."""
-        return int(self._snapshot(layout.RECORDS).metadata().configuration().apply(_LAYOUT))
+        return int(self._latest_snapshot(layout.RECORDS_TABLE).metadata().configuration().apply(_LAYOUT_PROPERTY))
 
-    def path(self, table: str) -> str:
+    def sql_path(self, table: str) -> str:
         """The place of one of Delta's tables, as SQL takes it."""
         return f"delta.`{self.root.replace('`', '``')}/{table}`"
 
-    def records(self) -> DataFrame:
+    def load_records(self) -> DataFrame:
         """The table `records` as of now; of expired days, only the list of intervals that there were."""
-        if self._moment is None:  # the horizon and the rows have to be of one version
-            return self.at_one_moment().records()
-        horizon = F.lit(self.horizon() or "0001-01-01").cast("date")
-        found = self._load(layout.RECORDS, int(self._moment.version()))
+        if self._pinned_snapshot is None:  # the horizon and the rows have to be of one version
+            return self.pin_snapshot().load_records()
+        horizon = F.lit(self.first_kept_day() or "0001-01-01").cast("date")
+        found = self._load_table(layout.RECORDS_TABLE, int(self._pinned_snapshot.version()))
         for field in layout.RECORDS_SCHEMA:  # tables that no stream has written to since a column was added
             if field.name not in found.columns:
                 found = found.withColumn(field.name, F.lit(None).cast(field.dataType))
         found = found.where((F.col("date") >= horizon) | F.col("counts"))
         return found.withColumn("rows", F.when(F.col("date") >= horizon, F.col("rows")))
 
-    def read(self, table: str) -> DataFrame:
+    def read_table(self, table: str) -> DataFrame:
         """All rows of one of layout.VIEWS or layout.DERIVED, as of now."""
-        if table in layout.VIEWS:
-            return view(self.records(), table)
-        if self.exists(table):
-            return self._load(table)
-        return self.spark.createDataFrame([], layout.DERIVED[table])
+        if table in layout.VIEW_SCHEMAS:
+            return select_view(self.load_records(), table)
+        if self.table_exists(table):
+            return self._load_table(table)
+        return self.spark.createDataFrame([], layout.DERIVED_SCHEMAS[table])
 
-    def exists(self, table: str) -> bool:
+    def table_exists(self, table: str) -> bool:
         """Whether one of Delta's tables has been written."""
-        return int(self._snapshot(table).version()) >= 0
+        return int(self._latest_snapshot(table).version()) >= 0
 
-    def horizon(self) -> str:
+    def first_kept_day(self) -> str:
         """The first day whose usage is not expired, "" for none."""
-        number = self.version(_EXPIRED)
+        number = self.committed_version(_EXPIRED)
         return iso_day(number) if number else ""
 
-    def version(self, identifier: str) -> int:
+    def committed_version(self, identifier: str) -> int:
         """The last version that was committed under a transaction identifier, 0 for none."""
-        versions = self._snapshot(layout.RECORDS).transactions()
+        versions = self._latest_snapshot(layout.RECORDS_TABLE).transactions()
         return int(versions.apply(identifier)) if versions.contains(identifier) else 0
 
-    def append(self, records: DataFrame, identifier: str, version: int) -> None:
+    def append_records(self, records: DataFrame, identifier: str, version: int) -> None:
         """Add records and note the version, in one commit; nothing is done where the version is not a later one.
 
         Raises:
@@ -178,35 +178,39 @@ class Tables:
         """
         writer = records.write.format("delta").mode("append").option("mergeSchema", "true")
         writer = writer.option("txnAppId", identifier).option("txnVersion", str(version))
-        with self._alone(), conflicts():
-            writer.save(f"{self.root}/{layout.RECORDS}")
+        with self._lock_writers(), translate_conflicts():
+            writer.save(f"{self.root}/{layout.RECORDS_TABLE}")
 
-    def change(self, statement: str) -> None:
+    def run_statement(self, statement: str) -> None:
         """Run one of Delta Lake's statements on a table.
 
         Raises:
             Conflict: another writer has changed the same rows meanwhile.
         """
-        with self._alone(), conflicts():
+        with self._lock_writers(), translate_conflicts():
             self.spark.sql(statement)
 
-    def expire(self, number: int) -> None:
+    def expire_before(self, number: int) -> None:
         """From now on no reader sees usage of days before day `number`, and no stream adds any."""
-        self.append(self.spark.createDataFrame([], layout.RECORDS_SCHEMA), _EXPIRED, number)
+        self.append_records(self.spark.createDataFrame([], layout.RECORDS_SCHEMA), _EXPIRED, number)
 
-    def derive(self, frames: Mapping[str, DataFrame]) -> None:
+    def replace_derived(self, frames: Mapping[str, DataFrame]) -> None:
         """Replace the tables `gaps` and `lives`."""
         for table, frame in frames.items():
-            with suppress(Conflict), self._alone(), conflicts():  # the same moment would have given the same
+            with (
+                suppress(CommitConflict),
+                self._lock_writers(),
+                translate_conflicts(),
+            ):  # the same moment would have given the same
                 frame.coalesce(1).write.format("delta").mode("overwrite").save(f"{self.root}/{table}")
 
-    def about(self) -> dict[str, Any]:
+    def describe_source(self) -> dict[str, Any]:
         """Its kind, for a report."""
-        about = {"kind": "tables", "name": self.root, "format": "delta", "layout": layout.LAYOUT}
-        return about | {"expired_before": self.horizon() or None}
+        about = {"kind": "tables", "name": self.root, "format": "delta", "layout": layout.LAYOUT_VERSION}
+        return about | {"expired_before": self.first_kept_day() or None}
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _lock_writers(self) -> Iterator[None]:
         """Hold all other writers off, on file systems of the operating system.
 
         Delta Lake looks there whether a version of its log exists, and then renames: between the two another process
@@ -219,29 +223,29 @@ class Tables:
         directory = Path("/" + path.lstrip("/"))
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            file = (directory / _LOCK).open("a")
+            file = (directory / _LOCK_FILE).open("a")
         except OSError as error:
             raise AuditError(f"the tables of {directory} can't be written: {error.strerror}") from None
         with file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _snapshot(self, table: str) -> Any:
+    def _latest_snapshot(self, table: str) -> Any:
         # Delta Lake has no SQL for this: its transaction identifiers.
-        if table == layout.RECORDS and self._moment is not None:
-            return self._moment
+        if table == layout.RECORDS_TABLE and self._pinned_snapshot is not None:
+            return self._pinned_snapshot
         jvm: Any = self.spark.sparkContext._jvm
         log = jvm.org.apache.spark.sql.delta.DeltaLog
         return log.forTableWithSnapshot(self.spark._jsparkSession, f"{self.root}/{table}")._2()
 
-    def _load(self, table: str, version: int | None = None) -> DataFrame:
+    def _load_table(self, table: str, version: int | None = None) -> DataFrame:
         reader = self.spark.read.format("delta")
         if version is not None:
             reader = reader.option("versionAsOf", str(version))
         return reader.load(f"{self.root}/{table}")
 
 
-class Writer:
+class TableWriter:
     """The one stream that may add to the tables: making one takes that right from any other.
 
     It remembers how far the tables have come, so that a batch looks into them only for records that may be there.
@@ -250,43 +254,43 @@ class Writer:
         AuditError: another stream has started at the same moment.
     """
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: AuditTables) -> None:
         self.tables = tables
         # Delta Lake takes a version only if it is higher than the last one: a stream that began earlier can't add any
         # more. The random part decides between two that begin at the same moment.
-        began = (tables.version(_STREAM) // _STRIDE + 1) * _STRIDE
-        self._version = began + random.randrange(_STRIDE // 2)  # noqa: S311 - no secret
-        self._commit(tables.spark.createDataFrame([], layout.RECORDS_SCHEMA))
-        self._offsets: dict[tuple[str, int], int] = {}  # the highest one read, by topic id and partition
-        self._numbers: dict[Life, int] = {}  # the highest one that counts
-        lives = tables.records().groupBy("topic_id", "partition", *schema.BOOT)
+        began = (tables.committed_version(_STREAM) // _VERSION_STRIDE + 1) * _VERSION_STRIDE
+        self._version = began + random.randrange(_VERSION_STRIDE // 2)  # noqa: S311 - no secret
+        self._commit_records(tables.spark.createDataFrame([], layout.RECORDS_SCHEMA))
+        self._last_offsets: dict[tuple[str, int], int] = {}  # the highest one read, by topic id and partition
+        self._last_numbers: dict[LifeKey, int] = {}  # the highest one that counts
+        lives = tables.load_records().groupBy("topic_id", "partition", *schema.BOOT_COLUMNS)
         for row in lives.agg(F.max("offset").alias("offset"), F.max("seq").alias("last_seq")).collect():
-            self._note(row["topic_id"], [row])
+            self._note_progress(row["topic_id"], [row])
 
-    def fresh(self, frame: DataFrame, topic_id: str) -> DataFrame:
+    def filter_unread(self, frame: DataFrame, topic_id: str) -> DataFrame:
         """Those records of the topic (columns partition, offset) that have not been read before.
 
         With any checkpoint, a stream reads each partition from its earliest offset on and leaves nothing out.
         """
-        for (topic, partition), last in self._offsets.items():
+        for (topic, partition), last in self._last_offsets.items():
             if topic == topic_id:
                 frame = frame.where((F.col("partition") != partition) | (F.col("offset") > last))
         return frame
 
-    def known(self, lives: Iterable[Row]) -> DataFrame | None:
+    def find_known_records(self, lives: Iterable[Row]) -> DataFrame | None:
         """Columns of schema.IDENTITY and digest of the records that count and may have the same number as one of the
         batch's; None: there are none. `lives` has schema.BOOT, first_seq and last_seq of the batch."""
-        again = [row for row in lives if row["first_seq"] <= self._numbers.get(_life(row), -2)]
+        again = [row for row in lives if row["first_seq"] <= self._last_numbers.get(_life_key(row), -2)]
         if not again:
             return None
         first, last = min(row["first_seq"] for row in again), max(row["last_seq"] for row in again)
-        found = self.tables.records().where(F.col("counts") & F.col("seq").between(first, last))
+        found = self.tables.load_records().where(F.col("counts") & F.col("seq").between(first, last))
         boots = {row["boot"] for row in again}
-        if len(boots) <= _MANY:
+        if len(boots) <= _MAX_BOOTS_LISTED:
             found = found.where(F.col("boot").isin(*boots))
-        return found.select(*schema.IDENTITY, "digest")
+        return found.select(*schema.IDENTITY_COLUMNS, "digest")
 
-    def add(self, records: DataFrame, rows: int, topic_id: str, ends: Iterable[Row]) -> None:
+    def add_batch(self, records: DataFrame, rows: int, topic_id: str, ends: Iterable[Row]) -> None:
         """Add a batch (layout.RECORDS_SCHEMA) with so many rows of usage, whole or not at all, and at most once.
 
         `ends` has partition, schema.BOOT, offset and last_seq: how far the batch reaches.
@@ -295,64 +299,68 @@ class Writer:
             AuditError: another stream has taken over.
         """
         self._version += 1
-        self._commit(records.coalesce(1 + rows // _ROWS_PER_FILE))
-        self._note(topic_id, ends)
+        self._commit_records(records.coalesce(1 + rows // _ROWS_PER_FILE))
+        self._note_progress(topic_id, ends)
 
-    def _commit(self, records: DataFrame) -> None:
-        with suppress(Conflict):
-            self.tables.append(records, _STREAM, self._version)
-        if self.tables.version(_STREAM) != self._version:
+    def _commit_records(self, records: DataFrame) -> None:
+        with suppress(CommitConflict):
+            self.tables.append_records(records, _STREAM, self._version)
+        if self.tables.committed_version(_STREAM) != self._version:
             raise AuditError(f"another stream has started on {self.tables.root}: this one stops")
 
-    def _note(self, topic_id: str, ends: Iterable[Row]) -> None:
+    def _note_progress(self, topic_id: str, ends: Iterable[Row]) -> None:
         for row in ends:
-            partition, life = (topic_id, row["partition"]), _life(row)
-            self._offsets[partition] = max(row["offset"], self._offsets.get(partition, -1))
+            partition, life = (topic_id, row["partition"]), _life_key(row)
+            self._last_offsets[partition] = max(row["offset"], self._last_offsets.get(partition, -1))
             if row["last_seq"] is not None:  # malformed records have no number
-                self._numbers[life] = max(row["last_seq"], self._numbers.get(life, -1))
+                self._last_numbers[life] = max(row["last_seq"], self._last_numbers.get(life, -1))
 
 
-def open_tables(spark: SparkSession, root: str, *, make: bool = False) -> Tables:
+def open_tables(spark: SparkSession, root: str, *, make: bool = False) -> AuditTables:
     """The tables in that directory; with `make` they are made if there are none.
 
     Raises:
         AuditError: there are none, or of a newer layout; Spark has no Delta Lake.
     """
     _check_delta_lake(spark)
-    root = Files(spark, root).root
-    tables = Tables(spark, root)
-    if make and not tables.exists(layout.RECORDS):
+    root = HadoopDirectory(spark, root).root
+    tables = AuditTables(spark, root)
+    if make and not tables.table_exists(layout.RECORDS_TABLE):
         columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in layout.RECORDS_SCHEMA)
         # Readers go on with the files that they began with: `expire` and `compact` say for how long.
-        properties = f"'{_LAYOUT}' = '{layout.LAYOUT}', 'delta.logRetentionDuration' = 'interval 2 days'"
-        tables.change(
-            f"CREATE TABLE IF NOT EXISTS {tables.path(layout.RECORDS)} ({columns}) USING delta PARTITIONED BY (date)"
+        properties = (
+            f"'{_LAYOUT_PROPERTY}' = '{layout.LAYOUT_VERSION}', 'delta.logRetentionDuration' = 'interval 2 days'"
+        )
+        tables.run_statement(
+            f"CREATE TABLE IF NOT EXISTS {tables.sql_path(layout.RECORDS_TABLE)} ({columns}) USING delta PARTITIONED"
+            " BY (date)"
             f" TBLPROPERTIES ({properties})"
         )
-    if not tables.exists(layout.RECORDS):
+    if not tables.table_exists(layout.RECORDS_TABLE):
         raise AuditError(f"no tables in {root}: `produce-gateway audit stream --output {root}` makes them")
-    version = tables.layout()
-    if version > layout.LAYOUT:
+    version = tables.layout_version()
+    if version > layout.LAYOUT_VERSION:
         raise AuditError(
-            f"{root} has tables of layout {version}, this program knows {layout.LAYOUT}: use a newer produce-gateway"
+            f"{root} has tables of layout {version}, this program knows {layout.LAYOUT_VERSION}: use a newer"
+            " produce-gateway"
         )
     return tables
 
 
-def view(records: DataFrame, table: str) -> DataFrame:
+def select_view(records: DataFrame, table: str) -> DataFrame:
     """The rows that one of layout.VIEWS makes of these rows of the table `records`."""
     if table == "usage":
-        found = transforms.usage_rows(records.where(F.col("counts")), "boot", "seq", "part", "end_ms", "date")
+        found = transforms.explode_rows(records.where(F.col("counts")), "boot", "seq", "part", "end_ms", "date")
     elif table == "intervals":
         found = records.where(F.col("counts"))
     elif table == "duplicates":
         found = records.where(~F.col("counts"))
     else:
         found = records.where(F.col("problem").isNotNull())
-    return found.select(*layout.VIEWS[table].names)
+    return found.select(*layout.VIEW_SCHEMAS[table].names)
 
 
-def on_days(records: DataFrame, from_ms: int | None, to_ms: int | None) -> DataFrame:
+def filter_by_day(records: DataFrame, from_ms: int | None, to_ms: int | None) -> DataFrame:
     """The records of the days from which intervals that start in [from_ms, to_ms) come."""
     if from_ms is not None:
         records = records.where(F.col("date") >= F.lit(iso_day(from_ms // DAY_MS)).cast("date"))
@@ -362,13 +370,13 @@ def on_days(records: DataFrame, from_ms: int | None, to_ms: int | None) -> DataF
 
 
 @contextmanager
-def conflicts() -> Iterator[None]:
+def translate_conflicts() -> Iterator[None]:
     """Delta Lake's errors of two writers in each other's way become a Conflict."""
     try:
         yield
     except Py4JJavaError as error:
-        if any(name.startswith("io.delta.exceptions.") for name, _ in causes(error)):
-            raise Conflict(explain(error)) from error
+        if any(name.startswith("io.delta.exceptions.") for name, _ in list_causes(error)):
+            raise CommitConflict(explain_error(error)) from error
         raise
 
 
@@ -379,9 +387,9 @@ def _check_delta_lake(spark: SparkSession) -> None:
         jvm.java.lang.Class.forName("io.delta.sql.DeltaSparkSessionExtension", True, loader)
     except Py4JJavaError:
         raise AuditError(
-            f"Spark has no Delta Lake: under spark-submit add {connector.DELTA.coordinate} to --packages"
+            f"Spark has no Delta Lake: under spark-submit add {connector.DELTA_LAKE.coordinate} to --packages"
         ) from None
 
 
-def _life(row: Row) -> Life:
+def _life_key(row: Row) -> LifeKey:
     return row["gateway"], row["boot"], row["worker"]

@@ -8,36 +8,36 @@ import re
 from collections.abc import Iterator
 from typing import Final, NoReturn
 
-from gateway.cli_support.suggest import nearest
+from gateway.cli_support.suggest import find_nearest_name
 
 _UNKNOWN: Final = re.compile(r"unrecognized arguments: (?:.*? )??(--?[\w-]+)")
 _CHOICE: Final = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """argparse's, which only says that it doesn't know a word."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(message + self.meant(message))
+        super().error(message + self.suggest_word(message))
 
-    def meant(self, message: str) -> str:
+    def suggest_word(self, message: str) -> str:
         """What is added to that message of argparse's; "" if nothing resembles the word."""
         if found := _UNKNOWN.search(message):
-            near = nearest(found[1], options(self))
+            near = find_nearest_name(found[1], list_long_options(self))
         elif found := _CHOICE.search(message):
-            near = nearest(found[1], re.findall(r"[^',\s]+", found[2]))
+            near = find_nearest_name(found[1], re.findall(r"[^',\s]+", found[2]))
         else:
             return ""
         return f"; did you mean {near}?" if near else ""
 
 
-def options(parser: argparse.ArgumentParser) -> Iterator[str]:
+def list_long_options(parser: argparse.ArgumentParser) -> Iterator[str]:
     """Its long options, and those of its actions."""
     for action in parser._actions:
         yield from (each for each in action.option_strings if each.startswith("--"))
         if isinstance(action, argparse._SubParsersAction):
             for inner in action.choices.values():
-                yield from options(inner)
+                yield from list_long_options(inner)
 
 
 def add_examples(parser: argparse.ArgumentParser, *lines: str) -> None:

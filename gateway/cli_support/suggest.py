@@ -6,15 +6,15 @@ import difflib
 from collections.abc import Iterable
 
 
-def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+def find_nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known name that resembles it most, upper and lower case being the same; None: none does."""
     by_lower = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
     return by_lower[near[0]] if near else None
 
 
-def hint(name: str, known: Iterable[str]) -> str:
+def name_hint(name: str, known: Iterable[str]) -> str:
     """A hint at the right name: the nearest one, or else all of them."""
     known = list(known)
-    near = nearest(name, known)
+    near = find_nearest_name(name, known)
     return f"did you mean {near}?" if near else f"known here: {', '.join(known)}"

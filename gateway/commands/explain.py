@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from gateway.cli_support.arguments import Parser, add_examples
-from gateway.commands.asking import add_place
-from gateway.commands.showing import add_watch, show
+from gateway.cli_support.arguments import CommandParser, add_examples
+from gateway.commands.admin_client import add_endpoint_arguments
+from gateway.commands.response_display import add_watch_arguments, show_response
 from policies.units import format_duration
 
 PATH: Final = "/v1/explain"
@@ -20,17 +20,17 @@ def main(argv: list[str]) -> int:
     parser = make_parser()
     args = parser.parse_args(argv)
     query = {"topic": args.topic, "user": args.user, "client_id": args.client_id, "broker": args.broker}
-    return show(parser, args, PATH, describe, query)
+    return show_response(parser, args, PATH, describe_explanation, query)
 
 
-def make_parser() -> Parser:
-    parser = Parser(
+def make_parser() -> CommandParser:
+    parser = CommandParser(
         prog="produce-gateway explain",
         description="Why a client's data for a topic is or isn't held back, in one sentence; then every rule that looks"
         " at it, the one that binds first, and the latest rejections and delays.",
     )
-    add_place(parser)
-    add_watch(parser)
+    add_endpoint_arguments(parser)
+    add_watch_arguments(parser)
     parser.add_argument("--topic", required=True, help="the one that the client produces to")
     parser.add_argument(
         "--user", help="default: a client that has not authenticated, and the bytes held back of any principal"
@@ -43,7 +43,7 @@ def make_parser() -> Parser:
     return parser
 
 
-def describe(said: Mapping[str, Any]) -> list[str]:
+def describe_explanation(said: Mapping[str, Any]) -> list[str]:
     """The answer as lines."""
     brokers = f"brokers {', '.join(map(str, said['brokers']))}" if said["brokers"] else "no broker known"
     lines = [
@@ -55,40 +55,40 @@ def describe(said: Mapping[str, Any]) -> list[str]:
     ]
     if said["rules"]:
         lines += ["", "RULES, in the order in which they are asked (> binds first)"]
-        lines += [_rule(rule, said["at_ms"]) for rule in said["rules"]]
+        lines += [_rule_line(rule, said["at_ms"]) for rule in said["rules"]]
     if said["shadowed"]:
         lines += ["", "WITHOUT EFFECT on this traffic"]
-        lines += [_shadowed(each) for each in said["shadowed"]]
+        lines += [_shadowed_line(each) for each in said["shadowed"]]
     lines += ["", "REJECTED OR DELAYED LATELY"]
-    lines += [_held(each, said["at_ms"]) for each in said["held"]] or ["  nothing"]
+    lines += [_held_line(each, said["at_ms"]) for each in said["held"]] or ["  nothing"]
     return lines
 
 
-def _rule(rule: Mapping[str, Any], now_ms: int) -> str:
+def _rule_line(rule: Mapping[str, Any], now_ms: int) -> str:
     mark = ">" if rule["first"] else " "
     since = f" for {format_duration((now_ms - rule['since_ms']) / 1000)}" if rule["since_ms"] is not None else ""
     state = f" LIMITS NOW{since}," if rule["limits_now"] else ""
     mode = ", only counted" if rule["mode"] == "observe" else ""
     what = "" if rule["traffic"] == "produce" else f" {rule['traffic'] if rule['traffic'] == 'fetch' else 'all'}"
-    return f"{mark} {rule['name']}{_at(rule)}:{state} {rule['action']}s{what}{mode}: {rule['text']}"
+    return f"{mark} {rule['name']}{_broker_suffix(rule)}:{state} {rule['action']}s{what}{mode}: {rule['text']}"
 
 
-def _shadowed(each: Mapping[str, Any]) -> str:
+def _shadowed_line(each: Mapping[str, Any]) -> str:
     origin = f" ({each['origin']})" if each["origin"] else ""
     value = f" = {each['value']}" if each["value"] else ""
-    return f"  {each['name']}{_at(each)}: {each['what']}{value}{origin}: {each['why']}"
+    return f"  {each['name']}{_broker_suffix(each)}: {each['what']}{value}{origin}: {each['why']}"
 
 
-def _held(each: Mapping[str, Any], now_ms: int) -> str:
+def _held_line(each: Mapping[str, Any], now_ms: int) -> str:
     at = datetime.fromtimestamp(each["last_ms"] / 1000, UTC).strftime("%H:%M:%SZ")
     ago = max(0, now_ms - each["last_ms"]) / 1000
     wait = f", {each['delay_ms'] / each['requests'] / 1000:.1f} s each" if each["requests"] and each["delay_ms"] else ""
     requests = "1 request" if each["requests"] == 1 else f"{each['requests']:,} requests"
     return (
-        f"  {at} ({ago:.0f} s ago) {each['outcome'].replace('_', ' ')}: {each['reason']}{_at(each)}:"
+        f"  {at} ({ago:.0f} s ago) {each['outcome'].replace('_', ' ')}: {each['reason']}{_broker_suffix(each)}:"
         f" {each['bytes']:,} bytes in {requests}{wait}, from {each['principal']} {each['client_id']!r}"
     )
 
 
-def _at(each: Mapping[str, Any]) -> str:
+def _broker_suffix(each: Mapping[str, Any]) -> str:
     return "" if each["broker"] is None else f" on broker {each['broker']}"

@@ -8,15 +8,21 @@ import argparse
 import sys
 from typing import Final
 
-from gateway.cli_support.arguments import Parser, add_examples
-from gateway.commands.asking import CannotAsk, Place, add_place, find_place, load_config
-from gateway.commands.output import printable
+from gateway.cli_support.arguments import CommandParser, add_examples
+from gateway.commands.admin_client import (
+    AdminEndpoint,
+    CommandError,
+    add_endpoint_arguments,
+    load_config,
+    resolve_endpoint,
+)
+from gateway.commands.output import replace_unprintable
 from gateway.health import LIVE_PATH, READY_PATH
-from gateway.http_client import HttpError, fetch
+from gateway.http_client import HttpError, fetch_url
 
 DEFAULT_URL: Final = "http://127.0.0.1:9295"
 TIMEOUT_S: Final = 5.0
-MAX_ANSWER_BYTES: Final = 2**20
+MAX_RESPONSE_BYTES: Final = 2**20
 
 
 def main(argv: list[str]) -> int:
@@ -25,34 +31,38 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     try:
         if args.config and not args.url:
-            place = Place(load_config(args.config).health_url)  # a port without TLS and tokens
+            place = AdminEndpoint(load_config(args.config).health_url)  # a port without TLS and tokens
         else:
             args.url = args.url or DEFAULT_URL
-            place = find_place(parser, args)
+            place = resolve_endpoint(parser, args)
         url = place.url.rstrip("/") + (READY_PATH if args.ready else LIVE_PATH)
-        answer = fetch(url, timeout_s=args.timeout, max_bytes=MAX_ANSWER_BYTES, trust=place.trust)
-    except (CannotAsk, HttpError) as error:
+        answer = fetch_url(url, timeout_s=args.timeout, max_bytes=MAX_RESPONSE_BYTES, trust=place.tls_context)
+    except (CommandError, HttpError) as error:
         print(error, file=sys.stderr)
         return 1
-    said = printable(answer.body.decode("utf-8", "replace").strip())
+    said = replace_unprintable(answer.body.decode("utf-8", "replace").strip())
     print(said, file=sys.stdout if answer.status == 200 else sys.stderr)
     return 0 if answer.status == 200 else 1
 
 
-def make_parser() -> Parser:
-    parser = Parser(
+def make_parser() -> CommandParser:
+    parser = CommandParser(
         prog="produce-gateway health", description="Whether a gateway lives, as an exit code: for health checks."
     )
-    add_place(parser, formats=False, server="health port, or admin server", url=DEFAULT_URL)
+    add_endpoint_arguments(parser, formats=False, server="health port, or admin server", url=DEFAULT_URL)
     parser.add_argument("--ready", action="store_true", help="whether it is ready for clients (/readyz)")
     parser.add_argument(
-        "--timeout", type=_seconds, default=TIMEOUT_S, metavar="S", help="for the whole answer (default %(default)g)"
+        "--timeout",
+        type=_parse_timeout,
+        default=TIMEOUT_S,
+        metavar="S",
+        help="for the whole answer (default %(default)g)",
     )
     add_examples(parser, "/etc/produce-gateway/gateway.yaml", "--url http://gw1:9295 --ready")
     return parser
 
 
-def _seconds(text: str) -> float:
+def _parse_timeout(text: str) -> float:
     number = float(text)
     if not 0 < number <= 3600:
         raise argparse.ArgumentTypeError("more than 0, at most 3600")

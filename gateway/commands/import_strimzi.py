@@ -18,51 +18,58 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from gateway import config, yaml_text
-from gateway.cli_support.arguments import Parser, add_examples
-from gateway.cli_support.suggest import nearest
+from gateway.cli_support.arguments import CommandParser, add_examples
+from gateway.cli_support.suggest import find_nearest_name
 from gateway.kafka import java_properties
 from gateway.system.sockets import address_text
-from policies.quotas.store import MOST_PERCENT
+from policies.quotas.store import MAX_PERCENT
 from policies.units import parse_iso8601
 
-PREFIX: Final = "client.quota.callback.static."
+PLUGIN_PREFIX: Final = "client.quota.callback.static."
 CLASS_KEY: Final = "client.quota.callback.class"
-CLASSES: Final = ("io.strimzi.kafka.quotas.StaticQuotaCallback", "org.apache.kafka.server.quota.StaticQuotaCallback")
-ADMIN: Final = PREFIX + "kafka.admin."
-BOOTSTRAP: Final = ADMIN + "bootstrap.servers"
-PRODUCE, FETCH, REQUEST = PREFIX + "produce", PREFIX + "fetch", PREFIX + "request"
-EXCLUDED: Final = PREFIX + "excluded.principal.name.list"
-CHECK_SECONDS: Final = PREFIX + "storage.check-interval"  # the plugin's
-CHECK_ISO: Final = PREFIX + "storage.check.interval"  # [DISK]
-MIN_BYTES: Final = PREFIX + "storage.per.volume.limit.min.available.bytes"
-MIN_RATIO: Final = PREFIX + "storage.per.volume.limit.min.available.ratio"
-FALLBACK: Final = PREFIX + "throttle.factor.fallback"
-VALIDITY: Final = PREFIX + "throttle.factor.validity.duration"
-SOFT, HARD = PREFIX + "storage.soft", PREFIX + "storage.hard"  # up to plugin 0.2: used bytes of all volumes together
+PLUGIN_CLASSES: Final = (
+    "io.strimzi.kafka.quotas.StaticQuotaCallback",
+    "org.apache.kafka.server.quota.StaticQuotaCallback",
+)
+ADMIN_PREFIX: Final = PLUGIN_PREFIX + "kafka.admin."
+BOOTSTRAP_KEY: Final = ADMIN_PREFIX + "bootstrap.servers"
+PRODUCE, FETCH, REQUEST = PLUGIN_PREFIX + "produce", PLUGIN_PREFIX + "fetch", PLUGIN_PREFIX + "request"
+EXCLUDED_KEY: Final = PLUGIN_PREFIX + "excluded.principal.name.list"
+CHECK_SECONDS: Final = PLUGIN_PREFIX + "storage.check-interval"  # the plugin's
+CHECK_ISO: Final = PLUGIN_PREFIX + "storage.check.interval"  # [DISK]
+MIN_BYTES: Final = PLUGIN_PREFIX + "storage.per.volume.limit.min.available.bytes"
+MIN_RATIO: Final = PLUGIN_PREFIX + "storage.per.volume.limit.min.available.ratio"
+FALLBACK_KEY: Final = PLUGIN_PREFIX + "throttle.factor.fallback"
+VALIDITY_KEY: Final = PLUGIN_PREFIX + "throttle.factor.validity.duration"
+SOFT, HARD = (
+    PLUGIN_PREFIX + "storage.soft",
+    PLUGIN_PREFIX + "storage.hard",
+)  # up to plugin 0.2: used bytes of all volumes together
 FREE_BYTES, FREE_PERCENT = ".min-free-bytes", ".min-free-percent"  # [035], behind SOFT and HARD
-CLIENT_ID: Final = PREFIX + "kafka.clientIdPrefix"
-KNOWN: Final = (
-    PRODUCE, FETCH, REQUEST, EXCLUDED, CHECK_SECONDS, CHECK_ISO, MIN_BYTES, MIN_RATIO, FALLBACK, VALIDITY, CLIENT_ID,
+CLIENT_ID_KEY: Final = PLUGIN_PREFIX + "kafka.clientIdPrefix"
+KNOWN_KEYS: Final = (
+    PRODUCE, FETCH, REQUEST, EXCLUDED_KEY, CHECK_SECONDS, CHECK_ISO, MIN_BYTES, MIN_RATIO, FALLBACK_KEY, VALIDITY_KEY,
+    CLIENT_ID_KEY,
     *(each + what for each in (SOFT, HARD) for what in ("", FREE_BYTES, FREE_PERCENT)),
 )  # fmt: skip
 # spec.kafka.quotas of `type: strimzi` -> the property that the operator makes of it
-QUOTAS: Final = {
+QUOTA_FIELDS: Final = {
     "producerByteRate": PRODUCE,
     "consumerByteRate": FETCH,
     "minAvailableBytesPerVolume": MIN_BYTES,
     "minAvailableRatioPerVolume": MIN_RATIO,
-    "excludedPrincipals": EXCLUDED,
+    "excludedPrincipals": EXCLUDED_KEY,
 }
-COLUMNS: Final = 118
+MAX_COLUMNS: Final = 118
 LONG_MAX: Final = 2**63 - 1  # "no limit", as doubles beyond it are
-_EACH: Final = "each user, where the plugin's was shared by all clients of a broker"
+_PER_USER_NOTE: Final = "each user, where the plugin's was shared by all clients of a broker"
 
 
 class ImportRefused(Exception):
     """Nothing to print; the text is one line: the fault, its place, and a right value."""
 
 
-class Endpoint(NamedTuple):
+class ListenerEndpoint(NamedTuple):
     """A listener of the brokers: its bootstrap address, its security.protocol, what to add by hand."""
 
     address: str = ""
@@ -70,24 +77,24 @@ class Endpoint(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class Given(NamedTuple):
+class ImportInput(NamedTuple):
     """A file's contents: properties by their names, the brokers' listeners with the best for clients first, remarks for
     standard error.
     """
 
     properties: dict[str, str]
-    listeners: list[Endpoint]
+    listeners: list[ListenerEndpoint]
     remarks: list[str]
 
 
-class Result(NamedTuple):
+class ImportResult(NamedTuple):
     text: str  # YAML
     remarks: list[str]
 
 
 def main(argv: list[str]) -> int:
     """Run the command; the result is the exit code."""
-    parser = Parser(
+    parser = CommandParser(
         prog="produce-gateway import-strimzi",
         description="Print a gateway configuration made from that of Strimzi's quotas plugin.",
     )
@@ -113,7 +120,9 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     name = "standard input" if args.file == "-" else args.file
     try:
-        result = convert(_read(args.file), name, args.bootstrap_servers, aggregate_limits=args.aggregate_limits)
+        result = convert_settings(
+            _read_file(args.file), name, args.bootstrap_servers, aggregate_limits=args.aggregate_limits
+        )
     except ImportRefused as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
@@ -123,34 +132,38 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def convert(text: str, name: str, bootstrap_servers: str = "", *, aggregate_limits: bool = False) -> Result:
+def convert_settings(
+    text: str, name: str, bootstrap_servers: str = "", *, aggregate_limits: bool = False
+) -> ImportResult:
     """Translate a file's text; its `name` decides between properties and YAML where the text doesn't.
 
     Raises:
         ImportRefused: there is nothing of the plugin, or its settings can't be.
     """
-    given = _parse_resource(text) if _is_resource(text, name) else _parse_properties(text)
+    given = _parse_resource(text) if _is_kafka_resource(text, name) else _parse_properties(text)
     properties = {key: value.strip() for key, value in given.properties.items()}
-    if not any(key.startswith(PREFIX) for key in properties):
-        raise ImportRefused(f"there is no {PREFIX}* in it, and no spec.kafka.quotas of type strimzi: nothing to import")
-    writer = _Writer(properties, list(given.remarks), aggregate_limits)
-    writer.check_names()
-    printed = writer.write(name, bootstrap_servers, given.listeners)
+    if not any(key.startswith(PLUGIN_PREFIX) for key in properties):
+        raise ImportRefused(
+            f"there is no {PLUGIN_PREFIX}* in it, and no spec.kafka.quotas of type strimzi: nothing to import"
+        )
+    writer = _YamlWriter(properties, list(given.remarks), aggregate_limits)
+    writer.check_property_names()
+    printed = writer.write_yaml(name, bootstrap_servers, given.listeners)
     try:
-        config.parse(printed, "the resulting YAML")
+        config.parse_settings(printed, "the resulting YAML")
     except config.ConfigError as error:
         raise ImportRefused("; ".join(error.lines)) from error
-    return Result(printed, writer.remarks)
+    return ImportResult(printed, writer.remarks)
 
 
-def _parse_properties(text: str) -> Given:
+def _parse_properties(text: str) -> ImportInput:
     try:
-        return Given(java_properties.parse(text), [], [])
-    except java_properties.InvalidFile as error:
+        return ImportInput(java_properties.parse_properties(text), [], [])
+    except java_properties.InvalidPropertiesFile as error:
         raise ImportRefused(str(error)) from error
 
 
-def _read(file: str) -> str:
+def _read_file(file: str) -> str:
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
     except OSError as error:
@@ -159,34 +172,36 @@ def _read(file: str) -> str:
         raise ImportRefused(f"not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
-def _is_resource(text: str, name: str) -> bool:
+def _is_kafka_resource(text: str, name: str) -> bool:
     if name.endswith((".yaml", ".yml", ".json")):
         return True
     return not name.endswith(".properties") and bool(re.search(r'^[\s{-]*"?kind"?\s*:', text, re.MULTILINE))
 
 
-def _parse_resource(text: str) -> Given:
+def _parse_resource(text: str) -> ImportInput:
     try:
-        documents = [each for each in yaml_text.load_all(text, "YAML") if isinstance(each, dict)]
+        documents = [each for each in yaml_text.load_all_yaml(text, "YAML") if isinstance(each, dict)]
     except yaml_text.YamlError as error:
         raise ImportRefused(str(error)) from error
     documents = [item for each in documents for item in (each.get("items") or [each]) if isinstance(item, dict)]
     kafkas = [each for each in documents if each.get("kind") == "Kafka"]
     if len(kafkas) != 1:
-        names = ", ".join(str(_dig(each, "metadata", "name")) for each in kafkas)
+        names = ", ".join(str(_get_nested(each, "metadata", "name")) for each in kafkas)
         raise ImportRefused(
             f"one resource of kind: Kafka is needed, and there are {len(kafkas)} ({names}): keep the one that is meant"
             if kafkas
             else "there is no resource of kind: Kafka in it"
         )
-    kafka = _dig(kafkas[0], "spec", "kafka")
-    settings, quotas = _dig(kafka, "config"), _dig(kafka, "quotas")
-    properties = {str(key): _text(value) for key, value in settings.items()} if isinstance(settings, dict) else {}
-    remarks = _take_quotas(quotas, properties) if isinstance(quotas, dict) else []
-    return Given(properties, _listeners(kafkas[0], kafka), remarks)
+    kafka = _get_nested(kafkas[0], "spec", "kafka")
+    settings, quotas = _get_nested(kafka, "config"), _get_nested(kafka, "quotas")
+    properties = (
+        {str(key): _property_text(value) for key, value in settings.items()} if isinstance(settings, dict) else {}
+    )
+    remarks = _convert_quotas(quotas, properties) if isinstance(quotas, dict) else []
+    return ImportInput(properties, _find_listeners(kafkas[0], kafka), remarks)
 
 
-def _take_quotas(quotas: dict[Any, Any], properties: dict[str, str]) -> list[str]:
+def _convert_quotas(quotas: dict[Any, Any], properties: dict[str, str]) -> list[str]:
     """spec.kafka.quotas into the properties that the operator makes of it; it wins over spec.kafka.config there too."""
     if quotas.get("type") != "strimzi":
         return [
@@ -197,22 +212,22 @@ def _take_quotas(quotas: dict[Any, Any], properties: dict[str, str]) -> list[str
     for field, value in quotas.items():
         if field == "type" or value is None:
             continue
-        key = QUOTAS.get(field)
+        key = QUOTA_FIELDS.get(field)
         if key is None:
-            remarks.append(f"spec.kafka.quotas.{field}: unknown{_suggest(str(field), QUOTAS)}: left out")
+            remarks.append(f"spec.kafka.quotas.{field}: unknown{_suggest_key(str(field), QUOTA_FIELDS)}: left out")
             continue
         if key in properties:
             remarks.append(f"{key}: left out: spec.kafka.quotas.{field} replaces it")
-        properties[key] = _take_principals(value, remarks) if key == EXCLUDED else _text(value)
-    properties[CLASS_KEY] = CLASSES[0]
+        properties[key] = _convert_principals(value, remarks) if key == EXCLUDED_KEY else _property_text(value)
+    properties[CLASS_KEY] = PLUGIN_CLASSES[0]
     return remarks
 
 
-def _take_principals(value: Any, remarks: list[str]) -> str:
+def _convert_principals(value: Any, remarks: list[str]) -> str:
     """The list of the resource as the property has it; the operator takes any text into it."""
     taken = []
     for each in value if isinstance(value, list) else [value]:
-        name = _text(each).strip()
+        name = _property_text(each).strip()
         where = f"spec.kafka.quotas.excludedPrincipals: {name!r} is no principal such as User:name"
         if re.match("User:.", name):
             taken.append(name)
@@ -224,32 +239,34 @@ def _take_principals(value: Any, remarks: list[str]) -> str:
     return ";".join(taken)
 
 
-def _listeners(resource: Any, kafka: Any) -> list[Endpoint]:
+def _find_listeners(resource: Any, kafka: Any) -> list[ListenerEndpoint]:
     """Of internal ones Strimzi's bootstrap service, of others the address in the resource's status. Internal ones come
     first, of them those without TLS, since they need no more than the address.
     """
-    name, namespace = _dig(resource, "metadata", "name"), _dig(resource, "metadata", "namespace")
-    listeners, states = _dig(kafka, "listeners"), _dig(resource, "status", "listeners")
+    name, namespace = _get_nested(resource, "metadata", "name"), _get_nested(resource, "metadata", "namespace")
+    listeners, states = _get_nested(kafka, "listeners"), _get_nested(resource, "status", "listeners")
     outside = {
-        _dig(each, "name"): _text(_dig(each, "bootstrapServers"))
+        _get_nested(each, "name"): _property_text(_get_nested(each, "bootstrapServers"))
         for each in (states if isinstance(states, list) else ())
     }
     found = []
     for listener in listeners if isinstance(listeners, list) else ():
-        is_internal, tls = _dig(listener, "type") == "internal", bool(_dig(listener, "tls"))
+        is_internal, tls = _get_nested(listener, "type") == "internal", bool(_get_nested(listener, "tls"))
         host = f"{name}-kafka-bootstrap" + (f".{namespace}.svc" if namespace else "")
-        internal = address_text(host, _dig(listener, "port")) if is_internal and name else ""
-        address = internal or outside.get(_dig(listener, "name"), "")
+        internal = address_text(host, _get_nested(listener, "port")) if is_internal and name else ""
+        address = internal or outside.get(_get_nested(listener, "name"), "")
         if address:
-            endpoint = Endpoint(address, *_listener_security(listener, _text(name) or "CLUSTER", tls))
+            endpoint = ListenerEndpoint(address, *_listener_security(listener, _property_text(name) or "CLUSTER", tls))
             found.append((not is_internal, tls, endpoint))
     return [endpoint for *_, endpoint in sorted(found, key=lambda each: each[:2])]
 
 
 def _listener_security(listener: Any, cluster: str, tls: bool) -> tuple[str, tuple[str, ...]]:
     """A listener's security.protocol, and what else the gateway needs there that the resource doesn't hold."""
-    kind = _dig(listener, "authentication", "type")
-    sasl = kind in ("scram-sha-512", "oauth") or (kind == "custom" and bool(_dig(listener, "authentication", "sasl")))
+    kind = _get_nested(listener, "authentication", "type")
+    sasl = kind in ("scram-sha-512", "oauth") or (
+        kind == "custom" and bool(_get_nested(listener, "authentication", "sasl"))
+    )
     notes = []
     if tls:
         notes.append(
@@ -269,7 +286,7 @@ def _listener_security(listener: Any, cluster: str, tls: bool) -> tuple[str, tup
     return f"{'SASL_' if sasl else ''}{'SSL' if tls else 'PLAINTEXT'}", tuple(notes)
 
 
-class _Writer:
+class _YamlWriter:
     """Takes the properties one after the other into lines of YAML; `remarks` gathers the lines for standard error."""
 
     def __init__(self, properties: Mapping[str, str], remarks: list[str], aggregate_limits: bool) -> None:
@@ -278,34 +295,34 @@ class _Writer:
         self._properties = properties
         self._lines: list[str] = []
 
-    def check_names(self) -> None:
+    def check_property_names(self) -> None:
         plugin = self._properties.get(CLASS_KEY)
         if plugin is None:
             self.remarks.append(
                 f"{CLASS_KEY} is not set: the plugin is not in use there, its settings are imported anyway"
             )
-        elif plugin not in CLASSES:
+        elif plugin not in PLUGIN_CLASSES:
             self.remarks.append(f"{CLASS_KEY} is {plugin}, not Strimzi's: its settings are imported by their names")
         for key in self._properties:
-            if not key.startswith("client.quota.callback.") or key == CLASS_KEY or key.startswith(ADMIN):
+            if not key.startswith("client.quota.callback.") or key == CLASS_KEY or key.startswith(ADMIN_PREFIX):
                 continue
-            if key not in KNOWN:
-                self.remarks.append(f"{key}: unknown{_suggest(key, KNOWN)}: left out")
+            if key not in KNOWN_KEYS:
+                self.remarks.append(f"{key}: unknown{_suggest_key(key, KNOWN_KEYS)}: left out")
 
-    def write(self, name: str, override: str, listeners: Sequence[Endpoint]) -> str:
+    def write_yaml(self, name: str, override: str, listeners: Sequence[ListenerEndpoint]) -> str:
         self._lines = [f"# Imported from {_one_line(name)}. Now run `produce-gateway check` on it."]
-        admin = self._properties.get(BOOTSTRAP, "")
+        admin = self._properties.get(BOOTSTRAP_KEY, "")
         bootstrap = override or admin or (listeners[0].address if listeners else "")
         if not bootstrap:
             raise ImportRefused(
-                f"{BOOTSTRAP} is missing, and no listener with a known address is there: give"
+                f"{BOOTSTRAP_KEY} is missing, and no listener with a known address is there: give"
                 " --bootstrap-servers host:port"
             )
-        security, notes = self._admin_properties()
+        security, notes = self._convert_admin_properties()
         apart = bool(override and admin and override != admin)
         clients: tuple[dict[str, str], list[str]] = (security, notes)
         if apart or not admin:
-            listener = next((each for each in listeners if each.address == bootstrap), Endpoint())
+            listener = next((each for each in listeners if each.address == bootstrap), ListenerEndpoint())
             if listener.protocol != "PLAINTEXT":
                 clients = ({"security.protocol": listener.protocol}, list(listener.notes))
                 self.remarks += [
@@ -318,64 +335,63 @@ class _Writer:
         self._write_client_quotas()
         self._write_internal()
         self._write_storage(produce, admin if apart else "", security if apart else {}, notes if apart else [])
-        if CLIENT_ID in self._properties:
+        if CLIENT_ID_KEY in self._properties:
             self._lines.append("")
-            self._comment(f"{CLIENT_ID} is not taken over: the gateway names its clients itself.")
+            self._write_comment(f"{CLIENT_ID_KEY} is not taken over: the gateway names its clients itself.")
         return "\n".join(self._lines) + "\n"
 
     def _write_upstream(self, bootstrap: str, admin: str, security: Mapping[str, str], notes: list[str]) -> None:
         self._lines += ["", "upstream:"]
         if bootstrap == admin:
-            self._comment(
+            self._write_comment(
                 "Clients' connections go there as well. If that is the brokers' own listener (Strimzi: 9091), put the"
                 " clients' one here and that one under storage.admin.",
                 2,
             )
-        self._line(2, "bootstrap_servers", bootstrap)
+        self._write_line(2, "bootstrap_servers", bootstrap)
         self._write_properties(2, security, notes)
 
     def _write_properties(self, indent: int, security: Mapping[str, str], notes: list[str]) -> None:
         for key, value in security.items():
             if key.endswith(".password"):
-                self._comment(f"Better from a file: {key}: {{file: /run/secrets/password}}", indent)
+                self._write_comment(f"Better from a file: {key}: {{file: /run/secrets/password}}", indent)
                 self.remarks.append(f"the output holds {key} in clear: better from a file, as the comment says")
-            self._line(indent, key, value)
+            self._write_line(indent, key, value)
         for note in notes:
-            self._comment(note, indent)
+            self._write_comment(note, indent)
 
     def _write_thresholds(self) -> bool:
-        rate = self._number(PRODUCE)
+        rate = self._parse_number(PRODUCE)
         if rate is None or rate >= LONG_MAX:
             return False
         self._lines += ["", "thresholds:"]
-        self._comment(
+        self._write_comment(
             "Per broker, shared by all clients that are not excluded. The plugin slowed producers down and never"
             " rejected: so does on_exceed: delay.",
             2,
         )
         # The plugin never went below 1 either.
-        self._line(2, "total.bytes.in.per.sec.threshold", max(1, math.floor(rate)))
-        self._line(2, "on_exceed", "delay")
+        self._write_line(2, "total.bytes.in.per.sec.threshold", max(1, math.floor(rate)))
+        self._write_line(2, "on_exceed", "delay")
         return True
 
     def _write_client_quotas(self) -> None:
-        fetch, request = self._number(FETCH), self._number(REQUEST)
+        fetch, request = self._parse_number(FETCH), self._parse_number(REQUEST)
         values = []
         if fetch is not None and fetch < LONG_MAX:
             values.append(f"consumer_byte_rate: {max(1, math.floor(fetch))}")
-            self.remarks.append(f"{FETCH}={self._properties[FETCH]}: becomes a quota of {_EACH}")
+            self.remarks.append(f"{FETCH}={self._properties[FETCH]}: becomes a quota of {_PER_USER_NOTE}")
         if request is not None and request < LONG_MAX:
-            values.append(
-                "request_percentage: " + f"{min(max(1.0, request), MOST_PERCENT):.6f}".rstrip("0").rstrip(".")
-            )
+            values.append("request_percentage: " + f"{min(max(1.0, request), MAX_PERCENT):.6f}".rstrip("0").rstrip("."))
             self.remarks.append(
-                f"{REQUEST}={self._properties[REQUEST]}: becomes a quota of {_EACH}, and is a part of the time of the"
+                f"{REQUEST}={self._properties[REQUEST]}: becomes a quota of {_PER_USER_NOTE}, and is a part of"
+                " the time of the"
                 " gateway's thread, not of a broker's threads"
             )
         if not values:
             return
         self._lines += ["", "client_quotas:"]
-        self._comment(
+        self._write_comment(
             "Per broker, and each user has it: the plugin's was shared by all clients of a broker. Without SASL all of"
             " them are one user, ANONYMOUS.",
             2,
@@ -383,67 +399,67 @@ class _Writer:
         self._lines.append(f"  - {{user: <default>, {', '.join(values)}}}")
 
     def _write_internal(self) -> None:
-        text = self._properties.get(EXCLUDED, "")
+        text = self._properties.get(EXCLUDED_KEY, "")
         principals = self._split_principals(text) if text else []
         if not principals:
             return
         self._lines += ["", "internal:"]
-        self._comment("Metered, never limited.", 2)
+        self._write_comment("Metered, never limited.", 2)
         if any("=" in principal for principal in principals):
-            self._comment(
+            self._write_comment(
                 "Names of client certificates come up where clients' TLS ends at the gateway, on a listener with"
                 " ssl.client.auth. Strimzi's own operators go to the brokers directly.",
                 2,
             )
         self._lines.append("  principals:")
-        self._lines += [f"    - {_scalar(principal)}" for principal in principals]
+        self._lines += [f"    - {_yaml_scalar(principal)}" for principal in principals]
 
     def _split_principals(self, text: str) -> list[str]:
         """`User:a;User:CN=b,O=c`, as the plugin has it since 0.3; before, it was names with commas between."""
         if "User:" not in text and ";" not in text and "=" not in text:
             principals = [f"User:{name.strip()}" for name in text.split(",") if name.strip()]
             self.remarks.append(
-                f"{EXCLUDED}: names without User: as before plugin 0.3: taken as {'; '.join(principals)}"
+                f"{EXCLUDED_KEY}: names without User: as before plugin 0.3: taken as {'; '.join(principals)}"
             )
             return principals
         principals = [part.strip() for part in text.split(";") if part.strip()]
         for principal in principals:
             if not principal.startswith("User:") or principal == "User:":
-                raise ImportRefused(f"{EXCLUDED}: {principal!r} is no principal: write User:name;User:name")
+                raise ImportRefused(f"{EXCLUDED_KEY}: {principal!r} is no principal: write User:name;User:name")
             if "User:" in principal[1:]:
-                raise ImportRefused(f"{EXCLUDED}: {principal!r}: principals are separated by ';', not by ','")
+                raise ImportRefused(f"{EXCLUDED_KEY}: {principal!r}: principals are separated by ';', not by ','")
         return principals
 
     def _write_storage(self, produce: bool, admin: str, security: Mapping[str, str], notes: list[str]) -> None:
-        limits = self._limits(produce)
+        limits = self._limit_lines(produce)
         if not limits:
             return
         self._lines += ["", "storage:"]
-        interval = self._interval()
+        interval = self._check_interval()
         if interval:
-            self._line(2, "check_interval", interval)
+            self._write_line(2, "check_interval", interval)
         if admin:
             self._lines.append("  admin:")
-            self._line(4, "bootstrap_servers", admin)
+            self._write_line(4, "bootstrap_servers", admin)
             self._write_properties(4, security, notes)
         for line in limits:
             self._lines.append(f"  {line}")
-        if FALLBACK in self._properties:
-            self._lines.append(f"  {FALLBACK.removeprefix(PREFIX)}: {self._share(FALLBACK)}")
+        if FALLBACK_KEY in self._properties:
+            self._lines.append(f"  {FALLBACK_KEY.removeprefix(PLUGIN_PREFIX)}: {self._parse_share(FALLBACK_KEY)}")
         elif any(side + what in self._properties for side in (SOFT, HARD) for what in (FREE_BYTES, FREE_PERCENT)):
-            self._comment(
+            self._write_comment(
                 "As in Strimzi's proposal 035, where these limits come from: a pause while the state of the disks can't"
                 " be determined. 1.0 lets producers in then.",
                 2,
             )
-            self._line(2, FALLBACK.removeprefix(PREFIX), 0)
-        if VALIDITY in self._properties:
-            self._line(2, VALIDITY.removeprefix(PREFIX), self._iso(VALIDITY))
+            self._write_line(2, FALLBACK_KEY.removeprefix(PLUGIN_PREFIX), 0)
+        if VALIDITY_KEY in self._properties:
+            self._write_line(2, VALIDITY_KEY.removeprefix(PLUGIN_PREFIX), self._parse_iso_duration(VALIDITY_KEY))
 
-    def _limits(self, produce: bool) -> list[str]:
+    def _limit_lines(self, produce: bool) -> list[str]:
         """Lines below `storage`; none where nothing is limited."""
         lowest = [key for key in (MIN_BYTES, MIN_RATIO) if key in self._properties]
-        soft, hard = self._level(SOFT), self._level(HARD)
+        soft, hard = self._find_limit_key(SOFT), self._find_limit_key(HARD)
         if soft is not None and not produce:
             self.remarks.append(f"{soft}: left out: without {PRODUCE} there is nothing that a soft limit could reduce")
             soft = None
@@ -451,7 +467,7 @@ class _Writer:
         if len(lowest) > 1 or (lowest and len(given) > 1):
             raise ImportRefused(f"{given[0]} and {given[1]} exclude each other: keep one")
         if lowest:
-            kind, level = self._limit(lowest[0])
+            kind, level = self._convert_limit(lowest[0])
             return [f"min.available.{'ratio' if kind == 'MinFreePercentage' else 'bytes'}: {level}"]
         lines = []
         for name, key in (("soft", soft), ("hard", hard)):
@@ -461,24 +477,24 @@ class _Writer:
                 lines.append(
                     "# Of each volume; the plugin compared the used bytes of all volumes of a broker together."
                 )
-            kind, level = self._limit(key)
+            kind, level = self._convert_limit(key)
             lines.append(f"{name}: {{type: {kind}, level: {level}}}")
         return lines
 
-    def _limit(self, key: str) -> tuple[str, str]:
+    def _convert_limit(self, key: str) -> tuple[str, str]:
         """Type and level. 0 (nothing is free at all) becomes one byte, as we take no limit of 0."""
         if key in (SOFT, HARD):
-            return "ConsumedBytes", str(self._bytes(key))
-        if (self._number(key) or 0) == 0:
+            return "ConsumedBytes", str(self._parse_bytes(key))
+        if (self._parse_number(key) or 0) == 0:
             return "MinFreeBytes", "1"
         if key.endswith((FREE_PERCENT, MIN_RATIO)):
-            return "MinFreePercentage", self._share(key)
-        return "MinFreeBytes", str(self._bytes(key))
+            return "MinFreePercentage", self._parse_share(key)
+        return "MinFreeBytes", str(self._parse_bytes(key))
 
-    def _level(self, side: str) -> str | None:
+    def _find_limit_key(self, side: str) -> str | None:
         """The property that says where the soft or the hard limit is."""
         found = [side + what for what in (FREE_BYTES, FREE_PERCENT) if side + what in self._properties]
-        if side in self._properties and (self._number(side) or 0) < LONG_MAX:
+        if side in self._properties and (self._parse_number(side) or 0) < LONG_MAX:
             if self._aggregate_limits:
                 found.append(side)
             else:
@@ -490,12 +506,12 @@ class _Writer:
             raise ImportRefused(f"{found[0]} and {found[1]} exclude each other: keep one")
         return found[0] if found else None
 
-    def _interval(self) -> str:
+    def _check_interval(self) -> str:
         if CHECK_SECONDS in self._properties and CHECK_ISO in self._properties:
             raise ImportRefused(f"{CHECK_SECONDS} and {CHECK_ISO} exclude each other: keep one")
         if CHECK_ISO in self._properties:
-            return self._iso(CHECK_ISO)
-        seconds = self._number(CHECK_SECONDS)
+            return self._parse_iso_duration(CHECK_ISO)
+        seconds = self._parse_number(CHECK_SECONDS)
         if seconds is None:
             return ""
         if seconds != int(seconds):
@@ -503,26 +519,32 @@ class _Writer:
                 f"{CHECK_SECONDS}={self._properties[CHECK_SECONDS]}: whole seconds are needed, for example 60"
             )
         if seconds == 0:
-            self._comment("Off, as it was in the plugin.", 2)
+            self._write_comment("Off, as it was in the plugin.", 2)
         return f"PT{seconds:.0f}S"
 
-    def _admin_properties(self) -> tuple[dict[str, str], list[str]]:
+    def _convert_admin_properties(self) -> tuple[dict[str, str], list[str]]:
         """The properties of the plugin's Java client, by librdkafka's names, and notes on the work left."""
-        given = {key.removeprefix(ADMIN): value for key, value in self._properties.items() if key.startswith(ADMIN)}
+        given = {
+            key.removeprefix(ADMIN_PREFIX): value
+            for key, value in self._properties.items()
+            if key.startswith(ADMIN_PREFIX)
+        }
         given.pop("bootstrap.servers", None)
         notes = []
         for key in [key for key, value in given.items() if "${" in value]:
             del given[key]
-            notes.append(f"{ADMIN}{key}: refers to something that only a broker can look up; write it here by hand.")
+            notes.append(
+                f"{ADMIN_PREFIX}{key}: refers to something that only a broker can look up; write it here by hand."
+            )
         taken: dict[str, str] = {
             key: given.pop(key) for key in ("security.protocol", "sasl.mechanism", "ssl.key.password") if key in given
         }
         if "ssl.endpoint.identification.algorithm" in given:
             algorithm = given.pop("ssl.endpoint.identification.algorithm")
             taken["ssl.endpoint.identification.algorithm"] = algorithm or "none"  # "" is how Java turns it off
-        notes += self._take_login(given, taken)
-        notes += _take_store(given, taken, "truststore", ("ssl.ca.location",), ("-nokeys -out ca.pem",))
-        notes += _take_store(
+        notes += self._convert_login(given, taken)
+        notes += _convert_store(given, taken, "truststore", ("ssl.ca.location",), ("-nokeys -out ca.pem",))
+        notes += _convert_store(
             given, taken, "keystore", ("ssl.certificate.location", "ssl.key.location"),
 ("-nokeys -out client.crt", "-nocerts -noenc -out client.key"),
         )  # fmt: skip
@@ -532,30 +554,31 @@ class _Writer:
             ("ssl.keystore.key", "ssl.key.location"),
         ):
             if given.pop(key, None) is not None:
-                notes.append(f"{ADMIN}{key}: put the PEM text into a file and name that here as {names}.")
+                notes.append(f"{ADMIN_PREFIX}{key}: put the PEM text into a file and name that here as {names}.")
         self.remarks += [f"{note.partition(':')[0]}: see the comment in the output" for note in notes]
         if given:
-            left = ", ".join(sorted(ADMIN + key for key in given))
+            left = ", ".join(sorted(ADMIN_PREFIX + key for key in given))
             notes.append(f"Not taken over, since it is about Java's client: {left}.")
         return taken, notes
 
-    def _take_login(self, given: dict[str, str], taken: dict[str, str]) -> list[str]:
+    def _convert_login(self, given: dict[str, str], taken: dict[str, str]) -> list[str]:
         jaas = given.pop("sasl.jaas.config", None)
         if jaas is None:
             return []
         try:
             module, options = java_properties.parse_jaas(jaas)
-        except java_properties.InvalidFile:
+        except java_properties.InvalidPropertiesFile:
             module, options = jaas.partition(" ")[0], {}
         module = module.rpartition(".")[2]
         if module in ("PlainLoginModule", "ScramLoginModule") and {"username", "password"} <= options.keys():
             taken["sasl.username"], taken["sasl.password"] = options["username"], options["password"]
             return []
         return [
-            f"{ADMIN}sasl.jaas.config: {module or 'it'} has to be written by hand, as librdkafka's sasl.* properties."
+            f"{ADMIN_PREFIX}sasl.jaas.config: {module or 'it'} has to be written by hand, as librdkafka's sasl.*"
+            " properties."
         ]
 
-    def _number(self, key: str) -> float | None:
+    def _parse_number(self, key: str) -> float | None:
         text = self._properties.get(key)
         if text is None:
             return None
@@ -564,33 +587,33 @@ class _Writer:
             raise ImportRefused(f"{key}={text} is no number of 0 or more{hint}")
         return float(text.rstrip("dDfF"))
 
-    def _bytes(self, key: str) -> int:
-        value = self._number(key) or 0.0
+    def _parse_bytes(self, key: str) -> int:
+        value = self._parse_number(key) or 0.0
         return int(self._properties[key]) if self._properties[key].isdecimal() else math.floor(min(value, LONG_MAX))
 
-    def _share(self, key: str) -> str:
-        value = self._number(key)
+    def _parse_share(self, key: str) -> str:
+        value = self._parse_number(key)
         if value is None or value > 1:
             raise ImportRefused(f"{key}={self._properties[key]}: a share between 0 and 1 is needed, for example 0.05")
         return f"{value:.15f}".rstrip("0").rstrip(".")
 
-    def _iso(self, key: str) -> str:
+    def _parse_iso_duration(self, key: str) -> str:
         text = self._properties[key].upper()
         if parse_iso8601(text) is None:
             raise ImportRefused(f"{key}={text} is no ISO 8601 duration, such as PT5M")
         return text
 
-    def _line(self, indent: int, key: str, value: object) -> None:
-        self._lines.append(f"{' ' * indent}{key}: {_scalar(value)}")
+    def _write_line(self, indent: int, key: str, value: object) -> None:
+        self._lines.append(f"{' ' * indent}{key}: {_yaml_scalar(value)}")
 
-    def _comment(self, text: str, indent: int = 0) -> None:
-        width = COLUMNS - indent - 2
+    def _write_comment(self, text: str, indent: int = 0) -> None:
+        width = MAX_COLUMNS - indent - 2
         for part in text.split("\n"):  # a command is to be copied: as one line
             wrapped = textwrap.wrap(part, width, break_long_words=False, break_on_hyphens=False)
             self._lines += [f"{' ' * indent}# {line}" for line in ([part] if part.startswith(" ") else wrapped)]
 
 
-def _take_store(
+def _convert_store(
     given: dict[str, str], taken: dict[str, str], store: str, names: tuple[str, ...], arguments: tuple[str, ...]
 ) -> list[str]:
     """Every client reads PEM files; Java's own formats have to be converted."""
@@ -602,20 +625,21 @@ def _take_store(
     if kind == "PEM":
         taken.update(dict.fromkeys(names, place))
         return []
-    note = f"{ADMIN}ssl.{store}.location: Java's format has to become PEM, to be named here as {' and '.join(names)}:"
+    settings = " and ".join(names)
+    note = f"{ADMIN_PREFIX}ssl.{store}.location: Java's format has to become PEM, to be named here as {settings}:"
     if kind != "PKCS12" and not place.endswith((".p12", ".pfx")):
         note += f"\n  keytool -importkeystore -srckeystore {place} -destkeystore {store}.p12 -deststoretype PKCS12"
         place = f"{store}.p12"
     return [note + "".join(f"\n  openssl pkcs12 -in {place} {each}" for each in arguments)]
 
 
-def _dig(value: Any, *keys: str) -> Any:
+def _get_nested(value: Any, *keys: str) -> Any:
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
-def _text(value: object) -> str:
+def _property_text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
@@ -623,7 +647,7 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _scalar(value: object) -> str:
+def _yaml_scalar(value: object) -> str:
     plain = isinstance(value, (int, float)) or (
         isinstance(value, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]*", value)
     )
@@ -635,7 +659,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _suggest(key: str, known: Iterable[str]) -> str:
-    by_end = {each.removeprefix(PREFIX): each for each in known}
-    near = nearest(key.removeprefix(PREFIX), by_end, 0.7)
+def _suggest_key(key: str, known: Iterable[str]) -> str:
+    by_end = {each.removeprefix(PLUGIN_PREFIX): each for each in known}
+    near = find_nearest_name(key.removeprefix(PLUGIN_PREFIX), by_end, 0.7)
     return f" (did you mean {by_end[near]}?)" if near else ""

@@ -14,23 +14,32 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from gateway.cli_support.arguments import Parser
-from gateway.commands.output import FORMATS, structured
-from gateway.commands.quota_files import enforced, listed, plan, read
+from gateway.cli_support.arguments import CommandParser
+from gateway.commands.output import OUTPUT_FORMATS, render_structured
+from gateway.commands.quota_files import enforced_as_data, list_as_data, plan_changes, read_quota_file
 from gateway.kafka import java_properties
-from gateway.quotas.client import TIMEOUT_S, Described, Enforced, Other, QuotaClient, QuotaClientError, Quotas, Takeover
-from policies.definitions.rollout import EVERYBODY, mode_text
+from gateway.quotas.client import (
+    TIMEOUT_S,
+    BrokerOnlyQuota,
+    DescribedQuotas,
+    EnforcedQuota,
+    QuotaApi,
+    QuotaClient,
+    QuotaClientError,
+    QuotaTakeover,
+)
+from policies.definitions.rollout import ALL_CLIENTS, rollout_text
 from policies.quotas.filter import Component
-from policies.quotas.names import QuotaError, sanitize
-from policies.quotas.store import Alteration, Effective
+from policies.quotas.names import QuotaError, sanitize_name
+from policies.quotas.store import Alteration, ResolvedQuota
 from policies.quotas.text import (
     check_flags,
-    components_of,
     enforced_text,
-    entity_of,
     entity_text,
     number_text,
-    ops_of,
+    parse_components,
+    parse_entity,
+    parse_ops,
     quota_text,
 )
 from policies.units import parse_until
@@ -40,7 +49,7 @@ FAILED: Final = 1
 WRONG_USE: Final = 2
 MAX_SHOWN: Final = 20  # of those for whom another value holds
 
-Connect = Callable[[str, java_properties.ClientProperties], Quotas]
+ConnectClient = Callable[[str, java_properties.ClientProperties], QuotaApi]
 
 _EPILOG: Final = """\
 Quotas are producer_byte_rate and consumer_byte_rate in bps (bytes per second in the whole cluster), broker_bps (on each
@@ -61,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command. Exit codes: 0 done, 1 not done, 2 a wrong command line, 130 interrupted."""
     try:
         try:
-            code = run(sys.argv[1:] if argv is None else argv, _connect)
+            code = run_command(sys.argv[1:] if argv is None else argv, _connect_client)
         except SystemExit as end:  # argparse's, with its own text said
             code = int(end.code or 0)
         sys.stdout.flush()
@@ -73,88 +82,96 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def run(argv: Sequence[str], connect: Connect) -> int:
+def run_command(argv: Sequence[str], connect: ConnectClient) -> int:
     """`main` with the client that `connect` makes.
 
     Raises:
         SystemExit: --help, or a wrong command line.
     """
-    args = _Parser().parse_args(_unicode(argv))
+    args = _QuotasParser().parse_args(_check_unicode(argv))
     try:
         flags = {name.replace("_", "-"): value for name, value in vars(args).items() if value not in (None, False)}
         operation = check_flags(flags)
-        names, defaults, prefix = (_joined(args, flag) for flag in ("names", "defaults", "prefix"))
-        add, delete = (_joined(args, flag) for flag in ("add", "delete"))
-        components, ops = components_of(names, defaults, prefix), ops_of(add, delete)
-        entity = entity_of(names, defaults) if operation in ("describe", "alter") else None
+        names, defaults, prefix = (_join_values(args, flag) for flag in ("names", "defaults", "prefix"))
+        add, delete = (_join_values(args, flag) for flag in ("add", "delete"))
+        components, ops = parse_components(names, defaults, prefix), parse_ops(add, delete)
+        entity = parse_entity(names, defaults) if operation in ("describe", "alter") else None
         until_ms = None if args.until is None else parse_until(args.until, round(time.time() * 1000))
     except ValueError as error:  # QuotaError is one
-        _Parser().error(str(error))
+        _QuotasParser().error(str(error))
     try:
-        given = _NOTHING_GIVEN if args.command_config is None else java_properties.load(Path(args.command_config))
+        given = (
+            _NO_PROPERTIES
+            if args.command_config is None
+            else java_properties.load_properties(Path(args.command_config))
+        )
         quotas = connect(args.bootstrap_server, given)
         if operation == "take-over":
-            return _take_over(quotas, components, args.yes)
+            return _take_over_quotas(quotas, components, args.yes)
         if operation == "import":
-            return _import(quotas, getattr(args, "import"), args.yes)
+            return _import_quotas(quotas, getattr(args, "import"), args.yes)
         if entity is None:
             described = quotas.describe(components, apart=True)
-            _say(list_text(described) if args.output is None else structured(listed(described), args.output))
+            _print_text(
+                quota_list_text(described)
+                if args.output is None
+                else render_structured(list_as_data(described), args.output)
+            )
         elif operation == "describe" and args.output is not None:
             found = quotas.describe_enforced(entity, omit_overridden_values=not args.include_overrides)
-            _say(structured(enforced(found, quotas.describe_others(entity)), args.output))
+            _print_text(render_structured(enforced_as_data(found, quotas.describe_others(entity)), args.output))
         elif operation == "describe":
             ours = _enforced_text(quotas.describe_enforced(entity, omit_overridden_values=not args.include_overrides))
             others = _other_lines(quotas.describe_others(entity), args.include_overrides)
-            _say("\n".join([ours, *others] if ours else others))
+            _print_text("\n".join([ours, *others] if ours else others))
         else:
-            (refused,) = quotas.alter([Alteration(entity.pairs, ops, until_ms)], args.validate_only)
+            (refused,) = quotas.alter([Alteration(entity.wire_pairs, ops, until_ms)], args.validate_only)
             if refused is not None:
-                return _fail(str(refused))
+                return _report_failure(str(refused))
             sys.stderr.write("".join(f"{PROG}: warning: {warning}\n" for warning in quotas.warnings))
-    except (QuotaError, QuotaClientError, java_properties.InvalidFile) as error:
-        return _fail(str(error))
+    except (QuotaError, QuotaClientError, java_properties.InvalidPropertiesFile) as error:
+        return _report_failure(str(error))
     return 0
 
 
-def _import(quotas: Quotas, name: str, yes: bool) -> int:
+def _import_quotas(quotas: QuotaApi, name: str, yes: bool) -> int:
     """Without `yes` the command only prints the changes that it would make, and the refusals."""
-    changes = plan(read(name), quotas.describe(apart=True))
+    changes = plan_changes(read_quota_file(name), quotas.describe(apart=True))
     if not changes:
-        _say("nothing to change: all of it is set already")
+        _print_text("nothing to change: all of it is set already")
         return 0
-    _say("\n\n".join("\n".join(lines) for _, lines in changes))
+    _print_text("\n\n".join("\n".join(lines) for _, lines in changes))
     refusals = quotas.alter([alteration for alteration, _ in changes], not yes)
     for (_, lines), why in zip(changes, refusals, strict=True):
         if why is not None:
-            _fail(f"{lines[0]}: {why}")
+            _report_failure(f"{lines[0]}: {why}")
     done = sum(why is None for why in refusals)
     count = f"{done} {'entity' if done == 1 else 'entities'}"
-    _say(f"\n{count} changed" if yes else f"\n{count} to change; nothing was done: --yes does it")
+    _print_text(f"\n{count} changed" if yes else f"\n{count} to change; nothing was done: --yes does it")
     sys.stderr.write("".join(f"{PROG}: warning: {warning}\n" for warning in quotas.warnings))
     return FAILED if done < len(changes) else 0
 
 
-def _take_over(quotas: Quotas, components: Sequence[Component], yes: bool) -> int:
+def _take_over_quotas(quotas: QuotaApi, components: Sequence[Component], yes: bool) -> int:
     """Without `yes` the command only prints the changes that it would make, and the refusals."""
     plan = quotas.plan_takeover(components)
-    _say(takeover_text(plan))
+    _print_text(takeover_plan_text(plan))
     if not plan.moves:
-        _say(
+        _print_text(
             "\nnothing to take over now" if plan.temporary else "the brokers have no such quotas: nothing to take over"
         )
         return 0
     refused = {entity: why for entity, why in quotas.take_over(plan.moves, not yes).items() if why is not None}
     for why in dict.fromkeys(refused.values()):  # one line, where a gateway refuses all for one reason
         first, *others = (entity for entity, each in refused.items() if each == why)
-        _fail(f"{entity_text(first)}{f' and {len(others)} more' if others else ''}: {why}")
+        _report_failure(f"{entity_text(first)}{f' and {len(others)} more' if others else ''}: {why}")
     moved = sum(move.entity not in refused for move in plan.moves)
     count = f"{moved} quota{'' if moved == 1 else 's'}"
-    _say(f"\n{count} moved" if yes else f"\n{count} to move; nothing was done: --yes does it")
+    _print_text(f"\n{count} moved" if yes else f"\n{count} to move; nothing was done: --yes does it")
     return FAILED if refused else 0
 
 
-def takeover_text(plan: Takeover) -> str:
+def takeover_plan_text(plan: QuotaTakeover) -> str:
     """The values that go (-) and come (+), by entity, and the entities for which another value holds then."""
     lines: list[str] = []
     entity = None
@@ -172,7 +189,7 @@ def takeover_text(plan: Takeover) -> str:
     if plan.changes:
         lines += ["", "other values hold then for"]
         lines += [
-            f"{entity_text(entity)}: {key} {_limit(before)} -> {_limit(after)}"
+            f"{entity_text(entity)}: {key} {_limit_text(before)} -> {_limit_text(after)}"
             for entity, key, before, after in plan.changes[:MAX_SHOWN]
         ]
     if len(plan.changes) > MAX_SHOWN:
@@ -180,32 +197,32 @@ def takeover_text(plan: Takeover) -> str:
     return "\n".join(lines)
 
 
-def _limit(value: float) -> str:
+def _limit_text(value: float) -> str:
     return "no limit" if math.isinf(value) else number_text(value)
 
 
-def list_text(described: Sequence[Described]) -> str:
+def quota_list_text(described: Sequence[DescribedQuotas]) -> str:
     """--list: each entity with its own values, keys that only brokers have behind ours; "" for none."""
-    return "\n\n".join("\n".join(_lines(each)) for each in described)
+    return "\n\n".join("\n".join(_entity_lines(each)) for each in described)
 
 
-def _enforced_text(enforced: Sequence[Enforced]) -> str:
+def _enforced_text(enforced: Sequence[EnforcedQuota]) -> str:
     """--describe; it names the enforcer where both brokers and a gateway enforce quotas, and where the gateway doesn't
     enforce its own for all clients.
     """
     both = len({each.by for each in enforced}) > 1 or any(each.also for each in enforced)
-    return enforced_text((each.effective, *_enforcers(each, both)) for each in enforced)
+    return enforced_text((each.effective, *_enforcer_texts(each, both)) for each in enforced)
 
 
-def _enforcers(enforced: Enforced, both: bool) -> tuple[str, Effective | None, str]:
+def _enforcer_texts(enforced: EnforcedQuota, both: bool) -> tuple[str, ResolvedQuota | None, str]:
     """The rest of a row for `enforced_text`."""
     percent = enforced.percent
-    gateway = f"gateway, {mode_text(percent)}" if percent < EVERYBODY else ""
+    gateway = f"gateway, {rollout_text(percent)}" if percent < ALL_CLIENTS else ""
     by = gateway if enforced.by == "gateway" else ""
     return by or (enforced.by if both else ""), enforced.also, gateway if enforced.by == "brokers" else ""
 
 
-def _other_lines(others: Sequence[Other], include_overrides: bool) -> list[str]:
+def _other_lines(others: Sequence[BrokerOnlyQuota], include_overrides: bool) -> list[str]:
     lines = []
     for key, source, value, overridden in others:
         lines.append(f"{key}={number_text(value)} {entity_text(source)}")
@@ -215,8 +232,8 @@ def _other_lines(others: Sequence[Other], include_overrides: bool) -> list[str]:
     return lines
 
 
-def _lines(described: Described) -> list[str]:
-    names = (f"{kind}={'<default>' if name is None else sanitize(name)}" for kind, name in described.pairs)
+def _entity_lines(described: DescribedQuotas) -> list[str]:
+    names = (f"{kind}={'<default>' if name is None else sanitize_name(name)}" for kind, name in described.pairs)
     return [
         "{" + ", ".join(names) + "}",
         *(quota_text(key, value) for key, value in described.values.items()),
@@ -227,10 +244,10 @@ def _lines(described: Described) -> list[str]:
 
 # --- arguments --------------------------------------------------------------------------------------------------------
 
-_NOTHING_GIVEN: Final = java_properties.ClientProperties({}, None)
+_NO_PROPERTIES: Final = java_properties.ClientProperties({}, None)
 
 
-class _Parser(Parser):
+class _QuotasParser(CommandParser):
     def __init__(self) -> None:
         super().__init__(
             prog=PROG,
@@ -265,7 +282,7 @@ class _Parser(Parser):
         self.add_argument(
             "-o",
             "--output",
-            choices=FORMATS[1:],
+            choices=OUTPUT_FORMATS[1:],
             help="with --list, --describe: as data; that of --list can be imported",
         )
         self.add_argument(
@@ -282,19 +299,19 @@ class _Parser(Parser):
 
     def error(self, message: str) -> NoReturn:
         """One line, without argparse's usage in front of it."""
-        self.exit(WRONG_USE, f"{PROG}: {message}{self.meant(message)}\n")
+        self.exit(WRONG_USE, f"{PROG}: {message}{self.suggest_word(message)}\n")
 
 
-def _unicode(argv: Sequence[str]) -> list[str]:
+def _check_unicode(argv: Sequence[str]) -> list[str]:
     for argument in argv:
         try:
             argument.encode()
         except UnicodeEncodeError:
-            _Parser().error(f"{argument!r} is not Unicode text: other bytes of a name are written %XX")
+            _QuotasParser().error(f"{argument!r} is not Unicode text: other bytes of a name are written %XX")
     return list(argv)
 
 
-def _joined(args: argparse.Namespace, flag: str) -> str:
+def _join_values(args: argparse.Namespace, flag: str) -> str:
     """The given values, also of several flags of the name, as one list."""
     given: list[str] | None = getattr(args, flag)
     if given is not None and "" in given:
@@ -302,19 +319,19 @@ def _joined(args: argparse.Namespace, flag: str) -> str:
     return ",".join(given or ())
 
 
-def _connect(bootstrap_server: str, given: java_properties.ClientProperties) -> Quotas:
+def _connect_client(bootstrap_server: str, given: java_properties.ClientProperties) -> QuotaApi:
     try:
         return QuotaClient(bootstrap_server, given.properties, given.timeout_s or TIMEOUT_S)
     except QuotaClientError as error:
-        raise QuotaClientError(java_properties.in_java_names(str(error))) from error
+        raise QuotaClientError(java_properties.use_java_names(str(error))) from error
 
 
-def _say(text: str) -> None:
+def _print_text(text: str) -> None:
     if text:
         sys.stdout.write(text.removesuffix("\n") + "\n")
 
 
-def _fail(text: str) -> int:
+def _report_failure(text: str) -> int:
     sys.stderr.write(f"{PROG}: {text}\n")
     return FAILED
 

@@ -13,36 +13,38 @@ from typing import Any, Final
 import yaml
 from rich.cells import cell_len
 
-FORMATS: Final = ("table", "json", "yaml")
+OUTPUT_FORMATS: Final = ("table", "json", "yaml")
 
 
-def add_format(parser: argparse.ArgumentParser) -> None:
+def add_format_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that choose a format: `args.output`."""
-    parser.add_argument("-o", "--output", choices=FORMATS, default="table", help="the format (default %(default)s)")
+    parser.add_argument(
+        "-o", "--output", choices=OUTPUT_FORMATS, default="table", help="the format (default %(default)s)"
+    )
     parser.add_argument("--json", action="store_const", const="json", dest="output", help="the same as -o json")
 
 
-def rendered(answer: Any, output: str, describe: Callable[[], Sequence[str]]) -> str:
+def render_response(answer: Any, output: str, describe: Callable[[], Sequence[str]]) -> str:
     """The answer in that format, with a line break at its end. `describe`: it as lines, for a table."""
     if output == "table":
         return "".join(f"{line}\n" for line in describe())
-    return structured(answer, output)
+    return render_structured(answer, output)
 
 
-def structured(answer: Any, output: str) -> str:
+def render_structured(answer: Any, output: str) -> str:
     """Data as JSON or YAML. Both escape what isn't ASCII, so that a terminal obeys no name."""
     if output == "json":
         return json.dumps(answer, indent=2) + "\n"
     return str(yaml.dump(answer, Dumper=yaml.SafeDumper, sort_keys=False, default_flow_style=False, width=120))
 
 
-def printable(text: str) -> str:
+def replace_unprintable(text: str) -> str:
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+def format_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
     """Aligned columns, the first `left` of them to the left."""
-    clean = [[printable(cell) for cell in row] for row in rows]
+    clean = [[replace_unprintable(cell) for cell in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(columns, *clean, strict=True)]
     return [
         "  ".join(
@@ -53,7 +55,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) 
     ]
 
 
-def pairs(said: Mapping[str, str]) -> list[str]:
+def format_pairs(said: Mapping[str, str]) -> list[str]:
     """A line for each name and its text, texts aligned."""
     width = max(map(cell_len, said), default=0)
-    return [f"{printable(name).ljust(width)}  {printable(text)}".rstrip() for name, text in said.items()]
+    return [
+        f"{replace_unprintable(name).ljust(width)}  {replace_unprintable(text)}".rstrip() for name, text in said.items()
+    ]

@@ -13,23 +13,23 @@ from typing import Any, Final
 
 from gateway import policy_document as document
 from gateway import yaml_text
-from gateway.cli_support.arguments import Parser, add_examples
-from gateway.commands.asking import (
-    CannotAsk,
-    Place,
-    add_place,
-    add_until,
-    ask,
-    find_place,
-    shown,
+from gateway.cli_support.arguments import CommandParser, add_examples
+from gateway.commands.admin_client import (
+    AdminEndpoint,
+    CommandError,
+    add_endpoint_arguments,
+    add_until_argument,
+    describe_response,
+    request_json,
+    resolve_endpoint,
 )
-from gateway.commands.output import rendered, structured, table
+from gateway.commands.output import format_table, render_response, render_structured
 from policies.definitions.policy_values import PolicyKey, value_text
 from policies.quotas.text import entity_text
 
 PATH: Final = "/v1/policies"
-HISTORY: Final = f"{PATH}/history"
-COLUMNS: Final = ("KIND", "NAME", "KEY", "IN FORCE", "FROM", "OTHER")
+HISTORY_PATH: Final = f"{PATH}/history"
+POLICY_COLUMNS: Final = ("KIND", "NAME", "KEY", "IN FORCE", "FROM", "OTHER")
 
 
 def main(argv: list[str]) -> int:
@@ -37,23 +37,23 @@ def main(argv: list[str]) -> int:
     parser = make_parser()
     args = parser.parse_args(argv)
     try:
-        place = find_place(parser, args)
+        place = resolve_endpoint(parser, args)
         if args.action == "show":
-            return _show(place, args.output)
+            return _show_policies(place, args.output)
         if args.action == "export":
-            return _export(place, args.output)
+            return _export_document(place, args.output)
         if args.action == "history":
             return show_history(place, args.limit, args.output)
         dry_run = args.action == "diff" or args.dry_run
-        body = {"document": _read(args.file), "dry_run": dry_run, "prune": args.prune, "until": args.until}
-        return _apply(place, body, dry_run=dry_run, output=args.output)
-    except CannotAsk as error:
+        body = {"document": _read_document(args.file), "dry_run": dry_run, "prune": args.prune, "until": args.until}
+        return _apply_document(place, body, dry_run=dry_run, output=args.output)
+    except CommandError as error:
         sys.stderr.write(f"{error}\n")
         return 1
 
 
-def make_parser() -> Parser:
-    parser = Parser(
+def make_parser() -> CommandParser:
+    parser = CommandParser(
         prog="produce-gateway policies", description="Thresholds and client quotas of a running gateway, as a document."
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="show|export|history|diff|apply")
@@ -70,9 +70,9 @@ def make_parser() -> Parser:
     for action in (diff, apply):
         action.add_argument("file", metavar="FILE", help="the document, YAML or JSON; - for standard input")
     for action in (show, export, history, diff, apply):
-        add_place(action)
+        add_endpoint_arguments(action)
     for action in (diff, apply):
-        add_until(action)
+        add_until_argument(action)
         action.add_argument(
             "--prune", action="store_true", help="remove values that were set at run time and are not in the document"
         )
@@ -89,26 +89,26 @@ def make_parser() -> Parser:
     return parser
 
 
-def _export(place: Place, output: str) -> int:
+def _export_document(place: AdminEndpoint, output: str) -> int:
     """There is no table of a document: it is YAML then."""
-    answer = ask(place, PATH)
-    sys.stdout.write(document.render(_part(answer, "document", dict), as_json=output == "json"))
+    answer = request_json(place, PATH)
+    sys.stdout.write(document.render_document(_require_part(answer, "document", dict), as_json=output == "json"))
     return 0
 
 
-def _show(place: Place, output: str) -> int:
-    rows = _part(ask(place, PATH), "origins", list)
+def _show_policies(place: AdminEndpoint, output: str) -> int:
+    rows = _require_part(request_json(place, PATH), "origins", list)
 
     def describe(rows: list[Any]) -> list[str]:
-        return table(COLUMNS, [_row(row) for row in rows], left=len(COLUMNS))
+        return format_table(POLICY_COLUMNS, [_policy_row(row) for row in rows], left=len(POLICY_COLUMNS))
 
-    sys.stdout.write(rendered(rows, output, lambda: shown(place.url + PATH, rows, describe)))
+    sys.stdout.write(render_response(rows, output, lambda: describe_response(place.url + PATH, rows, describe)))
     return 0
 
 
-def _row(said: Mapping[str, Any]) -> list[str]:
+def _policy_row(said: Mapping[str, Any]) -> list[str]:
     """`OTHER`: the value not in force, as run time has another one."""
-    key = PolicyKey(said["kind"], said["name"], said["key"]).checked()
+    key = PolicyKey(said["kind"], said["name"], said["key"]).validate_key()
     name = (
         entity_text(key.entity)
         if key.kind == "quota"
@@ -123,30 +123,32 @@ def _row(said: Mapping[str, Any]) -> list[str]:
     return [key.kind, name, key.key, value_text(key, said["value"]), origin, text]
 
 
-def show_history(place: Place, limit: int, output: str) -> int:
-    answer = ask(place, HISTORY, {"limit": limit})
-    sys.stdout.write(rendered(answer, output, lambda: shown(place.url + HISTORY, answer, describe_history)))
+def show_history(place: AdminEndpoint, limit: int, output: str) -> int:
+    answer = request_json(place, HISTORY_PATH, {"limit": limit})
+    sys.stdout.write(
+        render_response(answer, output, lambda: describe_response(place.url + HISTORY_PATH, answer, describe_history))
+    )
     return 0
 
 
 def describe_history(said: Mapping[str, Any]) -> list[str]:
     """The changes as lines."""
-    return [_past(each) for each in said["changes"]] or ["nothing was changed at run time"]
+    return [_history_line(each) for each in said["changes"]] or ["nothing was changed at run time"]
 
 
-def _past(said: Mapping[str, Any]) -> str:
+def _history_line(said: Mapping[str, Any]) -> str:
     """One change as a line: time, key, from, to, author."""
     source = f"by {said['who'] or 'unknown'} via {said['door']}{' from ' + said['peer'] if said['peer'] else ''}"
-    return f"{said['at']} version {said['version']}: {describe(said)}, {source}"
+    return f"{said['at']} version {said['version']}: {describe_change(said)}, {source}"
 
 
-def _apply(place: Place, body: Mapping[str, Any], *, dry_run: bool, output: str) -> int:
-    answer = ask(place, f"{PATH}:apply", method="POST", body=body)
-    ops = _part(answer, "ops", list)
+def _apply_document(place: AdminEndpoint, body: Mapping[str, Any], *, dry_run: bool, output: str) -> int:
+    answer = request_json(place, f"{PATH}:apply", method="POST", body=body)
+    ops = _require_part(answer, "ops", list)
     if output != "table":
-        sys.stdout.write(structured(answer, output))
+        sys.stdout.write(render_structured(answer, output))
         return 0
-    lines = shown(place.url + PATH, ops, lambda ops: [describe(op) for op in ops])
+    lines = describe_response(place.url + PATH, ops, lambda ops: [describe_change(op) for op in ops])
     if lines:
         count = f"{len(lines)} {'change' if len(lines) == 1 else 'changes'}"
         lines.append(f"{count}; nothing was done" if dry_run else f"{count} made; version {answer.get('version')}")
@@ -157,28 +159,28 @@ def _apply(place: Place, body: Mapping[str, Any], *, dry_run: bool, output: str)
     return 0
 
 
-def describe(op: Mapping[str, Any]) -> str:
+def describe_change(op: Mapping[str, Any]) -> str:
     """One change as a line: key, from, to."""
-    key = PolicyKey(op["kind"], op["name"], op["key"]).checked()
+    key = PolicyKey(op["kind"], op["name"], op["key"]).validate_key()
     end = " without an end" if op["old"] == op["new"] else ""
     end = end if op["until"] is None else f" until {op['until']}"
     return f"{key}: {value_text(key, op['old'])} -> {value_text(key, op['new'])}{end}"
 
 
-def _read(name: str) -> Any:
+def _read_document(name: str) -> Any:
     source = "standard input" if name == "-" else name
     try:
-        text = sys.stdin.read() if name == "-" else yaml_text.read(Path(name))
-        document.parse(text, source)
-        return document.load(text, source)
+        text = sys.stdin.read() if name == "-" else yaml_text.read_text(Path(name))
+        document.parse_document(text, source)
+        return document.load_document(text, source)
     except (OSError, UnicodeDecodeError) as error:  # of standard input
-        raise CannotAsk(f"{source}: can't be read: {error}") from error
+        raise CommandError(f"{source}: can't be read: {error}") from error
     except (yaml_text.YamlError, document.DocumentError) as error:
-        raise CannotAsk(str(error)) from error
+        raise CommandError(str(error)) from error
 
 
-def _part(answer: Mapping[str, Any], name: str, kind: type) -> Any:
+def _require_part(answer: Mapping[str, Any], name: str, kind: type) -> Any:
     part = answer.get(name)
     if not isinstance(part, kind):
-        raise CannotAsk(f"the answer has no {name}: is it a gateway of this release?")
+        raise CommandError(f"the answer has no {name}: is it a gateway of this release?")
     return part

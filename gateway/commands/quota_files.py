@@ -9,54 +9,57 @@ from pathlib import Path
 from typing import Any
 
 from gateway import policy_document, yaml_text
-from gateway.quotas.client import Described, Enforced, Other, Pairs
+from gateway.quotas.client import BrokerOnlyQuota, DescribedQuotas, EnforcedQuota, EntityPairs
 from policies.quotas.names import CLIENT_ID, Entity, QuotaError, QuotaKey
-from policies.quotas.store import Alteration, Effective, Op, Values
+from policies.quotas.store import Alteration, EntityValues, Op, ResolvedQuota
 from policies.quotas.text import entity_text, quota_text
 
 _DEFAULT = "<default>"
 
 
-def listed(described: Sequence[Described]) -> dict[str, Any]:
+def list_as_data(described: Sequence[DescribedQuotas]) -> dict[str, Any]:
     """--list: what is set in `client_quotas`, which --import takes; what only brokers enforce in `brokers`."""
-    ours = [{**_names(each.pairs), **_values(each.values)} for each in described if each.values]
+    ours = [{**_entity_as_data(each.pairs), **_values_as_data(each.values)} for each in described if each.values]
     brokers = [
-        {**_names(each.pairs), **_values(each.upstream), **each.others}
+        {**_entity_as_data(each.pairs), **_values_as_data(each.upstream), **each.others}
         for each in described
         if each.upstream or each.others
     ]
     return {"client_quotas": ours, **({"brokers": brokers} if brokers else {})}
 
 
-def enforced(found: Sequence[Enforced], others: Sequence[Other]) -> dict[str, Any]:
+def enforced_as_data(found: Sequence[EnforcedQuota], others: Sequence[BrokerOnlyQuota]) -> dict[str, Any]:
     """--describe: each key's value in force, its enforcer, and what it overrides (null: not asked for)."""
     return {
         "quotas": [
             {
-                **_effective(each.effective),
+                **_effective_as_data(each.effective),
                 "by": each.by,
                 "enforce_percent": each.percent,
-                "also": None if each.also is None else _effective(each.also),
+                "also": None if each.also is None else _effective_as_data(each.also),
             }
             for each in found
         ],
-        "brokers": [{"key": key, "value": value, "entity": _names(source.pairs)} for key, source, value, _ in others],
+        "brokers": [
+            {"key": key, "value": value, "entity": _entity_as_data(source.wire_pairs)}
+            for key, source, value, _ in others
+        ],
     }
 
 
-def _effective(effective: Effective) -> dict[str, Any]:
+def _effective_as_data(effective: ResolvedQuota) -> dict[str, Any]:
     overridden = effective.overridden
     return {
         "key": str(effective.key),
         "value": effective.value,
-        "entity": _names(effective.source.pairs),
+        "entity": _entity_as_data(effective.source.wire_pairs),
         "overridden": None
         if overridden is None
-        else [{"value": value, "entity": _names(source.pairs)} for source, value in overridden],
+        else [{"value": value, "entity": _entity_as_data(source.wire_pairs)} for source, value in overridden],
     }
 
 
-def _names(pairs: Pairs) -> dict[str, Any]:
+def _entity_as_data(pairs: EntityPairs) -> dict[str, Any]:
     """As the configuration has them: who is really called <default> is {name: <default>}."""
     return {
         "client_id" if kind == CLIENT_ID else kind: _DEFAULT
@@ -68,11 +71,11 @@ def _names(pairs: Pairs) -> dict[str, Any]:
     }
 
 
-def _values(values: Values) -> dict[str, float]:
+def _values_as_data(values: EntityValues) -> dict[str, float]:
     return {str(key): int(value) if value == int(value) else value for key, value in values.items()}
 
 
-def read(name: str) -> dict[Entity, dict[QuotaKey, float]]:
+def read_quota_file(name: str) -> dict[Entity, dict[QuotaKey, float]]:
     """The quotas of a file, by entity; "-": of standard input.
 
     Raises:
@@ -80,23 +83,25 @@ def read(name: str) -> dict[Entity, dict[QuotaKey, float]]:
     """
     source = "standard input" if name == "-" else name
     try:
-        text = sys.stdin.read() if name == "-" else yaml_text.read(Path(name))
-        data = policy_document.load(text, source)
+        text = sys.stdin.read() if name == "-" else yaml_text.read_text(Path(name))
+        data = policy_document.load_document(text, source)
         entries = data.get("client_quotas") if isinstance(data, Mapping) else data
         if not isinstance(entries, list):
             raise QuotaError(
                 f"{source}: a list of quotas is needed, or client_quotas: with one, as --list -o yaml has it"
             )
-        values = policy_document.of_data({"client_quotas": entries}, source)
+        values = policy_document.read_document({"client_quotas": entries}, source)
     except (yaml_text.YamlError, policy_document.DocumentError, UnicodeDecodeError) as error:
         raise QuotaError(str(error)) from error
     found: dict[Entity, dict[QuotaKey, float]] = {}
     for key, value in values.items():
-        found.setdefault(key.entity, {})[key.quota] = float(value)
+        found.setdefault(key.entity, {})[key.quota_key] = float(value)
     return found
 
 
-def plan(wanted: Mapping[Entity, Values], described: Sequence[Described]) -> list[tuple[Alteration, list[str]]]:
+def plan_changes(
+    wanted: Mapping[Entity, EntityValues], described: Sequence[DescribedQuotas]
+) -> list[tuple[Alteration, list[str]]]:
     """The changes that make the wanted entities have just these values, each with its lines of a diff. Entities that
     aren't named keep theirs.
     """
@@ -107,11 +112,11 @@ def plan(wanted: Mapping[Entity, Values], described: Sequence[Described]) -> lis
         gone = [key for key in before if key not in values]
         new = [key for key, value in values.items() if before.get(key) != value]
         if gone or new:
-            ops = [*(Op(key.wire, None) for key in gone), *(Op(key.wire, values[key]) for key in new)]
+            ops = [*(Op(key.wire_name, None) for key in gone), *(Op(key.wire_name, values[key]) for key in new)]
             lines = [
                 entity_text(entity),
                 *(f"-{quota_text(key, before[key])}" for key in (*gone, *new) if key in before),
                 *(f"+{quota_text(key, values[key])}" for key in new),
             ]
-            changes.append((Alteration(entity.pairs, ops), lines))
+            changes.append((Alteration(entity.wire_pairs, ops), lines))
     return changes

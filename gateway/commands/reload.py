@@ -7,9 +7,15 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.cli_support.arguments import Parser, add_examples
-from gateway.commands.asking import CannotAsk, add_place, ask, find_place, shown
-from gateway.commands.output import rendered
+from gateway.cli_support.arguments import CommandParser, add_examples
+from gateway.commands.admin_client import (
+    CommandError,
+    add_endpoint_arguments,
+    describe_response,
+    request_json,
+    resolve_endpoint,
+)
+from gateway.commands.output import render_response
 
 PATH: Final = "/v1/reload"
 
@@ -19,27 +25,29 @@ def main(argv: list[str]) -> int:
     parser = make_parser()
     args = parser.parse_args(argv)
     try:
-        place = find_place(parser, args)
-        answer = ask(place, PATH, method="POST", body={})
-        text = rendered(answer, args.output, lambda: shown(place.url + PATH, answer, describe))
-    except CannotAsk as error:
+        place = resolve_endpoint(parser, args)
+        answer = request_json(place, PATH, method="POST", body={})
+        text = render_response(
+            answer, args.output, lambda: describe_response(place.url + PATH, answer, describe_reload)
+        )
+    except CommandError as error:
         print(error, file=sys.stderr)
         return 1
     sys.stdout.write(text)
     return 0
 
 
-def make_parser() -> Parser:
-    parser = Parser(
+def make_parser() -> CommandParser:
+    parser = CommandParser(
         prog="produce-gateway reload",
         description="Have a running gateway read its configuration file again, as SIGHUP does.",
     )
-    add_place(parser)
+    add_endpoint_arguments(parser)
     add_examples(parser, "gateway.yaml", "--url http://gateway-2:9190 --token-file admin.token")
     return parser
 
 
-def describe(said: Mapping[str, Any]) -> list[str]:
+def describe_reload(said: Mapping[str, Any]) -> list[str]:
     """The answer as lines."""
     changed, pending = said["last"]["changed"], said["pending"]
     lines = [f"{said['file']}: {said['last']['outcome']}"]

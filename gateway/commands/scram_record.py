@@ -9,22 +9,22 @@ import secrets
 import sys
 from typing import Final
 
-from gateway.cli_support.arguments import Parser, add_examples
+from gateway.cli_support.arguments import CommandParser, add_examples
 from protocol import scram
 
-_USUAL: Final = scram.Shape()
-ITERATIONS: Final = _USUAL.iterations  # 4 ms: whoever gets the file needs as long for each guess
+_DEFAULT_SHAPE: Final = scram.RecordShape()
+DEFAULT_ITERATIONS: Final = _DEFAULT_SHAPE.iterations  # 4 ms: whoever gets the file needs as long for each guess
 
 
 def main(argv: list[str]) -> int:
     """Print the record; the result is the exit code."""
-    parser = Parser(
+    parser = CommandParser(
         prog="produce-gateway scram-record",
         description="Make a user's record for authentication.credentials_file, of the password on standard input.",
     )
     parser.add_argument("user", help="its name, without User:")
     parser.add_argument("--mechanism", choices=sorted(scram.HASHES), default="SCRAM-SHA-512")
-    parser.add_argument("--iterations", type=int, default=ITERATIONS, help=f"default: {ITERATIONS}")
+    parser.add_argument("--iterations", type=int, default=DEFAULT_ITERATIONS, help=f"default: {DEFAULT_ITERATIONS}")
     add_examples(parser, "alice >> credentials.yaml", "alice --mechanism SCRAM-SHA-256 < password")
     args = parser.parse_args(argv)
     if not scram.MIN_ITERATIONS <= args.iterations <= scram.MAX_ITERATIONS:
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
     if not password:
         print("scram-record: a password is needed on standard input", file=sys.stderr)
         return 1
-    salt = secrets.token_bytes(_USUAL.salt_bytes)
+    salt = secrets.token_bytes(_DEFAULT_SHAPE.salt_bytes)
     record = scram.make_record(scram.HASHES[args.mechanism], password, salt, args.iterations)
     name = json.dumps(args.user, ensure_ascii=False)  # YAML reads it as the same text
     print(f'{name}: {{{args.mechanism}: "{scram.record_text(record)}"}}')

@@ -6,20 +6,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.cli_support.arguments import Parser, add_examples
-from gateway.commands import storage_hand
-from gateway.commands.asking import add_place
-from gateway.commands.output import table
-from gateway.commands.showing import add_watch, show
+from gateway.cli_support.arguments import CommandParser, add_examples
+from gateway.commands import storage_override as storage_hand
+from gateway.commands.admin_client import add_endpoint_arguments
+from gateway.commands.output import format_table
+from gateway.commands.response_display import add_watch_arguments, show_response
 from policies.units import format_rate, format_size
 
-NAMED: Final = 5  # topics of each volume; volumes
-WRITERS: Final = 3  # topics, and principals
+MAX_NAMED: Final = 5  # topics of each volume; volumes
+MAX_WRITERS: Final = 3  # topics, and principals
 SOON_S: Final = 86_400.0
 PATH: Final = "/v1/storage"
 _COLUMNS: Final = ("BROKER", "VOLUME", "TOTAL", "FREE", "FREE %", "SOFT AT", "HARD AT", "FACTOR")
 
-_UNKNOWN: Final = {
+_UNKNOWN_REASONS: Final = {
     "partial": "log dir that its agent can't look into",
     "new": "it has just joined: not described yet",
 }
@@ -30,54 +30,54 @@ def main(argv: list[str]) -> int:
     if argv[:1] and argv[0] in storage_hand.ACTIONS:
         return storage_hand.main(argv)
     parser = make_parser()
-    return show(parser, parser.parse_args(argv), PATH, describe)
+    return show_response(parser, parser.parse_args(argv), PATH, describe_storage)
 
 
-def make_parser() -> Parser:
-    parser = Parser(
+def make_parser() -> CommandParser:
+    parser = CommandParser(
         prog="produce-gateway storage",
         description="Show the volumes that a running gateway looks at, their limits, and the factor in force."
         " `storage pause`, `storage open` and `storage resume` override it for a time.",
     )
-    add_place(parser)
-    add_watch(parser)
+    add_endpoint_arguments(parser)
+    add_watch_arguments(parser)
     add_examples(parser, "", "gateway.yaml -o yaml", "pause --for 30m --reason 'a disk is replaced'", "resume")
     return parser
 
 
-def describe(status: Mapping[str, Any]) -> list[str]:
+def describe_storage(status: Mapping[str, Any]) -> list[str]:
     """The answer as lines."""
     if not status["enabled"]:
         return ["storage protection is off: the configuration has no section storage, or its check_interval is PT0S"]
     observe = ", mode observe: nothing is held back" if status["mode"] == "observe" else ""
-    age = "never seen" if status["age_s"] is None else f"{_time(status['age_s'])} old"
+    age = "never seen" if status["age_s"] is None else f"{_duration_text(status['age_s'])} old"
     lines = [
-        *_table(status["brokers"]),
+        *_volume_table(status["brokers"]),
         f"factor      {status['factor']:.3g}  {status['state']} ({status['origin']}, {age}{observe})",
     ]
     if status["why"]:
         lines.append(f"reason      {status['why']}")
     if (hand := status.get("override")) is not None:
-        lines.append(f"override    {storage_hand.describe(hand)}")
-    lines += _affected(status)
-    lines += _forecasts(status["brokers"])
-    lines += _headrooms(status["brokers"])
+        lines.append(f"override    {storage_hand.describe_override(hand)}")
+    lines += _affected_lines(status)
+    lines += _forecast_lines(status["brokers"])
+    lines += _headroom_lines(status["brokers"])
     if status["problem"]:
         lines.append(f"problem     {status['problem']}")
     if status["throttle_without_effect"]:
         lines.append("problem     a factor between 0 and 1 has no effect: there is no produce limit to be lowered")
     if (then := status["next"]) is not None:
         lines.append(
-            f"then        {then['factor']:.3g}  {then['state']} ({then['origin']}) in {_time(then['in_s'])},"
+            f"then        {then['factor']:.3g}  {then['state']} ({then['origin']}) in {_duration_text(then['in_s'])},"
             " unless the disks are seen again"
         )
     connected = "" if status["connected"] else ", not connected"
     lines.append(f"source      {status['source']}{connected}")
-    every = _time(status["check_interval_s"])
-    return [*lines, f"next check  in {_time(status['next_check_s'])}, every {every}"]
+    every = _duration_text(status["check_interval_s"])
+    return [*lines, f"next check  in {_duration_text(status['next_check_s'])}, every {every}"]
 
 
-def _affected(status: Mapping[str, Any]) -> list[str]:
+def _affected_lines(status: Mapping[str, Any]) -> list[str]:
     """The topics that are held, by volume."""
     if status["scope"] == "cluster":
         return []
@@ -85,13 +85,13 @@ def _affected(status: Mapping[str, Any]) -> list[str]:
         return ["affected    all topics"] if status["factor"] < 1 else []
     lines = []
     for each in status["affected"]:
-        names, more = each["topics"][:NAMED], each["topics_count"] - NAMED
+        names, more = each["topics"][:MAX_NAMED], each["topics_count"] - MAX_NAMED
         text = ", ".join(names) + (f" and {more:,} more" if more > 0 else "") or "none"
         lines.append(f"affected    {each['factor']:.3g}  {each['state']} by {each['by']}: {text}")
     return lines or ["affected    no topic"]
 
 
-def _forecasts(brokers: list[Mapping[str, Any]]) -> list[str]:
+def _forecast_lines(brokers: list[Mapping[str, Any]]) -> list[str]:
     """Of the volumes that reach a limit within a day, the soonest first."""
     soon = []
     for broker in brokers:
@@ -104,21 +104,21 @@ def _forecasts(brokers: list[Mapping[str, Any]]) -> list[str]:
                 soon.append((max(seconds for _, seconds in ahead), broker["id"], volume, ahead))
     return [
         f"forecast    broker {number} {volume['name']}: fills by {format_rate(volume['forecast']['fill_bytes_per_s'])},"
-        + ",".join(f" {name} limit in {_time(seconds)}" for name, seconds in ahead)
-        + _writers(volume)
-        for _, number, volume, ahead in sorted(soon, key=lambda each: each[0])[:NAMED]
+        + ",".join(f" {name} limit in {_duration_text(seconds)}" for name, seconds in ahead)
+        + _writers_text(volume)
+        for _, number, volume, ahead in sorted(soon, key=lambda each: each[0])[:MAX_NAMED]
     ]
 
 
-def _writers(volume: Mapping[str, Any]) -> str:
+def _writers_text(volume: Mapping[str, Any]) -> str:
     found = [
-        ", ".join(f"{each['name']} {format_rate(each['bytes_per_s'])}" for each in volume[name][:WRITERS])
+        ", ".join(f"{each['name']} {format_rate(each['bytes_per_s'])}" for each in volume[name][:MAX_WRITERS])
         for name in ("topics", "principals")
     ]
     return "".join(f"; {text}" for text in found if text)
 
 
-def _headrooms(brokers: list[Mapping[str, Any]]) -> list[str]:
+def _headroom_lines(brokers: list[Mapping[str, Any]]) -> list[str]:
     short = [
         (broker["id"], volume["name"], volume["headroom"])
         for broker in brokers
@@ -128,18 +128,18 @@ def _headrooms(brokers: list[Mapping[str, Any]]) -> list[str]:
     return [
         f"problem     broker {number} {name}: {format_size(room['bytes'])} behind the hard limit, less than the"
         f" {format_size(room['needed_bytes'])} that producers may write there until the next look"
-        for number, name, room in short[:NAMED]
+        for number, name, room in short[:MAX_NAMED]
     ]
 
 
-def _table(brokers: list[Mapping[str, Any]]) -> list[str]:
+def _volume_table(brokers: list[Mapping[str, Any]]) -> list[str]:
     rows: list[tuple[str, ...]] = []
     for broker in brokers:
         number = str(broker["id"]) + (" (left)" if broker.get("left") else "")
         for volume in broker["volumes"]:
             total, free = volume["total_bytes"], volume["available_bytes"]
             percent = f"{100 * free / total:.1f}" if total > 0 else "?"
-            soft, hard = (_limit(volume[f"{name}_limit_bytes"]) for name in ("soft", "hard"))
+            soft, hard = (_limit_text(volume[f"{name}_limit_bytes"]) for name in ("soft", "hard"))
             rows.append(
                 (
                     number,
@@ -154,16 +154,16 @@ def _table(brokers: list[Mapping[str, Any]]) -> list[str]:
             )
         rows += [(number, log_dir, "offline", *[""] * 5) for log_dir in broker["offline"]]
         if unknown := broker["unknown"]:
-            what = _UNKNOWN.get(unknown, f"snapshot {unknown}")
+            what = _UNKNOWN_REASONS.get(unknown, f"snapshot {unknown}")
             rows.append((number, what, *[""] * 6))
-    return [*table(_COLUMNS, rows, left=2), ""] if rows else []
+    return [*format_table(_COLUMNS, rows, left=2), ""] if rows else []
 
 
-def _limit(free: float | None) -> str:
+def _limit_text(free: float | None) -> str:
     return "-" if free is None else format_size(free)
 
 
-def _time(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -8,37 +8,37 @@ import os
 import sys
 from pathlib import Path
 
-from gateway.access_tokens.roles import NAMES, role_of
-from gateway.access_tokens.tokens import check_name, line_of, make_token, read_holders
-from gateway.cli_support.arguments import Parser, add_examples
-from gateway.commands.output import pairs, rendered
+from gateway.access_tokens.roles import ROLE_NAMES, parse_role
+from gateway.access_tokens.tokens import check_name, format_token_line, make_token, read_holders
+from gateway.cli_support.arguments import CommandParser, add_examples
+from gateway.commands.output import format_pairs, render_response
 
 
 def main(argv: list[str]) -> int:
     """Exit codes: 0 made, 1 the file can't be used, 2 a wrong command line."""
     args = make_parser().parse_args(argv)
     token = make_token()
-    line = line_of(args.name, role_of(args.role), token)
+    line = format_token_line(args.name, parse_role(args.role), token)
     if args.append is not None:
         try:
-            _append(args.append, line)
+            _append_line(args.append, line)
         except (OSError, ValueError) as error:
             print(f"{args.append}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
             return 1
     said = {"token": token, "line": line}
-    sys.stdout.write(rendered(said, args.output, lambda: pairs(said)))
+    sys.stdout.write(render_response(said, args.output, lambda: format_pairs(said)))
     return 0
 
 
-def make_parser() -> Parser:
-    parser = Parser(
+def make_parser() -> CommandParser:
+    parser = CommandParser(
         prog="produce-gateway token",
         description="Tokens for the admin port. The token is printed once: who loses it makes another one.",
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = actions.add_parser("create", help="make a token, and its line for admin.token_file")
-    create.add_argument("--name", required=True, type=_name, help="who has it: recorded with each change")
-    create.add_argument("--role", required=True, choices=NAMES)
+    create.add_argument("--name", required=True, type=_parse_name, help="who has it: recorded with each change")
+    create.add_argument("--role", required=True, choices=ROLE_NAMES)
     create.add_argument("--append", type=Path, metavar="FILE", help="append the line to this token file")
     create.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table")
     add_examples(
@@ -50,14 +50,14 @@ def make_parser() -> Parser:
     return parser
 
 
-def _name(text: str) -> str:
+def _parse_name(text: str) -> str:
     try:
         return check_name(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _append(path: Path, line: str) -> None:
+def _append_line(path: Path, line: str) -> None:
     """In one write: a gateway that reads the file meanwhile sees the line or doesn't.
 
     Raises:

@@ -21,14 +21,14 @@
 #
 # Knows no sockets and no clients.
 
-from gateway.config.addresses import loops
+from gateway.config.addresses import find_relay_loops
 from gateway.config.authentication import Authentication as AuthenticationSettings
-from gateway.config.changes import Changes, compare
-from gateway.config.checks import warnings
+from gateway.config.changes import ConfigChanges, compare_settings
+from gateway.config.checks import find_warnings
 from gateway.config.clients import KNOWN_PROPERTIES, property_text
-from gateway.config.examining import Examined, examine
+from gateway.config.examining import ConfigExamination, examine_config
 from gateway.config.listeners import Listener
-from gateway.config.loading import ConfigError, Finding, load, parse
+from gateway.config.loading import ConfigError, ConfigFinding, load_settings, parse_settings
 from gateway.config.sections import Admin, Settings
 from gateway.config.storage import Storage, StorageLimit, limits_production
 
@@ -36,20 +36,20 @@ __all__ = [
     "KNOWN_PROPERTIES",
     "Admin",
     "AuthenticationSettings",
-    "Changes",
+    "ConfigChanges",
     "ConfigError",
-    "Examined",
-    "Finding",
+    "ConfigExamination",
+    "ConfigFinding",
     "Listener",
     "Settings",
     "Storage",
     "StorageLimit",
-    "compare",
-    "examine",
+    "compare_settings",
+    "examine_config",
+    "find_relay_loops",
+    "find_warnings",
     "limits_production",
-    "load",
-    "loops",
-    "parse",
+    "load_settings",
+    "parse_settings",
     "property_text",
-    "warnings",
 ]

@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gateway.config.listeners import ANY_HOST, Listener, overlap
+from gateway.config.listeners import ANY_HOST, Listener, hosts_overlap
 from gateway.config.sections import Upstream
 from gateway.system.hosts import is_loopback
 from gateway.system.sockets import address_text
 
-_USUAL: Final = range(10)  # most clusters count their brokers from 0 or 1
+_USUAL_NODE_IDS: Final = range(10)  # most clusters count their brokers from 0 or 1
 
 
-def loops(upstream: Upstream, listeners: Mapping[str, Listener]) -> list[str]:
+def find_relay_loops(upstream: Upstream, listeners: Mapping[str, Listener]) -> list[str]:
     """The bootstrap servers that are this gateway's own listeners: each connection would come back without end.
 
     `listeners`: by their path in the file.
@@ -24,11 +24,11 @@ def loops(upstream: Upstream, listeners: Mapping[str, Listener]) -> list[str]:
         " brokers"
         for host, port in upstream.addresses()
         for path, listener in listeners.items()
-        if port == listener.port and _is_here(host, listener)
+        if port == listener.port and _is_listener_host(host, listener)
     ]
 
 
-def taken_ports(
+def find_port_conflicts(
     upstream: Upstream, listeners: Mapping[str, Listener], beside: Mapping[str, tuple[str, int]]
 ) -> Iterator[str]:
     """Warnings: ports that brokers with usual node ids would have, were they not others' already. `beside`: host and
@@ -43,10 +43,10 @@ def taken_ports(
             for node_id in listener.brokers
             if listener.port + 1 + node_id <= 65535  # else the file had to say some port, and brokers have such ids
         }
-        here = [port for host, port in upstream.addresses() if _is_here(host, listener)]
+        here = [port for host, port in upstream.addresses() if _is_listener_host(host, listener)]
         others |= dict.fromkeys(here, "upstream.bootstrap_servers")
-        others |= {port: what for what, (host, port) in own.items() if overlap(host, listener.host)}
-        for node_id in _USUAL:
+        others |= {port: what for what, (host, port) in own.items() if hosts_overlap(host, listener.host)}
+        for node_id in _USUAL_NODE_IDS:
             taken = others.get(port := listener.broker_port(node_id))
             if taken is not None and taken != f"{path}.brokers.{node_id}":
                 yield (
@@ -55,7 +55,7 @@ def taken_ports(
                 )
 
 
-def _is_here(host: str, listener: Listener) -> bool:
+def _is_listener_host(host: str, listener: Listener) -> bool:
     """Whether that host is the one the listener is reached under, as far as the file says."""
     if host.lower() in (listener.host.lower(), listener.advertised_host.lower()):
         return True

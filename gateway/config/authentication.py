@@ -10,15 +10,15 @@ from pydantic import Field, field_validator, model_validator
 
 from gateway.config.fields import Seconds, Section
 
-BEARER: Final = "OAUTHBEARER"
+BEARER_MECHANISM: Final = "OAUTHBEARER"
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 _JWKS: Final = "sasl.oauthbearer.jwks.endpoint.url"
 _AUDIENCE: Final = "sasl.oauthbearer.expected.audience"
 _ISSUER: Final = "sasl.oauthbearer.expected.issuer"
-_PASSWORDS: Final = "credentials_file: credentials.yaml, or credentials_command: [PROGRAM]"
+_JAAS_HINT: Final = "credentials_file: credentials.yaml, or credentials_command: [PROGRAM]"
 
 
-def _split(value: object) -> object:
+def _split_names(value: object) -> object:
     return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
@@ -44,19 +44,19 @@ class Authentication(Section):
     sub_claim: Annotated[str, Field(alias="sasl.oauthbearer.sub.claim.name", min_length=1)] = "sub"
     clock_skew_s: Annotated[int, Field(alias="sasl.oauthbearer.clock.skew.seconds", ge=0, le=3600)] = 30
 
-    _split_mechanisms = field_validator("mechanisms", "audience", mode="before")(_split)
+    _split_mechanisms = field_validator("mechanisms", "audience", mode="before")(_split_names)
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_mechanisms(self) -> Self:
         if not self.enabled:
             for name, field in type(self).model_fields.items():
                 if name != "enabled" and getattr(self, name) != field.default:
                     raise ValueError(f"{field.alias or name}: has no effect with enabled: false")
             return self
         has_passwords = bool(self.credentials_file or self.credentials_command)
-        uses_passwords = any(name != BEARER for name in self.mechanisms)
+        uses_passwords = any(name != BEARER_MECHANISM for name in self.mechanisms)
         if uses_passwords and not has_passwords:
-            raise ValueError(f"sasl.enabled.mechanisms: nobody has a password: write {_PASSWORDS}")
+            raise ValueError(f"sasl.enabled.mechanisms: nobody has a password: write {_JAAS_HINT}")
         if has_passwords and not uses_passwords:
             raise ValueError(
                 "credentials_file, credentials_command: have no effect: write sasl.enabled.mechanisms: SCRAM-SHA-512"
@@ -70,7 +70,7 @@ class Authentication(Section):
         return self
 
     def _check_bearer(self) -> None:
-        if BEARER not in self.mechanisms:
+        if BEARER_MECHANISM not in self.mechanisms:
             for key, value in ((_JWKS, self.jwks_url), (_AUDIENCE, self.audience), (_ISSUER, self.issuer)):
                 if value:
                     raise ValueError(f"{key}: has no effect without OAUTHBEARER in sasl.enabled.mechanisms")

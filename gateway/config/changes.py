@@ -12,18 +12,18 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
-from gateway.config.loading import explained
+from gateway.config.loading import explain_validation
 from gateway.config.sections import Settings
-from policies.thresholds.values import OUT_KEY, TOTAL_KEY
+from policies.thresholds.values import TOTAL_KEY, TOTAL_OUT_KEY
 
-Path = tuple[str, ...]
-_ANY: Final = "*"
-_OF_LISTENERS: Final[tuple[Path, ...]] = (
+KeyPath = tuple[str, ...]
+_ANY_KEY: Final = "*"
+_LIVE_LISTENER_KEYS: Final[tuple[KeyPath, ...]] = (
     ("advertised_host",),
     ("advertised_port",),
     ("advertised_broker_host_pattern",),
-    ("brokers", _ANY, "advertised_host"),
-    ("brokers", _ANY, "advertised_port"),
+    ("brokers", _ANY_KEY, "advertised_host"),
+    ("brokers", _ANY_KEY, "advertised_port"),
     ("sni", "bootstrap_address"),
     ("sni", "advertised_broker_address_pattern"),
     ("ssl.keystore.location",),
@@ -35,10 +35,10 @@ _OF_LISTENERS: Final[tuple[Path, ...]] = (
     ("ssl.principal.mapping.rules",),
     ("proxy_protocol",),
 )
-LIVE: Final[tuple[Path, ...]] = (
+LIVE_KEYS: Final[tuple[KeyPath, ...]] = (
     *(
         ("thresholds", key)
-        for key in (TOTAL_KEY, OUT_KEY, "brokers", "topics", "on_exceed", "burst", "mode", "enforce_percent")
+        for key in (TOTAL_KEY, TOTAL_OUT_KEY, "brokers", "topics", "on_exceed", "burst", "mode", "enforce_percent")
     ),
     ("client_quotas",),
     ("client_quotas_mode",),
@@ -53,24 +53,24 @@ LIVE: Final[tuple[Path, ...]] = (
     ("limits",),
     ("upstream", "connect_timeout"),
     ("upstream", "metadata_refresh"),
-    *(("listener", *path) for path in _OF_LISTENERS),
-    *(("listeners", _ANY, *path) for path in _OF_LISTENERS),
+    *(("listener", *path) for path in _LIVE_LISTENER_KEYS),
+    *(("listeners", _ANY_KEY, *path) for path in _LIVE_LISTENER_KEYS),
     ("log",),
     ("reload_interval",),
     ("shutdown_delay",),
     ("drain_timeout",),
 )
 # Of the above, what is fixed all the same.
-FIXED: Final[tuple[Path, ...]] = (
+FIXED_KEYS: Final[tuple[KeyPath, ...]] = (
     ("limits", "max_client_metrics"),
     ("limits", "max_topic_metrics"),
     ("log", "format"),  # of the parent's lines too
 )
-_SILENT: Final = frozenset({"properties"})  # not written in the file: its keys stand beside the others
+_UNWRITTEN_KEYS: Final = frozenset({"properties"})  # not written in the file: its keys stand beside the others
 _MISSING: Final = object()
 
 
-class Changes(NamedTuple):
+class ConfigChanges(NamedTuple):
     """`settings`: the configuration that is to run from here on. `live`: keys that changed with it; `pending`: those
     whose new values wait for a restart; each as the file writes them, in its order. `problems`: why the one can't be
     without the other; then `settings` is the old one.
@@ -82,56 +82,56 @@ class Changes(NamedTuple):
     problems: tuple[str, ...] = ()
 
 
-def compare(running: Settings, wanted: Settings) -> Changes:
+def compare_settings(running: Settings, wanted: Settings) -> ConfigChanges:
     """What becomes of `running` when the file says `wanted`."""
     old, new = (json.loads(each.model_dump_json(by_alias=True)) for each in (running, wanted))
     merged = dict(old)
     live, pending = [], []
-    for path, value in _differing(old, new, ()):
+    for path, value in _find_differences(old, new, ()):
         if _is_live(path):
-            live.append(_name(path))
-            _put(merged, path, value)
+            live.append(_path_text(path))
+            _set_value(merged, path, value)
         else:
-            pending.append(_name(path))
+            pending.append(_path_text(path))
     if merged == new:
-        return Changes(wanted, tuple(live), ())
+        return ConfigChanges(wanted, tuple(live), ())
     try:
         settings = Settings.model_validate(merged)
     except ValidationError as error:
-        return Changes(running, tuple(live), tuple(pending), tuple(explained(error)))
-    return Changes(settings, tuple(live), tuple(pending))
+        return ConfigChanges(running, tuple(live), tuple(pending), tuple(explain_validation(error)))
+    return ConfigChanges(settings, tuple(live), tuple(pending))
 
 
-def _differing(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> Iterator[tuple[Path, Any]]:
+def _find_differences(old: Mapping[str, Any], new: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
     """The paths that differ, no deeper than what is live or fixed as a whole, with the new values."""
     for key in [*old, *(key for key in new if key not in old)]:
         inner, before, after = (*path, key), old.get(key, _MISSING), new.get(key, _MISSING)
         if before == after:
             continue
         if isinstance(before, dict) and isinstance(after, dict) and not _is_whole(inner):
-            yield from _differing(before, after, inner)
+            yield from _find_differences(before, after, inner)
         else:
             yield inner, after
 
 
-def _is_whole(path: Path) -> bool:
+def _is_whole(path: KeyPath) -> bool:
     """Whether it is live, and nothing in it is fixed."""
-    return _is_live(path) and not any(_begins(fixed, path) for fixed in FIXED)
+    return _is_live(path) and not any(_has_prefix(fixed, path) for fixed in FIXED_KEYS)
 
 
-def _is_live(path: Path) -> bool:
-    if any(_begins(path, fixed) for fixed in FIXED):
+def _is_live(path: KeyPath) -> bool:
+    if any(_has_prefix(path, fixed) for fixed in FIXED_KEYS):
         return False
-    return any(_begins(path, live) for live in LIVE)
+    return any(_has_prefix(path, live) for live in LIVE_KEYS)
 
 
-def _begins(path: Path, with_: Path) -> bool:
+def _has_prefix(path: KeyPath, with_: KeyPath) -> bool:
     return len(path) >= len(with_) and all(
-        mine in (part, _ANY) or part == _ANY for part, mine in zip(path, with_, strict=False)
+        mine in (part, _ANY_KEY) or part == _ANY_KEY for part, mine in zip(path, with_, strict=False)
     )
 
 
-def _put(merged: dict[str, Any], path: Sequence[str], value: Any) -> None:
+def _set_value(merged: dict[str, Any], path: Sequence[str], value: Any) -> None:
     """Copies what it changes."""
     node = merged
     for part in path[:-1]:
@@ -142,5 +142,5 @@ def _put(merged: dict[str, Any], path: Sequence[str], value: Any) -> None:
         node[path[-1]] = value
 
 
-def _name(path: Path) -> str:
-    return ".".join(part for part in path if part not in _SILENT)
+def _path_text(path: KeyPath) -> str:
+    return ".".join(part for part in path if part not in _UNWRITTEN_KEYS)

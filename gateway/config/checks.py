@@ -6,25 +6,25 @@ from __future__ import annotations
 import math
 from typing import Final, Literal
 
-from gateway.config.addresses import taken_ports
+from gateway.config.addresses import find_port_conflicts
 from gateway.config.sections import Limits, Settings, Thresholds, Upstream
 from gateway.config.storage import Storage, limits_production
-from gateway.listener_names import path_of
+from gateway.listener_names import config_path
 from gateway.system.hosts import is_loopback
 from gateway.system.sockets import address_text
-from gateway.tls.broker_tls import KNOWN as TLS_PROPERTIES
-from policies.definitions.rollout import EVERYBODY
-from policies.definitions.small_limits import small_limits
+from gateway.tls.broker_tls import TLS_PROPERTIES
+from policies.definitions.rollout import ALL_CLIENTS
+from policies.definitions.small_limits import small_limit_warnings
 from policies.thresholds.values import excess_text, used_up_text, without_total_text
 from policies.verdict import RETRIED_BY_ALL, THROTTLING_QUOTA_EXCEEDED
-from protocol.api import ERROR_NAMES, RETRIABLE
+from protocol.api import ERROR_NAMES, RETRIABLE_ERRORS
 
 MAX_REQUEST_WAIT_S: Final = 15.0  # in all, delays included
 
 
-def warnings(settings: Settings) -> list[str]:
+def find_warnings(settings: Settings) -> list[str]:
     """Settings that are allowed but hardly meant, and parts that are off."""
-    found = _sum_warnings(settings.thresholds) + small_limits(settings.policy_values())
+    found = _sum_warnings(settings.thresholds) + small_limit_warnings(settings.policy_values())
     found += _code_warnings(settings.reject_code)
     if settings.mode == "observe":
         found.append("mode observe: nothing is limited, only counted (would_reject, would_delay)")
@@ -42,8 +42,8 @@ def warnings(settings: Settings) -> list[str]:
             f"upstream.proxy_protocol {settings.upstream.proxy_protocol}: only clients' connections begin with the"
             " header, the gateway's own clients can't send it: whatever stands before the brokers must take both"
         )
-    listeners = {path_of(name): listener for name, listener in settings.all_listeners.items()}
-    found += taken_ports(settings.upstream, listeners, settings.other_ports)
+    listeners = {config_path(name): listener for name, listener in settings.all_listeners.items()}
+    found += find_port_conflicts(settings.upstream, listeners, settings.other_ports)
     admin = settings.admin
     if not is_loopback(admin.host) and not admin.has_credentials:
         found.append(f"admin.open: any client that reaches {address_text(admin.host, admin.port)} may change policies")
@@ -104,13 +104,13 @@ def _rollout_warnings(settings: Settings) -> list[str]:
     found = []
     for key, percent, mode_key, mode in steps:
         observed_by = "mode" if settings.mode == "observe" else mode_key if mode == "observe" else ""
-        if percent < EVERYBODY and observed_by:
+        if percent < ALL_CLIENTS and observed_by:
             found.append(f"{key} {percent:g}: has no effect with {observed_by} observe, which enforces nothing")
         elif not percent:
             found.append(f"{key} 0: as mode observe, nobody is limited")
-        elif percent < EVERYBODY:
+        elif percent < ALL_CLIENTS:
             found.append(f"{key} {percent:g}: all other clients are not limited, only counted")
-            if settings.exchanges and settings.secret_key_file is None:
+            if settings.exchanges_usage and settings.secret_key_file is None:
                 found.append(
                     f"{key} {percent:g}: of clients without a principal, each gateway limits others: with several"
                     " gateways write secret_key_file: FILE, the same for all"
@@ -138,14 +138,14 @@ def _storage_warnings(settings: Settings) -> list[str]:
     storage = settings.storage
     if storage is None:
         return []
-    if storage.off:
+    if storage.is_disabled:
         return ["storage.check_interval PT0S: full disks are not looked for"]
     found = []
     if settings.mode != "observe" and storage.mode == "observe":
         found.append("storage.mode observe: full disks hold nothing back, the gateway only counts what they would")
-    if storage.source == "snapshots" and storage.reads.fail_safe == "OPEN":
+    if storage.source == "snapshots" and storage.snapshot_settings.fail_safe == "OPEN":
         found.append("storage.snapshots.fail_safe OPEN: a broker whose snapshots are missing is taken to have room")
-    if storage.soft and not storage.hard and storage.brings_no_limits:
+    if storage.soft and not storage.hard and storage.needs_limits:
         found.append(
             "storage.soft: without a hard limit producers are held only when a volume is full to the last byte"
         )
@@ -217,7 +217,7 @@ def _code_warnings(code: Literal["auto"] | int) -> list[str]:
             f"reject_code {code} ({name}): librdkafka, sarama, aiokafka, KafkaJS and Java before 2.7 give up"
             " batches rejected with it; auto sends it only to those that retry it",
         ]
-    if code not in RETRIABLE:
+    if code not in RETRIABLE_ERRORS:
         return [f"reject_code {code} ({name}) is not retriable: clients drop rejected batches"]
     kept = ", ".join(map(str, sorted(RETRIED_BY_ALL)))
     return [

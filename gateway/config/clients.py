@@ -69,7 +69,7 @@ class Client(Section):
 
     @field_validator("bootstrap_servers", mode="before")
     @classmethod
-    def _check_servers(cls, value: object) -> object:
+    def _check_bootstrap_servers(cls, value: object) -> object:
         if value == "" and not cls.model_fields["bootstrap_servers"].is_required():
             return value
         servers = value if isinstance(value, list) else str(value).split(",")

@@ -9,7 +9,7 @@ from typing import Any, Final
 from gateway.config.sections import Settings
 
 # Of listeners and of the admin port.
-_TLS: Final = {
+_TLS_DESCRIPTIONS: Final = {
     "ssl.keystore.location": "A PEM file with the gateway's certificate, intermediate certificates and private key."
     " With this key the port accepts only TLS.",
     "ssl.keystore.type": "PEM; nothing else is read.",
@@ -88,7 +88,7 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "advertised_broker_host_pattern": "A host name with $(node_id) in it, if each broker has a name of its own.",
         "brokers": "By node id, a port, or {port, advertised_host, advertised_port}, for brokers that differ.",
         "sni": "All brokers on one port, told apart by the server name in the TLS handshake.",
-        **_TLS,
+        **_TLS_DESCRIPTIONS,
         "authentication": "The section authentication of this listener, in place of the one that holds for all.",
         "proxy_protocol": "Proxies that begin each connection with a PROXY protocol header.",
     },
@@ -138,7 +138,7 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "principals": "By principal of a client certificate, its role: viewer, operator or admin.",
         "anonymous": "What clients without credentials may read where there are some: viewer, or none.",
         "metrics": "open, or viewer: /metrics needs credentials as well.",
-        **_TLS,
+        **_TLS_DESCRIPTIONS,
         "hosts": "Further names under which clients may address the admin server.",
         "trusted_proxies": "Networks of the reverse proxies before the admin port; only their X-Forwarded-For says"
         " where a client is.",
@@ -294,12 +294,12 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 # Bounds of a type that is converted first (a size, a port): pydantic has their names and not JSON Schema's.
-_BOUNDS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+_BOUND_NAMES: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 
 
 def described_schema() -> dict[str, Any]:
     """The configuration's JSON Schema, each key with its meaning."""
-    schema: dict[str, Any] = _with_bounds(Settings.model_json_schema(by_alias=True))
+    schema: dict[str, Any] = _rename_bounds(Settings.model_json_schema(by_alias=True))
     for name, section in (("Settings", schema), *schema["$defs"].items()):
         for key, field in section.get("properties", {}).items():
             field.pop("title", None)
@@ -310,9 +310,9 @@ def described_schema() -> dict[str, Any]:
     return schema
 
 
-def _with_bounds(value: Any) -> Any:
+def _rename_bounds(value: Any) -> Any:
     if isinstance(value, list):
-        return [_with_bounds(each) for each in value]
+        return [_rename_bounds(each) for each in value]
     if not isinstance(value, dict):
         return value
-    return {_BOUNDS.get(key, key): _with_bounds(each) for key, each in value.items()}
+    return {_BOUND_NAMES.get(key, key): _rename_bounds(each) for key, each in value.items()}

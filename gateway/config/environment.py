@@ -16,52 +16,56 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, get_args, get_origin
 
 from gateway import yaml_text
-from gateway.cli_support.suggest import hint
+from gateway.cli_support.suggest import name_hint
 from gateway.config.clients import CLIENT_PROPERTIES, KNOWN_PROPERTIES, Client
-from gateway.config.keys import bare, is_section, is_text, type_in
+from gateway.config.keys import is_section, is_text, type_in, unwrap_type
 from gateway.config.sections import Settings
 
-PREFIX: Final = "PRODUCE_GATEWAY_"
-_BETWEEN: Final = "__"
-_FILE: Final = "_FILE"
+VARIABLE_PREFIX: Final = "PRODUCE_GATEWAY_"
+_SECTION_SEPARATOR: Final = "__"
+_FILE_SUFFIX: Final = "_FILE"
 # Of commands and of the demo: no keys of the configuration.
-OTHERS: Final = frozenset({"PRODUCE_GATEWAY_TOKEN_FILE", "PRODUCE_GATEWAY_CACHE", "PRODUCE_GATEWAY_MAVEN"})
-_OF_SERVICES: Final = re.compile(
+OTHER_VARIABLES: Final = frozenset({"PRODUCE_GATEWAY_TOKEN_FILE", "PRODUCE_GATEWAY_CACHE", "PRODUCE_GATEWAY_MAVEN"})
+_SERVICE_VARIABLE: Final = re.compile(
     r"(?:_?[A-Z0-9]+_)*(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)?)"
 )
 
-Place = tuple[str, ...]
+KeyPath = tuple[str, ...]
 
 
-class Given(NamedTuple):
-    """A variable that gives the key at `place` a value."""
+class EnvironmentValue(NamedTuple):
+    """A variable that gives the key at `key_path` a value."""
 
-    place: Place
+    key_path: KeyPath
     variable: str
     value: Any
 
 
-class Fault(NamedTuple):
+class EnvironmentFault(NamedTuple):
     variable: str
     text: str
 
 
-def read(environ: Mapping[str, str]) -> tuple[list[Given], list[Fault]]:
+def read_variables(environ: Mapping[str, str]) -> tuple[list[EnvironmentValue], list[EnvironmentFault]]:
     """Those that are ours, whole sections before what is in them; and what is wrong with some."""
     given, faults = [], []
     for variable in sorted(environ):
-        rest = variable.removeprefix(PREFIX)
-        if rest == variable or variable in OTHERS or (_BETWEEN not in rest and _OF_SERVICES.fullmatch(rest)):
+        rest = variable.removeprefix(VARIABLE_PREFIX)
+        if (
+            rest == variable
+            or variable in OTHER_VARIABLES
+            or (_SECTION_SEPARATOR not in rest and _SERVICE_VARIABLE.fullmatch(rest))
+        ):
             continue
         try:
-            given.append(_read(variable, rest.split(_BETWEEN), environ[variable]))
+            given.append(_parse_variable(variable, rest.split(_SECTION_SEPARATOR), environ[variable]))
         except ValueError as error:
-            faults.append(Fault(variable, str(error)))
-    given.sort(key=lambda each: len(each.place))
+            faults.append(EnvironmentFault(variable, str(error)))
+    given.sort(key=lambda each: len(each.key_path))
     return given, faults
 
 
-def lay_over(data: Mapping[Any, Any], given: list[Given]) -> dict[Any, Any]:
+def overlay_values(data: Mapping[Any, Any], given: list[EnvironmentValue]) -> dict[Any, Any]:
     """The file's data with these. What is no section in the file stays as it is, to be refused."""
     laid = dict(data)
     for place, _, value in given:
@@ -76,7 +80,7 @@ def lay_over(data: Mapping[Any, Any], given: list[Given]) -> dict[Any, Any]:
     return laid
 
 
-def _read(variable: str, segments: list[str], text: str) -> Given:
+def _parse_variable(variable: str, segments: list[str], text: str) -> EnvironmentValue:
     """
     Raises:
         ValueError: there is no such key, or its value is no YAML.
@@ -85,62 +89,62 @@ def _read(variable: str, segments: list[str], text: str) -> Given:
     place: list[str] = []
     is_file = False
     for depth, segment in enumerate(segments):
-        found = _find(kind, segment)
-        if found is None and depth == len(segments) - 1 and segment.upper().endswith(_FILE):
-            found = _find(kind, segment[: -len(_FILE)])
+        found = _find_key(kind, segment)
+        if found is None and depth == len(segments) - 1 and segment.upper().endswith(_FILE_SUFFIX):
+            found = _find_key(kind, segment[: -len(_FILE_SUFFIX)])
             found, is_file = (found, True) if found and is_text(found[1]) else (None, False)
         found = found or _find_property(kind, segment)
         if found is None:
-            raise ValueError(_unknown(kind, place, segment))
+            raise ValueError(_unknown_key_text(kind, place, segment))
         key, kind = found
         place.append(key)
     if is_file:
-        return Given(tuple(place), variable, {"file": text})
-    return Given(tuple(place), variable, _value(kind, text, variable))
+        return EnvironmentValue(tuple(place), variable, {"file": text})
+    return EnvironmentValue(tuple(place), variable, _parse_value(kind, text, variable))
 
 
-def _find(kind: Any, segment: str) -> tuple[str, Any] | None:
+def _find_key(kind: Any, segment: str) -> tuple[str, Any] | None:
     """The key that is meant, with the type of its value."""
-    kind = bare(kind)
+    kind = unwrap_type(kind)
     if get_origin(kind) is dict:
         return (segment, get_args(kind)[-1]) if segment else None
     if not is_section(kind):
         return None
-    wanted = _plain(segment)
+    wanted = _normalize_key(segment)
     for name, field in kind.model_fields.items():
         key = field.alias or name
-        if _plain(key) == wanted and key != "properties":
+        if _normalize_key(key) == wanted and key != "properties":
             return key, type_in(kind, key)
     known = KNOWN_PROPERTIES if issubclass(kind, Client) else ()
-    return next(((key, str) for key in known if _plain(key) == wanted), None)
+    return next(((key, str) for key in known if _normalize_key(key) == wanted), None)
 
 
 def _find_property(kind: Any, segment: str) -> tuple[str, Any] | None:
     """One of librdkafka's that is not in our list."""
-    kind, key = bare(kind), _plain(segment).replace("_", ".")
+    kind, key = unwrap_type(kind), _normalize_key(segment).replace("_", ".")
     return (key, str) if is_section(kind) and issubclass(kind, Client) and key.startswith(CLIENT_PROPERTIES) else None
 
 
-def _plain(key: str) -> str:
+def _normalize_key(key: str) -> str:
     return re.sub(r"[.-]", "_", key).lower()
 
 
-def _unknown(kind: Any, place: list[str], segment: str) -> str:
-    kind = bare(kind)
+def _unknown_key_text(kind: Any, place: list[str], segment: str) -> str:
+    kind = unwrap_type(kind)
     if not is_section(kind):
         return f"{'.'.join(place)} has no keys, so there is none named {segment.lower()}"
     keys = sorted(field.alias or name for name, field in kind.model_fields.items())
     path = ".".join([*place, segment.lower()])
-    return f"{path}: unknown key; {hint(segment.lower(), keys)}"
+    return f"{path}: unknown key; {name_hint(segment.lower(), keys)}"
 
 
-def _value(kind: Any, text: str, variable: str) -> Any:
+def _parse_value(kind: Any, text: str, variable: str) -> Any:
     if is_text(kind):
         return text
-    kind = bare(kind)
+    kind = unwrap_type(kind)
     if get_origin(kind) is tuple and is_text(get_args(kind)[0]) and not text.lstrip().startswith("["):
         return [part.strip() for part in text.split(",") if part.strip()]
     try:
-        return yaml_text.load(text, variable)
+        return yaml_text.load_yaml(text, variable)
     except yaml_text.YamlError as error:
         raise ValueError(str(error).removeprefix(variable).lstrip(":0123456789 ")) from error

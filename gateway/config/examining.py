@@ -9,56 +9,67 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gateway.config.loading import ConfigError, Finding, Sources, parse_all, read
+from gateway.config.loading import ConfigError, ConfigFinding, ConfigSources, parse_all, read_config_file
 from gateway.config.sections import Settings
 
-STDIN: Final = "standard input"
+STDIN_NAME: Final = "standard input"
 
 
-class Examined(NamedTuple):
+class ConfigExamination(NamedTuple):
     """`settings`: without what the findings are about; None: nothing can be used. `files`: those that it was read
     from.
     """
 
     source: str
     settings: Settings | None
-    findings: list[Finding]
+    findings: list[ConfigFinding]
     lines: list[str]
     files: tuple[Path, ...] = ()
-    sources: Sources | None = None
+    sources: ConfigSources | None = None
 
-    def locate(self, text: str) -> Finding:
+    def locate_finding(self, text: str) -> ConfigFinding:
         """With the place of the key that it begins with."""
-        return Finding(None, text) if self.sources is None else self.sources.locate(text)
+        return ConfigFinding(None, text) if self.sources is None else self.sources.locate_finding(text)
 
-    def plus(self, problems: list[str]) -> Examined:
+    def with_problems(self, problems: list[str]) -> ConfigExamination:
         """With these, of no line."""
-        more = [Finding(None, problem) for problem in problems]
+        more = [ConfigFinding(None, problem) for problem in problems]
         lines = [f"{self.source}: {problem}" for problem in problems]
         return self._replace(findings=[*self.findings, *more], lines=[*self.lines, *lines])
 
 
-def examine(path: Path, *stages: Callable[[Settings], list[str]], environ: Mapping[str, str] | None = None) -> Examined:
+def examine_config(
+    path: Path, *stages: Callable[[Settings], list[str]], environ: Mapping[str, str] | None = None
+) -> ConfigExamination:
     """Everything that is wrong with a configuration: what a stage finds in the usable part is told along with the
     rest. "-" is standard input. `environ`: os.environ, if None.
     """
-    source = STDIN if str(path) == "-" else str(path)
+    source = STDIN_NAME if str(path) == "-" else str(path)
     files: tuple[Path, ...] = () if str(path) == "-" else (path,)
     try:
-        text = _read_stdin() if str(path) == "-" else read(path)
+        text = _read_stdin() if str(path) == "-" else read_config_file(path)
     except ConfigError as error:
-        return Examined(source, None, list(error.findings), error.lines, files)
+        return ConfigExamination(source, None, list(error.findings), error.lines, files)
     refused: ConfigError | None = None
     settings: Settings | None
     try:
         settings, sources, secrets = parse_all(text, source, os.environ if environ is None else environ)
     except ConfigError as error:
-        settings, sources, secrets, refused = error.rest, error.sources or Sources(text), error.files, error
+        settings, sources, secrets, refused = (
+            error.usable_settings,
+            error.sources or ConfigSources(text),
+            error.secret_files,
+            error,
+        )
     problems = [problem for stage in stages for problem in stage(settings)] if settings is not None else []
-    later = [sources.locate(problem) for problem in problems if refused is None or not refused.explains(problem)]
+    later = [
+        sources.locate_finding(problem)
+        for problem in problems
+        if refused is None or not refused.explains_fault(problem)
+    ]
     later.sort(key=lambda finding: finding.line or 0)
     lines = [*(refused.lines if refused else ()), *ConfigError(source, later).lines]
-    return Examined(
+    return ConfigExamination(
         source, settings, [*(refused.findings if refused else ()), *later], lines, (*files, *secrets), sources
     )
 
@@ -67,5 +78,5 @@ def _read_stdin() -> str:
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
-        fault = Finding(None, f"not UTF-8 text: {error.reason} at byte {error.start}")
-        raise ConfigError(STDIN, [fault]) from error
+        fault = ConfigFinding(None, f"not UTF-8 text: {error.reason} at byte {error.start}")
+        raise ConfigError(STDIN_NAME, [fault]) from error

@@ -16,14 +16,14 @@ from policies.units import parse_duration, parse_size
 
 MAX_WORKERS: Final = 256  # more than cores of any machine that a gateway would have for itself
 MAX_GATEWAY_ID: Final = 200  # characters, with room for a port behind it: other gateways drop reports of one with more
-# than 255 (gateway/control/fleet/exchange/form.py)
+# than 255 (gateway/control/fleet/exchange/usage_codec.py)
 
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
-class Findings(ValueError):
+class FieldFaults(ValueError):
     """Several faults at once, from one validator; each names the key that it is about first."""
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -37,7 +37,7 @@ def reject_bool(value: object) -> object:
     return value
 
 
-def _checked(check: Callable[[str], None]) -> AfterValidator:
+def _validate_with(check: Callable[[str], None]) -> AfterValidator:
     """As a validator: `check` raises ValueError for a name that can't be."""
 
     def validate(name: str) -> str:
@@ -92,14 +92,14 @@ Seconds = Annotated[float, BeforeValidator(parse_duration), BeforeValidator(reje
 Number = Annotated[float, BeforeValidator(reject_bool), Field(allow_inf_nan=False)]
 Percent = Annotated[float, BeforeValidator(_check_percent)]
 Port = Annotated[int, BeforeValidator(reject_bool), Field(ge=1, le=65535)]
-ListenerName = Annotated[str, _checked(_check_listener)]
-KafkaName = Annotated[str, _checked(_check_topic)]
+ListenerName = Annotated[str, _validate_with(_check_listener)]
+KafkaName = Annotated[str, _validate_with(_check_topic)]
 Workers = Literal["auto"] | Annotated[int, Field(ge=1, le=MAX_WORKERS)]
-GroupName = Annotated[str, _checked(group_names.check_group)]
-TenantName = Annotated[str, _checked(group_names.check_tenant)]
-NamespaceName = Annotated[str, _checked(group_names.check_namespace)]
-Pattern = Annotated[str, _checked(groups.check_pattern)]
-PluginName = Annotated[str, _checked(_check_plugin)]
+GroupName = Annotated[str, _validate_with(group_names.check_group)]
+TenantName = Annotated[str, _validate_with(group_names.check_tenant)]
+NamespaceName = Annotated[str, _validate_with(group_names.check_namespace)]
+Pattern = Annotated[str, _validate_with(groups.check_pattern)]
+PluginName = Annotated[str, _validate_with(_check_plugin)]
 Host = Annotated[str, AfterValidator(_without_brackets)]
-Network = Annotated[str, _checked(_check_network)]
-Principal = Annotated[str, _checked(_check_principal)]
+Network = Annotated[str, _validate_with(_check_network)]
+Principal = Annotated[str, _validate_with(_check_principal)]

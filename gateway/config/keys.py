@@ -23,7 +23,7 @@ def type_at(place: Sequence[object]) -> Any:
 
 def type_in(kind: Any, key: str) -> Any:
     """The type of the value that a value of this type has under that key; None: there can be none."""
-    kind = bare(kind)
+    kind = unwrap_type(kind)
     if is_section(kind):
         fields = {field.alias or name: field.annotation for name, field in kind.model_fields.items()}
         return fields.get(key)
@@ -38,11 +38,11 @@ def _section_in(kind: Any) -> Any:
     return next((each for each in elements if is_section(each)), None)
 
 
-def bare(kind: Any) -> Any:
+def unwrap_type(kind: Any) -> Any:
     """Without what is said about it, and without None."""
     origin, args = get_origin(kind), get_args(kind)
     may_be_none = origin in (types.UnionType, Union) and args[-1] is type(None)
-    return bare(args[0]) if origin is Annotated or may_be_none else kind
+    return unwrap_type(args[0]) if origin is Annotated or may_be_none else kind
 
 
 def is_section(kind: Any) -> bool:
@@ -51,7 +51,7 @@ def is_section(kind: Any) -> bool:
 
 def is_text(kind: Any) -> bool:
     """Whether a value of this type is taken as it is written."""
-    kind = bare(kind)
+    kind = unwrap_type(kind)
     if get_origin(kind) is Literal:
         return all(isinstance(each, str) for each in get_args(kind))
     return kind in (str, Path)
@@ -59,7 +59,7 @@ def is_text(kind: Any) -> bool:
 
 def keys_at(place: Sequence[object]) -> list[str]:
     """Those of the section there; none where there is none. Of librdkafka's properties the usual ones."""
-    kind = bare(type_at(place))
+    kind = unwrap_type(type_at(place))
     kind = _section_in(kind) or kind
     if not is_section(kind):
         return []

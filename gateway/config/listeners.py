@@ -11,9 +11,9 @@ from pydantic import Field, field_validator, model_validator
 from gateway.config.authentication import Authentication
 from gateway.config.fields import Host, Network, Port, Section
 from gateway.config.tls import TlsSection
-from gateway.listener_names import DEFAULT_LISTENER, path_of
+from gateway.listener_names import DEFAULT_LISTENER, config_path
 from gateway.tls.certificate_names import AdvertisedHost
-from gateway.tls.server_names import NODE_ID, ServerNames, host_of, is_host_name
+from gateway.tls.server_names import NODE_ID, ServerNames, expand_node_id, is_host_name
 
 ANY_HOST: Final = ("0.0.0.0", "::", "")  # noqa: S104  compared, not bound
 
@@ -33,32 +33,32 @@ class Sni(Section):
     advertised_broker_address_pattern: str  # the same, with $(node_id) in it
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
-        if NODE_ID in (_port_of(self.advertised_broker_address_pattern) or ""):
+    def _check_names(self) -> Self:
+        if NODE_ID in (_port_in(self.advertised_broker_address_pattern) or ""):
             raise ValueError("advertised_broker_address_pattern: all brokers have one port, only the host may differ")
         for key, value in self:
             if "$(nodeId)" in value or "{nodeId}" in value:
                 raise ValueError(f"{key}: write {NODE_ID} in place of the node id, not as in {value}")
-            port = _port_of(value)
+            port = _port_in(value)
             if port is not None and not (port.isdigit() and 1 <= int(port) <= 65535):
                 raise ValueError(f"{key}: {value} has no port from 1 to 65535: write kafka.example:9093")
-        problem = self.names.problem()
+        problem = self.server_names.find_problem()
         if problem:
-            names_broker = self.names.brokers.count(NODE_ID) != 1 or is_host_name(self.names.bootstrap)
+            names_broker = self.server_names.brokers.count(NODE_ID) != 1 or is_host_name(self.server_names.bootstrap)
             key = "advertised_broker_address_pattern" if names_broker else "bootstrap_address"
             raise ValueError(f"{key}: {problem}")
         return self
 
     @property
-    def names(self) -> ServerNames:
-        return ServerNames(_name_of(self.bootstrap_address), _name_of(self.advertised_broker_address_pattern))
+    def server_names(self) -> ServerNames:
+        return ServerNames(_host_name_in(self.bootstrap_address), _host_name_in(self.advertised_broker_address_pattern))
 
 
-def _port_of(address: str) -> str | None:
+def _port_in(address: str) -> str | None:
     return address.rpartition(":")[2] if ":" in address else None
 
 
-def _name_of(address: str) -> str:
+def _host_name_in(address: str) -> str:
     return address.partition(":")[0].lower().removesuffix(".")
 
 
@@ -89,7 +89,7 @@ class Listener(TlsSection):
     @field_validator("advertised_broker_host_pattern")
     @classmethod
     def _check_pattern(cls, value: str) -> str:
-        if value and (value.count(NODE_ID) != 1 or not is_host_name(host_of(value.lower(), 0))):
+        if value and (value.count(NODE_ID) != 1 or not is_host_name(expand_node_id(value.lower(), 0))):
             raise ValueError(f"{value} is no host name with {NODE_ID} in it: write broker-{NODE_ID}.kafka.example")
         return value
 
@@ -100,7 +100,8 @@ class Listener(TlsSection):
         if not self.keystore:
             raise ValueError(
                 "sni: clients send a server name only with TLS: write ssl.keystore.location: server.pem, with a"
-                f" certificate for {self.sni.names.bootstrap} and {self.sni.names.brokers.replace(NODE_ID, '0')}"
+                f" certificate for {self.sni.server_names.bootstrap} and"
+                f" {self.sni.server_names.brokers.replace(NODE_ID, '0')}"
             )
         for key in ("advertised_host", "advertised_port", "advertised_broker_host_pattern", "brokers"):
             if getattr(self, key) != type(self).model_fields[key].default:
@@ -111,7 +112,7 @@ class Listener(TlsSection):
         return self
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_addresses(self) -> Self:
         if self.sni is None and not self.advertised_host and self.host in ANY_HOST:
             raise ValueError(
                 f"advertised_host is needed, because {self.host or 'an empty host'} is not an address that clients can"
@@ -126,30 +127,30 @@ class Listener(TlsSection):
         return self
 
     @property
-    def advertised(self) -> str:
+    def public_host(self) -> str:
         return self.advertised_host or self.host
 
     @property
-    def names(self) -> ServerNames | None:
+    def server_names(self) -> ServerNames | None:
         """That tell brokers apart; None: ports do."""
-        return None if self.sni is None else self.sni.names
+        return None if self.sni is None else self.sni.server_names
 
     @property
-    def bootstrap(self) -> tuple[str, int]:
+    def bootstrap_address(self) -> tuple[str, int]:
         """Host and port that clients begin with."""
         if self.sni is not None:
-            return self._address(self.sni.bootstrap_address)
-        return self.advertised, self.advertised_port or self.port
+            return self._split_address(self.sni.bootstrap_address)
+        return self.public_host, self.advertised_port or self.port
 
     @property
-    def told(self) -> tuple[AdvertisedHost, ...]:
+    def advertised_hosts(self) -> tuple[AdvertisedHost, ...]:
         """The hosts that clients are told, each once."""
         if self.sni is not None:
             return (
-                AdvertisedHost(self.sni.names.bootstrap, "sni.bootstrap_address"),
-                AdvertisedHost(self.sni.names.brokers, "sni.advertised_broker_address_pattern"),
+                AdvertisedHost(self.sni.server_names.bootstrap, "sni.bootstrap_address"),
+                AdvertisedHost(self.sni.server_names.brokers, "sni.advertised_broker_address_pattern"),
             )
-        found = {self.advertised: "advertised_host" if self.advertised_host else "host"}
+        found = {self.public_host: "advertised_host" if self.advertised_host else "host"}
         if self.advertised_broker_host_pattern:
             found[self.advertised_broker_host_pattern] = "advertised_broker_host_pattern"
         for node_id, place in self.brokers.items():
@@ -160,24 +161,24 @@ class Listener(TlsSection):
     def broker_address(self, node_id: int) -> tuple[str, int]:
         """Host and port that clients are told; as with `broker_port` there may be no such port."""
         if self.sni is not None:
-            host, port = self._address(self.sni.advertised_broker_address_pattern)
-            return host_of(host, node_id), port
+            host, port = self._split_address(self.sni.advertised_broker_address_pattern)
+            return expand_node_id(host, node_id), port
         place = self.brokers.get(node_id, BrokerPlace())
-        host = place.advertised_host or host_of(self.advertised_broker_host_pattern, node_id) or self.advertised
+        host = place.advertised_host or expand_node_id(self.advertised_broker_host_pattern, node_id) or self.public_host
         shift = (self.advertised_port or self.port) - self.port
         return host, place.advertised_port or self.broker_port(node_id) + shift
 
-    def _address(self, address: str) -> tuple[str, int]:
-        return _name_of(address), int(_port_of(address) or self.port)
+    def _split_address(self, address: str) -> tuple[str, int]:
+        return _host_name_in(address), int(_port_in(address) or self.port)
 
     @property
-    def ports(self) -> dict[int, str]:
+    def bound_ports(self) -> dict[int, str]:
         """Every port that is certain to be bound, and what for."""
         own = {self.broker_port(node_id): f"broker {node_id}" for node_id in self.brokers}
         return {self.port: "the bootstrap listener", **own}
 
     @property
-    def proxies(self) -> tuple[str, ...]:
+    def proxy_networks(self) -> tuple[str, ...]:
         """Networks whose connections begin with a header of the PROXY protocol."""
         return self.proxy_protocol.networks if self.proxy_protocol is not None else ()
 
@@ -187,7 +188,7 @@ class Listener(TlsSection):
         return self.port + 1 + node_id if place is None or place.port is None else place.port
 
 
-def check_ports(listeners: Mapping[str, Listener], others: Mapping[str, tuple[str, int]]) -> None:
+def check_port_conflicts(listeners: Mapping[str, Listener], others: Mapping[str, tuple[str, int]]) -> None:
     """Addresses that can't be bound twice. Ports of brokers yet unknown are addresses.py's to warn of. `others`: host
     and port by key, of what is no listener.
 
@@ -196,23 +197,27 @@ def check_ports(listeners: Mapping[str, Listener], others: Mapping[str, tuple[st
     """
     bound: list[tuple[str, int, str]] = []
     for name, listener in listeners.items():
-        for port, purpose in listener.ports.items():
+        for port, purpose in listener.bound_ports.items():
             for host, other, whose in bound:
-                if other == port and overlap(host, listener.host):
-                    raise ValueError(f"{path_of(name)}.port: {port}, of {purpose}, is taken by {whose}: choose another")
-        bound += [(listener.host, port, f"{purpose} in {path_of(name)}") for port, purpose in listener.ports.items()]
+                if other == port and hosts_overlap(host, listener.host):
+                    raise ValueError(
+                        f"{config_path(name)}.port: {port}, of {purpose}, is taken by {whose}: choose another"
+                    )
+        bound += [
+            (listener.host, port, f"{purpose} in {config_path(name)}") for port, purpose in listener.bound_ports.items()
+        ]
     for key, (host, port) in others.items():
         if port > 65535:
             raise ValueError(f"{key}: without it the port would be {port}, which is beyond 65535: write one")
         for name, listener in listeners.items():
-            if port in listener.ports and overlap(host, listener.host):
+            if port in listener.bound_ports and hosts_overlap(host, listener.host):
                 whose = "the listener" if name == DEFAULT_LISTENER else f"listener {name}"
                 raise ValueError(f"{key}: {port} is a port of {whose} as well: choose another one")
         for beside, (beside_host, beside_port) in others.items():
-            if beside < key and beside_port == port and overlap(host, beside_host):
+            if beside < key and beside_port == port and hosts_overlap(host, beside_host):
                 raise ValueError(f"{key}: {port} is {beside} as well: choose another one")
 
 
-def overlap(host: str, other: str) -> bool:
+def hosts_overlap(host: str, other: str) -> bool:
     """Whether sockets bound to these can't have the same port."""
     return host == other or host in ANY_HOST or other in ANY_HOST

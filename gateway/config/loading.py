@@ -17,22 +17,22 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from gateway import yaml_text
-from gateway.cli_support.suggest import hint, nearest
+from gateway.cli_support.suggest import find_nearest_name, name_hint
 from gateway.config import environment
-from gateway.config.fields import Findings
+from gateway.config.fields import FieldFaults
 from gateway.config.keys import keys_at
 from gateway.config.secret_files import SecretFiles
 from gateway.config.sections import Settings
 
-_ROUNDS: Final = 20  # each takes out at least one key; with 10,000 client quotas each takes a second
-_ANYWHERE: Final = "localhost:9092"  # in place of servers that can't be used
+_MAX_ROUNDS: Final = 20  # each takes out at least one key; with 10,000 client quotas each takes a second
+_PLACEHOLDER_SERVER: Final = "localhost:9092"  # in place of servers that can't be used
 # Keys whose values are never repeated: an error is read by others, in a CI's log or the journal.
-_SECRET: Final = re.compile(r"passw|secret|token|credential|jaas|oauthbearer|\.pem\b|\boptions\b", re.IGNORECASE)
+_SECRET_KEY: Final = re.compile(r"passw|secret|token|credential|jaas|oauthbearer|\.pem\b|\boptions\b", re.IGNORECASE)
 
-Place = tuple[Any, ...]
+KeyPath = tuple[Any, ...]
 
 
-class Finding(NamedTuple):
+class ConfigFinding(NamedTuple):
     """One fault, made for a human. `line`: in the file, from 1; None: of no line. `variable`: of the environment, where
     it is at fault.
     """
@@ -42,14 +42,14 @@ class Finding(NamedTuple):
     variable: str = ""
 
     @property
-    def order(self) -> tuple[int, str, str]:
+    def sort_key(self) -> tuple[int, str, str]:
         return self.line or 0, self.variable, self.text
 
 
-class _Fault(NamedTuple):
-    """`place`: in the data. `is_certain`: a key or its value is wrong, not what a section says as a whole."""
+class _SettingFault(NamedTuple):
+    """`key_path`: in the data. `is_certain`: a key or its value is wrong, not what a section says as a whole."""
 
-    place: Place
+    key_path: KeyPath
     text: str
     is_certain: bool
 
@@ -60,90 +60,90 @@ class ConfigError(Exception):
     Attributes:
         findings: what is wrong.
         lines: the same as text, each with its place.
-        rest: the configuration without what is wrong with it; None: there is none.
+        usable_settings: the configuration without what is wrong with it; None: there is none.
         sources: where its keys are; None: nowhere.
-        files: those of its secrets.
+        secret_files: those of its secrets.
     """
 
     def __init__(
         self,
         source: str,
-        findings: Sequence[Finding],
+        findings: Sequence[ConfigFinding],
         rest: Settings | None = None,
         missing: Sequence[str] = (),
         *,
-        sources: Sources | None = None,
+        sources: ConfigSources | None = None,
         files: tuple[Path, ...] = (),
     ) -> None:
         self.sources = sources
-        self.files = files
+        self.secret_files = files
         self.findings = tuple(findings)
-        self.lines = [_placed(source, finding) for finding in findings]
-        self.rest = rest
-        self._missing = tuple(missing)
+        self.lines = [_finding_text(source, finding) for finding in findings]
+        self.usable_settings = rest
+        self._missing_names = tuple(missing)
         super().__init__("\n".join(self.lines))
 
-    def explains(self, text: str) -> bool:
+    def explains_fault(self, text: str) -> bool:
         """Whether a fault of `rest` is only that what is wrong isn't in it."""
-        return _mentions(text, self._missing)
+        return _mentions_name(text, self._missing_names)
 
 
-class Sources:
+class ConfigSources:
     """Where a configuration comes from: the places of its keys in the file's text, and in the environment."""
 
-    def __init__(self, text: str, given: Sequence[environment.Given] = ()) -> None:
-        self._lines = yaml_text.Lines(text)
-        self._variables = {each.place: each.variable for each in given}
+    def __init__(self, text: str, given: Sequence[environment.EnvironmentValue] = ()) -> None:
+        self._lines = yaml_text.YamlLines(text)
+        self._variables = {each.key_path: each.variable for each in given}
 
-    def keys(self, place: Place) -> list[str]:
+    def given_keys(self, place: KeyPath) -> list[str]:
         """Those that are given there."""
         size = len(place)
         inner = [each[size] for each in self._variables if len(each) > size and each[:size] == place]
-        return [*self._lines.keys(place), *inner]
+        return [*self._lines.find_keys(place), *inner]
 
-    def finding(self, place: Place, text: str) -> Finding:
+    def make_finding(self, place: KeyPath, text: str) -> ConfigFinding:
         """With the place of that key, or of what it is in."""
         for depth in range(len(place), 0, -1):
             if variable := self._variables.get(tuple(map(str, place[:depth]))):
-                return Finding(None, text, variable)
-        return Finding(self._lines.line(place), text)
+                return ConfigFinding(None, text, variable)
+        return ConfigFinding(self._lines.find_line(place), text)
 
-    def locate(self, text: str) -> Finding:
+    def locate_finding(self, text: str) -> ConfigFinding:
         """With the place of the key that it begins with ("upstream.sasl.password: …"); none where there is none."""
-        place = _named_in(self, (), text)
-        return self.finding(place, text) if place else Finding(None, text)
+        place = _key_path_in(self, (), text)
+        return self.make_finding(place, text) if place else ConfigFinding(None, text)
 
 
-class Parsed(NamedTuple):
-    """A configuration that can be used. `files`: those of its secrets."""
+class ParsedConfig(NamedTuple):
+    """A configuration that can be used. `secret_files`: those of its secrets."""
 
     settings: Settings
-    sources: Sources
-    files: tuple[Path, ...]
+    sources: ConfigSources
+    secret_files: tuple[Path, ...]
 
 
-def load(path: Path) -> Settings:
+def load_settings(path: Path) -> Settings:
     """Read and validate a configuration file, with the environment's variables before it.
 
     Raises:
         ConfigError: everything that is wrong with it, with file, line and path of each.
     """
-    return parse_all(read(path), str(path), os.environ).settings
+    return parse_all(read_config_file(path), str(path), os.environ).settings
 
 
-def read(path: Path) -> str:
+def read_config_file(path: Path) -> str:
     """The file's text.
 
     Raises:
         ConfigError: it can't be read.
     """
     try:
-        return yaml_text.read(path)
+        return yaml_text.read_text(path)
     except yaml_text.YamlError as error:
-        raise ConfigError("", [Finding(None, str(error))]) from error
+        raise ConfigError("", [ConfigFinding(None, str(error))]) from error
 
 
-def parse(text: str, source: str = "configuration") -> Settings:
+def parse_settings(text: str, source: str = "configuration") -> Settings:
     """Validate YAML text; `source` stands before each finding.
 
     Raises:
@@ -152,67 +152,69 @@ def parse(text: str, source: str = "configuration") -> Settings:
     return parse_all(text, source).settings
 
 
-def parse_all(text: str, source: str, environ: Mapping[str, str] = MappingProxyType({})) -> Parsed:
+def parse_all(text: str, source: str, environ: Mapping[str, str] = MappingProxyType({})) -> ParsedConfig:
     """The same, with variables of the environment before the text.
 
     Raises:
         ConfigError: everything that is wrong with both.
     """
     try:
-        data = yaml_text.load(text, source)
+        data = yaml_text.load_yaml(text, source)
     except yaml_text.YamlError as error:
-        raise ConfigError("", [Finding(None, str(error))]) from error
-    given, faults = environment.read(environ)
+        raise ConfigError("", [ConfigFinding(None, str(error))]) from error
+    given, faults = environment.read_variables(environ)
     if data is None and given:
         data = {}
     if not isinstance(data, dict):
-        raise ConfigError(source, [Finding(None, "keys such as upstream: and listener: are needed at the top level")])
-    sources = Sources(text, given)
+        raise ConfigError(
+            source, [ConfigFinding(None, "keys such as upstream: and listener: are needed at the top level")]
+        )
+    sources = ConfigSources(text, given)
     secrets = SecretFiles()
-    data = secrets.resolve(environment.lay_over(data, given))
-    findings = [Finding(None, fault.text, fault.variable) for fault in faults]
-    findings += [sources.finding(fault.place, fault.text) for fault in secrets.faults]
-    rest, missing = None, ["".join(fault.place[-1:]) for fault in secrets.faults]
+    data = secrets.resolve_secrets(environment.overlay_values(data, given))
+    findings = [ConfigFinding(None, fault.text, fault.variable) for fault in faults]
+    findings += [sources.make_finding(fault.key_path, fault.text) for fault in secrets.faults]
+    rest, missing = None, ["".join(fault.key_path[-1:]) for fault in secrets.faults]
     try:
         settings = Settings.model_validate(data)
     except ValidationError as error:
-        found, rest, more = _look_further(data, error, sources, missing)
-        findings += [sources.finding(fault.place, fault.text) for fault in found]
+        found, rest, more = _collect_faults(data, error, sources, missing)
+        findings += [sources.make_finding(fault.key_path, fault.text) for fault in found]
         missing += more
     else:
         if not findings:
-            return Parsed(settings, sources, secrets.files)
+            return ParsedConfig(settings, sources, secrets.files)
         rest = settings
-    findings = sorted(dict.fromkeys(findings), key=lambda finding: finding.order)
+    findings = sorted(dict.fromkeys(findings), key=lambda finding: finding.sort_key)
     raise ConfigError(source, findings, rest, missing, sources=sources, files=secrets.files)
 
 
-def explained(error: ValidationError) -> list[str]:
+def explain_validation(error: ValidationError) -> list[str]:
     """What is wrong, of no place."""
-    return [fault.text for fault in _explain(error, Sources(""))]
+    return [fault.text for fault in _explain_errors(error, ConfigSources(""))]
 
 
-def _placed(source: str, finding: Finding) -> str:
+def _finding_text(source: str, finding: ConfigFinding) -> str:
     if finding.variable:
         return f"{finding.variable}: {finding.text}"
     where = source if finding.line is None else f"{source}:{finding.line}"
     return f"{where}: {finding.text}" if source else finding.text
 
 
-def _look_further(
-    data: Any, error: ValidationError, lines: Sources, without: Sequence[str]
-) -> tuple[list[_Fault], Settings | None, list[str]]:
+def _collect_faults(
+    data: Any, error: ValidationError, lines: ConfigSources, without: Sequence[str]
+) -> tuple[list[_SettingFault], Settings | None, list[str]]:
     """All findings with their places, what can be used of the data, and the names that are missing in that. `without`:
     those that are missing already.
     """
-    told: list[_Fault] = []
+    told: list[_SettingFault] = []
     missing: list[str] = list(without)
-    for _ in range(_ROUNDS):
-        found = list(_explain(error, lines))
+    for _ in range(_MAX_ROUNDS):
+        found = list(_explain_errors(error, lines))
         # Of the later ones those that are about what is there: "no limit is given" may come of what is missing.
-        told += [each for each in found if not missing or (each.is_certain and not _mentions(each.text, missing))]
-        missing += [name for each in found for name in _names(each)]
-        fewer = _without(data, {each.place for each in found})
+        told += [each for each in found if not missing or (each.is_certain and not _mentions_name(each.text, missing))]
+        missing += [name for each in found for name in _fault_names(each)]
+        fewer = _remove_values(data, {each.key_path for each in found})
         if fewer == data:
             return told, None, missing
         data = fewer
@@ -223,18 +225,18 @@ def _look_further(
     return told, None, missing
 
 
-def _names(fault: _Fault) -> Iterator[str]:
+def _fault_names(fault: _SettingFault) -> Iterator[str]:
     """By which others would speak of what is wrong: its last key, and the one that was meant."""
-    keys = [part for part in fault.place if isinstance(part, str)]
+    keys = [part for part in fault.key_path if isinstance(part, str)]
     yield from keys[-1:]
     yield from re.findall(r"did you mean (\S+)\?", fault.text)
 
 
-def _mentions(text: str, names: Sequence[str]) -> bool:
+def _mentions_name(text: str, names: Sequence[str]) -> bool:
     return any(re.search(rf"\b{re.escape(name)}\b", text) for name in names)
 
 
-def _without(data: Any, places: set[Place]) -> Any:
+def _remove_values(data: Any, places: set[KeyPath]) -> Any:
     """The data without these, a list as a whole; and with servers, since nothing can be without."""
     fewer = dict(data)
     for place in places:
@@ -246,90 +248,95 @@ def _without(data: Any, places: set[Place]) -> Any:
                 break
             node[part] = node = dict(inner)
     upstream = fewer.get("upstream")
-    return {**fewer, "upstream": {"bootstrap_servers": _ANYWHERE, **(upstream if isinstance(upstream, dict) else {})}}
+    return {
+        **fewer,
+        "upstream": {"bootstrap_servers": _PLACEHOLDER_SERVER, **(upstream if isinstance(upstream, dict) else {})},
+    }
 
 
-def _explain(error: ValidationError, lines: Sources) -> Iterator[_Fault]:
+def _explain_errors(error: ValidationError, lines: ConfigSources) -> Iterator[_SettingFault]:
     found: list[Any] = error.errors(include_url=False)
-    meant = {(*loc[:-1], _meant(loc)) for loc in (each["loc"] for each in found if each["type"] == "extra_forbidden")}
+    meant = {
+        (*loc[:-1], _nearest_key(loc)) for loc in (each["loc"] for each in found if each["type"] == "extra_forbidden")
+    }
     for finding in found:
         if finding["type"] == "missing" and finding["loc"] in meant:
             continue  # it is there, but misspelt
         loc = tuple(part for part in finding["loc"] if part not in ("[key]", "int", "literal['auto']"))
-        if loc[1:2] == ("properties",) and "properties" not in lines.keys(loc[:1]):
+        if loc[1:2] == ("properties",) and "properties" not in lines.given_keys(loc[:1]):
             loc = (loc[0], *loc[2:])  # written beside the others
         loc = _as_written(loc, lines)
         path = ".".join(str(part) for part in loc)
         if finding["type"] != "value_error":
-            yield _Fault(loc, _text(finding, loc, path), True)
+            yield _SettingFault(loc, _fault_text(finding, loc, path), True)
             continue
         several = finding["ctx"]["error"]
-        for text in several.texts if isinstance(several, Findings) else [str(several)]:
-            place = _named_in(lines, loc, text)
-            yield _Fault(place, f"{path}: {text}" if path else text, place != loc)
+        for text in several.texts if isinstance(several, FieldFaults) else [str(several)]:
+            place = _key_path_in(lines, loc, text)
+            yield _SettingFault(place, f"{path}: {text}" if path else text, place != loc)
 
 
-def _as_written(loc: Place, lines: Sources) -> Place:
+def _as_written(loc: KeyPath, lines: ConfigSources) -> KeyPath:
     """Without the number of an only element that is written without its list."""
-    found: Place = ()
+    found: KeyPath = ()
     for part in loc:
-        keys = lines.keys(found) if part == 0 else []
+        keys = lines.given_keys(found) if part == 0 else []
         if not keys or "0" in keys:
             found = (*found, part)
     return found
 
 
-def _text(finding: Any, loc: Place, path: str) -> str:
+def _fault_text(finding: Any, loc: KeyPath, path: str) -> str:
     text = finding["msg"].removeprefix("Input ")
     match finding["type"]:
         case "extra_forbidden":
-            return f"{path}: unknown key{_suggest(loc)}"
+            return f"{path}: unknown key{_key_hint(loc)}"
         case "missing":
             return f"{path}: is required"
         case "string_type" if finding["loc"][-1:] == ("[key]",):
             return f"{path}: YAML takes this key for no text but {type(loc[-1]).__name__}: put it in quotes"
         case "model_type" | "dict_type":
-            return f"{path}: keys with values are needed here, not {_kind(finding['input'])}"
+            return f"{path}: keys with values are needed here, not {_kind_text(finding['input'])}"
         case "tuple_type" | "list_type":
-            return f"{path}: a list is needed here, not {_kind(finding['input'])}: write it in brackets"
+            return f"{path}: a list is needed here, not {_kind_text(finding['input'])}: write it in brackets"
         case _:
-            return f"{path}: {text}, not {_shown(finding['input'], path)}"
+            return f"{path}: {text}, not {_value_text(finding['input'], path)}"
 
 
-def _shown(value: Any, path: str) -> str:
+def _value_text(value: Any, path: str) -> str:
     """The value, unless that may be a secret."""
     if isinstance(value, dict | list):
-        return _kind(value)
+        return _kind_text(value)
     if isinstance(value, bool):
         return f"{value}, as which YAML reads {'yes, on and true' if value else 'no, off and false'} without quotes"
-    return "what is there" if _SECRET.search(path) else repr(value)
+    return "what is there" if _SECRET_KEY.search(path) else repr(value)
 
 
-def _kind(value: Any) -> str:
+def _kind_text(value: Any) -> str:
     """For where keys or a list belong: whatever stands there instead may be what should have been a secret's value."""
     if isinstance(value, dict | list):
         return "keys with values" if isinstance(value, dict) else "a list"
     return "text" if isinstance(value, str) else "a number" if type(value) in (int, float) else repr(value)
 
 
-def _meant(loc: Place) -> str | None:
-    return nearest(str(loc[-1]), keys_at(loc[:-1]))
+def _nearest_key(loc: KeyPath) -> str | None:
+    return find_nearest_name(str(loc[-1]), keys_at(loc[:-1]))
 
 
-def _suggest(loc: tuple[Any, ...]) -> str:
+def _key_hint(loc: tuple[Any, ...]) -> str:
     known, name = keys_at(loc[:-1]), str(loc[-1])
-    if len(loc) == 1 and nearest(name, known) is None:
+    if len(loc) == 1 and find_nearest_name(name, known) is None:
         sections = [section for section in known if name in keys_at((section,))]
         if sections:
             return f"; it is a key of {' and of '.join(sections)}: indent it there"
-    return f"; {hint(name, sorted(known))}" if known else ""
+    return f"; {name_hint(name, sorted(known))}" if known else ""
 
 
-def _named_in(lines: Sources, loc: tuple[Any, ...], text: str) -> tuple[Any, ...]:
+def _key_path_in(lines: ConfigSources, loc: tuple[Any, ...], text: str) -> tuple[Any, ...]:
     """The path with the keys that the text begins with ("storage.soft: …"), as far as they are in the file."""
     rest = text.partition(": ")[0]
     while rest:
-        begins = (key for key in lines.keys(loc) if rest == key or rest.startswith((key + ".", key + " ")))
+        begins = (key for key in lines.given_keys(loc) if rest == key or rest.startswith((key + ".", key + " ")))
         key = max(begins, key=len, default="")
         if not key:
             break

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from pydantic import field_validator
 
-from gateway.cli_support.suggest import hint
-from gateway.config.fields import Findings, Section
+from gateway.cli_support.suggest import name_hint
+from gateway.config.fields import FieldFaults, Section
 from gateway.log.logs import LOGGERS, LogFormat, LogLevel
 
 
@@ -21,7 +21,9 @@ class Log(Section):
     @field_validator("levels")
     @classmethod
     def _check_levels(cls, value: Mapping[str, LogLevel]) -> Mapping[str, LogLevel]:
-        unknown = [f"{name}: there is no such logger; {hint(name, LOGGERS)}" for name in value if name not in LOGGERS]
+        unknown = [
+            f"{name}: there is no such logger; {name_hint(name, LOGGERS)}" for name in value if name not in LOGGERS
+        ]
         if unknown:
-            raise Findings(unknown)
+            raise FieldFaults(unknown)
         return value

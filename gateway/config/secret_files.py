@@ -9,13 +9,13 @@ from typing import Any, Final, NamedTuple
 
 from gateway.config.clients import CLIENT_PROPERTIES
 
-_LISTS: Final = ("tokens",)  # of secrets
+_SECRET_LISTS: Final = ("tokens",)  # of secrets
 
 
-class Fault(NamedTuple):
-    """`place`: of the key, in the data."""
+class SecretFault(NamedTuple):
+    """`key_path`: of the key, in the data."""
 
-    place: tuple[Any, ...]
+    key_path: tuple[Any, ...]
     text: str
 
 
@@ -28,26 +28,26 @@ class SecretFiles:
 
     def __init__(self) -> None:
         self.files: tuple[Path, ...] = ()
-        self.faults: list[Fault] = []
+        self.faults: list[SecretFault] = []
 
-    def resolve(self, data: Mapping[Any, Any]) -> dict[Any, Any]:
+    def resolve_secrets(self, data: Mapping[Any, Any]) -> dict[Any, Any]:
         """The data with their contents; a key whose file can't be used is left out."""
-        return {key: value for key, value in self._pairs(data, ()) if value is not _FAULTY}
+        return {key: value for key, value in self._resolve_pairs(data, ()) if value is not _FAULTY}
 
-    def _pairs(self, data: Mapping[Any, Any], place: tuple[Any, ...]) -> list[tuple[Any, Any]]:
-        return [(key, self._resolved(key, value, (*place, key))) for key, value in data.items()]
+    def _resolve_pairs(self, data: Mapping[Any, Any], place: tuple[Any, ...]) -> list[tuple[Any, Any]]:
+        return [(key, self._resolve_value(key, value, (*place, key))) for key, value in data.items()]
 
-    def _resolved(self, key: Any, value: Any, place: tuple[Any, ...]) -> Any:
+    def _resolve_value(self, key: Any, value: Any, place: tuple[Any, ...]) -> Any:
         if isinstance(value, dict):
             if set(value) == {"file"} and isinstance(value["file"], str) and _may_be_secret(place):
-                return self._read(Path(value["file"]), place)
-            return {each: inner for each, inner in self._pairs(value, place) if inner is not _FAULTY}
-        if isinstance(value, list) and key in _LISTS:
-            found = [self._resolved(index, inner, (*place, index)) for index, inner in enumerate(value)]
+                return self._read_secret(Path(value["file"]), place)
+            return {each: inner for each, inner in self._resolve_pairs(value, place) if inner is not _FAULTY}
+        if isinstance(value, list) and key in _SECRET_LISTS:
+            found = [self._resolve_value(index, inner, (*place, index)) for index, inner in enumerate(value)]
             return [inner for inner in found if inner is not _FAULTY]
         return value
 
-    def _read(self, path: Path, place: tuple[Any, ...]) -> Any:
+    def _read_secret(self, path: Path, place: tuple[Any, ...]) -> Any:
         self.files = (*self.files, path)
         try:
             text = path.read_text("utf-8").rstrip("\r\n")
@@ -59,7 +59,7 @@ class SecretFiles:
             if text:
                 return text
             why = "is empty"
-        self.faults.append(Fault(place, f"{'.'.join(map(str, place))}: file {path} {why}"))
+        self.faults.append(SecretFault(place, f"{'.'.join(map(str, place))}: file {path} {why}"))
         return _FAULTY
 
 
@@ -68,4 +68,4 @@ _FAULTY: Final = object()
 
 def _may_be_secret(place: tuple[Any, ...]) -> bool:
     key = str(place[-1])
-    return key.startswith(CLIENT_PROPERTIES) or (len(place) > 1 and place[-2] in _LISTS)
+    return key.startswith(CLIENT_PROPERTIES) or (len(place) > 1 and place[-2] in _SECRET_LISTS)

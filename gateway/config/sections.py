@@ -14,13 +14,13 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from gateway.access_tokens.tokens import parse_line
+from gateway.access_tokens.tokens import parse_token_line
 from gateway.config.authentication import Authentication
 from gateway.config.clients import Client
 from gateway.config.fields import (
     MAX_GATEWAY_ID,
     MAX_WORKERS,
-    Findings,
+    FieldFaults,
     GroupName,
     Host,
     KafkaName,
@@ -39,27 +39,27 @@ from gateway.config.fields import (
     TenantName,
     Workers,
 )
-from gateway.config.listeners import Listener, check_ports
+from gateway.config.listeners import Listener, check_port_conflicts
 from gateway.config.logs import Log
 from gateway.config.storage import Storage, StorageAdmin, limits_production
 from gateway.config.tls import TlsSection
 from gateway.kafka import topic_names
 from gateway.listener_names import DEFAULT_LISTENER
-from gateway.policy_document import DocumentError, base_of
+from gateway.policy_document import DocumentError, configured_policies
 from gateway.storage.plugins import QUOTA_SOURCES
 from gateway.system.hosts import is_loopback
 from gateway.system.sockets import address_text
-from gateway.tls.broker_tls import BrokerTls, broker_tls_of
+from gateway.tls.broker_tls import BrokerTls, parse_broker_tls
 from gateway.tls.principal_rules import ANONYMOUS
-from policies.definitions.policy_values import PolicyError, PolicyKey, Value, Values
-from policies.definitions.rollout import EVERYBODY, Rollout
+from policies.definitions.policy_values import PolicyError, PolicyKey, PolicyValue, PolicyValues
+from policies.definitions.rollout import ALL_CLIENTS, PolicyRollout
 from policies.groups.finder import DEFAULT_PATTERN
-from policies.thresholds.values import OUT_KEY, TOTAL_KEY, check_each
+from policies.thresholds.values import TOTAL_KEY, TOTAL_OUT_KEY, check_single_thresholds
 from protocol.api import ERROR_NAMES
 
 # Not beside the admin port: there are other gateways' admin ports on one machine, or the ports of brokers.
-HEALTH_SHIFT: Final = 105
-MIN_RELOAD_S: Final = 0.1  # the file is looked at in a thread
+HEALTH_PORT_OFFSET: Final = 105
+MIN_RELOAD_INTERVAL_S: Final = 0.1  # the file is looked at in a thread
 
 
 class Upstream(Client):
@@ -79,13 +79,13 @@ class Upstream(Client):
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:
-        broker_tls_of(self.properties)
+        parse_broker_tls(self.properties)
         return self
 
     @property
     def tls(self) -> BrokerTls | None:
         """None: brokers are spoken to in plain text."""
-        return broker_tls_of(self.properties)
+        return parse_broker_tls(self.properties)
 
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """The bootstrap servers as (host, port)."""
@@ -93,14 +93,14 @@ class Upstream(Client):
         return tuple((host.strip("[]"), int(port)) for host, _, port in pairs)
 
 
-def _url(scheme: str, host: str, port: int) -> str:
+def _local_url(scheme: str, host: str, port: int) -> str:
     """Under which this machine reaches what is bound to that host."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104
     return f"{scheme}://{address_text(host, port)}"
 
 
 def _check_token(line: str) -> str:
-    parse_line(line)
+    parse_token_line(line)
     return line
 
 
@@ -153,10 +153,10 @@ class Admin(TlsSection):
     @property
     def url(self) -> str:
         """Under which this machine reaches it."""
-        return _url("https" if self.tls else "http", self.host, self.port)
+        return _local_url("https" if self.tls else "http", self.host, self.port)
 
     @property
-    def names(self) -> frozenset[str]:
+    def host_names(self) -> frozenset[str]:
         """Lower-case names that a request's header Host may have."""
         return frozenset(name.lower() for name in (self.host, *self.hosts))
 
@@ -174,12 +174,12 @@ class TopicThreshold(Section):
 
 class BrokerThreshold(Section):
     total: Annotated[Size | None, Field(alias=TOTAL_KEY, gt=0)] = None
-    total_out: Annotated[Size | None, Field(alias=OUT_KEY, gt=0)] = None
+    total_out: Annotated[Size | None, Field(alias=TOTAL_OUT_KEY, gt=0)] = None
 
     @model_validator(mode="after")
     def _check_any(self) -> Self:
         if self.total is None and self.total_out is None:
-            raise ValueError(f"a total of its own is needed: {TOTAL_KEY}: 8MB, {OUT_KEY}: 8MB, or both")
+            raise ValueError(f"a total of its own is needed: {TOTAL_KEY}: 8MB, {TOTAL_OUT_KEY}: 8MB, or both")
         return self
 
 
@@ -187,13 +187,13 @@ class Thresholds(Section):
     """Bytes per second and upstream broker. `brokers`: node id -> a total of its own."""
 
     total: Annotated[Size | None, Field(alias=TOTAL_KEY, gt=0)] = None
-    total_out: Annotated[Size | None, Field(alias=OUT_KEY, gt=0)] = None  # limits only consumers with shares
+    total_out: Annotated[Size | None, Field(alias=TOTAL_OUT_KEY, gt=0)] = None  # limits only consumers with shares
     brokers: dict[Annotated[int, Field(ge=0)], BrokerThreshold] = {}
     topics: dict[KafkaName, TopicThreshold] = {}
     on_exceed: Literal["reject", "delay"] = "reject"  # as the proposal has it
     burst: Seconds = Field(default=0.0, ge=0, le=3600)  # above a threshold, where on_exceed is reject; 0: no bound
     mode: Literal["enforce", "observe"] = "enforce"
-    enforce_percent: Percent = EVERYBODY  # of the clients; for all others they are only observed
+    enforce_percent: Percent = ALL_CLIENTS  # of the clients; for all others they are only observed
     source: PluginName = ""  # of the operator's own (produce_gateway.quota_sources): replaces total and topics
     options: dict[str, Any] = {}  # handed to it
     interval: Seconds = Field(default=60.0, gt=0, le=86400)  # how often it is asked
@@ -201,7 +201,7 @@ class Thresholds(Section):
     @model_validator(mode="after")
     def _check_each(self) -> Self:
         if self.total is not None:  # else some broker has no limit
-            check_each([self.total, *self.by_broker().values()], self.by_topic())
+            check_single_thresholds([self.total, *self.by_broker().values()], self.by_topic())
         if self.options and not self.source:
             raise ValueError(f"options: are handed to a source of your own: write source: NAME ({QUOTA_SOURCES})")
         if self.burst and self.on_exceed == "delay":
@@ -214,7 +214,7 @@ class Thresholds(Section):
     def by_broker(self) -> dict[int, float]:
         return {node_id: float(each.total) for node_id, each in self.brokers.items() if each.total is not None}
 
-    def out(self) -> dict[int | None, float]:
+    def outbound_by_broker(self) -> dict[int | None, float]:
         """The totals that consumers have shares of, by broker; None: of those without one of their own."""
         totals: dict[int | None, Any] = {node_id: each.total_out for node_id, each in self.brokers.items()}
         return {node_id: float(total) for node_id, total in [(None, self.total_out), *totals.items()] if total}
@@ -249,7 +249,7 @@ class ResourceGroups(Section):
     topic_pattern: Pattern = DEFAULT_PATTERN
     principal_pattern: Pattern = ""  # "": principals say nothing
     mode: Literal["enforce", "observe"] = "enforce"
-    enforce_percent: Percent = EVERYBODY
+    enforce_percent: Percent = ALL_CLIENTS
     groups: dict[GroupName, GroupRates] = {}
     tenants: dict[TenantName, GroupName] = {}
     namespaces: dict[NamespaceName, GroupName] = {}  # "tenant/namespace"
@@ -349,7 +349,7 @@ class Settings(Section):
     thresholds: Thresholds = Thresholds()
     client_quotas: tuple[dict[str, Any], ...] = ()  # as in a document of `policies export`
     client_quotas_mode: Literal["enforce", "observe"] = "enforce"
-    client_quotas_enforce_percent: Percent = EVERYBODY
+    client_quotas_enforce_percent: Percent = ALL_CLIENTS
     client_quotas_api: Literal["gateway", "upstream"] = "gateway"  # whose are Describe- and AlterClientQuotas
     resource_groups: ResourceGroups = ResourceGroups()
     # The next three are PIP-82's: where gateways tell each other what they use.
@@ -394,8 +394,8 @@ class Settings(Section):
     @field_validator("reload_interval")
     @classmethod
     def _check_interval(cls, seconds: float) -> float:
-        if 0 < seconds < MIN_RELOAD_S:
-            raise ValueError(f"{seconds:g} s is too often: write at least {MIN_RELOAD_S:g}s, or 0s for never")
+        if 0 < seconds < MIN_RELOAD_INTERVAL_S:
+            raise ValueError(f"{seconds:g} s is too often: write at least {MIN_RELOAD_INTERVAL_S:g}s, or 0s for never")
         return seconds
 
     @field_validator("workers", mode="before")
@@ -438,12 +438,20 @@ class Settings(Section):
                 f"limits.max_request_bytes: {self.limits.max_request_bytes:,} bytes could never be read under"
                 f" limits.max_buffered_bytes = {self.limits.max_buffered_bytes:,}: raise the latter",
             )
-        check_ports(self.all_listeners, self.other_ports)
-        if self.storage and self.storage.source == "snapshots" and self.storage.reads.topic == self.usage_log.topic:
+        check_port_conflicts(self.all_listeners, self.other_ports)
+        if (
+            self.storage
+            and self.storage.source == "snapshots"
+            and self.storage.snapshot_settings.topic == self.usage_log.topic
+        ):
             raise ValueError(f"storage.snapshots.topic: {self.usage_log.topic} is the usage log's: name another one")
-        if self.policies_store.topic in (self.usage_log.topic, self.storage and self.storage.reads.topic):
+        if self.policies_store.topic in (self.usage_log.topic, self.storage and self.storage.snapshot_settings.topic):
             raise ValueError(f"policies_store.topic: {self.policies_store.topic} is another one's: name another topic")
-        others = (self.usage_log.topic, self.policies_store.topic, self.storage and self.storage.reads.topic)
+        others = (
+            self.usage_log.topic,
+            self.policies_store.topic,
+            self.storage and self.storage.snapshot_settings.topic,
+        )
         if self.usage_topic in others:
             raise ValueError(f"resourceUsagePublishTopicName: {self.usage_topic} is another one's: name another topic")
         self._check_policy_values()
@@ -467,12 +475,12 @@ class Settings(Section):
     def health_address(self) -> tuple[str, int]:
         """Host and port of the health port."""
         admin, own = self.admin, self.health
-        return admin.host if own.host is None else own.host, own.port or admin.port + HEALTH_SHIFT
+        return admin.host if own.host is None else own.host, own.port or admin.port + HEALTH_PORT_OFFSET
 
     @property
     def health_url(self) -> str:
         """Under which this machine reaches the health port."""
-        return _url("http", *self.health_address)
+        return _local_url("http", *self.health_address)
 
     @property
     def other_ports(self) -> Mapping[str, tuple[str, int]]:
@@ -493,32 +501,34 @@ class Settings(Section):
         try:
             self.policy_values()
         except DocumentError as error:
-            raise Findings(error.lines) from error
+            raise FieldFaults(error.lines) from error
         except PolicyError as error:
             raise ValueError(f"client_quotas: {error}") from error
 
-    def policy_values(self) -> Values:
+    def policy_values(self) -> PolicyValues:
         """The contents of the sections `thresholds`, `client_quotas` and `resource_groups`: the base of changes at run
         time.
         """
         return self._policy_values
 
     @cached_property
-    def _policy_values(self) -> Values:
+    def _policy_values(self) -> PolicyValues:
         thresholds = self.thresholds
-        return MappingProxyType(self.base_with(thresholds.total, thresholds.by_topic()))
+        return MappingProxyType(self.policy_values_with(thresholds.total, thresholds.by_topic()))
 
-    def base_with(self, total: float | None, topics: Mapping[str, float]) -> dict[PolicyKey, Value]:
+    def policy_values_with(self, total: float | None, topics: Mapping[str, float]) -> dict[PolicyKey, PolicyValue]:
         """The same with these thresholds, in bytes per second, in place of the file's.
 
         Raises:
             PolicyError: they can't be.
         """
         brokers, groups = self.thresholds.by_broker(), self.resource_groups.as_document()
-        return base_of(total, topics, brokers, self.client_quotas, groups, self.thresholds.out())
+        return configured_policies(
+            total, topics, brokers, self.client_quotas, groups, self.thresholds.outbound_by_broker()
+        )
 
     @property
-    def rollout(self) -> Rollout:
+    def rollout(self) -> PolicyRollout:
         """For how many percent of the clients each policy is enforced; 0 where all of it is only observed."""
         thresholds, groups = self.thresholds, self.resource_groups
         percents = {
@@ -529,7 +539,7 @@ class Settings(Section):
         found = {
             policy: 0.0 if "observe" in (self.mode, mode) else percent for policy, (mode, percent) in percents.items()
         }
-        return Rollout(**found)
+        return PolicyRollout(**found)
 
     @property
     def policies_file(self) -> Path:
@@ -537,16 +547,20 @@ class Settings(Section):
         return self.policies_store.file or self.usage_log.spool_dir / "policies.jsonl"
 
     @property
-    def own_topics(self) -> tuple[str, ...]:
+    def gateway_topics(self) -> tuple[str, ...]:
         """Topics of the gateway's own: clients may not produce to them."""
         storage = self.storage
-        volumes = (storage.reads.topic,) if storage and not storage.off and storage.source == "snapshots" else ()
+        volumes = (
+            (storage.snapshot_settings.topic,)
+            if storage and not storage.is_disabled and storage.source == "snapshots"
+            else ()
+        )
         policies = (self.policies_store.topic,) if self.internal_topics == "kafka" else ()
-        exchange = (self.usage_topic,) if self.exchanges else ()
+        exchange = (self.usage_topic,) if self.exchanges_usage else ()
         return (self.usage_log.topic, *policies, *exchange, *volumes)
 
     @property
-    def exchanges(self) -> bool:
+    def exchanges_usage(self) -> bool:
         """Whether limits hold over all gateways of the cluster, or for this one alone."""
         return self.publishes_usage and self.internal_topics == "kafka"
 
@@ -565,12 +579,12 @@ class Settings(Section):
         return {
             **self.upstream.properties,
             "bootstrap.servers": self.upstream.bootstrap_servers,
-            "client.id": f"produce-gateway-{self.gateway}",
+            "client.id": f"produce-gateway-{self.gateway_name}",
             "log_level": 2,  # what matters is reported by the calls; librdkafka repeats itself on stderr
         }
 
     @property
-    def gateway(self) -> str:
+    def gateway_name(self) -> str:
         """This gateway's name in usage records, and for other gateways."""
         host = re.sub(r"[^a-zA-Z0-9._-]", "-", socket.gethostname())
         port = next(iter(self.all_listeners.values())).port

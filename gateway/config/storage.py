@@ -16,14 +16,14 @@ from gateway.kafka import topic_names
 from gateway.storage.plugins import LIMIT_POLICIES, VOLUME_SOURCES
 from policies.definitions.policy_values import PolicyKey
 from policies.groups import names as group_names
-from policies.storage import LimitType, Scope
+from policies.storage import LimitType, StorageScope
 from policies.thresholds.values import TOTAL_KEY
 from policies.units import parse_size
 
 BUILT_IN_SOURCES: Final = ("log-dirs", "snapshots", "prometheus")
 TopicPattern = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._*-]{1,249}$")]  # `*`: any characters
 FORGET_AFTER_S: Final = 3600.0  # a restart with log recovery, or a pod that moves to another node, is over by then
-MIN_CHECK_S: Final = 0.1  # sooner, one look would begin before the last is over
+MIN_CHECK_INTERVAL_S: Final = 0.1  # sooner, one look would begin before the last is over
 
 
 class StorageLimit(Section):
@@ -45,7 +45,7 @@ class StorageLimit(Section):
         return self
 
 
-StorageLimits = StorageLimit | tuple[StorageLimit, ...] | None
+LimitInput = StorageLimit | tuple[StorageLimit, ...] | None
 
 
 def _as_list(value: object) -> object:
@@ -53,15 +53,15 @@ def _as_list(value: object) -> object:
     return (value,) if isinstance(value, dict | StorageLimit) else () if value is None else value
 
 
-Limits = Annotated[tuple[StorageLimit, ...], BeforeValidator(_as_list, json_schema_input_type=StorageLimits)]
+LimitList = Annotated[tuple[StorageLimit, ...], BeforeValidator(_as_list, json_schema_input_type=LimitInput)]
 
 
 class VolumeLimits(Section):
     """Limits of some volumes, in place of those for all. `match`: "BROKER:LOG DIR", `*` stands for any characters."""
 
     match: str = Field(min_length=1, max_length=1000)
-    soft: Limits = ()
-    hard: Limits = ()
+    soft: LimitList = ()
+    hard: LimitList = ()
 
     @model_validator(mode="after")
     def _check_limits(self) -> Self:
@@ -69,11 +69,11 @@ class VolumeLimits(Section):
             raise ValueError(f"match: {self.match}: write BROKER:LOG_DIR, for example 3:/data/* or *:/data/1")
         if not (self.soft or self.hard):
             raise ValueError(f"match {self.match}: no limit is given: write hard: {{type: MinFreeBytes, level: 10GB}}")
-        _check_pair(self.soft, self.hard)
+        _check_limit_pair(self.soft, self.hard)
         return self
 
 
-def _check_pair(soft: Limits, hard: Limits) -> None:
+def _check_limit_pair(soft: LimitList, hard: LimitList) -> None:
     for early, late in itertools.product(soft, hard):
         if early.type != late.type:
             continue
@@ -128,13 +128,13 @@ class Storage(Section):
     admin: StorageAdmin | None = None
     min_available_bytes: Annotated[Size | None, Field(alias="min.available.bytes", gt=0)] = None
     min_available_ratio: Annotated[Number | None, Field(alias="min.available.ratio")] = None
-    soft: Limits = ()
-    hard: Limits = ()
+    soft: LimitList = ()
+    hard: LimitList = ()
     volumes: tuple[VolumeLimits, ...] = ()
     fallback: Annotated[Number, Field(alias="throttle.factor.fallback")] = 1.0
     validity: Annotated[Seconds, Field(alias="throttle.factor.validity.duration", ge=0, le=7 * 86400)] = 300.0
     mode: Literal["enforce", "observe"] = "enforce"
-    scope: Scope = "cluster"
+    scope: StorageScope = "cluster"
     exempt_topics: tuple[TopicPattern, ...] = ()
     fenced_brokers: Literal["remember", "ignore"] | None = None  # None: by scope
     forget_after: Seconds = Field(default=FORGET_AFTER_S, gt=0, le=30 * 86400)
@@ -149,7 +149,7 @@ class Storage(Section):
     @field_validator("check_interval")
     @classmethod
     def _check_interval(cls, seconds: float) -> float:
-        if 0 < seconds < MIN_CHECK_S:
+        if 0 < seconds < MIN_CHECK_INTERVAL_S:
             raise ValueError(f"{seconds:g} s is too often: write at least 100ms, or PT0S for off")
         return seconds
 
@@ -182,8 +182,8 @@ class Storage(Section):
             )
         if self.volumes and given and given[0] not in ("soft", "hard"):
             raise ValueError(f"volumes: {given[0]} is one limit for all volumes: write hard in its place")
-        _check_pair(self.soft, self.hard)
-        if self.brings_no_limits and not given and not self.volumes and self.check_interval:
+        _check_limit_pair(self.soft, self.hard)
+        if self.needs_limits and not given and not self.volumes and self.check_interval:
             raise ValueError(
                 "no limit is given: write min.available.bytes: 1GB, or min.available.ratio: 0.01, or"
                 " hard: {type: MinFreeBytes, level: 10GB}"
@@ -220,13 +220,13 @@ class Storage(Section):
             raise ValueError(
                 f"fenced_brokers remember: factor_source {self.factor_source} knows no volumes: keep one of them"
             )
-        if self.forget_after != FORGET_AFTER_S and not self.remembers:
+        if self.forget_after != FORGET_AFTER_S and not self.remembers_brokers:
             raise ValueError("forget_after: has no effect with fenced_brokers: ignore: leave it out, or write remember")
         if self.exempt_topics and self.scope == "cluster":
             raise ValueError(
                 "exempt_topics: have no effect with scope cluster: write scope: affected, or leave them out"
             )
-        if self.options and not (self.own_source or self.factor_source):
+        if self.options and not (self.is_plugin_source or self.factor_source):
             other = "limit_policy_options for those of limit_policy" if self.limit_policy else "leave them out"
             raise ValueError(
                 f"options: are handed to a source of your own, and {self.source} is built in: write source: NAME"
@@ -243,27 +243,27 @@ class Storage(Section):
         return self
 
     @property
-    def own_source(self) -> bool:
+    def is_plugin_source(self) -> bool:
         """The source is a plugin."""
         return self.source not in BUILT_IN_SOURCES
 
     @property
-    def brings_no_limits(self) -> bool:
+    def needs_limits(self) -> bool:
         """Nothing but this file says where a volume's limits are."""
         return self.source in ("log-dirs", "prometheus") and not self.factor_source
 
     @property
-    def remembers(self) -> bool:
+    def remembers_brokers(self) -> bool:
         """Brokers that left while a volume was at a limit count on. [DISK] leaves out every fenced one."""
         chosen = self.fenced_brokers or ("remember" if self.scope == "affected" else "ignore")
         return chosen == "remember"
 
     @property
-    def off(self) -> bool:
+    def is_disabled(self) -> bool:
         return self.check_interval == 0
 
     @property
-    def reads(self) -> Snapshots:
+    def snapshot_settings(self) -> Snapshots:
         """The section `snapshots`, with its defaults."""
         return self.snapshots or Snapshots()
 
@@ -286,6 +286,6 @@ def limits_production(keys: Iterable[PolicyKey]) -> bool:
     return any(
         key.key == TOTAL_KEY
         or (key.kind == "group" and key.key in (group_names.PUBLISH_BYTES, group_names.PUBLISH_MSGS))
-        or (key.kind == "quota" and key.quota.type == "producer_byte_rate" and key.quota.unit != "shares")
+        or (key.kind == "quota" and key.quota_key.type == "producer_byte_rate" and key.quota_key.unit != "shares")
         for key in keys
     )

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from gateway.config.clients import property_text
 from gateway.config.fields import Section
 from gateway.tls.certificates import PROTOCOLS, ListenerTls
-from gateway.tls.principal_rules import DEFAULT, PrincipalRules
+from gateway.tls.principal_rules import DEFAULT_RULE, PrincipalRules
 
 PEM: Final = "PEM"
 TLS_PROTOCOLS: Final = tuple(PROTOCOLS)
@@ -28,7 +28,7 @@ class TlsSection(Section):
     truststore_type: Annotated[str, Field(alias="ssl.truststore.type")] = PEM
     client_auth: Annotated[Literal["none", "requested", "required"], Field(alias="ssl.client.auth")] = "none"
     protocols: Annotated[tuple[str, ...], Field(alias="ssl.enabled.protocols", min_length=1)] = TLS_PROTOCOLS
-    principal_rules: Annotated[str, Field(alias="ssl.principal.mapping.rules")] = DEFAULT
+    principal_rules: Annotated[str, Field(alias="ssl.principal.mapping.rules")] = DEFAULT_RULE
 
     @field_validator("keystore_type", "truststore_type")
     @classmethod
@@ -78,7 +78,7 @@ class TlsSection(Section):
                 "ssl.truststore.location: clients are asked for no certificate: write ssl.client.auth: required, or"
                 " requested, or leave it out"
             )
-        if self.principal_rules != DEFAULT and self.client_auth == "none":
+        if self.principal_rules != DEFAULT_RULE and self.client_auth == "none":
             raise ValueError(
                 "ssl.principal.mapping.rules: clients are asked for no certificate: write ssl.client.auth: required, or"
                 " leave the rules out"

@@ -4,7 +4,7 @@
 #   app.py               composition root: build, nest nurseries, start, drain
 #   lifecycle/           from one configuration to the next
 #   components/          what may be unusable, and is done without once the gateway was up
-#   condition.py         whether the gateway is ready, and what it goes on without
+#   gateway_health.py    whether the gateway is ready, and what it goes on without
 #   cluster/             the upstream cluster, as its brokers describe it
 #   workers/             the workers: connections and snapshots down, intervals and rates up
 #   policies/            policies at run time: service, store, Kafka's admin APIs
@@ -18,5 +18,5 @@
 #   http_server.py       HTTP for it: connections, their places and time
 #   admission.py         how many connections there may be, in all and from one address
 #   rates.py             what several workers measured, as one gateway's
-#   question_tasks.py    tasks that answer workers' questions about clients' requests, a bounded number at once
+#   query_tasks.py       tasks that answer workers' questions about clients' requests, a bounded number at once
 #   internal_errors.py   an error in what is done for one client ends that, and not the process

@@ -13,8 +13,8 @@ def main() -> int:
     import trio  # noqa: PLC0415
 
     from gateway.control import app  # noqa: PLC0415
-    from gateway.log.logs import DefaultLog, configure_logging, install_hooks  # noqa: PLC0415
-    from gateway.supervisor import ParentGone, attach  # noqa: PLC0415
+    from gateway.log.logs import DefaultLogSettings, configure_logging, install_hooks  # noqa: PLC0415
+    from gateway.supervisor import ParentGone, attach_to_parent  # noqa: PLC0415
 
     gc.freeze()
     # Policies, and metadata of a large cluster, are up to a million objects without a cycle: to look for one after each
@@ -25,8 +25,8 @@ def main() -> int:
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--log-format", choices=("console", "json"), default="console", help="of the first lines")
     args = parser.parse_args()
-    link = attach(args.fd)
-    configure_logging(DefaultLog(args.log_format))  # the configuration comes from the parent
+    link = attach_to_parent(args.fd)
+    configure_logging(DefaultLogSettings(args.log_format))  # the configuration comes from the parent
     install_hooks()
     code = 0
     try:

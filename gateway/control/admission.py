@@ -12,7 +12,7 @@ ADDRESS: Final = "address"
 REASONS: Final = (CONNECTIONS, ADDRESS)  # label of the metric
 
 
-class Admission:
+class ConnectionAdmission:
     """`most`: connections in all; `most_per_address`: of these, from one address."""
 
     def __init__(self, most: int, most_per_address: int) -> None:
@@ -26,7 +26,7 @@ class Admission:
         """Those of the constructor, from here on; nobody is turned away who is in."""
         self._most, self._most_per_address = most, most_per_address
 
-    def refusal(self, address: str, *, proxied: bool = False) -> str:
+    def refusal_reason(self, address: str, *, proxied: bool = False) -> str:
         """The reason why one more from there is too many: one of REASONS, or "" where it isn't. Of `proxied` ones the
         client's address isn't known yet (`move` says it), so only the connections in all are looked at.
         """
@@ -34,32 +34,32 @@ class Admission:
             return CONNECTIONS
         return ADDRESS if not proxied and self._addresses[address] >= self._most_per_address else ""
 
-    def add(self, worker: int, address: str) -> None:
+    def add_connection(self, worker: int, address: str) -> None:
         """This worker is given one."""
-        self._change(worker, address, 1)
+        self._change_count(worker, address, 1)
 
-    def move(self, worker: int, before: str, address: str) -> str:
+    def move_connection(self, worker: int, before: str, address: str) -> str:
         """One of that worker's is counted by another address from here on; the reason why it is one too many there, or
         "".
         """
         if self._workers[worker][before]:  # else the worker is another one by now
-            self._change(worker, before, -1)
-            self._change(worker, address, 1)
+            self._change_count(worker, before, -1)
+            self._change_count(worker, address, 1)
         return ADDRESS if self._addresses[address] > self._most_per_address else ""
 
-    def end(self, worker: int, addresses: Mapping[str, int]) -> None:
+    def end_connections(self, worker: int, addresses: Mapping[str, int]) -> None:
         """So many of that worker's have ended."""
         for address, count in addresses.items():
-            self._change(worker, address, -min(count, self._workers[worker][address]))
+            self._change_count(worker, address, -min(count, self._workers[worker][address]))
 
-    def replace(self, worker: int, addresses: Mapping[str, int]) -> None:
+    def replace_connections(self, worker: int, addresses: Mapping[str, int]) -> None:
         """That worker's connections, as it says itself; none when it is gone."""
-        self.end(worker, dict(self._workers[worker]))
+        self.end_connections(worker, dict(self._workers[worker]))
         del self._workers[worker]
         for address, count in addresses.items():
-            self._change(worker, address, count)
+            self._change_count(worker, address, count)
 
-    def _change(self, worker: int, address: str, by: int) -> None:
+    def _change_count(self, worker: int, address: str, by: int) -> None:
         self._total += by
         for counter in (self._addresses, self._workers[worker]):
             counter[address] += by

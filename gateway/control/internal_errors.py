@@ -33,23 +33,23 @@ class InternalErrors:
     """`count`: called for each of them with its place, one of PLACES."""
 
     def __init__(self, count: Callable[[str], None] = lambda where: None) -> None:
-        self._count = count
+        self._count_error = count
         self._logged_at: dict[tuple[object, ...], float] = {}  # by place, class and line of code; time.monotonic()
 
     @contextmanager
-    def contain(self, where: str, peer: str = "") -> Iterator[None]:
+    def contain_errors(self, where: str, peer: str = "") -> Iterator[None]:
         """Let no exception out but cancellation and the like. `peer`: the client's address, for the log."""
         try:
             yield
         except* Exception as group:  # trio may have put it into a group, beside cancellation
-            self.note(where, peer, group.exceptions[0] if len(group.exceptions) == 1 else group)
+            self.record_error(where, peer, group.exceptions[0] if len(group.exceptions) == 1 else group)
 
-    def note(self, where: str, peer: str, error: Exception) -> None:
+    def record_error(self, where: str, peer: str, error: Exception) -> None:
         """Count an error that was caught, and log it with its traceback, unless one of its kind was logged lately."""
-        self._count(where)
+        self._count_error(where)
         now = time.monotonic()
         self._logged_at = {kind: at for kind, at in self._logged_at.items() if now - at < REPEAT_S}
-        kind = (where, type(error), *_line_of(error.__traceback__))
+        kind = (where, type(error), *_raising_line(error.__traceback__))
         if kind in self._logged_at or len(self._logged_at) >= MAX_KINDS:
             return
         self._logged_at[kind] = now
@@ -59,7 +59,7 @@ class InternalErrors:
         )  # fmt: skip
 
 
-def _line_of(trace: TracebackType | None) -> tuple[object, ...]:
+def _raising_line(trace: TracebackType | None) -> tuple[object, ...]:
     """Of the code that has raised it."""
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

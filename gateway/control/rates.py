@@ -10,20 +10,20 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import attrgetter
 from typing import Final, TypeVar
 
-from gateway.channel import MAX_QUOTA_RATES, Rates
+from gateway.channel import MAX_QUOTA_RATES, WorkerRates
 from policies.engine import BrokerRate, TopicRate
-from policies.groups.lines import GroupRate
-from policies.quotas.lines import QuotaRate
+from policies.groups.group_limiters import GroupRate
+from policies.quotas.quota_limiters import QuotaRate
 
 T = TypeVar("T")
-NOTHING = Rates(())
+NO_RATES = WorkerRates(())
 _NODE_ID: Final = attrgetter("node_id")
 _TOPIC: Final = attrgetter("topic")
 _QUOTA: Final = attrgetter("key", "source", "user", "client_id", "broker")
 _GROUP: Final = attrgetter("group", "direction")
 
 
-def merge(said: Sequence[Rates]) -> Rates:
+def merge_rates(said: Sequence[WorkerRates]) -> WorkerRates:
     """One gateway's rates from those of its workers.
 
     Workers share the limits of quotas and groups, so each tells the same; shares of a total add up to this gateway's.
@@ -32,17 +32,17 @@ def merge(said: Sequence[Rates]) -> Rates:
     if len(said) == 1:
         return said[0]
     if not said:
-        return NOTHING
-    quotas = _merged((each.quotas for each in said), _QUOTA, _add_quota)
-    return Rates(
-        tuple(_merged((each.brokers for each in said), _NODE_ID, _add_broker)),
+        return NO_RATES
+    quotas = _merge_by_key((each.quotas for each in said), _QUOTA, _add_quota)
+    return WorkerRates(
+        tuple(_merge_by_key((each.brokers for each in said), _NODE_ID, _add_broker)),
         tuple(dict.fromkeys(warning for each in said for warning in each.warnings)),
         tuple(heapq.nlargest(MAX_QUOTA_RATES, quotas, key=lambda quota: quota.use.utilization)),
-        tuple(_merged((each.groups for each in said), _GROUP, _add_group)),
+        tuple(_merge_by_key((each.groups for each in said), _GROUP, _add_group)),
     )
 
 
-def _merged(many: Iterable[Iterable[T]], name: Callable[[T], Hashable], add: Callable[[T, T], T]) -> list[T]:
+def _merge_by_key(many: Iterable[Iterable[T]], name: Callable[[T], Hashable], add: Callable[[T, T], T]) -> list[T]:
     found: dict[Hashable, T] = {}
     for each in many:
         for rate in each:
@@ -58,28 +58,36 @@ def _add_broker(one: BrokerRate, other: BrokerRate) -> BrokerRate:
         one.error_rate + other.error_rate,
         one.throttled_rate + other.throttled_rate,
         other.threshold,
-        _merged((one.topics, other.topics), _TOPIC, _add_topic),
-        _later(one.fleet_rate, other.fleet_rate),
-        other.use and one.use and one.use.beside(other.use),
+        _merge_by_key((one.topics, other.topics), _TOPIC, _add_topic),
+        _later_rate(one.fleet_rate, other.fleet_rate),
+        other.bucket_use and one.bucket_use and one.bucket_use.merge_shared(other.bucket_use),
     )
 
 
 def _add_topic(one: TopicRate, other: TopicRate) -> TopicRate:
-    fleet_rate = _later(one.fleet_rate, other.fleet_rate)
-    use = one.use.added(other.use) if one.use and other.use else one.use or other.use  # each has its part
+    fleet_rate = _later_rate(one.fleet_rate, other.fleet_rate)
+    use = (
+        one.bucket_use.merge_separate(other.bucket_use)
+        if one.bucket_use and other.bucket_use
+        else one.bucket_use or other.bucket_use
+    )  # each has its part
     return TopicRate(one.topic, one.rate + other.rate, other.threshold, one.over or other.over, fleet_rate, use)
 
 
-def _later(one: float | None, other: float | None) -> float | None:
+def _later_rate(one: float | None, other: float | None) -> float | None:
     """Of two workers' words on the same sum: while it rises one of them knows it already."""
     return None if one is None or other is None else max(one, other)
 
 
 def _add_quota(one: QuotaRate, other: QuotaRate) -> QuotaRate:
-    add = one.use.added if one.key.endswith(":shares") else one.use.beside  # shares are dealt out by each for itself
+    add = (
+        one.use.merge_separate if one.key.endswith(":shares") else one.use.merge_shared
+    )  # shares are dealt out by each for itself
     return other._replace(use=add(other.use))
 
 
 def _add_group(one: GroupRate, other: GroupRate) -> GroupRate:
     topics = max(one.topics, other.topics)  # the same ones in several workers, as a rule
-    return other._replace(topics=topics, bytes=one.bytes.beside(other.bytes), msgs=one.msgs.beside(other.msgs))
+    return other._replace(
+        topics=topics, bytes=one.bytes.merge_shared(other.bytes), msgs=one.msgs.merge_shared(other.msgs)
+    )

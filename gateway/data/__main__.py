@@ -13,13 +13,13 @@ import time
 
 import trio
 
-from gateway.data.worker.worker import Worker
-from gateway.supervisor import ParentGone, ParentLink, attach
-from gateway.system.shared_memory import SharedMemory
-from policies.fleet.page import Page
+from gateway.data.worker.worker import DataWorker
+from gateway.supervisor import ParentGone, ParentLink, attach_to_parent
+from gateway.system.shared_memory import SharedMemoryRegion
+from policies.fleet.page import SharedPage
 
-LARGE_BLOCK = 512 * 2**10
-HEAP_KEPT = 16 * 2**20
+LARGE_BLOCK_BYTES = 512 * 2**10
+HEAP_KEPT_BYTES = 16 * 2**20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 
@@ -42,7 +42,7 @@ def main() -> int:
     gc.set_threshold(50_000, 4, 50)
     code = 0
     try:
-        trio.run(_run, attach(args.fd), args)
+        trio.run(_run_worker, attach_to_parent(args.fd), args)
     except* ParentGone:
         code = 1
     except* Exception as bugs:
@@ -55,7 +55,7 @@ def _report_crash(bugs: BaseException, args: argparse.Namespace) -> None:
     """Log a bug that ends this worker: nobody else can. All other lines go to control."""
     from gateway.log import logs  # noqa: PLC0415 - nothing that a worker needs as long as it lives
 
-    logs.configure_logging(logs.DefaultLog(args.log_format))
+    logs.configure_logging(logs.DefaultLogSettings(args.log_format))
     log = logging.getLogger("gateway.workers")
     log.critical("worker %d ends by a bug", args.worker, exc_info=bugs, extra={"worker": args.worker})
 
@@ -68,19 +68,19 @@ def _return_large_blocks() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
-        library.mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK)
+        library.mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
         library.mallopt(
-            _M_TRIM_THRESHOLD, HEAP_KEPT
+            _M_TRIM_THRESHOLD, HEAP_KEPT_BYTES
         )  # else it would follow the other down, and be trimmed all the time
 
 
-async def _run(parent: ParentLink, args: argparse.Namespace) -> None:
+async def _run_worker(parent: ParentLink, args: argparse.Namespace) -> None:
     page = None
     if args.memory is not None:
-        memory, ahead_s = SharedMemory(args.memory), time.monotonic() - trio.current_time()
-        page = Page(memory.view, args.workers, args.worker, memory.locked, ahead_s)
-    worker = Worker(parent, args.worker, page)
-    sys.unraisablehook = worker.uplink.note_unraisable  # not on stderr: strangers can cause it, as often as they like
+        memory, ahead_s = SharedMemoryRegion(args.memory), time.monotonic() - trio.current_time()
+        page = SharedPage(memory.view, args.workers, args.worker, memory.hold_lock, ahead_s)
+    worker = DataWorker(parent, args.worker, page)
+    sys.unraisablehook = worker.uplink.log_unraisable  # not on stderr: strangers can cause it, as often as they like
     try:
         await worker.run()
     finally:

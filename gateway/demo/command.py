@@ -28,71 +28,73 @@ from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
 
 from gateway import embedded
-from gateway.cli_support.arguments import Parser, add_examples
+from gateway.cli_support.arguments import CommandParser, add_examples
 from gateway.demo import sums as demo_sums
-from gateway.demo.load import FLUSH_TIMEOUT_S, PERF_TEST, Plan, Producing
-from gateway.demo.sums import Brokers, Count, DemoError, Meters, Outcomes
-from gateway.embedded import Cluster, EmbeddedError
+from gateway.demo.load import FLUSH_TIMEOUT_S, PERF_TEST, ProducerPlan, ProducerProcess
+from gateway.demo.sums import ClusterWitness, DemoError, MeterReadings, OutcomeCounts, TopicOutcomes
+from gateway.embedded import EmbeddedCluster, EmbeddedError
 from gateway.kafka import topic_names
 
-BROKERS: Final = 3
+BROKER_COUNT: Final = 3
 
-TOTAL: Final = 1_000_000  # bytes/s and broker: small, so that a laptop with two cores has power left to show it
+BROKER_TOTAL: Final = 1_000_000  # bytes/s and broker: small, so that a laptop with two cores has power left to show it
 THRESHOLDS: Final = {"clicks": 500_000, "payments": 250_000}  # `logs` and `signups` share what is left over
 EXPLICIT: Final = " + ".join(f"{name} {limit / 1e6:g}" for name, limit in THRESHOLDS.items())
 
-REPORT: Final = Path("demo-report/report.html")
+REPORT_PATH: Final = Path("demo-report/report.html")
 
 SLOW_S: Final = 10.0  # two ticks of the meters
 BURST_AT_S: Final = 20.0
 BURST_S: Final = 10.0
 LOAD_S: Final = 60.0
 HELD_S: Final = 10.0  # of rejections, before the load may end; two ticks of the meters
-LONGEST: Final = 4  # times the load's length: where nothing is rejected by then, the machine can't offer enough
+MAX_LOAD_FACTOR: Final = 4  # times the load's length: where nothing is rejected by then, the machine can't offer enough
 SETTLE_S: Final = 10.0  # for the last interval to reach /metrics; it takes about a second
-LOOK_EVERY_S: Final = 1.0
-LINE_EVERY_S: Final = 5.0  # where the progress goes to a file
+POLL_INTERVAL_S: Final = 1.0
+LINE_INTERVAL_S: Final = 5.0  # where the progress goes to a file
 
 
-def plans(seconds: float) -> tuple[Plan, ...]:
+def make_plans(seconds: float) -> tuple[ProducerPlan, ...]:
     """The load of each producer, in bytes/s over all brokers. `seconds` is the least length of the whole load; jobs of
     a fixed number of records end with it, the others when they are told.
     """
     return (
-        Plan("clicks", "librdkafka", ((SLOW_S, BROKERS * 450e3), (math.inf, BROKERS * 2_500e3))),
+        ProducerPlan("clicks", "librdkafka", ((SLOW_S, BROKER_COUNT * 450e3), (math.inf, BROKER_COUNT * 2_500e3))),
         # A job of fixed size that comes when the limits are in force: what is rejected has to get through in the end.
-        Plan(
+        ProducerPlan(
             "clicks",
             PERF_TEST,
-            ((BURST_S, BROKERS * 150e3),),
+            ((BURST_S, BROKER_COUNT * 150e3),),
             record_bytes=1_000,
             starts_s=min(BURST_AT_S, seconds / 3),
         ),
-        Plan("logs", "kafka-python", ((SLOW_S, BROKERS * 100e3), (math.inf, BROKERS * 600e3))),
+        ProducerPlan("logs", "kafka-python", ((SLOW_S, BROKER_COUNT * 100e3), (math.inf, BROKER_COUNT * 600e3))),
         # Half of its threshold: it makes up for seconds in which it could not send, as on a machine that is busy.
-        Plan("payments", PERF_TEST, ((seconds, BROKERS * 125e3),), record_bytes=1_000),
-        Plan("signups", "librdkafka", ((math.inf, BROKERS * 50e3),), record_bytes=500),
+        ProducerPlan("payments", PERF_TEST, ((seconds, BROKER_COUNT * 125e3),), record_bytes=1_000),
+        ProducerPlan("signups", "librdkafka", ((math.inf, BROKER_COUNT * 50e3),), record_bytes=500),
     )
 
 
-TOPICS: Final = tuple(dict.fromkeys(plan.topic for plan in plans(LOAD_S)))
-TOO_MUCH: Final = frozenset(plan.topic for plan in plans(LOAD_S) if len(plan.stages) > 1)  # their second stage is
+TOPICS: Final = tuple(dict.fromkeys(plan.topic for plan in make_plans(LOAD_S)))
+EXCEEDING_TOPICS: Final = frozenset(
+    plan.topic for plan in make_plans(LOAD_S) if len(plan.stages) > 1
+)  # their second stage is
 
 EXPLANATION: Final = f"""\
-How to read this. Every broker may take {TOTAL / 1e6:g} MB/s ({EXPLICIT}; the other topics share the rest evenly).
-A batch is rejected only while the broker is over its total AND the topic over its own threshold. So payments and
-signups, which keep below theirs, are never touched, and the others may use the part that they leave free: clicks and
-logs settle above their own thresholds, while the total is held. Rates are one-minute averages: until the average had
-risen to the limit, more came through, so "accepted" is more than the limit times the duration.
-"wanted" is the load that applications had to send; while their client is held back they drop what they can't keep.
-"offered" is the load that reached the gateway. Clients send a rejected batch again until it is taken, and each
-attempt counts; with the rejection they are told how long to wait, and the gateway reads no Produce request of theirs
-until then. That is why so little is offered in vain. "finally dropped" are bytes rejected and not sent again: no
-batch that a client took was lost."""
+How to read this. Every broker may take {BROKER_TOTAL / 1e6:g} MB/s ({EXPLICIT}; the other topics share the rest
+evenly). A batch is rejected only while the broker is over its total AND the topic over its own threshold. So payments
+and signups, which keep below theirs, are never touched, and the others may use the part that they leave free: clicks
+and logs settle above their own thresholds, while the total is held. Rates are one-minute averages: until the average
+had risen to the limit, more came through, so "accepted" is more than the limit times the duration. "wanted" is the
+load that applications had to send; while their client is held back they drop what they can't keep. "offered" is the
+load that reached the gateway. Clients send a rejected batch again until it is taken, and each attempt counts; with
+the rejection they are told how long to wait, and the gateway reads no Produce request of theirs until then. That is
+why so little is offered in vain. "finally dropped" are bytes rejected and not sent again: no batch that a client took
+was lost."""
 
 
-class Progress:
-    """Lines on stderr; `live` replaces the block that it wrote last, where stderr is a terminal."""
+class ProgressDisplay:
+    """Lines on stderr; `redraw_block` replaces the block that it wrote last, where stderr is a terminal."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -101,42 +103,42 @@ class Progress:
         self._next_line = 0.0
 
     @property
-    def seconds(self) -> float:
+    def elapsed_s(self) -> float:
         return time.monotonic() - self._started
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self._drawn = 0
-        print(f"{self.seconds:4.0f} s  {text}", file=sys.stderr, flush=True)
+        print(f"{self.elapsed_s:4.0f} s  {text}", file=sys.stderr, flush=True)
 
-    def live(self, block: str, line: str) -> None:
+    def redraw_block(self, block: str, line: str) -> None:
         """Show `block` in place of the last one, or `line` every few seconds where nothing can be replaced."""
         if self._terminal:
             back = f"\x1b[{self._drawn}F\x1b[J" if self._drawn else ""
             print(back + block, file=sys.stderr, flush=True)
             self._drawn = block.count("\n") + 1
-        elif self.seconds >= self._next_line:
-            self._next_line = self.seconds + LINE_EVERY_S
-            self.say(line)
+        elif self.elapsed_s >= self._next_line:
+            self._next_line = self.elapsed_s + LINE_INTERVAL_S
+            self.print_line(line)
 
 
 # --- the gateway ------------------------------------------------------------------------------------------------------
 
 
-class Gateway:
+class DemoGateway:
     """A running `produce-gateway serve`."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: EmbeddedCluster) -> None:
         folder = cluster.folder / "gateway"
         folder.mkdir()
         self._log = folder / "gateway.log"
-        port = embedded.free_port(BROKERS + 2)  # the bootstrap listener, then port + 1 + node id
-        self._admin_port, self._health_port = embedded.free_port(), embedded.free_port()
+        port = embedded.find_free_port(BROKER_COUNT + 2)  # the bootstrap listener, then port + 1 + node id
+        self._admin_port, self._health_port = embedded.find_free_port(), embedded.find_free_port()
         self.bootstrap_servers = f"{embedded.HOST}:{port}"
         config = folder / "gateway.yaml"
         ports = port, self._admin_port, self._health_port
         config.write_text(yaml.safe_dump(gateway_config(cluster.bootstrap_servers, ports, folder)))
         with self._log.open("ab") as log:
-            self._process = embedded.spawn(
+            self._process = embedded.spawn_process(
                 [sys.executable, "-m", "gateway", "serve", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -147,40 +149,40 @@ class Gateway:
         """Return when it takes connections for every broker."""
         deadline = time.monotonic() + 120
         while True:
-            self.check()
+            self.check_running()
             try:
-                self._get("/readyz", self._health_port)
+                self._fetch_path("/readyz", self._health_port)
                 return
             except OSError as error:
                 if time.monotonic() > deadline:
-                    raise DemoError(f"the gateway did not get ready ({error}): {self._last_words()}") from error
+                    raise DemoError(f"the gateway did not get ready ({error}): {self._log_tail()}") from error
             time.sleep(0.1)
 
-    def metrics(self) -> str:
+    def fetch_metrics(self) -> str:
         try:
-            return self._get("/metrics", self._admin_port)
+            return self._fetch_path("/metrics", self._admin_port)
         except OSError as error:
-            self.check()
+            self.check_running()
             raise DemoError(f"the gateway's /metrics does not answer: {error}") from error
 
-    def check(self) -> None:
+    def check_running(self) -> None:
         """Raise if it has ended by itself."""
         if self._process.poll() is not None:
-            raise DemoError(f"the gateway ended with {self._process.returncode}: {self._last_words()}")
+            raise DemoError(f"the gateway ended with {self._process.returncode}: {self._log_tail()}")
 
     def stop(self) -> None:
         """SIGTERM: it hands over its last intervals and ends."""
-        if embedded.reap(self._process, terminate_s=40) != 0:
-            raise DemoError(f"the gateway did not end in order: {self._last_words()}")
+        if embedded.reap_process(self._process, terminate_s=40) != 0:
+            raise DemoError(f"the gateway did not end in order: {self._log_tail()}")
 
     def kill(self) -> None:
-        embedded.reap(self._process)
+        embedded.reap_process(self._process)
 
-    def _get(self, path: str, port: int) -> str:
+    def _fetch_path(self, path: str, port: int) -> str:
         with urllib.request.urlopen(f"http://{embedded.HOST}:{port}{path}", timeout=30) as answer:
             return str(answer.read().decode())
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         return " | ".join(lines[-4:])[-800:] or "it logged nothing"
 
@@ -194,7 +196,7 @@ def gateway_config(upstream: str, ports: tuple[int, int, int], folder: Path) -> 
         "admin": {"host": embedded.HOST, "port": admin_port},
         "health": {"host": embedded.HOST, "port": health_port},
         "thresholds": {
-            "total.bytes.in.per.sec.threshold": TOTAL,
+            "total.bytes.in.per.sec.threshold": BROKER_TOTAL,
             "topics": {name: {"bytes.in.per.sec.threshold": limit} for name, limit in THRESHOLDS.items()},
         },
         "usage_log": {"topic": topic_names.USAGE, "spool_dir": str(folder / "spool")},
@@ -207,29 +209,33 @@ def gateway_config(upstream: str, ports: tuple[int, int, int], folder: Path) -> 
 # --- the course of it -------------------------------------------------------------------------------------------------
 
 
-class Load:
+class LoadClock:
     """When the load ends: after `seconds`, and not before each topic that is offered too much of has been rejected and
     HELD_S have passed since; after LONGEST times `seconds` in any case. Times in seconds since the load began.
     """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.ended: float | None = None
-        self._held: float | None = None
+        self.ended_at: float | None = None
+        self._rejected_since: float | None = None
 
-    def look(self, now: float, count: Count) -> bool:
+    def check_end(self, now: float, count: OutcomeCounts) -> bool:
         """True in the moment in which producers must end; `count` is what the gateway has counted until now."""
-        if self._held is None and all(count[topic].bytes["rejected"] for topic in TOO_MUCH):
-            self._held = now
-        least = LONGEST * self.seconds if self._held is None else max(self.seconds, self._held + HELD_S)
-        if self.ended is not None or now < min(least, LONGEST * self.seconds):
+        if self._rejected_since is None and all(count[topic].bytes["rejected"] for topic in EXCEEDING_TOPICS):
+            self._rejected_since = now
+        least = (
+            MAX_LOAD_FACTOR * self.seconds
+            if self._rejected_since is None
+            else max(self.seconds, self._rejected_since + HELD_S)
+        )
+        if self.ended_at is not None or now < min(least, MAX_LOAD_FACTOR * self.seconds):
             return False
-        self.ended = now
+        self.ended_at = now
         return True
 
 
 @dataclass(frozen=True)
-class Result:
+class DemoResult:
     """The demo's findings; `differences` is empty when everything agrees."""
 
     topics: list[dict[str, Any]]
@@ -239,41 +245,41 @@ class Result:
     preconditions: dict[str, bool]
 
     @property
-    def reconciled(self) -> bool:
+    def is_reconciled(self) -> bool:
         return not self.differences
 
     def as_json(self) -> str:
-        topics = [{key: _finite(value) for key, value in topic.items()} for topic in self.topics]
-        return json.dumps({"topics": topics, "sums": self.sums, "reconciled": self.reconciled}, indent=1)
+        topics = [{key: _finite_or_none(value) for key, value in topic.items()} for topic in self.topics]
+        return json.dumps({"topics": topics, "sums": self.sums, "reconciled": self.is_reconciled}, indent=1)
 
 
-def _finite(value: Any) -> Any:
+def _finite_or_none(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def run(seconds: float, progress: Progress, report: Path = REPORT) -> Result:
+def run_demo(seconds: float, progress: ProgressDisplay, report: Path = REPORT_PATH) -> DemoResult:
     """The whole demo; `report` is the page that it writes.
 
     Raises:
         DemoError, EmbeddedError: it could not be carried out; one line.
     """
-    progress.say(f"starting Apache Kafka {embedded.KAFKA_VERSION} with {BROKERS} brokers")
-    with Cluster(BROKERS) as cluster:
+    progress.print_line(f"starting Apache Kafka {embedded.KAFKA_VERSION} with {BROKER_COUNT} brokers")
+    with EmbeddedCluster(BROKER_COUNT) as cluster:
         create_topics(cluster.bootstrap_servers)
-        progress.say("starting the gateway")
-        with _gateway(cluster) as gateway:
+        progress.print_line("starting the gateway")
+        with _start_gateway(cluster) as gateway:
             gateway.wait_until_ready()
-            progress.say(f"producing for {seconds:.0f} s through {gateway.bootstrap_servers}")
-            producers, meters = produce(cluster.folder, gateway, seconds, progress)
-            progress.say("all producers have ended; stopping the gateway, which hands over its usage log")
-            metrics = settle(gateway)
+            progress.print_line(f"producing for {seconds:.0f} s through {gateway.bootstrap_servers}")
+            producers, meters = run_producers(cluster.folder, gateway, seconds, progress)
+            progress.print_line("all producers have ended; stopping the gateway, which hands over its usage log")
+            metrics = await_final_metrics(gateway)
             gateway.stop()
-        return reconcile(cluster.bootstrap_servers, metrics, producers, meters, progress, report)
+        return reconcile_counters(cluster.bootstrap_servers, metrics, producers, meters, progress, report)
 
 
 @contextlib.contextmanager
-def _gateway(cluster: Cluster) -> Iterator[Gateway]:
-    gateway = Gateway(cluster)
+def _start_gateway(cluster: EmbeddedCluster) -> Iterator[DemoGateway]:
+    gateway = DemoGateway(cluster)
     try:
         yield gateway
     finally:
@@ -282,8 +288,8 @@ def _gateway(cluster: Cluster) -> Iterator[Gateway]:
 
 def create_topics(bootstrap_servers: str) -> None:
     """One partition led by each broker, so that each carries a third of every topic."""
-    nodes = list(range(1, BROKERS + 1))
-    assignments = {partition: nodes[partition:] + nodes[:partition] for partition in range(BROKERS)}
+    nodes = list(range(1, BROKER_COUNT + 1))
+    assignments = {partition: nodes[partition:] + nodes[:partition] for partition in range(BROKER_COUNT)}
     admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
     config = demo_sums.TOPIC_CONFIG
     try:
@@ -294,69 +300,75 @@ def create_topics(bootstrap_servers: str) -> None:
         admin.close()
 
 
-def produce(folder: Path, gateway: Gateway, seconds: float, progress: Progress) -> tuple[list[Producing], Meters]:
+def run_producers(
+    folder: Path, gateway: DemoGateway, seconds: float, progress: ProgressDisplay
+) -> tuple[list[ProducerProcess], MeterReadings]:
     """Run the producers to their end; gives them, and the gateway's meters as they were when the load ended."""
-    waiting = sorted(plans(seconds), key=lambda plan: plan.starts_s)
-    producers: list[Producing] = []
+    waiting = sorted(make_plans(seconds), key=lambda plan: plan.starts_s)
+    producers: list[ProducerProcess] = []
     began = time.monotonic()
-    load = Load(seconds)
+    load = LoadClock(seconds)
     meters = demo_sums.read_meters("")
-    while waiting or any(producer.running for producer in producers):
+    while waiting or any(producer.is_running for producer in producers):
         now = time.monotonic() - began
         while waiting and waiting[0].starts_s <= now:
-            producers.append(Producing(waiting.pop(0), gateway.bootstrap_servers, folder))
-        if load.ended is not None and now > load.ended + 1.5 * FLUSH_TIMEOUT_S:
+            producers.append(ProducerProcess(waiting.pop(0), gateway.bootstrap_servers, folder))
+        if load.ended_at is not None and now > load.ended_at + 1.5 * FLUSH_TIMEOUT_S:
             break
-        text = gateway.metrics()
+        text = gateway.fetch_metrics()
         count, latest = demo_sums.read_metrics(text, TOPICS), demo_sums.read_meters(text)
-        if load.ended is None:
+        if load.ended_at is None:
             meters = latest
-        if load.look(now, count):
+        if load.check_end(now, count):
             for producer in producers:
-                producer.end()
-        progress.live(live_table(now, load, count, latest), live_line(now, load, count, latest))
-        time.sleep(LOOK_EVERY_S)
+                producer.stop_offering()
+        progress.redraw_block(live_table(now, load, count, latest), live_line(now, load, count, latest))
+        time.sleep(POLL_INTERVAL_S)
     for producer in producers:
-        status = producer.wait(1.0)
+        status = producer.wait_for_exit(1.0)
         if status != 0:
-            raise DemoError(f"producer {producer.plan.client_id} ended with {status}: {producer.last_words()}")
+            raise DemoError(f"producer {producer.plan.client_id} ended with {status}: {producer.log_tail()}")
     return producers, meters
 
 
-def settle(gateway: Gateway) -> str:
+def await_final_metrics(gateway: DemoGateway) -> str:
     """The gateway's metrics when no more is coming."""
     deadline = time.monotonic() + SETTLE_S
-    before = demo_sums.read_metrics(gateway.metrics(), TOPICS)
+    before = demo_sums.read_metrics(gateway.fetch_metrics(), TOPICS)
     while True:
         time.sleep(2.5)  # an interval is one second; two of them must bring nothing new
-        text = gateway.metrics()
+        text = gateway.fetch_metrics()
         now = demo_sums.read_metrics(text, TOPICS)
         if now == before or time.monotonic() > deadline:
             return text
         before = now
 
 
-def reconcile(
+def reconcile_counters(
     bootstrap_servers: str,
     metrics: str,
-    producers: Sequence[Producing],
-    meters: Meters,
-    progress: Progress,
+    producers: Sequence[ProducerProcess],
+    meters: MeterReadings,
+    progress: ProgressDisplay,
     report: Path,
-) -> Result:
+) -> DemoResult:
     """Ask all counters."""
     by_metrics = demo_sums.read_metrics(metrics, TOPICS)
     by_usage_log = demo_sums.read_usage_log(bootstrap_servers, topic_names.USAGE, TOPICS)
-    brokers = Brokers(bootstrap_servers, TOPICS)
+    brokers = ClusterWitness(bootstrap_servers, TOPICS)
     try:
-        log_bytes, end_offsets, preconditions = brokers.log_bytes(), brokers.end_offsets(), brokers.preconditions()
+        log_bytes, end_offsets, preconditions = (
+            brokers.sum_log_bytes(),
+            brokers.sum_end_offsets(),
+            brokers.check_preconditions(),
+        )
     finally:
         brokers.close()
-    progress.say("Spark sums up the usage log (some 15 s)")
-    with demo_sums.report_written(bootstrap_servers, topic_names.USAGE, report):
-        by_spark, complete = demo_sums.run_audit(bootstrap_servers, topic_names.USAGE, TOPICS, progress.say)
-        progress.say("waiting for the report with plots")
-    progress.say(f"the report is {report}: open it in a browser")
+    progress.print_line("Spark sums up the usage log (some 15 s)")
+    with demo_sums.write_report_meanwhile(bootstrap_servers, topic_names.USAGE, report):
+        by_spark, complete = demo_sums.run_audit(bootstrap_servers, topic_names.USAGE, TOPICS, progress.print_line)
+        progress.print_line("waiting for the report with plots")
+    progress.print_line(f"the report is {report}: open it in a browser")
     acknowledged = sum(producer.counts.acknowledged for producer in producers)
     preconditions |= {
         "the usage log has no gaps": complete,
@@ -374,11 +386,16 @@ def reconcile(
     for producer in producers:
         wanted[producer.plan.topic] += producer.wanted_bytes
     rows = make_rows(by_usage_log, meters, wanted)
-    return Result(rows, meters.total(), sums, differences, preconditions)
+    return DemoResult(rows, meters.broker_reading(), sums, differences, preconditions)
 
 
 def make_sums(
-    log_bytes: int, end_offsets: int, acknowledged: int, by_metrics: Count, by_usage_log: Count, by_spark: Count
+    log_bytes: int,
+    end_offsets: int,
+    acknowledged: int,
+    by_metrics: OutcomeCounts,
+    by_usage_log: OutcomeCounts,
+    by_spark: OutcomeCounts,
 ) -> dict[str, dict[str, int]]:
     """Accepted bytes and messages by counter."""
     counts = {"metrics": by_metrics, "usage_log": by_usage_log, "spark": by_spark}
@@ -389,7 +406,7 @@ def make_sums(
     }
 
 
-def find_differences(sums: Mapping[str, Mapping[str, int]], counts: Mapping[str, Count]) -> list[str]:
+def find_differences(sums: Mapping[str, Mapping[str, int]], counts: Mapping[str, OutcomeCounts]) -> list[str]:
     """Sentences on disagreements: the sums, and every outcome of every topic, and the bytes sent again after a
     rejection, among counters that know outcomes.
     """
@@ -415,19 +432,19 @@ def find_differences(sums: Mapping[str, Mapping[str, int]], counts: Mapping[str,
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def make_rows(count: Count, meters: Meters, wanted: Mapping[str, int]) -> list[dict[str, Any]]:
+def make_rows(count: OutcomeCounts, meters: MeterReadings, wanted: Mapping[str, int]) -> list[dict[str, Any]]:
     """One row per topic; threshold and observed rate are bytes/s of one broker.
 
     `wanted`: the bytes of values that applications would have sent without limits.
     """
     rows = []
     for topic, outcomes in count.items():
-        rate, threshold = meters.topic(topic)
+        rate, threshold = meters.topic_reading(topic)
         rows.append(
             {
                 "topic": topic,
                 "threshold": threshold,
-                "offered_bytes": outcomes.offered,
+                "offered_bytes": outcomes.offered_bytes,
                 "accepted_bytes": outcomes.bytes["accepted"],
                 "rejected_bytes": outcomes.bytes["rejected"],
                 "finally_dropped_bytes": outcomes.finally_dropped,
@@ -438,7 +455,7 @@ def make_rows(count: Count, meters: Meters, wanted: Mapping[str, int]) -> list[d
     return rows
 
 
-def align(rows: Sequence[Sequence[str]]) -> str:
+def align_columns(rows: Sequence[Sequence[str]]) -> str:
     """Columns: the first to the left, the others to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = (
@@ -448,35 +465,37 @@ def align(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _mb(value: float) -> str:
+def _megabytes_text(value: float) -> str:
     return f"{value / 1e6:,.2f}" if math.isfinite(value) else "-"
 
 
-def live_table(now: float, load: Load, count: Count, meters: Meters) -> str:
+def live_table(now: float, load: LoadClock, count: OutcomeCounts, meters: MeterReadings) -> str:
     """The block that is redrawn."""
     rows = [["topic", "threshold", "rate", "accepted", "rejected"], ["", "MB/s", "MB/s", "MB", "MB"]]
     for topic, outcomes in count.items():
-        rate, threshold = meters.topic(topic)
-        rows.append([topic, _mb(threshold), _mb(rate), *_accepted_and_rejected(outcomes)])
-    rate, threshold = meters.total()
-    rows.append(["total", _mb(threshold), _mb(rate), *_accepted_and_rejected(_sum(count))])
-    return f"{_stage(now, load)}\n{align(rows)}\n(rates and thresholds are those of one broker)"
+        rate, threshold = meters.topic_reading(topic)
+        rows.append([topic, _megabytes_text(threshold), _megabytes_text(rate), *_accepted_and_rejected(outcomes)])
+    rate, threshold = meters.broker_reading()
+    rows.append(
+        ["total", _megabytes_text(threshold), _megabytes_text(rate), *_accepted_and_rejected(_sum_topics(count))]
+    )
+    return f"{_stage_text(now, load)}\n{align_columns(rows)}\n(rates and thresholds are those of one broker)"
 
 
-def _accepted_and_rejected(outcomes: Outcomes) -> list[str]:
-    return [_mb(outcomes.bytes["accepted"]), _mb(outcomes.bytes["rejected"])]
+def _accepted_and_rejected(outcomes: TopicOutcomes) -> list[str]:
+    return [_megabytes_text(outcomes.bytes["accepted"]), _megabytes_text(outcomes.bytes["rejected"])]
 
 
-def _sum(count: Count) -> Outcomes:
-    total = Outcomes()
+def _sum_topics(count: OutcomeCounts) -> TopicOutcomes:
+    total = TopicOutcomes()
     for each in count.values():
         for outcome in each.bytes:
-            total.add(outcome, "", each.bytes[outcome], each.messages[outcome])
+            total.add_outcome(outcome, "", each.bytes[outcome], each.messages[outcome])
     return total
 
 
-def _stage(now: float, load: Load) -> str:
-    if load.ended is not None:
+def _stage_text(now: float, load: LoadClock) -> str:
+    if load.ended_at is not None:
         return f"{now:3.0f} s: producers offer no more, clients send the batches they still hold"
     if now < SLOW_S:
         return f"{now:3.0f} of {load.seconds:.0f} s: all below their limits"
@@ -485,16 +504,16 @@ def _stage(now: float, load: Load) -> str:
     return f"{now:3.0f} s: busy machine, producers go on until clicks and logs have been rejected for {HELD_S:.0f} s"
 
 
-def live_line(now: float, load: Load, count: Count, meters: Meters) -> str:
+def live_line(now: float, load: LoadClock, count: OutcomeCounts, meters: MeterReadings) -> str:
     """The same in one line."""
-    rate, threshold = meters.total()
-    topics = ", ".join(f"{topic} {_mb(meters.topic(topic)[0])}" for topic in count)
+    rate, threshold = meters.broker_reading()
+    topics = ", ".join(f"{topic} {_megabytes_text(meters.topic_reading(topic)[0])}" for topic in count)
     rejected = sum(outcomes.bytes["rejected"] for outcomes in count.values())
-    rates = f"per broker {_mb(rate)} of {_mb(threshold)} MB/s ({topics})"
-    return f"{_stage(now, load)}; {rates}; rejected {_mb(rejected)} MB"
+    rates = f"per broker {_megabytes_text(rate)} of {_megabytes_text(threshold)} MB/s ({topics})"
+    return f"{_stage_text(now, load)}; {rates}; rejected {_megabytes_text(rejected)} MB"
 
 
-_WITNESSES: Final = {
+_COUNTER_TITLES: Final = {
     "clients": "acknowledged to clients",
     "log_dirs": "log directories (leaders)",
     "end_offsets": "end offsets",
@@ -504,7 +523,7 @@ _WITNESSES: Final = {
 }
 
 
-def final_text(result: Result) -> str:
+def final_text(result: DemoResult) -> str:
     """The tables at the end, and their meaning."""
     head = {
         "threshold": "threshold",
@@ -519,23 +538,23 @@ def final_text(result: Result) -> str:
     rate, threshold = result.total
     total = {key: sum(row[key] for row in result.topics) for key in head}
     total |= {"topic": "total", "threshold": threshold, "observed_rate": rate}
-    rows += [[row["topic"], *(_whole(row[key]) for key in head)] for row in [*result.topics, total]]
+    rows += [[row["topic"], *(_number_text(row[key]) for key in head)] for row in [*result.topics, total]]
     sums = [["", "bytes", "difference", "messages", "difference"]]
-    for name, title in _WITNESSES.items():
-        cells = [_compared(result.sums[unit], name) for unit in ("bytes", "messages")]
+    for name, title in _COUNTER_TITLES.items():
+        cells = [_difference_cells(result.sums[unit], name) for unit in ("bytes", "messages")]
         sums.append([title, *cells[0], *cells[1]])
-    verdict = "Reconciled: every difference is 0." if result.reconciled else "NOT reconciled:"
+    verdict = "Reconciled: every difference is 0." if result.is_reconciled else "NOT reconciled:"
     nothing = [] if total["rejected_bytes"] else ["", "Nothing was rejected: this machine could not offer enough."]
     return "\n".join(
         [
-            align(rows),
+            align_columns(rows),
             "(threshold and observed one-minute rate: of one broker; bytes: of all brokers)",
             *nothing,
             "",
             EXPLANATION,
             "",
             "Bytes that got into the logs, by counter:",
-            align(sums),
+            align_columns(sums),
             "",
             verdict,
             *(f"  {line}" for line in result.differences),
@@ -544,11 +563,11 @@ def final_text(result: Result) -> str:
     )
 
 
-def _whole(value: float) -> str:
+def _number_text(value: float) -> str:
     return f"{value:,.0f}" if math.isfinite(value) else "-"
 
 
-def _compared(by_witness: Mapping[str, int], name: str) -> tuple[str, str]:
+def _difference_cells(by_witness: Mapping[str, int], name: str) -> tuple[str, str]:
     if name not in by_witness:
         return "", ""
     first = next(iter(by_witness.values()))
@@ -557,7 +576,7 @@ def _compared(by_witness: Mapping[str, int], name: str) -> tuple[str, str]:
 
 def main(arguments: Sequence[str]) -> int:
     """The command; 0 when everything agrees."""
-    parser = Parser(
+    parser = CommandParser(
         prog="produce-gateway demo",
         description="Three brokers, a gateway, five producers that offer more than they may, and an audit to the byte."
         " Takes under two minutes; the first time it fetches Apache Kafka.",
@@ -570,21 +589,25 @@ def main(arguments: Sequence[str]) -> int:
         help="how long producers offer, or longer on a busy machine (%(default)s)",
     )
     parser.add_argument(
-        "--report", type=Path, default=REPORT, metavar="FILE", help="the page with plots that it writes (%(default)s)"
+        "--report",
+        type=Path,
+        default=REPORT_PATH,
+        metavar="FILE",
+        help="the page with plots that it writes (%(default)s)",
     )
     add_examples(parser, "", "--json > result.json", "--seconds 60 --report demo.html")
     options = parser.parse_args(arguments)
     if options.seconds < SLOW_S + 5:
         parser.error(f"--seconds: at least {SLOW_S + 5:.0f}, the first {SLOW_S:.0f} are below all limits")
-    progress = Progress()
+    progress = ProgressDisplay()
     try:
-        result = run(options.seconds, progress, options.report)
+        result = run_demo(options.seconds, progress, options.report)
     except (DemoError, EmbeddedError) as error:
         print(f"produce-gateway demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("produce-gateway demo: interrupted", file=sys.stderr)
         return 130
-    progress.say("done")
+    progress.print_line("done")
     print(result.as_json() if options.json else f"\n{final_text(result)}", flush=True)
-    return 0 if result.reconciled else 1
+    return 0 if result.is_reconciled else 1

@@ -30,14 +30,14 @@ from gateway import embedded
 
 FLUSH_TIMEOUT_S: Final = 60.0  # rejections last some 10 to 20 s once nobody offers more; then all is admitted
 _REPORT_EVERY_S: Final = 1.0
-_STEP_S: Final = 0.02
+_PACE_STEP_S: Final = 0.02
 _CATCH_UP_S: Final = 0.2  # a step that came late may be made up for by so much
 
 PERF_TEST: Final = "ProducerPerformance"
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProducerPlan:
     """One process's load: stages of (seconds, bytes/s over all brokers) to one topic. A last stage of infinite length
     is over when the process is told so.
     """
@@ -54,13 +54,13 @@ class Plan:
         return f"{self.topic}-{self.client.lower()}" + (f"-{self.starts_s:.0f}s" if self.starts_s else "")
 
     @property
-    def records(self) -> int:
+    def record_count(self) -> int:
         """The number of records in all stages, none of them without end."""
         return round(sum(seconds * rate for seconds, rate in self.stages) / self.record_bytes)
 
 
 @dataclass
-class Counts:
+class MessageCounts:
     """Messages of one process: handed to the client, acknowledged to it, given up by it; never handed to it."""
 
     sent: int = 0
@@ -72,12 +72,12 @@ class Counts:
 # --- the parent's side ------------------------------------------------------------------------------------------------
 
 
-class Producing:
+class ProducerProcess:
     """A running producer process; `counts` follows its reports."""
 
-    def __init__(self, plan: Plan, bootstrap_servers: str, folder: Path) -> None:
+    def __init__(self, plan: ProducerPlan, bootstrap_servers: str, folder: Path) -> None:
         self.plan = plan
-        self.counts = Counts()
+        self.counts = MessageCounts()
         self.log = folder / f"{plan.client_id}.log"
         if plan.client == PERF_TEST:
             command = _perf_command(plan, bootstrap_servers, self.log)
@@ -85,53 +85,53 @@ class Producing:
             order = {"plan": asdict(plan), "bootstrap_servers": bootstrap_servers}
             command = [sys.executable, "-m", "gateway.demo.load", json.dumps(order)]
         with self.log.open("ab") as log:
-            self._process = embedded.spawn(
+            self._process = embedded.spawn_process(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
             )
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=self._read_reports, daemon=True)
         self._reader.start()
 
-    def end(self) -> None:
+    def stop_offering(self) -> None:
         """Have it offer no more: the end of its input tells it. (ProducerPerformance ends by itself.)"""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
-    def wait(self, timeout_s: float) -> int:
+    def wait_for_exit(self, timeout_s: float) -> int:
         """The process's exit status, once it has told everything; it is killed when it takes longer."""
         self._reader.join(timeout_s)
-        status = embedded.reap(self._process)
+        status = embedded.reap_process(self._process)
         self._reader.join()
         return status
 
     @property
     def wanted_bytes(self) -> int:
         """The bytes of values that the application would have sent without a limit."""
-        messages = self.plan.records if self.plan.client == PERF_TEST else self.counts.sent + self.counts.skipped
+        messages = self.plan.record_count if self.plan.client == PERF_TEST else self.counts.sent + self.counts.skipped
         return messages * self.plan.record_bytes
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self._reader.is_alive()
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """The end of its log, in one line."""
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         return " | ".join(lines[-3:])[-500:]
 
-    def _read(self) -> None:
+    def _read_reports(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
                 if self.plan.client == PERF_TEST:
                     self.counts = perf_counts(self.counts, line)
                 else:
-                    self.counts = Counts(**json.loads(line))
+                    self.counts = MessageCounts(**json.loads(line))
 
 
 _PERF_LINE: Final = re.compile(r"(\d+) records sent, .* ms max latency")
 
 
-def perf_counts(before: Counts, line: str) -> Counts:
+def perf_counts(before: MessageCounts, line: str) -> MessageCounts:
     """The counts after a line of ProducerPerformance's.
 
     It counts a record when it was acknowledged, and never one that failed. Every 5 s it tells the number since the last
@@ -141,14 +141,14 @@ def perf_counts(before: Counts, line: str) -> Counts:
     if found is None:
         return before
     total = int(found[1]) + (0 if " 99.9th" in line else before.acknowledged)
-    return Counts(sent=total, acknowledged=total)
+    return MessageCounts(sent=total, acknowledged=total)
 
 
-def _perf_command(plan: Plan, bootstrap_servers: str, log: Path) -> list[str]:
+def _perf_command(plan: ProducerPlan, bootstrap_servers: str, log: Path) -> list[str]:
     return embedded.java_command(
         "org.apache.kafka.tools.ProducerPerformance",
         *("--bootstrap-server", bootstrap_servers, "--topic", plan.topic),
-        *("--num-records", str(plan.records), "--record-size", str(plan.record_bytes)),
+        *("--num-records", str(plan.record_count), "--record-size", str(plan.record_bytes)),
         *("--throughput", str(round(plan.stages[0][1] / plan.record_bytes))),
         *("--command-property", f"client.id={plan.client_id}", "linger.ms=50"),
         log=log,
@@ -158,7 +158,7 @@ def _perf_command(plan: Plan, bootstrap_servers: str, log: Path) -> list[str]:
 # --- the child's side -------------------------------------------------------------------------------------------------
 
 
-class Pace:
+class RecordPacer:
     """The number of records that are due: a steady flow through stages of (seconds, bytes/s). `began` and `now` in
     seconds.
     """
@@ -169,7 +169,7 @@ class Pace:
         self._began = self._last = began
         self._credit = 0.0
 
-    def rate(self, now: float) -> float | None:
+    def current_rate(self, now: float) -> float | None:
         """Bytes/s just now; None when it is over."""
         end = self._began
         for seconds, rate in self._stages:
@@ -178,11 +178,11 @@ class Pace:
                 return rate
         return None
 
-    def due(self, now: float) -> int | None:
+    def due_records(self, now: float) -> int | None:
         """Records to send since the last call; None when it is over. A call that comes late loses the records that are
         too old.
         """
-        rate = self.rate(now)
+        rate = self.current_rate(now)
         if rate is None:
             return None
         most = rate * _CATCH_UP_S + self._record_bytes
@@ -194,51 +194,53 @@ class Pace:
 
 
 @dataclass
-class _Flow:
+class _PacedFlow:
     """A paced flow into a client, and its count. `send` hands one record to the client."""
 
-    plan: Plan
+    plan: ProducerPlan
     send: Callable[[bytes, int], None] = lambda _value, _partition: None
-    counts: Counts = field(default_factory=Counts)
-    told: threading.Event = field(default_factory=threading.Event)  # to end
-    reported: float = 0.0
+    counts: MessageCounts = field(default_factory=MessageCounts)
+    stop_requested: threading.Event = field(default_factory=threading.Event)  # to end
+    reported_at: float = 0.0
 
     def run(self, idle: Callable[[float], object]) -> None:
         """Offer the plan's records; `idle` waits for so many seconds and lets the client's callbacks run."""
-        pace = Pace(self.plan.stages, self.plan.record_bytes, time.monotonic())
-        while not self.told.is_set() and (records := pace.due(now := time.monotonic())) is not None:
-            self.offer(records)
-            self.report(now)
-            idle(_STEP_S)
+        pace = RecordPacer(self.plan.stages, self.plan.record_bytes, time.monotonic())
+        while not self.stop_requested.is_set() and (records := pace.due_records(now := time.monotonic())) is not None:
+            self.offer_records(records)
+            self.report_counts(now)
+            idle(_PACE_STEP_S)
 
-    def offer(self, records: int) -> None:
+    def offer_records(self, records: int) -> None:
         """Hand records to the client as long as it holds less than one second of the flow; skip the others."""
         window = max(1, int(max(rate for _, rate in self.plan.stages) / self.plan.record_bytes))
         for _ in range(records):
             if self.counts.sent - self.counts.acknowledged - self.counts.failed >= window:
                 self.counts.skipped += 1
                 continue
-            self.send(self.values[self.counts.sent % len(self.values)], self.counts.sent % self.plan.partitions)
+            self.send(
+                self.sample_values[self.counts.sent % len(self.sample_values)], self.counts.sent % self.plan.partitions
+            )
             self.counts.sent += 1
 
     @functools.cached_property
-    def values(self) -> list[bytes]:
+    def sample_values(self) -> list[bytes]:
         return [os.urandom(self.plan.record_bytes) for _ in range(16)]
 
-    def report(self, now: float) -> None:
-        if now - self.reported >= _REPORT_EVERY_S:
-            self.reported = now
+    def report_counts(self, now: float) -> None:
+        if now - self.reported_at >= _REPORT_EVERY_S:
+            self.reported_at = now
             sys.stdout.write(json.dumps(asdict(self.counts)) + "\n")
             sys.stdout.flush()
 
-    def settle(self, failed: bool) -> None:
+    def record_delivery(self, failed: bool) -> None:
         if failed:
             self.counts.failed += 1
         else:
             self.counts.acknowledged += 1
 
 
-def _run_librdkafka(flow: _Flow, bootstrap_servers: str) -> None:
+def _run_librdkafka(flow: _PacedFlow, bootstrap_servers: str) -> None:
     producer = Producer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -250,7 +252,10 @@ def _run_librdkafka(flow: _Flow, bootstrap_servers: str) -> None:
 
     def send(value: bytes, partition: int) -> None:
         producer.produce(
-            flow.plan.topic, value, partition=partition, on_delivery=lambda error, _: flow.settle(error is not None)
+            flow.plan.topic,
+            value,
+            partition=partition,
+            on_delivery=lambda error, _: flow.record_delivery(error is not None),
         )
 
     flow.send = send
@@ -258,15 +263,15 @@ def _run_librdkafka(flow: _Flow, bootstrap_servers: str) -> None:
     producer.flush(FLUSH_TIMEOUT_S)
 
 
-def _run_kafka_python(flow: _Flow, bootstrap_servers: str) -> None:
+def _run_kafka_python(flow: _PacedFlow, bootstrap_servers: str) -> None:
     producer = KafkaProducer(
         bootstrap_servers=bootstrap_servers, client_id=flow.plan.client_id, linger_ms=50, batch_size=65_536
     )
 
     def send(value: bytes, partition: int) -> None:
         future = producer.send(flow.plan.topic, value, partition=partition)
-        future.add_callback(lambda _: flow.settle(False))
-        future.add_errback(lambda _: flow.settle(True))
+        future.add_callback(lambda _: flow.record_delivery(False))
+        future.add_errback(lambda _: flow.record_delivery(True))
 
     flow.send = send
     flow.run(time.sleep)
@@ -277,7 +282,7 @@ def _run_kafka_python(flow: _Flow, bootstrap_servers: str) -> None:
     producer.close(timeout=5)
 
 
-_CLIENTS: Final[dict[str, Callable[[_Flow, str], None]]] = {
+_CLIENT_RUNNERS: Final[dict[str, Callable[[_PacedFlow, str], None]]] = {
     "librdkafka": _run_librdkafka,
     "kafka-python": _run_kafka_python,
 }
@@ -288,16 +293,16 @@ def main(arguments: Sequence[str]) -> int:
     end.
     """
     order: dict[str, Any] = json.loads(arguments[0])
-    plan = Plan(**order["plan"])
-    flow = _Flow(plan)
+    plan = ProducerPlan(**order["plan"])
+    flow = _PacedFlow(plan)
 
     def listen() -> None:
         sys.stdin.buffer.read()
-        flow.told.set()
+        flow.stop_requested.set()
 
     threading.Thread(target=listen, daemon=True).start()
-    _CLIENTS[plan.client](flow, order["bootstrap_servers"])
-    flow.report(float("inf"))
+    _CLIENT_RUNNERS[plan.client](flow, order["bootstrap_servers"])
+    flow.report_counts(float("inf"))
     return 0
 
 

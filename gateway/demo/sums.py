@@ -44,7 +44,7 @@ class DemoError(Exception):
 
 
 @dataclass
-class Outcomes:
+class TopicOutcomes:
     """Bytes and messages by outcome, of one topic."""
 
     bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(usage.OUTCOMES, 0))
@@ -52,14 +52,14 @@ class Outcomes:
     maybe_appended: int = 0  # bytes that may be in the log though nobody was told so
     repeats: int = 0  # bytes whose last attempt before was rejected
 
-    def add(self, outcome: str, reason: str, size: int, messages: int, repeats: int = 0) -> None:
+    def add_outcome(self, outcome: str, reason: str, size: int, messages: int, repeats: int = 0) -> None:
         self.bytes[outcome] += size
         self.messages[outcome] += messages
         self.repeats += repeats
         self.maybe_appended += size if usage.may_be_appended(outcome, reason) else 0
 
     @property
-    def offered(self) -> int:
+    def offered_bytes(self) -> int:
         return sum(self.bytes.values())
 
     @property
@@ -68,14 +68,14 @@ class Outcomes:
         return self.bytes["rejected"] - self.repeats
 
 
-Count = dict[str, Outcomes]  # by topic
+OutcomeCounts = dict[str, TopicOutcomes]  # by topic
 
 
-def accepted_bytes(count: Count) -> int:
+def accepted_bytes(count: OutcomeCounts) -> int:
     return sum(each.bytes["accepted"] for each in count.values())
 
 
-def accepted_messages(count: Count) -> int:
+def accepted_messages(count: OutcomeCounts) -> int:
     return sum(each.messages["accepted"] for each in count.values())
 
 
@@ -83,18 +83,18 @@ def accepted_messages(count: Count) -> int:
 
 
 @dataclass(frozen=True)
-class Meters:
+class MeterReadings:
     """The gateway's one-minute rates and their thresholds in bytes/s, by broker and (broker, topic)."""
 
     brokers: Mapping[str, tuple[float, float]]
     topics: Mapping[tuple[str, str], tuple[float, float]]
 
-    def topic(self, name: str) -> tuple[float, float]:
+    def topic_reading(self, name: str) -> tuple[float, float]:
         """Rate and threshold of a topic: means over the brokers that have it. NaN where none has."""
         found = [pair for (_, topic), pair in self.topics.items() if topic == name]
         return _mean(rate for rate, _ in found), _mean(threshold for _, threshold in found)
 
-    def total(self) -> tuple[float, float]:
+    def broker_reading(self) -> tuple[float, float]:
         """Rate and threshold of a broker: means over all."""
         return _mean(rate for rate, _ in self.brokers.values()), _mean(limit for _, limit in self.brokers.values())
 
@@ -104,7 +104,7 @@ def _mean(values: Iterable[float]) -> float:
     return sum(listed) / len(listed) if listed else math.nan
 
 
-def _samples(text: str, name: str) -> Iterable[tuple[dict[str, str], float]]:
+def _metric_samples(text: str, name: str) -> Iterable[tuple[dict[str, str], float]]:
     full = f"produce_gateway_{name}"
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -112,33 +112,35 @@ def _samples(text: str, name: str) -> Iterable[tuple[dict[str, str], float]]:
                 yield sample.labels, sample.value
 
 
-def read_meters(text: str) -> Meters:
+def read_meters(text: str) -> MeterReadings:
     """Rates and thresholds out of an exposition of the gateway's."""
 
     def pairs(scope: str, *labels: str) -> dict[tuple[str, ...], tuple[float, float]]:
         limits = {
             tuple(found[label] for label in labels): value
-            for found, value in _samples(text, f"{scope}_threshold_bytes_per_second")
+            for found, value in _metric_samples(text, f"{scope}_threshold_bytes_per_second")
         }
-        rates = _samples(text, f"{scope}_rate_bytes_per_second")
+        rates = _metric_samples(text, f"{scope}_rate_bytes_per_second")
         keyed = ((tuple(found[label] for label in labels), value) for found, value in rates)
         return {key: (value, limits.get(key, math.inf)) for key, value in keyed}
 
-    return Meters(
+    return MeterReadings(
         {key[0]: pair for key, pair in pairs("broker", "broker").items()},
         {(key[0], key[1]): pair for key, pair in pairs("topic", "broker", "topic").items()},
     )
 
 
-def read_metrics(text: str, topics: Sequence[str]) -> Count:
+def read_metrics(text: str, topics: Sequence[str]) -> OutcomeCounts:
     """Bytes and messages out of an exposition of the gateway's."""
-    count: Count = {topic: Outcomes() for topic in topics}
-    messages = {tuple(sorted(labels.items())): value for labels, value in _samples(text, "produce_messages_total")}
-    for labels, size in _samples(text, "produce_bytes_total"):
+    count: OutcomeCounts = {topic: TopicOutcomes() for topic in topics}
+    messages = {
+        tuple(sorted(labels.items())): value for labels, value in _metric_samples(text, "produce_messages_total")
+    }
+    for labels, size in _metric_samples(text, "produce_bytes_total"):
         if labels["topic"] in count:
             number = messages.get(tuple(sorted(labels.items())), 0)
-            count[labels["topic"]].add(labels["outcome"], labels["reason"], int(size), int(number))
-    for labels, size in _samples(text, "produce_repeats_bytes_total"):
+            count[labels["topic"]].add_outcome(labels["outcome"], labels["reason"], int(size), int(number))
+    for labels, size in _metric_samples(text, "produce_repeats_bytes_total"):
         if labels["topic"] in count:
             count[labels["topic"]].repeats += int(size)
     return count
@@ -147,30 +149,30 @@ def read_metrics(text: str, topics: Sequence[str]) -> Count:
 # --- the usage log, by itself and by Spark ----------------------------------------------------------------------------
 
 
-def read_usage_log(bootstrap_servers: str, usage_topic: str, topics: Sequence[str]) -> Count:
+def read_usage_log(bootstrap_servers: str, usage_topic: str, topics: Sequence[str]) -> OutcomeCounts:
     """Sums over the records of the usage topic, each counted once."""
-    count: Count = {topic: Outcomes() for topic in topics}
+    count: OutcomeCounts = {topic: TopicOutcomes() for topic in topics}
     seen = set()
     for value in _read_topic(bootstrap_servers, usage_topic):
-        record = usage.decode(value)
-        if usage.identity(record) in seen:
+        record = usage.decode_record(value)
+        if usage.record_identity(record) in seen:
             continue
-        seen.add(usage.identity(record))
+        seen.add(usage.record_identity(record))
         for row in record["rows"]:
             if row["topic"] in count:
                 repeats = row.get("repeats", 0)
-                count[row["topic"]].add(row["outcome"], row["reason"], row["bytes"], row["messages"], repeats)
+                count[row["topic"]].add_outcome(row["outcome"], row["reason"], row["bytes"], row["messages"], repeats)
     return count
 
 
-def _consumer(bootstrap_servers: str) -> Consumer:
+def _make_consumer(bootstrap_servers: str) -> Consumer:
     return Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "demo", "enable.auto.commit": False})
 
 
 def _read_topic(bootstrap_servers: str, topic: str) -> Iterable[bytes]:
-    consumer = _consumer(bootstrap_servers)
+    consumer = _make_consumer(bootstrap_servers)
     try:
-        left = {p: end for p, (start, end) in _offsets(consumer, topic).items() if end > start}
+        left = {p: end for p, (start, end) in _fetch_offsets(consumer, topic).items() if end > start}
         consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
         while left:
             message = consumer.poll(_READ_TIMEOUT_S)
@@ -187,7 +189,7 @@ def _read_topic(bootstrap_servers: str, topic: str) -> Iterable[bytes]:
         consumer.close()
 
 
-def _offsets(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
+def _fetch_offsets(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
     known = consumer.list_topics(topic, timeout=_READ_TIMEOUT_S).topics[topic]
     if known.error is not None or not known.partitions:
         raise DemoError(f"topic {topic} can't be read: {known.error or 'it has no partitions'}")
@@ -199,7 +201,7 @@ def _offsets(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
 
 def run_audit(
     bootstrap_servers: str, usage_topic: str, topics: Sequence[str], tell: Callable[[str], None]
-) -> tuple[Count, bool]:
+) -> tuple[OutcomeCounts, bool]:
     """The answer of `produce-gateway audit` for the usage topic, and whether it says that nothing is missing.
 
     `tell` gets its progress lines.
@@ -207,7 +209,7 @@ def run_audit(
     command = [sys.executable, "-m", "gateway", "audit", "--bootstrap-servers", bootstrap_servers]
     command += ["--topic", usage_topic, "--by", "topic,outcome,reason", "--format", "json"]
     with tempfile.TemporaryFile("w+") as out:
-        process = embedded.spawn(command, stdout=out, stderr=subprocess.PIPE, text=True)
+        process = embedded.spawn_process(command, stdout=out, stderr=subprocess.PIPE, text=True)
         deadline = threading.Timer(AUDIT_TIMEOUT_S, process.kill)
         deadline.start()
         said = [""]
@@ -220,7 +222,7 @@ def run_audit(
             status = process.wait()
         finally:
             deadline.cancel()
-            embedded.reap(process)
+            embedded.reap_process(process)
         if status != 0:
             raise DemoError(f"the audit ended with {status}: {said[-1]}")
         out.seek(0)
@@ -228,7 +230,7 @@ def run_audit(
 
 
 @contextlib.contextmanager
-def report_written(bootstrap_servers: str, usage_topic: str, path: Path) -> Iterator[None]:
+def write_report_meanwhile(bootstrap_servers: str, usage_topic: str, path: Path) -> Iterator[None]:
     """Have `produce-gateway audit report` write its page meanwhile; when this ends it is there.
 
     Raises:
@@ -238,33 +240,33 @@ def report_written(bootstrap_servers: str, usage_topic: str, path: Path) -> Iter
     command = [sys.executable, "-m", "gateway", "audit", "report", "--bootstrap-servers", bootstrap_servers]
     command += ["--topic", usage_topic, "--output", str(path), "--quiet"]
     with tempfile.TemporaryFile("w+") as said:
-        process = embedded.spawn(command, stdout=subprocess.DEVNULL, stderr=said, text=True)
+        process = embedded.spawn_process(command, stdout=subprocess.DEVNULL, stderr=said, text=True)
         try:
             yield
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(AUDIT_TIMEOUT_S)
         finally:
-            status = embedded.reap(process)
+            status = embedded.reap_process(process)
         said.seek(0)
         if status != 0:
             raise DemoError(f"the report ended with {status}: {said.read().strip()[-500:]}")
 
 
-def parse_audit(report: Mapping[str, Any], topics: Sequence[str]) -> tuple[Count, bool]:
+def parse_audit(report: Mapping[str, Any], topics: Sequence[str]) -> tuple[OutcomeCounts, bool]:
     """The same out of the audit's JSON, which was asked for by topic, outcome and reason."""
-    count: Count = {topic: Outcomes() for topic in topics}
+    count: OutcomeCounts = {topic: TopicOutcomes() for topic in topics}
     for row in report["rows"]:
         if row["topic"] in count:
             sums = row["offered"]  # of one outcome: offered is that outcome
             repeats = row["repeats_bytes"]
-            count[row["topic"]].add(row["outcome"], row["reason"], sums["bytes"], sums["messages"], repeats)
+            count[row["topic"]].add_outcome(row["outcome"], row["reason"], sums["bytes"], sums["messages"], repeats)
     return count, bool(report["integrity"]["complete"])
 
 
 # --- the brokers ------------------------------------------------------------------------------------------------------
 
 
-class Brokers:
+class ClusterWitness:
     """The cluster, asked directly and not through the gateway."""
 
     def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
@@ -275,13 +277,13 @@ class Brokers:
     def close(self) -> None:
         self._admin.close()
 
-    def end_offsets(self) -> int:
+    def sum_end_offsets(self) -> int:
         """Messages in the logs, by the end offsets that a consumer is told."""
-        return sum(end for end, _ in self._end_and_start().values())
+        return sum(end for end, _ in self._offset_ranges().values())
 
-    def log_bytes(self) -> int:
+    def sum_log_bytes(self) -> int:
         """Bytes in the log directories: of each partition the leader's replica."""
-        leaders = self._leaders()
+        leaders = self._partition_leaders()
         return sum(
             partition["partition_size"]
             for broker in self._admin.describe_log_dirs(topic_partitions=self._topics)
@@ -292,32 +294,32 @@ class Brokers:
             and not partition["is_future_key"]
         )
 
-    def preconditions(self) -> dict[str, bool]:
+    def check_preconditions(self) -> dict[str, bool]:
         """The conditions for log growth to equal the accepted bytes; sentence -> whether it holds."""
         resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in self._topics]
         configs = self._admin.describe_configs(resources, config_filter="all")["topic"]
         right = all(configs[t][key]["value"] == value for t in self._topics for key, value in TOPIC_CONFIG.items())
         return {
             "topics keep what producers send: compression.type=producer, no compaction, no retention": right,
-            "no leader changed, so no log was cut": all(epoch == 0 for _, epoch in self._leaders().values()),
-            "no log lost its beginning": all(start == 0 for _, start in self._end_and_start().values()),
+            "no leader changed, so no log was cut": all(epoch == 0 for _, epoch in self._partition_leaders().values()),
+            "no log lost its beginning": all(start == 0 for _, start in self._offset_ranges().values()),
             "no transactions, so no markers in the logs": not any(self._admin.list_transactions().values()),
         }
 
-    def _leaders(self) -> dict[tuple[str, int], tuple[int, int]]:
+    def _partition_leaders(self) -> dict[tuple[str, int], tuple[int, int]]:
         return {
             (topic["name"], partition["partition_index"]): (partition["leader_id"], partition["leader_epoch"])
             for topic in self._admin.describe_topics(self._topics)
             for partition in topic["partitions"]
         }
 
-    def _end_and_start(self) -> dict[tuple[str, int], tuple[int, int]]:
-        consumer = _consumer(self._bootstrap_servers)
+    def _offset_ranges(self) -> dict[tuple[str, int], tuple[int, int]]:
+        consumer = _make_consumer(self._bootstrap_servers)
         try:
             return {
                 (topic, partition): (end, start)
                 for topic in self._topics
-                for partition, (start, end) in _offsets(consumer, topic).items()
+                for partition, (start, end) in _fetch_offsets(consumer, topic).items()
             }
         finally:
             consumer.close()

@@ -12,20 +12,20 @@
 
 from __future__ import annotations
 
-from gateway.embedded.cluster import BrokerProcess, Cluster, seen_brokers
+from gateway.embedded.cluster import BrokerProcess, EmbeddedCluster, count_seen_brokers
 from gateway.embedded.errors import EmbeddedError
 from gateway.embedded.jars import (
     JVM_OPTIONS,
     KAFKA_VERSION,
     MAVEN_ENV,
     cache_dir,
-    fetch,
-    java,
+    fetch_kafka,
+    find_java_path,
     java_command,
 )
 from gateway.embedded.node_files import BROKER_DEFAULTS
-from gateway.embedded.ports import HOST, free_port
-from gateway.embedded.processes import reap, spawn, wait_for
+from gateway.embedded.ports import HOST, find_free_port
+from gateway.embedded.processes import reap_process, spawn_process, wait_for
 
 __all__ = [
     "BROKER_DEFAULTS",
@@ -34,15 +34,15 @@ __all__ = [
     "KAFKA_VERSION",
     "MAVEN_ENV",
     "BrokerProcess",
-    "Cluster",
+    "EmbeddedCluster",
     "EmbeddedError",
     "cache_dir",
-    "fetch",
-    "free_port",
-    "java",
+    "count_seen_brokers",
+    "fetch_kafka",
+    "find_free_port",
+    "find_java_path",
     "java_command",
-    "reap",
-    "seen_brokers",
-    "spawn",
+    "reap_process",
+    "spawn_process",
     "wait_for",
 ]

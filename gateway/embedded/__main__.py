@@ -11,24 +11,24 @@ import sys
 from collections.abc import Sequence
 
 from gateway.embedded import class_data
-from gateway.embedded.cluster import Cluster
+from gateway.embedded.cluster import EmbeddedCluster
 from gateway.embedded.errors import EmbeddedError
-from gateway.embedded.jars import fetch, java
+from gateway.embedded.jars import fetch_kafka, find_java_path
 
 # As brokers do unless they are told otherwise; tests want to see a typing error.
-_FRIENDLY = {"auto.create.topics.enable": "true"}
+_AUTO_CREATE = {"auto.create.topics.enable": "true"}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print Java's path, or that of the folder with Kafka's jars and classes, or run Kafka; return the exit status."""
     try:
         if arguments and arguments[0] == "run":
-            return _run(arguments[1:])
+            return _run_cluster(arguments[1:])
         if list(arguments) == ["java"]:
-            found = java()
+            found = find_java_path()
         else:
-            found = str(fetch())
-            class_data.make()
+            found = str(fetch_kafka())
+            class_data.make_archive()
         sys.stdout.write(f"{found}\n")
     except EmbeddedError as error:
         sys.stderr.write(f"{error}\n")
@@ -36,13 +36,13 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run_cluster(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m gateway.embedded run", description="A Kafka to try things on.")
     parser.add_argument("--port", type=int, default=9092, help="of the first broker (default %(default)s)")
     parser.add_argument("--brokers", type=int, default=1, help="so many (default %(default)s)")
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with contextlib.suppress(KeyboardInterrupt), Cluster(args.brokers, _FRIENDLY, port=args.port) as cluster:
+    with contextlib.suppress(KeyboardInterrupt), EmbeddedCluster(args.brokers, _AUTO_CREATE, port=args.port) as cluster:
         sys.stdout.write(f"{cluster.bootstrap_servers}\n")
         sys.stdout.flush()
         signal.pause()

@@ -7,22 +7,22 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gateway.embedded.cluster import Cluster
-from gateway.embedded.jars import class_data, fetch
+from gateway.embedded.cluster import EmbeddedCluster
+from gateway.embedded.jars import class_data_path, fetch_kafka
 
 DUMP_TIMEOUT_S = 240.0
 
 
-def make() -> Path | None:
+def make_archive() -> Path | None:
     """The archive of this Java's, made if it isn't there; None: this Java makes none.
 
     Raises:
         EmbeddedError: no broker can run here.
     """
-    wanted = class_data(fetch())
+    wanted = class_data_path(fetch_kafka())
     if not wanted.exists():
         fresh = wanted.with_suffix(f".{os.getpid()}")
-        with Cluster(1, java_options=(f"-XX:ArchiveClassesAtExit={fresh}",)) as cluster:
+        with EmbeddedCluster(1, java_options=(f"-XX:ArchiveClassesAtExit={fresh}",)) as cluster:
             cluster.stop_broker(1, DUMP_TIMEOUT_S)
         if not fresh.exists():
             return None

@@ -16,25 +16,25 @@ from types import TracebackType
 from typing import Any, Self
 
 from gateway.embedded.errors import EmbeddedError
-from gateway.embedded.jars import HEAP_MB, fetch, java_command
+from gateway.embedded.jars import HEAP_MB, fetch_kafka, java_command
 from gateway.embedded.node_files import (
-    ALONE_DEFAULTS,
     BROKER_DEFAULTS,
-    MECHANISMS,
+    MECHANISMS_KEY,
     METADATA_LOG,
-    format_once,
+    SINGLE_NODE_DEFAULTS,
+    format_storage_once,
     new_uuid,
     sasl_properties,
     write_properties,
 )
-from gateway.embedded.ports import HOST, free_port
-from gateway.embedded.processes import guard, reap, spawn
+from gateway.embedded.ports import HOST, find_free_port
+from gateway.embedded.processes import process_guard, reap_process, spawn_process
 
 START_TIMEOUT_S = 240.0  # 2 s when the machine is idle; a machine that also compiles and runs Spark needs its time
 
 
 class BrokerProcess:
-    """One node of a `Cluster`: its address, process and files."""
+    """One node of a `EmbeddedCluster`: its address, process and files."""
 
     def __init__(self, node_id: int, folder: Path, port: int, controller_port: int, sasl_port: int | None) -> None:
         self.node_id = node_id
@@ -59,11 +59,11 @@ class BrokerProcess:
         return self.process.pid
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
 
-class Cluster:
+class EmbeddedCluster:
     """A Kafka cluster on loopback, up when the constructor's `with` (or `open`) returns, gone after it.
 
     Args:
@@ -101,11 +101,11 @@ class Cluster:
         self._heap_mb = heap_mb
         self._java_options = tuple(java_options)
         self._libs = libs
-        self._keep = base_dir is not None
+        self._keeps_files = base_dir is not None
         self._base_dir = Path(base_dir).absolute() if base_dir is not None else None
-        self._size = brokers
+        self._broker_count = brokers
         self._first_port = port
-        self._tools = 0
+        self._tool_count = 0
         self._children: list[subprocess.Popen[Any]] = []
         self.cluster_id = new_uuid()
         self.brokers: dict[int, BrokerProcess] = {}
@@ -118,19 +118,19 @@ class Cluster:
         Raises:
             EmbeddedError: no Java, no jars, or a broker did not come up (with the end of its log).
         """
-        checkpoint = format_once(self._libs or fetch())
+        checkpoint = format_storage_once(self._libs or fetch_kafka())
         folder = self._base_dir
         if folder is None:
             folder = self._base_dir = Path(tempfile.mkdtemp(prefix="produce-gateway-kafka-"))
-            guard.tell(str(folder))
+            process_guard.send_line(str(folder))
         atexit.register(self.stop)
         try:
-            self._lay_out(folder)
+            self._assign_nodes(folder)
             for broker in self.brokers.values():
-                self._prepare(broker, checkpoint)
-                self._launch(broker)
+                self._prepare_broker(broker, checkpoint)
+                self._launch_broker(broker)
             for broker in self.brokers.values():
-                self._wait_until(broker, len(self.brokers))
+                self._await_broker(broker, len(self.brokers))
             self._create_scram_users()
         except BaseException:
             self.stop()
@@ -150,13 +150,13 @@ class Cluster:
         for process in [*self._children, *(b.process for b in self.brokers.values() if b.process is not None)]:
             process.kill()  # all first: no broker need see the others leave
         for process in self._children:
-            reap(process)
+            reap_process(process)
         self._children.clear()
         for broker in self.brokers.values():
             if broker.process is not None:
-                reap(broker.process)
+                reap_process(broker.process)
                 broker.process = None
-        if not self._keep and self._base_dir is not None:
+        if not self._keeps_files and self._base_dir is not None:
             shutil.rmtree(self._base_dir, ignore_errors=True)
         atexit.unregister(self.stop)
 
@@ -184,50 +184,50 @@ class Cluster:
 
     # -- one broker
 
-    def kill(self, node_id: int) -> None:
+    def kill_broker(self, node_id: int) -> None:
         """SIGKILL: like a crash. Returns when the process is gone."""
-        self._end(node_id, None)
+        self._end_broker(node_id, None)
 
     def stop_broker(self, node_id: int, timeout_s: float = 20.0) -> None:
         """SIGTERM: a controlled shutdown, leaders move first. Killed if that takes longer than `timeout_s`."""
-        self._end(node_id, timeout_s)
+        self._end_broker(node_id, timeout_s)
 
-    def start(self, node_id: int, overrides: Mapping[str, str] | None = None) -> None:
+    def start_broker(self, node_id: int, overrides: Mapping[str, str] | None = None) -> None:
         """Start a broker that was stopped, on its port with its data; returns when it sees all that run.
 
         Args:
             overrides: server properties that change with this start, and stay.
         """
         broker = self.brokers[node_id]
-        if broker.running:
+        if broker.is_running:
             raise EmbeddedError(f"broker {node_id} is running already")
         if overrides:
             self._per_broker.setdefault(node_id, {}).update(overrides)
-        write_properties(broker.folder / "server.properties", self._properties(broker))
-        self._launch(broker)
-        self._wait_until(broker, sum(each.running for each in self.brokers.values()))
+        write_properties(broker.folder / "server.properties", self._broker_properties(broker))
+        self._launch_broker(broker)
+        self._await_broker(broker, sum(each.is_running for each in self.brokers.values()))
 
     # -- tools
 
-    def java(self, main_class: str, *args: str, heap_mb: int = HEAP_MB, **options: Any) -> subprocess.Popen[str]:
+    def start_tool(self, main_class: str, *args: str, heap_mb: int = HEAP_MB, **options: Any) -> subprocess.Popen[str]:
         """Start one of Kafka's tools; its output is piped unless `options` (Popen's) say otherwise.
 
         Its warnings go to a tool-N.log in the cluster's folder. It ends with the cluster at the latest.
         """
-        self._tools += 1
-        log = self.folder / f"tool-{self._tools}.log"
+        self._tool_count += 1
+        log = self.folder / f"tool-{self._tool_count}.log"
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
-        process = spawn(java_command(main_class, *args, heap_mb=heap_mb, log=log, libs=self._libs), **options)
+        process = spawn_process(java_command(main_class, *args, heap_mb=heap_mb, log=log, libs=self._libs), **options)
         self._children.append(process)
         return process
 
-    def run_java(self, main_class: str, *args: str, timeout_s: float = 240.0, stdin: str | None = None) -> str:
+    def run_tool(self, main_class: str, *args: str, timeout_s: float = 240.0, stdin: str | None = None) -> str:
         """Run one of Kafka's tools to its end and return its standard output.
 
         Raises:
             EmbeddedError: it failed or took longer; with its output.
         """
-        process = self.java(main_class, *args, stdin=subprocess.PIPE)
+        process = self.start_tool(main_class, *args, stdin=subprocess.PIPE)
         try:
             out, err = process.communicate(stdin, timeout_s)
         except subprocess.TimeoutExpired:
@@ -235,7 +235,7 @@ class Cluster:
             out, err = process.communicate()
             raise EmbeddedError(f"{main_class} took more than {timeout_s:.0f} s: {(out + err)[-500:]}") from None
         finally:
-            reap(process)
+            reap_process(process)
             self._children.remove(process)
         if process.returncode != 0:
             raise EmbeddedError(f"{main_class} ended with {process.returncode}: {(out + err).strip()[-1000:]}")
@@ -243,19 +243,19 @@ class Cluster:
 
     # -- inside
 
-    def _lay_out(self, folder: Path) -> None:
+    def _assign_nodes(self, folder: Path) -> None:
         lists = 3 if self._users else 2
-        first = self._first_port or free_port(self._size * lists)
-        for node_id in range(1, self._size + 1):
+        first = self._first_port or find_free_port(self._broker_count * lists)
+        for node_id in range(1, self._broker_count + 1):
             at = first + node_id - 1
-            sasl_port = at + 2 * self._size if self._users else None
-            broker = BrokerProcess(node_id, folder / f"node-{node_id}", at, at + self._size, sasl_port)
+            sasl_port = at + 2 * self._broker_count if self._users else None
+            broker = BrokerProcess(node_id, folder / f"node-{node_id}", at, at + self._broker_count, sasl_port)
             broker.log_dirs = self._log_dirs.get(node_id, broker.log_dirs)
             self.brokers[node_id] = broker
 
-    def _prepare(self, broker: BrokerProcess, checkpoint: tuple[str, bytes]) -> None:
+    def _prepare_broker(self, broker: BrokerProcess, checkpoint: tuple[str, bytes]) -> None:
         broker.folder.mkdir(parents=True, exist_ok=True)
-        properties = self._properties(broker)
+        properties = self._broker_properties(broker)
         write_properties(broker.folder / "server.properties", properties)
         log_dirs = [Path(log_dir) for log_dir in properties["log.dirs"].split(",")]
         metadata_dir = Path(properties.get("metadata.log.dir", log_dirs[0]))
@@ -270,9 +270,9 @@ class Cluster:
             (metadata_dir / name).parent.mkdir(exist_ok=True)
             (metadata_dir / name).write_bytes(records)
 
-    def _properties(self, broker: BrokerProcess) -> dict[str, str]:
-        copies = str(min(3, self._size))
-        majority = str(2 if self._size >= 3 else 1)
+    def _broker_properties(self, broker: BrokerProcess) -> dict[str, str]:
+        copies = str(min(3, self._broker_count))
+        majority = str(2 if self._broker_count >= 3 else 1)
         listeners = {"PLAINTEXT": broker.port, "CONTROLLER": broker.controller_port}
         if broker.sasl_port is not None:
             listeners["SASL_PLAINTEXT"] = broker.sasl_port
@@ -294,13 +294,13 @@ class Cluster:
             "share.coordinator.state.topic.replication.factor": copies,
             "share.coordinator.state.topic.min.isr": majority,
             **BROKER_DEFAULTS,
-            **(ALONE_DEFAULTS if self._size == 1 else {}),
+            **(SINGLE_NODE_DEFAULTS if self._broker_count == 1 else {}),
             **(sasl_properties(self._users) if self._users else {}),
             **self._overrides,
             **self._per_broker.get(broker.node_id, {}),
         }
 
-    def _launch(self, broker: BrokerProcess) -> None:
+    def _launch_broker(self, broker: BrokerProcess) -> None:
         command = java_command(
             "kafka.Kafka",
             str(broker.folder / "server.properties"),
@@ -310,20 +310,22 @@ class Cluster:
             libs=self._libs,
         )
         with open(broker.folder / "stdout.log", "ab") as out:
-            broker.process = spawn(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+            broker.process = spawn_process(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
 
-    def _wait_until(self, broker: BrokerProcess, expected: int) -> None:
+    def _await_broker(self, broker: BrokerProcess, expected: int) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
-        while seen_brokers(broker.port) < expected:
-            if not broker.running or time.monotonic() > deadline:
-                how = "did not come up" if broker.running else f"ended with {broker.process and broker.process.poll()}"
-                raise EmbeddedError(f"broker {broker.node_id} {how}: {_tail(broker)}")
+        while count_seen_brokers(broker.port) < expected:
+            if not broker.is_running or time.monotonic() > deadline:
+                how = (
+                    "did not come up" if broker.is_running else f"ended with {broker.process and broker.process.poll()}"
+                )
+                raise EmbeddedError(f"broker {broker.node_id} {how}: {_log_tail(broker)}")
             time.sleep(0.05)
 
-    def _end(self, node_id: int, terminate_s: float | None) -> None:
+    def _end_broker(self, node_id: int, terminate_s: float | None) -> None:
         broker = self.brokers[node_id]
         if broker.process is not None:
-            reap(broker.process, terminate_s)
+            reap_process(broker.process, terminate_s)
             broker.process = None
 
     def _create_scram_users(self) -> None:
@@ -344,7 +346,7 @@ class Cluster:
 
     def _await_scram_users(self, broker: BrokerProcess) -> None:
         """The controller has answered; a broker lets them in once it has heard of the last."""
-        if "SCRAM-SHA-512" not in self._properties(broker)[MECHANISMS]:
+        if "SCRAM-SHA-512" not in self._broker_properties(broker)[MECHANISMS_KEY]:
             return
         admin: Any = importlib.import_module("confluent_kafka.admin")
         name, secret = list(self._users.items())[-1]
@@ -356,19 +358,19 @@ class Cluster:
             raise EmbeddedError(f"broker {broker.node_id} does not let user {name} in: {error}") from error
 
 
-def _tail(broker: BrokerProcess) -> str:
+def _log_tail(broker: BrokerProcess) -> str:
     lines: list[str] = []
     for path in (broker.log_file, broker.folder / "stdout.log"):
         if path.exists():
-            lines += [line for line in path.read_text(errors="replace").splitlines() if _tells(line)][-8:]
+            lines += [line for line in path.read_text(errors="replace").splitlines() if _is_informative(line)][-8:]
     return " | ".join(lines)[-2000:] or "it logged nothing"
 
 
-def _tells(line: str) -> bool:
+def _is_informative(line: str) -> bool:
     return bool(line.strip()) and not line.lstrip().startswith(("at ", "... "))  # no stack frames
 
 
-def seen_brokers(port: int, timeout_s: float = 5.0) -> int:
+def count_seen_brokers(port: int, timeout_s: float = 5.0) -> int:
     """The number of live brokers that the broker at this port knows of; 0 while it doesn't answer.
 
     Asked in 40 bytes of Metadata v8 and not by a client library: those go on to any other broker of the cluster.

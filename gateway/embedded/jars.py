@@ -42,7 +42,7 @@ JVM_OPTIONS = (
 
 
 @functools.cache
-def java() -> str:
+def find_java_path() -> str:
     """Path of a Java that can run Kafka: JAVA_HOME's, else the first on PATH.
 
     Raises:
@@ -75,17 +75,17 @@ def cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "produce-gateway"
 
 
-def ivy_data(name: str) -> bytes:
+def read_ivy_file(name: str) -> bytes:
     return importlib.resources.files("gateway").joinpath("ivy", name).read_bytes()
 
 
-def expected_sums() -> dict[str, str]:
+def expected_checksums() -> dict[str, str]:
     """Jar name -> SHA-256 in hex, as ivy/kafka.sha256 has them."""
-    lines = ivy_data("kafka.sha256").decode().split("\n")
+    lines = read_ivy_file("kafka.sha256").decode().split("\n")
     return {name: sha256 for sha256, name in (line.split() for line in lines if line)}
 
 
-def difference(libs: Path, sums: Mapping[str, str]) -> str | None:
+def find_jar_fault(libs: Path, sums: Mapping[str, str]) -> str | None:
     """The fault of the jars in `libs`, in one phrase; None if they are exactly the expected ones."""
     present = {path.name for path in libs.glob("*.jar")}
     if missing := sorted(sums.keys() - present):
@@ -100,7 +100,7 @@ def difference(libs: Path, sums: Mapping[str, str]) -> str | None:
     return None
 
 
-def fetch(progress: IO[str] | None = None) -> Path:
+def fetch_kafka(progress: IO[str] | None = None) -> Path:
     """The folder with Kafka's jars; downloads them (44 MB) where the cache doesn't have them.
 
     Args:
@@ -109,25 +109,25 @@ def fetch(progress: IO[str] | None = None) -> Path:
     Raises:
         EmbeddedError: no Java, no Ivy, no network, or a jar is not the one that is expected.
     """
-    sums = expected_sums()
+    sums = expected_checksums()
     # The folder is named after the list of sums, so another version of it never meets these jars.
-    name = f"kafka-{KAFKA_VERSION}-{hashlib.sha256(ivy_data('kafka.sha256')).hexdigest()[:8]}"
+    name = f"kafka-{KAFKA_VERSION}-{hashlib.sha256(read_ivy_file('kafka.sha256')).hexdigest()[:8]}"
     cache = cache_dir()
     libs = cache / name / "libs"
     out = progress or sys.stderr
     # The folder came by a rename: no process has to wait for others that only look, too.
-    if libs.is_dir() and difference(libs, sums) is None:
+    if libs.is_dir() and find_jar_fault(libs, sums) is None:
         return libs
-    with _locked(cache / f"{name}.lock", out):
+    with _lock_cache(cache / f"{name}.lock", out):
         if libs.is_dir():
-            problem = difference(libs, sums)
+            problem = find_jar_fault(libs, sums)
             if problem is None:
                 return libs
             print(f"The cached Apache Kafka is damaged ({problem}); fetching it again.", file=out)
             shutil.rmtree(libs)
         fresh = cache / name / "fetching"
         _run_ivy(fresh, len(sums), out)
-        problem = difference(fresh / "libs", sums)
+        problem = find_jar_fault(fresh / "libs", sums)
         if problem is not None:
             shutil.rmtree(fresh)
             raise EmbeddedError(f"Apache Kafka {KAFKA_VERSION} was downloaded, but {problem}: not used")
@@ -137,7 +137,7 @@ def fetch(progress: IO[str] | None = None) -> Path:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, out: IO[str]) -> Iterator[None]:
+def _lock_cache(path: Path, out: IO[str]) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.open("a")
@@ -154,7 +154,7 @@ def _locked(path: Path, out: IO[str]) -> Iterator[None]:
         yield  # closing the file ends the lock, and so does the end of the process
 
 
-def ivy_jar() -> Path:
+def find_ivy_jar() -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise EmbeddedError("PySpark is not installed, and its Ivy fetches Kafka: pip install 'produce-gateway[audit]'")
@@ -164,7 +164,7 @@ def ivy_jar() -> Path:
     return jars[-1]
 
 
-def ivy_settings(maven: str | None) -> str:
+def make_ivy_settings(maven: str | None) -> str:
     root = f' root="{maven.rstrip("/")}/"' if maven else ""  # without: Ivy's own default
     return (
         '<ivysettings><settings defaultResolver="maven"/><resolvers>'
@@ -175,10 +175,10 @@ def ivy_settings(maven: str | None) -> str:
 
 def _run_ivy(folder: Path, total: int, out: IO[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)  # the files that an interrupted run left in its cache are used
-    (folder / "settings.xml").write_text(ivy_settings(os.environ.get(MAVEN_ENV)))
-    (folder / "ivy.xml").write_bytes(ivy_data("kafka.xml"))
+    (folder / "settings.xml").write_text(make_ivy_settings(os.environ.get(MAVEN_ENV)))
+    (folder / "ivy.xml").write_bytes(read_ivy_file("kafka.xml"))
     command = [
-        *(java(), "-Xmx256m", *JVM_OPTIONS, "-jar", str(ivy_jar())),
+        *(find_java_path(), "-Xmx256m", *JVM_OPTIONS, "-jar", str(find_ivy_jar())),
         *("-settings", str(folder / "settings.xml"), "-ivy", str(folder / "ivy.xml"), "-cache", str(folder / "cache")),
         *("-confs", "default", "-retrieve", str(folder / "libs" / "[artifact]-[revision](-[classifier]).[ext]")),
     ]
@@ -224,14 +224,14 @@ def _why_ivy_failed(said: Sequence[str]) -> str:
 
 
 @functools.cache
-def _fetched(cache: Path) -> Path:
-    """`fetch`, whose look at every jar takes 50 ms, once for each cache."""
-    return fetch()
+def _fetch_kafka_once(cache: Path) -> Path:
+    """`fetch_kafka`, whose look at every jar takes 50 ms, once for each cache."""
+    return fetch_kafka()
 
 
-def class_data(libs: Path) -> Path:
+def class_data_path(libs: Path) -> Path:
     """The file of the class data archive of this Java and these jars (class_data.py), which need not be there."""
-    made_of = [Path(java()).resolve(), *sorted(libs.glob("*.jar"))]
+    made_of = [Path(find_java_path()).resolve(), *sorted(libs.glob("*.jar"))]
     facts = [f"{path} {status.st_size} {status.st_mtime_ns}" for path in made_of if (status := path.stat())]
     which = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:8]
     return libs.parent / f"classes-{which}.jsa"
@@ -241,7 +241,7 @@ def class_data_options(libs: Path) -> list[str]:
     """For a JVM whose class path begins with these jars: it takes their classes from the archive if there is one, and
     is silent about one that it can't use.
     """
-    archive = class_data(libs)
+    archive = class_data_path(libs)
     quiet = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
     return [f"-XX:SharedArchiveFile={archive}", *quiet] if archive.exists() else []
 
@@ -258,12 +258,12 @@ def java_command(
 
     `libs`: a folder with the jars of another version; nothing checks them.
     """
-    libs = libs or _fetched(cache_dir())
+    libs = libs or _fetch_kafka_once(cache_dir())
     config = libs.parent / "log4j2.xml"
-    if not config.exists() or config.read_bytes() != ivy_data("log4j2.xml"):
-        config.write_bytes(ivy_data("log4j2.xml"))
+    if not config.exists() or config.read_bytes() != read_ivy_file("log4j2.xml"):
+        config.write_bytes(read_ivy_file("log4j2.xml"))
     return [
-        *(java(), f"-Xmx{heap_mb}m", *JVM_OPTIONS, *class_data_options(libs), *java_options),
+        *(find_java_path(), f"-Xmx{heap_mb}m", *JVM_OPTIONS, *class_data_options(libs), *java_options),
         *(f"-Dlog4j2.configurationFile={config}", f"-Dkafka.log.file={log or os.devnull}"),
         *("-cp", f"{libs}/*", main_class, *args),
     ]

@@ -36,8 +36,8 @@ BROKER_DEFAULTS = {
 }
 # Where there is no other broker, nobody can take over: one that a busy machine keeps waiting for three seconds would
 # only refuse its clients for a while.
-ALONE_DEFAULTS = {"broker.session.timeout.ms": "9000"}
-MECHANISMS = "listener.name.sasl_plaintext.sasl.enabled.mechanisms"
+SINGLE_NODE_DEFAULTS = {"broker.session.timeout.ms": "9000"}
+MECHANISMS_KEY = "listener.name.sasl_plaintext.sasl.enabled.mechanisms"
 
 
 def new_uuid() -> str:
@@ -49,7 +49,7 @@ METADATA_LOG = "__cluster_metadata-0"
 _CHECKPOINTS = ("bootstrap.checkpoint", f"{METADATA_LOG}/00000000000000000000-0000000000.checkpoint")
 
 
-def format_once(libs: Path) -> tuple[str, bytes]:
+def format_storage_once(libs: Path) -> tuple[str, bytes]:
     """The records that `kafka-storage format` writes for the released feature levels, and the name of their file; run
     once, then kept beside the jars.
     """
@@ -96,7 +96,7 @@ def sasl_properties(users: Mapping[str, str]) -> dict[str, str]:
     accounts = " ".join(f"user_{name}={json.dumps(password)}" for name, password in users.items())
     prefix = "listener.name.sasl_plaintext"
     return {
-        MECHANISMS: "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        MECHANISMS_KEY: "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
         f"{prefix}.plain.sasl.jaas.config": f"{security}.plain.PlainLoginModule required {accounts};",
         f"{prefix}.scram-sha-256.sasl.jaas.config": f"{security}.scram.ScramLoginModule required;",
         f"{prefix}.scram-sha-512.sasl.jaas.config": f"{security}.scram.ScramLoginModule required;",

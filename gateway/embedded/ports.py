@@ -11,23 +11,23 @@ from gateway.embedded.errors import EmbeddedError
 HOST = "127.0.0.1"
 # Below the ports that systems hand out to outgoing connections (from 32768 on Linux, 49152 elsewhere): a broker that is
 # killed and started again must find its port free, and no client may have been given it meanwhile.
-FREE_PORTS = range(20_000, 31_000)
+PORT_RANGE = range(20_000, 31_000)
 
 _handed_out: set[int] = set()
 _random = random.SystemRandom()  # seeded, as by test runners, `random` would give the same ports again and again
 _ports_lock = threading.Lock()
 
 
-def free_port(count: int = 1) -> int:
+def find_free_port(count: int = 1) -> int:
     """The first of `count` consecutive free TCP ports; no two calls in a process give the same."""
     with _ports_lock:
         for _ in range(1000):
-            first = _random.randrange(FREE_PORTS.start, FREE_PORTS.stop - count)
+            first = _random.randrange(PORT_RANGE.start, PORT_RANGE.stop - count)
             wanted = range(first, first + count)
             if _handed_out.isdisjoint(wanted) and all(map(_is_free, wanted)):
                 _handed_out.update(wanted)
                 return first
-    raise EmbeddedError(f"no {count} consecutive free ports between {FREE_PORTS.start} and {FREE_PORTS.stop}")
+    raise EmbeddedError(f"no {count} consecutive free ports between {PORT_RANGE.start} and {PORT_RANGE.stop}")
 
 
 def _is_free(port: int) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from gateway.embedded.errors import EmbeddedError
 
 # Lines "+pid", "-pid" and "/folder"; at the end of input whatever is left is killed and the folders are removed.
-_GUARD = """
+_GUARD_SCRIPT = """
 import os, shutil, signal, sys
 pids, folders = set(), []
 for line in sys.stdin:
@@ -31,44 +31,49 @@ for folder in folders: shutil.rmtree(folder, ignore_errors=True)
 """
 
 
-class _Guard:
+class _ProcessGuard:
     """Ends our child processes when we end in any way. One per process, started when first needed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
 
-    def tell(self, line: str) -> None:
+    def send_line(self, line: str) -> None:
         with self._lock:
             if self._process is None:
                 # A session of its own: Ctrl-C in a terminal is for us, and we tell the others.
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", _GUARD], stdin=subprocess.PIPE, text=True, start_new_session=True
+                    [sys.executable, "-I", "-S", "-c", _GUARD_SCRIPT],
+                    stdin=subprocess.PIPE,
+                    text=True,
+                    start_new_session=True,
                 )
-                atexit.register(self._end)
+                atexit.register(self._end_guard)
             assert self._process.stdin is not None
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
 
-    def _end(self) -> None:
+    def _end_guard(self) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
 
 
-guard = _Guard()
+process_guard = _ProcessGuard()
 
 
-def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """Start a process that surely ends with this one. `options` are Popen's. Pass it to `reap` in the end."""
+def spawn_process(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a process that surely ends with this one. `options` are Popen's. Pass it to `reap_process` in the end."""
     process = subprocess.Popen(command, start_new_session=True, **options)
-    guard.tell(f"+{process.pid}")
+    process_guard.send_line(f"+{process.pid}")
     return process
 
 
-def reap(process: subprocess.Popen[Any], terminate_s: float | None = None) -> int:
-    """End a process from `spawn` and return its exit status; SIGKILL, after a SIGTERM and `terminate_s` where given."""
+def reap_process(process: subprocess.Popen[Any], terminate_s: float | None = None) -> int:
+    """End a process from `spawn_process` and return its exit status; SIGKILL, after a SIGTERM and `terminate_s` where
+    given.
+    """
     if process.poll() is None:
         if terminate_s is not None:
             process.terminate()
@@ -76,7 +81,7 @@ def reap(process: subprocess.Popen[Any], terminate_s: float | None = None) -> in
                 process.wait(terminate_s)
         process.kill()
     status = process.wait()
-    guard.tell(f"-{process.pid}")
+    process_guard.send_line(f"-{process.pid}")
     return status
 
 

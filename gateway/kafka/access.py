@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from gateway.kafka import oauthbearer, sasl
-from gateway.kafka.oauthbearer import Bearer, bearer_of
+from gateway.kafka.oauthbearer import TokenSource, parse_token_source
 from gateway.tls import broker_tls
-from gateway.tls.broker_tls import BrokerTls, InvalidProperties, broker_tls_of, make_broker_context
+from gateway.tls.broker_tls import BrokerTls, InvalidProperties, make_broker_context, parse_broker_tls
 from gateway.tls.certificates import CertificateError
 
 CLIENT_ID: Final = "produce-gateway"
-KNOWN: Final = (broker_tls.KNOWN | oauthbearer.KNOWN) | {
+ACCESS_PROPERTIES: Final = (broker_tls.TLS_PROPERTIES | oauthbearer.BEARER_PROPERTIES) | {
     "client.id",
     "security.protocol",
     "sasl.mechanism",
@@ -24,7 +24,7 @@ KNOWN: Final = (broker_tls.KNOWN | oauthbearer.KNOWN) | {
     "sasl.password",
 }
 # How librdkafka works with its sockets: no broker is reached or trusted by them, so they are passed over.
-_TUNING: Final = frozenset(
+_SOCKET_PROPERTIES: Final = frozenset(
     {
         "broker.address.family",  # here every address of a name is tried
         "broker.address.ttl",
@@ -40,58 +40,61 @@ _TUNING: Final = frozenset(
 )
 
 
-class Credentials(NamedTuple):
+class SaslCredentials(NamedTuple):
     mechanism: str  # one of sasl.MECHANISMS, or OAUTHBEARER, with its first message as the password
     username: str
     password: str
 
 
-class Access(NamedTuple):
-    """`tls`, `credentials`: None where there is none. `trust`: what `tls` was made of. `wants_sasl`: brokers answer
-    little before authentication. `bearer`: where tokens come from, which are the credentials then.
+class BrokerAccess(NamedTuple):
+    """`tls_context`, `credentials`: None where there is none. `broker_tls`: what `tls_context` was made of.
+    `wants_sasl`: brokers answer little before authentication. `token_source`: where tokens come from, which are the
+    credentials then.
     """
 
     client_id: str
-    tls: ssl.SSLContext | None
-    credentials: Credentials | None
-    trust: BrokerTls | None = None
+    tls_context: ssl.SSLContext | None
+    credentials: SaslCredentials | None
+    broker_tls: BrokerTls | None = None
     wants_sasl: bool = False
-    bearer: Bearer | None = None
+    token_source: TokenSource | None = None
 
 
-def access_of(properties: Mapping[str, str]) -> Access:
+def parse_access(properties: Mapping[str, str]) -> BrokerAccess:
     """Translate librdkafka's properties.
 
     Raises:
         InvalidProperties: one is unknown, missing, or names a file that can't be used.
     """
-    trust = broker_tls_of(properties)
+    trust = parse_broker_tls(properties)
     for key in properties:
-        if key not in KNOWN and key not in _TUNING:
-            raise InvalidProperties(f"{key}: not understood here; known are {', '.join(sorted(KNOWN))}")
+        if key not in ACCESS_PROPERTIES and key not in _SOCKET_PROPERTIES:
+            raise InvalidProperties(f"{key}: not understood here; known are {', '.join(sorted(ACCESS_PROPERTIES))}")
     is_sasl = properties.get("security.protocol", "").upper().startswith("SASL_")
-    bearer = bearer_of(properties) if is_sasl and _mechanism(properties) == oauthbearer.MECHANISM else None
-    credentials = _credentials(properties) if is_sasl and bearer is None else None
+    bearer = (
+        parse_token_source(properties) if is_sasl and _sasl_mechanism(properties) == oauthbearer.MECHANISM else None
+    )
+    credentials = _parse_credentials(properties) if is_sasl and bearer is None else None
     try:
         tls = make_broker_context(trust) if trust is not None else None
     except CertificateError as error:
         raise InvalidProperties(str(error)) from error
-    return Access(properties.get("client.id", CLIENT_ID), tls, credentials, trust, is_sasl, bearer)
+    return BrokerAccess(properties.get("client.id", CLIENT_ID), tls, credentials, trust, is_sasl, bearer)
 
 
-def _mechanism(properties: Mapping[str, str]) -> str:
+def _sasl_mechanism(properties: Mapping[str, str]) -> str:
     return (properties.get("sasl.mechanism") or properties.get("sasl.mechanisms", "")).upper()
 
 
-def _credentials(properties: Mapping[str, str]) -> Credentials:
-    mechanism = _mechanism(properties)
+def _parse_credentials(properties: Mapping[str, str]) -> SaslCredentials:
+    mechanism = _sasl_mechanism(properties)
     if mechanism not in sasl.MECHANISMS:
         known = ", ".join((*sasl.MECHANISMS, oauthbearer.MECHANISM))
         raise InvalidProperties(f"sasl.mechanism: must be one of {known} here")
     for key in ("sasl.username", "sasl.password"):
         if not properties.get(key):
             raise InvalidProperties(f"{key}: needed with sasl.mechanism {mechanism}")
-    return Credentials(mechanism, properties["sasl.username"], properties["sasl.password"])
+    return SaslCredentials(mechanism, properties["sasl.username"], properties["sasl.password"])
 
 
-__all__ = ["CLIENT_ID", "KNOWN", "Access", "Credentials", "InvalidProperties", "access_of"]
+__all__ = ["ACCESS_PROPERTIES", "CLIENT_ID", "BrokerAccess", "InvalidProperties", "SaslCredentials", "parse_access"]

@@ -21,14 +21,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 import trio
 
 from gateway.kafka import sasl
-from gateway.kafka.access import Access, Credentials, access_of
-from gateway.kafka.oauthbearer import MECHANISM, NoToken, Tokens, message
+from gateway.kafka.access import BrokerAccess, SaslCredentials, parse_access
+from gateway.kafka.oauthbearer import MECHANISM, NoTokenError, TokenCache, client_first_message
 from gateway.system.sockets import address_text
-from gateway.tls.broker_tls import CLOSED_AT_ONCE, BrokerTls, explain
-from gateway.tls.certificates import ENDED
+from gateway.tls.broker_tls import CLOSED_AT_ONCE, BrokerTls, explain_tls_failure
+from gateway.tls.certificates import PEER_CLOSED_ERRORS
 from protocol import api as tables
-from protocol.admin import Api
-from protocol.describe import looks_like
+from protocol.admin import ApiCodec
+from protocol.describe import guess_protocol
 from protocol.handshake import (
     API_VERSIONS,
     SASL_AUTHENTICATE,
@@ -40,9 +40,9 @@ from protocol.handshake import (
 from protocol.wire import INT32, MalformedFrame
 
 SOFTWARE: Final = "produce-gateway"
-MAX_ANSWER_BYTES: Final = 10_000_000
+MAX_RESPONSE_BYTES: Final = 10_000_000
 RECEIVE_BYTES: Final = 65_536
-NAMED_FAILURES: Final = 3  # in a message; of the rest, the number
+MAX_NAMED_FAILURES: Final = 3  # in a message; of the rest, the number
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -57,7 +57,7 @@ class UnknownApi(NoAnswer):
     """The broker doesn't have this request in a version that we speak."""
 
 
-class Address(NamedTuple):
+class BrokerAddress(NamedTuple):
     host: str
     port: int
 
@@ -65,7 +65,7 @@ class Address(NamedTuple):
         return address_text(self.host, self.port)
 
 
-class Connection:
+class BrokerConnection:
     """To one broker, one request at a time."""
 
     def __init__(self, stream: trio.abc.Stream, client_id: str, max_answer_bytes: int) -> None:
@@ -76,13 +76,13 @@ class Connection:
         self._received = bytearray()
         self._versions: dict[int, tuple[int, int]] = {}
 
-    async def begin(self, credentials: Credentials | None) -> None:
+    async def negotiate_session(self, credentials: SaslCredentials | None) -> None:
         """Say and hear all that comes before the first request: versions, credentials."""
         await self._learn_versions()
         if credentials is not None:
             await self._authenticate(credentials)
 
-    async def ask(self, api: Api[Q, A], body: Q) -> A:
+    async def send_request(self, api: ApiCodec[Q, A], body: Q) -> A:
         """The answer, in the newest version that both speak.
 
         Raises:
@@ -93,60 +93,60 @@ class Connection:
         spoken = min(highest, api.highest)
         if spoken < max(lowest, api.lowest):
             raise UnknownApi(f"has no {api.name} that can be asked here")
-        return self._decoded(api, await self._exchange(api, body, spoken), spoken)
+        return self._decode_response(api, await self._exchange_frames(api, body, spoken), spoken)
 
-    def speaks(self, api: Api[Any, Any], version: int) -> bool:
+    def supports_version(self, api: ApiCodec[Any, Any], version: int) -> bool:
         """Whether `ask` uses that version, or a newer one."""
         return min(self._versions.get(api.key, (0, -1))[1], api.highest) >= version
 
     async def _learn_versions(self) -> None:
         ours = ApiVersionsRequest(SOFTWARE, _release())
         for spoken in (3, 0):  # 3 names our software (KIP-511); brokers before Kafka 2.4 answer error 35, in version 0
-            frame = await self._exchange(API_VERSIONS, ours, spoken)
+            frame = await self._exchange_frames(API_VERSIONS, ours, spoken)
             if spoken == 0 or frame[4:6] != tables.UNSUPPORTED_VERSION.to_bytes(2, "big"):
                 break
-        answer = self._decoded(API_VERSIONS, frame, spoken)
+        answer = self._decode_response(API_VERSIONS, frame, spoken)
         if answer.error_code:
             raise NoAnswer(f"ApiVersions: {error_text(answer.error_code)}")
         self._versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
 
-    async def _authenticate(self, credentials: Credentials) -> None:
-        offer = await self.ask(SASL_HANDSHAKE, SaslHandshakeRequest(credentials.mechanism))
+    async def _authenticate(self, credentials: SaslCredentials) -> None:
+        offer = await self.send_request(SASL_HANDSHAKE, SaslHandshakeRequest(credentials.mechanism))
         if offer.error_code:
             raise NoAnswer(f"{error_text(offer.error_code)}: it has {', '.join(offer.mechanisms) or 'none'}")
-        exchange = sasl.exchange(*credentials)
+        exchange = sasl.start_exchange(*credentials)
         try:
             message = next(exchange)
             while True:
-                answer = await self.ask(SASL_AUTHENTICATE, SaslAuthenticateRequest(message))
+                answer = await self.send_request(SASL_AUTHENTICATE, SaslAuthenticateRequest(message))
                 if answer.error_code:
                     why = " ".join((answer.error_message or "").split())
                     raise NoAnswer(": ".join(filter(None, (error_text(answer.error_code), why))))
                 message = exchange.send(answer.auth_bytes)
         except StopIteration:
             return
-        except sasl.ExchangeFailed as error:
+        except sasl.SaslExchangeFailed as error:
             raise NoAnswer(str(error)) from error
 
-    async def _exchange(self, api: Api[Q, Any], body: Q, spoken: int) -> bytes:
+    async def _exchange_frames(self, api: ApiCodec[Q, Any], body: Q, spoken: int) -> bytes:
         self._correlation_id += 1
         await self._stream.send_all(api.encode_request(body, spoken, self._correlation_id, self._client_id))
-        await self._fill(4)
+        await self._receive_until(4)
         (size,) = INT32.unpack_from(self._received)
         if not 4 <= size <= self._max_answer_bytes:
-            raise NoAnswer(f"no Kafka answer, but {looks_like(bytes(self._received))}")
-        await self._fill(4 + size)
+            raise NoAnswer(f"no Kafka answer, but {guess_protocol(bytes(self._received))}")
+        await self._receive_until(4 + size)
         frame = bytes(self._received[4 : 4 + size])
         del self._received[: 4 + size]
         return frame
 
-    def _decoded(self, api: Api[Any, A], frame: bytes, spoken: int) -> A:
-        correlation_id, answer = api.decode_answer(frame, 0, len(frame), spoken)
+    def _decode_response(self, api: ApiCodec[Any, A], frame: bytes, spoken: int) -> A:
+        correlation_id, answer = api.decode_response(frame, 0, len(frame), spoken)
         if correlation_id != self._correlation_id:
             raise NoAnswer("an answer to another request")
         return answer
 
-    async def _fill(self, size: int) -> None:
+    async def _receive_until(self, size: int) -> None:
         while len(self._received) < size:
             data = await self._stream.receive_some(RECEIVE_BYTES)
             if not data:
@@ -154,10 +154,10 @@ class Connection:
             self._received += data
 
 
-Ask = Callable[[Connection], Awaitable[T]]
+BrokerRequest = Callable[[BrokerConnection], Awaitable[T]]
 
 
-class Client:
+class BrokerClient:
     """Constructing it connects nowhere, but reads the files that properties name.
 
     Args:
@@ -175,30 +175,30 @@ class Client:
         properties: Mapping[str, str],
         bootstrap_servers: str,
         timeout_s: float,
-        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        max_answer_bytes: int = MAX_RESPONSE_BYTES,
     ) -> None:
-        access_of(properties)
+        parse_access(properties)
         self._properties = dict(properties)
-        self._servers = bootstrap_servers
+        self._bootstrap_servers = bootstrap_servers
         self._timeout_s = timeout_s
         self._max_answer_bytes = max_answer_bytes
-        self._tokens = Tokens()
+        self._tokens = TokenCache()
         self._lock = threading.Lock()
-        self._ends: set[Callable[[], None]] = set()  # of what is running
+        self._cancellers: set[Callable[[], None]] = set()  # of what is running
         self._closed = False
 
-    def run(self, ask: Callable[[Round], Awaitable[T]]) -> T:
+    def run(self, ask: Callable[[RequestRound], Awaitable[T]]) -> T:
         """The result of `ask`. Blocks for `timeout_s` at most; from any thread that runs no trio.
 
         Raises:
             NoAnswer: one line.
         """
         try:
-            access = access_of(self._properties)  # loaded again each time: certificates are renewed
-            if access.bearer is not None:
-                said = message(self._tokens.get(access.bearer), access.bearer.extensions)
-                access = access._replace(credentials=Credentials(MECHANISM, "", said.decode()))
-        except (ValueError, NoToken) as error:
+            access = parse_access(self._properties)  # loaded again each time: certificates are renewed
+            if access.token_source is not None:
+                said = client_first_message(self._tokens.get_token(access.token_source), access.token_source.extensions)
+                access = access._replace(credentials=SaslCredentials(MECHANISM, "", said.decode()))
+        except (ValueError, NoTokenError) as error:
             raise NoAnswer(str(error)) from error
         return trio.run(self._run, access, ask)
 
@@ -206,35 +206,37 @@ class Client:
         """End the calls of other threads, and all later ones, with NoAnswer."""
         with self._lock:
             self._closed = True
-            for end in self._ends:
+            for end in self._cancellers:
                 end()
 
-    async def _run(self, access: Access, ask: Callable[[Round], Awaitable[T]]) -> T:
+    async def _run(self, access: BrokerAccess, ask: Callable[[RequestRound], Awaitable[T]]) -> T:
         with trio.CancelScope() as scope:
             end = functools.partial(trio.lowlevel.current_trio_token().run_sync_soon, scope.cancel)
             with self._lock:
                 if self._closed:
                     raise NoAnswer("closed")
-                self._ends.add(end)
+                self._cancellers.add(end)
             try:
                 until = trio.current_time() + self._timeout_s
-                return await ask(Round(access, addresses(self._servers), until, self._max_answer_bytes))
+                return await ask(
+                    RequestRound(access, parse_addresses(self._bootstrap_servers), until, self._max_answer_bytes)
+                )
             finally:
                 with self._lock:
-                    self._ends.discard(end)
+                    self._cancellers.discard(end)
         raise NoAnswer("closed")
 
 
-class Round:
+class RequestRound:
     """One `run`: the brokers that it may ask, until its deadline."""
 
-    def __init__(self, access: Access, servers: list[Address], until: float, max_answer_bytes: int) -> None:
+    def __init__(self, access: BrokerAccess, servers: list[BrokerAddress], until: float, max_answer_bytes: int) -> None:
         self._access = access
         self._servers = servers
-        self._until = until
+        self._deadline = until
         self._max_answer_bytes = max_answer_bytes
 
-    async def ask_any(self, ask: Ask[T], *, more_follows: bool = False) -> T:
+    async def request_any_broker(self, ask: BrokerRequest[T], *, more_follows: bool = False) -> T:
         """The answer of the first bootstrap server that gives one, in random order. Each has its share of the time;
         with `more_follows` one share is left over.
 
@@ -244,14 +246,14 @@ class Round:
         failed: list[str] = []
         for tried, server in enumerate(random.sample(self._servers, len(self._servers))):
             now = trio.current_time()
-            until = now + (self._until - now) / (len(self._servers) - tried + more_follows)
+            until = now + (self._deadline - now) / (len(self._servers) - tried + more_follows)
             try:
-                return await self._ask(server, ask, until)
+                return await self._request_broker(server, ask, until)
             except NoAnswer as error:
                 failed.append(f"{server}: {error}")
         raise NoAnswer("; ".join(sorted(failed)))
 
-    async def ask_all(self, brokers: Mapping[int, Address], ask: Ask[T]) -> dict[int, T]:
+    async def request_all_brokers(self, brokers: Mapping[int, BrokerAddress], ask: BrokerRequest[T]) -> dict[int, T]:
         """The answers of all these brokers, asked at the same time: a slow one costs only its own time.
 
         Raises:
@@ -260,9 +262,9 @@ class Round:
         answers: dict[int, T] = {}
         failed: dict[int, str] = {}
 
-        async def ask_one(broker_id: int, address: Address) -> None:
+        async def ask_one(broker_id: int, address: BrokerAddress) -> None:
             try:
-                answers[broker_id] = await self._ask(address, ask, self._until)
+                answers[broker_id] = await self._request_broker(address, ask, self._deadline)
             except NoAnswer as error:
                 failed[broker_id] = f"broker {broker_id} ({address}): {error}"
 
@@ -270,14 +272,14 @@ class Round:
             for broker_id, address in brokers.items():
                 nursery.start_soon(ask_one, broker_id, address)
         if failed:
-            more = f"; and {len(failed) - NAMED_FAILURES} more" if len(failed) > NAMED_FAILURES else ""
-            raise NoAnswer("; ".join(failed[broker_id] for broker_id in sorted(failed)[:NAMED_FAILURES]) + more)
+            more = f"; and {len(failed) - MAX_NAMED_FAILURES} more" if len(failed) > MAX_NAMED_FAILURES else ""
+            raise NoAnswer("; ".join(failed[broker_id] for broker_id in sorted(failed)[:MAX_NAMED_FAILURES]) + more)
         return answers
 
-    async def _ask(self, address: Address, ask: Ask[T], until: float) -> T:
+    async def _request_broker(self, address: BrokerAddress, ask: BrokerRequest[T], until: float) -> T:
         try:
             with trio.fail_at(until):
-                async with self._connection(address) as connection:
+                async with self._open_connection(address) as connection:
                     return await ask(connection)
         except trio.TooSlowError:
             raise NoAnswer("no answer in time") from None
@@ -285,19 +287,21 @@ class Round:
             raise NoAnswer(f"no answer of a broker: {error}") from error
         except (OSError, UnicodeError, trio.BrokenResourceError) as error:  # UnicodeError: a name that no host can have
             cause = error.__cause__
-            if isinstance(cause, ssl.SSLError) and not isinstance(cause, ENDED):  # in TLS 1.3 a refusal
-                raise NoAnswer(explain(cause, address.host, self._access.trust or BrokerTls())) from error
-            raise NoAnswer(_reason(error)) from error
+            if isinstance(cause, ssl.SSLError) and not isinstance(cause, PEER_CLOSED_ERRORS):  # in TLS 1.3 a refusal
+                raise NoAnswer(
+                    explain_tls_failure(cause, address.host, self._access.broker_tls or BrokerTls())
+                ) from error
+            raise NoAnswer(_root_cause_text(error)) from error
 
     @asynccontextmanager
-    async def _connection(self, address: Address) -> AsyncIterator[Connection]:
+    async def _open_connection(self, address: BrokerAddress) -> AsyncIterator[BrokerConnection]:
         stream: trio.abc.Stream = await trio.open_tcp_stream(address.host, address.port)
         try:
-            if self._access.tls is not None:
-                stream = tls = trio.SSLStream(stream, self._access.tls, server_hostname=address.host)
-                await _shake_hands(tls, address.host, self._access.trust)
-            connection = Connection(stream, self._access.client_id, self._max_answer_bytes)
-            await connection.begin(self._access.credentials)
+            if self._access.tls_context is not None:
+                stream = tls = trio.SSLStream(stream, self._access.tls_context, server_hostname=address.host)
+                await _do_handshake(tls, address.host, self._access.broker_tls)
+            connection = BrokerConnection(stream, self._access.client_id, self._max_answer_bytes)
+            await connection.negotiate_session(self._access.credentials)
             yield connection
         finally:
             await trio.aclose_forcefully(stream)
@@ -308,7 +312,7 @@ def error_text(code: int) -> str:
     return f"error {code} ({tables.ERROR_NAMES.get(code, 'unknown')})"
 
 
-def addresses(bootstrap_servers: str) -> list[Address]:
+def parse_addresses(bootstrap_servers: str) -> list[BrokerAddress]:
     """The servers of a list `host:port,host:port`.
 
     Raises:
@@ -319,25 +323,25 @@ def addresses(bootstrap_servers: str) -> list[Address]:
         host, _, port = server.rpartition(":")
         if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
             raise NoAnswer(f"bootstrap servers {bootstrap_servers}: {server} is no host:port")
-        found.append(Address(host.strip("[]"), int(port)))
+        found.append(BrokerAddress(host.strip("[]"), int(port)))
     if not found:
         raise NoAnswer("bootstrap servers: there is none")
     return found
 
 
-async def _shake_hands(tls: trio.SSLStream[trio.abc.Stream], host: str, trust: BrokerTls | None) -> None:
+async def _do_handshake(tls: trio.SSLStream[trio.abc.Stream], host: str, trust: BrokerTls | None) -> None:
     try:
         await tls.do_handshake()
     except trio.BrokenResourceError as error:
         cause = error.__cause__
-        if isinstance(cause, ENDED) or not isinstance(cause, ssl.SSLError):
+        if isinstance(cause, PEER_CLOSED_ERRORS) or not isinstance(cause, ssl.SSLError):
             raise NoAnswer(f"TLS handshake failed: {CLOSED_AT_ONCE}") from error
-        raise NoAnswer(f"TLS handshake failed: {explain(cause, host, trust or BrokerTls())}") from error
+        raise NoAnswer(f"TLS handshake failed: {explain_tls_failure(cause, host, trust or BrokerTls())}") from error
     except OSError as error:
-        raise NoAnswer(f"TLS handshake failed: {_reason(error)}") from error
+        raise NoAnswer(f"TLS handshake failed: {_root_cause_text(error)}") from error
 
 
-def _reason(error: BaseException) -> str:
+def _root_cause_text(error: BaseException) -> str:
     """The innermost cause, in one line."""
     while (cause := error.__cause__) is not None:
         error = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause

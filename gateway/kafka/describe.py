@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from confluent_kafka.admin import AdminClient
 
-NO_TOPIC: Final = frozenset(
+NO_TOPIC_ERRORS: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 )
-NO_ANSWER: Final = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
+NO_ANSWER_ERRORS: Final = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
 GRACE_S: Final = 10.0  # for the answer to get from librdkafka to us, on a machine that is busy
 
 
@@ -38,16 +38,16 @@ def describe_topics(admin: AdminClient, names: Sequence[str], timeout_s: float) 
             try:
                 found[name] = future.result(timeout=timeout_s + GRACE_S)
             except KafkaException as error:
-                if error.args[0].code() in NO_ANSWER:
+                if error.args[0].code() in NO_ANSWER_ERRORS:
                     raise
                 found[name] = error
     except (KafkaException, TimeoutError):
-        find_controller(admin, timeout_s)
+        refresh_controller(admin, timeout_s)
         raise
     return found
 
 
-def find_controller(admin: AdminClient, timeout_s: float) -> None:
+def refresh_controller(admin: AdminClient, timeout_s: float) -> None:
     """Let the client ask for metadata, whose controller is where its next request goes to."""
     with suppress(KafkaException):
         admin.list_topics(timeout=timeout_s)

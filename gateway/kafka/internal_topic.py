@@ -27,61 +27,63 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.cimpl import NewTopic
 
-from gateway.kafka.describe import NO_TOPIC, describe_topic
+from gateway.kafka.describe import NO_TOPIC_ERRORS, describe_topic
 from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.topics")
 
-METADATA_S: Final = 5.0  # how soon a deleted topic, one of its name that was made anew, and new partitions are seen
+LOOKUP_INTERVAL_S: Final = (
+    5.0  # how soon a deleted topic, one of its name that was made anew, and new partitions are seen
+)
 RETRY_S: Final = 1.0
 REQUEST_TIMEOUT_S: Final = 5.0
 CREATE_TIMEOUT_S: Final = 15.0
-MOST_COPIES: Final = 3
+MAX_REPLICAS: Final = 3
 
 
 class TopicError(Exception):
     """The topic can't be had: one line, why."""
 
 
-class Essential(NamedTuple):
+class EssentialConfig(NamedTuple):
     """A configuration without which the topic is of no use. `allowed`: the first is the one to set."""
 
     key: str
     allowed: tuple[str, ...]
-    otherwise: str  # what happens without it
+    consequence: str  # what happens without it
 
 
-class Spec(NamedTuple):
+class TopicSpec(NamedTuple):
     """The shape of a topic to make.
 
     Attributes:
         durable: with three copies or more, two of them must have a record (min.insync.replicas).
-        adopts: settings that a topic lacks, since something else created it (perhaps Kafka itself), are set.
+        repairs_config: settings that a topic lacks, since something else created it (perhaps Kafka itself), are set.
     """
 
     config: Mapping[str, str]
-    essential: Essential | None = None
+    essential: EssentialConfig | None = None
     partitions: int = 1
     durable: bool = True
-    adopts: bool = False
+    repairs_config: bool = False
 
 
-class Present(NamedTuple):
+class TopicPresent(NamedTuple):
     topic_id: str
     partitions: frozenset[int]
 
 
-class Absent(NamedTuple):
+class TopicAbsent(NamedTuple):
     """The cluster says that it has no topic of that name."""
 
 
-class Unreachable(NamedTuple):
+class TopicUnreachable(NamedTuple):
     """The cluster doesn't say. `why`: one line, the same as long as the reason is."""
 
     why: str
 
 
-Found = Present | Absent | Unreachable
+TopicLookup = TopicPresent | TopicAbsent | TopicUnreachable
 
 
 class InternalTopic:
@@ -92,14 +94,16 @@ class InternalTopic:
         replication: copies of a topic that has to be created; None = 3, or the number of brokers where that is less.
     """
 
-    def __init__(self, properties: Mapping[str, Any], name: str, spec: Spec, replication: int | None = None) -> None:
+    def __init__(
+        self, properties: Mapping[str, Any], name: str, spec: TopicSpec, replication: int | None = None
+    ) -> None:
         self.name = name
-        self._properties = {"error_cb": self.note_error, **properties}
+        self._properties = {"error_cb": self.record_error, **properties}
         self._spec = spec
         self._replication = replication
-        self._look_at = 0.0
-        self._looking: Future[Found] | None = None
-        self._said = ""  # by librdkafka, last
+        self._next_lookup_at = 0.0
+        self._pending_lookup: Future[TopicLookup] | None = None
+        self._last_error = ""  # by librdkafka, last
 
     @functools.cached_property
     def admin(self) -> AdminClient:
@@ -108,81 +112,83 @@ class InternalTopic:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     @property
-    def is_due(self) -> bool:
+    def is_lookup_due(self) -> bool:
         """Whether it is time for another look."""
-        return time.monotonic() >= self._look_at
+        return time.monotonic() >= self._next_lookup_at
 
-    def hurry(self, delay_s: float = 0.0) -> None:
+    def schedule_lookup(self, delay_s: float = 0.0) -> None:
         """Bring the next look forward."""
-        self._look_at = min(self._look_at, time.monotonic() + delay_s)
+        self._next_lookup_at = min(self._next_lookup_at, time.monotonic() + delay_s)
 
-    def note_error(self, error: KafkaError) -> None:
+    def record_error(self, error: KafkaError) -> None:
         """An error of any client that uses the topic (its `error_cb`)."""
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self.hurry(RETRY_S)
+            self.schedule_lookup(RETRY_S)
         else:
-            self._said = reason(error)
+            self._last_error = error_reason(error)
 
-    def look(self) -> Found:
+    def lookup_topic(self) -> TopicLookup:
         """Ask the cluster for it."""
-        self._look_at = time.monotonic() + METADATA_S
+        self._next_lookup_at = time.monotonic() + LOOKUP_INTERVAL_S
         try:
             described = describe_topic(self.admin, self.name, REQUEST_TIMEOUT_S)
         except (KafkaException, TimeoutError) as error:
-            self._look_at = time.monotonic() + RETRY_S
-            if isinstance(error, KafkaException) and error.args[0].code() in NO_TOPIC:
-                return Absent()
-            return Unreachable(self._said or _text(error))
-        self._said = ""
-        return Present(str(described.topic_id), frozenset(partition.id for partition in described.partitions))
+            self._next_lookup_at = time.monotonic() + RETRY_S
+            if isinstance(error, KafkaException) and error.args[0].code() in NO_TOPIC_ERRORS:
+                return TopicAbsent()
+            return TopicUnreachable(self._last_error or _error_text(error))
+        self._last_error = ""
+        return TopicPresent(str(described.topic_id), frozenset(partition.id for partition in described.partitions))
 
-    def poll(self) -> Found | None:
+    def poll_lookup(self) -> TopicLookup | None:
         """Begin a look when it is due, without waiting; the result of one that is over, once, else None."""
-        if self._looking is None and self.is_due:
-            self._looking = Future()
-            threading.Thread(target=self._look_for, args=(self._looking,), name="topic", daemon=True).start()
-        if self._looking is None or not self._looking.done():
+        if self._pending_lookup is None and self.is_lookup_due:
+            self._pending_lookup = Future()
+            threading.Thread(
+                target=self._complete_lookup, args=(self._pending_lookup,), name="topic", daemon=True
+            ).start()
+        if self._pending_lookup is None or not self._pending_lookup.done():
             return None
-        found, self._looking = self._looking.result(), None
+        found, self._pending_lookup = self._pending_lookup.result(), None
         return found
 
     @property
-    def is_looking(self) -> bool:
+    def is_lookup_pending(self) -> bool:
         """Whether `poll` will have something soon."""
-        return self._looking is not None
+        return self._pending_lookup is not None
 
-    def _look_for(self, looking: Future[Found]) -> None:
+    def _complete_lookup(self, looking: Future[TopicLookup]) -> None:
         try:
-            looking.set_result(self.look())
+            looking.set_result(self.lookup_topic())
         except BaseException as error:
             looking.set_exception(error)
 
     # --- making and judging -------------------------------------------------------------------------------------------
 
-    def have(self) -> Present | Absent:
+    def lookup_or_create(self) -> TopicPresent | TopicAbsent:
         """The topic, created if there is none; Absent: it is on its way.
 
         Raises:
             TopicError: it can't be had.
         """
-        found = self.look()
-        if isinstance(found, Absent):
-            self.create()
-            found = self.look()
-        if isinstance(found, Unreachable):
+        found = self.lookup_topic()
+        if isinstance(found, TopicAbsent):
+            self.create_topic()
+            found = self.lookup_topic()
+        if isinstance(found, TopicUnreachable):
             raise TopicError(f"topic {self.name} can't be had: {found.why}")
         return found
 
-    def ensure(self) -> str:
+    def ensure_topic(self) -> str:
         """Create it if there is none; blocks for up to 30 s. Returns the result of `judge`.
 
         Raises:
             TopicError: there is no topic after this.
         """
-        self.have()
-        return self.judge()
+        self.lookup_or_create()
+        return self.find_config_fault()
 
-    def create(self) -> None:
+    def create_topic(self) -> None:
         """Create it; fine as well if another gateway was quicker.
 
         Raises:
@@ -190,30 +196,30 @@ class InternalTopic:
         """
         try:
             copies = self._replication or min(
-                MOST_COPIES, len(self.admin.list_topics(timeout=REQUEST_TIMEOUT_S).brokers)
+                MAX_REPLICAS, len(self.admin.list_topics(timeout=REQUEST_TIMEOUT_S).brokers)
             )
             config = dict(self._spec.config)
-            if self._spec.durable and copies >= MOST_COPIES:
+            if self._spec.durable and copies >= MAX_REPLICAS:
                 config["min.insync.replicas"] = "2"
             new = NewTopic(self.name, self._spec.partitions, copies, config=config)
             self.admin.create_topics([new])[self.name].result(timeout=CREATE_TIMEOUT_S)
         except (KafkaException, TimeoutError) as error:
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return
-            raise TopicError(f"topic {self.name} can't be had: {_text(error)}") from error
+            raise TopicError(f"topic {self.name} can't be had: {_error_text(error)}") from error
         settings = ", ".join(f"{key}={value}" for key, value in config.items())
         log.info("topic %s created: %d partitions, %d replicas, %s", self.name, self._spec.partitions, copies, settings)
 
-    def judge(self) -> str:
+    def find_config_fault(self) -> str:
         """The fault of its configuration, one line with the right value; "" also without the right to read it."""
         essential = self._spec.essential
-        if essential is None and not self._spec.adopts:
+        if essential is None and not self._spec.repairs_config:
             return ""
         resource = ConfigResource(ResourceType.TOPIC, self.name)
         try:
             asked = self.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
             found = asked.result(timeout=CREATE_TIMEOUT_S)
-            if self._spec.adopts and self._adopt(found):
+            if self._spec.repairs_config and self._repair_config(found):
                 return ""
         except (KafkaException, TimeoutError) as error:
             log.debug("configuration of topic %s: %s", self.name, error)
@@ -222,11 +228,11 @@ class InternalTopic:
             return ""
         key, right = essential.key, essential.allowed[0]
         return (
-            f"topic {self.name} has {key}={found[key].value}, so {essential.otherwise}:"
+            f"topic {self.name} has {key}={found[key].value}, so {essential.consequence}:"
             f" kafka-configs.sh --alter --topic {self.name} --add-config {key}={right}"
         )
 
-    def _adopt(self, found: Mapping[str, Any]) -> bool:
+    def _repair_config(self, found: Mapping[str, Any]) -> bool:
         """Whether something had to be set."""
         missing = {
             key: value
@@ -246,7 +252,7 @@ class InternalTopic:
         return bool(missing)
 
 
-class Troubles:
+class TroubleLog:
     """The present trouble of something. Each kind is logged once, until all is well again.
 
     Attributes:
@@ -257,31 +263,31 @@ class Troubles:
         self.kind = self.problem = ""
         self._log = logger
         self._area = area
-        self._said: set[str] = set()
+        self._logged_kinds: set[str] = set()
 
-    def expect(self, kind: str, problem: str) -> None:
+    def note_expected(self, kind: str, problem: str) -> None:
         """Note a trouble of every start, which is no reason to complain."""
-        self._said.clear()
+        self._logged_kinds.clear()
         self.kind, self.problem = kind, problem
 
-    def complain(self, kind: str, text: str) -> None:
+    def report_trouble(self, kind: str, text: str) -> None:
         self.kind, self.problem = kind, one_line(text, ERROR_CHARS)
-        if kind not in self._said:
-            self._said.add(kind)
+        if kind not in self._logged_kinds:
+            self._logged_kinds.add(kind)
             self._log.warning("%s: %s", self._area, self.problem)
 
-    def clear(self, text: str) -> None:
+    def clear_trouble(self, text: str) -> None:
         """All is well; `text` is logged if something was wrong before."""
         if self.problem and text:
             self._log.info("%s: %s", self._area, text)
         self.kind = self.problem = ""
-        self._said.clear()
+        self._logged_kinds.clear()
 
 
-def reason(error: KafkaError) -> str:
+def error_reason(error: KafkaError) -> str:
     """The text of librdkafka, without the milliseconds that it took: they would make another complaint each time."""
     return re.sub(r" \(after (?:[^()]|\(s\))*\)", "", error.str())
 
 
-def _text(error: KafkaException | TimeoutError) -> str:
-    return reason(error.args[0]) if isinstance(error, KafkaException) else "no answer"
+def _error_text(error: KafkaException | TimeoutError) -> str:
+    return error_reason(error.args[0]) if isinstance(error, KafkaException) else "no answer"

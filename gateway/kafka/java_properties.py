@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 
-class InvalidFile(ValueError):
+class InvalidPropertiesFile(ValueError):
     """One line: the file, the key and a right value; never a given value that may be a secret."""
 
 
@@ -24,15 +24,15 @@ class ClientProperties(NamedTuple):
     timeout_s: float | None
 
 
-_SAME: Final = (
+_SAME_KEYS: Final = (
     "client.id",
     "security.protocol",
     "sasl.mechanism",
     "ssl.endpoint.identification.algorithm",
     "ssl.key.password",
 )
-_MAPPED: Final = (
-    *_SAME,
+_MAPPED_KEYS: Final = (
+    *_SAME_KEYS,
     "sasl.jaas.config",
     "ssl.truststore.type",
     "ssl.truststore.location",
@@ -41,22 +41,22 @@ _MAPPED: Final = (
     "ssl.keystore.location",
 )
 # Java's own values say what is done anyway; another one can't be had.
-_FIXED: Final = {
+_FIXED_VALUES: Final = {
     "ssl.protocol": ("TLS", "TLSv1.2", "TLSv1.3"),
     "ssl.enabled.protocols": ("TLSv1.2,TLSv1.3", "TLSv1.3,TLSv1.2"),
 }
-_PASSWORDS: Final = ("ssl.truststore.password", "ssl.keystore.password")
-_INLINE: Final = ("ssl.keystore.key", "ssl.keystore.certificate.chain")
-_MATTERS: Final = ("security.", "sasl.", "ssl.", "config.providers", "enable.ssl.")
-_TIMEOUTS: Final = ("default.api.timeout.ms", "request.timeout.ms")
+_PASSWORD_KEYS: Final = ("ssl.truststore.password", "ssl.keystore.password")
+_INLINE_KEYS: Final = ("ssl.keystore.key", "ssl.keystore.certificate.chain")
+_SECURITY_PREFIXES: Final = ("security.", "sasl.", "ssl.", "config.providers", "enable.ssl.")
+_TIMEOUT_KEYS: Final = ("default.api.timeout.ms", "request.timeout.ms")
 _PEM: Final = "PEM"
 
 _PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
-MODULES: Final = {"PLAIN": _PLAIN_MODULE, "SCRAM-SHA-256": _SCRAM_MODULE, "SCRAM-SHA-512": _SCRAM_MODULE}
+LOGIN_MODULES: Final = {"PLAIN": _PLAIN_MODULE, "SCRAM-SHA-256": _SCRAM_MODULE, "SCRAM-SHA-512": _SCRAM_MODULE}
 
 
-def load(path: Path) -> ClientProperties:
+def load_properties(path: Path) -> ClientProperties:
     """The contents of a Java client's properties file.
 
     Raises:
@@ -65,14 +65,14 @@ def load(path: Path) -> ClientProperties:
     try:
         text = path.read_bytes().decode("iso-8859-1")
     except OSError as error:
-        raise InvalidFile(f"{path}: {error.strerror or error}") from error
+        raise InvalidPropertiesFile(f"{path}: {error.strerror or error}") from error
     try:
-        return translate(parse(text))
-    except InvalidFile as error:
-        raise InvalidFile(f"{path}: {error}") from error
+        return translate_properties(parse_properties(text))
+    except InvalidPropertiesFile as error:
+        raise InvalidPropertiesFile(f"{path}: {error}") from error
 
 
-def in_java_names(text: str) -> str:
+def use_java_names(text: str) -> str:
     """A message about `ClientProperties.properties` in the names that the file has."""
     for ours, javas in (
         ("ssl.ca.location", "ssl.truststore.location"),
@@ -84,88 +84,96 @@ def in_java_names(text: str) -> str:
     return text
 
 
-def translate(java: Mapping[str, str]) -> ClientProperties:
+def translate_properties(java: Mapping[str, str]) -> ClientProperties:
     """A Java client's properties by librdkafka's names.
 
     Raises:
-        InvalidFile: see `load`.
+        InvalidFile: see `load_properties`.
     """
     for key, value in java.items():
-        if key.startswith(_MATTERS) and key not in _MAPPED:
-            _refuse(key, value)
-    found = {key: java[key].strip() for key in _SAME if key in java}
+        if key.startswith(_SECURITY_PREFIXES) and key not in _MAPPED_KEYS:
+            _refuse_property(key, value)
+    found = {key: java[key].strip() for key in _SAME_KEYS if key in java}
     if java.get("security.protocol", "").strip().upper().startswith("SASL_"):
-        found |= _sasl(java)
+        found |= _translate_sasl(java)
     if java.get("security.protocol", "").strip().upper().endswith("SSL"):
-        found |= _stores(java)
-    return ClientProperties(found, _timeout(java))
+        found |= _translate_stores(java)
+    return ClientProperties(found, _parse_timeout(java))
 
 
-def _refuse(key: str, value: str) -> None:
-    if key in _FIXED:
-        if value.replace(" ", "") in _FIXED[key]:
+def _refuse_property(key: str, value: str) -> None:
+    if key in _FIXED_VALUES:
+        if value.replace(" ", "") in _FIXED_VALUES[key]:
             return
-        raise InvalidFile(f"{key}: only {' or '.join(_FIXED[key])} can be had here")
-    if key in _PASSWORDS:
-        raise InvalidFile(f"{key}: for JKS and PKCS12 files, which can't be read here: give PEM files, which have none")
-    if key in _INLINE:
-        raise InvalidFile(f"{key}: write key and certificates to a PEM file and name it in ssl.keystore.location")
-    raise InvalidFile(f"{key}: can't be had here; of security.*, sasl.* and ssl.* there are {', '.join(_MAPPED[1:])}")
+        raise InvalidPropertiesFile(f"{key}: only {' or '.join(_FIXED_VALUES[key])} can be had here")
+    if key in _PASSWORD_KEYS:
+        raise InvalidPropertiesFile(
+            f"{key}: for JKS and PKCS12 files, which can't be read here: give PEM files, which have none"
+        )
+    if key in _INLINE_KEYS:
+        raise InvalidPropertiesFile(
+            f"{key}: write key and certificates to a PEM file and name it in ssl.keystore.location"
+        )
+    raise InvalidPropertiesFile(
+        f"{key}: can't be had here; of security.*, sasl.* and ssl.* there are {', '.join(_MAPPED_KEYS[1:])}"
+    )
 
 
-def _sasl(java: Mapping[str, str]) -> dict[str, str]:
+def _translate_sasl(java: Mapping[str, str]) -> dict[str, str]:
     mechanism = java.get("sasl.mechanism", "").strip().upper()
-    if mechanism not in MODULES:
-        raise InvalidFile(f"sasl.mechanism: must be one of {', '.join(MODULES)}")
+    if mechanism not in LOGIN_MODULES:
+        raise InvalidPropertiesFile(f"sasl.mechanism: must be one of {', '.join(LOGIN_MODULES)}")
     if "sasl.jaas.config" not in java:
-        raise InvalidFile(f"sasl.jaas.config: needed with sasl.mechanism {mechanism}")
+        raise InvalidPropertiesFile(f"sasl.jaas.config: needed with sasl.mechanism {mechanism}")
     module, options = parse_jaas(java["sasl.jaas.config"])
-    if module != MODULES[mechanism]:
-        raise InvalidFile(f"sasl.jaas.config: sasl.mechanism {mechanism} needs {MODULES[mechanism]}, not {module}")
+    if module != LOGIN_MODULES[mechanism]:
+        raise InvalidPropertiesFile(
+            f"sasl.jaas.config: sasl.mechanism {mechanism} needs {LOGIN_MODULES[mechanism]}, not {module}"
+        )
     if strange := sorted(options.keys() - {"username", "password"}):
-        raise InvalidFile(f"sasl.jaas.config: {strange[0]}: can't be had here, only username and password")
+        raise InvalidPropertiesFile(f"sasl.jaas.config: {strange[0]}: can't be had here, only username and password")
     for option in ("username", "password"):
         if not options.get(option):
-            raise InvalidFile(f'sasl.jaas.config: {option}="…" is missing')
+            raise InvalidPropertiesFile(f'sasl.jaas.config: {option}="…" is missing')
     return {"sasl.username": options["username"], "sasl.password": options["password"]}
 
 
-def _stores(java: Mapping[str, str]) -> dict[str, str]:
+def _translate_stores(java: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for store, ours in (("truststore", "ssl.ca.location"), ("keystore", "ssl.certificate.location")):
         kind = java.get(f"ssl.{store}.type", "JKS").strip().upper()  # Java's default
         if path := java.get(f"ssl.{store}.location", "").strip():
             if kind != _PEM:
-                raise InvalidFile(
+                raise InvalidPropertiesFile(
                     f"ssl.{store}.location: {kind} files can't be read here: give a PEM file, and ssl.{store}.type=PEM"
                 )
             found[ours] = path
     if pem := java.get("ssl.truststore.certificates", "").strip():
         if "ssl.ca.location" in found:
-            raise InvalidFile("ssl.truststore.certificates, ssl.truststore.location: give one of them")
+            raise InvalidPropertiesFile("ssl.truststore.certificates, ssl.truststore.location: give one of them")
         found["ssl.ca.pem"] = pem
     return found
 
 
-def _timeout(java: Mapping[str, str]) -> float | None:
-    for key in _TIMEOUTS:
+def _parse_timeout(java: Mapping[str, str]) -> float | None:
+    for key in _TIMEOUT_KEYS:
         if key in java:
             text = java[key].strip()
             if not (text.isascii() and text.isdigit() and int(text) > 0):
-                raise InvalidFile(f"{key}: must be a number of milliseconds above 0")
+                raise InvalidPropertiesFile(f"{key}: must be a number of milliseconds above 0")
             return int(text) / 1000
     return None
 
 
 # --- java.util.Properties ---------------------------------------------------------------------------------------------
 
-_BLANK: Final = " \t\f"
-_ENTRY: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
-_ESCAPED: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
-_CONTROL: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_BLANK_CHARS: Final = " \t\f"
+_ENTRY_PATTERN: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+_ESCAPE_PATTERN: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
+_CONTROL_CHARS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-def parse(text: str) -> dict[str, str]:
+def parse_properties(text: str) -> dict[str, str]:
     """As java.util.Properties.load has it; the last of several values of a key counts.
 
     Raises:
@@ -173,10 +181,10 @@ def parse(text: str) -> dict[str, str]:
     """
     found = {}
     for line in _logical_lines(text):
-        entry = _ENTRY.match(line)
+        entry = _ENTRY_PATTERN.match(line)
         assert entry is not None  # it matches everything
-        key = _unescaped(entry[1], "a key")
-        found[key] = _unescaped(entry[2], key)
+        key = _unescape_text(entry[1], "a key")
+        found[key] = _unescape_text(entry[2], key)
     return found
 
 
@@ -184,7 +192,7 @@ def _logical_lines(text: str) -> Iterator[str]:
     """A line that ends in an odd number of backslashes goes on in the next one."""
     begun: str | None = None
     for natural in re.split(r"\r\n|\r|\n", text):
-        line = natural.lstrip(_BLANK)
+        line = natural.lstrip(_BLANK_CHARS)
         if begun is None and (not line or line[0] in "#!"):
             continue
         goes_on = (len(line) - len(line.rstrip("\\"))) % 2 == 1
@@ -196,22 +204,22 @@ def _logical_lines(text: str) -> Iterator[str]:
         yield begun
 
 
-def _unescaped(text: str, key: str) -> str:
+def _unescape_text(text: str, key: str) -> str:
     def plain(escape: re.Match[str]) -> str:
         code = escape[1]
         if code == "u":
-            raise InvalidFile(rf"{key}: \u needs four hexadecimal digits")
-        return chr(int(code[1:], 16)) if len(code) > 1 else _CONTROL.get(code, code)
+            raise InvalidPropertiesFile(rf"{key}: \u needs four hexadecimal digits")
+        return chr(int(code[1:], 16)) if len(code) > 1 else _CONTROL_CHARS.get(code, code)
 
     try:  # a character beyond U+FFFF is two escapes
-        return _ESCAPED.sub(plain, text).encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        return _ESCAPE_PATTERN.sub(plain, text).encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except UnicodeDecodeError as error:
-        raise InvalidFile(f"{key}: half a character: a surrogate without its other half") from error
+        raise InvalidPropertiesFile(f"{key}: half a character: a surrogate without its other half") from error
 
 
 # --- JAAS -------------------------------------------------------------------------------------------------------------
 
-_TOKEN: Final = re.compile(
+_TOKEN_PATTERN: Final = re.compile(
     r"(?P<blank>\s+|//[^\r\n]*|/\*.*?\*/)"
     r"""|(?P<quoted>"(?:\\.|[^"\\\r\n])*"|'(?:\\.|[^'\\\r\n])*')"""
     r"|(?P<word>[\w$.-]+)"
@@ -230,35 +238,37 @@ def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
     Raises:
         InvalidFile: it is none, or more than one.
     """
-    tokens = list(_tokens(text))
+    tokens = list(_split_tokens(text))
     if len(tokens) < 3 or tokens[0][0] != "word" or tokens[-1] != ("mark", ";") or tokens[1][1].upper() not in _FLAGS:
-        raise InvalidFile(_JAAS_FORM)
+        raise InvalidPropertiesFile(_JAAS_FORM)
     module, rest = tokens[0][1], tokens[2:-1]
     if ("mark", ";") in rest:
-        raise InvalidFile(f"{_JAAS_FORM} with one module")
+        raise InvalidPropertiesFile(f"{_JAAS_FORM} with one module")
     if len(rest) % 3:
-        raise InvalidFile(_JAAS_FORM)
+        raise InvalidPropertiesFile(_JAAS_FORM)
     options = {}
     for name, equals, value in zip(*[iter(rest)] * 3, strict=True):
         if name[0] == "mark" or equals != ("mark", "=") or value[0] == "mark":
-            raise InvalidFile(_JAAS_FORM)
+            raise InvalidPropertiesFile(_JAAS_FORM)
         options[name[1]] = value[1]
     return module, options
 
 
-def _tokens(text: str) -> Iterator[tuple[str, str]]:
+def _split_tokens(text: str) -> Iterator[tuple[str, str]]:
     at = 0
     while at < len(text):
-        token = _TOKEN.match(text, at)
+        token = _TOKEN_PATTERN.match(text, at)
         if token is None:
-            raise InvalidFile(f"{_JAAS_FORM} (character {at + 1} belongs into double quotes, or they are not closed)")
+            raise InvalidPropertiesFile(
+                f"{_JAAS_FORM} (character {at + 1} belongs into double quotes, or they are not closed)"
+            )
         at = token.end()
         if token.lastgroup == "quoted":
-            yield "quoted", _JAAS_ESCAPED.sub(_jaas_plain, token[0][1:-1])
+            yield "quoted", _JAAS_ESCAPED.sub(_unescape_jaas, token[0][1:-1])
         elif token.lastgroup != "blank":
             yield str(token.lastgroup), token[0]
 
 
-def _jaas_plain(escape: re.Match[str]) -> str:
+def _unescape_jaas(escape: re.Match[str]) -> str:
     code = escape[1]
     return chr(int(code, 8)) if code[0] in "01234567" else _JAAS_CONTROL.get(code, code)

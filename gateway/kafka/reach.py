@@ -10,23 +10,30 @@ from typing import Final, NamedTuple
 
 import trio
 
-from gateway.kafka.access import CLIENT_ID, KNOWN, Access, InvalidProperties, access_of
-from gateway.kafka.client import MAX_ANSWER_BYTES, Address, Connection, NoAnswer, Round, addresses
-from gateway.tls.broker_tls import NO_TLS, SPEAKS_TLS, broker_tls_of, make_broker_context
+from gateway.kafka.access import ACCESS_PROPERTIES, CLIENT_ID, BrokerAccess, InvalidProperties, parse_access
+from gateway.kafka.client import (
+    MAX_RESPONSE_BYTES,
+    BrokerAddress,
+    BrokerConnection,
+    NoAnswer,
+    RequestRound,
+    parse_addresses,
+)
+from gateway.tls.broker_tls import NO_TLS, SPEAKS_TLS, make_broker_context, parse_broker_tls
 from gateway.tls.certificates import CertificateError
 from protocol.cluster import METADATA, MetadataRequest
 from protocol.handshake import API_VERSIONS, ApiVersionsRequest
 from protocol.wire import INT32
 
-OTHER_S: Final = 3.0  # for a look at what a server speaks instead
+PROBE_TIMEOUT_S: Final = 3.0  # for a look at what a server speaks instead
 _CORRELATION_ID: Final = 7
 
 
-class Reached(NamedTuple):
+class ReachResult(NamedTuple):
     """One address: `node_id` -1: of a bootstrap server. `problem` "": it answers as a broker."""
 
     node_id: int
-    address: Address
+    address: BrokerAddress
     problem: str
 
     def __str__(self) -> str:
@@ -34,81 +41,83 @@ class Reached(NamedTuple):
         return f"{who}: {self.problem or 'answers'}"
 
 
-def reach(properties: Mapping[str, str], bootstrap_servers: str, timeout_s: float) -> list[Reached]:
+def reach_brokers(properties: Mapping[str, str], bootstrap_servers: str, timeout_s: float) -> list[ReachResult]:
     """Every bootstrap server, and every broker that they name. `timeout_s`: for each. Not to be called in trio.
 
     Raises:
         NoAnswer: the properties can't be used.
     """
-    return trio.run(_reach, properties, bootstrap_servers, timeout_s)
+    return trio.run(_reach_brokers, properties, bootstrap_servers, timeout_s)
 
 
-async def why_not(properties: Mapping[str, str], bootstrap_servers: str, timeout_s: float) -> str:
+async def explain_unreachable(properties: Mapping[str, str], bootstrap_servers: str, timeout_s: float) -> str:
     """The fault of each bootstrap server; "" where nothing can be found."""
     try:
-        access, servers = _access(properties), addresses(bootstrap_servers)
+        access, servers = _usable_access(properties), parse_addresses(bootstrap_servers)
     except NoAnswer as error:
         return str(error)
-    found: list[Reached] = []
+    found: list[ReachResult] = []
     async with trio.open_nursery() as nursery:
         for server in servers:
-            nursery.start_soon(_try, access, Reached(-1, server, ""), timeout_s, found)
+            nursery.start_soon(_try_address, access, ReachResult(-1, server, ""), timeout_s, found)
     return "; ".join(sorted(str(each) for each in found if each.problem))
 
 
-async def _reach(properties: Mapping[str, str], bootstrap_servers: str, timeout_s: float) -> list[Reached]:
-    access = _access(properties)
-    found: list[Reached] = []
-    named: dict[int, Address] = {}
-    for server in addresses(bootstrap_servers):
-        named |= await _try(access, Reached(-1, server, ""), timeout_s, found)
+async def _reach_brokers(properties: Mapping[str, str], bootstrap_servers: str, timeout_s: float) -> list[ReachResult]:
+    access = _usable_access(properties)
+    found: list[ReachResult] = []
+    named: dict[int, BrokerAddress] = {}
+    for server in parse_addresses(bootstrap_servers):
+        named |= await _try_address(access, ReachResult(-1, server, ""), timeout_s, found)
     async with trio.open_nursery() as nursery:
         for node_id, address in named.items():
-            nursery.start_soon(_try, access, Reached(node_id, address, ""), timeout_s, found)
+            nursery.start_soon(_try_address, access, ReachResult(node_id, address, ""), timeout_s, found)
     return sorted(found)
 
 
-def _access(properties: Mapping[str, str]) -> Access:
-    known = {key: value for key, value in properties.items() if key in KNOWN}
+def _usable_access(properties: Mapping[str, str]) -> BrokerAccess:
+    known = {key: value for key, value in properties.items() if key in ACCESS_PROPERTIES}
     try:
-        return access_of(known)
+        return parse_access(known)
     except InvalidProperties as error:
         if not str(error).startswith("sasl."):
             raise NoAnswer(str(error)) from error
     try:  # of the mechanisms we speak only some, but TLS can be tried without
-        trust = broker_tls_of(known)
-        return Access(CLIENT_ID, make_broker_context(trust) if trust is not None else None, None, trust, True)
+        trust = parse_broker_tls(known)
+        return BrokerAccess(CLIENT_ID, make_broker_context(trust) if trust is not None else None, None, trust, True)
     except CertificateError as error:
         raise NoAnswer(str(error)) from error
 
 
-async def _try(access: Access, one: Reached, timeout_s: float, found: list[Reached]) -> dict[int, Address]:
+async def _try_address(
+    access: BrokerAccess, one: ReachResult, timeout_s: float, found: list[ReachResult]
+) -> dict[int, BrokerAddress]:
     """Look at one address, and append to `found`; the brokers that it names."""
-    brokers: dict[int, Address] = {}
+    brokers: dict[int, BrokerAddress] = {}
 
-    async def ask(connection: Connection) -> None:
+    async def ask(connection: BrokerConnection) -> None:
         if access.credentials is not None or not access.wants_sasl:
-            answer = await connection.ask(METADATA, MetadataRequest(()))
-            brokers.update((broker.node_id, Address(broker.host, broker.port)) for broker in answer.brokers)
+            answer = await connection.send_request(METADATA, MetadataRequest(()))
+            brokers.update((broker.node_id, BrokerAddress(broker.host, broker.port)) for broker in answer.brokers)
 
     problem = ""
     try:
         until = trio.current_time() + timeout_s
-        await Round(access, [one.address], until, MAX_ANSWER_BYTES).ask_any(ask)
+        await RequestRound(access, [one.address], until, MAX_RESPONSE_BYTES).request_any_broker(ask)
     except NoAnswer as error:
         problem = str(error).removeprefix(f"{one.address}: ")
-        problem = await _speaks(one.address, access) or problem
+        problem = await _find_protocol_mismatch(one.address, access) or problem
     found.append(one._replace(problem=problem))
     return brokers
 
 
-async def _speaks(address: Address, access: Access) -> str:
+async def _find_protocol_mismatch(address: BrokerAddress, access: BrokerAccess) -> str:
     """Whether the server speaks TLS where we don't, or the reverse."""
     try:
-        with trio.move_on_after(OTHER_S):
+        with trio.move_on_after(PROBE_TIMEOUT_S):
             stream = await trio.open_tcp_stream(address.host, address.port)
             async with stream:
-                if access.tls is None:
+                if access.tls_context is None:
                     return SPEAKS_TLS if await _speaks_tls(stream) else ""
                 return NO_TLS if await _speaks_kafka(stream) else ""
     except (OSError, trio.BrokenResourceError):

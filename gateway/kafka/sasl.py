@@ -13,7 +13,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Generator
 from typing import Final
 
-Exchange = Generator[bytes, bytes, None]
+SaslExchange = Generator[bytes, bytes, None]
 
 _HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MECHANISMS: Final = ("PLAIN", *_HASHES)
@@ -21,33 +21,33 @@ MAX_ITERATIONS: Final = 1_000_000  # half a second; Kafka takes 4,096 to 16,384
 _NONCE_BYTES: Final = 24
 
 
-class ExchangeFailed(Exception):
+class SaslExchangeFailed(Exception):
     """The server broke the protocol, or doesn't know the password itself: one line."""
 
 
-def exchange(mechanism: str, username: str, password: str, nonce: bytes = b"") -> Exchange:
+def start_exchange(mechanism: str, username: str, password: str, nonce: bytes = b"") -> SaslExchange:
     """The exchange of one of `MECHANISMS`, or of OAUTHBEARER, whose first message is `password`. `nonce`: SCRAM's; b"":
     one is drawn.
     """
     if mechanism == "PLAIN":
-        return _plain(username, password)
+        return _plain_exchange(username, password)
     if mechanism == "OAUTHBEARER":
-        return _bearer(password)
-    return scram(_HASHES[mechanism], username, password, nonce or b64encode(secrets.token_bytes(_NONCE_BYTES)))
+        return _bearer_exchange(password)
+    return scram_exchange(_HASHES[mechanism], username, password, nonce or b64encode(secrets.token_bytes(_NONCE_BYTES)))
 
 
-def _bearer(message: str) -> Exchange:
+def _bearer_exchange(message: str) -> SaslExchange:
     verdict = yield message.encode()
     if verdict:  # a refusal, in JSON: the server's error comes behind our acknowledgement (RFC 7628, 3.2.3)
         yield b"\x01"
-        raise ExchangeFailed("OAUTHBEARER: the server refuses the token and says no error")
+        raise SaslExchangeFailed("OAUTHBEARER: the server refuses the token and says no error")
 
 
-def _plain(username: str, password: str) -> Exchange:
+def _plain_exchange(username: str, password: str) -> SaslExchange:
     yield b"\0%b\0%b" % (username.encode(), password.encode())
 
 
-def scram(hash_name: str, username: str, password: str, nonce: bytes) -> Exchange:
+def scram_exchange(hash_name: str, username: str, password: str, nonce: bytes) -> SaslExchange:
     """SCRAM without channel binding.
 
     Raises:
@@ -61,7 +61,7 @@ def scram(hash_name: str, username: str, password: str, nonce: bytes) -> Exchang
     first = b"n=%b,r=%b" % (name, nonce)
     challenge = yield b"n,," + first
 
-    fields = _fields(challenge)
+    fields = _parse_fields(challenge)
     whole_nonce, salt, rounds = fields.get(b"r", b""), fields.get(b"s", b""), fields.get(b"i", b"")
     if (
         not whole_nonce.startswith(nonce)
@@ -69,8 +69,8 @@ def scram(hash_name: str, username: str, password: str, nonce: bytes) -> Exchang
         or len(rounds) > 9
         or not 0 < int(rounds) <= MAX_ITERATIONS
     ):
-        raise ExchangeFailed("SCRAM: the server's first message can't be used")
-    salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), _decoded(salt), int(rounds))
+        raise SaslExchangeFailed("SCRAM: the server's first message can't be used")
+    salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), _decode_base64(salt), int(rounds))
     final = b"c=biws,r=" + whole_nonce
     messages = b",".join((first, challenge, final))
     key = mac(salted, b"Client Key")
@@ -79,16 +79,16 @@ def scram(hash_name: str, username: str, password: str, nonce: bytes) -> Exchang
     verdict = yield final + b",p=" + b64encode(proof)
 
     expected = mac(mac(salted, b"Server Key"), messages)
-    if not hmac.compare_digest(_decoded(_fields(verdict).get(b"v", b"")), expected):
-        raise ExchangeFailed("SCRAM: the server does not prove that it knows the password")
+    if not hmac.compare_digest(_decode_base64(_parse_fields(verdict).get(b"v", b"")), expected):
+        raise SaslExchangeFailed("SCRAM: the server does not prove that it knows the password")
 
 
-def _fields(message: bytes) -> dict[bytes, bytes]:
+def _parse_fields(message: bytes) -> dict[bytes, bytes]:
     return {key: value for key, _, value in (part.partition(b"=") for part in message.split(b","))}
 
 
-def _decoded(text: bytes) -> bytes:
+def _decode_base64(text: bytes) -> bytes:
     try:
         return b64decode(text, validate=True)
     except ValueError:
-        raise ExchangeFailed("SCRAM: the server's message is no base64") from None
+        raise SaslExchangeFailed("SCRAM: the server's message is no base64") from None

@@ -11,7 +11,7 @@ MAX_KINDS: Final = 1000  # that are known at a time; lines of further ones are l
 K = TypeVar("K", bound=Hashable)
 
 
-class LeftOut(NamedTuple, Generic[K]):
+class SuppressedLines(NamedTuple, Generic[K]):
     """Of one kind, within a period that is over. `amount`: the sum of what the lines left out were about."""
 
     kind: K
@@ -20,46 +20,46 @@ class LeftOut(NamedTuple, Generic[K]):
     seconds: float
 
     @property
-    def within(self) -> str:
+    def period_text(self) -> str:
         return f"within {self.seconds:.0f} s"
 
 
-class _Period:
-    __slots__ = ("amount", "left_out", "said", "since")
+class _LimiterPeriod:
+    __slots__ = ("amount", "logged", "since", "suppressed")
 
     def __init__(self, now: float) -> None:
         self.since = now
-        self.said = self.left_out = self.amount = 0
+        self.logged = self.suppressed = self.amount = 0
 
 
-class LogBound(Generic[K]):
+class LogRateLimiter(Generic[K]):
     """At most `burst` lines of a kind within `period_s`."""
 
     def __init__(self, burst: int, period_s: float) -> None:
         self._burst = burst
         self._period_s = period_s
-        self._kinds: dict[K, _Period] = {}
+        self._periods: dict[K, _LimiterPeriod] = {}
 
-    def may_say(self, kind: K, now: float, *, burst: int | None = None, amount: int = 0) -> bool:
+    def allow_line(self, kind: K, now: float, *, burst: int | None = None, amount: int = 0) -> bool:
         """Whether one more line may be said. `burst`: that of this kind. `amount`: what the line is about, summed up of
         those that are left out. The caller tells `ended` first.
         """
-        period = self._kinds.get(kind)
+        period = self._periods.get(kind)
         if period is None:
-            if len(self._kinds) >= MAX_KINDS:
+            if len(self._periods) >= MAX_KINDS:
                 return False
-            period = self._kinds[kind] = _Period(now)
-        if period.said < (self._burst if burst is None else burst):
-            period.said += 1
+            period = self._periods[kind] = _LimiterPeriod(now)
+        if period.logged < (self._burst if burst is None else burst):
+            period.logged += 1
             return True
-        period.left_out += 1
+        period.suppressed += 1
         period.amount += amount
         return False
 
-    def ended(self, now: float) -> Iterator[LeftOut[K]]:
+    def end_periods(self, now: float) -> Iterator[SuppressedLines[K]]:
         """The kinds of which lines were left out within a period that is over: each begins anew."""
-        for kind, period in list(self._kinds.items()):
+        for kind, period in list(self._periods.items()):
             if now - period.since >= self._period_s:
-                del self._kinds[kind]
-                if period.left_out:
-                    yield LeftOut(kind, period.left_out, period.amount, now - period.since)
+                del self._periods[kind]
+                if period.suppressed:
+                    yield SuppressedLines(kind, period.suppressed, period.amount, now - period.since)

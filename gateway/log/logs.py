@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, Protocol
 
 import structlog
 
-from gateway.log.log_bound import LeftOut, LogBound
+from gateway.log.log_bound import LogRateLimiter, SuppressedLines
 from policies.text import one_line
 
 LogFormat = Literal["console", "json"]
@@ -73,7 +73,7 @@ FIELDS: Final = {
     "worker": "Number of the worker.",
     "lines_left_out": "Number of lines of the kind that were left out.",
 }
-KINDS: Final = {
+EVENT_KINDS: Final = {
     "connection-closed": "The gateway ends a client's connection.",
     "connection-refused": "A limit of connections is reached.",
     "admin-refused": "A request to the admin port has a wrong token, comes from a foreign page, or has no TLS.",
@@ -85,18 +85,18 @@ KINDS: Final = {
     "storage-state": "Storage protection begins, ends, or goes on by other means.",
     "left-out": "Lines of a kind were left out.",
 }
-BURST: Final = 100  # lines of one event …
-PERIOD_S: Final = 10.0  # … within so long
-MAX_LINE: Final = 4096  # bytes; <limits.h>'s PIPE_BUF of Linux: a write of so many is one piece in a pipe
-_ALWAYS: Final = frozenset({"gateway.audit"})  # never left out
-_MAX_EVENT: Final = 2000  # characters
-_SHOWN: Final = ("connection",)  # fields that a line for people ends with; its words say the others
+LINE_BURST: Final = 100  # lines of one event …
+BURST_PERIOD_S: Final = 10.0  # … within so long
+MAX_LINE_BYTES: Final = 4096  # bytes; <limits.h>'s PIPE_BUF of Linux: a write of so many is one piece in a pipe
+_UNLIMITED_LOGGERS: Final = frozenset({"gateway.audit"})  # never left out
+_MAX_EVENT_CHARS: Final = 2000  # characters
+_SHOWN_FIELDS: Final = ("connection",)  # fields that a line for people ends with; its words say the others
 # Whatever looks like a secret in another system's words: a second line of defence, as no line is made of one.
-_WORD: Final = r"(?:password|passwd|secret|token|api[-_]?key|authorization)"
-_SECRETS: Final = tuple(
+_SENSITIVE_WORD: Final = r"(?:password|passwd|secret|token|api[-_]?key|authorization)"
+_SECRET_PATTERNS: Final = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
-        rf"(\b{_WORD}\s*=\s*[\"']?|[\"']{_WORD}[\"']\s*:\s*[\"']?)(?:(?:bearer|basic)\s+)?[^\s\"',;]+",
+        rf"(\b{_SENSITIVE_WORD}\s*=\s*[\"']?|[\"']{_SENSITIVE_WORD}[\"']\s*:\s*[\"']?)(?:(?:bearer|basic)\s+)?[^\s\"',;]+",
         r"(\b(?:bearer|basic)\s+)[\w+/=.~-]{16,}",
         r"(://[^/\s:@]*:)[^\s@/]+(?=@)",
         r"()\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",  # a JWT
@@ -104,10 +104,10 @@ _SECRETS: Final = tuple(
 )
 # Nearly all lines have none of these, in lower case, so nothing in them can match: to look for each pattern in each
 # field was half of what a line costs.
-_HINTS: Final = ("passw", "secret", "token", "api", "authorization", "bearer", "basic", "://", "eyj")
-HIDDEN: Final = "***"
+_SECRET_HINTS: Final = ("passw", "secret", "token", "api", "authorization", "bearer", "basic", "://", "eyj")
+REDACTED_TEXT: Final = "***"
 
-Event = MutableMapping[str, Any]
+LogEvent = MutableMapping[str, Any]
 
 
 class LogSettings(Protocol):
@@ -121,7 +121,7 @@ class LogSettings(Protocol):
     def levels(self) -> Mapping[str, LogLevel]: ...
 
 
-class DefaultLog:
+class DefaultLogSettings:
     """What holds before there is a configuration."""
 
     level: LogLevel = "info"
@@ -139,7 +139,7 @@ def configure_logging(settings: LogSettings, write: Callable[[bytes], object] | 
     for handler in [each for each in root.handlers if isinstance(each, LineHandler)]:
         root.removeHandler(handler)
     handler = LineHandler(write or _write_stderr)
-    handler.setFormatter(formatter(settings.format))
+    handler.setFormatter(make_formatter(settings.format))
     root.addHandler(handler)
     root.setLevel(logging.WARNING)  # libraries
     logging.captureWarnings(True)
@@ -162,16 +162,16 @@ def install_hooks() -> None:
     threading.excepthook = lambda args: report(args.exc_type, args.exc_value, args.exc_traceback, "a thread")
 
 
-def fields_of(fields: Mapping[str, object]) -> dict[str, object]:
+def select_fields(fields: Mapping[str, object]) -> dict[str, object]:
     """As `extra` of a record: nothing but FIELDS, as a record has attributes of its own."""
     return {name: value for name, value in fields.items() if name in FIELDS}
 
 
-def formatter(form: LogFormat) -> logging.Formatter:
+def make_formatter(form: LogFormat) -> logging.Formatter:
     """From a record to one line."""
     render = _render_json if form == "json" else _render_console
     return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=[_take_record],
+        foreign_pre_chain=[_add_record_fields],
         processors=[structlog.processors.format_exc_info, _hide_secrets, _remove_meta, render],
     )
 
@@ -182,31 +182,31 @@ class LineHandler(logging.Handler):
     def __init__(self, write: Callable[[bytes], object]) -> None:
         super().__init__()
         self._write = write
-        self._bound: LogBound[tuple[str, int, str]] = LogBound(BURST, PERIOD_S)
+        self._log_limiter: LogRateLimiter[tuple[str, int, str]] = LogRateLimiter(LINE_BURST, BURST_PERIOD_S)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             now = time.monotonic()
-            for left_out in self._bound.ended(now):
-                self._put(_summary(left_out))
-            if record.name in _ALWAYS or self._bound.may_say(_event_of(record), now):
-                self._put(record)
+            for left_out in self._log_limiter.end_periods(now):
+                self._write_record(_make_summary(left_out))
+            if record.name in _UNLIMITED_LOGGERS or self._log_limiter.allow_line(_limiter_kind(record), now):
+                self._write_record(record)
         except Exception:
             self.handleError(record)
 
-    def _put(self, record: logging.LogRecord) -> None:
+    def _write_record(self, record: logging.LogRecord) -> None:
         self._write(self.format(record).encode("utf-8", "backslashreplace") + b"\n")
 
 
-def _event_of(record: logging.LogRecord) -> tuple[str, int, str]:
+def _limiter_kind(record: logging.LogRecord) -> tuple[str, int, str]:
     """By which lines are bounded: the words without the values in them."""
     words = getattr(record, "kind", "") or (record.getMessage()[:100] if record.msg == "%s" else str(record.msg))
     return record.name, record.levelno, words
 
 
-def _summary(left_out: LeftOut[tuple[str, int, str]]) -> logging.LogRecord:
+def _make_summary(left_out: SuppressedLines[tuple[str, int, str]]) -> logging.LogRecord:
     name, level, words = left_out.kind
-    text = f"{left_out.lines:,} more lines like this were left out {left_out.within}: {one_line(words)}"
+    text = f"{left_out.lines:,} more lines like this were left out {left_out.period_text}: {one_line(words)}"
     record = logging.LogRecord(name, level, __file__, 0, text, None, None)
     record.__dict__.update(kind="left-out", lines_left_out=left_out.lines)
     return record
@@ -221,48 +221,50 @@ def _write_stderr(line: bytes) -> None:
 # --- from a record to a line ------------------------------------------------------------------------------------------
 
 
-def _take_record(_: Any, __: str, event: Event) -> Event:
+def _add_record_fields(_: Any, __: str, event: LogEvent) -> LogEvent:
     """The record's own fields, and those that it was given as `extra`."""
     record: logging.LogRecord = event["_record"]
     stamp = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     taken: dict[str, Any] = {"timestamp": stamp, "level": record.levelname.lower(), "logger": record.name}
-    taken["event"] = one_line(event.pop("event"), _MAX_EVENT)
+    taken["event"] = one_line(event.pop("event"), _MAX_EVENT_CHARS)
     taken |= {name: value for name in FIELDS if (value := record.__dict__.get(name)) not in (None, "")}
     return {**taken, **event, "event": taken["event"]}
 
 
-def _hide_secrets(_: Any, __: str, event: Event) -> Event:
-    if not _may_match("\n".join([value for value in event.values() if isinstance(value, str)])):
+def _hide_secrets(_: Any, __: str, event: LogEvent) -> LogEvent:
+    if not _may_contain_secret("\n".join([value for value in event.values() if isinstance(value, str)])):
         return event
     return {name: hide_secrets(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
-def _may_match(text: str) -> bool:
+def _may_contain_secret(text: str) -> bool:
     """Whether any of _SECRETS could. In other letters than ASCII's there are more that are the same but for case."""
     lower = text.lower()
-    return not text.isascii() or any(hint in lower for hint in _HINTS)
+    return not text.isascii() or any(hint in lower for hint in _SECRET_HINTS)
 
 
 def hide_secrets(text: str) -> str:
     """Without what looks like a password or a token."""
-    for pattern in _SECRETS:
-        text = pattern.sub(rf"\1{HIDDEN}", text)
+    for pattern in _SECRET_PATTERNS:
+        text = pattern.sub(rf"\1{REDACTED_TEXT}", text)
     return text
 
 
-def _remove_meta(_: Any, __: str, event: Event) -> Event:
+def _remove_meta(_: Any, __: str, event: LogEvent) -> LogEvent:
     for name in ("_record", "_from_structlog", "exc_info", "stack_info"):
         event.pop(name, None)
     return event
 
 
-def _render_json(_: Any, __: str, event: Event) -> str:
+def _render_json(_: Any, __: str, event: LogEvent) -> str:
     line = _as_json(event)
     for name in ("exception", "event", *FIELDS):  # what is longest first
         while (
-            (excess := _size(line) + 1 - MAX_LINE) > 0 and isinstance(value := event.get(name), str) and len(value) > 1
+            (excess := _encoded_size(line) + 1 - MAX_LINE_BYTES) > 0
+            and isinstance(value := event.get(name), str)
+            and len(value) > 1
         ):
-            size = _size(_as_json(value))
+            size = _encoded_size(_as_json(value))
             kept = max(0, len(value) * (size - excess) // size - 4)
             event[name] = value[len(value) - kept :] if name == "exception" else f"{value[:kept]}…"
             line = _as_json(event)
@@ -273,15 +275,15 @@ def _as_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _size(text: str) -> int:
+def _encoded_size(text: str) -> int:
     return len(text.encode("utf-8", "backslashreplace"))
 
 
-def _render_console(_: Any, __: str, event: Event) -> str:
+def _render_console(_: Any, __: str, event: LogEvent) -> str:
     words = f"{event['timestamp']} {event['level'].upper()} {event['logger']}: {event['event']}"
-    head = words + "".join(f" [{name} {event[name]}]" for name in _SHOWN if name in event)
+    head = words + "".join(f" [{name} {event[name]}]" for name in _SHOWN_FIELDS if name in event)
     trace = "".join(f"\n    {line}" for line in str(event.get("exception", "")).splitlines())
-    room = MAX_LINE - 1 - _size(head)
-    if _size(trace) > room:
+    room = MAX_LINE_BYTES - 1 - _encoded_size(head)
+    if _encoded_size(trace) > room:
         trace = "\n    …" + trace.encode("utf-8", "replace")[8 - room :].decode("utf-8", "ignore")
     return head + trace

@@ -10,19 +10,27 @@ import functools
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from gateway.kafka.client import Address, Client, Connection, NoAnswer, Round, UnknownApi, error_text
+from gateway.kafka.client import (
+    BrokerAddress,
+    BrokerClient,
+    BrokerConnection,
+    NoAnswer,
+    RequestRound,
+    UnknownApi,
+    error_text,
+)
 from policies.storage import Observation, ObservationFailed, Volume
 from protocol.api import CLUSTER_AUTHORIZATION_FAILED, KAFKA_STORAGE_ERROR, NONE
 from protocol.cluster import (
-    BROKERS,
+    BROKER_ENDPOINTS,
     DESCRIBE_CLUSTER,
     DESCRIBE_LOG_DIRS,
     METADATA,
-    Broker,
-    DescribeClusterAnswer,
+    DescribeClusterBroker,
     DescribeClusterRequest,
-    DescribeLogDirsAnswer,
+    DescribeClusterResponse,
     DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
     LogDir,
     MetadataRequest,
 )
@@ -41,7 +49,7 @@ class LogDirs:
     """
 
     def __init__(self, properties: Mapping[str, str], bootstrap_servers: str, timeout_s: float = 10.0) -> None:
-        self._client = Client(properties, bootstrap_servers, timeout_s)
+        self._client = BrokerClient(properties, bootstrap_servers, timeout_s)
 
     def observe(self) -> Observation:
         """All volumes of all active brokers, as they are now.
@@ -53,7 +61,7 @@ class LogDirs:
             listing, answers = self._client.run(_describe_all)
         except NoAnswer as error:
             raise ObservationFailed(str(error)) from error
-        return observation(listing.cluster, answers, names_fenced=listing.names_fenced)
+        return make_observation(listing.cluster, answers, names_fenced=listing.names_fenced)
 
     def place(self, brokers: Collection[int]) -> dict[tuple[int, str], frozenset[str]]:
         """The topics with a partition on each volume of these brokers, by broker id and log dir; a partition that moves
@@ -66,7 +74,7 @@ class LogDirs:
             answers = self._client.run(functools.partial(_describe_places, wanted=frozenset(brokers)))
         except NoAnswer as error:
             raise ObservationFailed(str(error)) from error
-        return placed(brokers, answers)
+        return topics_by_volume(brokers, answers)
 
     def close(self) -> None:
         """End an observation that another thread is at, and all later ones, with ObservationFailed."""
@@ -80,61 +88,61 @@ def active_brokers(properties: Mapping[str, str], bootstrap_servers: str, timeou
         InvalidProperties: one line.
         ObservationFailed: one line; no broker answered, or none with the right answer.
     """
-    client = Client(properties, bootstrap_servers, timeout_s)
+    client = BrokerClient(properties, bootstrap_servers, timeout_s)
     try:
-        return active(client.run(lambda asking: asking.ask_any(_describe_cluster)).cluster)
+        return active_ids(client.run(lambda asking: asking.request_any_broker(_describe_cluster)).cluster)
     except NoAnswer as error:
         raise ObservationFailed(str(error)) from error
 
 
-class _Listing(NamedTuple):
+class _ClusterListing(NamedTuple):
     """`names_fenced`: fenced brokers are in it, so that others don't belong to the cluster."""
 
-    cluster: DescribeClusterAnswer
+    cluster: DescribeClusterResponse
     names_fenced: bool
 
 
 # --- asking -----------------------------------------------------------------------------------------------------------
 
 
-async def _describe_all(asking: Round) -> tuple[_Listing, dict[int, DescribeLogDirsAnswer]]:
-    listing = await asking.ask_any(_describe_cluster, more_follows=True)
-    wanted, brokers = active(listing.cluster), listing.cluster.brokers
-    addresses = {row.broker_id: Address(row.host, row.port) for row in brokers if row.broker_id in wanted}
-    return listing, await asking.ask_all(addresses, _describe_log_dirs)
+async def _describe_all(asking: RequestRound) -> tuple[_ClusterListing, dict[int, DescribeLogDirsResponse]]:
+    listing = await asking.request_any_broker(_describe_cluster, more_follows=True)
+    wanted, brokers = active_ids(listing.cluster), listing.cluster.brokers
+    addresses = {row.broker_id: BrokerAddress(row.host, row.port) for row in brokers if row.broker_id in wanted}
+    return listing, await asking.request_all_brokers(addresses, _describe_log_dirs)
 
 
-async def _describe_places(asking: Round, wanted: frozenset[int]) -> dict[int, DescribeLogDirsAnswer]:
-    cluster = (await asking.ask_any(_describe_cluster, more_follows=True)).cluster
-    addresses = {row.broker_id: Address(row.host, row.port) for row in cluster.brokers if row.broker_id in wanted}
-    return await asking.ask_all(addresses, _describe_partitions)
+async def _describe_places(asking: RequestRound, wanted: frozenset[int]) -> dict[int, DescribeLogDirsResponse]:
+    cluster = (await asking.request_any_broker(_describe_cluster, more_follows=True)).cluster
+    addresses = {row.broker_id: BrokerAddress(row.host, row.port) for row in cluster.brokers if row.broker_id in wanted}
+    return await asking.request_all_brokers(addresses, _describe_partitions)
 
 
-async def _describe_partitions(connection: Connection) -> DescribeLogDirsAnswer:
-    return await connection.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(None))
+async def _describe_partitions(connection: BrokerConnection) -> DescribeLogDirsResponse:
+    return await connection.send_request(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(None))
 
 
-async def _describe_cluster(connection: Connection) -> _Listing:
+async def _describe_cluster(connection: BrokerConnection) -> _ClusterListing:
     try:
-        answer = await connection.ask(DESCRIBE_CLUSTER, DescribeClusterRequest(include_fenced_brokers=True))
-        return _Listing(answer, connection.speaks(DESCRIBE_CLUSTER, 2))
+        answer = await connection.send_request(DESCRIBE_CLUSTER, DescribeClusterRequest(include_fenced_brokers=True))
+        return _ClusterListing(answer, connection.supports_version(DESCRIBE_CLUSTER, 2))
     except UnknownApi:  # before Kafka 2.8; Metadata never names a fenced broker
-        found = await connection.ask(METADATA, MetadataRequest(()))
-        brokers = tuple(Broker(*row) for row in found.brokers)
-        answer = DescribeClusterAnswer(0, NONE, None, BROKERS, "", found.controller_id, brokers, 0)
-        return _Listing(answer, names_fenced=False)
+        found = await connection.send_request(METADATA, MetadataRequest(()))
+        brokers = tuple(DescribeClusterBroker(*row) for row in found.brokers)
+        answer = DescribeClusterResponse(0, NONE, None, BROKER_ENDPOINTS, "", found.controller_id, brokers, 0)
+        return _ClusterListing(answer, names_fenced=False)
 
 
-async def _describe_log_dirs(connection: Connection) -> DescribeLogDirsAnswer:
+async def _describe_log_dirs(connection: BrokerConnection) -> DescribeLogDirsResponse:
     # No topics: the sizes of volumes come all the same, and an answer with all partitions of a large broker has
     # megabytes.
-    return await connection.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(()))
+    return await connection.send_request(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(()))
 
 
 # --- what the answers say ---------------------------------------------------------------------------------------------
 
 
-def active(cluster: DescribeClusterAnswer) -> frozenset[int]:
+def active_ids(cluster: DescribeClusterResponse) -> frozenset[int]:
     """Ids of the active brokers.
 
     Version 2 of the answer (KIP-1073) marks fenced brokers where they were asked for; older versions never name them.
@@ -143,15 +151,15 @@ def active(cluster: DescribeClusterAnswer) -> frozenset[int]:
         ObservationFailed: the answer is an error, or names none.
     """
     if cluster.error_code:
-        raise ObservationFailed(f"DescribeCluster: {_error(cluster.error_code)}")
+        raise ObservationFailed(f"DescribeCluster: {_describe_error(cluster.error_code)}")
     brokers = frozenset(broker.broker_id for broker in cluster.brokers if not broker.is_fenced)
     if not brokers:
         raise ObservationFailed("DescribeCluster names no active broker")
     return brokers
 
 
-def observation(
-    cluster: DescribeClusterAnswer, answers: Mapping[int, DescribeLogDirsAnswer], *, names_fenced: bool = False
+def make_observation(
+    cluster: DescribeClusterResponse, answers: Mapping[int, DescribeLogDirsResponse], *, names_fenced: bool = False
 ) -> Observation:
     """The observation from one DescribeCluster answer, in which fenced brokers are named or not, and the
     DescribeLogDirs answers, by broker id.
@@ -162,7 +170,7 @@ def observation(
     Raises:
         ObservationFailed: an active broker's answer is missing, has errors, or lacks the sizes (before KIP-827).
     """
-    brokers = active(cluster)
+    brokers = active_ids(cluster)
     volumes: list[Volume] = []
     offline: list[tuple[int, str]] = []
     for broker_id in sorted(brokers):
@@ -170,22 +178,24 @@ def observation(
             raise ObservationFailed(f"broker {broker_id} is active but did not describe its log dirs")
         answer = answers[broker_id]
         if answer.error_code:
-            raise ObservationFailed(f"broker {broker_id}: DescribeLogDirs: {_error(answer.error_code)}")
+            raise ObservationFailed(f"broker {broker_id}: DescribeLogDirs: {_describe_error(answer.error_code)}")
         if not answer.results:  # versions before 3 say this, too, to clients that may not ask
             raise ObservationFailed(f"broker {broker_id} describes no log dir: is Describe on the cluster allowed?")
         for log_dir in answer.results:
             if log_dir.error_code == KAFKA_STORAGE_ERROR:
                 offline.append((broker_id, log_dir.log_dir))
             elif log_dir.error_code:
-                raise ObservationFailed(f"broker {broker_id}: log dir {log_dir.log_dir}: {_error(log_dir.error_code)}")
+                raise ObservationFailed(
+                    f"broker {broker_id}: log dir {log_dir.log_dir}: {_describe_error(log_dir.error_code)}"
+                )
             else:
-                volumes.append(_volume(broker_id, log_dir))
+                volumes.append(_make_volume(broker_id, log_dir))
     registered = frozenset(row.broker_id for row in cluster.brokers) if names_fenced else None
     return Observation(brokers, tuple(volumes), tuple(offline), registered)
 
 
-def placed(
-    brokers: Iterable[int], answers: Mapping[int, DescribeLogDirsAnswer]
+def topics_by_volume(
+    brokers: Iterable[int], answers: Mapping[int, DescribeLogDirsResponse]
 ) -> dict[tuple[int, str], frozenset[str]]:
     """The topics of each log dir that isn't offline, by broker id and log dir.
 
@@ -196,7 +206,7 @@ def placed(
     for broker_id in brokers:
         answer = answers.get(broker_id)
         if answer is None or answer.error_code:
-            why = "no answer" if answer is None else _error(answer.error_code)
+            why = "no answer" if answer is None else _describe_error(answer.error_code)
             raise ObservationFailed(f"broker {broker_id}: DescribeLogDirs: {why}")
         for log_dir in answer.results:
             if not log_dir.error_code:
@@ -205,7 +215,7 @@ def placed(
     return found
 
 
-def _volume(broker_id: int, log_dir: LogDir) -> Volume:
+def _make_volume(broker_id: int, log_dir: LogDir) -> Volume:
     name, total, usable = log_dir.log_dir, log_dir.total_bytes, log_dir.usable_bytes
     if total < 0 or usable < 0:
         raise ObservationFailed(
@@ -216,6 +226,6 @@ def _volume(broker_id: int, log_dir: LogDir) -> Volume:
     return Volume(broker_id, name, total, usable)
 
 
-def _error(code: int) -> str:
+def _describe_error(code: int) -> str:
     right = ": allow this principal Describe on the cluster" if code == CLUSTER_AUTHORIZATION_FAILED else ""
     return error_text(code) + right

@@ -14,54 +14,62 @@ from typing import Any, NamedTuple
 
 import trio
 
-from gateway.storage.views import NEW, NOTHING, BoundedCall, Clock, Inherited, StorageState, rebuilt
+from gateway.storage.views import (
+    NEW_BROKER,
+    NO_ASSESSMENT,
+    BoundedCall,
+    Clock,
+    InheritedFactor,
+    StorageViewState,
+    rebuild_observation,
+)
 from policies.storage import (
-    Affected,
-    Assessment,
+    AffectedTopics,
+    FactorKeeper,
     FactorSource,
-    Keeper,
-    Last,
+    LastVolumes,
     LimitPolicy,
-    Memory,
-    Newcomers,
+    NewBrokers,
     Observation,
     ObservationFailed,
+    VolumeAssessment,
+    VolumeMemory,
     VolumeSource,
-    assess,
-    crowded,
-    volumes_of,
+    assess_volumes,
+    crowded_brokers,
+    departed_volumes,
 )
 from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.storage")
 
 
-class _Look(NamedTuple):
+class _CheckResult(NamedTuple):
     """A look that succeeded. `departed`: brokers that count without being active; `excused`: that are active and new,
     and not described yet.
     """
 
     observation: Observation
-    assessment: Assessment
-    departed: Mapping[int, Last]
+    assessment: VolumeAssessment
+    departed: Mapping[int, LastVolumes]
     excused: frozenset[int]
     dirs: dict[tuple[int, str], frozenset[str]]
 
 
-class Observed:
+class VolumeSourceView:
     """A VolumeSource judged by a policy, or a FactorSource that has judged already."""
 
-    invalid = 0
+    invalid_records = 0
 
     def __init__(
         self,
         source: VolumeSource | FactorSource,
         policy: LimitPolicy | None,
-        keeper: Keeper,
+        keeper: FactorKeeper,
         clock: Clock,
         *,
         places: bool = False,
-        memory: Memory | None = None,
+        memory: VolumeMemory | None = None,
         grace_s: float = 0.0,
     ) -> None:
         """`policy` None: `source` is a FactorSource. `places`: it matters which topics are on which volume. `memory`:
@@ -72,37 +80,37 @@ class Observed:
         self._policy = policy
         self._keeper = keeper
         self._clock = clock
-        self._asked = BoundedCall(keeper.interval_s)
-        self._assessment = NOTHING
+        self._source_call = BoundedCall(keeper.interval_s)
+        self._assessment = NO_ASSESSMENT
         self._paused = False
         self._brokers: Mapping[int, str] = {}
         self._offline: tuple[tuple[int, str], ...] = ()
         self._connected = False
-        self._begun = False
-        self._places = places
-        self._dirs: Mapping[tuple[int, str], frozenset[str]] = {}
-        self._adopted: tuple[Affected, ...] | None = None
+        self._has_checked = False
+        self._needs_topics = places
+        self._topics_by_volume: Mapping[tuple[int, str], frozenset[str]] = {}
+        self._adopted: tuple[AffectedTopics, ...] | None = None
         self._memory = memory
-        self._departed: Mapping[int, Last] = {}  # of the last look that succeeded
-        self._newcomers = Newcomers(grace_s)
+        self._departed: Mapping[int, LastVolumes] = {}  # of the last look that succeeded
+        self._newcomers = NewBrokers(grace_s)
 
-    def begin(self, now: float) -> None:
-        self._keeper.begin(now, self._asked.limit_s)
+    def begin_check(self, now: float) -> None:
+        self._keeper.begin_observation(now, self._source_call.limit_s)
 
-    async def check(self, began: float) -> None:
+    async def run_check(self, began: float) -> None:
         try:
-            factor, why = await (self._ask_factor() if self._policy is None else self._observe(self._policy))
-            self._keeper.observed(factor, why, began)
+            factor, why = await (self._ask_factor() if self._policy is None else self._observe_volumes(self._policy))
+            self._keeper.record_observation(factor, why, began)
         except ObservationFailed as error:
             self._connected = False
-            self._keeper.failed(str(error), self._clock())
+            self._keeper.record_failure(str(error), self._clock())
             raise
         else:
             self._connected = True
         finally:
-            self._begun = True
+            self._has_checked = True
 
-    async def follow(self, changed: Callable[[], None]) -> None:
+    async def run_between_checks(self, changed: Callable[[], None]) -> None:
         try:
             await trio.sleep_forever()
         finally:
@@ -110,53 +118,55 @@ class Observed:
                 if callable(close := getattr(self._source, "close", None)):
                     close()
 
-    def see(self, now: float) -> StorageState:
-        factor, until = self._keeper.current(now), self._keeper.until(now)
-        departed = self._judge_departed(now) if factor.origin == "fallback" and factor.value >= 1 else NOTHING
+    def current_state(self, now: float) -> StorageViewState:
+        factor, until = self._keeper.current_factor(now), self._keeper.changes_at(now)
+        departed = self._judge_departed(now) if factor.origin == "fallback" and factor.value >= 1 else NO_ASSESSMENT
         remembered = departed.factor < 1
         if remembered:
             # Nothing is known of the others, which the fallback lets in; of these it is known that they left, and how.
-            factor = factor._replace(value=departed.factor, why=departed.why)
-        return StorageState(
+            factor = factor._replace(value=departed.factor, why=departed.reason_text)
+        return StorageViewState(
             factor,
             self._assessment,
             until,
-            None if until is None else self._keeper.next(now),
+            None if until is None else self._keeper.next_factor(now),
             self._brokers,
             self._offline,
             factor.observed_at,
             self._connected,
             factor.origin == "fallback" and factor.value < 1,
-            self._begun,
+            self._has_checked,
             None if (factor.origin == "fallback" and not remembered) or not self._brokers else {},
-            self._dirs,
+            self._topics_by_volume,
             self._adopted if factor.origin == "kept" and not self._brokers else None,
             departed if remembered else None,
-            self._ends(),
-            self._memory.lasts if self._memory is not None else {},
+            self._departure_ends(),
+            self._memory.last_volumes if self._memory is not None else {},
         )
 
-    def adopt(self, held: Inherited, now: float) -> None:
-        before = self._keeper.current(now)
-        self._keeper.adopt(held.factor, held.until, now)
-        adopted = self._keeper.current(now)
+    def adopt_factor(self, held: InheritedFactor, now: float) -> None:
+        before = self._keeper.current_factor(now)
+        self._keeper.adopt_factor(held.factor, held.until, now)
+        adopted = self._keeper.current_factor(now)
         if adopted != before:
             self._paused = adopted.state == "PAUSE"
-            self._begun = True
+            self._has_checked = True
             self._adopted = held.affected
         if self._memory is not None:
-            self._memory.adopt(held.lasts)
+            self._memory.adopt_volumes(held.lasts)
 
-    def _judge_departed(self, now: float) -> Assessment:
+    def _judge_departed(self, now: float) -> VolumeAssessment:
         """The volumes of brokers that left, alone."""
         if self._memory is None or self._policy is None or not self._brokers:
-            return NOTHING
+            return NO_ASSESSMENT
         try:
-            return assess(volumes_of(self._memory.departed(self._brokers, now)), self._policy, self._paused)
+            return assess_volumes(
+                departed_volumes(self._memory.find_departed(self._brokers, now)), self._policy, self._paused
+            )
         except ObservationFailed:
-            return NOTHING
+            return NO_ASSESSMENT
 
-    def _ends(self) -> dict[int, float]:
+    def _departure_ends(self) -> dict[int, float]:
         """Until when each of the brokers that left counts."""
         if self._memory is None:
             return {}
@@ -166,42 +176,46 @@ class Observed:
             if last.left_at is not None
         }
 
-    async def _observe(self, policy: LimitPolicy) -> tuple[float, str]:
+    async def _observe_volumes(self, policy: LimitPolicy) -> tuple[float, str]:
         now, memory = self._clock(), self._memory
 
-        def look() -> _Look:
-            observation = rebuilt(self._source.observe())
+        def look() -> _CheckResult:
+            observation = rebuild_observation(self._source.observe())
             active = observation.brokers
             if not active:
                 raise ObservationFailed("no broker is active")
-            excused = self._newcomers.excused(observation.missing, now)
+            excused = self._newcomers.excused_brokers(observation.missing, now)
             if observation.missing - excused:
                 ids = ", ".join(map(str, sorted(observation.missing - excused)))
                 raise ObservationFailed(f"active broker {ids} did not describe a single log dir")
-            departed = {} if memory is None else memory.departed(active, now, observation.registered)
+            departed = {} if memory is None else memory.find_departed(active, now, observation.registered)
             volumes = [volume for volume in observation.volumes if volume.broker_id in active]
-            judged = assess([*volumes, *volumes_of(departed)], policy, self._paused)
-            return _Look(observation, judged, departed, excused, self._place(crowded(judged)))
+            judged = assess_volumes([*volumes, *departed_volumes(departed)], policy, self._paused)
+            return _CheckResult(observation, judged, departed, excused, self._place_topics(crowded_brokers(judged)))
 
-        known = {} if memory is None else memory.lasts
-        seen = await self._asked.call(look)
+        known = {} if memory is None else memory.last_volumes
+        seen = await self._source_call.call_source(look)
         assessment, active = seen.assessment, seen.observation.brokers
         self._assessment, self._paused = assessment, assessment.paused
-        self._brokers = {broker_id: NEW if broker_id in seen.excused else "" for broker_id in sorted(active)}
+        self._brokers = {broker_id: NEW_BROKER if broker_id in seen.excused else "" for broker_id in sorted(active)}
         self._offline = tuple(sorted(seen.observation.offline))
-        kept = {place: topics for place, topics in self._dirs.items() if place[0] in seen.departed}
-        self._dirs = kept | seen.dirs
-        self._newcomers.note(active, seen.excused, now, seen.observation.registered)
+        kept = {place: topics for place, topics in self._topics_by_volume.items() if place[0] in seen.departed}
+        self._topics_by_volume = kept | seen.dirs
+        self._newcomers.record_active(active, seen.excused, now, seen.observation.registered)
         if memory is not None:
-            adopted = {broker_id: last for broker_id, last in memory.lasts.items() if known.get(broker_id) is not last}
-            memory.note(assessment, seen.departed)
-            memory.adopt(adopted)  # while it looked
-            self._departed = {broker_id: last for broker_id, last in seen.departed.items() if broker_id in memory.lasts}
-        return assessment.factor, assessment.why
+            adopted = {
+                broker_id: last for broker_id, last in memory.last_volumes.items() if known.get(broker_id) is not last
+            }
+            memory.record_assessment(assessment, seen.departed)
+            memory.adopt_volumes(adopted)  # while it looked
+            self._departed = {
+                broker_id: last for broker_id, last in seen.departed.items() if broker_id in memory.last_volumes
+            }
+        return assessment.factor, assessment.reason_text
 
-    def _place(self, brokers: frozenset[int]) -> dict[tuple[int, str], frozenset[str]]:
+    def _place_topics(self, brokers: frozenset[int]) -> dict[tuple[int, str], frozenset[str]]:
         """The topics on these brokers' volumes; nothing where the source doesn't tell, so all are on each of them."""
-        place = getattr(self._source, "place", None) if self._places and brokers else None
+        place = getattr(self._source, "place", None) if self._needs_topics and brokers else None
         if place is None:
             return {}
         try:
@@ -212,5 +226,5 @@ class Observed:
             return {}
 
     async def _ask_factor(self) -> tuple[float, str]:
-        factor = await self._asked.call(lambda: float(self._source.factor()))
+        factor = await self._source_call.call_source(lambda: float(self._source.factor()))
         return factor, "" if factor >= 1 else f"the factor source says {factor:g}"

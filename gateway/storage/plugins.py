@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
-from gateway.cli_support.suggest import nearest
+from gateway.cli_support.suggest import find_nearest_name
 from gateway.plugins import PluginError
 
 VOLUME_SOURCES: Final = "produce_gateway.volume_sources"
@@ -20,7 +20,7 @@ LIMIT_POLICIES: Final = "produce_gateway.limit_policies"
 FACTOR_SOURCES: Final = "produce_gateway.factor_sources"
 QUOTA_SOURCES: Final = "produce_gateway.quota_sources"
 
-METHODS: Final = {
+REQUIRED_METHODS: Final = {
     VOLUME_SOURCES: ("observe",),
     LIMIT_POLICIES: ("breaches_hard_limit", "breaches_soft_limit", "quota_factor", "levels"),
     FACTOR_SOURCES: ("factor",),
@@ -28,10 +28,10 @@ METHODS: Final = {
 }
 SNAPSHOTS: Final = "snapshots"  # a source that is no plugin: the volume topic
 # The entry points that pyproject.toml registers. An installation older than the source tree may not list it yet.
-OWN: Final = {VOLUME_SOURCES: ("log-dirs", "prometheus")}
+OWN_PLUGINS: Final = {VOLUME_SOURCES: ("log-dirs", "prometheus")}
 
 
-def load(group: str, name: str, options: Mapping[str, Any], offers: Mapping[str, Any] | None = None) -> Any:
+def load_plugin(group: str, name: str, options: Mapping[str, Any], offers: Mapping[str, Any] | None = None) -> Any:
     """The object that the factory registered as `name` in `group` makes of `options`, its keyword arguments.
 
     `offers`: objects that the gateway has to give, such as `active_brokers`. A factory gets those that it has a
@@ -42,54 +42,58 @@ def load(group: str, name: str, options: Mapping[str, Any], offers: Mapping[str,
             that isn't there; its product lacks a method.
     """
     what = f"{group} {name}"
-    factory = _find(group, name)
-    arguments = _arguments(what, factory, options, offers or {})
+    factory = _find_factory(group, name)
+    arguments = _factory_arguments(what, factory, options, offers or {})
     try:
         made = factory(**arguments)
     except (Exception, SystemExit) as error:
         raise PluginError(f"{what}: {_one_line(error)}") from error
-    missing = [method for method in METHODS[group] if not callable(getattr(made, method, None))]
+    missing = [method for method in REQUIRED_METHODS[group] if not callable(getattr(made, method, None))]
     if missing:
         raise PluginError(f"{what}: its product has no method {', '.join(missing)} (see policies/storage/)")
     return made
 
 
-def names(group: str) -> list[str]:
+def plugin_names(group: str) -> list[str]:
     """The registered names, sorted."""
     return sorted({entry.name for entry in entry_points(group=group)})
 
 
-def _find(group: str, name: str) -> Callable[..., Any]:
+def _find_factory(group: str, name: str) -> Callable[..., Any]:
     found = tuple(entry_points(group=group, name=name))
     if not found:
-        raise PluginError(_unknown(group, name))
+        raise PluginError(_unknown_text(group, name))
     if len({entry.value for entry in found}) > 1:
-        owners = ", ".join(sorted(f"{entry.value} of {_owner(entry)}" for entry in found))
+        owners = ", ".join(sorted(f"{entry.value} of {_package_name(entry)}" for entry in found))
         raise PluginError(f"{group} {name}: registered more than once: {owners}; uninstall all but one")
     try:
         factory = found[0].load()
     except (Exception, SystemExit) as error:
-        raise PluginError(f"{group} {name}: {found[0].value} of {_owner(found[0])}: {_one_line(error)}") from error
+        raise PluginError(
+            f"{group} {name}: {found[0].value} of {_package_name(found[0])}: {_one_line(error)}"
+        ) from error
     if not callable(factory):
-        raise PluginError(f"{group} {name}: {found[0].value} of {_owner(found[0])} is no factory: it can't be called")
+        raise PluginError(
+            f"{group} {name}: {found[0].value} of {_package_name(found[0])} is no factory: it can't be called"
+        )
     made: Callable[..., Any] = factory
     return made
 
 
-def _unknown(group: str, name: str) -> str:
-    known = names(group)
-    if name in OWN.get(group, ()):
+def _unknown_text(group: str, name: str) -> str:
+    known = plugin_names(group)
+    if name in OWN_PLUGINS.get(group, ()):
         return f"{group} {name}: the installed produce-gateway does not list it: install it again (pip install …)"
     if not known:
         return f"{group} {name}: no installed package registers anything there (see docs/plugins.md)"
     if group == VOLUME_SOURCES:
         known = sorted([*known, SNAPSHOTS])
-    near = nearest(name, known)
+    near = find_nearest_name(name, known)
     meant = f"did you mean {near}? " if near else ""
     return f"{group} {name}: unknown; {meant}known: {', '.join(known)}"
 
 
-def _arguments(
+def _factory_arguments(
     what: str, factory: Callable[..., Any], options: Mapping[str, Any], offers: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Checked before the call: a TypeError out of a factory would not tell its own mistake from a wrong option."""
@@ -110,7 +114,7 @@ def _arguments(
     return arguments
 
 
-def _owner(entry: EntryPoint) -> str:
+def _package_name(entry: EntryPoint) -> str:
     return entry.dist.name if entry.dist is not None else "an unknown package"
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gateway.http_client import AnswerTooLarge, HttpAnswer, HttpError, fetch
+from gateway.http_client import HttpError, HttpResponse, ResponseTooLarge, fetch_url
 from policies.storage import Observation, ObservationFailed, Volume
 from policies.units import parse_duration
 
@@ -38,18 +38,18 @@ VOLUME_LABELS: Final = ("mountpoint", "persistentvolumeclaim", "device")
 # in 10.0.0.2:9100 or ip-10-0-0-2.ec2.internal.
 BROKER_PATTERN: Final = r"^(?:[^.:]*[A-Za-z][-_]?)?(\d+)(?:\.[A-Za-z][^:]*)?(?::\d+)?$"
 _CLAIM: Final = re.compile(r"^data-(?:\d+-)?")  # Strimzi's: data-NAME, and data-VOLUME-NAME where there are several
-MAX_ANSWER_BYTES: Final = 16 * 2**20  # about 50,000 series; Kafka's volumes are hundreds
+MAX_RESPONSE_BYTES: Final = 16 * 2**20  # about 50,000 series; Kafka's volumes are hundreds
 MAX_NAMED: Final = 3  # of what is missing, in one line
 
 
-class _Series(NamedTuple):
+class _VolumeSample(NamedTuple):
     broker_id: int
     volume: str
     owner: str  # what the broker id was read from, without the volume's part: one broker has one
     value: float
 
 
-class _Answer(NamedTuple):
+class _QueryResponse(NamedTuple):
     at: float | None  # Unix seconds by Prometheus' clock; None: it had nothing to say
     series: tuple[tuple[dict[str, str], float], ...]
 
@@ -100,10 +100,10 @@ class Prometheus:
         self._expressions = ((available, size),) if available else DEFAULTS
         self._broker_labels = (broker_label,) if broker_label else BROKER_LABELS
         self._volume_labels = (volume_label,) if volume_label else VOLUME_LABELS
-        self._pattern = _compile(broker_pattern)
+        self._pattern = _compile_pattern(broker_pattern)
         self._brokers = {str(text): int(broker_id) for text, broker_id in (brokers or {}).items()}
-        self._max_age_s = _seconds("max_age", max_age)
-        self._timeout_s = _seconds("timeout_s", timeout_s)
+        self._max_age_s = _parse_seconds("max_age", max_age)
+        self._timeout_s = _parse_seconds("timeout_s", timeout_s)
         self._username, self._password_file = username, password_file
         self._token_file, self._ca_file = bearer_token_file, ca_file
         self._expected = None if expected_brokers is None else frozenset(expected_brokers)
@@ -111,7 +111,7 @@ class Prometheus:
             raise ValueError("expected_brokers: at least one is needed")
         self._active = active_brokers
         try:
-            self._trust(), self._authorization()
+            self._make_tls_context(), self._authorization_header()
         except ObservationFailed as error:
             raise ValueError(str(error)) from error
 
@@ -122,11 +122,13 @@ class Prometheus:
             ObservationFailed: no answer, or a partial, stale or ambiguous one.
         """
         deadline = time.monotonic() + self._timeout_s
-        available, size = self._ask(deadline)
+        available, size = self._query_volumes(deadline)
         active = self._active_brokers()
         if active is None:
             active = frozenset(broker_id for broker_id, _ in available)
-        volumes = [_volume(key, available[key].value, size[key].value) for key in sorted(available) if key[0] in active]
+        volumes = [
+            _make_volume(key, available[key].value, size[key].value) for key in sorted(available) if key[0] in active
+        ]
         return Observation(brokers=active, volumes=tuple(volumes))
 
     def _active_brokers(self) -> frozenset[int] | None:
@@ -134,25 +136,27 @@ class Prometheus:
             return self._expected
         return None if self._active is None else frozenset(self._active())
 
-    def _ask(self, deadline: float) -> tuple[dict[tuple[int, str], _Series], dict[tuple[int, str], _Series]]:
-        trust = self._trust()
+    def _query_volumes(
+        self, deadline: float
+    ) -> tuple[dict[tuple[int, str], _VolumeSample], dict[tuple[int, str], _VolumeSample]]:
+        trust = self._make_tls_context()
         for available, size in self._expressions:
-            first = self._query(trust, available, None, deadline)
-            second = self._query(trust, size, first.at, deadline)
+            first = self._run_query(trust, available, None, deadline)
+            second = self._run_query(trust, size, first.at, deadline)
             if first.series or second.series:
                 break
         else:
             asked = " nor ".join(each for each, _ in self._expressions)
             raise ObservationFailed(f"Prometheus has no series for {asked}")
-        of_available, of_size = self._by_volume("available", first), self._by_volume("size", second)
+        of_available, of_size = self._index_by_volume("available", first), self._index_by_volume("size", second)
         for what, here, there in (("available", of_available, of_size), ("size", of_size, of_available)):
             if there.keys() - here.keys():
-                raise ObservationFailed(f"Prometheus has no {what} of {_name_some(there.keys() - here.keys())}")
+                raise ObservationFailed(f"Prometheus has no {what} of {_volumes_text(there.keys() - here.keys())}")
         for expression in (available, size):
-            self._check_age(expression, self._query(trust, f"timestamp(\n{expression}\n)", first.at, deadline))
+            self._check_age(expression, self._run_query(trust, f"timestamp(\n{expression}\n)", first.at, deadline))
         return of_available, of_size
 
-    def _check_age(self, expression: str, stamps: _Answer) -> None:
+    def _check_age(self, expression: str, stamps: _QueryResponse) -> None:
         """By Prometheus' own clock, which says when it took them for plain selectors only: else the age is 0."""
         if stamps.at is None:
             raise ObservationFailed(f"Prometheus does not say how old the samples of {expression} are")
@@ -162,14 +166,14 @@ class Prometheus:
                 f"Prometheus' samples of {expression} are up to {age:.0f} s old, and max_age is {self._max_age_s:g} s"
             )
 
-    def _by_volume(self, what: str, answer: _Answer) -> dict[tuple[int, str], _Series]:
-        found: dict[tuple[int, str], _Series] = {}
+    def _index_by_volume(self, what: str, answer: _QueryResponse) -> dict[tuple[int, str], _VolumeSample]:
+        found: dict[tuple[int, str], _VolumeSample] = {}
         owners: dict[int, str] = {}
         for labels, value in answer.series:
-            series = self._identify(labels, value)
+            series = self._identify_series(labels, value)
             key = (series.broker_id, series.volume)
             if not (math.isfinite(value) and value >= 0):
-                raise ObservationFailed(f"Prometheus says {what} = {value} of {_name(key)}")
+                raise ObservationFailed(f"Prometheus says {what} = {value} of {_volume_text(key)}")
             owner = owners.setdefault(series.broker_id, series.owner)
             if owner != series.owner:
                 both = " and ".join(sorted((owner, series.owner)))
@@ -178,12 +182,13 @@ class Prometheus:
                 )
             if key in found:
                 raise ObservationFailed(
-                    f"Prometheus has more than one {what} of {_name(key)}: narrow the expression, for example by job"
+                    f"Prometheus has more than one {what} of {_volume_text(key)}: narrow the expression, for"
+                    " example by job"
                 )
             found[key] = series
         return found
 
-    def _identify(self, labels: dict[str, str], value: float) -> _Series:
+    def _identify_series(self, labels: dict[str, str], value: float) -> _VolumeSample:
         label = next((each for each in self._broker_labels if labels.get(each)), None)
         shown = ", ".join(f"{key}={text!r}" for key, text in sorted(labels.items()))
         if label is None:
@@ -203,9 +208,11 @@ class Prometheus:
             raise ObservationFailed(f"no label {' or '.join(self._volume_labels)} says the volume of {{{shown}}}")
         namespace = labels.get("namespace", "")
         owner = f"{namespace}/{_CLAIM.sub('', text)}" if namespace else _CLAIM.sub("", text)
-        return _Series(broker_id, volume, owner, value)
+        return _VolumeSample(broker_id, volume, owner, value)
 
-    def _query(self, trust: ssl.SSLContext | None, expression: str, at: float | None, deadline: float) -> _Answer:
+    def _run_query(
+        self, trust: ssl.SSLContext | None, expression: str, at: float | None, deadline: float
+    ) -> _QueryResponse:
         left = deadline - time.monotonic()
         if left <= 0:
             raise ObservationFailed(f"Prometheus at {self._url} took longer than {self._timeout_s:g} s")
@@ -213,23 +220,23 @@ class Prometheus:
         if at is not None:
             parameters["time"] = f"{at:.3f}"
         try:
-            answer = fetch(
+            answer = fetch_url(
                 f"{self._url}/api/v1/query?{urllib.parse.urlencode(parameters)}",
-                headers=self._authorization(),
+                headers=self._authorization_header(),
                 timeout_s=left,
-                max_bytes=MAX_ANSWER_BYTES,
+                max_bytes=MAX_RESPONSE_BYTES,
                 trust=trust,
                 proxies=True,
             )
-        except AnswerTooLarge as error:
+        except ResponseTooLarge as error:
             raise ObservationFailed(f"Prometheus at {self._url}: {error}: narrow the expression") from error
         except HttpError as error:
             raise ObservationFailed(f"Prometheus at {self._url}: {error}") from error
         if not 200 <= answer.status < 300:
-            raise ObservationFailed(self._refusal(answer))
-        return self._parse(expression, answer.body)
+            raise ObservationFailed(self._refusal_text(answer))
+        return self._parse_response(expression, answer.body)
 
-    def _refusal(self, answer: HttpAnswer) -> str:
+    def _refusal_text(self, answer: HttpResponse) -> str:
         where = f"Prometheus at {self._url} answers {answer.status}"
         if 300 <= answer.status < 400:
             return f"{where}: it is at {answer.headers.get('Location', 'another address')}, write that as url"
@@ -241,7 +248,7 @@ class Prometheus:
             said = answer.reason
         return f"{where}: {_one_line(said)}"
 
-    def _parse(self, expression: str, body: bytes) -> _Answer:
+    def _parse_response(self, expression: str, body: bytes) -> _QueryResponse:
         try:
             answer = json.loads(body)
             if answer["status"] != "success":
@@ -258,11 +265,11 @@ class Prometheus:
                 raise ObservationFailed(f"{expression} is a {data['resultType']}: one number per volume is needed")
             series = [(dict(each["metric"]), each["value"]) for each in data["result"]]
             at = float(series[0][1][0]) if series else None
-            return _Answer(at, tuple((labels, float(value[1])) for labels, value in series))
+            return _QueryResponse(at, tuple((labels, float(value[1])) for labels, value in series))
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise ObservationFailed(f"{self._url} does not answer as Prometheus does: {_one_line(error)}") from error
 
-    def _trust(self) -> ssl.SSLContext | None:
+    def _make_tls_context(self) -> ssl.SSLContext | None:
         """Made for each observation: certificates get replaced."""
         if not self._url.startswith("https:"):
             return None
@@ -271,19 +278,19 @@ class Prometheus:
         except OSError as error:
             raise ObservationFailed(f"ca_file {self._ca_file}: {_one_line(error)}") from error
 
-    def _authorization(self) -> dict[str, str]:
+    def _authorization_header(self) -> dict[str, str]:
         if self._token_file:
-            return {"Authorization": f"Bearer {_secret('bearer_token_file', self._token_file)}"}
+            return {"Authorization": f"Bearer {_read_secret('bearer_token_file', self._token_file)}"}
         if self._username:
-            pair = f"{self._username}:{_secret('password_file', self._password_file)}"
+            pair = f"{self._username}:{_read_secret('password_file', self._password_file)}"
             return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
         return {}
 
 
-def _volume(key: tuple[int, str], available: float, size: float) -> Volume:
+def _make_volume(key: tuple[int, str], available: float, size: float) -> Volume:
     if size <= 0 or available > size:
         raise ObservationFailed(
-            f"Prometheus says that {available:.0f} of {size:.0f} bytes of {_name(key)} are available"
+            f"Prometheus says that {available:.0f} of {size:.0f} bytes of {_volume_text(key)} are available"
         )
     return Volume(broker_id=key[0], name=key[1], total=int(size), available=int(available))
 
@@ -297,7 +304,7 @@ def _check_url(url: str) -> str:
     return url.rstrip("/").removesuffix("/api/v1/query")
 
 
-def _compile(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
@@ -307,14 +314,14 @@ def _compile(pattern: str) -> re.Pattern[str]:
     return compiled
 
 
-def _seconds(name: str, value: object) -> float:
+def _parse_seconds(name: str, value: object) -> float:
     seconds = parse_duration(value)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
         raise ValueError(f"{name}: {value!r} is not a valid time; for example: 3m")
     return float(seconds)
 
 
-def _secret(name: str, path: str) -> str:
+def _read_secret(name: str, path: str) -> str:
     try:
         text = Path(path).read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -324,12 +331,12 @@ def _secret(name: str, path: str) -> str:
     return text
 
 
-def _name(key: tuple[int, str]) -> str:
+def _volume_text(key: tuple[int, str]) -> str:
     return f"broker {key[0]} volume {key[1]}"
 
 
-def _name_some(keys: Iterable[tuple[int, str]]) -> str:
-    named = [_name(key) for key in sorted(keys)]
+def _volumes_text(keys: Iterable[tuple[int, str]]) -> str:
+    named = [_volume_text(key) for key in sorted(keys)]
     more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
     return ", ".join(named[:MAX_NAMED]) + more
 

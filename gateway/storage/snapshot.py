@@ -14,11 +14,11 @@
 # More consumed than capacity is a full volume.
 #
 # Limits: a volume's own comes first, then the snapshot's, then the gateway's YAML. The snapshot's are required by the
-# schema, so "no opinion" has to be written: a level of 0 of MinFreeBytes (what `encode` writes) or MinFreePercentage.
-# For a reader that takes it literally it is a limit reached when not one byte is free; here it is no limit at all, or
-# it would be the volume's own and switch off the stricter one in the gateway's YAML. On a volume it takes the
-# snapshot's limit from that volume, and the YAML's stays. MinFreePercentage is a whole percentage in JSON, a share
-# 0..1 in VolumeLimit.
+# schema, so "no opinion" has to be written: a level of 0 of MinFreeBytes (what `encode_snapshot` writes) or
+# MinFreePercentage. For a reader that takes it literally it is a limit reached when not one byte is free; here it is no
+# limit at all, or it would be the volume's own and switch off the stricter one in the gateway's YAML. On a volume it
+# takes the snapshot's limit from that volume, and the YAML's stays. MinFreePercentage is a whole percentage in JSON, a
+# share 0..1 in VolumeLimit.
 #
 # Knows no Kafka client, no clock and no policy.
 
@@ -33,7 +33,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from policies.storage import LimitType, Snapshot, Volume, VolumeLimit
+from policies.storage import LimitType, Volume, VolumeLimit, VolumeSnapshot
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LONG: Final = 2**63 - 1
@@ -42,10 +42,10 @@ _MAX_NODE_ID: Final = 2**31 - 1
 _DATE_TIME: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})", re.IGNORECASE
 )
-_SHOWN: Final = 60  # characters of a value in an error
+_MAX_SHOWN: Final = 60  # characters of a value in an error
 
 
-class InvalidSnapshot(ValueError):
+class InvalidVolumeSnapshot(ValueError):
     """A record that is no snapshot; one line: the place and the fault. `kind`: the same for all records with that
     fault.
     """
@@ -55,40 +55,42 @@ class InvalidSnapshot(ValueError):
         self.kind = re.sub(r"\[\d+\]", "[]", where) or what.partition(":")[0]
 
 
-def _whole(value: Any) -> Any:
+def _whole_number(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-_Long = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=_LONG)]
+_Long = Annotated[int, BeforeValidator(_whole_number), Field(ge=0, le=_LONG)]
 
 
-class _Object(BaseModel):
+class _JsonObject(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, alias_generator=to_camel)
 
 
-class _Limit(_Object):
+class _JsonLimit(_JsonObject):
     type: LimitType
     level: _Long
 
 
-class _Volume(_Object):
+class _JsonVolume(_JsonObject):
     volume_name: str
     capacity: _Long
     consumed: _Long
-    hard_limit: _Limit | None = None
-    soft_limit: _Limit | None = None
+    hard_limit: _JsonLimit | None = None
+    soft_limit: _JsonLimit | None = None
 
 
-class _Snapshot(_Object):
+class _JsonSnapshot(_JsonObject):
     broker_id: str
     snapshot_at: str
-    hard_limit: _Limit
-    soft_limit: _Limit
-    volumes: list[_Volume]
+    hard_limit: _JsonLimit
+    soft_limit: _JsonLimit
+    volumes: list[_JsonVolume]
     unreadable_log_dirs: list[str] = []
 
 
-def encode(snapshot: Snapshot, soft: VolumeLimit | None = None, hard: VolumeLimit | None = None) -> bytes:
+def encode_snapshot(
+    snapshot: VolumeSnapshot, soft: VolumeLimit | None = None, hard: VolumeLimit | None = None
+) -> bytes:
     """The record's value. `soft`, `hard`: the snapshot's own limits; a volume writes down those that differ from them.
 
     Bytes and percentages are whole: a value between becomes the next stricter one. Time: milliseconds, UTC.
@@ -97,88 +99,91 @@ def encode(snapshot: Snapshot, soft: VolumeLimit | None = None, hard: VolumeLimi
     record: dict[str, Any] = {
         "brokerId": str(snapshot.broker_id),
         "snapshotAt": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "hardLimit": _written(hard),
-        "softLimit": _written(soft),
+        "hardLimit": _write_limit(hard),
+        "softLimit": _write_limit(soft),
         "volumes": [],
     }
     for volume in snapshot.volumes:
         consumed = max(0, volume.total - volume.available)
         entry: dict[str, Any] = {"volumeName": volume.name, "capacity": volume.total, "consumed": consumed}
         if volume.hard != hard:
-            entry["hardLimit"] = _written(volume.hard)
+            entry["hardLimit"] = _write_limit(volume.hard)
         if volume.soft != soft:
-            entry["softLimit"] = _written(volume.soft)
+            entry["softLimit"] = _write_limit(volume.soft)
         record["volumes"].append(entry)
     if snapshot.unreadable:
         record["unreadableLogDirs"] = list(snapshot.unreadable)
     return json.dumps(record, separators=(",", ":")).encode()
 
 
-def decode(value: bytes, key: bytes | None = None) -> Snapshot:
+def decode_snapshot(value: bytes, key: bytes | None = None) -> VolumeSnapshot:
     """A record's value; `key`: the record's key, which must be the broker id.
 
     Raises:
         InvalidSnapshot: the value is no snapshot, or that of another broker.
     """
     try:
-        found = _Snapshot.model_validate_json(value)
+        found = _JsonSnapshot.model_validate_json(value)
     except ValidationError as error:
-        raise _explain(error) from None
-    broker_id = _node_id(found.broker_id)
+        raise _explain_error(error) from None
+    broker_id = _parse_node_id(found.broker_id)
     if broker_id is None:
-        raise InvalidSnapshot("brokerId", f"a node id such as '0' is needed, not {_shown(found.broker_id)}")
+        raise InvalidVolumeSnapshot("brokerId", f"a node id such as '0' is needed, not {_shown_value(found.broker_id)}")
     if key is not None and key != found.broker_id.encode():
-        raise InvalidSnapshot("brokerId", f"{found.broker_id} under the key {_shown(key)}: it must be the record's key")
+        raise InvalidVolumeSnapshot(
+            "brokerId", f"{found.broker_id} under the key {_shown_value(key)}: it must be the record's key"
+        )
     if not found.volumes:
-        raise InvalidSnapshot("volumes", "there is none, so the broker's state can't be told")
-    hard, soft = _limit("hardLimit", found.hard_limit), _limit("softLimit", found.soft_limit)
+        raise InvalidVolumeSnapshot("volumes", "there is none, so the broker's state can't be told")
+    hard, soft = _read_limit("hardLimit", found.hard_limit), _read_limit("softLimit", found.soft_limit)
     volumes: dict[str, Volume] = {}
     for number, volume in enumerate(found.volumes):
         where = f"volumes[{number}]"
         if volume.volume_name in volumes:
-            raise InvalidSnapshot(f"{where}.volumeName", f"{_shown(volume.volume_name)} is there twice")
+            raise InvalidVolumeSnapshot(f"{where}.volumeName", f"{_shown_value(volume.volume_name)} is there twice")
         if volume.capacity == 0:
-            raise InvalidSnapshot(f"{where}.capacity", "is 0, so its free part can't be told")
+            raise InvalidVolumeSnapshot(f"{where}.capacity", "is 0, so its free part can't be told")
         volumes[volume.volume_name] = Volume(
             broker_id=broker_id,
             name=volume.volume_name,
             total=volume.capacity,
             available=max(0, volume.capacity - volume.consumed),
-            soft=soft if volume.soft_limit is None else _limit(f"{where}.softLimit", volume.soft_limit),
-            hard=hard if volume.hard_limit is None else _limit(f"{where}.hardLimit", volume.hard_limit),
+            soft=soft if volume.soft_limit is None else _read_limit(f"{where}.softLimit", volume.soft_limit),
+            hard=hard if volume.hard_limit is None else _read_limit(f"{where}.hardLimit", volume.hard_limit),
         )
     unreadable = tuple(found.unreadable_log_dirs)
-    return Snapshot(broker_id, _seconds(found.snapshot_at), tuple(volumes.values()), unreadable)
+    return VolumeSnapshot(broker_id, _parse_timestamp(found.snapshot_at), tuple(volumes.values()), unreadable)
 
 
-def broker_of(key: bytes | None) -> int:
+def parse_broker_key(key: bytes | None) -> int:
     """The broker id that a record's key is, for a record without a value.
 
     Raises:
         InvalidSnapshot: it is none.
     """
-    found = _node_id((key or b"").decode("ascii", "replace"))
+    found = _parse_node_id((key or b"").decode("ascii", "replace"))
     if found is None:
-        raise InvalidSnapshot("key", f"a node id such as '0' is needed, not {_shown(key)}")
+        raise InvalidVolumeSnapshot("key", f"a node id such as '0' is needed, not {_shown_value(key)}")
     return found
 
 
-def _node_id(text: str) -> int | None:
+def _parse_node_id(text: str) -> int | None:
     return int(text) if _NODE_ID.fullmatch(text) and int(text) <= _MAX_NODE_ID else None
 
 
-def _seconds(text: str) -> float:
+def _parse_timestamp(text: str) -> float:
     if _DATE_TIME.fullmatch(text) is None:
-        raise InvalidSnapshot(
-            "snapshotAt", f"a date and time with its offset is needed, such as 2022-04-07T13:00:00Z, not {_shown(text)}"
+        raise InvalidVolumeSnapshot(
+            "snapshotAt",
+            f"a date and time with its offset is needed, such as 2022-04-07T13:00:00Z, not {_shown_value(text)}",
         )
     try:
         return datetime.fromisoformat(text.upper()).timestamp()
     except ValueError as error:
-        raise InvalidSnapshot("snapshotAt", f"{_shown(text)}: {error}") from None
+        raise InvalidVolumeSnapshot("snapshotAt", f"{_shown_value(text)}: {error}") from None
 
 
-def _limit(where: str, limit: _Limit) -> VolumeLimit | None:
+def _read_limit(where: str, limit: _JsonLimit) -> VolumeLimit | None:
     if limit.type == "ConsumedBytes":
         return VolumeLimit(limit.type, float(limit.level))
     if limit.level == 0:
@@ -186,11 +191,11 @@ def _limit(where: str, limit: _Limit) -> VolumeLimit | None:
     if limit.type == "MinFreeBytes":
         return VolumeLimit(limit.type, float(limit.level))
     if limit.level > 100:
-        raise InvalidSnapshot(f"{where}.level", f"{limit.level} is more than 100 percent")
+        raise InvalidVolumeSnapshot(f"{where}.level", f"{limit.level} is more than 100 percent")
     return VolumeLimit(limit.type, limit.level / 100)
 
 
-def _written(limit: VolumeLimit | None) -> dict[str, str | int]:
+def _write_limit(limit: VolumeLimit | None) -> dict[str, str | int]:
     if limit is None:
         return {"type": "MinFreeBytes", "level": 0}
     if limit.type == "MinFreePercentage":
@@ -202,21 +207,21 @@ def _written(limit: VolumeLimit | None) -> dict[str, str | int]:
     return {"type": limit.type, "level": level}
 
 
-def _explain(error: ValidationError) -> InvalidSnapshot:
+def _explain_error(error: ValidationError) -> InvalidVolumeSnapshot:
     first = error.errors(include_url=False, include_context=False)[0]
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
     text = first["msg"].removeprefix("Input ")
     match first["type"]:
         case "json_invalid":
-            return InvalidSnapshot("", "no JSON" + text.removeprefix("Invalid JSON"))
+            return InvalidVolumeSnapshot("", "no JSON" + text.removeprefix("Invalid JSON"))
         case "missing":
-            return InvalidSnapshot(where, "is required")
+            return InvalidVolumeSnapshot(where, "is required")
         case "model_type":
-            return InvalidSnapshot(where, f"an object is needed, not {_shown(first['input'])}")
+            return InvalidVolumeSnapshot(where, f"an object is needed, not {_shown_value(first['input'])}")
         case _:
-            return InvalidSnapshot(where, f"{text}, not {_shown(first['input'])}")
+            return InvalidVolumeSnapshot(where, f"{text}, not {_shown_value(first['input'])}")
 
 
-def _shown(value: object) -> str:
+def _shown_value(value: object) -> str:
     text = ascii(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"

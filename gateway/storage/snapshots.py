@@ -19,26 +19,35 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
-from gateway.kafka.describe import NO_TOPIC
-from gateway.kafka.internal_topic import Absent, Essential, Found, InternalTopic, Present, Spec, Troubles, Unreachable
-from gateway.storage.snapshot import InvalidSnapshot, broker_of, decode
-from policies.storage import Snapshot
+from gateway.kafka.describe import NO_TOPIC_ERRORS
+from gateway.kafka.internal_topic import (
+    EssentialConfig,
+    InternalTopic,
+    TopicAbsent,
+    TopicLookup,
+    TopicPresent,
+    TopicSpec,
+    TopicUnreachable,
+    TroubleLog,
+)
+from gateway.storage.snapshot import InvalidVolumeSnapshot, decode_snapshot, parse_broker_key
+from policies.storage import VolumeSnapshot
 
 log = logging.getLogger("gateway.storage")
 
 POLL_S: Final = 0.1  # while metadata is under way
 MAX_RECORDS: Final = 1000  # of one poll
-MAX_KINDS: Final = 100  # of invalid records that are logged
-SPEC: Final = Spec(
+MAX_FAULT_KINDS: Final = 100  # of invalid records that are logged
+TOPIC_SPEC: Final = TopicSpec(
     # A broker writes some three thousand snapshots a day, and compaction leaves a segment alone until it is closed.
     {"cleanup.policy": "compact", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.1"},
-    Essential("cleanup.policy", ("compact", "compact,delete", "delete,compact"), "it grows, or forgets brokers"),
+    EssentialConfig("cleanup.policy", ("compact", "compact,delete", "delete,compact"), "it grows, or forgets brokers"),
 )
 
 
 def volume_topic(properties: Mapping[str, Any], name: str, replication: int | None = None) -> InternalTopic:
     """The topic that agents write and gateways read."""
-    return InternalTopic({"log_level": 2, **properties}, name, SPEC, replication)
+    return InternalTopic({"log_level": 2, **properties}, name, TOPIC_SPEC, replication)
 
 
 class SnapshotReader:
@@ -47,13 +56,13 @@ class SnapshotReader:
     Attributes:
         connected: the cluster answered the last time.
         caught_up: the end of every partition has been reached once.
-        invalid: records that were no snapshots, so far.
+        invalid_records: records that were no snapshots, so far.
     """
 
     def __init__(self, properties: Mapping[str, Any], topic: str) -> None:
         quiet = {"log_level": 2, "reconnect.backoff.max.ms": 2000, **properties}
-        self._topic = InternalTopic({**quiet, "error_cb": self._on_error}, topic, SPEC)
-        self._troubles = Troubles(log, "volume snapshots")
+        self._topic = InternalTopic({**quiet, "error_cb": self._on_error}, topic, TOPIC_SPEC)
+        self._troubles = TroubleLog(log, "volume snapshots")
         self._consumer = Consumer(
             {
                 "group.id": "produce-gateway-volumes",
@@ -68,22 +77,22 @@ class SnapshotReader:
         self._topic_id = ""
         self._partitions: set[int] = set()
         self._behind: set[int] = set()  # partitions whose end has not been reached
-        self._kinds: set[str] = set()
+        self._fault_kinds: set[str] = set()
         self.connected = False
         self.caught_up = False
-        self.invalid = 0
+        self.invalid_records = 0
 
-    def poll(self, timeout_s: float) -> list[tuple[int, Snapshot | None]]:
+    def poll_snapshots(self, timeout_s: float) -> list[tuple[int, VolumeSnapshot | None]]:
         """Snapshots that came, in order, by broker id; None takes the broker's back. Empty after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
-        found: list[tuple[int, Snapshot | None]] = []
+        found: list[tuple[int, VolumeSnapshot | None]] = []
         while True:
-            if (seen := self._topic.poll()) is not None:
-                self._note(seen)
+            if (seen := self._topic.poll_lookup()) is not None:
+                self._on_topic_found(seen)
             left = max(0.0, deadline - time.monotonic())
-            message = self._consumer.poll(min(left, POLL_S) if self._topic.is_looking else left)
+            message = self._consumer.poll(min(left, POLL_S) if self._topic.is_lookup_pending else left)
             while message is not None:
-                self._take(message, found)
+                self._handle_message(message, found)
                 message = self._consumer.poll(0) if len(found) < MAX_RECORDS else None
             if found or time.monotonic() >= deadline:
                 return found
@@ -94,60 +103,60 @@ class SnapshotReader:
 
     # --- records ------------------------------------------------------------------------------------------------------
 
-    def _take(self, message: Message, found: list[tuple[int, Snapshot | None]]) -> None:
+    def _handle_message(self, message: Message, found: list[tuple[int, VolumeSnapshot | None]]) -> None:
         error = message.error()
         if error is not None:
-            self._take_error(error, message.partition())
+            self._handle_error(error, message.partition())
             return
         self.connected = True
         key, value = message.key(), message.value()
         key = key.encode() if isinstance(key, str) else key
         try:
             if value is None:
-                found.append((broker_of(key), None))
+                found.append((parse_broker_key(key), None))
             else:
-                snapshot = decode(value.encode() if isinstance(value, str) else value, key or b"")
+                snapshot = decode_snapshot(value.encode() if isinstance(value, str) else value, key or b"")
                 found.append((snapshot.broker_id, snapshot))
-        except InvalidSnapshot as fault:
-            self.invalid += 1
-            if fault.kind not in self._kinds and len(self._kinds) < MAX_KINDS:
-                self._kinds.add(fault.kind)
+        except InvalidVolumeSnapshot as fault:
+            self.invalid_records += 1
+            if fault.kind not in self._fault_kinds and len(self._fault_kinds) < MAX_FAULT_KINDS:
+                self._fault_kinds.add(fault.kind)
                 where = f"{self._topic.name}, partition {message.partition()} offset {message.offset()}"
                 log.warning(
                     "volume snapshots: %s is no snapshot: %s (more of this kind are only counted)", where, fault
                 )
 
-    def _take_error(self, error: KafkaError, partition: int | None) -> None:
+    def _handle_error(self, error: KafkaError, partition: int | None) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             self._behind.discard(-1 if partition is None else partition)
             if self._partitions and not self._behind:
                 self.caught_up = True
-        elif error.code() in NO_TOPIC:
-            self._topic.hurry()
+        elif error.code() in NO_TOPIC_ERRORS:
+            self._topic.schedule_lookup()
         elif error.code() not in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._ALL_BROKERS_DOWN):
-            self._complain(error.name(), f"can't be read ({error.str()})")
+            self._report_problem(error.name(), f"can't be read ({error.str()})")
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self.connected = False
-        self._topic.note_error(error)
+        self._topic.record_error(error)
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
-    def _note(self, found: Found) -> None:
-        self.connected = not isinstance(found, Unreachable)
-        if isinstance(found, Present):
-            self._follow(found)
-            self._troubles.clear(f"topic {self._topic.name} is read now")
-        elif isinstance(found, Absent):
-            self._complain("absent", "does not exist; waiting for it")
+    def _on_topic_found(self, found: TopicLookup) -> None:
+        self.connected = not isinstance(found, TopicUnreachable)
+        if isinstance(found, TopicPresent):
+            self._follow_partitions(found)
+            self._troubles.clear_trouble(f"topic {self._topic.name} is read now")
+        elif isinstance(found, TopicAbsent):
+            self._report_problem("absent", "does not exist; waiting for it")
             if self._partitions:
                 self._consumer.unassign()
                 self._topic_id, self._partitions, self._behind = "", set(), set()
         else:
-            self._complain("down", f"can't be looked up ({found.why})")
+            self._report_problem("down", f"can't be looked up ({found.why})")
 
-    def _follow(self, found: Present) -> None:
+    def _follow_partitions(self, found: TopicPresent) -> None:
         topic_id, partitions = found
         if topic_id != self._topic_id or not self._partitions <= partitions:
             if self._topic_id:
@@ -163,5 +172,5 @@ class SnapshotReader:
     def _from_beginning(self, partitions: Iterable[int]) -> list[TopicPartition]:
         return [TopicPartition(self._topic.name, partition, OFFSET_BEGINNING) for partition in sorted(partitions)]
 
-    def _complain(self, kind: str, text: str) -> None:
-        self._troubles.complain(kind, f"topic {self._topic.name} {text}")
+    def _report_problem(self, kind: str, text: str) -> None:
+        self._troubles.report_trouble(kind, f"topic {self._topic.name} {text}")

@@ -1,6 +1,6 @@
 # The two ways in which control looks at the cluster's disks, each a sight that can be asked at any time what holds:
-# `Observed` (observed.py) runs a source at every check and keeps the last valid factor for a while [DISK]; `Snapshots`
-# reads what agents wrote beside the brokers and lists the active brokers at every check [035].
+# `Observed` (observed.py) runs a source at every check and keeps the last valid factor for a while [DISK];
+# `VolumeTopicView` reads what agents wrote beside the brokers and lists the active brokers at every check [035].
 #
 # Judging is policies/storage/'s; here is what it must not know: threads, two clocks, sources that hang or raise
 # whatever they like. Knows no worker, no metric and no log line: control.py's.
@@ -16,37 +16,39 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import trio
 
 from policies.storage import (
-    Affected,
-    Assessment,
-    Factor,
-    Last,
+    AffectedTopics,
+    LastVolumes,
     LimitPolicy,
     Observation,
     ObservationFailed,
-    Snapshot,
     SnapshotView,
+    StorageFactor,
     Volume,
+    VolumeAssessment,
     VolumeLimit,
-    checked,
+    VolumeSnapshot,
+    check_limit,
 )
 from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.storage")
 
-ANSWER_S: Final = 30.0  # a source that has not answered by then, or by the next check if that is later, has failed
+SOURCE_TIMEOUT_S: Final = (
+    30.0  # a source that has not answered by then, or by the next check if that is later, has failed
+)
 POLL_S: Final = 0.5  # of the snapshots' reader: it ends up to this much later than asked to
 CLOSE_S: Final = 1.0
 READ_S: Final = 10.0  # after a start, for which unread snapshots are not yet news
 SHARE: Final = 0.1  # of the time, that judging all volumes may take while snapshots pour in
 LARGEST: Final = 2**63 - 1  # bytes: a long
-NEW: Final = "new"  # of a broker that joined a moment ago and isn't described yet
-NOTHING: Final = Assessment(1.0, (), None)
+NEW_BROKER: Final = "new"  # of a broker that joined a moment ago and isn't described yet
+NO_ASSESSMENT: Final = VolumeAssessment(1.0, (), None)
 T = TypeVar("T")
 
 Clock = Callable[[], float]
 
 
-class StorageState(NamedTuple):
+class StorageViewState(NamedTuple):
     """The factor in force. Times are monotonic. `brokers`: the active ones, each with the fault of its snapshot, or "".
 
     `until`, `next`: the time when this changes by itself, and the next factor. `begun`: more is behind it than a start.
@@ -56,15 +58,15 @@ class StorageState(NamedTuple):
     broker. `dirs`: the topics on volumes, by broker and volume, of brokers where that matters and that told.
     `affected`: the topics that the factor is about, of an inherited one; None: all, or to be found.
 
-    `holding`: the part of the assessment that the factor is about; None: all of it. `left`: brokers that aren't active
-    any more and count all the same, with the time until which they do. `lasts`: what has to be known of brokers so that
-    they count if they leave.
+    `holding`: the part of the assessment that the factor is about; None: all of it. `departed`: brokers that aren't
+    active any more and count all the same, with the time until which they do. `lasts`: what has to be known of brokers
+    so that they count if they leave.
     """
 
-    factor: Factor
-    assessment: Assessment = NOTHING
+    factor: StorageFactor
+    assessment: VolumeAssessment = NO_ASSESSMENT
     until: float | None = None
-    next: Factor | None = None
+    next: StorageFactor | None = None
     brokers: Mapping[int, str] = MappingProxyType({})
     offline: tuple[tuple[int, str], ...] = ()
     observed_at: float | None = None
@@ -73,58 +75,58 @@ class StorageState(NamedTuple):
     begun: bool = False
     unknown: Mapping[int, str] | None = None
     dirs: Mapping[tuple[int, str], frozenset[str]] = MappingProxyType({})
-    affected: tuple[Affected, ...] | None = None
-    holding: Assessment | None = None
-    left: Mapping[int, float] = MappingProxyType({})
-    lasts: Mapping[int, Last] = MappingProxyType({})
+    affected: tuple[AffectedTopics, ...] | None = None
+    holding: VolumeAssessment | None = None
+    departed: Mapping[int, float] = MappingProxyType({})
+    lasts: Mapping[int, LastVolumes] = MappingProxyType({})
 
 
-class Inherited(NamedTuple):
+class InheritedFactor(NamedTuple):
     """The factor that a worker still holds from before control was restarted, the topics that it is about (None: all),
     and the last known volumes of brokers with one at a limit.
     """
 
-    factor: Factor
+    factor: StorageFactor
     until: float | None
-    affected: tuple[Affected, ...] | None = None
-    lasts: Mapping[int, Last] = MappingProxyType({})
+    affected: tuple[AffectedTopics, ...] | None = None
+    lasts: Mapping[int, LastVolumes] = MappingProxyType({})
 
 
 class StorageView(Protocol):
     """One of the two."""
 
-    def begin(self, now: float) -> None:
+    def begin_check(self, now: float) -> None:
         """A check is about to begin: the factor in force may hold for as long as it takes."""
 
-    async def check(self, began: float) -> None:
+    async def run_check(self, began: float) -> None:
         """Look.
 
         Raises:
             ObservationFailed: nothing was seen; `see` has taken it into account.
         """
 
-    async def follow(self, changed: Callable[[], None]) -> None:
+    async def run_between_checks(self, changed: Callable[[], None]) -> None:
         """The work between checks, until cancelled; `changed` when `see` may say something else."""
 
-    def see(self, now: float) -> StorageState:
+    def current_state(self, now: float) -> StorageViewState:
         """The factor in force."""
 
-    def adopt(self, held: Inherited, now: float) -> None:
+    def adopt_factor(self, held: InheritedFactor, now: float) -> None:
         """Go on with it until something has been seen."""
 
     @property
-    def invalid(self) -> int:
+    def invalid_records(self) -> int:
         """Records that were no snapshots, so far."""
 
 
 class SnapshotSource(Protocol):
-    """The part of gateway.storage.snapshots.SnapshotReader that `Snapshots` needs."""
+    """The part of gateway.storage.snapshots.SnapshotReader that `VolumeTopicView` needs."""
 
     connected: bool
     caught_up: bool
-    invalid: int
+    invalid_records: int
 
-    def poll(self, timeout_s: float) -> list[tuple[int, Snapshot | None]]: ...
+    def poll_snapshots(self, timeout_s: float) -> list[tuple[int, VolumeSnapshot | None]]: ...
 
     def close(self) -> None: ...
 
@@ -136,17 +138,17 @@ class BoundedCall:
     """
 
     def __init__(self, interval_s: float) -> None:
-        self.limit_s = max(ANSWER_S, interval_s)
+        self.limit_s = max(SOURCE_TIMEOUT_S, interval_s)
         self._thread = trio.CapacityLimiter(1)  # its own: no other threads can keep it waiting, nor it others
 
-    async def call(self, source: Callable[[], T]) -> T:
+    async def call_source(self, source: Callable[[], T]) -> T:
         if self._thread.borrowed_tokens:
             raise ObservationFailed("the source has not come back from an earlier question")
         with trio.move_on_after(self.limit_s):
-            return await trio.to_thread.run_sync(self._run, source, abandon_on_cancel=True, limiter=self._thread)
+            return await trio.to_thread.run_sync(self._run_source, source, abandon_on_cancel=True, limiter=self._thread)
         raise ObservationFailed(f"no answer within {self.limit_s:g} s")
 
-    def _run(self, source: Callable[[], T]) -> T:
+    def _run_source(self, source: Callable[[], T]) -> T:
         try:
             return source()
         except ObservationFailed as error:
@@ -157,29 +159,29 @@ class BoundedCall:
             ) from error
 
 
-class Guarded(LimitPolicy):
+class GuardedPolicy(LimitPolicy):
     """A foreign policy; any exception of it is a failed observation."""
 
     def __init__(self, policy: LimitPolicy) -> None:
         self._policy = policy
 
     def breaches_hard_limit(self, volume: Volume) -> bool:
-        return self._guard(lambda: bool(self._policy.breaches_hard_limit(volume)))
+        return self._call_policy(lambda: bool(self._policy.breaches_hard_limit(volume)))
 
     def breaches_soft_limit(self, volume: Volume) -> bool:
-        return self._guard(lambda: bool(self._policy.breaches_soft_limit(volume)))
+        return self._call_policy(lambda: bool(self._policy.breaches_soft_limit(volume)))
 
     def quota_factor(self, volume: Volume) -> float:
-        return self._guard(lambda: float(self._policy.quota_factor(volume)))
+        return self._call_policy(lambda: float(self._policy.quota_factor(volume)))
 
     def levels(self, volume: Volume) -> tuple[float | None, float | None]:
         def ask() -> tuple[float | None, float | None]:
             soft, hard = self._policy.levels(volume)
-            return _finite(soft), _finite(hard)
+            return _finite_level(soft), _finite_level(hard)
 
-        return self._guard(ask)
+        return self._call_policy(ask)
 
-    def _guard(self, ask: Callable[[], T]) -> T:
+    def _call_policy(self, ask: Callable[[], T]) -> T:
         try:
             return ask()
         except (Exception, SystemExit) as error:
@@ -187,7 +189,7 @@ class Guarded(LimitPolicy):
             raise ObservationFailed(one_line(text, ERROR_CHARS)) from error
 
 
-def _finite(level: Any) -> float | None:
+def _finite_level(level: Any) -> float | None:
     """A level of a foreign policy.
 
     Raises:
@@ -199,7 +201,7 @@ def _finite(level: Any) -> float | None:
     return found
 
 
-def rebuilt(said: Observation) -> Observation:
+def rebuild_observation(said: Observation) -> Observation:
     """A source's observation, of our own types, whatever types it uses for numbers and names. In the source's thread.
 
     Raises:
@@ -211,7 +213,7 @@ def rebuilt(said: Observation) -> Observation:
     for each in said.volumes:
         volume = Volume(
             int(each.broker_id), str(each.name), int(each.total), int(each.available),
-            _rebuilt_limit(each.soft, "soft"), _rebuilt_limit(each.hard, "hard"),
+            _rebuild_limit(each.soft, "soft"), _rebuild_limit(each.hard, "hard"),
         )  # fmt: skip
         if max(abs(volume.total), abs(volume.available)) > LARGEST:
             raise ObservationFailed(f"{volume}: its size or its free space is no number of bytes")
@@ -223,11 +225,11 @@ def rebuilt(said: Observation) -> Observation:
     return Observation(brokers, tuple(volumes.values()), offline, registered)
 
 
-def _rebuilt_limit(limit: VolumeLimit | None, what: str) -> VolumeLimit | None:
-    return None if limit is None else checked(VolumeLimit(limit.type, float(limit.level)), what)
+def _rebuild_limit(limit: VolumeLimit | None, what: str) -> VolumeLimit | None:
+    return None if limit is None else check_limit(VolumeLimit(limit.type, float(limit.level)), what)
 
 
-class Snapshots:
+class VolumeTopicView:
     """The volume topic and the list of active brokers, by 035's rules.
 
     A restarted control has read neither at first. Until it has, the workers' factor holds as long as it is valid.
@@ -245,15 +247,15 @@ class Snapshots:
     ) -> None:
         """`prepare`: makes the topic; called in a thread until it says True."""
         self._reader = reader
-        self._prepare = prepare
+        self._make_topic_once = prepare
         self._interval_s = interval_s
         self._list_active = list_active
         self._view = view
         self._clock, self._wall = clock, wall
-        self._asked = BoundedCall(interval_s)
-        self._held: Inherited | None = None
+        self._source_call = BoundedCall(interval_s)
+        self._inherited: InheritedFactor | None = None
         self._active: tuple[int, ...] = ()
-        self._at: dict[int, float] = {}
+        self._snapshot_times: dict[int, float] = {}
         self._listed = False
         self._tried = False
         self._began = clock()
@@ -261,50 +263,50 @@ class Snapshots:
         self._observed_at: float | None = None
 
     @property
-    def invalid(self) -> int:
-        return self._reader.invalid
+    def invalid_records(self) -> int:
+        return self._reader.invalid_records
 
-    def begin(self, now: float) -> None:
+    def begin_check(self, now: float) -> None:
         pass  # the list of brokers holds for two intervals or more
 
-    async def check(self, began: float) -> None:
+    async def run_check(self, began: float) -> None:
         try:
-            active = await self._asked.call(self._list_active)
+            active = await self._source_call.call_source(self._list_active)
         except ObservationFailed as error:
-            self._view.active_failed(str(error))
+            self._view.record_list_failure(str(error))
             raise
         finally:
             self._tried = True
         self._listed = True
         self._active = tuple(sorted(active))
-        self._view.active(active, self._clock())
+        self._view.set_active_brokers(active, self._clock())
 
-    async def follow(self, changed: Callable[[], None]) -> None:
+    async def run_between_checks(self, changed: Callable[[], None]) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._make_topic)
-            await self._read(changed)
+            await self._read_snapshots(changed)
 
     async def _make_topic(self) -> None:
         while True:
-            if await trio.to_thread.run_sync(self._prepare, abandon_on_cancel=True):
+            if await trio.to_thread.run_sync(self._make_topic_once, abandon_on_cancel=True):
                 return
             await trio.sleep(self._interval_s)
 
-    async def _read(self, changed: Callable[[], None]) -> None:
+    async def _read_snapshots(self, changed: Callable[[], None]) -> None:
         """`changed` judges every volume of the cluster, which takes its time where there are thousands: it is not
         called for each record then, but so that there is time for other things.
         """
         is_news, rests_until = False, 0.0
         try:
             while True:
-                before = (self._reader.connected, self._reader.caught_up, self._reader.invalid)
+                before = (self._reader.connected, self._reader.caught_up, self._reader.invalid_records)
                 rest = rests_until - time.perf_counter()
                 timeout_s = min(POLL_S, max(0.0, rest)) if is_news else POLL_S
-                found = await trio.to_thread.run_sync(self._reader.poll, timeout_s)
+                found = await trio.to_thread.run_sync(self._reader.poll_snapshots, timeout_s)
                 for broker_id, snapshot in found:
-                    self._put(broker_id, snapshot)
+                    self._store_snapshot(broker_id, snapshot)
                 is_news |= bool(found)
-                is_news |= before != (self._reader.connected, self._reader.caught_up, self._reader.invalid)
+                is_news |= before != (self._reader.connected, self._reader.caught_up, self._reader.invalid_records)
                 began = time.perf_counter()
                 if is_news and began >= rests_until:
                     changed()
@@ -314,52 +316,52 @@ class Snapshots:
             with trio.move_on_after(CLOSE_S, shield=True):
                 await trio.to_thread.run_sync(self._reader.close, abandon_on_cancel=True)
 
-    def see(self, now: float) -> StorageState:
+    def current_state(self, now: float) -> StorageViewState:
         wall = self._wall()
-        view = self._view.current(wall, now)
+        view = self._view.assess_current(wall, now)
         known = self._listed and self._reader.caught_up
-        if not known and self._held is not None and (self._held.until is None or now < self._held.until):
-            return StorageState(
-                self._held.factor,
-                until=self._held.until,
+        if not known and self._inherited is not None and (self._inherited.until is None or now < self._inherited.until):
+            return StorageViewState(
+                self._inherited.factor,
+                until=self._inherited.until,
                 next=view.factor,
                 connected=self._reader.connected,
-                affected=self._held.affected,
+                affected=self._inherited.affected,
             )
-        self._held = None
+        self._inherited = None
         valid = view.factor.origin == "valid"
         self._begun |= valid or (self._tried and (self._reader.caught_up or now - self._began >= READ_S))
         if valid:
-            at = (self._at[broker_id] for broker_id in self._active if broker_id not in view.fresh)
+            at = (self._snapshot_times[broker_id] for broker_id in self._active if broker_id not in view.fresh)
             self._observed_at = now - max(0.0, wall - min(at, default=wall))
-        return StorageState(
+        return StorageViewState(
             view.factor._replace(observed_at=self._observed_at),
             view.assessment,
-            self._view.until(wall, now),
-            self._view.next(wall, now),
-            {b: NEW if b in view.fresh else view.reasons.get(b, "") for b in self._active},
+            self._view.changes_at(wall, now),
+            self._view.next_factor(wall, now),
+            {b: NEW_BROKER if b in view.fresh else view.reasons.get(b, "") for b in self._active},
             (),
             self._observed_at,
             self._reader.connected,
             view.lacks_data,
             self._begun,
             view.unknown,
-            left={broker_id: now + until - wall for broker_id, until in view.left.items()},
+            departed={broker_id: now + until - wall for broker_id, until in view.left.items()},
         )
 
-    def adopt(self, held: Inherited, now: float) -> None:
+    def adopt_factor(self, held: InheritedFactor, now: float) -> None:
         """The lowest of the workers' factors; a fail-safe only as long as nothing else is known."""
         if held.until is not None and now >= held.until:
             return
         if held.factor.origin in ("valid", "kept"):
             held = held._replace(factor=held.factor._replace(origin="kept"))
             self._view.paused |= held.factor.value == 0
-        if self._held is None or held.factor.value < self._held.factor.value:
-            self._held = held
+        if self._inherited is None or held.factor.value < self._inherited.factor.value:
+            self._inherited = held
 
-    def _put(self, broker_id: int, snapshot: Snapshot | None) -> None:
-        self._view.put(broker_id, snapshot)
+    def _store_snapshot(self, broker_id: int, snapshot: VolumeSnapshot | None) -> None:
+        self._view.put_snapshot(broker_id, snapshot)
         if snapshot is None:
-            self._at.pop(broker_id, None)
+            self._snapshot_times.pop(broker_id, None)
         else:
-            self._at[broker_id] = snapshot.at
+            self._snapshot_times[broker_id] = snapshot.at

@@ -9,7 +9,7 @@ from pathlib import Path
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # cgroup v2: "quota period" in microseconds, or "max period"
 
 
-def count(cpu_max: Path = CPU_MAX) -> int:
+def count_cores(cpu_max: Path = CPU_MAX) -> int:
     """At least 1: cores by affinity, at most the whole ones of the container's CPU limit."""
     try:
         cores = len(os.sched_getaffinity(0))

@@ -18,7 +18,7 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
-def locked(path: Path) -> IO[str] | None:
+def lock_file(path: Path) -> IO[str] | None:
     """The file, locked for this process until it is closed; None where another process has it."""
     file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640), "a")
     try:

@@ -8,7 +8,7 @@ from collections.abc import Set
 from urllib.parse import urlsplit
 
 
-def is_own(host: str, names: Set[str]) -> bool:
+def is_own_host(host: str, names: Set[str]) -> bool:
     """Whether `host` (as in the header: perhaps with a port) is localhost, an address, or one of these lower-case
     names. "": no browser sent it.
     """
@@ -17,10 +17,10 @@ def is_own(host: str, names: Set[str]) -> bool:
     except ValueError:
         return False
     name = name.removesuffix(".")
-    return not host or name == "localhost" or name in names or is_address(name)
+    return not host or name == "localhost" or name in names or is_ip_address(name)
 
 
-def is_address(name: str) -> bool:
+def is_ip_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -30,4 +30,4 @@ def is_address(name: str) -> bool:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches a socket bound to that host."""
-    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
+    return host == "localhost" or (is_ip_address(host) and ipaddress.ip_address(host).is_loopback)

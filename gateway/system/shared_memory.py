@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-LONGEST_S: Final = 0.05  # that a worker waits for the lock, as its clients wait meanwhile: it is held for microseconds
-PAUSE_S: Final = 0.0005
+MAX_LOCK_WAIT_S: Final = (
+    0.05  # that a worker waits for the lock, as its clients wait meanwhile: it is held for microseconds
+)
+LOCK_RETRY_S: Final = 0.0005
 
 
-def create(size: int) -> int:
+def create_shared_memory(size: int) -> int:
     """A descriptor of `size` bytes of zeros.
 
     Raises:
@@ -30,21 +32,21 @@ def create(size: int) -> int:
     return fd
 
 
-class SharedMemory:
-    """The memory that `create` made in a process before this one. `view`: its bytes."""
+class SharedMemoryRegion:
+    """The memory that `create_shared_memory` made in a process before this one. `view`: its bytes."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self.view = memoryview(mmap.mmap(fd, os.fstat(fd).st_size))
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def hold_lock(self) -> Iterator[None]:
         """Keep all other processes out, for an instant: they wait. A process that dies in here lets them in.
 
         Raises:
             TimeoutError: one was stopped in here.
         """
-        deadline = time.monotonic() + LONGEST_S
+        deadline = time.monotonic() + MAX_LOCK_WAIT_S
         while True:
             try:
                 # Not flock: that is the same for all processes that inherited the descriptor.
@@ -53,7 +55,7 @@ class SharedMemory:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise TimeoutError from None
-                time.sleep(PAUSE_S)
+                time.sleep(LOCK_RETRY_S)
         try:
             yield
         finally:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 Networks: TypeAlias = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
-_AT_ONCE: Final = struct.pack("ii", 1, 0)  # struct linger: nothing is sent any more, the other side sees a reset
+_LINGER_NONE: Final = struct.pack("ii", 1, 0)  # struct linger: nothing is sent any more, the other side sees a reset
 
 
 def address_text(host: str, port: int | str) -> str:
@@ -23,7 +23,7 @@ def host_of_peer(peer: str) -> str:
     return peer.rpartition(":")[0].strip("[]")
 
 
-def network_of(peer: str) -> str:
+def network_of_peer(peer: str) -> str:
     """The key that connections are counted by, of a peer "address:port": its address, of IPv6 the network that one
     customer is given (/64).
     """
@@ -39,7 +39,7 @@ def network_of(peer: str) -> str:
     return str(ipaddress.IPv6Network((address, 64), strict=False))
 
 
-def is_within(peer: str, networks: Networks) -> bool:
+def is_in_networks(peer: str, networks: Networks) -> bool:
     """Whether a peer "address:port" is in one of these networks; an IPv4 address that is mapped to IPv6 counts as
     itself.
     """
@@ -51,17 +51,17 @@ def is_within(peer: str, networks: Networks) -> bool:
     return any(address in network for network in networks)
 
 
-def reset(client: socket.socket) -> None:
-    """Close a connection on which nothing was answered, as `end_by_reset` says."""
-    end_by_reset(client)
+def reset_connection(client: socket.socket) -> None:
+    """Close a connection on which nothing was answered, as `reset_on_close` says."""
+    reset_on_close(client)
     client.close()
 
 
-def end_by_reset(client: socket.socket) -> None:
+def reset_on_close(client: socket.socket) -> None:
     """When a connection on which nothing was answered is closed, its client is to see a reset.
 
     Which is as near as one can come to a refused connection, as a dead broker's clients see it. If it merely ended
     before the first answer some clients would suspect that TLS is missing, and give records up (franz-go).
     """
     with contextlib.suppress(OSError):  # it has gone already
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NONE)

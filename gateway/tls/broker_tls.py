@@ -18,10 +18,10 @@ from typing import Final
 import msgspec
 
 from gateway.tls.certificates import CertificateError, check_certificates, load_chain
-from gateway.tls.tls_reasons import BROKEN_RECORD, BROKEN_RECORD_TEXT, NOT_TLS, reason_of
+from gateway.tls.tls_reasons import BROKEN_RECORD, BROKEN_RECORD_REASON, NOT_TLS, openssl_reason
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-KNOWN: Final = frozenset(
+TLS_PROPERTIES: Final = frozenset(
     {
         "enable.ssl.certificate.verification",
         "ssl.ca.location",
@@ -36,24 +36,26 @@ KNOWN: Final = frozenset(
         "ssl.key.pem",
     }
 )
-_BEGINNINGS: Final = ("ssl.", "enable.ssl.")  # of the names of TLS's properties
-_PEM_OF_P12: Final = "openssl pkcs12 -in FILE -nodes -out FILE.pem"
-_OF_KEYSTORE: Final = (
-    f"PKCS#12 is not read by relayed connections: convert it with {_PEM_OF_P12}, and write ssl.certificate.location and"
+_TLS_PREFIXES: Final = ("ssl.", "enable.ssl.")  # of the names of TLS's properties
+_P12_TO_PEM: Final = "openssl pkcs12 -in FILE -nodes -out FILE.pem"
+_KEYSTORE_REFUSAL: Final = (
+    f"PKCS#12 is not read by relayed connections: convert it with {_P12_TO_PEM}, and write ssl.certificate.location and"
     " ssl.key.location: FILE.pem"
 )
-_OF_TRUSTSTORE: Final = (
+_TRUSTSTORE_REFUSAL: Final = (
     "is a name of Java's: write ssl.ca.location: ca.pem (from a JKS file by keytool -importkeystore -deststoretype"
     " pkcs12, then openssl pkcs12 -in FILE -nokeys -out ca.pem)"
 )
-_OF_OPENSSL: Final = "can't be set for relayed connections: leave it out, or set it for all of OpenSSL in openssl.cnf"
-_REFUSED: Final = {
-    "ssl.keystore.": _OF_KEYSTORE,
-    "ssl.truststore.": _OF_TRUSTSTORE,
-    "ssl.curves.list": _OF_OPENSSL,
-    "ssl.sigalgs.list": _OF_OPENSSL,
-    "ssl.providers": _OF_OPENSSL,
-    "ssl.engine.": _OF_OPENSSL,
+_OPENSSL_REFUSAL: Final = (
+    "can't be set for relayed connections: leave it out, or set it for all of OpenSSL in openssl.cnf"
+)
+_REFUSALS: Final = {
+    "ssl.keystore.": _KEYSTORE_REFUSAL,
+    "ssl.truststore.": _TRUSTSTORE_REFUSAL,
+    "ssl.curves.list": _OPENSSL_REFUSAL,
+    "ssl.sigalgs.list": _OPENSSL_REFUSAL,
+    "ssl.providers": _OPENSSL_REFUSAL,
+    "ssl.engine.": _OPENSSL_REFUSAL,
 }
 
 
@@ -89,7 +91,7 @@ class BrokerTls(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"BrokerTls({self.ca!r}, …)"  # never a password or a key
 
-    def files(self) -> tuple[str, ...]:
+    def file_paths(self) -> tuple[str, ...]:
         return tuple(path for path in (self.ca, self.certificate, self.key, self.crl) if path)
 
     @property
@@ -97,7 +99,7 @@ class BrokerTls(msgspec.Struct, frozen=True):
         return bool(self.certificate or self.certificate_pem)
 
 
-def broker_tls_of(properties: Mapping[str, str]) -> BrokerTls | None:
+def parse_broker_tls(properties: Mapping[str, str]) -> BrokerTls | None:
     """None: connections to brokers are plain TCP. Reads no file.
 
     Raises:
@@ -109,8 +111,8 @@ def broker_tls_of(properties: Mapping[str, str]) -> BrokerTls | None:
     if not protocol.endswith("SSL"):
         return None
     for key in properties:
-        if key.startswith(_BEGINNINGS) and key not in KNOWN:
-            raise InvalidProperties(f"{key}: {_why_refused(key)}")
+        if key.startswith(_TLS_PREFIXES) and key not in TLS_PROPERTIES:
+            raise InvalidProperties(f"{key}: {_refusal_text(key)}")
     algorithm = properties.get("ssl.endpoint.identification.algorithm", "https").lower()
     if algorithm not in ("https", "none", ""):
         raise InvalidProperties("ssl.endpoint.identification.algorithm: must be https or none")
@@ -138,11 +140,11 @@ def broker_tls_of(properties: Mapping[str, str]) -> BrokerTls | None:
     return tls
 
 
-def _why_refused(key: str) -> str:
-    for beginning, why in _REFUSED.items():
+def _refusal_text(key: str) -> str:
+    for beginning, why in _REFUSALS.items():
         if key.startswith(beginning):
             return why
-    return f"not understood here; known are {', '.join(sorted(KNOWN))}"
+    return f"not understood here; known are {', '.join(sorted(TLS_PROPERTIES))}"
 
 
 def make_broker_context(tls: BrokerTls) -> ssl.SSLContext:
@@ -156,14 +158,14 @@ def make_broker_context(tls: BrokerTls) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.check_hostname = tls.checks_name
     context.verify_mode = ssl.CERT_REQUIRED if tls.verifies else ssl.CERT_NONE
-    _trust(context, tls)
+    _load_authorities(context, tls)
     if tls.ciphers:
-        with _blaming("ssl.cipher.suites"):
+        with _blame_key("ssl.cipher.suites"):
             context.set_ciphers(tls.ciphers)
     if tls.has_certificate:
         with (
-            _as_file("ssl.certificate.pem", tls.certificate_pem) as certificate,
-            _as_file("ssl.key.pem", tls.key_pem) as key,
+            _open_as_file("ssl.certificate.pem", tls.certificate_pem) as certificate,
+            _open_as_file("ssl.key.pem", tls.key_pem) as key,
         ):
             load_chain(
                 context,
@@ -174,29 +176,29 @@ def make_broker_context(tls: BrokerTls) -> ssl.SSLContext:
     return context
 
 
-def _trust(context: ssl.SSLContext, tls: BrokerTls) -> None:
-    with _blaming("ssl.ca.location", tls.ca):
+def _load_authorities(context: ssl.SSLContext, tls: BrokerTls) -> None:
+    with _blame_key("ssl.ca.location", tls.ca):
         is_folder = bool(tls.ca) and Path(tls.ca).is_dir()
     if is_folder:
-        with _blaming("ssl.ca.location", tls.ca):
+        with _blame_key("ssl.ca.location", tls.ca):
             context.load_verify_locations(capath=tls.ca)
     elif tls.ca:
         check_certificates("ssl.ca.location", tls.ca)
-        with _blaming("ssl.ca.location", tls.ca):
+        with _blame_key("ssl.ca.location", tls.ca):
             context.load_verify_locations(tls.ca)
     if tls.ca_pem:
-        with _blaming("ssl.ca.pem"):
+        with _blame_key("ssl.ca.pem"):
             context.load_verify_locations(cadata=tls.ca_pem.encode("ascii", "ignore").decode())  # comments may be any
     if not tls.ca and not tls.ca_pem:
         context.load_default_certs()
     if tls.crl:
-        with _blaming("ssl.crl.location", tls.crl):
+        with _blame_key("ssl.crl.location", tls.crl):
             context.load_verify_locations(tls.crl)
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 @contextmanager
-def _blaming(key: str, path: str = "") -> Iterator[None]:
+def _blame_key(key: str, path: str = "") -> Iterator[None]:
     try:
         yield
     except ssl.SSLError as error:
@@ -209,7 +211,7 @@ def _blaming(key: str, path: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def _as_file(key: str, pem: str) -> Iterator[str]:
+def _open_as_file(key: str, pem: str) -> Iterator[str]:
     """A path under which OpenSSL reads that text; it never reaches a disk. "" where there is no text."""
     if not pem:
         yield ""
@@ -229,12 +231,12 @@ def _as_file(key: str, pem: str) -> Iterator[str]:
 
 # --- what a failed handshake means ------------------------------------------------------------------------------------
 
-_PLAINTEXT = "security.protocol must be PLAINTEXT or SASL_PLAINTEXT there, or the port that of a listener with TLS"
+_PLAINTEXT_HINT = "security.protocol must be PLAINTEXT or SASL_PLAINTEXT there, or the port that of a listener with TLS"
 CLOSED_AT_ONCE: Final = (
-    f"it closed the connection at the first byte of TLS, as a listener without TLS does ({_PLAINTEXT})"
+    f"it closed the connection at the first byte of TLS, as a listener without TLS does ({_PLAINTEXT_HINT})"
 )
 CLOSED: Final = "it closed the connection in the middle of the TLS handshake"
-NO_TLS: Final = f"it does not speak TLS ({_PLAINTEXT})"
+NO_TLS: Final = f"it does not speak TLS ({_PLAINTEXT_HINT})"
 SPEAKS_TLS: Final = "it speaks TLS (security.protocol must be SSL or SASL_SSL there)"
 # OpenSSL's numbers of what is wrong with a certificate (X509_V_ERR_…).
 _EXPIRED, _NOT_YET, _REVOKED = 10, 9, 23
@@ -243,15 +245,15 @@ _NO_CRL, _CRL_EXPIRED = 3, 12
 _UNKNOWN_CA: Final = (2, 18, 19, 20, 21)
 
 
-def explain(error: ssl.SSLError, host: str, tls: BrokerTls) -> str:
+def explain_tls_failure(error: ssl.SSLError, host: str, tls: BrokerTls) -> str:
     """Why there is no TLS with the broker at that host: the reason, and what would be right. Of bounded variety."""
-    reason = reason_of(error)
+    reason = openssl_reason(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return _explain_certificate(error, host, tls)
     if reason in NOT_TLS:
         return NO_TLS
     if reason == BROKEN_RECORD:
-        return BROKEN_RECORD_TEXT
+        return BROKEN_RECORD_REASON
     text = reason.lower().replace("_", " ")
     if " alert " in text or reason == "TLSV1_UNRECOGNIZED_NAME":
         return _explain_alert(text.partition(" alert ")[2] or "unrecognized name", tls)

@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.tls.certificates import ListenerTls, make_context
-from gateway.tls.server_names import NODE_ID, host_of
+from gateway.tls.certificates import ListenerTls, make_listener_context
+from gateway.tls.server_names import NODE_ID, expand_node_id
 
-_STEPS: Final = 10  # of a handshake; three are usual
-_MORE: Final = 10  # names of a certificate that a line repeats
+_MAX_HANDSHAKE_STEPS: Final = 10  # of a handshake; three are usual
+_MAX_NAMES_SHOWN: Final = 10  # names of a certificate that a line repeats
 
 
 class AdvertisedHost(NamedTuple):
@@ -36,7 +36,7 @@ class CertificateNames(NamedTuple):
     hosts: tuple[str, ...]
     addresses: tuple[str, ...] = ()
 
-    def cover(self, host: str) -> bool:
+    def covers_host(self, host: str) -> bool:
         """Whether every client takes the certificate for that host, or address.
 
         `*` stands for one whole label, the first, before at least two others: what some clients take beyond that
@@ -50,21 +50,21 @@ class CertificateNames(NamedTuple):
         first, _, parent = host.partition(".")
         return host in self.hosts or (first != "" and "." in parent and f"*.{parent}" in self.hosts)
 
-    def cover_brokers(self, pattern: str) -> bool:
+    def covers_brokers(self, pattern: str) -> bool:
         """Whether it is for all brokers' names, or at least for one that is written out: which brokers there are, and
         will be, is not known here.
         """
         before, _, behind = pattern.lower().partition(NODE_ID)
         one = re.compile(f"{re.escape(before)}(0|[1-9][0-9]*){re.escape(behind)}")
-        return self.cover(host_of(pattern, 0)) or any(map(one.fullmatch, self.hosts))
+        return self.covers_host(expand_node_id(pattern, 0)) or any(map(one.fullmatch, self.hosts))
 
     def __str__(self) -> str:
         names = [*self.hosts, *self.addresses]
-        more = f" and {len(names) - _MORE} more" if len(names) > _MORE else ""
-        return ", ".join(names[:_MORE]) + more or "none"
+        more = f" and {len(names) - _MAX_NAMES_SHOWN} more" if len(names) > _MAX_NAMES_SHOWN else ""
+        return ", ".join(names[:_MAX_NAMES_SHOWN]) + more or "none"
 
 
-def name_warnings(tls: ListenerTls, told: Sequence[AdvertisedHost]) -> list[str]:
+def find_name_warnings(tls: ListenerTls, told: Sequence[AdvertisedHost]) -> list[str]:
     """Why clients that verify the listener's certificate will refuse it, with what would be right. Each line begins
     with a key of the listener.
 
@@ -72,7 +72,7 @@ def name_warnings(tls: ListenerTls, told: Sequence[AdvertisedHost]) -> list[str]
         CertificateError: its files can't be used.
     """
     try:
-        names = names_of(tls)
+        names = read_certificate_names(tls)
     except ssl.SSLCertVerificationError as error:
         return [
             f"ssl.keystore.location: clients will refuse {tls.keystore}: {error.verify_message}: another one is needed"
@@ -81,13 +81,13 @@ def name_warnings(tls: ListenerTls, told: Sequence[AdvertisedHost]) -> list[str]
         return []  # nothing can be said of it
     return [
         f"ssl.keystore.location: {tls.keystore} is not for {host}, which clients are told ({key}): those that check"
-        f" names will refuse it. It is for {names}: it needs {_wanted(host)} in its subjectAltName"
+        f" names will refuse it. It is for {names}: it needs {_needed_alt_name(host)} in its subjectAltName"
         for host, key in told
-        if not (names.cover_brokers(host) if NODE_ID in host else names.cover(host))
+        if not (names.covers_brokers(host) if NODE_ID in host else names.covers_host(host))
     ]
 
 
-def _wanted(host: str) -> str:
+def _needed_alt_name(host: str) -> str:
     """The subjectAltName that would be right."""
     try:
         return f"IP:{ipaddress.ip_address(host)}"
@@ -98,10 +98,10 @@ def _wanted(host: str) -> str:
     first, _, parent = host.partition(".")
     if NODE_ID in first and "." in parent:
         return f"DNS:*.{parent}"
-    return f"DNS:{host_of(host, 0)}, DNS:{host_of(host, 1)} and so on, one for each broker"
+    return f"DNS:{expand_node_id(host, 0)}, DNS:{expand_node_id(host, 1)} and so on, one for each broker"
 
 
-def names_of(tls: ListenerTls) -> CertificateNames:
+def read_certificate_names(tls: ListenerTls) -> CertificateNames:
     """The names that the listener's certificate is for.
 
     Raises:
@@ -109,16 +109,16 @@ def names_of(tls: ListenerTls) -> CertificateNames:
         ssl.SSLCertVerificationError: nobody would take it, whatever its names.
         ssl.SSLError, ValueError: OpenSSL can't do a handshake with it.
     """
-    server = make_context(msgspec.structs.replace(tls, truststore="", client_auth="none"))
+    server = make_listener_context(msgspec.structs.replace(tls, truststore="", client_auth="none"))
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.minimum_version = server.minimum_version
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
-    certificate = _shake_hands(client, server).getpeercert(binary_form=True)
+    certificate = _do_handshake(client, server).getpeercert(binary_form=True)
     client.verify_mode = ssl.CERT_REQUIRED
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trusted as it is, whoever has signed it
     client.verify_flags &= ~ssl.VERIFY_X509_STRICT
     client.load_verify_locations(cadata=certificate)
-    found = (_shake_hands(client, server).getpeercert() or {}).get("subjectAltName", ())
+    found = (_do_handshake(client, server).getpeercert() or {}).get("subjectAltName", ())
     kinds = [(str(each[0]), str(each[1])) for each in found]
     return CertificateNames(
         tuple(value.lower() for kind, value in kinds if kind == "DNS"),
@@ -126,12 +126,12 @@ def names_of(tls: ListenerTls) -> CertificateNames:
     )
 
 
-def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> ssl.SSLObject:
+def _do_handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> ssl.SSLObject:
     """The client's side, behind the handshake."""
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     theirs = server.wrap_bio(up, down, server_side=True)
     ours = client.wrap_bio(down, up)
-    for _ in range(_STEPS):
+    for _ in range(_MAX_HANDSHAKE_STEPS):
         for side in (ours, theirs):
             try:
                 side.do_handshake()

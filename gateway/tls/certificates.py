@@ -16,11 +16,11 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from gateway.tls.principal_rules import DEFAULT, PrincipalRules
+from gateway.tls.principal_rules import DEFAULT_RULE, PrincipalRules
 
-LOOK_S: Final = 1.0  # files are looked at when a connection comes, so often at most
+CHECK_INTERVAL_S: Final = 1.0  # files are looked at when a connection comes, so often at most
 SETTLE_S: Final = 3.0  # a certificate and its key are two files: one may be new before the other
-ENDED: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError)  # the peer closed: Python 3.11.2 says the latter
+PEER_CLOSED_ERRORS: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError)  # the peer closed: Python 3.11.2 says the latter
 PROTOCOLS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 _CERTIFICATE = re.compile(rb"-----BEGIN (?:TRUSTED |X509 )?CERTIFICATE-----")
@@ -33,7 +33,7 @@ _WRONG_PASSWORD = (None, "BAD_DECRYPT", "MAYBE_WRONG_PASSWORD")  # by OpenSSL's 
 
 _KEYSTORE, _KEY_FILE, _TRUSTSTORE = "ssl.keystore.location", "ssl.key.location", "ssl.truststore.location"
 
-Signature = tuple[tuple[int, int, int] | None, ...]
+FileSignatures = tuple[tuple[int, int, int] | None, ...]
 
 
 class ListenerTls(msgspec.Struct, frozen=True):
@@ -52,12 +52,12 @@ class ListenerTls(msgspec.Struct, frozen=True):
     truststore: str = ""
     client_auth: Literal["none", "requested", "required"] = "none"
     protocols: tuple[str, ...] = tuple(PROTOCOLS)
-    principal_rules: str = DEFAULT
+    principal_rules: str = DEFAULT_RULE
 
     def __repr__(self) -> str:
         return f"ListenerTls({self.keystore!r}, …)"  # never the password
 
-    def files(self) -> tuple[str, ...]:
+    def file_paths(self) -> tuple[str, ...]:
         return tuple(path for path in (self.keystore, self.key, self.truststore) if path)
 
 
@@ -65,7 +65,7 @@ class CertificateError(Exception):
     """These files can't be used; the text is one line: key, fault, and a right value."""
 
 
-def make_context(tls: ListenerTls) -> ssl.SSLContext:
+def make_listener_context(tls: ListenerTls) -> ssl.SSLContext:
     """The context that connections are accepted with.
 
     Raises:
@@ -80,18 +80,18 @@ def make_context(tls: ListenerTls) -> ssl.SSLContext:
     context.num_tickets = 0
     load_chain(context, (_KEYSTORE, tls.keystore), (_KEY_FILE, tls.key), tls.password)
     if tls.truststore:
-        _trust(context, tls.truststore)
+        _load_truststore(context, tls.truststore)
     auth = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
     context.verify_mode = auth[tls.client_auth]
     return context
 
 
-def _trust(context: ssl.SSLContext, path: str) -> None:
+def _load_truststore(context: ssl.SSLContext, path: str) -> None:
     check_certificates(_TRUSTSTORE, path)
     try:
         context.load_verify_locations(path)
     except ssl.SSLError as error:
-        raise CertificateError(f"{_TRUSTSTORE}: {path} can't be used: {_reason(error)}") from error
+        raise CertificateError(f"{_TRUSTSTORE}: {path} can't be used: {_reason_text(error)}") from error
     except OSError as error:
         raise CertificateError(f"{_TRUSTSTORE}: {path} can't be read: {error.strerror}") from error
 
@@ -102,7 +102,7 @@ def check_certificates(key: str, path: str) -> None:
     Raises:
         CertificateError: it hasn't, or can't be read.
     """
-    _check_has(key, path, _read(key, path), _CERTIFICATE, "certificate")
+    _check_pem_block(key, path, _read_file(key, path), _CERTIFICATE, "certificate")
 
 
 def load_chain(context: ssl.SSLContext, place: tuple[str, str], key_place: tuple[str, str], password: str) -> None:
@@ -126,7 +126,7 @@ def load_chain(context: ssl.SSLContext, place: tuple[str, str], key_place: tuple
             ) from error
         if encrypted and error.reason in _WRONG_PASSWORD:
             raise CertificateError(f"ssl.key.password: does not open the key in {key_path or path}") from error
-        raise CertificateError(f"{name}: {path} can't be used: {_reason(error)}") from error
+        raise CertificateError(f"{name}: {path} can't be used: {_reason_text(error)}") from error
     except (OSError, ValueError) as error:  # gone since, or a password longer than OpenSSL takes
         raise CertificateError(f"{name}: {path} can't be used: {error}") from error
 
@@ -134,19 +134,19 @@ def load_chain(context: ssl.SSLContext, place: tuple[str, str], key_place: tuple
 def _check_key(place: tuple[str, str], key_place: tuple[str, str], password: str) -> bool:
     """Whether the key is encrypted."""
     where, path = key_place if key_place[1] else place
-    data = _read(where, path)
+    data = _read_file(where, path)
     if not key_place[1] and not _KEY.search(data):
         raise CertificateError(
             f"{where}: {path} has a certificate, but no private key: append the key, or write {key_place[0]}: PATH"
         )
-    _check_has(where, path, data, _KEY, "private key")
+    _check_pem_block(where, path, data, _KEY, "private key")
     encrypted = _ENCRYPTED.search(data) is not None
     if encrypted and not password:
         raise CertificateError(f"ssl.key.password: is needed, because the key in {path} is encrypted")
     return encrypted
 
 
-def _read(key: str, path: str) -> bytes:
+def _read_file(key: str, path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -154,7 +154,7 @@ def _read(key: str, path: str) -> bytes:
         raise CertificateError(f"{key}: {path} can't be read: {error.strerror}") from error
 
 
-def _check_has(key: str, path: str, data: bytes, pattern: re.Pattern[bytes], what: str) -> None:
+def _check_pem_block(key: str, path: str, data: bytes, pattern: re.Pattern[bytes], what: str) -> None:
     if pattern.search(data):
         return
     if data.startswith((_JAVA_KEYSTORE, _DER_SEQUENCE)):
@@ -167,20 +167,22 @@ def _check_has(key: str, path: str, data: bytes, pattern: re.Pattern[bytes], wha
     raise CertificateError(f"{key}: {path} has no {what} in PEM (-----BEGIN {what.upper()}-----)")
 
 
-def _reason(error: ssl.SSLError) -> str:
+def _reason_text(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).lower().replace("_", " ")
 
 
-class Words(NamedTuple):
-    """The words of `Reloaded`, beside the fault itself. `place`: of the faulty key, in front of its name."""
+class ReloadMessages(NamedTuple):
+    """The words of `ReloadedContext`, beside the fault itself. `key_prefix`: of the faulty key, in front of its
+    name.
+    """
 
-    place: str
-    without: str  # there is no context
+    key_prefix: str
+    unusable: str  # there is no context
     kept: str  # a new one can't be used
     renewed: str
 
 
-class Reloaded:
+class ReloadedContext:
     """The context for new connections, made anew once a file has changed.
 
     Attributes:
@@ -191,7 +193,7 @@ class Reloaded:
         self,
         files: tuple[str, ...],
         make: Callable[[], ssl.SSLContext],
-        words: Words,
+        words: ReloadMessages,
         log: Callable[[str, str], None],
         doubts: Callable[[], list[str]] = list,
     ) -> None:
@@ -201,52 +203,52 @@ class Reloaded:
         self.problem = ""
         self._files = files
         self._make = make
-        self._words = words
+        self._messages = words
         self._log = log
-        self._doubts = doubts
+        self._find_doubts = doubts
         self._context: ssl.SSLContext | None = None
-        self._decided: Signature | None = None  # of the files that were taken, or given up
-        self._doubtful: Signature | None = None
-        self._doubted_at = 0.0
-        self._look_at = float("-inf")
+        self._loaded_signatures: FileSignatures | None = None  # of the files that were taken, or given up
+        self._failed_signatures: FileSignatures | None = None
+        self._failed_at = 0.0
+        self._next_check_at = float("-inf")
 
-    def context(self, now: float) -> ssl.SSLContext | None:
+    def get_context(self, now: float) -> ssl.SSLContext | None:
         """The context for a new connection. None: the files have never been usable; `problem` says why.
 
         `now` is monotonic, in seconds.
         """
-        if now >= self._look_at:
-            self._look_at = now + LOOK_S
-            seen = self._look()
-            if seen != self._decided:
-                self._decide(seen, now)
+        if now >= self._next_check_at:
+            self._next_check_at = now + CHECK_INTERVAL_S
+            seen = self._read_signatures()
+            if seen != self._loaded_signatures:
+                self._reload_context(seen, now)
         return self._context
 
-    def _look(self) -> Signature:
-        return tuple(map(_signature, self._files))
+    def _read_signatures(self) -> FileSignatures:
+        return tuple(map(_file_signature, self._files))
 
-    def _decide(self, seen: Signature, now: float) -> None:
+    def _reload_context(self, seen: FileSignatures, now: float) -> None:
         try:
             context = self._make()
         except CertificateError as error:
-            if seen != self._doubtful:
-                self._doubtful, self._doubted_at = seen, now
-            self.problem = f"{self._words.place}{error}"
+            if seen != self._failed_signatures:
+                self._failed_signatures, self._failed_at = seen, now
+            self.problem = f"{self._messages.key_prefix}{error}"
             if self._context is None:
-                self._log("error", f"{self.problem}; {self._words.without}")
-                self._decided = seen
-            elif now - self._doubted_at >= SETTLE_S:
-                self._log("error", f"{self.problem}; {self._words.kept}")
-                self._decided = seen
+                self._log("error", f"{self.problem}; {self._messages.unusable}")
+                self._loaded_signatures = seen
+            elif now - self._failed_at >= SETTLE_S:
+                self._log("error", f"{self.problem}; {self._messages.kept}")
+                self._loaded_signatures = seen
             return
-        if self._decided is not None:
-            self._log("info", self._words.renewed)
-        self._context, self._decided, self._doubtful, self.problem = context, seen, None, ""
-        for doubt in self._doubts():
-            self._log("warning", f"{self._words.place}{doubt}")
+        if self._loaded_signatures is not None:
+            self._log("info", self._messages.renewed)
+        self._context, self._loaded_signatures, self._failed_signatures, self.problem = context, seen, None, ""
+        for doubt in self._find_doubts():
+            self._log("warning", f"{self._messages.key_prefix}{doubt}")
 
 
-class Certificates(Reloaded):
+class ListenerCertificates(ReloadedContext):
     """The context for clients' new connections.
 
     Attributes:
@@ -258,21 +260,21 @@ class Certificates(Reloaded):
         tls: ListenerTls,
         log: Callable[[str, str], None],
         where: str = "listener",
-        make: Callable[[ListenerTls], ssl.SSLContext] = make_context,
+        make: Callable[[ListenerTls], ssl.SSLContext] = make_listener_context,
         doubts: Callable[[ListenerTls], list[str]] = lambda tls: [],
     ) -> None:
         """`log` is called with a level and one line; `where` is the path of the section in the configuration."""
-        words = Words(
-            place=f"{where}.",
-            without="clients can't connect",
+        words = ReloadMessages(
+            key_prefix=f"{where}.",
+            unusable="clients can't connect",
             kept="the certificate that was read before stays in use",
             renewed=f"{where}: new connections have the certificate that is in {tls.keystore} now",
         )
-        super().__init__(tls.files(), partial(make, tls), words, log, partial(doubts, tls))
+        super().__init__(tls.file_paths(), partial(make, tls), words, log, partial(doubts, tls))
         self.rules = PrincipalRules(tls.principal_rules)
 
 
-def _signature(path: str) -> tuple[int, int, int] | None:
+def _file_signature(path: str) -> tuple[int, int, int] | None:
     """Changes when the file does, or a link's target."""
     try:
         status = os.stat(path)

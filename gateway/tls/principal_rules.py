@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from typing import Any, Final, NamedTuple
 
-from gateway.tls.java_patterns import LINE_TERMINATORS, PatternError, compile_java
+from gateway.tls.java_patterns import LINE_TERMINATORS, JavaPatternError, compile_java
 from protocol.distinguished_name import UnreadableName, subject_of
 from protocol.identity import UnusableName, principal_name
 
 ANONYMOUS: Final = "User:ANONYMOUS"  # as Kafka calls a client that has not authenticated
-DEFAULT: Final = "DEFAULT"
-MAX_RULES: Final = 20_000  # characters
+DEFAULT_RULE: Final = "DEFAULT"
+MAX_RULES_CHARS: Final = 20_000  # characters
 _EXAMPLE: Final = r"for example RULE:^CN=([^,]+),.*$/$1/L, DEFAULT"
 # SslPrincipalMapper's own, with Java's `.` and `$`.
 _ANY: Final = r"[^\n\r\u0085\u2028\u2029]"
@@ -37,7 +37,7 @@ class NoPrincipal(Exception):
     """The certificate makes no principal; the text says why."""
 
 
-class _Rule(NamedTuple):
+class _MappingRule(NamedTuple):
     pattern: Any  # RE2's; None: DEFAULT
     replacement: tuple[str | int, ...] = ()  # text, and numbers of groups
     case: str = ""  # L, U or ""
@@ -46,18 +46,18 @@ class _Rule(NamedTuple):
 class PrincipalRules:
     """The rules in their order: the first that matches says the principal."""
 
-    def __init__(self, text: str = DEFAULT) -> None:
+    def __init__(self, text: str = DEFAULT_RULE) -> None:
         """
         Raises:
             RuleError: they can't be used.
         """
-        if len(text) > MAX_RULES:
-            raise RuleError(f"{len(text)} characters, {MAX_RULES} are the most")
-        rules = map(_parse, (match[1] for match in _SPLITTER.finditer(text.strip(_TRIMMED))))
+        if len(text) > MAX_RULES_CHARS:
+            raise RuleError(f"{len(text)} characters, {MAX_RULES_CHARS} are the most")
+        rules = map(_parse_rule, (match[1] for match in _SPLITTER.finditer(text.strip(_TRIMMED))))
         self._rules = [rule for rule in rules if rule is not None]
         if not self._rules:
             raise RuleError(
-                f"no rule is there, so no certificate would make a principal: write {DEFAULT}, or {_EXAMPLE}"
+                f"no rule is there, so no certificate would make a principal: write {DEFAULT_RULE}, or {_EXAMPLE}"
             )
 
     def principal_of(self, certificate: bytes | None) -> str:
@@ -69,14 +69,14 @@ class PrincipalRules:
         if certificate is None:
             return ANONYMOUS
         try:
-            name = self.apply(subject_of(certificate))
+            name = self.apply_rules(subject_of(certificate))
             return "User:" + (principal_name(name) if name else "")  # without a subject it is `User:`, as at a broker
         except UnreadableName as error:
             raise NoPrincipal(f"the name in the client's certificate can't be read: {error}") from error
         except UnusableName as error:
             raise NoPrincipal(f"the name that the client's certificate makes {error}") from error
 
-    def apply(self, name: str) -> str:
+    def apply_rules(self, name: str) -> str:
         """The principal's name for a certificate with this distinguished name.
 
         Raises:
@@ -89,25 +89,25 @@ class PrincipalRules:
             if not LINE_TERMINATORS.isdisjoint(name):
                 raise NoPrincipal(f"the name in the client's certificate has several lines: {name!r:.200}")
             if rule.pattern.fullmatch(encoded):
-                return _cased(_replaced(rule, encoded), rule.case)
+                return _change_case(_replace_matches(rule, encoded), rule.case)
         raise NoPrincipal(f"no rule of ssl.principal.mapping.rules applies to {name!r:.200}")
 
 
-def _parse(text: str) -> _Rule | None:
+def _parse_rule(text: str) -> _MappingRule | None:
     """None: an empty one, which Kafka leaves out."""
     match = _PARSER.match(text)
     if match is None or match.end() < len(text):
         raise RuleError(
-            f"{text[:200]!r} is no rule: write {DEFAULT}, or RULE:pattern/replacement/ with L or U, {_EXAMPLE}"
+            f"{text[:200]!r} is no rule: write {DEFAULT_RULE}, or RULE:pattern/replacement/ with L or U, {_EXAMPLE}"
         )
     if match[1]:
-        return _Rule(None)
+        return _MappingRule(None)
     if match[2] is None:
         return None
     try:
         pattern = compile_java(match[2])
-        return _Rule(pattern, _read_replacement(match[4], pattern), match[6])
-    except PatternError as error:
+        return _MappingRule(pattern, _read_replacement(match[4], pattern), match[6])
+    except JavaPatternError as error:
         raise RuleError(f"{text[:200]!r}: {error}") from error
 
 
@@ -116,13 +116,13 @@ def _parse(text: str) -> _Rule | None:
 
 def _read_replacement(text: str, pattern: Any) -> tuple[str | int, ...]:
     if pattern.groups:
-        text = _with_literals(text, pattern.groups)
+        text = _escape_missing_groups(text, pattern.groups)
     found: list[str | int] = []
     at = 0
     while at < len(text):
         if text[at] == "\\":
             if at + 1 == len(text):
-                raise PatternError("a replacement that ends with \\: write \\\\ for the character itself")
+                raise JavaPatternError("a replacement that ends with \\: write \\\\ for the character itself")
             found.append(text[at + 1])
             at += 2
         elif text[at] == "$":
@@ -134,7 +134,7 @@ def _read_replacement(text: str, pattern: Any) -> tuple[str | int, ...]:
     return tuple(found)
 
 
-def _with_literals(text: str, groups: int) -> str:
+def _escape_missing_groups(text: str, groups: int) -> str:
     """References to groups that aren't there made text, as Kafka does it: places are of the text as it was, so with a
     second one it may meet another character.
     """
@@ -143,7 +143,7 @@ def _with_literals(text: str, groups: int) -> str:
         if match[1].startswith("0"):
             continue
         if len(match[1]) > 9:
-            raise PatternError(f"${match[1][:12]}: no group has that number")
+            raise JavaPatternError(f"${match[1][:12]}: no group has that number")
         number = int(match[1])
         while number > groups and number >= 10:
             number //= 10
@@ -158,22 +158,22 @@ def _read_reference(text: str, at: int, pattern: Any) -> tuple[int, int]:
     named = _NAMED.match(text, at)
     if named is not None:
         if named[1] not in pattern.groupindex:
-            raise PatternError(f"${{{named[1]}}}: the pattern has no (?<{named[1]}>…)")
+            raise JavaPatternError(f"${{{named[1]}}}: the pattern has no (?<{named[1]}>…)")
         return pattern.groupindex[named[1]], named.end()
     digits = _REFERENCE.match(text, at)
     if digits is None:
-        raise PatternError("$ without a number or {name}: write \\$ for the character itself")
+        raise JavaPatternError("$ without a number or {name}: write \\$ for the character itself")
     number, end = int(digits[1][0]), at + 2
     for digit in digits[1][1:]:
         if number * 10 + int(digit) > pattern.groups:
             break
         number, end = number * 10 + int(digit), end + 1
     if number > pattern.groups:
-        raise PatternError(f"${number}: the pattern has {pattern.groups} groups")
+        raise JavaPatternError(f"${number}: the pattern has {pattern.groups} groups")
     return number, end
 
 
-def _replaced(rule: _Rule, text: bytes) -> str:
+def _replace_matches(rule: _MappingRule, text: bytes) -> str:
     """As String.replaceAll: every match, not the whole, though the whole matches as well."""
     made: list[bytes] = []
     at = done = 0
@@ -188,12 +188,12 @@ def _replaced(rule: _Rule, text: bytes) -> str:
         if start == end:
             if text[end : end + 1] >= bytes((_OUTSIDE_BMP,)):  # Java goes on in the middle of that character
                 raise NoPrincipal("a rule matches nothing before a character outside of the basic plane")
-            at = _behind(text, end)
+            at = _next_character_at(text, end)
     made.append(text[done:])
     return b"".join(made).decode()
 
 
-def _behind(text: bytes, at: int) -> int:
+def _next_character_at(text: bytes, at: int) -> int:
     """The place behind the character there."""
     at += 1
     while at < len(text) and text[at] & 0xC0 == 0x80:
@@ -201,5 +201,5 @@ def _behind(text: bytes, at: int) -> int:
     return at
 
 
-def _cased(text: str, case: str) -> str:
+def _change_case(text: str, case: str) -> str:
     return text.lower() if case == "L" else text.upper() if case == "U" else text

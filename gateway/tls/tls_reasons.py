@@ -8,10 +8,10 @@ from typing import Final
 # Those of a peer that does not speak TLS at all.
 NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG")
 BROKEN_RECORD: Final = "RECORD_LAYER_FAILURE"
-BROKEN_RECORD_TEXT: Final = "what it sends is no TLS, or was changed on the way"
+BROKEN_RECORD_REASON: Final = "what it sends is no TLS, or was changed on the way"
 
 
-def reason_of(error: ssl.SSLError) -> str:
+def openssl_reason(error: ssl.SSLError) -> str:
     """Its name; "" where there is none.
 
     OpenSSL from 3.2 on has BROKEN_RECORD for most of what can be wrong with a record, be it a broken one, one that is

@@ -11,14 +11,14 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeGuard, cast
 
 from policies.definitions.policy_values import (
-    TEXTS,
-    Change,
-    End,
+    TEXT_KINDS,
     InvalidPolicy,
-    Kind,
+    PolicyChange,
     PolicyKey,
+    PolicyKind,
+    PolicyValue,
     TopicId,
-    Value,
+    ValueEnd,
     check_value,
 )
 from policies.units import LAST_TIME_MS, format_time
@@ -26,7 +26,7 @@ from policies.units import LAST_TIME_MS, format_time
 MAX_SOURCE_CHARS: Final = 1000  # of a change's author that is read
 LAYOUT: Final = 1  # of the records; a newer gateway wrote one with another
 _HEAD_KEY: Final = b'["head"]'
-_COUNTS: Final = 2**53
+_MAX_COUNT: Final = 2**53
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -34,7 +34,7 @@ class InvalidPolicyRecord(ValueError):
     """A record that is none of ours, or holds an impossible value; one line."""
 
 
-class Source(NamedTuple):
+class ChangeSource(NamedTuple):
     """The author of a change, and the way by which it came."""
 
     who: str  # a principal such as User:alice, or the user of a command
@@ -42,21 +42,21 @@ class Source(NamedTuple):
     peer: str = ""  # the address the request came from
 
 
-BY_ITSELF: Final = Source("itself", "until")  # a change whose end has come
-TOPIC_DELETED: Final = Source("itself", "topic deleted")  # found by the id of the next topic of that name
+BY_EXPIRY: Final = ChangeSource("itself", "until")  # a change whose end has come
+BY_TOPIC_DELETION: Final = ChangeSource("itself", "topic deleted")  # found by the id of the next topic of that name
 
 
-class Head(NamedTuple):
+class AlterationHead(NamedTuple):
     """The last record of each alteration. `token` is the alteration's own; `at_ms`: Unix time."""
 
     version: int
     token: str
     at_ms: int
-    source: Source
+    source: ChangeSource
     changes: int  # how many
 
 
-class Record(NamedTuple):
+class PolicyRecord(NamedTuple):
     """As a compacted topic keeps it. `value` None removes the key; its author is in `audit` then, beside it."""
 
     key: bytes
@@ -64,164 +64,173 @@ class Record(NamedTuple):
     audit: bytes | None = None
 
 
-class Past(NamedTuple):
+class PastChange(NamedTuple):
     """One change, as the history has it. `at_ms`: Unix time; `old`, `new`: in force before and after; `until_ms`: the
     end that it has.
     """
 
     version: int
     at_ms: int
-    source: Source
+    source: ChangeSource
     key: PolicyKey
-    old: Value | None
-    new: Value | None
+    old: PolicyValue | None
+    new: PolicyValue | None
     until_ms: int | None
 
 
-class Entry(NamedTuple):
+class PolicyEntry(NamedTuple):
     """A record read: the run-time value of `key`, None = none any more. `past` None: the record doesn't say it.
-    `topic_id`: see policies.definitions.policy_values.Held.
+    `topic_id`: see policies.definitions.policy_values.RuntimeValue.
     """
 
     key: PolicyKey
-    value: Value | None
-    end: End | None = None
-    past: Past | None = None
+    value: PolicyValue | None
+    end: ValueEnd | None = None
+    past: PastChange | None = None
     topic_id: TopicId | None = None
 
 
-NO_ENTRIES: Final[Mapping[PolicyKey, Entry]] = MappingProxyType({})
+NO_ENTRIES: Final[Mapping[PolicyKey, PolicyEntry]] = MappingProxyType({})
 
 
-def encode(changes: Iterable[Change], head: Head, held: Mapping[PolicyKey, Entry] = NO_ENTRIES) -> list[Record]:
+def encode_alteration(
+    changes: Iterable[PolicyChange], head: AlterationHead, held: Mapping[PolicyKey, PolicyEntry] = NO_ENTRIES
+) -> list[PolicyRecord]:
     """Records of one alteration, which belong together; the head comes last. `held`: the values until then. The record
     of a value whose topic's id was learned goes on naming the author of the value.
     """
     records = []
     for change in changes:
-        past = held[change.key].past if change.only_id and change.key in held else None
+        past = held[change.key].past if change.only_topic_id and change.key in held else None
         if past is None:
-            past = Past(head.version, head.at_ms, head.source, change.key, change.old, change.new, None)
+            past = PastChange(head.version, head.at_ms, head.source, change.key, change.old, change.new, None)
         by = {"version": past.version, "at_ms": past.at_ms, **past.source._asdict()}
-        audit = {**by, "old": _number(past.old), "new": _number(past.new)}
+        audit = {**by, "old": _plain_number(past.old), "new": _plain_number(past.new)}
         if change.value is None:
-            records.append(Record(key_bytes(change.key), None, _json({"v": LAYOUT, **audit})))
+            records.append(PolicyRecord(encode_key(change.key), None, _encode_json({"v": LAYOUT, **audit})))
             continue
-        said: dict[str, Any] = {"v": LAYOUT, "value": _number(change.value)}
+        said: dict[str, Any] = {"v": LAYOUT, "value": _plain_number(change.value)}
         if change.end is not None:
-            said |= {"until_ms": change.end.until_ms, "then": _number(change.end.then)}
+            said |= {"until_ms": change.end.until_ms, "then": _plain_number(change.end.then)}
         if change.topic_id is not None:
             said |= {"topic_id": change.topic_id.topic, "cluster_id": change.topic_id.cluster}
-        records.append(Record(key_bytes(change.key), _json({**said, **audit})))
+        records.append(PolicyRecord(encode_key(change.key), _encode_json({**said, **audit})))
     by = {"version": head.version, "at_ms": head.at_ms, **head.source._asdict()}
     last = {"v": LAYOUT, "token": head.token, "changes": head.changes, **by}
-    return [*records, Record(_HEAD_KEY, _json(last))]
+    return [*records, PolicyRecord(_HEAD_KEY, _encode_json(last))]
 
 
-def decode(key: bytes | None, value: bytes | None, audit: bytes | None = None) -> Entry | Head | None:
+def decode_record(
+    key: bytes | None, value: bytes | None, audit: bytes | None = None
+) -> PolicyEntry | AlterationHead | None:
     """The content of a record; None: it has none any more (a head that was removed). Arguments: see Record.
 
     Raises:
         InvalidPolicyRecord: why it can't be used.
     """
-    name = _parse(key, "key")
+    name = _parse_json(key, "key")
     if name == ["head"]:
-        return None if value is None else _head(_object(value))
+        return None if value is None else _read_head(_parse_object(value))
     if not (isinstance(name, list) and len(name) == 3 and all(isinstance(part, str) for part in name)):
-        raise InvalidPolicyRecord(f"its key {_cut(key)} is not [kind, name, key]")
+        raise InvalidPolicyRecord(f"its key {_shorten_bytes(key)} is not [kind, name, key]")
     try:
-        policy = PolicyKey(cast("Kind", name[0]), name[1], name[2]).checked()
+        policy = PolicyKey(cast("PolicyKind", name[0]), name[1], name[2]).validate_key()
         if value is None:
-            return Entry(policy, None, None, _removal(policy, audit))
-        said = _object(value)
+            return PolicyEntry(policy, None, None, _read_removal(policy, audit))
+        said = _parse_object(value)
         until_ms, then = said.get("until_ms"), said.get("then")
         end = None
         if until_ms is not None:
-            end = End(_until(policy, until_ms), None if then is None else _read_value(policy, then))
-        return Entry(policy, _read_value(policy, said.get("value")), end, _past(policy, said), _topic_id(said))
+            end = ValueEnd(_read_end(policy, until_ms), None if then is None else _read_value(policy, then))
+        return PolicyEntry(
+            policy, _read_value(policy, said.get("value")), end, _read_past(policy, said), _read_topic_id(said)
+        )
     except (InvalidPolicy, OverflowError) as error:
         raise InvalidPolicyRecord(str(error)) from error
 
 
-def _read_value(key: PolicyKey, said: object) -> Value:
-    if key.kind in TEXTS:
+def _read_value(key: PolicyKey, said: object) -> PolicyValue:
+    if key.kind in TEXT_KINDS:
         return check_value(key, said if isinstance(said, str) else "")
     if isinstance(said, bool) or not isinstance(said, int | float):
         raise InvalidPolicyRecord(f"{key}: its value is no number: {said!r}")
     return check_value(key, float(said))
 
 
-def _topic_id(said: Mapping[str, Any]) -> TopicId | None:
-    topic, cluster = _text(said.get("topic_id")), _text(said.get("cluster_id"))
+def _read_topic_id(said: Mapping[str, Any]) -> TopicId | None:
+    topic, cluster = _clean_text(said.get("topic_id")), _clean_text(said.get("cluster_id"))
     return TopicId(cluster, topic) if topic else None
 
 
-def _until(key: PolicyKey, said: object) -> int:
+def _read_end(key: PolicyKey, said: object) -> int:
     if not _is_time(said):
         raise InvalidPolicyRecord(f"{key}: its end is no time: {said!r}")
     return said
 
 
-def _removal(key: PolicyKey, audit: bytes | None) -> Past | None:
+def _read_removal(key: PolicyKey, audit: bytes | None) -> PastChange | None:
     """A removal removes the value, with anything that stands beside it."""
     try:
-        return _past(key, _object(audit)) if audit else None
+        return _read_past(key, _parse_object(audit)) if audit else None
     except InvalidPolicyRecord:
         return None
 
 
-def _past(key: PolicyKey, said: Mapping[str, Any]) -> Past | None:
+def _read_past(key: PolicyKey, said: Mapping[str, Any]) -> PastChange | None:
     """Only to be looked at, so what can't be is left out."""
     version, at_ms, until_ms = (said.get(name) for name in ("version", "at_ms", "until_ms"))
     if not (_is_count(version) and _is_time(at_ms)):
         return None
-    old, new = (_past_value(key, said.get(name)) for name in ("old", "new"))
-    return Past(version, at_ms, _source(said), key, old, new, until_ms if _is_time(until_ms) else None)
+    old, new = (_read_past_value(key, said.get(name)) for name in ("old", "new"))
+    return PastChange(version, at_ms, _read_source(said), key, old, new, until_ms if _is_time(until_ms) else None)
 
 
-def _past_value(key: PolicyKey, said: object) -> Value | None:
+def _read_past_value(key: PolicyKey, said: object) -> PolicyValue | None:
     try:
         return _read_value(key, said)
     except (InvalidPolicy, InvalidPolicyRecord, OverflowError):
         return None
 
 
-def key_bytes(key: PolicyKey) -> bytes:
+def encode_key(key: PolicyKey) -> bytes:
     """One spelling for one key, so that compaction finds them."""
-    return _json(list(key))
+    return _encode_json(list(key))
 
 
-def changes_json(changes: Collection[Change]) -> list[dict[str, Any]]:
+def changes_json(changes: Collection[PolicyChange]) -> list[dict[str, Any]]:
     """For answers: kind, name, key, and the values in force before and after, null = none."""
     return [
-        {**c.key._asdict(), "old": _number(c.old), "new": _number(c.new), "until": time_text(c.end)} for c in changes
+        {**c.key._asdict(), "old": _plain_number(c.old), "new": _plain_number(c.new), "until": end_text(c.end)}
+        for c in changes
     ]
 
 
-def time_text(end: End | None) -> str | None:
+def end_text(end: ValueEnd | None) -> str | None:
     """That time, as RFC 3339 has it; None: never."""
     return None if end is None else format_time(end.until_ms)
 
 
-def _head(said: dict[str, Any]) -> Head:
+def _read_head(said: dict[str, Any]) -> AlterationHead:
     version, token, at_ms, changes = (said.get(name) for name in ("version", "token", "at_ms", "changes"))
     if not _is_count(version) or not isinstance(token, str):
-        raise InvalidPolicyRecord(f"a head without version and token, a version being below {_COUNTS}")
-    return Head(version, token, at_ms if _is_count(at_ms) else 0, _source(said), changes if _is_count(changes) else 0)
+        raise InvalidPolicyRecord(f"a head without version and token, a version being below {_MAX_COUNT}")
+    return AlterationHead(
+        version, token, at_ms if _is_count(at_ms) else 0, _read_source(said), changes if _is_count(changes) else 0
+    )
 
 
-def _source(said: Mapping[str, Any]) -> Source:
+def _read_source(said: Mapping[str, Any]) -> ChangeSource:
     """Of each part as much as any principal has, and nothing that UTF-8 can't say."""
-    return Source(*(_text(said.get(name)) for name in Source._fields))
+    return ChangeSource(*(_clean_text(said.get(name)) for name in ChangeSource._fields))
 
 
-def _text(said: object) -> str:
+def _clean_text(said: object) -> str:
     return said[:MAX_SOURCE_CHARS].encode("utf-8", "replace").decode() if isinstance(said, str) else ""
 
 
 def _is_count(value: object) -> TypeGuard[int]:
     """No bool, and nothing that a gauge, as a float, can't hold."""
-    return type(value) is int and 0 <= value < _COUNTS
+    return type(value) is int and 0 <= value < _MAX_COUNT
 
 
 def _is_time(value: object) -> TypeGuard[int]:
@@ -229,29 +238,29 @@ def _is_time(value: object) -> TypeGuard[int]:
     return _is_count(value) and value <= LAST_TIME_MS
 
 
-def _object(value: bytes) -> dict[str, Any]:
-    said = _parse(value, "value")
+def _parse_object(value: bytes) -> dict[str, Any]:
+    said = _parse_json(value, "value")
     if not isinstance(said, dict):
-        raise InvalidPolicyRecord(f"its value {_cut(value)} is no object")
+        raise InvalidPolicyRecord(f"its value {_shorten_bytes(value)} is no object")
     if said.get("v") != LAYOUT:
         raise InvalidPolicyRecord(f"its layout is {said.get('v')!r}, known is {LAYOUT}: a newer gateway wrote it")
     return cast("dict[str, Any]", said)
 
 
-def _parse(data: bytes | None, what: str) -> object:
+def _parse_json(data: bytes | None, what: str) -> object:
     try:
         return json.loads(data or b"")
     except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
-        raise InvalidPolicyRecord(f"its {what} {_cut(data)} is no JSON") from None
+        raise InvalidPolicyRecord(f"its {what} {_shorten_bytes(data)} is no JSON") from None
 
 
-def _cut(data: bytes | None) -> str:
+def _shorten_bytes(data: bytes | None) -> str:
     return repr((data or b"")[:60])
 
 
-def _json(value: object) -> bytes:
+def _encode_json(value: object) -> bytes:
     return _encode(value).encode()
 
 
-def _number(value: Value | None) -> Value | None:
+def _plain_number(value: PolicyValue | None) -> PolicyValue | None:
     return int(value) if isinstance(value, int | float) and value == int(value) else value

@@ -3,13 +3,14 @@
 # time wins over it key by key, and without the change the base shows again, as Kafka's dynamic configs stand before its
 # static ones.
 #
-# A change may have an end (`End`): then the value that it replaced holds again, without being judged once more. The
-# keeper of the changes has to take them back, see `taken_back`; whether one gateway does or all of them, it happens
+# A change may have an end (`ValueEnd`): then the value that it replaced holds again, without being judged once more.
+# The keeper of the changes has to take them back, see `taken_back`; whether one gateway does or all of them, it happens
 # once.
 #
 # Thresholds are judged broker by broker: a topic's own counts against the total of each broker that has a partition of
-# it, and of no other (`Places`). Partitions move later on, whatever was judged: then some broker is overcommitted, and
-# the thresholds stay as they are. A topic that isn't there yet may be placed anywhere, so it counts on every broker.
+# it, and of no other (`TopicPlaces`). Partitions move later on, whatever was judged: then some broker is overcommitted,
+# and the thresholds stay as they are. A topic that isn't there yet may be placed anywhere, so it counts on every
+# broker.
 #
 # A topic's threshold that was set at run time ends with its topic, as a topic's config does in Kafka: `topic_ids` has
 # the topic that it was set for. One that was deleted counts nowhere: the next topic of its name won't have its
@@ -21,49 +22,49 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from policies.definitions.policy_records import Entry
+from policies.definitions.policy_records import PolicyEntry
 from policies.definitions.policy_values import (
-    ATTACHABLE,
-    ENDLESS,
+    ATTACHABLE_KINDS,
+    ENDLESS_KEYS,
+    GROUP_KINDS,
     NO_ENDS,
     NO_IDS,
     NO_TIMES,
-    NOTHING,
-    OF_GROUPS,
-    Change,
-    End,
-    Ends,
-    Fault,
-    Held,
+    NO_VALUES,
     InvalidPolicy,
-    Op,
+    PolicyChange,
     PolicyError,
+    PolicyFault,
     PolicyKey,
-    Setting,
+    PolicyOperation,
+    PolicySetting,
+    PolicyValue,
+    PolicyValues,
+    RuntimeValue,
     TopicIds,
-    Value,
-    Values,
+    ValueEnd,
+    ValueEnds,
     as_number,
+    check_end,
     check_value,
-    checked_end,
-    listed,
-    order,
+    keys_text,
+    policy_order,
 )
-from policies.definitions.small_limits import small_limits
+from policies.definitions.small_limits import small_limit_warnings
 from policies.groups.names import ATTACHMENT_KEY, EXISTS
 from policies.quotas import store as client_quotas
 from policies.quotas.names import Entity, QuotaError, QuotaKey, QuotaType
 from policies.quotas.store import Alteration, QuotaStore
 from policies.thresholds.sums import (
     EVERY_BROKER,
-    Committed,
-    Places,
-    committed,
-    exceeded,
+    CommittedTotal,
+    TopicPlaces,
+    find_exceeded,
     over_texts,
     reserved_warnings,
+    sum_commitments,
     sum_warnings,
-    unplaced,
+    unplaced_topics,
 )
 from policies.thresholds.values import TOTAL_KEY, without_total_text
 
@@ -88,10 +89,10 @@ class PolicySet:
 
     def __init__(
         self,
-        base: Values = NOTHING,
-        changes: Values = NOTHING,
+        base: PolicyValues = NO_VALUES,
+        changes: PolicyValues = NO_VALUES,
         version: int = 0,
-        ends: Ends = NO_ENDS,
+        ends: ValueEnds = NO_ENDS,
         topic_ids: TopicIds = NO_IDS,
     ) -> None:
         """Keys in their one spelling and values that can be; sums needn't fit: see `warnings`. `ends`: of some of the
@@ -102,7 +103,7 @@ class PolicySet:
         self.ends = ends
         self.topic_ids = topic_ids
         self.version = version
-        self._effective: Values = MappingProxyType({**base, **changes} if changes else dict(base))
+        self._effective: PolicyValues = MappingProxyType({**base, **changes} if changes else dict(base))
         self._quotas: QuotaStore | None = None
         self._topics: dict[str, float] = {}
         self._totals: dict[str, float] = {}
@@ -112,7 +113,7 @@ class PolicySet:
         self._namespaces: dict[str, str] = {}
         for key, value in self._effective.items():
             if isinstance(value, str):
-                if key.kind in ATTACHABLE:
+                if key.kind in ATTACHABLE_KINDS:
                     (self._tenants if key.kind == "tenant" else self._namespaces)[key.name] = value
             elif key.kind == "topic":
                 self._topics[key.name] = value
@@ -125,123 +126,128 @@ class PolicySet:
 
     # --- what holds ---------------------------------------------------------------------------------------------------
 
-    def effective(self) -> Values:
+    def effective_values(self) -> PolicyValues:
         """The value in force by key."""
         return self._effective
 
-    def settings(self) -> tuple[Setting, ...]:
+    def list_settings(self) -> tuple[PolicySetting, ...]:
         """Every key with both values: thresholds of brokers, of topics, quotas, groups, their attachments; each in the
         order of its names.
         """
         return tuple(
-            Setting(key, self.base.get(key), self.changes.get(key), self.ends.get(key))
-            for key in sorted(self._effective, key=order)
+            PolicySetting(key, self.base.get(key), self.changes.get(key), self.ends.get(key))
+            for key in sorted(self._effective, key=policy_order)
         )
 
-    def total(self, broker_id: int | None = None) -> float | None:
+    def broker_total(self, broker_id: int | None = None) -> float | None:
         """Bytes per second of that broker: its own total, else the default, which None asks for."""
         default = self._totals.get(EVERY_BROKER)
         return default if broker_id is None else self._totals.get(str(broker_id), default)
 
-    def totals(self) -> dict[int, float]:
+    def broker_totals(self) -> dict[int, float]:
         """Of brokers with a total of their own."""
         return {int(name): value for name, value in sorted(self._totals.items()) if name != EVERY_BROKER}
 
-    def total_out(self, broker_id: int | None = None) -> float | None:
+    def broker_total_out(self, broker_id: int | None = None) -> float | None:
         """`total` of the bytes that consumers may have shares of."""
         default = self._totals_out.get(EVERY_BROKER)
         return default if broker_id is None else self._totals_out.get(str(broker_id), default)
 
-    def totals_out(self) -> dict[int, float]:
+    def broker_totals_out(self) -> dict[int, float]:
         """`totals` of the bytes that consumers may have shares of."""
         return {int(name): value for name, value in sorted(self._totals_out.items()) if name != EVERY_BROKER}
 
-    def topics(self) -> Mapping[str, float]:
+    def topic_thresholds(self) -> Mapping[str, float]:
         """Explicit thresholds of topics."""
         return self._topics
 
-    def committed(self, places: Places | None) -> dict[str, Committed]:
+    def commitments_by_broker(self, places: TopicPlaces | None) -> dict[str, CommittedTotal]:
         """By broker, of those that have a total; where topics' brokers are not known, by EVERY_BROKER and those that
         have a total of their own.
         """
-        return committed(self._totals, self._topics, places, self.reserved(places).values())
+        return sum_commitments(self._totals, self._topics, places, self.reserved_thresholds(places).values())
 
-    def reserved(self, places: Places | None) -> dict[str, float]:
+    def reserved_thresholds(self, places: TopicPlaces | None) -> dict[str, float]:
         """Thresholds of topics that aren't there yet, by topic; none while the brokers of topics are not known. Of a
         topic that was deleted it is the base's, which the next one of its name has.
         """
         found = {}
-        for name in unplaced(self._topics, places):
+        for name in unplaced_topics(self._topics, places):
             next_one = self.base.get(PolicyKey.of_topic(name)) if name in self.topic_ids else self._topics[name]
             if next_one is not None:
                 found[name] = as_number(next_one)
         return found
 
-    def quotas(self) -> QuotaStore:
+    def quota_store(self) -> QuotaStore:
         """Client quotas, in a store of this version."""
         if self._quotas is None:
             entries: dict[Entity, dict[QuotaKey, float]] = {}
             for key, value in self._effective.items():
                 if key.kind == "quota":
-                    entries.setdefault(key.entity, {})[key.quota] = as_number(value)
+                    entries.setdefault(key.entity, {})[key.quota_key] = as_number(value)
             sorted_entries = {entity: dict(sorted(values.items())) for entity, values in entries.items()}
-            self._quotas = QuotaStore.taken(sorted_entries, self.version)
+            self._quotas = QuotaStore.from_validated(sorted_entries, self.version)
         return self._quotas
 
-    def groups(self) -> Mapping[str, Mapping[str, float]]:
+    def group_limits(self) -> Mapping[str, Mapping[str, float]]:
         """Limits of each resource group, per second, by GROUP_KEYS; a group may be without any."""
         return self._groups
 
-    def tenants(self) -> Mapping[str, str]:
+    def tenant_groups(self) -> Mapping[str, str]:
         """The group that is attached to each tenant; it may be one that isn't there, see `warnings`."""
         return self._tenants
 
-    def namespaces(self) -> Mapping[str, str]:
+    def namespace_groups(self) -> Mapping[str, str]:
         """The same by "tenant/namespace"."""
         return self._namespaces
 
-    def attached_to(self, group: str) -> tuple[PolicyKey, ...]:
+    def attachments_of(self, group: str) -> tuple[PolicyKey, ...]:
         """The tenants, and then the namespaces, that this group is attached to."""
         found = [PolicyKey("tenant", name, ATTACHMENT_KEY) for name, each in self._tenants.items() if each == group]
         found += [
             PolicyKey("namespace", name, ATTACHMENT_KEY) for name, each in self._namespaces.items() if each == group
         ]
-        return tuple(sorted(found, key=order))
+        return tuple(sorted(found, key=policy_order))
 
-    def held(self, key: PolicyKey) -> Held:
+    def runtime_value(self, key: PolicyKey) -> RuntimeValue:
         """The change of that key."""
         topic_id = self.topic_ids.get(key.name) if key.kind == "topic" else None
-        return Held(self.changes.get(key), self.ends.get(key), topic_id)
+        return RuntimeValue(self.changes.get(key), self.ends.get(key), topic_id)
 
-    def setting(self, key: PolicyKey) -> Setting | None:
+    def find_setting(self, key: PolicyKey) -> PolicySetting | None:
         """One of `settings`. `key`: in its one spelling."""
-        found = Setting(key, self.base.get(key), self.changes.get(key), self.ends.get(key))
+        found = PolicySetting(key, self.base.get(key), self.changes.get(key), self.ends.get(key))
         return None if found.base is None and found.change is None else found
 
-    def shared(self) -> frozenset[QuotaType]:
+    def shareable_types(self) -> frozenset[QuotaType]:
         """Types for which some broker has a total, so that there are parts of it to be had."""
         totals: dict[QuotaType, object] = {"producer_byte_rate": self._totals, "consumer_byte_rate": self._totals_out}
         return frozenset(kind for kind, found in totals.items() if found)
 
-    def warnings(self, places: Places | None = None) -> tuple[str, ...]:
+    def collect_warnings(self, places: TopicPlaces | None = None) -> tuple[str, ...]:
         """Warnings of values that are allowed but hardly meant, or that became wrong without a change, as by partitions
         that moved.
         """
-        found = sum_warnings(self.committed(places)) + self.reserved_warnings(places)
+        found = sum_warnings(self.commitments_by_broker(places)) + self.reserved_warnings(places)
         if not self._totals and self._topics:
             found.append(without_total_text(len(self._topics)))
-        found += small_limits(self._effective)
-        return (*found, *self.quotas().warnings(self.shared()), *self._dangling())
+        found += small_limit_warnings(self._effective)
+        return (*found, *self.quota_store().collect_warnings(self.shareable_types()), *self._dangling_warnings())
 
-    def reserved_warnings(self, places: Places | None) -> list[str]:
+    def reserved_warnings(self, places: TopicPlaces | None) -> list[str]:
         """Those of `warnings` that are about topics that aren't there yet."""
-        reserved = self.reserved(places)
-        return reserved_warnings(self.committed(places), reserved) if reserved else []
+        reserved = self.reserved_thresholds(places)
+        return reserved_warnings(self.commitments_by_broker(places), reserved) if reserved else []
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
-    def alter(
-        self, ops: Sequence[Op], *, places: Places | None = None, now_ms: int = 0, topic_ids: TopicIds = NO_IDS
+    def alter_policies(
+        self,
+        ops: Sequence[PolicyOperation],
+        *,
+        places: TopicPlaces | None = None,
+        now_ms: int = 0,
+        topic_ids: TopicIds = NO_IDS,
     ) -> PolicySet:
         """With all of these, or nothing of them. A sum that is too large already may stay so, but not grow.
 
@@ -253,71 +259,75 @@ class PolicySet:
         Raises:
             PolicyError: its faults name each key.
         """
-        wanted: dict[PolicyKey, Value | None] = {}
+        wanted: dict[PolicyKey, PolicyValue | None] = {}
         ends: dict[PolicyKey, int] = {}
-        faults: list[Fault] = []
+        faults: list[PolicyFault] = []
         for op in ops:
             try:
-                key = op.key.checked()
+                key = op.key.validate_key()
                 if key in wanted:
                     raise InvalidPolicy(f"{key} is given twice: set or remove it once per request")
-                wanted[key] = self._checked(key, op.value)
+                wanted[key] = self._check_value(key, op.value)
                 if op.until_ms is not None:
-                    ends[key] = checked_end(key, op.value, op.until_ms, now_ms)
+                    ends[key] = check_end(key, op.value, op.until_ms, now_ms)
             except ValueError as error:
-                faults.append(Fault(op.key, str(error)))
+                faults.append(PolicyFault(op.key, str(error)))
         if faults:
             raise PolicyError(faults)
-        new = self._with(wanted, ends, topic_ids)
-        new._judge(self, wanted, places)
+        new = self._with_changes(wanted, ends, topic_ids)
+        new._check_change(self, wanted, places)
         return new
 
     @classmethod
-    def of_base(cls, values: Values, places: Places | None = None) -> PolicySet:
+    def from_base(cls, values: PolicyValues, places: TopicPlaces | None = None) -> PolicySet:
         """That base alone. Each of its values can be; here they are judged beside each other. `places`: see `alter`.
 
         Raises:
             PolicyError: they don't go together; its faults name each key.
         """
         found = cls(values)
-        found._judge(cls(), values, places)
+        found._check_change(cls(), values, places)
         return found
 
-    def _judge(self, before: PolicySet, wanted: Mapping[PolicyKey, Value | None], places: Places | None) -> None:
+    def _check_change(
+        self, before: PolicySet, wanted: Mapping[PolicyKey, PolicyValue | None], places: TopicPlaces | None
+    ) -> None:
         """Judge what was altered beside everything else."""
-        faults = self._unshared(wanted)
+        faults = self._unshared_faults(wanted)
         if not faults and any(key.kind in ("topic", "broker") for key in wanted):
-            faults += self._misfits(before, places)
+            faults += self._sum_faults(before, places)
         if not faults:
-            faults += before._unattachable(wanted, self)
+            faults += before._attachment_faults(wanted, self)
         if faults:
             raise PolicyError(faults)
 
     def alter_quotas(self, alterations: Sequence[Alteration], *, now_ms: int = 0) -> QuotasAltered:
         """AlterClientQuotas: an entity that is refused leaves the others alone. `now_ms`: see `alter`."""
-        found = self.quotas().alter(alterations, self.shared(), validate_only=True)
-        wanted: dict[PolicyKey, Value | None] = {}
+        found = self.quota_store().alter_quotas(alterations, self.shareable_types(), validate_only=True)
+        wanted: dict[PolicyKey, PolicyValue | None] = {}
         ends: dict[PolicyKey, int] = {}
         errors: list[QuotaError | None] = []
         for alteration, error in zip(alterations, found.errors, strict=True):
             if error is not None:
                 errors.append(error)
                 continue
-            entity = Entity.of(alteration.entity)
+            entity = Entity.from_pairs(alteration.entity)
             keys = {PolicyKey.of_quota(entity, QuotaKey.parse(op.key)): op.value for op in alteration.ops}
             until_ms = alteration.until_ms
             try:
-                fine = {key: self._checked(key, value) for key, value in keys.items()}
+                fine = {key: self._check_value(key, value) for key, value in keys.items()}
                 if until_ms is not None:
                     set_here = {key: value for key, value in keys.items() if value is not None} or keys
-                    ends.update({key: checked_end(key, value, until_ms, now_ms) for key, value in set_here.items()})
+                    ends.update({key: check_end(key, value, until_ms, now_ms) for key, value in set_here.items()})
                 wanted.update(fine)
                 errors.append(None)
             except ValueError as refused:
                 errors.append(QuotaError(str(refused)))
-        return QuotasAltered(self._with(wanted, ends), tuple(errors))
+        return QuotasAltered(self._with_changes(wanted, ends), tuple(errors))
 
-    def diff(self, wanted: Values, *, prune: bool = False, until_ms: int | None = None) -> list[Op]:
+    def diff_values(
+        self, wanted: PolicyValues, *, prune: bool = False, until_ms: int | None = None
+    ) -> list[PolicyOperation]:
         """The operations that make these values hold, until that time, or for good: a value set at run time that has
         another end is set again. None where they do. `prune`: and no other value that was set at run time,
         but for an operator's hand on storage protection, which no document has.
@@ -326,22 +336,22 @@ class PolicySet:
         one by being repeated: that would alter nothing.
         """
         ops = [
-            Op(key, value, None if key.key in ENDLESS else until_ms)
+            PolicyOperation(key, value, None if key.key in ENDLESS_KEYS else until_ms)
             for key, value in wanted.items()
             if self._effective.get(key) != value or (key in self.ends and self.ends[key].until_ms != until_ms)
         ]
         if prune:
-            ops += [Op(key, None) for key in self.changes if key not in wanted and key.kind != "storage"]
-        return sorted(ops, key=lambda op: order(op.key))
+            ops += [PolicyOperation(key, None) for key in self.changes if key not in wanted and key.kind != "storage"]
+        return sorted(ops, key=lambda op: policy_order(op.key))
 
-    def apply(
+    def apply_values(
         self,
-        wanted: Values,
+        wanted: PolicyValues,
         *,
         prune: bool = False,
         until_ms: int | None = None,
         groups: bool = True,
-        places: Places | None = None,
+        places: TopicPlaces | None = None,
         now_ms: int = 0,
         topic_ids: TopicIds = NO_IDS,
     ) -> PolicySet:
@@ -350,16 +360,18 @@ class PolicySet:
         Raises:
             PolicyError: its faults name each key.
         """
-        ops = self.diff(wanted, prune=prune, until_ms=until_ms)
+        ops = self.diff_values(wanted, prune=prune, until_ms=until_ms)
         faults = [
-            Fault(op.key, f"{op.key}: is not yours to change", "denied") for op in ops if op.key.kind in OF_GROUPS
+            PolicyFault(op.key, f"{op.key}: is not yours to change", "denied")
+            for op in ops
+            if op.key.kind in GROUP_KINDS
         ]
         if faults and not groups:
             raise PolicyError(faults)
-        return self.alter(ops, places=places, now_ms=now_ms, topic_ids=topic_ids)
+        return self.alter_policies(ops, places=places, now_ms=now_ms, topic_ids=topic_ids)
 
     @classmethod
-    def read(cls, base: Values, entries: Iterable[Entry], version: int) -> PolicySet:
+    def from_entries(cls, base: PolicyValues, entries: Iterable[PolicyEntry], version: int) -> PolicySet:
         """The set as it was written down: of each key the last entry, those without a value left out."""
         kept = tuple(entries)
         changes = {entry.key: entry.value for entry in kept if entry.value is not None}
@@ -367,43 +379,45 @@ class PolicySet:
         ids = {e.key.name: e.topic_id for e in kept if e.topic_id is not None and e.key.kind == "topic"}
         return cls(base, changes, version, ends, ids)
 
-    def rebased(self, base: Values) -> PolicySet:
+    def with_base(self, base: PolicyValues) -> PolicySet:
         """The same changes over another base."""
-        return PolicySet(base, self.changes, self.version, self.ends, self.topic_ids).succeeding(self)
+        return PolicySet(base, self.changes, self.version, self.ends, self.topic_ids).inherit_quotas(self)
 
     @property
     def next_end_ms(self) -> int | None:
         """The time at which a value has to be taken back next: Unix time."""
         return min((end.until_ms for end in self.ends.values()), default=None)
 
-    def taken_back(self, now_ms: int) -> PolicySet:
+    def revert_expired(self, now_ms: int) -> PolicySet:
         """The same with each change whose end has come replaced by its `then`. Sums needn't fit: the values that hold
         then were fine once, and the change would stay for ever otherwise.
         """
         over = {key: end.then for key, end in self.ends.items() if end.until_ms <= now_ms}
-        return self._with(over, topic_ids=self.topic_ids)
+        return self._with_changes(over, topic_ids=self.topic_ids)
 
-    def following(self, seen: TopicIds) -> PolicySet:
+    def follow_topic_ids(self, seen: TopicIds) -> PolicySet:
         """The same after a look at the cluster, which has topics with these ids: a threshold that was set for an
         earlier topic of the name is gone. One of which the topic wasn't known, or only by an id in another cluster, is
         this topic's from here on.
         """
-        news: dict[PolicyKey, Held] = {}
+        news: dict[PolicyKey, RuntimeValue] = {}
         for name, topic_id in seen.items():
             key = PolicyKey.of_topic(name)
-            held = self.held(key)
+            held = self.runtime_value(key)
             known = held.topic_id
             if held.value is not None and known != topic_id:
                 is_other = known is not None and known.cluster == topic_id.cluster
-                news[key] = Held() if is_other else held._replace(topic_id=topic_id)
-        return self.restored(news)
+                news[key] = RuntimeValue() if is_other else held._replace(topic_id=topic_id)
+        return self.restore_values(news)
 
-    def without_topics(self, deleted: Mapping[str, Held]) -> PolicySet:
+    def without_topics(self, deleted: Mapping[str, RuntimeValue]) -> PolicySet:
         """The same after the deletion of these topics: without their thresholds that are as they were held by then."""
         keys = {PolicyKey.of_topic(name): held for name, held in deleted.items()}
-        return self.restored({key: Held() for key, held in keys.items() if self.held(key) == held})
+        return self.restore_values(
+            {key: RuntimeValue() for key, held in keys.items() if self.runtime_value(key) == held}
+        )
 
-    def restored(self, before: Mapping[PolicyKey, Held]) -> PolicySet:
+    def restore_values(self, before: Mapping[PolicyKey, RuntimeValue]) -> PolicySet:
         """These keys as they were. Nothing is judged: it was fine once, also an end that has come meanwhile."""
         changes, ends, ids = {**self.changes}, {**self.ends}, {**self.topic_ids}
         for key, (value, end, topic_id) in before.items():
@@ -415,9 +429,9 @@ class PolicySet:
                 changes[key] = value
                 ends |= {key: end} if end is not None else {}
                 ids |= {key.name: topic_id} if topic_id is not None else {}
-        return self._changed(changes, ends, ids)
+        return self._next_version(changes, ends, ids)
 
-    def changes_since(self, old: PolicySet) -> tuple[Change, ...]:
+    def changes_since(self, old: PolicySet) -> tuple[PolicyChange, ...]:
         """The keys altered between the two, in the order of `settings`; the base is the same."""
         keys = {
             key
@@ -427,7 +441,7 @@ class PolicySet:
         ids, former = self.topic_ids, old.topic_ids
         others = {PolicyKey.of_topic(name) for name in {**former, **ids} if former.get(name) != ids.get(name)}
         return tuple(
-            Change(
+            PolicyChange(
                 key,
                 self.changes.get(key),
                 old._effective.get(key),
@@ -436,12 +450,12 @@ class PolicySet:
                 ids.get(key.name) if key.kind == "topic" else None,
                 key not in keys,
             )
-            for key in sorted(keys | others, key=order)
+            for key in sorted(keys | others, key=policy_order)
         )
 
-    def _with(
+    def _with_changes(
         self,
-        wanted: Mapping[PolicyKey, Value | None],
+        wanted: Mapping[PolicyKey, PolicyValue | None],
         ends: Mapping[PolicyKey, int] = NO_TIMES,
         topic_ids: TopicIds = NO_IDS,
     ) -> PolicySet:
@@ -455,17 +469,17 @@ class PolicySet:
             if value is not None:
                 changes[key] = value
                 if key in ends:
-                    left[key] = End(ends[key], self.changes.get(key) if before is None else before.then)
+                    left[key] = ValueEnd(ends[key], self.changes.get(key) if before is None else before.then)
                 if key.kind == "topic" and key.name in topic_ids:
                     ids[key.name] = topic_ids[key.name]
-        return self._changed(changes, left, ids)
+        return self._next_version(changes, left, ids)
 
-    def _changed(self, changes: Values, ends: Ends, topic_ids: TopicIds) -> PolicySet:
+    def _next_version(self, changes: PolicyValues, ends: ValueEnds, topic_ids: TopicIds) -> PolicySet:
         if changes == self.changes and ends == self.ends and topic_ids == self.topic_ids:
             return self
-        return PolicySet(self.base, changes, self.version + 1, ends, topic_ids).succeeding(self)
+        return PolicySet(self.base, changes, self.version + 1, ends, topic_ids).inherit_quotas(self)
 
-    def succeeding(self, before: PolicySet) -> PolicySet:
+    def inherit_quotas(self, before: PolicySet) -> PolicySet:
         """Itself, with the client quotas worked out from those of `before`: that costs what has changed, and not what
         there is.
         """
@@ -477,71 +491,73 @@ class PolicySet:
             if key.kind == "quota":
                 entity, value = key.entity, new.get(key)
                 values = altered.setdefault(entity, dict(known.entries.get(entity, {})))
-                values.pop(key.quota, None)
+                values.pop(key.quota_key, None)
                 if value is not None:
-                    values[key.quota] = as_number(value)
-        self._quotas = known.overlaid(altered, self.version)
+                    values[key.quota_key] = as_number(value)
+        self._quotas = known.overlay_entries(altered, self.version)
         return self
 
-    def checked(self, op: Op) -> tuple[PolicyKey, Value | None]:
+    def check_operation(self, op: PolicyOperation) -> tuple[PolicyKey, PolicyValue | None]:
         """Key, in its one spelling, and value, if that can be set at all, or taken away.
 
         Raises:
             InvalidPolicy: it can't.
         """
-        key = op.key.checked()
-        return key, self._checked(key, op.value)
+        key = op.key.validate_key()
+        return key, self._check_value(key, op.value)
 
-    def _checked(self, key: PolicyKey, value: Value | None) -> Value | None:
+    def _check_value(self, key: PolicyKey, value: PolicyValue | None) -> PolicyValue | None:
         if value is not None:
             return check_value(key, value)
         if key in self.base and key not in self.changes:
             raise InvalidPolicy(
-                f"{key} is set in the configuration file ({key.where}): remove it there, or set another value here"
+                f"{key} is set in the configuration file ({key.file_location}): remove it there, or set another"
+                " value here"
             )
         return None
 
-    def _unshared(self, wanted: Mapping[PolicyKey, Value | None]) -> list[Fault]:
+    def _unshared_faults(self, wanted: Mapping[PolicyKey, PolicyValue | None]) -> list[PolicyFault]:
         faults = []
         for key, value in wanted.items():
             if value is not None and key.kind == "quota":
                 try:
-                    client_quotas.checked(key.quota, as_number(value), self.shared())
+                    client_quotas.check_quota(key.quota_key, as_number(value), self.shareable_types())
                 except QuotaError as error:
-                    faults.append(Fault(key, str(error)))
+                    faults.append(PolicyFault(key, str(error)))
         return faults
 
-    def _unattachable(self, wanted: Mapping[PolicyKey, Value | None], new: PolicySet) -> list[Fault]:
+    def _attachment_faults(self, wanted: Mapping[PolicyKey, PolicyValue | None], new: PolicySet) -> list[PolicyFault]:
         """Attachments to groups that wouldn't be there, judged from both sides: the present attachments, and the groups
         that go. One that was so before may stay so.
         """
         faults = []
         for key, value in wanted.items():
-            if key.kind in ATTACHABLE and isinstance(value, str) and value not in new._groups:
+            if key.kind in ATTACHABLE_KINDS and isinstance(value, str) and value not in new._groups:
                 text = f"{key.kind} {key.name}: there is no group {value}: create it first"
-                faults.append(Fault(key, text, "unknown"))
+                faults.append(PolicyFault(key, text, "unknown"))
         for group in sorted({key.name for key in wanted if key.kind == "group"} & self._groups.keys()):
-            users = new.attached_to(group) if group not in new._groups else ()
+            users = new.attachments_of(group) if group not in new._groups else ()
             if users and not faults:
-                text = f"group {group} is in use by {listed(users)}: detach it there first"
-                faults.append(Fault(PolicyKey.of_group(group), text, "in use"))
+                text = f"group {group} is in use by {keys_text(users)}: detach it there first"
+                faults.append(PolicyFault(PolicyKey.of_group(group), text, "in use"))
         return faults
 
-    def _dangling(self) -> list[str]:
+    def _dangling_warnings(self) -> list[str]:
         missing: dict[str, list[PolicyKey]] = {}
-        for kind, attached in zip(ATTACHABLE, (self._tenants, self._namespaces), strict=True):
+        for kind, attached in zip(ATTACHABLE_KINDS, (self._tenants, self._namespaces), strict=True):
             for name, group in attached.items():
                 if group not in self._groups:
                     missing.setdefault(group, []).append(PolicyKey(kind, name, ATTACHMENT_KEY))
         return [
-            f"there is no group {group}, but {listed(sorted(users, key=order))} should belong to it: unlimited"
+            f"there is no group {group}, but {keys_text(sorted(users, key=policy_order))} should belong to it:"
+            " unlimited"
             for group, users in sorted(missing.items())
         ]
 
-    def _misfits(self, before: PolicySet, places: Places | None) -> list[Fault]:
+    def _sum_faults(self, before: PolicySet, places: TopicPlaces | None) -> list[PolicyFault]:
         """The faults of thresholds beside each other. Sums that were too large by as much `before` may be."""
-        over = exceeded(self.committed(places), before.committed(places))
+        over = find_exceeded(self.commitments_by_broker(places), before.commitments_by_broker(places))
         return [
-            Fault(PolicyKey("broker", name if name in self._totals else EVERY_BROKER, TOTAL_KEY), text)
+            PolicyFault(PolicyKey("broker", name if name in self._totals else EVERY_BROKER, TOTAL_KEY), text)
             for name, text in over_texts(over)
         ]

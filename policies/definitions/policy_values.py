@@ -1,6 +1,6 @@
 # One policy that can be changed at run time: its key, the values that it can have, and what it means to set, change or
-# refuse one. A change may have an end (`End`): then the value that it replaced holds again. policy_set.py says which of
-# them go together. Knows no file and no clock.
+# refuse one. A change may have an end (`ValueEnd`): then the value that it replaced holds again. policy_set.py says
+# which of them go together. Knows no file and no clock.
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from policies.groups.names import (
 from policies.quotas import store as client_quotas
 from policies.quotas.names import Entity, QuotaError, QuotaKey
 from policies.quotas.text import entity_text
-from policies.storage import InvalidOverride, Override
+from policies.storage import InvalidOverride, StorageOverride
 from policies.thresholds.sums import EVERY_BROKER
-from policies.thresholds.values import OUT_KEY, TOPIC_KEY, TOTAL_KEY, ThresholdError, check
+from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY, TOTAL_OUT_KEY, ThresholdError, check_thresholds
 from policies.units import LAST_TIME_MS, exact_rate, format_time
 
-Kind = Literal["topic", "broker", "quota", "group", "tenant", "namespace", "storage"]
-Origin = Literal["file", "run time"]
-Value = float | str  # of what something is attached to: a name; of everything else: a number
-Values = Mapping["PolicyKey", Value]
+PolicyKind = Literal["topic", "broker", "quota", "group", "tenant", "namespace", "storage"]
+ValueOrigin = Literal["file", "run time"]
+PolicyValue = float | str  # of what something is attached to: a name; of everything else: a number
+PolicyValues = Mapping["PolicyKey", PolicyValue]
 
-MAX_LISTED: Final = 5
-NOTHING: Final[Values] = MappingProxyType({})
+MAX_LISTED_KEYS: Final = 5
+NO_VALUES: Final[PolicyValues] = MappingProxyType({})
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _BROKER_ID: Final = re.compile(r"0|[1-9][0-9]{0,9}")
-ATTACHABLE: Final[tuple[Kind, ...]] = ("tenant", "namespace")  # to groups
-TEXTS: Final[tuple[Kind, ...]] = (*ATTACHABLE, "storage")  # their values are no numbers
+ATTACHABLE_KINDS: Final[tuple[PolicyKind, ...]] = ("tenant", "namespace")  # to groups
+TEXT_KINDS: Final[tuple[PolicyKind, ...]] = (*ATTACHABLE_KINDS, "storage")  # their values are no numbers
 OVERRIDE_KEY: Final = "override"  # of storage protection, an operator's hand
-ENDLESS: Final = (EXISTS, ATTACHMENT_KEY)  # only limits have an end
-OF_GROUPS: Final[tuple[Kind, ...]] = ("group", *ATTACHABLE)
+ENDLESS_KEYS: Final = (EXISTS, ATTACHMENT_KEY)  # only limits have an end
+GROUP_KINDS: Final[tuple[PolicyKind, ...]] = ("group", *ATTACHABLE_KINDS)
 
 
 class InvalidPolicy(ValueError):
@@ -56,7 +56,7 @@ class PolicyKey(NamedTuple):
     EXISTS, which alone makes a group without limits; ATTACHMENT_KEY. Of storage: no name, and OVERRIDE_KEY.
     """
 
-    kind: Kind
+    kind: PolicyKind
     name: str
     key: str
 
@@ -71,7 +71,7 @@ class PolicyKey(NamedTuple):
 
     @classmethod
     def of_quota(cls, entity: Entity, key: QuotaKey) -> PolicyKey:
-        return cls("quota", entity.path, key.wire)
+        return cls("quota", entity.path, key.wire_name)
 
     @classmethod
     def of_group(cls, group: str, key: str = EXISTS) -> PolicyKey:
@@ -89,7 +89,7 @@ class PolicyKey(NamedTuple):
     def of_storage(cls) -> PolicyKey:
         return cls("storage", "", OVERRIDE_KEY)
 
-    def checked(self) -> PolicyKey:
+    def validate_key(self) -> PolicyKey:
         """The same, in its one spelling.
 
         Raises:
@@ -97,12 +97,12 @@ class PolicyKey(NamedTuple):
         """
         if self.kind == "quota":
             try:
-                return self.of_quota(Entity.of_path(self.name), QuotaKey.parse(self.key))
+                return self.of_quota(Entity.from_path(self.name), QuotaKey.parse(self.key))
             except QuotaError as error:
                 raise InvalidPolicy(str(error)) from error
-        if self.kind not in get_args(Kind):
-            raise InvalidPolicy(f"{self.kind!r} is no kind of policy: {', '.join(get_args(Kind))} are")
-        right = _KEYS[self.kind]
+        if self.kind not in get_args(PolicyKind):
+            raise InvalidPolicy(f"{self.kind!r} is no kind of policy: {', '.join(get_args(PolicyKind))} are")
+        right = _KEYS_BY_KIND[self.kind]
         if self.key not in right:
             known = f"known is {right[0]}" if len(right) == 1 else f"known are {', '.join(right)}"
             raise InvalidPolicy(f"{self.kind} {self.name}: unknown key {self.key!r}: {known}")
@@ -124,15 +124,15 @@ class PolicyKey(NamedTuple):
     @property
     def entity(self) -> Entity:
         """Of a quota."""
-        return Entity.of_path(self.name)
+        return Entity.from_path(self.name)
 
     @property
-    def quota(self) -> QuotaKey:
+    def quota_key(self) -> QuotaKey:
         """Of a quota."""
         return QuotaKey.parse(self.key)
 
     @property
-    def where(self) -> str:
+    def file_location(self) -> str:
         """The place of the base's value in the configuration file."""
         if self.kind == "topic":
             return f"thresholds.topics.{self.name}.{TOPIC_KEY}"
@@ -140,13 +140,13 @@ class PolicyKey(NamedTuple):
             return f"thresholds.{f'brokers.{self.name}.' if self.name else ''}{self.key}"
         if self.kind == "group":
             return f"resource_groups.groups.{self.name}{'' if self.key == EXISTS else f'.{self.key}'}"
-        if self.kind in ATTACHABLE:
+        if self.kind in ATTACHABLE_KINDS:
             return f"resource_groups.{self.kind}s.{self.name}"
         return f"client_quotas, {entity_text(self.entity)}"
 
     def __str__(self) -> str:
         if self.kind == "quota":
-            return f"{self.quota} of {entity_text(self.entity)}"
+            return f"{self.quota_key} of {entity_text(self.entity)}"
         if self.key == EXISTS:
             return f"group {self.name}"
         if self.kind == "storage":
@@ -154,9 +154,9 @@ class PolicyKey(NamedTuple):
         return f"{self.key} of {'all brokers' if self.name == EVERY_BROKER else f'{self.kind} {self.name}'}"
 
 
-_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+_KEYS_BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
     "topic": (TOPIC_KEY,),
-    "broker": (TOTAL_KEY, OUT_KEY),
+    "broker": (TOTAL_KEY, TOTAL_OUT_KEY),
     "group": (*GROUP_KEYS, EXISTS),
     "tenant": (ATTACHMENT_KEY,),
     "namespace": (ATTACHMENT_KEY,),
@@ -169,22 +169,22 @@ _NAME_CHECKS: Final[Mapping[str, Callable[[str], None]]] = {
 }
 
 
-class Op(NamedTuple):
+class PolicyOperation(NamedTuple):
     """Set a value at run time; None takes it away again. `until_ms`: see End; None: it has none."""
 
     key: PolicyKey
-    value: Value | None
+    value: PolicyValue | None
     until_ms: int | None = None
 
 
-class End(NamedTuple):
+class ValueEnd(NamedTuple):
     """The end of a value that was set at run time: Unix time. `then`: the value that takes its place, set at run time
     as well; None: the base shows again. Of values with an end that replace each other, all have the one that the first
     of them replaced.
     """
 
     until_ms: int
-    then: Value | None
+    then: PolicyValue | None
 
 
 class TopicId(NamedTuple):
@@ -196,24 +196,24 @@ class TopicId(NamedTuple):
     topic: str
 
 
-class Held(NamedTuple):
+class RuntimeValue(NamedTuple):
     """The change made at run time for one key; None: nothing. `topic_id`: of the topic that a threshold was set for;
     None: it isn't known yet.
     """
 
-    value: Value | None = None
-    end: End | None = None
+    value: PolicyValue | None = None
+    end: ValueEnd | None = None
     topic_id: TopicId | None = None
 
 
-Ends = Mapping[PolicyKey, End]
-NO_ENDS: Final[Ends] = MappingProxyType({})
+ValueEnds = Mapping[PolicyKey, ValueEnd]
+NO_ENDS: Final[ValueEnds] = MappingProxyType({})
 NO_TIMES: Final[Mapping[PolicyKey, int]] = MappingProxyType({})
 TopicIds = Mapping[str, TopicId]  # by topic
 NO_IDS: Final[TopicIds] = MappingProxyType({})
 
 
-class Fault(NamedTuple):
+class PolicyFault(NamedTuple):
     """`key`: the one at fault; of a sum that exceeds a total, the total's. `kind`: "unknown" for a group that isn't
     there, "in use" for one that must stay, "denied" for a change that the principal has no rights to, "" for everything
     else.
@@ -227,45 +227,45 @@ class Fault(NamedTuple):
 class PolicyError(ValueError):
     """A request of which nothing was done."""
 
-    def __init__(self, faults: Sequence[Fault]) -> None:
+    def __init__(self, faults: Sequence[PolicyFault]) -> None:
         super().__init__("; ".join(fault.message for fault in faults))
         self.faults = tuple(faults)
 
 
-class Change(NamedTuple):
+class PolicyChange(NamedTuple):
     """The outcome for one key. `value`: set at run time, None = no longer; `old`, `new`: the values that were and are
-    in force; `topic_id`: see Held; `only_id`: nothing else has changed.
+    in force; `topic_id`: see Held; `only_topic_id`: nothing else has changed.
     """
 
     key: PolicyKey
-    value: Value | None
-    old: Value | None
-    new: Value | None
-    end: End | None = None
+    value: PolicyValue | None
+    old: PolicyValue | None
+    new: PolicyValue | None
+    end: ValueEnd | None = None
     topic_id: TopicId | None = None
-    only_id: bool = False
+    only_topic_id: bool = False
 
 
-class Setting(NamedTuple):
+class PolicySetting(NamedTuple):
     """One key with both of its values, of which the change wins."""
 
     key: PolicyKey
-    base: Value | None
-    change: Value | None
-    end: End | None = None  # of the change
+    base: PolicyValue | None
+    change: PolicyValue | None
+    end: ValueEnd | None = None  # of the change
 
     @property
-    def value(self) -> Value:
+    def value(self) -> PolicyValue:
         found = self.base if self.change is None else self.change
         assert found is not None
         return found
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> ValueOrigin:
         return "file" if self.change is None else "run time"
 
 
-def check_value(key: PolicyKey, value: Value) -> Value:
+def check_value(key: PolicyKey, value: PolicyValue) -> PolicyValue:
     """`value`, if it can be set for `key` at all. `key`: in its one spelling.
 
     Raises:
@@ -273,10 +273,10 @@ def check_value(key: PolicyKey, value: Value) -> Value:
     """
     if key.kind == "storage":
         try:
-            return str(Override.read(str(value)))
+            return str(StorageOverride.parse_text(str(value)))
         except InvalidOverride as error:
             raise InvalidPolicy(f"{key}: {error}") from error
-    if key.kind in ATTACHABLE:
+    if key.kind in ATTACHABLE_KINDS:
         if not isinstance(value, str):
             raise InvalidPolicy(f"{key}: the name of a group is needed here, not {value!r}")
         try:
@@ -290,21 +290,21 @@ def check_value(key: PolicyKey, value: Value) -> Value:
         if key.kind == "group":
             check_rate(key.key, value)
         elif key.kind == "quota":
-            client_quotas.checked(key.quota, value)
+            client_quotas.check_quota(key.quota_key, value)
         elif key.kind == "topic":
-            check(None, {key.name: value})
+            check_thresholds(None, {key.name: value})
         else:
-            check(value, {}, key.key)
+            check_thresholds(value, {}, key.key)
     except (ThresholdError, QuotaError, GroupNameError) as error:
         prefix = f"{key.kind} {key.name}: " if key.kind in ("broker", "group") and key.name else ""
         raise InvalidPolicy(prefix + str(error)) from error
     return float(value)
 
 
-def checked_end(key: PolicyKey, value: Value | None, until_ms: int, now_ms: int) -> int:
+def check_end(key: PolicyKey, value: PolicyValue | None, until_ms: int, now_ms: int) -> int:
     if value is None:
         raise InvalidPolicy(f"{key}: a value that is removed has no end: leave until out, or set a value")
-    if key.key in ENDLESS:
+    if key.key in ENDLESS_KEYS:
         raise InvalidPolicy(f"{key}: only limits have an end: leave until out here, and give it with a group's rates")
     if not now_ms < until_ms <= LAST_TIME_MS:
         when = format_time(until_ms) if 0 <= until_ms <= LAST_TIME_MS else str(until_ms)
@@ -312,7 +312,7 @@ def checked_end(key: PolicyKey, value: Value | None, until_ms: int, now_ms: int)
     return until_ms
 
 
-def as_number(value: Value) -> float:
+def as_number(value: PolicyValue) -> float:
     """A value that is a number, as all are but those of attachments.
 
     Raises:
@@ -323,7 +323,7 @@ def as_number(value: Value) -> float:
     return value
 
 
-def value_text(key: PolicyKey, value: Value | None) -> str:
+def value_text(key: PolicyKey, value: PolicyValue | None) -> str:
     """A value for people: with every digit and its unit."""
     if value is None:
         return "none"
@@ -331,26 +331,26 @@ def value_text(key: PolicyKey, value: Value | None) -> str:
         return value
     if key.kind == "group":
         return "exists" if key.key == EXISTS else rate_text(key.key, value)
-    if key.kind != "quota" or key.quota.unit in ("bps", "broker_bps"):
+    if key.kind != "quota" or key.quota_key.unit in ("bps", "broker_bps"):
         return exact_rate(value)
-    return f"{value:g} {'shares' if key.quota.unit == 'shares' else '%'}"
+    return f"{value:g} {'shares' if key.quota_key.unit == 'shares' else '%'}"
 
 
-def order(key: PolicyKey) -> tuple[Any, ...]:
+def policy_order(key: PolicyKey) -> tuple[Any, ...]:
     if key.kind == "broker":
         return 0, (int(key.name) if key.name else -1,), key.key
     if key.kind == "topic":
         return 1, (key.name,), ""
     if key.kind == "quota":
-        return 2, key.entity.order, key.key
+        return 2, key.entity.sort_key, key.key
     if key.kind == "group":
-        return 3, (key.name,), _KEYS["group"].index(key.key)
+        return 3, (key.name,), _KEYS_BY_KIND["group"].index(key.key)
     if key.kind == "storage":
         return 6, (), ""
-    return 4 + ATTACHABLE.index(key.kind), (key.name,), ""
+    return 4 + ATTACHABLE_KINDS.index(key.kind), (key.name,), ""
 
 
-def listed(keys: Sequence[PolicyKey]) -> str:
+def keys_text(keys: Sequence[PolicyKey]) -> str:
     """A few of them."""
-    some = ", ".join(f"{key.kind} {key.name}" for key in keys[:MAX_LISTED])
-    return some if len(keys) <= MAX_LISTED else f"{some} and {len(keys) - MAX_LISTED:,} more"
+    some = ", ".join(f"{key.kind} {key.name}" for key in keys[:MAX_LISTED_KEYS])
+    return some if len(keys) <= MAX_LISTED_KEYS else f"{some} and {len(keys) - MAX_LISTED_KEYS:,} more"

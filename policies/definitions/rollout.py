@@ -11,43 +11,43 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from policies.decision import NONE
-from policies.quotas.names import STRANGERS
+from policies.decision import NO_POLICIES
+from policies.quotas.names import UNNAMED_USERS
 
-EVERYBODY: Final = 100.0
+ALL_CLIENTS: Final = 100.0
 
 
-class Rollout(NamedTuple):
+class PolicyRollout(NamedTuple):
     """Percent of clients for whom each policy is enforced. Policies are called as in decision.Limits."""
 
-    quota: float = EVERYBODY
-    group: float = EVERYBODY
-    threshold: float = EVERYBODY
+    quota: float = ALL_CLIENTS
+    group: float = ALL_CLIENTS
+    threshold: float = ALL_CLIENTS
 
-    def observed(self, principal: str, client_id: str, key: bytes = b"") -> frozenset[str]:
+    def observed_policies(self, principal: str, client_id: str, key: bytes = b"") -> frozenset[str]:
         """The policies that are only observed for that client. `principal`: as Kafka writes it (User:alice). `key`: see
-        `place`.
+        `rollout_place`.
         """
-        if min(self) >= EVERYBODY:
-            return NONE
-        at = place(principal, client_id, key)
+        if min(self) >= ALL_CLIENTS:
+            return NO_POLICIES
+        at = rollout_place(principal, client_id, key)
         return frozenset(policy for policy, percent in self._asdict().items() if at >= percent)
 
 
-def mode_text(percent: float) -> str:
+def rollout_text(percent: float) -> str:
     """The extent to which a policy has been brought in. `percent`: of the clients; 0 where it is only observed."""
-    if percent >= EVERYBODY:
+    if percent >= ALL_CLIENTS:
         return "enforce"
     return f"enforce for {percent:g} % of the clients" if percent else "observe"
 
 
-def is_nameless(principal: str) -> bool:
+def lacks_principal(principal: str) -> bool:
     """Whether the client has no principal of its own."""
-    return principal.partition(":")[2] in STRANGERS
+    return principal.partition(":")[2] in UNNAMED_USERS
 
 
-def place(principal: str, client_id: str, key: bytes = b"") -> float:
+def rollout_place(principal: str, client_id: str, key: bytes = b"") -> float:
     """From 0 to below 100, evenly. `key`: a secret, 64 bytes at most; it matters for nameless clients only."""
-    name, key = (client_id, key) if is_nameless(principal) else (principal, b"")
+    name, key = (client_id, key) if lacks_principal(principal) else (principal, b"")
     digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8, key=key).digest()
-    return int.from_bytes(digest, "big") * EVERYBODY / 2**64
+    return int.from_bytes(digest, "big") * ALL_CLIENTS / 2**64

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.definitions.policy_values import PolicyKey, Value, Values, as_number, order
+from policies.definitions.policy_values import PolicyKey, PolicyValue, PolicyValues, as_number, policy_order
 from policies.groups.names import DISPATCH_BYTES, PUBLISH_BYTES
-from policies.limits.line import MAX_WAIT_S
+from policies.limits.limiter import MAX_WAIT_S
 from policies.units import exact_rate
 
 USUAL_BATCH_KIB: Final = 16  # batch.size of the Java producer by default; other clients' batches are larger
 SMALL_RATE: Final = USUAL_BATCH_KIB * 1024 / MAX_WAIT_S  # bytes per second
-MAX_TOLD: Final = 20
+MAX_LISTED: Final = 20
 
 
-def small_text(rate: float | None) -> str:
+def small_limit_text(rate: float | None) -> str:
     """Why a limit of `rate` bytes per second is hardly meant; "" where it may be: 0 lets nothing pass on purpose."""
     if rate is None or not 0 < rate < SMALL_RATE:
         return ""
@@ -25,16 +25,16 @@ def small_text(rate: float | None) -> str:
     )
 
 
-def small_limits(values: Values) -> list[str]:
+def small_limit_warnings(values: PolicyValues) -> list[str]:
     """The warnings of these values; beyond MAX_TOLD their number."""
-    small = sorted((key for key, value in values.items() if _is_small(key, value)), key=order)
-    texts = [f"{key}: {small_text(as_number(values[key]))}" for key in small[:MAX_TOLD]]
-    return texts + ([f"{len(small) - MAX_TOLD:,} more limits are as small"] if len(small) > MAX_TOLD else [])
+    small = sorted((key for key, value in values.items() if _is_small(key, value)), key=policy_order)
+    texts = [f"{key}: {small_limit_text(as_number(values[key]))}" for key in small[:MAX_LISTED]]
+    return texts + ([f"{len(small) - MAX_LISTED:,} more limits are as small"] if len(small) > MAX_LISTED else [])
 
 
-def _is_small(key: PolicyKey, value: Value) -> bool:
-    if isinstance(value, str) or not small_text(value):
+def _is_small(key: PolicyKey, value: PolicyValue) -> bool:
+    if isinstance(value, str) or not small_limit_text(value):
         return False
     if key.kind == "quota":
-        return key.quota.unit in ("bps", "broker_bps")
+        return key.quota_key.unit in ("bps", "broker_bps")
     return key.kind != "group" or key.key in (PUBLISH_BYTES, DISPATCH_BYTES)

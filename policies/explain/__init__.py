@@ -11,54 +11,54 @@
 #   explaining.py   all of them put beside each other, and which comes first
 #   sentences.py    what is said of the whole
 #   wording.py      numbers, places and ends as people read them
-#   topic_lines.py  all topics, each with its threshold
+#   topic_statuses.py all topics, each with its threshold
 #
 # It decides nothing: it puts what others know (policies, storage factor, rates, what was rejected) beside each other by
 # the rules of broker_meters.py, quotas/lines.py and groups/lines.py. Knows no clock and no process: `now_ms` is Unix
 # time. Its public names are these.
 
-from policies.explain.case import LATELY_MS
-from policies.explain.explaining import MAX_HELD, explain, shared_limits
+from policies.explain.case import RECENT_MS
+from policies.explain.explaining import MAX_HELD, explain_traffic, shared_limit_keys
 from policies.explain.model import (
     ANONYMOUS,
-    Asked,
-    Explanation,
+    ExplainedRule,
+    ExplainInputs,
+    ExplainSubject,
     FleetUse,
-    Flow,
-    Held,
-    Known,
-    Level,
-    Rates,
-    Rule,
-    TopicLine,
-    in_force,
+    HeldTraffic,
+    LimitLevel,
+    MeterRates,
+    TopicFlow,
+    TopicStatus,
+    TrafficExplanation,
     origin_of,
-    quotas_percent,
+    quota_in_force,
+    quota_rollout_percent,
 )
-from policies.explain.sentences import storage_effect
-from policies.explain.topic_lines import By, top, topics
+from policies.explain.sentences import storage_effect_text
+from policies.explain.topic_statuses import TopOrder, top_topics, topic_statuses
 
 __all__ = [
     "ANONYMOUS",
-    "LATELY_MS",
     "MAX_HELD",
-    "Asked",
-    "By",
-    "Explanation",
+    "RECENT_MS",
+    "ExplainInputs",
+    "ExplainSubject",
+    "ExplainedRule",
     "FleetUse",
-    "Flow",
-    "Held",
-    "Known",
-    "Level",
-    "Rates",
-    "Rule",
-    "TopicLine",
-    "explain",
-    "in_force",
+    "HeldTraffic",
+    "LimitLevel",
+    "MeterRates",
+    "TopOrder",
+    "TopicFlow",
+    "TopicStatus",
+    "TrafficExplanation",
+    "explain_traffic",
     "origin_of",
-    "quotas_percent",
-    "shared_limits",
-    "storage_effect",
-    "top",
-    "topics",
+    "quota_in_force",
+    "quota_rollout_percent",
+    "shared_limit_keys",
+    "storage_effect_text",
+    "top_topics",
+    "topic_statuses",
 ]

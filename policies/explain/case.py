@@ -6,10 +6,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from policies.definitions.policy_records import time_text
+from policies.definitions.policy_records import end_text
 from policies.definitions.policy_values import PolicyKey, as_number, value_text
 from policies.engine import Mode
-from policies.explain.model import ALONE, Asked, FleetUse, Held, Known, Shadowed, observes, origin_of
+from policies.explain.model import (
+    NOT_SHARED,
+    ExplainInputs,
+    ExplainSubject,
+    FleetUse,
+    HeldTraffic,
+    ShadowedRule,
+    observes_only,
+    origin_of,
+)
 from policies.explain.wording import until_text
 from policies.fleet.keys import FleetKey
 from policies.quotas.names import Entity
@@ -17,51 +26,51 @@ from policies.quotas.text import quota_text
 from policies.verdict import MAX_DELAY_MS
 
 # What was rejected or delayed no longer ago is so now: as long as one wait may last, and until its end is reported.
-LATELY_MS: Final = MAX_DELAY_MS + 5_000
+RECENT_MS: Final = MAX_DELAY_MS + 5_000
 
 
-class Case:
-    def __init__(self, asked: Asked, known: Known, held: Sequence[Held]) -> None:
-        self.asked = asked
-        self.known = known
-        self.shadowed: list[Shadowed] = []
-        self.rates = {broker.node_id: broker for broker in known.rates.brokers}
-        self.lines = {
+class ExplainCase:
+    def __init__(self, asked: ExplainSubject, known: ExplainInputs, held: Sequence[HeldTraffic]) -> None:
+        self.subject = asked
+        self.inputs = known
+        self.shadowed: list[ShadowedRule] = []
+        self.broker_rates = {broker.node_id: broker for broker in known.rates.brokers}
+        self.quota_rates = {
             (line.key, line.source, line.user, line.client_id, line.broker): line for line in known.rates.quotas
         }
         self.entity = Entity(asked.user, asked.client_id)
-        self.settings = {setting.key: setting for setting in known.policies.settings()}
-        self.held = [each for each in held if known.now_ms - each.last_ms <= LATELY_MS]
-        self.leaders = known.leaders(asked.topic)
-        self.brokers = known.brokers(asked)
+        self.settings = {setting.key: setting for setting in known.policies.list_settings()}
+        self.held = [each for each in held if known.now_ms - each.last_ms <= RECENT_MS]
+        self.leaders = known.topic_leaders(asked.topic)
+        self.brokers = known.subject_brokers(asked)
         storage = known.storage
-        enforced = storage is not None and known.affected is None and not observes(known, known.storage_mode)
-        self.observed = known.rollout.observed(asked.principal, asked.client_id, known.rollout_key)
+        enforced = storage is not None and known.affected is None and not observes_only(known, known.storage_mode)
+        self.observed = known.rollout.observed_policies(asked.principal, asked.client_id, known.rollout_key)
         self.scale = storage.value if storage is not None and enforced and 0 < storage.value < 1 else 1.0
 
-    def fleet(self, key: FleetKey) -> FleetUse:
+    def fleet_use(self, key: FleetKey) -> FleetUse:
         """A limit that gateways share."""
-        return self.known.rates.fleet.get(key, ALONE)
+        return self.inputs.rates.fleet.get(key, NOT_SHARED)
 
-    def brought(self, broker: int | None, topic: str | None = None) -> FleetUse:
+    def fleet_traffic(self, broker: int | None, topic: str | None = None) -> FleetUse:
         """The bytes that gateways bring to a broker, or to a topic there."""
-        return ALONE if broker is None else self.known.rates.brought.get((broker, topic), ALONE)
+        return NOT_SHARED if broker is None else self.inputs.rates.peer_rates.get((broker, topic), NOT_SHARED)
 
-    def total(self, broker: int | None) -> float | None:
-        return self.known.policies.total(broker)
+    def broker_total(self, broker: int | None) -> float | None:
+        return self.inputs.policies.broker_total(broker)
 
     def total_origin(self, broker: int | None) -> str:
         own = PolicyKey.of_broker(broker)
-        return self.origin(own if own in self.settings else PolicyKey.of_broker())
+        return self.setting_origin(own if own in self.settings else PolicyKey.of_broker())
 
-    def origin(self, key: PolicyKey) -> str:
+    def setting_origin(self, key: PolicyKey) -> str:
         setting = self.settings.get(key)
-        end = "" if setting is None or setting.end is None else f" until {time_text(setting.end)}"
-        return origin_of(setting, self.known.base) + end
+        end = "" if setting is None or setting.end is None else f" until {end_text(setting.end)}"
+        return origin_of(setting, self.inputs.base) + end
 
     def broker_rate(self, broker: int | None) -> float | None:
         """By all gateways."""
-        rates = None if broker is None else self.rates.get(broker)
+        rates = None if broker is None else self.broker_rates.get(broker)
         return None if rates is None else rates.rate if rates.fleet_rate is None else rates.fleet_rate
 
     def was_held(self, reason: str, broker: int | None) -> bool:
@@ -76,11 +85,11 @@ class Case:
         ]
         return min(since, default=None)
 
-    def mode(self, mode: Mode, policy: str = "") -> Mode:
+    def effective_mode(self, mode: Mode, policy: str = "") -> Mode:
         """`policy`: a field of Limits that may be enforced for a part of the clients."""
-        return "observe" if observes(self.known, mode) or policy in self.observed else "enforce"
+        return "observe" if observes_only(self.inputs, mode) or policy in self.observed else "enforce"
 
-    def note_base(self, key: PolicyKey, name: str, broker: int | None) -> None:
+    def add_shadowed_base(self, key: PolicyKey, name: str, broker: int | None) -> None:
         """The values that a change wins over: the base's, and one set at run time that holds again when it ends."""
         setting = self.settings.get(key)
         if setting is None or setting.change is None:
@@ -88,11 +97,11 @@ class Case:
         then = None if setting.end is None else setting.end.then
         again = "another value was set at run time" if setting.end is None else f"another value {until_text(setting)}"
         why = again if then is None else "another value was set at run time"
-        for origin, value, because in (("run time", then, again), (self.known.base, setting.base, why)):
+        for origin, value, because in (("run time", then, again), (self.inputs.base, setting.base, why)):
             if value not in (None, setting.change):
                 assert value is not None
-                text = quota_text(key.quota, as_number(value)) if key.kind == "quota" else value_text(key, value)
-                self.shadow(name, broker, str(key), origin, text, because)
+                text = quota_text(key.quota_key, as_number(value)) if key.kind == "quota" else value_text(key, value)
+                self.add_shadowed(name, broker, str(key), origin, text, because)
 
-    def shadow(self, name: str, broker: int | None, what: str, origin: str, value: str, why: str) -> None:
-        self.shadowed.append(Shadowed(name, broker, what, origin, value, why))
+    def add_shadowed(self, name: str, broker: int | None, what: str, origin: str, value: str, why: str) -> None:
+        self.shadowed.append(ShadowedRule(name, broker, what, origin, value, why))

@@ -8,28 +8,28 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import Setting
-from policies.definitions.rollout import Rollout
+from policies.definitions.policy_values import PolicySetting
+from policies.definitions.rollout import PolicyRollout
 from policies.engine import BrokerRate, Mode, OnExceed
 from policies.explain.wording import amount_text
 from policies.fleet.keys import FleetKey
-from policies.groups.finder import Finder
-from policies.groups.lines import GroupRate
-from policies.limits.limit_use import utilization
-from policies.quotas.lines import QuotaRate
-from policies.quotas.store import Effective, QuotaStore
-from policies.storage import Affected, Factor
+from policies.groups.finder import GroupResolver
+from policies.groups.group_limiters import GroupRate
+from policies.limits.limit_use import limit_utilization
+from policies.quotas.quota_limiters import QuotaRate
+from policies.quotas.store import QuotaStore, ResolvedQuota
+from policies.storage import AffectedTopics, StorageFactor
 from policies.text import one_line
-from policies.thresholds.broker_meters import Others
+from policies.thresholds.broker_meters import PeerTraffic
 
 Action = Literal["refuse", "hold", "reject", "delay"]  # refuse: for good, whatever the limits say
 Traffic = Literal["produce", "fetch", "both"]
 
 PLUGIN: Final = "plugin"
 BROKER_QUOTA: Final = "broker-quota"  # a client quota that brokers enforce
-BROKERS: Final = "brokers"  # where such a quota is from
-NAMED: Final = 3  # gateways in a text
-LEAST_WAIT_S: Final = 0.05  # shown as 0.1 s
+FROM_BROKERS: Final = "brokers"  # where such a quota is from
+MAX_NAMED: Final = 3  # gateways in a text
+MIN_SHOWN_WAIT_S: Final = 0.05  # shown as 0.1 s
 ANONYMOUS: Final = "ANONYMOUS"  # as Kafka calls the user of a connection that has not authenticated
 
 # --- what is known ----------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ class FleetUse(NamedTuple):
     others: Mapping[str, float] = {}
     gateways: int = 1
 
-    def times(self, factor: float) -> FleetUse:
+    def scaled_by(self, factor: float) -> FleetUse:
         """The same of a limit that the storage factor makes smaller."""
         if factor == 1.0:
             return self
@@ -52,13 +52,13 @@ class FleetUse(NamedTuple):
         return FleetUse(part, {name: rate * factor for name, rate in self.others.items()}, self.gateways)
 
 
-ALONE: Final = FleetUse()
+NOT_SHARED: Final = FleetUse()
 
 
-class Rates(NamedTuple):
+class MeterRates(NamedTuple):
     """The last rates of the meters. `partial`: there are more client quotas at work than `quotas` has. `fleet`: limits
-    that gateways share; `brought`: bytes per second that others bring to a broker, and to a topic there; `elsewhere`:
-    the same of all topics, by all others together.
+    that gateways share; `peer_rates`: bytes per second that others bring to a broker, and to a topic there;
+    `peer_traffic`: the same of all topics, by all others together.
     """
 
     brokers: Sequence[BrokerRate] = ()
@@ -66,11 +66,11 @@ class Rates(NamedTuple):
     partial: bool = False
     groups: Sequence[GroupRate] = ()
     fleet: Mapping[FleetKey, FleetUse] = {}
-    brought: Mapping[tuple[int, str | None], FleetUse] = {}
-    elsewhere: Mapping[int, Others] = {}
+    peer_rates: Mapping[tuple[int, str | None], FleetUse] = {}
+    peer_traffic: Mapping[int, PeerTraffic] = {}
 
 
-class Held(NamedTuple):
+class HeldTraffic(NamedTuple):
     """Rejections and delays of one client's data for a topic, enforced or only observed (policies.usage), summed up.
 
     `since_ms`: the time at which they began to follow each other without a pause of LATELY_MS; it may be long before
@@ -91,7 +91,7 @@ class Held(NamedTuple):
     since_ms: int
 
 
-class Flow(NamedTuple):
+class TopicFlow(NamedTuple):
     """Bytes per second of a topic, of the last few seconds. `accepted`: forwarded with acks=0 included; `delayed` is
     part of it. `would`: rejected or delayed if observed limits were enforced.
     """
@@ -101,11 +101,11 @@ class Flow(NamedTuple):
     delayed: float = 0.0
     would: float = 0.0
 
-    def plus(self, other: Flow) -> Flow:
-        return Flow(*(one + more for one, more in zip(self, other, strict=True)))
+    def combined_with(self, other: TopicFlow) -> TopicFlow:
+        return TopicFlow(*(one + more for one, more in zip(self, other, strict=True)))
 
 
-class Asked(NamedTuple):
+class ExplainSubject(NamedTuple):
     """`broker` None: all that lead a partition of the topic."""
 
     topic: str
@@ -118,19 +118,19 @@ class Asked(NamedTuple):
         return f"User:{self.user}"
 
 
-class Known(NamedTuple):
-    """All that explains. `leads`: topics of which a broker leads a partition, as metadata says.
+class ExplainInputs(NamedTuple):
+    """All that explains. `led_topics`: topics of which a broker leads a partition, as metadata says.
 
     `base`: the origin of policies that were not changed at run time. `observe`: nothing at all is enforced.
     """
 
     policies: PolicySet = PolicySet()
     base: str = "file"
-    leads: Mapping[int, Collection[str]] = {}
-    rates: Rates = Rates()
-    storage: Factor | None = None  # None: storage protection is off
+    led_topics: Mapping[int, Collection[str]] = {}
+    rates: MeterRates = MeterRates()
+    storage: StorageFactor | None = None  # None: storage protection is off
     storage_mode: Mode = "enforce"
-    affected: Sequence[Affected] | None = None  # the topics that the storage factor is about; None: all
+    affected: Sequence[AffectedTopics] | None = None  # the topics that the storage factor is about; None: all
     on_exceed: OnExceed = "reject"
     burst_s: float = 0.0  # of thresholds that reject
     threshold_mode: Mode = "enforce"
@@ -141,29 +141,29 @@ class Known(NamedTuple):
     protected_topics: Collection[str] = ()
     plugins: Sequence[str] = ()
     now_ms: int = 0
-    finder: Finder | None = None  # of groups
+    finder: GroupResolver | None = None  # of groups
     group_mode: Mode = "enforce"
     broker_quotas: QuotaStore = QuotaStore()  # which the brokers enforce themselves
     broker_quotas_problem: str = ""  # why they are not known
-    rollout: Rollout = Rollout()  # of policies in mode enforce
+    rollout: PolicyRollout = PolicyRollout()  # of policies in mode enforce
     rollout_key: bytes = b""
 
-    def leaders(self, topic: str) -> tuple[int, ...]:
+    def topic_leaders(self, topic: str) -> tuple[int, ...]:
         """Brokers that lead a partition of it."""
-        return tuple(sorted(node for node, topics in self.leads.items() if topic in topics))
+        return tuple(sorted(node for node, topics in self.led_topics.items() if topic in topics))
 
-    def brokers(self, asked: Asked) -> tuple[int | None, ...]:
+    def subject_brokers(self, asked: ExplainSubject) -> tuple[int | None, ...]:
         """Those that the question is about; None: of an unknown one."""
         if asked.broker is not None:
             return (asked.broker,)
         measured = {broker.node_id for broker in self.rates.brokers}
-        return self.leaders(asked.topic) or tuple(sorted({*self.leads, *measured})) or (None,)
+        return self.topic_leaders(asked.topic) or tuple(sorted({*self.led_topics, *measured})) or (None,)
 
 
 # --- what is said -----------------------------------------------------------------------------------------------------
 
 
-class Level(NamedTuple):
+class LimitLevel(NamedTuple):
     """One number that a rule compares a rate with.
 
     `configured`: as it is set, before the storage factor and before parts are dealt out; `whole`: in force over all
@@ -181,11 +181,11 @@ class Level(NamedTuple):
     wait_s: float = 0.0
     whole: float | None = None
     here: float | None = None
-    fleet: FleetUse = ALONE
+    fleet: FleetUse = NOT_SHARED
 
     @property
     def utilization(self) -> float:
-        return utilization(self.rate, self.limit)
+        return limit_utilization(self.rate, self.limit)
 
     @property
     def used_here(self) -> float | None:
@@ -193,7 +193,7 @@ class Level(NamedTuple):
         return self.rate if self.here is None else self.here
 
     @property
-    def used(self) -> float | None:
+    def fleet_used(self) -> float | None:
         """Per second, by all gateways together; None: not known."""
         if self.rate is None or self.here is not None:
             return self.rate
@@ -205,11 +205,13 @@ class Level(NamedTuple):
         if self.limit is None or self.unit != "bytes/s":
             return None
         own = self.limit - (self.rate or 0.0)
-        return own if self.whole is None or self.fleet.gateways == 1 else max(own, self.whole - (self.used or 0.0))
+        return (
+            own if self.whole is None or self.fleet.gateways == 1 else max(own, self.whole - (self.fleet_used or 0.0))
+        )
 
     @property
     def text(self) -> str:
-        held = f"; held {self.wait_s:.1f} s" if self.wait_s >= LEAST_WAIT_S else ""
+        held = f"; held {self.wait_s:.1f} s" if self.wait_s >= MIN_SHOWN_WAIT_S else ""
         return self._rates_text() + held
 
     def _rates_text(self) -> str:
@@ -222,7 +224,7 @@ class Level(NamedTuple):
         percent = "" if math.isnan(self.utilization) else f" ({self.utilization:.0%})"
         if self.fleet.gateways == 1 or self.whole is None:
             return f"{amount(self.rate)} of {limit}{percent}"
-        used = f"{amount(self.whole)} over {self.fleet.gateways} gateways: {amount(self.used or 0.0)} used"
+        used = f"{amount(self.whole)} over {self.fleet.gateways} gateways: {amount(self.fleet_used or 0.0)} used"
         by = ", ".join((f"{amount(self.used_here or 0.0)} here", *self._others_text(amount)))
         if self.here is not None:  # the sum is what decides
             return f"{used}{percent} ({by})"
@@ -231,13 +233,13 @@ class Level(NamedTuple):
     def _others_text(self, amount: Callable[[float], str]) -> Iterator[str]:
         """The gateways that take most; those that take nothing are left out."""
         busy = sorted(((rate, name) for name, rate in self.fleet.others.items() if rate > 0), reverse=True)
-        for rate, name in busy[:NAMED]:
+        for rate, name in busy[:MAX_NAMED]:
             yield f"{amount(rate)} at {one_line(name)}"
-        if left := [rate for rate, _ in busy[NAMED:]]:
+        if left := [rate for rate, _ in busy[MAX_NAMED:]]:
             yield f"{amount(math.fsum(left))} at {len(left)} more"
 
 
-class Rule(NamedTuple):
+class ExplainedRule(NamedTuple):
     """A rule that looks at the traffic.
 
     `name`: the reason in answers, metrics and usage log. `broker` None: all brokers together. `levels`: it binds when
@@ -248,7 +250,7 @@ class Rule(NamedTuple):
 
     name: str
     broker: int | None
-    levels: tuple[Level, ...]
+    levels: tuple[LimitLevel, ...]
     action: Action
     traffic: Traffic
     mode: Mode
@@ -278,7 +280,7 @@ class Rule(NamedTuple):
         return f"{said}; {self.note}" if self.note else said
 
 
-class Shadowed(NamedTuple):
+class ShadowedRule(NamedTuple):
     """A rule, or a value of one, that says nothing about the traffic. `value` None: it has none."""
 
     name: str
@@ -289,25 +291,25 @@ class Shadowed(NamedTuple):
     why: str
 
 
-class Explanation(NamedTuple):
+class TrafficExplanation(NamedTuple):
     """`internal`: why the traffic is metered and never limited, "" for most. `held`: newest first."""
 
-    asked: Asked
+    subject: ExplainSubject
     brokers: tuple[int, ...]
     summary: str
     storage: str
     internal: str
-    rules: tuple[Rule, ...]
-    shadowed: tuple[Shadowed, ...]
-    held: tuple[Held, ...]
+    rules: tuple[ExplainedRule, ...]
+    shadowed: tuple[ShadowedRule, ...]
+    held: tuple[HeldTraffic, ...]
     notes: tuple[str, ...]
 
     @property
-    def first(self) -> Rule | None:
+    def first_rule(self) -> ExplainedRule | None:
         return next((rule for rule in self.rules if rule.first), None)
 
 
-class TopicLine(NamedTuple):
+class TopicStatus(NamedTuple):
     """One topic over all its brokers and all gateways.
 
     `threshold`: on the broker where its utilization is highest, `on`; None = none; in force there. `kind`: explicit,
@@ -325,26 +327,26 @@ class TopicLine(NamedTuple):
     elsewhere: float
     utilization: float
     over: bool
-    flow: Flow
+    flow: TopicFlow
 
 
-def observes(known: Known, mode: Mode) -> bool:
+def observes_only(known: ExplainInputs, mode: Mode) -> bool:
     return known.observe or mode == "observe"
 
 
-def sortable(ratio: float) -> float:
+def sortable_ratio(ratio: float) -> float:
     return -1.0 if math.isnan(ratio) else ratio
 
 
-def produce_factor(known: Known) -> float:
+def produce_factor(known: ExplainInputs) -> float:
     """The factor of every produce limit just now; 0: nothing is forwarded. 1 where storage holds some topics only."""
     storage = known.storage
-    if storage is None or known.affected is not None or observes(known, known.storage_mode):
+    if storage is None or known.affected is not None or observes_only(known, known.storage_mode):
         return 1.0
     return min(1.0, max(0.0, storage.value))
 
 
-def in_force(known: Known, found: Effective) -> float:
+def quota_in_force(known: ExplainInputs, found: ResolvedQuota) -> float:
     """An effective quota times the storage factor, if it is about bytes that are produced. Shares are parts of a total,
     and the factor lowers that.
     """
@@ -352,12 +354,12 @@ def in_force(known: Known, found: Effective) -> float:
     return found.value * produce_factor(known) if produces else found.value
 
 
-def quotas_percent(known: Known) -> float:
+def quota_rollout_percent(known: ExplainInputs) -> float:
     """The percentage of clients for whom the gateway enforces client quotas; 0: it only observes."""
-    return 0.0 if observes(known, known.quota_mode) else known.rollout.quota
+    return 0.0 if observes_only(known, known.quota_mode) else known.rollout.quota
 
 
-def origin_of(setting: Setting | None, base: str) -> str:
+def origin_of(setting: PolicySetting | None, base: str) -> str:
     """The origin of the value in force; "" for none."""
     if setting is None:
         return ""

@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from policies.definitions.rollout import EVERYBODY, place
+from policies.definitions.rollout import ALL_CLIENTS, rollout_place
 from policies.explain import groups
-from policies.explain.case import Case
-from policies.explain.model import Asked, Held, Known, Rule, observes
-from policies.thresholds.sums import over_text, overcommitted
+from policies.explain.case import ExplainCase
+from policies.explain.model import ExplainedRule, ExplainInputs, ExplainSubject, HeldTraffic, observes_only
+from policies.thresholds.sums import find_overcommitted, over_text
 
-_DONE: Final = {"refuse": "refused", "hold": "held", "reject": "rejected", "delay": "delayed"}
+_ACTION_TEXTS: Final = {"refuse": "refused", "hold": "held", "reject": "rejected", "delay": "delayed"}
 _ENFORCED: Final = ("rejected", "dropped", "delayed")
-_NAMES: Final = {"threshold": "thresholds", "quota": "client quotas", "group": "resource groups"}
+_POLICY_NAMES: Final = {"threshold": "thresholds", "quota": "client quotas", "group": "resource groups"}
 
 
-def summary_of(first: Rule | None, internal: str, rules: Sequence[Rule], lately: Sequence[Held], now_ms: int) -> str:
+def summarize_rules(
+    first: ExplainedRule | None,
+    internal: str,
+    rules: Sequence[ExplainedRule],
+    lately: Sequence[HeldTraffic],
+    now_ms: int,
+) -> str:
     """Why this traffic is or isn't held back, in one sentence: what is done to it, by which rule, rate and limit, where
     that is set, and how long requests waited. `lately`: what was held of it, the newest first.
 
@@ -27,34 +33,45 @@ def summary_of(first: Rule | None, internal: str, rules: Sequence[Rule], lately:
     produced = _produce_summary(first, internal, rules, lately, now_ms)
     if not fetch:
         return produced
-    held = "; ".join(f"{rule.name}{_on(rule)} limits this client's Fetch requests now: {rule.text}" for rule in fetch)
+    held = "; ".join(
+        f"{rule.name}{_broker_text(rule)} limits this client's Fetch requests now: {rule.text}" for rule in fetch
+    )
     if first is None:
         return f"{held}; nothing limits what it produces"
     return f"{held}; of what it produces: {produced}"
 
 
 def _produce_summary(
-    first: Rule | None, internal: str, rules: Sequence[Rule], lately: Sequence[Held], now_ms: int
+    first: ExplainedRule | None,
+    internal: str,
+    rules: Sequence[ExplainedRule],
+    lately: Sequence[HeldTraffic],
+    now_ms: int,
 ) -> str:
     held = [each for each in lately if each.outcome in _ENFORCED]
     if first is not None and first.limits_now:
         mine = [each for each in held if each.reason == first.name and first.broker in (None, each.broker)]
-        said = (f"{_DONE[first.action]} now by {first.name}{_on(first)}: {first.text}", _source(first))
-        return "; ".join(filter(None, (*said, _effect(mine, now_ms))))
-    last = f"; {held[0].reason} {held[0].outcome} some of it {_ago(held[0], now_ms)}" if held else ""
+        said = (
+            f"{_ACTION_TEXTS[first.action]} now by {first.name}{_broker_text(first)}: {first.text}",
+            _limit_sources(first),
+        )
+        return "; ".join(filter(None, (*said, _effect_text(mine, now_ms))))
+    last = f"; {held[0].reason} {held[0].outcome} some of it {_age_text(held[0], now_ms)}" if held else ""
     if first is None:
         return (internal or "nothing limits this traffic") + last
     others = "" if sum(1 for rule in rules if rule.levels) > 1 else ", the only limit"
-    return f"nothing limits this traffic now{last}; {first.name}{_on(first)} would be first{others}: {first.text}"
+    return (
+        f"nothing limits this traffic now{last}; {first.name}{_broker_text(first)} would be first{others}: {first.text}"
+    )
 
 
-def _source(rule: Rule) -> str:
+def _limit_sources(rule: ExplainedRule) -> str:
     """Where its limits are set; "" where that is nowhere."""
     origins = dict.fromkeys(level.origin for level in rule.levels if level.origin)
     return f"{'limits' if len(rule.levels) > 1 else 'limit'} from {' and '.join(origins)}" if origins else ""
 
 
-def _effect(held: Sequence[Held], now_ms: int) -> str:
+def _effect_text(held: Sequence[HeldTraffic], now_ms: int) -> str:
     """What clients notice of it. `held`: by that rule, the newest first."""
     parts = []
     for outcome in dict.fromkeys(each.outcome for each in held):
@@ -62,18 +79,18 @@ def _effect(held: Sequence[Held], now_ms: int) -> str:
         requests, delay_ms = sum(each.requests for each in mine), sum(each.delay_ms for each in mine)
         waits = f" by {delay_ms / requests / 1000:.1f} s each" if outcome == "delayed" and requests else ""
         parts.append(f"{requests:,} {'request was' if requests == 1 else 'requests were'} {outcome}{waits}")
-    return f"{' and '.join(parts)} lately, the latest {_ago(held[0], now_ms)}" if parts else ""
+    return f"{' and '.join(parts)} lately, the latest {_age_text(held[0], now_ms)}" if parts else ""
 
 
-def _ago(held: Held, now_ms: int) -> str:
+def _age_text(held: HeldTraffic, now_ms: int) -> str:
     return f"{max(0, now_ms - held.last_ms) / 1000:.0f} s ago"
 
 
-def _on(rule: Rule) -> str:
+def _broker_text(rule: ExplainedRule) -> str:
     return "" if rule.broker is None else f" on broker {rule.broker}"
 
 
-def storage_effect(known: Known) -> str:
+def storage_effect_text(known: ExplainInputs) -> str:
     """The effect of the storage factor on produce limits, one line."""
     storage = known.storage
     if storage is None:
@@ -83,7 +100,7 @@ def storage_effect(known: Known) -> str:
     if storage.value >= 1:
         return f"OPEN{origin}: every limit holds as it is configured{why}"
     seen = ""
-    if observes(known, known.storage_mode):
+    if observes_only(known, known.storage_mode):
         seen = ", mode observe: limits stay as they are, it is only counted"
     if known.affected is not None:
         topics = sum(len(each.topics) for each in known.affected)
@@ -93,22 +110,22 @@ def storage_effect(known: Known) -> str:
     return f"THROTTLE{origin}, every produce limit x {storage.value:.3g}{seen}{why}"
 
 
-def notes(case: Case) -> Iterator[str]:
-    asked, known = case.asked, case.known
+def explain_notes(case: ExplainCase) -> Iterator[str]:
+    asked, known = case.subject, case.inputs
     if known.observe:
         yield "mode observe: nothing is enforced, all of it is only counted"
-    yield from _steps(case)
-    if known.leads and not case.leaders:
+    yield from _rollout_notes(case)
+    if known.led_topics and not case.leaders:
         yield f"metadata knows no topic {asked.topic}: it is explained as if every broker led a part of it"
     elif case.leaders and asked.broker is not None and asked.broker not in case.leaders:
         yield (
             f"broker {asked.broker} leads no partition of topic {asked.topic}:"
             f" {', '.join(map(str, case.leaders))} {'does' if len(case.leaders) == 1 else 'do'}"
         )
-    here = {broker: frozenset(known.leads.get(broker, ())) for broker in case.brokers if broker is not None}
-    for name, each in overcommitted(known.policies.committed(here)).items():
+    here = {broker: frozenset(known.led_topics.get(broker, ())) for broker in case.brokers if broker is not None}
+    for name, each in find_overcommitted(known.policies.commitments_by_broker(here)).items():
         yield over_text(name, each)
-    if note := groups.without_group(case):
+    if note := groups.missing_group_note(case):
         yield note
     if known.broker_quotas_problem:
         yield f"client quotas that the brokers enforce are not known: {known.broker_quotas_problem}"
@@ -121,22 +138,22 @@ def notes(case: Case) -> Iterator[str]:
         yield "no rates are known yet: the meters speak every 5 seconds"
 
 
-def _steps(case: Case) -> Iterator[str]:
+def _rollout_notes(case: ExplainCase) -> Iterator[str]:
     """Policies that are enforced for a part of the clients."""
-    known = case.known
+    known = case.inputs
     modes = {"threshold": known.threshold_mode, "quota": known.quota_mode, "group": known.group_mode}
     for policy, mode in modes.items():
         percent = float(getattr(known.rollout, policy))
-        if percent < EVERYBODY and not observes(known, mode):
-            at = place(case.asked.principal, case.asked.client_id, known.rollout_key)
+        if percent < ALL_CLIENTS and not observes_only(known, mode):
+            at = rollout_place(case.subject.principal, case.subject.client_id, known.rollout_key)
             among = "is not" if policy in case.observed else "is"
             yield (
-                f"{_NAMES[policy]} are enforced for {percent:g} % of the clients: this one, at {at:.2f} of 100,"
+                f"{_POLICY_NAMES[policy]} are enforced for {percent:g} % of the clients: this one, at {at:.2f} of 100,"
                 f" {among} among them"
             )
 
 
-def why_internal(asked: Asked, known: Known) -> str:
+def internal_reason(asked: ExplainSubject, known: ExplainInputs) -> str:
     if asked.principal in known.internal_principals:
         return f"{asked.principal} is an internal principal: metered, never limited"
     if asked.client_id in known.internal_client_ids:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from policies.definitions.policy_records import time_text
-from policies.definitions.policy_values import Setting
+from policies.definitions.policy_records import end_text
+from policies.definitions.policy_values import PolicySetting
 from policies.units import format_rate
 
 
@@ -19,22 +19,22 @@ def place_text(broker: int | None) -> str:
     return "each broker" if broker is None else f"broker {broker}"
 
 
-def scaled(scale: float) -> str:
+def scale_text(scale: float) -> str:
     return "" if scale == 1.0 else f"times the storage factor {scale:.3g}"
 
 
-def until_text(setting: Setting) -> str:
-    return f"was set at run time until {time_text(setting.end)}, then this one holds again"
+def until_text(setting: PolicySetting) -> str:
+    return f"was set at run time until {end_text(setting.end)}, then this one holds again"
 
 
-def _percent(value: float) -> str:
+def _percent_text(value: float) -> str:
     return f"{value:.3g} %"
 
 
-def _messages(value: float) -> str:
+def _messages_text(value: float) -> str:
     return f"{value:,.0f} messages/s" if value >= 10 or value == int(value) else f"{value:.2g} messages/s"
 
 
 _AMOUNTS: Final[Mapping[str, Callable[[float], str]]] = {
-    "%": _percent, "bytes/s": format_rate, "messages/s": _messages,
+    "%": _percent_text, "bytes/s": format_rate, "messages/s": _messages_text,
 }  # fmt: skip

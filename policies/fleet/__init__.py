@@ -5,4 +5,4 @@
 # shared_bucket.py  one bucket of all of these workers
 # demand.py         what this process takes of limits of several gateways, and tells
 # shares.py         how such limits are dealt out to gateways
-# lines.py          this gateway's part of each limit, and lines that go by it
+# fleet_limiter.py  this gateway's part of each limit, and lines that go by it

@@ -8,118 +8,130 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from policies.fleet.fleet_limiter import FleetLimiter
 from policies.fleet.keys import FleetKey
-from policies.fleet.lines import FleetLine
-from policies.fleet.shares import IDLE, Use
+from policies.fleet.shares import IDLE, LimitDemand
 
-LOOK_S: Final = 0.1  # how often to look
+SAMPLE_S: Final = 0.1  # how often to look
 SMOOTH_S: Final = 0.5  # forgets as fast as a window of a second; at 1.0 falling demand was overstated for 3 cycles …
 SMOOTH_GAPS: Final = 4.0  # … but over some requests, where these are large and seldom
 # … and at most this many seconds. A request after a pause is counted over the whole pause until the next one comes:
 # over the time since the last look a single large request would be more than the limit, and be left to it by all.
-MOST_SMOOTH_S: Final = 10.0
+MAX_SMOOTH_S: Final = 10.0
 # Times the interval between the last two takings: a member that is later than this takes less by now …
 LATE: Final = 1.5
 GONE: Final = 2.5  # … and nothing any more, in a straight line
-CHANGE: Final = 0.1  # of the reported rate: a decrease is not reported at once …
+REPORT_CHANGE: Final = 0.1  # of the reported rate: a decrease is not reported at once …
 # … but is told a second later, or others would be dealt too much or too little by as much for as long as it lasts.
-RETELL_S: Final = 1.0
-RETELL: Final = 0.01
+REPORT_AGAIN_S: Final = 1.0
+REPORT_AGAIN_CHANGE: Final = 0.01
 FORGET_S: Final = 30.0
 IDLE_S: Final = 0.25  # without traffic for so long, and for GONE: idle
 
 
-class _Seen:
-    __slots__ = ("begins", "gap", "hungry", "last", "size", "span", "sum", "told", "told_at", "topics", "used",
-                 "weight")  # fmt: skip
+class _KeyDemand:
+    __slots__ = (
+        "active_at",
+        "gap",
+        "hungry",
+        "reported",
+        "reported_at",
+        "size",
+        "span",
+        "sum",
+        "topics",
+        "unmeasured",
+        "used_at",
+        "weight",
+    )  # fmt: skip
 
     def __init__(self, now: float) -> None:
-        self.last = now  # when something was taken, or a request waited
-        self.used = now - MOST_SMOOTH_S  # when something was taken
-        self.begins = 2  # so often something is taken before the time between two takings is known
+        self.active_at = now  # when something was taken, or a request waited
+        self.used_at = now - MAX_SMOOTH_S  # when something was taken
+        self.unmeasured = 2  # so often something is taken before the time between two takings is known
         self.size = 0.0  # since the last look
         self.gap = 0.0  # seconds between two takings
         self.sum = self.span = 0.0  # the amount taken and the seconds it took, weighted down with age
         self.hungry = False
         self.weight, self.topics = 1.0, 0
-        self.told: Use | None = None
-        self.told_at = now
+        self.reported: LimitDemand | None = None
+        self.reported_at = now
 
-    def measure(self, now: float) -> float:
+    def measure_rate(self, now: float) -> float:
         """Bytes per second, as of now."""
-        gap = now - self.used
+        gap = now - self.used_at
         if self.size and gap > 0.0:
-            if self.begins:
-                self.begins -= 1
-                if not self.begins:
+            if self.unmeasured:
+                self.unmeasured -= 1
+                if not self.unmeasured:
                     self.sum = self.span = self.gap = 0.0
             self.gap = gap if gap > self.gap else (self.gap + gap) / 2
-            keep = math.exp(-gap / min(max(SMOOTH_S, SMOOTH_GAPS * self.gap), MOST_SMOOTH_S))
+            keep = math.exp(-gap / min(max(SMOOTH_S, SMOOTH_GAPS * self.gap), MAX_SMOOTH_S))
             self.sum, self.span = keep * self.sum + self.size, keep * self.span + gap
-            self.used, self.size = now, 0.0
+            self.used_at, self.size = now, 0.0
         rate = max(0.0, self.sum / self.span) if self.span else 0.0
-        late = (now - self.used) / max(self.gap, LOOK_S)
+        late = (now - self.used_at) / max(self.gap, SAMPLE_S)
         return rate * min(1.0, max(0.0, (GONE - late) / (GONE - LATE)))
 
     def is_idle(self, now: float) -> bool:
-        return now - self.last > max(IDLE_S, min(GONE * self.gap, MOST_SMOOTH_S))
+        return now - self.active_at > max(IDLE_S, min(GONE * self.gap, MAX_SMOOTH_S))
 
 
-class Demand:
+class DemandMeter:
     """The last report about every key that is not idle."""
 
     def __init__(self) -> None:
-        self._seen: dict[FleetKey, _Seen] = {}
+        self._by_key: dict[FleetKey, _KeyDemand] = {}
 
-    def note(
+    def record_use(
         self, key: FleetKey, size: float, hungry: bool, now: float, *, weight: float = 1.0, topics: int = 0
     ) -> None:
         """That much was taken of that limit since the last look; may be left out where it was nothing, as before."""
-        seen = self._seen.get(key)
+        seen = self._by_key.get(key)
         if seen is None:
             if not (size or hungry):
                 return
-            seen = self._seen[key] = _Seen(now)
+            seen = self._by_key[key] = _KeyDemand(now)
         if size and seen.is_idle(now):  # it starts again
             seen.sum = seen.span = 0.0
-            if now - seen.used > MOST_SMOOTH_S:
-                seen.used = now - MOST_SMOOTH_S
-                seen.begins = 2
+            if now - seen.used_at > MAX_SMOOTH_S:
+                seen.used_at = now - MAX_SMOOTH_S
+                seen.unmeasured = 2
         seen.size += size
         if size or hungry:
-            seen.last = now
+            seen.active_at = now
         seen.hungry = hungry
         seen.weight, seen.topics = weight, topics
 
-    def note_line(self, line: FleetLine, now: float) -> None:
+    def record_limiter(self, line: FleetLimiter, now: float) -> None:
         """Note the bytes taken of it, as if it were in force whole."""
-        spent, hungry = line.spent - line.noted, now < line.hungry_until
-        if spent or hungry or (line.key in self._seen and self._seen[line.key].hungry):
-            line.noted = line.spent
-            self.note(line.key, max(0.0, spent / line.factor), hungry, now, topics=line.topics)
+        spent, hungry = line.spent - line.reported, now < line.hungry_until
+        if spent or hungry or (line.key in self._by_key and self._by_key[line.key].hungry):
+            line.reported = line.spent
+            self.record_use(line.key, max(0.0, spent / line.factor), hungry, now, topics=line.topics)
 
-    def uses(self, now: float) -> dict[FleetKey, Use]:
+    def collect_changes(self, now: float) -> dict[FleetKey, LimitDemand]:
         """The changes since the last look."""
-        news: dict[FleetKey, Use] = {}
-        for key, seen in list(self._seen.items()):
+        news: dict[FleetKey, LimitDemand] = {}
+        for key, seen in list(self._by_key.items()):
             if seen.is_idle(now):
-                if seen.told not in (None, IDLE):
-                    seen.told = news[key] = IDLE
-                if now - seen.last > FORGET_S:
-                    del self._seen[key]
+                if seen.reported not in (None, IDLE):
+                    seen.reported = news[key] = IDLE
+                if now - seen.active_at > FORGET_S:
+                    del self._by_key[key]
                 continue
-            use = Use(seen.measure(now), seen.hungry, seen.weight, seen.topics)
-            change = RETELL if now - seen.told_at >= RETELL_S else CHANGE
-            if seen.told in (None, IDLE) or _differs(use, seen.told, change):
-                seen.told = news[key] = use
-                seen.told_at = now
+            use = LimitDemand(seen.measure_rate(now), seen.hungry, seen.weight, seen.topics)
+            change = REPORT_AGAIN_CHANGE if now - seen.reported_at >= REPORT_AGAIN_S else REPORT_CHANGE
+            if seen.reported in (None, IDLE) or _differs_enough(use, seen.reported, change):
+                seen.reported = news[key] = use
+                seen.reported_at = now
         return news
 
-    def forget(self) -> None:
+    def forget_reports(self) -> None:
         """Control has no report of ours: everything is news."""
-        for seen in self._seen.values():
-            seen.told = None
+        for seen in self._by_key.values():
+            seen.reported = None
 
 
-def _differs(use: Use, told: Use, change: float) -> bool:
+def _differs_enough(use: LimitDemand, told: LimitDemand, change: float) -> bool:
     return use.hungry != told.hungry or use.weight != told.weight or abs(use.rate - told.rate) > change * told.rate

@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 
 FleetKey = str
 Direction = Literal["publish", "dispatch"]
-Unit = Literal["bytes", "msgs"]
+LimitUnit = Literal["bytes", "msgs"]
 
 GROUP: Final = "g"
 QUOTA: Final = "q"
@@ -23,7 +23,7 @@ class GroupName(NamedTuple):
 
     group: str
     direction: Direction
-    unit: Unit
+    unit: LimitUnit
 
 
 class QuotaName(NamedTuple):
@@ -43,19 +43,19 @@ class TotalName(NamedTuple):
     node_id: int
 
 
-Name = GroupName | QuotaName | TotalName
+LimitName = GroupName | QuotaName | TotalName
 
 
-def group_key(group: str, direction: Direction, unit: Unit) -> FleetKey:
-    return _text([GROUP, group, direction, unit])
+def group_key(group: str, direction: Direction, unit: LimitUnit) -> FleetKey:
+    return _encode_key([GROUP, group, direction, unit])
 
 
 def quota_key(key: str, user: str | None, client_id: str | None, node_id: int | None) -> FleetKey:
-    return _text([QUOTA, key, user, client_id, node_id])
+    return _encode_key([QUOTA, key, user, client_id, node_id])
 
 
 def total_key(node_id: int) -> FleetKey:
-    return _text([TOTAL, node_id])
+    return _encode_key([TOTAL, node_id])
 
 
 def total_out_key(node_id: int) -> FleetKey:
@@ -63,7 +63,7 @@ def total_out_key(node_id: int) -> FleetKey:
     return quota_key(CONSUMER_SHARES, None, None, node_id)
 
 
-def parse(key: FleetKey) -> Name:
+def parse_key(key: FleetKey) -> LimitName:
     """
     Raises:
         ValueError: it is none.
@@ -81,5 +81,5 @@ def parse(key: FleetKey) -> Name:
     raise ValueError(f"{key[:80]!r} names no limit of a fleet")
 
 
-def _text(parts: list[str | int | None]) -> FleetKey:
+def _encode_key(parts: list[str | int | None]) -> FleetKey:
     return json.dumps(parts, separators=(",", ":"))

@@ -4,8 +4,8 @@
 #
 # One row for each limit, found by a digest of its key; in a row one column for each worker, which alone writes it: what
 # it has ever taken (`SPENT`), and the bucket as it saw it last. A reader starts from the latest of these buckets and
-# subtracts what was spent since (`SEEN` says how much of that it includes). So nothing is lost where two write at once,
-# and what a worker took still counts when that worker is gone. A write in progress is left to the next look: each
+# subtracts what was spent since (`SEEN_SPENT` says how much of that it includes). So nothing is lost where two write at
+# once, and what a worker took still counts when that worker is gone. A write in progress is left to the next look: each
 # worker has two views, which it writes in turn, so the former one is whole meanwhile.
 #
 # A row is taken and given back under a lock that the caller brings, the only thing that workers wait for each other
@@ -26,40 +26,42 @@ ROWS: Final = 131_072
 SPENT: Final = 0  # of the limit, since ever
 USERS: Final = 1  # how often this worker holds the row
 VIEWS: Final = (2, 7)  # of the bucket, as this worker saw it last and before; in each:
-LEVEL, AT, SEEN, LIMIT, BEYOND = range(5)  # the level, when that was, what had been spent, the limit, debt besides
+LEVEL, AT, SEEN_SPENT, LIMIT, BEYOND = range(
+    5
+)  # the level, when that was, what had been spent, the limit, debt besides
 _VIEW: Final = 5
 CELLS: Final = 16
 _DIGEST: Final = 2  # cells of a key's digest; 0: the row was never used
 _WINDOW: Final = 64  # rows in which a key may be
 
 
-def size(workers: int) -> int:
+def page_size(workers: int) -> int:
     """Bytes of memory for that many workers; unused memory is never touched."""
     return 8 * ROWS * (_DIGEST + CELLS * workers)
 
 
-class Row:
+class PageRow:
     """One limit: the amount that all workers took of it, and the state of their buckets."""
 
-    __slots__ = ("_ats", "_cells", "_first", "_give_back", "_spent")
+    __slots__ = ("_ats", "_cells", "_first", "_release", "_spent")
 
-    def __init__(self, cells: memoryview[float], worker: int, give_back: Callable[[Row], None]) -> None:
+    def __init__(self, cells: memoryview[float], worker: int, give_back: Callable[[PageRow], None]) -> None:
         self._cells = cells
         self._spent = cells[SPENT::CELLS]
         self._ats = tuple(cells[view + AT :: CELLS] for view in VIEWS)
         self._first = CELLS * worker
-        self._give_back = give_back
+        self._release = give_back
 
     @property
     def spent(self) -> float:
         """The amount that all workers took, since ever."""
         return sum(self._spent)
 
-    def spend(self, size: float) -> None:
+    def add_spent(self, size: float) -> None:
         """This worker takes that much; below 0: it gives that much back."""
         self._cells[self._first] += size
 
-    def newer(self, at: float) -> tuple[float, float, float, float, float] | None:
+    def read_newer(self, at: float) -> tuple[float, float, float, float, float] | None:
         """LEVEL, AT, SEEN, LIMIT and BEYOND as the worker has written them that did so last, if that was after `at`."""
         ats = [each.tolist() for each in self._ats]  # once: others write meanwhile
         latest = max(map(max, ats))
@@ -70,40 +72,40 @@ class Row:
         level, then, seen, limit, beyond = self._cells[first : first + _VIEW].tolist()
         return (level, then, seen, limit, beyond) if then == self._cells[first + AT] == latest else None
 
-    def write(self, level: float, at: float, seen: float, limit: float, beyond: float = 0.0) -> None:
+    def write_view(self, level: float, at: float, seen: float, limit: float, beyond: float = 0.0) -> None:
         """Write the state of this worker's bucket. No two of its views are of the same moment."""
         cells = self._cells
         older, newer = sorted((self._first + view for view in VIEWS), key=lambda view: cells[view + AT])
         at = max(at, math.nextafter(cells[newer + AT], math.inf))
         cells[older + AT] = 0.0  # until all of it is there
         cells[older + LEVEL] = level
-        cells[older + SEEN] = seen
+        cells[older + SEEN_SPENT] = seen
         cells[older + LIMIT] = limit
         cells[older + BEYOND] = beyond
         cells[older + AT] = at
 
-    def written(self) -> list[tuple[float, float, float, float]]:
+    def read_views(self) -> list[tuple[float, float, float, float]]:
         """LEVEL, AT, SEEN and LIMIT of each worker, as it wrote them last."""
         cells = self._cells.tolist()
         columns = range(0, len(cells), CELLS)
         views = [max((first + view for view in VIEWS), key=lambda view: cells[view + AT]) for first in columns]
-        return [(cells[v + LEVEL], cells[v + AT], cells[v + SEEN], cells[v + LIMIT]) for v in views]
+        return [(cells[v + LEVEL], cells[v + AT], cells[v + SEEN_SPENT], cells[v + LIMIT]) for v in views]
 
-    def release(self) -> None:
+    def release_row(self) -> None:
         """This worker has one use less for it."""
-        self._give_back(self)
+        self._release(self)
 
-    def hold(self, more: int) -> None:
+    def add_users(self, more: int) -> None:
         """Count that many uses more; for Page, under its lock."""
         self._cells[self._first + USERS] += more
 
-    def clear(self) -> None:
+    def clear_row(self) -> None:
         """Begin anew; for Page, under its lock, where no worker holds the row."""
         for index in range(len(self._cells)):
             self._cells[index] = 0.0
 
 
-class Page:
+class SharedPage:
     """The memory of all rows, as one worker sees it.
 
     Args:
@@ -127,22 +129,22 @@ class Page:
         self.worker = worker
         self._lock = lock
         self._digests = memory[: 8 * _DIGEST * ROWS].cast("Q")
-        self._cells = memory[8 * _DIGEST * ROWS : size(workers)].cast("d")
+        self._cells = memory[8 * _DIGEST * ROWS : page_size(workers)].cast("d")
         with suppress(TimeoutError), lock():
             for index, digest in enumerate(self._digests[::_DIGEST].tolist()):
                 if digest:
-                    self._cells[self._column(index) + USERS] = 0.0
+                    self._cells[self._own_column(index) + USERS] = 0.0
 
-    def row(self, key: FleetKey) -> Row | None:
+    def acquire_row(self, key: FleetKey) -> PageRow | None:
         """That limit's row, held until it is released; None: too many are in use, or another worker has stopped at the
         wrong moment.
         """
         try:
-            return self._find(key)
+            return self._find_row(key)
         except TimeoutError:
             return None
 
-    def _find(self, key: FleetKey) -> Row | None:
+    def _find_row(self, key: FleetKey) -> PageRow | None:
         digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         words = int.from_bytes(digest[:8], "big") | 1, int.from_bytes(digest[8:], "big")  # the first is never 0
         with self._lock():
@@ -151,29 +153,29 @@ class Page:
                 index = (words[1] + step) % ROWS
                 found = self._digests[_DIGEST * index], self._digests[_DIGEST * index + 1]
                 if found == words:
-                    return self._hold(index)
-                if free is None and (not found[0] or not any(self._columns(index)[USERS::CELLS])):
+                    return self._acquire_row(index)
+                if free is None and (not found[0] or not any(self._row_cells(index)[USERS::CELLS])):
                     free = index
                 if not found[0]:
                     break
             if free is None:
                 return None
             self._digests[_DIGEST * free], self._digests[_DIGEST * free + 1] = words
-            return self._hold(free, is_new=True)
+            return self._acquire_row(free, is_new=True)
 
-    def _hold(self, index: int, *, is_new: bool = False) -> Row:
-        row = Row(self._columns(index), self.worker, self._release)
+    def _acquire_row(self, index: int, *, is_new: bool = False) -> PageRow:
+        row = PageRow(self._row_cells(index), self.worker, self._release_row)
         if is_new:
-            row.clear()
-        row.hold(1)
+            row.clear_row()
+        row.add_users(1)
         return row
 
-    def _release(self, row: Row) -> None:
-        row.hold(-1)
+    def _release_row(self, row: PageRow) -> None:
+        row.add_users(-1)
 
-    def _columns(self, index: int) -> memoryview[float]:
+    def _row_cells(self, index: int) -> memoryview[float]:
         first = CELLS * self.workers * index
         return self._cells[first : first + CELLS * self.workers]
 
-    def _column(self, index: int) -> int:
+    def _own_column(self, index: int) -> int:
         return CELLS * (self.workers * index + self.worker)

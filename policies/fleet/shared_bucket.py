@@ -5,92 +5,94 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from policies.limits.bucket import Bucket
+from policies.limits.bucket import TokenBucket
 
 if TYPE_CHECKING:
-    from policies.fleet.page import Row
+    from policies.fleet.page import PageRow
 
 
-class SharedBucket(Bucket):
+class SharedBucket(TokenBucket):
     """A Bucket whose level is that of all workers' takings together.
 
     `limit`: the one that its debt goes by: the worker that is told another one first changes the debt along with it,
     and the others find that done. The row is released with the bucket.
     """
 
-    __slots__ = ("_ahead_s", "_row", "_seen", "limit")
+    __slots__ = ("_ahead_s", "_row", "_seen_spent", "limit")
 
     def __init__(
-        self, rate: float, burst_s: float, debt_s: float, now: float, row: Row, ahead_s: float, limit: float
+        self, rate: float, burst_s: float, debt_s: float, now: float, row: PageRow, ahead_s: float, limit: float
     ) -> None:
         self._row = row
         self._ahead_s = ahead_s
-        self._seen = row.spent
+        self._seen_spent = row.spent
         self.limit = limit
         super().__init__(rate, burst_s, debt_s, now)
-        self._adopt(-math.inf)
+        self._adopt_latest(-math.inf)
 
     def __del__(self) -> None:
-        self._row.release()
+        self._row.release_row()
 
     @property
-    def owed(self) -> float:
-        self._adopt(self._then)
-        return super().owed
+    def owed_tokens(self) -> float:
+        self._adopt_latest(self._updated_at)
+        return super().owed_tokens
 
-    def absorb(self, size: float, now: float) -> None:
-        self._adopt(self._then)
-        super().absorb(size, now)
+    def consume_evenly(self, size: float, now: float) -> None:
+        self._adopt_latest(self._updated_at)
+        super().consume_evenly(size, now)
 
-    def give_back(self, size: float) -> None:
-        self._adopt(self._then)
-        self._spend(-size)
-        super().give_back(size)
-        self._write()
+    def refund_tokens(self, size: float) -> None:
+        self._adopt_latest(self._updated_at)
+        self._spend_shared(-size)
+        super().refund_tokens(size)
+        self._publish_state()
 
-    def forgive(self, debt: float) -> None:
-        self._adopt(self._then)
-        super().forgive(debt)
-        self._write()
+    def forgive_debt(self, debt: float) -> None:
+        self._adopt_latest(self._updated_at)
+        super().forgive_debt(debt)
+        self._publish_state()
 
-    def follow(self, before: float, limit: float, most: float) -> None:
-        self._adopt(self._then)
+    def follow_limit(self, before: float, limit: float, most: float) -> None:
+        self._adopt_latest(self._updated_at)
         if limit != self.limit:  # else another worker has done it
             before, self.limit = self.limit, limit
             if limit < before:
-                super().forgive(most)
-            self._write()
+                super().forgive_debt(most)
+            self._publish_state()
 
     def set_rate(self, rate: float, now: float) -> None:
         super().set_rate(rate, now)
-        self._write()
+        self._publish_state()
 
-    def _refill(self, now: float) -> None:
-        self._adopt(self._then)
+    def _refill_tokens(self, now: float) -> None:
+        self._adopt_latest(self._updated_at)
         # A worker whose `now` is a moment old must not undo what another worker has seen.
-        super()._refill(now if self._then == math.inf else max(now, self._then))
+        super()._refill_tokens(now if self._updated_at == math.inf else max(now, self._updated_at))
 
-    def _charge(self, size: float, level: float) -> None:
+    def _withdraw_tokens(self, size: float, level: float) -> None:
         if size:
-            self._spend(size)
-        super()._charge(size, level)
-        self._write()
+            self._spend_shared(size)
+        super()._withdraw_tokens(size, level)
+        self._publish_state()
 
-    def _spend(self, size: float) -> None:
-        self._row.spend(size)
-        self._seen += size
+    def _spend_shared(self, size: float) -> None:
+        self._row.add_spent(size)
+        self._seen_spent += size
 
-    def _adopt(self, since: float) -> None:
+    def _adopt_latest(self, since: float) -> None:
         """Go on from the latest of all workers' buckets, less the bytes spent since."""
-        found = self._row.newer(since + self._ahead_s)
+        found = self._row.read_newer(since + self._ahead_s)
         if found is not None:
-            self._level, then, self._seen, self.limit, self.beyond = found
-            self._then = then - self._ahead_s
+            self._level, then, self._seen_spent, self.limit, self.excess_debt = found
+            self._updated_at = then - self._ahead_s
         spent = self._row.spent
-        if spent != self._seen:
-            self._clip(self._level - (spent - self._seen))
-            self._seen = spent
+        if spent != self._seen_spent:
+            self._clip_level(self._level - (spent - self._seen_spent))
+            self._seen_spent = spent
 
-    def _write(self) -> None:
-        if self._then != math.inf:  # it has not been used yet
-            self._row.write(self._level, self._then + self._ahead_s, self._seen, self.limit, self.beyond)
+    def _publish_state(self) -> None:
+        if self._updated_at != math.inf:  # it has not been used yet
+            self._row.write_view(
+                self._level, self._updated_at + self._ahead_s, self._seen_spent, self.limit, self.excess_debt
+            )

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol
 # all members use it in the same second.
 HEADROOM: Final = 0.1  # of the limit: all content members together may exceed what they are counted at by this much
 FLOORS: Final = 0.04  # of the limit: kept by all idle members together
-GROW: Final = 0.25  # of a member's rate: it gets more headroom than this only when all others have as much
+GROWTH_HEADROOM: Final = 0.25  # of a member's rate: it gets more headroom than this only when all others have as much
 # A hungry member may be dealt more than it takes: its producers wait for another one as well, and it is content again a
 # moment later. So what is missing from the sum while somebody waits is dealt on top, out of the headroom, until nothing
 # is missing.
@@ -36,10 +36,10 @@ IDLE_TOLERANCE: Final = 0.1  # … nor one that changed by less than this, to a 
 FROZEN_S: Final = 10.0
 DECAY_S: Final = 30.0
 _DECAY_STEPS: Final = 30
-_LIGHTEST: Final = 1e-9
+_MIN_WEIGHT: Final = 1e-9
 
 
-class Use(NamedTuple):
+class LimitDemand(NamedTuple):
     """The demand of one worker, or of all of a gateway, for one limit. `rate`: per second, smoothed over about a
     second. `hungry`: a connection had to wait because of it just now. `weight`: among others that are hungry. `topics`:
     with traffic. Rate 0 and not hungry: idle.
@@ -55,7 +55,7 @@ class Use(NamedTuple):
         return not self.hungry and self.rate <= 0.0
 
 
-class Part(NamedTuple):
+class ShareGrant(NamedTuple):
     """The rate, per second, that one gateway may take of one limit; `fallback`: the same when control says nothing any
     more. `rate` below 0: there is no such limit.
     """
@@ -64,18 +64,18 @@ class Part(NamedTuple):
     fallback: float
 
 
-IDLE: Final = Use(0.0)
-GONE: Final = Part(-1.0, -1.0)
+IDLE: Final = LimitDemand(0.0)
+REVOKED: Final = ShareGrant(-1.0, -1.0)
 
 
-class Share(NamedTuple):
+class FairShare(NamedTuple):
     """`base`: a member's own, all bases together are the limit. `headroom`: how much more it may take."""
 
     base: float
     headroom: float
 
 
-def fair(wants: Sequence[tuple[float, float]], left: float) -> list[float]:
+def max_min_fair(wants: Sequence[tuple[float, float]], left: float) -> list[float]:
     """Max-min fair: `left` for takers of (weight, wanted). The unwanted rest goes to all by weight."""
     rates = [0.0] * len(wants)
     # The member that wants least for its weight gets all it wants first; after the first that can't, none can.
@@ -95,7 +95,9 @@ def fair(wants: Sequence[tuple[float, float]], left: float) -> list[float]:
     return [rate + left * weight / total for rate, (weight, _) in zip(rates, wants, strict=True)]
 
 
-def split(uses: Sequence[Use], limit: float, headroom: float, members: int | None = None) -> list[Share]:
+def split_limit(
+    uses: Sequence[LimitDemand], limit: float, headroom: float, members: int | None = None
+) -> list[FairShare]:
     """Each member's share of `limit`, which all together may exceed by `headroom`.
 
     `members`: how many share it, those that aren't in `uses` included. While no member is hungry the unused rest is
@@ -112,25 +114,25 @@ def split(uses: Sequence[Use], limit: float, headroom: float, members: int | Non
         bases = [0.0] * len(uses)
         active = [i for i, use in enumerate(uses) if not use.is_idle]
         wants = [(uses[i].weight, math.inf if uses[i].hungry else uses[i].rate) for i in active]
-        for i, got in zip(active, fair(wants, limit), strict=True):
+        for i, got in zip(active, max_min_fair(wants, limit), strict=True):
             bases[i] = got
         level = max([bases[i] / uses[i].weight for i in active])  # what hungry members get, per weight
     rooms = [0.0] * len(uses)
     if headroom > 0.0:
         growing = [i for i, use in enumerate(uses) if not use.hungry and 0.0 < use.rate <= bases[i]]
-        wants = [(uses[i].weight, GROW * uses[i].rate) for i in growing]
-        for i, room in zip(growing, fair(wants, headroom), strict=True):
+        wants = [(uses[i].weight, GROWTH_HEADROOM * uses[i].rate) for i in growing]
+        for i, room in zip(growing, max_min_fair(wants, headroom), strict=True):
             # No more than if it were hungry: nothing jumps when a hungry member becomes content.
             rooms[i] = min(room, max(0.0, level * uses[i].weight - bases[i]))
-    return [Share(base, room) for base, room in zip(bases, rooms, strict=True)]
+    return [FairShare(base, room) for base, room in zip(bases, rooms, strict=True)]
 
 
-def together(uses: Iterable[Use]) -> Use:
+def sum_demands(uses: Iterable[LimitDemand]) -> LimitDemand:
     """The demand of one gateway's workers, which share one bucket."""
     active = [use for use in uses if not use.is_idle]
     if len(active) == 1:
         return active[0]
-    return Use(
+    return LimitDemand(
         sum([use.rate for use in active]),
         any(use.hungry for use in active),
         sum([use.weight for use in active]) / max(1, len(active)) if active else 1.0,
@@ -138,54 +140,54 @@ def together(uses: Iterable[Use]) -> Use:
     )
 
 
-class Peers(Protocol):
+class PeerDemands(Protocol):
     """The reports of gateways to each other: the exchange keeps them (gateway/control/fleet/exchange/peers.py), they
     are only read here. Rates are finite and not below 0, weights above 0.
     """
 
     @property
-    def living(self) -> int:
+    def peer_count(self) -> int:
         """Gateways beside this one."""
 
-    def of(self, key: str) -> list[Use]:
+    def demands_for(self, key: str) -> list[LimitDemand]:
         """The demand of each of them for a limit, where it has any."""
 
-    def told(self, key: str) -> Use:
+    def published_demand(self, key: str) -> LimitDemand:
         """This gateway's demand for it, as the others count it."""
 
 
-class _Demand:
+class _WorkerDemands:
     """The use that this gateway's workers make of each limit; idle ones too, until the limit goes."""
 
     def __init__(self) -> None:
-        self._workers: dict[str, dict[str, Use]] = {}
+        self._workers: dict[str, dict[str, LimitDemand]] = {}
         self.users: dict[str, set[str]] = {}  # by key: workers that have reported it
 
-    def of(self, key: str) -> Use:
+    def demand_for(self, key: str) -> LimitDemand:
         """Of all workers together."""
-        return together(self._workers[worker][key] for worker in self.users.get(key, ()))
+        return sum_demands(self._workers[worker][key] for worker in self.users.get(key, ()))
 
-    def take(self, worker: str, uses: Mapping[str, Use], *, whole: bool) -> Iterator[str]:
-        """See `Dealer.take_demand`; the keys whose demand may have changed, one after the other."""
+    def update_worker(self, worker: str, uses: Mapping[str, LimitDemand], *, whole: bool) -> Iterator[str]:
+        """See `ShareAllocator.update_demand`; the keys whose demand may have changed, one after the other."""
         known = self._workers.setdefault(worker, {})
         for key, use in uses.items():
-            if self._set(worker, key, use):
+            if self._set_demand(worker, key, use):
                 yield key
         if whole:
             for key in [key for key, use in known.items() if not use.is_idle and key not in uses]:
-                self._set(worker, key, IDLE)
+                self._set_demand(worker, key, IDLE)
                 yield key
 
-    def _set(self, worker: str, key: str, use: Use) -> bool:
+    def _set_demand(self, worker: str, key: str, use: LimitDemand) -> bool:
         known = self._workers[worker]
         if key not in known:
             if use.is_idle:
                 return False
             self.users.setdefault(key, set()).add(worker)
-        known[key] = use._replace(weight=max(_LIGHTEST, use.weight))
+        known[key] = use._replace(weight=max(_MIN_WEIGHT, use.weight))
         return True
 
-    def forget(self, worker: str) -> Iterator[str]:
+    def forget_worker(self, worker: str) -> Iterator[str]:
         """The worker ended; its keys, one after the other."""
         for key in self._workers.pop(worker, {}):
             self.users[key].discard(worker)
@@ -203,7 +205,7 @@ class _Demand:
             self.users.pop(key, None)
 
 
-class _Extra:
+class _CatchUpShares:
     """The part of each limit that is dealt on top, since all gateways together take less than the limit while one of
     them waits; negative where they take more.
     """
@@ -212,13 +214,13 @@ class _Extra:
         self._found: dict[str, tuple[float, float]] = {}  # of the limit; when that was found
         self._revisited = -math.inf  # when all of them were looked at
 
-    def of(self, key: str) -> float:
+    def extra_for(self, key: str) -> float:
         return self._found.get(key, (0.0, 0.0))[0]
 
-    def forget(self, key: str) -> None:
+    def forget_key(self, key: str) -> None:
         self._found.pop(key, None)
 
-    def clear(self) -> None:
+    def clear_keys(self) -> None:
         self._found.clear()
 
     def catch_up(self, key: str, taken: float, now: float) -> None:
@@ -231,7 +233,7 @@ class _Extra:
         extra += elapsed * (CATCH_UP * missing - extra / FADE_S)
         self._found[key] = min(max(-MISSING, extra), MISSING), max(then, now)
 
-    def revisit(self, is_hungry: Callable[[str], bool], now: float) -> list[str]:
+    def keys_to_revisit(self, is_hungry: Callable[[str], bool], now: float) -> list[str]:
         """Once a second: the limits to be dealt again because the unused rest may stay the same, which is no news."""
         if now - self._revisited < 1.0:
             return []
@@ -243,46 +245,46 @@ class _Extra:
         return hungry
 
 
-class Dealer:
+class ShareAllocator:
     """One gateway's control process on limits that it shares with others: the demand of its workers, the gateway's own
-    that follows, and its peers' (`Peers`).
+    that follows, and its peers' (`PeerDemands`).
 
-    The exchange calls `heard` and `published` when a report has changed.
+    The exchange calls `mark_peers_changed` and `mark_published` when a report has changed.
 
     `frozen_at`: the time since which the exchange is away; None: it isn't. `is_urgent`: this gateway has begun or ended
     to want more of a limit, and peers don't know; the exchange sets it to False when it tells them.
 
-    Nothing is dealt before the first `thaw` or `freeze`: a control that was started again knows no peer yet, and would
-    deal out all of every limit.
+    Nothing is dealt before the first `thaw_shares` or `freeze_shares`: a control that was started again knows no peer
+    yet, and would deal out all of every limit.
     """
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: PeerDemands) -> None:
         self.frozen_at: float | None = None
         self.is_urgent = False
         self._waits = True
         self._limits: dict[str, float] = {}
-        self._demand = _Demand()
+        self._demand = _WorkerDemands()
         self._peers = peers
-        self._living = 0  # at the last deal
-        self._live: dict[str, Use] = {}  # what all workers take, by key; idle ones aren't here
-        self._told: dict[str, Part] = {}  # to workers
-        self._news: set[str] = set()  # keys that are to be published
-        self._is_told = False  # whether others count with what was published
+        self._last_peer_count = 0  # at the last deal
+        self._active_demands: dict[str, LimitDemand] = {}  # what all workers take, by key; idle ones aren't here
+        self._granted: dict[str, ShareGrant] = {}  # to workers
+        self._unpublished: set[str] = set()  # keys that are to be published
+        self._is_published = False  # whether others count with what was published
         self._dirty: set[str] = set()  # keys to be dealt again
         self._keep: set[str] = set()  # while frozen: keys whose share as it was is to be found yet …
-        self._kept: dict[str, Share] = {}  # … and what it is
-        self._extra = _Extra()
+        self._kept: dict[str, FairShare] = {}  # … and what it is
+        self._extra = _CatchUpShares()
         self._step = 0  # of the decay
 
     @property
-    def gateways(self) -> int:
+    def gateway_count(self) -> int:
         """That share, as far as known; at least 1."""
-        return 1 + self._peers.living
+        return 1 + self._peers.peer_count
 
     @property
-    def parts(self) -> Mapping[str, Part]:
+    def grants(self) -> Mapping[str, ShareGrant]:
         """All that workers were told."""
-        return self._told
+        return self._granted
 
     # --- what is known ---
 
@@ -290,174 +292,176 @@ class Dealer:
         """All limits, by fleet key: per second, above 0."""
         changed = [key for key in limits.keys() | self._limits.keys() if self._limits.get(key) != limits.get(key)]
         for key in changed:
-            self._extra.forget(key)
+            self._extra.forget_key(key)
         self._limits = dict(limits)
         self._dirty.update(changed)
 
-    def take_demand(self, worker: str, uses: Mapping[str, Use], *, whole: bool = False) -> None:
+    def update_demand(self, worker: str, uses: Mapping[str, LimitDemand], *, whole: bool = False) -> None:
         """Take that worker's demand: the changes, or all of it (`whole`: keys that aren't listed are idle)."""
-        for key in self._demand.take(worker, uses, whole=whole):
-            self._refresh(key)
+        for key in self._demand.update_worker(worker, uses, whole=whole):
+            self._refresh_demand(key)
 
     def forget_worker(self, worker: str) -> None:
         """It ended."""
-        for key in self._demand.forget(worker):
-            self._refresh(key)
+        for key in self._demand.forget_worker(worker):
+            self._refresh_demand(key)
 
-    def heard(self, keys: Iterable[str] | None = None) -> None:
+    def mark_peers_changed(self, keys: Iterable[str] | None = None) -> None:
         """Peers have another demand for these limits; None: a gateway came or went."""
         if keys is None:
-            self._everything()
+            self._mark_all_dirty()
         else:
             self._dirty.update([key for key in keys if key in self._demand.users])
 
-    def published(self, keys: Iterable[str]) -> None:
+    def mark_published(self, keys: Iterable[str]) -> None:
         """Peers count with another demand of this gateway for these limits from now on. It counts itself with the same
-        (`Peers.told`), or the shares of all would not make up the limit. Until the first call it counts with its
-        present demand.
+        (`PeerDemands.published_demand`), or the shares of all would not make up the limit. Until the first call it
+        counts with its present demand.
         """
-        if not self._is_told:
-            self._is_told = True
-            self._everything()
+        if not self._is_published:
+            self._is_published = True
+            self._mark_all_dirty()
         self._dirty.update([key for key in keys if key in self._demand.users])
 
-    def freeze(self, now: float) -> None:
+    def freeze_shares(self, now: float) -> None:
         """The exchange is away. This gateway's share of each limit stays for FROZEN_S, and goes to an even part, of all
         gateways last known, in DECAY_S more.
         """
         if self.frozen_at is None:
             self._keep = set() if self._waits else self._demand.users.keys() & self._limits.keys()
             self.frozen_at, self._step, self._waits = now, 0, False
-            self._everything()
+            self._mark_all_dirty()
 
-    def thaw(self, now: float) -> None:
+    def thaw_shares(self, now: float) -> None:
         """The exchange is back, or has begun."""
         if self.frozen_at is not None or self._waits:
             self.frozen_at, self._waits = None, False
             self._keep, self._kept = set(), {}
-            self._everything()
+            self._mark_all_dirty()
 
     # --- what follows ---
 
-    def changes(self, most: int | None = None) -> dict[str, Use]:
+    def drain_changes(self, most: int | None = None) -> dict[str, LimitDemand]:
         """This gateway's demand for limits where it has changed since the last call, to be published: of at most
         `most`. `has_changes` says whether there are more.
         """
-        found = {key: self._live.get(key, IDLE) for key in _some(self._news, most)}
-        self._news = self._news or set()  # an emptied set keeps its memory
+        found = {key: self._active_demands.get(key, IDLE) for key in _pop_keys(self._unpublished, most)}
+        self._unpublished = self._unpublished or set()  # an emptied set keeps its memory
         return found
 
     @property
     def has_changes(self) -> bool:
-        return bool(self._news)
+        return bool(self._unpublished)
 
     @property
     def is_behind(self) -> bool:
         """Whether the last `deal` had more to look at than it might."""
         return bool(self._dirty) and not self._waits
 
-    def deal(self, now: float, most: int | None = None) -> dict[str, Part]:
+    def allocate_shares(self, now: float, most: int | None = None) -> dict[str, ShareGrant]:
         """The parts that changed since they were told to workers. Call it a few times a second, and again at once while
         it `is_behind`, which it may be only where it looks at `most` limits at once.
         """
-        told: dict[str, Part] = {}
+        told: dict[str, ShareGrant] = {}
         if self._waits:
             return told
-        if self._peers.living != self._living:
-            self._living = self._peers.living
-            self._everything()
-        self._decay(now)
-        self._dirty.update(self._extra.revisit(lambda key: self._live.get(key, IDLE).hungry, now))
-        gateways = self.gateways
-        for key in _some(self._dirty, most):
+        if self._peers.peer_count != self._last_peer_count:
+            self._last_peer_count = self._peers.peer_count
+            self._mark_all_dirty()
+        self._decay_shares(now)
+        self._dirty.update(self._extra.keys_to_revisit(lambda key: self._active_demands.get(key, IDLE).hungry, now))
+        gateways = self.gateway_count
+        for key in _pop_keys(self._dirty, most):
             limit = self._limits.get(key)
             if limit is None or key not in self._demand.users:
-                if self._told.pop(key, None) is not None:
-                    told[key] = GONE
+                if self._granted.pop(key, None) is not None:
+                    told[key] = REVOKED
                 self._demand.drop_idle(key)
                 continue
-            own = self._live.get(key, IDLE)
+            own = self._active_demands.get(key, IDLE)
             if self.frozen_at is None and gateways > 1 and own.hungry and limit > 0.0:
                 self._catch_up(key, limit, now)
-            rate, fallback = self.share(key), limit / gateways
-            before = self._told.get(key, GONE)
+            rate, fallback = self.share_of(key), limit / gateways
+            before = self._granted.get(key, REVOKED)
             slack = IDLE_TOLERANCE if own.is_idle else TOLERANCE
             if before.fallback != fallback or abs(rate - before.rate) > slack * before.rate:
-                self._told[key] = told[key] = Part(rate, fallback)
+                self._granted[key] = told[key] = ShareGrant(rate, fallback)
         self._dirty = self._dirty or set()
         return told
 
-    def share(self, key: str, limit: float | None = None) -> float:
+    def share_of(self, key: str, limit: float | None = None) -> float:
         """This gateway's share of a limit just now; 0.0 where there is none. `limit`: of one that it takes nothing of,
         and so isn't among `set_limits`.
         """
         limit = self._limits.get(key, limit)
         if limit is None:
             return 0.0
-        if self.gateways == 1:
+        if self.gateway_count == 1:
             return limit
-        return _part(self._gateway(key, limit), limit, FLOORS * limit / self.gateways)
+        return _bounded_rate(self._current_share(key, limit), limit, FLOORS * limit / self.gateway_count)
 
-    def _gateway(self, key: str, limit: float) -> Share:
+    def _current_share(self, key: str, limit: float) -> FairShare:
         """This gateway's share, by whichever way it is found at present."""
         if self.frozen_at is None:
-            return self._share(key, limit)
+            return self._compute_share(key, limit)
         if key in self._keep:
             self._keep.discard(key)
-            self._kept[key] = self._share(key, limit)
-        equal = limit / self.gateways
-        share = self._kept.get(key, Share(equal, 0.0))
+            self._kept[key] = self._compute_share(key, limit)
+        equal = limit / self.gateway_count
+        share = self._kept.get(key, FairShare(equal, 0.0))
         done = self._step / _DECAY_STEPS
-        return Share(min(limit, share.base) * (1 - done) + equal * done, share.headroom * (1 - done))
+        return FairShare(min(limit, share.base) * (1 - done) + equal * done, share.headroom * (1 - done))
 
     def _catch_up(self, key: str, limit: float, now: float) -> None:
         """A connection here waits: see how much less than the limit all gateways together take."""
-        taken = sum([use.rate for use in self._peers.of(key)]) + self._counted(key).rate
+        taken = sum([use.rate for use in self._peers.demands_for(key)]) + self._counted_demand(key).rate
         self._extra.catch_up(key, taken / limit, now)
 
-    def _share(self, key: str, limit: float) -> Share:
-        whole, headroom = limit * (1.0 + self._extra.of(key)), limit * HEADROOM
-        if not self._peers.living:
-            return Share(whole, headroom)
-        return split([*self._peers.of(key), self._counted(key)], whole, headroom, self.gateways)[-1]
+    def _compute_share(self, key: str, limit: float) -> FairShare:
+        whole, headroom = limit * (1.0 + self._extra.extra_for(key)), limit * HEADROOM
+        if not self._peers.peer_count:
+            return FairShare(whole, headroom)
+        return split_limit(
+            [*self._peers.demands_for(key), self._counted_demand(key)], whole, headroom, self.gateway_count
+        )[-1]
 
-    def _counted(self, key: str) -> Use:
+    def _counted_demand(self, key: str) -> LimitDemand:
         """This gateway as others count it."""
-        if self._is_told and self._peers.living:
-            return self._peers.told(key)
-        return self._live.get(key, IDLE)
+        if self._is_published and self._peers.peer_count:
+            return self._peers.published_demand(key)
+        return self._active_demands.get(key, IDLE)
 
-    def _refresh(self, key: str) -> None:
-        use = self._demand.of(key)
+    def _refresh_demand(self, key: str) -> None:
+        use = self._demand.demand_for(key)
         self._dirty.add(key)
-        if use == self._live.get(key, IDLE):
+        if use == self._active_demands.get(key, IDLE):
             return
-        told = self._peers.told(key)
+        told = self._peers.published_demand(key)
         self.is_urgent |= (use.hungry, use.is_idle) != (told.hungry, told.is_idle)
         if use.is_idle:
-            self._live.pop(key, None)
+            self._active_demands.pop(key, None)
         else:
-            self._live[key] = use
-        self._news.add(key)
+            self._active_demands[key] = use
+        self._unpublished.add(key)
 
-    def _decay(self, now: float) -> None:
+    def _decay_shares(self, now: float) -> None:
         if self.frozen_at is not None:
             over = (now - self.frozen_at - FROZEN_S) / DECAY_S
             step = min(_DECAY_STEPS, max(0, math.floor(over * _DECAY_STEPS)))
             if step != self._step:
                 self._step = step
-                self._everything()
+                self._mark_all_dirty()
 
-    def _everything(self) -> None:
-        self._extra.clear()
+    def _mark_all_dirty(self) -> None:
+        self._extra.clear_keys()
         self._dirty.update(self._demand.users)
 
 
-def _some(keys: set[str], most: int | None) -> Iterator[str]:
+def _pop_keys(keys: set[str], most: int | None) -> Iterator[str]:
     """Take that many out; None: all that are there now."""
     for _ in range(len(keys) if most is None else min(most, len(keys))):
         yield keys.pop()
 
 
-def _part(share: Share, limit: float, floor: float) -> float:
+def _bounded_rate(share: FairShare, limit: float, floor: float) -> float:
     return max(floor, min(limit, share.base + share.headroom))

@@ -20,11 +20,11 @@ TENANT: Final = "tenant"
 NAMESPACE: Final = "namespace"
 TOPIC: Final = "topic"
 DEFAULT_PATTERN: Final = "{tenant}.{namespace}.{topic}"
-MAX_PATTERN: Final = 1000  # characters
-MAX_NAME: Final = 255  # of what is matched: a topic has at most 249; a longer principal has no place
+MAX_PATTERN_CHARS: Final = 1000  # characters
+MAX_NAME_CHARS: Final = 255  # of what is matched: a topic has at most 249; a longer principal has no place
 
 # RE2's messages for syntax that Python has and RE2 lacks, and what to write instead.
-_UNKNOWN: Final = (
+_RE2_HINTS: Final = (
     (r"invalid escape sequence: \\\d|.*\(\?P$", "it has no back-references: say what a part may hold, as [^.]+"),
     (
         r"invalid perl operator",
@@ -35,21 +35,21 @@ _UNKNOWN: Final = (
 _FIELD: Final = re.compile(r"\{(\w*)\}")
 
 
-class PatternError(ValueError):
+class GroupPatternError(ValueError):
     """A pattern that can't be used: the text names the fault and a right form."""
 
 
-class Place(NamedTuple):
+class TenantNamespace(NamedTuple):
     """`namespace` "": only the tenant is known."""
 
     tenant: str
     namespace: str
 
 
-_Find = Callable[[str], Any]  # to a match of the whole name, or None
+_Matcher = Callable[[str], Any]  # to a match of the whole name, or None
 
 
-class Finder:
+class GroupResolver:
     """The groups that are attached to tenants and namespaces. Immutable; keeps no answers.
 
     Attributes:
@@ -75,31 +75,31 @@ class Finder:
         Raises:
             PatternError: a pattern that can't be.
         """
-        self._find_topic = _finder(topic_pattern)
-        self._find_principal = _finder(principal_pattern)
+        self._find_topic = _compile_pattern(topic_pattern)
+        self._find_principal = _compile_pattern(principal_pattern)
         self._by_tenant = dict(tenants)
-        self._by_namespace: dict[Place, str] = {}
+        self._by_namespace: dict[TenantNamespace, str] = {}
         for name, group in namespaces.items():
             tenant, _, namespace = name.partition("/")
-            self._by_namespace[Place(tenant, namespace)] = group
+            self._by_namespace[TenantNamespace(tenant, namespace)] = group
         self.by_principal = self._find_principal is not None and bool(tenants or namespaces)
 
-    def place(self, topic: str, principal: str) -> Place | None:
+    def find_namespace(self, topic: str, principal: str) -> TenantNamespace | None:
         """By the topic's name; if that says nothing, by the principal, written as Kafka does: User:alice."""
-        return _place(self._find_topic, topic) or _place(self._find_principal, principal)
+        return _match_namespace(self._find_topic, topic) or _match_namespace(self._find_principal, principal)
 
-    def group_of(self, topic: str, principal: str) -> str | None:
+    def find_group(self, topic: str, principal: str) -> str | None:
         """The namespace's group, else its tenant's."""
         if not (self._by_tenant or self._by_namespace):
             return None
-        place = self.place(topic, principal)
+        place = self.find_namespace(topic, principal)
         if place is None:
             return None
         return self._by_namespace.get(place) or self._by_tenant.get(place.tenant)
 
 
-def _place(find: _Find | None, name: str) -> Place | None:
-    if find is None or len(name) > MAX_NAME:
+def _match_namespace(find: _Matcher | None, name: str) -> TenantNamespace | None:
+    if find is None or len(name) > MAX_NAME_CHARS:
         return None
     try:
         match = find(name)
@@ -109,7 +109,7 @@ def _place(find: _Find | None, name: str) -> Place | None:
         return None
     found = match.groupdict("")
     tenant = found[TENANT]
-    return Place(tenant, found.get(NAMESPACE, "")) if tenant else None
+    return TenantNamespace(tenant, found.get(NAMESPACE, "")) if tenant else None
 
 
 # --- patterns ---------------------------------------------------------------------------------------------------------
@@ -120,31 +120,33 @@ def check_pattern(pattern: str) -> None:
     Raises:
         PatternError: it can't be.
     """
-    _finder(pattern)
+    _compile_pattern(pattern)
 
 
-def _finder(pattern: str) -> _Find | None:
+def _compile_pattern(pattern: str) -> _Matcher | None:
     if not pattern:
         return None
-    if len(pattern) > MAX_PATTERN:
-        raise PatternError(f"{len(pattern)} characters: {MAX_PATTERN} are the most")
+    if len(pattern) > MAX_PATTERN_CHARS:
+        raise GroupPatternError(f"{len(pattern)} characters: {MAX_PATTERN_CHARS} are the most")
     is_template = any(match[1] in (TENANT, NAMESPACE, TOPIC) for match in _FIELD.finditer(pattern))
-    return (_of_template if is_template else _of_expression)(pattern)
+    return (_compile_template if is_template else _compile_expression)(pattern)
 
 
-def _of_template(pattern: str) -> _Find:
+def _compile_template(pattern: str) -> _Matcher:
     """Tenant and namespace end at the text that stands beside them; the topic takes the rest."""
     parts = _FIELD.split(pattern)  # text, field, text, field, …, text
     texts, fields = parts[::2], parts[1::2]
     for field in fields:
         if field not in (TENANT, NAMESPACE, TOPIC):
-            raise PatternError(f"{{{field}}} is not part of a template: {{tenant}}, {{namespace}} and {{topic}} are")
+            raise GroupPatternError(
+                f"{{{field}}} is not part of a template: {{tenant}}, {{namespace}} and {{topic}} are"
+            )
         if fields.count(field) > 1:
-            raise PatternError(f"{{{field}}} is there twice: write it once")
+            raise GroupPatternError(f"{{{field}}} is there twice: write it once")
     if TENANT not in fields:
-        raise PatternError(f"{{tenant}} is missing: for example {DEFAULT_PATTERN}")
+        raise GroupPatternError(f"{{tenant}} is missing: for example {DEFAULT_PATTERN}")
     if "" in texts[1:-1]:
-        raise PatternError(f"two parts without anything between them: write for example {DEFAULT_PATTERN}")
+        raise GroupPatternError(f"two parts without anything between them: write for example {DEFAULT_PATTERN}")
     ends = "|".join(re.escape(text) for text in texts[1:-1])
     some = f"(?:(?!{ends})[^/])+" if ends else "[^/]+"
     made = [re.escape(texts[0])]
@@ -153,25 +155,25 @@ def _of_template(pattern: str) -> _Find:
     return re.compile("".join(made), re.DOTALL).fullmatch
 
 
-def _of_expression(pattern: str) -> _Find:
+def _compile_expression(pattern: str) -> _Matcher:
     options = re2.Options()
     options.log_errors = False
     try:
         compiled = re2.compile(pattern, options)
     except (re2.error, UnicodeEncodeError) as error:
         said = one_line(error.args[0] if isinstance(error, re2.error) else str(error), ERROR_CHARS)
-        hint = next((f"; {hint}" for fault, hint in _UNKNOWN if re.match(fault, said)), "")
-        raise PatternError(f"not a valid regular expression (RE2's): {said}{hint}") from error
+        hint = next((f"; {hint}" for fault, hint in _RE2_HINTS if re.match(fault, said)), "")
+        raise GroupPatternError(f"not a valid regular expression (RE2's): {said}{hint}") from error
     if TENANT not in compiled.groupindex:
-        raise PatternError(
+        raise GroupPatternError(
             f"says nothing of a tenant: write a template such as {DEFAULT_PATTERN}, or a regular expression"
             " with (?P<tenant>…) and, where there are any, (?P<namespace>…)"
         )
     unknown = sorted(compiled.groupindex.keys() - {TENANT, NAMESPACE, TOPIC})
     if unknown:
-        raise PatternError(f"(?P<{unknown[0]}>…) means nothing: tenant, namespace and topic do")
+        raise GroupPatternError(f"(?P<{unknown[0]}>…) means nothing: tenant, namespace and topic do")
     for name in compiled.groupindex:
         if len(re.findall(rf"\(\?P?<{name}>", pattern)) > 1:  # RE2 would take the first one
-            raise PatternError(f"(?P<{name}>…) is there twice: write it once, with | inside of it")
-    find: _Find = compiled.fullmatch
+            raise GroupPatternError(f"(?P<{name}>…) is there twice: write it once, with | inside of it")
+    find: _Matcher = compiled.fullmatch
     return find

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from policies.fleet.keys import Direction, Unit
-from policies.thresholds.values import LARGEST
+from policies.fleet.keys import Direction, LimitUnit
+from policies.thresholds.values import MAX_THRESHOLD
 from policies.units import exact_rate
 
 EXISTS: Final = "exists"
@@ -20,23 +20,25 @@ PUBLISH_BYTES: Final = "publishRateInBytes"
 DISPATCH_MSGS: Final = "dispatchRateInMsgs"
 DISPATCH_BYTES: Final = "dispatchRateInBytes"
 GROUP_KEYS: Final = (PUBLISH_MSGS, PUBLISH_BYTES, DISPATCH_MSGS, DISPATCH_BYTES)  # as Pulsar has them
-MEANS: Final[dict[str, tuple[Direction, Unit]]] = {
+KEY_MEANINGS: Final[dict[str, tuple[Direction, LimitUnit]]] = {
     PUBLISH_MSGS: ("publish", "msgs"),
     PUBLISH_BYTES: ("publish", "bytes"),
     DISPATCH_MSGS: ("dispatch", "msgs"),
     DISPATCH_BYTES: ("dispatch", "bytes"),
 }
-ANSWERED: Final = {  # by the proposal, beside Pulsar's own
+PROPOSAL_KEYS: Final = {  # by the proposal, beside Pulsar's own
     PUBLISH_MSGS: "PublishRatelimitinmsgs",
     PUBLISH_BYTES: "PublishRatelimitinbytes",
     DISPATCH_MSGS: "DispatchRatelimitinmsgs",
     DISPATCH_BYTES: "DispatchRatelimitinbytes",
 }
-MAX_NAME: Final = 200
+MAX_NAME_CHARS: Final = 200
 
 _GROUP: Final = re.compile(r"[A-Za-z0-9._=:-]{1,200}")  # as Pulsar's NamedEntity has it
 _BY_LOWER: Final = {
-    spelled.lower(): key for names in ({key: key for key in GROUP_KEYS}, ANSWERED) for key, spelled in names.items()
+    spelled.lower(): key
+    for names in ({key: key for key in GROUP_KEYS}, PROPOSAL_KEYS)
+    for key, spelled in names.items()
 }
 
 
@@ -56,7 +58,8 @@ def check_group(name: str) -> None:
     """
     if not _GROUP.fullmatch(name) or name in (".", ".."):
         raise GroupNameError(
-            f"{name[:MAX_NAME]!r} can't be a group's name: letters, digits, '.', '_', '-', '=' and ':', 1 to {MAX_NAME}"
+            f"{name[:MAX_NAME_CHARS]!r} can't be a group's name: letters, digits, '.', '_', '-', '=' and ':', 1"
+            f" to {MAX_NAME_CHARS}"
         )
 
 
@@ -66,14 +69,15 @@ def check_tenant(name: str) -> None:
         GroupNameError: no tenant, and no namespace of one, can have this name.
     """
     if (
-        not 0 < len(name) <= MAX_NAME
+        not 0 < len(name) <= MAX_NAME_CHARS
         or "/" in name
         or not name.isprintable()
         or name in (".", "..")
         or name != name.strip()
     ):
         raise GroupNameError(
-            f"{name[:MAX_NAME]!r} can't be the name of a tenant or namespace: 1 to {MAX_NAME} printable characters"
+            f"{name[:MAX_NAME_CHARS]!r} can't be the name of a tenant or namespace: 1 to {MAX_NAME_CHARS}"
+            " printable characters"
             " without '/', and no blank at either end"
         )
 
@@ -86,7 +90,7 @@ def check_namespace(name: str) -> None:
     """
     tenant, slash, namespace = name.partition("/")
     if not slash:
-        raise GroupNameError(f"{name[:MAX_NAME]!r} is not a valid namespace; for example: acme/orders")
+        raise GroupNameError(f"{name[:MAX_NAME_CHARS]!r} is not a valid namespace; for example: acme/orders")
     check_tenant(tenant)
     check_tenant(namespace)
 
@@ -99,18 +103,19 @@ def check_rate(key: str, value: float) -> None:
     """
     if key == EXISTS:
         if value != 1:
-            raise GroupNameError(f"{EXISTS}: is 1 where there is the group, not {_short(value)}")
-    elif not 0 < value <= LARGEST:
+            raise GroupNameError(f"{EXISTS}: is 1 where there is the group, not {_number_text(value)}")
+    elif not 0 < value <= MAX_THRESHOLD:
         raise GroupNameError(
-            f"{key}: {_short(value)} is no limit: a number above 0 and at most {2**63 - 1} is, or -1 or null for none"
+            f"{key}: {_number_text(value)} is no limit: a number above 0 and at most {2**63 - 1} is, or -1 or"
+            " null for none"
         )
 
 
-def _short(value: float) -> str:
+def _number_text(value: float) -> str:
     """An int, as JSON brings it, may be one that no float can be."""
-    return "such a number" if isinstance(value, int) and abs(value) > LARGEST else f"{value:g}"
+    return "such a number" if isinstance(value, int) and abs(value) > MAX_THRESHOLD else f"{value:g}"
 
 
 def rate_text(key: str, value: float) -> str:
     """For people: with every digit and its unit."""
-    return exact_rate(value, "bytes" if MEANS[key][1] == "bytes" else "messages")
+    return exact_rate(value, "bytes" if KEY_MEANINGS[key][1] == "bytes" else "messages")

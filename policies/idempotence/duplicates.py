@@ -16,41 +16,43 @@ from array import array
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from policies.idempotence.fence import AHEAD, WRAP
+from policies.idempotence.fence import MAX_AHEAD, SEQUENCE_MASK
 
-BATCHES: Final = 5
-GENERATION: Final = 50_000  # records; at most 520 bytes each with their keys, so 52 MB in two generations
+RETAINED_BATCHES: Final = 5
+GENERATION_SIZE: Final = 50_000  # records; at most 520 bytes each with their keys, so 52 MB in two generations
 
 # A record: the place of its latest batch in it, and the base sequence and offset of each. No batch has that sequence.
-_NONE = -1 << 40
-_RECORD = 1 + 2 * BATCHES
-_EMPTY = array("q", [1, *[_NONE, 0] * BATCHES])
-_LAST = _RECORD - 2  # the place of the last batch
-_FEWEST = 64  # records
-_PART = 7  # numbers of a batch in a request: index, size, messages, producer id, epoch, base sequence, trailing
-_WRAP = WRAP
-_AHEAD = AHEAD
+_NO_SEQUENCE = -1 << 40
+_RECORD_SIZE = 1 + 2 * RETAINED_BATCHES
+_EMPTY_RECORD = array("q", [1, *[_NO_SEQUENCE, 0] * RETAINED_BATCHES])
+_LAST_PLACE = _RECORD_SIZE - 2  # the place of the last batch
+_MIN_RECORDS = 64  # records
+_BATCH_NUMBERS = (
+    7  # numbers of a batch in a request: index, size, messages, producer id, epoch, base sequence, trailing
+)
+_SEQUENCE_MASK = SEQUENCE_MASK
+_MAX_AHEAD = MAX_AHEAD
 
 
-Writer: TypeAlias = tuple[int, int, bytes]  # producer id, epoch, topic
+TopicProducer: TypeAlias = tuple[int, int, bytes]  # producer id, epoch, topic
 
 
-class Acknowledged:
+class AcknowledgedBatches:
     """Sequences and offsets of the last batches that brokers acknowledged."""
 
     __slots__ = ("_count", "_generation", "_old", "_old_count", "_old_records", "_records", "_view", "_young")
 
-    def __init__(self, generation: int = GENERATION) -> None:
+    def __init__(self, generation: int = GENERATION_SIZE) -> None:
         """`generation` producer partitions are remembered for sure, twice as many at most."""
         self._generation = generation
-        self._young: dict[Writer, dict[int, int]] = {}  # index -> where its record begins
-        self._old: dict[Writer, dict[int, int]] = {}
+        self._young: dict[TopicProducer, dict[int, int]] = {}  # index -> where its record begins
+        self._old: dict[TopicProducer, dict[int, int]] = {}
         self._records = array("q")  # of the young ones
         self._view = self._records  # the same, as C looks into it: to ask for a look costs as much as the look
         self._old_records = array("q")
         self._count = self._old_count = 0
 
-    def seen(self, pid: int, epoch: int, topic: bytes, index: int, seq: int, offset: int) -> bool:
+    def record_batch(self, pid: int, epoch: int, topic: bytes, index: int, seq: int, offset: int) -> bool:
         """Note a batch that the broker answered with success at `offset`; True if it had been acknowledged before.
 
         Batches without a producer id (pid -1) can't be told apart: always False.
@@ -61,10 +63,12 @@ class Acknowledged:
         indexes = self._young.get(writer)
         at = -1 if indexes is None else indexes.get(index, -1)
         if at < 0:
-            at = self._begin(writer, index)
-        return _seen(self._view, at, seq, offset)
+            at = self._start_record(writer, index)
+        return _record_batch(self._view, at, seq, offset)
 
-    def seen_of(self, topics: Sequence[tuple[bytes, int, int]], parts: array[int], offsets: array[int]) -> list[int]:
+    def record_batches(
+        self, topics: Sequence[tuple[bytes, int, int]], parts: array[int], offsets: array[int]
+    ) -> list[int]:
         """The same for a whole request: the places in it of batches that had been acknowledged before.
 
         `topics`: (name, the place of its first batch, that behind its last). `parts`: seven numbers for each batch:
@@ -76,7 +80,8 @@ class Acknowledged:
             last_pid, last_epoch, indexes = -1, -1, None
             for place in range(first, stop):
                 index, pid, epoch, seq = (
-                    parts[place * _PART], parts[place * _PART + 3], parts[place * _PART + 4], parts[place * _PART + 5],
+                    parts[place * _BATCH_NUMBERS], parts[place * _BATCH_NUMBERS + 3],
+                    parts[place * _BATCH_NUMBERS + 4], parts[place * _BATCH_NUMBERS + 5],
                 )  # fmt: skip
                 if pid < 0:
                     continue
@@ -85,10 +90,10 @@ class Acknowledged:
                     indexes = self._young.get((pid, epoch, topic))
                 at = -1 if indexes is None else indexes.get(index, -1)
                 if at < 0:
-                    at = self._begin((pid, epoch, topic), index)
+                    at = self._start_record((pid, epoch, topic), index)
                     records = self._view
                     indexes = self._young.get((pid, epoch, topic))
-                if _seen(records, at, seq, offsets[place]):
+                if _record_batch(records, at, seq, offsets[place]):
                     again.append(place)
         return again
 
@@ -96,23 +101,23 @@ class Acknowledged:
         """Producer partitions remembered."""
         return self._count + self._old_count
 
-    def _begin(self, writer: Writer, index: int) -> int:
+    def _start_record(self, writer: TopicProducer, index: int) -> int:
         # Where the record begins of what is not among the young.
-        record, older = _EMPTY, self._old.get(writer)
+        record, older = _EMPTY_RECORD, self._old.get(writer)
         was = -1 if older is None else older.pop(index, -1)
         if was >= 0:
             self._old_count -= 1
-            record = self._old_records[was : was + _RECORD]
+            record = self._old_records[was : was + _RECORD_SIZE]
         if self._count >= self._generation:
             self._old, self._young = self._young, {}
             self._old_records, self._records = self._records, self._old_records
             self._view = self._records
             self._old_count, self._count = self._count, 0
-        at = _RECORD * self._count
+        at = _RECORD_SIZE * self._count
         if at >= len(self._records):  # a new array: one that somebody looks into can't grow
-            self._records = self._records + _EMPTY * max(_FEWEST, self._count)
+            self._records = self._records + _EMPTY_RECORD * max(_MIN_RECORDS, self._count)
             self._view = self._records
-        self._records[at : at + _RECORD] = record
+        self._records[at : at + _RECORD_SIZE] = record
         indexes = self._young.get(writer)
         if indexes is None:
             indexes = self._young[writer] = {}
@@ -121,13 +126,15 @@ class Acknowledged:
         return at
 
 
-def _seen(records: array[int], at: int, seq: int, offset: int) -> bool:
+def _record_batch(records: array[int], at: int, seq: int, offset: int) -> bool:
     latest = records[at]
-    if not 0 < ((seq - records[at + latest]) & _WRAP) < _AHEAD:  # not later: policies.idempotence.fence.is_later
-        for place in range(at + 1, at + _RECORD, 2):
+    if (
+        not 0 < ((seq - records[at + latest]) & _SEQUENCE_MASK) < _MAX_AHEAD
+    ):  # not later: policies.idempotence.fence.is_later_sequence
+        for place in range(at + 1, at + _RECORD_SIZE, 2):
             if records[place] == seq and records[place + 1] == offset:
                 return True
-    latest = latest + 2 if latest < _LAST else 1
+    latest = latest + 2 if latest < _LAST_PLACE else 1
     records[at] = latest
     records[at + latest] = seq
     records[at + latest + 1] = offset

@@ -17,20 +17,20 @@ from typing import Final
 
 EXPIRY_S: Final = 60.0  # clients retry every 0.1 s to 30 s; one that takes longer has given that batch up
 MAX_ENTRIES: Final = 4096  # partitions of one connection with a rejected batch at a time; beyond, the oldest goes
-WRAP: Final = 2**31 - 1  # as a mask
-AHEAD: Final = 2**30  # less than half the circle ahead is later, else earlier
+SEQUENCE_MASK: Final = 2**31 - 1  # as a mask
+MAX_AHEAD: Final = 2**30  # less than half the circle ahead is later, else earlier
 
-Key = tuple[
+ProducerPartition = tuple[
     int, int, bytes, int
 ]  # the epoch is in it: a producer that gave a batch up goes on with a new epoch, from 0
 
 
-def is_later(sequence: int, base: int) -> bool:
+def is_later_sequence(sequence: int, base: int) -> bool:
     """Whether a sequence comes after another one, across the wrap."""
-    return 0 < ((sequence - base) & WRAP) < AHEAD
+    return 0 < ((sequence - base) & SEQUENCE_MASK) < MAX_AHEAD
 
 
-class Fence:
+class ProducerFence:
     """`entries`: (producer id, epoch, topic, partition) -> (rejected sequence, when it was last seen), oldest first.
 
     Where `entries` is empty nothing is blocked: that is all that a connection without rejections has to ask.
@@ -39,37 +39,37 @@ class Fence:
     __slots__ = ("entries",)
 
     def __init__(self) -> None:
-        self.entries: dict[Key, tuple[int, float]] = {}
+        self.entries: dict[ProducerPartition, tuple[int, float]] = {}
 
-    def blocks(self, pid: int, epoch: int, topic: bytes, index: int, seq: int, now: float) -> bool:
+    def blocks_batch(self, pid: int, epoch: int, topic: bytes, index: int, seq: int, now: float) -> bool:
         """Whether this batch has to be rejected whatever its quota says. If not, its quota decides."""
         key = (pid, epoch, topic, index)
         entry = self.entries.get(key)
         if entry is None:
-            self.expire(now)  # else a batch that was given up would keep this connection slow for ever
+            self.expire_entries(now)  # else a batch that was given up would keep this connection slow for ever
             return False
         base, seen = entry
         if now - seen >= EXPIRY_S:
             del self.entries[key]
             return False
-        return is_later(seq, base)
+        return is_later_sequence(seq, base)
 
-    def rejected(self, pid: int, epoch: int, topic: bytes, index: int, seq: int, now: float) -> None:
+    def record_rejection(self, pid: int, epoch: int, topic: bytes, index: int, seq: int, now: float) -> None:
         """A batch was rejected with a code that its client retries. One that was only blocked changes nothing."""
-        if pid < 0 or self.blocks(pid, epoch, topic, index, seq, now):
+        if pid < 0 or self.blocks_batch(pid, epoch, topic, index, seq, now):
             return
-        self.expire(now)
+        self.expire_entries(now)
         key = (pid, epoch, topic, index)
         self.entries.pop(key, None)  # to the end: the order is that of the times
         if len(self.entries) >= MAX_ENTRIES:
             del self.entries[next(iter(self.entries))]
         self.entries[key] = (seq, now)
 
-    def admitted(self, pid: int, epoch: int, topic: bytes, index: int) -> None:
+    def record_admission(self, pid: int, epoch: int, topic: bytes, index: int) -> None:
         """A batch that was not blocked is forwarded: the batches behind it may follow."""
         self.entries.pop((pid, epoch, topic, index), None)
 
-    def expire(self, now: float) -> None:
+    def expire_entries(self, now: float) -> None:
         """Forget batches that producers have given up."""
         while self.entries:
             key = next(iter(self.entries))

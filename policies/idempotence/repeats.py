@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-KEPT_S: Final = 600.0  # at least, since the last rejection at that place; clients retry every 0.1 s to 30 s
+RETENTION_S: Final = 600.0  # at least, since the last rejection at that place; clients retry every 0.1 s to 30 s
 MAX_BATCHES: Final = 50_000  # outstanding at a time; about 600 bytes each where every batch is at a place of its own
-MAX_LOOKED_AT: Final = 100  # batches of one producer id in one partition; its clients have five in flight
+MAX_COMPARED: Final = 100  # batches of one producer id in one partition; its clients have five in flight
 NO_EPOCH: Final = -1
 
 # Software names in ApiVersions (KIP-511) of clients that send the very same bytes when they try again without a
@@ -31,29 +31,29 @@ NO_EPOCH: Final = -1
 # well, but tell no name; librdkafka 2.16 and sarama 1.61 make new batches.
 _SAME_BYTES: Final = frozenset({"apache-kafka-java", "kafka-python", "kgo"})
 
-Owner = int | tuple[str, str]  # producer id; or principal and client id of a producer without one
-Batch = tuple[int, int, int, int]  # producer epoch, base sequence (without a producer id: CRC), bytes, messages
+BatchOwner = int | tuple[str, str]  # producer id; or principal and client id of a producer without one
+BatchId = tuple[int, int, int, int]  # producer epoch, base sequence (without a producer id: CRC), bytes, messages
 
 
-class Rejected:
+class RejectedBatches:
     """The batches whose last attempt was rejected.
 
-    `asks`: whether an answer of `resent` can be another than 0; while it is False it needn't be called.
+    `may_match`: whether an answer of `match_retry` can be another than 0; while it is False it needn't be called.
     """
 
-    __slots__ = ("_blind_until", "_count", "_max_batches", "_places", "asks")
+    __slots__ = ("_blind_until", "_count", "_max_batches", "_places", "may_match")
 
     def __init__(self, max_batches: int = MAX_BATCHES) -> None:
-        self.asks = False
+        self.may_match = False
         self._max_batches = max_batches
         self._count = 0
         self._blind_until: float | None = None
         # By owner, topic and partition, with when each batch was rejected; both in the order of the last rejection. (To
         # find the first of a dict takes the longer the more was in front of it: many at once would stop everybody.)
-        self._places: OrderedDict[tuple[Owner, bytes, int], dict[Batch, float]] = OrderedDict()
+        self._places: OrderedDict[tuple[BatchOwner, bytes, int], dict[BatchId, float]] = OrderedDict()
 
     @property
-    def blind(self) -> bool:
+    def is_blind(self) -> bool:
         """Whether it had to forget a batch not long ago."""
         return self._blind_until is not None
 
@@ -61,27 +61,29 @@ class Rejected:
         """Batches outstanding."""
         return self._count
 
-    def has(self, owner: Owner, topic: bytes, index: int) -> bool:
+    def has_rejected(self, owner: BatchOwner, topic: bytes, index: int) -> bool:
         """Whether anything of that owner is outstanding in that partition."""
         return (owner, topic, index) in self._places
 
-    def add(self, owner: Owner, topic: bytes, index: int, batch: Batch, now: float) -> None:
+    def record_rejection(self, owner: BatchOwner, topic: bytes, index: int, batch: BatchId, now: float) -> None:
         """This batch has been rejected and its client will send it again: to be called after `resent`."""
         place = (owner, topic, index)
         batches = self._places.pop(place, None) or {}
-        if batches and now - next(iter(batches.values())) >= KEPT_S:
+        if batches and now - next(iter(batches.values())) >= RETENTION_S:
             self._count -= len(batches)
-            batches = {other: at for other, at in batches.items() if now - at < KEPT_S}
+            batches = {other: at for other, at in batches.items() if now - at < RETENTION_S}
             self._count += len(batches)
         self._count += batch not in batches
         batches[batch] = now
         self._places[place] = batches
         if self._count > self._max_batches:
             self._forget_oldest()
-            self._blind_until = now + KEPT_S
-        self.asks = True
+            self._blind_until = now + RETENTION_S
+        self.may_match = True
 
-    def resent(self, owner: Owner, topic: bytes, index: int, batch: Batch, same_bytes: bool = True) -> int | None:
+    def match_retry(
+        self, owner: BatchOwner, topic: bytes, index: int, batch: BatchId, same_bytes: bool = True
+    ) -> int | None:
         """An attempt at this batch has come to its end: how many of its bytes are repeats, all or none; None: can't be
         told.
 
@@ -91,25 +93,25 @@ class Rejected:
         place = (owner, topic, index)
         batches = self._places.get(place)
         if batches is None:
-            return None if self.blind else 0
+            return None if self.is_blind else 0
         if batches.pop(batch, None) is not None:
             self._count -= 1
             if not batches:
                 del self._places[place]
-                self.asks = bool(self._places) or self.blind
+                self.may_match = bool(self._places) or self.is_blind
             return batch[2]
-        if self.blind:
+        if self.is_blind:
             return None
         changed = _may_be_changed(batch, batches) if batch[0] != NO_EPOCH else not same_bytes
         return None if changed else 0
 
-    def expire(self, now: float) -> None:
+    def expire_batches(self, now: float) -> None:
         """Forget batches that no client has tried again for KEPT_S; to be called every few seconds."""
-        while self._places and now - _last(next(iter(self._places.values()))) >= KEPT_S:
+        while self._places and now - _last_rejected_at(next(iter(self._places.values()))) >= RETENTION_S:
             self._forget_oldest()
         if self._blind_until is not None and now >= self._blind_until:
             self._blind_until = None
-        self.asks = bool(self._places) or self.blind
+        self.may_match = bool(self._places) or self.is_blind
 
     def _forget_oldest(self) -> None:
         self._count -= len(self._places.popitem(last=False)[1])
@@ -120,9 +122,9 @@ def sends_same_bytes(software: str) -> bool:
     return software in _SAME_BYTES
 
 
-def _may_be_changed(batch: Batch, rejected: dict[Batch, float]) -> bool:
+def _may_be_changed(batch: BatchId, rejected: dict[BatchId, float]) -> bool:
     """Whether a batch that is none of the rejected ones may hold their records, of the same producer id."""
-    if len(rejected) > MAX_LOOKED_AT:
+    if len(rejected) > MAX_COMPARED:
         return True
     epoch, sequence, _, _ = batch
     earlier = 0
@@ -134,5 +136,5 @@ def _may_be_changed(batch: Batch, rejected: dict[Batch, float]) -> bool:
     return sequence < earlier
 
 
-def _last(batches: dict[Batch, float]) -> float:
+def _last_rejected_at(batches: dict[BatchId, float]) -> float:
     return next(reversed(batches.values()))

@@ -16,15 +16,15 @@ from typing import Final
 _UNSTARTED: Final = math.inf  # no clock is later: the first call finds that no time has passed
 
 
-class Bucket:
+class TokenBucket:
     """One limit, shared by all clients under it.
 
     `rate`: bytes per second. `burst`: bytes that idle time may save up. `max_debt`: bytes of debt that a client waits
-    for at most. Both grow with the rate: they are `burst_s` and `debt_s` seconds of it. `beyond`: bytes that are owed
-    and that no client waits for.
+    for at most. Both grow with the rate: they are `burst_s` and `debt_s` seconds of it. `excess_debt`: bytes that are
+    owed and that no client waits for.
     """
 
-    __slots__ = ("_burst_s", "_debt_s", "_level", "_then", "beyond", "burst", "max_debt", "rate")
+    __slots__ = ("_burst_s", "_level", "_max_debt_s", "_updated_at", "burst", "excess_debt", "max_debt", "rate")
 
     def __init__(self, rate: float, burst_s: float, debt_s: float, now: float = _UNSTARTED) -> None:
         """Empty at `now`, or at the first call.
@@ -35,30 +35,30 @@ class Bucket:
         if burst_s < 0 or debt_s < 0:
             raise ValueError(f"a bucket with a burst of {burst_s} s and a debt of {debt_s} s")
         self._burst_s = burst_s
-        self._debt_s = debt_s
+        self._max_debt_s = debt_s
         self._level = 0.0
-        self._then = now
-        self.beyond = 0.0
+        self._updated_at = now
+        self.excess_debt = 0.0
         self.rate = self.burst = self.max_debt = 0.0
-        self._rerate(rate)
+        self._apply_rate(rate)
 
-    def take(self, size: float, now: float) -> float:
+    def consume_tokens(self, size: float, now: float) -> float:
         """Take `size` bytes at once, whatever is left; return how many seconds the taker has to wait, 0.0 for none.
 
         Bytes below 0 are given back.
         """
-        self._refill(now)
-        self._charge(size, self._level)
+        self._refill_tokens(now)
+        self._withdraw_tokens(size, self._level)
         return -self._level / self.rate if self._level < 0.0 else 0.0
 
-    def absorb(self, size: float, now: float) -> None:
+    def consume_evenly(self, size: float, now: float) -> None:
         """Take `size` bytes that came in evenly since the last call.
 
         Unlike `take` after a pause, where nothing but the burst is left of the unused rate.
         """
-        elapsed = now - self._then
-        self._then = now
-        self._charge(size, self._level + (self.rate * elapsed if elapsed > 0.0 else 0.0))
+        elapsed = now - self._updated_at
+        self._updated_at = now
+        self._withdraw_tokens(size, self._level + (self.rate * elapsed if elapsed > 0.0 else 0.0))
 
     @property
     def in_debt(self) -> bool:
@@ -66,44 +66,44 @@ class Bucket:
         return self._level < 0.0
 
     @property
-    def owed(self) -> float:
+    def owed_tokens(self) -> float:
         """Bytes of debt when it was last used, those included that no client waits for; below 0: saved."""
-        return self.beyond - self._level
+        return self.excess_debt - self._level
 
-    def level(self, now: float) -> float:
+    def token_level(self, now: float) -> float:
         """Bytes that may be taken without a wait; below 0: the debt."""
-        self._refill(now)
+        self._refill_tokens(now)
         return self._level
 
-    def wait(self, now: float) -> float:
+    def debt_wait_s(self, now: float) -> float:
         """Seconds until the debt is paid; 0.0 without one."""
-        self._refill(now)
+        self._refill_tokens(now)
         return -self._level / self.rate if self._level < 0.0 else 0.0
 
-    def wait_after(self, size: float, now: float) -> float:
+    def debt_wait_after(self, size: float, now: float) -> float:
         """The wait that `take` would return. Takes nothing."""
-        level = max(self.level(now) - size, -self.max_debt)
+        level = max(self.token_level(now) - size, -self.max_debt)
         return -level / self.rate if level < 0.0 else 0.0
 
     def is_full(self, now: float) -> bool:
         """Whether nothing is owed and no more can be saved."""
-        return self.level(now) >= self.burst and not self.beyond
+        return self.token_level(now) >= self.burst and not self.excess_debt
 
-    def give_back(self, size: float) -> None:
+    def refund_tokens(self, size: float) -> None:
         """These bytes were taken, and then not used."""
-        unpaid = min(size, self.beyond)
-        self.beyond -= unpaid
-        self._clip(self._level + size - unpaid)
+        unpaid = min(size, self.excess_debt)
+        self.excess_debt -= unpaid
+        self._clip_level(self._level + size - unpaid)
 
-    def forgive(self, debt: float) -> None:
+    def forgive_debt(self, debt: float) -> None:
         """Leave at most `debt` bytes of the debt."""
         self._level = max(self._level, -debt)
-        self.beyond = max(0.0, min(self.beyond, debt + min(self._level, 0.0)))
+        self.excess_debt = max(0.0, min(self.excess_debt, debt + min(self._level, 0.0)))
 
-    def follow(self, before: float, limit: float, most: float) -> None:
+    def follow_limit(self, before: float, limit: float, most: float) -> None:
         """The limit that it stands for is another one; where that is less, leave at most `most` of the debt."""
         if limit < before:
-            self.forgive(most)
+            self.forgive_debt(most)
 
     def set_rate(self, rate: float, now: float) -> None:
         """Go on with another rate. The debt stays the same number of bytes.
@@ -111,49 +111,49 @@ class Bucket:
         Raises:
             ValueError: a rate that never pays a debt.
         """
-        self._refill(now)
-        self._rerate(rate)
+        self._refill_tokens(now)
+        self._apply_rate(rate)
 
     def set_burst(self, burst_s: float, now: float) -> None:
         """From now on save up at most that many seconds of the rate."""
         if burst_s != self._burst_s:
-            self._refill(now)
+            self._refill_tokens(now)
             self._burst_s = burst_s
             self.burst = self.rate * burst_s
-            self._clip(self._level)
+            self._clip_level(self._level)
 
-    def _rerate(self, rate: float) -> None:
+    def _apply_rate(self, rate: float) -> None:
         if not (math.isfinite(rate) and rate > 0):
             raise ValueError(f"a bucket with a rate of {rate} bytes/s")
         self.rate = rate
         self.burst = rate * self._burst_s
-        self.max_debt = rate * self._debt_s
-        self._clip(self._level)
+        self.max_debt = rate * self._max_debt_s
+        self._clip_level(self._level)
         # A larger rate puts back what a smaller one took out of the debt: parts come and go with their use.
-        back = min(self.beyond, self._level + self.max_debt)
+        back = min(self.excess_debt, self._level + self.max_debt)
         if back > 0.0:
-            self.beyond -= back
+            self.excess_debt -= back
             self._level -= back
 
-    def _refill(self, now: float) -> None:
-        elapsed = now - self._then
-        self._then = now  # also backwards, or a clock that was once ahead would stop it for as long
+    def _refill_tokens(self, now: float) -> None:
+        elapsed = now - self._updated_at
+        self._updated_at = now  # also backwards, or a clock that was once ahead would stop it for as long
         if elapsed > 0.0:
             level = self._level + self.rate * elapsed
             if level < self.burst:
                 self._level = level
             else:
-                self._clip(level)
+                self._clip_level(level)
 
-    def _charge(self, size: float, level: float) -> None:
+    def _withdraw_tokens(self, size: float, level: float) -> None:
         """Take `size` bytes of `level`."""
-        self._clip(level - size)
+        self._clip_level(level - size)
 
-    def _clip(self, level: float) -> None:
+    def _clip_level(self, level: float) -> None:
         if level < -self.max_debt:
-            self.beyond -= level + self.max_debt
+            self.excess_debt -= level + self.max_debt
             level = -self.max_debt
         elif level > self.burst:
-            self.beyond = max(0.0, self.beyond - (level - self.burst))
+            self.excess_debt = max(0.0, self.excess_debt - (level - self.burst))
             level = self.burst
         self._level = level

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-LEAST_S: Final = 1.0  # a limit that has only begun: one request isn't a rate
+MIN_WINDOW_S: Final = 1.0  # a limit that has only begun: one request isn't a rate
 
 
-def utilization(rate: float | None, limit: float | None) -> float:
+def limit_utilization(rate: float | None, limit: float | None) -> float:
     """KIP-1373, as a ratio, not capped; NaN: there is no limit, or nothing is known."""
     if rate is None or limit is None:
         return math.nan
@@ -26,7 +26,7 @@ class LimitUse(NamedTuple):
     """One limit as it stands at one gateway, or in one of its workers; per second, in the limit's unit.
 
     `rate`: used. `limit`: in force, the gateway's part, storage factor included; None = none. `waiting`: it is used up,
-    clients wait for it. `wait_s`: until the bucket's debt is paid. `spared`: of `rate`, what passed only because the
+    clients wait for it. `wait_s`: until the bucket's debt is paid. `uncharged`: of `rate`, what passed only because the
     limit is observed.
     """
 
@@ -34,15 +34,15 @@ class LimitUse(NamedTuple):
     limit: float | None
     waiting: bool = False
     wait_s: float = 0.0
-    spared: float = 0.0
+    uncharged: float = 0.0
 
     @property
     def utilization(self) -> float:
-        return utilization(self.rate, self.limit)
+        return limit_utilization(self.rate, self.limit)
 
-    def beside(self, other: LimitUse) -> LimitUse:
+    def merge_shared(self, other: LimitUse) -> LimitUse:
         """Of two workers that share the bucket: what is used up in one of them is used up, and not twice."""
-        spared, waiting = self.spared + other.spared, self.waiting or other.waiting
+        spared, waiting = self.uncharged + other.uncharged, self.waiting or other.waiting
         limit, rate = other.limit, self.rate + other.rate
         if limit is not None:
             limit = limit if self.limit is None else max(self.limit, limit)
@@ -50,48 +50,48 @@ class LimitUse(NamedTuple):
             rate = (limit if waiting else min(taken, limit)) + spared
         return LimitUse(rate, limit, waiting, max(self.wait_s, other.wait_s), spared)
 
-    def added(self, other: LimitUse) -> LimitUse:
+    def merge_separate(self, other: LimitUse) -> LimitUse:
         """Of two workers, each of which has a part of its own."""
         assert self.limit is not None
         assert other.limit is not None
         limit, waiting = self.limit + other.limit, self.waiting or other.waiting
-        wait_s, spared = max(self.wait_s, other.wait_s), self.spared + other.spared
+        wait_s, spared = max(self.wait_s, other.wait_s), self.uncharged + other.uncharged
         return LimitUse(self.rate + other.rate, limit, waiting, wait_s, spared)
 
 
 class LimitMeter:
     """Of one limit in one worker; its owner calls `tick` every few seconds.
 
-    `taken`: since the last tick; `spared`: since then, what passed without being charged to the bucket, as it is only
-    observed. `rate`, `spared_rate`: of both, per second, as of the last tick.
+    `charged`: since the last tick; `uncharged`: since then, what passed without being charged to the bucket, as it is
+    only observed. `rate`, `uncharged_rate`: of both, per second, as of the last tick.
     """
 
-    __slots__ = ("_from", "_last", "_since", "rate", "spared", "spared_rate", "taken")
+    __slots__ = ("_from", "_last", "_since", "charged", "rate", "uncharged", "uncharged_rate")
 
     def __init__(self, now: float) -> None:
-        self.taken = self.spared = 0.0
-        self.rate = self.spared_rate = 0.0
+        self.charged = self.uncharged = 0.0
+        self.rate = self.uncharged_rate = 0.0
         self._last = 0.0, 0.0  # the tick before
         self._from = self._since = now  # when that tick began, and when this one did
 
     def tick(self, now: float) -> None:
-        elapsed = max(now - self._from, LEAST_S)
+        elapsed = max(now - self._from, MIN_WINDOW_S)
         taken, spared = self._last
         # What was given back may have been taken earlier.
-        self.rate = max(0.0, (taken + self.taken) / elapsed)
-        self.spared_rate = max(0.0, (spared + self.spared) / elapsed)
-        self._last = self.taken, self.spared
+        self.rate = max(0.0, (taken + self.charged) / elapsed)
+        self.uncharged_rate = max(0.0, (spared + self.uncharged) / elapsed)
+        self._last = self.charged, self.uncharged
         self._from, self._since = self._since, now
-        self.taken = self.spared = 0.0
+        self.charged = self.uncharged = 0.0
 
     @property
-    def observed(self) -> float:
+    def observed_rate(self) -> float:
         """Per second, all that passed under the limit."""
-        return self.rate + self.spared_rate
+        return self.rate + self.uncharged_rate
 
-    def use(self, limit: float | None, wait_s: float = 0.0, *, waiting: bool = False) -> LimitUse:
+    def measure_use(self, limit: float | None, wait_s: float = 0.0, *, waiting: bool = False) -> LimitUse:
         """`limit`: the bucket's rate; None: there is no bucket. `waiting`: it is used up."""
         if limit is None:
-            return LimitUse(self.observed, None)
+            return LimitUse(self.observed_rate, None)
         taken = limit if waiting else min(self.rate, limit)
-        return LimitUse(taken + self.spared_rate, limit, waiting, wait_s, self.spared_rate)
+        return LimitUse(taken + self.uncharged_rate, limit, waiting, wait_s, self.uncharged_rate)

@@ -2,8 +2,8 @@
 # means the number that an operator sees as BytesInPerSec OneMinuteRate.
 #
 # Each of Kafka's meters ticks every five seconds from its own first bytes on. Here all tick together, at moments that
-# have nothing to do with when a meter began. So a meter that begins between two ticks (`Beginning`) gets its first rate
-# as Kafka's does, from its first five seconds, and goes by the common ticks from then on.
+# have nothing to do with when a meter began. So a meter that begins between two ticks (`MeterStart`) gets its first
+# rate as Kafka's does, from its first five seconds, and goes by the common ticks from then on.
 #
 # Knows neither clock nor topic: the owner of a meter calls `tick` once per TICK_S. The hot path adds to `uncounted`
 # directly, because a call per request and meter would cost more than all the arithmetic here.
@@ -15,12 +15,12 @@ from typing import Final, TypeVar
 
 TICK_S: Final = 5.0  # Dropwizard's interval
 SECOND_S: Final = 1.0  # meters that begin are looked at so often
-SECONDS: Final = round(TICK_S / SECOND_S)
+START_SECONDS: Final = round(TICK_S / SECOND_S)
 ALPHA: Final = 1.0 - math.exp(-TICK_S / 60.0)  # one minute
 DECAY: Final = 1.0 - ALPHA  # what a tick without traffic leaves of a rate
 
 
-class Meter:
+class RateMeter:
     """Bytes per second as a one-minute EWMA.
 
     `uncounted`: bytes since the last tick; below zero when more was taken back than came in.
@@ -48,7 +48,7 @@ class Meter:
         rate = max(rate, 0.0)  # bytes of an earlier interval were taken back: below 0 would be credit for later
         self.rate = rate if ticks == 1 else rate * DECAY ** (ticks - 1)
 
-    def after(self, ticks: int) -> float:
+    def rate_after(self, ticks: int) -> float:
         """The rate as it will be `ticks` ticks from now if nothing more comes in."""
         first = self.uncounted / TICK_S
         if self.started:
@@ -56,18 +56,18 @@ class Meter:
         return max(0.0, first) * DECAY ** (ticks - 1)
 
 
-class FleetMeter(Meter):
-    """A meter of traffic that other workers of the fleet meter as well. `others`: their bytes per second; `fading`: the
-    part of it that no worker brings any more.
+class FleetMeter(RateMeter):
+    """A meter of traffic that other workers of the fleet meter as well. `peer_rate`: their bytes per second;
+    `fading_rate`: the part of it that no worker brings any more.
 
-    Until `Beginning` has started it, ticks leave its rate at 0.
+    Until `MeterStart` has started it, ticks leave its rate at 0.
     """
 
-    __slots__ = ("fading", "others")
+    __slots__ = ("fading_rate", "peer_rate")
 
     def __init__(self) -> None:
         super().__init__()
-        self.others = self.fading = 0.0
+        self.peer_rate = self.fading_rate = 0.0
 
     def tick(self, ticks: int = 1) -> None:
         if self.started:
@@ -78,15 +78,16 @@ class FleetMeter(Meter):
     @property
     def fleet_rate(self) -> float:
         """Bytes per second that all in the fleet bring."""
-        return self.rate + self.others
+        return self.rate + self.peer_rate
 
 
-class Beginning:
+class MeterStart:
     """The first seconds of a meter, until it has a rate.
 
-    Seconds are those of `Ticks`, at which usage records end as well, so a replay of them finds the same first rate. It
-    is that of the five whole seconds after the meter began, or, if that is more, of all the time since the second in
-    which it began: steady traffic and a single burst both come out as with a meter of Kafka's that began then.
+    Seconds are those of `TickSchedule`, at which usage records end as well, so a replay of them finds the same first
+    rate. It is that of the five whole seconds after the meter began, or, if that is more, of all the time since the
+    second in which it began: steady traffic and a single burst both come out as with a meter of Kafka's that began
+    then.
 
     Where other workers of the fleet have metered it already, Kafka's one meter would be at work, and the traffic here
     would be added to it bit by bit. So that rate starts from 0. Else a client that moves to another worker would count
@@ -98,14 +99,14 @@ class Beginning:
     can tell any more: then it counts twice until the averages of those it left have forgotten it.
     """
 
-    __slots__ = ("_before", "_closed", "_from", "_meter", "_second", "_since")
+    __slots__ = ("_before", "_closed", "_meter", "_second", "_second_at", "_since")
 
     def __init__(self, meter: FleetMeter, since: float) -> None:
         """`since`: the beginning of the second in which it begins."""
         self._meter = meter
         self._since = since
         self._second: int | None = None  # its first whole one …
-        self._from = 0.0  # … and when that began
+        self._second_at = 0.0  # … and when that began
         self._before = 0  # bytes until then
         self._closed = 0  # bytes of ticks that are over
 
@@ -113,22 +114,22 @@ class Beginning:
         """Called before the meter ticks, as that sets `uncounted` to 0."""
         self._closed += self._meter.uncounted
 
-    def look(self, now: float, seconds: int) -> bool:
+    def try_start(self, now: float, seconds: int) -> bool:
         """That many seconds are over, counted from the start: whether the meter has a rate from now on."""
         meter, size = self._meter, self._closed + self._meter.uncounted
         rate = size / (now - self._since) if now > self._since else 0.0
         if self._second is None:
-            self._second, self._from, self._before = seconds, now, size
-            if meter.others > 0.0:
+            self._second, self._second_at, self._before = seconds, now, size
+            if meter.peer_rate > 0.0:
                 rate = 0.0
             elif now - self._since < TICK_S:  # else no caller has looked for a whole tick
                 return False
-        elif meter.others > 0.0:
+        elif meter.peer_rate > 0.0:
             rate = size / TICK_S
-        elif seconds - self._second < SECONDS:
+        elif seconds - self._second < START_SECONDS:
             return False
         else:
-            rate = max(rate, (size - self._before) / (now - self._from))
+            rate = max(rate, (size - self._before) / (now - self._second_at))
         meter.rate = max(0.0, rate)  # more may have been taken back than came in
         meter.started = True
         return True
@@ -137,56 +138,56 @@ class Beginning:
 M = TypeVar("M", bound=FleetMeter)
 
 
-class Ticks:
+class TickSchedule:
     """The times at which meters tick: whole multiples of TICK_S from the start, however late they are asked for. Also
     the meters that have only begun, which are looked at each second.
 
-    `due`: the next tick. `second`: when the next whole second is over.
+    `next_tick_at`: the next tick. `next_second_at`: when the next whole second is over.
     """
 
-    __slots__ = ("_begun", "_looked", "_passed", "_seconds", "_start", "due", "second")
+    __slots__ = ("_last_second_at", "_new_meters", "_passed", "_seconds", "_start", "next_second_at", "next_tick_at")
 
     def __init__(self, now: float) -> None:
         self._start = now
         self._passed = self._seconds = 0
-        self._looked = now
-        self._begun: dict[FleetMeter, Beginning] = {}
-        self.due = now + TICK_S
-        self.second = now + SECOND_S
+        self._last_second_at = now
+        self._new_meters: dict[FleetMeter, MeterStart] = {}
+        self.next_tick_at = now + TICK_S
+        self.next_second_at = now + SECOND_S
 
-    def take(self, now: float) -> int:
+    def consume_due_ticks(self, now: float) -> int:
         """The number of ticks due, several after a long pause; they count as applied, so every meter has to tick."""
-        if now < self.due:
+        if now < self.next_tick_at:
             return 0
-        for beginning in self._begun.values():
+        for beginning in self._new_meters.values():
             beginning.close_tick()
         ticks = max(1, int((now - self._start) // TICK_S) - self._passed)  # rounding may say 0 when now == due
         self._passed += ticks
-        self.due = self._start + (self._passed + 1) * TICK_S
+        self.next_tick_at = self._start + (self._passed + 1) * TICK_S
         return ticks
 
     @property
-    def has_begun(self) -> bool:
+    def has_new_meters(self) -> bool:
         """Whether there are meters that have no rate yet."""
-        return bool(self._begun)
+        return bool(self._new_meters)
 
-    def begin(self, meter: M) -> M:
+    def register_meter(self, meter: M) -> M:
         """A new meter, which has no rate yet."""
-        self._begun[meter] = Beginning(meter, self._looked)
+        self._new_meters[meter] = MeterStart(meter, self._last_second_at)
         return meter
 
-    def drop(self, meter: FleetMeter) -> None:
+    def forget_meter(self, meter: FleetMeter) -> None:
         """It counts no longer."""
-        self._begun.pop(meter, None)
+        self._new_meters.pop(meter, None)
 
-    def look(self, now: float) -> bool:
+    def start_new_meters(self, now: float) -> bool:
         """If a second is over, give those that began five seconds ago their first rate; whether there were any."""
-        if now < self.second:
+        if now < self.next_second_at:
             return False
         self._seconds = max(self._seconds + 1, int((now - self._start) // SECOND_S))
-        self.second = self._start + (self._seconds + 1) * SECOND_S
-        self._looked = now
-        started = [meter for meter, beginning in self._begun.items() if beginning.look(now, self._seconds)]
+        self.next_second_at = self._start + (self._seconds + 1) * SECOND_S
+        self._last_second_at = now
+        started = [meter for meter, beginning in self._new_meters.items() if beginning.try_start(now, self._seconds)]
         for meter in started:
-            del self._begun[meter]
+            del self._new_meters[meter]
         return bool(started)

@@ -29,7 +29,7 @@ class Component(NamedTuple):
     match: str | None = None
 
 
-class Filter:
+class EntityFilter:
     """Components that go together. `strict`: an entity has no type that no component names."""
 
     __slots__ = ("_components", "_strict", "_types")
@@ -44,21 +44,21 @@ class Filter:
         self._strict = strict
         self._types: set[str] = set()
         for component in components:
-            _check(component)
+            _check_component(component)
             if component.entity_type in self._types:
                 raise QuotaError(f"entity type {component.entity_type} has two filters: one is enough")
             self._types.add(component.entity_type)
         if IP in self._types and len(self._types) > 1:
             raise QuotaError(f"a filter for {IP} goes with no other: leave it or the others out")
 
-    def matches(self, entity: Entity) -> bool:
+    def matches_entity(self, entity: Entity) -> bool:
         """Whether each component does."""
-        if self._strict and {entity_type for entity_type, _ in entity.names} != self._types:
+        if self._strict and {entity_type for entity_type, _ in entity.typed_names} != self._types:
             return False
-        return all(_matches(component, entity) for component in self._components)
+        return all(_component_matches(component, entity) for component in self._components)
 
 
-def _check(component: Component) -> None:
+def _check_component(component: Component) -> None:
     entity_type, match_type, match = component
     if not entity_type:
         raise QuotaError("an empty entity type in a filter")
@@ -71,7 +71,7 @@ def _check(component: Component) -> None:
         raise QuotaError(f"match type {Match(match_type).name} for {entity_type} {wrong}")
 
 
-def _matches(component: Component, entity: Entity) -> bool:
+def _component_matches(component: Component, entity: Entity) -> bool:
     if component.entity_type == IP:
         return False  # Kafka knows the type, but no quota of it is kept here
     name = entity[ENTITY_TYPES.index(component.entity_type)]

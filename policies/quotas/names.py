@@ -21,12 +21,12 @@ IP: Final = "ip"  # Kafka has it, with connection_creation_rate; the brokers see
 QuotaType = Literal["producer_byte_rate", "consumer_byte_rate", "request_percentage"]
 # bps: bytes per second in the whole cluster. broker_bps: on each broker. shares: parts of the broker's contested total.
 # percent: of the time of one thread, on each broker.
-Unit = Literal["bps", "broker_bps", "shares", "percent"]
+QuotaUnit = Literal["bps", "broker_bps", "shares", "percent"]
 ErrorName = Literal["INVALID_REQUEST", "UNSUPPORTED_VERSION"]
 
-_RATE_UNITS: Final[tuple[Unit, ...]] = ("broker_bps", "bps", "shares")
+_RATE_UNITS: Final[tuple[QuotaUnit, ...]] = ("broker_bps", "bps", "shares")
 # The first unit of a type is what its bare key means: Kafka's own meaning.
-UNITS: Final[dict[QuotaType, tuple[Unit, ...]]] = {
+UNITS: Final[dict[QuotaType, tuple[QuotaUnit, ...]]] = {
     "consumer_byte_rate": _RATE_UNITS,
     "producer_byte_rate": _RATE_UNITS,
     "request_percentage": ("percent",),
@@ -45,7 +45,7 @@ class QuotaError(ValueError):
         self.error: Final = error
 
 
-class Default(Enum):
+class DefaultName(Enum):
     """The name that stands for every name without a quota of its own. No string, since names may be any string; nor is
     its value, so that a message between processes can tell it from a name.
     """
@@ -53,11 +53,11 @@ class Default(Enum):
     DEFAULT = 0
 
 
-DEFAULT: Final = Default.DEFAULT
+DEFAULT: Final = DefaultName.DEFAULT
 DEFAULT_TEXT: Final = "<default>"
 # Users whose names are not known, or who have none.
-STRANGERS: Final = frozenset({"", "ANONYMOUS"})
-Name = str | Default | None  # None: quotas of this entity have nothing to do with that type
+UNNAMED_USERS: Final = frozenset({"", "ANONYMOUS"})
+EntityName = str | DefaultName | None  # None: quotas of this entity have nothing to do with that type
 
 
 class Entity(NamedTuple):
@@ -65,26 +65,26 @@ class Entity(NamedTuple):
     these.
     """
 
-    user: Name = None
-    client_id: Name = None
+    user: EntityName = None
+    client_id: EntityName = None
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[str, str | None]]) -> Entity:
+    def from_pairs(cls, pairs: Iterable[tuple[str, str | None]]) -> Entity:
         """From (entity type, name) as the Kafka protocol has them; name None is the default.
 
         Raises:
             QuotaError: no type, an unknown one, one given twice, or an empty name.
         """
-        names: dict[str, Name] = {}
+        names: dict[str, EntityName] = {}
         for entity_type, name in pairs:
             if entity_type not in ENTITY_TYPES:
                 raise unknown_entity_type(entity_type)
             if entity_type in names:
                 raise QuotaError(f"entity type {entity_type} is given twice: once is enough")
             names[entity_type] = DEFAULT if name is None else name
-        return cls(names.get(USER), names.get(CLIENT_ID)).checked()
+        return cls(names.get(USER), names.get(CLIENT_ID)).validate_entity()
 
-    def checked(self) -> Entity:
+    def validate_entity(self) -> Entity:
         """Itself.
 
         Raises:
@@ -100,37 +100,37 @@ class Entity(NamedTuple):
         return self
 
     @property
-    def names(self) -> tuple[tuple[str, str | Default], ...]:
+    def typed_names(self) -> tuple[tuple[str, str | DefaultName], ...]:
         """(entity type, name) of the types that it has, user first."""
         return tuple((t, name) for t, name in zip(ENTITY_TYPES, self, strict=True) if name is not None)
 
     @property
-    def pairs(self) -> tuple[tuple[str, str | None], ...]:
+    def wire_pairs(self) -> tuple[tuple[str, str | None], ...]:
         """The pairs that `of` takes."""
-        return tuple((entity_type, None if name is DEFAULT else name) for entity_type, name in self.names)
+        return tuple((entity_type, None if name is DEFAULT else name) for entity_type, name in self.typed_names)
 
     @property
-    def level(self) -> int:
+    def specificity_level(self) -> int:
         """0 for the most specific of the eight levels, 7 for the least."""
-        return 3 * _kind(self.user) + _kind(self.client_id)
+        return 3 * _specificity(self.user) + _specificity(self.client_id)
 
     @property
-    def order(self) -> tuple[int, str, str]:
+    def sort_key(self) -> tuple[int, str, str]:
         """To sort by: levels, most specific first, then names."""
-        return self.level, _plain(self.user), _plain(self.client_id)
+        return self.specificity_level, _sort_text(self.user), _sort_text(self.client_id)
 
     @property
     def path(self) -> str:
         """As Kafka's documentation writes it, with sanitized names: one text per entity, and one entity per text."""
         parts = ["/config"]
         if self.user is not None:
-            parts += ("users", spelled(self.user))
+            parts += ("users", spell_name(self.user))
         if self.client_id is not None:
-            parts += ("clients", spelled(self.client_id))
+            parts += ("clients", spell_name(self.client_id))
         return "/".join(parts)
 
     @classmethod
-    def of_path(cls, path: str) -> Entity:
+    def from_path(cls, path: str) -> Entity:
         """The entity that `path` wrote.
 
         Raises:
@@ -138,11 +138,11 @@ class Entity(NamedTuple):
         """
         match path.split("/"):
             case ["", "config", "users", user]:
-                return cls(named(user), None).checked()
+                return cls(parse_name(user), None).validate_entity()
             case ["", "config", "clients", client_id]:
-                return cls(None, named(client_id)).checked()
+                return cls(None, parse_name(client_id)).validate_entity()
             case ["", "config", "users", user, "clients", client_id]:
-                return cls(named(user), named(client_id)).checked()
+                return cls(parse_name(user), parse_name(client_id)).validate_entity()
         raise QuotaError(f"{path!r} is no entity: /config/users/NAME/clients/NAME, or one of the two")
 
 
@@ -158,7 +158,7 @@ class QuotaKey(NamedTuple):
     """The quantity that a quota limits, and its unit. str() is the spelling of kafka-quotas."""
 
     type: QuotaType
-    unit: Unit
+    unit: QuotaUnit
 
     @classmethod
     def parse(cls, text: str) -> QuotaKey:
@@ -179,7 +179,7 @@ class QuotaKey(NamedTuple):
         raise QuotaError(f"unknown quota {text!r}: known are {', '.join(UNITS)}")
 
     @property
-    def wire(self) -> str:
+    def wire_name(self) -> str:
         """The key in the Kafka protocol, bare where Kafka's own key means the same: so its tools find what they set."""
         return self.type if self.unit == UNITS[self.type][0] else f"{self.type}.{self.unit}"
 
@@ -187,19 +187,22 @@ class QuotaKey(NamedTuple):
         return f"{self.type}:{self.unit}"
 
 
-KEYS: Final = tuple(sorted((QuotaKey(kind, unit) for kind, units in UNITS.items() for unit in units), key=str))
-_SPELLINGS: Final = {spelling: key for key in KEYS for spelling in (str(key), f"{key.type}.{key.unit}", key.wire)}
+QUOTA_KEYS: Final = tuple(sorted((QuotaKey(kind, unit) for kind, units in UNITS.items() for unit in units), key=str))
+_SPELLINGS: Final = {
+    spelling: key for key in QUOTA_KEYS for spelling in (str(key), f"{key.type}.{key.unit}", key.wire_name)
+}
 
 
-def sanitize(name: str) -> str:
+def sanitize_name(name: str) -> str:
     """`name` without any character that separates something: as Kafka's Sanitizer encodes it (URL encoding)."""
     if name.isalnum() and name.isascii():
         return name
     return quote(name, safe="", errors="replace").replace("~", "%7E")
 
 
-def desanitize(text: str) -> str:
-    """The name that `sanitize` encoded. Unlike Kafka's, a `+` stays one: `sanitize` never writes it for a space.
+def desanitize_name(text: str) -> str:
+    """The name that `sanitize_name` encoded. Unlike Kafka's, a `+` stays one: `sanitize_name` never writes it for a
+    space.
 
     Raises:
         QuotaError: a % that encodes nothing.
@@ -214,25 +217,25 @@ def desanitize(text: str) -> str:
     raise QuotaError(f"the name {text!r} holds a % that encodes no character: a % itself is written %25")
 
 
-def spelled(name: str | Default) -> str:
+def spell_name(name: str | DefaultName) -> str:
     """A name sanitized, the default as DEFAULT_TEXT."""
-    return DEFAULT_TEXT if isinstance(name, Default) else sanitize(name)
+    return DEFAULT_TEXT if isinstance(name, DefaultName) else sanitize_name(name)
 
 
-def named(text: str) -> str | Default:
-    """The name that `spelled` wrote.
+def parse_name(text: str) -> str | DefaultName:
+    """The name that `spell_name` wrote.
 
     Raises:
-        QuotaError: see `desanitize`.
+        QuotaError: see `desanitize_name`.
     """
-    return DEFAULT if text == DEFAULT_TEXT else desanitize(text)
+    return DEFAULT if text == DEFAULT_TEXT else desanitize_name(text)
 
 
-def _kind(name: Name) -> int:
+def _specificity(name: EntityName) -> int:
     return 2 if name is None else 1 if name is DEFAULT else 0
 
 
-def _plain(name: Name) -> str:
+def _sort_text(name: EntityName) -> str:
     return name if isinstance(name, str) else ""
 
 

@@ -14,27 +14,27 @@ from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from policies.quotas.filter import Component, Filter
+from policies.quotas.filter import Component, EntityFilter
 from policies.quotas.names import (
     DEFAULT,
-    KEYS,
+    QUOTA_KEYS,
     Entity,
-    Name,
+    EntityName,
     QuotaError,
     QuotaKey,
     QuotaType,
-    Unit,
+    QuotaUnit,
 )
-from policies.thresholds.values import OUT_KEY, TOTAL_KEY
+from policies.thresholds.values import TOTAL_KEY, TOTAL_OUT_KEY
 
-Values = Mapping[QuotaKey, float]
+EntityValues = Mapping[QuotaKey, float]
 NO_TOTALS: Final[frozenset[QuotaType]] = frozenset()
 # The totals that shares are parts of.
-_SHARED: Final = {"producer_byte_rate": TOTAL_KEY, "consumer_byte_rate": OUT_KEY}
-_LARGEST: Final = 2.0**63  # Kafka's byte rates are a Java long
-LEAST_PERCENT: Final = 0.001  # 10 µs of a second; beyond these it is a mistake, and floats get out of hand
-MOST_PERCENT: Final = 100_000.0  # a thousand threads
-_NONE: Final[Values] = MappingProxyType({})
+_TOTAL_KEYS: Final = {"producer_byte_rate": TOTAL_KEY, "consumer_byte_rate": TOTAL_OUT_KEY}
+_MAX_RATE: Final = 2.0**63  # Kafka's byte rates are a Java long
+MIN_PERCENT: Final = 0.001  # 10 µs of a second; beyond these it is a mistake, and floats get out of hand
+MAX_PERCENT: Final = 100_000.0  # a thousand threads
+_NO_VALUES: Final[EntityValues] = MappingProxyType({})
 
 
 class Op(NamedTuple):
@@ -45,7 +45,7 @@ class Op(NamedTuple):
 
 
 class Alteration(NamedTuple):
-    """Changes of one entity, given as `Entity.of` takes it: all of them are made, or none.
+    """Changes of one entity, given as `Entity.from_pairs` takes it: all of them are made, or none.
 
     `until_ms`: Unix time at which values that are set end, see policy_values.End; None: never.
     """
@@ -55,7 +55,7 @@ class Alteration(NamedTuple):
     until_ms: int | None = None
 
 
-class Altered(NamedTuple):
+class AlterationsResult(NamedTuple):
     """`errors`: one per alteration, in their order, None = fine. `changed`: entities that have other values now.
 
     With validate_only `store` is the former one, and `changed` the entities that would have.
@@ -66,7 +66,7 @@ class Altered(NamedTuple):
     changed: tuple[Entity, ...]
 
 
-class Entry(NamedTuple):
+class QuotaSetting(NamedTuple):
     """A value and the entity it is set for."""
 
     source: Entity
@@ -81,35 +81,35 @@ class BucketKey(NamedTuple):
     """
 
     key: QuotaKey
-    user: Name
-    client_id: Name
+    user: EntityName
+    client_id: EntityName
 
 
-class Effective(NamedTuple):
+class ResolvedQuota(NamedTuple):
     """The value that holds for one key. `overridden`: less specific ones, most specific first; None: not asked for."""
 
     key: QuotaKey
     source: Entity
     value: float
     bucket: BucketKey
-    overridden: tuple[Entry, ...] | None
+    overridden: tuple[QuotaSetting, ...] | None
 
 
-class Limit(NamedTuple):
+class QuotaLimit(NamedTuple):
     """An effective value as the data path needs it. `rate`: in `unit`; for `shares` the number of them."""
 
     bucket: BucketKey
-    unit: Unit
+    unit: QuotaUnit
     rate: float
     source: Entity
 
 
-class Limits(NamedTuple):
+class QuotaLimits(NamedTuple):
     """All limits of one user and client id, by the limited quantity: all of them hold."""
 
-    produce: tuple[Limit, ...]
-    consume: tuple[Limit, ...]
-    request: tuple[Limit, ...]
+    produce: tuple[QuotaLimit, ...]
+    consume: tuple[QuotaLimit, ...]
+    request: tuple[QuotaLimit, ...]
 
 
 class QuotaStore:
@@ -117,19 +117,19 @@ class QuotaStore:
 
     __slots__ = ("_entries", "version")
 
-    def __init__(self, entries: Mapping[Entity, Values] | None = None, version: int = 0) -> None:
+    def __init__(self, entries: Mapping[Entity, EntityValues] | None = None, version: int = 0) -> None:
         """Shares are taken without a look at totals, which may have gone since they were set: see `warnings`.
 
         Raises:
             QuotaError: an entity or a value that can't be.
         """
-        self._entries: dict[Entity, Values] = {}
+        self._entries: dict[Entity, EntityValues] = {}
         self.version = version
         for entity, values in (entries or {}).items():
-            self._put(entity.checked(), {key: checked(key, value) for key, value in values.items()})
+            self._put_values(entity.validate_entity(), {key: check_quota(key, value) for key, value in values.items()})
 
     @classmethod
-    def taken(cls, entries: Mapping[Entity, Values], version: int = 0) -> QuotaStore:
+    def from_validated(cls, entries: Mapping[Entity, EntityValues], version: int = 0) -> QuotaStore:
         """A store of what has been judged already: entities in their one spelling, none without a value, and values in
         the order of their keys. Nothing of it may change afterwards.
         """
@@ -138,37 +138,39 @@ class QuotaStore:
         return made
 
     @classmethod
-    def accepted(cls, entries: Mapping[Entity, Values]) -> QuotaStore:
+    def from_broker(cls, entries: Mapping[Entity, EntityValues]) -> QuotaStore:
         """A store of quotas that a broker has accepted, which takes values that are refused here. For looking, not for
         limiting.
         """
         made = cls()
         for entity, values in entries.items():
-            made._put(entity, values)
+            made._put_values(entity, values)
         return made
 
-    def lesser(self, entity: Entity, key: QuotaKey, value: float) -> Effective | None:
+    def find_lesser(self, entity: Entity, key: QuotaKey, value: float) -> ResolvedQuota | None:
         """The value that holds here for that entity, if it is less than `value`, which another source has for it. None
         for times: the brokers' threads and the gateway's worker have nothing to do with each other.
         """
         if key.type == "request_percentage":
             return None
-        found = next((each for each in self.effective(entity, omit_overridden_values=True) if each.key == key), None)
+        found = next(
+            (each for each in self.effective_quotas(entity, omit_overridden_values=True) if each.key == key), None
+        )
         return found if found is not None and found.value < value else None
 
     @property
-    def entries(self) -> Mapping[Entity, Values]:
+    def entries(self) -> Mapping[Entity, EntityValues]:
         """Entities that have at least one value."""
         return MappingProxyType(self._entries)
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
-    def alter(
+    def alter_quotas(
         self,
         alterations: Sequence[Alteration],
         totals: Set[QuotaType] = NO_TOTALS,
         validate_only: bool = False,
-    ) -> Altered:
+    ) -> AlterationsResult:
         """AlterClientQuotas. Alterations don't depend on each other: one that is refused leaves the others alone.
 
         Args:
@@ -177,55 +179,57 @@ class QuotaStore:
         who = [frozenset(alteration.entity) for alteration in alterations]
         times = Counter(who)
         errors: list[QuotaError | None] = []
-        wanted: dict[Entity, Values] = {}
+        wanted: dict[Entity, EntityValues] = {}
         for alteration, pairs in zip(alterations, who, strict=True):
             try:
-                entity = Entity.of(alteration.entity)
+                entity = Entity.from_pairs(alteration.entity)
                 if times[pairs] > 1:  # Kafka takes the first and still reports the error
                     raise QuotaError(f"{entity.path} is given more than once: alter it once per request")
-                wanted[entity] = _applied(self._entries.get(entity, _NONE), alteration.ops, totals)
+                wanted[entity] = _apply_ops(self._entries.get(entity, _NO_VALUES), alteration.ops, totals)
                 errors.append(None)
             except QuotaError as error:
                 errors.append(error)
-        changed = tuple(entity for entity, values in wanted.items() if values != self._entries.get(entity, _NONE))
-        store = self if validate_only else self._with({entity: wanted[entity] for entity in changed})
-        return Altered(store, tuple(errors), changed)
+        changed = tuple(entity for entity, values in wanted.items() if values != self._entries.get(entity, _NO_VALUES))
+        store = self if validate_only else self._with_entries({entity: wanted[entity] for entity in changed})
+        return AlterationsResult(store, tuple(errors), changed)
 
-    def set(self, entity: Entity, key: QuotaKey, value: float, totals: Set[QuotaType] = NO_TOTALS) -> QuotaStore:
+    def set_quota(self, entity: Entity, key: QuotaKey, value: float, totals: Set[QuotaType] = NO_TOTALS) -> QuotaStore:
         """One value.
 
         Raises:
             QuotaError: an entity or a value that can't be.
         """
-        new = {**self._entries.get(entity.checked(), _NONE), key: checked(key, value, totals)}
-        return self._with({entity: new})
+        new = {**self._entries.get(entity.validate_entity(), _NO_VALUES), key: check_quota(key, value, totals)}
+        return self._with_entries({entity: new})
 
-    def delete(self, entity: Entity, key: QuotaKey) -> QuotaStore:
+    def delete_quota(self, entity: Entity, key: QuotaKey) -> QuotaStore:
         """Without that value; no error if there is none."""
-        return self._with({entity: {k: v for k, v in self._entries.get(entity, _NONE).items() if k != key}})
+        return self._with_entries(
+            {entity: {k: v for k, v in self._entries.get(entity, _NO_VALUES).items() if k != key}}
+        )
 
-    def replaced(self, entries: Mapping[Entity, Values]) -> QuotaStore:
+    def replace_entries(self, entries: Mapping[Entity, EntityValues]) -> QuotaStore:
         """With all values of these entities replaced, as a compacted topic gives them; none of them = {}.
 
         Raises:
             QuotaError: see the constructor.
         """
         given = QuotaStore(entries)
-        return self._with({entity: given._entries.get(entity, _NONE) for entity in entries})
+        return self._with_entries({entity: given._entries.get(entity, _NO_VALUES) for entity in entries})
 
-    def overlaid(self, entries: Mapping[Entity, Values], version: int) -> QuotaStore:
+    def overlay_entries(self, entries: Mapping[Entity, EntityValues], version: int) -> QuotaStore:
         """`replaced` by values that have been judged already, see `taken`; as that version."""
-        new = QuotaStore.taken(self._entries, version)
+        new = QuotaStore.from_validated(self._entries, version)
         for entity, values in entries.items():
-            new._put(entity, values)
+            new._put_values(entity, values)
         return new
 
-    def _with(self, entries: Mapping[Entity, Values]) -> QuotaStore:
-        if all(self._entries.get(entity, _NONE) == values for entity, values in entries.items()):
+    def _with_entries(self, entries: Mapping[Entity, EntityValues]) -> QuotaStore:
+        if all(self._entries.get(entity, _NO_VALUES) == values for entity, values in entries.items()):
             return self
-        return self.overlaid(entries, self.version + 1)
+        return self.overlay_entries(entries, self.version + 1)
 
-    def _put(self, entity: Entity, values: Values) -> None:
+    def _put_values(self, entity: Entity, values: EntityValues) -> None:
         if values:
             self._entries[entity] = dict(sorted(values.items()))
         else:
@@ -233,8 +237,10 @@ class QuotaStore:
 
     # --- what is set --------------------------------------------------------------------------------------------------
 
-    def describe(self, components: Sequence[Component] = (), strict: bool = False) -> tuple[tuple[Entity, Values], ...]:
-        """DescribeClientQuotas: entities that all components match, in the order of `Entity.order`; values by key.
+    def describe_quotas(
+        self, components: Sequence[Component] = (), strict: bool = False
+    ) -> tuple[tuple[Entity, EntityValues], ...]:
+        """DescribeClientQuotas: entities that all components match, in the order of `Entity.sort_key`; values by key.
 
         Args:
             strict: leave out entities that have a type which no component names.
@@ -242,11 +248,11 @@ class QuotaStore:
         Raises:
             QuotaError: a component that can't be.
         """
-        wanted = Filter(components, strict)
-        found = sorted(filter(wanted.matches, self._entries), key=lambda entity: entity.order)
+        wanted = EntityFilter(components, strict)
+        found = sorted(filter(wanted.matches_entity, self._entries), key=lambda entity: entity.sort_key)
         return tuple((entity, self._entries[entity]) for entity in found)
 
-    def warnings(self, totals: Set[QuotaType]) -> tuple[str, ...]:
+    def collect_warnings(self, totals: Set[QuotaType]) -> tuple[str, ...]:
         """Warnings of shares that are no limit, as the total that they were parts of is gone."""
         idle = sum(
             1 for values in self._entries.values() for key in values if key.unit == "shares" and key.type not in totals
@@ -255,58 +261,60 @@ class QuotaStore:
 
     # --- what holds ---------------------------------------------------------------------------------------------------
 
-    def effective(self, entity: Entity, omit_overridden_values: bool = False) -> tuple[Effective, ...]:
+    def effective_quotas(self, entity: Entity, omit_overridden_values: bool = False) -> tuple[ResolvedQuota, ...]:
         """DescribeEffectiveQuotas: the value that holds per key, by key, for clients of that user and client id.
 
         A default asks for the values of names that have none of their own; a type that the entity lacks, for values
         that don't depend on it.
         """
-        found: dict[QuotaKey, list[Entry]] = {}
-        for source in paths(entity):
-            for key, value in self._entries.get(source, _NONE).items():
-                found.setdefault(key, []).append(Entry(source, value))
+        found: dict[QuotaKey, list[QuotaSetting]] = {}
+        for source in matching_entities(entity):
+            for key, value in self._entries.get(source, _NO_VALUES).items():
+                found.setdefault(key, []).append(QuotaSetting(source, value))
         return tuple(
-            Effective(
+            ResolvedQuota(
                 key,
                 winner.source,
                 winner.value,
-                _bucket(key, winner.source, entity),
+                _bucket_key(key, winner.source, entity),
                 None if omit_overridden_values else tuple(overridden),
             )
-            for key in KEYS
+            for key in QUOTA_KEYS
             if key in found
             for winner, *overridden in (found[key],)
         )
 
-    def resolve(self, user: str | None, client_id: str | None) -> tuple[Effective, ...]:
+    def resolve_connection(self, user: str | None, client_id: str | None) -> tuple[ResolvedQuota, ...]:
         """The values that hold for a connection. None and "", as clients without a client id send it, match the default
         only.
         """
-        return self.effective(Entity(user or "", client_id or ""))
+        return self.effective_quotas(Entity(user or "", client_id or ""))
 
-    def limits(self, user: str | None, client_id: str | None) -> Limits:
+    def connection_limits(self, user: str | None, client_id: str | None) -> QuotaLimits:
         """`resolve`, as the data path needs it: called once per identity, kept as long as `version` stays."""
-        found = self.effective(Entity(user or "", client_id or ""), omit_overridden_values=True)
+        found = self.effective_quotas(Entity(user or "", client_id or ""), omit_overridden_values=True)
         if not found:
-            return NO_LIMITS
-        limits = [Limit(each.bucket, each.key.unit, each.value, each.source) for each in found]
-        return Limits(*(tuple(limit for limit in limits if limit.bucket.key.type == kind) for kind in _DIRECTIONS))
+            return NO_QUOTA_LIMITS
+        limits = [QuotaLimit(each.bucket, each.key.unit, each.value, each.source) for each in found]
+        return QuotaLimits(
+            *(tuple(limit for limit in limits if limit.bucket.key.type == kind) for kind in _QUOTA_TYPES)
+        )
 
 
-_DIRECTIONS: Final[tuple[QuotaType, ...]] = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
-NO_LIMITS: Final = Limits((), (), ())
+_QUOTA_TYPES: Final[tuple[QuotaType, ...]] = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+NO_QUOTA_LIMITS: Final = QuotaLimits((), (), ())
 
 
-def paths(entity: Entity) -> list[Entity]:
+def matching_entities(entity: Entity) -> list[Entity]:
     """Entities whose values hold for this one, most specific first: eight, if it has both names."""
-    clients = _candidates(entity.client_id)
-    found = [Entity(user, client) for user in _candidates(entity.user) for client in (*clients, None)]
+    clients = _candidate_names(entity.client_id)
+    found = [Entity(user, client) for user in _candidate_names(entity.user) for client in (*clients, None)]
     found += [Entity(None, client) for client in clients]
     return found
 
 
-def checked(key: QuotaKey, value: float, totals: Set[QuotaType] | None = None) -> float:
-    """`value`, if it can be set. `totals`: see `QuotaStore.alter`; None: all types have one.
+def check_quota(key: QuotaKey, value: float, totals: Set[QuotaType] | None = None) -> float:
+    """`value`, if it can be set. `totals`: see `QuotaStore.alter_quotas`; None: all types have one.
 
     Raises:
         QuotaError: it can't.
@@ -314,22 +322,22 @@ def checked(key: QuotaKey, value: float, totals: Set[QuotaType] | None = None) -
     if not (math.isfinite(value) and value > 0):
         raise QuotaError(f"{key}={value}: a quota is a finite number above 0; remove it for no limit")
     if key.unit == "percent":
-        if not LEAST_PERCENT <= value <= MOST_PERCENT:
+        if not MIN_PERCENT <= value <= MAX_PERCENT:
             raise QuotaError(
-                f"{key}={value:g}: from {LEAST_PERCENT:g} to {MOST_PERCENT:,.0f} % can be had; remove it for no limit"
+                f"{key}={value:g}: from {MIN_PERCENT:g} to {MAX_PERCENT:,.0f} % can be had; remove it for no limit"
             )
         return value
     if value != math.floor(value):
         raise QuotaError(f"{key}={value}: {key.type} has no fractions, {math.ceil(value)} would do")
-    if value > _LARGEST:
-        raise QuotaError(f"{key}={value}: the largest value is {int(_LARGEST) - 1}; remove the quota for no limit")
+    if value > _MAX_RATE:
+        raise QuotaError(f"{key}={value}: the largest value is {int(_MAX_RATE) - 1}; remove the quota for no limit")
     if key.unit == "shares" and totals is not None and key.type not in totals:
-        total = _SHARED[key.type]
+        total = _TOTAL_KEYS[key.type]
         raise QuotaError(f"{key}: brokers have no {total} to share: set one first, or use bps or broker_bps")
     return value
 
 
-def _applied(values: Values, ops: Sequence[Op], totals: Set[QuotaType]) -> Values:
+def _apply_ops(values: EntityValues, ops: Sequence[Op], totals: Set[QuotaType]) -> EntityValues:
     new = dict(values)
     seen: set[QuotaKey] = set()
     for op in ops:
@@ -340,18 +348,18 @@ def _applied(values: Values, ops: Sequence[Op], totals: Set[QuotaType]) -> Value
         if op.value is None:
             new.pop(key, None)
         else:
-            new[key] = checked(key, op.value, totals)
+            new[key] = check_quota(key, op.value, totals)
     return new
 
 
-def _candidates(name: Name) -> tuple[Name, ...]:
+def _candidate_names(name: EntityName) -> tuple[EntityName, ...]:
     """The names that a quota may be set for so that it holds for this one."""
     if name is None:
         return ()
     return (name, DEFAULT) if name and name is not DEFAULT else (DEFAULT,)
 
 
-def _bucket(key: QuotaKey, source: Entity, entity: Entity) -> BucketKey:
+def _bucket_key(key: QuotaKey, source: Entity, entity: Entity) -> BucketKey:
     return BucketKey(
         key,
         None if source.user is None else entity.user,

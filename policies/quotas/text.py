@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Final
 from policies.quotas.filter import Component, Match
 from policies.quotas.names import (
     ENTITY_TYPES,
-    Default,
+    DefaultName,
     Entity,
     QuotaError,
     QuotaKey,
-    named,
-    spelled,
+    parse_name,
+    spell_name,
     unknown_entity_type,
 )
-from policies.quotas.store import Effective, Op
+from policies.quotas.store import Op, ResolvedQuota
 from policies.units import parse_size
 
 if TYPE_CHECKING:
-    from policies.quotas.store import Limit
+    from policies.quotas.store import QuotaLimit
 
 # Flags that only one operation has; all have --names and --defaults.
 OPERATIONS: Final[Mapping[str, Set[str]]] = {
@@ -36,7 +36,7 @@ OPERATIONS: Final[Mapping[str, Set[str]]] = {
     "take-over": frozenset({"prefix", "yes"}),
     "import": frozenset({"yes"}),
 }
-_COMMON: Final = frozenset({"names", "defaults"})
+_ENTITY_FLAGS: Final = frozenset({"names", "defaults"})
 _LARGEST_LONG: Final = 2**63 - 1
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")  # float() takes more: 1_000, inf, other digits
 _BYTES: Final = ("producer_byte_rate", "consumer_byte_rate")
@@ -47,7 +47,7 @@ _BYTES: Final = ("producer_byte_rate", "consumer_byte_rate")
 
 def entity_text(entity: Entity) -> str:
     """For instance `{user=<default>, client-id=my-client}`."""
-    return "{" + ", ".join(f"{entity_type}={spelled(name)}" for entity_type, name in entity.names) + "}"
+    return "{" + ", ".join(f"{entity_type}={spell_name(name)}" for entity_type, name in entity.typed_names) + "}"
 
 
 def quota_text(key: QuotaKey, value: float) -> str:
@@ -60,20 +60,20 @@ def number_text(value: float) -> str:
     return str(min(int(value), _LARGEST_LONG)) if value == int(value) else repr(value)
 
 
-def enforced_text(enforced: Iterable[tuple[Effective, str, Effective | None, str]]) -> str:
+def enforced_text(enforced: Iterable[tuple[ResolvedQuota, str, ResolvedQuota | None, str]]) -> str:
     """--describe of the values that two sources enforce: (the value that holds, its source, the other source's value,
     and that source). A plus sign is before the latter value; source "": not worth a word.
     """
     lines: list[str] = []
     for effective, by, also, also_by in enforced:
-        lines += _lines(effective, by)
+        lines += _resolved_texts(effective, by)
         if also is not None:
-            first, *overridden = _lines(also, also_by)
+            first, *overridden = _resolved_texts(also, also_by)
             lines += [f"+{first}", *overridden]
     return "\n".join(lines)
 
 
-def lesser_text(entity: Entity, key: QuotaKey, value: float, theirs: Effective) -> str:
+def lesser_text(entity: Entity, key: QuotaKey, value: float, theirs: ResolvedQuota) -> str:
     """The reason why a value that is set doesn't hold: brokers have a lesser one."""
     return (
         f"{quota_text(key, value)} of {entity_text(entity)} does not hold: brokers enforce"
@@ -81,12 +81,12 @@ def lesser_text(entity: Entity, key: QuotaKey, value: float, theirs: Effective) 
     )
 
 
-def limit_text(limit: Limit) -> str:
+def limit_text(limit: QuotaLimit) -> str:
     """One limit and the place where it is set, as --describe has it: for messages to clients and explanations."""
     return f"{quota_text(limit.bucket.key, limit.rate)} {entity_text(limit.source)}"
 
 
-def _lines(effective: Effective, by: str = "") -> Iterator[str]:
+def _resolved_texts(effective: ResolvedQuota, by: str = "") -> Iterator[str]:
     first = f"{quota_text(effective.key, effective.value)} {entity_text(effective.source)}"
     yield f"{first} ({by})" if by else first
     for source, value in effective.overridden or ():
@@ -113,9 +113,9 @@ def check_flags(flags: Iterable[str]) -> str:
         wrong = sorted(given & its_flags - OPERATIONS[operation])
         if wrong:
             raise QuotaError(f"--{operation} has no --{wrong[0]}: did you mean --{other}?")
-    if operation == "import" and given & _COMMON:
+    if operation == "import" and given & _ENTITY_FLAGS:
         raise QuotaError("--import takes its entities from the file: leave --names and --defaults out")
-    if operation in ("describe", "alter") and not given & _COMMON:
+    if operation in ("describe", "alter") and not given & _ENTITY_FLAGS:
         raise QuotaError(f"--{operation} needs an entity: --names=user=NAME,client-id=NAME, --defaults=user, or both")
     if operation == "alter" and not given & {"add", "delete"}:
         raise QuotaError("--alter needs --add, --delete or both")
@@ -124,16 +124,22 @@ def check_flags(flags: Iterable[str]) -> str:
     return operation
 
 
-def entity_of(names: str = "", defaults: str = "") -> Entity:
+def parse_entity(names: str = "", defaults: str = "") -> Entity:
     """The entity of --names and --defaults. Raises QuotaError: it is none."""
-    return Entity.of([(c.entity_type, c.match) for c in components_of(names, defaults)])
+    return Entity.from_pairs([(c.entity_type, c.match) for c in parse_components(names, defaults)])
 
 
-def components_of(names: str = "", defaults: str = "", prefix: str = "") -> tuple[Component, ...]:
+def parse_components(names: str = "", defaults: str = "", prefix: str = "") -> tuple[Component, ...]:
     """The filter of --list: a type that isn't mentioned matches any name, and none. Raises QuotaError."""
-    found = [Component(_known(kind), Match.EXACT, _name(name)) for kind, name in _pairs(names, "--names")]
-    found += [Component(_known(kind), Match.DEFAULT) for kind in _parts(defaults, "--defaults")]
-    found += [Component(_known(kind), Match.PREFIX, _name(name)) for kind, name in _pairs(prefix, "--prefix")]
+    found = [
+        Component(_check_entity_type(kind), Match.EXACT, _parse_plain_name(name))
+        for kind, name in _split_pairs(names, "--names")
+    ]
+    found += [Component(_check_entity_type(kind), Match.DEFAULT) for kind in _split_parts(defaults, "--defaults")]
+    found += [
+        Component(_check_entity_type(kind), Match.PREFIX, _parse_plain_name(name))
+        for kind, name in _split_pairs(prefix, "--prefix")
+    ]
     types = [component.entity_type for component in found]
     for entity_type in types:
         if types.count(entity_type) > 1:
@@ -141,22 +147,25 @@ def components_of(names: str = "", defaults: str = "", prefix: str = "") -> tupl
     return tuple(found)
 
 
-def ops_of(add: str = "", delete: str = "") -> tuple[Op, ...]:
+def parse_ops(add: str = "", delete: str = "") -> tuple[Op, ...]:
     """The changes of --add and --delete, their keys as the wire has them. Raises QuotaError."""
-    ops = [Op(QuotaKey.parse(key).wire, _number(key, value)) for key, value in _pairs(add, "--add", "name:unit=value")]
-    return (*ops, *(Op(QuotaKey.parse(key).wire, None) for key in _parts(delete, "--delete")))
+    ops = [
+        Op(QuotaKey.parse(key).wire_name, _parse_number(key, value))
+        for key, value in _split_pairs(add, "--add", "name:unit=value")
+    ]
+    return (*ops, *(Op(QuotaKey.parse(key).wire_name, None) for key in _split_parts(delete, "--delete")))
 
 
-def _parts(text: str, where: str) -> list[str]:
+def _split_parts(text: str, where: str) -> list[str]:
     parts = text.split(",") if text else []
     if "" in parts:
         raise QuotaError(f"{where}={text}: nothing between two commas; a comma in a name is written %2C")
     return parts
 
 
-def _pairs(text: str, where: str, form: str = "type=name") -> list[tuple[str, str]]:
+def _split_pairs(text: str, where: str, form: str = "type=name") -> list[tuple[str, str]]:
     pairs = []
-    for part in _parts(text, where):
+    for part in _split_parts(text, where):
         key, equals, value = part.partition("=")
         if not (key and equals and value):
             raise QuotaError(f"{part!r} in {where}: {form} is needed; a comma in a name is written %2C")
@@ -164,21 +173,21 @@ def _pairs(text: str, where: str, form: str = "type=name") -> list[tuple[str, st
     return pairs
 
 
-def _known(entity_type: str) -> str:
+def _check_entity_type(entity_type: str) -> str:
     if entity_type not in ENTITY_TYPES:
         error = unknown_entity_type(entity_type)
         raise QuotaError(f"{error}; a comma in a name is written %2C", error.error)
     return entity_type
 
 
-def _name(text: str) -> str:
-    name = named(text)
-    if isinstance(name, Default):
+def _parse_plain_name(text: str) -> str:
+    name = parse_name(text)
+    if isinstance(name, DefaultName):
         raise QuotaError("<default> is no name: use --defaults; a name that is spelled so is written %3Cdefault%3E")
     return name
 
 
-def _number(key: str, value: str) -> float:
+def _parse_number(key: str, value: str) -> float:
     if _NUMBER.fullmatch(value):
         return float(value)
     what, _, unit = key.partition(":")

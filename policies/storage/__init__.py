@@ -1,9 +1,9 @@
 # Storage protection: how much of every produce limit is left, given how full the cluster's volumes are. One number, the
 # throttle factor: 1 = OPEN, between = THROTTLE, 0 = PAUSE. The worst volume of any active broker decides: for all, as
 # replication fills disks that the producing clients' own broker doesn't have; or, with scope "affected", for the topics
-# with a replica on it. Two ways to say how full is too full, and two to go on without data: `Keeper` keeps the last
-# valid factor for a while [DISK], `SnapshotView` takes the fail-safe as soon as one active broker's state is unknown
-# [035].
+# with a replica on it. Two ways to say how full is too full, and two to go on without data: `FactorKeeper` keeps the
+# last valid factor for a while [DISK], `SnapshotView` takes the fail-safe as soon as one active broker's state is
+# unknown [035].
 #
 # Knows no Kafka, no file, no clock: `now` is monotonic, `wall` is Unix time. engine.py applies the factor to requests.
 #
@@ -20,15 +20,42 @@
 #
 # Sources: [DISK] stop production on a full disk; [035] cluster wide volume usage (both proposals for Strimzi's plugin).
 
-from policies.storage.forecast import Fill, Forecast, Trend
-from policies.storage.judging import RELEASE, Assessment, Finding, assess
-from policies.storage.keeping import GRACE_S, Factor, Keeper, Origin, State
-from policies.storage.limits import MinAvailable, PlaceLimits, SoftHard, check_pair
-from policies.storage.members import Last, Memory, Newcomers, volumes_of
-from policies.storage.override import MAX_REASON, InvalidOverride, Overridden, Override, override
-from policies.storage.scope import Affected, Placement, Scope, crowded, find_affected, matcher
-from policies.storage.snapshots import MAX_AHEAD_S, FailSafe, Reason, Snapshot, SnapshotView, View
-from policies.storage.spread import Headroom, Share, Spread, Writers, find_headroom, find_writers
+from policies.storage.forecast import FillRate, FillTrend, VolumeForecast
+from policies.storage.judging import RELEASE_FRACTION, VolumeAssessment, VolumeFinding, assess_volumes
+from policies.storage.keeping import GRACE_S, FactorKeeper, FactorOrigin, FactorState, StorageFactor
+from policies.storage.limits import MinAvailable, PlaceLimits, SoftHard, check_limit_pair
+from policies.storage.members import LastVolumes, NewBrokers, VolumeMemory, departed_volumes
+from policies.storage.override import (
+    MAX_REASON_CHARS,
+    InvalidOverride,
+    OverrideOutcome,
+    StorageOverride,
+    apply_override,
+)
+from policies.storage.scope import (
+    AffectedTopics,
+    ReplicaPlacement,
+    StorageScope,
+    crowded_brokers,
+    find_affected,
+    topic_matcher,
+)
+from policies.storage.snapshots import (
+    MAX_AHEAD_S,
+    FailSafe,
+    SnapshotAssessment,
+    SnapshotFault,
+    SnapshotView,
+    VolumeSnapshot,
+)
+from policies.storage.spread import (
+    ReplicaShare,
+    ReplicaSpread,
+    VolumeHeadroom,
+    VolumeWriters,
+    find_headroom,
+    find_writers,
+)
 from policies.storage.volumes import (
     LIMIT_TYPES,
     FactorSource,
@@ -42,64 +69,64 @@ from policies.storage.volumes import (
     Volume,
     VolumeLimit,
     VolumeSource,
-    checked,
+    check_limit,
 )
 
 __all__ = [
     "GRACE_S",
     "LIMIT_TYPES",
     "MAX_AHEAD_S",
-    "MAX_REASON",
-    "RELEASE",
-    "Affected",
-    "Assessment",
-    "Factor",
+    "MAX_REASON_CHARS",
+    "RELEASE_FRACTION",
+    "AffectedTopics",
+    "FactorKeeper",
+    "FactorOrigin",
     "FactorSource",
+    "FactorState",
     "FailSafe",
-    "Fill",
-    "Finding",
-    "Forecast",
-    "Headroom",
+    "FillRate",
+    "FillTrend",
     "InvalidOverride",
-    "Keeper",
-    "Last",
+    "LastVolumes",
     "LimitError",
     "LimitPolicy",
     "LimitType",
-    "Memory",
     "MinAvailable",
-    "Newcomers",
+    "NewBrokers",
     "Observation",
     "ObservationFailed",
-    "Origin",
-    "Overridden",
-    "Override",
+    "OverrideOutcome",
     "PlaceLimits",
-    "Placement",
     "QuotaSource",
     "QuotaValues",
-    "Reason",
-    "Scope",
-    "Share",
-    "Snapshot",
+    "ReplicaPlacement",
+    "ReplicaShare",
+    "ReplicaSpread",
+    "SnapshotAssessment",
+    "SnapshotFault",
     "SnapshotView",
     "SoftHard",
-    "Spread",
-    "State",
-    "Trend",
-    "View",
+    "StorageFactor",
+    "StorageOverride",
+    "StorageScope",
     "Volume",
+    "VolumeAssessment",
+    "VolumeFinding",
+    "VolumeForecast",
+    "VolumeHeadroom",
     "VolumeLimit",
+    "VolumeMemory",
+    "VolumeSnapshot",
     "VolumeSource",
-    "Writers",
-    "assess",
-    "check_pair",
-    "checked",
-    "crowded",
+    "VolumeWriters",
+    "apply_override",
+    "assess_volumes",
+    "check_limit",
+    "check_limit_pair",
+    "crowded_brokers",
+    "departed_volumes",
     "find_affected",
     "find_headroom",
     "find_writers",
-    "matcher",
-    "override",
-    "volumes_of",
+    "topic_matcher",
 ]

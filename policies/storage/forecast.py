@@ -10,37 +10,37 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from policies.storage.judging import Finding
+from policies.storage.judging import VolumeFinding
 
 WRITTEN_S: Final = 60.0  # as V1's one-minute rate: what is older counts less than 37 %
-LEAST_S: Final = 10.0
-LOOKS: Final = 5  # who looks more often than that many times a minute wants to know sooner
+MIN_MEAN_S: Final = 10.0
+MEAN_SAMPLES: Final = 5  # who looks more often than that many times a minute wants to know sooner
 DELETED_S: Final = 3600.0  # Kafka looks for old segments every 5 minutes
-EMPTYING: Final = 3  # looks in a row with more room each: it does not fill just now, whatever it did before
-FARTHEST_S: Final = 366 * 86_400.0  # what takes longer is no news
+EMPTYING_SAMPLES: Final = 3  # looks in a row with more room each: it does not fill just now, whatever it did before
+MAX_FORECAST_S: Final = 366 * 86_400.0  # what takes longer is no news
 
 
-class Fill(NamedTuple):
+class FillRate(NamedTuple):
     """Bytes per second. `written`: the growth between deletions; `deleted`: what deletions give back, as a mean."""
 
     written: float
     deleted: float
 
     @property
-    def rate(self) -> float:
+    def net_rate(self) -> float:
         """What is left: below 0 where the volume empties."""
         return self.written - self.deleted
 
 
-class Forecast(NamedTuple):
+class VolumeForecast(NamedTuple):
     """`soft_s`, `hard_s`: seconds until the volume is at the limit, 0 where it is; None: no limit, or never so."""
 
-    fill: Fill
+    fill_rate: FillRate
     soft_s: float | None
     hard_s: float | None
 
 
-class _Mean:
+class _DecayingMean:
     """Of a rate, each moment weighing e times less than one `over_s` later."""
 
     __slots__ = ("_over_s", "_sum", "_weight")
@@ -49,7 +49,7 @@ class _Mean:
         self._over_s = over_s
         self._sum = self._weight = 0.0
 
-    def add(self, rate: float, for_s: float) -> None:
+    def add_rate(self, rate: float, for_s: float) -> None:
         kept = math.exp(-for_s / self._over_s)
         self._sum = self._sum * kept + rate * (1 - kept)
         self._weight = self._weight * kept + (1 - kept)
@@ -60,8 +60,8 @@ class _Mean:
         return self._sum / self._weight if self._weight else 0.0
 
 
-class Trend:
-    """How fast one volume fills. Takes what is free at each look; `fill` needs three of them.
+class FillTrend:
+    """How fast one volume fills. Takes what is free at each look; `fill_rate` needs three of them.
 
     A look that finds more room than the one before saw a deletion. The largest deletion of the last hours doesn't
     count: retention comes again and again, while an operator who has made room once doesn't, and a volume is not to
@@ -76,7 +76,7 @@ class Trend:
         "_drops",
         "_event",
         "_largest",
-        "_looks",
+        "_samples",
         "_total",
         "_written",
         "_written_s",
@@ -84,40 +84,40 @@ class Trend:
 
     def __init__(self, interval_s: float = WRITTEN_S) -> None:
         """`interval_s`: between two looks, roughly."""
-        self._written_s = min(WRITTEN_S, max(LEAST_S, LOOKS * interval_s))
-        self._begin()
+        self._written_s = min(WRITTEN_S, max(MIN_MEAN_S, MEAN_SAMPLES * interval_s))
+        self._reset_trend()
 
-    def _begin(self) -> None:
-        self._written = _Mean(self._written_s)
+    def _reset_trend(self) -> None:
+        self._written = _DecayingMean(self._written_s)
         self._all = 0.0  # weight of all time since the first look, as in a _Mean
         self._deleted = 0.0  # bytes, likewise …
         self._largest = 0.0  # … of them, those of the largest deletion …
         self._event = 0.0  # … and of the present one
         self._drops = 0  # looks in a row that saw deletions
-        self._looks = 0
+        self._samples = 0
         self._at = -math.inf
         self._total = self._available = 0
 
-    def see(self, at: float, total: int, available: int) -> None:
+    def add_sample(self, at: float, total: int, available: int) -> None:
         """One look. What is not later than the last one is left out; a volume of another size begins anew."""
-        if self._looks and total != self._total:
-            self._begin()
+        if self._samples and total != self._total:
+            self._reset_trend()
         for_s, grown = at - self._at, self._available - available
-        if self._looks and for_s <= 0:
+        if self._samples and for_s <= 0:
             return
         self._at, self._total, self._available = at, total, available
-        self._looks += 1
-        if self._looks > 1:
-            self._take(grown, for_s)
+        self._samples += 1
+        if self._samples > 1:
+            self._record_growth(grown, for_s)
 
-    def _take(self, grown: int, for_s: float) -> None:
+    def _record_growth(self, grown: int, for_s: float) -> None:
         kept = math.exp(-for_s / DELETED_S)
         self._all = self._all * kept + DELETED_S * (1 - kept)
         self._deleted, self._largest, self._event = (
             each * kept for each in (self._deleted, self._largest, self._event)
         )
         if grown >= 0:
-            self._written.add(grown / for_s, for_s)
+            self._written.add_rate(grown / for_s, for_s)
             self._drops, self._event = 0, 0.0
             return
         self._drops += 1
@@ -127,27 +127,31 @@ class Trend:
         self._largest = max(self._largest, self._event)
 
     @property
-    def fill(self) -> Fill | None:
+    def fill_rate(self) -> FillRate | None:
         """None: not known yet."""
-        if self._looks < 3:
+        if self._samples < 3:
             return None
-        if self._drops >= EMPTYING:
-            return Fill(0.0, self._event / self._all)
-        return Fill(self._written.value, max(0.0, self._deleted - self._largest) / self._all)
+        if self._drops >= EMPTYING_SAMPLES:
+            return FillRate(0.0, self._event / self._all)
+        return FillRate(self._written.value, max(0.0, self._deleted - self._largest) / self._all)
 
-    def forecast(self, finding: Finding) -> Forecast | None:
+    def forecast_limits(self, finding: VolumeFinding) -> VolumeForecast | None:
         """Of the volume as it is now, by its own limits. None: not known yet."""
-        fill = self.fill
+        fill = self.fill_rate
         if fill is None:
             return None
         free = finding.volume.available
-        return Forecast(fill, _time(free, finding.soft_free, fill.rate), _time(free, finding.hard_free, fill.rate))
+        return VolumeForecast(
+            fill,
+            _seconds_until(free, finding.soft_free, fill.net_rate),
+            _seconds_until(free, finding.hard_free, fill.net_rate),
+        )
 
 
-def _time(free: int, level: float | None, rate: float) -> float | None:
+def _seconds_until(free: int, level: float | None, rate: float) -> float | None:
     if level is None:
         return None
     if free <= level:
         return 0.0
     left = (free - level) / rate if rate > 0 else math.inf
-    return left if left <= FARTHEST_S else None
+    return left if left <= MAX_FORECAST_S else None

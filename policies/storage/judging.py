@@ -11,10 +11,12 @@ from policies.storage.limits import SoftHard
 from policies.storage.volumes import LimitPolicy, ObservationFailed, Volume
 from policies.units import format_size
 
-RELEASE: Final = 0.1  # of the way from hard to soft has to be free again before a PAUSE by a soft/hard limit ends
+RELEASE_FRACTION: Final = (
+    0.1  # of the way from hard to soft has to be free again before a PAUSE by a soft/hard limit ends
+)
 
 
-class Finding(NamedTuple):
+class VolumeFinding(NamedTuple):
     """One volume judged: `factor` by itself alone, levels as free bytes of it (None: there is none). `soft_by`,
     `hard_by`: which of several limits these are, "" where there is one.
     """
@@ -31,7 +33,7 @@ class Finding(NamedTuple):
         """A PAUSE ends when more than this is free. None: no soft limit above a hard one, so without hysteresis."""
         if self.soft_free is None or self.hard_free is None or self.soft_free <= self.hard_free:
             return None
-        return self.hard_free + RELEASE * (self.soft_free - self.hard_free)
+        return self.hard_free + RELEASE_FRACTION * (self.soft_free - self.hard_free)
 
     @property
     def is_short_of_release(self) -> bool:
@@ -39,10 +41,10 @@ class Finding(NamedTuple):
         release = self.release_free
         return release is not None and self.volume.available <= release
 
-    def why(self, held: bool = False) -> str:
+    def reason_text(self, held: bool = False) -> str:
         """One line for clients and logs: broker, volume, and how far it is. `held`: a former PAUSE is not over yet."""
         volume, factor, soft, hard = self.volume, self.factor, self.soft_free, self.hard_free
-        soft_at, hard_at = (_level(*each) for each in ((soft, self.soft_by), (hard, self.hard_by)))
+        soft_at, hard_at = (_level_text(*each) for each in ((soft, self.soft_by), (hard, self.hard_by)))
         free = (
             f"{format_size(volume.available)} of {format_size(volume.total)} free"
             if volume.is_sized
@@ -57,38 +59,38 @@ class Finding(NamedTuple):
         return text if hard is None else f"{text}, hard limit at {hard_at}"
 
 
-class Assessment(NamedTuple):
+class VolumeAssessment(NamedTuple):
     """All volumes judged. `factor`: of the cluster. `worst`: the finding it comes from; None where there is no volume.
 
     `findings`: each volume once, by broker and name. `held`: a former PAUSE is not over yet.
     """
 
     factor: float
-    findings: tuple[Finding, ...]
-    worst: Finding | None
+    findings: tuple[VolumeFinding, ...]
+    worst: VolumeFinding | None
     held: bool = False
 
-    def factor_of(self, finding: Finding) -> float:
+    def factor_of(self, finding: VolumeFinding) -> float:
         """The factor of that volume's own, 0 if it holds a former PAUSE."""
         return 0.0 if self.held and finding.is_short_of_release else finding.factor
 
     @property
-    def violated(self) -> tuple[Finding, ...]:
+    def hard_limit_findings(self) -> tuple[VolumeFinding, ...]:
         """The volumes at their hard limit."""
         return tuple(finding for finding in self.findings if finding.factor <= 0)
 
     @property
     def paused(self) -> bool:
-        """The argument `paused` of the next `assess`: whether a limit with a hysteresis pauses now."""
+        """The argument `paused` of the next `assess_volumes`: whether a limit with a hysteresis pauses now."""
         return self.held or any(f.factor <= 0 and f.release_free is not None for f in self.findings)
 
     @property
-    def why(self) -> str:
+    def reason_text(self) -> str:
         """One line for clients and logs: broker, volume, and how far it is. "" while the factor is 1."""
-        return "" if self.worst is None or self.factor >= 1 else self.worst.why(self.held)
+        return "" if self.worst is None or self.factor >= 1 else self.worst.reason_text(self.held)
 
 
-def assess(volumes: Iterable[Volume], policy: LimitPolicy, paused: bool) -> Assessment:
+def assess_volumes(volumes: Iterable[Volume], policy: LimitPolicy, paused: bool) -> VolumeAssessment:
     """Judge the cluster by its worst volume. No volume: 1.
 
     `paused`: the last assessment's own `paused`. Only this bit and the volumes' levels decide, no timer does, so
@@ -104,30 +106,30 @@ def assess(volumes: Iterable[Volume], policy: LimitPolicy, paused: bool) -> Asse
         ObservationFailed: the policy's factor is none.
     """
     findings = []
-    reasons = policy.reasons if isinstance(policy, SoftHard) else _no_reasons
+    reasons = policy.limit_reasons if isinstance(policy, SoftHard) else _no_reasons
     for volume in sorted(dict.fromkeys(volumes), key=lambda volume: (*volume[:4], str(volume[4:]))):
         factor = policy.quota_factor(volume)
         if not 0 <= factor <= 1:
             raise ObservationFailed(f"{type(policy).__name__}: factor {factor} for {volume} must be from 0 to 1")
-        findings.append(Finding(volume, factor, *policy.levels(volume), *reasons(volume)))
+        findings.append(VolumeFinding(volume, factor, *policy.levels(volume), *reasons(volume)))
     if not findings:
-        return Assessment(1.0, (), None)
-    worst = min(findings, key=_room)
+        return VolumeAssessment(1.0, (), None)
+    worst = min(findings, key=_severity_key)
     holding = [finding for finding in findings if finding.is_short_of_release] if paused else []
     if holding and worst.factor > 0:
-        return Assessment(0.0, tuple(findings), min(holding, key=_room), held=True)
-    return Assessment(worst.factor, tuple(findings), worst, held=bool(holding))
+        return VolumeAssessment(0.0, tuple(findings), min(holding, key=_severity_key), held=True)
+    return VolumeAssessment(worst.factor, tuple(findings), worst, held=bool(holding))
 
 
 def _no_reasons(volume: Volume) -> tuple[str, str]:
     return "", ""
 
 
-def _level(free: float | None, by: str) -> str:
+def _level_text(free: float | None, by: str) -> str:
     """As free bytes, and which of several limits it is."""
     return "" if free is None else format_size(free) + (f" ({by})" if by else "")
 
 
-def _room(finding: Finding) -> tuple[float, float]:
+def _severity_key(finding: VolumeFinding) -> tuple[float, float]:
     """Of equally bad volumes, all full ones for instance, the fuller one is named."""
     return finding.factor, finding.volume.available_ratio

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from policies.storage.volumes import LimitError, LimitPolicy, Volume, VolumeLimit, checked
+from policies.storage.volumes import LimitError, LimitPolicy, Volume, VolumeLimit, check_limit
 
 
 class MinAvailable(LimitPolicy):
@@ -30,9 +30,9 @@ class MinAvailable(LimitPolicy):
             said = "neither is" if bytes is None else f"both are ({bytes:g}, {ratio:g})"
             raise LimitError(f"exactly one of min.available.bytes and min.available.ratio must be given: {said}")
         if bytes is not None:
-            self._limit = checked(VolumeLimit("MinFreeBytes", bytes), "min.available.bytes")
+            self._limit = check_limit(VolumeLimit("MinFreeBytes", bytes), "min.available.bytes")
         elif ratio is not None:
-            self._limit = checked(VolumeLimit("MinFreePercentage", ratio), "min.available.ratio")
+            self._limit = check_limit(VolumeLimit("MinFreePercentage", ratio), "min.available.ratio")
 
     def breaches_hard_limit(self, volume: Volume) -> bool:
         if not volume.is_sized:
@@ -71,11 +71,12 @@ class SoftHard(LimitPolicy):
         hard: VolumeLimit | Sequence[VolumeLimit] | None = None,
         places: Iterable[PlaceLimits] = (),
     ) -> None:
-        self.soft, self.hard = check_pair(_several(soft), _several(hard))
-        self._places = tuple((_compile(each.match), each._replace(soft=_several(each.soft), hard=_several(each.hard)))
+        self.soft, self.hard = check_limit_pair(_as_sequence(soft), _as_sequence(hard))
+        self._places = tuple((_compile_pattern(each.match), each._replace(soft=_as_sequence(each.soft),
+                                     hard=_as_sequence(each.hard)))
                              for each in places)  # fmt: skip
         for _, each in self._places:
-            check_pair(each.soft, each.hard, f"volumes {each.match}: ")
+            check_limit_pair(each.soft, each.hard, f"volumes {each.match}: ")
 
     def breaches_hard_limit(self, volume: Volume) -> bool:
         _, hard = self.levels(volume)
@@ -96,23 +97,23 @@ class SoftHard(LimitPolicy):
         return max((volume.available - hard) / (soft - hard), math.ulp(0.0))
 
     def levels(self, volume: Volume) -> tuple[float | None, float | None]:
-        (soft, _), (hard, _) = self._find(volume)
+        (soft, _), (hard, _) = self._find_limits(volume)
         if soft is None:
             return None, None if hard is None else hard.free_bytes(volume.total)
         return soft.free_bytes(volume.total), 0.0 if hard is None else hard.free_bytes(volume.total)
 
-    def reasons(self, volume: Volume) -> tuple[str, str]:
+    def limit_reasons(self, volume: Volume) -> tuple[str, str]:
         """Which soft and which hard limit these are, where there are several; "" where that goes without saying."""
-        (_, soft), (_, hard) = self._find(volume)
+        (_, soft), (_, hard) = self._find_limits(volume)
         return soft, hard
 
-    def _find(self, volume: Volume) -> tuple[tuple[VolumeLimit | None, str], tuple[VolumeLimit | None, str]]:
+    def _find_limits(self, volume: Volume) -> tuple[tuple[VolumeLimit | None, str], tuple[VolumeLimit | None, str]]:
         """Soft and hard limit, each with what is to be said of it."""
         name = f"{volume.broker_id}:{volume.name}"
         place = next((place for pattern, place in self._places if pattern.fullmatch(name)), _NO_PLACE)
         where = f"volumes {place.match}"
-        soft = _stricter(volume, place.soft, where) if place.soft else _stricter(volume, self.soft, "")
-        hard = _stricter(volume, place.hard, where) if place.hard else _stricter(volume, self.hard, "")
+        soft = _strictest_limit(volume, place.soft, where) if place.soft else _strictest_limit(volume, self.soft, "")
+        hard = _strictest_limit(volume, place.hard, where) if place.hard else _strictest_limit(volume, self.hard, "")
         return (
             soft if volume.soft is None else (volume.soft, ""),
             hard if volume.hard is None else (volume.hard, ""),
@@ -132,7 +133,7 @@ class PlaceLimits(NamedTuple):
 _NO_PLACE: Final = PlaceLimits("")
 
 
-def check_pair(
+def check_limit_pair(
     soft: Sequence[VolumeLimit], hard: Sequence[VolumeLimit], where: str = ""
 ) -> tuple[Sequence[VolumeLimit], Sequence[VolumeLimit]]:
     """The same, if they go together. `where`: the place where they are written, for the message.
@@ -140,7 +141,9 @@ def check_pair(
     Raises:
         LimitError: they don't.
     """
-    soft, hard = (tuple(checked(each, what) for each in limits) for what, limits in (("soft", soft), ("hard", hard)))
+    soft, hard = (
+        tuple(check_limit(each, what) for each in limits) for what, limits in (("soft", soft), ("hard", hard))
+    )
     for early in soft:
         for late in hard:
             consumed = early.type == "ConsumedBytes"
@@ -149,13 +152,13 @@ def check_pair(
     return soft, hard
 
 
-def _several(limits: VolumeLimit | Sequence[VolumeLimit] | None) -> Sequence[VolumeLimit]:
+def _as_sequence(limits: VolumeLimit | Sequence[VolumeLimit] | None) -> Sequence[VolumeLimit]:
     if limits is None:
         return ()
     return (limits,) if isinstance(limits, VolumeLimit) else tuple(limits)
 
 
-def _stricter(volume: Volume, limits: Sequence[VolumeLimit], where: str) -> tuple[VolumeLimit | None, str]:
+def _strictest_limit(volume: Volume, limits: Sequence[VolumeLimit], where: str) -> tuple[VolumeLimit | None, str]:
     """The one that is reached first, and what tells it from the others."""
     found = max(limits, key=lambda each: each.free_bytes(volume.total), default=None)
     if found is None or not (where or len(limits) > 1):
@@ -163,5 +166,5 @@ def _stricter(volume: Volume, limits: Sequence[VolumeLimit], where: str) -> tupl
     return found, f"{found} of {where}" if where else str(found)
 
 
-def _compile(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile("".join(".*" if each == "*" else re.escape(each) for each in pattern), re.DOTALL)

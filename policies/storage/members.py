@@ -12,11 +12,11 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from policies.storage.judging import Assessment
+from policies.storage.judging import VolumeAssessment
 from policies.storage.volumes import Volume
 
 
-class Last(NamedTuple):
+class LastVolumes(NamedTuple):
     """The last known volumes of a broker with one at a limit. `left_at`: the time at which it was first missed; None:
     it is active.
     """
@@ -25,49 +25,51 @@ class Last(NamedTuple):
     left_at: float | None = None
 
 
-class Memory:
+class VolumeMemory:
     """The last known volumes of brokers with one at a limit, by broker id.
 
     Raises:
         ValueError: a time that is none.
     """
 
-    __slots__ = ("_lasts", "forget_after_s")
+    __slots__ = ("_last_volumes", "forget_after_s")
 
     def __init__(self, forget_after_s: float) -> None:
         if not (math.isfinite(forget_after_s) and forget_after_s > 0):
             raise ValueError(f"forget_after: {forget_after_s} s must be above 0")
         self.forget_after_s = forget_after_s
-        self._lasts: Mapping[int, Last] = {}  # replaced, never changed: `departed` is asked in another thread
+        self._last_volumes: Mapping[
+            int, LastVolumes
+        ] = {}  # replaced, never changed: `departed` is asked in another thread
 
     @property
-    def lasts(self) -> Mapping[int, Last]:
+    def last_volumes(self) -> Mapping[int, LastVolumes]:
         """All of them, of active brokers too: what a process that takes over has to know."""
-        return self._lasts
+        return self._last_volumes
 
-    def adopt(self, lasts: Mapping[int, Last]) -> None:
+    def adopt_volumes(self, lasts: Mapping[int, LastVolumes]) -> None:
         """Go on with these, of brokers of which nothing is known here. Of two that left, the later one counts."""
-        known = dict(self._lasts)
+        known = dict(self._last_volumes)
         for broker_id, last in lasts.items():
-            if broker_id not in known or _left(known[broker_id]) < _left(last):
+            if broker_id not in known or _left_at(known[broker_id]) < _left_at(last):
                 known[broker_id] = last
-        self._lasts = known
+        self._last_volumes = known
 
-    def departed(
+    def find_departed(
         self, active: Collection[int], now: float, registered: Collection[int] | None = None
-    ) -> dict[int, Last]:
+    ) -> dict[int, LastVolumes]:
         """Those that aren't among the active ones and count on. `registered`: others don't belong to the cluster any
         more; None: not known.
         """
         found = {}
-        for broker_id, (volumes, left_at) in self._lasts.items():
+        for broker_id, (volumes, left_at) in self._last_volumes.items():
             since = now if left_at is None else left_at
             is_gone = registered is not None and broker_id not in registered
             if broker_id not in active and not is_gone and now - since < self.forget_after_s:
-                found[broker_id] = Last(tuple(volume._replace(left=True) for volume in volumes), since)
+                found[broker_id] = LastVolumes(tuple(volume._replace(left=True) for volume in volumes), since)
         return found
 
-    def note(self, assessment: Assessment, departed: Mapping[int, Last]) -> None:
+    def record_assessment(self, assessment: VolumeAssessment, departed: Mapping[int, LastVolumes]) -> None:
         """A look succeeded. `assessment`: of the volumes of active brokers and of those that `departed` said then."""
         at_limit = {each.volume.broker_id for each in assessment.findings if assessment.factor_of(each) < 1}
         active: dict[int, list[Volume]] = {}
@@ -75,10 +77,10 @@ class Memory:
             if finding.volume.broker_id in at_limit and not finding.volume.left:
                 active.setdefault(finding.volume.broker_id, []).append(finding.volume)
         kept = {broker_id: last for broker_id, last in departed.items() if broker_id in at_limit}
-        self._lasts = kept | {broker_id: Last(tuple(volumes)) for broker_id, volumes in active.items()}
+        self._last_volumes = kept | {broker_id: LastVolumes(tuple(volumes)) for broker_id, volumes in active.items()}
 
 
-class Newcomers:
+class NewBrokers:
     """Brokers that joined while others were observed, and haven't described a log dir so far. One that was active or
     registered before is none: what is on its disks can't be determined, as [035] has it, until it describes them.
     """
@@ -93,11 +95,11 @@ class Newcomers:
         """For how long the broker may be without a description; 0 or less: it has to have one."""
         return self._joined.get(broker_id, now) + self.grace_s - now if self._joined else 0.0
 
-    def excused(self, missing: Collection[int], now: float) -> frozenset[int]:
+    def excused_brokers(self, missing: Collection[int], now: float) -> frozenset[int]:
         """Those of the missing ones that a look may do without."""
         return frozenset(broker_id for broker_id in missing if self.grace_left_s(broker_id, now) > 0)
 
-    def note(
+    def record_active(
         self, active: Collection[int], excused: Collection[int], now: float, registered: Collection[int] | None = None
     ) -> None:
         """A look succeeded, and did without these. `registered`: active ones, and those that are fenced; others don't
@@ -110,16 +112,16 @@ class Newcomers:
             joined[broker_id] = self._joined.get(broker_id, now) if is_new else old
         self._joined = joined
 
-    def described(self, broker_id: int) -> None:
+    def mark_described(self, broker_id: int) -> None:
         """The broker isn't new any more, if it was known."""
         if broker_id in self._joined:
             self._joined = {**self._joined, broker_id: -math.inf}
 
 
-def volumes_of(departed: Mapping[int, Last]) -> Iterable[Volume]:
+def departed_volumes(departed: Mapping[int, LastVolumes]) -> Iterable[Volume]:
     """All volumes of these."""
     return (volume for last in departed.values() for volume in last.volumes)
 
 
-def _left(last: Last) -> float:
+def _left_at(last: LastVolumes) -> float:
     return math.inf if last.left_at is None else last.left_at

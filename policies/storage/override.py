@@ -10,11 +10,11 @@ import re
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple, cast
 
-from policies.storage.judging import Assessment
-from policies.storage.keeping import Factor
-from policies.storage.scope import Affected
+from policies.storage.judging import VolumeAssessment
+from policies.storage.keeping import StorageFactor
+from policies.storage.scope import AffectedTopics
 
-MAX_REASON: Final = 200  # characters
+MAX_REASON_CHARS: Final = 200  # characters
 _TEXT: Final = re.compile(r"(PAUSE|OPEN)( forced)?(?:: (.*))?")
 
 
@@ -22,7 +22,7 @@ class InvalidOverride(ValueError):
     """A text that is no override; one line."""
 
 
-class Override(NamedTuple):
+class StorageOverride(NamedTuple):
     """`force`: let in at hard limits too. `reason`: the operator's own, one line."""
 
     state: Literal["PAUSE", "OPEN"]
@@ -30,7 +30,7 @@ class Override(NamedTuple):
     force: bool = False
 
     @classmethod
-    def read(cls, text: str) -> Override:
+    def parse_text(cls, text: str) -> StorageOverride:
         """
         Raises:
             InvalidOverride: `str` of no override is like this.
@@ -39,21 +39,21 @@ class Override(NamedTuple):
         if found is None:
             raise InvalidOverride(f"{text[:60]!r} is no override: PAUSE: REASON, OPEN: REASON or OPEN forced: REASON")
         state, forced, reason = found.groups()
-        return cls(cast("Literal['PAUSE', 'OPEN']", state), reason or "", bool(forced)).checked()
+        return cls(cast("Literal['PAUSE', 'OPEN']", state), reason or "", bool(forced)).validate_override()
 
-    def checked(self) -> Override:
+    def validate_override(self) -> StorageOverride:
         """The same, if it can be.
 
         Raises:
             InvalidOverride: it can't.
         """
-        if len(self.reason) > MAX_REASON or not self.reason.isprintable() or self.reason != self.reason.strip():
-            raise InvalidOverride(f"reason: one line of at most {MAX_REASON} characters is needed")
+        if len(self.reason) > MAX_REASON_CHARS or not self.reason.isprintable() or self.reason != self.reason.strip():
+            raise InvalidOverride(f"reason: one line of at most {MAX_REASON_CHARS} characters is needed")
         if self.force and self.state == "PAUSE":
             raise InvalidOverride("force: a pause needs none: leave it out")
         return self
 
-    def why(self, until: str) -> str:
+    def reason_text(self, until: str) -> str:
         """One line for clients and logs, without the operator's name. `until`: the time, as text."""
         what = "pauses" if self.state == "PAUSE" else "lets in"
         return f"an operator {what} all producers until {until}" + (f": {self.reason}" if self.reason else "")
@@ -62,29 +62,30 @@ class Override(NamedTuple):
         return self.state + (" forced" if self.force else "") + (f": {self.reason}" if self.reason else "")
 
 
-class Overridden(NamedTuple):
+class OverrideOutcome(NamedTuple):
     """What holds then. `affected`: see policies.storage.scope; `full`: volumes that an OPEN leaves as they are."""
 
-    factor: Factor
-    affected: Sequence[Affected] | None
+    factor: StorageFactor
+    affected: Sequence[AffectedTopics] | None
     full: tuple[str, ...] = ()
 
 
-def override(
-    order: Override, why: str, factor: Factor, affected: Sequence[Affected] | None, assessment: Assessment, *,
+def apply_override(
+    order: StorageOverride, why: str, factor: StorageFactor, affected: Sequence[AffectedTopics] | None,
+    assessment: VolumeAssessment, *,
     by_topic: bool,
-) -> Overridden:  # fmt: skip
+) -> OverrideOutcome:  # fmt: skip
     """`factor`, `affected`, `assessment`: what holds without it. `by_topic`: volumes hold topics, not all producers."""
     if order.state == "PAUSE":
-        return Overridden(Factor(0.0, "operator", why, factor.observed_at), None)
-    full = () if order.force else tuple(str(each.volume) for each in assessment.violated)
-    opened = Factor(1.0, "operator", why, factor.observed_at)
+        return OverrideOutcome(StorageFactor(0.0, "operator", why, factor.observed_at), None)
+    full = () if order.force else tuple(str(each.volume) for each in assessment.hard_limit_findings)
+    opened = StorageFactor(1.0, "operator", why, factor.observed_at)
     if not full:
-        return Overridden(opened, () if by_topic else None)
+        return OverrideOutcome(opened, () if by_topic else None)
     if affected is None:  # of all topics, or nobody knows which ones
-        return Overridden(factor, None, full)
-    places = {f"broker {each.volume.broker_id} {each.volume.name}" for each in assessment.violated}
+        return OverrideOutcome(factor, None, full)
+    places = {f"broker {each.volume.broker_id} {each.volume.name}" for each in assessment.hard_limit_findings}
     held = tuple(each for each in affected if each.key in places)
     if not held:
-        return Overridden(opened, (), full)
-    return Overridden(Factor(held[0].value, "operator", held[0].why, factor.observed_at), held, full)
+        return OverrideOutcome(opened, (), full)
+    return OverrideOutcome(StorageFactor(held[0].value, "operator", held[0].why, factor.observed_at), held, full)

@@ -11,16 +11,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
-from policies.storage.judging import Assessment, Finding
-from policies.storage.keeping import State, state_of
+from policies.storage.judging import VolumeAssessment, VolumeFinding
+from policies.storage.keeping import FactorState, state_of
 
-Scope = Literal["cluster", "affected"]
-Place = tuple[int, str]  # broker id, volume
+StorageScope = Literal["cluster", "affected"]
+VolumeKey = tuple[int, str]  # broker id, volume
 
-MOST_TOPICS: Final = 100_000  # in one message to workers; where more are affected, all are held
+MAX_TOPICS: Final = 100_000  # in one message to workers; where more are affected, all are held
 
 
-class Affected(NamedTuple):
+class AffectedTopics(NamedTuple):
     """The topics that one volume holds; `value` 0: they are paused, else they share that part of each broker's total.
 
     `key`: names it for as long as it holds: "broker 2 /data/1". `topics`: sorted, each of one volume only: the fullest.
@@ -34,19 +34,19 @@ class Affected(NamedTuple):
     brokers: tuple[int, ...] = ()
 
     @property
-    def state(self) -> State:
+    def state(self) -> FactorState:
         return state_of(self.value)
 
 
-class Placement(NamedTuple):
+class ReplicaPlacement(NamedTuple):
     """`replicas`: by broker id, the topics with a replica there, as metadata has it; a partition that moves has one at
     either end. `dirs`: the topics of a volume, of brokers that told.
     """
 
     replicas: Mapping[int, frozenset[str]]
-    dirs: Mapping[Place, frozenset[str]] = {}
+    dirs: Mapping[VolumeKey, frozenset[str]] = {}
 
-    def topics(self, finding: Finding, volumes: Iterable[str]) -> frozenset[str]:
+    def topics_on(self, finding: VolumeFinding, volumes: Iterable[str]) -> frozenset[str]:
         """The topics on that volume. `volumes`: all of its broker."""
         broker_id, name = finding.volume.broker_id, finding.volume.name
         here = self.replicas.get(broker_id, frozenset())
@@ -58,11 +58,11 @@ class Placement(NamedTuple):
 
 
 def find_affected(
-    assessment: Assessment,
-    placement: Placement | None,
+    assessment: VolumeAssessment,
+    placement: ReplicaPlacement | None,
     unknown: Mapping[int, str] | None,
     is_exempt: Callable[[str], bool] = lambda topic: False,
-) -> tuple[Affected, ...] | None:
+) -> tuple[AffectedTopics, ...] | None:
     """The affected topics, those of the fullest volume first; None: all topics there are.
 
     `placement` None: not known. `unknown`: active brokers of which nothing is known and that are to be taken for full,
@@ -70,22 +70,24 @@ def find_affected(
     """
     if unknown is None:
         return None
-    limiting = sorted((each for each in assessment.findings if assessment.factor_of(each) < 1), key=_order(assessment))
+    limiting = sorted(
+        (each for each in assessment.findings if assessment.factor_of(each) < 1), key=_severity_order(assessment)
+    )
     if not limiting and not unknown:
         return ()
     if placement is None:
         return None
-    found: list[Affected] = []
+    found: list[AffectedTopics] = []
     seen: set[str] = set()
-    for key, value, why, broker_id, topics in _claims(limiting, assessment, placement, unknown):
+    for key, value, why, broker_id, topics in _topic_claims(limiting, assessment, placement, unknown):
         own = {topic for topic in topics if topic not in seen and not is_exempt(topic)}
         seen |= own
-        found.append(Affected(key, value, why, tuple(sorted(own)), (broker_id,)))
-    return tuple(found) if len(seen) <= MOST_TOPICS else None
+        found.append(AffectedTopics(key, value, why, tuple(sorted(own)), (broker_id,)))
+    return tuple(found) if len(seen) <= MAX_TOPICS else None
 
 
-def _claims(
-    limiting: list[Finding], assessment: Assessment, placement: Placement, unknown: Mapping[int, str]
+def _topic_claims(
+    limiting: list[VolumeFinding], assessment: VolumeAssessment, placement: ReplicaPlacement, unknown: Mapping[int, str]
 ) -> Iterator[tuple[str, float, str, int, frozenset[str]]]:
     """The strictest first."""
     for broker_id, why in sorted(unknown.items()):
@@ -95,11 +97,11 @@ def _claims(
         volumes.setdefault(each.volume.broker_id, []).append(each.volume.name)
     for finding in limiting:
         broker_id, name = finding.volume.broker_id, finding.volume.name
-        value, why = assessment.factor_of(finding), finding.why(assessment.held)
-        yield f"broker {broker_id} {name}", value, why, broker_id, placement.topics(finding, volumes[broker_id])
+        value, why = assessment.factor_of(finding), finding.reason_text(assessment.held)
+        yield f"broker {broker_id} {name}", value, why, broker_id, placement.topics_on(finding, volumes[broker_id])
 
 
-def crowded(assessment: Assessment) -> frozenset[int]:
+def crowded_brokers(assessment: VolumeAssessment) -> frozenset[int]:
     """The active brokers of which one volume is at a limit and another one is there: it matters what lies where."""
     active = [each for each in assessment.findings if not each.volume.left]
     number = Counter(each.volume.broker_id for each in active)
@@ -107,7 +109,7 @@ def crowded(assessment: Assessment) -> frozenset[int]:
     return frozenset(broker_id for broker_id in limiting if number[broker_id] > 1)
 
 
-def matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
+def topic_matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
     """Whether a topic's name is one of these; `*` stands for any characters."""
     texts = ["".join(".*" if each == "*" else re.escape(each) for each in pattern) for pattern in patterns]
     if not texts:
@@ -116,8 +118,8 @@ def matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
     return lambda topic: found.fullmatch(topic) is not None
 
 
-def _order(assessment: Assessment) -> Callable[[Finding], tuple[float, float, int, str]]:
-    def key(finding: Finding) -> tuple[float, float, int, str]:
+def _severity_order(assessment: VolumeAssessment) -> Callable[[VolumeFinding], tuple[float, float, int, str]]:
+    def key(finding: VolumeFinding) -> tuple[float, float, int, str]:
         volume = finding.volume
         return assessment.factor_of(finding), volume.available_ratio, volume.broker_id, volume.name
 

@@ -7,22 +7,22 @@ from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
-from policies.storage.judging import Assessment, assess
-from policies.storage.keeping import Factor
+from policies.storage.judging import VolumeAssessment, assess_volumes
+from policies.storage.keeping import StorageFactor
 from policies.storage.limits import SoftHard
-from policies.storage.members import Newcomers
+from policies.storage.members import NewBrokers
 from policies.storage.volumes import LimitPolicy, ObservationFailed, Volume
 from policies.text import ERROR_CHARS, one_line
 
 FailSafe = Literal["PAUSE", "OPEN"]
-Reason = Literal["missing", "stale", "ahead", "partial"]  # why a broker's snapshot doesn't say its state
+SnapshotFault = Literal["missing", "stale", "ahead", "partial"]  # why a broker's snapshot doesn't say its state
 
 MAX_AHEAD_S: Final = 60.0  # a snapshot's clock may be so far ahead of ours; beyond, its age means nothing
 _TICK_S: Final = 0.001  # Unix time, as a float, can't tell less than a quarter of a microsecond
-_BROKERS_NAMED: Final = 3  # in a message; of the rest, the number
+_MAX_NAMED: Final = 3  # in a message; of the rest, the number
 
 
-class Snapshot(NamedTuple):
+class VolumeSnapshot(NamedTuple):
     """A broker's volumes as its agent reported them. `at`: 035's snapshotAt, in Unix seconds. `unreadable`: log dirs
     that it could not look into: the broker may be writing to them all the same.
     """
@@ -33,7 +33,7 @@ class Snapshot(NamedTuple):
     unreadable: tuple[str, ...] = ()
 
 
-class View(NamedTuple):
+class SnapshotAssessment(NamedTuple):
     """The state that `SnapshotView` finds. `assessment`: of the volumes that are known. `fresh`: active brokers that
     joined a moment ago and may still be without a snapshot. `left`: brokers that aren't active any more and whose
     volumes count on, each with the wall time until which they do.
@@ -43,9 +43,9 @@ class View(NamedTuple):
     None: all of them are.
     """
 
-    factor: Factor
-    assessment: Assessment
-    reasons: Mapping[int, Reason]
+    factor: StorageFactor
+    assessment: VolumeAssessment
+    reasons: Mapping[int, SnapshotFault]
     problem: str = ""
     unknown: Mapping[int, str] | None = None
     fresh: frozenset[int] = frozenset()
@@ -72,8 +72,8 @@ class SnapshotView:
     counts on until its last snapshot is `forget_after_s` old, if a volume is at a limit there (None: no longer than it
     is active): whoever reads the topic knows it, also after a restart.
 
-    Without a policy only the limits count that the snapshots bring. `paused`: as in `assess`; set it after a restart if
-    the workers still hold a PAUSE that was observed.
+    Without a policy only the limits count that the snapshots bring. `paused`: as in `assess_volumes`; set it after a
+    restart if the workers still hold a PAUSE that was observed.
 
     Raises:
         ValueError: a maximum age that is none, or an unknown fail-safe.
@@ -102,46 +102,46 @@ class SnapshotView:
             raise ValueError(f"snapshots.fail_safe: {fail_safe} must be PAUSE or OPEN")
         self.max_age_s = max_age_s
         self.forget_after_s = forget_after_s
-        self._newcomers = Newcomers(grace_s)
+        self._newcomers = NewBrokers(grace_s)
         self.fail_safe: FailSafe = fail_safe
         self.paused = False
         self._policy = policy or SoftHard()
-        self._snapshots: dict[int, Snapshot] = {}
+        self._snapshots: dict[int, VolumeSnapshot] = {}
         self._active: frozenset[int] = frozenset()
         self._listed_at = -math.inf
         self._reason = ""
 
-    def put(self, broker_id: int, snapshot: Snapshot | None) -> None:
+    def put_snapshot(self, broker_id: int, snapshot: VolumeSnapshot | None) -> None:
         """The broker's record in the topic; None: a tombstone, it has none any more."""
-        self._newcomers.described(broker_id)
+        self._newcomers.mark_described(broker_id)
         if snapshot is None:
             self._snapshots.pop(broker_id, None)
         else:
             self._snapshots[broker_id] = snapshot
 
-    def active(self, brokers: Collection[int], now: float) -> None:
+    def set_active_brokers(self, brokers: Collection[int], now: float) -> None:
         """Take the list of active brokers. Without a single one the state of none is known."""
-        self._newcomers.note(brokers, frozenset(brokers) - self._snapshots.keys(), now)
+        self._newcomers.record_active(brokers, frozenset(brokers) - self._snapshots.keys(), now)
         self._active = frozenset(brokers)
         self._listed_at = now
         self._reason = ""
 
-    def active_failed(self, reason: str) -> None:
+    def record_list_failure(self, reason: str) -> None:
         """The list could not be had now: the last one holds until it is too old."""
         self._reason = one_line(reason, ERROR_CHARS)
 
-    def current(self, wall: float, now: float) -> View:
+    def assess_current(self, wall: float, now: float) -> SnapshotAssessment:
         """The state that holds now, by both clocks. Asking twice at one time says the same twice. It remembers
         `paused`.
         """
-        problem = self._unlisted(now)
-        reasons: dict[int, Reason] = {}
+        problem = self._list_fault(now)
+        reasons: dict[int, SnapshotFault] = {}
         fresh: set[int] = set()
         volumes: list[Volume] = []
         for broker_id in sorted(self._active):
             snapshot = self._snapshots.get(broker_id)
             # One without volumes doesn't say how full they are.
-            reason = self._doubt(snapshot.at, wall) if snapshot is not None and snapshot.volumes else "missing"
+            reason = self._snapshot_fault(snapshot.at, wall) if snapshot is not None and snapshot.volumes else "missing"
             if reason is None and snapshot is not None:
                 volumes += snapshot.volumes
                 reason = "partial" if snapshot.unreadable else None
@@ -151,33 +151,39 @@ class SnapshotView:
                 reasons[broker_id] = reason
         left: dict[int, float] = {}
         try:
-            for broker_id, snapshot, until in self._departed(wall):
+            for broker_id, snapshot, until in self._departed_snapshots(wall):
                 had = [volume._replace(left=True) for volume in snapshot.volumes]
-                if assess(had, self._policy, self.paused).factor < 1:
+                if assess_volumes(had, self._policy, self.paused).factor < 1:
                     volumes += had
                     left[broker_id] = until
-            assessment = assess(volumes, self._policy, self.paused)
+            assessment = assess_volumes(volumes, self._policy, self.paused)
         except ObservationFailed as error:
-            assessment = Assessment(1.0, (), None)
+            assessment = VolumeAssessment(1.0, (), None)
             problem = str(error)
         is_known = not problem and not reasons
         # An unknown volume may be the one that caused the pause: only a complete view ends it.
         self.paused = assessment.paused or (self.paused and not is_known)
         if is_known:
-            factor = Factor(assessment.factor, "valid", assessment.why)
-            return View(factor, assessment, reasons, "", {}, frozenset(fresh), left)
+            factor = StorageFactor(assessment.factor, "valid", assessment.reason_text)
+            return SnapshotAssessment(factor, assessment, reasons, "", {}, frozenset(fresh), left)
         value = 0.0 if self.fail_safe == "PAUSE" else assessment.factor
-        why = assessment.why if value == assessment.factor and assessment.why else self._unknown(problem, reasons)
+        why = (
+            assessment.reason_text
+            if value == assessment.factor and assessment.reason_text
+            else self._unknown_text(problem, reasons)
+        )
         unknown: dict[int, str] | None = {}
         if self.fail_safe == "PAUSE":
             unknown = (
                 None
                 if problem
-                else {broker_id: self._unknown("", {broker_id: reasons[broker_id]}) for broker_id in reasons}
+                else {broker_id: self._unknown_text("", {broker_id: reasons[broker_id]}) for broker_id in reasons}
             )
-        return View(Factor(value, "fail-safe", why), assessment, reasons, problem, unknown, frozenset(fresh), left)
+        return SnapshotAssessment(
+            StorageFactor(value, "fail-safe", why), assessment, reasons, problem, unknown, frozenset(fresh), left
+        )
 
-    def until(self, wall: float, now: float) -> float | None:
+    def changes_at(self, wall: float, now: float) -> float | None:
         """The monotonic time at which `current` may change by itself if no clock is set; None: never."""
         left = [self._listed_at + self.list_age_s - now]
         for broker_id in self._active:
@@ -186,22 +192,22 @@ class SnapshotView:
                 left += (snapshot.at + self.max_age_s - wall, snapshot.at - MAX_AHEAD_S - wall)
             else:
                 left.append(self._newcomers.grace_left_s(broker_id, now))
-        left += (until - wall for _, _, until in self._departed(wall))
+        left += (until - wall for _, _, until in self._departed_snapshots(wall))
         soonest = min((each for each in left if each > 0), default=None)
         return None if soonest is None else now + soonest
 
-    def next(self, wall: float, now: float) -> Factor | None:
+    def next_factor(self, wall: float, now: float) -> StorageFactor | None:
         """The state that it changes into then. Asking doesn't make it remember the future."""
-        until = self.until(wall, now)
+        until = self.changes_at(wall, now)
         if until is None:
             return None
         ahead, paused = until - now + _TICK_S, self.paused
         try:
-            return self.current(wall + ahead, now + ahead).factor
+            return self.assess_current(wall + ahead, now + ahead).factor
         finally:
             self.paused = paused
 
-    def _departed(self, wall: float) -> Iterator[tuple[int, Snapshot, float]]:
+    def _departed_snapshots(self, wall: float) -> Iterator[tuple[int, VolumeSnapshot, float]]:
         """The last snapshots of brokers that aren't active, each with the wall time until which it counts."""
         if self.forget_after_s is None or not self._active:
             return
@@ -210,13 +216,13 @@ class SnapshotView:
             if broker_id not in self._active and until - wall > 0:
                 yield broker_id, snapshot, until
 
-    def _doubt(self, at: float, wall: float) -> Reason | None:
+    def _snapshot_fault(self, at: float, wall: float) -> SnapshotFault | None:
         """The same sums as in `until`."""
         if at - MAX_AHEAD_S - wall > 0:
             return "ahead"
         return None if at + self.max_age_s - wall > 0 else "stale"
 
-    def _unlisted(self, now: float) -> str:
+    def _list_fault(self, now: float) -> str:
         reason = f": {self._reason}" if self._reason else ""
         if self._listed_at == -math.inf:
             return f"the active brokers are not known yet{reason}"
@@ -224,18 +230,18 @@ class SnapshotView:
             return f"the list of active brokers is not younger than {self.list_age_s:g} s{reason}"
         return "" if self._active else "no broker is active"
 
-    def _unknown(self, problem: str, reasons: Mapping[int, Reason]) -> str:
+    def _unknown_text(self, problem: str, reasons: Mapping[int, SnapshotFault]) -> str:
         """Without ages: a message that changes every second would be told every second."""
         partial = {b: one_line(self._snapshots[b].unreadable[0]) for b, why in reasons.items() if why == "partial"}
-        said: dict[Reason, str] = {
+        said: dict[SnapshotFault, str] = {
             "missing": "no snapshot of its volumes",
             "stale": f"no snapshot younger than {self.max_age_s:g} s",
             "ahead": f"a snapshot more than {MAX_AHEAD_S:g} s ahead of this clock",
             "partial": "a log dir that its agent can't look into",
         }
         parts = [problem] if problem else []
-        named = list(reasons.items())[:_BROKERS_NAMED]
+        named = list(reasons.items())[:_MAX_NAMED]
         parts += [f"broker {b} has {said[why]}{': ' + partial[b] if b in partial else ''}" for b, why in named]
-        if len(reasons) > _BROKERS_NAMED:
-            parts.append(f"{len(reasons) - _BROKERS_NAMED} more are unknown")
+        if len(reasons) > _MAX_NAMED:
+            parts.append(f"{len(reasons) - _MAX_NAMED} more are unknown")
         return ", ".join(parts)

@@ -10,40 +10,40 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
-from policies.storage.judging import Finding
+from policies.storage.judging import VolumeFinding
 
 REQUEST_S: Final = 15.0  # a request that was admitted may be so long on its way (docs/non-obvious.md)
-SHOWN: Final = 5
+MAX_SHOWN: Final = 5
 
 
-class Share(NamedTuple):
+class ReplicaShare(NamedTuple):
     """Of a topic's partitions, those with a replica on a broker."""
 
     here: int
     partitions: int
 
     @property
-    def value(self) -> float:
+    def fraction(self) -> float:
         return self.here / self.partitions if self.partitions else 0.0
 
 
-class Spread(NamedTuple):
+class ReplicaSpread(NamedTuple):
     """`shares`: by broker, the topics with a replica there. `feeds`: by broker, those that lead a partition with a
     replica there, whose producers fill it.
     """
 
-    shares: Mapping[int, Mapping[str, Share]]
+    shares: Mapping[int, Mapping[str, ReplicaShare]]
     feeds: Mapping[int, frozenset[int]]
 
 
-class Writers(NamedTuple):
+class VolumeWriters(NamedTuple):
     """Who fills a volume: the busiest topics and principals, by the bytes per second that come to it from them."""
 
     topics: tuple[tuple[str, float], ...]
     principals: tuple[tuple[str, float], ...]
 
 
-class Headroom(NamedTuple):
+class VolumeHeadroom(NamedTuple):
     """`room`: the bytes behind the hard limit. `needed`: what may arrive before the next look ends it; None: that has
     no bound.
     """
@@ -57,8 +57,8 @@ class Headroom(NamedTuple):
 
 
 def find_writers(
-    rates: Mapping[tuple[str, str], float], shares: Mapping[str, Share], topics: Collection[str] | None = None
-) -> Writers:
+    rates: Mapping[tuple[str, str], float], shares: Mapping[str, ReplicaShare], topics: Collection[str] | None = None
+) -> VolumeWriters:
     """Who fills a volume of a broker that has these shares. `rates`: by topic and principal. `topics`: those on that
     volume; None: all of its broker.
     """
@@ -68,18 +68,18 @@ def find_writers(
         share = shares.get(topic)
         if share is None or (topics is not None and topic not in topics) or not rate:
             continue
-        by_topic[topic] = by_topic.get(topic, 0.0) + rate * share.value
-        by_principal[principal] = by_principal.get(principal, 0.0) + rate * share.value
-    return Writers(_most(by_topic), _most(by_principal))
+        by_topic[topic] = by_topic.get(topic, 0.0) + rate * share.fraction
+        by_principal[principal] = by_principal.get(principal, 0.0) + rate * share.fraction
+    return VolumeWriters(_top_rates(by_topic), _top_rates(by_principal))
 
 
-def _most(rates: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
-    return tuple(sorted(rates.items(), key=lambda each: (-each[1], each[0]))[:SHOWN])
+def _top_rates(rates: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    return tuple(sorted(rates.items(), key=lambda each: (-each[1], each[0]))[:MAX_SHOWN])
 
 
 def find_headroom(
-    finding: Finding, feeds: Collection[int], total: Callable[[int], float | None], interval_s: float
-) -> Headroom | None:
+    finding: VolumeFinding, feeds: Collection[int], total: Callable[[int], float | None], interval_s: float
+) -> VolumeHeadroom | None:
     """None: the volume has no hard limit. `total`: of a broker, what its producers get at most; None: no bound.
 
     `feeds`: the brokers whose producers fill it; the volume's own is among them in any case.
@@ -89,4 +89,4 @@ def find_headroom(
     totals = [total(broker_id) for broker_id in {finding.volume.broker_id, *feeds}]
     known = [each for each in totals if each is not None]
     needed = sum(known) * (interval_s + REQUEST_S) if len(known) == len(totals) else None
-    return Headroom(finding.hard_free, needed)
+    return VolumeHeadroom(finding.hard_free, needed)

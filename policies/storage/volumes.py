@@ -149,7 +149,7 @@ class LimitPolicy(Protocol):
         """Soft and hard limit as free bytes of that volume, for metrics and messages; None: there is none."""
 
 
-def checked(limit: VolumeLimit, what: str) -> VolumeLimit:
+def check_limit(limit: VolumeLimit, what: str) -> VolumeLimit:
     """The limit, if its level is one. `what`: the place where it was written.
 
     Raises:

@@ -16,22 +16,28 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from policies.decision import Limit, Patience
+from policies.decision import ClientPatience, RequestLimit
+from policies.fleet.fleet_limiter import FleetLimiter, FleetShares
 from policies.fleet.keys import total_key
-from policies.fleet.lines import FleetLine, OurParts
 from policies.thresholds.bursting import BurstRejecter
-from policies.thresholds.pacing import Pacer
-from policies.thresholds.rejecting import Rejecter
-from policies.thresholds.storage_limits import NO_AFFECTED, NO_EFFECT, AffectedLimits, StorageEffect, StorageLimit
+from policies.thresholds.pacing import ThresholdPacer
+from policies.thresholds.rejecting import ThresholdRejecter
+from policies.thresholds.storage_limits import (
+    NO_AFFECTED_LIMITS,
+    NO_EFFECT,
+    AffectedLimits,
+    StorageEffect,
+    StorageThrottle,
+)
 from policies.thresholds.strategy import ThresholdStrategy
 from policies.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from policies.limits.meter import FleetMeter, Ticks
+    from policies.limits.meter import FleetMeter, TickSchedule
     from policies.thresholds.broker_meters import BrokerMeters
-    from policies.thresholds.storage_limits import Holding
+    from policies.thresholds.storage_limits import HeldTopics
     from policies.thresholds.topic_meter import TopicMeter
 
 
@@ -51,7 +57,7 @@ class ThresholdRules(NamedTuple):
     burst_s: float = 0.0
 
     @property
-    def limits_bytes(self) -> bool:
+    def has_total(self) -> bool:
         """Whether any broker has a total, so that anything is ever over it."""
         return self.total is not None or bool(self.totals)
 
@@ -59,7 +65,7 @@ class ThresholdRules(NamedTuple):
 NO_RULES = ThresholdRules()
 
 
-class TopicThreshold(Limit):
+class TopicThresholdLimit(RequestLimit):
     """The threshold of one topic, for one request. `topic`: its name; several topics may share a meter."""
 
     __slots__ = ("_meter", "_strategy", "_topic", "observes")
@@ -70,33 +76,49 @@ class TopicThreshold(Limit):
         self._meter = meter
         self._topic = topic
 
-    def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
-        return self._strategy.judge(self._meter, self._topic, size, patience, now)
+    def judge_request(self, size: int, messages: int, patience: ClientPatience, now: float) -> Verdict | None:
+        return self._strategy.judge_request(self._meter, self._topic, size, patience, now)
 
-    def credit(self, client: object, now: float) -> tuple[float, float]:
-        return self._strategy.credit(self._meter, client, now), math.inf
+    def available_credit(self, client: object, now: float) -> tuple[float, float]:
+        return self._strategy.available_credit(self._meter, client, now), math.inf
 
-    def take(self, size: int, messages: int, now: float) -> None:
-        self._strategy.take(self._meter, size, now)
+    def charge_request(self, size: int, messages: int, now: float) -> None:
+        self._strategy.charge_request(self._meter, size, now)
 
-    def spare(self, size: int, messages: int) -> None:
-        self._strategy.spare(self._meter, size)
+    def record_only(self, size: int, messages: int) -> None:
+        self._strategy.record_only(self._meter, size)
 
 
 class BrokerLimits:
     """The limits of one broker.
 
-    `total`: the total threshold in force, bytes per second, None = no limit. `share`: the implicit threshold of its
-    topics, None without a total. `effect`: of the storage factor, by which thresholds in force are lower than
-    configured. `strategy`: the action of thresholds; `observes`: their verdicts are only counted. `storage`: the limit
-    that all producers share while the storage factor is between 0 and 1; `affected`: limits of the topics that storage
-    holds, where it holds some only.
+    `total`: the total threshold in force, bytes per second, None = no limit. `implicit_share`: the implicit threshold
+    of its topics, None without a total. `effect`: of the storage factor, by which thresholds in force are lower than
+    configured. `strategy`: the action of thresholds; `observes`: their verdicts are only counted. `storage_throttle`:
+    the limit that all producers share while the storage factor is between 0 and 1; `affected_limits`: limits of the
+    topics that storage holds, where it holds some only.
     """
 
-    __slots__ = ("_explicit", "_fleet", "_internal", "_rules", "_sharing", "affected", "effect", "meters", "observes",
-                 "share", "storage", "strategy", "ticks", "total")  # fmt: skip
+    __slots__ = (
+        "_explicit_sum",
+        "_fleet",
+        "_internal",
+        "_rules",
+        "_sharing_topics",
+        "affected_limits",
+        "effect",
+        "implicit_share",
+        "meters",
+        "observes",
+        "storage_throttle",
+        "strategy",
+        "ticks",
+        "total",
+    )  # fmt: skip
 
-    def __init__(self, meters: BrokerMeters, internal: frozenset[bytes], fleet: OurParts, ticks: Ticks) -> None:
+    def __init__(
+        self, meters: BrokerMeters, internal: frozenset[bytes], fleet: FleetShares, ticks: TickSchedule
+    ) -> None:
         """Without thresholds, until `apply`."""
         self.meters = meters
         self.ticks = ticks
@@ -104,23 +126,23 @@ class BrokerLimits:
         self._fleet = fleet
         self._rules = NO_RULES
         self.observes = False
-        self._explicit = 0.0  # the sum of its topics' own thresholds, as configured
-        self._sharing = 0  # topics without one
+        self._explicit_sum = 0.0  # the sum of its topics' own thresholds, as configured
+        self._sharing_topics = 0  # topics without one
         self.total: float | None = None
-        self.share: float | None = None
+        self.implicit_share: float | None = None
         self.effect = NO_EFFECT
-        self.strategy: ThresholdStrategy = Rejecter(self)
-        self.storage: StorageLimit | None = None
-        self.affected: AffectedLimits = NO_AFFECTED
+        self.strategy: ThresholdStrategy = ThresholdRejecter(self)
+        self.storage_throttle: StorageThrottle | None = None
+        self.affected_limits: AffectedLimits = NO_AFFECTED_LIMITS
 
     # --- thresholds ---------------------------------------------------------------------------------------------------
 
     @property
-    def over(self) -> bool:
+    def is_over_total(self) -> bool:
         """Whether the broker gets more than its total threshold."""
         return self.total is not None and self.meters.total.fleet_rate > self.total
 
-    def explicit(self, topic: bytes) -> float | None:
+    def explicit_threshold(self, topic: bytes) -> float | None:
         """A topic's own threshold in force; infinite for Kafka's internal topics, None = the implicit share."""
         found = self._rules.topics.get(topic)
         if found is None:
@@ -130,9 +152,9 @@ class BrokerLimits:
     @property
     def has_empty_share(self) -> bool:
         """Whether topics without a threshold of their own have nothing left to share."""
-        return self.share == 0 and self._sharing > 0
+        return self.implicit_share == 0 and self._sharing_topics > 0
 
-    def apply(self, rules: ThresholdRules, effect: StorageEffect, now: float) -> None:
+    def apply_rules(self, rules: ThresholdRules, effect: StorageEffect, now: float) -> None:
         """Take over changed thresholds, and the storage factor's effect on them.
 
         While disks fill up, thresholds that reject delay as well: by the one-minute average, a client that was within
@@ -145,57 +167,59 @@ class BrokerLimits:
         self.total = None if configured is None else configured * effect.factor
         delays = self.total is not None and (rules.delays or effect.factor < 1.0)
         burst_s = 0.0 if delays or self.total is None else rules.burst_s
-        if (delays, burst_s) == (self.strategy.delays, self.strategy.burst_s):
-            self.strategy.retune(now)
+        if (delays, burst_s) == (self.strategy.delays_requests, self.strategy.burst_s):
+            self.strategy.apply_share(now)
         else:
-            self.strategy.release()
+            self.strategy.release_topics()
             if delays:
-                self.strategy = Pacer(self, self._fleet)
+                self.strategy = ThresholdPacer(self, self._fleet)
             else:
-                self.strategy = BurstRejecter(self, burst_s, now) if burst_s else Rejecter(self)
+                self.strategy = BurstRejecter(self, burst_s, now) if burst_s else ThresholdRejecter(self)
         for meter in self.meters.topics.values():
-            meter.limit = self.explicit(meter.name)
-        self.recount()
-        self.strategy.refresh()
-        self._share_storage(None if effect.shared == 1.0 else configured, now)
-        self.affected.retotal(configured, now)
+            meter.explicit_limit = self.explicit_threshold(meter.name)
+        self.recount_topics()
+        self.strategy.refresh_topics()
+        self._set_storage_throttle(None if effect.shared == 1.0 else configured, now)
+        self.affected_limits.set_total(configured, now)
 
-    def recount(self) -> None:
+    def recount_topics(self) -> None:
         """Other topics are there, or have thresholds; the strategy has to be refreshed."""
         rules, internal = self._rules.topics, self._internal
-        own = [rules.get(topic) for topic in self.meters.present() if topic in rules or topic not in internal]
-        self._explicit = math.fsum(threshold for threshold in own if threshold is not None)
-        self._sharing = own.count(None)
-        self._find_share()
+        own = [rules.get(topic) for topic in self.meters.existing_topics() if topic in rules or topic not in internal]
+        self._explicit_sum = math.fsum(threshold for threshold in own if threshold is not None)
+        self._sharing_topics = own.count(None)
+        self._update_share()
 
     def add_topic(self, topic: bytes) -> None:
         """One more topic is there: O(1), as it can only lower the share of others."""
         own = self._rules.topics.get(topic)
         if own is not None:
-            self._explicit += own
+            self._explicit_sum += own
         elif topic not in self._internal:
-            self._sharing += 1
-        self._find_share()
+            self._sharing_topics += 1
+        self._update_share()
         self.strategy.lower_share()
 
-    def _find_share(self) -> None:
+    def _update_share(self) -> None:
         """V1: (total - sum of explicit thresholds) / number of topics without one."""
         if self.total is None:
-            self.share = None
+            self.implicit_share = None
             return
-        left = max(0.0, self.total - self._explicit * self.effect.factor)
-        self.share = left / max(1, self._sharing)
+        left = max(0.0, self.total - self._explicit_sum * self.effect.factor)
+        self.implicit_share = left / max(1, self._sharing_topics)
 
     # --- our part of them ---------------------------------------------------------------------------------------------
 
     @property
-    def delays(self) -> bool:
+    def delays_requests(self) -> bool:
         """Whether requests wait for our part of the total."""
-        return self.strategy.delays or self.storage is not None or self.affected.delays
+        return (
+            self.strategy.delays_requests or self.storage_throttle is not None or self.affected_limits.delays_requests
+        )
 
-    def set_affected(self, holding: Holding, now: float) -> None:
+    def set_affected_topics(self, holding: HeldTopics, now: float) -> None:
         """Storage holds these topics. Lines go on where their volume's did before: debts outlive a change."""
-        self.affected = AffectedLimits(self, holding, self.configured_total, self.affected, now)
+        self.affected_limits = AffectedLimits(self, holding, self.configured_total, self.affected_limits, now)
 
     @property
     def configured_total(self) -> float | None:
@@ -208,41 +232,47 @@ class BrokerLimits:
         total = self.total
         if total is None:
             return None
-        return total * self._fleet.fraction(total_key(self.meters.node_id), total / self.effect.factor)
+        return total * self._fleet.fraction_of(total_key(self.meters.node_id), total / self.effect.factor)
 
     def portion_of(self, meter: FleetMeter) -> float:
         """Ours of a threshold where it delays or has a burst, 0..1: by our part of the traffic of topic or total."""
         processes = self._fleet.processes
         if processes == 1:
             return 1.0
-        whole = meter.fleet_rate - meter.fading
+        whole = meter.fleet_rate - meter.fading_rate
         return max(1.0 / processes, meter.rate / whole if whole > 0.0 else 0.0)
 
-    def retune(self, now: float) -> None:
+    def apply_share(self, now: float) -> None:
         """Go by our part of the total as it is now."""
-        self.strategy.retune(now)
-        for limit in self._storage_limits():
-            limit.line.retune(now)
+        self.strategy.apply_share(now)
+        for limit in self._storage_throttles():
+            limit.limiter.apply_share(now)
 
     def is_hungry(self, now: float) -> bool:
         """Whether any request has to wait for our part of the total."""
-        return self.strategy.is_hungry(now) or any(now < each.line.hungry_until for each in self._storage_limits())
+        return self.strategy.is_hungry(now) or any(
+            now < each.limiter.hungry_until for each in self._storage_throttles()
+        )
 
-    def _storage_limits(self) -> Iterator[StorageLimit]:
-        if self.storage is not None:
-            yield self.storage
-        yield from self.affected.shared
+    def _storage_throttles(self) -> Iterator[StorageThrottle]:
+        if self.storage_throttle is not None:
+            yield self.storage_throttle
+        yield from self.affected_limits.throttles
 
-    def _share_storage(self, total: float | None, now: float) -> None:
+    def _set_storage_throttle(self, total: float | None, now: float) -> None:
         """All producers together get `total` times the storage factor; None = no such limit."""
         if total is None:
-            self.storage = None
+            self.storage_throttle = None
             return
-        if self.storage is None:  # shared by strangers: none of them shall stall all others for longer than DEBT_S
-            self.storage = StorageLimit(self, self.effect, self.make_line(total, self.effect.shared, now))
+        if (
+            self.storage_throttle is None
+        ):  # shared by strangers: none of them shall stall all others for longer than DEBT_S
+            self.storage_throttle = StorageThrottle(
+                self, self.effect, self.make_limiter(total, self.effect.shared, now)
+            )
         else:
-            self.storage.set(total, self.effect, now)
+            self.storage_throttle.update_limit(total, self.effect, now)
 
-    def make_line(self, total: float, factor: float, now: float, name: str = "") -> FleetLine:
+    def make_limiter(self, total: float, factor: float, now: float, name: str = "") -> FleetLimiter:
         """A line of producers that share our part of the total times a factor. `name`: see FleetLine."""
-        return FleetLine(self._fleet, total_key(self.meters.node_id), total, factor, now, name=name)
+        return FleetLimiter(self._fleet, total_key(self.meters.node_id), total, factor, now, name=name)

@@ -12,56 +12,60 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from policies.limits.bucket import Bucket
+from policies.limits.bucket import TokenBucket
 from policies.limits.meter import FleetMeter
-from policies.thresholds.rejecting import Rejecter
+from policies.thresholds.rejecting import ThresholdRejecter
 from policies.verdict import MAX_THROTTLE_MS, Verdict, used_up_burst
 
 if TYPE_CHECKING:
-    from policies.decision import Patience
+    from policies.decision import ClientPatience
     from policies.thresholds.broker_limits import BrokerLimits
     from policies.thresholds.topic_meter import TopicMeter
 
-FLOOR: Final = 1.0  # bytes per second, in place of a threshold of 0: such a topic gets only what others leave
+MIN_RATE: Final = 1.0  # bytes per second, in place of a threshold of 0: such a topic gets only what others leave
 SLACK_DEBT_S: Final = 1.0  # the most that a topic may owe, beyond the total's debt, for having used what others left
-LOOKS: Final = 8  # topics that use up what the total has left look at it again when they have taken this part of it
+GRANTS_PER_TOTAL: Final = (
+    8  # topics that use up what the total has left look at it again when they have taken this part of it
+)
 
 
-class BurstRejecter(Rejecter):
+class BurstRejecter(ThresholdRejecter):
     """The buckets of one broker, which has a total threshold. A topic without traffic has none: its own is full."""
 
-    __slots__ = ("_buckets", "_burst_s", "_now", "_seen", "_since", "_total")
+    __slots__ = ("_buckets", "_burst_s", "_counted", "_now", "_since", "_total")
 
     def __init__(self, limits: BrokerLimits, burst_s: float, now: float) -> None:
         super().__init__(limits)
         self._burst_s = burst_s
         self._now = self._since = now
-        self._seen = limits.meters.total.uncounted
-        self._buckets: dict[TopicMeter, Bucket] = {}
+        self._counted = limits.meters.total.uncounted
+        self._buckets: dict[TopicMeter, TokenBucket] = {}
         assert limits.total is not None
-        self._total = self._full(self._rate(limits.total, limits.meters.total))
+        self._total = self._full_bucket(self._share_rate(limits.total, limits.meters.total))
         for meter in limits.meters.topics.values():
-            meter.seen = meter.uncounted
+            meter.counted_in_bucket = meter.uncounted
 
     @property
     def burst_s(self) -> float:
         """Seconds of a threshold that may pass at once."""
         return self._burst_s
 
-    def judge(self, meter: TopicMeter, topic: bytes, size: int, patience: Patience, now: float) -> Verdict | None:
+    def judge_request(
+        self, meter: TopicMeter, topic: bytes, size: int, patience: ClientPatience, now: float
+    ) -> Verdict | None:
         self._now = now
         if self.is_over(meter):
-            return super().judge(meter, topic, size, patience, now)
+            return super().judge_request(meter, topic, size, patience, now)
         owed_s = self._settle_total(now)
-        bucket = self._settle(meter, owed_s, now)
-        if bucket is None or bucket.level(now) > 0.0 or self._total.level(now) > 0.0:
-            self._grant(meter, bucket)
+        bucket = self._settle_topic(meter, owed_s, now)
+        if bucket is None or bucket.token_level(now) > 0.0 or self._total.token_level(now) > 0.0:
+            self._grant_credit(meter, bucket)
             return None
-        meter.ask_thresholds(False, 0.0)
-        limit, total_limit = meter.threshold, self._limits.total
+        meter.set_thresholds_ask(False, 0.0)
+        limit, total_limit = meter.effective_threshold, self._limits.total
         assert limit is not None
         assert total_limit is not None
-        wait_s = min(bucket.wait(now) + size / bucket.rate, owed_s + size / self._total.rate)
+        wait_s = min(bucket.debt_wait_s(now) + size / bucket.rate, owed_s + size / self._total.rate)
         return used_up_burst(
             topic.decode(errors="replace"),
             self._limits.meters.node_id,
@@ -75,92 +79,92 @@ class BurstRejecter(Rejecter):
         bucket = self._buckets.get(meter)
         return self.is_over(meter) or (bucket is not None and bucket.in_debt and self._total.in_debt)
 
-    def join(self, meter: TopicMeter) -> None:
-        meter.seen = meter.uncounted
-        self._grant(meter, None)
+    def add_topic(self, meter: TopicMeter) -> None:
+        meter.counted_in_bucket = meter.uncounted
+        self._grant_credit(meter, None)
 
-    def retune(self, now: float) -> None:
+    def apply_share(self, now: float) -> None:
         self._now = now
 
     def close_tick(self, now: float) -> None:
         self._now = now
         owed_s = self._settle_total(now)
-        self._seen = 0
+        self._counted = 0
         for meter in self._limits.meters.topics.values():
-            if meter.uncounted != meter.seen or meter in self._buckets:
-                bucket = self._settle(meter, owed_s, now)
+            if meter.uncounted != meter.counted_in_bucket or meter in self._buckets:
+                bucket = self._settle_topic(meter, owed_s, now)
                 if bucket is not None and bucket.is_full(now):
                     del self._buckets[meter]
-            meter.seen = 0
+            meter.counted_in_bucket = 0
         self._since = now
 
-    def refresh(self) -> None:
-        super().refresh()
-        self._rate_total(self._now)
+    def refresh_topics(self) -> None:
+        super().refresh_topics()
+        self._update_total_rate(self._now)
         topics = self._limits.meters.topics
         for meter in topics.values():
             if not self.is_over(meter):
-                self._grant(meter, self._buckets.get(meter))
+                self._grant_credit(meter, self._buckets.get(meter))
         if len(self._buckets) > len(topics):  # some have left the broker
             there = set(topics.values())
             self._buckets = {meter: bucket for meter, bucket in self._buckets.items() if meter in there}
 
-    def release(self) -> None:
-        super().release()
+    def release_topics(self) -> None:
+        super().release_topics()
         for meter in self._limits.meters.topics.values():
-            meter.ask_thresholds(False)
+            meter.set_thresholds_ask(False)
 
-    def _grant(self, meter: TopicMeter, bucket: Bucket | None) -> None:
+    def _grant_credit(self, meter: TopicMeter, bucket: TokenBucket | None) -> None:
         """The bytes that the topic may bring before it is looked at again: what its own bucket holds, or its part of
         what the total's does.
         """
-        limit = meter.threshold
+        limit = meter.effective_threshold
         if limit is None:
-            meter.ask_thresholds(False)
+            meter.set_thresholds_ask(False)
             return
-        own = self._burst_s * self._rate(limit, meter) if bucket is None else bucket.level(self._now)
-        meter.ask_thresholds(False, max(own, self._total.level(self._now) / LOOKS, 0.0))
+        own = self._burst_s * self._share_rate(limit, meter) if bucket is None else bucket.token_level(self._now)
+        meter.set_thresholds_ask(False, max(own, self._total.token_level(self._now) / GRANTS_PER_TOTAL, 0.0))
 
     def _settle_total(self, now: float) -> float:
         """Bring the total's bucket up to date; the seconds that it owes."""
         total, counted = self._total, self._limits.meters.total.uncounted
-        self._rate_total(now)
-        total.absorb(counted - self._seen, now)
-        self._seen = counted
-        total.forgive(self._burst_s * total.rate)
-        return total.wait(now)
+        self._update_total_rate(now)
+        total.consume_evenly(counted - self._counted, now)
+        self._counted = counted
+        total.forgive_debt(self._burst_s * total.rate)
+        return total.debt_wait_s(now)
 
-    def _rate_total(self, now: float) -> None:
+    def _update_total_rate(self, now: float) -> None:
         limits = self._limits
         assert limits.total is not None
-        rate = self._rate(limits.total, limits.meters.total)
+        rate = self._share_rate(limits.total, limits.meters.total)
         if rate != self._total.rate:
             self._total.set_rate(rate, now)
 
-    def _settle(self, meter: TopicMeter, owed_s: float, now: float) -> Bucket | None:
+    def _settle_topic(self, meter: TopicMeter, owed_s: float, now: float) -> TokenBucket | None:
         """Bring a topic's bucket up to date; None where nothing limits it. `owed_s`: by the total."""
-        size = meter.uncounted - meter.seen
-        meter.seen = meter.uncounted
-        limit = meter.threshold
+        size = meter.uncounted - meter.counted_in_bucket
+        meter.counted_in_bucket = meter.uncounted
+        limit = meter.effective_threshold
         if limit is None:
             return None
-        rate = self._rate(limit, meter)
+        rate = self._share_rate(limit, meter)
         bucket = self._buckets.get(meter)
         if bucket is None:
-            bucket = self._buckets[meter] = self._full(rate)
+            bucket = self._buckets[meter] = self._full_bucket(rate)
         elif rate != bucket.rate:
             bucket.set_rate(rate, now)
-        bucket.absorb(size, now)
-        bucket.forgive((owed_s + SLACK_DEBT_S) * rate)
+        bucket.consume_evenly(size, now)
+        bucket.forgive_debt((owed_s + SLACK_DEBT_S) * rate)
         return bucket
 
-    def _full(self, rate: float) -> Bucket:
+    def _full_bucket(self, rate: float) -> TokenBucket:
         """As it was when the tick began, since the bytes to be taken out have come in since then."""
-        bucket = Bucket(rate, self._burst_s, 2 * self._burst_s + SLACK_DEBT_S, self._since - self._burst_s)
-        bucket.level(self._since)
+        bucket = TokenBucket(rate, self._burst_s, 2 * self._burst_s + SLACK_DEBT_S, self._since - self._burst_s)
+        bucket.token_level(self._since)
         return bucket
 
-    def _rate(self, limit: float, meter: FleetMeter) -> float:
+    def _share_rate(self, limit: float, meter: FleetMeter) -> float:
         """Ours of a threshold."""
         limits = self._limits
-        return max(limit * limits.portion_of(meter), FLOOR)
+        return max(limit * limits.portion_of(meter), MIN_RATE)

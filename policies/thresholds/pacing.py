@@ -19,90 +19,105 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from policies.fleet.fleet_limiter import HUNGER_S, USED_UP_S
 from policies.fleet.keys import total_key
-from policies.fleet.lines import HUNGER_S, USED_UP_S
-from policies.limits.bucket import Bucket
+from policies.limits.bucket import TokenBucket
 from policies.limits.limit_use import LimitUse
-from policies.limits.line import (
+from policies.limits.limiter import (
+    ASK_BELOW_S,
+    ASK_UNTIL_S,
     AT_ONCE,
     BURST_S,
     CREDIT_S,
     DEBT_S,
-    ENTER_S,
-    LEAVE_S,
     MAX_DELAY_S,
     MAX_WAIT_S,
     MIN_WAIT_S,
-    Admission,
-    Answer,
+    AdmissionResult,
+    QueueAdmission,
     SoleClient,
 )
 from policies.thresholds.strategy import ThresholdStrategy
 from policies.verdict import Verdict, used_up_threshold
 
 if TYPE_CHECKING:
-    from policies.decision import Patience
-    from policies.fleet.lines import OurParts
+    from policies.decision import ClientPatience
+    from policies.fleet.fleet_limiter import FleetShares
     from policies.thresholds.broker_limits import BrokerLimits
     from policies.thresholds.topic_meter import TopicMeter
 
 PACE_S: Final = 0.05  # how often `pace` is called: a topic not asked about can exceed its threshold for this long
 SLACK_DEBT_S: Final = 1.0  # the most that a topic may owe, beyond the total's debt, for having used what others left
 FREE_PART: Final = 0.05  # of what the total has saved, for a topic that has no rate yet
-FLOOR: Final = 1.0  # bytes per second, in place of a threshold of 0: such a topic gets only what others leave
+MIN_RATE: Final = 1.0  # bytes per second, in place of a threshold of 0: such a topic gets only what others leave
 
 
-class Pacer(ThresholdStrategy):
+class ThresholdPacer(ThresholdStrategy):
     """The buckets of one broker, which has a total threshold: the total's, and one of each topic in use
-    (`TopicMeter.bucket`).
+    (`TopicMeter.pacing_bucket`).
     """
 
-    __slots__ = ("_admission", "_asked", "_buckets", "_configured", "_fleet", "_free", "_hungry_until", "_limits",
-                 "_seen", "_settled", "_since", "_topics", "_total", "_used", "bucket")  # fmt: skip
-    delays = True
+    __slots__ = (
+        "_admission",
+        "_asking",
+        "_bucket_count",
+        "_configured",
+        "_counted",
+        "_fleet",
+        "_free",
+        "_hungry_until",
+        "_limits",
+        "_provisional_until",
+        "_since",
+        "_topics",
+        "_total",
+        "_used_at",
+        "bucket",
+    )  # fmt: skip
+    delays_requests = True
 
-    def __init__(self, limits: BrokerLimits, fleet: OurParts) -> None:
+    def __init__(self, limits: BrokerLimits, fleet: FleetShares) -> None:
         total = limits.own_total
         assert total is not None
         # Not the line's of storage (BrokerLimits.storage), which both are of the same total.
         self._configured = limits.configured_total or total
-        self.bucket, self._buckets = fleet.bucket(
+        self.bucket, self._bucket_count = fleet.make_bucket(
             f"{total_key(limits.meters.node_id)} delays", total, BURST_S, DEBT_S, limit=self._configured
         )
         self._limits = limits
         self._topics = limits.meters.topics
         self._total = limits.meters.total
-        self._seen = self._total.uncounted  # of `total.uncounted`: what is in the bucket already
+        self._counted = self._total.uncounted  # of `total.uncounted`: what is in the bucket already
         self._since = math.inf  # what a topic without a bucket has not `seen` came in since then
         # Topics whose `over` is set and that are in use: whether `judge` was asked about them since the last `pace`.
-        self._asked: dict[TopicMeter, bool] = {}
-        self._admission = Admission()
+        self._asking: dict[TopicMeter, bool] = {}
+        self._admission = QueueAdmission()
         self._fleet = fleet
         self._free: dict[TopicMeter, float] = {}  # bytes that topics may take of the total before they have to ask
-        self._used = -math.inf  # when something was taken
-        self._settled = -math.inf  # until then our part of the total is provisional (fleet/lines.py)
+        self._used_at = -math.inf  # when something was taken
+        self._provisional_until = -math.inf  # until then our part of the total is provisional (fleet/lines.py)
         self._hungry_until = -math.inf  # a client waits for the total that long, or was turned away then
         for meter in self._topics.values():
-            meter.seen = meter.uncounted
-            meter.bucket = None
-            meter.ask_thresholds(True)
+            meter.counted_in_bucket = meter.uncounted
+            meter.pacing_bucket = None
+            meter.set_thresholds_ask(True)
 
-    def join(self, meter: TopicMeter) -> None:
-        meter.ask_thresholds(True)  # how much comes is unknown
+    def add_topic(self, meter: TopicMeter) -> None:
+        meter.set_thresholds_ask(True)  # how much comes is unknown
 
-    def retune(self, now: float) -> None:
+    def apply_share(self, now: float) -> None:
         rate = self._limits.own_total  # the topics' are looked up whenever they are used
         assert rate is not None
-        rate /= self._buckets
+        rate /= self._bucket_count
         configured = self._limits.configured_total or rate
         if rate != self.bucket.rate:
-            owed_s = self.bucket.wait(now)
+            owed_s = self.bucket.debt_wait_s(now)
             self.bucket.set_rate(rate, now)
             # As any limit that is cut (fleet/lines.py).
-            self.bucket.follow(self._configured, configured, max(owed_s, MAX_WAIT_S) * rate)
+            self.bucket.follow_limit(self._configured, configured, max(owed_s, MAX_WAIT_S) * rate)
         self._configured = configured
 
-    def pace(self, now: float) -> None:
+    def pace_limits(self, now: float) -> None:
         """Move the bytes counted since the last call into the buckets, and find the topics that have to ask.
 
         While the total has credit, only topics that were asked about cost anything; else each topic costs a comparison,
@@ -110,23 +125,25 @@ class Pacer(ThresholdStrategy):
         """
         owed = self._settle_total(now)
         total = self.bucket
-        if total.level(now) < ENTER_S * total.rate:
+        if total.token_level(now) < ASK_BELOW_S * total.rate:
             for meter in self._topics.values():
-                if meter.uncounted != meter.seen:
-                    bucket = self._settle(meter, owed, now)
+                if meter.uncounted != meter.counted_in_bucket:
+                    bucket = self._settle_topic(meter, owed, now)
                     if bucket is None or meter.thresholds_ask:
                         continue
-                    if bucket.level(now) < ENTER_S * bucket.rate:
-                        meter.ask_thresholds(True)
-                        self._asked[meter] = True
-        if self._asked:
-            self._leave(owed, now)
+                    if bucket.token_level(now) < ASK_BELOW_S * bucket.rate:
+                        meter.set_thresholds_ask(True)
+                        self._asking[meter] = True
+        if self._asking:
+            self._release_credited(owed, now)
 
-    def judge(self, meter: TopicMeter, topic: bytes, size: int, patience: Patience, now: float) -> Verdict | None:
-        answer = self._ask(meter, size, patience, now)
+    def judge_request(
+        self, meter: TopicMeter, topic: bytes, size: int, patience: ClientPatience, now: float
+    ) -> Verdict | None:
+        answer = self._check_admission(meter, size, patience, now)
         if answer is AT_ONCE:
             return None
-        limit, total_limit = meter.threshold, self._limits.total
+        limit, total_limit = meter.effective_threshold, self._limits.total
         assert limit is not None, "a topic without a threshold never waits"
         assert total_limit is not None
         return used_up_threshold(
@@ -137,165 +154,169 @@ class Pacer(ThresholdStrategy):
             (self._total.fleet_rate, total_limit),
             answer.outcome,
             self._limits.effect.note,
-            answer.room_in,
+            answer.room_in_s,
         )
 
-    def take(self, meter: TopicMeter, size: int, now: float) -> None:
-        bucket = meter.bucket
-        if meter.threshold is None or bucket is None:  # for `pace` to take from the total
+    def charge_request(self, meter: TopicMeter, size: int, now: float) -> None:
+        bucket = meter.pacing_bucket
+        if meter.effective_threshold is None or bucket is None:  # for `pace` to take from the total
             return
-        self.spare(meter, size)
-        owed = self.bucket.take(size, now)
-        bucket.take(size, now)
-        bucket.forgive((owed + SLACK_DEBT_S) * bucket.rate)
-        self._note_use(now)
+        self.record_only(meter, size)
+        owed = self.bucket.consume_tokens(size, now)
+        bucket.consume_tokens(size, now)
+        bucket.forgive_debt((owed + SLACK_DEBT_S) * bucket.rate)
+        self._record_use(now)
 
-    def spare(self, meter: TopicMeter, size: int) -> None:
-        meter.seen += size
-        self._seen += size
+    def record_only(self, meter: TopicMeter, size: int) -> None:
+        meter.counted_in_bucket += size
+        self._counted += size
 
-    def credit(self, meter: TopicMeter, client: object, now: float) -> float:
-        bucket, _ = self._look(meter, client, now)
+    def available_credit(self, meter: TopicMeter, client: object, now: float) -> float:
+        bucket, _ = self._update_buckets(meter, client, now)
         if bucket is None:
             return math.inf
         total = self.bucket  # the shorter of the two debts decides
-        return max(total.level(now) + CREDIT_S * total.rate, bucket.level(now) + CREDIT_S * bucket.rate)
+        return max(total.token_level(now) + CREDIT_S * total.rate, bucket.token_level(now) + CREDIT_S * bucket.rate)
 
-    def _look(self, meter: TopicMeter, client: object, now: float) -> tuple[Bucket | None, bool]:
+    def _update_buckets(self, meter: TopicMeter, client: object, now: float) -> tuple[TokenBucket | None, bool]:
         """Bring the total's bucket and the topic's up to date, about which that client asks; the topic's, None where
         nothing limits it, and whether nobody else asks about it.
         """
-        bucket = self._settle(meter, self._settle_total(now), now)
-        self._asked[meter] = True
+        bucket = self._settle_topic(meter, self._settle_total(now), now)
+        self._asking[meter] = True
         self._free.pop(meter, None)
         if bucket is None:
             return None, False
         meter.sole_client = meter.sole_client or SoleClient()
         return bucket, meter.sole_client.is_alone(client, now)
 
-    def _ask(self, meter: TopicMeter, size: int, patience: Patience, now: float) -> Answer:
+    def _check_admission(self, meter: TopicMeter, size: int, patience: ClientPatience, now: float) -> AdmissionResult:
         # Clients of other topics wait for the total beyond their own only.
-        bucket, waits_for_itself = self._look(meter, patience.client, now)
+        bucket, waits_for_itself = self._update_buckets(meter, patience.client, now)
         if bucket is None:
             return AT_ONCE
-        total, total_wait, topic_wait = self.bucket, self.bucket.wait(now), bucket.wait(now)
+        total, total_wait, topic_wait = self.bucket, self.bucket.debt_wait_s(now), bucket.debt_wait_s(now)
         ahead = min(total_wait, topic_wait)
         after = min(total_wait + size / total.rate, topic_wait + size / bucket.rate)
-        refusal = self._admission.turn_away(ahead, after, patience.may_delay, patience.denied_s)
-        owed = ahead + total.beyond / total.rate
+        refusal = self._admission.find_refusal(ahead, after, patience.may_delay, patience.denied_s)
+        owed = ahead + total.excess_debt / total.rate
         if refusal is not None and (patience.may_delay or not waits_for_itself or owed > DEBT_S):
-            self._want(refusal.wait, now)
-            longest = self._longest_wait(now)
-            return refusal._replace(wait=min(refusal.wait, longest), room_in=min(refusal.room_in, longest))
-        wait = min(total.wait_after(size, now), bucket.wait_after(size, now))
+            self._mark_hungry(refusal.wait_s, now)
+            longest = self._max_wait_s(now)
+            return refusal._replace(wait_s=min(refusal.wait_s, longest), room_in_s=min(refusal.room_in_s, longest))
+        wait = min(total.debt_wait_after(size, now), bucket.debt_wait_after(size, now))
         if wait < MIN_WAIT_S:
             return AT_ONCE
-        self._want(wait, now)
-        return Answer(True, min(wait, self._longest_wait(now)))
+        self._mark_hungry(wait, now)
+        return AdmissionResult(True, min(wait, self._max_wait_s(now)))
 
     def is_hungry(self, now: float) -> bool:
         return now < self._hungry_until
 
-    def _want(self, wait: float, now: float) -> None:
-        if self.bucket.level(now) < USED_UP_S * self.bucket.rate:  # else it is large, and waits for itself
-            wait = min(wait, self._longest_wait(now), MAX_DELAY_S)
+    def _mark_hungry(self, wait: float, now: float) -> None:
+        if self.bucket.token_level(now) < USED_UP_S * self.bucket.rate:  # else it is large, and waits for itself
+            wait = min(wait, self._max_wait_s(now), MAX_DELAY_S)
             self._hungry_until = max(self._hungry_until, now + wait + HUNGER_S)
 
     def close_tick(self, now: float) -> None:
         owed = self._settle_total(now)
-        self._seen = 0
+        self._counted = 0
         for meter in self._topics.values():
-            if meter.uncounted != meter.seen:
-                self._settle(meter, owed, now)
+            if meter.uncounted != meter.counted_in_bucket:
+                self._settle_topic(meter, owed, now)
             if not (meter.uncounted or meter.thresholds_ask):
-                meter.ask_thresholds(True)  # quiet for a whole tick: how much comes next is unknown
+                meter.set_thresholds_ask(True)  # quiet for a whole tick: how much comes next is unknown
                 self._free.pop(meter, None)
-            meter.seen = 0
+            meter.counted_in_bucket = 0
         self._since = now
 
-    def release(self) -> None:
+    def release_topics(self) -> None:
         for meter in self._topics.values():
-            meter.ask_thresholds(False)
-        self._asked = {}
+            meter.set_thresholds_ask(False)
+        self._asking = {}
         self._free = {}
 
     def is_limiting(self, meter: TopicMeter) -> bool:
-        bucket = meter.bucket
+        bucket = meter.pacing_bucket
         return meter.thresholds_ask and bucket is not None and bucket.in_debt and self.bucket.in_debt
 
     def topic_use(self, meter: TopicMeter, now: float) -> LimitUse | None:
-        bucket = meter.bucket
-        return None if bucket is None else _use(bucket.rate, meter.rate, bucket.wait(now))
+        bucket = meter.pacing_bucket
+        return None if bucket is None else _bucket_use(bucket.rate, meter.rate, bucket.debt_wait_s(now))
 
     def total_use(self, now: float) -> LimitUse | None:
         waits = self.is_hungry(now)
-        return _use(self.bucket.rate * self._buckets, self._total.rate, self.bucket.wait(now), waits=waits)
+        return _bucket_use(
+            self.bucket.rate * self._bucket_count, self._total.rate, self.bucket.debt_wait_s(now), waits=waits
+        )
 
     def _settle_total(self, now: float) -> float:
         """Bring the total's bucket up to date; the seconds that it owes."""
         self._since = min(self._since, now)  # the first call
         counted = self._total.uncounted
-        if counted != self._seen:
-            self._note_use(now)
-        self.bucket.absorb(counted - self._seen, now)
-        self._seen = counted
-        return self.bucket.wait(now)
+        if counted != self._counted:
+            self._record_use(now)
+        self.bucket.consume_evenly(counted - self._counted, now)
+        self._counted = counted
+        return self.bucket.debt_wait_s(now)
 
-    def _note_use(self, now: float) -> None:
+    def _record_use(self, now: float) -> None:
         settle_s = self._fleet.settle_s
-        if now - self._used > settle_s:
-            self._settled = now + settle_s
-        self._used = now
+        if now - self._used_at > settle_s:
+            self._provisional_until = now + settle_s
+        self._used_at = now
 
-    def _longest_wait(self, now: float) -> float:
+    def _max_wait_s(self, now: float) -> float:
         settle_s = self._fleet.settle_s
-        return settle_s if now < self._settled or now - self._used > settle_s > 0.0 else math.inf
+        return settle_s if now < self._provisional_until or now - self._used_at > settle_s > 0.0 else math.inf
 
-    def _settle(self, meter: TopicMeter, owed: float, now: float) -> Bucket | None:
+    def _settle_topic(self, meter: TopicMeter, owed: float, now: float) -> TokenBucket | None:
         """Bring a topic's bucket up to date; None where nothing limits it. `owed`: the total's debt in seconds."""
         counted = meter.uncounted
-        size = counted - meter.seen
-        meter.seen = counted
-        limit = meter.threshold
+        size = counted - meter.counted_in_bucket
+        meter.counted_in_bucket = counted
+        limit = meter.effective_threshold
         if limit is None:
             return None
         if self._fleet.processes > 1:
             limit *= self._limits.portion_of(meter)
-        rate = limit if limit > FLOOR else FLOOR
-        bucket = meter.bucket
+        rate = limit if limit > MIN_RATE else MIN_RATE
+        bucket = meter.pacing_bucket
         if bucket is None:
-            bucket = meter.bucket = Bucket(rate, BURST_S, DEBT_S + SLACK_DEBT_S, self._since)
+            bucket = meter.pacing_bucket = TokenBucket(rate, BURST_S, DEBT_S + SLACK_DEBT_S, self._since)
         elif bucket.rate != rate:
             bucket.set_rate(rate, now)
-        bucket.absorb(size, now)
+        bucket.consume_evenly(size, now)
         # It waits for the total while that owes less. Owing still more would be a punishment for using slack.
-        bucket.forgive((owed + SLACK_DEBT_S) * rate)
+        bucket.forgive_debt((owed + SLACK_DEBT_S) * rate)
         return bucket
 
-    def _leave(self, owed: float, now: float) -> None:
+    def _release_credited(self, owed: float, now: float) -> None:
         """Ask no more about topics that have credit and are in use. Those that aren't may come back with any amount."""
-        level = self.bucket.level(now)
-        has_credit = level >= LEAVE_S * self.bucket.rate
-        left = level / self._fleet.workers - sum(self._free.values())  # they may all take theirs before the next look
-        for meter, recently in list(self._asked.items()):
-            bucket = None if has_credit else self._settle(meter, owed, now)
-            if has_credit or bucket is None or bucket.level(now) >= LEAVE_S * bucket.rate:
-                if meter.threshold is None:
+        level = self.bucket.token_level(now)
+        has_credit = level >= ASK_UNTIL_S * self.bucket.rate
+        left = level / self._fleet.worker_count - sum(
+            self._free.values()
+        )  # they may all take theirs before the next look
+        for meter, recently in list(self._asking.items()):
+            bucket = None if has_credit else self._settle_topic(meter, owed, now)
+            if has_credit or bucket is None or bucket.token_level(now) >= ASK_UNTIL_S * bucket.rate:
+                if meter.effective_threshold is None:
                     own = math.inf
                 elif bucket is not None:
-                    own = bucket.level(now)
+                    own = bucket.token_level(now)
                 else:  # a second of its own rate, or a little of what is left
                     own = max(0.0, min(left, max(meter.rate, FREE_PART * level)))
                     left -= own
                     if recently:
                         self._free[meter] = own
-                meter.ask_thresholds(not recently, own)
-                del self._asked[meter]
+                meter.set_thresholds_ask(not recently, own)
+                del self._asking[meter]
             else:
-                self._asked[meter] = False
+                self._asking[meter] = False
 
 
-def _use(limit: float, rate: float, wait_s: float, *, waits: bool = False) -> LimitUse:
+def _bucket_use(limit: float, rate: float, wait_s: float, *, waits: bool = False) -> LimitUse:
     """A bucket that is in debt is used up, whatever its one-minute rate."""
     is_used_up = waits or wait_s > 0.0
     return LimitUse(limit if is_used_up else min(rate, limit), limit, is_used_up, wait_s)

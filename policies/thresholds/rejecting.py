@@ -16,25 +16,27 @@ from policies.thresholds.strategy import ThresholdStrategy
 from policies.verdict import MAX_THROTTLE_MS, Verdict, over_threshold
 
 if TYPE_CHECKING:
-    from policies.decision import Patience
+    from policies.decision import ClientPatience
     from policies.thresholds.broker_limits import BrokerLimits
     from policies.thresholds.topic_meter import TopicMeter
 
 
-class Rejecter(ThresholdStrategy):
+class ThresholdRejecter(ThresholdStrategy):
     """The topics of one broker that are over."""
 
     __slots__ = ("_candidates", "_limits", "_over")
-    delays = False
+    delays_requests = False
 
     def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
         self._over: list[TopicMeter] = []
         self._candidates: list[TopicMeter] | None = None
 
-    def judge(self, meter: TopicMeter, topic: bytes, size: int, patience: Patience, now: float) -> Verdict | None:
-        total, due = self._limits.meters.total, self._limits.ticks.due
-        limit, total_limit = meter.threshold, self._limits.total
+    def judge_request(
+        self, meter: TopicMeter, topic: bytes, size: int, patience: ClientPatience, now: float
+    ) -> Verdict | None:
+        total, due = self._limits.meters.total, self._limits.ticks.next_tick_at
+        limit, total_limit = meter.effective_threshold, self._limits.total
         assert limit is not None, "a topic without a threshold is never over"
         assert total_limit is not None
         # The earliest it can be: a client that waits longer leaves the topic below its threshold.
@@ -48,7 +50,7 @@ class Rejecter(ThresholdStrategy):
             (total.fleet_rate, total_limit),
         )
 
-    def spare(self, meter: TopicMeter, size: int) -> None:
+    def record_only(self, meter: TopicMeter, size: int) -> None:
         """Where thresholds are enforced for other clients (rollout.py), bytes that they would have rejected are not
         metered: else the others would be rejected for as long as such bytes come. Where they are only observed, all
         bytes are.
@@ -56,46 +58,48 @@ class Rejecter(ThresholdStrategy):
         if not self._limits.observes:
             self._limits.meters.total.uncounted -= size
             meter.uncounted -= size
-            meter.settled -= size
+            meter.counted_in_group -= size
 
     def is_over(self, meter: TopicMeter) -> bool:
         """Whether the rates of topic and total were over when they were last looked at."""
-        return meter.thresholds_to == -math.inf
+        return meter.thresholds_free_to == -math.inf
 
     def is_limiting(self, meter: TopicMeter) -> bool:
         return self.is_over(meter)
 
-    def refresh(self) -> None:
-        self.release()
-        if not self._limits.over:
+    def refresh_topics(self) -> None:
+        self.release_topics()
+        if not self._limits.is_over_total:
             return
-        share = self._limits.share
+        share = self._limits.implicit_share
         assert share is not None
         for meter in self._limits.meters.topics.values():
-            limit = meter.limit
-            if meter.rate + meter.others > (share if limit is None else limit):
-                self._reject(meter)
+            limit = meter.explicit_limit
+            if meter.rate + meter.peer_rate > (share if limit is None else limit):
+                self._reject_topic(meter)
 
     def lower_share(self) -> None:
         # Rates stay as they are until the next tick, so each topic gets over at most once.
-        if not self._limits.over:
+        if not self._limits.is_over_total:
             return
-        share = self._limits.share
+        share = self._limits.implicit_share
         assert share is not None
         if self._candidates is None:
-            topics = (m for m in self._limits.meters.topics.values() if m.limit is None and not self.is_over(m))
+            topics = (
+                m for m in self._limits.meters.topics.values() if m.explicit_limit is None and not self.is_over(m)
+            )
             self._candidates = sorted(topics, key=attrgetter("fleet_rate"))
         while self._candidates and self._candidates[-1].fleet_rate > share:
-            self._reject(self._candidates.pop())
+            self._reject_topic(self._candidates.pop())
 
-    def release(self) -> None:
+    def release_topics(self) -> None:
         for meter in self._over:
-            meter.ask_thresholds(False)
+            meter.set_thresholds_ask(False)
         self._over = []
         self._candidates = None
 
-    def _reject(self, meter: TopicMeter) -> None:
-        meter.ask_thresholds(True)
+    def _reject_topic(self, meter: TopicMeter) -> None:
+        meter.set_thresholds_ask(True)
         self._over.append(meter)
 
 
@@ -104,4 +108,4 @@ def _ticks_until(meter: FleetMeter, limit: float) -> int:
     most the number that can matter.
     """
     most = math.ceil(MAX_THROTTLE_MS / 1000 / TICK_S) + 1
-    return next((n for n in range(1, most) if meter.after(n) + meter.others * DECAY**n <= limit), most)
+    return next((n for n in range(1, most) if meter.rate_after(n) + meter.peer_rate * DECAY**n <= limit), most)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from policies.decision import Patience
+    from policies.decision import ClientPatience
     from policies.limits.limit_use import LimitUse
     from policies.thresholds.topic_meter import TopicMeter
     from policies.verdict import Verdict
@@ -14,30 +14,32 @@ if TYPE_CHECKING:
 
 class ThresholdStrategy:
     """Decides about requests beyond the thresholds of one broker, whose meters tell it of changes. It alone says which
-    topics have to be asked about (`TopicMeter.ask_thresholds`).
+    topics have to be asked about (`TopicMeter.set_thresholds_ask`).
 
-    `delays`: requests wait for the total, which is ours in part.
+    `delays_requests`: requests wait for the total, which is ours in part.
     """
 
     __slots__ = ()
-    delays: ClassVar[bool]
+    delays_requests: ClassVar[bool]
 
-    def judge(self, meter: TopicMeter, topic: bytes, size: int, patience: Patience, now: float) -> Verdict | None:
+    def judge_request(
+        self, meter: TopicMeter, topic: bytes, size: int, patience: ClientPatience, now: float
+    ) -> Verdict | None:
         """The verdict on `size` bytes for a topic that has to ask. `topic`: its name; several topics may share a
         meter. Takes nothing.
         """
         raise NotImplementedError
 
-    def credit(self, meter: TopicMeter, client: object, now: float) -> float:
+    def available_credit(self, meter: TopicMeter, client: object, now: float) -> float:
         """The bytes up to which `judge` has no verdict on requests of that client for such a topic, all of them
         together. Takes nothing.
         """
         return 0.0
 
-    def take(self, meter: TopicMeter, size: int, now: float) -> None:
+    def charge_request(self, meter: TopicMeter, size: int, now: float) -> None:
         """These pass: charge for them. The caller adds them to `uncounted`."""
 
-    def spare(self, meter: TopicMeter, size: int) -> None:
+    def record_only(self, meter: TopicMeter, size: int) -> None:
         """These pass as well, and are charged to no bucket."""
 
     def is_limiting(self, meter: TopicMeter) -> bool:
@@ -52,19 +54,19 @@ class ThresholdStrategy:
         """Of the total's bucket; None: the one-minute rate decides."""
         return None
 
-    def join(self, meter: TopicMeter) -> None:
+    def add_topic(self, meter: TopicMeter) -> None:
         """A topic is new."""
 
     def lower_share(self) -> None:
         """The implicit share has become smaller, and nothing else has changed."""
 
-    def refresh(self) -> None:
+    def refresh_topics(self) -> None:
         """Rates or thresholds have changed."""
 
-    def retune(self, now: float) -> None:
+    def apply_share(self, now: float) -> None:
         """The total's threshold has changed, or our part of it."""
 
-    def pace(self, now: float) -> None:
+    def pace_limits(self, now: float) -> None:
         """Called every pacing.PACE_S while anything delays."""
 
     def close_tick(self, now: float) -> None:
@@ -79,6 +81,6 @@ class ThresholdStrategy:
         """Whether a request has to wait for the total."""
         return False
 
-    def release(self) -> None:
+    def release_topics(self) -> None:
         """Mark no topic any more: another strategy takes over."""
         raise NotImplementedError

@@ -14,16 +14,16 @@ from collections.abc import Collection, Iterable, Mapping, Set
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from policies.thresholds.values import TOPIC_KEY, ThresholdError, check_each, excess_text, used_up_text
+from policies.thresholds.values import TOPIC_KEY, ThresholdError, check_single_thresholds, excess_text, used_up_text
 
 EVERY_BROKER: Final = ""  # Kafka's own name of the defaults of all brokers
-MAX_TOLD: Final = 3  # brokers, in one refusal
+MAX_NAMED: Final = 3  # brokers, in one refusal
 
-Places = Mapping[int, Set[str]]  # by broker, the topics that have a partition there
-NOWHERE: Final[Places] = MappingProxyType({})  # no topic has any partition
+TopicPlaces = Mapping[int, Set[str]]  # by broker, the topics that have a partition there
+NO_PLACES: Final[TopicPlaces] = MappingProxyType({})  # no topic has any partition
 
 
-class Committed(NamedTuple):
+class CommittedTotal(NamedTuple):
     """A total threshold, the part of it of topics that are there, and that of topics that aren't yet: bytes per
     second.
     """
@@ -43,12 +43,12 @@ class Committed(NamedTuple):
         return self.explicit + self.reserved - self.total
 
 
-def committed(
+def sum_commitments(
     totals: Mapping[str, float],
     topics: Mapping[str, float],
-    places: Places | None,
+    places: TopicPlaces | None,
     reserved: Iterable[float] = (),
-) -> dict[str, Committed]:
+) -> dict[str, CommittedTotal]:
     """Of each broker that has a total, by its id; `places` None: of each total, by its name.
 
     Args:
@@ -59,23 +59,23 @@ def committed(
     everywhere = math.fsum(reserved)
     if places is None:
         explicit = math.fsum(topics.values())
-        return {name: Committed(total, explicit) for name, total in sorted(totals.items())}
+        return {name: CommittedTotal(total, explicit) for name, total in sorted(totals.items())}
     found = {}
     for broker_id, names in sorted(places.items()):
         total = totals.get(str(broker_id), totals.get(EVERY_BROKER))
         if total is not None:
             few, many = (topics, names) if len(topics) < len(names) else (names, topics)
             explicit = math.fsum(topics[name] for name in few if name in many)
-            found[str(broker_id)] = Committed(total, explicit, everywhere)
+            found[str(broker_id)] = CommittedTotal(total, explicit, everywhere)
     return found
 
 
-def overcommitted(now: Mapping[str, Committed]) -> dict[str, Committed]:
+def find_overcommitted(now: Mapping[str, CommittedTotal]) -> dict[str, CommittedTotal]:
     """Those whose topics that are there exceed the total."""
     return {name: each for name, each in now.items() if each.excess > 0}
 
 
-def exceeded(now: Mapping[str, Committed], before: Mapping[str, Committed]) -> dict[str, Committed]:
+def find_exceeded(now: Mapping[str, CommittedTotal], before: Mapping[str, CommittedTotal]) -> dict[str, CommittedTotal]:
     """Those whose topics exceed the total, the ones that aren't there yet included, and did so by less before."""
     return {
         name: each
@@ -84,12 +84,12 @@ def exceeded(now: Mapping[str, Committed], before: Mapping[str, Committed]) -> d
     }
 
 
-def is_unplaced(topic: str, places: Places | None) -> bool:
+def is_unplaced(topic: str, places: TopicPlaces | None) -> bool:
     """Whether it is known to have no partition yet."""
     return places is not None and not any(topic in names for names in places.values())
 
 
-def unplaced(topics: Iterable[str], places: Places | None) -> set[str]:
+def unplaced_topics(topics: Iterable[str], places: TopicPlaces | None) -> set[str]:
     """Those that are known to have no partition yet."""
     left = set(topics) if places is not None else set()
     for names in (places or {}).values():
@@ -97,20 +97,20 @@ def unplaced(topics: Iterable[str], places: Places | None) -> set[str]:
     return left
 
 
-def over_texts(over: Mapping[str, Committed]) -> list[tuple[str, str]]:
+def over_texts(over: Mapping[str, CommittedTotal]) -> list[tuple[str, str]]:
     """The fault of each: the worst few one by one, of the rest their number."""
-    worst = {name for name, _ in heapq.nlargest(MAX_TOLD, over.items(), key=lambda found: found[1].full_excess)}
+    worst = {name for name, _ in heapq.nlargest(MAX_NAMED, over.items(), key=lambda found: found[1].full_excess)}
     texts = [(name, _full_text(name, each)) for name, each in over.items() if name in worst]
     more = len(over) - len(texts)
     return texts + ([(EVERY_BROKER, f"{more:,} more brokers are overcommitted as well")] if more else [])
 
 
-def over_text(broker: str, each: Committed) -> str:
-    return excess_text(each.explicit, each.total, _whose(broker))
+def over_text(broker: str, each: CommittedTotal) -> str:
+    return excess_text(each.explicit, each.total, _owner_text(broker))
 
 
-def _full_text(broker: str, each: Committed) -> str:
-    return excess_text(each.explicit + each.reserved, each.total, _whose(broker), each.reserved)
+def _full_text(broker: str, each: CommittedTotal) -> str:
+    return excess_text(each.explicit + each.reserved, each.total, _owner_text(broker), each.reserved)
 
 
 def oversized_texts(totals: Mapping[str, float], topics: Mapping[str, float]) -> dict[str, str]:
@@ -118,18 +118,18 @@ def oversized_texts(totals: Mapping[str, float], topics: Mapping[str, float]) ->
     found = {}
     for name, threshold in topics.items() if EVERY_BROKER in totals else ():
         try:
-            check_each(totals.values(), {name: threshold})
+            check_single_thresholds(totals.values(), {name: threshold})
         except ThresholdError as error:
             found[name] = str(error)
     return found
 
 
-def reserved_warnings(now: Mapping[str, Committed], topics: Collection[str]) -> list[str]:
+def reserved_warnings(now: Mapping[str, CommittedTotal], topics: Collection[str]) -> list[str]:
     """Thresholds of topics that aren't there yet, and the brokers that will be overcommitted by these topics."""
     if not topics:
         return []
-    some = ", ".join(heapq.nsmallest(MAX_TOLD, topics))
-    more = f" and {len(topics) - MAX_TOLD:,} more" if len(topics) > MAX_TOLD else ""
+    some = ", ".join(heapq.nsmallest(MAX_NAMED, topics))
+    more = f" and {len(topics) - MAX_NAMED:,} more" if len(topics) > MAX_NAMED else ""
     text = (
         f"{TOPIC_KEY} of topics that are not there ({some}{more}): each takes its part of every broker's total until it"
         " is created, or its threshold removed"
@@ -137,11 +137,11 @@ def reserved_warnings(now: Mapping[str, Committed], topics: Collection[str]) -> 
     return [text, *(_full_text(name, each) for name, each in now.items() if each.excess <= 0 < each.full_excess)]
 
 
-def sum_warnings(now: Mapping[str, Committed]) -> list[str]:
+def sum_warnings(now: Mapping[str, CommittedTotal]) -> list[str]:
     """Brokers that are overcommitted, or have nothing left for topics without a threshold of their own."""
     found = [over_text(name, each) for name, each in now.items() if each.excess > 0]
-    return found + [used_up_text(each.total, _whose(name)) for name, each in now.items() if each.excess == 0]
+    return found + [used_up_text(each.total, _owner_text(name)) for name, each in now.items() if each.excess == 0]
 
 
-def _whose(broker: str) -> str:
+def _owner_text(broker: str) -> str:
     return f"broker {broker}: its topics'" if broker else "the topics'"

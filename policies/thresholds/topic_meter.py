@@ -13,91 +13,107 @@ from typing import TYPE_CHECKING
 from policies.limits.meter import FleetMeter
 
 if TYPE_CHECKING:
-    from policies.groups.lines import GroupSide
-    from policies.limits.bucket import Bucket
-    from policies.limits.line import SoleClient
+    from policies.groups.group_limiters import GroupLimit
+    from policies.limits.bucket import TokenBucket
+    from policies.limits.limiter import SoleClient
     from policies.thresholds.broker_limits import BrokerLimits
 
 
 class TopicMeter(FleetMeter):
     """bytesIn of one topic on one broker.
 
-    `free_to`: the level of `uncounted` at which the next batch has to be asked about: `thresholds_to`, and then
-    `TopicThreshold` (where thresholds reject, it will be rejected), `group_to`, and then `GroupLines`, or always, where
-    storage holds it (`is_held`). `messages`:
-    counted by the hot path like `uncounted`, for resource groups. `limit`: explicit threshold, None = the broker's
-    implicit share. `vouched`: a broker has said that there is such a topic; else it may be a name that a client made
-    up. `bucket`, `seen`, `sole_client`: the pacer's own. `side`, `by_principal`, `group_version`, `settled`: those of
+    `free_to`: the level of `uncounted` at which the next batch has to be asked about: `thresholds_free_to`, and then
+    `TopicThreshold` (where thresholds reject, it will be rejected), `group_free_to`, and then `GroupLines`, or always,
+    where storage holds it (`is_held`). `messages`: counted by the hot path like `uncounted`, for resource groups.
+    `explicit_limit`: explicit threshold, None = the broker's implicit share. `is_confirmed`: a broker has said that
+    there is such a topic; else it may be a name that a client made up. `pacing_bucket`, `counted_in_bucket`,
+    `sole_client`: the pacer's own. `group_limit`, `by_principal`, `group_version`, `counted_in_group`: those of
     GroupLines.
     """
 
-    __slots__ = ("_limits", "bucket", "by_principal", "free_to", "group_to", "group_version", "is_held", "limit",
-                 "messages", "name", "seen", "settled", "side", "sole_client", "thresholds_to", "vouched")  # fmt: skip
+    __slots__ = (
+        "_limits",
+        "by_principal",
+        "counted_in_bucket",
+        "counted_in_group",
+        "explicit_limit",
+        "free_to",
+        "group_free_to",
+        "group_limit",
+        "group_version",
+        "is_confirmed",
+        "is_held",
+        "messages",
+        "name",
+        "pacing_bucket",
+        "sole_client",
+        "thresholds_free_to",
+    )  # fmt: skip
 
     def __init__(self, name: bytes, limits: BrokerLimits) -> None:
         super().__init__()
         self.name = name
-        self.limit = limits.explicit(name)
-        self.free_to = self.thresholds_to = self.group_to = math.inf
+        self.explicit_limit = limits.explicit_threshold(name)
+        self.free_to = self.thresholds_free_to = self.group_free_to = math.inf
         self.is_held = False
         self.messages = 0
-        self.vouched = False
-        self.bucket: Bucket | None = None
+        self.is_confirmed = False
+        self.pacing_bucket: TokenBucket | None = None
         self.sole_client: SoleClient | None = None
-        self.seen = 0
-        self.side: GroupSide | None = None
+        self.counted_in_bucket = 0
+        self.group_limit: GroupLimit | None = None
         self.by_principal = False
         self.group_version = -1
-        self.settled = 0  # of `uncounted`: what its group's lines know of
+        self.counted_in_group = 0  # of `uncounted`: what its group's lines know of
         self._limits = limits
 
     @property
-    def over(self) -> bool:
+    def needs_decision(self) -> bool:
         return self.uncounted >= self.free_to
 
     @property
     def thresholds_ask(self) -> bool:
-        return self.uncounted >= self.thresholds_to
+        return self.uncounted >= self.thresholds_free_to
 
     @property
     def group_asks(self) -> bool:
-        return self.uncounted >= self.group_to
+        return self.uncounted >= self.group_free_to
 
-    def ask_thresholds(self, asks: bool, credit: float = math.inf) -> None:
+    def set_thresholds_ask(self, asks: bool, credit: float = math.inf) -> None:
         """`credit`: bytes after which they have to be asked in any case."""
-        self.thresholds_to = -math.inf if asks else self.uncounted + credit
-        self._find_free()
+        self.thresholds_free_to = -math.inf if asks else self.uncounted + credit
+        self._update_free_to()
 
-    def ask_group(self, asks: bool, credit: float = math.inf) -> None:
-        self.group_to = -math.inf if asks else self.uncounted + credit
-        self._find_free()
+    def set_group_asks(self, asks: bool, credit: float = math.inf) -> None:
+        self.group_free_to = -math.inf if asks else self.uncounted + credit
+        self._update_free_to()
 
-    def hold(self, is_held: bool) -> None:
+    def set_held(self, is_held: bool) -> None:
         """Storage holds it, or does so no more."""
         if is_held != self.is_held:
             self.is_held = is_held
-            self._find_free()
+            self._update_free_to()
 
-    def _find_free(self) -> None:
-        self.free_to = -math.inf if self.is_held else min(self.thresholds_to, self.group_to)
+    def _update_free_to(self) -> None:
+        self.free_to = -math.inf if self.is_held else min(self.thresholds_free_to, self.group_free_to)
 
-    def count_anew(self) -> None:
+    def reset_count(self) -> None:
         """`uncounted` begins at 0 again."""
         counted = self.uncounted
         self.uncounted = 0
-        self.settled -= counted
-        self.thresholds_to -= counted
-        self.group_to -= counted
+        self.counted_in_group -= counted
+        self.thresholds_free_to -= counted
+        self.group_free_to -= counted
         self.free_to -= counted
 
     def tick(self, ticks: int = 1) -> None:
         counted = self.uncounted
-        self.count_anew()
+        self.reset_count()
         self.uncounted = counted
         super().tick(ticks)
 
     @property
-    def threshold(self) -> float | None:
+    def effective_threshold(self) -> float | None:
         """Bytes per second; None where nothing limits this topic."""
-        limit = self._limits.share if self.limit is None else self.limit
+        limit = self._limits.implicit_share if self.explicit_limit is None else self.explicit_limit
         return None if limit == math.inf else limit

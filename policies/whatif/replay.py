@@ -7,7 +7,7 @@
 #   admitted here, rejected then    they are in; their recorded repeats fall away
 #   rejected here, admitted then    the client holds them back as long as it is told, and sends them again (client.py)
 #
-# So differences are all that is told (`Shift`); where both decide alike there are none.
+# So differences are all that is told (`OutcomeShift`); where both decide alike there are none.
 #
 # Thresholds that reject are decided in each worker, as they were: at its own ticks, knowing the others' rates. All
 # other limits hold over the fleet as if one worker had all connections (whatif/lines.py). Bytes that storage, fences
@@ -22,19 +22,19 @@ from copy import copy
 from itertools import groupby
 from typing import Final
 
-from policies.decision import Patience
+from policies.decision import ClientPatience
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import Values
-from policies.engine import Engine
+from policies.definitions.policy_values import PolicyValues
+from policies.engine import PolicyEngine
 from policies.limits.meter import TICK_S
-from policies.thresholds.broker_meters import BrokerMeters, Others
+from policies.thresholds.broker_meters import BrokerMeters, PeerTraffic
 from policies.thresholds.topic_meter import TopicMeter
 from policies.usage import DELAYED, NOTES
 from policies.verdict import CLIENT_QUOTA, FENCE, RESOURCE_GROUP, TOPIC_THRESHOLD
-from policies.whatif.client import IN_FLIGHT, Stream
-from policies.whatif.lines import Lines, Offer
-from policies.whatif.rows import Life, Row, Rules, Shift, StreamKey
-from policies.whatif.tick_phase import Phase
+from policies.whatif.client import IN_FLIGHT, ReplayStream
+from policies.whatif.replay_limits import ReplayLimits, ReplayOffer
+from policies.whatif.rows import OutcomeShift, ReplayRow, ReplayRules, StreamKey, WorkerLife
+from policies.whatif.tick_phase import TickPhase
 
 # Rejections that the replay decides again.
 DECIDED: Final = frozenset({TOPIC_THRESHOLD, CLIENT_QUOTA, RESOURCE_GROUP})
@@ -43,22 +43,27 @@ METERED: Final = frozenset({"accepted", "unacknowledged", "unanswered"})
 ADMITTED: Final = METERED | {"errored", "duplicate"}
 # The order of a second's bytes and a tick is not always known, so rates are known to about a hundredth. Where one is as
 # near to its limit as that, the decision is the one that was made then.
-BAND: Final = 0.01
+TOLERANCE_BAND: Final = 0.01
 SNAP_S: Final = 0.1  # workers end an interval at each tick: one that seems to be so near to an edge is there
 NEWS_S: Final = 2.0  # until then a worker may not have heard of the others' newest rates
 # Each worker ticks every five seconds, and telling costs as much as there are workers: of more than a few once a
 # second, as often as gateways tell each other.
-FEW: Final = 8
-TELL_S: Final = 1.0
+FEW_WORKERS: Final = 8
+EXCHANGE_S: Final = 1.0
 FORGET_S: Final = 600.0
 WARM_UP_S: Final = 300.0  # rates that begin unknown are right to a hundredth after this long
 WAITING: Final = "waiting"  # outcome: held back at the end, and never sent
 GIVEN_UP: Final = "delivery-timeout"  # reason: held back for too long, and never sent
 
 
-def replay(
-    rows: Iterable[Row], rules: Rules, phases: Mapping[Life, Phase], *, window_ms: int | None = None, from_ms: int = 0
-) -> Iterator[Shift]:
+def replay_usage(
+    rows: Iterable[ReplayRow],
+    rules: ReplayRules,
+    phases: Mapping[WorkerLife, TickPhase],
+    *,
+    window_ms: int | None = None,
+    from_ms: int = 0,
+) -> Iterator[OutcomeShift]:
     """All differences by window, client, topic, outcome and reason; those of the same may come in several pieces.
 
     Args:
@@ -68,53 +73,63 @@ def replay(
         window_ms: length of windows, aligned to Unix time; None for a single one, called 0.
         from_ms: earlier intervals are only there to warm up (WARM_UP_S).
     """
-    run = Replay(rules, phases, window_ms, from_ms)
+    run = UsageReplay(rules, phases, window_ms, from_ms)
     for _, interval in groupby(rows, lambda row: (row.start_ms, row.life)):
-        run.interval(list(interval))
-        yield from run.take()
-    run.end()
-    yield from run.take()
+        run.replay_interval(list(interval))
+        yield from run.drain_shifts()
+    run.finish_replay()
+    yield from run.drain_shifts()
 
 
-class _Worker:
+class _ReplayWorker:
     """One life: its engine, its clients, and the topics that the record has `rejecting` just then."""
 
-    __slots__ = ("_is_first", "engine", "forced", "holding", "over_before", "rejecting", "seen", "streams",
-                 "ticks_at_edges", "told")  # fmt: skip
+    __slots__ = (
+        "_is_first",
+        "engine",
+        "exchanged_at",
+        "forced_topics",
+        "holding_streams",
+        "over_before",
+        "rejecting",
+        "replayed_until",
+        "streams",
+        "ticks_at_edges",
+    )  # fmt: skip
 
-    def __init__(self, engine: Engine, is_first: bool, ticks_at_edges: bool) -> None:
+    def __init__(self, engine: PolicyEngine, is_first: bool, ticks_at_edges: bool) -> None:
         """`is_first`: it produced nothing just before its first record. `ticks_at_edges`: intervals end at ticks."""
         self.engine = engine
         self.ticks_at_edges = ticks_at_edges
         self._is_first = is_first
         self.rejecting: dict[tuple[int, str], bool] = {}
-        self.forced: list[TopicMeter] = []  # decided as they were, not as the engine has it
-        self.told = -math.inf  # when it was told others' rates
+        self.forced_topics: list[TopicMeter] = []  # decided as they were, not as the engine has it
+        self.exchanged_at = -math.inf  # when it was told others' rates
         self.over_before: set[TopicMeter] = set()  # what was over before that
-        self.streams: dict[StreamKey, Stream] = {}
-        self.holding: set[Stream] = set()
-        self.seen = 0.0
+        self.streams: dict[StreamKey, ReplayStream] = {}
+        self.holding_streams: set[ReplayStream] = set()
+        self.replayed_until = 0.0
 
-    def broker(self, node_id: int) -> BrokerMeters:
-        broker = self.engine.broker(node_id)
+    def broker_meters(self, node_id: int) -> BrokerMeters:
+        broker = self.engine.broker_meters(node_id)
         if self._is_first and not broker.total.started:
             broker.start_at_zero()  # it ticks from its worker's start on, until now without any bytes
         return broker
 
     @property
-    def due(self) -> float:
+    def next_event_at(self) -> float:
         """The time at which its engine has something to do next."""
         engine = self.engine
-        return min(engine.due, engine.second) if engine.has_begun else engine.due
+        return min(engine.next_tick_at, engine.next_second_at) if engine.has_new_meters else engine.next_tick_at
 
-    def unforce(self) -> None:
+    def release_forced(self) -> None:
         """Before the engine decides anew."""
-        for meter in self.forced:
-            meter.ask_thresholds(False)
-        self.forced = []
+        for meter in self.forced_topics:
+            meter.set_thresholds_ask(False)
+        self.forced_topics = []
 
 
-class _Part:
+class _SlotPart:
     """A client's data for a topic within a slot, where `shares` of three kinds of rows are in that slot: those that
     were admitted, those that were rejected by limits that are decided anew, and the rest.
 
@@ -124,16 +139,16 @@ class _Part:
 
     __slots__ = ("accepted", "admitted", "metered", "over", "owed", "rejected", "rest", "shares", "stream")
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: ReplayStream) -> None:
         self.stream = stream
-        self.admitted: list[Row] = []
-        self.rejected: list[Row] = []
-        self.rest: list[Row] = []
+        self.admitted: list[ReplayRow] = []
+        self.rejected: list[ReplayRow] = []
+        self.rest: list[ReplayRow] = []
         self.accepted = self.over = self.metered = 0
         self.owed = [0, 0, 0]
-        self.shares = _WHOLE
+        self.shares = _WHOLE_SHARES
 
-    def add(self, row: Row) -> None:
+    def add_row(self, row: ReplayRow) -> None:
         size, outcome, repeats = row.bytes, row.outcome, row.repeats or 0
         if outcome in ADMITTED:
             self.admitted.append(row)
@@ -151,168 +166,172 @@ class _Part:
             self.rest.append(row)
             self.owed[2] += (size if outcome == "rejected" else 0) - repeats
 
-    def part(self, shares: tuple[float, float, float]) -> _Part:
+    def scaled_part(self, shares: tuple[float, float, float]) -> _SlotPart:
         """A part of it."""
         made = copy(self)
         made.shares = shares
         return made
 
-    def settle(self) -> float:
+    def record_owed(self) -> float:
         """Tell its stream the bytes that were rejected and that came again; returns the bytes that meters count."""
         a, x, r = self.shares
         admitted, rejected, rest = self.owed
         if admitted or rejected or rest:
-            self.stream.note(a * admitted + x * rejected + r * rest)
+            self.stream.record_owed(a * admitted + x * rejected + r * rest)
         return a * self.metered
 
 
-_WHOLE: Final = (1.0, 1.0, 1.0)
-_Slot = dict[tuple[int, str], dict[StreamKey, _Part]]  # by broker and topic
+_WHOLE_SHARES: Final = (1.0, 1.0, 1.0)
+_Slot = dict[tuple[int, str], dict[StreamKey, _SlotPart]]  # by broker and topic
 
 
-class Replay:
-    """What `replay` does, interval by interval."""
+class UsageReplay:
+    """What `replay_usage` does, interval by interval."""
 
-    def __init__(self, rules: Rules, phases: Mapping[Life, Phase], window_ms: int | None, from_ms: int) -> None:
-        """The arguments are those of `replay`."""
+    def __init__(
+        self, rules: ReplayRules, phases: Mapping[WorkerLife, TickPhase], window_ms: int | None, from_ms: int
+    ) -> None:
+        """The arguments are those of `replay_usage`."""
         self._rules = rules
         self._policies = PolicySet(rules.values)
         self._later = deque(rules.later)
         self._phases = phases
         self._window_ms = window_ms
         self._from_ms = from_ms
-        self._lines = Lines(rules, self._reject, self._delay)
-        self._workers: dict[Life, _Worker] = {}
-        self._forgotten: set[Life] = set()
-        self._told_at = -math.inf  # when workers heard of each other
+        self._limits = ReplayLimits(rules, self._add_rejected, self._add_delayed)
+        self._workers: dict[WorkerLife, _ReplayWorker] = {}
+        self._forgotten: set[WorkerLife] = set()
+        self._exchanged_at = -math.inf  # when workers heard of each other
         self._is_behind = False  # whether one of them has ticked since then
-        self._shared: Engine | None = None  # where thresholds delay: one line for all workers
+        self._shared: PolicyEngine | None = None  # where thresholds delay: one line for all workers
         self._at_ms = 0  # of the interval at hand
         self._shifts: dict[tuple[StreamKey, str, str], list[float]] = {}
-        self._done: list[Shift] = []
+        self._done: list[OutcomeShift] = []
 
     # --- the order of events ------------------------------------------------------------------------------------------
 
-    def interval(self, rows: list[Row]) -> None:
+    def replay_interval(self, rows: list[ReplayRow]) -> None:
         """The rows of one life that begin at one time, at least one; none earlier than those before."""
         head = rows[0]
         start, end = head.start_ms / 1000, max(head.end_ms, head.start_ms + 1) / 1000
-        worker = self._worker(head, start)
-        self._catch_up(start, end)
+        worker = self._get_worker(head, start)
+        self._catch_up_ticks(start, end)
         if self._later and self._later[0][0] <= head.start_ms:
-            self._change(head.start_ms, start)
-        _look(worker.engine, start)
-        if self._is_behind and start - self._told_at >= TELL_S:
-            self._tell_others(start)
-        self._at(head.start_ms)
-        slot = self._slot(worker, rows, start)
-        if self._lines.has_shares:
-            self._lines.deal(self._taken(), start)
+            self._apply_policies(head.start_ms, start)
+        _start_new_meters(worker.engine, start)
+        if self._is_behind and start - self._exchanged_at >= EXCHANGE_S:
+            self._exchange_rates(start)
+        self._enter_window(head.start_ms)
+        slot = self._build_slot(worker, rows, start)
+        if self._limits.has_shares:
+            self._limits.allocate_shares(self._bytes_by_broker(), start)
         now = start
-        while not worker.ticks_at_edges and (due := worker.due) < end - SNAP_S:
+        while not worker.ticks_at_edges and (due := worker.next_event_at) < end - SNAP_S:
             if due + TICK_S < end:  # nothing is known about the time between two ticks of one interval
-                self._tick(worker, due)
+                self._tick_worker(worker, due)
                 continue
-            before, slot = self._cut(worker, slot, (due - start) / (end - start))
-            self._step(worker, before, now, due)
-            self._tick(worker, due)
+            before, slot = self._split_slot(worker, slot, (due - start) / (end - start))
+            self._replay_span(worker, before, now, due)
+            self._tick_worker(worker, due)
             now = due
-        self._step(worker, slot, now, end)
-        while worker.due < end:
-            self._tick(worker, worker.due)  # as late as this interval ended
-        worker.seen = end
+        self._replay_span(worker, slot, now, end)
+        while worker.next_event_at < end:
+            self._tick_worker(worker, worker.next_event_at)  # as late as this interval ended
+        worker.replayed_until = end
 
-    def end(self) -> None:
+    def finish_replay(self) -> None:
         """Nothing more comes."""
         for worker in self._workers.values():
-            for stream in worker.holding:
-                self._add(stream, WAITING, "", stream.untried)
-        self._flush()
+            for stream in worker.holding_streams:
+                self._add_shift(stream, WAITING, "", stream.untried_bytes)
+        self._flush_window()
 
-    def take(self) -> list[Shift]:
+    def drain_shifts(self) -> list[OutcomeShift]:
         """The differences that will not change any more."""
         done, self._done = self._done, []
         return done
 
-    def _at(self, at_ms: int) -> None:
+    def _enter_window(self, at_ms: int) -> None:
         """The window of that time is the present one from now on."""
         if self._window_ms is not None and at_ms // self._window_ms != self._at_ms // self._window_ms:
-            self._flush()
+            self._flush_window()
         self._at_ms = at_ms
 
-    def _catch_up(self, start: float, end: float) -> None:
+    def _catch_up_ticks(self, start: float, end: float) -> None:
         """All ticks until `start`, and until `end` those of workers of which all is known so far; and the clients'
         further attempts where nothing was sent for so long.
         """
         while True:
-            worker = min(self._workers.values(), key=lambda worker: worker.due)
-            due = worker.due
-            if due > start + SNAP_S and due > min(end, worker.seen + SNAP_S):
+            worker = min(self._workers.values(), key=lambda worker: worker.next_event_at)
+            due = worker.next_event_at
+            if due > start + SNAP_S and due > min(end, worker.replayed_until + SNAP_S):
                 return
-            holds = worker.engine.has_begun or any(each.holding for each in self._workers.values())
-            self._tick(worker, due if holds else max(due, start))  # many at once after a long silence
+            holds = worker.engine.has_new_meters or any(each.holding_streams for each in self._workers.values())
+            self._tick_worker(worker, due if holds else max(due, start))  # many at once after a long silence
             for each in self._workers.values() if self._shared is not None else (worker,):
-                if each.holding and each.seen <= due < start:
-                    self._at(max(self._at_ms, round(due * 1000)))
-                    self._step(each, {}, due, min(start, due + TICK_S))
+                if each.holding_streams and each.replayed_until <= due < start:
+                    self._enter_window(max(self._at_ms, round(due * 1000)))
+                    self._replay_span(each, {}, due, min(start, due + TICK_S))
 
-    def _worker(self, head: Row, start: float) -> _Worker:
+    def _get_worker(self, head: ReplayRow, start: float) -> _ReplayWorker:
         worker = self._workers.get(head.life)
         if worker is None:
-            self._forget(start)
-            phase = self._phases.get(head.life, Phase(start))
-            engine = self._shared or self._engine(start - (start - phase.at) % TICK_S, start)
+            self._forget_idle(start)
+            phase = self._phases.get(head.life, TickPhase(start))
+            engine = self._shared or self._make_engine(start - (start - phase.at) % TICK_S, start)
             is_first = head.seq == 0 or head.life in self._forgotten
-            worker = self._workers[head.life] = _Worker(engine, is_first, phase.at_edges)
+            worker = self._workers[head.life] = _ReplayWorker(engine, is_first, phase.at_edges)
         return worker
 
-    def _change(self, at_ms: int, now: float) -> None:
+    def _apply_policies(self, at_ms: int, now: float) -> None:
         """The policies of that time are in force from now on."""
-        values: Values = {}
+        values: PolicyValues = {}
         while self._later and self._later[0][0] <= at_ms:
             values = self._later.popleft()[1]
         self._policies = PolicySet(values)
-        self._lines.set_policies(self._policies, now)
+        self._limits.set_policies(self._policies, now)
         for worker in self._workers.values():
-            worker.unforce()
+            worker.release_forced()
             self._set_thresholds(worker.engine)
             for stream in worker.streams.values():
                 if not stream.exempt:
-                    self._lines.join(stream, now)
+                    self._limits.find_limits(stream, now)
 
-    def _set_thresholds(self, engine: Engine) -> None:
+    def _set_thresholds(self, engine: PolicyEngine) -> None:
         policies, on_exceed = self._policies, self._rules.on_exceed
-        engine.set_policy(policies.total(), policies.topics(), totals=policies.totals(), on_exceed=on_exceed)
+        engine.set_thresholds(
+            policies.broker_total(), policies.topic_thresholds(), totals=policies.broker_totals(), on_exceed=on_exceed
+        )
 
-    def _forget(self, now: float) -> None:
+    def _forget_idle(self, now: float) -> None:
         """Workers that ended, or have nothing to do: all their rates are 0 by now."""
         for life, worker in list(self._workers.items()):
-            if now - worker.seen > FORGET_S and not worker.holding:
+            if now - worker.replayed_until > FORGET_S and not worker.holding_streams:
                 del self._workers[life]
                 self._forgotten.add(life)
 
-    def _engine(self, began: float, start: float) -> Engine:
+    def _make_engine(self, began: float, start: float) -> PolicyEngine:
         """With ticks since `began`; its meters begin at `start`, from which on something is known."""
-        engine = Engine(began)
-        _look(engine, start)
+        engine = PolicyEngine(began)
+        _start_new_meters(engine, start)
         self._set_thresholds(engine)
         for node_id, names in self._rules.topics.items():
-            engine.set_topics(node_id, names)
-        if self._lines.paces:
+            engine.set_listed_topics(node_id, names)
+        if self._limits.delays_requests:
             self._shared = engine
         return engine
 
-    def _tick(self, worker: _Worker, due: float) -> None:
-        worker.unforce()
-        worker.engine.tick(due)
+    def _tick_worker(self, worker: _ReplayWorker, due: float) -> None:
+        worker.release_forced()
+        worker.engine.apply_due_ticks(due)
         several = len(self._workers)
-        if several > 1 and self._shared is None and (several <= FEW or due - self._told_at >= TELL_S):
-            self._tell_others(due)
-        elif several > FEW:
+        if several > 1 and self._shared is None and (several <= FEW_WORKERS or due - self._exchanged_at >= EXCHANGE_S):
+            self._exchange_rates(due)
+        elif several > FEW_WORKERS:
             self._is_behind = True
 
-    def _tell_others(self, now: float) -> None:
-        self._told_at, self._is_behind = now, False
+    def _exchange_rates(self, now: float) -> None:
+        self._exchanged_at, self._is_behind = now, False
         rates: dict[int, float] = {}
         topics: dict[int, dict[bytes, float]] = {}
         for worker in self._workers.values():
@@ -329,207 +348,209 @@ class Replay:
                 of_others = {
                     name: rate - (mine[name].rate if name in mine else 0.0) for name, rate in topics[node_id].items()
                 }
-                others[node_id] = Others(rates[node_id] - broker.total.rate, of_others)
-                before |= {meter for meter in mine.values() if meter.over}
-            worker.unforce()
-            worker.engine.set_others(others)
-            if now - worker.told > NEWS_S:
+                others[node_id] = PeerTraffic(rates[node_id] - broker.total.rate, of_others)
+                before |= {meter for meter in mine.values() if meter.needs_decision}
+            worker.release_forced()
+            worker.engine.set_peer_traffic(others)
+            if now - worker.exchanged_at > NEWS_S:
                 worker.over_before = before
-            worker.told = now
+            worker.exchanged_at = now
 
-    def _taken(self) -> dict[int, float]:
+    def _bytes_by_broker(self) -> dict[int, float]:
         taken: dict[int, float] = {}
         for engine in {id(worker.engine): worker.engine for worker in self._workers.values()}.values():
             for node_id, broker in engine.brokers.items():
-                taken[node_id] = taken.get(node_id, 0.0) + broker.taken
+                taken[node_id] = taken.get(node_id, 0.0) + broker.total_bytes
         return taken
 
     # --- what the record says -----------------------------------------------------------------------------------------
 
-    def _slot(self, worker: _Worker, rows: list[Row], now: float) -> _Slot:
+    def _build_slot(self, worker: _ReplayWorker, rows: list[ReplayRow], now: float) -> _Slot:
         slot: _Slot = {}
         streams = worker.streams
         for row in rows:
             key = row.stream
             if row.outcome in NOTES:
                 if row.outcome == DELAYED and row.reason in DECIDED:  # a limit that delays says so itself
-                    stream = streams.get(key) or self._stream(streams, key, now)
-                    self._add(stream, DELAYED, row.reason, -row.bytes, -row.requests, delay_ms=-row.delay_ms)
+                    stream = streams.get(key) or self._make_stream(streams, key, now)
+                    self._add_shift(stream, DELAYED, row.reason, -row.bytes, -row.requests, delay_ms=-row.delay_ms)
                 continue
             parts = slot.get(key[:2])
             if parts is None:
                 parts = slot[key[:2]] = {}
             part = parts.get(key)
             if part is None:
-                part = parts[key] = _Part(streams.get(key) or self._stream(streams, key, now))
-            part.add(row)
+                part = parts[key] = _SlotPart(streams.get(key) or self._make_stream(streams, key, now))
+            part.add_row(row)
         return slot
 
-    def _stream(self, streams: dict[StreamKey, Stream], key: StreamKey, now: float) -> Stream:
-        stream = streams[key] = Stream(key, exempt=self._rules.exempts(key))
+    def _make_stream(self, streams: dict[StreamKey, ReplayStream], key: StreamKey, now: float) -> ReplayStream:
+        stream = streams[key] = ReplayStream(key, exempt=self._rules.exempts_stream(key))
         if not stream.exempt:
-            self._lines.join(stream, now)
+            self._limits.find_limits(stream, now)
         return stream
 
-    def _cut(self, worker: _Worker, slot: _Slot, share: float) -> tuple[_Slot, _Slot]:
+    def _split_slot(self, worker: _ReplayWorker, slot: _Slot, share: float) -> tuple[_Slot, _Slot]:
         """The parts before a tick (`share` of the time), and after. Where it changed the decision about a topic, all
         admitted bytes are on one side of it, and all rejected ones on the other.
         """
         before: _Slot = {}
         after: _Slot = {}
         for key, parts in slot.items():
-            admitted, rejected = _sums(parts)
+            admitted, rejected = _sum_parts(parts)
             was_rejecting = worker.rejecting.get(key, False)
             a, x = share, share
             if admitted and (rejected or was_rejecting):
                 a = 0.0 if was_rejecting else 1.0
             if rejected and (admitted or not was_rejecting):
                 x = 1.0 if was_rejecting else 0.0
-            before[key] = {name: part.part((a, x, share)) for name, part in parts.items()}
-            after[key] = {name: part.part((1 - a, 1 - x, 1 - share)) for name, part in parts.items()}
+            before[key] = {name: part.scaled_part((a, x, share)) for name, part in parts.items()}
+            after[key] = {name: part.scaled_part((1 - a, 1 - x, 1 - share)) for name, part in parts.items()}
         return before, after
 
     # --- between two ticks --------------------------------------------------------------------------------------------
 
-    def _step(self, worker: _Worker, slot: _Slot, now: float, until: float) -> None:
+    def _replay_span(self, worker: _ReplayWorker, slot: _Slot, now: float, until: float) -> None:
         """Replay the time from `now` to `until`: the recorded traffic, and the clients' attempts with bytes that they
         hold.
         """
-        wants: list[Offer] = []
-        silent = [stream for stream in worker.holding if stream.key not in slot.get(stream.key[:2], ())]
+        wants: list[ReplayOffer] = []
+        silent = [stream for stream in worker.holding_streams if stream.key not in slot.get(stream.key[:2], ())]
         for key, parts in slot.items():
-            broker, meter, rejects, was = self._decision(worker, key, parts, now)
+            broker, meter, rejects, was = self._topic_decision(worker, key, parts, now)
             for part in parts.values():
                 stream = part.stream
-                if stream.exempt or (rejects == was and not (stream.gone or stream.held or stream.limited)):
-                    _count(meter, broker, part.settle())
+                if stream.exempt or (rejects == was and not (stream.replayed or stream.held or stream.is_limited)):
+                    _count_bytes(meter, broker, part.record_owed())
                     continue
-                want = Offer(stream, broker, meter, rejects, was)
-                self._divert(want, part, now)
+                want = ReplayOffer(stream, broker, meter, rejects, was)
+                self._divert_rows(want, part, now)
                 wants.append(want)
         for stream in silent:
-            broker = worker.broker(stream.key[0])
-            meter = _meter(broker, stream.key[1])
-            rejects = meter.thresholds_ask and not self._lines.paces
+            broker = worker.broker_meters(stream.key[0])
+            meter = _find_meter(broker, stream.key[1])
+            rejects = meter.thresholds_ask and not self._limits.delays_requests
             was = worker.rejecting.get(stream.key[:2], False)
-            wants.append(Offer(stream, broker, meter, rejects, was))
+            wants.append(ReplayOffer(stream, broker, meter, rejects, was))
         for want in wants:
-            self._try(want, now)
-        self._lines.flow([want for want in wants if want.stream.limited and not want.rejects], now, until)
+            self._attempt_held(want, now)
+        self._limits.admit_offers([want for want in wants if want.stream.is_limited and not want.rejects], now, until)
         for want in wants:
             stream = want.stream
             if want.passed:
                 requests = want.passed / stream.request
-                self._add(stream, stream.outcome, "", want.passed, requests, repeats=want.again)
+                self._add_shift(stream, stream.outcome, "", want.passed, requests, repeats=want.again)
             if stream.held > 0.0:
-                worker.holding.add(stream)
+                worker.holding_streams.add(stream)
             else:
-                worker.holding.discard(stream)
+                worker.holding_streams.discard(stream)
 
-    def _decision(
-        self, worker: _Worker, key: tuple[int, str], parts: dict[StreamKey, _Part], now: float
+    def _topic_decision(
+        self, worker: _ReplayWorker, key: tuple[int, str], parts: dict[StreamKey, _SlotPart], now: float
     ) -> tuple[BrokerMeters, TopicMeter, bool, bool]:
         """The meters of a topic; whether its threshold rejects here, and whether it did in the record."""
-        broker = worker.broker(key[0])
-        meter = _meter(broker, key[1])
-        if self._lines.paces:
+        broker = worker.broker_meters(key[0])
+        meter = _find_meter(broker, key[1])
+        if self._limits.delays_requests:
             return broker, meter, False, False
         rejects = meter.thresholds_ask
-        admitted, rejected = _sums(parts)
+        admitted, rejected = _sum_parts(parts)
         before = worker.rejecting.get(key, False)
         was = rejected >= admitted if admitted or rejected else before
         worker.rejecting[key] = was
         was = was or bool(admitted and rejected)  # what was accepted as well had been admitted before the tick
         if rejects == was or not (admitted or rejected):
             return broker, meter, rejects, was
-        if now - worker.told < NEWS_S and (meter in worker.over_before) == was:
+        if now - worker.exchanged_at < NEWS_S and (meter in worker.over_before) == was:
             return broker, meter, was, was
         if _is_close(broker, meter):
-            meter.ask_thresholds(was)
-            worker.forced.append(meter)
+            meter.set_thresholds_ask(was)
+            worker.forced_topics.append(meter)
             rejects = was
         return broker, meter, rejects, was
 
-    def _divert(self, want: Offer, part: _Part, now: float) -> None:
+    def _divert_rows(self, want: ReplayOffer, part: _SlotPart, now: float) -> None:
         """Let the bytes that a client sent go the way that they go here."""
         stream = part.stream
-        stream.learn(part.admitted or part.rejected)
+        stream.learn_requests(part.admitted or part.rejected)
         a, x, r = part.shares
         metered = 0.0
-        gone = stream.gone_share
+        gone = stream.replayed_share
         # Where both reject, a client whose bytes are in would have tried its next ones in vain instead.
         for row in () if want.rejects else part.rejected:
-            left, again = self._fall_away(stream, row, x, gone)
-            if want.was or stream.limited or row.reason != TOPIC_THRESHOLD:
-                stream.gone += left
-                self._hold(stream, row, left, again, now)
-        stream.note(x * part.owed[1])
-        gone = stream.gone_share
-        holds = not want.was if want.rejects else stream.limited
+            left, again = self._remove_repeats(stream, row, x, gone)
+            if want.was_rejecting or stream.is_limited or row.reason != TOPIC_THRESHOLD:
+                stream.replayed += left
+                self._hold_row(stream, row, left, again, now)
+        stream.record_owed(x * part.owed[1])
+        gone = stream.replayed_share
+        holds = not want.was_rejecting if want.rejects else stream.is_limited
         for row in part.admitted:
-            left, again = self._fall_away(stream, row, a, gone)
-            stream.gone -= a * (row.repeats or 0) - again
+            left, again = self._remove_repeats(stream, row, a, gone)
+            stream.replayed -= a * (row.repeats or 0) - again
             if row.outcome in METERED:
                 metered += left
                 if holds:
-                    self._hold(stream, row, left, again, now)
-            elif stream.limited:
-                self._lines.charge(stream, left, now, refused=True)
+                    self._hold_row(stream, row, left, again, now)
+            elif stream.is_limited:
+                self._limits.charge_quotas(stream, left, now, refused=True)
         for row in part.rest:
-            left, again = self._fall_away(stream, row, r, gone)
-            if row.outcome == "trailing" and stream.limited:
-                self._lines.charge(stream, left, now, refused=False)
+            left, again = self._remove_repeats(stream, row, r, gone)
+            if row.outcome == "trailing" and stream.is_limited:
+                self._limits.charge_quotas(stream, left, now, refused=False)
             if row.outcome != "rejected":
-                stream.gone -= r * (row.repeats or 0) - again
-            elif row.reason == FENCE and not want.rejects and (want.was or gone):  # what it stood behind is in
-                stream.gone += left
-                self._hold(stream, row, left, again, now)
-        stream.note(a * part.owed[0] + r * part.owed[2])
+                stream.replayed -= r * (row.repeats or 0) - again
+            elif (
+                row.reason == FENCE and not want.rejects and (want.was_rejecting or gone)
+            ):  # what it stood behind is in
+                stream.replayed += left
+                self._hold_row(stream, row, left, again, now)
+        stream.record_owed(a * part.owed[0] + r * part.owed[2])
         if not holds:
-            _count(want.meter, want.broker, metered)
+            _count_bytes(want.meter, want.broker, metered)
 
-    def _fall_away(self, stream: Stream, row: Row, share: float, gone: float) -> tuple[float, float]:
+    def _remove_repeats(self, stream: ReplayStream, row: ReplayRow, share: float, gone: float) -> tuple[float, float]:
         """Leave out repeats of bytes that are in already; returns the rest of a row's share: bytes, and its repeats."""
         repeats = (row.repeats or 0) * share
         fallen = repeats * gone
         if fallen:
             requests = row.requests * fallen / row.bytes
-            self._add(stream, row.outcome, row.reason, -fallen, -requests, repeats=-fallen)
+            self._add_shift(stream, row.outcome, row.reason, -fallen, -requests, repeats=-fallen)
         return row.bytes * share - fallen, repeats - fallen
 
-    def _hold(self, stream: Stream, row: Row, size: float, again: float, now: float) -> None:
+    def _hold_row(self, stream: ReplayStream, row: ReplayRow, size: float, again: float, now: float) -> None:
         """It didn't happen so: its client still wants these bytes in."""
         if size > 0.0:
-            self._add(stream, row.outcome, row.reason, -size, -row.requests * size / row.bytes, repeats=-again)
-            stream.hold(size, again, now)
+            self._add_shift(stream, row.outcome, row.reason, -size, -row.requests * size / row.bytes, repeats=-again)
+            stream.hold_bytes(size, again, now)
 
-    def _try(self, want: Offer, now: float) -> None:
+    def _attempt_held(self, want: ReplayOffer, now: float) -> None:
         """The client's attempts with the bytes that it holds."""
         stream = want.stream
         if not stream.held or stream.muted_until > now:
             return
-        self._add(stream, "dropped", GIVEN_UP, stream.expire(now - self._rules.delivery_s))
+        self._add_shift(stream, "dropped", GIVEN_UP, stream.expire_held(now - self._rules.delivery_s))
         if want.rejects:
-            if not want.was:  # else what the record has it try stands for what it has in flight
-                self._reject(stream, TOPIC_THRESHOLD, *stream.attempt(IN_FLIGHT * stream.request))
-            why = want.broker.limits.strategy.judge(want.meter, want.meter.name, 0, Patience(), now)
+            if not want.was_rejecting:  # else what the record has it try stands for what it has in flight
+                self._add_rejected(stream, TOPIC_THRESHOLD, *stream.attempt_bytes(IN_FLIGHT * stream.request))
+            why = want.broker.limits.strategy.judge_request(want.meter, want.meter.name, 0, ClientPatience(), now)
             assert why is not None
             stream.muted_until = now + why.throttle_ms / 1000
-        elif not stream.limited:
-            want.passed, want.again = stream.release(stream.held)
-            _count(want.meter, want.broker, want.passed)
+        elif not stream.is_limited:
+            want.passed, want.again = stream.release_bytes(stream.held)
+            _count_bytes(want.meter, want.broker, want.passed)
 
     # --- differences --------------------------------------------------------------------------------------------------
 
-    def _reject(self, stream: Stream, reason: str, size: float, again: float) -> None:
-        self._add(stream, "rejected", reason, size, size / stream.request, repeats=again)
+    def _add_rejected(self, stream: ReplayStream, reason: str, size: float, again: float) -> None:
+        self._add_shift(stream, "rejected", reason, size, size / stream.request, repeats=again)
 
-    def _delay(self, stream: Stream, reason: str, size: float, wait: float) -> None:
-        self._add(stream, DELAYED, reason, size, size / stream.request, delay_ms=wait * 1000)
+    def _add_delayed(self, stream: ReplayStream, reason: str, size: float, wait: float) -> None:
+        self._add_shift(stream, DELAYED, reason, size, size / stream.request, delay_ms=wait * 1000)
 
-    def _add(
+    def _add_shift(
         self,
-        stream: Stream,
+        stream: ReplayStream,
         outcome: str,
         reason: str,
         size: float,
@@ -549,22 +570,22 @@ class Replay:
         sums[2] += delay_ms
         sums[3] += repeats
 
-    def _flush(self) -> None:
+    def _flush_window(self) -> None:
         window = 0 if self._window_ms is None else self._at_ms - self._at_ms % self._window_ms
         for key, sums in self._shifts.items():
             rounded = [round(value) for value in sums]
             if any(rounded):
-                self._done.append(Shift(window, *key, *rounded))
+                self._done.append(OutcomeShift(window, *key, *rounded))
         self._shifts = {}
 
 
-def _look(engine: Engine, now: float) -> None:
+def _start_new_meters(engine: PolicyEngine, now: float) -> None:
     """Seconds that are over by now, or nearly."""
-    while engine.second <= now + SNAP_S:
-        engine.look(max(now, engine.second))
+    while engine.next_second_at <= now + SNAP_S:
+        engine.start_new_meters(max(now, engine.next_second_at))
 
 
-def _sums(parts: dict[StreamKey, _Part]) -> tuple[float, float]:
+def _sum_parts(parts: dict[StreamKey, _SlotPart]) -> tuple[float, float]:
     """The sums that tell whether a topic is over: bytes that were accepted, and that its threshold rejected."""
     accepted = over = 0.0
     for part in parts.values():
@@ -574,20 +595,20 @@ def _sums(parts: dict[StreamKey, _Part]) -> tuple[float, float]:
     return accepted, over
 
 
-def _meter(broker: BrokerMeters, topic: str) -> TopicMeter:
+def _find_meter(broker: BrokerMeters, topic: str) -> TopicMeter:
     name = topic.encode()
-    broker.vouch(name)  # no client made it up: it is in the accounts
+    broker.confirm_topic(name)  # no client made it up: it is in the accounts
     return broker.topics.get(name) or broker.add_topic(name)
 
 
-def _count(meter: TopicMeter, broker: BrokerMeters, size: float) -> None:
+def _count_bytes(meter: TopicMeter, broker: BrokerMeters, size: float) -> None:
     meter.uncounted += size  # type: ignore[assignment]  # bytes of a fluid
     broker.total.uncounted += size  # type: ignore[assignment]
 
 
 def _is_close(broker: BrokerMeters, meter: TopicMeter) -> bool:
     """Whether the records are too coarse to say which side of its limit a rate was on."""
-    total, limit = broker.limits.total, meter.threshold
+    total, limit = broker.limits.total, meter.effective_threshold
     if not total or not limit:
         return False
-    return abs(min(broker.total.fleet_rate / total, meter.fleet_rate / limit) - 1.0) < BAND
+    return abs(min(broker.total.fleet_rate / total, meter.fleet_rate / limit) - 1.0) < TOLERANCE_BAND

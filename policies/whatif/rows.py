@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import PolicyKey, Value, Values
+from policies.definitions.policy_values import PolicyKey, PolicyValue, PolicyValues
 from policies.engine import OnExceed
 from policies.whatif.timetable import Timetable
 
-Life = tuple[str, str, int]  # gateway, boot, worker
+WorkerLife = tuple[str, str, int]  # gateway, boot, worker
 StreamKey = tuple[int, str, str, str]  # broker, topic, principal, client id
 
 
-class Row(NamedTuple):
+class ReplayRow(NamedTuple):
     """A row of a usage record with its interval, whose number in its life is `seq`. `repeats` None: can't be told."""
 
-    life: Life
+    life: WorkerLife
     seq: int
     start_ms: int
     end_ms: int
@@ -33,7 +33,7 @@ class Row(NamedTuple):
     repeats: int | None
 
 
-class Shift(NamedTuple):
+class OutcomeShift(NamedTuple):
     """The difference (below 0: less) in the window that begins at `window_ms`."""
 
     window_ms: int
@@ -47,7 +47,7 @@ class Shift(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rules:
+class ReplayRules:
     """The policies to decide by. All are enforced, also those that are only observed.
 
     `values`: of policy_values; `later`: those that took their place. `topics`: of each broker, by node id, those that
@@ -55,7 +55,7 @@ class Rules:
     many seconds a client gives up the bytes that it holds.
     """
 
-    values: Mapping[PolicyKey, Value]
+    values: Mapping[PolicyKey, PolicyValue]
     on_exceed: OnExceed = "reject"
     topic_pattern: str = ""
     principal_pattern: str = ""
@@ -70,12 +70,12 @@ class Rules:
         """Whether no limit holds over several brokers, so that each can be replayed by itself."""
         return not any(map(_is_fleet_wide, (self.values, *(values for _, values in self.later))))
 
-    def exempts(self, stream: StreamKey) -> bool:
+    def exempts_stream(self, stream: StreamKey) -> bool:
         return stream[2] in self.exempt_principals or stream[3] in self.exempt_clients
 
 
-def _is_fleet_wide(values: Values) -> bool:
+def _is_fleet_wide(values: PolicyValues) -> bool:
     policies = PolicySet(values)
-    return bool(policies.groups()) or any(
-        key.unit == "bps" for entries in policies.quotas().entries.values() for key in entries
+    return bool(policies.group_limits()) or any(
+        key.unit == "bps" for entries in policies.quota_store().entries.values() for key in entries
     )

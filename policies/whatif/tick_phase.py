@@ -17,7 +17,7 @@ from policies.verdict import MAX_THROTTLE_MS
 TICK_MS: Final = round(TICK_S * 1000)
 SECOND_MS: Final = 1000
 BIN_MS: Final = 10
-TOLD_MS: Final = MAX_THROTTLE_MS - BIN_MS  # a longer mean wait was cut to the longest that clients are told
+MAX_WAIT_MS: Final = MAX_THROTTLE_MS - BIN_MS  # a longer mean wait was cut to the longest that clients are told
 _BINS: Final = TICK_MS // BIN_MS
 BINS_A_SECOND: Final = SECOND_MS // BIN_MS
 _NEARLY: Final = 0.95  # of the votes for the best: late ones vote at random
@@ -25,46 +25,46 @@ _ON_GRID: Final = 0.8  # of all intervals: the others are late ones of a busy wo
 _GRID_BINS: Final = 4
 
 
-def vote(start_ms: int, end_ms: int, wait_ms: float) -> tuple[int, int]:
+def phase_vote(start_ms: int, end_ms: int, wait_ms: float) -> tuple[int, int]:
     """The vote of rejections within [start_ms, end_ms) that were told to wait `wait_ms`: the first bin, and the number
     of bins.
 
     Of use where wait_ms is above 0 and below TOLD_MS.
     """
-    return int((start_ms + wait_ms) % TICK_MS) // BIN_MS, width(end_ms - start_ms)
+    return int((start_ms + wait_ms) % TICK_MS) // BIN_MS, vote_width(end_ms - start_ms)
 
 
-def width(span_ms: int) -> int:
+def vote_width(span_ms: int) -> int:
     """The number of bins of votes of an interval of that length."""
     return min(_BINS, max(1, span_ms // BIN_MS))
 
 
-class Phase(NamedTuple):
+class TickPhase(NamedTuple):
     """The times of ticks: `at` seconds behind a multiple of TICK_S of Unix time. `at_edges`: intervals end there."""
 
     at: float
     at_edges: bool = False
 
 
-def phase(votes: Iterable[tuple[int, int, int]], edges: Mapping[int, int]) -> Phase | None:
+def find_phase(votes: Iterable[tuple[int, int, int]], edges: Mapping[int, int]) -> TickPhase | None:
     """The times of ticks; None where the votes don't tell them.
 
     Args:
-        votes: as `vote` gives them, each with how many times it was given.
+        votes: as `phase_vote` gives them, each with how many times it was given.
         edges: how many intervals began in which bin of their second, `start_ms % SECOND_MS // BIN_MS`.
     """
-    found = _plateau(votes)
+    found = _find_plateau(votes)
     if found is None:
         return None
     first, end = found
     middle = (first + end) / 2
-    grid = _grid(edges)
+    grid = _find_grid(edges)
     if grid is not None:  # the grid's line that is nearest to the middle
         middle = grid + round((middle - grid) / BINS_A_SECOND) * BINS_A_SECOND
-    return Phase(middle * BIN_MS / 1000 % TICK_S, grid is not None)
+    return TickPhase(middle * BIN_MS / 1000 % TICK_S, grid is not None)
 
 
-def _plateau(votes: Iterable[tuple[int, int, int]]) -> tuple[int, int] | None:
+def _find_plateau(votes: Iterable[tuple[int, int, int]]) -> tuple[int, int] | None:
     """Bins [first, end), possibly beyond either end of the circle, that suit nearly all; None where all do alike."""
     change = [0] * (_BINS + 1)
     for first, width, times in votes:
@@ -90,7 +90,7 @@ def _plateau(votes: Iterable[tuple[int, int, int]]) -> tuple[int, int] | None:
     return first, end
 
 
-def _grid(edges: Mapping[int, int]) -> float | None:
+def _find_grid(edges: Mapping[int, int]) -> float | None:
     """The beginning of intervals, in bins of a second; None where they drift."""
     total = sum(edges.values())
     best = max(

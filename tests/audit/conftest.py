@@ -50,7 +50,7 @@ def spark(pytestconfig: pytest.Config, group_stack: ExitStack) -> SparkSession:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
-    pytestconfig.stash[_SESSION] = found = group_stack.enter_context(job.session(small, delta=True))
+    pytestconfig.stash[_SESSION] = found = group_stack.enter_context(job.open_session(small, delta=True))
     group_stack.callback(pytestconfig.stash.__delitem__, _SESSION)
     return found
 
@@ -61,7 +61,7 @@ def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     from gateway.audit import cli
     from gateway.audit.batch import job
 
-    monkeypatch.setattr(job, "session", lambda *_, **__: nullcontext(spark))
+    monkeypatch.setattr(job, "open_session", lambda *_, **__: nullcontext(spark))
     return lambda *args: cli.main([str(each) for each in args])
 
 
@@ -71,7 +71,7 @@ def raw(spark: SparkSession) -> Callable[[Sequence[str | None]], DataFrame]:
     from gateway.audit import schema
 
     def make(lines: Sequence[str | None]) -> DataFrame:
-        return spark.createDataFrame([(line, f"line {i}") for i, line in enumerate(lines)], schema.RAW)
+        return spark.createDataFrame([(line, f"line {i}") for i, line in enumerate(lines)], schema.RAW_SCHEMA)
 
     return make
 
@@ -86,8 +86,8 @@ def unique(
     kept: list[DataFrame] = []
 
     def make(lines: Sequence[str | None]) -> DataFrame:
-        kept.append(transforms.decode(raw(lines)).persist())
-        return transforms.unique(transforms.mark_copies(kept[-1]))
+        kept.append(transforms.decode_records(raw(lines)).persist())
+        return transforms.drop_copies(transforms.mark_copies(kept[-1]))
 
     yield make
     for decoded in kept:

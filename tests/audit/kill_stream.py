@@ -28,8 +28,8 @@ from typing import IO, TYPE_CHECKING, Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from gateway.audit.stream.stream import Plan
-from gateway.embedded import Cluster
+from gateway.audit.stream.stream import StreamPlan
+from gateway.embedded import EmbeddedCluster
 from tests.audit.records import START, Row, interval, truth
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def run(
     if spark is None:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=1200)
     else:
-        _stream(spark, out, Plan(bootstrap_servers, topic, {}, str(checkpoint)))
+        _stream(spark, out, StreamPlan(bootstrap_servers, topic, {}, str(checkpoint)))
     expected = {key: sums[0] for key, sums in truth(lines, BY).items()}
     if control:
         return Outcome(kills, in_batch, lost, expected, json.loads(_totals(out, plain=True), object_pairs_hook=_keys))
@@ -144,18 +144,18 @@ def run(
     return Outcome(kills, in_batch, lost, expected, got, trust["duplicates"], trust["malformed"])
 
 
-def _stream(spark: SparkSession, out: Path, plan: Plan) -> None:
+def _stream(spark: SparkSession, out: Path, plan: StreamPlan) -> None:
     from gateway.audit import store
     from gateway.audit.stream import stream
 
-    stream.run(spark, store.open_tables(spark, str(out), make=True), plan)
+    stream.run_stream(spark, store.open_tables(spark, str(out), make=True), plan)
 
 
 def _answer(spark: SparkSession, out: Path) -> dict[str, Any]:
     from gateway.audit import store
     from gateway.audit.batch import job, tables
 
-    return tables.as_json(job.run_tables(store.open_tables(spark, str(out)), job.Question(by=BY)))
+    return tables.report_json(job.audit_tables(store.open_tables(spark, str(out)), job.AuditQuery(by=BY)))
 
 
 def _keys(pairs: list[tuple[str, int]]) -> dict[tuple[object, ...], int]:
@@ -212,12 +212,12 @@ def _append(bootstrap_servers: str, topic: str, folder: Path, batch: int) -> Non
     from gateway.audit.stream import stream
 
     def take(frame: DataFrame, number: int) -> None:
-        decoded = stream.decode(frame, "").where("problem is null")
-        counted = stream.mark(decoded, None).where("counts")  # copies within the batch are not its failing
-        transforms.usage_rows(counted).write.mode("append").parquet(str(folder / "tables"))
+        decoded = stream.decode_batch(frame, "").where("problem is null")
+        counted = stream.mark_counted(decoded, None).where("counts")  # copies within the batch are not its failing
+        transforms.explode_rows(counted).write.mode("append").parquet(str(folder / "tables"))
         print(f"batch {number}", file=sys.stderr, flush=True)
 
-    with job.session({"spark.master": "local[2]"}) as spark:
+    with job.open_session({"spark.master": "local[2]"}) as spark:
         reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap_servers)
         reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
         writer = reader.option("maxOffsetsPerTrigger", batch).load().writeStream.foreachBatch(take)
@@ -228,7 +228,7 @@ def _append(bootstrap_servers: str, topic: str, folder: Path, batch: int) -> Non
 def _sum(path: str) -> None:
     from gateway.audit.batch import job
 
-    with job.session(kafka=False) as spark:
+    with job.open_session(kafka=False) as spark:
         rows = spark.read.parquet(path).groupBy(*BY).sum("bytes").collect()
     print(json.dumps({"|".join(row[:-1]): row[-1] for row in rows}))
 
@@ -252,7 +252,7 @@ def main() -> int:
         _sum(options.sum)
         return 0
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as name, Cluster(1) as cluster:
+    with tempfile.TemporaryDirectory() as name, EmbeddedCluster(1) as cluster:
         outcome = run(
             cluster.bootstrap_servers,
             Path(name),

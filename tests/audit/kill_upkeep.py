@@ -64,16 +64,16 @@ def lines(intervals: int) -> list[str]:
     ]
 
 
-def fill(spark: SparkSession, folder: Path, log: Sequence[str], commits: int) -> store.Tables:
+def fill(spark: SparkSession, folder: Path, log: Sequence[str], commits: int) -> store.AuditTables:
     """Tables of that log in so many commits; every tenth record twice, and one line of rubbish in each."""
     tables = store.open_tables(spark, str(folder), make=True)
-    writer = store.Writer(tables)
+    writer = store.TableWriter(tables)
     size = -(-len(log) // commits)
     offset = 0
     for first in range(0, len(log), size):
         part = log[first : first + size]
         sent = [*part, *part[::10], "rubbish"]
-        stream.add(writer, _batch(spark, sent, offset), "id")
+        stream.add_batch(writer, _batch(spark, sent, offset), "id")
         offset += len(sent)
     return tables
 
@@ -89,7 +89,7 @@ def truth(log: Sequence[str], first_day_ms: int = 0) -> Sums:
     from policies import usage
 
     sums: Sums = defaultdict(int)
-    for record in map(usage.decode, log):
+    for record in map(usage.decode_record, log):
         if record["start_ms"] // DAY_MS * DAY_MS >= first_day_ms:
             for row in record["rows"]:
                 sums[row["client_id"], record["start_ms"]] += row["bytes"]
@@ -99,8 +99,8 @@ def truth(log: Sequence[str], first_day_ms: int = 0) -> Sums:
 def held(spark: SparkSession, folder: Path) -> tuple[Sums, int, int]:
     """What it holds, how many copies were found, and how many gaps there are, as a new reader sees it."""
     tables = store.open_tables(spark, str(folder))
-    rows = tables.read("usage").groupBy("client_id", "start_ms").sum("bytes").collect()
-    report = job.run_tables(tables, job.Question())
+    rows = tables.read_table("usage").groupBy("client_id", "start_ms").sum("bytes").collect()
+    report = job.audit_tables(tables, job.AuditQuery())
     return {(row[0], row[1]): row[2] for row in rows}, report.integrity.duplicates, report.integrity.gaps_total
 
 
@@ -121,7 +121,7 @@ def run(
         compacting = number < -(-kills // 2)
         if compacting and number:  # the one before may have been killed when it was through
             more = interval(0, boot=f"more{number}", final=True)
-            stream.add(store.Writer(tables), _batch(spark, more, 1_000_000 + number), "id")
+            stream.add_batch(store.TableWriter(tables), _batch(spark, more, 1_000_000 + number), "id")
             log += more
         outcome.kills += _run_and_kill(compact if compacting else expire, chance)
         outcome.with_leftovers += _leftovers(tables)
@@ -132,11 +132,11 @@ def run(
             outcome.wrong.append(f"after kill {number + 1}: {sum(sums.values()):,} bytes, {found} copies, {gaps} gaps")
         print(f"kill {number + 1} of {kills}", file=sys.stderr, flush=True)
         if number + 1 == -(-kills // 2):
-            upkeep.compact(store.open_tables(spark, str(folder)), grace_ms=0)
+            upkeep.compact_tables(store.open_tables(spark, str(folder)), grace_ms=0)
             tidy = len(_live(tables)) <= DAYS + 1 and not _leftovers(tables)
             if held(spark, folder) != (truth(log), copies, 0) or not tidy:
                 outcome.wrong.append("after compact")
-    upkeep.expire(store.open_tables(spark, str(folder)), keep_ms, grace_ms=0)
+    upkeep.expire_usage(store.open_tables(spark, str(folder)), keep_ms, grace_ms=0)
     sums, _, gaps = held(spark, folder)
     if sums != truth(log, horizon) or gaps or _leftovers(tables):
         outcome.wrong.append(f"after expire: {sum(sums.values()):,} bytes, {gaps} gaps")
@@ -181,11 +181,11 @@ def _watch(stderr: IO[str], at_work: threading.Event) -> None:
     at_work.set()
 
 
-def _live(tables: store.Tables) -> set[str]:
-    return {path.rpartition("/")[2] for path in tables.records().inputFiles()}
+def _live(tables: store.AuditTables) -> set[str]:
+    return {path.rpartition("/")[2] for path in tables.load_records().inputFiles()}
 
 
-def _leftovers(tables: store.Tables) -> bool:
+def _leftovers(tables: store.AuditTables) -> bool:
     root = Path(tables.root.removeprefix("file:"))
     return any(path.name not in _live(tables) for path in root.glob("records/date=*/*.parquet"))
 
@@ -198,7 +198,7 @@ def main() -> int:
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory() as name,
-        job.session({"spark.master": "local[2]"}, kafka=False, delta=True) as spark,
+        job.open_session({"spark.master": "local[2]"}, kafka=False, delta=True) as spark,
     ):
         outcome = run(spark, Path(name) / "tables", kills=options.kills, seed=options.seed)
     print(

@@ -38,7 +38,7 @@ def interval(
     final: bool = False,
     start_ms: int | None = None,
     storage_factor: float | None = None,
-    disks: usage.Disks | None = None,
+    disks: usage.DiskNotes | None = None,
     version: int = usage.VERSION,
 ) -> list[str]:
     """The lines of one interval; by default interval N is the N-th second after START."""
@@ -60,10 +60,10 @@ def truth(lines: Sequence[str], by: Sequence[str], window_ms: int | None = None)
     seen = set()
     for line in lines:
         try:
-            record = usage.decode(line)
-        except usage.InvalidRecord:
+            record = usage.decode_record(line)
+        except usage.InvalidUsageRecord:
             continue
-        name = (record["kind"], *usage.identity(record))  # a note of loss repeats the number of an interval
+        name = (record["kind"], *usage.record_identity(record))  # a note of loss repeats the number of an interval
         if name in seen:
             continue
         seen.add(name)

@@ -33,7 +33,7 @@ def audit(folder: Path) -> str:
 
 
 def test_an_audit_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
-    assert class_data.make() == jars.class_data(job.SPARK_JARS)
+    assert class_data.make_archive() == jars.class_data_path(job.SPARK_JARS)
     of_spark = [line for line in audit(tmp_path).splitlines() if " org.apache.spark." in line]
     archived = [line for line in of_spark if "source: shared objects file (top)" in line]
     assert len(archived) > len(of_spark) // 2
@@ -42,20 +42,20 @@ def test_an_audit_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
 def test_an_archive_that_is_none_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "jars").symlink_to(job.SPARK_JARS)
     monkeypatch.setattr(job, "SPARK_JARS", tmp_path / "jars")
-    archive = jars.class_data(job.SPARK_JARS)
+    archive = jars.class_data_path(job.SPARK_JARS)
     archive.write_bytes(b"none")
-    assert class_data.make() == archive
+    assert class_data.make_archive() == archive
     assert any(str(archive) in option for option in jars.class_data_options(job.SPARK_JARS))
-    with job.session(kafka=False) as spark:
+    with job.open_session(kafka=False) as spark:
         assert spark.range(3).count() == 3
 
 
 def test_other_jars_have_another_archive(tmp_path: Path) -> None:
-    before = jars.class_data(tmp_path)
+    before = jars.class_data_path(tmp_path)
     (tmp_path / "one.jar").write_bytes(b"first")
-    first = jars.class_data(tmp_path)
+    first = jars.class_data_path(tmp_path)
     (tmp_path / "one.jar").write_bytes(b"of another release")
-    assert len({before, first, jars.class_data(tmp_path)}) == 3
+    assert len({before, first, jars.class_data_path(tmp_path)}) == 3
 
 
 @pytest.fixture
@@ -79,21 +79,21 @@ def test_half_an_archive_is_none(no_archive: Path, monkeypatch: pytest.MonkeyPat
         archive.write_bytes(b"half")
         raise AuditError("killed")
 
-    monkeypatch.setattr(class_data, "_run", fail)
+    monkeypatch.setattr(class_data, "_dump_classes", fail)
     with pytest.raises(AuditError, match="killed"):
-        class_data.make()
+        class_data.make_archive()
     assert list(no_archive.iterdir()) == []
 
 
 def test_without_java_it_says_what_to_install(
     no_archive: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    jars.java.cache_clear()
+    jars.find_java_path.cache_clear()
     try:
         monkeypatch.setenv("JAVA_HOME", str(no_archive))
         assert class_data.main([]) == 1
         assert capsys.readouterr().err.startswith("Kafka and Spark need Java 17 or newer")
-        with pytest.raises(MissingDependency, match=r"^Kafka and Spark need"), job.session(kafka=False):
+        with pytest.raises(MissingDependency, match=r"^Kafka and Spark need"), job.open_session(kafka=False):
             pass
     finally:
-        jars.java.cache_clear()
+        jars.find_java_path.cache_clear()

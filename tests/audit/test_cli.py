@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.audit import cli
-from gateway.embedded import free_port
+from gateway.embedded import find_free_port
 from tests.audit.records import START, Row, interval
 
 NOW = START + 86_400_000
@@ -23,8 +23,8 @@ def _command(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=os.environ | env)
 
 
-def _checked(*args: str) -> tuple[tuple[str, ...], int | None, cli.Reading]:
-    return cli._checked(cli._parser().parse_args(["--spool", "x", *args]), NOW)
+def _checked(*args: str) -> tuple[tuple[str, ...], int | None, cli.SourceOptions]:
+    return cli._check_options(cli._make_parser().parse_args(["--spool", "x", *args]), NOW)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
 
 
 def test_without_a_broker_it_says_so_before_it_starts_spark(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--bootstrap-servers", f"127.0.0.1:{free_port()}"]) == 1
+    assert cli.main(["--bootstrap-servers", f"127.0.0.1:{find_free_port()}"]) == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("produce-gateway audit: no broker can be reached (127.0.0.1:")
@@ -130,9 +130,9 @@ def test_a_java_that_has_ended_is_one_line(monkeypatch: pytest.MonkeyPatch, caps
     def failing(error: Exception) -> int:
         raise error
 
-    monkeypatch.setattr(job, "explain", gone)
+    monkeypatch.setattr(job, "explain_error", gone)
     for error in (RuntimeError("somewhere in Java"), ConnectionResetError()):
-        assert cli.guarded(lambda error=error: failing(error)) == 1  # type: ignore[misc]
+        assert cli.run_guarded(lambda error=error: failing(error)) == 1  # type: ignore[misc]
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"produce-gateway audit: Java ended before it was done ({type(error).__name__})")
 
@@ -144,7 +144,7 @@ def test_ctrl_c_is_an_interrupt_whatever_putting_away_raises(capsys: pytest.Capt
         finally:
             raise RuntimeError("Answer from Java side is empty")
 
-    assert cli.guarded(interrupted) == 130
+    assert cli.run_guarded(interrupted) == 130
     assert capsys.readouterr().err == "produce-gateway audit: interrupted\n"
 
 

@@ -10,21 +10,21 @@ import pyspark
 import pytest
 
 from gateway.audit import connector
-from gateway.audit.connector import DELTA, KAFKA, MissingDependency, jars
-from gateway.embedded import MAVEN_ENV, free_port
+from gateway.audit.connector import DELTA_LAKE, KAFKA_CONNECTOR, MissingDependency, provide_jars
+from gateway.embedded import MAVEN_ENV, find_free_port
 
 OWN_JARS = Path(pyspark.__file__).parent / "jars"
 
 
 @pytest.fixture
 def no_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(MAVEN_ENV, f"http://127.0.0.1:{free_port()}/maven2")
+    monkeypatch.setenv(MAVEN_ENV, f"http://127.0.0.1:{find_free_port()}/maven2")
 
 
 def test_the_installed_spark_has_a_pinned_connector_of_exactly_its_version() -> None:
-    pinned = KAFKA.pinned[pyspark.__version__]
+    pinned = KAFKA_CONNECTOR.pinned[pyspark.__version__]
     assert [jar.version for jar in pinned if jar.organisation == "org.apache.spark"] == [pyspark.__version__] * 2
-    assert all(len(jar.sha256) == 64 for jar in (*pinned, *DELTA.pinned[pyspark.__version__]))
+    assert all(len(jar.sha256) == 64 for jar in (*pinned, *DELTA_LAKE.pinned[pyspark.__version__]))
 
 
 def test_jars_in_the_cache_are_used_without_a_network_as_long_as_they_are_whole(
@@ -34,10 +34,10 @@ def test_jars_in_the_cache_are_used_without_a_network_as_long_as_they_are_whole(
     folder.mkdir(parents=True)
     (folder / "a.jar").write_bytes(b"one")
     (folder / "sha256.json").write_text(json.dumps({"a.jar": hashlib.sha256(b"one").hexdigest()}))
-    assert jars(KAFKA, "4.0.99", OWN_JARS, tmp_path) == [folder / "a.jar"]
+    assert provide_jars(KAFKA_CONNECTOR, "4.0.99", OWN_JARS, tmp_path) == [folder / "a.jar"]
     (folder / "a.jar").write_bytes(b"other")
     with pytest.raises(MissingDependency) as error:
-        jars(KAFKA, "4.0.99", OWN_JARS, tmp_path)
+        provide_jars(KAFKA_CONNECTOR, "4.0.99", OWN_JARS, tmp_path)
     said = str(error.value)
     assert said.startswith("the Kafka connector for Spark 4.0.99 could not be fetched (")
     assert "install pyspark==4.0.0" in said
@@ -48,18 +48,18 @@ def test_jars_in_the_cache_are_used_without_a_network_as_long_as_they_are_whole(
 
 
 def test_a_jar_that_is_not_the_pinned_one_is_not_used() -> None:
-    pinned = KAFKA.pinned["4.0.0"]
-    right = {jar.file: jar.sha256 for jar in pinned}
-    connector._compare(right, pinned)
+    pinned = KAFKA_CONNECTOR.pinned["4.0.0"]
+    right = {jar.file_name: jar.sha256 for jar in pinned}
+    connector._verify_checksums(right, pinned)
     with pytest.raises(MissingDependency, match=r"kafka-clients-3.9.0.jar .*SHA-256 0000, expected .*: not used"):
-        connector._compare(right | {"kafka-clients-3.9.0.jar": "0000"}, pinned)
+        connector._verify_checksums(right | {"kafka-clients-3.9.0.jar": "0000"}, pinned)
 
 
 def test_without_pysparks_own_ivy_it_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(MissingDependency, match=r"no Ivy in .*: install pyspark from PyPI"):
-        jars(KAFKA, "4.0.0", tmp_path, tmp_path)
+        provide_jars(KAFKA_CONNECTOR, "4.0.0", tmp_path, tmp_path)
 
 
 def test_delta_lake_is_fetched_only_for_a_spark_that_it_fits(tmp_path: Path) -> None:
     with pytest.raises(MissingDependency, match=r"^no Delta Lake is known for Spark 4\.9\.0: install pyspark==4\.0\.0"):
-        jars(DELTA, "4.9.0", OWN_JARS, tmp_path)
+        provide_jars(DELTA_LAKE, "4.9.0", OWN_JARS, tmp_path)

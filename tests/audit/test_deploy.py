@@ -36,7 +36,7 @@ def _parsed(args: list[str]) -> None:
     if filled[0] in commands._PARSERS:
         commands._PARSERS[filled[0]]().parse_args(filled[1:])
     else:
-        cli._parser().parse_args(filled)
+        cli._make_parser().parse_args(filled)
 
 
 def test_containers_give_options_that_there_are_and_mount_what_they_name() -> None:
@@ -63,7 +63,7 @@ def test_the_large_audit_runs_the_same_command_on_the_same_spark() -> None:
     (application,) = (each for each in _manifests() if each["kind"] == "SparkApplication")
     spec = application["spec"]
     _parsed(spec["arguments"])
-    assert all(spec["sparkVersion"] in library.pinned for library in (connector.KAFKA, connector.DELTA))
+    assert all(spec["sparkVersion"] in library.pinned for library in (connector.KAFKA_CONNECTOR, connector.DELTA_LAKE))
     dockerfile = (DEPLOY / "spark" / "Dockerfile").read_text()
     assert f"FROM apache/spark:{spec['sparkVersion']}-" in dockerfile
     assert spec["mainApplicationFile"].removeprefix("local://") in dockerfile
@@ -76,7 +76,7 @@ def test_client_properties_are_read_as_they_stand_there(tmp_path: Path) -> None:
     (secret,) = (each for each in _manifests() if each["kind"] == "Secret")
     path = tmp_path / "client.properties"
     path.write_text(secret["stringData"]["client.properties"])
-    found = cli.file_properties(str(path))
+    found = cli.read_properties_file(str(path))
     assert found["security.protocol"] == "SASL_SSL"
     assert found["sasl.jaas.config"].endswith('password="CHANGE-ME";')
     assert Path(found["ssl.truststore.location"]).name in secret["stringData"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.audit.batch.dropped import Dropped, finally_dropped, tears
+from gateway.audit.batch.dropped import DroppedBytes, count_finally_dropped, tears_attempts
 
 
 def _sums(**given: int) -> dict[str, int]:
@@ -20,33 +20,33 @@ def _sums(**given: int) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("given", "torn", "found"),
     [
-        ({}, False, Dropped(0, 0)),
-        ({"rejected": 100}, False, Dropped(100, 100)),
-        ({"rejected": 300, "repeats": 300, "rejected_again": 200}, False, Dropped(0, 0)),
-        ({"rejected": 300, "repeats": 200, "rejected_again": 200}, False, Dropped(100, 100)),
-        ({"rejected": 300, "repeats": 200, "repeats_unknown": 30}, False, Dropped(100, 70)),
-        ({"rejected": 300, "repeats": 200, "repeats_unknown": 9999}, False, Dropped(100, 0)),
-        ({"repeats_unknown": 9999}, False, Dropped(0, 0)),
-        ({"rejected": 100, "dropped": 7, "discarded": 5, "repeats_unknown": 200}, False, Dropped(112, 12)),
-        ({"repeats": 100, "dropped": 7}, False, Dropped(7, 7)),  # --from was between the attempts
-        ({"rejected": 300, "repeats": 250, "rejected_again": 200}, True, Dropped(100, 0)),
-        ({"repeats": 100, "dropped": 7}, True, Dropped(7, 7)),
+        ({}, False, DroppedBytes(0, 0)),
+        ({"rejected": 100}, False, DroppedBytes(100, 100)),
+        ({"rejected": 300, "repeats": 300, "rejected_again": 200}, False, DroppedBytes(0, 0)),
+        ({"rejected": 300, "repeats": 200, "rejected_again": 200}, False, DroppedBytes(100, 100)),
+        ({"rejected": 300, "repeats": 200, "repeats_unknown": 30}, False, DroppedBytes(100, 70)),
+        ({"rejected": 300, "repeats": 200, "repeats_unknown": 9999}, False, DroppedBytes(100, 0)),
+        ({"repeats_unknown": 9999}, False, DroppedBytes(0, 0)),
+        ({"rejected": 100, "dropped": 7, "discarded": 5, "repeats_unknown": 200}, False, DroppedBytes(112, 12)),
+        ({"repeats": 100, "dropped": 7}, False, DroppedBytes(7, 7)),  # --from was between the attempts
+        ({"rejected": 300, "repeats": 250, "rejected_again": 200}, True, DroppedBytes(100, 0)),
+        ({"repeats": 100, "dropped": 7}, True, DroppedBytes(7, 7)),
     ],
 )
-def test_the_dropped_part_of_the_rejected_bytes(given: dict[str, int], torn: bool, found: Dropped) -> None:
-    assert finally_dropped(_sums(**given), torn) == found
+def test_the_dropped_part_of_the_rejected_bytes(given: dict[str, int], torn: bool, found: DroppedBytes) -> None:
+    assert count_finally_dropped(_sums(**given), torn) == found
     assert found.upper_bound == (found.least < found.bytes)
 
 
 @pytest.mark.parametrize("by", [(), ("topic",), ("principal", "client_id", "software", "group")])
 def test_a_client_s_attempts_stay_together(by: tuple[str, ...]) -> None:
-    assert not tears(by)
-    assert tears(by, 60_000)
+    assert not tears_attempts(by)
+    assert tears_attempts(by, 60_000)
 
 
 @pytest.mark.parametrize("name", ["reason", "outcome", "broker", "gateway", "worker"])
 def test_these_tear_them_apart(name: str) -> None:
-    assert tears(("topic", name))
+    assert tears_attempts(("topic", name))
 
 
 def _attempts(chance: random.Random) -> Iterator[tuple[int, bool, str, str, bool]]:
@@ -75,7 +75,7 @@ def test_sums_say_what_became_of_every_batch(seed: int) -> None:
             sums[f"{outcome}_bytes"] += size
             sums["repeats_bytes"] += size * again
             sums["rejected_again_bytes"] += size * (again and outcome == "rejected")
-    assert finally_dropped(whole) == Dropped(truth, truth)
-    parts = [finally_dropped(sums, torn=True) for sums in by_reason.values()]
+    assert count_finally_dropped(whole) == DroppedBytes(truth, truth)
+    parts = [count_finally_dropped(sums, torn=True) for sums in by_reason.values()]
     assert sum(part.bytes for part in parts) >= truth >= sum(part.least for part in parts)
     assert sum(part.bytes for part in parts) < whole["rejected_bytes"]

@@ -17,9 +17,9 @@ from pyspark.errors import PySparkException
 
 from gateway.audit import store
 from gateway.audit.batch import job
-from gateway.audit.batch.job import Question
-from gateway.audit.errors import AuditError, explain
-from gateway.audit.progress import watched
+from gateway.audit.batch.job import AuditQuery
+from gateway.audit.errors import AuditError, explain_error
+from gateway.audit.progress import watch_progress
 from gateway.audit.stream import stream
 from tests.audit.records import START, Row, interval
 
@@ -44,7 +44,7 @@ def test_while_a_job_runs_it_is_said_how_many_of_its_tasks_are_done(spark: Spark
             time.sleep(0.01)
         return number
 
-    with watched(spark, tell, 0.02):
+    with watch_progress(spark, tell, 0.02):
         assert spark.sparkContext.parallelize(range(3), 3).map(work).sum() == 3
     assert told.exists(), lines
     seen = len(lines)
@@ -73,13 +73,13 @@ def _batch(spark: SparkSession) -> DataFrame:
 
 @pytest.mark.parametrize("small", ["size=160k"], indirect=True)
 def test_a_full_disk_is_named_and_nothing_of_the_batch_counts(spark: SparkSession, small: Path) -> None:
-    writer = store.Writer(store.open_tables(spark, str(small), make=True))
+    writer = store.TableWriter(store.open_tables(spark, str(small), make=True))
     with pytest.raises((Py4JJavaError, PySparkException)) as caught:
-        stream.add(writer, _batch(spark), "id")
-    said = explain(caught.value)
+        stream.add_batch(writer, _batch(spark), "id")
+    said = explain_error(caught.value)
     assert said.startswith("the disk is full (")
     assert "\n" not in said
-    report = job.run_tables(store.open_tables(spark, str(small)), Question())
+    report = job.audit_tables(store.open_tables(spark, str(small)), AuditQuery())
     assert (report.integrity.records, report.rows[0]["offered_bytes"]) == (0, 0)
 
 
@@ -87,7 +87,7 @@ def test_a_full_disk_is_named_and_nothing_of_the_batch_counts(spark: SparkSessio
 def test_it_names_the_place_that_it_may_not_write(spark: SparkSession, small: Path) -> None:
     with pytest.raises((AuditError, Py4JJavaError, PySparkException)) as caught:
         store.open_tables(spark, f"{small}/tables", make=True)
-    said = explain(caught.value)
+    said = explain_error(caught.value)
     assert f"{small}/tables" in said
     assert "\n" not in said
 

@@ -13,17 +13,17 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.audit.batch import job
-from gateway.audit.batch.job import AuditError, Question, Report
-from gateway.embedded import free_port
+from gateway.audit.batch.job import AuditError, AuditQuery, AuditReport
+from gateway.embedded import find_free_port
 from tests.audit.records import START, Row, changed, interval, lost, summed, truth
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from gateway.embedded import Cluster
+    from gateway.embedded import EmbeddedCluster
 
 TOPIC = "audit-usage"
-QUESTION = Question(by=("topic", "client_id"), window_ms=60_000)
+QUESTION = AuditQuery(by=("topic", "client_id"), window_ms=60_000)
 
 
 def _log() -> list[str]:
@@ -44,7 +44,7 @@ LINES = _log()
 
 
 @pytest.fixture(scope="module")
-def topic(kafka: Cluster) -> Iterator[str]:
+def topic(kafka: EmbeddedCluster) -> Iterator[str]:
     """LINES in three partitions, a fifth of them twice, some rubbish between; its bootstrap servers."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     created = admin.create_topics([NewTopic(TOPIC, 3, 1), NewTopic(f"{TOPIC}-empty", 1, 1)])
@@ -71,8 +71,8 @@ def spool(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _sums(report: Report) -> object:
-    return summed(report.rows, ["window_start_ms", *report.question.by])
+def _sums(report: AuditReport) -> object:
+    return summed(report.rows, ["window_start_ms", *report.query.by])
 
 
 @pytest.mark.kafka
@@ -81,15 +81,15 @@ def test_topic_and_spool_and_both_together_give_the_same_exact_sums(
 ) -> None:
     from_topic = job.read_topic(spark, topic, TOPIC)
     from_spool = job.read_spool(spark, str(spool))
-    of_topic = job.run(spark, [from_topic], QUESTION)
-    of_spool = job.run(spark, [from_spool], QUESTION)
-    of_both = job.run(spark, [from_topic, from_spool], QUESTION)
+    of_topic = job.audit_sources(spark, [from_topic], QUESTION)
+    of_spool = job.audit_sources(spark, [from_spool], QUESTION)
+    of_both = job.audit_sources(spark, [from_topic, from_spool], QUESTION)
     expected = truth(LINES, QUESTION.by, QUESTION.window_ms)
     assert _sums(of_topic) == _sums(of_spool) == _sums(of_both) == expected
     assert of_topic.rows == of_spool.rows == of_both.rows
 
     copies = len(LINES[::5])
-    assert from_topic.records == len(LINES) + copies + 2
+    assert from_topic.record_count == len(LINES) + copies + 2
     trust = of_topic.integrity
     assert (trust.records, trust.duplicates, trust.conflicts) == (len(LINES) + copies + 2, copies, 0)
     assert sorted(trust.problems) == ["empty", "not one JSON object, or a field of the wrong type"]
@@ -99,12 +99,12 @@ def test_topic_and_spool_and_both_together_give_the_same_exact_sums(
     assert (of_spool.integrity.malformed, of_spool.integrity.duplicates) == (0, 0)
     assert of_both.integrity.duplicates == copies + len(LINES)
     ends = {each["partition"]: each["end_offset"] for each in of_topic.sources[0]["partitions"]}
-    assert sum(ends.values()) == from_topic.records
+    assert sum(ends.values()) == from_topic.record_count
     assert len(ends) == 3
 
 
 @pytest.mark.kafka
-def test_records_that_arrive_after_the_start_are_not_read(spark: SparkSession, kafka: Cluster) -> None:
+def test_records_that_arrive_after_the_start_are_not_read(spark: SparkSession, kafka: EmbeddedCluster) -> None:
     name = f"{TOPIC}-late"  # of its own: other tests know what is in the shared one
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(120)
@@ -114,12 +114,14 @@ def test_records_that_arrive_after_the_start_are_not_read(spark: SparkSession, k
     source = job.read_topic(spark, kafka.bootstrap_servers, name)
     producer.produce(name, interval(0, boot="late")[0])
     assert producer.flush(30) == 0
-    assert source.raw.count() == source.records == 1
-    assert job.read_topic(spark, kafka.bootstrap_servers, name).raw.count() == 2
+    assert source.raw_lines.count() == source.record_count == 1
+    assert job.read_topic(spark, kafka.bootstrap_servers, name).raw_lines.count() == 2
 
 
 @pytest.mark.kafka
-def test_records_that_go_while_it_reads_are_an_error_and_no_smaller_sum(spark: SparkSession, kafka: Cluster) -> None:
+def test_records_that_go_while_it_reads_are_an_error_and_no_smaller_sum(
+    spark: SparkSession, kafka: EmbeddedCluster
+) -> None:
     name = f"{TOPIC}-short"
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(120)
@@ -131,13 +133,13 @@ def test_records_that_go_while_it_reads_are_an_error_and_no_smaller_sum(spark: S
     deleted = admin.delete_records([TopicPartition(name, 0, 2)])
     next(iter(deleted.values())).result(120)
     with pytest.raises(AuditError, match=r"^records that were there at the start are gone [^\n]*$"):
-        job.run(spark, [source], Question())
-    assert job.read_topic(spark, kafka.bootstrap_servers, name).records == 1
+        job.audit_sources(spark, [source], AuditQuery())
+    assert job.read_topic(spark, kafka.bootstrap_servers, name).record_count == 1
 
 
 @pytest.mark.kafka
 def test_an_empty_topic_is_an_empty_answer(spark: SparkSession, topic: str) -> None:
-    report = job.run(spark, [job.read_topic(spark, topic, f"{TOPIC}-empty")], Question())
+    report = job.audit_sources(spark, [job.read_topic(spark, topic, f"{TOPIC}-empty")], AuditQuery())
     assert report.integrity.records == 0
     assert report.integrity.complete
     assert [row["offered_bytes"] for row in report.rows] == [0]
@@ -153,7 +155,7 @@ def test_a_topic_that_is_not_there_is_one_line(spark: SparkSession, topic: str) 
 
 def test_a_broker_that_is_not_there_is_one_line() -> None:
     with pytest.raises(AuditError, match=r"^no broker can be reached \(127.0.0.1:\d+: Connection refused\)$"):
-        job.check_reachable(f"127.0.0.1:{free_port()}")
+        job.check_reachable(f"127.0.0.1:{find_free_port()}")
     with pytest.raises(AuditError, match=r"^--bootstrap-servers: 'here' is not HOST:PORT$"):
         job.check_reachable("here")
 
@@ -173,7 +175,7 @@ def test_a_time_range_chooses_intervals_and_the_gaps_that_touch_it(spark: SparkS
 
     def ask(from_s: int | None, to_s: int | None) -> tuple[int, list[int], list[str]]:
         bounds = [None if at is None else START + 1000 * at for at in (from_s, to_s)]
-        report = job.run(spark, [source], Question((), None, *bounds))
+        report = job.audit_sources(spark, [source], AuditQuery((), None, *bounds))
         trust = report.integrity
         assert trust.conflicts == 1
         assert not trust.complete

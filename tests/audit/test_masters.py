@@ -21,14 +21,14 @@ from confluent_kafka import Producer
 from gateway import embedded
 from gateway.audit import connector, store
 from gateway.audit.batch import job, tables
-from gateway.embedded import free_port, wait_for
+from gateway.embedded import find_free_port, wait_for
 from tests.audit.records import Row, interval
 from tests.integration.gateways import create_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from gateway.embedded import Cluster
+    from gateway.embedded import EmbeddedCluster
 
 ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -74,19 +74,28 @@ def test_under_spark_submit_nothing_but_the_result_is_said(tmp_path: Path) -> No
 @contextlib.contextmanager
 def _standalone(folder: Path) -> Iterator[str]:
     """A master and a worker of Spark's own, on loopback, which work in that folder; gives the master's address."""
-    port = free_port()
+    port = find_free_port()
     master = f"spark://{embedded.HOST}:{port}"
     run = [str(SPARK_HOME / "bin" / "spark-class")]
     deploy = "org.apache.spark.deploy"
     commands = [
-        [*run, f"{deploy}.master.Master", *f"--host {embedded.HOST} --port {port} --webui-port {free_port()}".split()],
-        [*run, f"{deploy}.worker.Worker", *f"--webui-port {free_port()} -c 2 -m 2g -d {folder}/work".split(), master],
+        [
+            *run,
+            f"{deploy}.master.Master",
+            *f"--host {embedded.HOST} --port {port} --webui-port {find_free_port()}".split(),
+        ],
+        [
+            *run,
+            f"{deploy}.worker.Worker",
+            *f"--webui-port {find_free_port()} -c 2 -m 2g -d {folder}/work".split(),
+            master,
+        ],
     ]
     with contextlib.ExitStack() as stack:
         for command in commands:
             quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            process = embedded.spawn(command, env=_environment(folder), **quiet)
-            stack.callback(embedded.reap, process)
+            process = embedded.spawn_process(command, env=_environment(folder), **quiet)
+            stack.callback(embedded.reap_process, process)
             wait_for("the master", lambda: _listens(port))
         yield master
 
@@ -106,7 +115,7 @@ def _listens(port: int) -> bool:
     return True
 
 
-def _filled(kafka: Cluster, topic: str) -> str:
+def _filled(kafka: EmbeddedCluster, topic: str) -> str:
     create_topic(kafka, topic, 4)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for number, line in enumerate(_lines(400)):
@@ -119,11 +128,13 @@ def _filled(kafka: Cluster, topic: str) -> str:
 @pytest.mark.kafka
 @pytest.mark.parametrize("where", ["local-cluster[2,1,1024]", "standalone"])
 def test_on_executors_of_their_own_the_topic_is_audited_and_streamed(
-    spark: SparkSession, kafka: Cluster, tmp_path: Path, where: str
+    spark: SparkSession, kafka: EmbeddedCluster, tmp_path: Path, where: str
 ) -> None:
     topic = _filled(kafka, "masters-" + where.partition("[")[0])
-    libraries = (connector.KAFKA, connector.DELTA)
-    found = [jar for each in libraries for jar in connector.jars(each, pyspark.__version__, SPARK_HOME / "jars")]
+    libraries = (connector.KAFKA_CONNECTOR, connector.DELTA_LAKE)
+    found = [
+        jar for each in libraries for jar in connector.provide_jars(each, pyspark.__version__, SPARK_HOME / "jars")
+    ]
     jars = ",".join(map(str, found))
     servers = ["--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic]
     with _standalone(tmp_path) if where == "standalone" else _local_cluster(where) as master:
@@ -134,6 +145,6 @@ def test_on_executors_of_their_own_the_topic_is_audited_and_streamed(
     answer = json.loads(done.stdout)
     assert [row["offered"]["bytes"] for row in answer["rows"]] == [4000, 2000]
     assert answer["integrity"]["complete"]
-    report = job.run_tables(store.open_tables(spark, str(tmp_path / "tables")), job.Question(by=("reason",)))
-    assert tables.as_json(report)["rows"] == answer["rows"]
+    report = job.audit_tables(store.open_tables(spark, str(tmp_path / "tables")), job.AuditQuery(by=("reason",)))
+    assert tables.report_json(report)["rows"] == answer["rows"]
     assert _noise(done) == _noise(streamed) == []

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from gateway import policy_document as document
 from gateway.audit import cli
 from gateway.audit.whatif.recommend import (
-    Advice,
-    Busiest,
-    CannotAdvise,
-    Wish,
-    advise,
-    as_json,
-    as_yaml,
-    busiest,
-    reasons,
+    InfeasibleThresholds,
+    RecommendOptions,
+    ThresholdAdvice,
+    TopicPeak,
+    advice_json,
+    advice_yaml,
+    advise_thresholds,
+    find_peaks,
+    threshold_reasons,
 )
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
@@ -31,61 +31,68 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def topic(name: str, rate: float, **more: Any) -> Busiest:
+def topic(name: str, rate: float, **more: Any) -> TopicPeak:
     made = {"topic": name, "broker": 1, "rate": rate, "most": rate, "windows": 60, "unknown": False, **more}
-    return Busiest(**{"brokers": (made["broker"],), **made})
+    return TopicPeak(**{"brokers": (made["broker"],), **made})
 
 
-def thresholds(advice: Sequence[Advice]) -> dict[str, float]:
-    return {each.busiest.topic: each.threshold for each in advice}
+def thresholds(advice: Sequence[ThresholdAdvice]) -> dict[str, float]:
+    return {each.peak.topic: each.threshold for each in advice}
 
 
 # --- who gets how much ------------------------------------------------------------------------------------------------
 
 
 def test_the_wanted_rate_and_some_head_room_with_few_digits() -> None:
-    advice = advise([topic("clicks", 4_123_456), topic("orders", 87)], Wish(20e6, headroom=0.2))
+    advice = advise_thresholds([topic("clicks", 4_123_456), topic("orders", 87)], RecommendOptions(20e6, headroom=0.2))
     assert thresholds(advice) == {"clicks": 5_000_000, "orders": 110}
     assert not any(each.is_lowered for each in advice)
 
 
 def test_when_it_does_not_fit_small_wants_are_met_and_the_others_get_alike() -> None:
-    advice = advise([topic("a", 1e6), topic("b", 30e6), topic("c", 60e6)], Wish(20e6, headroom=0.0, reserve=0.05))
+    advice = advise_thresholds(
+        [topic("a", 1e6), topic("b", 30e6), topic("c", 60e6)], RecommendOptions(20e6, headroom=0.0, reserve=0.05)
+    )
     assert thresholds(advice) == {"a": 1_000_000, "b": 9_000_000, "c": 9_000_000}
     assert [each.is_lowered for each in advice] == [False, True, True]
 
 
 def test_every_topic_gets_the_least_even_when_it_does_not_fit() -> None:
-    advice = advise([topic("idle", 0.0), topic("busy", 90e6)], Wish(10e6, least=1e6, reserve=0.0))
+    advice = advise_thresholds(
+        [topic("idle", 0.0), topic("busy", 90e6)], RecommendOptions(10e6, min_threshold=1e6, reserve=0.0)
+    )
     assert thresholds(advice) == {"idle": 1_000_000, "busy": 9_000_000}
 
 
 def test_topics_make_room_for_each_other_only_on_brokers_that_have_both() -> None:
     """Thirty brokers with three topics each get as much as one broker's three would."""
     topics = [topic(f"t{number}", 30e6, broker=number // 3) for number in range(90)]
-    assert set(thresholds(advise(topics, Wish(20e6, headroom=0.0, reserve=0.1))).values()) == {6_000_000}
+    assert set(thresholds(advise_thresholds(topics, RecommendOptions(20e6, headroom=0.0, reserve=0.1))).values()) == {
+        6_000_000
+    }
     wide = topic("wide", 30e6, broker=0, brokers=(0, 1))
-    found = thresholds(advise([wide, *topics[:4]], Wish(20e6, headroom=0.0, reserve=0.0)))
+    found = thresholds(advise_thresholds([wide, *topics[:4]], RecommendOptions(20e6, headroom=0.0, reserve=0.0)))
     assert found == {"wide": 5_000_000, "t0": 5_000_000, "t1": 5_000_000, "t2": 5_000_000, "t3": 15_000_000}
 
 
 def test_more_topics_than_the_least_has_room_for_is_refused_with_what_would_do() -> None:
     with pytest.raises(
-        CannotAdvise, match=r"3 topics of broker 1 with at least 1.0 MB/s each need 3.0 MB/s.*lower --min to 666666"
+        InfeasibleThresholds,
+        match=r"3 topics of broker 1 with at least 1.0 MB/s each need 3.0 MB/s.*lower --min to 666666",
     ):
-        advise([topic(name, 1.0) for name in "abc"], Wish(2e6, least=1e6, reserve=0.0))
+        advise_thresholds([topic(name, 1.0) for name in "abc"], RecommendOptions(2e6, min_threshold=1e6, reserve=0.0))
 
 
 def test_nothing_recorded_is_only_the_total() -> None:
-    assert advise([], Wish(1e6)) == []
-    assert document.parse(as_yaml([], Wish(1e6))) == {PolicyKey.of_broker(): 1e6}
+    assert advise_thresholds([], RecommendOptions(1e6)) == []
+    assert document.parse_document(advice_yaml([], RecommendOptions(1e6))) == {PolicyKey.of_broker(): 1e6}
 
 
 def test_it_says_when_records_are_missing() -> None:
-    text = as_yaml([], Wish(1e6), complete=False)
+    text = advice_yaml([], RecommendOptions(1e6), complete=False)
     assert "# Records are missing" in text
-    assert document.parse(text) == document.parse(as_yaml([], Wish(1e6)))
-    assert "missing" not in as_yaml([], Wish(1e6))
+    assert document.parse_document(text) == document.parse_document(advice_yaml([], RecommendOptions(1e6)))
+    assert "missing" not in advice_yaml([], RecommendOptions(1e6))
 
 
 @given(
@@ -98,19 +105,22 @@ def test_it_says_when_records_are_missing() -> None:
 def test_never_more_than_the_total_less_the_reserve(
     rates: list[tuple[float, set[int]]], total: float, headroom: float, reserve: float, least: float
 ) -> None:
-    wish = Wish(
-        total, headroom=headroom, reserve=reserve, least=least * total * (1 - reserve) / max(1, len(rates)) * 0.99
+    wish = RecommendOptions(
+        total,
+        headroom=headroom,
+        reserve=reserve,
+        min_threshold=least * total * (1 - reserve) / max(1, len(rates)) * 0.99,
     )
     topics = [topic(f"t{n}", rate, broker=min(on), brokers=tuple(on)) for n, (rate, on) in enumerate(rates)]
-    advice = advise(topics, wish)
-    on = {broker: [each for each in advice if broker in each.busiest.brokers] for broker in range(1, 5)}
+    advice = advise_thresholds(topics, wish)
+    on = {broker: [each for each in advice if broker in each.peak.brokers] for broker in range(1, 5)}
     used = {broker: sum(each.threshold for each in each_on) for broker, each_on in on.items()}
     assert all(size <= total * (1 - reserve) * (1 + 1e-9) for size in used.values())
     for each in advice:  # what is lowered is on a full broker, of whose topics none has more; but for two digits
-        full = [broker for broker in each.busiest.brokers if used[broker] >= 0.89 * total * (1 - reserve)]
+        full = [broker for broker in each.peak.brokers if used[broker] >= 0.89 * total * (1 - reserve)]
         most = [max(other.threshold for other in on[broker]) for broker in full]
         assert not each.is_lowered or min(most) <= each.threshold / 0.89
-    assert all(wish.least * (1 - 1e-9) <= each.threshold <= each.wanted for each in advice)
+    assert all(wish.min_threshold * (1 - 1e-9) <= each.threshold <= each.wanted for each in advice)
 
 
 # --- how it is written ------------------------------------------------------------------------------------------------
@@ -119,21 +129,23 @@ NAMES = ("clicks", "123", "null", "a" * 249, "x.y_z-1")
 
 
 def test_the_gateway_s_own_reader_takes_it_with_any_names_of_topics() -> None:
-    advice = advise([topic(name, 100_000.0 + number) for number, name in enumerate(NAMES)], Wish(20e6))
-    text = as_yaml(advice, Wish(20e6))
-    values = document.parse(text)
+    advice = advise_thresholds(
+        [topic(name, 100_000.0 + number) for number, name in enumerate(NAMES)], RecommendOptions(20e6)
+    )
+    text = advice_yaml(advice, RecommendOptions(20e6))
+    values = document.parse_document(text)
     assert values == {
         PolicyKey.of_broker(): 20e6,
-        **{PolicyKey.of_topic(each.busiest.topic): each.threshold for each in advice},
+        **{PolicyKey.of_topic(each.peak.topic): each.threshold for each in advice},
     }
-    PolicySet().alter(PolicySet().diff(values), places={1: set(NAMES)})
-    assert as_json(advice, Wish(20e6))["document"] == document.load(text)
+    PolicySet().alter_policies(PolicySet().diff_values(values), places={1: set(NAMES)})
+    assert advice_json(advice, RecommendOptions(20e6))["document"] == document.load_document(text)
 
 
 def test_each_topic_has_its_reason_beside_it() -> None:
-    wish = Wish(2e6, percentile=95, headroom=0.5, least=50_000, reserve=0.1)
-    advice = advise([topic("calm", 1000.0), topic("clicks", 8e6, most=9e6, broker=3, unknown=True)], wish)
-    lines = as_yaml(advice, wish).splitlines()
+    wish = RecommendOptions(2e6, percentile=95, headroom=0.5, min_threshold=50_000, reserve=0.1)
+    advice = advise_thresholds([topic("calm", 1000.0), topic("clicks", 8e6, most=9e6, broker=3, unknown=True)], wish)
+    lines = advice_yaml(advice, wish).splitlines()
     (calm,) = [line for line in lines if line.startswith("    calm:")]
     (clicks,) = [line for line in lines if line.startswith("    clicks:")]
     assert calm.startswith("    calm: 50kB  # p95 of 1m rates 1.0 kB/s on broker 1 (60 with traffic, most 1.0 kB/s)")
@@ -142,7 +154,7 @@ def test_each_topic_has_its_reason_beside_it() -> None:
     assert (
         "lowered to fit in 1.8 MB/s together with the others; repeats of rejected requests can't all be told" in clicks
     )
-    assert reasons(advice, wish)["clicks"] in clicks
+    assert threshold_reasons(advice, wish)["clicks"] in clicks
 
 
 # --- what is wanted ---------------------------------------------------------------------------------------------------
@@ -152,7 +164,7 @@ def test_each_topic_has_its_reason_beside_it() -> None:
 def usage(unique: Callable[[Sequence[str | None]], DataFrame]) -> Callable[[Sequence[str]], DataFrame]:
     from gateway.audit.batch import transforms
 
-    return lambda lines: transforms.usage_rows(unique(lines))
+    return lambda lines: transforms.explode_rows(unique(lines))
 
 
 def test_the_percentile_of_first_attempts_on_the_busiest_broker(usage: Callable[[Sequence[str]], DataFrame]) -> None:
@@ -168,19 +180,19 @@ def test_the_percentile_of_first_attempts_on_the_busiest_broker(usage: Callable[
             records.Row(1, topic="__consumer_offsets", bytes=10**9, repeats=0),
         ]
         lines += records.interval(second, rows)
-    (found,) = busiest(usage(lines), Wish(1e9, percentile=50, window_ms=1000))
-    assert found == Busiest("clicks", 2, 100_500.0, 200_000.0, 200, unknown=False, brokers=(1, 2))
+    (found,) = find_peaks(usage(lines), RecommendOptions(1e9, percentile=50, window_ms=1000))
+    assert found == TopicPeak("clicks", 2, 100_500.0, 200_000.0, 200, unknown=False, brokers=(1, 2))
 
 
 def test_rates_are_those_of_windows_with_traffic(usage: Callable[[Sequence[str]], DataFrame]) -> None:
     lines = [*records.interval(0, [records.Row(bytes=60_000)]), *records.interval(3600, [records.Row(bytes=120_000)])]
-    (found,) = busiest(usage(lines), Wish(1e9, percentile=50))
+    (found,) = find_peaks(usage(lines), RecommendOptions(1e9, percentile=50))
     assert (found.rate, found.most, found.windows) == (1500.0, 2000.0, 2), "not diluted by an hour without"
 
 
 def test_attempts_that_can_not_be_told_from_repeats_are_said_so(usage: Callable[[Sequence[str]], DataFrame]) -> None:
     rejected = records.Row(outcome="rejected", reason="topic-threshold", bytes=60_000)
-    (found,) = busiest(usage(records.interval(0, [rejected], version=1)), Wish(1e9))
+    (found,) = find_peaks(usage(records.interval(0, [rejected], version=1)), RecommendOptions(1e9))
     assert found.unknown
 
 

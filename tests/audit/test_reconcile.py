@@ -15,22 +15,22 @@ from gateway.audit.reconcile.reconcile import (
     AGREES,
     DIFFERS,
     UNKNOWN,
-    Counted,
-    Growth,
-    InvalidSnapshot,
-    Partition,
-    Snapshot,
-    Sum,
-    TopicLog,
-    Verdict,
-    as_json,
-    as_text,
-    by_name,
-    dumps,
-    growth,
-    judge,
-    loads,
-    reconcile,
+    CountedUsage,
+    InvalidLogSnapshot,
+    LogGrowth,
+    LogSnapshot,
+    PartitionLog,
+    ReconciledTopicLog,
+    TopicVerdict,
+    UsageSum,
+    dump_snapshot,
+    judge_topic,
+    load_snapshot,
+    measure_growth,
+    merge_topic_ids,
+    reconcile_topics,
+    verdicts_json,
+    verdicts_text,
 )
 from tests.audit.records import START, Row, interval
 
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-EMPTY = Partition(1, 0, 0, 0)
+EMPTY = PartitionLog(1, 0, 0, 0)
 
 
-def _topic(*partitions: Partition, **settings: Any) -> TopicLog:
-    log = TopicLog("id", "producer", "delete", False, dict(enumerate(partitions)))
+def _topic(*partitions: PartitionLog, **settings: Any) -> ReconciledTopicLog:
+    log = ReconciledTopicLog("id", "producer", "delete", False, dict(enumerate(partitions)))
     return dataclasses.replace(log, **settings)
 
 
-def _snapshot(at: int, topics: Mapping[str, TopicLog], cluster: str = "c") -> Snapshot:
-    return Snapshot(cluster, at, at + 10, topics)
+def _snapshot(at: int, topics: Mapping[str, ReconciledTopicLog], cluster: str = "c") -> LogSnapshot:
+    return LogSnapshot(cluster, at, at + 10, topics)
 
 
-def _part(size: int, end: int, start: int = 0, **fields: Any) -> Partition:
-    return dataclasses.replace(Partition(1, size, start, end), **fields)
+def _part(size: int, end: int, start: int = 0, **fields: Any) -> PartitionLog:
+    return dataclasses.replace(PartitionLog(1, size, start, end), **fields)
 
 
 # --- growth -----------------------------------------------------------------------------------------------------------
@@ -60,8 +60,8 @@ def _part(size: int, end: int, start: int = 0, **fields: Any) -> Partition:
 
 def test_logs_grow_by_what_their_leaders_hold_more_and_a_partition_may_be_new() -> None:
     before, after = _topic(_part(100, 5), EMPTY), _topic(_part(150, 7), EMPTY, _part(30, 1))
-    assert growth(before, after) == Growth(3, 80, 80)
-    assert growth(None, after) == Growth(8, 180, 180)
+    assert measure_growth(before, after) == LogGrowth(3, 80, 80)
+    assert measure_growth(None, after) == LogGrowth(8, 180, 180)
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_logs_grow_by_what_their_leaders_hold_more_and_a_partition_may_be_new() 
     ],
 )
 def test_offsets_alone_are_compared_when_bytes_are_taken_away_or_changed(
-    before: TopicLog | None, after: TopicLog, grown: tuple[int, int | None, int | None], said: str
+    before: ReconciledTopicLog | None, after: ReconciledTopicLog, grown: tuple[int, int | None, int | None], said: str
 ) -> None:
-    found = growth(before, after)
+    found = measure_growth(before, after)
     assert (found.messages, found.bytes, found.least_bytes) == grown
     assert len(found.reasons) == 1
     assert said in found.reasons[0]
@@ -86,24 +86,24 @@ def test_offsets_alone_are_compared_when_bytes_are_taken_away_or_changed(
 
 
 def test_a_leader_that_moved_has_the_same_log_from_the_beginning() -> None:
-    assert growth(_topic(_part(9, 5)), _topic(_part(20, 9, leader=2))) == Growth(4, 11, 11)
+    assert measure_growth(_topic(_part(9, 5)), _topic(_part(20, 9, leader=2))) == LogGrowth(4, 11, 11)
 
 
 def test_of_a_topic_made_again_only_the_new_log_is_known() -> None:
-    found = growth(_topic(_part(500, 50)), _topic(_part(20, 3), id="other"))
-    assert (found.messages, found.bytes, found.again) == (3, 20, True)
-    assert growth(_topic(_part(500, 50)), None).messages is None
+    found = measure_growth(_topic(_part(500, 50)), _topic(_part(20, 3), id="other"))
+    assert (found.messages, found.bytes, found.was_recreated) == (3, 20, True)
+    assert measure_growth(_topic(_part(500, 50)), None).messages is None
 
 
 # --- verdicts ---------------------------------------------------------------------------------------------------------
 
 
-def _judged(counted: Counted, messages: int | None, size: int | None, **fields: Any) -> Verdict:
-    return judge("t", counted, Growth(messages, size, size, **fields))
+def _judged(counted: CountedUsage, messages: int | None, size: int | None, **fields: Any) -> TopicVerdict:
+    return judge_topic("t", counted, LogGrowth(messages, size, size, **fields))
 
 
-EXACT = Counted(Sum(1000, 10))
-LOOSE = Counted(Sum(1000, 10), Sum(200, 2), Sum(100, 1))
+EXACT = CountedUsage(UsageSum(1000, 10))
+LOOSE = CountedUsage(UsageSum(1000, 10), UsageSum(200, 2), UsageSum(100, 1))
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,12 @@ LOOSE = Counted(Sum(1000, 10), Sum(200, 2), Sum(100, 1))
         (EXACT, 9, 1000, DIFFERS, ["1 messages were acknowledged and are not in the log: it was cut"]),
         (EXACT, 10, 999, DIFFERS, ["1 bytes were acknowledged and are not in the log: it was cut"]),
         (EXACT, 8, 900, DIFFERS, ["100 bytes and 2 messages were acknowledged and are not in the log"]),
-        (Counted(), 0, 0, AGREES, []),
-        (Counted(), 5, 400, DIFFERS, ["400 bytes and 5 messages were not produced through the gateway"]),
+        (CountedUsage(), 0, 0, AGREES, []),
+        (CountedUsage(), 5, 400, DIFFERS, ["400 bytes and 5 messages were not produced through the gateway"]),
     ],
 )
 def test_growth_lies_between_accepted_and_what_may_have_been_appended_as_well(
-    counted: Counted, messages: int, size: int | None, verdict: str, said: list[str]
+    counted: CountedUsage, messages: int, size: int | None, verdict: str, said: list[str]
 ) -> None:
     found = _judged(counted, messages, size)
     assert found.verdict == verdict
@@ -145,7 +145,7 @@ def test_growth_lies_between_accepted_and_what_may_have_been_appended_as_well(
     ],
 )
 def test_transaction_markers_are_78_bytes_and_one_offset_each_and_nothing_else_is(
-    counted: Counted, messages: int, size: int, markers: tuple[int, int] | None
+    counted: CountedUsage, messages: int, size: int, markers: tuple[int, int] | None
 ) -> None:
     found = _judged(counted, messages, size, transactional=True)
     assert found.verdict == (AGREES if markers else DIFFERS)
@@ -161,25 +161,25 @@ def test_a_difference_that_only_looks_like_markers_is_said_to() -> None:
 
 
 def test_without_bytes_markers_and_records_can_not_be_told_apart() -> None:
-    found = judge("t", EXACT, Growth(13, None, 900, transactional=True))
+    found = judge_topic("t", EXACT, LogGrowth(13, None, 900, transactional=True))
     assert (found.verdict, found.markers) == (UNKNOWN, (3, 3))
     assert "that can't be told" in found.reasons[-1]
     # … unless even what is left of the log is more than they explain.
-    assert judge("t", EXACT, Growth(13, None, 1300, transactional=True)).verdict == DIFFERS
+    assert judge_topic("t", EXACT, LogGrowth(13, None, 1300, transactional=True)).verdict == DIFFERS
 
 
 def test_a_topic_that_was_made_again_is_unknown_unless_the_new_log_alone_is_too_large() -> None:
-    counted = Counted(Sum(5000, 50))
-    again = Growth(10, 1000, 1000, again=True, reasons=("made again",))
-    assert judge("t", counted, again).verdict == UNKNOWN
-    assert judge("t", EXACT, dataclasses.replace(again, bytes=1001, least_bytes=1001)).verdict == DIFFERS
+    counted = CountedUsage(UsageSum(5000, 50))
+    again = LogGrowth(10, 1000, 1000, was_recreated=True, reasons=("made again",))
+    assert judge_topic("t", counted, again).verdict == UNKNOWN
+    assert judge_topic("t", EXACT, dataclasses.replace(again, bytes=1001, least_bytes=1001)).verdict == DIFFERS
     marked = dataclasses.replace(again, messages=11, bytes=1078, least_bytes=1078, transactional=True)
-    assert judge("t", EXACT, marked).verdict == UNKNOWN
-    assert judge("t", counted, growth(_topic(_part(9, 9)), None)).verdict == UNKNOWN
+    assert judge_topic("t", EXACT, marked).verdict == UNKNOWN
+    assert judge_topic("t", counted, measure_growth(_topic(_part(9, 9)), None)).verdict == UNKNOWN
 
 
 def test_a_usage_log_with_gaps_may_lack_what_the_log_has_more() -> None:
-    found = judge("t", EXACT, Growth(11, 1100, 1100), complete=False)
+    found = judge_topic("t", EXACT, LogGrowth(11, 1100, 1100), complete=False)
     assert found.reasons == [
         "100 bytes and 1 messages were not produced through the gateway, or are in the gaps of the usage log"
     ]
@@ -192,20 +192,20 @@ def test_topics_of_both_snapshots_and_of_the_usage_log_are_all_there() -> None:
     )
     counted = {
         "new": EXACT,
-        "topic-id:AbC": Counted(Sum(7, 1)),
-        "elsewhere": Counted(Sum(1, 1)),
-        "refused": Counted(),  # rejected, errored: no log has to have it
+        "topic-id:AbC": CountedUsage(UsageSum(7, 1)),
+        "elsewhere": CountedUsage(UsageSum(1, 1)),
+        "refused": CountedUsage(),  # rejected, errored: no log has to have it
     }
-    found = {each.topic: each.verdict for each in reconcile(since, until, by_name(counted, until))}
+    found = {each.topic: each.verdict for each in reconcile_topics(since, until, merge_topic_ids(counted, until))}
     assert found == {"gone": UNKNOWN, "same": AGREES, "new": AGREES, "by-id": AGREES, "elsewhere": UNKNOWN}
 
 
 def test_snapshots_have_to_be_of_one_cluster_and_in_order() -> None:
     one, two = _snapshot(0, {}), _snapshot(100, {})
-    with pytest.raises(InvalidSnapshot, match="of --since is the later one"):
-        reconcile(two, one, {})
-    with pytest.raises(InvalidSnapshot, match="of different clusters"):
-        reconcile(_snapshot(0, {}, "other"), two, {})
+    with pytest.raises(InvalidLogSnapshot, match="of --since is the later one"):
+        reconcile_topics(two, one, {})
+    with pytest.raises(InvalidLogSnapshot, match="of different clusters"):
+        reconcile_topics(_snapshot(0, {}, "other"), two, {})
 
 
 # --- files, options, what is shown ------------------------------------------------------------------------------------
@@ -213,21 +213,21 @@ def test_snapshots_have_to_be_of_one_cluster_and_in_order() -> None:
 
 def test_a_snapshot_survives_its_file_and_anything_else_is_refused_in_one_line() -> None:
     snapshot = _snapshot(5, {"t": _topic(_part(7, 8, 1, transactional=True), EMPTY, cleanup="compact", remote=True)})
-    assert loads(dumps(snapshot)) == snapshot
-    for text in ("", "[]", "{}", dumps(snapshot)[:-20], dumps(snapshot).replace('"size"', '"length"')):
-        with pytest.raises(InvalidSnapshot, match=r"^no snapshot: [^\n]*$"):
-            loads(text)
-    with pytest.raises(InvalidSnapshot, match=r"^a snapshot of version 9, this program knows 1$"):
-        loads(dumps(snapshot).replace('"version": 1', '"version": 9'))
+    assert load_snapshot(dump_snapshot(snapshot)) == snapshot
+    for text in ("", "[]", "{}", dump_snapshot(snapshot)[:-20], dump_snapshot(snapshot).replace('"size"', '"length"')):
+        with pytest.raises(InvalidLogSnapshot, match=r"^no snapshot: [^\n]*$"):
+            load_snapshot(text)
+    with pytest.raises(InvalidLogSnapshot, match=r"^a snapshot of version 9, this program knows 1$"):
+        load_snapshot(dump_snapshot(snapshot).replace('"version": 1', '"version": 9'))
 
 
 def test_the_table_that_is_shown() -> None:
     verdicts = [
         _judged(EXACT, 10, 1000),
-        judge("longer", LOOSE, Growth(20, None, None, reasons=("because: messages only",))),
-        judge("quiet", Counted(), Growth(0, 0, 0)),
+        judge_topic("longer", LOOSE, LogGrowth(20, None, None, reasons=("because: messages only",))),
+        judge_topic("quiet", CountedUsage(), LogGrowth(0, 0, 0)),
     ]
-    assert as_text(verdicts, complete=False).splitlines() == [
+    assert verdicts_text(verdicts, complete=False).splitlines() == [
         "topic   accepted bytes  maybe appended bytes  in-flight bytes  growth bytes  accepted messages"
         "  growth messages  verdict",
         "t                1,000                     0                0         1,000                 10"
@@ -239,7 +239,7 @@ def test_the_table_that_is_shown() -> None:
         "the usage log is NOT COMPLETE: `produce-gateway audit` names the gaps",
         "3 topics: 2 agrees, 1 differs, 0 unknown",
     ]
-    answer = as_json(None, _snapshot(5, {}), verdicts, complete=True)
+    answer = verdicts_json(None, _snapshot(5, {}), verdicts, complete=True)
     assert answer["agrees"] is False
     assert answer["topics"][1] == {
         "topic": "longer",
@@ -256,12 +256,12 @@ def test_the_table_that_is_shown() -> None:
 def test_exit_code_0_is_for_agreement_alone(capsys: pytest.CaptureFixture[str]) -> None:
     until = _snapshot(5, {})
     for verdicts, code in (([_judged(EXACT, 10, 1000)], 0), ([], 0), ([_judged(EXACT, 10, 1000), _again()], 3)):
-        assert reconcile_command._say("json", None, until, verdicts, True) == code
+        assert reconcile_command._print_verdicts("json", None, until, verdicts, True) == code
         assert json.loads(capsys.readouterr().out)["agrees"] is (code == 0)
 
 
-def _again() -> Verdict:
-    return judge("t", EXACT, Growth(None, None, again=True))
+def _again() -> TopicVerdict:
+    return judge_topic("t", EXACT, LogGrowth(None, None, was_recreated=True))
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_wrong_options_are_one_line_before_anything_is_started(
     args: tuple[str, ...], said: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"
-    good.write_text(dumps(_snapshot(0, {})))
+    good.write_text(dump_snapshot(_snapshot(0, {})))
     bad.write_text("x")
     given = [arg.format(good=good, bad=bad) for arg in args]
     assert reconcile_command.main(["reconcile", *given]) == 2
@@ -304,15 +304,15 @@ def test_intervals_that_touch_a_snapshot_are_in_flight(
         ]
 
     lines = [line for seq in range(10) for line in interval(seq, rows(2**seq))]  # the N-th second each
-    found = transforms.usage_rows(unique(lines), "end_ms")
+    found = transforms.explode_rows(unique(lines), "end_ms")
     since, until = (_snapshot(START + at, {}) for at in (2500, 6500))  # each takes 10 ms
-    exact = reconcile_command.count(found, since, until, 0)["clicks"]
+    exact = reconcile_command.count_additions(found, since, until, 0)["clicks"]
     certain, doubtful = 2**3 + 2**4 + 2**5, 2**2 + 2**6
-    assert exact.accepted == Sum(certain, 3)
-    assert exact.maybe == Sum(10 * certain, 6)
-    assert exact.in_flight == Sum(11 * doubtful, 6)
-    wide = reconcile_command.count(found, since, until, 1000)["clicks"]
-    assert wide.accepted == Sum(2**4, 1)
+    assert exact.accepted == UsageSum(certain, 3)
+    assert exact.maybe == UsageSum(10 * certain, 6)
+    assert exact.in_flight == UsageSum(11 * doubtful, 6)
+    wide = reconcile_command.count_additions(found, since, until, 1000)["clicks"]
+    assert wide.accepted == UsageSum(2**4, 1)
     assert wide.in_flight.messages == 3 * 6
-    all_before = reconcile_command.count(found, None, until, 0)["clicks"]
-    assert all_before.accepted == Sum(2**6 - 1, 6)
+    all_before = reconcile_command.count_additions(found, None, until, 0)["clicks"]
+    assert all_before.accepted == UsageSum(2**6 - 1, 6)

@@ -17,7 +17,16 @@ from gateway.audit.batch import job, transforms
 from gateway.audit.errors import AuditError
 from gateway.audit.reconcile import brokers
 from gateway.audit.reconcile import command as reconcile_command
-from gateway.audit.reconcile.reconcile import AGREES, DIFFERS, UNKNOWN, Snapshot, Sum, Verdict, dumps, reconcile
+from gateway.audit.reconcile.reconcile import (
+    AGREES,
+    DIFFERS,
+    UNKNOWN,
+    LogSnapshot,
+    TopicVerdict,
+    UsageSum,
+    dump_snapshot,
+    reconcile_topics,
+)
 from gateway.embedded import wait_for
 from tests.integration.gateways import (
     USAGE_TOPIC,
@@ -31,19 +40,19 @@ from tests.integration.gateways import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from gateway.embedded import Cluster
+    from gateway.embedded import EmbeddedCluster
 
 pytestmark = pytest.mark.kafka
 _names = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def gateway(kafka: Cluster) -> Iterator[Gateway]:
+def gateway(kafka: EmbeddedCluster) -> Iterator[Gateway]:
     with Gateway(kafka.bootstrap_servers) as running:
         yield running
 
 
-def _topic(kafka: Cluster, partitions: int = 2, **config: str) -> str:
+def _topic(kafka: EmbeddedCluster, partitions: int = 2, **config: str) -> str:
     return create_topic(kafka, f"reconcile-{next(_names)}", partitions, **config)
 
 
@@ -55,31 +64,31 @@ def _send(bootstrap: str, topic: str, count: int, partitions: int = 2, **options
     assert producer.flush(60) == 0
 
 
-def _settled(kafka: Cluster, gateway: Gateway, topic: str, want: Sum) -> None:
+def _settled(kafka: EmbeddedCluster, gateway: Gateway, topic: str, want: UsageSum) -> None:
     """Return when the gateway has counted that much as accepted, and the usage topic has it."""
     gateway.settle(topic, want, "accepted")  # type: ignore[arg-type]  # two numbers of the same names
     gateway.wait_published(kafka)
 
 
-def _held(kafka: Cluster, topic: str) -> Sum:
-    return Sum(log_bytes(kafka, topic), end_offsets(kafka, topic))
+def _held(kafka: EmbeddedCluster, topic: str) -> UsageSum:
+    return UsageSum(log_bytes(kafka, topic), end_offsets(kafka, topic))
 
 
-def _look(spark: SparkSession, kafka: Cluster, *topics: str) -> Snapshot:
-    return brokers.snapshot(spark, {"bootstrap.servers": kafka.bootstrap_servers}, lambda name: name in topics)
+def _look(spark: SparkSession, kafka: EmbeddedCluster, *topics: str) -> LogSnapshot:
+    return brokers.fetch_snapshot(spark, {"bootstrap.servers": kafka.bootstrap_servers}, lambda name: name in topics)
 
 
 def _verdicts(
-    spark: SparkSession, kafka: Cluster, since: Snapshot | None, until: Snapshot, *topics: str
-) -> dict[str, Verdict]:
+    spark: SparkSession, kafka: EmbeddedCluster, since: LogSnapshot | None, until: LogSnapshot, *topics: str
+) -> dict[str, TopicVerdict]:
     source = job.read_topic(spark, kafka.bootstrap_servers, USAGE_TOPIC)
-    with job.read([source]) as records:
-        rows = transforms.usage_rows(records.intervals, "end_ms")
-        counted = reconcile_command.count(rows.where(rows["topic"].isin(*topics)), since, until, 0)
-    return {each.topic: each for each in reconcile(since, until, counted)}
+    with job.read_sources([source]) as records:
+        rows = transforms.explode_rows(records.intervals, "end_ms")
+        counted = reconcile_command.count_additions(rows.where(rows["topic"].isin(*topics)), since, until, 0)
+    return {each.topic: each for each in reconcile_topics(since, until, counted)}
 
 
-def _interval_has_ended(kafka: Cluster, gateway: Gateway, filler: str, before: Snapshot) -> None:
+def _interval_has_ended(kafka: EmbeddedCluster, gateway: Gateway, filler: str, before: LogSnapshot) -> None:
     """Return when what the gateway counts from now on is in intervals that began after that snapshot."""
 
     def ended() -> bool:
@@ -90,7 +99,7 @@ def _interval_has_ended(kafka: Cluster, gateway: Gateway, filler: str, before: S
 
 
 def test_it_agrees_to_the_byte_and_finds_a_producer_that_goes_past_the_gateway(
-    spark: SparkSession, kafka: Cluster, gateway: Gateway
+    spark: SparkSession, kafka: EmbeddedCluster, gateway: Gateway
 ) -> None:
     clean, passed, quiet = _topic(kafka), _topic(kafka), _topic(kafka)
     for topic in (clean, passed):
@@ -100,7 +109,7 @@ def test_it_agrees_to_the_byte_and_finds_a_producer_that_goes_past_the_gateway(
     middle = _look(spark, kafka, *topics)
     found = _verdicts(spark, kafka, None, middle, *topics)
     assert {topic: each.verdict for topic, each in found.items()} == dict.fromkeys(topics, AGREES)
-    assert found[clean].counted.accepted == _held(kafka, clean) == Sum(*_grown(found[clean]))
+    assert found[clean].counted.accepted == _held(kafka, clean) == UsageSum(*_grown(found[clean]))
     assert found[clean].reasons == []
 
     # From here on, and exactly: the intervals before the snapshot count no more.
@@ -110,27 +119,27 @@ def test_it_agrees_to_the_byte_and_finds_a_producer_that_goes_past_the_gateway(
     _send(gateway.bootstrap, passed, 50)
     through = _held(kafka, passed)
     _send(kafka.bootstrap_servers, passed, 7)
-    beside = Sum(*(now - then for now, then in zip(_held(kafka, passed), through, strict=True)))
+    beside = UsageSum(*(now - then for now, then in zip(_held(kafka, passed), through, strict=True)))
     for topic, want in ((clean, _held(kafka, clean)), (passed, through)):
         _settled(kafka, gateway, topic, want)
     found = _verdicts(spark, kafka, middle, _look(spark, kafka, *topics), *topics)
     assert (found[clean].verdict, found[clean].counted.accepted.messages) == (AGREES, 50)
-    assert found[clean].counted.in_flight == Sum()
+    assert found[clean].counted.in_flight == UsageSum()
     assert found[passed].verdict == DIFFERS
-    assert found[passed].counted.accepted == Sum(through.bytes - before.bytes, 50)
+    assert found[passed].counted.accepted == UsageSum(through.bytes - before.bytes, 50)
     assert found[passed].reasons == [
         f"{beside.bytes:,} bytes and 7 messages were not produced through the gateway"
     ]  # fmt: skip
 
 
-def _grown(verdict: Verdict) -> tuple[int, int]:
+def _grown(verdict: TopicVerdict) -> tuple[int, int]:
     assert verdict.growth.bytes is not None
     assert verdict.growth.messages is not None
     return verdict.growth.bytes, verdict.growth.messages
 
 
 def test_transaction_markers_are_told_from_uncounted_records(
-    spark: SparkSession, kafka: Cluster, gateway: Gateway
+    spark: SparkSession, kafka: EmbeddedCluster, gateway: Gateway
 ) -> None:
     topic = _topic(kafka)
     producer = Producer({"bootstrap.servers": gateway.bootstrap, "log_level": 2, "transactional.id": f"tx-{topic}"})
@@ -145,7 +154,7 @@ def test_transaction_markers_are_told_from_uncounted_records(
     wait_for("the markers", lambda: sum(batch.control for batch in log_batches(kafka, topic)) == 5)
     wait_for("their readers", lambda: end_offsets(kafka, topic) == 10)  # 5 records, 5 markers
     held = _held(kafka, topic)
-    _settled(kafka, gateway, topic, Sum(held.bytes - 5 * 78, held.messages - 5))
+    _settled(kafka, gateway, topic, UsageSum(held.bytes - 5 * 78, held.messages - 5))
     found = _verdicts(spark, kafka, None, _look(spark, kafka, topic), topic)[topic]
     assert (found.verdict, found.markers, found.reasons) == (AGREES, (5, 5), ["5 transaction markers of 78 bytes"])
 
@@ -155,13 +164,13 @@ def test_transaction_markers_are_told_from_uncounted_records(
 
 
 def test_changed_bytes_in_the_log_leave_offsets_and_a_topic_made_again_leaves_nothing(
-    spark: SparkSession, kafka: Cluster, gateway: Gateway
+    spark: SparkSession, kafka: EmbeddedCluster, gateway: Gateway
 ) -> None:
     packed, cut, again = _topic(kafka, compression_type="gzip"), _topic(kafka), _topic(kafka)
     topics = (packed, cut, again)
     for topic in topics:
         _send(gateway.bootstrap, topic, 100)
-        gateway.settle(topic, Sum(0, 100), "accepted")  # type: ignore[arg-type]
+        gateway.settle(topic, UsageSum(0, 100), "accepted")  # type: ignore[arg-type]
     gateway.wait_published(kafka)
     first = _look(spark, kafka, *topics)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
@@ -185,7 +194,7 @@ def test_changed_bytes_in_the_log_leave_offsets_and_a_topic_made_again_leaves_no
 
 def test_the_command_says_the_same(
     spark: SparkSession,
-    kafka: Cluster,
+    kafka: EmbeddedCluster,
     gateway: Gateway,
     command: Callable[..., int],
     capsys: pytest.CaptureFixture[str],
@@ -195,10 +204,10 @@ def test_the_command_says_the_same(
     _send(kafka.bootstrap_servers, topic, 3)
     beside = _held(kafka, topic)
     _send(gateway.bootstrap, topic, 20)
-    gateway.settle(topic, Sum(0, 20), "accepted")  # type: ignore[arg-type]
+    gateway.settle(topic, UsageSum(0, 20), "accepted")  # type: ignore[arg-type]
     gateway.wait_published(kafka)
     until = tmp_path / "until.json"
-    until.write_text(dumps(_look(spark, kafka, topic)))
+    until.write_text(dump_snapshot(_look(spark, kafka, topic)))
     status = command("reconcile", "--until", until, "--format", "json", "--spool", gateway.spool, "--margin", "0s",
                      "--topics", topic)  # fmt: skip
     out, err = capsys.readouterr()
@@ -210,8 +219,8 @@ def test_the_command_says_the_same(
     ]  # fmt: skip
 
 
-def test_a_broker_that_does_not_answer_is_one_line(spark: SparkSession, kafka: Cluster) -> None:
+def test_a_broker_that_does_not_answer_is_one_line(spark: SparkSession, kafka: EmbeddedCluster) -> None:
     bounds = {"default.api.timeout.ms": "2000", "request.timeout.ms": "1500"}  # 15 s without them
     wrong = {"bootstrap.servers": kafka.bootstrap_servers, "security.protocol": "SSL", **bounds}
     with pytest.raises(AuditError, match=r"^no (answer from|TLS with) [^\n]+$"):
-        brokers.snapshot(spark, wrong, lambda _: True)
+        brokers.fetch_snapshot(spark, wrong, lambda _: True)

@@ -20,11 +20,11 @@ import pytest
 
 from gateway.audit import cli, schema
 from gateway.audit.batch import transforms
-from gateway.audit.batch.job import Integrity, Records
+from gateway.audit.batch.job import AuditRecords, LogIntegrity
 from gateway.audit.report import command as report_command
 from gateway.audit.report import page, plots
-from gateway.audit.report.page import Facts, Group, Reason, Topic
-from gateway.audit.report.plots import Times
+from gateway.audit.report.page import ReasonTraffic, ReportFacts, TopicTraffic, UsageGroup
+from gateway.audit.report.plots import TimeWindows
 from policies import usage
 from tests.audit.records import START, Row, interval, truth
 from tests.browser import open_page
@@ -50,19 +50,19 @@ HOSTILE = (
 
 
 def _sums(**bytes_: int) -> dict[str, int]:
-    zero = {schema.column(name, measure): 0 for name in schema.SUMS for measure in usage.MEASURES}
+    zero = {schema.sum_column(name, measure): 0 for name in schema.SUMS for measure in usage.MEASURES}
     return zero | dict.fromkeys(schema.SINGLE_SUMS, 0) | {f"{name}_bytes": value for name, value in bytes_.items()}
 
 
-def _integrity(**changes: Any) -> Integrity:
+def _integrity(**changes: Any) -> LogIntegrity:
     fields: dict[str, Any] = {
         "records": 5, "duplicates": 1, "conflicts": 0, "malformed": 0, "problems": {}, "samples": [], "boots": 2,
         "gaps": [], "gaps_total": 0, "incomplete": [], "incomplete_total": 0, "lost": 0,
     }  # fmt: skip
-    return Integrity(**(fields | changes))
+    return LogIntegrity(**(fields | changes))
 
 
-def _facts(names: Sequence[str] = ("clicks", "payments"), **changes: Any) -> Facts:
+def _facts(names: Sequence[str] = ("clicks", "payments"), **changes: Any) -> ReportFacts:
     windows = 12
     offered, accepted = [1000 * i for i in range(windows)], [min(1000 * i, 6000) for i in range(windows)]
     rejected = [o - a for o, a in zip(offered, accepted, strict=True)]
@@ -81,23 +81,23 @@ def _facts(names: Sequence[str] = ("clicks", "payments"), **changes: Any) -> Fac
         "before_ms": START + 9999,
     }
     reasons = [
-        Reason("rejected", "topic-threshold", sum(rejected), 15, 3, 2000, rejected),
-        Reason("rejected", names[-1] or "?", 0, 0, 0, 0, [0] * windows),
-        Reason("errored", "NOT_LEADER_OR_FOLLOWER", 10, 1, 1, 0, [10, *[0] * (windows - 1)]),
-        Reason("delayed", "storage-throttle", 70, 7, 7, 0, [0, 70, *[0] * (windows - 2)]),
-        Reason("would_reject", "client-quota", sum(rejected), 15, 3, 0, rejected),
+        ReasonTraffic("rejected", "topic-threshold", sum(rejected), 15, 3, 2000, rejected),
+        ReasonTraffic("rejected", names[-1] or "?", 0, 0, 0, 0, [0] * windows),
+        ReasonTraffic("errored", "NOT_LEADER_OR_FOLLOWER", 10, 1, 1, 0, [10, *[0] * (windows - 1)]),
+        ReasonTraffic("delayed", "storage-throttle", 70, 7, 7, 0, [0, 70, *[0] * (windows - 2)]),
+        ReasonTraffic("would_reject", "client-quota", sum(rejected), 15, 3, 0, rejected),
     ]
-    clients = [Group((name, name, name), sums) for name in names]
+    clients = [UsageGroup((name, name, name), sums) for name in names]
     fields: dict[str, Any] = {
         "sources": [{"kind": "spool", "name": names[0]}], "first_ms": START, "last_ms": START + 60_000,
-        "times": Times(START, 5000, windows), "cell_ms": 10_000, "totals": total,
-        "topics": [Topic(Group((name,), sums), offered, accepted, rejected) for name in names],
-        "clients": [*clients, Group((), sums, 3)], "losers": clients, "reasons": reasons,
+        "times": TimeWindows(START, 5000, windows), "cell_ms": 10_000, "totals": total,
+        "topics": [TopicTraffic(UsageGroup((name,), sums), offered, accepted, rejected) for name in names],
+        "clients": [*clients, UsageGroup((), sums, 3)], "losers": clients, "reasons": reasons,
         "factor": [None, 1.0, 0.5, 0.0, *[1.0] * (windows - 4)],
         "integrity": _integrity(gaps=[gap], gaps_total=1, incomplete=[life | {"state": "lost", "last_seq": None,
                                 "end_ms": None}], incomplete_total=1, lost=1),
     }  # fmt: skip
-    return Facts(**(fields | changes))
+    return ReportFacts(**(fields | changes))
 
 
 class _Page(HTMLParser):
@@ -128,16 +128,16 @@ def _said(html: str) -> str:
 @pytest.fixture(scope="module")
 def html() -> str:
     """The page of _facts()."""
-    return page.render(_facts())
+    return page.render_page(_facts())
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_same_facts_give_the_same_bytes_and_no_time_of_its_own(html: str) -> None:
-    assert page.render(_facts()) == html
+    assert page.render_page(_facts()) == html
     assert "made 2025" not in html
-    assert "made 2025-11-20 00:54:00 UTC" in page.render(_facts(), START)
+    assert "made 2025-11-20 00:54:00 UTC" in page.render_page(_facts(), START)
 
 
 def test_every_section_is_there_and_every_picture_has_words(html: str) -> None:
@@ -170,7 +170,7 @@ def test_nothing_may_run_or_load(html: str) -> None:
 
 
 def test_names_from_strangers_are_text_and_nothing_else() -> None:
-    plain, hostile = _Page(page.render(_facts(["a"] * len(HOSTILE)))), _Page(page.render(_facts(HOSTILE)))
+    plain, hostile = _Page(page.render_page(_facts(["a"] * len(HOSTILE)))), _Page(page.render_page(_facts(HOSTILE)))
     assert [tag for tag, _ in hostile.tags] == [tag for tag, _ in plain.tags]
     text = "".join(hostile.text)
     for name in HOSTILE[:5]:
@@ -188,7 +188,7 @@ def test_rejected_attempts_and_finally_dropped_are_told_apart(html: str) -> None
     assert "Finally dropped ≤ 12.0 kB" in said
     assert "Between 11.0 kB and 12.0 kB" in said
     assert "finally dropped, at most 12,000" in said
-    exact = _said(page.render(_facts(totals=_sums(offered=30_000, rejected=30_000, repeats=18_000))))
+    exact = _said(page.render_page(_facts(totals=_sums(offered=30_000, rejected=30_000, repeats=18_000))))
     assert "Finally dropped 12.0 kB" in exact
     assert "Exactly: rejected attempts less" in exact
 
@@ -198,12 +198,12 @@ def test_the_verdict_comes_first_and_says_what_is_missing(html: str) -> None:
     assert said.index("Not complete.") < said.index("In short")
     assert "1 gap in what workers numbered" in said
     assert "1 worker died" in said
-    assert "Complete. Every interval" in _said(page.render(_facts(integrity=_integrity())))
+    assert "Complete. Every interval" in _said(page.render_page(_facts(integrity=_integrity())))
 
 
 def test_without_records_it_says_so() -> None:
     nothing = _facts(topics=[], clients=[], losers=[], reasons=[], factor=[None] * 12, totals=_sums())
-    html = page.render(nothing)
+    html = page.render_page(nothing)
     assert not _Page(html).all("img")
     assert tuple(each["id"] for each in _Page(html).all("section")) == SECTIONS
     assert "Nothing was sent in this time." in _said(html)
@@ -213,7 +213,7 @@ def test_without_records_it_says_so() -> None:
 def test_many_topics_and_reasons_are_taken_together() -> None:
     facts = _facts([f"topic-{i}" for i in range(40)])
     reasons = [facts.reasons[0]._replace(reason=f"reason-{i}") for i in range(12)]
-    images = _Page(page.render(dataclasses.replace(facts, reasons=reasons))).all("img")
+    images = _Page(page.render_page(dataclasses.replace(facts, reasons=reasons))).all("img")
     words = "33 other topics: offered 2.18 MB, accepted 77.3 %, busiest 5 seconds 72.6 kB/s"
     assert (images[0]["alt"] or "").endswith(words)
 
@@ -224,7 +224,7 @@ def test_many_topics_and_reasons_are_taken_together() -> None:
      (1_234_567_890, "1.23 GB"), (5e15, "5.00 PB")],
 )  # fmt: skip
 def test_sizes_have_three_digits(count: float, text: str) -> None:
-    assert page.size(count) == text
+    assert page.size_text(count) == text
 
 
 @pytest.mark.parametrize(
@@ -233,27 +233,31 @@ def test_sizes_have_three_digits(count: float, text: str) -> None:
      (0, 0, "–")],
 )  # fmt: skip
 def test_shares_are_never_rounded_to_all_or_nothing(part: int, whole: int, text: str) -> None:
-    assert page._share(part, whole) == text
+    assert page._share_text(part, whole) == text
 
 
 def test_a_plot_is_drawn_of_any_numbers() -> None:
-    times = Times(START, 5000, 3)
+    times = TimeWindows(START, 5000, 3)
     zero, huge = [0, 0, 0], [2**60, 0, 1]
-    pairs = [plots.Pair("a", zero, zero), plots.Pair("b", huge, zero), plots.Pair("c", huge, huge)]
-    assert plots.offered_and_accepted(times, pairs, [(START - 5, START + 7000), (START + 90_000, START + 99_000)])
-    assert plots.stacked(times, [plots.Line(str(i), huge) for i in range(9)])
-    assert plots.heat(times, [plots.Line("a", huge), plots.Line("b", zero)])
-    assert plots.heat(times, [plots.Line("a", zero)])
-    assert plots.heat(times, [plots.Line("a", zero)], [plots.Line("a", huge)])
-    assert plots.storage(times, [None, 0.0, 1.0], [])
-    assert plots.storage(times, [None] * 3, [plots.Line("a", zero)])
+    pairs = [
+        plots.TrafficSeries("a", zero, zero),
+        plots.TrafficSeries("b", huge, zero),
+        plots.TrafficSeries("c", huge, huge),
+    ]
+    assert plots.plot_offered_accepted(times, pairs, [(START - 5, START + 7000), (START + 90_000, START + 99_000)])
+    assert plots.plot_stacked(times, [plots.AmountSeries(str(i), huge) for i in range(9)])
+    assert plots.plot_heat_map(times, [plots.AmountSeries("a", huge), plots.AmountSeries("b", zero)])
+    assert plots.plot_heat_map(times, [plots.AmountSeries("a", zero)])
+    assert plots.plot_heat_map(times, [plots.AmountSeries("a", zero)], [plots.AmountSeries("a", huge)])
+    assert plots.plot_storage(times, [None, 0.0, 1.0], [])
+    assert plots.plot_storage(times, [None] * 3, [plots.AmountSeries("a", zero)])
 
 
 # --- in a browser -----------------------------------------------------------------------------------------------------
 
 
 def test_a_browser_shows_it_without_a_complaint_or_a_request(tmp_path: Path) -> None:
-    html = page.render(_facts(HOSTILE))
+    html = page.render_page(_facts(HOSTILE))
     dom, console, asked = open_page(html, tmp_path)
     assert (console, asked) == ([], [])
     found = _Page(dom)
@@ -301,7 +305,7 @@ def test_it_says_of_records_what_they_hold(unique: Make) -> None:
         lines += interval(seq, rows, storage_factor=None if seq < 10 else 0.25 if seq == 17 else 1.0)
     records = unique([*lines, *interval(200, (), final=True)])
     trust = {"records": 201, "malformed": 0, "problems": {}, "samples": [], "duplicates": 0, "conflicts": 0}
-    found = report.gather(Records(transforms.usage_rows(records), records, [], trust), START, None, 3, 4)
+    found = report.gather_facts(AuditRecords(transforms.explode_rows(records), records, [], trust), START, None, 3, 4)
 
     by_topic, by_client = (
         {key[0]: sums for key, sums in truth(lines, (name,)).items()} for name in ("topic", "client_id")
@@ -344,14 +348,14 @@ def test_tables_say_the_same(spark: SparkSession, unique: Make, tmp_path: Path) 
     ]
     records = unique(lines)
     trust = {"records": 3, "malformed": 0, "problems": {}, "samples": [], "duplicates": 0, "conflicts": 0}
-    direct = report.gather(Records(transforms.usage_rows(records), records, [], trust), None, None, 5, 5)
+    direct = report.gather_facts(AuditRecords(transforms.explode_rows(records), records, [], trust), None, None, 5, 5)
     at = datetime.fromtimestamp(START / 1000, UTC)
     rows = [(bytearray(line.encode()), "usage", 0, offset, at) for offset, line in enumerate(lines)]
     tables = store.open_tables(spark, str(tmp_path / "tables"), make=True)
     columns = "value binary, topic string, partition int, offset bigint, timestamp timestamp"
-    stream.add(store.Writer(tables), spark.createDataFrame(rows, columns), "id")
+    stream.add_batch(store.TableWriter(tables), spark.createDataFrame(rows, columns), "id")
     with job.read_tables(tables) as read:
-        found = report.gather(read, None, None, 5, 5)
+        found = report.gather_facts(read, None, None, 5, 5)
     assert dataclasses.replace(found, sources=[]) == direct
     assert found.factor == [0.5]
     assert found.integrity.gaps_total == 1
@@ -362,7 +366,7 @@ def test_windows_hold_the_whole_time_and_columns_are_made_of_them(span_ms: int) 
     from gateway.audit.report import report
 
     first = START + 123
-    times, cell_ms = report.windows(first, first + span_ms)
+    times, cell_ms = report.choose_windows(first, first + span_ms)
     assert times.start_ms <= first < times.start_ms + times.step_ms
     last = times.start_ms + (times.windows - 1) * times.step_ms
     assert last <= first + span_ms < last + times.step_ms
@@ -371,20 +375,20 @@ def test_windows_hold_the_whole_time_and_columns_are_made_of_them(span_ms: int) 
 
 
 def test_columns_of_the_heat_map_begin_at_whole_hours() -> None:
-    facts = _facts(times=Times(START - START % 3_600_000 + 3_000_000, 300_000, 3), cell_ms=3_600_000)
-    assert page._columns(facts) == Times(START - START % 3_600_000, 3_600_000, 2)
-    assert page._wider(facts, [1, 10, 100]) == [11, 100]
+    facts = _facts(times=TimeWindows(START - START % 3_600_000 + 3_000_000, 300_000, 3), cell_ms=3_600_000)
+    assert page._heat_columns(facts) == TimeWindows(START - START % 3_600_000, 3_600_000, 2)
+    assert page._widen_windows(facts, [1, 10, 100]) == [11, 100]
 
 
 def test_no_reader_sees_half_a_file(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("before")
     with path.open() as reader:  # has begun to read
-        assert report_command.write(path, "after\u00e9") == 7
+        assert report_command.replace_file(path, "after\u00e9") == 7
         assert reader.read() == "before"
     assert path.read_text(encoding="utf-8") == "after\u00e9"
     with pytest.raises(UnicodeEncodeError):
-        report_command.write(path, "\ud800")
+        report_command.replace_file(path, "\ud800")
     assert os.listdir(tmp_path) == ["report.html"]
 
 

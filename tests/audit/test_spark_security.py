@@ -16,12 +16,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from gateway import embedded
 from gateway.audit import cli, store
 from gateway.audit.batch import job
-from gateway.audit.batch.job import Question
+from gateway.audit.batch.job import AuditQuery
 from gateway.audit.errors import AuditError
 from gateway.audit.reconcile import brokers
 from gateway.audit.stream import stream
-from gateway.audit.stream.stream import Plan
-from gateway.embedded import Cluster, free_port
+from gateway.audit.stream.stream import StreamPlan
+from gateway.embedded import EmbeddedCluster, find_free_port
 from tests.audit.records import interval
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Secured(NamedTuple):
             "ssl.truststore.type=PEM\n"
             f"ssl.truststore.location={self.folder / authority}.crt\n"
         )
-        return cli.file_properties(str(path))
+        return cli.read_properties_file(str(path))
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         files = ["-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.crt")]
         subprocess.run([*made.split(), *files], check=True, capture_output=True)
     (folder / "own.pem").write_text((folder / "own.key").read_text() + (folder / "own.crt").read_text())
-    port = free_port(4)
+    port = find_free_port(4)
     kinds = {"PLAINTEXT": port, "CONTROLLER": port + 1, "SASL_PLAINTEXT": port + 2, "SASL_SSL": port + 3}
     listener = "listener.name.sasl_ssl"
     own = {
@@ -78,7 +78,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         f"{listener}.plain.sasl.jaas.config": f'{MECHANISMS["PLAIN"]} required user_{USER}="{PASSWORD}";',
         f"{listener}.scram-sha-512.sasl.jaas.config": f"{MECHANISMS['SCRAM-SHA-512']} required;",
     }  # fmt: skip
-    with Cluster(1, own, port=port, users={USER: PASSWORD}) as cluster:
+    with EmbeddedCluster(1, own, port=port, users={USER: PASSWORD}) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
         admin.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(120)
         producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
@@ -94,12 +94,16 @@ def test_batch_and_stream_and_snapshots_are_let_in(
 ) -> None:
     properties = secured.properties(mechanism)
     job.check_reachable(secured.servers)
-    report = job.run(spark, [job.read_topic(spark, secured.servers, TOPIC, properties)], Question())
+    report = job.audit_sources(spark, [job.read_topic(spark, secured.servers, TOPIC, properties)], AuditQuery())
     assert (report.integrity.records, report.rows[0]["offered_bytes"]) == (6, 600)
-    found = brokers.snapshot(spark, {"bootstrap.servers": secured.servers, **properties}, lambda name: name == TOPIC)
+    found = brokers.fetch_snapshot(
+        spark, {"bootstrap.servers": secured.servers, **properties}, lambda name: name == TOPIC
+    )
     assert sum(each.end for each in found.topics[TOPIC].partitions.values()) == 6
     tables = store.open_tables(spark, str(tmp_path / "tables"), make=True)
-    added = stream.run(spark, tables, Plan(secured.servers, TOPIC, properties, str(tmp_path / "checkpoint")))
+    added = stream.run_stream(
+        spark, tables, StreamPlan(secured.servers, TOPIC, properties, str(tmp_path / "checkpoint"))
+    )
     assert added["intervals"] == 6
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or PASSWORD.encode() not in path.read_bytes()
@@ -119,10 +123,10 @@ def test_an_error_is_one_line_without_a_secret(
 ) -> None:
     properties = secured.properties(**wrong)
     tables = store.open_tables(spark, str(tmp_path / "tables"), make=True)
-    plan = Plan(secured.servers, TOPIC, properties, str(tmp_path / "checkpoint"))
+    plan = StreamPlan(secured.servers, TOPIC, properties, str(tmp_path / "checkpoint"))
     for ask in (
         lambda: job.read_topic(spark, secured.servers, TOPIC, properties),
-        lambda: stream.run(spark, tables, plan),
+        lambda: stream.run_stream(spark, tables, plan),
     ):
         with pytest.raises(AuditError) as caught:
             ask()

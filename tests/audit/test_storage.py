@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from gateway.audit import cli
 from gateway.audit.batch import transforms
-from gateway.audit.batch.job import Integrity, Records
+from gateway.audit.batch.job import AuditRecords, LogIntegrity
 from gateway.audit.storage import filling, text
-from gateway.audit.storage.filling import Filled, Report, Step, Wish
-from gateway.audit.storage.retention import Advice, advise, longest
-from policies.usage import Disks, SpreadNote, VolumeNote
+from gateway.audit.storage.filling import VolumeOptions, VolumeReport, VolumeUsage, WindowUsage
+from gateway.audit.storage.retention import RetentionAdvice, advise_retention, longest_fitting_run
+from policies.usage import DiskNotes, SpreadNote, VolumeNote
 from tests.audit.records import START, Row, interval
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def test_the_longest_run_of_windows_that_always_fits(written: list[int], room: i
     def fits(windows: int) -> bool:
         return all(sum(written[i : i + windows]) <= room for i in range(len(written) - windows + 1))
 
-    assert longest(written, room) == max(windows for windows in range(len(written) + 1) if fits(windows))
+    assert longest_fitting_run(written, room) == max(windows for windows in range(len(written) + 1) if fits(windows))
 
 
 @given(
@@ -45,23 +45,23 @@ def test_the_longest_run_of_windows_that_always_fits(written: list[int], room: i
     st.dictionaries(st.text(max_size=3), st.tuples(st.integers(0, 10**12), st.integers(1, 50)), max_size=9),
 )
 def test_retention_by_bytes_fits_whatever_comes(room: int, topics: dict[str, tuple[int, int]]) -> None:
-    found = advise([1], 1000, room, topics).topic_bytes
+    found = advise_retention([1], 1000, room, topics).topic_bytes
     assert sum(found[topic] * topics[topic][1] for topic in found) <= room
 
 
 def test_a_retention_is_a_whole_number_of_windows_or_any() -> None:
     topics = {"a": (30, 2), "b": (10, 1)}
-    assert advise([10, 0, 20, 10], 60_000, 30, topics) == Advice(30, 180_000, {"a": 11, "b": 7})
-    assert advise([10, 0, 20, 10], 60_000, 40, topics).ms is None
-    assert advise([10, 0, 20, 10], 60_000, 15, topics).ms == 0
-    assert advise([10], 60_000, -5, topics) == Advice(0, 0, {"a": 0, "b": 0})
+    assert advise_retention([10, 0, 20, 10], 60_000, 30, topics) == RetentionAdvice(30, 180_000, {"a": 11, "b": 7})
+    assert advise_retention([10, 0, 20, 10], 60_000, 40, topics).ms is None
+    assert advise_retention([10, 0, 20, 10], 60_000, 15, topics).ms == 0
+    assert advise_retention([10], 60_000, -5, topics) == RetentionAdvice(0, 0, {"a": 0, "b": 0})
 
 
 # --- over records -----------------------------------------------------------------------------------------------------
 
 
-def disks(available: int, *spread: SpreadNote) -> Disks:
-    return Disks((VolumeNote(3, "/d", 1000, available, None, 100.0), VolumeNote(1, "/a", 9000, 8000)), spread)
+def disks(available: int, *spread: SpreadNote) -> DiskNotes:
+    return DiskNotes((VolumeNote(3, "/d", 1000, available, None, 100.0), VolumeNote(1, "/a", 9000, 8000)), spread)
 
 
 LEADS, FOLLOWS = SpreadNote(3, "leads", 1, 2), SpreadNote(3, "follows", 1, 1)
@@ -95,20 +95,20 @@ def lines() -> list[str]:
     return found
 
 
-def records(unique: Make, lines: Sequence[str]) -> Records:
+def records(unique: Make, lines: Sequence[str]) -> AuditRecords:
     found = unique(lines)
-    return Records(transforms.usage_rows(found), found, [], TRUST | {"records": len(lines)})
+    return AuditRecords(transforms.explode_rows(found), found, [], TRUST | {"records": len(lines)})
 
 
 def test_each_volume_has_what_came_to_it_by_time_topic_and_principal(unique: Make) -> None:
-    report = filling.answer(records(unique, lines()), Wish(WINDOW))
+    report = filling.report_volumes(records(unique, lines()), VolumeOptions(WINDOW))
     other, full = report.volumes
     assert (full.place, full.total, full.used_first, full.used_last) == ((3, "/d"), 1000, 300, 500)
-    assert (full.limit, full.least_free, full.reached_ms, full.alone) == (100, 100, START + WINDOW, True)
+    assert (full.limit, full.least_free, full.limit_reached_ms, full.is_only_volume) == (100, 100, START + WINDOW, True)
     # Half of `leads`, where it has a replica; in the third minute, as on average of the two that say something of it.
     came = [101 + 150, 101 + 150, 101 + 150, 150 + 101]
-    assert [step.free for step in full.steps] == [700, 100, None, 500]
-    assert [step.written for step in full.steps] == came
+    assert [step.free for step in full.windows] == [700, 100, None, 500]
+    assert [step.written for step in full.windows] == came
     assert full.topics == {"follows": (600, 1), "leads": (404, 1)}
     assert full.principals == {"User:b": 600, "User:a": 404}
     assert full.advice is not None
@@ -125,21 +125,21 @@ def test_where_a_topic_is_goes_by_the_records_of_the_time(unique: Make) -> None:
         for minute, each in enumerate(moved)
         for line in interval(minute, [Row(bytes=100)], start_ms=START + minute * WINDOW, disks=each)
     ]
-    report = filling.answer(records(unique, made), Wish(WINDOW, keep_free=550))
+    report = filling.report_volumes(records(unique, made), VolumeOptions(WINDOW, keep_free=550))
     other, full = report.volumes
-    assert [step.written for step in full.steps] == [100, 0, 50], "half of the time it was here"
-    assert [step.written for step in other.steps] == [0, 100, 50]
-    assert full.reached_ms == START, "500 free are less than what was to be kept"
+    assert [step.written for step in full.windows] == [100, 0, 50], "half of the time it was here"
+    assert [step.written for step in other.windows] == [0, 100, 50]
+    assert full.limit_reached_ms == START, "500 free are less than what was to be kept"
     assert full.advice is not None
     assert full.advice.room == 0
 
 
 def test_one_of_several_volumes_of_a_broker_gets_no_advice(unique: Make) -> None:
     both = tuple(VolumeNote(3, name, 1000, 500, None, 100.0) for name in ("/d", "/e"))
-    noted = Disks(both, (FOLLOWS,))
+    noted = DiskNotes(both, (FOLLOWS,))
     made = interval(0, [Row(1, "follows", bytes=10)], disks=noted)
-    report = filling.answer(records(unique, made), Wish(WINDOW))
-    assert [(each.alone, each.written, each.advice) for each in report.volumes] == [(False, 10, None)] * 2
+    report = filling.report_volumes(records(unique, made), VolumeOptions(WINDOW))
+    assert [(each.is_only_volume, each.written, each.advice) for each in report.volumes] == [(False, 10, None)] * 2
 
 
 def test_the_command_reads_a_spool_of_old_and_new_records(
@@ -161,20 +161,20 @@ def test_the_command_reads_a_spool_of_old_and_new_records(
 # --- how it is shown --------------------------------------------------------------------------------------------------
 
 
-def filled(**more: Any) -> Filled:
+def filled(**more: Any) -> VolumeUsage:
     given: dict[str, Any] = {
         "place": (3, "/d\x1b"), "total": 200_000_000, "used_first": 10_000_000, "used_last": 100_000_000,
         "least_free": 99_000_000, "limit": 100_000_000, "reached_ms": START, "alone": True, "written": 90_000_000,
         "topics": {"a": (60_000_000, 2), "b": (30_000_000, 1)}, "principals": {"User:a": 90_000_000},
-        "steps": (Step(START, 99_000_000, 90_000_000), Step(START + WINDOW, None, 0)),
-        "advice": Advice(50_000_000, 120_000, {"a": 16_666_666, "b": 16_666_666}),
+        "steps": (WindowUsage(START, 99_000_000, 90_000_000), WindowUsage(START + WINDOW, None, 0)),
+        "advice": RetentionAdvice(50_000_000, 120_000, {"a": 16_666_666, "b": 16_666_666}),
     }  # fmt: skip
-    return Filled(**given | more)
+    return VolumeUsage(**given | more)
 
 
-def shown(*volumes: Filled, over_time: bool = False, unplaced: int = 0) -> list[str]:
-    trust = Integrity(**TRUST, records=3, boots=1, gaps=[], gaps_total=0, incomplete=[], incomplete_total=0, lost=0)
-    return text.as_text(Report(Wish(WINDOW), [], volumes, unplaced, trust), over_time).splitlines()
+def shown(*volumes: VolumeUsage, over_time: bool = False, unplaced: int = 0) -> list[str]:
+    trust = LogIntegrity(**TRUST, records=3, boots=1, gaps=[], gaps_total=0, incomplete=[], incomplete_total=0, lost=0)
+    return text.volumes_text(VolumeReport(VolumeOptions(WINDOW), [], volumes, unplaced, trust), over_time).splitlines()
 
 
 def test_the_text_names_what_fills_a_volume_and_the_retention_that_would_have_done() -> None:
@@ -205,9 +205,9 @@ def test_the_text_names_what_fills_a_volume_and_the_retention_that_would_have_do
             "can't be told: which topics lie on which volume of a broker isn't recorded",
         ),
         ({"advice": None}, "can't be told: nothing came, or there is no limit"),
-        ({"advice": Advice(0, 0, {})}, "none of what came has room"),
-        ({"advice": Advice(5, 0, {})}, "no retention.ms as long as a window would have kept it"),
-        ({"advice": Advice(5, None, {})}, "any retention.ms would have kept it"),
+        ({"advice": RetentionAdvice(0, 0, {})}, "none of what came has room"),
+        ({"advice": RetentionAdvice(5, 0, {})}, "no retention.ms as long as a window would have kept it"),
+        ({"advice": RetentionAdvice(5, None, {})}, "any retention.ms would have kept it"),
         ({"limit": None}, "  limit       none"),
         ({"reached_ms": None}, "free, not reached"),
         ({"topics": {str(i): (1, 1) for i in range(9)}}, ", 4 more"),

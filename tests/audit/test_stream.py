@@ -16,25 +16,25 @@ import pytest
 
 from gateway.audit import store
 from gateway.audit.batch import job, transforms
-from gateway.audit.batch.job import AuditError, Question
+from gateway.audit.batch.job import AuditError, AuditQuery
 from gateway.audit.stream import stream, upkeep
 from gateway.audit.whatif import reading, whatif
 from policies import usage
 from policies.definitions.policy_values import PolicyKey
-from policies.whatif.rows import Rules
+from policies.whatif.rows import ReplayRules
 from tests.audit.records import START, Row, changed, interval, lost, truth
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from gateway.audit.store import Tables, Writer
+    from gateway.audit.store import AuditTables, TableWriter
 
     # (partition, offset, line)
     Found = tuple[int, int, str | None]
     Batches = Callable[[Iterable[Found]], DataFrame]
 
 DAY_MS = 86_400_000
-QUESTION = Question(by=("topic", "client_id"), window_ms=60_000)
+QUESTION = AuditQuery(by=("topic", "client_id"), window_ms=60_000)
 
 
 def _log() -> list[str]:
@@ -87,77 +87,77 @@ def batch(spark: SparkSession) -> Batches:
 
 
 @pytest.fixture
-def tables(spark: SparkSession, tmp_path: Path) -> Tables:
+def tables(spark: SparkSession, tmp_path: Path) -> AuditTables:
     return store.open_tables(spark, str(tmp_path / "tables"), make=True)
 
 
 @pytest.fixture
-def writer(tables: Tables) -> Writer:
-    return store.Writer(tables)
+def writer(tables: AuditTables) -> TableWriter:
+    return store.TableWriter(tables)
 
 
-def _reopened(tables: Tables) -> Writer:
+def _reopened(tables: AuditTables) -> TableWriter:
     """A new process, which begins a stream."""
-    return store.Writer(store.open_tables(tables.spark, tables.root))
+    return store.TableWriter(store.open_tables(tables.spark, tables.root))
 
 
-def _root(tables: Tables) -> Path:
+def _root(tables: AuditTables) -> Path:
     return Path(tables.root.removeprefix("file:"))
 
 
-def _files(tables: Tables) -> set[str]:
+def _files(tables: AuditTables) -> set[str]:
     """The data files of `records` that lie there."""
     return {path.name for path in _root(tables).glob("records/date=*/*.parquet")}
 
 
-def _live(tables: Tables) -> set[str]:
+def _live(tables: AuditTables) -> set[str]:
     """Those that readers see."""
-    return {path.rpartition("/")[2] for path in tables.records().inputFiles()}
+    return {path.rpartition("/")[2] for path in tables.load_records().inputFiles()}
 
 
 def _thirds(found: Sequence[Found]) -> list[list[Found]]:
     return [sorted(found[i : i + 10], key=lambda each: each[:2]) for i in range(0, len(found), 10)]
 
 
-def _check(tables: Tables, found: Sequence[Found]) -> None:
+def _check(tables: AuditTables, found: Sequence[Found]) -> None:
     """The tables say of these records to the byte what they are."""
     lines = [line for _, _, line in found if line is not None]
     sums: dict[tuple[object, ...], int] = defaultdict(int)
-    for row in tables.read("usage").select("start_ms", *QUESTION.by, "bytes").collect():
+    for row in tables.read_table("usage").select("start_ms", *QUESTION.by, "bytes").collect():
         sums[(row["start_ms"] // 60_000 * 60_000, row["topic"], row["client_id"])] += row["bytes"]
     expected = truth(lines, QUESTION.by, QUESTION.window_ms)
     assert sums == {key: values[0] for key, values in expected.items()}
-    counts = [tables.read(table).count() for table in ("intervals", "duplicates", "malformed")]
+    counts = [tables.read_table(table).count() for table in ("intervals", "duplicates", "malformed")]
     assert sum(counts) == len(found), counts
 
 
 def test_the_tables_answer_what_the_topic_answers(
-    tables: Tables,
-    writer: Writer,
+    tables: AuditTables,
+    writer: TableWriter,
     batch: Batches,
     found: list[Found],
     spark: SparkSession,
     raw: Callable[..., DataFrame],
 ) -> None:
     for records in _thirds(found):
-        stream.add(writer, batch(records), "id")
-    direct = job.run(spark, [job.Source(raw([line for _, _, line in found]), {})], QUESTION)
-    answer = job.run_tables(tables, QUESTION)
+        stream.add_batch(writer, batch(records), "id")
+    direct = job.audit_sources(spark, [job.AuditSource(raw([line for _, _, line in found]), {})], QUESTION)
+    answer = job.audit_tables(tables, QUESTION)
     assert answer.rows == direct.rows
     for name in ("records", "duplicates", "conflicts", "malformed", "problems", "gaps", "boots", "incomplete", "lost"):
         assert getattr(answer.integrity, name) == getattr(direct.integrity, name), name
     assert {each["origin"] for each in answer.integrity.samples} == {
         f"usage-{partition}@{offset}" for partition, offset, line in found if line in ("rubbish", None, '{"half')
     }
-    bounds = Question(("client_id",), None, START + DAY_MS, START + 2 * DAY_MS)
-    there = job.run(spark, [job.Source(raw(LINES), {})], bounds)
-    assert job.run_tables(tables, bounds).rows == there.rows
+    bounds = AuditQuery(("client_id",), None, START + DAY_MS, START + 2 * DAY_MS)
+    there = job.audit_sources(spark, [job.AuditSource(raw(LINES), {})], bounds)
+    assert job.audit_tables(tables, bounds).rows == there.rows
     assert len(there.rows) == 2
 
-    stream.derive(tables)
-    gaps = [row.asDict() for row in tables.read("gaps").drop("as_of_ms").collect()]
+    stream.derive_tables(tables)
+    gaps = [row.asDict() for row in tables.read_table("gaps").drop("as_of_ms").collect()]
     assert gaps == direct.integrity.gaps
-    assert {row["boot"]: row["state"] for row in tables.read("lives").collect()} == {"b1": "final", "b2": "lost"}
+    assert {row["boot"]: row["state"] for row in tables.read_table("lives").collect()} == {"b1": "final", "b2": "lost"}
     assert {path.name for path in _root(tables).glob("records/date=*")} == {
         "date=2025-11-20",
         "date=2025-11-21",
@@ -166,203 +166,213 @@ def test_the_tables_answer_what_the_topic_answers(
 
 
 def test_a_what_if_of_the_tables_is_that_of_the_topic(
-    tables: Tables, writer: Writer, batch: Batches, found: list[Found], raw: Callable[..., DataFrame]
+    tables: AuditTables, writer: TableWriter, batch: Batches, found: list[Found], raw: Callable[..., DataFrame]
 ) -> None:
     for records in _thirds(found):
-        stream.add(writer, batch(records), "id")
-    rules = Rules({PolicyKey.of_broker(): 1.0})
+        stream.add_batch(writer, batch(records), "id")
+    rules = ReplayRules({PolicyKey.of_broker(): 1.0})
     for bounds in ((None, None), (START + DAY_MS, START + 2 * DAY_MS)):
-        question = Question(("topic",), 60_000, *bounds)
-        with reading.read([job.Source(raw([line for _, _, line in found]), {})]) as read:
-            direct = whatif.what_if(read, rules, question)
-        with reading.read_tables(tables, *bounds) as read:
-            answer = whatif.what_if(read, rules, question)
-        assert (answer.rows, answer.clients, answer.shares) == (direct.rows, direct.clients, direct.shares)
-        assert sum(effect.bytes("accepted", "actual") for effect in answer.rows) > 0
+        question = AuditQuery(("topic",), 60_000, *bounds)
+        with reading.read_pieces([job.AuditSource(raw([line for _, _, line in found]), {})]) as read:
+            direct = whatif.evaluate_policy(read, rules, question)
+        with reading.read_table_pieces(tables, *bounds) as read:
+            answer = whatif.evaluate_policy(read, rules, question)
+        assert (answer.rows, answer.clients, answer.topics_sharing) == (
+            direct.rows,
+            direct.clients,
+            direct.topics_sharing,
+        )
+        assert sum(effect.outcome_bytes("accepted", "actual") for effect in answer.rows) > 0
     stop = START + 2 * DAY_MS
-    upkeep.expire(tables, keep_ms=store.now_ms() - stop, grace_ms=0)  # of days before, only the list of intervals stays
-    with reading.read_tables(tables) as read:
-        answer = whatif.what_if(read, rules, Question(("topic",), DAY_MS))
+    upkeep.expire_usage(
+        tables, keep_ms=store.now_ms() - stop, grace_ms=0
+    )  # of days before, only the list of intervals stays
+    with reading.read_table_pieces(tables) as read:
+        answer = whatif.evaluate_policy(read, rules, AuditQuery(("topic",), DAY_MS))
     assert {effect.keys["window_start_ms"] for effect in answer.rows} == {stop - stop % DAY_MS}
 
 
 def test_a_record_read_again_by_any_checkpoint_counts_once(
-    tables: Tables, writer: Writer, batch: Batches, found: list[Found]
+    tables: AuditTables, writer: TableWriter, batch: Batches, found: list[Found]
 ) -> None:
     parts = _thirds(found)
     for records in parts[:2]:
-        stream.add(writer, batch(records), "id")
+        stream.add_batch(writer, batch(records), "id")
     # Killed before its checkpoint knew of batch 1: again, by a new process.
     writer = _reopened(tables)
-    added = stream.add(writer, batch(parts[1]), "id")
+    added = stream.add_batch(writer, batch(parts[1]), "id")
     assert not any(added.values())
     # The checkpoint is lost: everything again, from batch 0, in batches of other sizes.
     writer = _reopened(tables)
     mixed = sorted(found, key=lambda each: each[:2])
     for i in range(0, len(mixed), 17):
-        stream.add(writer, batch(mixed[i : i + 17]), "id")
+        stream.add_batch(writer, batch(mixed[i : i + 17]), "id")
     _check(tables, found)
     # An old checkpoint from a backup: its batch 1 has other contents than the one that was written.
     later = [(partition, offset + 100, line) for partition, offset, line in found[:7]]
-    stream.add(writer, batch(later), "id")
+    stream.add_batch(writer, batch(later), "id")
     _check(tables, [*found, *later])
     # The topic was made again from a copy, where offsets begin anew: the same records are copies there.
-    stream.add(writer, batch(found), "another id")
+    stream.add_batch(writer, batch(found), "another id")
     _check(tables, [*found, *later, *found])
 
 
-def test_a_control_that_appends_counts_twice(tables: Tables, batch: Batches, found: list[Found]) -> None:
+def test_a_control_that_appends_counts_twice(tables: AuditTables, batch: Batches, found: list[Found]) -> None:
     """The tests above would find such sums in a job that trusts its checkpoint alone."""
     path = f"{tables.root}/control"
     for records in (found, found[10:]):
-        decoded = stream.decode(batch(records), "id")
-        good = stream.mark(decoded.where("problem is null").withColumn("date", store.day("start_ms")), None)
-        transforms.usage_rows(good.where("counts")).write.mode("append").parquet(path)
+        decoded = stream.decode_batch(batch(records), "id")
+        good = stream.mark_counted(
+            decoded.where("problem is null").withColumn("date", store.utc_day_column("start_ms")), None
+        )
+        transforms.explode_rows(good.where("counts")).write.mode("append").parquet(path)
     total = tables.spark.read.parquet(path).selectExpr("sum(bytes)").collect()[0][0]
     assert total > sum(sums[0] for sums in truth(LINES, ()).values())
 
 
 def test_files_that_were_written_and_never_committed_do_not_count_and_go(
-    tables: Tables, writer: Writer, batch: Batches, found: list[Found], monkeypatch: pytest.MonkeyPatch
+    tables: AuditTables, writer: TableWriter, batch: Batches, found: list[Found], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = _thirds(found)
-    stream.add(writer, batch(parts[0]), "id")
+    stream.add_batch(writer, batch(parts[0]), "id")
 
     def killed(records: DataFrame, *_: object) -> None:
         records.write.mode("append").partitionBy("date").parquet(f"{tables.root}/records")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tables, "append", killed)
+    monkeypatch.setattr(tables, "append_records", killed)
     with pytest.raises(KeyboardInterrupt):
-        stream.add(writer, batch(parts[1]), "id")
+        stream.add_batch(writer, batch(parts[1]), "id")
     monkeypatch.undo()
     left = _files(tables) - _live(tables)
     assert left
     _check(tables, parts[0])
     # It may be that it is just being written: it stays for as long as a writer may take.
-    upkeep.compact(tables)
+    upkeep.compact_tables(tables)
     assert left <= _files(tables)
-    upkeep.compact(tables, grace_ms=0)
+    upkeep.compact_tables(tables, grace_ms=0)
     assert _files(tables) == _live(tables)
     again = _reopened(tables)
     for records in parts:
-        stream.add(again, batch(records), "id")
+        stream.add_batch(again, batch(records), "id")
     _check(tables, found)
 
 
 def test_of_two_streams_the_later_one_adds_and_the_other_one_stops(
-    tables: Tables, writer: Writer, batch: Batches, found: list[Found], monkeypatch: pytest.MonkeyPatch
+    tables: AuditTables, writer: TableWriter, batch: Batches, found: list[Found], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = _thirds(found)
     stops = r"^another stream has started on [^\n]*: this one stops$"
-    stream.add(writer, batch(parts[0]), "id")
+    stream.add_batch(writer, batch(parts[0]), "id")
     later = _reopened(tables)
-    stream.add(later, batch(parts[1]), "id")
+    stream.add_batch(later, batch(parts[1]), "id")
     with pytest.raises(AuditError, match=stops):
-        stream.add(writer, batch(parts[2]), "id")
+        stream.add_batch(writer, batch(parts[2]), "id")
     _check(tables, [*parts[0], *parts[1]])
 
     # A zombie that had read its batch when the other one began.
     slow = later.tables
-    append = slow.append
+    append = slow.append_records
 
     def overtaken(*args: Any) -> None:
         _reopened(tables)
         append(*args)
 
-    monkeypatch.setattr(slow, "append", overtaken)
+    monkeypatch.setattr(slow, "append_records", overtaken)
     with pytest.raises(AuditError, match=stops):
-        stream.add(later, batch(parts[2]), "id")
+        stream.add_batch(later, batch(parts[2]), "id")
     # Two that begin at the same moment, of which the second one has the lower number.
     numbers = iter((6, 7))
     monkeypatch.setattr(random, "randrange", lambda _: next(numbers))
     with pytest.raises(AuditError, match=stops):
-        store.Writer(slow)
+        store.TableWriter(slow)
     _check(tables, [*parts[0], *parts[1]])
 
 
-def test_copies_that_differ_are_kept_aside_as_conflicts(tables: Tables, writer: Writer, batch: Batches) -> None:
+def test_copies_that_differ_are_kept_aside_as_conflicts(
+    tables: AuditTables, writer: TableWriter, batch: Batches
+) -> None:
     one, other = interval(0, [Row(bytes=1)])[0], interval(0, [Row(bytes=2)])[0]
-    stream.add(writer, batch([(0, 0, one)]), "id")
-    stream.add(writer, batch([(0, 1, other), (0, 2, one), (0, 3, lost(0))]), "id")
-    report = job.run_tables(tables, Question())
+    stream.add_batch(writer, batch([(0, 0, one)]), "id")
+    stream.add_batch(writer, batch([(0, 1, other), (0, 2, one), (0, 3, lost(0))]), "id")
+    report = job.audit_tables(tables, AuditQuery())
     assert (report.integrity.duplicates, report.integrity.conflicts, report.integrity.boots) == (2, 1, 1)
     assert report.rows[0]["offered_bytes"] == 1
-    (row,) = tables.read("duplicates").where("conflict").collect()
+    (row,) = tables.read_table("duplicates").where("conflict").collect()
     assert (row["partition"], row["offset"], row["seq"]) == (0, 1, 0)
 
 
-def test_a_malformed_record_is_kept_whole(tables: Tables, writer: Writer, batch: Batches) -> None:
+def test_a_malformed_record_is_kept_whole(tables: AuditTables, writer: TableWriter, batch: Batches) -> None:
     text = "x" * 5000
-    stream.add(writer, batch([(2, 7, text)]), "id")
-    (row,) = tables.read("malformed").collect()
+    stream.add_batch(writer, batch([(2, 7, text)]), "id")
+    (row,) = tables.read_table("malformed").collect()
     assert (bytes(row["value"]), row["origin_topic"], row["partition"], row["offset"]) == (text.encode(), "usage", 2, 7)
     assert row["problem"] == "not one JSON object, or a field of the wrong type"
     assert row["date"].isoformat() == "2025-11-20"
 
 
 def test_fields_of_version_2_are_columns_and_version_1_reads_as_unknown(
-    tables: Tables, writer: Writer, batch: Batches
+    tables: AuditTables, writer: TableWriter, batch: Batches
 ) -> None:
     new = [Row(group="web", software="kgo", repeats=30), Row(outcome="rejected", reason="fence", bytes=70, repeats=0)]
     lines = [interval(0)[0], interval(1, new, version=2)[0], changed(interval(2)[0], rows=[])]
     old = json.loads(interval(3, version=1)[0])
     old["rows"][0] |= {"group": "not yet a field", "repeats": 9}
-    stream.add(writer, batch([(0, i, line) for i, line in enumerate([*lines, json.dumps(old)])]), "id")
-    rows = tables.read("usage").orderBy("seq", "outcome").select("seq", "group", "software", "repeats").collect()
+    stream.add_batch(writer, batch([(0, i, line) for i, line in enumerate([*lines, json.dumps(old)])]), "id")
+    rows = tables.read_table("usage").orderBy("seq", "outcome").select("seq", "group", "software", "repeats").collect()
     assert [tuple(row) for row in rows] == [(0, "", "", None), (1, "web", "kgo", 30), (1, "", "", 0), (3, "", "", None)]
-    (total,) = job.run_tables(tables, Question()).rows
+    (total,) = job.audit_tables(tables, AuditQuery()).rows
     assert (total["repeats_bytes"], total["repeats_unknown_bytes"], total["rejected_bytes"]) == (30, 200, 70)
-    by = job.run_tables(tables, Question(by=("group",))).rows
+    by = job.audit_tables(tables, AuditQuery(by=("group",))).rows
     assert {row["group"]: row["offered_bytes"] for row in by} == {"": 270, "web": 100}
 
 
 def test_volumes_are_in_the_tables_and_tables_from_before_have_none(
-    tables: Tables, writer: Writer, batch: Batches, monkeypatch: pytest.MonkeyPatch
+    tables: AuditTables, writer: TableWriter, batch: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disks = usage.Disks((usage.VolumeNote(1, "/a", 100, 80, None, 10.0),), (usage.SpreadNote(1, "clicks", 1, 3),))
+    disks = usage.DiskNotes((usage.VolumeNote(1, "/a", 100, 80, None, 10.0),), (usage.SpreadNote(1, "clicks", 1, 3),))
     lines = [interval(0, disks=disks)[0], interval(1)[0]]
-    stream.add(writer, batch([(0, i, line) for i, line in enumerate([*lines, lines[0]])]), "id")
-    seen = tables.read("intervals").orderBy("seq").select("volumes", "spread").collect()
+    stream.add_batch(writer, batch([(0, i, line) for i, line in enumerate([*lines, lines[0]])]), "id")
+    seen = tables.read_table("intervals").orderBy("seq").select("volumes", "spread").collect()
     assert [tuple(volume) for volume in seen[0]["volumes"]] == [(1, "/a", 100, 80, None, 10)]
     assert [tuple(each) for each in seen[0]["spread"]] == [(1, "clicks", 1, 3)]
     assert (seen[1]["volumes"], seen[1]["spread"]) == (None, None)
-    load = store.Tables._load
-    monkeypatch.setattr(store.Tables, "_load", lambda *args: load(*args).drop("volumes", "spread"))
-    assert [row["volumes"] for row in tables.read("intervals").select("volumes").collect()] == [None, None]
+    load = store.AuditTables._load_table
+    monkeypatch.setattr(store.AuditTables, "_load_table", lambda *args: load(*args).drop("volumes", "spread"))
+    assert [row["volumes"] for row in tables.read_table("intervals").select("volumes").collect()] == [None, None]
 
 
 def test_compaction_changes_no_sum_despite_anything_beside_it(
-    tables: Tables, writer: Writer, batch: Batches, found: list[Found]
+    tables: AuditTables, writer: TableWriter, batch: Batches, found: list[Found]
 ) -> None:
     parts = _thirds(found)
     for records in parts[:-1]:
-        stream.add(writer, batch(records), "id")
-    reader = tables.read("usage")  # has looked, and reads on slowly
+        stream.add_batch(writer, batch(records), "id")
+    reader = tables.read_table("usage")  # has looked, and reads on slowly
     rows = reader.count()
-    done = upkeep.compact(store.open_tables(tables.spark, tables.root))
+    done = upkeep.compact_tables(store.open_tables(tables.spark, tables.root))
     assert done.files_after == len(list(_root(tables).glob("records/date=*"))) < done.files_before
-    assert reader.count() == rows == tables.read("usage").count()
-    stream.add(writer, batch(parts[-1]), "id")
+    assert reader.count() == rows == tables.read_table("usage").count()
+    stream.add_batch(writer, batch(parts[-1]), "id")
     _check(tables, found)
     # How far the topic has been read, and which records are known, has to survive it.
-    assert upkeep.compact(tables, grace_ms=0).deleted > 0
+    assert upkeep.compact_tables(tables, grace_ms=0).deleted > 0
     assert _files(tables) == _live(tables)
     again = _reopened(tables)
-    assert not any(stream.add(again, batch(found), "id").values())
-    stream.add(again, batch(found), "another id")
+    assert not any(stream.add_batch(again, batch(found), "id").values())
+    stream.add_batch(again, batch(found), "another id")
     _check(tables, [*found, *found])
 
 
 def test_of_two_compactions_at_once_neither_changes_anything(
-    tables: Tables, writer: Writer, batch: Batches, found: list[Found]
+    tables: AuditTables, writer: TableWriter, batch: Batches, found: list[Found]
 ) -> None:
     for records in _thirds(found):
-        stream.add(writer, batch(records), "id")
+        stream.add_batch(writer, batch(records), "id")
 
     def compact(_: int) -> str:
         try:
-            upkeep.compact(store.open_tables(tables.spark, tables.root))
+            upkeep.compact_tables(store.open_tables(tables.spark, tables.root))
         except AuditError as error:
             return str(error)
         return ""
@@ -375,33 +385,33 @@ def test_of_two_compactions_at_once_neither_changes_anything(
 
 
 def test_expiry_lets_go_of_days_and_keeps_lives_whole(
-    tables: Tables, writer: Writer, batch: Batches, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tables: AuditTables, writer: TableWriter, batch: Batches, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "now_ms", lambda: START + 100 * DAY_MS)
     lines = [line for day in range(4) for line in interval(day, start_ms=START + day * DAY_MS)]
     short = [*interval(0, boot="b2"), *interval(1, boot="b2", final=True), *interval(0, boot="open")]
     records = [(0, i, line) for i, line in enumerate([*lines, *short, "rubbish"])]
-    stream.add(writer, batch(records), "id")
-    upkeep.expire(tables, keep_ms=98 * DAY_MS, grace_ms=0)
-    report = job.run_tables(tables, Question(by=("gateway",)))
+    stream.add_batch(writer, batch(records), "id")
+    upkeep.expire_usage(tables, keep_ms=98 * DAY_MS, grace_ms=0)
+    report = job.audit_tables(tables, AuditQuery(by=("gateway",)))
     assert report.rows[0]["offered_bytes"] == 200
     assert (report.integrity.gaps, report.integrity.boots, report.integrity.malformed) == ([], 2, 0)
     assert report.sources[0]["expired_before"] == "2025-11-22"
     # Neither a copy nor a latecomer brings an expired day back, and a copy of a life that goes on is still one.
     late = [(1, i, line) for i, line in enumerate([*lines, *short, *interval(2, boot="late")])]
-    stream.add(writer, batch(late), "id")
-    report = job.run_tables(tables, Question(by=("gateway",)))
+    stream.add_batch(writer, batch(late), "id")
+    report = job.audit_tables(tables, AuditQuery(by=("gateway",)))
     assert report.rows[0]["offered_bytes"] == 200
-    upkeep.expire(tables, keep_ms=98 * DAY_MS, grace_ms=0)
-    upkeep.compact(tables, grace_ms=0)
-    assert job.run_tables(tables, Question(by=("gateway",))).rows[0]["offered_bytes"] == 200
+    upkeep.expire_usage(tables, keep_ms=98 * DAY_MS, grace_ms=0)
+    upkeep.compact_tables(tables, grace_ms=0)
+    assert job.audit_tables(tables, AuditQuery(by=("gateway",))).rows[0]["offered_bytes"] == 200
     kept = tables.spark.read.format("delta").load(f"{tables.root}/records").where("rows is not null")
     assert {row["date"].isoformat() for row in kept.collect()} == {"2025-11-22", "2025-11-23"}
     assert _files(tables) == _live(tables)
 
 
-def test_tables_of_a_newer_layout_are_refused(tables: Tables, spark: SparkSession, tmp_path: Path) -> None:
-    spark.sql(f"ALTER TABLE {tables.path('records')} SET TBLPROPERTIES ('produce-gateway.layout' = '99')")
+def test_tables_of_a_newer_layout_are_refused(tables: AuditTables, spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql(f"ALTER TABLE {tables.sql_path('records')} SET TBLPROPERTIES ('produce-gateway.layout' = '99')")
     with pytest.raises(AuditError, match=r"^[^\n]*has tables of layout 99, this program knows 1: use a newer produce-"):
         store.open_tables(spark, tables.root)
     with pytest.raises(AuditError, match=r"^no tables in [^\n]*: `produce-gateway audit stream --output"):

@@ -13,10 +13,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.audit import store
 from gateway.audit.batch import job
-from gateway.audit.batch.job import AuditError, Question
+from gateway.audit.batch.job import AuditError, AuditQuery
 from gateway.audit.stream import command as commands
 from gateway.audit.stream import stream
-from gateway.audit.stream.stream import Plan
+from gateway.audit.stream.stream import StreamPlan
 from gateway.embedded import wait_for
 from tests.audit import kill_stream
 from tests.audit.records import START, interval, truth
@@ -25,18 +25,18 @@ from tests.integration.gateways import create_topic
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from gateway.embedded import Cluster
+    from gateway.embedded import EmbeddedCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(1800)]  # minutes of Spark's work on a quiet machine
 
 
-def _make(kafka: Cluster, topic: str) -> AdminClient:
+def _make(kafka: EmbeddedCluster, topic: str) -> AdminClient:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(120)
     return admin
 
 
-def _send(kafka: Cluster, topic: str, lines: list[str]) -> None:
+def _send(kafka: EmbeddedCluster, topic: str, lines: list[str]) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for line in lines:
         producer.produce(topic, line)
@@ -48,7 +48,7 @@ def _lines(seqs: range) -> list[str]:
 
 
 def test_killed_at_a_random_moment_the_tables_say_the_truth(
-    spark: SparkSession, kafka: Cluster, tmp_path: Path
+    spark: SparkSession, kafka: EmbeddedCluster, tmp_path: Path
 ) -> None:
     """The full number, and the control that fails: python -m tests.audit.kill_stream (docs/audit.md)."""
     outcome = kill_stream.run(kafka.bootstrap_servers, tmp_path, kills=1, intervals=60, seed=3, spark=spark)
@@ -56,16 +56,16 @@ def test_killed_at_a_random_moment_the_tables_say_the_truth(
 
 
 def test_an_hour_in_uneven_partitions_in_small_batches_loses_nothing(
-    spark: SparkSession, kafka: Cluster, tmp_path: Path
+    spark: SparkSession, kafka: EmbeddedCluster, tmp_path: Path
 ) -> None:
     lines = kill_stream.usage_log(90)
     kill_stream.fill(kafka.bootstrap_servers, "stream-hour", lines, random.Random(2))
     tables = store.open_tables(spark, str(tmp_path / "t"), make=True)
-    plan = Plan(kafka.bootstrap_servers, "stream-hour", {}, str(tmp_path / "c"), max_records=150)
+    plan = StreamPlan(kafka.bootstrap_servers, "stream-hour", {}, str(tmp_path / "c"), max_records=150)
     said: list[str] = []
-    stream.run(spark, tables, plan, said.append)
+    stream.run_stream(spark, tables, plan, said.append)
     assert sum("batch " in line for line in said) > 2
-    report = job.run_tables(tables, Question(by=kill_stream.BY, window_ms=600_000))
+    report = job.audit_tables(tables, AuditQuery(by=kill_stream.BY, window_ms=600_000))
     got = {
         tuple(row[name] for name in ("window_start_ms", *kill_stream.BY)): row["offered_bytes"] for row in report.rows
     }
@@ -74,7 +74,7 @@ def test_an_hour_in_uneven_partitions_in_small_batches_loses_nothing(
 
 
 def test_a_stream_that_can_not_go_on_says_why_and_a_new_checkpoint_goes_on(
-    spark: SparkSession, kafka: Cluster, tmp_path: Path
+    spark: SparkSession, kafka: EmbeddedCluster, tmp_path: Path
 ) -> None:
     topic = "stream-again"
     admin = _make(kafka, topic)
@@ -82,7 +82,9 @@ def test_a_stream_that_can_not_go_on_says_why_and_a_new_checkpoint_goes_on(
     tables = store.open_tables(spark, str(tmp_path / "t"), make=True)
 
     def run(checkpoint: str) -> dict[str, int]:
-        return stream.run(spark, tables, Plan(kafka.bootstrap_servers, topic, {}, str(tmp_path / checkpoint)))
+        return stream.run_stream(
+            spark, tables, StreamPlan(kafka.bootstrap_servers, topic, {}, str(tmp_path / checkpoint))
+        )
 
     assert run("one")["intervals"] == 3
 
@@ -92,7 +94,7 @@ def test_a_stream_that_can_not_go_on_says_why_and_a_new_checkpoint_goes_on(
     with pytest.raises(AuditError, match=r"^records of stream-again are gone that had not been read[^\n]*--checkpoint"):
         run("one")
     assert run("two")["intervals"] == 1
-    gaps = [(row["first_seq"], row["missing"]) for row in tables.read("gaps").collect()]
+    gaps = [(row["first_seq"], row["missing"]) for row in tables.read_table("gaps").collect()]
     assert gaps == [(3, 2)]
 
     # Made again, and longer than before: the offsets alone would fit.
@@ -103,16 +105,16 @@ def test_a_stream_that_can_not_go_on_says_why_and_a_new_checkpoint_goes_on(
     assert run("three") | {"records": 0} == {
         "records": 0, "usage": 8, "intervals": 8, "duplicates": 2, "malformed": 0
     }  # fmt: skip
-    assert tables.read("gaps").count() == 0
-    assert job.run_tables(tables, Question()).rows[0]["offered_bytes"] == 1200
+    assert tables.read_table("gaps").count() == 0
+    assert job.audit_tables(tables, AuditQuery()).rows[0]["offered_bytes"] == 1200
 
     # The tables were thrown away, and the checkpoint was not.
     other = store.open_tables(spark, str(tmp_path / "other"), make=True)
     with pytest.raises(AuditError, match=r"^the checkpoint [^\n]* belongs to other tables or another topic"):
-        stream.run(spark, other, Plan(kafka.bootstrap_servers, topic, {}, str(tmp_path / "three")))
+        stream.run_stream(spark, other, StreamPlan(kafka.bootstrap_servers, topic, {}, str(tmp_path / "three")))
 
 
-def _make_again(kafka: Cluster, admin: AdminClient, topic: str) -> None:
+def _make_again(kafka: EmbeddedCluster, admin: AdminClient, topic: str) -> None:
     """Return when producers and readers meet the new one: the controller says that it is made before brokers know."""
     admin.delete_topics([topic])[topic].result(120)
     wait_for("the topic to go", lambda: topic not in admin.list_topics(timeout=30).topics)

@@ -7,37 +7,37 @@ from typing import Any
 
 from gateway.audit import schema
 from gateway.audit.batch import tables
-from gateway.audit.batch.job import Integrity, Question, Report
+from gateway.audit.batch.job import AuditQuery, AuditReport, LogIntegrity
 from policies import usage
 from tests.audit.records import START
 
 
 def _sums(**bytes_: int) -> dict[str, int]:
-    zero = {schema.column(name, measure): 0 for name in schema.SUMS for measure in usage.MEASURES}
-    given = {schema.column(name, "bytes"): value for name, value in bytes_.items()}
+    zero = {schema.sum_column(name, measure): 0 for name in schema.SUMS for measure in usage.MEASURES}
+    given = {schema.sum_column(name, "bytes"): value for name, value in bytes_.items()}
     return zero | given | {"offered_bytes": sum(bytes_.values())} | dict.fromkeys(schema.SINGLE_SUMS, 0)
 
 
-def _integrity(**changes: Any) -> Integrity:
+def _integrity(**changes: Any) -> LogIntegrity:
     fields: dict[str, Any] = {
         "records": 5, "duplicates": 1, "conflicts": 0, "malformed": 0, "problems": {}, "samples": [], "boots": 2,
         "gaps": [], "gaps_total": 0, "incomplete": [], "incomplete_total": 0, "lost": 0,
     }  # fmt: skip
-    return Integrity(**(fields | changes))
+    return LogIntegrity(**(fields | changes))
 
 
-def _report(by: tuple[str, ...] = ("topic",), window_ms: int | None = None, **changes: Any) -> Report:
+def _report(by: tuple[str, ...] = ("topic",), window_ms: int | None = None, **changes: Any) -> AuditReport:
     key = {"topic": "clicks", "client_id": "app", "outcome": "accepted"}
-    window = {schema.WINDOW: START} if window_ms else {}
+    window = {schema.WINDOW_COLUMN: START} if window_ms else {}
     rows = [
         window | {name: key[name] for name in by} | _sums(accepted=1_234_567),
         window | {name: f"{key[name]}2" for name in by} | _sums(accepted=3, rejected=1000),
     ]
-    return Report(Question(by, window_ms), [{"kind": "spool", "name": "x"}], rows, _integrity(**changes))
+    return AuditReport(AuditQuery(by, window_ms), [{"kind": "spool", "name": "x"}], rows, _integrity(**changes))
 
 
 def test_json_has_every_sum_at_every_row_and_in_total() -> None:
-    answer = json.loads(tables.dumps(tables.as_json(_report(window_ms=60_000))))
+    answer = json.loads(tables.dump_json(tables.report_json(_report(window_ms=60_000))))
     assert list(answer) == [
         "version", "by", "window_ms", "from_ms", "to_ms", "sources", "totals", "rows", "integrity",
     ]  # fmt: skip
@@ -57,7 +57,7 @@ def test_json_has_every_sum_at_every_row_and_in_total() -> None:
 
 
 def test_a_table_shows_exact_numbers_and_the_outcomes_that_occur() -> None:
-    text = tables.as_text(_report(window_ms=60_000), ("bytes",))
+    text = tables.report_text(_report(window_ms=60_000), ("bytes",))
     assert text == (
         "bytes\n"
         "window                topic      offered   accepted  rejected attempts  errored  finally dropped\n"
@@ -74,11 +74,11 @@ def test_a_table_shows_exact_numbers_and_the_outcomes_that_occur() -> None:
 
 
 def test_of_nothing_it_is_not_said_that_it_is_complete() -> None:
-    assert tables.as_text(_report(records=0)).splitlines()[-1] == "no records were found: nothing to sum up"
+    assert tables.report_text(_report(records=0)).splitlines()[-1] == "no records were found: nothing to sum up"
 
 
 def test_by_outcome_there_is_one_table_with_a_column_for_each_measure() -> None:
-    head = tables.as_text(_report(("outcome",))).splitlines()[0].split("  ")
+    head = tables.report_text(_report(("outcome",))).splitlines()[0].split("  ")
     assert [each.strip() for each in head if each] == [
         *("outcome", "bytes", "messages", "requests", "delay ms", "finally dropped"),
     ]
@@ -87,15 +87,15 @@ def test_by_outcome_there_is_one_table_with_a_column_for_each_measure() -> None:
 def test_the_name_a_client_gives_itself_can_not_move_the_cursor() -> None:
     report = _report(("client_id",))
     report.rows[0]["client_id"] = "a\x1b[2Jb\nc\u202e"
-    text = tables.as_text(report, ("bytes",))
+    text = tables.report_text(report, ("bytes",))
     assert "a\\x1b[2Jb\\nc\\u202e" in text
 
 
 def test_a_client_without_a_name_is_said_to_have_none() -> None:
     report = _report(("client_id",))
     report.rows[0]["client_id"] = ""
-    assert "\n(none)  " in tables.as_text(report, ("bytes",))
-    assert tables.as_json(report)["rows"][0]["client_id"] == ""
+    assert "\n(none)  " in tables.report_text(report, ("bytes",))
+    assert tables.report_json(report)["rows"][0]["client_id"] == ""
 
 
 def test_days_that_were_let_go_of_are_named_where_they_were_asked_for() -> None:
@@ -117,7 +117,7 @@ def test_everything_that_is_missing_is_named() -> None:
         life | {"state": "lost", "last_seq": 7, "end_ms": START},
         life | {"state": "open", "last_seq": None, "end_ms": None},
     ]
-    text = tables.as_text(
+    text = tables.report_text(
         _report(
             gaps=gaps, gaps_total=30, incomplete=boots, incomplete_total=2, lost=1, conflicts=1, malformed=1,
             problems={"empty": 1}, samples=[{"origin": "0@7", "problem": "empty", "sample": None}],

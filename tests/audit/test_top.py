@@ -11,9 +11,9 @@ import pytest
 
 from gateway.audit import cli, schema
 from gateway.audit.batch import dropped, tables, transforms
-from gateway.audit.batch.job import Integrity, Question, Records
+from gateway.audit.batch.job import AuditQuery, AuditRecords, LogIntegrity
 from gateway.audit.report import top, top_command
-from gateway.audit.report.top import Ranking, Wish
+from gateway.audit.report.top import RankingOptions, UsageRanking
 from policies import usage
 from tests.audit.records import START, Row, interval
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 TRUST: dict[str, Any] = {"malformed": 0, "problems": {}, "samples": [], "duplicates": 0, "conflicts": 0}
 
 
-def _records(unique: Make, rows: Sequence[Row]) -> Records:
+def _records(unique: Make, rows: Sequence[Row]) -> AuditRecords:
     lines = [line for seq in range(0, len(rows), 5) for line in interval(seq, rows[seq : seq + 5])]
     found = unique(lines)
-    return Records(transforms.usage_rows(found), found, [], TRUST | {"records": len(lines)})
+    return AuditRecords(transforms.explode_rows(found), found, [], TRUST | {"records": len(lines)})
 
 
 def _rows(chance: random.Random) -> list[Row]:
@@ -59,20 +59,21 @@ def _truth(rows: Sequence[Row], what: str) -> dict[str, int]:
 
 
 def test_the_choices_are_sums_that_exist() -> None:
-    assert set(top_command.WHAT) - {top.DROPPED} <= set(schema.SUMS)
+    assert set(top_command.RANKED_SUMS) - {top.DROPPED} <= set(schema.SUMS)
 
 
 def test_the_largest_come_first(unique: Make) -> None:
     rows = _rows(random.Random(1))
     records = _records(unique, rows)
     for what in (top.DROPPED, "delayed"):
-        found = top.rank(records, Wish(Question(("client_id",)), what, 4))
+        found = top.rank_groups(records, RankingOptions(AuditQuery(("client_id",)), what, 4))
         sums = {name: value for name, value in _truth(rows, what).items() if value}
         best = sorted(sums, key=lambda name: (-sums[name], name))[:4]
         assert [row["client_id"] for row in found.rows] == best
         assert found.groups == len(sums)
         amounts = [
-            dropped.finally_dropped(row).bytes if what == top.DROPPED else row[f"{what}_bytes"] for row in found.rows
+            dropped.count_finally_dropped(row).bytes if what == top.DROPPED else row[f"{what}_bytes"]
+            for row in found.rows
         ]
         assert amounts == [sums[name] for name in best]
         assert found.totals["offered_bytes"] == sum(_truth(rows, "offered").values())
@@ -85,12 +86,12 @@ def test_each_window_has_a_top_of_its_own(unique: Make) -> None:
     ]
     lines = [line for i in (0, 1) for line in interval(i, rows[5 * i : 5 * i + 5])]
     found = unique(lines)
-    records = Records(transforms.usage_rows(found), found, [], TRUST | {"records": 2})
-    ranking = top.rank(records, Wish(Question(("client_id",), 1000), "accepted", 2))
-    seen = [(row[schema.WINDOW] - START, row["client_id"], row["accepted_bytes"]) for row in ranking.rows]
+    records = AuditRecords(transforms.explode_rows(found), found, [], TRUST | {"records": 2})
+    ranking = top.rank_groups(records, RankingOptions(AuditQuery(("client_id",), 1000), "accepted", 2))
+    seen = [(row[schema.WINDOW_COLUMN] - START, row["client_id"], row["accepted_bytes"]) for row in ranking.rows]
     assert seen == [(0, "b", 9), (0, "c", 9), (1000, "d", 8), (1000, "a", 7)]
     assert ranking.groups == 6
-    assert [row["rank"] for row in top.as_json(ranking)["rows"]] == [1, 2, 1, 2]
+    assert [row["rank"] for row in top.ranking_json(ranking)["rows"]] == [1, 2, 1, 2]
 
 
 def test_by_reason_each_refusal_is_charged_where_it_came_first(unique: Make) -> None:
@@ -100,31 +101,36 @@ def test_by_reason_each_refusal_is_charged_where_it_came_first(unique: Make) -> 
         Row(outcome="rejected", reason="client-quota", repeats=100),
     ]
     records = _records(unique, [*chain, Row(repeats=100)])
-    ranking = top.rank(records, Wish(Question(("reason",)), top.DROPPED, 5))
+    ranking = top.rank_groups(records, RankingOptions(AuditQuery(("reason",)), top.DROPPED, 5))
     assert [row["reason"] for row in ranking.rows] == ["fence"]
-    answer = top.as_json(ranking)
-    assert (answer["rows"][0][dropped.BYTES], answer["rows"][0][dropped.UPPER_BOUND]) == (100, True)
-    assert (answer["totals"][dropped.BYTES], answer["totals"][dropped.UPPER_BOUND]) == (0, False)
+    answer = top.ranking_json(ranking)
+    assert (answer["rows"][0][dropped.BYTES_FIELD], answer["rows"][0][dropped.UPPER_BOUND_FIELD]) == (100, True)
+    assert (answer["totals"][dropped.BYTES_FIELD], answer["totals"][dropped.UPPER_BOUND_FIELD]) == (0, False)
 
 
-def _ranking() -> Ranking:
+def _ranking() -> UsageRanking:
     def sums(**bytes_: int) -> dict[str, Any]:
-        zero = {schema.column(name, measure): 0 for name in schema.SUMS for measure in usage.MEASURES}
+        zero = {schema.sum_column(name, measure): 0 for name in schema.SUMS for measure in usage.MEASURES}
         return zero | dict.fromkeys(schema.SINGLE_SUMS, 0) | {f"{name}_bytes": value for name, value in bytes_.items()}
 
     rows = [
         {"client_id": "a\x1b[2J"} | sums(offered=5000, accepted=3000, rejected=2000, repeats=500, repeats_unknown=100),
         {"client_id": "b"} | sums(offered=900, accepted=100, rejected=800),
     ]
-    totals = tables.total(rows) | {"offered_bytes": 10_000}
-    trust = Integrity(**TRUST, records=3, boots=1, gaps=[], gaps_total=0, incomplete=[], incomplete_total=0, lost=0)
-    return Ranking(
-        Wish(Question(("client_id",)), top.DROPPED, 2), [{"kind": "spool", "name": "x"}], rows, 7, totals, trust
+    totals = tables.sum_rows(rows) | {"offered_bytes": 10_000}
+    trust = LogIntegrity(**TRUST, records=3, boots=1, gaps=[], gaps_total=0, incomplete=[], incomplete_total=0, lost=0)
+    return UsageRanking(
+        RankingOptions(AuditQuery(("client_id",)), top.DROPPED, 2),
+        [{"kind": "spool", "name": "x"}],
+        rows,
+        7,
+        totals,
+        trust,
     )
 
 
 def test_the_text_tells_rejected_attempts_and_finally_dropped_apart() -> None:
-    assert top.as_text(_ranking()) == (
+    assert top.ranking_text(_ranking()) == (
         "bytes by client id, most finally dropped first; 7 have any\n"
         "#  client id  finally dropped  rejected attempts  delayed  errored  offered  accepted\n"
         "-  ---------  ---------------  -----------------  -------  -------  -------  --------\n"
@@ -140,15 +146,18 @@ def test_the_text_tells_rejected_attempts_and_finally_dropped_apart() -> None:
 
 
 def test_the_json_has_every_sum() -> None:
-    answer = json.loads(tables.dumps(top.as_json(_ranking())))
+    answer = json.loads(tables.dump_json(top.ranking_json(_ranking())))
     assert list(answer) == [
         "version", "what", "by", "window_ms", "limit", "from_ms", "to_ms", "sources", "groups", "totals", "rows",
         "integrity",
     ]  # fmt: skip
     assert list(answer["rows"][0]) == [
-        "rank", "client_id", *schema.SUMS, *schema.SINGLE_SUMS, dropped.BYTES, dropped.LEAST, dropped.UPPER_BOUND,
+        "rank", "client_id", *schema.SUMS, *schema.SINGLE_SUMS, dropped.BYTES_FIELD, dropped.LEAST_FIELD,
+        dropped.UPPER_BOUND_FIELD,
     ]  # fmt: skip
-    assert [answer["rows"][0][name] for name in (dropped.BYTES, dropped.LEAST, dropped.UPPER_BOUND)] == [
+    assert [
+        answer["rows"][0][name] for name in (dropped.BYTES_FIELD, dropped.LEAST_FIELD, dropped.UPPER_BOUND_FIELD)
+    ] == [
         1500,
         1400,
         True,

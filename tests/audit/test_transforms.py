@@ -115,13 +115,13 @@ STRICTER = {
 
 def test_decode_takes_what_the_writer_takes_and_refuses_what_it_refuses(raw: Make) -> None:
     for name, line in MALFORMED.items():
-        with pytest.raises(usage.InvalidRecord):
-            pytest.fail(f"{name} is well-formed: {usage.decode(line)}")
+        with pytest.raises(usage.InvalidUsageRecord):
+            pytest.fail(f"{name} is well-formed: {usage.decode_record(line)}")
     for line in (*WELL_FORMED.values(), *STRICTER.values()):
-        usage.decode(line)
+        usage.decode_record(line)
     lines = [*MALFORMED.values(), *STRICTER.values(), None, *WELL_FORMED.values()]
     names = [*MALFORMED, *STRICTER, "a null value", *WELL_FORMED]
-    found = {row["origin"]: row for row in transforms.decode(raw(lines)).collect()}
+    found = {row["origin"]: row for row in transforms.decode_records(raw(lines)).collect()}
     assert len(found) == len(lines)
     good = {name for i, name in enumerate(names) if found[f"line {i}"]["problem"] is None}
     assert good == set(WELL_FORMED)
@@ -139,11 +139,11 @@ def test_bytes_that_are_no_text_are_malformed(spark: object, raw: Make) -> None:
         .select(F.regexp_replace("value", "alice", "ali").alias("value"), "origin")
         .select(F.concat(F.substring("value", 1, 5), F.unhex(F.lit("ff")).cast("string")).alias("value"), "origin")
     )
-    assert transforms.decode(broken).collect()[0]["problem"] == "not UTF-8"
+    assert transforms.decode_records(broken).collect()[0]["problem"] == "not UTF-8"
 
 
 def test_a_record_is_decoded_once_per_pass(raw: Make) -> None:
-    decoded = transforms.decode(raw([GOOD]))
+    decoded = transforms.decode_records(raw([GOOD]))
     plan = decoded._jdf.queryExecution().optimizedPlan().toString()
     assert plan.count("from_json") == 1
 
@@ -175,10 +175,10 @@ def test_sums_are_exact_with_any_rows_twice_and_in_any_order(
     lines = _log()
     several = lines + lines[3:30] + lines[-4:] * 3 + [lines[0][:80], "rubbish"]
     random.Random(3).shuffle(several)
-    rows = [row.asDict() for row in transforms.totals(unique(several), by, window).collect()]
-    keys = [*([schema.WINDOW] if window else []), *by]
+    rows = [row.asDict() for row in transforms.sum_records(unique(several), by, window).collect()]
+    keys = [*([schema.WINDOW_COLUMN] if window else []), *by]
     assert summed(rows, keys) == truth(lines, by, window)
-    assert len({row[schema.WINDOW] for row in rows if window}) == (3 if window else 0)
+    assert len({row[schema.WINDOW_COLUMN] for row in rows if window}) == (3 if window else 0)
 
 
 def test_the_effects_of_an_observed_policy_are_beside_the_offered_bytes_not_among_them(unique: Make) -> None:
@@ -187,7 +187,7 @@ def test_the_effects_of_an_observed_policy_are_beside_the_offered_bytes_not_amon
         Row(outcome="would_reject", reason="topic-threshold", bytes=70, messages=1, requests=1, delay_ms=3000),
         Row(outcome="would_delay", reason="topic-threshold", bytes=30, messages=1, requests=1, delay_ms=400),
     ]
-    (row,) = transforms.totals(unique(interval(0, rows))).collect()
+    (row,) = transforms.sum_records(unique(interval(0, rows))).collect()
     assert (row["offered_bytes"], row["accepted_bytes"], row["delay_ms"]) == (100, 100, 5)
     assert (row["would_reject_bytes"], row["would_delay_bytes"]) == (70, 30)
 
@@ -199,7 +199,7 @@ def test_every_outcome_has_its_sums_and_offered_is_all_of_them(unique: Make) -> 
         for i, outcome in enumerate(usage.OUTCOMES)
     ]
     rows.append(Row(outcome="errored", reason="MESSAGE_TOO_LARGE", bytes=2**20))
-    sums = transforms.totals(unique(interval(0, rows))).collect()[0].asDict()
+    sums = transforms.sum_records(unique(interval(0, rows))).collect()[0].asDict()
     assert {outcome: sums[f"{outcome}_bytes"] for outcome in usage.OUTCOMES} == {
         outcome: 2**i + (2**20 if outcome == "errored" else 0) for i, outcome in enumerate(usage.OUTCOMES)
     }
@@ -215,10 +215,10 @@ def test_every_outcome_has_its_sums_and_offered_is_all_of_them(unique: Make) -> 
 def test_an_interval_counts_whole_in_the_window_in_which_it_starts(unique: Make) -> None:
     lines = [line for seq, at in enumerate((-1, 0, 59_999, 60_000)) for line in interval(seq, start_ms=START + at)]
     records = unique(lines)
-    sums = transforms.totals(records, (), 60_000)
-    windows = {row[schema.WINDOW]: row["offered_bytes"] for row in sums.collect()}
+    sums = transforms.sum_records(records, (), 60_000)
+    windows = {row[schema.WINDOW_COLUMN]: row["offered_bytes"] for row in sums.collect()}
     assert windows == {START - 60_000: 100, START: 200, START + 60_000: 100}
-    chosen = transforms.within(records, START, START + 60_000)
+    chosen = transforms.filter_by_start(records, START, START + 60_000)
     assert sorted(row["start_ms"] for row in chosen.collect()) == [START, START + 59_999]
 
 
@@ -226,7 +226,7 @@ def test_copies_that_differ_are_conflicts_and_the_choice_among_them_depends_on_n
     one, other = interval(0, [Row(bytes=1)])[0], interval(0, [Row(bytes=2)])[0]
     kept = set()
     for lines in ([one, other, one], [other, one, one]):
-        marked = transforms.mark_copies(transforms.decode(raw(lines))).collect()
+        marked = transforms.mark_copies(transforms.decode_records(raw(lines))).collect()
         assert sorted(row["copy"] for row in marked) == [1, 2, 3]
         first = next(row["rows"] for row in marked if row["copy"] == 1)
         assert all(row["conflict"] == (row["rows"] != first) for row in marked)
@@ -252,7 +252,7 @@ def test_gaps_are_found_at_the_start_in_the_middle_at_the_end_and_within_an_inte
     ]  # fmt: skip
     assert len(parts) == 3
     names = ("boot", "worker", "gap", "first_seq", "last_seq", "missing", "after_ms", "before_ms")
-    found = {tuple(row[name] for name in names) for row in transforms.gaps(unique(lines)).collect()}
+    found = {tuple(row[name] for name in names) for row in transforms.detect_gaps(unique(lines)).collect()}
     second = [START + 1000 * i for i in range(8)]
     assert found == {
         ("start", 0, "seq", 0, 1, 2, None, second[2]),
@@ -273,7 +273,9 @@ def test_boots_are_final_lost_or_open(unique: Make) -> None:
         lost(-1, boot="stillborn"),
     ]  # fmt: skip
     names = ("state", "intervals", "first_seq", "last_seq", "start_ms", "end_ms", "lost_seq")
-    found = {row["boot"]: tuple(row[name] for name in names) for row in transforms.boots(unique(lines)).collect()}
+    found = {
+        row["boot"]: tuple(row[name] for name in names) for row in transforms.summarize_boots(unique(lines)).collect()
+    }
     assert found == {
         "final": ("final", 2, 0, 1, START, START + 2000, 0),
         "lost": ("lost", 2, 0, 2, START, START + 3000, 2),
@@ -301,8 +303,8 @@ def test_a_life_is_whole_only_if_it_has_no_gaps(spark: SparkSession) -> None:
         "string, boot string, worker long, kind string, seq long, parts long, final boolean, start_ms long, end_ms long"
     )
     records = spark.createDataFrame(rows, f"gateway {kinds}").persist()
-    lives = {row["boot"]: row[transforms.WHOLE] for row in transforms.boots(records).collect()}
-    torn = {row["boot"] for row in transforms.gaps(records).collect()}
+    lives = {row["boot"]: row[transforms.WHOLE_COLUMN] for row in transforms.summarize_boots(records).collect()}
+    torn = {row["boot"] for row in transforms.detect_gaps(records).collect()}
     parted = {row[1] for row in rows if row[5] > 1}
     assert {boot for boot, is_whole in lives.items() if not is_whole} == torn | parted
     assert len(lives) == 300

@@ -26,7 +26,7 @@ def test_a_wrong_table_is_seen_to_be_wrong(spark: SparkSession, tmp_path: Path) 
     log = kill_upkeep.lines(12)
     tables = kill_upkeep.fill(spark, tmp_path / "tables", log, 3)
     assert kill_upkeep.held(spark, tmp_path / "tables") == (kill_upkeep.truth(log), 3, 0)
-    spark.sql(f"RESTORE TABLE {tables.path('records')} TO VERSION AS OF 3")  # made, claimed, three batches
+    spark.sql(f"RESTORE TABLE {tables.sql_path('records')} TO VERSION AS OF 3")  # made, claimed, three batches
     sums, copies, gaps = kill_upkeep.held(spark, tmp_path / "tables")
     assert sums != kill_upkeep.truth(log)
     assert (copies, gaps) == (2, 0)

@@ -13,9 +13,9 @@ import pytest
 
 from policies import usage
 from policies.definitions.policy_values import PolicyKey
-from policies.definitions.rollout import place
-from policies.whatif.replay import replay
-from policies.whatif.rows import Row, Rules
+from policies.definitions.rollout import rollout_place
+from policies.whatif.replay import replay_usage
+from policies.whatif.rows import ReplayRow, ReplayRules
 from tests.audit import records
 from tests.policies.replay_play import phases_of, play
 from tests.policies.whatif.test_replay import MINUTE_MS, START, limits, worker
@@ -34,16 +34,16 @@ def answer(raw: Callable[[Sequence[str | None]], DataFrame]) -> Callable[..., An
     from gateway.audit.whatif import reading, whatif
 
     def ask(
-        lines: Sequence[str], rules: Rules, by: Iterable[str] = (), window_ms: int | None = None, **more: Any
+        lines: Sequence[str], rules: ReplayRules, by: Iterable[str] = (), window_ms: int | None = None, **more: Any
     ) -> Any:
-        question = job.Question(tuple(by), window_ms, more.pop("from_ms", None), more.pop("to_ms", None))
-        with reading.read([job.Source(raw(lines), {})]) as found:
-            return whatif.what_if(found, rules, question, **more)
+        question = job.AuditQuery(tuple(by), window_ms, more.pop("from_ms", None), more.pop("to_ms", None))
+        with reading.read_pieces([job.AuditSource(raw(lines), {})]) as found:
+            return whatif.evaluate_policy(found, rules, question, **more)
 
     return ask
 
 
-def lines_of(rows: Iterable[Row]) -> list[str]:
+def lines_of(rows: Iterable[ReplayRow]) -> list[str]:
     """As the gateway writes them."""
     intervals: dict[tuple[Any, ...], list[records.Row]] = defaultdict(list)
     for row in rows:
@@ -59,18 +59,18 @@ def lines_of(rows: Iterable[Row]) -> list[str]:
     ]
 
 
-def on_broker(rows: Iterable[Row], broker: int) -> list[Row]:
+def on_broker(rows: Iterable[ReplayRow], broker: int) -> list[ReplayRow]:
     return [row._replace(stream=(broker, *row.stream[1:])) for row in rows]
 
 
-def two_brokers() -> list[Row]:
+def two_brokers() -> list[ReplayRow]:
     """The same traffic to each, by one worker."""
     rows = play([worker()], START, 120)
     return sorted([*rows, *on_broker(rows, 2)], key=lambda row: (row.start_ms, row.stream))
 
 
-def rules_for_two(times: float = 1.0) -> Rules:
-    return Rules(limits(times).values)
+def rules_for_two(times: float = 1.0) -> ReplayRules:
+    return ReplayRules(limits(times).values)
 
 
 def test_the_policy_in_force_changes_nothing_and_sums_are_what_happened(answer: Callable[..., Any]) -> None:
@@ -98,12 +98,12 @@ def test_another_policy_gives_what_its_replay_gives(answer: Callable[..., Any], 
     rules = rules_for_two(0.5)
     topics = {broker: limits().topics[1] for broker in (1, 2)}
     if fleet_wide:
-        rules = Rules({**rules.values, PolicyKey.of_group("silver"): 1.0, PolicyKey.of_tenant("acme"): "silver"})
-    whole = Rules(rules.values, topics=topics)
+        rules = ReplayRules({**rules.values, PolicyKey.of_group("silver"): 1.0, PolicyKey.of_tenant("acme"): "silver"})
+    whole = ReplayRules(rules.values, topics=topics)
     parts = [rows] if fleet_wide else [[row for row in rows if row.stream[0] == broker] for broker in (1, 2)]
     truth: dict[tuple[Any, ...], int] = defaultdict(int)
     for part in parts:
-        for shift in replay(part, whole, phases_of(rows)):
+        for shift in replay_usage(part, whole, phases_of(rows)):
             truth[*shift.stream[1:], shift.outcome, shift.reason] += shift.bytes
     found = {
         (*effect.keys.values(), *outcome): change["bytes"]
@@ -129,7 +129,7 @@ def test_bounds_leave_out_what_is_outside_and_warm_up_before(answer: Callable[..
     assert clicks.bytes("accepted", "actual") == wanted
     truth = sum(
         shift.bytes
-        for shift in replay([row for row in rows if row.start_ms < bounds["to_ms"]], limits(0.5), phases_of(rows),
+        for shift in replay_usage([row for row in rows if row.start_ms < bounds["to_ms"]], limits(0.5), phases_of(rows),
                             from_ms=bounds["from_ms"])
         if shift.stream[1] == "clicks" and shift.outcome == "accepted"
     )  # fmt: skip
@@ -138,7 +138,7 @@ def test_bounds_leave_out_what_is_outside_and_warm_up_before(answer: Callable[..
 
 def test_topics_that_brokers_lead_beside_those_with_traffic_share_as_well(answer: Callable[..., Any]) -> None:
     rows = [row for row in two_brokers() if row.stream[0] == 1]
-    rules = Rules({PolicyKey.of_broker(): 900_000.0})
+    rules = ReplayRules({PolicyKey.of_broker(): 900_000.0})
     few, many = (answer(lines_of(rows), rules, ["topic"], topics=count) for count in (None, 50))
     assert (few.shares, many.shares) == ({1: 5}, {1: 50})
     calm = [each for effect in many.rows if effect.keys["topic"] == "calm" for each in effect.outcomes]
@@ -156,7 +156,7 @@ def test_of_no_records_nothing_is_told(answer: Callable[..., Any]) -> None:
 def test_records_without_repeats_give_an_upper_bound(answer: Callable[..., Any]) -> None:
     rejected = records.Row(outcome="rejected", reason="topic-threshold", bytes=5000, requests=5)
     lines = [line for seq in range(3) for line in records.interval(seq, [rejected], version=1)]
-    found = answer(lines, Rules({}))
+    found = answer(lines, ReplayRules({}))
     assert found.unknown
     (client,) = found.clients
     assert client.dropped("actual") == 15_000
@@ -168,7 +168,7 @@ def test_records_without_repeats_give_an_upper_bound(answer: Callable[..., Any])
 
 def effect(topic: str, **changes: tuple[int, int]) -> Any:
     """Bytes of outcomes: (really, change)."""
-    from gateway.audit.whatif.whatif import Effect
+    from gateway.audit.whatif.whatif import PolicyEffect
 
     outcomes = {}
     for outcome, (actual, change) in changes.items():
@@ -176,51 +176,52 @@ def effect(topic: str, **changes: tuple[int, int]) -> Any:
         numbers = {"requests": 0, "delay_ms": 0, "repeats": 0}
         outcomes[outcome, reason] = {"bytes": actual, **numbers}, {"bytes": change, **numbers}
     keys = {"topic": topic, "principal": "User:alice", "client_id": f"app-{topic}"}
-    return Effect(keys, outcomes)
+    return PolicyEffect(keys, outcomes)
 
 
 def told(*clients: Any, unknown: bool = False) -> Any:
     from gateway.audit.batch import job
-    from gateway.audit.whatif.whatif import Answer
+    from gateway.audit.whatif.whatif import WhatIfAnswer
 
-    return Answer(job.Question(("topic",)), list(clients), list(clients), unknown, {1: 1})
+    return WhatIfAnswer(job.AuditQuery(("topic",)), list(clients), list(clients), unknown, {1: 1})
 
 
 def test_words_name_the_clients_that_would_be_hit_and_by_how_much() -> None:
-    from gateway.audit.whatif.text import in_words
+    from gateway.audit.whatif.text import describe_effects
 
     found = told(
         effect("clicks", rejected=(0, 900_000_000), accepted=(5, -900_000_000)),
         effect("orders", rejected=(1_000, 300_000_000)),
         effect("calm", accepted=(7, 0)),
     )
-    text = in_words(found, "wish.yaml")
+    text = describe_effects(found, "wish.yaml")
     assert "With wish.yaml you would have dropped for good 1.2 GB, and not 1.0 kB." in text
     assert "It differs for these 2 clients:" in text
     assert "User:alice, client id app-clicks, topic clicks: 900.0 MB, really 0 B" in text
     assert "calm" not in text
-    assert "at most 1.2 GB" in in_words(told(*found.clients, unknown=True), "wish.yaml")
+    assert "at most 1.2 GB" in describe_effects(told(*found.clients, unknown=True), "wish.yaml")
 
 
 def test_words_where_nothing_differs() -> None:
-    from gateway.audit.whatif.text import in_words
+    from gateway.audit.whatif.text import describe_effects
 
     assert (
-        in_words(told(effect("calm", accepted=(7, 0))), "x.yaml") == "With x.yaml everything would have been as it was."
+        describe_effects(told(effect("calm", accepted=(7, 0))), "x.yaml")
+        == "With x.yaml everything would have been as it was."
     )
 
 
 def test_the_table_has_the_recorded_and_the_replayed_sums_and_the_difference() -> None:
-    from gateway.audit.whatif.text import as_text
+    from gateway.audit.whatif.text import what_if_text
 
-    lines = as_text(told(effect("clicks", accepted=(4000, -1000))), "x.yaml").splitlines()
+    lines = what_if_text(told(effect("clicks", accepted=(4000, -1000))), "x.yaml").splitlines()
     assert lines[-1].split() == ["clicks", "accepted", "4,000", "3,000", "-1,000", "-25.0", "%"]
 
 
 def test_beside_rejected_attempts_stand_the_bytes_finally_dropped() -> None:
     from gateway.audit.batch import job
-    from gateway.audit.whatif.text import as_json, as_text
-    from gateway.audit.whatif.whatif import Answer, Effect
+    from gateway.audit.whatif.text import what_if_json, what_if_text
+    from gateway.audit.whatif.whatif import PolicyEffect, WhatIfAnswer
 
     def numbers(size: int, repeats: int) -> dict[str, int]:
         return {"bytes": size, "requests": 0, "delay_ms": 0, "repeats": repeats}
@@ -229,15 +230,15 @@ def test_beside_rejected_attempts_stand_the_bytes_finally_dropped() -> None:
         ("rejected", "topic-threshold"): (numbers(9000, 6000), numbers(-1000, -1000)),
         ("accepted", ""): (numbers(5000, 2000), numbers(1000, 0)),
     }
-    lost = Effect({"topic": "clicks", "broker": 1}, outcomes)
-    calm = Effect({"topic": "calm", "broker": 1}, {("accepted", ""): (numbers(7, 0), numbers(0, 0))})
+    lost = PolicyEffect({"topic": "clicks", "broker": 1}, outcomes)
+    calm = PolicyEffect({"topic": "calm", "broker": 1}, {("accepted", ""): (numbers(7, 0), numbers(0, 0))})
 
     def lines(by: tuple[str, ...], unknown: bool = False) -> list[list[str]]:
-        text = as_text(Answer(job.Question(by), [lost, calm], [], unknown, {1: 1}), "x.yaml")
+        text = what_if_text(WhatIfAnswer(job.AuditQuery(by), [lost, calm], [], unknown, {1: 1}), "x.yaml")
         return [line.split() for line in text.splitlines()]
 
-    def row(answer: Answer) -> dict[str, Any]:
-        (found,) = as_json(answer, {}, None)["finally_dropped"]
+    def row(answer: WhatIfAnswer) -> dict[str, Any]:
+        (found,) = what_if_json(answer, {}, None)["finally_dropped"]
         return dict(found)
 
     shown = lines(("topic",))
@@ -246,15 +247,15 @@ def test_beside_rejected_attempts_stand_the_bytes_finally_dropped() -> None:
     assert lines(("topic",), unknown=True)[-2] == ["clicks", "≤1,000", "≤1,000", "0"]
     # By broker attempts at one batch may be in several rows: each refusal is charged where it came first.
     assert lines(("topic", "broker"))[-2] == ["clicks", "1", "≤3,000", "≤3,000", "0"]
-    assert row(Answer(job.Question(("topic",)), [lost, calm], [], False, {1: 1})) == {
+    assert row(WhatIfAnswer(job.AuditQuery(("topic",)), [lost, calm], [], False, {1: 1})) == {
         **lost.keys, "actual": 1000, "what_if": 1000, "difference": 0, "upper_bound": False,
     }  # fmt: skip
 
 
 def test_the_json_has_all_three_of_each_measure() -> None:
-    from gateway.audit.whatif.text import as_json
+    from gateway.audit.whatif.text import what_if_json
 
-    made = json.loads(json.dumps(as_json(told(effect("clicks", rejected=(10, 20))), {"policy": "x.yaml"}, None)))
+    made = json.loads(json.dumps(what_if_json(told(effect("clicks", rejected=(10, 20))), {"policy": "x.yaml"}, None)))
     assert made["policy"] == "x.yaml"
     (row,) = made["rows"]
     assert [row[name]["bytes"] for name in ("actual", "what_if", "difference")] == [10, 30, 20]
@@ -264,12 +265,12 @@ def test_the_json_has_all_three_of_each_measure() -> None:
 
 @pytest.mark.parametrize("key", [None, b"a secret"])
 def test_the_place_of_a_client_that_chooses_its_name_is_known_to_who_has_the_key(key: bytes | None) -> None:
-    from gateway.audit.whatif.text import as_json
+    from gateway.audit.whatif.text import what_if_json
 
     hit = effect("clicks", rejected=(10, 20))
     hit.keys["principal"] = "User:ANONYMOUS"
-    (client,) = as_json(told(hit), {}, key)["clients"]
-    expected = None if key is None else round(place("User:ANONYMOUS", client["client_id"], key), 2)
+    (client,) = what_if_json(told(hit), {}, key)["clients"]
+    expected = None if key is None else round(rollout_place("User:ANONYMOUS", client["client_id"], key), 2)
     assert client["place"] == expected
 
 
@@ -332,7 +333,7 @@ HISTORY = {
 def test_changes_at_run_time_are_read_as_the_command_prints_them() -> None:
     from gateway.audit.whatif import history
 
-    clicks, acme = history.parse(json.dumps(HISTORY))
+    clicks, acme = history.parse_history(json.dumps(HISTORY))
     assert clicks == (1763600400500, PolicyKey.of_topic("clicks"), 1e6, 3e6)
     assert acme == (1763596800000, PolicyKey.of_tenant("acme"), None, "gold")
 
@@ -363,48 +364,48 @@ def test_a_history_that_is_none_is_refused(
 def test_the_changes_hold_from_their_times_on_and_the_wish_over_all() -> None:
     from gateway import config
     from gateway.audit.whatif import history
-    from gateway.audit.whatif.command import rules_of
+    from gateway.audit.whatif.command import make_rules
 
-    past = history.parse(json.dumps(HISTORY))
-    settings = config.parse(
+    past = history.parse_history(json.dumps(HISTORY))
+    settings = config.parse_settings(
         "upstream: {bootstrap_servers: 'k:9092'}\nthresholds: {total.bytes.in.per.sec.threshold: 9MB}"
     )
-    rules, _ = rules_of(settings, {PolicyKey.of_broker(): 5e6}, 30.0, past)
+    rules, _ = make_rules(settings, {PolicyKey.of_broker(): 5e6}, 30.0, past)
     assert rules.values == {PolicyKey.of_broker(): 5e6, PolicyKey.of_topic("clicks"): 1e6}
     assert [at_ms for at_ms, _ in rules.later] == [1763596800000, 1763600400500]
     assert rules.later[-1][1][PolicyKey.of_topic("clicks")] == 3e6
 
 
 def test_a_baseline_that_does_not_explain_the_records_is_told(answer: Callable[..., Any]) -> None:
-    from gateway.audit.whatif.command import _unexplained
+    from gateway.audit.whatif.command import _unexplained_notes
 
     lines = lines_of(two_brokers())
     right = answer(lines, rules_for_two(0.5), baseline=rules_for_two())
-    assert right.baseline_off.share < 0.01
-    assert _unexplained(right, []) == []
+    assert right.baseline_deviation.share < 0.01
+    assert _unexplained_notes(right, []) == []
     wrong = answer(lines, rules_for_two(0.5), baseline=rules_for_two(0.5))
-    assert wrong.baseline_off.share > 0.1
-    (note,) = _unexplained(wrong, [])
+    assert wrong.baseline_deviation.share > 0.1
+    (note,) = _unexplained_notes(wrong, [])
     assert note.startswith("the baseline doesn't explain the records: by it alone ")
     assert "give --history" in note
-    assert answer(lines, rules_for_two()).baseline_off is None
+    assert answer(lines, rules_for_two()).baseline_deviation is None
 
 
 def test_policies_that_were_changed_on_the_way_explain_the_records(answer: Callable[..., Any]) -> None:
     made = worker()
     play([made], START, 120)
-    made.engine.set_policy(150_000.0, {})
+    made.engine.set_thresholds(150_000.0, {})
     lines = lines_of(play([made], START + 120, 120))
-    changed = Rules(limits().values, later=((START_MS + 120_000, {PolicyKey.of_broker(): 150_000.0}),))
-    assert answer(lines, changed, baseline=changed).baseline_off.share < 0.02
-    assert answer(lines, limits(), baseline=limits()).baseline_off.share > 0.1
+    changed = ReplayRules(limits().values, later=((START_MS + 120_000, {PolicyKey.of_broker(): 150_000.0}),))
+    assert answer(lines, changed, baseline=changed).baseline_deviation.share < 0.02
+    assert answer(lines, limits(), baseline=limits()).baseline_deviation.share > 0.1
 
 
 def test_the_parts_of_a_configuration_that_are_replayed() -> None:
     from gateway import config
-    from gateway.audit.whatif.command import rules_of
+    from gateway.audit.whatif.command import make_rules
 
-    settings = config.parse(
+    settings = config.parse_settings(
         """
 upstream: {bootstrap_servers: 'k:9092'}
 mode: observe
@@ -413,12 +414,12 @@ client_quotas: [{user: alice, request_percentage: 50, producer_byte_rate: 1MB}]
 internal: {principals: ["User:mirror"]}
 """
     )
-    rules, notes = rules_of(settings, {PolicyKey.of_topic("clicks"): 2e6}, 30.0)
+    rules, notes = make_rules(settings, {PolicyKey.of_topic("clicks"): 2e6}, 30.0)
     assert rules.values[PolicyKey.of_broker()] == 1e7
     assert rules.values[PolicyKey.of_topic("clicks")] == 2e6, "a document stands over the file"
     assert rules.exempt_principals == {"User:mirror"}
     assert [note.split(":")[0].split(" is ")[0] for note in notes] == ["mode observe", "request_percentage"]
-    burst = config.parse("{upstream: {bootstrap_servers: 'k:9092'}, thresholds: {burst: 10s}}")
-    assert rules_of(burst, {}, 30.0)[1][0].startswith("thresholds.burst is not replayed")
-    steps = config.parse("{upstream: {bootstrap_servers: 'k:9092'}, thresholds: {enforce_percent: 5}}")
-    assert rules_of(steps, {}, 30.0)[1][0].startswith("enforce_percent: ")
+    burst = config.parse_settings("{upstream: {bootstrap_servers: 'k:9092'}, thresholds: {burst: 10s}}")
+    assert make_rules(burst, {}, 30.0)[1][0].startswith("thresholds.burst is not replayed")
+    steps = config.parse_settings("{upstream: {bootstrap_servers: 'k:9092'}, thresholds: {enforce_percent: 5}}")
+    assert make_rules(steps, {}, 30.0)[1][0].startswith("enforce_percent: ")

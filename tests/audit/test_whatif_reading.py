@@ -38,7 +38,7 @@ PLACES = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+|true|false|null|[\[\]{}:,]')
 def whole(version: int = usage.VERSION) -> str:
     """A record with every field that there is."""
     rows = [Row(), Row(broker=2, outcome="rejected", reason=TOPIC_THRESHOLD, delay_ms=700, repeats=40, group="g")]
-    disks = usage.Disks((usage.VolumeNote(1, "/a", 5, 4, 1.0, 2.0),), (usage.SpreadNote(1, "clicks", 1, 3),))
+    disks = usage.DiskNotes((usage.VolumeNote(1, "/a", 5, 4, 1.0, 2.0),), (usage.SpreadNote(1, "clicks", 1, 3),))
     (line,) = interval(3, rows, storage_factor=0.5, disks=disks, version=version)
     return line
 
@@ -89,7 +89,7 @@ def values(record: Any, keeps_repeats: bool) -> list[Any]:
     return [*header, sorted(rows, key=lambda row: int(row[0]))]
 
 
-def values_of(checked: pieces.Checked) -> list[Any]:
+def values_of(checked: pieces.CheckedRecord) -> list[Any]:
     rows = [[piece.broker, *row] for piece in checked.pieces for row in json.loads(piece.rows)]
     header = checked._asdict()
     return [
@@ -102,8 +102,8 @@ def test_a_line_that_is_taken_is_good_with_the_same_values(raw: Raw) -> None:
     from gateway.audit.batch import transforms
 
     lines = [*generated(), *MALFORMED.values(), *STRICTER.values(), *WELL_FORMED.values(), whole(), whole(version=1)]
-    taken = [pieces.checked(line) for line in lines]
-    decoded = {row["origin"]: row for row in transforms.decode(raw(lines)).collect()}
+    taken = [pieces.check_line(line) for line in lines]
+    decoded = {row["origin"]: row for row in transforms.decode_records(raw(lines)).collect()}
     good = 0
     for number, (line, found) in enumerate(zip(lines, taken, strict=True)):
         row = decoded[f"line {number}"]
@@ -119,24 +119,24 @@ def test_what_gateways_write_is_taken() -> None:
     names = Row(client_id='é\u2028"\\\n\x00😀', topic="]}", outcome="errored", reason="X", group="g", software="java")
     final = interval(1, (), final=True)[0]
     for line in (GOOD, whole(), whole(version=1), lost(-1), final, *interval(2, [names] * 2300)):
-        assert pieces.checked(line) is not None, line
+        assert pieces.check_line(line) is not None, line
     for other in (None, "", GOOD + " x", changed(GOOD, region="eu")):
-        assert pieces.checked(other) is None, other
-    assert pieces.checked(GOOD.replace('"gw"', '"é"')) is None, "gateways write ASCII"
-    assert pieces.checked(GOOD + " " * usage.MAX_RECORD_BYTES) is None
+        assert pieces.check_line(other) is None, other
+    assert pieces.check_line(GOOD.replace('"gw"', '"é"')) is None, "gateways write ASCII"
+    assert pieces.check_line(GOOD + " " * usage.MAX_RECORD_BYTES) is None
 
 
 def test_every_good_record_is_taken_once_it_is_written_as_text_again(raw: Raw) -> None:
     from gateway.audit.batch import transforms
     from gateway.audit.whatif import reading
 
-    good = transforms.decode(raw([*generated(), *WELL_FORMED.values()])).where("problem is null").persist()
-    again = reading._in_pieces(good).collect()
+    good = transforms.decode_records(raw([*generated(), *WELL_FORMED.values()])).where("problem is null").persist()
+    again = reading._split_good_records(good).collect()
     assert len(again) == good.count()
     assert sum(len(row["pieces"]) == 0 for row in again) < len(again) // 2
     good.unpersist()
     with pytest.raises(ValueError, match="do not fit together"):
-        pieces.known(changed(GOOD, rows=[]))
+        pieces.parse_good_record(changed(GOOD, rows=[]))
 
 
 def test_pieces_tell_topics_and_votes_for_the_time_of_ticks() -> None:
@@ -145,12 +145,12 @@ def test_pieces_tell_topics_and_votes_for_the_time_of_ticks() -> None:
         Row(topic="calm"), rejected, rejected, Row(broker=2, topic="orders"),
         Row(outcome="rejected", reason="client-quota", requests=1, delay_ms=300),
         Row(topic="idle", outcome="rejected", reason=TOPIC_THRESHOLD, requests=0, delay_ms=300),
-        Row(topic="cut", outcome="would_reject", reason=TOPIC_THRESHOLD, requests=1, delay_ms=tick_phase.TOLD_MS),
+        Row(topic="cut", outcome="would_reject", reason=TOPIC_THRESHOLD, requests=1, delay_ms=tick_phase.MAX_WAIT_MS),
     ]  # fmt: skip
-    found = pieces.checked(interval(0, rows)[0])
+    found = pieces.check_line(interval(0, rows)[0])
     assert found is not None
     one, two = found.pieces
-    bin_of_wait, _ = tick_phase.vote(START, START + 1000, 700.0)
+    bin_of_wait, _ = tick_phase.phase_vote(START, START + 1000, 700.0)
     topics = {(name, None, 1) for name in ("calm", "clicks", "cut", "idle")}
     assert set(one.told) == topics | {("clicks", bin_of_wait, 2)}
     assert (two.broker, two.told) == (2, [("orders", None, 1)])
@@ -166,24 +166,27 @@ def both(raw: Raw) -> Callable[[Sequence[str | None]], tuple[Any, Any]]:
     from gateway.audit.whatif import reading
 
     def read(lines: Sequence[str | None]) -> tuple[Any, Any]:
-        source = job.Source(raw(lines), {"kind": "lines"})
-        with job.read([source]) as records:
-            usual = records.trust, told(values(row, row["version"] > 1) for row in records.intervals.collect())
-        with reading.read([source]) as recorded:
-            assert recorded.about == [{"kind": "lines"}]
+        source = job.AuditSource(raw(lines), {"kind": "lines"})
+        with job.read_sources([source]) as records:
+            usual = (
+                records.integrity_fields,
+                told(values(row, row["version"] > 1) for row in records.intervals.collect()),
+            )
+        with reading.read_pieces([source]) as recorded:
+            assert recorded.sources == [{"kind": "lines"}]
             headers = recorded.intervals.count()
             assert headers == recorded.records.count()
-            own = recorded.trust, told(values_of(plain(row)) for row in recorded.records.collect())
+            own = recorded.integrity_fields, told(values_of(plain(row)) for row in recorded.records.collect())
         return ordered(usual), ordered(own)
 
     return read
 
 
-def plain(row: Any) -> pieces.Checked:
+def plain(row: Any) -> pieces.CheckedRecord:
     found = row.asDict(recursive=True)
     found.setdefault("mark", 0)
-    parts = [pieces.Piece(**{**each, "told": []}) for each in found["pieces"]]
-    return pieces.Checked(**{**{name: found[name] for name in pieces.Checked._fields}, "pieces": parts})
+    parts = [pieces.RecordPiece(**{**each, "told": []}) for each in found["pieces"]]
+    return pieces.CheckedRecord(**{**{name: found[name] for name in pieces.CheckedRecord._fields}, "pieces": parts})
 
 
 def told(records: Any) -> list[str]:
@@ -240,12 +243,14 @@ def test_only_contradictions_are_read_twice(raw: Raw, monkeypatch: pytest.Monkey
     def never(*_: object, **__: object) -> Any:
         raise AssertionError("decoded in Java as a whole")
 
-    monkeypatch.setattr(job, "read", never)
-    with reading.read([job.Source(raw([GOOD, GOOD, changed(interval(1)[0], region="eu"), "x"]), {})]) as found:
+    monkeypatch.setattr(job, "read_sources", never)
+    with reading.read_pieces(
+        [job.AuditSource(raw([GOOD, GOOD, changed(interval(1)[0], region="eu"), "x"]), {})]
+    ) as found:
         assert found.intervals.count() == 2
     with (
         pytest.raises(AssertionError, match="as a whole"),
-        reading.read([job.Source(raw([GOOD, changed(GOOD, end_ms=START + 1)]), {})]),
+        reading.read_pieces([job.AuditSource(raw([GOOD, changed(GOOD, end_ms=START + 1)]), {})]),
     ):
         pass
 
@@ -257,19 +262,19 @@ def test_tables_give_what_their_lines_give(raw: Raw) -> None:
 
     lines = [whole(), *interval(1, [Row(), Row(broker=2, client_id="é")]), lost(5), interval(7, version=1)[0]]
     assert {*usage.HEADER_FIELDS, "rows"} <= set(layout.RECORDS_SCHEMA.names)
-    decoded = transforms.decode(raw(lines)).persist()
+    decoded = transforms.decode_records(raw(lines)).persist()
     trust = {"records": 4}
-    records = job.Records(transforms.usage_rows(decoded), decoded.drop("rows"), [], trust, decoded)
-    with reading.of_records(records) as found, reading.read([job.Source(raw(lines), {})]) as read:
+    records = job.AuditRecords(transforms.explode_rows(decoded), decoded.drop("rows"), [], trust, decoded)
+    with reading.split_records(records) as found, reading.read_pieces([job.AuditSource(raw(lines), {})]) as read:
         one, other = (told(values_of(plain(row)) for row in each.records.collect()) for each in (found, read))
         assert one == other
-        assert found.trust == trust
+        assert found.integrity_fields == trust
     decoded.unpersist()
 
 
 def test_fields_of_a_record_are_those_that_are_defined() -> None:
-    assert set(pieces._Row.__struct_fields__) == {*usage.ROW_FIELDS, *usage.OPTIONAL_ROW_FIELDS}
-    record = {*usage.HEADER_FIELDS, *usage.OPTIONAL_HEADER_FIELDS, *schema.DISKS, "rows"}
-    assert set(pieces._Record.__struct_fields__) == record
-    assert set(pieces._Volume.__struct_fields__) == {*usage.VOLUME_FIELDS, *usage.OPTIONAL_VOLUME_FIELDS}
-    assert set(pieces._Spread.__struct_fields__) == set(usage.SPREAD_FIELDS)
+    assert set(pieces._RecordRow.__struct_fields__) == {*usage.ROW_FIELDS, *usage.OPTIONAL_ROW_FIELDS}
+    record = {*usage.HEADER_FIELDS, *usage.OPTIONAL_HEADER_FIELDS, *schema.DISK_COLUMNS, "rows"}
+    assert set(pieces._UsageRecord.__struct_fields__) == record
+    assert set(pieces._RecordVolume.__struct_fields__) == {*usage.VOLUME_FIELDS, *usage.OPTIONAL_VOLUME_FIELDS}
+    assert set(pieces._RecordSpread.__struct_fields__) == set(usage.SPREAD_FIELDS)

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from gateway.embedded import Cluster, EmbeddedError
+from gateway.embedded import EmbeddedCluster, EmbeddedError
 from tests.bench import features
 from tests.bench.cpu import machine
 from tests.bench.java_consumer import CONSUMER_SCENARIOS, ConsumerScenario, measure_consumer, store_records
@@ -243,7 +243,7 @@ def run_java(
 
 
 def run_producer(
-    cluster: Cluster, targets: Sequence[Target], scenario: JavaScenario, rounds: int, records: int
+    cluster: EmbeddedCluster, targets: Sequence[Target], scenario: JavaScenario, rounds: int, records: int
 ) -> dict[str, Any]:
     # The brokers warm up, and what comes directly is known.
     straight = measure_java(cluster, direct(cluster.bootstrap_servers), scenario, records)["requests_per_s"]
@@ -257,7 +257,7 @@ def run_producer(
 
 
 def run_consumer(
-    cluster: Cluster, targets: Sequence[Target], scenario: ConsumerScenario, rounds: int, records: int
+    cluster: EmbeddedCluster, targets: Sequence[Target], scenario: ConsumerScenario, rounds: int, records: int
 ) -> dict[str, Any]:
     store_records(cluster, scenario, records)
 
@@ -271,7 +271,7 @@ def run_consumer(
 
 def real_cluster(
     stack: ExitStack, port: int, brokers: int = 1, relayed: Mapping[str, Sequence[tuple[str, str]]] = NO_RELAYS
-) -> Cluster:
+) -> EmbeddedCluster:
     """Until the stack is left. `relayed`: for each relay that changes no answer, an address to advertise and an address
     to listen on, one pair for each broker: it gets one more listener.
     """
@@ -290,7 +290,7 @@ def real_cluster(
             ),
         }
     try:
-        cluster = Cluster(brokers, BROKER_CONFIG, per_broker_overrides=own, port=port).open()
+        cluster = EmbeddedCluster(brokers, BROKER_CONFIG, per_broker_overrides=own, port=port).open()
     except EmbeddedError as error:
         raise BenchError(f"no real broker: {error}") from error
     stack.callback(cluster.stop)

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from gateway.compiled import form
+from gateway.compiled import compilation_state
 from tests.bench.cpu import command_line, machine, tree_cpu
 from tests.bench.load import SCENARIOS, Scenario, build_rawload, measure
 from tests.bench.processes import BenchError, free_ports
@@ -102,7 +102,7 @@ def checkout(revision: str, folder: Path) -> Iterator[Path]:
     if archive.returncode != 0:
         raise BenchError(f"{revision}: {archive.stderr.decode(errors='replace').strip()}")
     subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
-    if form() == "compiled" and (folder / "setup.py").exists():
+    if compilation_state() == "compiled" and (folder / "setup.py").exists():
         command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
         subprocess.run(command, cwd=folder, capture_output=True, check=True)
     yield folder

@@ -16,16 +16,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 
-from gateway.channel import Demand
-from gateway.control.fleet.exchange.exchange import FleetParty, Present
-from gateway.control.fleet.exchange.peers import Peers
-from gateway.control.fleet.exchange.reports import Reporter
+from gateway.channel import DemandReport
+from gateway.control.fleet.exchange.exchange import FleetParty, GatewayUsage
+from gateway.control.fleet.exchange.peers import PeerTable
+from gateway.control.fleet.exchange.reports import UsageReporter
 from gateway.control.fleet.shares import FleetControl
 from gateway.control.metrics import FleetMetrics
-from gateway.data.worker.share_reporter import MOST_AT_ONCE
+from gateway.data.worker.share_reporter import MAX_PER_MESSAGE
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
-from policies.fleet.shares import Use
+from policies.fleet.shares import LimitDemand
 from policies.groups.names import DISPATCH_BYTES, DISPATCH_MSGS, EXISTS, PUBLISH_BYTES, PUBLISH_MSGS
 from tests.bench.resource_model import Model, Uses, boot_of, changed, usage
 from tests.gateway.fleet_play import Reporter as Other
@@ -42,7 +42,7 @@ class Exchange:
     writer = SimpleNamespace(sent=0, sent_bytes=0)
     received = received_bytes = 0
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: PeerTable) -> None:
         self.peers = peers
 
     def hurry(self) -> None:
@@ -57,35 +57,35 @@ class Gateway:
         self.control = FleetControl(FleetMetrics(), exchange=self._make_exchange)  # type: ignore[arg-type]
         self.control.set_policies(PolicySet(values | {PolicyKey.of_group(name, EXISTS): 1.0 for name in names}))
         for number in range(WORKERS):
-            self.control.join(number, lambda message: True)
-        self.control.reach.known.set()
-        self.control.follow_exchange(True)
+            self.control.add_worker(number, lambda message: True)
+        self.control.reach.decided.set()
+        self.control.on_exchange_state(True)
         self.steps: dict[str, list[float]] = defaultdict(list)
 
     def _make_exchange(self, party: FleetParty) -> Exchange:
-        self.reporter = Reporter("gateway", boot_of(0), limit_of=party.limit_of)
-        self.peers = Peers(self.reporter)
+        self.reporter = UsageReporter("gateway", boot_of(0), limit_of=party.find_limit)
+        self.peers = PeerTable(self.reporter)
         return Exchange(self.peers)
 
     def demand(self, worker: int, uses: Uses) -> None:
         told = list(uses.items())
-        for at in range(0, len(told), MOST_AT_ONCE):
+        for at in range(0, len(told), MAX_PER_MESSAGE):
             with self._step("a worker's demand"):
-                self.control.take_demand(worker, Demand(dict(told[at : at + MOST_AT_ONCE])))
+                self.control.record_demand(worker, DemandReport(dict(told[at : at + MAX_PER_MESSAGE])))
 
     def report(self) -> list[bytes]:
         """As Exchange does it."""
         messages: list[bytes] = []
-        present = Present({}, more=True)
-        while present.more:
+        present = GatewayUsage({}, has_more=True)
+        while present.has_more:
             with self._step("a report: what changed"):
-                present = self.control.present()
-                self.reporter.note(present.uses)
-        report = self.reporter.report(workers=WORKERS)
+                present = self.control.current_usage()
+                self.reporter.record_demands(present.demands)
+        report = self.reporter.make_report(workers=WORKERS)
         while True:
             with self._step("a report: its messages"):
                 message = next(report, None)
-                self.control.publish(self.reporter.take_said())
+                self.control.on_report_published(self.reporter.pop_changed_limits())
             if message is None:
                 return messages
             messages.append(message)
@@ -93,14 +93,14 @@ class Gateway:
     def hear(self, messages: list[bytes]) -> None:
         for message in messages:
             with self._step("another's report"):
-                heard = self.peers.take(message, None, 0.0)
+                heard = self.peers.handle_report(message, None, 0.0)
                 if heard is not None:
-                    self.control.hear(heard)
+                    self.control.on_peer_news(heard)
 
     def deal(self) -> None:
         while True:
             with self._step("parts"):
-                self.control.deal()
+                self.control.allocate_shares()
             if not self.control.is_behind:
                 return
 
@@ -125,7 +125,7 @@ def play(groups: int, share: float, cycles: int, chance: random.Random) -> dict[
         for number, uses in enumerate(here):
             gateway.demand(number, _change(uses, share if cycle else 1.0, chance))
         gateway.report()
-        gateway.reporter.arrived()
+        gateway.reporter.on_report_arrived()
         for other, uses in zip(others, there, strict=True):
             _change(uses, share, chance)
             gateway.hear(other.say(uses))
@@ -134,7 +134,7 @@ def play(groups: int, share: float, cycles: int, chance: random.Random) -> dict[
 
 
 def _change(uses: Uses, share: float, chance: random.Random) -> Uses:
-    news: dict[str, Use] = {key: changed(use, chance) for key, use in uses.items() if chance.random() < share}
+    news: dict[str, LimitDemand] = {key: changed(use, chance) for key, use in uses.items() if chance.random() < share}
     uses.update(news)
     return news
 

@@ -7,7 +7,7 @@ import io
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.embedded import Cluster, EmbeddedError
+from gateway.embedded import EmbeddedCluster, EmbeddedError
 from tests.bench.java_producer import CLUSTERS, RECORD_BYTES, brokers_cpu, create_topic, said
 from tests.bench.load import cpu_figures, snapshot, spent
 from tests.bench.processes import BenchError
@@ -39,11 +39,11 @@ CONSUMER_SCENARIOS = tuple(
 )
 
 
-def store_records(cluster: Cluster, scenario: ConsumerScenario, records: int) -> None:
+def store_records(cluster: EmbeddedCluster, scenario: ConsumerScenario, records: int) -> None:
     """What is consumed, once for all targets: it is read from the page cache."""
     topic = f"stored-{scenario.partitions}"
     create_topic(cluster, topic, scenario.partitions)
-    cluster.run_java(
+    cluster.run_tool(
         "org.apache.kafka.tools.ProducerPerformance",
         *("--topic", topic, "--num-records", str(records), "--record-size", str(RECORD_BYTES)),
         *("--throughput", "-1", "--bootstrap-server", cluster.bootstrap_servers),
@@ -51,11 +51,13 @@ def store_records(cluster: Cluster, scenario: ConsumerScenario, records: int) ->
     )
 
 
-def measure_consumer(cluster: Cluster, target: Target, scenario: ConsumerScenario, records: int) -> dict[str, Any]:
+def measure_consumer(
+    cluster: EmbeddedCluster, target: Target, scenario: ConsumerScenario, records: int
+) -> dict[str, Any]:
     """One run of ConsumerPerformance: all records from the start. It tells no latencies."""
     before = snapshot(target.pid), brokers_cpu(cluster)
     try:
-        printed = cluster.run_java(
+        printed = cluster.run_tool(
             "org.apache.kafka.tools.ConsumerPerformance",
             *("--topic", f"stored-{scenario.partitions}", "--num-records", str(records)),
             *("--bootstrap-server", target.bootstrap, "--timeout", "60000"),

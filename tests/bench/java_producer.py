@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import admin
 
-from gateway.embedded import Cluster, EmbeddedError
+from gateway.embedded import EmbeddedCluster, EmbeddedError
 from tests.bench.load import cpu_figures, snapshot, spent
 from tests.bench.processes import BenchError
 from tests.bench.targets import Target
@@ -71,7 +71,7 @@ JAVA_SCENARIOS = (
 )
 
 
-def create_topic(cluster: Cluster, topic: str, partitions: int, config: dict[str, str] | None = None) -> None:
+def create_topic(cluster: EmbeddedCluster, topic: str, partitions: int, config: dict[str, str] | None = None) -> None:
     """Every broker has a replica of it. One that is there already stays."""
     client = admin.AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     if topic in client.list_topics(timeout=30).topics:
@@ -81,7 +81,7 @@ def create_topic(cluster: Cluster, topic: str, partitions: int, config: dict[str
 
 
 def measure_java(
-    cluster: Cluster, target: Target, scenario: JavaScenario, records: int, per_s: float | None = None
+    cluster: EmbeddedCluster, target: Target, scenario: JavaScenario, records: int, per_s: float | None = None
 ) -> dict[str, Any]:
     """One run of ProducerPerformance, held to so many records a second; CPU is per record and per GB of record
     values.
@@ -90,7 +90,7 @@ def measure_java(
     create_topic(cluster, topic, scenario.partitions, TOPIC_CONFIG)
     before = snapshot(target.pid), brokers_cpu(cluster)
     try:
-        printed = cluster.run_java(
+        printed = cluster.run_tool(
             "org.apache.kafka.tools.ProducerPerformance",
             *("--topic", topic, "--num-records", str(records), "--record-size", str(RECORD_BYTES)),
             *("--throughput", "-1" if per_s is None else f"{per_s:.0f}"),
@@ -115,6 +115,6 @@ def measure_java(
     return sample
 
 
-def brokers_cpu(cluster: Cluster) -> dict[int, float]:
+def brokers_cpu(cluster: EmbeddedCluster) -> dict[int, float]:
     """CPU seconds of each broker's process so far."""
     return {pid: cpu for broker in cluster.brokers.values() for pid, cpu in snapshot(broker.pid).items()}

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from gateway import channel
-from gateway.compiled import form, obey
+from gateway.compiled import apply_pure_python, compilation_state
 from tests.gateway.null_broker import NullBroker, text
 
 BROKERS: Final = range(12)
@@ -111,36 +111,36 @@ def refreshes(topics: int, partitions: int, runs: int) -> None:
         bootstrap = {"bootstrap.servers": f"127.0.0.1:{said.get(timeout=60)}", "log_level": 2}
         for what, more in (("", False), (" with replicas and their spread", True)):
             source = AdminSource(bootstrap, topic_ids=False, replicas=more, spread=more)
-            measure(f"control: the first refresh{what}", source._ask, 1)
-            measure(f"control: a refresh without a change{what}", source._ask, runs)
+            measure(f"control: the first refresh{what}", source._fetch_blocking, 1)
+            measure(f"control: a refresh without a change{what}", source._fetch_blocking, runs)
     finally:
         broker.kill()
 
 
-def told(topics: int, placed: list[list[list[int]]]) -> channel.Topics:
+def told(topics: int, placed: list[list[list[int]]]) -> channel.TopicSnapshot:
     leads: dict[int, set[str]] = {node_id: set() for node_id in BROKERS}
     chance = random.Random(3)
     for topic in range(topics):
         for of_partition in placed[topic % len(placed)]:
             leads[of_partition[0]].add(name(topic))
     ids = {chance.randbytes(16): name(topic) for topic in range(topics)}
-    return channel.Topics({node_id: tuple(sorted(names)) for node_id, names in leads.items()}, ids)
+    return channel.TopicSnapshot({node_id: tuple(sorted(names)) for node_id, names in leads.items()}, ids)
 
 
 def worker(topics: int, placed: list[list[list[int]]], runs: int) -> None:
-    from gateway.data.shared.world import World
-    from policies.engine import Engine
+    from gateway.data.shared.worker_state import WorkerState
+    from policies.engine import PolicyEngine
 
-    world = World(channel.WorkerSettings(channel.PROTOCOL, "gw"), Engine(0.0), lambda *said: None)
+    world = WorkerState(channel.WorkerSettings(channel.PROTOCOL, "gw"), PolicyEngine(0.0), lambda *said: None)
     messages = [channel._encode(told(number, placed)) for number in (topics, topics + 1)]
-    world.set_topics(channel.decode_down(messages[0]))
+    world.set_topics(channel.decode_for_worker(messages[0]))
     for broker in world.engine.brokers.values():
-        for topic in list(broker.present()):
+        for topic in list(broker.existing_topics()):
             broker.add_topic(topic)
     turn = iter(range(10**9))
     measure(
         "worker: one topic more or less",
-        lambda: world.set_topics(channel.decode_down(messages[(next(turn) + 1) % 2])),
+        lambda: world.set_topics(channel.decode_for_worker(messages[(next(turn) + 1) % 2])),
         runs,
         len(messages[0]),
     )
@@ -152,10 +152,10 @@ def answers(placed: list[list[list[int]]], runs: int) -> None:
     addresses = {node_id: (b"gateway.example", 19_000 + node_id) for node_id in BROKERS}
     for version, why in ((9, "no topic ids"), (12, "topic ids are known")):
         content, ids = answer(version, placed), dict[bytes, bytes]()
-        rewrite.metadata(content, 0, len(content), version, addresses, ids)
+        rewrite.rewrite_metadata(content, 0, len(content), version, addresses, ids)
 
         def work(content: bytearray = content, version: int = version, ids: dict[bytes, bytes] = ids) -> object:
-            return rewrite.metadata(content, 0, len(content), version, addresses, ids)
+            return rewrite.rewrite_metadata(content, 0, len(content), version, addresses, ids)
 
         measure(f"worker: a client's answer, v{version}: {why}", work, runs, len(content))
 
@@ -167,7 +167,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--runs", type=int, default=7)
     options = parser.parse_args(arguments)
     placed = nodes(options.topics, options.partitions)
-    print(f"hot path: {form()}\n\n| CPU ms | best | median | size |\n|---|---:|---:|---:|", flush=True)
+    print(f"hot path: {compilation_state()}\n\n| CPU ms | best | median | size |\n|---|---:|---:|---:|", flush=True)
     gc.freeze()
     gc.set_threshold(50_000)  # as in control and nearly as in a worker
     refreshes(options.topics, options.partitions, options.runs)
@@ -177,5 +177,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    obey()
+    apply_pure_python()
     sys.exit(main(sys.argv[1:]))

@@ -26,10 +26,10 @@ from unittest import mock
 
 import trio
 
-from gateway.channel import Interval, Rates, Row
+from gateway.channel import UsageInterval, UsageRow, WorkerRates
 from gateway.control.admin import application
-from gateway.control.http_server import serve
-from gateway.control.metrics import Metrics
+from gateway.control.http_server import serve_http
+from gateway.control.metrics import GatewayMetrics
 from policies.engine import BrokerRate, TopicRate
 
 BROKERS: Final = 3
@@ -72,9 +72,9 @@ class Control:
 
     def __init__(self, topics: int, places: int) -> None:
         self.pairs = places_of(topics, places)
-        self.metrics = Metrics(max_topics=len(self.pairs))
-        self.metrics.know_topics({topic for _, topic in self.pairs})
-        self.metrics.produced.expect(EFFECTS)
+        self.metrics = GatewayMetrics(max_topics=len(self.pairs))
+        self.metrics.set_known_topics({topic for _, topic in self.pairs})
+        self.metrics.produced.expect_effects(EFFECTS)
         self.taking: list[float] = []  # CPU seconds of an interval
 
     def hear(self, seq: int) -> None:
@@ -86,19 +86,21 @@ class Control:
             self.taking.append(time.process_time() - began)
         self.metrics.set_rates(*(self._rates(worker, seq) for worker in range(WORKERS)))
 
-    def _interval(self, worker: int, seq: int) -> Interval:
+    def _interval(self, worker: int, seq: int) -> UsageInterval:
         rows = tuple(
-            Row(broker, topic, "User:a", f"app-{n % 200}-{worker}", *seen, 1000 + seq + n, 10, 1, 3, repeats=0)
+            UsageRow(broker, topic, "User:a", f"app-{n % 200}-{worker}", *seen, 1000 + seq + n, 10, 1, 3, repeats=0)
             for n, (broker, topic) in enumerate(self.pairs)
             for seen in SEEN
         )
-        return Interval(f"boot-{worker}", worker, seq, 1000 * seq, 1000 * seq + 1000, rows, {"requests": len(rows)})
+        return UsageInterval(
+            f"boot-{worker}", worker, seq, 1000 * seq, 1000 * seq + 1000, rows, {"requests": len(rows)}
+        )
 
-    def _rates(self, worker: int, seq: int) -> Rates:
+    def _rates(self, worker: int, seq: int) -> WorkerRates:
         topics: dict[int, list[TopicRate]] = {broker: [] for broker in range(1, BROKERS + 1)}
         for n, (broker, topic) in enumerate(self.pairs):
             topics[broker].append(TopicRate(topic, 1e5 / 7 + n + seq / 3 + worker / 9, THRESHOLD, False))
-        return Rates(tuple(BrokerRate(broker, 1e9 / 7, 0.0, 1e3 / 7, 2e9, own) for broker, own in topics.items()))
+        return WorkerRates(tuple(BrokerRate(broker, 1e9 / 7, 0.0, 1e3 / 7, 2e9, own) for broker, own in topics.items()))
 
 
 @mock.patch.object(application, "EXPOSITION_S", 0.0)  # each scrape costs what it costs
@@ -114,7 +116,7 @@ async def measure(topics: int, places: int, scrapes: int) -> dict[str, list[floa
             assert scraper.stdin is not None
             assert scraper.stdout is not None
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(serve, sock, application.make_application(control.metrics.text, list))
+                nursery.start_soon(serve_http, sock, application.make_application(control.metrics.render_text, list))
                 for scrape in range(2 * scrapes + 2):
                     if scrape % 2 == 0:
                         control.hear(scrape)
@@ -131,7 +133,7 @@ async def measure(topics: int, places: int, scrapes: int) -> dict[str, list[floa
                 scraper.stdin.close()
                 nursery.cancel_scope.cancel()
     memory = _resident() - before
-    text = b"".join(control.metrics.text())
+    text = b"".join(control.metrics.render_text())
     began = time.process_time()
     zipped = zlib.compress(text, 1)
     return {

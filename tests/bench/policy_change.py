@@ -30,9 +30,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import yaml
 
-from gateway.embedded import Cluster
+from gateway.embedded import EmbeddedCluster
 from protocol import quotas as wire
-from protocol.quotas import Alteration, AlterClientQuotasRequest, EntityPart, QuotaOperation
+from protocol.quotas import AlterClientQuotasRequest, EntityAlteration, EntityData, QuotaOperation
 from tests.bench.cpu import command_line, process_cpu, tree_cpu
 from tests.bench.java_producer import create_topic
 from tests.bench.load import build_rawload
@@ -182,7 +182,7 @@ class Kafka:
 
     def prepare(self, values: dict[str, int]) -> Callable[[], None]:
         entries = tuple(
-            Alteration((EntityPart("user", user),), (QuotaOperation(KEY, float(value)),))
+            EntityAlteration((EntityData("user", user),), (QuotaOperation(KEY, float(value)),))
             for user, value in values.items()
         )
         frame = wire.ALTER_CLIENT_QUOTAS.encode_request(AlterClientQuotasRequest(entries), 1, 1, b"bench")
@@ -192,7 +192,7 @@ class Kafka:
             with socket.create_connection((host, int(port)), timeout=60) as client:
                 client.sendall(frame)
                 answer = read_frame(client)
-            said = wire.ALTER_CLIENT_QUOTAS.decode_answer(answer, 0, len(answer), 1)[1]
+            said = wire.ALTER_CLIENT_QUOTAS.decode_response(answer, 0, len(answer), 1)[1]
             wrong = [row for row in said.entries if row.error_code]
             if wrong:
                 raise BenchError(f"AlterClientQuotas: {wrong[0]}")
@@ -254,7 +254,7 @@ def run(stack: ExitStack, options: argparse.Namespace) -> dict[str, list[Cost]]:
     ports = free_ports(PORTS, 30)
     more: dict[str, Any] = {"reload_interval": 0, "limits": {"max_admin_request": LARGE_ENOUGH}}
     if options.kafka:
-        cluster = stack.enter_context(Cluster())
+        cluster = stack.enter_context(EmbeddedCluster())
         upstream, more = cluster.bootstrap_servers, more | {"internal_topics": "kafka"}
         create_topic(cluster, "load", 4)
     else:

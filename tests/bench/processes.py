@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from gateway.embedded import reap, spawn
+from gateway.embedded import reap_process, spawn_process
 
 
 class BenchError(Exception):
@@ -28,11 +28,11 @@ def running(
     """A process that ends with us in whatever way we end; on leaving it is asked to, and killed after 15 s."""
     full_env = None if env is None else {**os.environ, **env}
     with log.open("ab") as out:
-        process = spawn(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=cwd, env=full_env)
+        process = spawn_process(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=cwd, env=full_env)
     try:
         yield process
     finally:
-        reap(process, terminate_s=15)
+        reap_process(process, terminate_s=15)
 
 
 def accepts(host: str, port: int) -> bool:

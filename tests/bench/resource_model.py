@@ -21,10 +21,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gateway.control.fleet.exchange import reports
-from gateway.control.fleet.exchange.peers import ROOM, Peers
-from gateway.control.fleet.exchange.reports import EVERY
+from gateway.control.fleet.exchange.peers import DEMAND_ROOM, PeerTable
+from gateway.control.fleet.exchange.reports import REPORT_CYCLES
 from policies.fleet import keys as fleet_keys
-from policies.fleet.shares import Dealer, Use
+from policies.fleet.shares import LimitDemand, ShareAllocator
 from tests.gateway.fleet_play import Reporter
 
 SEED_MEMORY = 1e6
@@ -36,7 +36,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 LIMIT = 1e6  # of each of them
 COLUMNS = (("publish", "bytes"), ("publish", "msgs"), ("dispatch", "bytes"), ("dispatch", "msgs"))
 
-Uses = dict[str, Use]
+Uses = dict[str, LimitDemand]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Model:
     spread: int = 5  # gateways per namespace
     name_bytes: int = 80
     gateway_bytes: int = 40
-    room: int = ROOM
+    room: int = DEMAND_ROOM
 
     def names(self, chance: random.Random) -> list[str]:
         """Letters at random: names that compress worse than anybody's."""
@@ -91,12 +91,12 @@ def usage(names: Iterable[str], chance: random.Random) -> Uses:
         for direction, factor in factors.items():
             messages = chance.lognormvariate(5, 2) * factor
             hungry = chance.random() < 0.02
-            found[fleet_keys.group_key(name, direction, "bytes")] = Use(messages * size, hungry, 1.0, topics)
-            found[fleet_keys.group_key(name, direction, "msgs")] = Use(messages, False, 1.0, topics)
+            found[fleet_keys.group_key(name, direction, "bytes")] = LimitDemand(messages * size, hungry, 1.0, topics)
+            found[fleet_keys.group_key(name, direction, "msgs")] = LimitDemand(messages, False, 1.0, topics)
     return found
 
 
-def changed(one: Use, chance: random.Random) -> Use:
+def changed(one: LimitDemand, chance: random.Random) -> LimitDemand:
     """By more than a tenth, up or down."""
     factor = chance.uniform(1.11, 2.0)
     return one._replace(rate=one.rate * (factor if chance.random() < 0.5 else 1 / factor))
@@ -124,17 +124,17 @@ def each_minute(model: Model, chance: random.Random, minutes: int = 2) -> Figure
     alone, *_ = _live(model, own, said, exchanges=False)
     memory, ours, peers, mine = _live(model, own, said)
     memory -= alone
-    assert peers.living == model.gateways - 1
-    assert peers.counts == dict.fromkeys(peers.counts, 0)
-    assert all(len(peers.of(key)) == model.spread - 1 for key in own[0])
+    assert peers.peer_count == model.gateways - 1
+    assert peers.drop_counts == dict.fromkeys(peers.drop_counts, 0)
+    assert all(len(peers.demands_for(key)) == model.spread - 1 for key in own[0])
     sizes = [here + sum(map(total, there)) for here, there in zip(mine, said, strict=True)]
     present = {key: changed(one, chance) for key, one in own[-1].items()}
     clock = time.process_time()
-    ours.note(present)
-    list(ours.report())
+    ours.record_demands(present)
+    list(ours.make_report())
     report_s = time.process_time() - clock
     clock = time.process_time()
-    hearer = Peers(ours)
+    hearer = PeerTable(ours)
     for report in said[0]:
         take(hearer, report)
     clock = time.process_time()
@@ -146,7 +146,7 @@ def each_minute(model: Model, chance: random.Random, minutes: int = 2) -> Figure
 
 def _live(
     model: Model, own: list[Uses], said: list[list[list[bytes]]], *, exchanges: bool = True
-) -> tuple[int, reports.Reporter, Peers, list[int]]:
+) -> tuple[int, reports.UsageReporter, PeerTable, list[int]]:
     """A gateway's life, with two workers that take all that: its memory, and what it said, in bytes per minute.
     `exchanges`: False: the same, and nobody says or hears anything.
     """
@@ -154,27 +154,29 @@ def _live(
     gc.collect()
     tracemalloc.start()
     try:
-        ours = reports.Reporter(title_of(0, model), boot_of(0), cycle_s=60.0)
-        peers = Peers(ours, room=model.room)
-        fleet = Dealer(peers)
-        fleet.thaw(0.0)
+        ours = reports.UsageReporter(title_of(0, model), boot_of(0), cycle_s=60.0)
+        peers = PeerTable(ours, room=model.room)
+        fleet = ShareAllocator(peers)
+        fleet.thaw_shares(0.0)
         fleet.set_limits(dict.fromkeys(own[0], LIMIT))
         for minute, (present, there) in enumerate(zip(own, said, strict=True)):
             for worker, share in (("one", 0.6), ("other", 0.4)):
-                fleet.take_demand(worker, {key: use._replace(rate=share * use.rate) for key, use in present.items()})
+                fleet.update_demand(worker, {key: use._replace(rate=share * use.rate) for key, use in present.items()})
             if exchanges:
-                ours.note(fleet.changes())
-                mine.append(total(list(ours.report())))
-                fleet.published(ours.take_said())
+                ours.record_demands(fleet.drain_changes())
+                mine.append(total(list(ours.make_report())))
+                fleet.mark_published(ours.pop_changed_limits())
                 for messages in there:
                     for message in messages:
-                        heard = peers.take(message, None, 0.0)
-                        fleet.heard(() if heard is None else heard.keys)
-                list(ours.report(is_turn=False))  # who begins to use what we use as well is answered, at the beginning
-                fleet.published(ours.take_said())
-                ours.arrived()
+                        heard = peers.handle_report(message, None, 0.0)
+                        fleet.mark_peers_changed(() if heard is None else heard.keys)
+                list(
+                    ours.make_report(is_turn=False)
+                )  # who begins to use what we use as well is answered, at the beginning
+                fleet.mark_published(ours.pop_changed_limits())
+                ours.on_report_arrived()
                 heard = None
-            fleet.deal(60.0 * minute)
+            fleet.allocate_shares(60.0 * minute)
         del present, there
         gc.collect()
         return tracemalloc.get_traced_memory()[0], ours, peers, mine
@@ -213,9 +215,9 @@ def title_of(gateway: int, model: Model) -> str:
     return f"broker-{gateway}.".ljust(model.gateway_bytes, "x")
 
 
-def take(peers: Peers, messages: list[bytes]) -> None:
+def take(peers: PeerTable, messages: list[bytes]) -> None:
     for message in messages:
-        peers.take(message, None, 0.0)
+        peers.handle_report(message, None, 0.0)
 
 
 def each_second(model: Model, chance: random.Random, gateways: int, drift: bool) -> tuple[float, float]:
@@ -260,10 +262,10 @@ def main() -> int:
     print(f"{'consumed per minute':58}{megabytes(found.consumed):>12}{megabytes(SEED_CONSUMED):>12}")
     print(f"{'published once, when all begin':58}{megabytes(found.begin):>12}")
     print(f"{'to make a report / to take one in':58}{found.report_s * 1e3:>9.0f} ms{found.take_s * 1e3:>9.1f} ms")
-    print(f"at a cycle of 1 s, each usage at least every {EVERY} s; the seed's own reports as often")
+    print(f"at a cycle of 1 s, each usage at least every {REPORT_CYCLES} s; the seed's own reports as often")
     for drift, what in ((False, "each changing once"), (True, "each growing on and on by 11 %")):
         size, _ = each_second(model, random.Random(82), options.sample, drift)
-        seed = SEED_PUBLISHED * (60 / EVERY + (not drift))
+        seed = SEED_PUBLISHED * (60 / REPORT_CYCLES + (not drift))
         print(f"{'   published per minute, ' + what:58}{megabytes(size * model.gateways):>12}{megabytes(seed):>12}")
         consumed, seed = size * model.gateways**2, seed * model.gateways
         print(f"{'   consumed per minute':58}{megabytes(consumed):>12}{megabytes(seed):>12}")

@@ -21,7 +21,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final, NamedTuple
 
-from gateway.compiled import VARIABLE, form, obey
+from gateway.compiled import PURE_PYTHON_VARIABLE, apply_pure_python, compilation_state
 
 REQUESTS: Final = 64  # of a batch, each by a producer of its own
 BATCHES: Final = 31
@@ -64,8 +64,8 @@ def cost(partitions: int, topics: int, *, idempotent: bool, shuffled: bool, batc
             offset = 100_000 + 1000 * correlation
             results = {name: {index: (0, offset + index) for index in indexes} for name, indexes in in_answer}
             answered += answer(correlation, results)
-        request_us = _time(play.session.on_client, sent, play.now)
-        found.append(Cost(request_us, _time(play.session.on_upstream, answered, play.now)))
+        request_us = _time(play.session.on_client_bytes, sent, play.now)
+        found.append(Cost(request_us, _time(play.session.on_upstream_bytes, answered, play.now)))
         play.session.to_upstream.clear()
         play.session.to_client.clear()
     kept = found[SETTLING:]
@@ -136,11 +136,18 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps(growth()))
         return 0
     if options.plot is None:
-        print(f"hot path: {form()}\n\n{table()}")
+        print(f"hot path: {compilation_state()}\n\n{table()}")
         return 0
     lines: dict[str, list[float]] = {}
     for label, value in (("compiled", ""), ("as Python", "1")):
-        command = ["env", f"{VARIABLE}={value}", sys.executable, "-m", "tests.bench.session_cost", "--growth"]
+        command = [
+            "env",
+            f"{PURE_PYTHON_VARIABLE}={value}",
+            sys.executable,
+            "-m",
+            "tests.bench.session_cost",
+            "--growth",
+        ]
         said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
         for kind, column in zip(("plain", "idempotent"), zip(*json.loads(said), strict=True), strict=True):
             lines[f"{label}, {kind}"] = list(column)
@@ -149,5 +156,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    obey()
+    apply_pure_python()
     sys.exit(main(sys.argv[1:]))

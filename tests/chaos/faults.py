@@ -44,9 +44,9 @@ def nothing(scene: Scene) -> None:
 def kill_broker(scene: Scene, *nodes: int) -> None:
     """One after the other."""
     for node in nodes:
-        scene.kafka.kill(node)
+        scene.kafka.kill_broker(node)
         time.sleep(AWAY_S)
-        scene.kafka.start(node)
+        scene.kafka.start_broker(node)
         wait_in_sync(scene)
     scene.progress(SOME)
 
@@ -77,7 +77,7 @@ def kill_parent(scene: Scene) -> None:
     gateway = scene.gateway
     family = gateway.pids()
     os.kill(gateway.process.pid, signal.SIGKILL)
-    embedded.reap(gateway.process)
+    embedded.reap_process(gateway.process)
     wait_for("the family to be gone", lambda: not any((processes.PROC / str(pid)).exists() for pid in family), 10)
     time.sleep(1.0)
     gateway.again()

@@ -21,7 +21,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from gateway import embedded
-from gateway.embedded import HOST, Cluster, wait_for
+from gateway.embedded import HOST, EmbeddedCluster, wait_for
 from policies import usage
 from tests.chaos import checker
 from tests.chaos.checker import Amount, Books, Sums
@@ -49,11 +49,11 @@ SPOOL_DISK = 4 * 2**20
 FAKETIME = ("/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib/faketime/libfaketime.so.1")
 
 
-class Chaos(Cluster):
+class Chaos(EmbeddedCluster):
     """Three brokers with a second listener, whose address is a proxy's that need not be there."""
 
     def __init__(self) -> None:
-        port = embedded.free_port(3 * BROKERS)
+        port = embedded.find_free_port(3 * BROKERS)
         self._second = port + 2 * BROKERS - 1
         own: dict[int, dict[str, str]] = {}
         for node in range(1, BROKERS + 1):
@@ -416,8 +416,8 @@ class Scene:
 def _refusal(line: bytes) -> str:
     """What the audit's reader, which is the product's own, says of a usage record; nothing if it takes it."""
     try:
-        usage.decode(line)
-    except usage.InvalidRecord as error:
+        usage.decode_record(line)
+    except usage.InvalidUsageRecord as error:
         return str(error)
     return ""
 
@@ -432,8 +432,8 @@ def play(kafka: Chaos, fault: Fault) -> Row:
         row = Row(fault.name, faults=[f"{type(error).__name__}: {error}"[:3000]])
     finally:
         for node in kafka.brokers:
-            if not kafka.broker(node).running:
-                kafka.start(node)
+            if not kafka.broker(node).is_running:
+                kafka.start_broker(node)
     row.note = f"{time.monotonic() - started:.0f} s{'; ' if row.note else ''}{row.note}"
     return row
 

@@ -33,11 +33,11 @@ class Toxiproxy:
 
     def __init__(self, ways: Mapping[str, tuple[str, str]]) -> None:
         self._ways = ways
-        self._port = embedded.free_port()
+        self._port = embedded.find_free_port()
 
     def __enter__(self) -> Toxiproxy:
         command = [str(build()), "-host", embedded.HOST, "-port", str(self._port)]
-        self._process = embedded.spawn(
+        self._process = embedded.spawn_process(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         wait_for("toxiproxy", self._answers)
@@ -48,7 +48,7 @@ class Toxiproxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        embedded.reap(self._process)
+        embedded.reap_process(self._process)
 
     @contextlib.contextmanager
     def toxic(

@@ -35,7 +35,7 @@ class Balancer(Background):
 
     def __init__(self, count: int) -> None:
         super().__init__()
-        self.port = embedded.free_port(count)
+        self.port = embedded.find_free_port(count)
         self.bootstrap = f"{embedded.HOST}:{self.port}"
         self._count = count
         self._ready: list[int] = []

@@ -46,9 +46,11 @@ def missing(reason: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster(group_stack: ExitStack) -> embedded.Cluster:
+def cluster(group_stack: ExitStack) -> embedded.EmbeddedCluster:
     # Kafka's own patience with a broker: no leader moves because the machine stood still.
-    three = group_stack.enter_context(embedded.Cluster(brokers=3, overrides={"broker.session.timeout.ms": "9000"}))
+    three = group_stack.enter_context(
+        embedded.EmbeddedCluster(brokers=3, overrides={"broker.session.timeout.ms": "9000"})
+    )
     _warm_up(three.bootstrap_servers)
     return three
 
@@ -64,12 +66,12 @@ def _warm_up(bootstrap: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def gateway(cluster: embedded.Cluster, group_stack: ExitStack) -> Gateway:
+def gateway(cluster: embedded.EmbeddedCluster, group_stack: ExitStack) -> Gateway:
     return group_stack.enter_context(Gateway(cluster.bootstrap_servers))
 
 
 @pytest.fixture(scope="session")
-def target_of(request: pytest.FixtureRequest, cluster: embedded.Cluster) -> Callable[[str], Target]:
+def target_of(request: pytest.FixtureRequest, cluster: embedded.EmbeddedCluster) -> Callable[[str], Target]:
     """Target by name; a gateway is started only when somebody asks for it."""
 
     def make(name: str) -> Target:

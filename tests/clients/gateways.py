@@ -37,7 +37,7 @@ class Gateway:
         self._folder = tempfile.TemporaryDirectory(prefix="produce-gateway-")
         folder = Path(self._folder.name)
         # bootstrap, then port + 1 + node id for 1..node_ids, then admin and health
-        self.port = embedded.free_port(node_ids + 4)
+        self.port = embedded.find_free_port(node_ids + 4)
         self._admin_port = self.port + node_ids + 2
         self.bootstrap = f"{embedded.HOST}:{self.port}"
         self.admin = f"http://{embedded.HOST}:{self._admin_port}"
@@ -70,7 +70,7 @@ class Gateway:
     def _spawn(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "gateway", "serve", str(self._file)]
         with open(self._log, "ab") as log:
-            return embedded.spawn(command, stdout=log, stderr=log, cwd=Path(__file__).parents[2])
+            return embedded.spawn_process(command, stdout=log, stderr=log, cwd=Path(__file__).parents[2])
 
     def broker_port(self, node_id: int) -> int:
         return self.port + 1 + node_id
@@ -91,7 +91,7 @@ class Gateway:
 
     def restart(self) -> int:
         """SIGTERM, and the same once more; the exit status."""
-        status = embedded.reap(self.process, DRAIN_S)
+        status = embedded.reap_process(self.process, DRAIN_S)
         self.process = self._spawn()
         self.__enter__()
         return status
@@ -123,7 +123,7 @@ class Gateway:
 
     def _end(self, terminate_s: float | None) -> int:
         children = self.pids()
-        status = embedded.reap(self.process, terminate_s)
+        status = embedded.reap_process(self.process, terminate_s)
         self._folder.cleanup()
         left = {pid for pid in children if (processes.PROC / str(pid)).exists() and pid != self.process.pid}
         if status == 0 and left:

@@ -131,7 +131,7 @@ def build_node() -> Path:
 @functools.cache
 def build_java() -> Path:
     versions = _tool("javac", "-version", "the Java clients are driven by a small Java program, which needs a JDK")
-    libs = embedded.fetch()
+    libs = embedded.fetch_kafka()
     # Release 11 is the oldest that every kafka-clients in CLIENTS can run with.
     command = ["javac", "--release", "11", "-nowarn", "-cp", f"{libs}/*", "-d", ".", "Driver.java", "Shares.java"]
     return _built("java", versions + libs.parent.name, lambda folder: _run_build(command, folder))
@@ -145,7 +145,7 @@ def other_kafka_clients(version: str) -> Path:
 
 @functools.cache
 def other_kafka(version: str) -> Path:
-    """The jars of another broker, for `embedded.Cluster`; its own tools are not among them."""
+    """The jars of another broker, for `embedded.EmbeddedCluster`; its own tools are not among them."""
     return _from_maven("kafka_2.13", version, with_dependencies=True)
 
 
@@ -154,7 +154,7 @@ def _log_as_we_do(libs: Path) -> None:
     ours = ("slf4j-api-*.jar", "log4j-*.jar")
     for theirs in [path for pattern in ours for path in libs.glob(pattern)]:
         theirs.unlink()
-    for path in [path for pattern in ours for path in embedded.fetch().glob(pattern)]:
+    for path in [path for pattern in ours for path in embedded.fetch_kafka().glob(pattern)]:
         shutil.copy(path, libs)
 
 
@@ -164,11 +164,19 @@ def _from_maven(module: str, version: str, *, with_dependencies: bool) -> Path:
     with _locked(folder.with_name(f"{folder.name}.lock")):
         if not (libs / f"{module}-{version}.jar").exists():
             folder.mkdir(parents=True, exist_ok=True)
-            settings = jars.ivy_settings(os.environ.get(embedded.MAVEN_ENV))
+            settings = jars.make_ivy_settings(os.environ.get(embedded.MAVEN_ENV))
             if with_dependencies:
                 settings = settings.replace('usepoms="false"', 'usepoms="true"')
             (folder / "settings.xml").write_text(settings)
-            command = [embedded.java(), "-jar", str(jars.ivy_jar()), "-settings", "settings.xml", "-cache", "ivy"]
+            command = [
+                embedded.find_java_path(),
+                "-jar",
+                str(jars.find_ivy_jar()),
+                "-settings",
+                "settings.xml",
+                "-cache",
+                "ivy",
+            ]
             command += ["-dependency", "org.apache.kafka", module, version, "-confs", "default"]
             _run_build([*command, "-retrieve", "fetched/[artifact]-[revision](-[classifier]).[ext]"], folder)
             if (folder / "fetched").is_dir():
@@ -182,14 +190,14 @@ def _from_maven(module: str, version: str, *, with_dependencies: bool) -> Path:
 
 def _java_command(version: str | None) -> list[str]:
     classes = build_java()
-    libs = embedded.fetch()
+    libs = embedded.fetch_kafka()
     # The archive serves only a class path that begins as its own.
     path = [str(other_kafka_clients(version)), f"{libs}/*"] if version else [f"{libs}/*"]
     archive = [] if version else jars.class_data_options(libs)
     config = libs.parent / "log4j2.xml"
     log = [f"-Dlog4j2.configurationFile={config}", f"-Dkafka.log.file={os.devnull}"]
     options = ["-Xmx192m", *embedded.JVM_OPTIONS, *archive, *log]
-    return [embedded.java(), *options, "-cp", os.pathsep.join([*path, str(classes)]), "Driver"]
+    return [embedded.find_java_path(), *options, "-cp", os.pathsep.join([*path, str(classes)]), "Driver"]
 
 
 def _python_command(module: str) -> list[str]:
@@ -256,7 +264,7 @@ class Driver:
         command = PRODUCERS[client].command()
         given = {"client": client, "mode": mode, "bootstrap": bootstrap, "timeout_s": timeout_s, **config}
         self._deadline = time.monotonic() + timeout_s + GRACE_S
-        self._process = embedded.spawn(
+        self._process = embedded.spawn_process(
             [*prefix, *command, json.dumps(given)],
             cwd=HERE.parents[1],
             stdin=subprocess.DEVNULL,
@@ -288,14 +296,14 @@ class Driver:
             out, err = self._process.communicate()
             killed = ", killed at its deadline"
         finally:
-            embedded.reap(self._process)
+            embedded.reap_process(self._process)
         return self._read(out, err, killed)
 
     def stop(self) -> None:
         """End it whatever it is doing; its result is of no interest."""
         self._process.kill()
         self._process.communicate()
-        embedded.reap(self._process)
+        embedded.reap_process(self._process)
 
     def _read(self, out: str, err: str, killed: str) -> Result:
         last = out.strip().rsplit("\n", 1)[-1]

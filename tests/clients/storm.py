@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.embedded import Cluster
+from gateway.embedded import EmbeddedCluster
 from gateway.quotas.client import QuotaClient
 from policies.quotas.names import Entity
 from policies.quotas.store import Alteration, Op
@@ -199,12 +199,12 @@ def measure(
     limited = [Run(row, False, number) for row in rows for number in range(sharers)]
     runs = limited + [run._replace(kafkas=True) for run in limited if with_kafka]
     with ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(1, {}, heap_mb=512))
+        cluster = stack.enter_context(EmbeddedCluster(1, {}, heap_mb=512))
         direct = cluster.bootstrap_servers
         members = stack.enter_context(fleet(cluster, gateways, settings=settings(mode, limited, mark)))
         plain = stack.enter_context(Gateway(direct, {"client_quotas_api": "upstream"}))
         names = sorted({run.client_id for run in runs if run.kafkas})
-        ops = [Alteration(Entity(None, name).pairs, [Op("producer_byte_rate", float(QUOTA))]) for name in names]
+        ops = [Alteration(Entity(None, name).wire_pairs, [Op("producer_byte_rate", float(QUOTA))]) for name in names]
         refused = QuotaClient(direct).alter(ops)
         assert not any(refused), refused
         harness.create_topics(direct, [run.topic(mark) for run in runs], PARTITIONS)

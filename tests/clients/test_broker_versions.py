@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from gateway import embedded
-from gateway.embedded import Cluster
+from gateway.embedded import EmbeddedCluster
 from tests.clients import harness
 from tests.clients.conftest import Target, missing
 from tests.clients.gateways import Gateway
@@ -29,7 +29,7 @@ def other(request: pytest.FixtureRequest) -> Iterator[Target]:
     except harness.Unavailable as reason:
         missing(str(reason))
     with ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(2, libs=libs))
+        cluster = stack.enter_context(EmbeddedCluster(2, libs=libs))
         gateway = stack.enter_context(Gateway(cluster.bootstrap_servers, node_ids=2))
         ports = {node: gateway.broker_port(node) for node in cluster.brokers}
         yield Target(f"kafka-{request.param}", gateway.bootstrap, cluster.bootstrap_servers, ports)

@@ -61,13 +61,13 @@ OVERSIZED = 900_000  # more than two seconds of the quota; no client sends more 
 
 
 @pytest.fixture(scope="module")
-def limited(cluster: embedded.Cluster) -> Iterator[Gateway]:
+def limited(cluster: embedded.EmbeddedCluster) -> Iterator[Gateway]:
     with Gateway(cluster.bootstrap_servers, enforcement.SETTINGS) as gateway:
         yield gateway
 
 
 @pytest.fixture(scope="module")
-def paced(cluster: embedded.Cluster) -> Iterator[Gateway]:
+def paced(cluster: embedded.EmbeddedCluster) -> Iterator[Gateway]:
     """Delays by thresholds. It has the policies as well: they say nothing about topics that aren't theirs."""
     with Gateway(cluster.bootstrap_servers, {"thresholds": THRESHOLDS, **enforcement.SETTINGS}) as gateway:
         yield gateway
@@ -75,7 +75,7 @@ def paced(cluster: embedded.Cluster) -> Iterator[Gateway]:
 
 @pytest.fixture(scope="module")
 def runs(
-    request: pytest.FixtureRequest, cluster: embedded.Cluster, limited: Gateway, paced: Gateway
+    request: pytest.FixtureRequest, cluster: embedded.EmbeddedCluster, limited: Gateway, paced: Gateway
 ) -> Iterator[Callable[..., Any]]:
     """Results by what was run; the runs of all selected tests are started with the first that is asked for."""
     direct = cluster.bootstrap_servers

@@ -32,16 +32,16 @@ def events(printed: str, name: str) -> list[dict[str, Any]]:
 
 
 def test_the_verifiable_consumer_reads_what_the_verifiable_producer_sent(
-    cluster: embedded.Cluster, target: Target, topic: str
+    cluster: embedded.EmbeddedCluster, target: Target, topic: str
 ) -> None:
     at = ("--bootstrap-server", target.bootstrap, "--topic", topic, "--max-messages", str(COUNT))
-    sent = cluster.run_java(f"{TOOLS}.VerifiableProducer", *at, "--acks", "-1", "--throughput", "-1")
+    sent = cluster.run_tool(f"{TOOLS}.VerifiableProducer", *at, "--acks", "-1", "--throughput", "-1")
     assert events(sent, "producer_send_error") == []
     [summary] = events(sent, "tool_data")
     assert (summary["sent"], summary["acked"]) == (COUNT, COUNT)
     assert harness.end_offsets(target.direct, topic, PARTITIONS) == COUNT
 
-    read = cluster.run_java(f"{TOOLS}.VerifiableConsumer", *at, "--group-id", topic)
+    read = cluster.run_tool(f"{TOOLS}.VerifiableConsumer", *at, "--group-id", topic)
     assert sum(event["count"] for event in events(read, "records_consumed")) == COUNT
     assert all(event["success"] for event in events(read, "offsets_committed"))
     values = [int(event["value"]) for event in events(sent, "producer_send_success")]
@@ -49,8 +49,10 @@ def test_the_verifiable_consumer_reads_what_the_verifiable_producer_sent(
     assert harness.committed(target.direct, topic, topic, PARTITIONS) == COUNT
 
 
-def test_producer_performance_gets_everything_through(cluster: embedded.Cluster, target: Target, topic: str) -> None:
-    printed = cluster.run_java(
+def test_producer_performance_gets_everything_through(
+    cluster: embedded.EmbeddedCluster, target: Target, topic: str
+) -> None:
+    printed = cluster.run_tool(
         f"{TOOLS}.ProducerPerformance",
         *("--topic", topic, "--num-records", str(COUNT), "--record-size", "1000", "--throughput", "-1"),
         *("--bootstrap-server", target.bootstrap, "--command-property", "acks=all"),

@@ -56,12 +56,12 @@ def drivers() -> Iterator[dict[tuple[str, str], Driver]]:
         driver.stop()
 
 
-def broker_ports(cluster: embedded.Cluster) -> set[int]:
+def broker_ports(cluster: embedded.EmbeddedCluster) -> set[int]:
     return {broker.port for broker in cluster.brokers.values()}
 
 
-def broker_pids(cluster: embedded.Cluster) -> set[int]:
-    return {broker.pid for broker in cluster.brokers.values() if broker.running}
+def broker_pids(cluster: embedded.EmbeddedCluster) -> set[int]:
+    return {broker.pid for broker in cluster.brokers.values() if broker.is_running}
 
 
 def partitions(bootstrap: str, topics: list[str]) -> list[PartitionMetadata]:
@@ -82,7 +82,7 @@ def test_after_a_leader_change_only_the_gateway_is_connected_to_the_brokers(
     proc: None,
     prepared: None,
     request: pytest.FixtureRequest,
-    cluster: embedded.Cluster,
+    cluster: embedded.EmbeddedCluster,
     target: Target,
     drivers: dict[tuple[str, str], Driver],
 ) -> None:
@@ -126,7 +126,7 @@ def test_after_a_leader_change_only_the_gateway_is_connected_to_the_brokers(
         assert watch.seen[broker.port] & gateway.pids(), f"the gateway was never connected to broker {node}"
 
 
-def move_leaders_away_and_back(cluster: embedded.Cluster, names: list[str]) -> None:
+def move_leaders_away_and_back(cluster: embedded.EmbeddedCluster, names: list[str]) -> None:
     direct = cluster.bootstrap_servers
 
     def sent() -> int:
@@ -140,21 +140,21 @@ def move_leaders_away_and_back(cluster: embedded.Cluster, names: list[str]) -> N
 
     wait_for("every producer's first records", lambda: sent() > 3 * RATE, 60, every_s=0.5)
     wait_for("each broker to lead", led_by_the_first, 60, every_s=0.5)
-    cluster.kill(KILLED)
+    cluster.kill_broker(KILLED)
     try:
-        survivors = ",".join(f"{embedded.HOST}:{b.port}" for b in cluster.brokers.values() if b.running)
+        survivors = ",".join(f"{embedded.HOST}:{b.port}" for b in cluster.brokers.values() if b.is_running)
         others = [node for node in cluster.brokers if node != KILLED]
         wait_for("new leaders", lambda: all(p.leader in others for p in partitions(survivors, names)), 60, every_s=0.5)
         reached = sent()
         wait_for("producers to go on without it", lambda: sent() > reached + 3 * RATE, 60)
     finally:
-        cluster.start(KILLED)
+        cluster.start_broker(KILLED)
     wait_for("node 2 to catch up", lambda: all(len(p.isrs) == 3 for p in partitions(direct, names)), 60, every_s=0.5)
     wait_for("the old leaders", led_by_the_first, 60, every_s=0.5)
 
 
 def test_the_watch_sees_a_client_that_goes_to_the_broker_itself(
-    proc: None, cluster: embedded.Cluster, drivers: dict[tuple[str, str], Driver]
+    proc: None, cluster: embedded.EmbeddedCluster, drivers: dict[tuple[str, str], Driver]
 ) -> None:
     topic = f"direct-{uuid.uuid4().hex[:6]}"
     harness.create_topics(cluster.bootstrap_servers, [topic], 1)

@@ -76,7 +76,7 @@ def has_ended(gateway: Gateway, cause: str) -> bool:
 
 
 def test_a_rolling_restart_under_load_is_noticed_by_no_idempotent_client(
-    prepared: None, cluster: embedded.Cluster, balancer: Balancer
+    prepared: None, cluster: embedded.EmbeddedCluster, balancer: Balancer
 ) -> None:
     direct, mark = cluster.bootstrap_servers, uuid.uuid4().hex[:6]
     settings = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from gateway.config import parse
+from gateway.config import parse_settings
 from tests.clients.storm import QUOTA, ROWS, Run, p99, settings
 
 
@@ -20,7 +20,7 @@ def test_records_are_late_by_what_was_acknowledged_before_them() -> None:
 def test_each_row_has_a_limit_of_its_own_which_its_clients_share(mode: str) -> None:
     runs = [Run(row, False, number) for row in ROWS for number in range(2)]
     given = settings(mode, runs, "mark")
-    config = parse(yaml.safe_dump({"upstream": {"bootstrap_servers": "127.0.0.1:9092"}, **given}))
+    config = parse_settings(yaml.safe_dump({"upstream": {"bootstrap_servers": "127.0.0.1:9092"}, **given}))
     if mode == "quota":
         assert len(config.client_quotas) == len(ROWS)
     elif mode == "group":

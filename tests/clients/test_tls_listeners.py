@@ -35,7 +35,7 @@ class TlsListeners(Gateway):
     def __init__(self, upstream: str, authority: Authority) -> None:
         certificate, key = authority.sign("gateway", names=f"subjectAltName=DNS:{BOOTSTRAP},DNS:*.{BOOTSTRAP}")
         tls = {"ssl.keystore.location": str(certificate), "ssl.key.location": str(key)}
-        at = {"names": embedded.free_port(), "ports": embedded.free_port(5)}
+        at = {"names": embedded.find_free_port(), "ports": embedded.find_free_port(5)}
         sni = {"bootstrap_address": BOOTSTRAP, "advertised_broker_address_pattern": "broker-$(node_id).kafka.test"}
         listeners = {
             "names": {"port": at["names"], "sni": sni, **tls},
@@ -64,7 +64,7 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def listeners(cluster: embedded.Cluster, authority: Authority) -> Iterator[TlsListeners]:
+def listeners(cluster: embedded.EmbeddedCluster, authority: Authority) -> Iterator[TlsListeners]:
     gateway = TlsListeners(cluster.bootstrap_servers, authority)
     with gateway:
         yield gateway
@@ -98,7 +98,7 @@ def drive(client: str, listener: str, direct: str, bootstrap: str, prefix: list[
 def run_of(
     request: pytest.FixtureRequest,
     matrix: Matrix,
-    cluster: embedded.Cluster,
+    cluster: embedded.EmbeddedCluster,
     listeners: TlsListeners,
     prefix: list[str],
     authority: Authority,

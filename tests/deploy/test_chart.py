@@ -71,7 +71,7 @@ class Rendered(NamedTuple):
 
     @property
     def settings(self) -> config.Settings:
-        return config.parse(self.one("ConfigMap")["data"]["gateway.yaml"].replace(_PASSWORD, " secret"))
+        return config.parse_settings(self.one("ConfigMap")["data"]["gateway.yaml"].replace(_PASSWORD, " secret"))
 
     def service_ports(self, name: str = NAME) -> dict[str, int]:
         """Of a Service, by the name of the container's port."""
@@ -137,14 +137,14 @@ def test_the_configuration_is_one_that_the_gateway_takes(values: Path) -> None:
     assert ports.pop("admin") == settings.admin.port
     assert settings.health_address == ("0.0.0.0", ports.pop("health"))
     assert ports == {f"broker-{node}": listener.broker_port(node) for node in _ids(ports)}
-    assert made.container["args"][0] in cli._commands()
+    assert made.container["args"][0] in cli._command_names()
 
 
 @each_values
 def test_clients_are_told_addresses_that_services_have(values: Path) -> None:
     made = rendered(values)
     listener = made.settings.all_listeners["default"]
-    host, port = listener.bootstrap
+    host, port = listener.bootstrap_address
     assert made.service_ports()["kafka"] == port
     if host.endswith(".svc"):
         assert host == f"{NAME}.{NAMESPACE}.svc"
@@ -167,14 +167,14 @@ def test_with_sni_all_brokers_are_behind_one_port() -> None:
     assert set(made.ports) == {"kafka", "admin", "health"}
     listener = made.settings.all_listeners["default"]
     assert listener.broker_address(7) == ("broker-7.kafka.example", 443)
-    assert listener.bootstrap == ("kafka.example", 443)
+    assert listener.bootstrap_address == ("kafka.example", 443)
     assert made.settings.upstream.properties["sasl.password"] == "secret"
 
 
 def test_large_numbers_are_written_as_they_were_given() -> None:
     made = rendered(CHART / "ci" / "everything.yaml")
     assert made.settings.thresholds.total == 20_000_000
-    assert made.settings.all_listeners["default"].bootstrap == ("gateway.example", 19092)
+    assert made.settings.all_listeners["default"].bootstrap_address == ("gateway.example", 19092)
 
 
 @each_values
@@ -383,8 +383,8 @@ def test_the_notes_say_where_clients_begin(tmp_path: Path) -> None:
         )
         assert code == 0, error
         notes = yaml.safe_load(said)["data"]["notes"]
-        host, port = rendered(values).settings.all_listeners["default"].bootstrap
+        host, port = rendered(values).settings.all_listeners["default"].bootstrap_address
         assert f"{host}:{port}" in notes
         commands = re.findall(r"-- produce-gateway (\S+)", notes)
         assert commands
-        assert set(commands) <= set(cli._commands())
+        assert set(commands) <= set(cli._command_names())

@@ -23,7 +23,7 @@ SCHEMA = json.loads((Path(__file__).parent / "compose-spec" / "compose-spec.json
 TEXT = (FOLDER / "compose.yaml").read_text("utf-8")
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES = COMPOSE["services"]
-GATEWAY = config.parse((FOLDER / "gateway.yaml").read_text("utf-8"))
+GATEWAY = config.parse_settings((FOLDER / "gateway.yaml").read_text("utf-8"))
 
 
 def test_it_is_valid_by_the_schema_of_compose() -> None:
@@ -104,7 +104,7 @@ def test_the_gateway_is_asked_under_the_names_that_it_knows() -> None:
     prometheus = yaml.safe_load((FOLDER / "prometheus" / "prometheus.yml").read_text("utf-8"))
     (target,) = prometheus["scrape_configs"][0]["static_configs"][0]["targets"]
     host, port = target.split(":")
-    assert host in GATEWAY.admin.names
+    assert host in GATEWAY.admin.host_names
     assert int(port) == GATEWAY.admin.port
     assert "gateway" in SERVICES
 

@@ -63,7 +63,7 @@ def test_its_health_check_and_command_are_commands_of_the_program() -> None:
     check, command = given("HEALTHCHECK")[0], given("CMD")[0]
     words = re.findall(r'"([^"]+)"', check)
     assert words[0] == "produce-gateway"
-    assert words[1] in cli._commands()
+    assert words[1] in cli._command_names()
     assert given("ENTRYPOINT") == ['["produce-gateway"]']
     assert re.findall(r'"([^"]+)"', command) == ["serve", words[2]]
 

@@ -117,7 +117,7 @@ def test_commands_are_the_programs(path: Path) -> None:
     for command in commands:
         program, name, *rest = command.split()
         assert program.endswith("/bin/produce-gateway")
-        assert name in cli._commands()
+        assert name in cli._command_names()
         assert [word for word in rest if word.startswith("/etc/produce-gateway/")]
 
 

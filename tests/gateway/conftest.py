@@ -14,20 +14,27 @@ import trio
 from pytest_trio import trio_fixture
 from trio.testing import MockClock
 
-from gateway.control.http_server import serve
-from gateway.data.relay.links import Link
-from gateway.data.session.session import Session
-from gateway.data.shared.world import World
-from gateway.data.sockets.inbound import Inbound
-from gateway.data.sockets.outbound import Outbound
-from gateway.data.sockets.reactor import Reactor
-from gateway.data.sockets.sides import Side
-from gateway.data.sockets.tls import Tls
+from gateway.control.http_server import serve_http
+from gateway.data.relay.links import RelayLink
+from gateway.data.session.session import ClientSession
+from gateway.data.shared.worker_state import WorkerState
+from gateway.data.sockets.inbound import InboundBuffer
+from gateway.data.sockets.outbound import OutboundBuffer
+from gateway.data.sockets.reactor import SocketReactor
+from gateway.data.sockets.sides import LinkSide
+from gateway.data.sockets.tls import TlsConnection
 from gateway.supervisor import open_listener
 from tests.gateway.control.admin.test_rest import Server
 
-ENDED: Final = Link, Session, Side, Inbound, Outbound, Tls  # what there is of each connection
-STAYS: Final = Reactor, World  # what there is of each worker
+ENDED: Final = (
+    RelayLink,
+    ClientSession,
+    LinkSide,
+    InboundBuffer,
+    OutboundBuffer,
+    TlsConnection,
+)  # what there is of each connection
+STAYS: Final = SocketReactor, WorkerState  # what there is of each worker
 
 
 @trio_fixture
@@ -35,7 +42,7 @@ async def server() -> AsyncIterator[Server]:
     """The admin server with the API, on the test's own loop."""
     server = Server()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve, open_listener("127.0.0.1", server.port), server.application())
+        nursery.start_soon(serve_http, open_listener("127.0.0.1", server.port), server.application())
         yield server
         nursery.cancel_scope.cancel()
 
@@ -51,7 +58,7 @@ def gateway() -> Iterator[Server]:
     async def main() -> None:
         loop.append(trio.lowlevel.current_trio_token())
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve, sock, server.application())
+            nursery.start_soon(serve_http, sock, server.application())
             up.set()
             await stop.wait()
             nursery.cancel_scope.cancel()

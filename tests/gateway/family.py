@@ -18,8 +18,16 @@ from itertools import pairwise
 import trio
 
 from gateway import supervisor
-from gateway.channel import Channel, ChannelClosed, Down, Hello, Up, decode_down, decode_up
-from gateway.system.shared_memory import SharedMemory
+from gateway.channel import (
+    ChannelClosed,
+    ProcessChannel,
+    ToControl,
+    ToWorker,
+    WorkerHello,
+    decode_for_control,
+    decode_for_worker,
+)
+from gateway.system.shared_memory import SharedMemoryRegion
 
 MOOD = os.environ.get("FAMILY", "")
 WORKERS = int(os.environ.get("FAMILY_WORKERS", "1"))
@@ -36,10 +44,10 @@ def parent() -> int:
     tell("parent", "started")
 
     def program(number: int) -> list[str]:
-        return [sys.executable, __file__, "control" if number == supervisor.CONTROL else "worker"]
+        return [sys.executable, __file__, "control" if number == supervisor.CONTROL_NUMBER else "worker"]
 
     listeners = {"bootstrap": ("127.0.0.1", port)}
-    return supervisor.run(
+    return supervisor.run_gateway(
         b"{}",
         listeners,
         workers=WORKERS,
@@ -64,7 +72,7 @@ async def control(link: supervisor.ParentLink) -> None:
             if link.was_up:
                 nursery.cancel_scope.cancel()
                 return
-        link.note_up()
+        link.report_up()
         for name, port in (("bootstrap", int(os.environ["FAMILY_BOOT"])), ("broker 1", int(os.environ["FAMILY_PORT"]))):
             try:
                 sock = await link.listen(name, "127.0.0.1", port)
@@ -91,7 +99,9 @@ async def tell_reload(link: supervisor.ParentLink) -> None:
         await link.reload.wait()
         tell("control", "reload")
         if MOOD == "adopt":
-            link.adopt(supervisor.Adopt(b'{"new": 1}', supervisor.Origin(("gw.yaml",), 5), 0.0, 30.0))
+            link.adopt_config(
+                supervisor.AdoptConfig(b'{"new": 1}', supervisor.ConfigOrigin(("gw.yaml",), 5), 0.0, 30.0)
+            )
             # Messages are read in their order: with this answer the parent has that one.
             (await link.listen("again", "127.0.0.1", int(os.environ["FAMILY_BOOT"]) + 2)).close()
             tell("control", "adopted")
@@ -108,17 +118,17 @@ async def accept(name: str, sock: object) -> None:
 async def follow(link: supervisor.ParentLink, nursery: trio.Nursery) -> None:
     while True:
         message, sock = await link.next_channel()
-        nursery.start_soon(greet, link, message.restarts, Channel(sock, decode_up))
+        nursery.start_soon(greet, link, message.restarts, ProcessChannel(sock, decode_for_control))
 
 
-async def greet(link: supervisor.ParentLink, restarts: int, channel: Channel[Down, Up]) -> None:
+async def greet(link: supervisor.ParentLink, restarts: int, channel: ProcessChannel[ToWorker, ToControl]) -> None:
     try:
         hello, _ = await channel.receive()
-        assert isinstance(hello, Hello)
+        assert isinstance(hello, WorkerHello)
         tell("control", "hello", worker_pid=hello.pid, restarts=restarts)
         if MOOD == "break":
             channel.close()
-            link.reconnect(0)
+            link.request_reconnect(0)
             return
         await channel.receive()
     except ChannelClosed:
@@ -138,12 +148,12 @@ async def worker(link: supervisor.ParentLink) -> None:
 
 async def say_hello(link: supervisor.ParentLink, nursery: trio.Nursery) -> None:
     while True:
-        channel = Channel[Up, Down]((await link.next_channel())[1], decode_down)
-        channel.post(Hello(1, 0, os.getpid(), "boot"))
+        channel = ProcessChannel[ToControl, ToWorker]((await link.next_channel())[1], decode_for_worker)
+        channel.post(WorkerHello(1, 0, os.getpid(), "boot"))
         nursery.start_soon(hold, channel)
 
 
-async def hold(channel: Channel[Up, Down]) -> None:
+async def hold(channel: ProcessChannel[ToControl, ToWorker]) -> None:
     try:
         await channel.run()
     except ChannelClosed:
@@ -152,12 +162,12 @@ async def hold(channel: Channel[Up, Down]) -> None:
 
 def child(who: str) -> int:
     args = dict(pairwise(sys.argv))
-    link = supervisor.attach(int(args["--fd"]))
+    link = supervisor.attach_to_parent(int(args["--fd"]))
     starts: list[int] = []
     if "--memory" in args:
         assert int(args["--workers"]) == WORKERS
-        memory = SharedMemory(int(args["--memory"]))
-        with memory.locked():
+        memory = SharedMemoryRegion(int(args["--memory"]))
+        with memory.hold_lock():
             memory.view[int(args["--worker"])] += 1
             starts = list(memory.view)
     tell(who, "born", number=args.get("--worker"), starts=starts)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import sys
 import time
 
-from gateway.system.shared_memory import SharedMemory
-from policies.fleet.page import Page
+from gateway.system.shared_memory import SharedMemoryRegion
+from policies.fleet.page import SharedPage
 from policies.fleet.shared_bucket import SharedBucket
 
 WORKERS = 3
@@ -22,26 +22,26 @@ RATE = 1000.0
 KEY = "limit"
 
 
-def bucket(page: Page) -> SharedBucket:
-    row = page.row(KEY)
+def bucket(page: SharedPage) -> SharedBucket:
+    row = page.acquire_row(KEY)
     assert row is not None
     return SharedBucket(RATE, 1.0, 1e9, 1.0, row, page.ahead_s, RATE)
 
 
 def main() -> None:
-    memory = SharedMemory(int(sys.argv[1]))
-    one = bucket(Page(memory.view, WORKERS, int(sys.argv[2]), memory.locked))
+    memory = SharedMemoryRegion(int(sys.argv[1]))
+    one = bucket(SharedPage(memory.view, WORKERS, int(sys.argv[2]), memory.hold_lock))
     print("ready", flush=True)
     for line in sys.stdin:
         what, *numbers = line.split()
         if what == "lock":
-            with memory.locked():
+            with memory.hold_lock():
                 print("locked", flush=True)
                 sys.stdin.read()
         now, size = [*map(float, numbers), 0.0][:2]
         for _ in range({"take": 1, "many": MANY, "level": 0}[what]):
-            one.take(size, now or time.monotonic())
-        print(one.level(now or time.monotonic()), flush=True)
+            one.consume_tokens(size, now or time.monotonic())
+        print(one.token_level(now or time.monotonic()), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,21 +6,21 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from gateway.channel import PROTOCOL, Broker, Brokers, Row, WorkerSettings
-from gateway.data.session.session import Session
-from gateway.data.shared.budget import Account, Budget
-from gateway.data.shared.complaints import NO_FIELDS, Fields
-from gateway.data.shared.world import World
+from gateway.channel import PROTOCOL, BrokerTable, UpstreamBroker, UsageRow, WorkerSettings
+from gateway.data.session.session import ClientSession
+from gateway.data.shared.budget import MemoryAccount, MemoryBudget
+from gateway.data.shared.warning_limiter import NO_LOG_FIELDS, LogFields
+from gateway.data.shared.worker_state import WorkerState
 from gateway.listener_names import DEFAULT_LISTENER
-from policies.engine import Engine
+from policies.engine import PolicyEngine
 from policies.thresholds.pacing import PACE_S
 from protocol import rewrite
 from tests.protocol import produce_cases as cases
 from tests.protocol.batches import batch
 
-ADDRESSES = Brokers(
+ADDRESSES = BrokerTable(
     (),
-    (Broker(1, "10.0.0.1", 9092), Broker(2, "10.0.0.2", 9092)),
+    (UpstreamBroker(1, "10.0.0.1", 9092), UpstreamBroker(2, "10.0.0.2", 9092)),
     {DEFAULT_LISTENER: {1: ("gateway", 19094), 2: ("gateway", 19095)}},
 )
 TOPIC_ID = bytes(range(16))
@@ -77,12 +77,12 @@ def with_question(frame: bytes) -> bytes:
     """A request with acks=0 to a topic for which the broker has taken nothing yet, as the broker gets it: the gateway
     asks something behind it, which the broker answers (`TOOK`) if it has taken the request.
     """
-    return frame + rewrite.NO_TOPICS
+    return frame + rewrite.NO_TOPICS_REQUEST
 
 
-def account() -> Account:
+def account() -> MemoryAccount:
     """The account of a session without sockets; its budget has no bound."""
-    return Account(Budget(2**40), "")
+    return MemoryAccount(MemoryBudget(2**40), "")
 
 
 def other_answer(correlation: int, body: bytes = b"\0\0") -> bytes:
@@ -103,43 +103,43 @@ class Play:
     def __init__(self, *, total: float | None = None, topics: dict[str, float] | None = None, **settings: Any) -> None:
         self.now = self._next_pace = 1000.0
         self.logs: list[tuple[str, str]] = []
-        self.log_fields: list[Fields] = []
-        self.engine = Engine(self.now)
-        self.engine.set_policy(total, topics or {})
-        self.world = World(WorkerSettings(PROTOCOL, "gw", **settings), self.engine, self._log)
+        self.log_fields: list[LogFields] = []
+        self.engine = PolicyEngine(self.now)
+        self.engine.set_thresholds(total, topics or {})
+        self.world = WorkerState(WorkerSettings(PROTOCOL, "gw", **settings), self.engine, self._log)
         self.world.cluster.set_brokers(ADDRESSES)
-        self.session = Session(self.world, 1, account(), self.now)
+        self.session = ClientSession(self.world, 1, account(), self.now)
         self.unhandled = b""
         self._answers_left = b""
 
-    def _log(self, level: str, text: str, fields: Fields = NO_FIELDS) -> None:
+    def _log(self, level: str, text: str, fields: LogFields = NO_LOG_FIELDS) -> None:
         self.logs.append((level, text))
         self.log_fields.append(fields)
 
     def named(self, software: tuple[str, str] | None = JAVA) -> Play:
         self.session.client.software = software
-        self.session.hold.introduce(software)
+        self.session.hold.set_software(software)
         return self
 
     def run_clockwork(self, now: float) -> None:
         """What a worker's Clockwork does until then."""
         while self._next_pace <= now:
-            self.engine.pace(self._next_pace)
+            self.engine.pace_limits(self._next_pace)
             self._next_pace += PACE_S
-        if self.engine.due <= now:
-            self.engine.tick(now)
-            self.world.ledger.renew()
+        if self.engine.next_tick_at <= now:
+            self.engine.apply_due_ticks(now)
+            self.world.ledger.advance_epoch()
 
     def overload(self, topic: str = "clicks") -> Play:
         """Put that topic and the total above any threshold."""
-        meters = self.engine.broker(1)
-        meters.vouch(topic.encode())
+        meters = self.engine.broker_meters(1)
+        meters.confirm_topic(topic.encode())
         meter = meters.topics[topic.encode()]
         for one in (meter, meters.total):
             one.mark(10**9)
-        self.now = self.engine.due
-        self.engine.tick(self.now)
-        self.world.ledger.renew()
+        self.now = self.engine.next_tick_at
+        self.engine.apply_due_ticks(self.now)
+        self.world.ledger.advance_epoch()
         return self
 
     def client(self, data: bytes, step: int = 0) -> tuple[bytes, bytes]:
@@ -147,7 +147,7 @@ class Play:
         upstream, client = b"", b""
         for piece in _pieces(data, step):
             buf = bytearray(self.unhandled + piece)
-            pos = self.session.on_client(buf, 0, len(buf), self.now)
+            pos = self.session.on_client_bytes(buf, 0, len(buf), self.now)
             self.unhandled = bytes(buf[pos:])
             upstream += self._take(self.session.to_upstream)
             client += self._take(self.session.to_client)
@@ -162,7 +162,7 @@ class Play:
         client = b""
         for piece in _pieces(data, step):
             buf = bytearray(self._answers_left + piece)
-            pos = self.session.on_upstream(buf, 0, len(buf), self.now)
+            pos = self.session.on_upstream_bytes(buf, 0, len(buf), self.now)
             self._answers_left = bytes(buf[pos:])
             client += self._take(self.session.to_client)
         return client
@@ -176,8 +176,8 @@ class Play:
             found[row.topic, row.outcome, row.reason] = sums
         return found
 
-    def ledger(self) -> tuple[Row, ...]:
-        rows, self.counts = self.world.ledger.close()
+    def ledger(self) -> tuple[UsageRow, ...]:
+        rows, self.counts = self.world.ledger.close_interval()
         return rows
 
     @staticmethod

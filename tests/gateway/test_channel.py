@@ -16,52 +16,52 @@ import trio.testing
 from pytest_trio import trio_fixture
 
 from gateway.channel import (
-    COUNTS,
+    COUNT_NAMES,
     PROTOCOL,
-    Accepted,
-    Answer,
-    Ask,
-    Broker,
-    Brokers,
-    Channel,
+    AcceptedConnection,
+    AdminAnswer,
+    AdminQuery,
+    BrokerTable,
     ChannelClosed,
-    Connection,
-    Demand,
-    Down,
-    Drain,
+    ConnectionInfo,
+    DemandReport,
+    DrainRequest,
     FindConnections,
     FoundConnections,
-    Gauges,
-    Groups,
-    Hello,
-    Interval,
+    GroupSnapshot,
+    LimitShares,
     ListenerSettings,
-    Log,
-    OtherRates,
-    Parts,
-    Policy,
-    Rates,
-    Refresh,
-    Row,
-    Spooled,
-    Storage,
-    Topics,
-    Up,
+    LogMessage,
+    PeerRates,
+    ProcessChannel,
+    RefreshRequest,
+    SpoolConfirmation,
+    StorageSnapshot,
+    ThresholdPolicy,
+    ToControl,
+    TopicSnapshot,
+    ToWorker,
+    UpstreamBroker,
+    UsageInterval,
+    UsageRow,
+    WorkerGauges,
+    WorkerHello,
+    WorkerRates,
     WorkerSettings,
-    decode_down,
-    decode_up,
+    decode_for_control,
+    decode_for_worker,
 )
 from gateway.tls.certificates import ListenerTls
 from gateway.tls.server_names import ServerNames
 from policies.engine import BrokerRate, TopicRate
-from policies.fleet.shares import Part, Use
-from policies.groups.lines import GroupLimits, GroupRate
+from policies.fleet.shares import LimitDemand, ShareGrant
+from policies.groups.group_limiters import GroupLimitValues, GroupRate
 from policies.limits.limit_use import LimitUse
-from policies.quotas.lines import QuotaRate
-from policies.storage import Factor
-from policies.thresholds.broker_meters import Others
+from policies.quotas.quota_limiters import QuotaRate
+from policies.storage import StorageFactor
+from policies.thresholds.broker_meters import PeerTraffic
 
-DOWN: list[Down] = [
+DOWN: list[ToWorker] = [
     WorkerSettings(
         PROTOCOL,
         "gw",
@@ -69,48 +69,55 @@ DOWN: list[Down] = [
         internal_principals=("User:a",),
         listeners={"tls": ListenerSettings(ListenerTls("gw.pem"), ServerNames("gw", "b-$(node_id).gw"))},
     ),
-    Brokers((("h", 9092),), (Broker(1, "b1", 9092),), {"default": {1: ("gw", 19094)}}),
-    Topics({1: ("a", "ü")}, {bytes(range(16)): "a"}),
-    Policy(3, 2e7, {"a": 5e6}),
-    Storage(Factor(0.0, "kept", "full"), "observe", 12.5, Factor(0.3, "fallback")),
-    Groups(1, {"gold": GroupLimits(publish_bytes=1e6)}, {"acme": "gold"}),
-    Parts({"key": Part(600.0, 300.0)}, 2, 12.5),
-    OtherRates({1: Others(2.0, {b"a": 1.0}), 2: Others(3.0)}, 2),
-    Spooled(7),
-    Drain(2.5),
-    Answer(7, b"\0\1", b"", b"memo"),
+    BrokerTable((("h", 9092),), (UpstreamBroker(1, "b1", 9092),), {"default": {1: ("gw", 19094)}}),
+    TopicSnapshot({1: ("a", "ü")}, {bytes(range(16)): "a"}),
+    ThresholdPolicy(3, 2e7, {"a": 5e6}),
+    StorageSnapshot(StorageFactor(0.0, "kept", "full"), "observe", 12.5, StorageFactor(0.3, "fallback")),
+    GroupSnapshot(1, {"gold": GroupLimitValues(publish_bytes=1e6)}, {"acme": "gold"}),
+    LimitShares({"key": ShareGrant(600.0, 300.0)}, 2, 12.5),
+    PeerRates({1: PeerTraffic(2.0, {b"a": 1.0}), 2: PeerTraffic(3.0)}, 2),
+    SpoolConfirmation(7),
+    DrainRequest(2.5),
+    AdminAnswer(7, b"\0\1", b"", b"memo"),
     FindConnections(7, 20, "User:a", None, "::1", 2, True),
 ]
-UP: list[Up] = [
-    Hello(PROTOCOL, 0, 17, "abc"),
-    Interval("abc", 0, 0, 1, 2, (Row(1, "t", "User:x", "c", "accepted", "", 2**40, 2, 1),), {COUNTS[0]: 3}, True),
-    Interval("abc", 0, 1, 2, 3, (Row(1, "t", "User:x", "c", "rejected", "fence", 9, 2, 1, 5, "gold", "kgo", 0),)),
-    Rates((BrokerRate(1, 1.5, 0.0, 0.0, None, [TopicRate("t", 1.5, None, False)]),), ("w",)),
-    Rates(
+UP: list[ToControl] = [
+    WorkerHello(PROTOCOL, 0, 17, "abc"),
+    UsageInterval(
+        "abc", 0, 0, 1, 2, (UsageRow(1, "t", "User:x", "c", "accepted", "", 2**40, 2, 1),), {COUNT_NAMES[0]: 3}, True
+    ),
+    UsageInterval(
+        "abc", 0, 1, 2, 3, (UsageRow(1, "t", "User:x", "c", "rejected", "fence", 9, 2, 1, 5, "gold", "kgo", 0),)
+    ),
+    WorkerRates((BrokerRate(1, 1.5, 0.0, 0.0, None, [TopicRate("t", 1.5, None, False)]),), ("w",)),
+    WorkerRates(
         (),
         quotas=(
             QuotaRate("producer_byte_rate:bps", "{user=a}", "a", None, 1, LimitUse(2.0, 3.0, True, 0.5, 0.1), 3.0, "k"),
         ),
         groups=(GroupRate("gold", "publish", 7, LimitUse(4.0, 5.0, True), LimitUse(2.0, None)),),
     ),
-    Demand({"key": Use(1.5, True, 2.0, 3)}, whole=True),
-    Gauges(1, 2, 3),
-    Log("info", "text"),
-    Refresh("metadata"),
-    FoundConnections(7, 40, 1, (Connection("[::1]:5", -1, "User:ü", "", "kgo 1", 1.5, 0.0, 2, 3.5, "fence"),)),
-    Ask(7, 12.5, "10.0.0.9:5", "User:a", b"\0\x2c", b"memo", b"\xff"),
-    Ask(8, 12.5, "10.0.0.9:5", "User:a", b"\0\x24", mechanism="PLAIN", listener="external"),
+    DemandReport({"key": LimitDemand(1.5, True, 2.0, 3)}, whole=True),
+    WorkerGauges(1, 2, 3),
+    LogMessage("info", "text"),
+    RefreshRequest("metadata"),
+    FoundConnections(7, 40, 1, (ConnectionInfo("[::1]:5", -1, "User:ü", "", "kgo 1", 1.5, 0.0, 2, 3.5, "fence"),)),
+    AdminQuery(7, 12.5, "10.0.0.9:5", "User:a", b"\0\x2c", b"memo", b"\xff"),
+    AdminQuery(8, 12.5, "10.0.0.9:5", "User:a", b"\0\x24", mechanism="PLAIN", listener="external"),
 ]
 
 
-Ends = tuple[Channel[Down, Up], Channel[Up, Down]]
-Raw = tuple[socket.socket, Channel[Up, Down]]
+Ends = tuple[ProcessChannel[ToWorker, ToControl], ProcessChannel[ToControl, ToWorker]]
+Raw = tuple[socket.socket, ProcessChannel[ToControl, ToWorker]]
 
 
 @trio_fixture
 async def ends() -> AsyncIterator[Ends]:
     left, right = socket.socketpair()
-    control, worker = Channel[Down, Up](left, decode_up), Channel[Up, Down](right, decode_down)
+    control, worker = (
+        ProcessChannel[ToWorker, ToControl](left, decode_for_control),
+        ProcessChannel[ToControl, ToWorker](right, decode_for_worker),
+    )
     yield control, worker
     control.close()
     worker.close()
@@ -120,7 +127,7 @@ async def ends() -> AsyncIterator[Ends]:
 async def raw() -> AsyncIterator[Raw]:
     """A worker's end, and the bare socket that feeds it."""
     left, right = socket.socketpair()
-    worker = Channel[Up, Down](right, decode_down)
+    worker = ProcessChannel[ToControl, ToWorker](right, decode_for_worker)
     yield left, worker
     left.close()
     worker.close()
@@ -185,16 +192,16 @@ async def test_a_message_larger_than_the_socket_buffers_passes_and_others_wait_b
     ends: Ends,
 ) -> None:
     control, worker = ends
-    large = Topics({1: tuple(f"topic-{i}" for i in range(200_000))})
+    large = TopicSnapshot({1: tuple(f"topic-{i}" for i in range(200_000))})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(control.run)
         control.post(large)
-        control.post(Spooled(1))
+        control.post(SpoolConfirmation(1))
         assert control.backlog == 2
         with trio.fail_after(20):
             assert (await worker.receive())[0] == large
-            assert (await worker.receive())[0] == Spooled(1)
-            await control.flushed()
+            assert (await worker.receive())[0] == SpoolConfirmation(1)
+            await control.wait_flushed()
         assert control.backlog == 0
         nursery.cancel_scope.cancel()
 
@@ -203,16 +210,16 @@ async def test_a_message_larger_than_the_socket_buffers_passes_and_others_wait_b
 async def test_each_descriptor_comes_with_its_own_message(ends: Ends) -> None:
     control, worker = ends
     for i in range(40):
-        control.post(Accepted(i, "peer"), marked_pipe(b"%d" % i))
-        control.post(Spooled(i))
+        control.post(AcceptedConnection(i, "peer"), marked_pipe(b"%d" % i))
+        control.post(SpoolConfirmation(i))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(control.run)
         with trio.fail_after(10):
             for i in range(40):
                 message, fd = await worker.receive()
-                assert message == Accepted(i, "peer")
+                assert message == AcceptedConnection(i, "peer")
                 assert read_mark(fd) == b"%d" % i
-                assert await worker.receive() == (Spooled(i), -1)
+                assert await worker.receive() == (SpoolConfirmation(i), -1)
         nursery.cancel_scope.cancel()
 
 
@@ -220,11 +227,11 @@ async def test_each_descriptor_comes_with_its_own_message(ends: Ends) -> None:
 async def test_out_of_descriptors_loses_that_one_and_never_mixes_up_the_others(ends: Ends) -> None:
     control, worker = ends
     for i in range(3):
-        control.post(Accepted(i, "peer"), marked_pipe(b"%d" % i))
+        control.post(AcceptedConnection(i, "peer"), marked_pipe(b"%d" % i))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(control.run)
         with trio.fail_after(10):
-            await control.flushed()
+            await control.wait_flushed()
         nursery.cancel_scope.cancel()
     _, hard = limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     gc.collect()  # else a lower number may come free
@@ -233,27 +240,27 @@ async def test_out_of_descriptors_loses_that_one_and_never_mixes_up_the_others(e
     with trio.fail_after(10):
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
-            assert await worker.receive() == (Accepted(0, "peer"), -1)
+            assert await worker.receive() == (AcceptedConnection(0, "peer"), -1)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for i in (1, 2):
             message, fd = await worker.receive()
-            assert (message, read_mark(fd)) == (Accepted(i, "peer"), b"%d" % i)
+            assert (message, read_mark(fd)) == (AcceptedConnection(i, "peer"), b"%d" % i)
 
 
 @pytest.mark.trio
 async def test_a_posted_descriptor_is_closed_once_sent_and_at_close(ends: Ends) -> None:
     control, worker = ends
     sent, kept = marked_pipe(b"s"), marked_pipe(b"k")
-    control.post(Accepted(1, "p"), sent)
+    control.post(AcceptedConnection(1, "p"), sent)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(control.run)
         with trio.fail_after(10):
-            await control.flushed()
+            await control.wait_flushed()
         nursery.cancel_scope.cancel()
     with pytest.raises(OSError):
         os.fstat(sent)
-    control.post(Accepted(2, "p"), kept)
+    control.post(AcceptedConnection(2, "p"), kept)
     control.close()
     with pytest.raises(OSError):
         os.fstat(kept)
@@ -265,7 +272,7 @@ async def test_a_posted_descriptor_is_closed_once_sent_and_at_close(ends: Ends) 
 async def test_descriptors_that_are_received_and_never_taken_are_closed(raw: Raw) -> None:
     sock, worker = raw
     reading, writing = os.pipe()
-    whole = encoded(Accepted(1, "p"))
+    whole = encoded(AcceptedConnection(1, "p"))
     flagged = struct.pack(">I", (len(whole) - 4) | 1 << 31) + whole[4:-1]  # its last byte never comes
     socket.send_fds(sock, [flagged], [reading])
     os.close(reading)
@@ -284,7 +291,7 @@ async def test_descriptors_that_are_received_and_never_taken_are_closed(raw: Raw
         b"\x7f\xff\xff\xff",  # a size beyond MAX_MESSAGE
         b"\0\0\0\x03abc",  # no msgpack
         encoded({"type": "NewerMessage"}),
-        encoded(Hello(PROTOCOL, 0, 1, "up, not down")),
+        encoded(WorkerHello(PROTOCOL, 0, 1, "up, not down")),
     ],
 )
 async def test_a_message_that_the_other_end_may_not_send_ends_the_channel(raw: Raw, garbage: bytes) -> None:
@@ -297,18 +304,18 @@ async def test_a_message_that_the_other_end_may_not_send_ends_the_channel(raw: R
 @pytest.mark.trio
 async def test_the_end_of_the_other_process_ends_reading_and_writing(ends: Ends) -> None:
     control, worker = ends
-    worker.post(Log("info", "last words"))
+    worker.post(LogMessage("info", "last words"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(worker.run)
         with trio.fail_after(10):
-            await worker.flushed()
+            await worker.wait_flushed()
         nursery.cancel_scope.cancel()
     worker.close()
     with trio.fail_after(10):
-        assert (await control.receive())[0] == Log("info", "last words")
+        assert (await control.receive())[0] == LogMessage("info", "last words")
         with pytest.raises(ChannelClosed):
             await control.receive()
-        control.post(Spooled(1))
+        control.post(SpoolConfirmation(1))
         with pytest.raises(ChannelClosed):
             await control.run()
 

@@ -294,7 +294,7 @@ def test_check_refuses_certificates_for_brokers_that_can_not_be_used(write: Any,
 
 
 def test_check_connects_where_it_is_told_to(write: Any) -> None:
-    port = embedded.free_port()
+    port = embedded.find_free_port()
     text = GOOD.replace("9092", str(port))
     assert run("check", write(text)).returncode == 0
     done = run("check", "--connect", write(text))

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway.compiled import EITHER, FAST_PATH, MODULES, VARIABLE
+from gateway.compiled import EITHER_FORM, FAST_PATH, HOT_PATH_MODULES, PURE_PYTHON_VARIABLE
 from tests.variants import COMPILED, PURE, module
 
 ROOT = Path(__file__).parents[2]
 
 
 def said(**variables: str) -> str:
-    own = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    own = {name: value for name, value in os.environ.items() if name != PURE_PYTHON_VARIABLE}
     command = [sys.executable, "-m", "gateway", "version"]
     done = subprocess.run(
         command, cwd=ROOT, env=own | variables, capture_output=True, text=True, timeout=60, check=True
@@ -28,7 +28,7 @@ def said(**variables: str) -> str:
 
 
 def test_a_variable_has_it_run_as_python() -> None:
-    assert said(**{VARIABLE: "1"}) == "pure Python"
+    assert said(**{PURE_PYTHON_VARIABLE: "1"}) == "pure Python"
 
 
 def test_otherwise_what_was_built_runs() -> None:
@@ -36,7 +36,7 @@ def test_otherwise_what_was_built_runs() -> None:
     assert said() == "compiled"
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", HOT_PATH_MODULES)
 def test_what_was_built_is_of_these_sources(name: str) -> None:
     """`make env` builds it again when one of them changes; without that another program would be tested."""
     path = ROOT / name.replace(".", "/")
@@ -51,8 +51,8 @@ def test_what_was_built_is_of_these_sources(name: str) -> None:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only Linux has them so")
 def test_what_was_built_is_hardened() -> None:
     """setup.py adds the flags that the compiler takes, and GCC and Clang take all."""
-    libraries = [Path(str(module(name, COMPILED).__file__)).read_bytes() for name in MODULES]
-    for name, library in zip(MODULES, libraries, strict=True):
+    libraries = [Path(str(module(name, COMPILED).__file__)).read_bytes() for name in HOT_PATH_MODULES]
+    for name, library in zip(HOT_PATH_MODULES, libraries, strict=True):
         assert full_relro(library), name
         assert b"__stack_chk_fail\0" in library, name
     assert any(b"__memcpy_chk\0" in library for library in libraries)  # not where the compiler has seen that it fits
@@ -71,7 +71,7 @@ def full_relro(elf: bytes) -> bool:
     return 0x6474E552 in segments and bool(dynamic.get(30, 0) & 8)  # PT_GNU_RELRO; DT_FLAGS: DF_BIND_NOW
 
 
-@pytest.mark.parametrize("name", EITHER)
+@pytest.mark.parametrize("name", EITHER_FORM)
 def test_a_module_that_is_either_has_the_same_names_in_both(name: str) -> None:
     as_python, compiled = vars(module(name, PURE)), vars(module(name, COMPILED))
     public = {name for name in as_python if not name.startswith("_")} - {"annotations"}

@@ -9,13 +9,13 @@ import math
 import pytest
 import yaml
 
-from gateway.channel import Interval, Rates, Row
-from gateway.config import parse
-from gateway.control.metrics import Metrics
+from gateway.channel import UsageInterval, UsageRow, WorkerRates
+from gateway.config import parse_settings
+from gateway.control.metrics import GatewayMetrics
 from gateway.demo import command as demo
 from gateway.demo import sums as demo_sums
-from gateway.demo.load import PERF_TEST, Counts, Pace, Plan, _Flow, perf_counts
-from gateway.demo.sums import Count, Outcomes
+from gateway.demo.load import PERF_TEST, MessageCounts, ProducerPlan, RecordPacer, _PacedFlow, perf_counts
+from gateway.demo.sums import OutcomeCounts, TopicOutcomes
 from policies import usage
 from policies.engine import BrokerRate, TopicRate
 
@@ -23,17 +23,17 @@ from policies.engine import BrokerRate, TopicRate
 
 
 def test_the_load_starts_below_every_limit_and_then_goes_far_beyond_the_total() -> None:
-    slow = sum(plan.stages[0][1] for plan in demo.plans(60) if plan.starts_s == 0) / demo.BROKERS
-    fast = sum(plan.stages[-1][1] for plan in demo.plans(60)) / demo.BROKERS
-    assert slow < 0.9 * demo.TOTAL
-    assert fast > 2 * demo.TOTAL
+    slow = sum(plan.stages[0][1] for plan in demo.make_plans(60) if plan.starts_s == 0) / demo.BROKER_COUNT
+    fast = sum(plan.stages[-1][1] for plan in demo.make_plans(60)) / demo.BROKER_COUNT
+    assert slow < 0.9 * demo.BROKER_TOTAL
+    assert fast > 2 * demo.BROKER_TOTAL
 
 
 def test_topics_that_must_never_be_rejected_stay_well_below_their_shares() -> None:
-    implicit = (demo.TOTAL - sum(demo.THRESHOLDS.values())) / 2
+    implicit = (demo.BROKER_TOTAL - sum(demo.THRESHOLDS.values())) / 2
     fastest: dict[str, float] = dict.fromkeys(demo.TOPICS, 0.0)
-    for plan in demo.plans(60):
-        fastest[plan.topic] += max(rate for _, rate in plan.stages) / demo.BROKERS
+    for plan in demo.make_plans(60):
+        fastest[plan.topic] += max(rate for _, rate in plan.stages) / demo.BROKER_COUNT
     assert fastest["payments"] <= 0.75 * demo.THRESHOLDS["payments"]
     assert fastest["signups"] <= 0.75 * implicit
     assert fastest["clicks"] >= 3 * demo.THRESHOLDS["clicks"]
@@ -42,7 +42,7 @@ def test_topics_that_must_never_be_rejected_stay_well_below_their_shares() -> No
 
 @pytest.mark.parametrize("seconds", [15, 30, 60])
 def test_each_kind_of_client_takes_part_and_ends_with_the_load(seconds: float) -> None:
-    plans = demo.plans(seconds)
+    plans = demo.make_plans(seconds)
     assert {plan.client for plan in plans} == {"librdkafka", "kafka-python", PERF_TEST}
     assert len({plan.client_id for plan in plans}) == len(plans)
     jobs = [plan for plan in plans if plan.client == PERF_TEST]
@@ -50,45 +50,45 @@ def test_each_kind_of_client_takes_part_and_ends_with_the_load(seconds: float) -
     assert all(math.isinf(plan.stages[-1][0]) for plan in plans if plan not in jobs)
 
 
-def rejected(*topics: str) -> Count:
-    count: Count = {topic: Outcomes() for topic in demo.TOPICS}
+def rejected(*topics: str) -> OutcomeCounts:
+    count: OutcomeCounts = {topic: TopicOutcomes() for topic in demo.TOPICS}
     for topic in topics:
-        count[topic].add("rejected", "topic-threshold", 1, 1, 0)
+        count[topic].add_outcome("rejected", "topic-threshold", 1, 1, 0)
     return count
 
 
-def ends(load: demo.Load, counts: dict[int, Count]) -> int | None:
+def ends(load: demo.LoadClock, counts: dict[int, OutcomeCounts]) -> int | None:
     """The second in which producers are told to end; `counts` has what the gateway has counted from a second on."""
     count = rejected()
     told = []
     for now in range(1_000):
         count = counts.get(now, count)
-        if load.look(now, count):
+        if load.check_end(now, count):
             told.append(now)
     assert len(told) <= 1
     return told[0] if told else None
 
 
 def test_the_load_ends_on_time_where_limits_were_at_work() -> None:
-    assert {"clicks", "logs"} == demo.TOO_MUCH
-    assert ends(demo.Load(60), {20: rejected("clicks", "logs")}) == 60
-    assert ends(demo.Load(60), {20: rejected("clicks"), 50: rejected("clicks", "logs")}) == 60
+    assert {"clicks", "logs"} == demo.EXCEEDING_TOPICS
+    assert ends(demo.LoadClock(60), {20: rejected("clicks", "logs")}) == 60
+    assert ends(demo.LoadClock(60), {20: rejected("clicks"), 50: rejected("clicks", "logs")}) == 60
 
 
 def test_the_load_of_a_busy_machine_goes_on_until_limits_were_at_work_for_a_while() -> None:
-    assert ends(demo.Load(60), {51: rejected("clicks", "logs")}) == 61
-    assert ends(demo.Load(60), {20: rejected("clicks"), 100: rejected("clicks", "logs")}) == 110
+    assert ends(demo.LoadClock(60), {51: rejected("clicks", "logs")}) == 61
+    assert ends(demo.LoadClock(60), {20: rejected("clicks"), 100: rejected("clicks", "logs")}) == 110
 
 
 def test_the_load_does_not_go_on_for_ever() -> None:
-    assert ends(demo.Load(60), {20: rejected("logs")}) == 240
+    assert ends(demo.LoadClock(60), {20: rejected("logs")}) == 240
 
 
 def test_the_gateway_accepts_the_demos_configuration(tmp_path: object) -> None:
     assert str(tmp_path)
     config = demo.gateway_config("127.0.0.1:9092", (19092, 9190, 9295), tmp_path)  # type: ignore[arg-type]
-    settings = parse(yaml.safe_dump(config))
-    assert settings.thresholds.total == demo.TOTAL
+    settings = parse_settings(yaml.safe_dump(config))
+    assert settings.thresholds.total == demo.BROKER_TOTAL
     assert settings.thresholds.by_topic() == demo.THRESHOLDS
 
 
@@ -102,7 +102,7 @@ org.apache.kafka.common.errors.TimeoutException: Expiring 3 record(s) for paymen
 
 
 def test_perf_counts_adds_up_the_parts_and_takes_the_total_at_the_end() -> None:
-    counts = Counts()
+    counts = MessageCounts()
     seen = []
     for line in PERF_OUTPUT.splitlines():
         counts = perf_counts(counts, line)
@@ -111,91 +111,91 @@ def test_perf_counts_adds_up_the_parts_and_takes_the_total_at_the_end() -> None:
 
 
 def test_pace_follows_its_stages_and_ends() -> None:
-    pace = Pace(((10.0, 5_000.0), (5.0, 20_000.0)), record_bytes=1_000, began=100.0)
-    due = [pace.due(100.0 + 0.1 * step) for step in range(151)]
+    pace = RecordPacer(((10.0, 5_000.0), (5.0, 20_000.0)), record_bytes=1_000, began=100.0)
+    due = [pace.due_records(100.0 + 0.1 * step) for step in range(151)]
     assert sum(due[:100]) in (49, 50)  # type: ignore[arg-type]  # 10 s at 5 records a second
     assert sum(due[100:150]) in (98, 99, 100, 101)  # type: ignore[arg-type]
     assert due[150] is None
 
 
 def test_pace_does_not_make_up_for_what_was_missed() -> None:
-    pace = Pace(((60.0, 100_000.0),), record_bytes=1_000, began=0.0)
-    assert pace.due(10.0) == 21
+    pace = RecordPacer(((60.0, 100_000.0),), record_bytes=1_000, began=0.0)
+    assert pace.due_records(10.0) == 21
 
 
 def test_pace_sends_records_larger_than_a_step_of_its_rate() -> None:
-    pace = Pace(((60.0, 1_000.0),), record_bytes=1_000, began=0.0)
-    assert sum(pace.due(step * 0.1) or 0 for step in range(201)) in (19, 20)
+    pace = RecordPacer(((60.0, 1_000.0),), record_bytes=1_000, began=0.0)
+    assert sum(pace.due_records(step * 0.1) or 0 for step in range(201)) in (19, 20)
 
 
 def test_a_flow_counts_what_became_of_its_records_and_spreads_them() -> None:
-    flow = _Flow(Plan("t", "librdkafka", ((1.0, 100_000.0),), record_bytes=1_000))
+    flow = _PacedFlow(ProducerPlan("t", "librdkafka", ((1.0, 100_000.0),), record_bytes=1_000))
     partitions: list[int] = []
 
     def send(value: bytes, partition: int) -> None:
         assert len(value) == 1_000
         partitions.append(partition)
-        flow.settle(failed=len(partitions) % 10 == 0)
+        flow.record_delivery(failed=len(partitions) % 10 == 0)
 
     flow.send = send
-    flow.offer(20)
-    assert flow.counts == Counts(sent=20, acknowledged=18, failed=2)
+    flow.offer_records(20)
+    assert flow.counts == MessageCounts(sent=20, acknowledged=18, failed=2)
     assert partitions[:4] == [0, 1, 2, 0]
 
 
 def test_a_flow_whose_client_is_stuck_holds_one_second_of_its_rate_and_skips_the_rest() -> None:
-    flow = _Flow(Plan("t", "librdkafka", ((1.0, 1_000.0), (1.0, 5_000.0)), record_bytes=1_000))
-    flow.offer(8)
-    assert flow.counts == Counts(sent=5, skipped=3)
+    flow = _PacedFlow(ProducerPlan("t", "librdkafka", ((1.0, 1_000.0), (1.0, 5_000.0)), record_bytes=1_000))
+    flow.offer_records(8)
+    assert flow.counts == MessageCounts(sent=5, skipped=3)
 
 
 def test_a_flow_without_end_ends_when_it_is_told() -> None:
-    flow = _Flow(Plan("t", "librdkafka", ((math.inf, 1e6),), record_bytes=1_000))
+    flow = _PacedFlow(ProducerPlan("t", "librdkafka", ((math.inf, 1e6),), record_bytes=1_000))
     offered: list[float] = []
 
     def idle(seconds: float) -> None:
         offered.append(seconds)
         if len(offered) == 3:
-            flow.told.set()
+            flow.stop_requested.set()
 
     flow.run(idle)
     assert len(offered) == 3
 
 
 def test_a_flow_reports_each_second(capsys: pytest.CaptureFixture[str]) -> None:
-    flow = _Flow(Plan("t", "librdkafka", ((1.0, 5_000.0),), record_bytes=1_000))
+    flow = _PacedFlow(ProducerPlan("t", "librdkafka", ((1.0, 5_000.0),), record_bytes=1_000))
     for now in (10.0, 10.5, 10.9, 11.0, 11.1):
-        flow.offer(1)
-        flow.report(now)
+        flow.offer_records(1)
+        flow.report_counts(now)
     lines = capsys.readouterr().out.splitlines()
-    assert [Counts(**json.loads(line)).sent for line in lines] == [1, 4]
+    assert [MessageCounts(**json.loads(line)).sent for line in lines] == [1, 4]
 
 
 # --- the witnesses ----------------------------------------------------------------------------------------------------
 
 ROWS = (
-    Row(1, "clicks", "User:ANONYMOUS", "a", "accepted", "", 1_000, 10, 1),
-    Row(2, "clicks", "User:ANONYMOUS", "a", "accepted", "", 500, 5, 1),
-    Row(1, "clicks", "User:ANONYMOUS", "a", "rejected", "topic-threshold", 300, 3, 1, repeats=0),
-    Row(1, "clicks", "User:ANONYMOUS", "a", "rejected", "fence", 200, 2, 1, repeats=120),
-    Row(1, "logs", "User:ANONYMOUS", "b", "errored", "NOT_LEADER_OR_FOLLOWER", 70, 7, 1),
-    Row(1, "logs", "User:ANONYMOUS", "b", "errored", "MESSAGE_TOO_LARGE", 90, 9, 1),
-    Row(1, "else", "User:ANONYMOUS", "b", "accepted", "", 9_999, 99, 1),
+    UsageRow(1, "clicks", "User:ANONYMOUS", "a", "accepted", "", 1_000, 10, 1),
+    UsageRow(2, "clicks", "User:ANONYMOUS", "a", "accepted", "", 500, 5, 1),
+    UsageRow(1, "clicks", "User:ANONYMOUS", "a", "rejected", "topic-threshold", 300, 3, 1, repeats=0),
+    UsageRow(1, "clicks", "User:ANONYMOUS", "a", "rejected", "fence", 200, 2, 1, repeats=120),
+    UsageRow(1, "logs", "User:ANONYMOUS", "b", "errored", "NOT_LEADER_OR_FOLLOWER", 70, 7, 1),
+    UsageRow(1, "logs", "User:ANONYMOUS", "b", "errored", "MESSAGE_TOO_LARGE", 90, 9, 1),
+    UsageRow(1, "else", "User:ANONYMOUS", "b", "accepted", "", 9_999, 99, 1),
 )
 TOPICS = ("clicks", "logs")
 
 
-def expected() -> Count:
-    count: Count = {topic: Outcomes() for topic in TOPICS}
+def expected() -> OutcomeCounts:
+    count: OutcomeCounts = {topic: TopicOutcomes() for topic in TOPICS}
     for row in ROWS:
         if row.topic in count:
-            count[row.topic].add(row.outcome, row.reason, row.bytes, row.messages, row.repeats or 0)
+            count[row.topic].add_outcome(row.outcome, row.reason, row.bytes, row.messages, row.repeats or 0)
     return count
 
 
 def test_outcomes_know_what_was_offered_and_what_may_be_in_the_log() -> None:
     count = expected()
-    assert count["clicks"].offered == 2_000
+    assert count["clicks"].offered_bytes == 2_000
     assert count["clicks"].bytes["rejected"] == 500
     assert count["clicks"].maybe_appended == 0
     assert count["logs"].maybe_appended == 70
@@ -204,35 +204,35 @@ def test_outcomes_know_what_was_offered_and_what_may_be_in_the_log() -> None:
 
 
 def test_metrics_are_read_as_the_gateway_writes_them() -> None:
-    metrics = Metrics()
-    metrics.know_topics(TOPICS)
-    metrics.add_interval(Interval(boot="b", worker=0, seq=0, start_ms=0, end_ms=1000, rows=ROWS))
-    metrics.add_interval(Interval(boot="b", worker=0, seq=1, start_ms=0, end_ms=1000, rows=()))
-    assert demo_sums.read_metrics(b"".join(metrics.text()).decode(), TOPICS) == expected()
+    metrics = GatewayMetrics()
+    metrics.set_known_topics(TOPICS)
+    metrics.add_interval(UsageInterval(boot="b", worker=0, seq=0, start_ms=0, end_ms=1000, rows=ROWS))
+    metrics.add_interval(UsageInterval(boot="b", worker=0, seq=1, start_ms=0, end_ms=1000, rows=()))
+    assert demo_sums.read_metrics(b"".join(metrics.render_text()).decode(), TOPICS) == expected()
 
 
 def test_large_numbers_are_read_to_the_byte() -> None:
-    metrics = Metrics()
-    row = Row(1, "clicks", "p", "c", "accepted", "", 123_456_789_012_345, 1, 1)
-    metrics.add_interval(Interval(boot="b", worker=0, seq=0, start_ms=0, end_ms=1, rows=(row,)))
+    metrics = GatewayMetrics()
+    row = UsageRow(1, "clicks", "p", "c", "accepted", "", 123_456_789_012_345, 1, 1)
+    metrics.add_interval(UsageInterval(boot="b", worker=0, seq=0, start_ms=0, end_ms=1, rows=(row,)))
     assert (
-        demo_sums.accepted_bytes(demo_sums.read_metrics(b"".join(metrics.text()).decode(), TOPICS))
+        demo_sums.accepted_bytes(demo_sums.read_metrics(b"".join(metrics.render_text()).decode(), TOPICS))
         == 123_456_789_012_345
     )
 
 
 def test_meters_are_means_over_the_brokers() -> None:
-    metrics = Metrics()
-    metrics.know_topics(("clicks", "logs"))
+    metrics = GatewayMetrics()
+    metrics.set_known_topics(("clicks", "logs"))
     topics = [TopicRate("clicks", 400.0, 500.0, False), TopicRate("logs", 10.0, None, False)]
     other = [TopicRate("clicks", 600.0, 500.0, True)]
     brokers = (BrokerRate(1, 410.0, 0, 0, 1_000.0, topics), BrokerRate(2, 600.0, 0, 0, 1_000.0, other))
-    metrics.set_rates(Rates(brokers))
-    meters = demo_sums.read_meters(b"".join(metrics.text()).decode())
-    assert meters.topic("clicks") == (500.0, 500.0)
-    assert meters.topic("logs") == (10.0, math.inf)
-    assert meters.total() == (505.0, 1_000.0)
-    assert math.isnan(meters.topic("nobody's")[0])
+    metrics.set_rates(WorkerRates(brokers))
+    meters = demo_sums.read_meters(b"".join(metrics.render_text()).decode())
+    assert meters.topic_reading("clicks") == (500.0, 500.0)
+    assert meters.topic_reading("logs") == (10.0, math.inf)
+    assert meters.broker_reading() == (505.0, 1_000.0)
+    assert math.isnan(meters.topic_reading("nobody's")[0])
 
 
 def test_the_audits_json_is_read_by_topic_and_outcome() -> None:
@@ -264,18 +264,18 @@ def test_the_audits_json_is_read_by_topic_and_outcome() -> None:
 
 def test_bytes_that_were_sent_again_are_not_dropped() -> None:
     """Each rejection is matched by the next attempt, whatever its outcome."""
-    outcomes = Outcomes()
-    outcomes.add("rejected", "topic-threshold", 300, 3, 0)
-    outcomes.add("rejected", "topic-threshold", 300, 3, 300)
+    outcomes = TopicOutcomes()
+    outcomes.add_outcome("rejected", "topic-threshold", 300, 3, 0)
+    outcomes.add_outcome("rejected", "topic-threshold", 300, 3, 300)
     assert outcomes.finally_dropped == 300
-    outcomes.add("accepted", "", 1_000, 10, 300)
+    outcomes.add_outcome("accepted", "", 1_000, 10, 300)
     assert outcomes.finally_dropped == 0
 
 
 # --- the verdict ------------------------------------------------------------------------------------------------------
 
 
-def witnesses() -> dict[str, Count]:
+def witnesses() -> dict[str, OutcomeCounts]:
     return {name: expected() for name in ("/metrics", "usage log", "Spark")}
 
 
@@ -315,11 +315,13 @@ def test_a_difference_in_repeats_is_found() -> None:
     assert demo.find_differences(sums_of(), counts) == ["clicks, repeats: /metrics 120, usage log 127"]
 
 
-def result(**changes: int) -> demo.Result:
+def result(**changes: int) -> demo.DemoResult:
     sums = sums_of(**changes)
-    meters = demo_sums.Meters({"1": (900.0, 1_000.0)}, {("1", "clicks"): (400.0, 500.0)})
+    meters = demo_sums.MeterReadings({"1": (900.0, 1_000.0)}, {("1", "clicks"): (400.0, 500.0)})
     rows = demo.make_rows(expected(), meters, {"clicks": 3_000, "logs": 0})
-    return demo.Result(rows, meters.total(), sums, demo.find_differences(sums, witnesses()), {"it is so": True})
+    return demo.DemoResult(
+        rows, meters.broker_reading(), sums, demo.find_differences(sums, witnesses()), {"it is so": True}
+    )
 
 
 def test_the_json_has_the_shape_that_was_promised() -> None:
@@ -360,14 +362,14 @@ def test_the_text_shows_every_witness_and_the_verdict() -> None:
 
 
 def test_the_text_says_so_where_nothing_was_rejected() -> None:
-    meters = demo_sums.Meters({}, {})
+    meters = demo_sums.MeterReadings({}, {})
     rows = demo.make_rows(rejected(), meters, dict.fromkeys(demo.TOPICS, 0))
-    assert "Nothing was rejected" in demo.final_text(demo.Result(rows, meters.total(), sums_of(), [], {}))
+    assert "Nothing was rejected" in demo.final_text(demo.DemoResult(rows, meters.broker_reading(), sums_of(), [], {}))
 
 
 def test_progress_has_a_table_for_terminals_and_a_line_for_files() -> None:
-    meters = demo_sums.Meters({"1": (900_000.0, 1e6)}, {("1", "clicks"): (400_000.0, 5e5)})
-    load = demo.Load(60)
+    meters = demo_sums.MeterReadings({"1": (900_000.0, 1e6)}, {("1", "clicks"): (400_000.0, 5e5)})
+    load = demo.LoadClock(60)
     table = demo.live_table(12, load, expected(), meters)
     assert [line.split() for line in table.splitlines()][3] == ["clicks", "0.50", "0.40", "0.00", "0.00"]
     line = demo.live_line(12, load, expected(), meters)
@@ -376,10 +378,10 @@ def test_progress_has_a_table_for_terminals_and_a_line_for_files() -> None:
 
 
 def test_progress_tells_what_the_load_waits_for() -> None:
-    load, meters = demo.Load(15), demo_sums.Meters({}, {})
-    assert load.look(14, rejected("clicks", "logs")) is False
+    load, meters = demo.LoadClock(15), demo_sums.MeterReadings({}, {})
+    assert load.check_end(14, rejected("clicks", "logs")) is False
     assert " 16 s: busy machine, producers go on until" in demo.live_line(16, load, expected(), meters)
-    assert load.look(24, rejected("clicks", "logs")) is True
+    assert load.check_end(24, rejected("clicks", "logs")) is True
     assert " 25 s: producers offer no more" in demo.live_line(25, load, expected(), meters)
 
 

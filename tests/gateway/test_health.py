@@ -13,7 +13,7 @@ import trio
 from pytest_trio import trio_fixture
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from gateway.embedded import free_port
+from gateway.embedded import find_free_port
 from gateway.health import (
     DEAD_S,
     EXCHANGE_S,
@@ -22,8 +22,8 @@ from gateway.health import (
     MAX_PER_ADDRESS,
     PAUSE_S,
     SILENT_S,
-    Health,
     HealthServer,
+    ReportedHealth,
 )
 from gateway.supervisor import open_listener
 from tests.background import until
@@ -39,45 +39,45 @@ def said(answer: tuple[int, bytes]) -> tuple[int, Any]:
 
 
 def test_nothing_is_well_before_control_has_come_up() -> None:
-    own = Health()
-    assert own.liveness(0.0)[0] == 503
-    assert said(own.readiness(0.0)) == (
+    own = ReportedHealth()
+    assert own.liveness_response(0.0)[0] == 503
+    assert said(own.readiness_response(0.0)) == (
         503, {"ready": False, "problems": ["control has not come up yet"], "lacking": []},
     )  # fmt: skip
 
 
 def test_it_says_what_control_has_reported() -> None:
-    own = Health()
-    own.report(["no worker is connected"], ["policies: away"], 10.0)
-    assert own.liveness(10.0) == (200, b"ok\n")  # it lives, though nobody should be sent to it
-    assert said(own.readiness(10.0))[1] == {
+    own = ReportedHealth()
+    own.record_report(["no worker is connected"], ["policies: away"], 10.0)
+    assert own.liveness_response(10.0) == (200, b"ok\n")  # it lives, though nobody should be sent to it
+    assert said(own.readiness_response(10.0))[1] == {
         "ready": False, "problems": ["no worker is connected"], "lacking": ["policies: away"],
     }  # fmt: skip
-    own.report([], ["policies: away"], 11.0)
-    assert said(own.readiness(11.0)) == (200, {"ready": True, "problems": [], "lacking": ["policies: away"]})
+    own.record_report([], ["policies: away"], 11.0)
+    assert said(own.readiness_response(11.0)) == (200, {"ready": True, "problems": [], "lacking": ["policies: away"]})
 
 
 def test_a_control_that_is_silent_is_not_ready_at_first_and_dead_much_later() -> None:
     """In between it may be starting again, while traffic goes on."""
-    own = Health()
-    own.report([], [], 100.0)
-    assert own.readiness(100.0 + SILENT_S)[0] == 200
-    status, body = said(own.readiness(100.0 + SILENT_S + 2))
+    own = ReportedHealth()
+    own.record_report([], [], 100.0)
+    assert own.readiness_response(100.0 + SILENT_S)[0] == 200
+    status, body = said(own.readiness_response(100.0 + SILENT_S + 2))
     assert (status, body["problems"]) == (503, ["control has reported nothing for 12 s"])
-    assert own.liveness(100.0 + DEAD_S)[0] == 200
-    assert own.liveness(100.0 + DEAD_S + 1) == (503, b"control has reported nothing for 61 s\n")
-    own.report([], [], 300.0)
-    assert (own.readiness(300.0)[0], own.liveness(300.0)[0]) == (200, 200)
+    assert own.liveness_response(100.0 + DEAD_S)[0] == 200
+    assert own.liveness_response(100.0 + DEAD_S + 1) == (503, b"control has reported nothing for 61 s\n")
+    own.record_report([], [], 300.0)
+    assert (own.readiness_response(300.0)[0], own.liveness_response(300.0)[0]) == (200, 200)
 
 
 def test_a_gateway_that_stops_is_not_ready_and_lives_until_it_has_drained() -> None:
-    own = Health()
-    own.report([], [], 0.0)
+    own = ReportedHealth()
+    own.record_report([], [], 0.0)
     own.is_stopping = True
-    assert said(own.readiness(1.0))[1]["problems"] == ["the gateway is stopping"]
-    own.report(["the gateway is stopping"], [], 2.0)
-    assert said(own.readiness(3.0))[1]["problems"] == ["the gateway is stopping"]
-    assert own.liveness(1e6)[0] == 200
+    assert said(own.readiness_response(1.0))[1]["problems"] == ["the gateway is stopping"]
+    own.record_report(["the gateway is stopping"], [], 2.0)
+    assert said(own.readiness_response(3.0))[1]["problems"] == ["the gateway is stopping"]
+    assert own.liveness_response(1e6)[0] == 200
 
 
 # --- over the network -------------------------------------------------------------------------------------------------
@@ -85,8 +85,8 @@ def test_a_gateway_that_stops_is_not_ready_and_lives_until_it_has_drained() -> N
 
 class Port:
     def __init__(self) -> None:
-        self.health = Health()
-        self.port = free_port()
+        self.health = ReportedHealth()
+        self.port = find_free_port()
         self.sock = open_listener("127.0.0.1", self.port)
         self.server = HealthServer(self.sock, self.health)
         self.held: list[trio.SocketStream] = []
@@ -116,7 +116,7 @@ async def read_all(stream: trio.SocketStream) -> bytes:
 @trio_fixture
 async def port(mock_clock: MockClock) -> AsyncIterator[Any]:
     port = Port()
-    port.health.report([], [], trio.current_time())
+    port.health.record_report([], [], trio.current_time())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(port.server.run)
         yield port
@@ -195,7 +195,7 @@ async def test_a_fault_ends_one_exchange_and_nothing_else(
     port: Port, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as broken:
-        broken.setattr(port.health, "readiness", lambda now: 1 / 0)
+        broken.setattr(port.health, "readiness_response", lambda now: 1 / 0)
         for _ in range(3):
             assert await port.ask() == b""
     assert (await port.ask()).startswith(b"HTTP/1.1 200")
@@ -206,7 +206,7 @@ async def test_a_fault_of_the_port_as_a_whole_is_not_its_end(
     port: Port, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as broken:
-        broken.setattr(port.server, "_accept", lambda now: 1 / 0)
+        broken.setattr(port.server, "_accept_waiting", lambda now: 1 / 0)
         stream = await port.connect()
         await stream.send_all(GET)
         await until(lambda: "the health port failed, and goes on" in caplog.text)
@@ -218,9 +218,9 @@ async def test_a_flood_leaves_turns_to_the_other_tasks_of_the_process(port: Port
     """Counted in turns of a task that always wants one, while connections wait to be accepted."""
     socks = [socket.create_connection(("127.0.0.1", port.port)) for _ in range(900)]
     turns = 0
-    while port.server._of_address.get("127.0.0.1") is None:
+    while port.server._by_address.get("127.0.0.1") is None:
         await trio.lowlevel.checkpoint()
-    while len(port.server._open) > 0 and turns < 5:
+    while len(port.server._connections) > 0 and turns < 5:
         await trio.lowlevel.checkpoint()
         turns += 1
     assert turns == 5

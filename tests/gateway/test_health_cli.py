@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import main
-from gateway.embedded import free_port
+from gateway.embedded import find_free_port
 from tests.background import Says, serving
 
 
@@ -44,7 +44,7 @@ def test_the_address_is_that_of_the_configuration(tmp_path: Path, capsys: pytest
 
 
 def test_nobody_there_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["health", "--url", f"http://127.0.0.1:{free_port()}", "--timeout", "30"]) == 1
+    assert main(["health", "--url", f"http://127.0.0.1:{find_free_port()}", "--timeout", "30"]) == 1
     assert capsys.readouterr().err == "Connection refused\n"
 
 

@@ -51,7 +51,7 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
 
 class Served:
     def __init__(self, folder: Path) -> None:
-        self.admin_port = embedded.free_port(3)
+        self.admin_port = embedded.find_free_port(3)
         self.port = self.admin_port + 1
         file, self.log = folder / "gw.yaml", folder / "log"
         names = {"upstream": UPSTREAM, "admin": ADMIN, "spool": folder / "spool"}

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from gateway import policy_document as document
 from gateway.commands import policies as cli
-from gateway.embedded import free_port
+from gateway.embedded import find_free_port
 from gateway.policy_document import DocumentError
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import Op, PolicyError, PolicyKey, Value
+from policies.definitions.policy_values import PolicyError, PolicyKey, PolicyOperation, PolicyValue
 from policies.groups.names import GROUP_KEYS
-from policies.quotas.names import DEFAULT, KEYS, Entity, QuotaKey
+from policies.quotas.names import DEFAULT, QUOTA_KEYS, Entity, QuotaKey
 from tests.background import Says, serving
 from tests.gateway.control.admin.test_rest import Server
 
@@ -51,7 +51,7 @@ VALUES = {
 
 def refused(text: str) -> list[str]:
     with pytest.raises(DocumentError) as error:
-        document.parse(text, "p.yaml")
+        document.parse_document(text, "p.yaml")
     assert not any("\n" in line for line in error.value.lines)
     return list(error.value.lines)
 
@@ -60,18 +60,18 @@ def refused(text: str) -> list[str]:
 
 
 def test_a_document_is_read_with_the_sizes_of_the_configuration_file() -> None:
-    assert document.parse(TEXT) == VALUES
-    assert document.parse(json.dumps(document.load(TEXT))) == VALUES
+    assert document.parse_document(TEXT) == VALUES
+    assert document.parse_document(json.dumps(document.load_document(TEXT))) == VALUES
 
 
 def test_a_total_alone_is_the_default_and_an_id_needs_no_quotes() -> None:
-    assert document.parse("thresholds: {total: 12MB}") == {TOTAL: 12.0 * MB}
-    assert document.parse("thresholds: {total: {2: 8MB}}") == {TOTAL_2: 8.0 * MB}
+    assert document.parse_document("thresholds: {total: 12MB}") == {TOTAL: 12.0 * MB}
+    assert document.parse_document("thresholds: {total: {2: 8MB}}") == {TOTAL_2: 8.0 * MB}
 
 
 def test_empty_sections_are_no_policies() -> None:
-    assert document.parse("thresholds:\nclient_quotas:\n") == {}
-    assert document.parse("thresholds: {topics: , total: }\nclient_quotas: []") == {}
+    assert document.parse_document("thresholds:\nclient_quotas:\n") == {}
+    assert document.parse_document("thresholds: {topics: , total: }\nclient_quotas: []") == {}
 
 
 def test_groups_are_read_in_any_spelling_with_what_they_are_attached_to() -> None:
@@ -83,7 +83,7 @@ def test_groups_are_read_in_any_spelling_with_what_they_are_attached_to() -> Non
           tenants: {acme: gold}
           namespaces: {acme/orders: silver}
     """
-    values: dict[PolicyKey, Value] = {
+    values: dict[PolicyKey, PolicyValue] = {
         PolicyKey.of_group("gold"): 1.0,
         PolicyKey.of_group("gold", "publishRateInBytes"): 12.0 * MB,
         PolicyKey.of_group("gold", "publishRateInMsgs"): 1.5,
@@ -91,8 +91,8 @@ def test_groups_are_read_in_any_spelling_with_what_they_are_attached_to() -> Non
         PolicyKey.of_tenant("acme"): "gold",
         PolicyKey.of_namespace("acme", "orders"): "silver",
     }
-    assert document.parse(text) == values
-    assert document.render(document.export(PolicySet(values))) == (
+    assert document.parse_document(text) == values
+    assert document.render_document(document.export_policies(PolicySet(values))) == (
         "resource_groups:\n"
         "  groups:\n"
         "    gold:\n"
@@ -107,17 +107,17 @@ def test_groups_are_read_in_any_spelling_with_what_they_are_attached_to() -> Non
 
 
 def test_a_group_that_is_not_there_is_refused_when_the_document_is_judged() -> None:
-    wanted = document.parse("resource_groups: {tenants: {acme: gold}}")
+    wanted = document.parse_document("resource_groups: {tenants: {acme: gold}}")
     with pytest.raises(PolicyError, match="tenant acme: there is no group gold: create it first"):
-        PolicySet().alter(PolicySet().diff(wanted))
+        PolicySet().alter_policies(PolicySet().diff_values(wanted))
 
 
 def test_the_default_and_a_user_of_that_name_are_two() -> None:
-    read = document.parse(
+    read = document.parse_document(
         "client_quotas:\n- {user: <default>, request_percentage: 1}\n- {user: {name: <default>}, request_percentage: 2}"
     )
     assert [(key.entity, value) for key, value in read.items()] == [(Entity(DEFAULT), 1.0), (Entity("<default>"), 2.0)]
-    assert document.parse(document.render(document.export(PolicySet(read)))) == read
+    assert document.parse_document(document.render_document(document.export_policies(PolicySet(read)))) == read
 
 
 @pytest.mark.parametrize(
@@ -207,27 +207,29 @@ def test_all_that_is_wrong_is_said_at_once_but_not_without_end() -> None:
 
 def test_data_has_paths_and_no_lines() -> None:
     with pytest.raises(DocumentError, match=r"^thresholds\.topics\.a: '5XB' is not a valid size"):
-        document.of_data({"thresholds": {"topics": {"a": "5XB"}}})
+        document.read_document({"thresholds": {"topics": {"a": "5XB"}}})
     with pytest.raises(DocumentError, match="not a list"):
-        document.of_data([])
+        document.read_document([])
 
 
 def test_the_base_is_what_the_configuration_file_says_and_is_judged_as_a_whole() -> None:
-    quotas = document.load(TEXT)["client_quotas"]
-    assert document.base_of(12 * MB, {"clicks": 5 * MB}, {2: 8 * MB}, quotas) == VALUES
-    assert document.base_of(None, {}, {}) == {}
-    assert document.base_of(12 * MB, {"clicks": 9 * MB, "views": 9 * MB}, {2: 8 * MB})  # on different brokers, perhaps
+    quotas = document.load_document(TEXT)["client_quotas"]
+    assert document.configured_policies(12 * MB, {"clicks": 5 * MB}, {2: 8 * MB}, quotas) == VALUES
+    assert document.configured_policies(None, {}, {}) == {}
+    assert document.configured_policies(
+        12 * MB, {"clicks": 9 * MB, "views": 9 * MB}, {2: 8 * MB}
+    )  # on different brokers, perhaps
     with pytest.raises(PolicyError, match="of topic clicks is 13,000,000 bytes/s, which exceeds"):
-        document.base_of(12 * MB, {"clicks": 13 * MB}, {2: 8 * MB})
+        document.configured_policies(12 * MB, {"clicks": 13 * MB}, {2: 8 * MB})
     with pytest.raises(PolicyError, match="no total"):
-        document.base_of(None, {}, {}, [{"user": "a", "producer_byte_rate.shares": 1}])
+        document.configured_policies(None, {}, {}, [{"user": "a", "producer_byte_rate.shares": 1}])
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_export_is_as_short_as_a_human_would_write_it() -> None:
-    assert document.render(document.export(PolicySet(VALUES))) == (
+    assert document.render_document(document.export_policies(PolicySet(VALUES))) == (
         "thresholds:\n"
         "  total:\n"
         "    default: 12MB\n"
@@ -238,14 +240,19 @@ def test_an_export_is_as_short_as_a_human_would_write_it() -> None:
         "- {user: alice, client_id: <default>, consumer_byte_rate.bps: 1500, producer_byte_rate: 1MiB}\n"
         "- {client_id: batch, producer_byte_rate.shares: 3, request_percentage: 12.5}\n"
     )
-    assert document.render(document.export(PolicySet())) == "{}\n"
+    assert document.render_document(document.export_policies(PolicySet())) == "{}\n"
 
 
 @pytest.mark.parametrize("name", ["\x85", "\x7f", "a\u2028b", "CN=a,O=b %2C", "null", "~", "", " ", "5", "é"])
 def test_any_name_comes_back(name: str) -> None:
     values = {PolicyKey.of_quota(Entity(name or None, "c"), PRODUCE): 1.0}
     for as_json in (False, True):
-        assert document.parse(document.render(document.export(PolicySet(values)), as_json=as_json)) == values
+        assert (
+            document.parse_document(
+                document.render_document(document.export_policies(PolicySet(values)), as_json=as_json)
+            )
+            == values
+        )
 
 
 names = st.one_of(st.none(), st.just(DEFAULT), st.text(min_size=1, max_size=8)).filter(
@@ -264,7 +271,7 @@ documents = st.dictionaries(
         st.builds(
             PolicyKey.of_quota,
             entities,
-            st.sampled_from([key for key in KEYS if str(key) != "consumer_byte_rate:shares"]),
+            st.sampled_from([key for key in QUOTA_KEYS if str(key) != "consumer_byte_rate:shares"]),
         ),
     ),
     st.integers(1, 2**50).map(float),
@@ -277,31 +284,31 @@ documents = st.dictionaries(
 )
 
 
-def possible(key: PolicyKey, value: float) -> Value:
+def possible(key: PolicyKey, value: float) -> PolicyValue:
     if key.kind in ("tenant", "namespace"):
         return f"g{value:.0f}"
     return 1.0 if key.key == "exists" else min(value, 1e5) if key.key == "request_percentage" else value
 
 
 @given(documents, st.booleans())
-def test_an_export_is_read_as_the_same_values(values: dict[PolicyKey, Value], as_json: bool) -> None:
-    exported = document.export(PolicySet(values))
-    assert document.parse(document.render(exported, as_json=as_json)) == values
-    assert document.of_data(json.loads(json.dumps(exported))) == values
+def test_an_export_is_read_as_the_same_values(values: dict[PolicyKey, PolicyValue], as_json: bool) -> None:
+    exported = document.export_policies(PolicySet(values))
+    assert document.parse_document(document.render_document(exported, as_json=as_json)) == values
+    assert document.read_document(json.loads(json.dumps(exported))) == values
 
 
 def test_origins_show_both_values_and_which_wins() -> None:
     policies = PolicySet({CLICKS: 5.0 * MB, TOTAL: 12.0 * MB}, {CLICKS: 6.0 * MB, VIEWS: 0.5})
     shown = {
         (each["name"], each["value"]): (each["origin"], each["file"], each["run_time"])
-        for each in document.origins(policies.settings())
+        for each in document.describe_origins(policies.list_settings())
     }
     assert shown == {
         ("", 12 * MB): ("file", 12 * MB, None),
         ("clicks", 6 * MB): ("run time", 5 * MB, 6 * MB),
         ("views", 0.5): ("run time", None, 0.5),
     }
-    assert document.origins(policies.settings())[0]["key"] == "total.bytes.in.per.sec.threshold"
+    assert document.describe_origins(policies.list_settings())[0]["key"] == "total.bytes.in.per.sec.threshold"
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -342,7 +349,7 @@ def test_diff_changes_nothing_and_apply_does_once(
     assert capsys.readouterr().out.splitlines()[-1] == "5 changes made; version 1"
     assert cli.main(["apply", str(file), "--url", server.url]) == 0
     assert capsys.readouterr().out == "nothing to change: all of it holds already\n"
-    assert server.policies.policies.effective() == VALUES
+    assert server.policies.policies.effective_values() == VALUES
     assert {source.who for source in server.policies.sources} == {getpass.getuser()}
 
 
@@ -350,7 +357,9 @@ def test_show_says_where_each_value_comes_from_and_what_the_other_is(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hostile = PolicyKey.of_quota(Entity("a\x1b[2J"), PRODUCE)
-    policies = server.policies.policies.alter([Op(CLICKS, 6.0 * MB), Op(TOTAL_2, 8.0 * MB), Op(hostile, 5.0)])
+    policies = server.policies.policies.alter_policies(
+        [PolicyOperation(CLICKS, 6.0 * MB), PolicyOperation(TOTAL_2, 8.0 * MB), PolicyOperation(hostile, 5.0)]
+    )
     server.policies.policies = policies
     assert cli.main(["show", "--url", server.url]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -362,7 +371,7 @@ def test_show_says_where_each_value_comes_from_and_what_the_other_is(
         ["quota", "{user=a%1B%5B2J}", "producer_byte_rate", "5", "bytes/s", "run", "time", "-"],
     ]
     assert cli.main(["show", "--json", "--url", server.url]) == 0
-    assert json.loads(capsys.readouterr().out) == document.origins(policies.settings())
+    assert json.loads(capsys.readouterr().out) == document.describe_origins(policies.list_settings())
 
 
 @pytest.mark.parametrize("origins", [[{}], [3], [{"kind": "planet", "name": "", "key": "", "origin": ""}]])
@@ -490,7 +499,7 @@ def test_strange_answers_are_lines_too(
 
 
 def test_mistakes_of_the_command_line(tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    port = free_port()
+    port = find_free_port()
     for argv, text in (
         (["export", "--url", f"http://127.0.0.1:{port}"], "can't be asked: Connection refused"),
         (["export", "--url", "ftp://x"], "--url ftp://x: is not a valid address; for example: http"),

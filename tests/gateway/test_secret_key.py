@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gateway.config import Settings
-from gateway.control.lifecycle.examination import try_secret_key
-from gateway.secret_key import NAME, derive_key, find_secret, obtain_secret
+from gateway.control.lifecycle.examination import find_secret_key_faults
+from gateway.secret_key import KEY_FILE_NAME, derive_key, find_secret, obtain_secret
 
 
 def settings(spool: Path, **more: object) -> Settings:
@@ -20,9 +20,9 @@ def test_a_gateway_makes_its_secret_once(tmp_path: Path) -> None:
     assert find_secret(own) is None
     made = obtain_secret(own)
     assert made == obtain_secret(own) == find_secret(own)
-    assert stat.S_IMODE((tmp_path / "spool" / NAME).stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "spool" / KEY_FILE_NAME).stat().st_mode) == 0o600
     assert made != obtain_secret(settings(tmp_path / "other"))
-    assert [path.name for path in (tmp_path / "spool").iterdir()] == [NAME]
+    assert [path.name for path in (tmp_path / "spool").iterdir()] == [KEY_FILE_NAME]
 
 
 def test_gateways_may_share_one(tmp_path: Path) -> None:
@@ -36,13 +36,13 @@ def test_gateways_may_share_one(tmp_path: Path) -> None:
 def test_one_that_can_t_be_used_is_told_before_the_start(tmp_path: Path) -> None:
     path = tmp_path / "shared"
     given = settings(tmp_path, secret_key_file=path)
-    assert try_secret_key(given) == [f"secret_key_file: {path}: No such file or directory"]
+    assert find_secret_key_faults(given) == [f"secret_key_file: {path}: No such file or directory"]
     path.write_text("short")
-    (fault,) = try_secret_key(given)
+    (fault,) = find_secret_key_faults(given)
     assert "must have 32 bytes or more" in fault
     assert "short" not in fault.removeprefix(f"secret_key_file: {path}")
     path.write_text("x" * 32)
-    assert try_secret_key(given) == try_secret_key(settings(tmp_path)) == []
+    assert find_secret_key_faults(given) == find_secret_key_faults(settings(tmp_path)) == []
 
 
 def test_without_a_disk_clients_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

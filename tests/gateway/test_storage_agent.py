@@ -16,15 +16,15 @@ from confluent_kafka import KafkaError
 from prometheus_client import generate_latest
 
 from gateway import volume_agent
-from gateway.storage.snapshot import decode
+from gateway.storage.snapshot import decode_snapshot
 from gateway.volume_agent import (
     RETRY_S,
-    Agent,
-    Metrics,
-    Mount,
-    Settings,
+    AgentMetrics,
+    AgentSettings,
+    MountPoint,
     SettingsError,
-    measure,
+    VolumeAgent,
+    measure_volumes,
     name_volume,
     parse_mounts,
     read_settings,
@@ -43,7 +43,7 @@ def test_flags_and_defaults() -> None:
     assert (settings.broker_id, settings.log_dirs, settings.interval) == (0, ("/a", "/b"), 30.0)
     assert (settings.soft, settings.hard) == (None, None)
     assert settings.metrics == "127.0.0.1:9191"
-    assert settings.client()["bootstrap.servers"] == "127.0.0.1:9092"
+    assert settings.client_properties()["bootstrap.servers"] == "127.0.0.1:9092"
 
 
 def test_limits_intervals_and_properties() -> None:
@@ -81,10 +81,10 @@ metrics: off
         "ssl.key.password": "geheim",
         "socket.keepalive.enable": "true",
     }
-    assert settings.client().items() >= settings.kafka.items()
-    assert settings.limits_of(["/a"]) == (VolumeLimit("MinFreeBytes", 2e6), VolumeLimit("ConsumedBytes", 5.0 * 2**30))
-    assert settings.limits_of(["/b"]) == (None, VolumeLimit("MinFreeBytes", 1e6))
-    assert settings.limits_of(["/a", "/b"]) == (VolumeLimit("MinFreeBytes", 2e6), VolumeLimit("MinFreeBytes", 1e6))
+    assert settings.client_properties().items() >= settings.kafka.items()
+    assert settings.find_limits(["/a"]) == (VolumeLimit("MinFreeBytes", 2e6), VolumeLimit("ConsumedBytes", 5.0 * 2**30))
+    assert settings.find_limits(["/b"]) == (None, VolumeLimit("MinFreeBytes", 1e6))
+    assert settings.find_limits(["/a", "/b"]) == (VolumeLimit("MinFreeBytes", 2e6), VolumeLimit("MinFreeBytes", 1e6))
 
 
 def test_examples_of_the_documentation_are_accepted(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_examples_of_the_documentation_are_accepted(tmp_path: Path) -> None:
     path = tmp_path / "volume-agent.yaml"
     path.write_text(text)
     settings = read_settings(["--config", str(path)])
-    assert settings.limits_of(["/data/2"]) == (None, VolumeLimit("MinFreePercentage", 0.05))
+    assert settings.find_limits(["/data/2"]) == (None, VolumeLimit("MinFreePercentage", 0.05))
     assert settings.kafka["ssl.key.location"] == "/etc/produce-gateway/agent.key"
     unit = (ROOT / "deploy" / "systemd" / "produce-gateway-volume-agent.service").read_text("utf-8")
     (line,) = re.findall(r"^ExecStart=\S+/produce-gateway volume-agent (.*)$", unit, re.MULTILINE)
@@ -198,7 +198,7 @@ broken line
 
 def test_the_mount_that_a_path_is_on_gives_its_name() -> None:
     mounts = parse_mounts(MOUNTINFO)
-    assert mounts[4] == Mount("/data/with space", "/dev/sdd1")
+    assert mounts[4] == MountPoint("/data/with space", "/dev/sdd1")
     assert name_volume("/data/kafka", mounts) == "/dev/sdc1"  # mounted over the first
     assert name_volume("/data/with space/x", mounts) == "/dev/sdd1"
     assert name_volume("/database", mounts) == "/dev/sda1"  # not under /data
@@ -223,8 +223,8 @@ def test_a_device_is_one_volume_with_what_df_says(tmp_path: Path) -> None:
     dirs = [tmp_path / "a", tmp_path / "b"]
     for path in dirs:
         formatted(path)
-    settings = Settings(broker_id=4, log_dirs=",".join(map(str, dirs)), hard="MinFreeBytes:1")  # type: ignore[arg-type]
-    found = measure(settings)
+    settings = AgentSettings(broker_id=4, log_dirs=",".join(map(str, dirs)), hard="MinFreeBytes:1")  # type: ignore[arg-type]
+    found = measure_volumes(settings)
     said = subprocess.run(
         ["df", "-B1", "--output=size,avail", str(dirs[0])], capture_output=True, text=True, check=True
     ).stdout.split()
@@ -249,7 +249,7 @@ def test_of_several_views_of_a_device_the_one_with_the_least_available_counts(
     for name in names:
         formatted(tmp_path / name)
     monkeypatch.setattr(os, "statvfs", statvfs)
-    (volume,) = measure(Settings(broker_id=1, log_dirs=[str(tmp_path / name) for name in names])).volumes  # type: ignore[arg-type]
+    (volume,) = measure_volumes(AgentSettings(broker_id=1, log_dirs=[str(tmp_path / name) for name in names])).volumes  # type: ignore[arg-type]
     assert (volume.total, volume.available) == (100, 20)
 
 
@@ -257,30 +257,30 @@ def test_a_log_dir_that_can_not_be_looked_into_is_told_with_the_reason(tmp_path:
     formatted(tmp_path / "a")
     (tmp_path / "file").write_text("")
     gone, file = str(tmp_path / "gone"), str(tmp_path / "file")
-    found = measure(Settings(broker_id=1, log_dirs=[str(tmp_path / "a"), gone, file]))  # type: ignore[arg-type]
+    found = measure_volumes(AgentSettings(broker_id=1, log_dirs=[str(tmp_path / "a"), gone, file]))  # type: ignore[arg-type]
     assert len(found.volumes) == 1
     assert found.failed == {gone: "No such file or directory", file: "Not a directory"}
-    assert measure(Settings(broker_id=1, log_dirs=gone)).volumes == ()  # type: ignore[arg-type]
+    assert measure_volumes(AgentSettings(broker_id=1, log_dirs=gone)).volumes == ()  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not os.path.ismount("/proc"), reason="a file system without a size is needed")
 def test_a_file_system_without_a_size_is_left_out() -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("gateway.volume_agent.FORMATTED", "version")  # /proc/version
-        found = measure(Settings(broker_id=1, log_dirs="/proc"))  # type: ignore[arg-type]
+        patched.setattr("gateway.volume_agent.FORMATTED_MARKER", "version")  # /proc/version
+        found = measure_volumes(AgentSettings(broker_id=1, log_dirs="/proc"))  # type: ignore[arg-type]
     assert found.failed == {"/proc": "its file system tells no size"}
 
 
 def test_a_log_dir_whose_volume_is_not_mounted_is_not_taken_for_the_disk_below_it(tmp_path: Path) -> None:
     (tmp_path / "mount").mkdir()
-    found = measure(Settings(broker_id=1, log_dirs=str(tmp_path / "mount")))  # type: ignore[arg-type]
+    found = measure_volumes(AgentSettings(broker_id=1, log_dirs=str(tmp_path / "mount")))  # type: ignore[arg-type]
     assert found.volumes == ()
     assert found.failed[str(tmp_path / "mount")].startswith("it has no meta.properties")
 
 
 @pytest.mark.seed("035.37")
 def test_metrics_of_volumes_are_those_of_the_last_measurement() -> None:
-    metrics = Metrics(["/a"])
+    metrics = AgentMetrics(["/a"])
     metrics.volumes.shown = (Volume(1, "/dev/a", 100, 40, VolumeLimit("MinFreePercentage", 0.2), None),)
     text = generate_latest(metrics.registry).decode()
     prefix = "produce_gateway_volume_agent"
@@ -311,7 +311,7 @@ class Cluster:
     def monotonic(self) -> float:
         return self.now
 
-    def ensure(self) -> str:
+    def ensure_topic(self) -> str:
         self.steps.append("topic")
         return ""
 
@@ -335,18 +335,18 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return cluster
 
 
-def run_agent(cluster: Cluster, tmp_path: Path, records: int, *flags: str) -> Metrics:
+def run_agent(cluster: Cluster, tmp_path: Path, records: int, *flags: str) -> AgentMetrics:
     """Until so many were published or failed."""
     formatted(tmp_path / "a")
     settings = read_settings(["--broker-id", "7", "--log-dirs", str(tmp_path / "a"), "--topic", "volumes", *flags])
-    metrics = Metrics(settings.log_dirs)
-    agent = Agent(settings, metrics, lambda: 1_790_000_000.0)
+    metrics = AgentMetrics(settings.log_dirs)
+    agent = VolumeAgent(settings, metrics, lambda: 1_790_000_000.0)
     poll = cluster.poll
 
     def counted(timeout: float) -> None:
         poll(timeout)
         if len(cluster.records) >= records and not cluster._waiting:
-            agent.stop.set()
+            agent.stop_requested.set()
 
     cluster.poll = counted  # type: ignore[method-assign]
     agent.run()
@@ -379,12 +379,12 @@ def test_usage_is_published_by_the_broker_s_id_to_a_topic_that_was_put_right_bef
     run_agent(cluster, tmp_path, 2)
     assert cluster.steps == ["topic", "record", "record"]
     for _, topic, key, value in cluster.records:
-        snapshot = decode(value, key.encode())
+        snapshot = decode_snapshot(value, key.encode())
         assert (topic, key) == ("volumes", "7")
         assert [volume.total > 0 for volume in snapshot.volumes] == [True]
 
 
-def said(metrics: Metrics, name: str) -> float:
+def said(metrics: AgentMetrics, name: str) -> float:
     """That metric's value."""
     (value,) = re.findall(rf"^{volume_agent.PREFIX}_{name} (\S+)$", generate_latest(metrics.registry).decode(), re.M)
     return float(value)

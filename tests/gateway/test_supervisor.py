@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gateway import supervisor
-from gateway.embedded import free_port
+from gateway.embedded import find_free_port
 
 FAMILY = Path(__file__).with_name("family.py")
 DEADLINE_S = 60.0
@@ -31,7 +31,7 @@ class Family:
         self, mood: Any = "", drain_s: Any = 10.0, boot: Any = None, broker: Any = None, workers: int = 1,
         delay_s: float = 0.0,
     ) -> None:  # fmt: skip
-        first = free_port(3)
+        first = find_free_port(3)
         self.boot, self.broker = boot or first, broker or first + 1
         env = {
             **os.environ,
@@ -164,7 +164,7 @@ def test_a_control_that_dies_gets_the_listeners_again_and_the_worker_stays(start
 
 
 def test_a_port_in_use_at_start_is_one_clear_line_and_exit_code_1(start: Any) -> None:
-    with socket.create_server(("127.0.0.1", free_port())) as other:
+    with socket.create_server(("127.0.0.1", find_free_port())) as other:
         port = other.getsockname()[1]
         family = start(boot=port)
         code, log = family.end()
@@ -174,7 +174,7 @@ def test_a_port_in_use_at_start_is_one_clear_line_and_exit_code_1(start: Any) ->
 
 
 def test_a_port_that_control_asks_for_in_vain_is_its_own_affair(start: Any) -> None:
-    with socket.create_server(("127.0.0.1", free_port())) as other:
+    with socket.create_server(("127.0.0.1", find_free_port())) as other:
         family = start(broker=other.getsockname()[1])
         refused = family.wait_for("control", "refused", name="broker 1")
         assert refused["error"] == f"127.0.0.1:{family.broker}: Address already in use"
@@ -335,9 +335,9 @@ def test_a_channel_that_breaks_again_and_again_is_replaced_at_longer_and_longer_
 
 
 def test_pauses_grow_to_a_bound_and_begin_anew_after_a_child_that_lived_long() -> None:
-    backoff = supervisor.Backoff()
-    assert [backoff.next(0.0) for _ in range(9)] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10])
-    assert [backoff.next(lived) for lived in (supervisor.STEADY_S, 0.0)] == [0.1, 0.2]
+    backoff = supervisor.RestartBackoff()
+    assert [backoff.next_pause(0.0) for _ in range(9)] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10])
+    assert [backoff.next_pause(lived) for lived in (supervisor.STEADY_S, 0.0)] == [0.1, 0.2]
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_ipv6_listens_too() -> None:
     if not socket.has_ipv6:
         pytest.skip("this machine has no IPv6")
     try:
-        sock = supervisor.open_listener("::1", free_port())
+        sock = supervisor.open_listener("::1", find_free_port())
     except supervisor.ListenFailed:
         pytest.skip("this machine has no ::1")
     with sock, socket.create_connection(sock.getsockname()[:2]):

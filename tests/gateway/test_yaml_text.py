@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.yaml_text import MAX_ADDED, MAX_ADDED_EACH, Lines, YamlError, load, load_all
+from gateway.yaml_text import MAX_ADDED, MAX_ADDED_EACH, YamlError, YamlLines, load_all_yaml, load_yaml
 from tests.effort import lines_run
 
 TEXT = """\
@@ -38,13 +38,13 @@ quotas:
 )
 def test_a_mistake_is_one_line_with_its_place(text: str, told: str) -> None:
     with pytest.raises(YamlError) as error:
-        load(text, "x.yaml")
+        load_yaml(text, "x.yaml")
     assert str(error.value).startswith(told)
     assert "\n" not in str(error.value)
 
 
 def test_merged_keys_are_not_given_twice() -> None:
-    assert load("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}", "x.yaml")["b"] == {"x": 3, "y": 2}
+    assert load_yaml("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}", "x.yaml")["b"] == {"x": 3, "y": 2}
 
 
 def bomb(levels: int, reference: str = "[{}]") -> str:
@@ -57,7 +57,7 @@ def bomb(levels: int, reference: str = "[{}]") -> str:
 
 # Of the second, PyYAML itself copies what is merged; of the first, whoever validates or prints the data does.
 @pytest.mark.parametrize("reference", ["[{}]", "{{<<: [{}]}}"])
-@pytest.mark.parametrize("read", [load, load_all])
+@pytest.mark.parametrize("read", [load_yaml, load_all_yaml])
 def test_aliases_of_aliases_are_refused_before_somebody_walks_through_them(
     reference: str, read: Callable[[str, str], Any]
 ) -> None:
@@ -73,19 +73,19 @@ def test_aliases_of_aliases_are_refused_before_somebody_walks_through_them(
 def test_aliases_may_make_a_text_many_times_as_large() -> None:
     users = 3 * MAX_ADDED // 10
     text = "base: &base {producer_byte_rate: 1, consumer_byte_rate: 2}\nquotas:\n"
-    data = load(text + "".join(f"- {{user: u{number}, values: *base}}\n" for number in range(users)), "x.yaml")
+    data = load_yaml(text + "".join(f"- {{user: u{number}, values: *base}}\n" for number in range(users)), "x.yaml")
     assert data["quotas"][-1]["values"] == {"producer_byte_rate": 1, "consumer_byte_rate": 2}
     assert users * 5 > MAX_ADDED
     assert MAX_ADDED_EACH >= 5
 
 
 def test_each_document_of_a_text_is_read() -> None:
-    assert load_all("a: 1\n---\nb: 2\n", "x.yaml") == [{"a": 1}, {"b": 2}]
+    assert load_all_yaml("a: 1\n---\nb: 2\n", "x.yaml") == [{"a": 1}, {"b": 2}]
 
 
 def test_nesting_without_end_is_refused() -> None:
     with pytest.raises(YamlError, match=r"^x\.yaml"):
-        load("[" * 5000, "x.yaml")
+        load_yaml("[" * 5000, "x.yaml")
 
 
 def test_there_is_libyaml_here() -> None:
@@ -106,17 +106,17 @@ def test_there_is_libyaml_here() -> None:
     ],
 )
 def test_the_line_of_a_path_is_that_of_its_deepest_part(path: tuple[str | int, ...], line: int) -> None:
-    assert Lines(TEXT).line(path) == line
+    assert YamlLines(TEXT).find_line(path) == line
 
 
 def test_keys_are_those_of_a_mapping_and_the_indices_of_a_list() -> None:
-    lines = Lines(TEXT)
-    assert lines.keys(()) == ["upstream", "topics", "quotas", "1"]
-    assert lines.keys(("quotas", 1)) == ["user", "rate"]
-    assert lines.keys(("quotas",)) == ["0", "1"]
-    assert lines.keys(("quotas", "1")) == ["user", "rate"]
-    assert lines.keys(("nothing",)) == lines.keys(("quotas", "x")) == lines.keys(("quotas", 7)) == []
+    lines = YamlLines(TEXT)
+    assert lines.find_keys(()) == ["upstream", "topics", "quotas", "1"]
+    assert lines.find_keys(("quotas", 1)) == ["user", "rate"]
+    assert lines.find_keys(("quotas",)) == ["0", "1"]
+    assert lines.find_keys(("quotas", "1")) == ["user", "rate"]
+    assert lines.find_keys(("nothing",)) == lines.find_keys(("quotas", "x")) == lines.find_keys(("quotas", 7)) == []
 
 
 def test_a_text_that_is_not_yaml_has_its_first_line_only() -> None:
-    assert Lines("{").line(("a",)) == 1
+    assert YamlLines("{").find_line(("a",)) == 1

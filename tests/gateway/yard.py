@@ -14,22 +14,22 @@ import trio
 from gateway.channel import (
     API_REQUESTS,
     PROTOCOL,
-    Broker,
-    Brokers,
-    Channel,
+    BrokerTable,
     ListenerSettings,
-    Topics,
+    ProcessChannel,
+    TopicSnapshot,
+    UpstreamBroker,
     WorkerSettings,
-    decode_down,
+    decode_for_worker,
 )
-from gateway.control.admission import Admission
-from gateway.control.metrics import Metrics
-from gateway.control.usage.usage_log import Spool, UsageLog
-from gateway.control.workers.acceptor import Acceptor
-from gateway.control.workers.intake import Intake
-from gateway.control.workers.workers import Workers
-from gateway.data.relay.links import Link
-from gateway.data.worker.worker import Worker
+from gateway.control.admission import ConnectionAdmission
+from gateway.control.metrics import GatewayMetrics
+from gateway.control.usage.usage_log import UsageLogWriter, UsageSpool
+from gateway.control.workers.acceptor import ConnectionAcceptor
+from gateway.control.workers.interval_receiver import IntervalReceiver
+from gateway.control.workers.workers import WorkerPool
+from gateway.data.relay.links import RelayLink
+from gateway.data.worker.worker import DataWorker
 from gateway.listener_names import DEFAULT_LISTENER
 from gateway.system.sockets import Networks
 from gateway.tls.certificates import ListenerTls
@@ -46,13 +46,15 @@ class Yard:
         broker: what comes to the broker, a stream for each connection.
     """
 
-    def __init__(self, spool: Spool, nursery: trio.Nursery, admission: Admission) -> None:
-        self.metrics = Metrics()
-        usage_log = UsageLog(spool, "gw", self.metrics)
+    def __init__(self, spool: UsageSpool, nursery: trio.Nursery, admission: ConnectionAdmission) -> None:
+        self.metrics = GatewayMetrics()
+        usage_log = UsageLogWriter(spool, "gw", self.metrics)
         self._nursery = nursery
-        intake = Intake(usage_log, self.metrics)
-        self.control = Workers(intake, self.metrics, Followed(), lambda: None, lambda number: None, admission=admission)
-        self.workers: list[Worker] = []
+        intake = IntervalReceiver(usage_log, self.metrics)
+        self.control = WorkerPool(
+            intake, self.metrics, Followed(), lambda: None, lambda number: None, admission=admission
+        )
+        self.workers: list[DataWorker] = []
         self.streams: list[trio.SocketStream] = []
         self.port = 0
         self._talks: list[trio.CancelScope] = []
@@ -64,33 +66,36 @@ class Yard:
         upstream = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
         self._nursery.start_soon(trio.serve_listeners, self._serve, [upstream])
         port = upstream.socket.getsockname()[1]
-        self.control.tell(settings)
-        self.control.tell(Brokers((), (Broker(1, "127.0.0.1", port),)))
-        self.control.tell(Topics({1: ("clicks",)}))
+        self.control.publish_snapshot(settings)
+        self.control.publish_snapshot(BrokerTable((), (UpstreamBroker(1, "127.0.0.1", port),)))
+        self.control.publish_snapshot(TopicSnapshot({1: ("clicks",)}))
         for number in range(workers):
-            worker = Worker(cast("Any", None), number)
+            worker = DataWorker(cast("Any", None), number)
             self._nursery.start_soon(worker._run_plane)
             self.workers.append(worker)
         await self._talk()
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
         self._nursery.start_soon(
-            Acceptor(self.control, self.metrics, {DEFAULT_LISTENER: proxies}).run, DEFAULT_LISTENER, 1, listener
+            ConnectionAcceptor(self.control, self.metrics, {DEFAULT_LISTENER: proxies}).run,
+            DEFAULT_LISTENER,
+            1,
+            listener,
         )
 
     async def _talk(self) -> None:
         self._talks = [trio.CancelScope() for _ in self.workers]
         for number, worker in enumerate(self.workers):
             ours, theirs = socket.socketpair()
-            self._nursery.start_soon(self.control.serve, number, ours)
+            self._nursery.start_soon(self.control.serve_worker, number, ours)
             self._nursery.start_soon(self._converse, worker, theirs, self._talks[number])
         await until(
             lambda: self.control.connected == len(self.workers) and all(worker.plane for worker in self.workers)
         )
 
-    async def _converse(self, worker: Worker, sock: socket.socket, scope: trio.CancelScope) -> None:
+    async def _converse(self, worker: DataWorker, sock: socket.socket, scope: trio.CancelScope) -> None:
         with scope:
-            await worker.converse(Channel(sock, decode_down), self._nursery, self._controls)
+            await worker.serve_channel(ProcessChannel(sock, decode_for_worker), self._nursery, self._controls)
 
     async def restart_control(self) -> None:
         """As workers see it: their channels end, and new ones begin."""
@@ -116,15 +121,15 @@ class Yard:
             await stream.send_all(first)
         return stream
 
-    def links(self) -> list[Link]:
+    def links(self) -> list[RelayLink]:
         """All that are relayed, of all workers."""
-        return [link for worker in self.workers for link in worker.configured.connections.reactor.links]
+        return [link for worker in self.workers for link in worker.configured_plane.connections.reactor.links]
 
     def counts(self) -> dict[str, int]:
         """What came to nothing, over all workers."""
         found: dict[str, int] = {}
         for worker in self.workers:
-            for name, count in worker.configured.world.ledger.counts.items():
+            for name, count in worker.configured_plane.world.ledger.counts.items():
                 if count and name not in ("requests", "connections_accepted") and not name.startswith(API_REQUESTS):
                     found[name] = found.get(name, 0) + count
         return found
@@ -132,13 +137,13 @@ class Yard:
     def sample(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"produce_gateway_{name}", labels)
 
-    def end(self, which: Callable[[Link], bool] = lambda link: True) -> None:
+    def end(self, which: Callable[[RelayLink], bool] = lambda link: True) -> None:
         """Close what is relayed."""
         for worker in self.workers:
-            reactor = worker.configured.connections.reactor
+            reactor = worker.configured_plane.connections.reactor
             for link in filter(which, list(reactor.links)):
-                reactor.guard(link, link.close, "disconnects_drain")
-            reactor.settle(trio.current_time())
+                reactor.call_guarded(link, link.close, "disconnects_drain")
+            reactor.run_deferred(trio.current_time())
 
 
 @asynccontextmanager
@@ -155,10 +160,10 @@ async def opened(
     """A yard with these limits, and a worker's settings."""
     listeners = {DEFAULT_LISTENER: ListenerSettings(tls)}
     patient = {"connect_timeout_s": DEADLINE_S, **settings}
-    spool = Spool(folder, 2**24, 3600, published_only=True)
+    spool = UsageSpool(folder, 2**24, 3600, published_only=True)
     try:
         async with trio.open_nursery() as nursery:
-            yard = Yard(spool, nursery, Admission(most, per_address))
+            yard = Yard(spool, nursery, ConnectionAdmission(most, per_address))
             with trio.fail_after(DEADLINE_S):
                 await yard.open(WorkerSettings(PROTOCOL, "gw", listeners=listeners, **patient), workers, proxies)
                 yield yard
@@ -169,4 +174,4 @@ async def opened(
         for stream in yard.streams:
             stream.socket.close()
         spool.close()
-    assert all(worker.configured.connections.reactor.budget.used == 0 for worker in yard.workers)
+    assert all(worker.configured_plane.connections.reactor.budget.used_bytes == 0 for worker in yard.workers)

@@ -145,7 +145,7 @@ class Boundaries:
         self._fast_path: Any = module("gateway.data.session.fast_path", COMPILED)
         self._stream, self._metadata = Twins.of("protocol.stream"), Twins.of("protocol.metadata_topics")
         duplicates = Twins.of("policies.idempotence.duplicates")
-        self._seen = Twins(duplicates.pure.Acknowledged(300), duplicates.compiled.Acknowledged(300))
+        self._seen = Twins(duplicates.pure.AcknowledgedBatches(300), duplicates.compiled.AcknowledgedBatches(300))
         corpus = frames.corpus()
         answers = [(*of, frame) for of, found in corpus.answers.items() for frame in found]
         self._requests = corpus.produce
@@ -191,10 +191,12 @@ class Boundaries:
             for topic, first, stop in parts.topics
         ]
         self._same("sums", sums, self._fast_path.sums_by_topic(parts), data)
-        offsets = self._fast_path.offsets(parts, self._fast.gathered(rows))
+        offsets = self._fast_path.written_offsets(parts, self._fast.gather_partitions(rows))
         self._same("offsets", plain_offsets(own, rows), None if offsets is None else list(offsets), data)
         if offsets:
-            self._same("seen of", *(each.seen_of(parts.topics, parts.numbers, offsets) for each in self._seen), data)
+            self._same(
+                "seen of", *(each.record_batches(parts.topics, parts.numbers, offsets) for each in self._seen), data
+            )
 
     def answer(self) -> None:
         rng = self._rng
@@ -204,14 +206,14 @@ class Boundaries:
             version = rng.choice((-1, 0, 2, 3, 9, 13, 14, 32767))
         careful = _outcome(produce_response._skim_any, data, 0, len(data), version)
         rows = careful if careful == "malformed" else careful[0]
-        self._read("answer", self._fast.read_answer, data, rows, version)
+        self._read("answer", self._fast.read_response, data, rows, version)
         topic, index = rng.choice((b"t0", b"clicks", bytes(16), b"")), rng.choice(EDGES)
         if isinstance(rows, list) and rows and rng.random() < 0.8:
             topic, index = rng.choice(rows)[:2]
         offset = rows[0][3] if isinstance(rows, list) and [row[:3] for row in rows] == [(topic, index, 0)] else None
 
         def read_written(*arguments: Any) -> int | None:
-            found = int(self._fast.read_written(*arguments))
+            found = int(self._fast.read_written_offset(*arguments))
             return None if found < 0 else found
 
         self._read("written", read_written, data, offset, version, topic, index)
@@ -219,7 +221,7 @@ class Boundaries:
     def topic_ids(self) -> None:
         rng = self._rng
         data = broken(rng, rng.choice(self._topics), rng.choice(self._topics))
-        self._agree("new_ids", self._metadata, "new_ids", data, {}, at=rng.randrange(min(len(data), 60) + 1))
+        self._agree("new_ids", self._metadata, "read_new_ids", data, {}, at=rng.randrange(min(len(data), 60) + 1))
 
     def hiding(self) -> None:
         """Answers whose endpoints are hidden in place, in pieces as they arrive."""
@@ -241,7 +243,7 @@ class Boundaries:
         )
         numbers = rng.choice((*range(7), *EDGES)), rng.choice((0, 1, 2, -1, 2**62))
         batch_of = (rng.choice((-1, 1, 2, 3, 2**62)), epoch, topic, index, *numbers)
-        self._same("seen", *(table.seen(*batch_of) for table in self._seen), b"", *batch_of)
+        self._same("seen", *(table.record_batch(*batch_of) for table in self._seen), b"", *batch_of)
 
     def _read(self, what: str, read: Callable[..., Any], data: bytes, careful: Any, *more: Any) -> Any:
         """What a fast reader says of it; None: it leaves that to the careful one, which has said `careful`."""
@@ -320,7 +322,7 @@ def _hidden(hider: Any, pieces: list[bytes]) -> tuple[bytes, list[Any]]:
             held = hider.feed(buffer, 0, size)
             out += buffer[: size - held]
             kept = bytes(buffer[size - held :])
-        states.append((held, hider.left, hider.unseen, hider.lost))
+        states.append((held, hider.left, hider.unread, hider.lost))
     return bytes(out), states
 
 

@@ -27,21 +27,21 @@ from unittest import mock
 
 import trio
 
-from gateway.channel import Answer, Ask, Channel, Down, Up, decode_down
+from gateway.channel import AdminAnswer, AdminQuery, ProcessChannel, ToControl, ToWorker, decode_for_worker
 from gateway.config import AuthenticationSettings, Settings
-from gateway.control.admission import Admission
-from gateway.control.fleet.exchange.exchange import DROPPED
+from gateway.control.admission import ConnectionAdmission
+from gateway.control.fleet.exchange.exchange import DROP_REASONS
 from gateway.control.fleet.shares import FleetControl
 from gateway.control.internal_errors import InternalErrors
-from gateway.control.metrics import Metrics
+from gateway.control.metrics import GatewayMetrics
 from gateway.control.policies.kafka_admin import KafkaAdmin
 from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import FileStore
-from gateway.control.sasl.authentication import Authenticator
-from gateway.control.usage.usage_log import Spool, UsageLog
-from gateway.control.workers.intake import Intake
+from gateway.control.sasl.authentication import SaslAuthenticator
+from gateway.control.usage.usage_log import UsageLogWriter, UsageSpool
+from gateway.control.workers.interval_receiver import IntervalReceiver
 from gateway.control.workers.snapshots import groups_of, quotas_of, thresholds_of
-from gateway.control.workers.workers import Workers
+from gateway.control.workers.workers import WorkerPool
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
 from protocol import configs as c
@@ -62,12 +62,12 @@ class Ended(Exception):
     """A control process would have come to its end."""
 
 
-class Watched(Channel[Up, Down]):
+class Watched(ProcessChannel[ToControl, ToWorker]):
     """A worker's end. `watch` is shown each message that the worker posts."""
 
     watch: Callable[[Any], None]
 
-    def post(self, message: Up, fd: int = -1) -> None:
+    def post(self, message: ToControl, fd: int = -1) -> None:
         super().post(message, fd)
         self.watch(message)
 
@@ -116,52 +116,52 @@ class Control:
         self._number: int = before._number + 1 if before is not None else 1
         self._scope = trio.CancelScope()
         self._is_over = trio.Event()
-        self.metrics = metrics = Metrics()
+        self.metrics = metrics = GatewayMetrics()
         self.errors: list[str] = []
         errors = InternalErrors(self.errors.append)
-        self._spool = Spool(folder / "spool", SPOOL, 3600, published_only=False)
-        self._usage_log = UsageLog(self._spool, "gw", metrics)
-        self._fleet = FleetControl(metrics.show_fleet(DROPPED))
+        self._spool = UsageSpool(folder / "spool", SPOOL, 3600, published_only=False)
+        self._usage_log = UsageLogWriter(self._spool, "gw", metrics)
+        self._fleet = FleetControl(metrics.create_fleet_series(DROP_REASONS))
         self._store = FileStore(folder / "policies.jsonl", BASE)
         self.policies = PolicyService(self._store, metrics, self._tell, lambda: PLACES, clock=_now)
         self.admin = KafkaAdmin(self.policies, errors=errors)
-        self.authenticator = Authenticator(
+        self.authenticator = SaslAuthenticator(
             AuthenticationSettings.model_validate(given), bytes(32), folder, _now, errors
         )
-        self.workers = Workers(
-            Intake(self._usage_log, metrics),
+        self.workers = WorkerPool(
+            IntervalReceiver(self._usage_log, metrics),
             metrics,
             self._fleet,
             lambda: None,
             lambda number: None,
             ask=self._ask,
-            admission=Admission(most, most // 2),
+            admission=ConnectionAdmission(most, most // 2),
             errors=errors,
         )
         self.told: set[bytes] = set() if before is None else before.told
         self.principals: set[str] = set() if before is None else before.principals
         self._tries: Counter[int] = Counter() if before is None else before._tries
-        self.open: dict[int, tuple[float, Ask]] = {}
-        self.repeated: list[Ask] = []
+        self.open: dict[int, tuple[float, AdminQuery]] = {}
+        self.repeated: list[AdminQuery] = []
         self.ended: BaseException | None = None
         self._asked: Counter[tuple[str, bytes, bytes, bytes]] = Counter()
-        self._heard: dict[int, Answer] = {}
+        self._heard: dict[int, AdminAnswer] = {}
         self._post: Callable[[Any], None] = lambda message: None
 
     async def run(self, worker: Any, watch: Callable[[Any], None], dialling: trio.Nursery) -> None:
-        """Be there for that worker, until cancelled or at its end. `dialling`: see Worker.converse."""
+        """Be there for that worker, until cancelled or at its end. `dialling`: see DataWorker.serve_channel."""
         ours, theirs = socket.socketpair()
-        channel = Watched(theirs, decode_down)
+        channel = Watched(theirs, decode_for_worker)
         channel.watch = watch
         self._post = channel.post
         parts = (self._usage_log, self._fleet, self.policies, self.admin, self.authenticator)
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(worker.converse, channel, dialling, self._number)
+                    nursery.start_soon(worker.serve_channel, channel, dialling, self._number)
                     for part in parts:
                         nursery.start_soon(part.run)
-                    nursery.start_soon(self.workers.serve, 0, ours)
+                    nursery.start_soon(self.workers.serve_worker, 0, ours)
         except Exception as error:
             self.ended = error
         finally:
@@ -184,11 +184,11 @@ class Control:
 
     def _tell(self, policies: PolicySet) -> None:
         settings = settings_of_a_play()
-        with self.workers.together():
+        with self.workers.batch_snapshots():
             for snapshot in (thresholds_of, quotas_of, groups_of):
-                self.workers.tell(snapshot(policies, settings))
+                self.workers.publish_snapshot(snapshot(policies, settings))
 
-    def _ask(self, question: Ask, reply: Callable[[Answer], None]) -> None:
+    def _ask(self, question: AdminQuery, reply: Callable[[AdminAnswer], None]) -> None:
         """As gateway/control/app.py does it."""
         self.open[question.token] = trio.current_time(), question
         self._tries[question.token] += question.token > 0
@@ -197,9 +197,9 @@ class Control:
         if same > MOST_ASKED or self._tries[question.token] > MOST_ASKED:
             self.repeated.append(question)
         part = self.authenticator if question.mechanism or not question.request else self.admin
-        part.take(question, functools.partial(self._reply, reply))
+        part.submit_query(question, functools.partial(self._reply, reply))
 
-    def _reply(self, reply: Callable[[Answer], None], answer: Answer) -> None:
+    def _reply(self, reply: Callable[[AdminAnswer], None], answer: AdminAnswer) -> None:
         reply(answer)
         self.open.pop(answer.token, None)
         if answer.upstream:
@@ -210,7 +210,7 @@ class Control:
             self._heard[answer.token] = answer
 
     @property
-    def late(self) -> list[Ask]:
+    def late(self) -> list[AdminQuery]:
         """Questions that nobody has answered."""
         return [ask for at, ask in self.open.values() if trio.current_time() - at > LATE_S]
 
@@ -222,8 +222,8 @@ class Control:
         row = c.IncrementalAlterConfigsResource(c.TOPIC, "clicks", (c.ConfigOperation("x", c.SET, "1"),))
         configs = c.INCREMENTAL_ALTER_CONFIGS.encode_request(c.IncrementalAlterConfigsRequest((row,)), 1, 1, b"good")
         until = 2.0**40
-        self._post(Ask(-1, until, "10.9.9.9:9", "User:ANONYMOUS", plain[4:], mechanism="PLAIN"))
-        self._post(Ask(-2, until, "10.9.9.9:9", "User:good", configs[4:]))
+        self._post(AdminQuery(-1, until, "10.9.9.9:9", "User:ANONYMOUS", plain[4:], mechanism="PLAIN"))
+        self._post(AdminQuery(-2, until, "10.9.9.9:9", "User:good", configs[4:]))
 
     @property
     def answers_well(self) -> bool:
@@ -231,7 +231,7 @@ class Control:
         if signed_in is None or passed is None:
             return False
         is_in = signed_in.identity is not None and signed_in.identity.principal == "User:alice"
-        return (is_in or bool(signed_in.upstream)) and passed == Answer(-2)
+        return (is_in or bool(signed_in.upstream)) and passed == AdminAnswer(-2)
 
 
 def _now() -> float:

@@ -23,23 +23,23 @@ from trio.testing import wait_all_tasks_blocked
 
 from gateway.channel import (
     PROTOCOL,
-    Accepted,
-    Broker,
-    Brokers,
+    AcceptedConnection,
+    BrokerTable,
     FindConnections,
-    Groups,
+    GroupSnapshot,
     ListenerSettings,
-    Log,
-    OwnSasl,
-    Policy,
-    Quotas,
-    Topics,
+    LogMessage,
+    QuotaSnapshot,
+    TerminatedSasl,
+    ThresholdPolicy,
+    TopicSnapshot,
+    UpstreamBroker,
     WorkerSettings,
 )
-from gateway.data.worker.worker import Worker
+from gateway.data.worker.worker import DataWorker
 from gateway.listener_names import DEFAULT_LISTENER
 from gateway.tls.certificates import ListenerTls
-from policies.groups.lines import GroupLimits
+from policies.groups.group_limiters import GroupLimitValues
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from protocol import api
 from tests.certificates import Authority
@@ -85,13 +85,15 @@ class Crowd:
         self._awaited = awaited
         self.tls = rng.random() < 0.4
         self.sasl = rng.random() < 0.4
-        self.own = OwnSasl(logins.MECHANISMS, rng.random() < 0.5) if rng.random() < 0.4 else None
+        self.own = TerminatedSasl(logins.MECHANISMS, rng.random() < 0.5) if rng.random() < 0.4 else None
         self.proxied = rng.random() < 0.3
         self.bugs: list[Exception] = []
         self.good_answers: list[int] = []
-        self.worker = Worker(cast("Any", None), 0)
+        self.worker = DataWorker(cast("Any", None), 0)
         self.play = Play(self.worker, cost, awaited, faults, path)  # which looks at the messages to control
-        self.control = Control(path, self.own is not None and self.own.tells_brokers, most=rng.choice((3, 6, 1000)))
+        self.control = Control(
+            path, self.own is not None and self.own.authenticates_upstream, most=rng.choice((3, 6, 1000))
+        )
         self._corpus = frames.corpus()
 
     async def run(self) -> None:
@@ -104,10 +106,10 @@ class Crowd:
                 while not self.control.workers.connected or self.worker.plane is None:
                     await wait_all_tasks_blocked()
                     self.play.look_at_control()
-                plane = self.worker.configured
+                plane = self.worker.configured_plane
                 reactor = plane.connections.reactor
                 reactor.on_bug = lambda _link, bug: self.bugs.append(bug)
-                for task in (reactor.run, reactor.run_timers, plane.clockwork.run, plane.listing.run):
+                for task in (reactor.run, reactor.run_timers, plane.periodic_tasks.run, plane.listing.run):
                     nursery.start_soon(task)
                 with trio.move_on_after(DEADLINE_S) as limit:
                     async with trio.open_nursery() as clients:
@@ -118,8 +120,8 @@ class Crowd:
                 if limit.cancelled_caught:
                     raise Violation("others", f"the good client got {len(self.good_answers)} answers")
                 for link in list(reactor.links):
-                    reactor.guard(link, link.close, "disconnects_drain")
-                reactor.settle(trio.current_time())
+                    reactor.call_guarded(link, link.close, "disconnects_drain")
+                reactor.run_deferred(trio.current_time())
                 self.play.look_at_messages()
                 if self.bugs:
                     raise self.bugs[0]
@@ -129,15 +131,15 @@ class Crowd:
                         self.play.look_at_control()
                         await wait_all_tasks_blocked(0.001)
                 self.play.look_at_control()
-                if reactor.budget.used:
-                    raise Violation("memory", f"{reactor.budget.used} bytes are held for nobody")
+                if reactor.budget.used_bytes:
+                    raise Violation("memory", f"{reactor.budget.used_bytes} bytes are held for nobody")
                 nursery.cancel_scope.cancel()
         finally:
             if reactor is not None and not getattr(reactor._poller, "closed", False):
                 reactor._poller.close()
 
     def _configure(self, brokers: list[int]) -> None:
-        rng, obey = self.rng, self.control.workers.tell
+        rng, obey = self.rng, self.control.workers.publish_snapshot
         obey(
             WorkerSettings(
                 PROTOCOL,
@@ -155,12 +157,16 @@ class Crowd:
         )
         numbered = list(enumerate(brokers, 1))
         told = {DEFAULT_LISTENER: {n: ("gateway", 1) for n, _ in numbered}}
-        obey(Brokers((), tuple(Broker(n, "127.0.0.1", port) for n, port in numbered), told))
-        obey(Topics({1: ("clicks", "free"), 2: ("calm",)}, {topic_id: name for name, topic_id in IDS.items()}))
-        obey(Policy(1, rng.choice((None, 1000.0)), {"clicks": 200.0}, rng.choice(("reject", "delay"))))
+        obey(BrokerTable((), tuple(UpstreamBroker(n, "127.0.0.1", port) for n, port in numbered), told))
+        obey(TopicSnapshot({1: ("clicks", "free"), 2: ("calm",)}, {topic_id: name for name, topic_id in IDS.items()}))
+        obey(ThresholdPolicy(1, rng.choice((None, 1000.0)), {"clicks": 200.0}, rng.choice(("reject", "delay"))))
         rate = QuotaKey("producer_byte_rate", "broker_bps")
-        obey(Quotas(1, {Entity(DEFAULT): {rate: 2000.0}} if rng.random() < 0.5 else {}))
-        obey(Groups(1, {"gold": GroupLimits(500.0)}, {"red": "gold"}) if rng.random() < 0.5 else Groups(1))
+        obey(QuotaSnapshot(1, {Entity(DEFAULT): {rate: 2000.0}} if rng.random() < 0.5 else {}))
+        obey(
+            GroupSnapshot(1, {"gold": GroupLimitValues(500.0)}, {"red": "gold"})
+            if rng.random() < 0.5
+            else GroupSnapshot(1)
+        )
 
     # --- brokers ------------------------------------------------------------------------------------------------------
 
@@ -224,8 +230,8 @@ class Crowd:
             near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.cost.ends["on sockets"] += 1
-        accepted = Accepted(broker, "127.0.0.1:1", self.proxied)
-        await self.control.workers.hand_over(near, accepted)
+        accepted = AcceptedConnection(broker, "127.0.0.1:1", self.proxied)
+        await self.control.workers.hand_over_connection(near, accepted)
         if self.proxied:
             with suppress(*GONE):
                 await far.send_all(self._header(broker == GOOD))
@@ -242,13 +248,15 @@ class Crowd:
     async def _inquire(self) -> None:
         """Somebody looks at the connections meanwhile."""
         for name in (None, *self.rng.sample(STRANGE, 3)):
-            await self.control.workers.inquiries.ask(FindConnections(limit=3, principal=name, client_id=name))
+            await self.control.workers.inquiries.find_connections(
+                FindConnections(limit=3, principal=name, client_id=name)
+            )
 
     async def _be_good(self) -> None:
         try:
             await self._as_client(GOOD, self._ask_well)
         except (Violation, *GONE) as error:
-            said = [message.text for message in self.play.messages if isinstance(message, Log)][-5:]
+            said = [message.text for message in self.play.messages if isinstance(message, LogMessage)][-5:]
             raise Violation("others", f"the good client: {error}; {said}") from error
 
     async def _be_bad(self) -> None:
@@ -317,8 +325,12 @@ class Crowd:
                 await trio.lowlevel.checkpoint()
 
     async def _say(self, stream: Any, data: bytes) -> None:
-        budget = self.worker.configured.connections.reactor.budget
-        self.play.expect("answer size", budget.used <= budget.limit + SLACK, f"{budget.used} of {budget.limit} bytes")
+        budget = self.worker.configured_plane.connections.reactor.budget
+        self.play.expect(
+            "answer size",
+            budget.used_bytes <= budget.limit_bytes + SLACK,
+            f"{budget.used_bytes} of {budget.limit_bytes} bytes",
+        )
         if self.rng.random() < 0.2:
             at = self.rng.randint(0, len(data))
             await stream.send_all(data[:at])

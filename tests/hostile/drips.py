@@ -196,7 +196,7 @@ def _play(way: Way, seconds: float, gateway: Gateway, folder: Path) -> Seen:
 @contextlib.contextmanager
 def _strangers(port: int, way: Way, folder: Path) -> Iterator[None]:
     command = [sys.executable, "-m", "tests.hostile.drips", *_arguments(way), "--come-to", str(port), str(folder)]
-    process = embedded.spawn(command, stdout=-1)
+    process = embedded.spawn_process(command, stdout=-1)
     try:
         assert process.stdout is not None
         with selectors.DefaultSelector() as selector:

@@ -41,7 +41,7 @@ Way = Callable[["Visitor", Random], Awaitable[None]]
 def listeners(node_ids: int) -> Iterator[tuple[dict[str, Any], Ports]]:
     """Sections of a gateway's configuration, and ports of its listeners but for the plain one, which tests know."""
     step = node_ids + 2
-    port = embedded.free_port(3 * step)
+    port = embedded.find_free_port(3 * step)
     ports = {"sasl": port, "tls": port + step, "proxy": port + 2 * step}
     with tempfile.TemporaryDirectory(prefix="produce-gateway-everywhere-") as name:
         records, _, keys = logins.write_credentials(Path(name), ITERATIONS)

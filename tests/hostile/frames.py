@@ -211,7 +211,7 @@ def _request(rng: Random, key: int, version: int) -> bytes:
 
 def _answer(rng: Random, key: int, version: int) -> bytes:
     message = _fill(rng, load_response_schema(key, version))
-    tags = b"\0" if version >= api.ANSWER_FLEXIBLE_FROM[key] else b""
+    tags = b"\0" if version >= api.RESPONSE_FLEXIBLE_FROM[key] else b""
     return cases.framed(struct.pack(">i", 7) + tags + kio_messages.kio_encode(message))
 
 

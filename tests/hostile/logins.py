@@ -177,7 +177,7 @@ class Login:
             message = bearer(token(claims()) if good else rng.choice(tokens()))
         else:
             nonce = b"n%d" % rng.randrange(10**9)
-            self._exchange = sasl.exchange(self.mechanism, user, password, nonce)
+            self._exchange = sasl.start_exchange(self.mechanism, user, password, nonce)
             message = next(self._exchange)
         self.frames = [frames.handshake(self.mechanism.encode()), self._step(message)]
 
@@ -187,7 +187,7 @@ class Login:
             return None
         try:
             return self._step(self._exchange.send(said))
-        except (StopIteration, sasl.ExchangeFailed, ValueError):
+        except (StopIteration, sasl.SaslExchangeFailed, ValueError):
             self._exchange = None
             return None
 

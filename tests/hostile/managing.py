@@ -7,22 +7,22 @@ import struct
 from random import Random
 from typing import Any, Final
 
-from policies.thresholds.values import OUT_KEY, TOPIC_KEY, TOTAL_KEY
+from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY, TOTAL_OUT_KEY
 from protocol import configs as c
 from protocol import quotas as q
 from protocol import topics as t
-from protocol.admin import Api
+from protocol.admin import ApiCodec
 from protocol.wire import MalformedFrame
 from tests.hostile.frames import NAMES, STRANGE
 
-APIS: Final[dict[int, Api[Any, Any]]] = {
+APIS: Final[dict[int, ApiCodec[Any, Any]]] = {
     spoken.key: spoken
     for spoken in (
         t.CREATE_TOPICS, c.DESCRIBE_CONFIGS, c.ALTER_CONFIGS, c.INCREMENTAL_ALTER_CONFIGS,
         q.DESCRIBE_CLIENT_QUOTAS, q.ALTER_CLIENT_QUOTAS,
     )
 }  # fmt: skip
-_KEYS = (TOPIC_KEY, TOPIC_KEY, TOTAL_KEY, TOTAL_KEY, OUT_KEY, "retention.ms", "segment.ms", "x" + TOPIC_KEY)
+_KEYS = (TOPIC_KEY, TOPIC_KEY, TOTAL_KEY, TOTAL_KEY, TOTAL_OUT_KEY, "retention.ms", "segment.ms", "x" + TOPIC_KEY)
 _VALUES = (
     "500",
     "500",
@@ -67,12 +67,12 @@ def _key(rng: Random, kind: int) -> str:
     """Of a config: mostly one that a resource of that kind may have."""
     if rng.random() < 0.3:
         return rng.choice(_KEYS)
-    return TOPIC_KEY if kind == c.TOPIC else rng.choice((TOTAL_KEY, OUT_KEY))
+    return TOPIC_KEY if kind == c.TOPIC else rng.choice((TOTAL_KEY, TOTAL_OUT_KEY))
 
 
 def _entity(rng: Random) -> Any:
     kinds = rng.choice(_ENTITIES)
-    return tuple(q.EntityPart(kind, rng.choice((None, "alice", "app", "10.0.0.1", *STRANGE))) for kind in kinds)
+    return tuple(q.EntityData(kind, rng.choice((None, "alice", "app", "10.0.0.1", *STRANGE))) for kind in kinds)
 
 
 def _body(rng: Random, key: int) -> Any:
@@ -82,7 +82,7 @@ def _body(rng: Random, key: int) -> Any:
         topics = []
         for _ in many:
             options = tuple(t.TopicConfig(_key(rng, c.TOPIC), rng.choice(_VALUES)) for _ in range(few))
-            placed = (t.Assignment(0, (1, 2)),) if rng.random() < 0.2 else ()
+            placed = (t.ReplicaAssignment(0, (1, 2)),) if rng.random() < 0.2 else ()
             topics.append(t.CreatableTopic(_name(rng), rng.choice((1, 3, -1, 2**31 - 1)), 1, placed, options))
         return t.CreateTopicsRequest(tuple(topics), 1000, check)
     if key == c.DESCRIBE_CONFIGS.key:
@@ -107,12 +107,12 @@ def _body(rng: Random, key: int) -> Any:
         return c.IncrementalAlterConfigsRequest(tuple(changes), check)
     if key == q.DESCRIBE_CLIENT_QUOTAS.key:
         parts = tuple(
-            q.Component(rng.choice(_MATCHED), rng.randint(0, 3), rng.choice((None, "alice")))
+            q.FilterComponent(rng.choice(_MATCHED), rng.randint(0, 3), rng.choice((None, "alice")))
             for _ in range(rng.choice((0, 1, 2)))
         )
         return q.DescribeClientQuotasRequest(parts, check)
     entries = tuple(
-        q.Alteration(
+        q.EntityAlteration(
             _entity(rng),
             tuple(q.QuotaOperation(rng.choice(_QUOTAS), rng.choice(_RATES), rng.random() < 0.3) for _ in range(few)),
         )
@@ -135,25 +135,27 @@ def answer(rng: Random, frame: bytes) -> bytes | None:
     try:
         body = spoken.decode_request(frame, 4, len(frame)).body
         said = _said(rng, spoken, body)
-        return spoken.encode_answer(said, version, correlation)
+        return spoken.encode_response(said, version, correlation)
     except (ValueError, MalformedFrame):  # what passes as it is may be anything
         return None
 
 
-def _said(rng: Random, spoken: Api[Any, Any], body: Any) -> Any:
+def _said(rng: Random, spoken: ApiCodec[Any, Any], body: Any) -> Any:
     def code() -> tuple[int, str | None]:
         return rng.choice(((0, None), (0, None), (0, None), (DENIED, "no"), (3, None), (42, "x" * 3000)))
 
     if spoken is q.DESCRIBE_CLIENT_QUOTAS:
-        entry = q.Entry((q.EntityPart("user", "alice"),), (q.Value("producer_byte_rate", rng.choice(_RATES)),))
-        return q.DescribeClientQuotasAnswer(0, 0, None, rng.choice((None, (), (entry,))))
+        entry = q.EntityQuotas(
+            (q.EntityData("user", "alice"),), (q.QuotaValue("producer_byte_rate", rng.choice(_RATES)),)
+        )
+        return q.DescribeClientQuotasResponse(0, 0, None, rng.choice((None, (), (entry,))))
     if spoken is q.ALTER_CLIENT_QUOTAS:
-        return q.AlterClientQuotasAnswer(
+        return q.AlterClientQuotasResponse(
             0, tuple(q.AlterClientQuotasResult(*code(), entity) for entity, _ in body.entries)
         )
     if spoken is c.DESCRIBE_CONFIGS:
-        own = (c.Config("retention.ms", "5", config_type=c.LONG),)
-        return c.DescribeConfigsAnswer(
+        own = (c.DescribedConfig("retention.ms", "5", config_type=c.LONG),)
+        return c.DescribeConfigsResponse(
             0, tuple(c.DescribeConfigsResult(*code(), kind, name, own) for kind, name, _ in body.resources)
         )
     if spoken is t.CREATE_TOPICS:
@@ -161,5 +163,5 @@ def _said(rng: Random, spoken: Api[Any, Any], body: Any) -> Any:
         for topic in body.topics:
             made = tuple(t.CreatedConfig(name, value, False, 1, False) for name, value in topic.configs)
             rows.append(t.CreateTopicsResult(topic.name, bytes(16), *code(), 3, 1, made))
-        return t.CreateTopicsAnswer(0, tuple(rows))
-    return c.AlterConfigsAnswer(0, tuple(c.AlterConfigsResult(*code(), *row[:2]) for row in body.resources))
+        return t.CreateTopicsResponse(0, tuple(rows))
+    return c.AlterConfigsResponse(0, tuple(c.AlterConfigsResult(*code(), *row[:2]) for row in body.resources))

@@ -15,27 +15,27 @@ import trio
 
 from gateway.channel import (
     PROTOCOL,
-    Broker,
-    Brokers,
-    Groups,
+    BrokerTable,
+    GroupSnapshot,
+    LimitShares,
     ListenerSettings,
-    OtherRates,
-    OwnSasl,
-    Parts,
-    Policy,
-    Quotas,
-    Storage,
-    Topics,
+    PeerRates,
+    QuotaSnapshot,
+    StorageSnapshot,
+    TerminatedSasl,
+    ThresholdPolicy,
+    TopicSnapshot,
+    UpstreamBroker,
     WorkerSettings,
 )
 from gateway.listener_names import DEFAULT_LISTENER
 from policies.engine import Mode, OnExceed
 from policies.fleet.keys import total_key
-from policies.fleet.shares import Part
-from policies.groups.lines import GroupLimits
+from policies.fleet.shares import ShareGrant
+from policies.groups.group_limiters import GroupLimitValues
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
-from policies.storage import Factor
-from policies.thresholds.broker_meters import Others
+from policies.storage import StorageFactor
+from policies.thresholds.broker_meters import PeerTraffic
 from protocol import api
 from tests.hostile import frames, logins, managing
 from tests.hostile.frames import IDS, NAMES, PROTECTED, Corpus, answering, numbered
@@ -43,7 +43,7 @@ from tests.hostile.logins import Login
 from tests.hostile.plays import Op, Play, Start
 from tests.protocol import produce_cases as cases
 
-BROKERS = (Broker(1, "10.0.0.1", 9092), Broker(2, "10.0.0.2", 9092))
+BROKERS = (UpstreamBroker(1, "10.0.0.1", 9092), UpstreamBroker(2, "10.0.0.2", 9092))
 TOLD = {DEFAULT_LISTENER: {1: ("gateway", 19094), 2: ("gateway", 19095)}}
 MANAGED = tuple(managing.APIS)
 _TOPIC = re.compile(rb"[a-zA-Z0-9._-]{1,249}")
@@ -185,10 +185,10 @@ class Player:
         self._opened = 0
         draw = rng.random()
         self._sasl, self._asks_sasl = draw < 0.45, draw < 0.6
-        here = OwnSasl(logins.MECHANISMS), OwnSasl(logins.MECHANISMS, True), OwnSasl((), True)
+        here = TerminatedSasl(logins.MECHANISMS), TerminatedSasl(logins.MECHANISMS, True), TerminatedSasl((), True)
         self._own = rng.choice((None, None, *here))  # SASL that ends at the gateway
         self._answers = Answers(rng, sasl=self._asks_sasl)  # between the two the gateway is not told, and learns it
-        start = Start(self._own is not None and self._own.tells_brokers, rng.choice((0, 0, 2000)))
+        start = Start(self._own is not None and self._own.authenticates_upstream, rng.choice((0, 0, 2000)))
         self._control = Op("control", data=_encode(start))
         self._queue: deque[Op] = deque((self._control,))
         self._queue += (Op("down", data=_encode(message)) for message in self._beginning())
@@ -207,7 +207,11 @@ class Player:
     def _beginning(self) -> list[msgspec.Struct]:
         known = {name: IDS[name] for name in NAMES if name in PROTECTED or self.rng.random() < 0.8}
         leads = {1: tuple(name for name in known if name not in PROTECTED), 2: ("red.a.one", "free")}
-        yield_all = [self._settings(), Brokers((("10.0.0.1", 9092),), BROKERS, TOLD), Topics(leads, _by_id(known))]
+        yield_all = [
+            self._settings(),
+            BrokerTable((("10.0.0.1", 9092),), BROKERS, TOLD),
+            TopicSnapshot(leads, _by_id(known)),
+        ]
         return [
             *yield_all,
             self._policy(),
@@ -240,16 +244,16 @@ class Player:
             listeners={DEFAULT_LISTENER: ListenerSettings(sasl=self._own)},
         )
 
-    def _policy(self) -> Policy:
+    def _policy(self) -> ThresholdPolicy:
         rng = self.rng
         total = rng.choice((None, 300.0, 1e5))
         topics = rng.choice(({}, {"clicks": 200.0, "red.a.one": 1e4}))
         how: OnExceed = rng.choice(("reject", "delay"))
-        return Policy(
+        return ThresholdPolicy(
             1, total, topics, how, rng.choice(("enforce", "enforce", "observe")), rng.choice(({}, {2: 100.0}))
         )
 
-    def _quotas(self) -> Quotas:
+    def _quotas(self) -> QuotaSnapshot:
         rng = self.rng
         rate, fetched = QuotaKey("producer_byte_rate", "broker_bps"), QuotaKey("consumer_byte_rate", "broker_bps")
         entries = {
@@ -259,35 +263,35 @@ class Player:
             Entity(DEFAULT, DEFAULT): {rate: 300.0},
         }
         chosen = {entity: values for entity, values in entries.items() if rng.random() < 0.4}
-        return Quotas(1, chosen, rng.choice(("enforce", "enforce", "observe")))
+        return QuotaSnapshot(1, chosen, rng.choice(("enforce", "enforce", "observe")))
 
-    def _groups(self) -> Groups:
+    def _groups(self) -> GroupSnapshot:
         rng = self.rng
-        low = GroupLimits(200.0, 20.0, 20.0, None)
+        low = GroupLimitValues(200.0, 20.0, 20.0, None)
         groups = {
-            "gold": rng.choice((low, GroupLimits(1e6))),
-            "blue": rng.choice((low, GroupLimits(None, 3.0, None, 3.0))),
+            "gold": rng.choice((low, GroupLimitValues(1e6))),
+            "blue": rng.choice((low, GroupLimitValues(None, 3.0, None, 3.0))),
         }
         if rng.random() < 0.3:
-            return Groups(1)
+            return GroupSnapshot(1)
         by_principal = rng.choice(("", "User:{tenant}"))
         namespaces = rng.choice(({}, {"blue/b": "blue"}))
         mode: Mode = rng.choice(("enforce", "enforce", "observe"))
-        return Groups(1, groups, {"red": "gold"}, namespaces, principal_pattern=by_principal, mode=mode)
+        return GroupSnapshot(1, groups, {"red": "gold"}, namespaces, principal_pattern=by_principal, mode=mode)
 
-    def _storage(self) -> Storage:
+    def _storage(self) -> StorageSnapshot:
         rng = self.rng
         factor = rng.choice((1.0, 1.0, 0.5, 0.01, 0.0))
         why = "disk /data is full" if factor < 1 else ""
-        return Storage(Factor(factor, why=why), rng.choice(("enforce", "observe")))
+        return StorageSnapshot(StorageFactor(factor, why=why), rng.choice(("enforce", "observe")))
 
-    def _parts(self) -> Parts:
+    def _parts(self) -> LimitShares:
         if self.rng.random() < 0.5:
-            return Parts({})
-        return Parts({total_key(1): Part(200.0, 100.0)}, 2, settle_s=2.0, lease_s=5.0)
+            return LimitShares({})
+        return LimitShares({total_key(1): ShareGrant(200.0, 100.0)}, 2, settle_s=2.0, lease_s=5.0)
 
-    def _others(self) -> OtherRates:
-        return OtherRates({1: Others(100.0, {b"clicks": 150.0})} if self.rng.random() < 0.5 else {}, 2)
+    def _others(self) -> PeerRates:
+        return PeerRates({1: PeerTraffic(100.0, {b"clicks": 150.0})} if self.rng.random() < 0.5 else {}, 2)
 
     # --- what happens next --------------------------------------------------------------------------------------------
 
@@ -333,7 +337,7 @@ class Player:
 
     def _time(self, play: Play) -> Op:
         rng = self.rng
-        held = [one.session.hold.until for one in play.connections.values() if one.is_parked]
+        held = [one.session.hold.held_until for one in play.connections.values() if one.is_parked]
         if held and rng.random() < 0.7:
             return Op("time", value=min(max(0.001, min(held) - trio.current_time()), 60.0))
         return Op("time", value=rng.choice((0.001, 0.05, 0.3, 1.0, 1.0, 5.0)))

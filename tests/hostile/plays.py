@@ -30,32 +30,32 @@ from trio._core import _run as _scheduler
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.channel import (
-    Ask,
-    Brokers,
-    Demand,
-    Down,
-    Groups,
-    Interval,
-    Log,
-    Policy,
-    Quotas,
-    Rates,
-    Storage,
-    Topics,
+    AdminQuery,
+    BrokerTable,
+    DemandReport,
+    GroupSnapshot,
+    LogMessage,
+    QuotaSnapshot,
+    StorageSnapshot,
+    ThresholdPolicy,
+    TopicSnapshot,
+    ToWorker,
+    UsageInterval,
+    WorkerRates,
     WorkerSettings,
 )
 from gateway.data.pending.pending import LOCAL
-from gateway.data.session.gate import Gate
-from gateway.data.session.session import Session
-from gateway.data.session.termination import Termination
-from gateway.data.shared.budget import Budget
+from gateway.data.session.gate import ProduceGate
+from gateway.data.session.session import ClientSession
+from gateway.data.session.termination import SaslTermination
+from gateway.data.shared.budget import MemoryBudget
 from gateway.data.shared.errors import AuthenticationFailed, TooManyConnections, UpstreamError
-from gateway.data.shared.ledger import Ledger
-from gateway.data.shared.world import World
-from gateway.data.worker.worker import Worker
-from policies.engine import Engine
-from policies.limits.meter import Meter
-from policies.quotas.lines import QuotaLines
+from gateway.data.shared.ledger import UsageLedger
+from gateway.data.shared.worker_state import WorkerState
+from gateway.data.worker.worker import DataWorker
+from policies.engine import PolicyEngine
+from policies.limits.meter import RateMeter
+from policies.quotas.quota_limiters import QuotaLimiters
 from policies.usage import NOTES
 from policies.verdict import DELAY, REJECT, Verdict
 from protocol import api, produce_request
@@ -72,8 +72,26 @@ FORWARDED = ("accepted", "duplicate", "unacknowledged", "errored", "unanswered")
 OWN_ID = 0x7FFF0000  # correlation ids of the gateway's own requests begin here
 ANONYMOUS = "User:ANONYMOUS"
 SETTLES = 50  # rounds in which everything comes to rest
-_SNAPSHOTS = (WorkerSettings, Brokers, Topics, Policy, Quotas, Groups, Storage)
-_SHARED = (World, Budget, Engine, Ledger, QuotaLines, Meter, type, types.FunctionType, types.ModuleType)
+_SNAPSHOTS = (
+    WorkerSettings,
+    BrokerTable,
+    TopicSnapshot,
+    ThresholdPolicy,
+    QuotaSnapshot,
+    GroupSnapshot,
+    StorageSnapshot,
+)
+_SHARED = (
+    WorkerState,
+    MemoryBudget,
+    PolicyEngine,
+    UsageLedger,
+    QuotaLimiters,
+    RateMeter,
+    type,
+    types.FunctionType,
+    types.ModuleType,
+)
 
 # Rules that the gateway doesn't keep yet; each is looked at once it is taken out. Others of their kind are "protected",
 # "nameless", "names", "message size", "log text" and "before authentication".
@@ -112,7 +130,7 @@ class Start(msgspec.Struct, array_like=True):
     max_reauth_ms: int = 0
 
 
-_decode_down = msgspec.msgpack.Decoder(Down).decode
+_decode_down = msgspec.msgpack.Decoder(ToWorker).decode
 _decode_start = msgspec.msgpack.Decoder(Start).decode
 
 
@@ -168,7 +186,7 @@ class Cost:
 class Connection:
     """A session, fed as links.py feeds it. `forwarded`: frames that went upstream since somebody has looked."""
 
-    def __init__(self, number: int, session: Session) -> None:
+    def __init__(self, number: int, session: ClientSession) -> None:
         self.number = number
         self.session = session
         self.unread = b""  # in the socket while the session holds
@@ -189,11 +207,11 @@ class Connection:
     @property
     def ends_here(self) -> bool:
         """Its SASL ends at the gateway."""
-        return isinstance(self.session.authentication, Termination)
+        return isinstance(self.session.authentication, SaslTermination)
 
     def hear(self, data: bytes) -> None:
         """Keep what the client needs for its next step."""
-        if self.ends_here and not self.session.authentication.is_done:
+        if self.ends_here and not self.session.authentication.is_authenticated:
             self._part += data
             whole = split(self._part)
             self.heard += whole
@@ -202,7 +220,7 @@ class Connection:
     @property
     def is_silent(self) -> bool:
         """Some requests of this connection are not answered any more."""
-        return self.session.hold.is_over
+        return self.session.hold.is_abandoned
 
 
 class Play:
@@ -212,7 +230,7 @@ class Play:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: DataWorker,
         cost: Cost,
         awaited: frozenset[str] = AWAITED,
         faults: Faults | None = None,
@@ -296,25 +314,25 @@ class Play:
             size = len(msgspec.msgpack.encode(message))
             self.expect("message size", size <= MAX_UP, f"{type(message).__name__} of {size} bytes")
             match message:
-                case Interval():
+                case UsageInterval():
                     for row in message.rows:
                         if row.outcome not in NOTES:
                             self.outcomes[row.outcome] += row.bytes
                         for name, most in BOUNDS.items():
                             value = getattr(row, name)
                             self.expect("names", len(value) <= most, f"{name} of {len(value)} characters")
-                case Rates():
+                case WorkerRates():
                     topics = (topic.topic for broker in message.brokers for topic in broker.topics)
                     clients = (quota.client_id for quota in message.quotas if quota.client_id)
                     self._look_at_names(chain(topics, clients), BOUNDS["client_id"])
                     self._look_at_names((quota.user for quota in message.quotas if quota.user), MAX_PRINCIPAL)
                     for text in message.warnings:
                         self._look_at_text(text)
-                case Demand():
-                    self._look_at_names(message.uses, 2 * BOUNDS["client_id"] + 100)
-                case Log():
+                case DemandReport():
+                    self._look_at_names(message.demands, 2 * BOUNDS["client_id"] + 100)
+                case LogMessage():
                     self._look_at_text(message.text)
-                case Ask():
+                case AdminQuery():
                     self._look_at_names((message.principal,), MAX_PRINCIPAL)
 
     def _look_at_names(self, names: Any, most: int) -> None:
@@ -331,8 +349,8 @@ class Play:
     # --- operations ---------------------------------------------------------------------------------------------------
 
     @property
-    def world(self) -> World:
-        return self.worker.configured.world
+    def world(self) -> WorkerState:
+        return self.worker.configured_plane.world
 
     async def do(self, op: Op, clock: MockClock) -> None:
         """Perform one operation; what it is about may be gone when a play was cut down: then nothing happens.
@@ -355,10 +373,10 @@ class Play:
         elif op.what == "down":
             message = _decode_down(op.data)
             if isinstance(message, _SNAPSHOTS) and self.control is not None:
-                self.control.workers.tell(message)
+                self.control.workers.publish_snapshot(message)
                 await self.settle()
             else:
-                self.worker.obey(message)
+                self.worker.handle_control_message(message)
         elif op.what == "open":
             if connection is None:
                 self._open(op)
@@ -368,11 +386,11 @@ class Play:
             await self.settle()
 
     def _open(self, op: Op) -> None:
-        session = Session(self.world, int(op.value), account(), trio.current_time())
-        session.admin.peer = f"10.0.0.{op.number % 250}:{op.number}"
+        session = ClientSession(self.world, int(op.value), account(), trio.current_time())
+        session.admin_requests.peer = f"10.0.0.{op.number % 250}:{op.number}"
         try:
             if op.data:
-                session.authentication.certify(op.data.decode())
+                session.authentication.accept_certificate(op.data.decode())
         except TooManyConnections:
             session.close()
         else:
@@ -388,12 +406,12 @@ class Play:
                 connection.is_broker_honest = connection.is_broker_honest and not op.value
                 self._answered(connection, op.data)
             case "gone":
-                session.hold.client_gone = True
+                session.hold.is_client_gone = True
             case "drain":
-                session.hold.draining = True
+                session.hold.is_draining = True
                 self._resume(connection)
             case "short":
-                session.hold.memory_short = not session.hold.memory_short
+                session.hold.is_memory_short = not session.hold.is_memory_short
             case "close":
                 self._close(connection, "closed")
 
@@ -406,7 +424,7 @@ class Play:
         await self.ask_well()
         for connection in list(self.connections.values()):
             self._close(connection, "closed")
-        self.worker.configured.intervals.close(final=True)
+        self.worker.configured_plane.intervals.close_interval(final=True)
         await self.settle()
         told = sum(self.outcomes.values())
         if told != self.offered:
@@ -423,7 +441,7 @@ class Play:
         now = trio.current_time()
         while not connection.is_finishing:
             if connection.is_parked:
-                if not session.may_go_on(now):
+                if not session.may_resume(now):
                     return
             elif not connection.unread:
                 return
@@ -437,21 +455,21 @@ class Play:
         """Show the session these bytes. False: the connection handles nothing further."""
         session, world = connection.session, self.world
         buf = bytearray(data)
-        before = world.ledger.requests
+        before = world.ledger.request_count
         guarded = self._guarded(connection)
         malformed = None
         began = time.process_time()
         pos = 0
         try:
-            pos = session.on_client(buf, 0, len(buf), now)
-            if pos < len(buf) and not session.hold.until:
+            pos = session.on_client_bytes(buf, 0, len(buf), now)
+            if pos < len(buf) and not session.hold.held_until:
                 check_request_head(buf, pos, len(buf), world.settings.max_request_bytes)
         except MalformedFrame as error:
             malformed = error
         self.cost.add(time.process_time() - began, len(data))
         upstream = b"".join(session.to_upstream)
         session.to_upstream.clear()
-        many = world.ledger.requests - before
+        many = world.ledger.request_count - before
         handled = split(data)[:many]
         self._forwarded(connection, handled, upstream)
         for frame in handled:
@@ -473,7 +491,7 @@ class Play:
         if sum(map(len, handled)) != pos:
             raise Violation("requests", f"{pos} bytes were handled, {len(handled)} requests counted")
         connection.unhandled = bytes(buf[pos:])
-        connection.is_parked = bool(buf[pos:]) and bool(session.hold.until or session.in_flight.is_full)
+        connection.is_parked = bool(buf[pos:]) and bool(session.hold.held_until or session.in_flight.is_full)
         return True
 
     def _note_handled(self, connection: Connection, frame: bytes) -> None:
@@ -520,12 +538,12 @@ class Play:
         for topic, _, _ in offer.parts:
             name = world.cluster.topic_ids.get(topic) if by_id else topic
             if name is None:
-                limits = world.engine.groups.exists or world.protected_topics
+                limits = world.engine.groups.has_groups or world.protected_topics
                 self.expect("nameless", not limits, f"forwarded: {topic!r}")
             else:
                 self.expect("protected", name not in world.protected_topics, f"forwarded: {name!r}")
 
-    def _check_gate(self, gate: Gate) -> None:
+    def _check_gate(self, gate: ProduceGate) -> None:
         world = self.world
         if "protected" not in self.awaited and world.protected_topics:
             names = world.protected_topics
@@ -537,10 +555,10 @@ class Play:
     def _is_guarded(self, connection: Connection) -> bool:
         if connection.ends_here:
             authentication = connection.session.authentication
-            if authentication.is_done and authentication.demand.wants_sasl:
+            if authentication.is_authenticated and authentication.sasl_demand.wants_sasl:
                 principal = connection.session.client.principal
                 self.expect("identity", self.control is not None and principal in self.control.principals, principal)
-            return authentication.is_owed
+            return authentication.is_outstanding
         return self.world.settings.upstream_sasl and not connection.may_be_authenticated
 
     def _guarded(self, connection: Connection) -> tuple[int, ...] | None:
@@ -548,7 +566,7 @@ class Play:
         if not self._is_guarded(connection):
             return None
         gate, ledger = connection.session.gate, self.world.ledger
-        return gate.broker.total.uncounted, len(gate.topics.by_name), len(gate.topics.by_id), ledger.size
+        return gate.broker.total.uncounted, len(gate.topics.by_name), len(gate.topics.by_id), ledger.size_bytes
 
     def _answered(self, connection: Connection, data: bytes) -> None:
         session = connection.session
@@ -559,7 +577,7 @@ class Play:
         began = time.process_time()
         failed = False
         try:
-            pos = session.on_upstream(buf, 0, len(buf), trio.current_time())
+            pos = session.on_upstream_bytes(buf, 0, len(buf), trio.current_time())
             connection.answers_left = bytes(buf[pos:])
         except (UpstreamError, MalformedFrame) as error:
             self.world.log("error", f"broker sent {error}: connection closed")
@@ -573,7 +591,7 @@ class Play:
         elif connection.is_finishing and session.is_idle:
             self._close(connection, "malformed")
         else:
-            if session.in_flight.kind == LOCAL:
+            if session.in_flight.oldest_kind == LOCAL:
                 raise Violation("answers", "one of the gateway's own waits for nothing")
             if session.is_idle and not connection.is_silent and connection.owed:
                 raise Violation("answers", f"nothing is under way, and {len(connection.owed)} answers are owed")
@@ -620,7 +638,7 @@ class Play:
         if connection.is_parked:
             buf = bytearray(connection.unhandled)
             parked = (buf, 0, len(buf))
-            if not session.authentication.is_owed:
+            if not session.authentication.is_outstanding:
                 self.offered += _discarded(connection.unhandled, self.world.settings)
         session.close(parked)
         if guarded is not None:
@@ -665,7 +683,7 @@ def _discarded(data: bytes, settings: WorkerSettings) -> int:
             check_request_head(frame, 0, len(frame), settings.max_request_bytes)
             key, version = struct.unpack_from(">hh", frame, 4)
             if key == api.PRODUCE and 3 <= version <= 13:
-                produce_request.skim(
+                produce_request.skim_request(
                     frame, 4, len(frame), settings.max_partitions_per_request
                 )  # says only whether it may be read
                 size += offered(frame).size
@@ -674,7 +692,7 @@ def _discarded(data: bytes, settings: WorkerSettings) -> int:
     return size
 
 
-def held_bytes(session: Session) -> int:
+def held_bytes(session: ClientSession) -> int:
     """About what a session keeps for itself, in bytes of Python objects."""
     seen: set[int] = set()
     found = [cast("object", session)]
@@ -692,10 +710,10 @@ def held_bytes(session: Session) -> int:
 # --- performing -------------------------------------------------------------------------------------------------------
 
 
-def tasks_of(worker: Worker) -> tuple[Callable[[], Awaitable[None]], ...]:
+def tasks_of(worker: DataWorker) -> tuple[Callable[[], Awaitable[None]], ...]:
     """What a worker does by the clock."""
-    plane = worker.configured
-    return (plane.clockwork.run, plane.storage.run)
+    plane = worker.configured_plane
+    return (plane.periodic_tasks.run, plane.storage_follower.run)
 
 
 def perform(next_op: Callable[[Play], Op | None], cost: Cost, awaited: frozenset[str] = AWAITED) -> list[Op]:
@@ -707,12 +725,14 @@ def perform(next_op: Callable[[Play], Op | None], cost: Cost, awaited: frozenset
     trace: list[Op] = []
 
     async def run(faults: Faults) -> None:
-        worker = Worker(cast("Any", None), 0)
+        worker = DataWorker(cast("Any", None), 0)
         try:
             with folder() as path:
                 play = Play(worker, cost, awaited, faults, path)
                 async with trio.open_nursery() as play.nursery:
-                    worker.obey(WorkerSettings(1, "gw"))  # something that tasks by the clock can begin with
+                    worker.handle_control_message(
+                        WorkerSettings(1, "gw")
+                    )  # something that tasks by the clock can begin with
                     for task in tasks_of(worker):
                         play.nursery.start_soon(task)
                     while (op := next_op(play)) is not None:
@@ -722,7 +742,7 @@ def perform(next_op: Callable[[Play], Op | None], cost: Cost, awaited: frozenset
                     play.nursery.cancel_scope.cancel()
         finally:
             with suppress(OSError):
-                worker.configured.connections.reactor._poller.close()
+                worker.configured_plane.connections.reactor._poller.close()
 
     clock = MockClock()
     _scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # as Hypothesis does: the same play, whoever else has played

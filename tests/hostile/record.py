@@ -163,7 +163,7 @@ def _drive_old(bootstrap: str, topic: str) -> None:
             print(f"  kafka-python {version}: {error!r}", file=sys.stderr)
 
 
-def _tools(cluster: embedded.Cluster, port: int) -> None:
+def _tools(cluster: embedded.EmbeddedCluster, port: int) -> None:
     """Kafka's own tools: the admin APIs that the gateway answers, and share groups."""
     at = ["--bootstrap-server", f"{embedded.HOST}:{port}"]
     configs, topic = "kafka.admin.ConfigCommand", "recorded-java"
@@ -189,18 +189,18 @@ def _tools(cluster: embedded.Cluster, port: int) -> None:
         ["org.apache.kafka.tools.LogDirsCommand", "--describe"],
     ):
         try:
-            cluster.run_java(command[0], *at, *command[1:])
+            cluster.run_tool(command[0], *at, *command[1:])
         except embedded.EmbeddedError as error:
             print(f"  {' '.join(command)}: {str(error)[-200:]}", file=sys.stderr)
 
 
 def main(clients: list[str]) -> None:
-    port, first = embedded.free_port(2), embedded.free_port(3)
+    port, first = embedded.find_free_port(2), embedded.find_free_port(3)
     sasl = port + 1
     recorders = Recorder(port, first), Recorder(sasl, first + 2)  # before the broker: its own set-up comes this way
     advertised = f"PLAINTEXT://{embedded.HOST}:{port},SASL_PLAINTEXT://{embedded.HOST}:{sasl}"
     overrides = {"advertised.listeners": advertised, "auto.create.topics.enable": "true", "num.partitions": "2"}
-    with embedded.Cluster(1, overrides, users=USERS, port=first) as cluster:
+    with embedded.EmbeddedCluster(1, overrides, users=USERS, port=first) as cluster:
         for client in clients or harness.CLIENTS:
             for one in recorders:
                 one.pairs = {}

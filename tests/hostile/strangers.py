@@ -306,12 +306,12 @@ def play(seconds: float) -> Seen:
             _round_trips(client, file, 50)
             before = _memory(worker)
             given = ("--come-to", str(gateway.broker_port(1)), "--seconds", str(seconds))
-            strangers = embedded.spawn([sys.executable, "-m", "tests.hostile.strangers", *given])
+            strangers = embedded.spawn_process([sys.executable, "-m", "tests.hostile.strangers", *given])
             while strangers.poll() is None:
                 seen.waits += _round_trips(client, file, 5)
                 seen.held = max(seen.held, _memory(worker) - before)
                 time.sleep(0.02)
-            assert embedded.reap(strangers) == 0, "the strangers failed"
+            assert embedded.reap_process(strangers) == 0, "the strangers failed"
             deadline = time.monotonic() + 180  # what strangers left open has to end by itself, however slow this is
             while time.monotonic() < deadline:
                 seen.left = {name: _sum(gateway, name) for name in ("connections", "buffered_bytes")}

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from gateway.channel import Groups
-from policies.groups.lines import GroupLimits
+from gateway.channel import GroupSnapshot
+from policies.groups.group_limiters import GroupLimitValues
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
 from protocol.wire import MalformedFrame, put_uvarint
@@ -103,7 +103,7 @@ def plain() -> Play:
 
 def delayed() -> Play:
     play = plain()
-    play.engine.set_policy(1e6, {}, on_exceed="delay")
+    play.engine.set_thresholds(1e6, {}, on_exceed="delay")
     return play
 
 
@@ -113,14 +113,14 @@ def rejected() -> Play:
 
 def under_quota() -> Play:
     play = plain()
-    entity = Entity.of((("client-id", "app"),))
-    play.world.quotas.set_store(QuotaStore({entity: {QuotaKey.parse("producer_byte_rate"): 1e3}}), play.now)
+    entity = Entity.from_pairs((("client-id", "app"),))
+    play.world.quotas.set_quotas(QuotaStore({entity: {QuotaKey.parse("producer_byte_rate"): 1e3}}), play.now)
     return play
 
 
 def in_groups() -> Play:
     play = plain()
-    play.world.set_groups(Groups(1, {"gold": GroupLimits(10**3, None, 10**3)}, {"acme": "gold"}), play.now)
+    play.world.set_groups(GroupSnapshot(1, {"gold": GroupLimitValues(10**3, None, 10**3)}, {"acme": "gold"}), play.now)
     return play
 
 
@@ -158,7 +158,7 @@ def peak_of(run: Callable[[], object]) -> int:
 def feed(play: Play, frame: bytearray) -> str:
     """Its text if it is malformed."""
     try:
-        play.session.on_client(frame, 0, len(frame), play.now)
+        play.session.on_client_bytes(frame, 0, len(frame), play.now)
     except MalformedFrame as error:
         return str(error)
     return ""

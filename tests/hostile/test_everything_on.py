@@ -11,9 +11,9 @@ from random import Random
 import pytest
 import trio
 
-from gateway.channel import Answer, Ask
+from gateway.channel import AdminAnswer, AdminQuery
 from gateway.control.policies.kafka_admin import KafkaAdmin
-from gateway.control.sasl.authentication import Authenticator
+from gateway.control.sasl.authentication import SaslAuthenticator
 from protocol import produce_request
 from protocol.wire import MalformedFrame
 from tests.hostile import frames
@@ -73,16 +73,16 @@ def test_a_seed_is_a_play(seed: int) -> None:
     assert perform(Player(seed, 100), Cost()) == perform(Player(seed, 100), Cost())
 
 
-@pytest.mark.parametrize("part", [Authenticator, KafkaAdmin])
+@pytest.mark.parametrize("part", [SaslAuthenticator, KafkaAdmin])
 def test_an_error_of_controls_is_found(part: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def answer(self: object, ask: Ask) -> Answer:
+    async def answer(self: object, ask: AdminQuery) -> AdminAnswer:
         raise KeyError("nobody expects this")
 
     def play_some() -> None:
         for seed in range(20):
             perform(Player(seed, 250), Cost())
 
-    monkeypatch.setattr(part, "answer", answer)
+    monkeypatch.setattr(part, "answer_query", answer)
     with pytest.raises((Ended, Violation), match="nobody expects this"):
         play_some()
 
@@ -121,7 +121,7 @@ def test_two_decoders_read_the_same_in_every_produce_request_that_is_taken() -> 
         if len(frame) < 12 or frame[:4] != struct.pack(">i", len(frame) - 4) or frame[4:6] != b"\0\0":
             continue
         try:
-            version, acks, _, _, parts = produce_request.skim(frame, 4, len(frame))
+            version, acks, _, _, parts = produce_request.skim_request(frame, 4, len(frame))
         except MalformedFrame:
             continue
         taken += 1

@@ -19,7 +19,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from gateway.data.pending.pending import PRODUCE
-from gateway.data.relay.links import Link
+from gateway.data.relay.links import RelayLink
 from gateway.data.sockets.reactor import IN
 from gateway.data.sockets.slices import EventHandler
 from protocol import api, rewrite
@@ -47,7 +47,7 @@ class Peers:
         self.to_client: list[int] = []
         self._asked = False
         if rng.random() < 0.4:
-            self.link.session.hold.mute_until = trio.current_time() + rng.choice((0.005, 0.05))
+            self.link.session.hold.muted_until = trio.current_time() + rng.choice((0.005, 0.05))
 
     def _request(self, correlation: int) -> bytes:
         rng = self.rng
@@ -141,7 +141,7 @@ class Peers:
             while len(data) >= 4 and len(data) >= (size := struct.unpack_from(">i", data)[0] + 4):
                 frame = bytes(data[:size])
                 del data[:size]
-                if frame != rewrite.NO_TOPICS:  # the gateway's own, behind acks=0
+                if frame != rewrite.NO_TOPICS_REQUEST:  # the gateway's own, behind acks=0
                     numbers.append(struct.unpack_from(">i", frame, at)[0])
                 reply = react(frame)
                 if reply:
@@ -194,7 +194,14 @@ def test_hostile_peers_leave_nothing_behind(seed: int) -> None:
                         nursery.start_soon(one.run)
                 await until(lambda: not stage.reactor.links)
             stuck = [
-                (one.kind, len(one.requests), one.to_broker, one.to_client, one.link.closed, stage.reactor.budget.used)
+                (
+                    one.kind,
+                    len(one.requests),
+                    one.to_broker,
+                    one.to_client,
+                    one.link.is_closed,
+                    stage.reactor.budget.used_bytes,
+                )
                 for one in everyone
             ]
             assert not limit.cancelled_caught, stuck
@@ -210,18 +217,18 @@ def test_hostile_peers_leave_nothing_behind(seed: int) -> None:
 class Count(EventHandler):
     """How often each socket of a link was reported ready."""
 
-    def __init__(self, stage: Stage, link: Link) -> None:
+    def __init__(self, stage: Stage, link: RelayLink) -> None:
         self.client = self.upstream = 0
         self.link = link
         self._client_fd = link.client.sock.fileno()
         stage.reactor._handlers[self._client_fd] = stage.reactor._handlers[link.upstream.sock.fileno()] = self
 
-    def handle(self, fd: int, events: int, now: float) -> None:
+    def handle_event(self, fd: int, events: int, now: float) -> None:
         if fd == self._client_fd:
             self.client += 1
         else:
             self.upstream += 1
-        self.link.shortcut.handle(fd, events, now)
+        self.link.shortcut.handle_event(fd, events, now)
 
 
 async def quietly(send: Callable[[bytes], Awaitable[None]], data: bytes) -> None:
@@ -261,11 +268,11 @@ async def test_a_client_that_has_reset_costs_no_events_while_the_broker_is_waite
         count = Count(stage, link)
         reset(client)
         await some_time()
-        assert not link.closed
+        assert not link.is_closed
         assert count.client < 5
         await broker.send_all(answer(1) + answer(2))
         await broker.aclose()
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
         assert stage.play.rows()["clicks", "accepted", ""][2] == 2
 
 
@@ -333,9 +340,9 @@ async def test_an_answer_the_broker_sent_before_it_reset_is_still_read() -> None
         say_at_once(broker, answer(1))
         reset(broker)
         # The client's event comes first in a batch where both sockets are ready.
-        link._handle(bytearray(request(2)), 0, len(request(2)), None, trio.current_time())
-        link._go_on(trio.current_time())
-        stage.reactor.settle(trio.current_time())
+        link._handle_requests(bytearray(request(2)), 0, len(request(2)), None, trio.current_time())
+        link._advance_state(trio.current_time())
+        stage.reactor.run_deferred(trio.current_time())
         assert await receive_all(client) == answer(1)
 
 
@@ -345,7 +352,7 @@ async def test_memory_asked_for_by_both_sides_of_a_link_goes_to_the_one_that_ask
         link, client, broker = stage.connect()
         frame = request(9, values=(bytes(900_000),))
         await holder.send_all(frame[:700_000])
-        await until(lambda: holding.client.inbound.partial == 700_000)
+        await until(lambda: holding.client.inbound.partial_bytes == 700_000)
         await client.send_all(other_request(1, key=api.METADATA, version=1, body=bytes(4)))
         await receive_exactly(broker, 18)
         answered = metadata(1, 9000)
@@ -353,7 +360,7 @@ async def test_memory_asked_for_by_both_sides_of_a_link_goes_to_the_one_that_ask
         nursery.start_soon(broker.send_all, answered)
         await some_time()
         nursery.start_soon(client.send_all, ours)
-        await until(lambda: link.client.inbound.waiting)
+        await until(lambda: link.client.inbound.waits_for_memory)
         nursery.start_soon(holder.send_all, frame[700_000:])
         with trio.fail_after(SOON_S):
             assert await receive_exactly(holder_broker, len(frame)) == frame
@@ -385,15 +392,15 @@ async def test_a_client_that_resets_behind_a_large_rejected_request_gives_its_bu
         link.session.client.software = ("apache-kafka-java", "4.1.0")
         frame = request(1, values=(bytes(100_000),))
         await client.send_all(frame[:50_000])
-        await until(lambda: link.client.inbound.large is not None)
+        await until(lambda: link.client.inbound.large_frame is not None)
         say_at_once(client, frame[50_000:])
         reset(client)
         # As when the reset arrives between the poll and this socket's turn.
         now = trio.current_time()
-        link.on_client(IN, now)
-        stage.reactor.settle(now)
-        assert link.closed
-        assert stage.reactor.budget.used == 0
+        link.on_client_event(IN, now)
+        stage.reactor.run_deferred(now)
+        assert link.is_closed
+        assert stage.reactor.budget.used_bytes == 0
         buffers = [id(one) for kept in stage.reactor.budget._pool.values() for one in kept]
         assert len(buffers) == len(set(buffers))
 
@@ -404,21 +411,21 @@ async def test_a_link_that_closes_while_it_handles_input_takes_no_memory_any_mor
         say_at_once(client, other_request(1, key=18, version=9) + request(2, values=(bytes(100_000),))[:40_000])
         reset(client)
         now = trio.current_time()
-        link.on_client(IN, now)
-        stage.reactor.settle(now)
-        assert link.closed
-        assert stage.reactor.budget.used == 0
+        link.on_client_event(IN, now)
+        stage.reactor.run_deferred(now)
+        assert link.is_closed
+        assert stage.reactor.budget.used_bytes == 0
 
 
 async def test_a_parked_large_request_is_counted_before_another_frame_gets_its_buffer() -> None:
     async with staged(max_buffered_bytes=1_000_000) as stage, trio.open_nursery() as nursery:
         one, one_client, _ = stage.connect()
         two, two_client, _ = stage.connect()
-        one.session.hold.mute_until = trio.current_time() + 3600
+        one.session.hold.muted_until = trio.current_time() + 3600
         await one_client.send_all(request(1, values=(bytes(600_000),)))
-        await until(lambda: one.parked.held is not None)
+        await until(lambda: one.parked.input_slice is not None)
         nursery.start_soon(two_client.send_all, request(2, {"other": [0]}, values=(bytes(600_000),), acks=0))
-        await until(lambda: two.client.inbound.waiting)
+        await until(lambda: two.client.inbound.waits_for_memory)
         one.close("disconnects_client")
         rows = stage.play.rows()
         assert rows == {("clicks", "discarded", ""): (size_of((bytes(600_000),)), 1, 1)}
@@ -429,7 +436,7 @@ async def test_half_a_frame_of_an_impossible_version_is_malformed_and_no_bug() -
     async with staged() as stage:
         link, client, _ = stage.connect()
         await client.send_all(struct.pack(">ihhi", 1000, 0, 100, 1))
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
         stage.play.ledger()
         assert stage.bugs == []
         assert stage.play.counts["disconnects_malformed"] == 1
@@ -440,12 +447,12 @@ async def test_a_large_frame_that_comes_slowly_makes_progress() -> None:
         link, client, _ = stage.connect()
         frame = request(1, values=(bytes(200_000),))
         await client.send_all(frame[:50_000])
-        await until(lambda: link.client.inbound.partial == 50_000)
+        await until(lambda: link.client.inbound.partial_bytes == 50_000)
         link._watch.read_at -= 50
         await client.send_all(frame[50_000:60_000])
-        await until(lambda: link.client.inbound.partial == 60_000)
+        await until(lambda: link.client.inbound.partial_bytes == 60_000)
         link.check_progress(trio.current_time() + 20, stage.play.world.settings)
-        assert not link.closed
+        assert not link.is_closed
 
 
 def over() -> Play:
@@ -461,10 +468,10 @@ async def test_a_rejection_mutes_a_connection_that_was_idle_before() -> None:
         await until(lambda: link.session.in_flight)
         before = trio.current_time()
         link.session.hold.drained_at -= 20
-        link.session.in_flight.clear()
+        link.session.in_flight.drop_all()
         await client.send_all(request(2))
         await receive_exactly(client, 4)
-        assert link.session.hold.mute_until > before
+        assert link.session.hold.muted_until > before
 
 
 async def test_a_rejection_mutes_a_connection_that_sends_large_requests() -> None:
@@ -474,14 +481,14 @@ async def test_a_rejection_mutes_a_connection_that_sends_large_requests() -> Non
         link.session.client.software = ("apache-kafka-java", "4.1.0")
         frame = request(1, values=(bytes(300_000),))
         await client.send_all(frame[:50_000])
-        await until(lambda: link.client.inbound.partial == 50_000)
+        await until(lambda: link.client.inbound.partial_bytes == 50_000)
         before = trio.current_time()
         link.session.hold.drained_at -= 20
         await client.send_all(frame[50_000:60_000])
-        await until(lambda: link.client.inbound.partial == 60_000)
+        await until(lambda: link.client.inbound.partial_bytes == 60_000)
         await client.send_all(frame[60_000:])
         await receive_exactly(client, 4)
-        assert link.session.hold.mute_until > before
+        assert link.session.hold.muted_until > before
 
 
 async def test_a_client_that_never_reads_does_not_outlive_its_broker_for_ever() -> None:
@@ -494,9 +501,9 @@ async def test_a_client_that_never_reads_does_not_outlive_its_broker_for_ever() 
         reset(broker)
         for _ in range(50):
             await trio.lowlevel.checkpoint()
-        assert not link.closed
+        assert not link.is_closed
         link.check_progress(trio.current_time() + 61, stage.play.world.settings)
-        assert link.closed
+        assert link.is_closed
         nursery.cancel_scope.cancel()
 
 
@@ -507,13 +514,13 @@ async def test_a_shorter_hold_than_the_last_one_ends_in_time() -> None:
         hold = link.session.hold
         stage.mute(link)
         await client.send_all(request(1))
-        await until(lambda: link.parked.held is not None)
-        hold.mute_until = hold.until = 0.0  # as when a limit is lifted
+        await until(lambda: link.parked.input_slice is not None)
+        hold.muted_until = hold.held_until = 0.0  # as when a limit is lifted
         link.on_ready(trio.current_time())
-        assert link.parked.held is None
-        due = hold.mute_until = trio.current_time() + 1800
+        assert link.parked.input_slice is None
+        due = hold.muted_until = trio.current_time() + 1800
         await client.send_all(request(2))
-        await until(lambda: link.parked.held is not None)
+        await until(lambda: link.parked.input_slice is not None)
         assert stage.wakes(link, due)
 
 
@@ -525,7 +532,7 @@ async def test_an_error_while_a_link_is_closed_does_not_leave_the_reactor() -> N
         broken.session.in_flight.append((1, PRODUCE, 13, [(bytes(16), 0, 1, 1, -1, -1, -1, 0)], None, 0))
         broken.session.gate.fence = None  # type: ignore[assignment]
         await client.send_all(request(1))
-        await until(lambda: broken.closed)
+        await until(lambda: broken.is_closed)
         assert stage.bugs
         stage.bugs.clear()
         await fine.send_all(request(1))
@@ -539,12 +546,12 @@ async def test_a_mute_that_ends_while_the_client_does_not_read_sets_no_timer_in_
         link, client, broker = stage.connect(small=True)
         await client.send_all(other_request(1))
         await receive_exactly(broker, len(other_request(1)))
-        link.session.hold.mute_until = trio.current_time() + 3600
+        link.session.hold.muted_until = trio.current_time() + 3600
         await client.send_all(request(2))
-        await until(lambda: link.parked.held is not None)
+        await until(lambda: link.parked.input_slice is not None)
         nursery.start_soon(quietly, broker.send_all, other_answer(1, bytes(20_000_000)))
         await until(lambda: link.client.outbound.pieces)
-        later = link.session.hold.until + 1
+        later = link.session.hold.held_until + 1
         stage.reactor._timers.clear()
         link.on_timer(later)  # by hand: the loop would not come back
         assert [when for when, _, _ in stage.reactor._timers if when <= later] == []
@@ -554,15 +561,15 @@ async def test_a_mute_that_ends_while_the_client_does_not_read_sets_no_timer_in_
 async def test_a_link_that_closes_while_it_handles_input_parks_nothing_any_more() -> None:
     async with staged() as stage:
         link, client, _ = stage.connect()
-        link.session.hold.mute_until = trio.current_time() + 3600
+        link.session.hold.muted_until = trio.current_time() + 3600
         say_at_once(client, other_request(1, key=18, version=9) + request(2))
         reset(client)
         now = trio.current_time()
-        link.on_client(IN, now)
-        stage.reactor.settle(now)
-        assert link.closed
-        assert link.parked.held is None
-        assert stage.reactor.budget.used == 0
+        link.on_client_event(IN, now)
+        stage.reactor.run_deferred(now)
+        assert link.is_closed
+        assert link.parked.input_slice is None
+        assert stage.reactor.budget.used_bytes == 0
 
 
 async def test_a_link_that_drains_has_its_whole_time_for_the_answers() -> None:
@@ -572,8 +579,8 @@ async def test_a_link_that_drains_has_its_whole_time_for_the_answers() -> None:
         await client.send_all(request(1))
         await receive_exactly(broker, len(request(1)))
         now = trio.current_time()
-        link.end_gently("disconnects_drain", now)
+        link.drain("disconnects_drain", now)
         link.check_progress(now + 5, stage.play.world.settings)
-        assert not link.closed
+        assert not link.is_closed
         await broker.send_all(answer(1))
         assert await receive_exactly(client, len(answer(1))) == answer(1)

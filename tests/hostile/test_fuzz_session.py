@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.channel import Row
+from gateway.channel import UsageRow
 from gateway.data.control_requests.lookup import LOOKUP_S
-from gateway.data.session.session import Session
+from gateway.data.session.session import ClientSession
 from gateway.data.shared.errors import UpstreamError
 from gateway.data.shared.topics import INVALID_TOPIC
-from policies.thresholds.broker_meters import OTHER
+from policies.thresholds.broker_meters import OTHER_TOPICS
 from policies.usage import NOTES
 from policies.verdict import NEVER_PASSES
 from protocol import api, produce_request, rewrite
@@ -141,7 +141,7 @@ class FakeBroker:
     def _answer(self, frame: bytes) -> None:
         key, version, correlation = struct.unpack_from(">hhi", frame, 4)
         sent = self.sent.get(correlation)
-        if frame == rewrite.NO_TOPICS:  # behind acks=0
+        if frame == rewrite.NO_TOPICS_REQUEST:  # behind acks=0
             self.answers += TOOK
             return
         if sent is None:
@@ -163,7 +163,7 @@ class FakeBroker:
 
     def _produced(self, frame: bytes, sent: Sent) -> None:
         rng, version = self.rng, sent.version
-        _, acks, _, _, parts = produce_request.skim(frame, 4, len(frame))
+        _, acks, _, _, parts = produce_request.skim_request(frame, 4, len(frame))
         keys = [part[:2] for part in parts]
         self.got[sent.correlation] = set(keys)
         assert keys
@@ -211,19 +211,19 @@ class Scene:
         rng, play = self.rng, self.play
         session = play.session
         choice = rng.random()
-        if choice < 0.45 and self.unsent and play.now >= session.hold.until:
+        if choice < 0.45 and self.unsent and play.now >= session.hold.held_until:
             self.say(self.cut(self.unsent))
         elif choice < 0.85 and self.broker.answers:
             size = self.cut(self.broker.answers)
             data, self.broker.answers = self.broker.answers[:size], self.broker.answers[size:]
             self.heard += play.broker(data)
         elif choice < 0.95:
-            play.now = max(play.now + rng.random(), rng.choice((0.0, session.hold.until)))
-            if play.now >= session.hold.until:
+            play.now = max(play.now + rng.random(), rng.choice((0.0, session.hold.held_until)))
+            if play.now >= session.hold.held_until:
                 self.say(0)
         else:
-            play.world.ledger.renew()
-        if not session.hold.until:
+            play.world.ledger.advance_epoch()
+        if not session.hold.held_until:
             self.say(0)
 
     def say(self, size: int) -> None:
@@ -234,12 +234,12 @@ class Scene:
         self.heard += client
 
     def finish(self) -> None:
-        self.play.engine.set_policy(None, {})  # or acks=0 above its limit would wait for ever
-        self.play.world.ledger.renew()
+        self.play.engine.set_thresholds(None, {})  # or acks=0 above its limit would wait for ever
+        self.play.world.ledger.advance_epoch()
         for _ in range(10_000):
             if not (self.unsent or self.play.unhandled or self.broker.answers):
                 return
-            self.play.now = max(self.play.now, self.play.session.hold.until)
+            self.play.now = max(self.play.now, self.play.session.hold.held_until)
             self.say(len(self.unsent))
             data, self.broker.answers = self.broker.answers, b""
             self.heard += self.play.broker(data)
@@ -280,12 +280,12 @@ class Scene:
             if position <= self.fed:
                 offered += sum(one.parts.values())
         assert sum(outcomes.values()) == offered, outcomes
-        meters = self.play.engine.broker(1)
+        meters = self.play.engine.broker_meters(1)
         got = outcomes["accepted"] + outcomes["unanswered"] + outcomes["unacknowledged"]
         if all_answered:
             assert meters.total.uncounted == got, outcomes
         assert outcomes["accepted"] <= meters.total.uncounted <= got, outcomes
-        known = {*self.play.session.gate.accounts.taken, OTHER}
+        known = {*self.play.session.gate.accounts.accepted_topics, OTHER_TOPICS}
         assert not any(meter.uncounted for name, meter in meters.topics.items() if name not in known)
         assert meters.errors.uncounted == outcomes["errored"]
         assert meters.throttled.uncounted == sum(
@@ -296,14 +296,14 @@ class Scene:
         )
         self.check_repeats([row for row in rows if row.outcome not in NOTES])
 
-    def check_repeats(self, rows: list[Row]) -> None:
+    def check_repeats(self, rows: list[UsageRow]) -> None:
         assert all(0 <= (row.repeats or 0) <= row.bytes for row in rows)
         rejected = [row for row in rows if row.outcome == "rejected" and row.topic != INVALID_TOPIC]
         # A protected topic's batch is to come again only where others of its request are.
         protected = OVER["protected_topics"]
         refused = sum(row.bytes for row in rejected if row.topic not in protected)
         outstanding = Counter[bool]()
-        for (_, topic, _), batches in self.play.world.rejected._places.items():
+        for (_, topic, _), batches in self.play.world.rejected_batches._places.items():
             outstanding[topic.decode() in protected] += sum(size for _, _, size, _ in batches)
         assert refused - sum(row.repeats or 0 for row in rows if row.topic not in protected) == outstanding[False]
         assert outstanding[True] <= sum(row.bytes for row in rejected if row.topic in protected)
@@ -346,7 +346,7 @@ def test_a_client_that_has_gone_leaves_no_byte_uncounted(seed: int) -> None:
     for _ in range(scene.rng.randint(0, 60)):
         scene.step()
     session = scene.play.session
-    setattr(session.hold, scene.rng.choice(("client_gone", "draining")), True)
+    setattr(session.hold, scene.rng.choice(("is_client_gone", "is_draining")), True)
     scene.finish()
     session.close()
     scene.check_accounts()
@@ -377,10 +377,10 @@ def test_broken_requests_end_their_own_session_only(seed: int) -> None:
     at = rng.randrange(len(scene.requests))
     before = b"".join(one.frame for one in scene.requests[:at])
     scene.play.named(JAVA)  # which gets each partition's own answer: nothing is rejected but the protected topic
-    scene.play.engine.set_policy(None, {})
+    scene.play.engine.set_thresholds(None, {})
     broken = mutate(rng, scene.requests[at].frame)
     after = b"".join(one.frame for one in scene.requests[at + 1 :])
-    neighbour = Session(scene.play.world, 1, account(), scene.play.now)
+    neighbour = ClientSession(scene.play.world, 1, account(), scene.play.now)
     play = scene.play
     play.world.cluster.topic_ids.update({topic_id: name.encode() for name, topic_id in IDS.items()})
     upstream = b""
@@ -389,7 +389,7 @@ def test_broken_requests_end_their_own_session_only(seed: int) -> None:
         for _ in range(100):
             if not play.unhandled:
                 break
-            play.now = max(play.now, play.session.hold.until) + LOOKUP_S
+            play.now = max(play.now, play.session.hold.held_until) + LOOKUP_S
             upstream += play.again()[0]
         assert not play.unhandled
         upstream += play.client(broken + after, rng.choice((0, 13)))[0]
@@ -401,7 +401,7 @@ def test_broken_requests_end_their_own_session_only(seed: int) -> None:
     assert wanted <= _correlations(upstream)
     play.session.close((bytearray(play.unhandled), 0, len(play.unhandled)))
     frame = request(77)
-    assert neighbour.on_client(bytearray(frame), 0, len(frame), play.now) == len(frame)
+    assert neighbour.on_client_bytes(bytearray(frame), 0, len(frame), play.now) == len(frame)
     assert b"".join(neighbour.to_upstream) == frame
 
 
@@ -454,7 +454,7 @@ def test_a_topic_id_that_reads_like_the_name_of_a_topic_is_a_topic_id() -> None:
     play.broker(answer(1, {name: {0: (0, 0)}}))
     upstream, _ = play.client(request(2, version=13, topic_id=name.encode()))
     assert struct.unpack_from(">hh", upstream, 4) == (api.METADATA, 12)
-    play.now = play.session.hold.until
+    play.now = play.session.hold.held_until
     play.again()
     play.session.close()
     assert sum(row.bytes for row in play.ledger()) == 2 * SIZE
@@ -495,13 +495,13 @@ def test_the_late_answer_to_one_lookup_does_not_end_the_next() -> None:
     # The second id was given up at once, and forwarded without any limit for as long as the connection lived.
     play = Play()
     first = play.client(request(1, version=13))[0]
-    play.now = play.session.hold.until
+    play.now = play.session.hold.held_until
     assert play.again()[0] == b""
     second = play.client(request(2, version=13, topic_id=IDS["calm"]))[0]
     assert struct.unpack_from(">hh", second, 4) == (api.METADATA, 12)
     late = metadata_by_id(Random(0), struct.unpack_from(">i", first, 8)[0], b"")
     play.broker(late)
-    assert play.session.hold.until > play.now
+    assert play.session.hold.held_until > play.now
     assert play.again() == (b"", b"")
 
 
@@ -509,7 +509,7 @@ def test_the_late_answer_to_one_lookup_does_not_end_the_next() -> None:
 def test_while_draining_nothing_behind_a_discarded_request_is_answered(behind: bytes) -> None:
     # Its client waits for the answer to the discarded one first: any other has the wrong correlation id.
     play = Play()
-    play.session.hold.draining = True
+    play.session.hold.is_draining = True
     upstream, client = play.client(request(1) + behind + request(3, acks=0))
     assert client == b""
     assert upstream == with_question(request(3, acks=0))
@@ -518,9 +518,9 @@ def test_while_draining_nothing_behind_a_discarded_request_is_answered(behind: b
 def test_acks_0_behind_a_mute_is_forwarded_when_the_gateway_drains() -> None:
     # The mute came first: it stayed parked, and was dropped with the connection.
     play = Play()
-    play.session.hold.mute_until = play.now + 5
+    play.session.hold.muted_until = play.now + 5
     assert play.client(request(1, acks=0)) == (b"", b"")
-    play.session.hold.draining = True
+    play.session.hold.is_draining = True
     assert play.again()[0] == with_question(request(1, acks=0))
 
 

@@ -11,21 +11,30 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.channel import PROTOCOL, Channel, Down, Groups, Interval, Up, WorkerSettings, decode_down
-from gateway.control.metrics import Metrics
-from gateway.data.session.session import Session
+from gateway.channel import (
+    PROTOCOL,
+    GroupSnapshot,
+    ProcessChannel,
+    ToControl,
+    ToWorker,
+    UsageInterval,
+    WorkerSettings,
+    decode_for_worker,
+)
+from gateway.control.metrics import GatewayMetrics
+from gateway.data.session.session import ClientSession
 from gateway.data.shared.client import MAX_CLIENT_ID, MAX_PRINCIPAL
-from gateway.data.shared.complaints import BURST, NO_FIELDS, PERIOD_S, Complaints
-from gateway.data.shared.errors import IdentityChanged, TooManyConnections, Unauthenticated
-from gateway.data.shared.ledger import MAX_BYTES, OTHER
+from gateway.data.shared.errors import IdentityChanged, TooManyConnections, UnauthenticatedRequest
+from gateway.data.shared.ledger import MAX_INTERVAL_BYTES, OTHER_NAME
 from gateway.data.shared.topics import INVALID_TOPIC
-from gateway.data.worker.worker import Worker
+from gateway.data.shared.warning_limiter import MAX_PER_PERIOD, NO_LOG_FIELDS, PERIOD_S, WarningLimiter
+from gateway.data.worker.worker import DataWorker
 from gateway.supervisor import ParentLink
 from policies import usage
-from policies.groups.lines import GroupLimits
+from policies.groups.group_limiters import GroupLimitValues
 from policies.limits.meter import TICK_S
-from policies.quotas.lines import CLAIMED_DEBT_S
 from policies.quotas.names import Entity, QuotaKey
+from policies.quotas.quota_limiters import CLAIMED_DEBT_S
 from policies.quotas.store import QuotaStore
 from protocol import api
 from protocol.identity import AmbiguousIdentity
@@ -46,7 +55,7 @@ from tests.protocol import test_identity as sasl
 from tests.protocol.produce_cases import framed
 
 OWN = "__produce_gateway_policies"
-GOLD = Groups(1, {"gold": GroupLimits(10**9)}, {"acme": "gold"})
+GOLD = GroupSnapshot(1, {"gold": GroupLimitValues(10**9)}, {"acme": "gold"})
 REFUSED = api.TOPIC_AUTHORIZATION_FAILED
 
 
@@ -69,7 +78,7 @@ def authenticate(play: Play, name: str = "alice", error: int = 0) -> None:
 
 @pytest.mark.parametrize("version", [9, 13])
 @pytest.mark.parametrize("groups", [None, GOLD], ids=["no groups", "groups"])
-def test_a_protected_topic_is_refused_every_time(version: int, groups: Groups | None) -> None:
+def test_a_protected_topic_is_refused_every_time(version: int, groups: GroupSnapshot | None) -> None:
     # With groups the first refusal put the topic's meter where the hot path looks: the second request passed.
     play = Play(protected_topics=(OWN,)).named()
     play.world.cluster.topic_ids[TOPIC_ID] = OWN.encode()
@@ -91,9 +100,11 @@ def test_a_protected_topic_is_charged_to_no_group() -> None:
     play = Play(protected_topics=(own,)).named()
     play.world.set_groups(GOLD, play.now)
     play.client(request(1, {own: [0], "acme.shop.orders": [0]}))
-    play.engine.pace(play.now)
-    play.engine.tick(play.engine.due)
-    assert [side.bytes.rate * TICK_S for side in play.engine.groups.rates(play.engine.due - TICK_S)] == [size_of()]
+    play.engine.pace_limits(play.now)
+    play.engine.apply_due_ticks(play.engine.next_tick_at)
+    assert [
+        side.bytes.rate * TICK_S for side in play.engine.groups.collect_rates(play.engine.next_tick_at - TICK_S)
+    ] == [size_of()]
 
 
 # --- before authentication --------------------------------------------------------------------------------------------
@@ -103,19 +114,19 @@ def test_a_protected_topic_is_charged_to_no_group() -> None:
 def test_before_authentication_nothing_passes_and_nothing_is_counted(frame: bytes) -> None:
     play = wants_sasl(total=1.0, topics={"clicks": 1.0}).overload()
     handshake(play)
-    with pytest.raises(Unauthenticated):
+    with pytest.raises(UnauthenticatedRequest):
         play.client(frame)
     assert play.session.to_upstream == []
     assert play.session.to_client == []
     play.session.close()
     assert play.ledger() == ()
-    assert play.engine.broker(1).total.uncounted == 0
+    assert play.engine.broker_meters(1).total.uncounted == 0
 
 
 def test_a_head_is_enough_to_end_an_unauthenticated_connection() -> None:
     # 100 MiB are announced: nothing is kept for them.
     play = wants_sasl()
-    with pytest.raises(Unauthenticated):
+    with pytest.raises(UnauthenticatedRequest):
         play.client(struct.pack(">ihhi", 100 * 2**20, api.PRODUCE, 9, 1))
 
 
@@ -148,7 +159,7 @@ def test_that_brokers_want_sasl_is_learned_from_an_answer() -> None:
     assert play.client(request(1))[0] == request(1)
     play.broker(answer(1))
     handshake(play)
-    with pytest.raises(Unauthenticated):
+    with pytest.raises(UnauthenticatedRequest):
         play.client(request(2))
 
 
@@ -168,7 +179,7 @@ def test_an_accepted_claim_is_that_of_its_own_request() -> None:
     play.broker(framed(struct.pack(">ihi", 77, 34, 0)))  # ILLEGAL_SASL_STATE, and the connection stays
     assert play.again()[0] == replicator
     play.broker(framed(sasl.authenticated(b"", error=34)))
-    assert (play.session.client.principal, play.session.client.exempt) == ("User:mallory", False)
+    assert (play.session.client.principal, play.session.client.is_exempt) == ("User:mallory", False)
 
 
 def test_a_principal_can_be_confirmed_and_never_replaced() -> None:
@@ -197,24 +208,24 @@ def test_clients_that_only_the_broker_can_tell_apart_are_not_one_principal() -> 
         handshake(play, "OAUTHBEARER")
         play.client(framed(sasl.authenticate(b"n,,\x01auth=Bearer opaque\x01\x01")))
         play.broker(framed(sasl.authenticated(b"")))
-        assert play.session.authentication.is_done
-        play.session = Session(play.world, 1, account(), play.now)
-    assert play.world.principals == {}
+        assert play.session.authentication.is_authenticated
+        play.session = ClientSession(play.world, 1, account(), play.now)
+    assert play.world.principal_counts == {}
 
 
 def test_a_principal_has_so_many_connections_and_no_more() -> None:
     play = wants_sasl(max_connections_per_principal=1)
     handshake(play)
     authenticate(play)
-    play.world.principals["User:bob"] = 1
+    play.world.principal_counts["User:bob"] = 1
     other = wants_sasl(max_connections_per_principal=1)
-    other.world.principals = play.world.principals
+    other.world.principal_counts = play.world.principal_counts
     handshake(other)
     with pytest.raises(TooManyConnections):
         authenticate(other, "bob")
     other.session.close()
     play.session.close()
-    assert play.world.principals == {"User:bob": 1}
+    assert play.world.principal_counts == {"User:bob": 1}
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -241,32 +252,34 @@ def test_an_interval_has_a_bound_for_any_names_of_strangers() -> None:
         play.client(frame)
         play.broker(answer(client, {topic: {0: (3, -1)} for topic in topics}))
     rows = play.ledger()
-    interval = Interval("boot", 0, 1, 1, 2, rows)
-    assert len(msgspec.msgpack.encode(interval)) < 2 * MAX_BYTES
+    interval = UsageInterval("boot", 0, 1, 1, 2, rows)
+    assert len(msgspec.msgpack.encode(interval)) < 2 * MAX_INTERVAL_BYTES
     assert sum(row.bytes for row in rows) == 50_000 * size_of()  # what has no name is counted all the same
-    assert any(row.topic == OTHER for row in rows)
+    assert any(row.topic == OTHER_NAME for row in rows)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        Channel[Up, Down](ours, decode_down).post(interval)  # raises where it could not be received
+        ProcessChannel[ToControl, ToWorker](ours, decode_for_worker).post(
+            interval
+        )  # raises where it could not be received
 
 
 def test_made_up_topics_leave_nothing_in_a_connection_or_a_meter() -> None:
     play = Play(total=10**9).named()
-    before = play.engine.broker(1).limits.share
+    before = play.engine.broker_meters(1).limits.implicit_share
     topics = {f"made-up-{n}": [0] for n in range(5000)}
     play.client(request(1, topics))
-    assert play.engine.broker(1).limits.share == before  # nobody else gets less
+    assert play.engine.broker_meters(1).limits.implicit_share == before  # nobody else gets less
     assert play.session.gate.topics.by_name == {}
     play.broker(answer(1, {topic: {0: (3, -1)} for topic in topics}))
-    play.engine.tick(play.engine.due)
-    assert play.engine.broker(1).topics == {}
+    play.engine.apply_due_ticks(play.engine.next_tick_at)
+    assert play.engine.broker_meters(1).topics == {}
 
 
 def test_a_topic_counts_once_the_broker_has_taken_something_for_it() -> None:
     play = Play(total=10**9).named()
     play.client(request(1, {"new": [0]}))
     play.broker(answer(1, {"new": {0: (0, 0)}}))
-    assert play.engine.broker(1).topics[b"new"].vouched
+    assert play.engine.broker_meters(1).topics[b"new"].is_confirmed
     play.client(request(2, {"new": [0]}))
     assert set(play.session.gate.topics.by_name) == {b"new"}
 
@@ -277,9 +290,9 @@ def test_a_topic_counts_once_the_broker_has_taken_something_for_it() -> None:
 def test_bytes_of_a_connection_from_which_nothing_ever_got_in_do_not_count_against_others() -> None:
     play = Play(total=1000.0).named()
     play.client(request(1))
-    assert play.engine.broker(1).total.uncounted == size_of()
+    assert play.engine.broker_meters(1).total.uncounted == size_of()
     play.session.close()  # a broker closes what is malformed or not allowed, without an answer
-    assert play.engine.broker(1).total.uncounted == 0
+    assert play.engine.broker_meters(1).total.uncounted == 0
     assert play.rows() == {("clicks", "unanswered", ""): (size_of(), 1, 1)}
 
 
@@ -289,8 +302,8 @@ def test_one_record_in_a_topic_of_its_own_lets_no_client_use_up_anothers() -> No
     play.broker(answer(1, {"mine": {0: (0, 0)}}))
     play.client(request(2, {"clicks": [0]}))
     play.session.close()
-    assert play.engine.broker(1).topics[b"clicks"].uncounted == 0
-    assert play.engine.broker(1).total.uncounted == size_of()
+    assert play.engine.broker_meters(1).topics[b"clicks"].uncounted == 0
+    assert play.engine.broker_meters(1).total.uncounted == size_of()
 
 
 def test_acks_0_counts_once_the_broker_has_gone_on_to_the_next_request() -> None:
@@ -302,7 +315,7 @@ def test_acks_0_counts_once_the_broker_has_gone_on_to_the_next_request() -> None
         play.broker(took)
         play.session.close()
         assert play.rows() == {("clicks", "unacknowledged", ""): (size_of(), 1, 1)}
-        plays.append(play.engine.broker(1).total.uncounted)
+        plays.append(play.engine.broker_meters(1).total.uncounted)
     assert plays == [0, size_of()]
 
 
@@ -311,33 +324,33 @@ def test_storage_is_given_back_what_never_got_in_and_a_client_id_what_exceeds_it
     ends: bool,
 ) -> None:
     play = Play(total=1000.0).named()
-    quotas = {Entity.of((("client-id", "app"),)): {QuotaKey.parse("producer_byte_rate"): 1000.0}}
-    play.world.quotas.set_store(QuotaStore(quotas), play.now)
-    play.engine.set_storage(0.5, "a disk fills up", play.now)
+    quotas = {Entity.from_pairs((("client-id", "app"),)): {QuotaKey.parse("producer_byte_rate"): 1000.0}}
+    play.world.quotas.set_quotas(QuotaStore(quotas), play.now)
+    play.engine.set_storage_factor(0.5, "a disk fills up", play.now)
     play.client(request(1, values=(bytes(70_000),)))
-    (line,) = play.session.client.lines.produce
-    storage = play.engine.broker(1).limits.storage
+    (line,) = play.session.client.quota_limit.produce_limiters
+    storage = play.engine.broker_meters(1).limits.storage_throttle
     assert storage is not None
-    assert line.bucket.level(play.now) < -49_000
-    assert storage.line.bucket.level(play.now) < -4000
+    assert line.bucket.token_level(play.now) < -49_000
+    assert storage.limiter.bucket.token_level(play.now) < -4000
     if ends:
         play.session.close()
     else:
         play.broker(answer(1, {"clicks": {0: (3, -1)}}))
-    assert line.bucket.level(play.now) == -CLAIMED_DEBT_S * 1000.0
-    assert storage.line.bucket.level(play.now) >= 0
+    assert line.bucket.token_level(play.now) == -CLAIMED_DEBT_S * 1000.0
+    assert storage.limiter.bucket.token_level(play.now) >= 0
 
 
 def test_a_group_is_given_back_bytes_that_never_got_in_after_a_tick_too() -> None:
     play = Play().named()
-    play.world.set_groups(Groups(1, {"gold": GroupLimits(1000.0)}, {"acme": "gold"}), play.now)
+    play.world.set_groups(GroupSnapshot(1, {"gold": GroupLimitValues(1000.0)}, {"acme": "gold"}), play.now)
     play.client(request(1, {"acme.orders.madeup": [0]}, values=(bytes(20_000),)))
-    play.now = play.engine.due
-    play.engine.tick(play.now)
+    play.now = play.engine.next_tick_at
+    play.engine.apply_due_ticks(play.now)
     play.broker(answer(1, {"acme.orders.madeup": {0: (3, -1)}}))
-    side = play.engine.groups.paid_by(b"acme.orders.madeup")
+    side = play.engine.groups.charged_limit(b"acme.orders.madeup")
     assert side is not None
-    assert side.owed_bytes > 20_000
+    assert side.refunded_bytes > 20_000
 
 
 def test_bytes_that_may_be_in_the_log_stay_counted() -> None:
@@ -345,7 +358,7 @@ def test_bytes_that_may_be_in_the_log_stay_counted() -> None:
     play.client(request(1) + request(2))
     play.broker(answer(1))
     play.session.close()
-    assert play.engine.broker(1).total.uncounted == 2 * size_of()
+    assert play.engine.broker_meters(1).total.uncounted == 2 * size_of()
 
 
 # --- the log ----------------------------------------------------------------------------------------------------------
@@ -353,15 +366,15 @@ def test_bytes_that_may_be_in_the_log_stay_counted() -> None:
 
 def test_so_many_lines_caused_by_strangers_are_logged_and_the_rest_is_counted() -> None:
     lines: list[tuple[str, str]] = []
-    complaints = Complaints(lambda level, text, fields=NO_FIELDS: lines.append((level, text)))
+    complaints = WarningLimiter(lambda level, text, fields=NO_LOG_FIELDS: lines.append((level, text)))
     for n in range(3000):
-        complaints.say("malformed", f"10.0.0.{n}: connection closed", n / 1000)
-    complaints.say("dial 1", "broker 1 can't be reached", 3.0, burst=1)
-    complaints.say("dial 1", "broker 1 can't be reached", 3.5, burst=1)
-    assert len(lines) == BURST + 1
-    complaints.tell(3.0 + PERIOD_S)
-    assert lines[BURST + 1 :] == [
-        ("warning", f"{3000 - BURST:,} more of the same in 10 s: malformed"),
+        complaints.log_warning("malformed", f"10.0.0.{n}: connection closed", n / 1000)
+    complaints.log_warning("dial 1", "broker 1 can't be reached", 3.0, burst=1)
+    complaints.log_warning("dial 1", "broker 1 can't be reached", 3.5, burst=1)
+    assert len(lines) == MAX_PER_PERIOD + 1
+    complaints.log_suppressed(3.0 + PERIOD_S)
+    assert lines[MAX_PER_PERIOD + 1 :] == [
+        ("warning", f"{3000 - MAX_PER_PERIOD:,} more of the same in 10 s: malformed"),
         ("warning", "1 more of the same in 10 s: dial 1"),
     ]
 
@@ -370,36 +383,36 @@ def test_so_many_lines_caused_by_strangers_are_logged_and_the_rest_is_counted() 
 
 
 @pytest.fixture
-async def lone() -> AsyncIterator[Worker]:
+async def lone() -> AsyncIterator[DataWorker]:
     """A worker without a control."""
     ours, theirs = socket.socketpair()
     theirs.close()
     link = ParentLink(ours)
-    made = Worker(link, 0)
-    made.obey(WorkerSettings(PROTOCOL, "gw"))
+    made = DataWorker(link, 0)
+    made.handle_control_message(WorkerSettings(PROTOCOL, "gw"))
     yield made
-    link._line.close()
-    made.configured.connections.reactor._poller.close()
+    link._channel.close()
+    made.configured_plane.connections.reactor._poller.close()
 
 
 @pytest.mark.parametrize("step_s", [-3600.0, -1.5, 0.0, 3600.0])
 async def test_a_clock_that_is_set_shortens_no_interval(
-    lone: Worker, monkeypatch: pytest.MonkeyPatch, mock_clock: Any, step_s: float
+    lone: DataWorker, monkeypatch: pytest.MonkeyPatch, mock_clock: Any, step_s: float
 ) -> None:
     # An interval that ended before it began was no usage record: what had been accepted was missing from the audit.
     wall = [1_000_000.0]
     monkeypatch.setattr("gateway.data.worker.intervals.time.time", lambda: wall[0])
     for moved in (1.0, 1.0 + step_s, 1.0):
-        lone.configured.world.ledger.row(1, "clicks", "User:a", "app", "accepted")[0] += 75
+        lone.configured_plane.world.ledger.find_row(1, "clicks", "User:a", "app", "accepted")[0] += 75
         mock_clock.jump(1.0)
         wall[0] += moved
-        lone.configured.intervals.close(final=False)
-    unspooled = lone.configured.intervals.unspooled
+        lone.configured_plane.intervals.close_interval(final=False)
+    unspooled = lone.configured_plane.intervals.unspooled
     for interval in unspooled:
         for line in usage.encode_interval(
             "gw", "boot", 0, interval.seq, interval.rows, start_ms=interval.start_ms, end_ms=interval.end_ms
         ):
-            usage.decode(line)
+            usage.decode_record(line)
     assert [interval.end_ms - interval.start_ms for interval in list(unspooled)[1:]] == [
         1000,
         1000,
@@ -410,11 +423,11 @@ async def test_a_clock_that_is_set_shortens_no_interval(
 
 
 def test_an_hour_of_made_up_names_leaves_nothing_behind() -> None:
-    quotas = {Entity.of((("client-id", None),)): {QuotaKey.parse("producer_byte_rate"): 1e9}}
+    quotas = {Entity.from_pairs((("client-id", None),)): {QuotaKey.parse("producer_byte_rate"): 1e9}}
     play = Play(total=10**9).named()
-    play.world.quotas.set_store(QuotaStore(quotas), play.now)
-    play.world.set_groups(Groups(1, {"gold": GroupLimits(10**9)}, {"acme": "gold"}), play.now)
-    metrics = Metrics(max_clients=100, max_topics=100)
+    play.world.quotas.set_quotas(QuotaStore(quotas), play.now)
+    play.world.set_groups(GroupSnapshot(1, {"gold": GroupLimitValues(10**9)}, {"acme": "gold"}), play.now)
+    metrics = GatewayMetrics(max_clients=100, max_topics=100)
     held: list[tuple[int, ...]] = []
     number = 0
     while number < 3600 * 2:
@@ -423,15 +436,15 @@ def test_an_hour_of_made_up_names_leaves_nothing_behind() -> None:
             topics = {f"acme.made-up.{number}": [0], f"made-up-{number}": [0]}
             play.client(request(number, topics, client_id=f"app-{number}"))
             play.broker(answer(number, {topic: {0: (3, -1)} for topic in topics}))
-        play.now = play.engine.due
-        play.engine.tick(play.now)
-        play.world.quotas.tick(play.now)
-        play.engine.pace(play.now)
-        metrics.add_interval(Interval("boot", 0, number, number, number + 1, play.ledger()))
-        metrics.produced.look_again()
-        lines = len(play.world.quotas.rates(10_000, play.now))
-        metered, known = play.engine.broker(1).topics, play.session.gate.topics.by_name
-        held.append((len(metered), len(known), lines, len(b"".join(metrics.text()))))
+        play.now = play.engine.next_tick_at
+        play.engine.apply_due_ticks(play.now)
+        play.world.quotas.close_tick(play.now)
+        play.engine.pace_limits(play.now)
+        metrics.add_interval(UsageInterval("boot", 0, number, number, number + 1, play.ledger()))
+        metrics.produced.recheck_waiting()
+        lines = len(play.world.quotas.busiest_rates(10_000, play.now))
+        metered, known = play.engine.broker_meters(1).topics, play.session.gate.topics.by_name
+        held.append((len(metered), len(known), lines, len(b"".join(metrics.render_text()))))
     assert max(lines for _, _, lines, _ in held) > 0
     quarter = len(held) // 4
     for early, late in zip(held[quarter], held[-1], strict=True):

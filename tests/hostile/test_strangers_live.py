@@ -14,13 +14,13 @@ import trio
 
 from gateway import embedded
 from gateway.channel import WorkerSettings
-from gateway.data.connecting.opening import HEAD, receive_head
-from gateway.data.relay.links import Link
-from gateway.data.relay.relief import relieve
+from gateway.data.connecting.opening import REQUEST_HEAD_BYTES, receive_head
+from gateway.data.relay.links import RelayLink
+from gateway.data.relay.relief import relieve_memory
 from gateway.data.relay.watch import PATIENCE_S
-from gateway.data.shared.budget import POOLED_BYTES, Account, Budget
-from gateway.data.shared.errors import Unauthenticated
-from gateway.data.sockets.inbound import Inbound, Shared
+from gateway.data.shared.budget import POOLED_BYTES, MemoryAccount, MemoryBudget
+from gateway.data.shared.errors import UnauthenticatedRequest
+from gateway.data.sockets.inbound import InboundBuffer, SharedReadBuffer
 from protocol import api
 from protocol.wire import MalformedFrame
 from tests.background import until
@@ -52,7 +52,7 @@ async def test_a_frame_that_drips_in_is_ended_though_it_never_stands_still() -> 
         now = trio.current_time()
         frame = request(1, values=(bytes(100_000),))
         at = 0
-        while not link.closed:
+        while not link.is_closed:
             await client.send_all(frame[at : at + 50])
             at += 50
             await until(partial(has_come, link, at))
@@ -63,9 +63,9 @@ async def test_a_frame_that_drips_in_is_ended_though_it_never_stands_still() -> 
         assert causes(stage) == {"disconnects_slow_request": 1}
 
 
-def has_come(link: Link, count: int) -> bool:
+def has_come(link: RelayLink, count: int) -> bool:
     """Whether that much of a frame has been read."""
-    return link.client.inbound.partial == count
+    return link.client.inbound.partial_bytes == count
 
 
 async def test_a_frame_that_comes_at_a_fair_rate_may_take_its_time() -> None:
@@ -82,7 +82,7 @@ async def test_a_frame_that_comes_at_a_fair_rate_may_take_its_time() -> None:
                 link._watch.read_at = now
                 now -= 55
                 link.check_progress(now, settings(stage))
-                assert not link.closed
+                assert not link.is_closed
             nursery.start_soon(client.send_all, frame[at + step :])
             assert await receive_exactly(broker, len(frame)) == frame
 
@@ -97,12 +97,12 @@ async def test_time_in_which_the_gateway_does_not_read_is_not_the_clients() -> N
         await client.send_all(frame[:40_000])
         await until(partial(has_come, link, 40_000))
         await client.send_all(frame[40_000:50_000])
-        await until(lambda: link.client.inbound.waiting)
+        await until(lambda: link.client.inbound.waits_for_memory)
         now = trio.current_time()
         for _ in range(100):
             now += 5
             link.check_progress(now, settings(stage))
-        assert not link.closed
+        assert not link.is_closed
 
 
 async def test_a_request_that_waits_here_for_answers_of_a_silent_broker_is_idle() -> None:
@@ -111,11 +111,11 @@ async def test_a_request_that_waits_here_for_answers_of_a_silent_broker_is_idle(
         frame = request(1, {"clicks": list(range(200))})
         await client.send_all(frame + frame[:100])
         await receive_exactly(broker, len(frame))
-        await until(lambda: link.parked.held is not None)
-        assert link.session.in_flight.is_waiting
+        await until(lambda: link.parked.input_slice is not None)
+        assert link.session.in_flight.is_reading_blocked
         now, limits = trio.current_time(), settings(stage)
         link.check_progress(now + limits.idle_timeout_s - 1, limits)
-        assert not link.closed
+        assert not link.is_closed
         link.check_progress(now + limits.idle_timeout_s + 1, limits)
         assert causes(stage) == {"disconnects_idle": 1}
 
@@ -131,12 +131,12 @@ async def test_a_client_that_does_not_read_its_answers_is_ended() -> None:
             )
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             link.session.to_client.append(bytes(4_000_000))
-            link._send_client(trio.current_time())
+            link._send_to_client(trio.current_time())
             assert link.client.outbound.pieces
             now = trio.current_time()
             link.check_progress(now, settings(stage))
             link.check_progress(now + settings(stage).idle_timeout_s - 1, settings(stage))
-            assert not link.closed
+            assert not link.is_closed
             link.check_progress(now + settings(stage).idle_timeout_s + 1, settings(stage))
             assert causes(stage) == {"disconnects_slow_reader": 1}
             nursery.cancel_scope.cancel()
@@ -158,7 +158,7 @@ async def test_a_silent_connection_is_ended(sasl: bool) -> None:
         limits = settings(stage)
         most = limits.authentication_timeout_s if sasl else limits.idle_timeout_s
         link.check_progress(began + most - 1, limits)
-        assert not link.closed
+        assert not link.is_closed
         link.check_progress(trio.current_time() + most + 1, limits)
         assert causes(stage) == {"disconnects_unauthenticated" if sasl else "disconnects_idle": 1}
 
@@ -167,8 +167,8 @@ async def test_a_silent_connection_is_ended(sasl: bool) -> None:
 
 
 def test_answers_that_are_handled_keep_no_memory_beside_the_buffers_for_the_next_ones() -> None:
-    budget, shared, size = Budget(2**30), Shared(), 5 * MIB
-    inbounds = [Inbound(shared, Account(budget, "test"), lambda: None, is_client=False) for _ in range(20)]
+    budget, shared, size = MemoryBudget(2**30), SharedReadBuffer(), 5 * MIB
+    inbounds = [InboundBuffer(shared, MemoryAccount(budget, "test"), lambda: None, is_client=False) for _ in range(20)]
     ends = [socket.socketpair() for _ in inbounds]
     answer = memoryview(bytes(size))
     gc.collect()  # what earlier tests left would go meanwhile
@@ -176,7 +176,7 @@ def test_answers_that_are_handled_keep_no_memory_beside_the_buffers_for_the_next
     for inbound, (near, far) in zip(inbounds, ends, strict=True):
         far.sendall(answer[:40_000])
         inbound.receive(near)
-        inbound.keep(inbound.start, size)
+        inbound.keep_partial_frame(inbound.start, size)
     for inbound, (near, far) in zip(inbounds, ends, strict=True):
         sent = 40_000
         while sent < size:
@@ -185,8 +185,8 @@ def test_answers_that_are_handled_keep_no_memory_beside_the_buffers_for_the_next
         assert whole == size
     assert _resident() - before > 19 * size
     for inbound in inbounds:
-        inbound.keep(inbound.end, 0)
-    assert budget.used == 0
+        inbound.keep_partial_frame(inbound.end, 0)
+    assert budget.used_bytes == 0
     assert _resident() - before < POOLED_BYTES + 10 * MIB
     for near, far in ends:
         near.close()
@@ -220,16 +220,16 @@ async def test_a_connection_that_reserves_memory_and_sends_nothing_is_ended_when
         holder_link, holder, _ = stage.connect()
         link, client, broker = stage.connect()
         await holder.send_all(request(1, values=(bytes(900_000),))[:40_000])
-        await until(lambda: holder_link.client.inbound.partial == 40_000)
+        await until(lambda: holder_link.client.inbound.partial_bytes == 40_000)
         frame = request(2, values=(bytes(400_000),))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, frame)
-            await until(lambda: link.client.inbound.waiting)
+            await until(lambda: link.client.inbound.waits_for_memory)
             now = trio.current_time()
-            relieve(stage.reactor, now, 60.0)
-            assert not holder_link.closed
-            relieve(stage.reactor, now + PATIENCE_S + 1, 60.0)
-            assert holder_link.closed
+            relieve_memory(stage.reactor, now, 60.0)
+            assert not holder_link.is_closed
+            relieve_memory(stage.reactor, now + PATIENCE_S + 1, 60.0)
+            assert holder_link.is_closed
             assert await receive_exactly(broker, len(frame)) == frame
         assert causes(stage) == {"disconnects_slow_request": 1}
 
@@ -242,11 +242,11 @@ async def test_a_client_that_the_gateway_does_not_read_is_not_late() -> None:
             nursery.start_soon(client.send_all, request(1, values=(bytes(300_000),)) + request(2)[:50])
             await until(lambda: bool(link.upstream.outbound.pieces))  # a slow broker
             nursery.start_soon(its.send_all, request(3, values=(bytes(900_000),)))
-            await until(lambda: other.client.inbound.waiting)
+            await until(lambda: other.client.inbound.waits_for_memory)
             now = trio.current_time()
             for late in range(10):
-                relieve(stage.reactor, now + late, 60.0)
-            assert not link.closed
+                relieve_memory(stage.reactor, now + late, 60.0)
+            assert not link.is_closed
             nursery.cancel_scope.cancel()
 
 
@@ -256,14 +256,14 @@ async def test_connections_that_do_not_read_are_ended_when_memory_is_used_up_the
         for size in (6_000_000, 12_000_000):
             link, _, _ = stage.connect(small=True)
             link.session.to_client.append(bytes(size))
-            link._send_client(trio.current_time())
+            link._send_to_client(trio.current_time())
             links.append(link)
         now = trio.current_time()
-        relieve(stage.reactor, now, 60.0)
-        assert not any(link.closed for link in links)
-        relieve(stage.reactor, now + PATIENCE_S + 1, 60.0)
-        assert [link.closed for link in links] == [False, True]
-        assert stage.reactor.budget.used <= 10_000_000
+        relieve_memory(stage.reactor, now, 60.0)
+        assert not any(link.is_closed for link in links)
+        relieve_memory(stage.reactor, now + PATIENCE_S + 1, 60.0)
+        assert [link.is_closed for link in links] == [False, True]
+        assert stage.reactor.budget.used_bytes <= 10_000_000
 
 
 async def test_requests_of_many_partitions_in_flight_are_counted_as_memory_and_end_reading() -> None:
@@ -273,7 +273,7 @@ async def test_requests_of_many_partitions_in_flight_are_counted_as_memory_and_e
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, 3 * frame)
             await receive_exactly(broker, len(frame))
-            await until(lambda: link.session.in_flight.is_waiting)
+            await until(lambda: link.session.in_flight.is_reading_blocked)
             assert len(link.session.in_flight) == 1
             nursery.cancel_scope.cancel()
 
@@ -297,12 +297,12 @@ async def test_the_head_of_the_first_request_is_read_and_not_a_byte_more(step: i
             for at in range(0, len(frame), step):
                 far.sendall(frame[at : at + step])
                 await trio.lowlevel.checkpoint()
-        assert heads == [frame[:HEAD]]
-        assert near.recv(10_000) == frame[HEAD:]
+        assert heads == [frame[:REQUEST_HEAD_BYTES]]
+        assert near.recv(10_000) == frame[REQUEST_HEAD_BYTES:]
 
 
 async def test_an_end_within_the_head_is_told_from_an_end_before_it() -> None:
-    for sent in (b"", b"\0\0", request(1)[: HEAD - 1]):
+    for sent in (b"", b"\0\0", request(1)[: REQUEST_HEAD_BYTES - 1]):
         near, far = socket.socketpair()
         near.setblocking(False)
         with near, far:
@@ -316,7 +316,7 @@ async def test_an_end_within_the_head_is_told_from_an_end_before_it() -> None:
     [
         (b"GET / HTTP/1.1\r\n", False, MalformedFrame),
         (other_request(1, 18, 0, bytes(100_000)), False, MalformedFrame),
-        (request(1), True, Unauthenticated),
+        (request(1), True, UnauthenticatedRequest),
     ],
     ids=["HTTP", "too large", "Produce"],
 )
@@ -352,7 +352,7 @@ def test_strangers_on_all_ports_end_no_process_and_silence_nobody() -> None:
         with Gateway(upstream, settings | {"internal_topics": "none"}, 1) as gateway:
             with unharmed(gateway, partial(versions, gateway.broker_port(1))):
                 found = everywhere.all_ports(gateway, ports)
-                strangers = embedded.spawn(everywhere.command(found, 12.0), stdout=subprocess.DEVNULL)
+                strangers = embedded.spawn_process(everywhere.command(found, 12.0), stdout=subprocess.DEVNULL)
                 strangers.wait()
-                assert embedded.reap(strangers) == 0
+                assert embedded.reap_process(strangers) == 0
             assert "Traceback" not in gateway.log()

@@ -240,7 +240,7 @@ def unharmed(
 
 @contextmanager
 def _bare() -> Iterator[RoundTrip]:
-    server = embedded.spawn([sys.executable, "-c", _BARE], stdout=subprocess.PIPE, text=True)
+    server = embedded.spawn_process([sys.executable, "-c", _BARE], stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
         with socket.create_connection(("127.0.0.1", int(server.stdout.readline()))) as sock:
@@ -251,7 +251,7 @@ def _bare() -> Iterator[RoundTrip]:
 
             yield ask
     finally:
-        embedded.reap(server)
+        embedded.reap_process(server)
         if server.stdout is not None:
             server.stdout.close()
 

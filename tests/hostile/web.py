@@ -23,23 +23,23 @@ import h11
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from gateway.channel import Groups, Policy, Quotas
+from gateway.channel import GroupSnapshot, QuotaSnapshot, ThresholdPolicy
 from gateway.config import Admin
 from gateway.control import http_server
 from gateway.control.access.making import make_gate
-from gateway.control.access.rules import TABLE
+from gateway.control.access.rules import ACCESS_TABLE
 from gateway.control.admin.application import make_application
 from gateway.control.admin.console.site import make_console
+from gateway.control.admin.lazy_application import LazyApplication
 from gateway.control.admin.rest.api import make_api
-from gateway.control.admin.rest.context import Gateway
-from gateway.control.admin.when_asked import WhenAsked
-from gateway.control.usage.recent import Recent
+from gateway.control.admin.rest.context import GatewayContext
+from gateway.control.usage.recent import RecentTraffic
 from gateway.control.workers.snapshots import groups_of, quotas_of, thresholds_of
 from tests.hostile import frames
 from tests.hostile.control import PLACES, Control, Ended, Faults, folder, replayable, settings_of_a_play
 from tests.hostile.plays import Cost, Violation, first_of
 
-ROUTES: Final = tuple(rule for rule in TABLE if rule.path not in ("/healthz", "/readyz"))
+ROUTES: Final = tuple(rule for rule in ACCESS_TABLE if rule.path not in ("/healthz", "/readyz"))
 TOKENS: Final = {role: f"{role}-token-0123456789" for role in ("viewer", "operator", "admin")}
 ROUNDS: Final = 6
 VISITORS: Final = 8  # at once
@@ -167,20 +167,21 @@ def _application(control: Control) -> http_server.Application:
     policies = control.policies
 
     def latest(kind: Any) -> Any:
-        make: Any = {Policy: thresholds_of, Quotas: quotas_of, Groups: groups_of}.get(kind)
-        return make(policies.policies, settings_of_a_play()) if make else control.workers.latest(kind)
+        make: Any = {ThresholdPolicy: thresholds_of, QuotaSnapshot: quotas_of, GroupSnapshot: groups_of}.get(kind)
+        return make(policies.policies, settings_of_a_play()) if make else control.workers.latest_snapshot(kind)
 
-    gateway = Gateway(
-        policies, Recent(), latest, places=lambda: PLACES, connections=control.workers.inquiries.ask,
+    gateway = GatewayContext(
+        policies, RecentTraffic(), latest, places=lambda: PLACES,
+        find_connections=control.workers.inquiries.find_connections,
     )  # fmt: skip
     return make_application(
-        control.metrics.text,
+        control.metrics.render_text,
         list,
         {"/v1/storage": lambda: {"enabled": False}},
-        WhenAsked(lambda: make_api(gateway)),
-        hosts=settings.names,
+        LazyApplication(lambda: make_api(gateway)),
+        hosts=settings.host_names,
         gate=make_gate(settings, lambda reason: None),
-        console=lambda everything: WhenAsked(lambda: make_console(everything)),
+        console=lambda everything: LazyApplication(lambda: make_console(everything)),
     )
 
 
@@ -214,7 +215,7 @@ class Web:
 
     async def _serve(self, sock: socket.socket) -> None:
         try:
-            await http_server.serve(sock, _application(self._control))
+            await http_server.serve_http(sock, _application(self._control))
         except Exception as error:
             self._ended = error
 

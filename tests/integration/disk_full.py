@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_END, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from tests.background import Background
 from tests.integration.disks import SmallDisk, Watch
 from tests.integration.gateways import Gateway, end_offsets, read_topic
@@ -201,7 +201,7 @@ class Run:
     def play(self) -> None:
         with ExitStack() as stack:
             disk = stack.enter_context(SmallDisk(DISK))
-            kafka = stack.enter_context(Cluster(3, BROKER, log_dirs={3: [disk.path / "logs"]}))
+            kafka = stack.enter_context(EmbeddedCluster(3, BROKER, log_dirs={3: [disk.path / "logs"]}))
             gateway = stack.enter_context(Gateway(kafka.bootstrap_servers, SETTINGS, node_ids=3))
             for topic, (brokers, _) in TOPICS.items():
                 create_at(kafka, topic, brokers)
@@ -248,10 +248,10 @@ class Run:
         time.sleep(STARTS_S + KEPT_S)
         self.phases.append(Phase("retention", again + STARTS_S, looks.now))
 
-    def _check(self, kafka: Cluster, gateway: Gateway, offers: dict[str, Offer]) -> None:
+    def _check(self, kafka: EmbeddedCluster, gateway: Gateway, offers: dict[str, Offer]) -> None:
         looks, before = self.looks, self.phases[0]
         self.check(
-            kafka.broker(3).running and self.lowest > 0, f"least free: {self.lowest / MB:.1f} MB; broker 3 lives"
+            kafka.broker(3).is_running and self.lowest > 0, f"least free: {self.lowest / MB:.1f} MB; broker 3 lives"
         )
         for phase in self.phases:
             for topic in FREE:

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from gateway import embedded
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from policies import usage
 from tests.integration.fleet_load import Load, Task
 from tests.integration.gateways import create_topic
@@ -91,7 +91,7 @@ HEADER = (
 class Fleet:
     """The cluster's gateways, and what they did."""
 
-    def __init__(self, kafka: Cluster, gateways: int = 2, workers: int = 2, **settings: Any) -> None:
+    def __init__(self, kafka: EmbeddedCluster, gateways: int = 2, workers: int = 2, **settings: Any) -> None:
         name = uuid.uuid4().hex[:8]
         self.tenant = f"t{name}"
         self.kafka = kafka
@@ -121,7 +121,7 @@ class Fleet:
     def __exit__(self, *error: Any) -> None:
         for load in self.loads:
             if load.process.poll() is None:
-                embedded.reap(load.process)
+                embedded.reap_process(load.process)
         self._stack.__exit__(*error)
 
     def produce(self, at: int, rate: float = OFFER, topics: list[str] | None = None, **how: float) -> Load:
@@ -232,7 +232,7 @@ def play_requests(fleet: Fleet, window_s: float) -> Iterator[Window]:
 def main() -> int:
     window_s = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
     faults = 0
-    with Cluster(3) as kafka:
+    with EmbeddedCluster(3) as kafka:
         for title, gateways, workers, events in (
             ("two gateways with two workers each", 2, 2, play),
             ("one gateway with four workers", 1, 4, play_requests),

@@ -21,7 +21,7 @@ from kafka import KafkaAdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import embedded
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from policies import usage
 from tests.clients import gateways, processes
 
@@ -74,7 +74,7 @@ class Gateway(gateways.Gateway):
             if kind is None:
                 self.stop()
         finally:
-            embedded.reap(self.process)
+            embedded.reap_process(self.process)
             self._folder.cleanup()
 
     def stop(self) -> None:
@@ -83,7 +83,7 @@ class Gateway(gateways.Gateway):
             return
         self._stopped = True
         family = self.pids() - {self.process.pid}
-        status = embedded.reap(self.process, STOP_S)
+        status = embedded.reap_process(self.process, STOP_S)
         said = self.log()
         assert status == 0, f"the gateway ended with {status}: {said[-3000:]}"
         left = [processes.command_of(pid) for pid in family if (processes.PROC / str(pid)).exists()]
@@ -178,26 +178,26 @@ class Gateway(gateways.Gateway):
         records = []
         for path in sorted(self.spool.glob("usage-*.jsonl")):
             lines = path.read_bytes().split(b"\n")[:-1]
-            records += [usage.decode(line) for line in lines]
+            records += [usage.decode_record(line) for line in lines]
         return records
 
-    def published(self, kafka: Cluster) -> list[Record]:
+    def published(self, kafka: EmbeddedCluster) -> list[Record]:
         """This gateway's records in the usage topic (another one's have another name)."""
-        records = [usage.decode(value) for value in read_topic(kafka, self.usage_topic)]
+        records = [usage.decode_record(value) for value in read_topic(kafka, self.usage_topic)]
         return [record for record in records if record["gateway"].endswith(f"-{self.port}")]
 
-    def wait_published(self, kafka: Cluster, *, complete: bool = True) -> list[Record]:
+    def wait_published(self, kafka: EmbeddedCluster, *, complete: bool = True) -> list[Record]:
         """The usage topic's records once it has all that /metrics and the spool have; `complete`: no number may be
         missing.
         """
         if self.process.poll() is None:  # /metrics has an interval before the spool has it
             wait_for("the spool", lambda: self.metric("usage_log_queued_intervals") == 0, SETTLE_S)
-        wanted = {usage.identity(record) for record in self.spooled()}
+        wanted = {usage.record_identity(record) for record in self.spooled()}
         found: list[Record] = []
 
         def arrived() -> bool:
             found[:] = self.published(kafka)
-            return wanted <= {usage.identity(record) for record in found}
+            return wanted <= {usage.record_identity(record) for record in found}
 
         wait_for("the usage topic to have everything", arrived, SETTLE_S, every_s=0.2)
         if complete:
@@ -223,7 +223,7 @@ class Gateway(gateways.Gateway):
 
 @contextlib.contextmanager
 def fleet(
-    kafka: Cluster, gateways: int = 2, workers: int = 1, settings: dict[str, Any] | None = None
+    kafka: EmbeddedCluster, gateways: int = 2, workers: int = 1, settings: dict[str, Any] | None = None
 ) -> Iterator[list[Gateway]]:
     """Several gateways in front of one cluster as one fleet, all with the same settings, started together; each has its
     own ports, spool and name. They share the other internal topics with all gateways of that cluster, unless `settings`
@@ -254,7 +254,7 @@ def total(rows: dict[tuple[str, str], Sum], *outcomes: str) -> Sum:
 def sums(records: Iterable[Record]) -> Outcomes:
     """Bytes and messages over usage records, each counted once."""
     found: dict[str, dict[tuple[str, str], list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
-    for record in {usage.identity(record): record for record in records}.values():
+    for record in {usage.record_identity(record): record for record in records}.values():
         for row in record["rows"]:
             pair = found[row["topic"]][row["outcome"], row["reason"]]
             pair[0] += row["bytes"]
@@ -273,7 +273,7 @@ class Dropped(NamedTuple):
 def dropped(records: Iterable[Record], topic: str) -> Dropped:
     """Over usage records, each counted once."""
     rejected = repeats = unknown = 0
-    for record in {usage.identity(record): record for record in records}.values():
+    for record in {usage.record_identity(record): record for record in records}.values():
         for row in record["rows"]:
             if row["topic"] != topic or row["outcome"] in usage.NOTES:
                 continue
@@ -287,7 +287,7 @@ def lives(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Records of each boot of a worker in the order of their numbers, each once."""
     found: dict[str, dict[tuple[Any, ...], Record]] = defaultdict(dict)
     for record in records:
-        found[record["boot"]][record["kind"], *usage.identity(record)] = record
+        found[record["boot"]][record["kind"], *usage.record_identity(record)] = record
     return {
         boot: sorted(own.values(), key=lambda r: (r["seq"], r["kind"] == usage.LOST, r["part"]))
         for boot, own in found.items()
@@ -309,7 +309,7 @@ def assert_complete(records: Iterable[Record]) -> None:
 # --- the cluster, asked directly --------------------------------------------------------------------------------------
 
 
-def create_topic(kafka: Cluster, topic: str, partitions: int = 1, **config: str) -> str:
+def create_topic(kafka: EmbeddedCluster, topic: str, partitions: int = 1, **config: str) -> str:
     """A topic that keeps what producers send; `config` with _ for . ."""
     kept = {"compression.type": "producer", "retention.ms": "-1", "retention.bytes": "-1"}
     chosen = kept | {key.replace("_", "."): value for key, value in config.items()}
@@ -320,7 +320,7 @@ def create_topic(kafka: Cluster, topic: str, partitions: int = 1, **config: str)
     return topic
 
 
-def wait_writable(kafka: Cluster, topic: str, partitions: int = 1) -> None:
+def wait_writable(kafka: EmbeddedCluster, topic: str, partitions: int = 1) -> None:
     """Return once each partition has a leader that takes records, as after the start of a broker.
 
     A controller answers CreateTopics once the topic is in its log. A broker that is making the 50 partitions of
@@ -337,7 +337,7 @@ def wait_writable(kafka: Cluster, topic: str, partitions: int = 1) -> None:
     wait_for(f"leaders of {topic}", writable)
 
 
-def log_bytes(kafka: Cluster, topic: str) -> int:
+def log_bytes(kafka: EmbeddedCluster, topic: str) -> int:
     """Bytes in the leaders' log directories, as the brokers tell (DescribeLogDirs)."""
     admin: Any = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
     try:
@@ -358,11 +358,11 @@ def log_bytes(kafka: Cluster, topic: str) -> int:
         admin.close()
 
 
-def end_offsets(kafka: Cluster, topic: str) -> int:
+def end_offsets(kafka: EmbeddedCluster, topic: str) -> int:
     return sum(end for _, end in _offsets(kafka, topic).values())
 
 
-def _offsets(kafka: Cluster, topic: str) -> dict[int, tuple[int, int]]:
+def _offsets(kafka: EmbeddedCluster, topic: str) -> dict[int, tuple[int, int]]:
     consumer = _consumer(kafka)
     try:
         known = consumer.list_topics(topic, timeout=30).topics[topic]
@@ -374,7 +374,7 @@ def _offsets(kafka: Cluster, topic: str) -> dict[int, tuple[int, int]]:
         consumer.close()
 
 
-def _consumer(kafka: Cluster, bootstrap: str = "", **options: Any) -> Consumer:
+def _consumer(kafka: EmbeddedCluster, bootstrap: str = "", **options: Any) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": bootstrap or kafka.bootstrap_servers,
@@ -389,7 +389,7 @@ def _consumer(kafka: Cluster, bootstrap: str = "", **options: Any) -> Consumer:
     )
 
 
-def read_topic(kafka: Cluster, topic: str, bootstrap: str = "", **options: Any) -> list[bytes]:
+def read_topic(kafka: EmbeddedCluster, topic: str, bootstrap: str = "", **options: Any) -> list[bytes]:
     """Every value in the topic, partition by partition in order; `bootstrap`: read through that address."""
     consumer = _consumer(kafka, bootstrap, **options)
     try:
@@ -424,7 +424,7 @@ class LogBatch(NamedTuple):
     base_offset: int
 
 
-def log_batches(kafka: Cluster, topic: str, node_id: int = 1) -> list[LogBatch]:
+def log_batches(kafka: EmbeddedCluster, topic: str, node_id: int = 1) -> list[LogBatch]:
     """The batches in that broker's files, read without Kafka."""
     found = []
     for path in sorted(kafka.broker(node_id).log_dir.glob(f"{topic}-[0-9]*/*.log")):

@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from tests.background import Background
 from tests.integration.gateways import read_topic
 
@@ -82,5 +82,5 @@ class Steady(Background):
             self._producer.poll(1 / self._per_s)
 
 
-def assert_in_log_once_and_in_order(kafka: Cluster, topic: str, count: int, size: int = 0) -> None:
+def assert_in_log_once_and_in_order(kafka: EmbeddedCluster, topic: str, count: int, size: int = 0) -> None:
     assert read_topic(kafka, topic) == [_value(number, size) for number in range(count)]

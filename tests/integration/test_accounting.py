@@ -19,7 +19,7 @@ from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaProducer
 
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from tests.gateway import play
 from tests.integration.gateways import (
     USAGE_TOPIC,
@@ -46,14 +46,14 @@ _producer_ids = itertools.count(10**9)  # of raw frames: far above any that this
 
 
 @pytest.fixture(scope="module")
-def gateway(kafka: Cluster) -> Iterator[Gateway]:
+def gateway(kafka: EmbeddedCluster) -> Iterator[Gateway]:
     """No thresholds: nothing is rejected, and everything counted."""
     with Gateway(kafka.bootstrap_servers) as running:
         yield running
 
 
 @pytest.fixture
-def topic(kafka: Cluster) -> str:
+def topic(kafka: EmbeddedCluster) -> str:
     return create_topic(kafka, f"accounting-{next(_names)}", PARTITIONS)
 
 
@@ -139,7 +139,7 @@ PRODUCERS = {
 
 
 def assert_sums(
-    gateway: Gateway, kafka: Cluster, topic: str, acknowledged: int, *, markers: int = 0, recompressed: int = 0
+    gateway: Gateway, kafka: EmbeddedCluster, topic: str, acknowledged: int, *, markers: int = 0, recompressed: int = 0
 ) -> Outcomes:
     """Every witness says the same of what was accepted; returns what the usage topic says in all.
 
@@ -155,13 +155,13 @@ def assert_sums(
     return found
 
 
-def assert_read_back(gateway: Gateway, kafka: Cluster, topic: str, values: Values, **options: Any) -> None:
+def assert_read_back(gateway: Gateway, kafka: EmbeddedCluster, topic: str, values: Values, **options: Any) -> None:
     """Consumers get what was sent, in order, through the gateway."""
     assert read_topic(kafka, topic, gateway.bootstrap, **options) == [v for own in values.values() for v in own]
 
 
 @pytest.mark.parametrize("client", PRODUCERS)
-def test_every_witness_agrees(gateway: Gateway, kafka: Cluster, topic: str, client: str) -> None:
+def test_every_witness_agrees(gateway: Gateway, kafka: EmbeddedCluster, topic: str, client: str) -> None:
     values = some_values()
     acknowledged = PRODUCERS[client](gateway.bootstrap, topic, values)
 
@@ -171,7 +171,7 @@ def test_every_witness_agrees(gateway: Gateway, kafka: Cluster, topic: str, clie
     assert_read_back(gateway, kafka, topic, values)
 
 
-def test_transactions_differ_by_their_markers_alone(gateway: Gateway, kafka: Cluster, topic: str) -> None:
+def test_transactions_differ_by_their_markers_alone(gateway: Gateway, kafka: EmbeddedCluster, topic: str) -> None:
     """78 bytes and one offset for each transaction in each partition that it wrote to; aborted ones as well."""
     values = some_values(40)
     producer, counts = _rdkafka_producer(gateway.bootstrap, transactional_id=f"tx-{topic}")
@@ -194,7 +194,7 @@ def test_transactions_differ_by_their_markers_alone(gateway: Gateway, kafka: Clu
     assert_read_back(gateway, kafka, topic, committed, **{"isolation.level": "read_committed"})
 
 
-def test_transactions_of_kafka_python(gateway: Gateway, kafka: Cluster, topic: str) -> None:
+def test_transactions_of_kafka_python(gateway: Gateway, kafka: EmbeddedCluster, topic: str) -> None:
     values = some_values(30)
     producer = KafkaProducer(bootstrap_servers=gateway.bootstrap, transactional_id=f"tx-{topic}")
     producer.init_transactions()
@@ -215,7 +215,9 @@ def test_transactions_of_kafka_python(gateway: Gateway, kafka: Cluster, topic: s
     assert_read_back(gateway, kafka, topic, twice, **{"isolation.level": "read_committed"})
 
 
-def test_a_topic_that_the_broker_compresses_differs_by_what_that_saves(gateway: Gateway, kafka: Cluster) -> None:
+def test_a_topic_that_the_broker_compresses_differs_by_what_that_saves(
+    gateway: Gateway, kafka: EmbeddedCluster
+) -> None:
     """The broker's BytesInPerSec counts the sent size too. Messages and payload agree; bytes by cause."""
     topic = create_topic(kafka, f"accounting-{next(_names)}", PARTITIONS, compression_type="gzip")
     values = some_values()
@@ -234,7 +236,7 @@ def test_a_topic_that_the_broker_compresses_differs_by_what_that_saves(gateway: 
 
 
 @pytest.mark.parametrize("client", ["librdkafka", "kafka-python"])
-def test_a_batch_too_large_for_the_topic_is_errored(kafka: Cluster, client: str) -> None:
+def test_a_batch_too_large_for_the_topic_is_errored(kafka: EmbeddedCluster, client: str) -> None:
     """It goes out of bytesIn and into the error rate [V1], and the sums of accepted bytes stay exact."""
     topic = create_topic(kafka, f"accounting-{next(_names)}", 2, max_message_bytes="20000")
     small, large = [b"s" * 1000] * 50, [b"l" * 50_000] * 40
@@ -273,7 +275,7 @@ def test_a_batch_too_large_for_the_topic_is_errored(kafka: Cluster, client: str)
         assert broker < errors / 5, "bytesIn is what got into the log"
 
 
-def test_acks_0_is_unacknowledged(gateway: Gateway, kafka: Cluster, topic: str) -> None:
+def test_acks_0_is_unacknowledged(gateway: Gateway, kafka: EmbeddedCluster, topic: str) -> None:
     values = some_values()
     producer, counts = _rdkafka_producer(gateway.bootstrap, acks="0")
     for partition, value in _turn_by_turn(values):
@@ -288,7 +290,9 @@ def test_acks_0_is_unacknowledged(gateway: Gateway, kafka: Cluster, topic: str) 
     assert gateway.counted_of(topic, "accepted") == Sum()
 
 
-def test_a_batch_sent_again_is_a_duplicate_and_the_log_grows_once(gateway: Gateway, kafka: Cluster, topic: str) -> None:
+def test_a_batch_sent_again_is_a_duplicate_and_the_log_grows_once(
+    gateway: Gateway, kafka: EmbeddedCluster, topic: str
+) -> None:
     """The broker answers success with the old offset; so does BytesInPerSec count it twice, and we don't."""
     producer = (next(_producer_ids), 0, 0)
     size = play.size_of((b"one", b"two"))
@@ -308,7 +312,7 @@ def test_a_batch_sent_again_is_a_duplicate_and_the_log_grows_once(gateway: Gatew
     assert found[topic] == {("accepted", ""): Sum(size, 2), ("duplicate", ""): Sum(2 * size, 4)}
 
 
-def test_bytes_behind_the_last_batch_are_trailing(gateway: Gateway, kafka: Cluster, topic: str) -> None:
+def test_bytes_behind_the_last_batch_are_trailing(gateway: Gateway, kafka: EmbeddedCluster, topic: str) -> None:
     """The broker trims them, so they are no part of the accepted bytes."""
     with Wire(gateway.broker_port(1)) as wire:
         _, rows = wire.produce(play.request(1, {topic: [0]}, trailing=b"0123456789"))
@@ -321,7 +325,7 @@ def test_bytes_behind_the_last_batch_are_trailing(gateway: Gateway, kafka: Clust
     assert total(found, "accepted").bytes == size
 
 
-def test_every_outcome_of_one_request_is_counted_apart(gateway: Gateway, kafka: Cluster, topic: str) -> None:
+def test_every_outcome_of_one_request_is_counted_apart(gateway: Gateway, kafka: EmbeddedCluster, topic: str) -> None:
     """One partition is taken, one does not exist: the broker says so for each of them."""
     with Wire(gateway.broker_port(1)) as wire:
         _, rows = wire.produce(play.request(1, {topic: [0, 77]}))
@@ -334,7 +338,7 @@ def test_every_outcome_of_one_request_is_counted_apart(gateway: Gateway, kafka: 
     assert log_bytes(kafka, topic) == size
 
 
-def test_topics_by_id_are_counted_by_name(gateway: Gateway, kafka: Cluster, topic: str) -> None:
+def test_topics_by_id_are_counted_by_name(gateway: Gateway, kafka: EmbeddedCluster, topic: str) -> None:
     """Produce v13 names no topic. The gateway asks for an unknown one, and refuses it: it may be any client's."""
     size = play.size_of()
     unknown = b"nobody-knows-it!"
@@ -351,13 +355,13 @@ def test_topics_by_id_are_counted_by_name(gateway: Gateway, kafka: Cluster, topi
     assert gateway.metric("topic_ids_unknown_total") == 1
 
 
-def _topic_id(kafka: Cluster, topic: str) -> bytes:
+def _topic_id(kafka: EmbeddedCluster, topic: str) -> bytes:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     found = admin.describe_topics(TopicCollection([topic]))[topic].result(120).topic_id
     return struct.pack(">qq", found.get_most_significant_bits(), found.get_least_significant_bits())
 
 
-def test_no_client_writes_the_usage_topic(gateway: Gateway, kafka: Cluster) -> None:
+def test_no_client_writes_the_usage_topic(gateway: Gateway, kafka: EmbeddedCluster) -> None:
     before = end_offsets(kafka, USAGE_TOPIC) if gateway.wait_published(kafka) else 0
     with Wire(gateway.broker_port(1)) as wire:
         _, rows = wire.produce(play.request(1, {USAGE_TOPIC: [0]}, values=(b"forged",)))
@@ -366,7 +370,7 @@ def test_no_client_writes_the_usage_topic(gateway: Gateway, kafka: Cluster) -> N
     assert b"forged" not in read_topic(kafka, USAGE_TOPIC)[before:]
 
 
-def test_requests_of_many_megabytes(gateway: Gateway, kafka: Cluster) -> None:
+def test_requests_of_many_megabytes(gateway: Gateway, kafka: EmbeddedCluster) -> None:
     topic = create_topic(kafka, f"accounting-{next(_names)}", PARTITIONS, max_message_bytes="20000000")
     values = {partition: [bytes([65 + partition]) * 8_000_000] for partition in range(PARTITIONS)}
     acknowledged = librdkafka(message_max_bytes=20_000_000)(gateway.bootstrap, topic, values)
@@ -377,7 +381,7 @@ def test_requests_of_many_megabytes(gateway: Gateway, kafka: Cluster) -> None:
 # --- clients that go --------------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_half_closes_gets_its_answers(gateway: Gateway, kafka: Cluster, topic: str) -> None:
+def test_a_client_that_half_closes_gets_its_answers(gateway: Gateway, kafka: EmbeddedCluster, topic: str) -> None:
     """As from a broker: 20 requests, no more to come, 20 answers."""
     with Wire(gateway.broker_port(1)) as wire:
         wire.send(b"".join(play.request(number, {topic: [0]}) for number in range(20)))
@@ -388,14 +392,16 @@ def test_a_client_that_half_closes_gets_its_answers(gateway: Gateway, kafka: Clu
     assert_sums(gateway, kafka, topic, acknowledged=20)
 
 
-def test_acks_0_and_a_close_is_appended(gateway: Gateway, kafka: Cluster, topic: str) -> None:
+def test_acks_0_and_a_close_is_appended(gateway: Gateway, kafka: EmbeddedCluster, topic: str) -> None:
     with Wire(gateway.broker_port(1)) as wire:
         wire.send(b"".join(play.request(number, {topic: [0]}, acks=0) for number in range(20)))
     gateway.settle(topic, Sum(20 * play.size_of(), 20), "unacknowledged")
     wait_for("the log", lambda: end_offsets(kafka, topic) == 20)
 
 
-def test_a_reset_leaves_bounds_and_no_bytes_without_an_outcome(gateway: Gateway, kafka: Cluster, topic: str) -> None:
+def test_a_reset_leaves_bounds_and_no_bytes_without_an_outcome(
+    gateway: Gateway, kafka: EmbeddedCluster, topic: str
+) -> None:
     """The outcome of the last requests can't be known: growth is between accepted, and accepted and unanswered."""
     size, each = play.size_of(), 50
 
@@ -426,7 +432,7 @@ def test_a_reset_leaves_bounds_and_no_bytes_without_an_outcome(gateway: Gateway,
     assert found.keys() <= {("accepted", ""), ("unanswered", "")}
 
 
-def test_the_sums_still_agree_when_all_is_over(gateway: Gateway, kafka: Cluster, topic: str) -> None:
+def test_the_sums_still_agree_when_all_is_over(gateway: Gateway, kafka: EmbeddedCluster, topic: str) -> None:
     """SIGTERM with answers on their way: every witness has the records that were acknowledged to clients."""
     values = some_values(1500, 100)
     with Gateway(kafka.bootstrap_servers) as ending:
@@ -454,7 +460,7 @@ def test_bytes_are_counted_by_principal_and_client_id() -> None:
     """The gateway sees SASL pass by, and believes a name only once the broker has accepted it."""
     users = {"alice": "alice-secret", "bob": "bob-secret", "gateway": "gateway-secret"}
     properties = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN"}
-    with Cluster(1, users=users) as kafka:
+    with EmbeddedCluster(1, users=users) as kafka:
         topic = create_topic(kafka, "who", PARTITIONS)
         own = {"sasl.username": "gateway", "sasl.password": "gateway-secret"}
         upstream = {"bootstrap_servers": kafka.sasl_bootstrap_servers, **properties, **own}

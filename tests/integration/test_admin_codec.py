@@ -18,11 +18,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from protocol import api
 from protocol import configs as c
 from protocol import quotas as q
-from protocol.admin import Api
+from protocol.admin import ApiCodec
 from tests.integration.gateways import wait_writable
 from tests.integration.wire import Wire
 from tests.protocol import kio_messages as kio
@@ -39,13 +39,13 @@ REPLACES = range(3)
 CHANGES = range(2)
 
 
-def ask(wire: Wire, spoken: Api[Q, A], version: int, body: Q) -> A:
+def ask(wire: Wire, spoken: ApiCodec[Q, A], version: int, body: Q) -> A:
     wire.send(spoken.encode_request(body, version, 4711, b"codec"))
     frame = wire.receive()
-    correlation_id, answer = spoken.decode_answer(frame, 4, len(frame), version)
+    correlation_id, answer = spoken.decode_response(frame, 4, len(frame), version)
     assert correlation_id == 4711
     # What was read is all that there was: written again, it is the broker's own bytes.
-    assert spoken.encode_answer(answer, version, correlation_id) == frame
+    assert spoken.encode_response(answer, version, correlation_id) == frame
     return answer
 
 
@@ -54,12 +54,12 @@ def config_probe(ours: Iterable[c.IncrementalAlterConfigsResource]) -> c.Increme
     return c.IncrementalAlterConfigsRequest(tuple(resource._replace(configs=()) for resource in ours), True)
 
 
-def quota_probe(ours: Iterable[q.Alteration]) -> q.AlterClientQuotasRequest:
+def quota_probe(ours: Iterable[q.EntityAlteration]) -> q.AlterClientQuotasRequest:
     return q.AlterClientQuotasRequest(tuple(alteration._replace(ops=()) for alteration in ours), True)
 
 
 @pytest.fixture(scope="module")
-def port(kafka: Cluster) -> int:
+def port(kafka: EmbeddedCluster) -> int:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(120)
     wait_writable(kafka, TOPIC)
@@ -85,7 +85,7 @@ def test_we_speak_what_the_broker_offers(wire: Wire) -> None:
 # --- DescribeConfigs --------------------------------------------------------------------------------------------------
 
 
-def described(wire: Wire, version: int, keys: tuple[str, ...] | None, **include: bool) -> dict[str, c.Config]:
+def described(wire: Wire, version: int, keys: tuple[str, ...] | None, **include: bool) -> dict[str, c.DescribedConfig]:
     body = c.DescribeConfigsRequest((c.DescribeConfigsResource(c.TOPIC, TOPIC, keys),), **include)
     (result,) = ask(wire, c.DESCRIBE_CONFIGS, version, body).results
     assert (result.error_code, result.error_message or "", *result[2:4]) == (0, "", c.TOPIC, TOPIC)
@@ -165,11 +165,11 @@ def test_configs_of_a_broker_and_of_what_is_not_there(wire: Wire, version: int) 
     assert of_broker["node.id"].config_source == c.STATIC_BROKER_CONFIG
 
     # In one answer with ours: what was asked for, nowhere twice, and nothing for what has an error.
-    mine = c.Config(OURS, "1000", False, c.DYNAMIC_TOPIC_CONFIG, config_type=c.LONG, documentation="limit")
+    mine = c.DescribedConfig(OURS, "1000", False, c.DYNAMIC_TOPIC_CONFIG, config_type=c.LONG, documentation="limit")
     merged = c.merge_described(request, answer, lambda kind, _: (mine,) if kind == c.TOPIC else ())
     assert [r[2:4] for r in merged.results] == [r[:2] for r in resources]
     assert merged == answer._replace(results=merged.results)
-    frame = c.DESCRIBE_CONFIGS.encode_answer(merged, version, 1)
+    frame = c.DESCRIBE_CONFIGS.encode_response(merged, version, 1)
     assert kio.kio_decode(kio.answer_class(32, version), frame[9 if version == 4 else 8 :])
 
 
@@ -299,21 +299,23 @@ def test_a_replacement_deletes_what_it_does_not_name_also_if_only_ours_was_in_it
 
 # --- quotas -----------------------------------------------------------------------------------------------------------
 
-ALICE: q.Entity = (q.EntityPart(q.USER, "admin-codec-älice"),)
-BOTH: q.Entity = (q.EntityPart(q.USER, "admin-codec-älice"), q.EntityPart(q.CLIENT_ID, None))
-NOBODY: q.Entity = (q.EntityPart(q.CLIENT_ID, None),)
+ALICE: q.Entity = (q.EntityData(q.USER, "admin-codec-älice"),)
+BOTH: q.Entity = (q.EntityData(q.USER, "admin-codec-älice"), q.EntityData(q.CLIENT_ID, None))
+NOBODY: q.Entity = (q.EntityData(q.CLIENT_ID, None),)
 RATE = "producer_byte_rate"
 OUR_RATE = "producer_byte_rate.bps"
 
 
-def quotas(wire: Wire, version: int, *components: q.Component, strict: bool = False) -> dict[q.Key, Any]:
+def quotas(wire: Wire, version: int, *components: q.FilterComponent, strict: bool = False) -> dict[q.EntityKey, Any]:
     body = q.DescribeClientQuotasRequest(components, strict)
     answer = ask(wire, q.DESCRIBE_CLIENT_QUOTAS, version, body)
     assert (answer.throttle_time_ms, answer.error_code, answer.error_message or "") == (0, 0, "")
     return {q.entity_key(entry.entity): dict(entry.values) for entry in answer.entries or ()}
 
 
-def altered(wire: Wire, version: int, *alterations: q.Alteration, check: bool = False) -> list[tuple[q.Key, int]]:
+def altered(
+    wire: Wire, version: int, *alterations: q.EntityAlteration, check: bool = False
+) -> list[tuple[q.EntityKey, int]]:
     body = q.AlterClientQuotasRequest(alterations, check)
     answer = ask(wire, q.ALTER_CLIENT_QUOTAS, version, body)
     return [(q.entity_key(row.entity), row.error_code) for row in answer.entries]
@@ -324,78 +326,83 @@ def test_quotas_are_set_found_and_removed(wire: Wire, version: int) -> None:
     assert altered(
         wire,
         version,
-        q.Alteration(ALICE, (q.QuotaOperation(RATE, 1048576.0), q.QuotaOperation("request_percentage", 12.5))),
+        q.EntityAlteration(ALICE, (q.QuotaOperation(RATE, 1048576.0), q.QuotaOperation("request_percentage", 12.5))),
     ) == [(q.entity_key(ALICE), 0)]
     assert dict(
         altered(
             wire,
             version,
-            q.Alteration(BOTH, (q.QuotaOperation(RATE, 7.0),)),
-            q.Alteration(NOBODY, (q.QuotaOperation(RATE, 8.0),)),
-            q.Alteration((q.EntityPart("planet", "x"),), (q.QuotaOperation(RATE, 1.0),)),
+            q.EntityAlteration(BOTH, (q.QuotaOperation(RATE, 7.0),)),
+            q.EntityAlteration(NOBODY, (q.QuotaOperation(RATE, 8.0),)),
+            q.EntityAlteration((q.EntityData("planet", "x"),), (q.QuotaOperation(RATE, 1.0),)),
         )
     ) == {
         q.entity_key(BOTH): 0,
         q.entity_key(NOBODY): 0,
         frozenset({("planet", "x")}): error("INVALID_REQUEST"),
     }
-    exact = q.Component(q.USER, q.EXACT, "admin-codec-älice")
+    exact = q.FilterComponent(q.USER, q.EXACT, "admin-codec-älice")
     try:
         alice = {q.entity_key(ALICE): {RATE: 1048576.0, "request_percentage": 12.5}}
         both = {q.entity_key(BOTH): {RATE: 7.0}}
         wait_for("the quotas", lambda: quotas(wire, version, exact) == alice | both)
         assert quotas(wire, version, exact, strict=True) == alice
-        assert quotas(wire, version, exact, q.Component(q.CLIENT_ID, q.DEFAULT, None)) == both
-        assert quotas(wire, version, exact, q.Component(q.CLIENT_ID, q.SPECIFIED, None)) == both
-        assert quotas(wire, version, q.Component(q.CLIENT_ID, q.SPECIFIED, None), strict=True) == {
+        assert quotas(wire, version, exact, q.FilterComponent(q.CLIENT_ID, q.DEFAULT, None)) == both
+        assert quotas(wire, version, exact, q.FilterComponent(q.CLIENT_ID, q.SPECIFIED, None)) == both
+        assert quotas(wire, version, q.FilterComponent(q.CLIENT_ID, q.SPECIFIED, None), strict=True) == {
             q.entity_key(NOBODY): {RATE: 8.0}
         }
         merged = q.merge_described(
-            q.DescribeClientQuotasAnswer(0, 0, None, (q.Entry(ALICE, (q.Value(RATE, 1.0),)),)),
-            (q.Entry(ALICE, (q.Value(OUR_RATE, 2.0),)),),
+            q.DescribeClientQuotasResponse(0, 0, None, (q.EntityQuotas(ALICE, (q.QuotaValue(RATE, 1.0),)),)),
+            (q.EntityQuotas(ALICE, (q.QuotaValue(OUR_RATE, 2.0),)),),
         )
-        assert merged.entries == (q.Entry(ALICE, (q.Value(RATE, 1.0), q.Value(OUR_RATE, 2.0))),)
+        assert merged.entries == (q.EntityQuotas(ALICE, (q.QuotaValue(RATE, 1.0), q.QuotaValue(OUR_RATE, 2.0))),)
     finally:
         drop = q.QuotaOperation(RATE, 0.0, True)
         both_keys = (drop, q.QuotaOperation("request_percentage", 0.0, True))
-        altered(wire, version, q.Alteration(ALICE, both_keys), *(q.Alteration(e, (drop,)) for e in (BOTH, NOBODY)))
+        altered(
+            wire,
+            version,
+            q.EntityAlteration(ALICE, both_keys),
+            *(q.EntityAlteration(e, (drop,)) for e in (BOTH, NOBODY)),
+        )
     wait_for("no quotas", lambda: quotas(wire, version, exact) == {})
 
 
 @pytest.mark.parametrize("version", CHANGES)
 def test_a_filter_that_is_wrong_is_answered_with_an_error(wire: Wire, version: int) -> None:
-    body = q.DescribeClientQuotasRequest((q.Component("planet", q.EXACT, "x"),))
+    body = q.DescribeClientQuotasRequest((q.FilterComponent("planet", q.EXACT, "x"),))
     answer = ask(wire, q.DESCRIBE_CLIENT_QUOTAS, version, body)
     assert answer.error_code != 0
     assert answer.error_message
     assert not answer.entries
-    assert q.merge_described(answer, (q.Entry(ALICE, ()),)) is answer
+    assert q.merge_described(answer, (q.EntityQuotas(ALICE, ()),)) is answer
 
 
 @pytest.mark.parametrize("version", CHANGES)
 def test_a_probe_of_quotas_changes_nothing_and_the_rest_is_taken_and_merged(wire: Wire, version: int) -> None:
     request = q.AlterClientQuotasRequest(
         (
-            q.Alteration(BOTH, (q.QuotaOperation(OUR_RATE, 5.0),)),
-            q.Alteration(ALICE, (q.QuotaOperation(OUR_RATE, 5.0), q.QuotaOperation(RATE, 6.0))),
+            q.EntityAlteration(BOTH, (q.QuotaOperation(OUR_RATE, 5.0),)),
+            q.EntityAlteration(ALICE, (q.QuotaOperation(OUR_RATE, 5.0), q.QuotaOperation(RATE, 6.0))),
         ),
         True,
     )
     (refused, *_) = altered(wire, version, request.entries[0], check=True)
     assert refused[1] == error("INVALID_REQUEST")
-    split = q.split(request, lambda _, key: key == OUR_RATE)
+    split = q.split_alterations(request, lambda _, key: key == OUR_RATE)
     probed = ask(wire, q.ALTER_CLIENT_QUOTAS, version, quota_probe(split.ours))
     assert {q.entity_key(row.entity): row.error_code for row in probed.entries} == {
         q.entity_key(BOTH): 0,
         q.entity_key(ALICE): 0,
     }
-    for nobody in ((q.EntityPart("planet", "x"),), ()):
-        assert altered(wire, version, q.Alteration(nobody, ()), check=True)[0][1] == error("INVALID_REQUEST")
+    for nobody in ((q.EntityData("planet", "x"),), ()):
+        assert altered(wire, version, q.EntityAlteration(nobody, ()), check=True)[0][1] == error("INVALID_REQUEST")
     assert split.rest is not None
     answer = ask(wire, q.ALTER_CLIENT_QUOTAS, version, split.rest)
     merged = q.merge_altered(request, answer, [q.AlterClientQuotasResult(0, None, a.entity) for a in split.ours])
     assert [row[::2] for row in merged.entries] == [(0, BOTH), (0, ALICE)]
-    assert quotas(wire, version, q.Component(q.USER, q.EXACT, "admin-codec-älice")) == {}
+    assert quotas(wire, version, q.FilterComponent(q.USER, q.EXACT, "admin-codec-älice")) == {}
 
 
 # --- who may not ------------------------------------------------------------------------------------------------------
@@ -408,7 +415,7 @@ def denied() -> Iterator[Wire]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
     }
-    with Cluster(1, overrides, users={"mallory": "secret"}) as cluster:
+    with EmbeddedCluster(1, overrides, users={"mallory": "secret"}) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
         admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(120)
         wait_writable(cluster, TOPIC)
@@ -452,12 +459,12 @@ def test_a_probe_of_configs_says_that_a_principal_may_not(denied: Wire) -> None:
         request = c.DescribeConfigsRequest((c.DescribeConfigsResource(c.TOPIC, TOPIC, None),))
         described = ask(denied, c.DESCRIBE_CONFIGS, version, request)
         assert [row.error_code for row in described.results] == [api.TOPIC_AUTHORIZATION_FAILED]
-        assert c.merge_described(request, described, lambda *_: (c.Config(OURS, "1"),)) == described
+        assert c.merge_described(request, described, lambda *_: (c.DescribedConfig(OURS, "1"),)) == described
 
 
 @pytest.mark.parametrize("version", CHANGES)
 def test_a_probe_of_quotas_says_that_a_principal_may_not(denied: Wire, version: int) -> None:
-    ours = (q.Alteration(ALICE, ()), q.Alteration(NOBODY, ()))
+    ours = (q.EntityAlteration(ALICE, ()), q.EntityAlteration(NOBODY, ()))
     answer = ask(denied, q.ALTER_CLIENT_QUOTAS, version, quota_probe(ours))
     assert {q.entity_key(row.entity): row.error_code for row in answer.entries} == {
         q.entity_key(ALICE): error("CLUSTER_AUTHORIZATION_FAILED"),

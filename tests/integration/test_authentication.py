@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaProducer
 
 from gateway import embedded
-from gateway.embedded import Cluster, wait_for
-from gateway.kafka.client import Client, Connection, Round
+from gateway.embedded import EmbeddedCluster, wait_for
+from gateway.kafka.client import BrokerClient, BrokerConnection, RequestRound
 from protocol.cluster import METADATA, MetadataRequest
 from protocol.scram import HASHES, make_record, record_text
 from tests.clients import harness
@@ -41,7 +41,7 @@ SCRAMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 class Stage(NamedTuple):
-    kafka: Cluster
+    kafka: EmbeddedCluster
     gateway: Gateway
     issuer: Issuer
     own: Path
@@ -92,7 +92,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         "default": {"mechanism": "SCRAM-SHA-512", "username": "others", "password": BROKER_USERS["others"]},
     }
     (folder / "token").write_text(unsecured("tenant"))
-    with Cluster(1, ACLS, users=BROKER_USERS) as kafka, Issuer() as issuer:
+    with EmbeddedCluster(1, ACLS, users=BROKER_USERS) as kafka, Issuer() as issuer:
         upstream = {
             "bootstrap_servers": kafka.sasl_bootstrap_servers,
             "security.protocol": "SASL_PLAINTEXT",
@@ -101,7 +101,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
             "sasl.password": BROKER_USERS["admin"],
         }
         # At the first listener SASL ends at the gateway, as at all; at the second it passes through.
-        first = embedded.free_port(6)
+        first = embedded.find_free_port(6)
         settings = {
             "upstream": upstream,
             "listeners": {
@@ -351,13 +351,13 @@ def test_the_gateway_s_own_client_with_tokens_of_an_issuer(stage: Stage) -> None
         "sasl.oauthbearer.client.secret": "a secret",
         "sasl.oauthbearer.token.endpoint.url": stage.issuer.token_url,
     }
-    client = Client(properties, stage.gateway.bootstrap, 20.0)
+    client = BrokerClient(properties, stage.gateway.bootstrap, 20.0)
 
-    async def ask(asking: Round) -> int:
-        async def names(connection: Connection) -> int:
-            return len((await connection.ask(METADATA, MetadataRequest(()))).brokers)
+    async def ask(asking: RequestRound) -> int:
+        async def names(connection: BrokerConnection) -> int:
+            return len((await connection.send_request(METADATA, MetadataRequest(()))).brokers)
 
-        return await asking.ask_any(names)
+        return await asking.request_any_broker(names)
 
     asked = len(stage.issuer.asked)
     assert [client.run(ask), client.run(ask)] == [1, 1]

@@ -34,7 +34,7 @@ class Kafka:
 
     def __init__(self) -> None:
         command = embedded.java_command(str(PROGRAM))
-        self.process = embedded.spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = embedded.spawn_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def _ask(self, kind: str, rules: str, subject: bytes) -> str:
         stdin, stdout = self.process.stdin, self.process.stdout
@@ -64,7 +64,7 @@ def kafka() -> Iterator[Kafka]:
         for pipe in (kafka.process.stdin, kafka.process.stdout):
             assert pipe is not None
             pipe.close()
-        embedded.reap(kafka.process, 10)
+        embedded.reap_process(kafka.process, 10)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def as_der(path: Path) -> bytes:
 
 def ours(name: str, rules: str) -> str:
     try:
-        return "User:" + PrincipalRules(rules).apply(name)
+        return "User:" + PrincipalRules(rules).apply_rules(name)
     except RuleError:
         return NO_RULES
     except NoPrincipal:

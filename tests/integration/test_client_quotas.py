@@ -26,7 +26,7 @@ from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, Message, P
 from confluent_kafka.admin import AdminClient
 
 from gateway import embedded
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from gateway.quotas.client import QuotaClient
 from policies.quotas.names import DEFAULT, Entity
 from policies.quotas.store import Alteration, Op
@@ -50,9 +50,9 @@ Entry = tuple[Entity, str, float]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster() -> Iterator[EmbeddedCluster]:
     overrides = {"listener.name.sasl_plaintext.plain.connections.max.reauth.ms": str(REAUTH_MS)}
-    with Cluster(1, overrides, users=USERS) as running:
+    with EmbeddedCluster(1, overrides, users=USERS) as running:
         yield running
 
 
@@ -61,7 +61,7 @@ def settings(folder: Path, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def gateway(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def gateway(cluster: EmbeddedCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with Gateway(cluster.bootstrap_servers, settings(tmp_path_factory.mktemp("plain"))) as running:
         yield running
 
@@ -76,7 +76,7 @@ def login(user: str, mechanism: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def sasl(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def sasl(cluster: EmbeddedCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """In front of the listener that asks who you are."""
     servers = cluster.sasl_bootstrap_servers
     own = {"bootstrap_servers": servers, **login("admin", "SCRAM-SHA-512")}
@@ -104,7 +104,7 @@ class Quotas:
         for entity, op in ops:
             if entity is not None:
                 by_entity.setdefault(entity, []).append(op)
-        refused = self._client.alter([Alteration(entity.pairs, own) for entity, own in by_entity.items()])
+        refused = self._client.alter([Alteration(entity.wire_pairs, own) for entity, own in by_entity.items()])
         assert not any(refused), refused
 
 
@@ -122,7 +122,7 @@ def user_quotas(sasl: Gateway) -> Iterator[Quotas]:
     setting.clear()
 
 
-def new_topic(cluster: Cluster, partitions: int = 1) -> str:
+def new_topic(cluster: EmbeddedCluster, partitions: int = 1) -> str:
     return create_topic(cluster, f"quota-{uuid.uuid4().hex[:8]}", partitions)
 
 
@@ -176,7 +176,7 @@ def typical(start: float, *curves: Curve) -> float:
 class Watch:
     """Samples end offsets of a topic's partitions ten times a second, at the broker; records are of one size."""
 
-    def __init__(self, cluster: Cluster, topic: str, partitions: int, size: int) -> None:
+    def __init__(self, cluster: EmbeddedCluster, topic: str, partitions: int, size: int) -> None:
         self.curves = [Curve() for _ in range(partitions)]
         self._topic = topic
         self._size = size
@@ -268,12 +268,12 @@ class Printed:
                 self.metrics[found[1]] = max(float(found[2]), self.metrics.get(found[1], 0.0))
 
 
-def tool(cluster: Cluster, name: str, *args: str) -> Printed:
-    process = cluster.java(f"{TOOLS}.{name}", *args, "--print-metrics")
+def tool(cluster: EmbeddedCluster, name: str, *args: str) -> Printed:
+    process = cluster.start_tool(f"{TOOLS}.{name}", *args, "--print-metrics")
     try:
         out, err = process.communicate(timeout=300)
     finally:
-        embedded.reap(process)
+        embedded.reap_process(process)
     assert process.returncode == 0, out + err
     return Printed(out, err)
 
@@ -282,7 +282,7 @@ def tool(cluster: Cluster, name: str, *args: str) -> Printed:
 
 
 def test_librdkafka_with_20_s_of_its_quota_in_its_queue_waits_and_has_nothing_rejected(
-    cluster: Cluster, gateway: Gateway, quotas: Quotas
+    cluster: EmbeddedCluster, gateway: Gateway, quotas: Quotas
 ) -> None:
     """Rejected, it would send all of its queue again every second or two, several times what gets into the log."""
     rate, ahead_s, names = 150_000, 20, ("ahead", "ahead-idempotent")
@@ -306,7 +306,7 @@ def test_librdkafka_with_20_s_of_its_quota_in_its_queue_waits_and_has_nothing_re
 
 @pytest.mark.clients
 def test_clients_with_20_s_of_their_quotas_in_their_queues_wait_and_have_nothing_rejected(
-    cluster: Cluster, gateway: Gateway, quotas: Quotas
+    cluster: EmbeddedCluster, gateway: Gateway, quotas: Quotas
 ) -> None:
     """Twice on each broker connection what may be under way for 15 s: a request of franz-go has up to 1 MB, and
     segmentio/kafka-go waits for 10 s.
@@ -372,7 +372,7 @@ class Outcome(NamedTuple):
     sasl_by_principal: dict[tuple[str, str], float]
 
 
-def consume(cluster: Cluster, gateway: Gateway, topic: str, group_id: str) -> Group:
+def consume(cluster: EmbeddedCluster, gateway: Gateway, topic: str, group_id: str) -> Group:
     curve, errors, throttles = Curve(), list[str](), list[float]()
     changes = {"assigned": 0, "revoked": 0}
     states: set[ConsumerGroupState] = set()
@@ -419,7 +419,7 @@ def consume(cluster: Cluster, gateway: Gateway, topic: str, group_id: str) -> Gr
     return Group(curve, errors, throttles, changes["assigned"], revoked, states)
 
 
-def fill(cluster: Cluster, topic: str) -> None:
+def fill(cluster: EmbeddedCluster, topic: str) -> None:
     """In small batches: a Fetch answer ends within one, and what was cut off is fetched, and charged, again."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 5, "batch.size": 16_384})
     for _ in range(CONSUMED):
@@ -429,7 +429,9 @@ def fill(cluster: Cluster, topic: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def outcome(cluster: Cluster, gateway: Gateway, sasl: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def outcome(
+    cluster: EmbeddedCluster, gateway: Gateway, sasl: Gateway, tmp_path_factory: pytest.TempPathFactory
+) -> Outcome:
     """All four at once, each under a quota of its own."""
     setting = Quotas(gateway)
     user_setting = Quotas(sasl, login("admin", "SCRAM-SHA-512"))
@@ -569,7 +571,9 @@ def test_a_client_that_authenticates_again_while_a_quota_holds_it_keeps_connecti
 
 
 @pytest.mark.seed("546.13")
-def test_shares_of_a_contested_total_and_an_unused_part_goes_to_the_others(cluster: Cluster, tmp_path: Path) -> None:
+def test_shares_of_a_contested_total_and_an_unused_part_goes_to_the_others(
+    cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
     total = 6_000_000
     topic = new_topic(cluster, 3)
     quotas = [{"client_id": f"share-{n}", f"{PRODUCE}.shares": n} for n in (1, 2, 3)]
@@ -596,7 +600,7 @@ def test_shares_of_a_contested_total_and_an_unused_part_goes_to_the_others(clust
 
 
 def test_a_users_quota_binds_all_its_connections_together_and_no_others(
-    cluster: Cluster, sasl: Gateway, user_quotas: Quotas
+    cluster: EmbeddedCluster, sasl: Gateway, user_quotas: Quotas
 ) -> None:
     user_quotas((Entity("alice"), PRODUCE, 1_000_000))
     topic = new_topic(cluster, 3)
@@ -622,7 +626,7 @@ def test_a_users_quota_binds_all_its_connections_together_and_no_others(
 
 @pytest.mark.seed("546.4")
 def test_under_the_default_every_user_has_a_rate_of_its_own(
-    cluster: Cluster, sasl: Gateway, user_quotas: Quotas
+    cluster: EmbeddedCluster, sasl: Gateway, user_quotas: Quotas
 ) -> None:
     user_quotas((Entity(DEFAULT), PRODUCE, 1_000_000))
     topic = new_topic(cluster, 2)
@@ -663,7 +667,9 @@ def throttle_of(wire: Wire, topic: str, client_id: str | None) -> int:
 
 
 @pytest.mark.seed("546.2")
-def test_the_most_specific_of_the_eight_levels_wins(cluster: Cluster, sasl: Gateway, user_quotas: Quotas) -> None:
+def test_the_most_specific_of_the_eight_levels_wins(
+    cluster: EmbeddedCluster, sasl: Gateway, user_quotas: Quotas
+) -> None:
     """Client n has a quota on level n and on all levels below. The first request's wait is its size by the rate."""
 
     def entity(level: int, n: int) -> Entity:
@@ -688,7 +694,9 @@ def test_the_most_specific_of_the_eight_levels_wins(cluster: Cluster, sasl: Gate
 
 
 @pytest.mark.seed("546.4")
-def test_clients_without_an_id_are_under_the_client_default(cluster: Cluster, gateway: Gateway, quotas: Quotas) -> None:
+def test_clients_without_an_id_are_under_the_client_default(
+    cluster: EmbeddedCluster, gateway: Gateway, quotas: Quotas
+) -> None:
     quotas((Entity(None, DEFAULT), PRODUCE, SIZE // 5), (Entity(None, "named"), PRODUCE, 2 * SIZE))
     topic = new_topic(cluster)
     with Wire(gateway.broker_port(1)) as nameless, Wire(gateway.broker_port(1)) as empty:
@@ -707,7 +715,7 @@ def test_clients_without_an_id_are_under_the_client_default(cluster: Cluster, ga
 
 
 def test_a_client_with_one_per_cent_of_the_gateways_time_is_slowed_down(
-    cluster: Cluster, gateway: Gateway, quotas: Quotas
+    cluster: EmbeddedCluster, gateway: Gateway, quotas: Quotas
 ) -> None:
     quotas((Entity(None, "one-per-cent"), TIME, 1))
     topic = new_topic(cluster)

@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import Producer
 from playwright.sync_api import Browser, Page, expect
 
-from gateway.access_tokens.roles import Role
-from gateway.access_tokens.tokens import line_of
+from gateway.access_tokens.roles import AccessRole
+from gateway.access_tokens.tokens import format_token_line
 from gateway.control.admin.console import pages
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from tests import browser
 from tests.browser import Looker
 from tests.integration.gateways import Gateway, create_topic
@@ -41,10 +41,10 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def shown(kafka: Cluster) -> Iterator[Shown]:
+def shown(kafka: EmbeddedCluster) -> Iterator[Shown]:
     topic = create_topic(kafka, f"console-{uuid.uuid4().hex[:8]}")
     settings = {
-        "admin": {"tokens": [line_of("anna", Role.ADMIN, TOKEN)]},
+        "admin": {"tokens": [format_token_line("anna", AccessRole.ADMIN, TOKEN)]},
         "thresholds": {
             "total.bytes.in.per.sec.threshold": "20MB",
             "topics": {topic: {"bytes.in.per.sec.threshold": "5MB"}},

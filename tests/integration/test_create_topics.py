@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from kafka import KafkaAdminClient
 from kafka.admin import NewTopic as PythonTopic
 
-from gateway.embedded import Cluster, EmbeddedError, wait_for
+from gateway.embedded import EmbeddedCluster, EmbeddedError, wait_for
 from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
 from protocol import api
 from protocol import topics as t
@@ -26,7 +26,7 @@ TOTAL = 1_000_000
 
 
 @pytest.fixture(scope="module")
-def gateway(kafka: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def gateway(kafka: EmbeddedCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     settings = {
         "internal_topics": "none",
         "policies_store": {"file": str(tmp_path_factory.mktemp("topics") / "policies.jsonl")},
@@ -45,12 +45,12 @@ def fresh() -> str:
     return f"made-{uuid.uuid4().hex[:8]}"
 
 
-def exists(kafka: Cluster, topic: str) -> bool:
+def exists(kafka: EmbeddedCluster, topic: str) -> bool:
     """Whether the cluster has it, whatever the gateway says."""
     return topic in AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=30).topics
 
 
-def wait_made(kafka: Cluster, *topics: str) -> None:
+def wait_made(kafka: EmbeddedCluster, *topics: str) -> None:
     """A controller answers before the brokers have learned of a topic."""
     wait_for(" and ".join(topics), lambda: all(exists(kafka, topic) for topic in topics))
 
@@ -67,7 +67,9 @@ def create(admin: AdminClient, topic: str, value: str, partitions: int = 1, *, c
 
 
 @pytest.mark.seed("V1.6", "V1.7")
-def test_librdkafkas_admin_client_creates_topic_and_threshold_or_neither(kafka: Cluster, admin: AdminClient) -> None:
+def test_librdkafkas_admin_client_creates_topic_and_threshold_or_neither(
+    kafka: EmbeddedCluster, admin: AdminClient
+) -> None:
     topic, other = fresh(), fresh()
     create(admin, topic, "5000")
     wait_made(kafka, topic)
@@ -95,7 +97,7 @@ def test_librdkafkas_admin_client_creates_topic_and_threshold_or_neither(kafka: 
     wait_for("the threshold", lambda: threshold(admin, other) == "7000")
 
 
-def test_kafka_pythons_admin_client_creates_a_topic_with_a_threshold(kafka: Cluster, gateway: Gateway) -> None:
+def test_kafka_pythons_admin_client_creates_a_topic_with_a_threshold(kafka: EmbeddedCluster, gateway: Gateway) -> None:
     topic = fresh()
     client = KafkaAdminClient(bootstrap_servers=gateway.bootstrap)
     try:
@@ -108,13 +110,13 @@ def test_kafka_pythons_admin_client_creates_a_topic_with_a_threshold(kafka: Clus
 
 
 def test_javas_admin_client_sees_the_threshold_among_the_configs_of_what_it_made(
-    kafka: Cluster, gateway: Gateway
+    kafka: EmbeddedCluster, gateway: Gateway
 ) -> None:
     topic = fresh()
 
     def run(what: str, value: str) -> list[str]:
         configs = (f"{TOPIC_KEY}={value}", "retention.ms=3600000")
-        return kafka.run_java(JAVA, gateway.bootstrap, topic, "2", what, *configs).splitlines()
+        return kafka.run_tool(JAVA, gateway.bootstrap, topic, "2", what, *configs).splitlines()
 
     made = {"partitions 2", f"{TOPIC_KEY}=5000", "retention.ms=3600000"}
     assert made <= set(run("validate", "5000"))
@@ -127,17 +129,19 @@ def test_javas_admin_client_sees_the_threshold_among_the_configs_of_what_it_made
     wait_made(kafka, topic)
 
 
-def test_kafka_topics_checks_names_of_configs_itself_and_sends_nothing(kafka: Cluster, gateway: Gateway) -> None:
+def test_kafka_topics_checks_names_of_configs_itself_and_sends_nothing(
+    kafka: EmbeddedCluster, gateway: Gateway
+) -> None:
     """A request it refuses never reaches a broker: from a shell, kafka-configs.sh or any admin client is the way."""
     topic = fresh()
     args = ("--create", "--topic", topic, "--partitions", "1", "--config", f"{TOPIC_KEY}=5000")
     with pytest.raises(EmbeddedError, match=f"Unknown topic config name: {TOPIC_KEY}"):
-        kafka.run_java("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", gateway.bootstrap, *args)
+        kafka.run_tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", gateway.bootstrap, *args)
     assert not exists(kafka, topic)
 
 
 @pytest.mark.parametrize("version", range(t.CREATE_TOPICS.lowest, t.CREATE_TOPICS.highest + 1))
-def test_every_version_byte_by_byte_and_glued(kafka: Cluster, gateway: Gateway, version: int) -> None:
+def test_every_version_byte_by_byte_and_glued(kafka: EmbeddedCluster, gateway: Gateway, version: int) -> None:
     names = [fresh() for _ in range(3)]
     configs = (t.TopicConfig("retention.ms", "3600000"), t.TopicConfig(TOPIC_KEY, "5000"))
     frames = [
@@ -153,7 +157,7 @@ def test_every_version_byte_by_byte_and_glued(kafka: Cluster, gateway: Gateway, 
         for at, name in enumerate(names):
             frame = wire.receive()
             assert int.from_bytes(frame[4:8], "big") == at
-            body = frame[9 if version >= api.ANSWER_FLEXIBLE_FROM[api.CREATE_TOPICS] else 8 :]
+            body = frame[9 if version >= api.RESPONSE_FLEXIBLE_FROM[api.CREATE_TOPICS] else 8 :]
             (row,) = kio.kio_decode(kio.answer_class(api.CREATE_TOPICS, version), body).topics
             assert (row.name, row.error_code.value) == (name, 0)
             shown = {config.name: config.value for config in getattr(row, "configs", ())}
@@ -163,7 +167,7 @@ def test_every_version_byte_by_byte_and_glued(kafka: Cluster, gateway: Gateway, 
     assert [threshold(admin, name) for name in names] == ["5000", None, "5000"]
 
 
-def test_a_brokers_answer_to_a_request_that_is_only_to_be_validated(kafka: Cluster) -> None:
+def test_a_brokers_answer_to_a_request_that_is_only_to_be_validated(kafka: EmbeddedCluster) -> None:
     """The answer that the gateway's probe goes by."""
     there, name = fresh(), fresh()
     direct = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
@@ -177,7 +181,7 @@ def test_a_brokers_answer_to_a_request_that_is_only_to_be_validated(kafka: Clust
     with Wire(kafka.brokers[1].port) as wire:
         wire.send(t.CREATE_TOPICS.encode_request(t.CreateTopicsRequest(asked, 30_000, True), 7, 1, b"x"))
         frame = wire.receive()
-    _, answer = t.CREATE_TOPICS.decode_answer(frame, 4, len(frame), 7)
+    _, answer = t.CREATE_TOPICS.decode_response(frame, 4, len(frame), 7)
     said = {row.name: row.error_code for row in answer.topics}
     assert said == {there: 36, name: 40, f"{name}-2": 38, f"{name}-3": 0}
     assert not exists(kafka, f"{name}-3")

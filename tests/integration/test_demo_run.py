@@ -14,15 +14,15 @@ from confluent_kafka import Producer
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import NewTopic
 
-from gateway.demo.sums import TOPIC_CONFIG, Brokers
-from gateway.embedded import Cluster
+from gateway.demo.sums import TOPIC_CONFIG, ClusterWitness
+from gateway.embedded import EmbeddedCluster
 from tests.browser import open_page
 
 RECORDS = 20
 
 
 def test_brokers_count_what_was_produced_and_notice_what_would_make_the_sums_differ() -> None:
-    with Cluster(1) as cluster, closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)) as admin:
+    with EmbeddedCluster(1) as cluster, closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)) as admin:
         topics = ("plain", "cut", "markers")
         admin.create_topics([NewTopic(name, 2, 1, topic_configs=TOPIC_CONFIG) for name in topics])
         admin.create_topics([NewTopic("gzip", 2, 1, topic_configs=TOPIC_CONFIG | {"compression.type": "gzip"})])
@@ -30,11 +30,11 @@ def test_brokers_count_what_was_produced_and_notice_what_would_make_the_sums_dif
             produce(cluster, topic)
 
         assert broken(cluster, "plain") == []
-        with closing(Brokers(cluster.bootstrap_servers, ["plain"])) as brokers:
-            assert brokers.end_offsets() == 2 * RECORDS
+        with closing(ClusterWitness(cluster.bootstrap_servers, ["plain"])) as brokers:
+            assert brokers.sum_end_offsets() == 2 * RECORDS
             # Two batches: 61 bytes of header each, and per record 1,000 bytes of value and 9 of its own header; the
             # 7-bit deltas are one byte for each of 20 records.
-            assert brokers.log_bytes() == 2 * (61 + RECORDS * 1_009)
+            assert brokers.sum_log_bytes() == 2 * (61 + RECORDS * 1_009)
 
         assert broken(cluster, "gzip") == ["topics keep what producers send"]
         admin.delete_records({TopicPartition("cut", 0): 5})
@@ -43,15 +43,17 @@ def test_brokers_count_what_was_produced_and_notice_what_would_make_the_sums_dif
         assert broken(cluster, "markers") == ["no transactions"]
 
 
-def broken(cluster: Cluster, topic: str) -> list[str]:
+def broken(cluster: EmbeddedCluster, topic: str) -> list[str]:
     """The beginnings of those sentences that do not hold."""
-    with closing(Brokers(cluster.bootstrap_servers, [topic])) as brokers:
+    with closing(ClusterWitness(cluster.bootstrap_servers, [topic])) as brokers:
         return [
-            sentence.split(":")[0].split(",")[0] for sentence, holds in brokers.preconditions().items() if not holds
+            sentence.split(":")[0].split(",")[0]
+            for sentence, holds in brokers.check_preconditions().items()
+            if not holds
         ]
 
 
-def produce(cluster: Cluster, topic: str, **options: str) -> None:
+def produce(cluster: EmbeddedCluster, topic: str, **options: str) -> None:
     """RECORDS of 1,000 bytes to each of two partitions, in one batch each."""
     settings = {"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 30_000, "log_level": 0}
     producer = Producer(settings | options)

@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, ConsumerGroupState, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient
 
 from gateway import embedded
-from gateway.embedded import Cluster
+from gateway.embedded import EmbeddedCluster
 from tests.clients import harness
 from tests.integration.gateways import Gateway, create_topic, log_bytes
 
@@ -98,7 +98,7 @@ class Outcome(NamedTuple):
     java: dict[str, dict[str, float]]  # metrics of the Java consumers
 
 
-def fill(cluster: Cluster, topic: str) -> None:
+def fill(cluster: EmbeddedCluster, topic: str) -> None:
     count, size = RECORDS[topic]
     producer = Producer(
         {
@@ -121,7 +121,7 @@ def fill(cluster: Cluster, topic: str) -> None:
     assert producer.flush(60) == 0
 
 
-def consume(cluster: Cluster, gateway: Gateway, topic: str, until: float) -> Consumed:
+def consume(cluster: EmbeddedCluster, gateway: Gateway, topic: str, until: float) -> Consumed:
     """librdkafka, until that time or until it has everything."""
     group = f"{topic}-rdkafka"
     arrivals, errors, states = Arrivals(), list[str](), set[ConsumerGroupState]()
@@ -166,9 +166,11 @@ def consume(cluster: Cluster, gateway: Gateway, topic: str, until: float) -> Con
     return Consumed(arrivals, errors, changes["assigned"], revoked, states)
 
 
-def consume_java(cluster: Cluster, gateway: Gateway, topic: str, until: float) -> tuple[Consumed, dict[str, float]]:
+def consume_java(
+    cluster: EmbeddedCluster, gateway: Gateway, topic: str, until: float
+) -> tuple[Consumed, dict[str, float]]:
     """Kafka's own load tool, which prints once a second what it has; it can't be told to end before it has enough."""
-    process = cluster.java(
+    process = cluster.start_tool(
         "org.apache.kafka.tools.ConsumerPerformance",
         *("--bootstrap-server", gateway.bootstrap, "--topic", topic, "--group", f"{topic}-java"),
         *("--num-records", str(int(RECORDS[topic][0] * 0.5)), "--timeout", "60000"),
@@ -179,7 +181,7 @@ def consume_java(cluster: Cluster, gateway: Gateway, topic: str, until: float) -
     try:
         out, err = process.communicate(timeout=until - time.monotonic() + 60)
     finally:
-        embedded.reap(process)
+        embedded.reap_process(process)
     assert process.returncode == 0, out + err
     arrivals = Arrivals()
     for line in out.splitlines():
@@ -225,7 +227,7 @@ def outcome() -> Iterator[Outcome]:
     """All consumers at once."""
     settings = {"internal_topics": "none", "resource_groups": {"groups": GROUPS, "tenants": TENANTS}}
     # Kafka's own patience with a broker: nobody is killed here.
-    with Cluster(2, {"message.max.bytes": str(2 * BIG), "broker.session.timeout.ms": "9000"}) as cluster:
+    with EmbeddedCluster(2, {"message.max.bytes": str(2 * BIG), "broker.session.timeout.ms": "9000"}) as cluster:
         for topic in RECORDS:
             create_topic(cluster, topic, 2)
         with ThreadPoolExecutor(3) as pool:

@@ -18,8 +18,16 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway import embedded
-from gateway.embedded import Cluster, EmbeddedError, class_data, fetch, free_port, java_command, wait_for
-from gateway.embedded.jars import difference, expected_sums, ivy_data
+from gateway.embedded import (
+    EmbeddedCluster,
+    EmbeddedError,
+    class_data,
+    fetch_kafka,
+    find_free_port,
+    java_command,
+    wait_for,
+)
+from gateway.embedded.jars import expected_checksums, find_jar_fault, read_ivy_file
 from tests.background import Handler, serving, url_of
 
 # --- fetching ---------------------------------------------------------------------------------------------------------
@@ -28,8 +36,8 @@ from tests.background import Handler, serving, url_of
 @pytest.fixture
 def maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, bytes]]:
     """A Maven repository on loopback with the real jars, and an empty cache; changes to the dict change its files."""
-    libs = fetch()
-    listed = ET.fromstring(ivy_data("kafka.xml")).iter("dependency")
+    libs = fetch_kafka()
+    listed = ET.fromstring(read_ivy_file("kafka.xml")).iter("dependency")
     files = {}
     for at in listed:
         jar = f"{at.attrib['name']}-{at.attrib['rev']}.jar"
@@ -56,14 +64,14 @@ def maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str,
 
 def test_fetch_takes_the_jars_from_an_own_maven_repository_once(maven: dict[str, bytes], tmp_path: Path) -> None:
     said = io.StringIO()
-    libs = fetch(said)
+    libs = fetch_kafka(said)
     assert libs.is_relative_to(tmp_path / "cache")
-    assert difference(libs, expected_sums()) is None
+    assert find_jar_fault(libs, expected_checksums()) is None
     assert "42 jars" in said.getvalue()
 
     maven.clear()
     said = io.StringIO()
-    assert fetch(said) == libs
+    assert fetch_kafka(said) == libs
     assert said.getvalue() == ""
 
 
@@ -71,35 +79,35 @@ def test_a_jar_that_changed_in_the_repository_is_refused_in_one_line(maven: dict
     path = next(path for path in maven if "jopt-simple" in path)
     maven[path] += b"!"
     with pytest.raises(EmbeddedError, match=r"^Apache Kafka .* jopt-simple-.*\.jar has SHA-256 .*: not used$"):
-        fetch(io.StringIO())
+        fetch_kafka(io.StringIO())
     assert not list((tmp_path / "cache").glob("*/libs"))
 
 
 def test_a_cached_jar_that_was_damaged_is_fetched_again(maven: dict[str, bytes]) -> None:
-    libs = fetch(io.StringIO())
+    libs = fetch_kafka(io.StringIO())
     jar = libs / "slf4j-api-2.0.17.jar"
     jar.write_bytes(jar.read_bytes()[:-1])
     said = io.StringIO()
-    assert fetch(said) == libs
-    assert difference(libs, expected_sums()) is None
+    assert fetch_kafka(said) == libs
+    assert find_jar_fault(libs, expected_checksums()) is None
     assert "The cached Apache Kafka is damaged (slf4j-api-2.0.17.jar has SHA-256" in said.getvalue()
 
 
 def test_a_repository_that_lacks_a_jar_is_one_line_with_its_name(maven: dict[str, bytes]) -> None:
     del maven[next(path for path in maven if "jopt-simple" in path)]
     with pytest.raises(EmbeddedError, match=r"could not fetch .*jopt-simple.*PRODUCE_GATEWAY_MAVEN") as caught:
-        fetch(io.StringIO())
+        fetch_kafka(io.StringIO())
     assert "\n" not in str(caught.value)
 
 
 def test_difference_names_what_is_missing_and_what_is_too_much(tmp_path: Path) -> None:
     sums = {"a.jar": hashlib.sha256(b"a").hexdigest(), "b.jar": hashlib.sha256(b"b").hexdigest()}
     (tmp_path / "a.jar").write_bytes(b"a")
-    assert difference(tmp_path, sums) == "1 of 2 jars are missing, b.jar among them"
+    assert find_jar_fault(tmp_path, sums) == "1 of 2 jars are missing, b.jar among them"
     (tmp_path / "b.jar").write_bytes(b"b")
-    assert difference(tmp_path, sums) is None
+    assert find_jar_fault(tmp_path, sums) is None
     (tmp_path / "c.jar").write_bytes(b"c")
-    assert difference(tmp_path, sums) == "c.jar does not belong there"
+    assert find_jar_fault(tmp_path, sums) == "c.jar does not belong there"
 
 
 # --- Java -------------------------------------------------------------------------------------------------------------
@@ -107,9 +115,9 @@ def test_difference_names_what_is_missing_and_what_is_too_much(tmp_path: Path) -
 
 @pytest.fixture
 def _forget_java() -> Iterator[None]:
-    embedded.java.cache_clear()
+    embedded.find_java_path.cache_clear()
     yield
-    embedded.java.cache_clear()
+    embedded.find_java_path.cache_clear()
 
 
 @pytest.mark.usefixtures("_forget_java")
@@ -117,7 +125,7 @@ def test_missing_java_is_one_line_that_says_what_to_install(monkeypatch: pytest.
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EmbeddedError, match=r"^Kafka and Spark need Java 17 or newer, but none is on PATH: install"):
-        embedded.java()
+        embedded.find_java_path()
 
 
 @pytest.mark.parametrize(
@@ -131,10 +139,10 @@ def test_java_must_be_17(version: str, major: str | None, monkeypatch: pytest.Mo
     fake.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     if major is None:
-        assert embedded.java() == str(fake)
+        assert embedded.find_java_path() == str(fake)
         return
     with pytest.raises(EmbeddedError, match=rf"is Java {major}: put a newer one first"):
-        embedded.java()
+        embedded.find_java_path()
 
 
 # --- class data -------------------------------------------------------------------------------------------------------
@@ -143,7 +151,7 @@ TOOL = ("kafka.tools.StorageTool", "random-uuid")
 
 
 def test_a_tool_takes_its_classes_from_the_archive() -> None:
-    archive = class_data.make()
+    archive = class_data.make_archive()
     assert archive is not None
     where = f"-XX:SharedArchiveFile={archive}"
     command = java_command(*TOOL, java_options=("-Xlog:class+load",))
@@ -153,7 +161,7 @@ def test_a_tool_takes_its_classes_from_the_archive() -> None:
 
 
 def test_an_archive_that_is_none_costs_nothing_but_time(tmp_path: Path) -> None:
-    archive = class_data.make()
+    archive = class_data.make_archive()
     broken = tmp_path / "broken.jsa"
     broken.write_bytes(b"none")
     command = [word.replace(str(archive), str(broken)) for word in java_command(*TOOL)]
@@ -166,14 +174,14 @@ def test_an_archive_that_is_none_costs_nothing_but_time(tmp_path: Path) -> None:
 # --- brokers ----------------------------------------------------------------------------------------------------------
 
 
-def create(cluster: Cluster, topic: str, partitions: int = 1, copies: int = 1) -> None:
+def create(cluster: EmbeddedCluster, topic: str, partitions: int = 1, copies: int = 1) -> None:
     client = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     client.create_topics([NewTopic(topic, partitions, copies)])[topic].result(120)
 
 
-def end_offset(cluster: Cluster, topic: str) -> int:
+def end_offset(cluster: EmbeddedCluster, topic: str) -> int:
     tool = "org.apache.kafka.tools.GetOffsetShell"
-    said = cluster.run_java(tool, "--bootstrap-server", cluster.bootstrap_servers, "--topic", topic)
+    said = cluster.run_tool(tool, "--bootstrap-server", cluster.bootstrap_servers, "--topic", topic)
     return sum(int(line.rsplit(":", 1)[1]) for line in said.split())
 
 
@@ -185,26 +193,26 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def test_a_broker_takes_records_crashes_and_has_them_when_it_returns(kafka: Cluster) -> None:
+def test_a_broker_takes_records_crashes_and_has_them_when_it_returns(kafka: EmbeddedCluster) -> None:
     create(kafka, "crash", 2)
     perf = "org.apache.kafka.tools.ProducerPerformance"
     load = ("--topic", "crash", "--num-records", "500", "--record-size", "100", "--throughput", "-1")
-    assert "500 records sent" in kafka.run_java(perf, *load, "--bootstrap-server", kafka.bootstrap_servers)
+    assert "500 records sent" in kafka.run_tool(perf, *load, "--bootstrap-server", kafka.bootstrap_servers)
 
     broker = kafka.broker(1)
     first_pid, first_port = broker.pid, broker.port
-    kafka.kill(1)
+    kafka.kill_broker(1)
     assert not alive(first_pid)
-    assert embedded.seen_brokers(first_port) == 0
-    kafka.start(1)
+    assert embedded.count_seen_brokers(first_port) == 0
+    kafka.start_broker(1)
     assert broker.pid != first_pid
     assert broker.port == first_port
     assert end_offset(kafka, "crash") == 500
     assert (broker.log_dir / "crash-0").is_dir()
 
 
-def test_released_features_are_on_as_after_a_real_format(kafka: Cluster) -> None:
-    said = kafka.run_java(
+def test_released_features_are_on_as_after_a_real_format(kafka: EmbeddedCluster) -> None:
+    said = kafka.run_tool(
         "org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", kafka.bootstrap_servers, "describe"
     )
     levels = {line.split()[1]: line.partition("FinalizedVersionLevel: ")[2].split()[0] for line in said.splitlines()}
@@ -213,12 +221,12 @@ def test_released_features_are_on_as_after_a_real_format(kafka: Cluster) -> None
     assert levels["group.version"] == "1"
 
 
-def test_a_failing_tool_says_why(kafka: Cluster) -> None:
+def test_a_failing_tool_says_why(kafka: EmbeddedCluster) -> None:
     with pytest.raises(EmbeddedError, match=r"(?s)TopicCommand ended with 1: .*bootstrap-server"):
-        kafka.run_java("org.apache.kafka.tools.TopicCommand", "--list")
+        kafka.run_tool("org.apache.kafka.tools.TopicCommand", "--list")
 
 
-def test_leaders_move_when_one_of_three_is_killed(kafka3: Cluster) -> None:
+def test_leaders_move_when_one_of_three_is_killed(kafka3: EmbeddedCluster) -> None:
     create(kafka3, "moving", 6, 3)
     # Not the victim's address: librdkafka would log that it can't connect, and say so on standard error.
     client = AdminClient({"bootstrap.servers": f"127.0.0.1:{kafka3.broker(1).port}", "log_level": 0})
@@ -227,17 +235,17 @@ def test_leaders_move_when_one_of_three_is_killed(kafka3: Cluster) -> None:
         return {p.leader for p in client.list_topics("moving", timeout=10).topics["moving"].partitions.values()}
 
     wait_for("leaders", lambda: leaders() == {1, 2, 3})
-    kafka3.kill(3)
+    kafka3.kill_broker(3)
     try:
         wait_for("new leaders", lambda: leaders() == {1, 2}, 90)
     finally:
-        kafka3.start(3)
-    wait_for("broker 1 to see it", lambda: embedded.seen_brokers(kafka3.broker(1).port) == 3)
+        kafka3.start_broker(3)
+    wait_for("broker 1 to see it", lambda: embedded.count_seen_brokers(kafka3.broker(1).port) == 3)
 
 
 def test_users_are_asked_for_their_password_by_plain_and_scram() -> None:
     users = {"alice": 'a "quoted" \\ one', "bob": "b"}
-    with Cluster(1, users=users) as cluster:
+    with EmbeddedCluster(1, users=users) as cluster:
         create(cluster, "sasl")
         for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
             common = {
@@ -259,22 +267,24 @@ def delivered(producer: Producer, topic: str) -> bool:
 
 
 def test_a_configuration_that_kafka_refuses_is_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    cluster = Cluster(1, {"log.retention.hours": "soon"}, base_dir=tmp_path)
+    cluster = EmbeddedCluster(1, {"log.retention.hours": "soon"}, base_dir=tmp_path)
     with pytest.raises(EmbeddedError, match=r"broker 1 ended with 1: .*log\.retention\.hours"):
         cluster.open()
-    assert not cluster.broker(1).running
+    assert not cluster.broker(1).is_running
 
 
 def test_overrides_ports_and_files_are_where_they_were_asked_for(tmp_path: Path) -> None:
-    port = free_port(2)
+    port = find_free_port(2)
     own = {1: {"log.dirs": f"{tmp_path / 'one'},{tmp_path / 'two'}"}}
-    with Cluster(1, {"auto.create.topics.enable": "true"}, per_broker_overrides=own, base_dir=tmp_path, port=port) as c:
+    with EmbeddedCluster(
+        1, {"auto.create.topics.enable": "true"}, per_broker_overrides=own, base_dir=tmp_path, port=port
+    ) as c:
         assert c.bootstrap_servers == f"127.0.0.1:{port}"
         assert delivered(Producer({"bootstrap.servers": c.bootstrap_servers, "log_level": 0}), "made-by-producing")
         pid = c.broker(1).pid
     assert not alive(pid)
     assert len(list(tmp_path.glob("*/made-by-producing-0"))) == 1
-    with Cluster(1, per_broker_overrides=own, base_dir=tmp_path, port=port) as c:
+    with EmbeddedCluster(1, per_broker_overrides=own, base_dir=tmp_path, port=port) as c:
         assert end_offset(c, "made-by-producing") == 1
 
 
@@ -302,6 +312,6 @@ def test_nothing_outlives_the_process_that_started_it(how: signal.Signals) -> No
 
 
 def test_free_ports_are_consecutive_and_never_given_twice() -> None:
-    first, second = free_port(5), free_port(5)
+    first, second = find_free_port(5), find_free_port(5)
     assert not set(range(first, first + 5)) & set(range(second, second + 5))
     assert all(20_000 <= port < 31_000 for port in (first, second + 4))

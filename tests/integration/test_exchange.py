@@ -15,15 +15,15 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, Producer, Topic
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from gateway.control.fleet.exchange import form
-from gateway.control.fleet.exchange.exchange import SPEC, Exchange, Present
-from gateway.control.fleet.exchange.form import GatewayTraffic
-from gateway.control.fleet.exchange.peers import Heard
-from gateway.control.fleet.exchange.reports import Rate
-from gateway.embedded import Cluster
+from gateway.control.fleet.exchange import usage_codec as form
+from gateway.control.fleet.exchange.exchange import TOPIC_SPEC, GatewayUsage, UsageExchange
+from gateway.control.fleet.exchange.peers import PeerNews
+from gateway.control.fleet.exchange.reports import ThresholdRate
+from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
+from gateway.embedded import EmbeddedCluster
 from gateway.kafka.internal_topic import REQUEST_TIMEOUT_S
 from policies.fleet.keys import FleetKey, group_key, total_key
-from policies.fleet.shares import IDLE, Use
+from policies.fleet.shares import IDLE, LimitDemand
 from tests.gateway.fleet_play import Reporter
 from tests.integration.gateways import LogBatch, log_batches
 
@@ -41,14 +41,14 @@ def topic() -> str:
 
 
 class Gateway:
-    def __init__(self, kafka: Cluster, topic: str, name: str, **options: Any) -> None:
-        self.uses: dict[str, Use] = {}
-        self.rates: list[Rate] = []
-        self.heard: list[tuple[float, Heard]] = []
+    def __init__(self, kafka: EmbeddedCluster, topic: str, name: str, **options: Any) -> None:
+        self.uses: dict[str, LimitDemand] = {}
+        self.rates: list[ThresholdRate] = []
+        self.heard: list[tuple[float, PeerNews]] = []
         self.gone: list[tuple[float, str]] = []
         self.states: list[bool] = []
         self._presented: set[str] = set()
-        self.exchange = Exchange(
+        self.exchange = UsageExchange(
             {"bootstrap.servers": options.pop("bootstrap", kafka.bootstrap_servers)},
             topic,
             name,
@@ -56,27 +56,27 @@ class Gateway:
             **{"cycle_s": CYCLE_S} | options,
         )
 
-    def hear(self, heard: Heard) -> None:
+    def on_peer_news(self, heard: PeerNews) -> None:
         self.heard.append((time.monotonic(), heard))
 
-    def forget(self, peer: str) -> None:
+    def on_peer_lost(self, peer: str) -> None:
         self.gone.append((time.monotonic(), peer))
 
-    def follow_exchange(self, up: bool) -> None:
+    def on_exchange_state(self, up: bool) -> None:
         self.states.append(up)
 
-    def publish(self, keys: Sequence[FleetKey]) -> None:
+    def on_report_published(self, keys: Sequence[FleetKey]) -> None:
         pass
 
-    def limit_of(self, key: FleetKey) -> float | None:
+    def find_limit(self, key: FleetKey) -> float | None:
         return None
 
-    def traffic(self) -> GatewayTraffic:
+    def busiest_traffic(self) -> GatewayTraffic:
         return GatewayTraffic()
 
-    def present(self) -> Present:
+    def current_usage(self) -> GatewayUsage:
         ended, self._presented = self._presented - self.uses.keys(), set(self.uses)
-        return Present({**self.uses, **dict.fromkeys(ended, IDLE)}, self.rates, 2)
+        return GatewayUsage({**self.uses, **dict.fromkeys(ended, IDLE)}, self.rates, 2)
 
     @property
     def problem(self) -> str:
@@ -85,20 +85,22 @@ class Gateway:
     @property
     def dropped(self) -> dict[str, int]:
         """How many messages, by reason; without those that were stale when a machine that stood still read them."""
-        return {why: count for why, count in self.exchange.peers.counts.items() if count and why != "stale"}
+        return {why: count for why, count in self.exchange.peers.drop_counts.items() if count and why != "stale"}
 
     def knows(self, key: str) -> list[float]:
         """What others take of it, rounded to two digits."""
-        return sorted(float(f"{use.rate:.2g}") for use in self.exchange.peers.of(key))
+        return sorted(float(f"{use.rate:.2g}") for use in self.exchange.peers.demands_for(key))
 
     async def until(self, what: str, condition: Callable[[], object], timeout_s: float = WAIT_S) -> None:
         began = time.monotonic()
         while not condition():
-            assert time.monotonic() - began < timeout_s, f"no {what}: {self.problem}, {self.exchange.peers.counts}"
+            assert time.monotonic() - began < timeout_s, f"no {what}: {self.problem}, {self.exchange.peers.drop_counts}"
             await trio.sleep(0.01)
 
     async def ready(self, peers: int) -> None:
-        await self.until(f"{peers} peers", lambda: self.exchange.health.up and self.exchange.peers.living == peers)
+        await self.until(
+            f"{peers} peers", lambda: self.exchange.health.is_up and self.exchange.peers.peer_count == peers
+        )
 
 
 @asynccontextmanager
@@ -118,28 +120,30 @@ async def running(*gateways: Gateway) -> AsyncIterator[list[trio.CancelScope]]:
             scope.cancel()
 
 
-def admin(kafka: Cluster) -> AdminClient:
+def admin(kafka: EmbeddedCluster) -> AdminClient:
     return AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
 
 
-def create_topic(kafka: Cluster, topic: str, partitions: int, config: dict[str, str]) -> None:
+def create_topic(kafka: EmbeddedCluster, topic: str, partitions: int, config: dict[str, str]) -> None:
     client = admin(kafka)
     client.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(timeout=WAIT_S)
 
 
-def delete_topic(kafka: Cluster, topic: str) -> None:
+def delete_topic(kafka: EmbeddedCluster, topic: str) -> None:
     client = admin(kafka)
     client.delete_topics([topic])[topic].result(timeout=WAIT_S)
 
 
-def settings_of(kafka: Cluster, topic: str) -> dict[str, str]:
+def settings_of(kafka: EmbeddedCluster, topic: str) -> dict[str, str]:
     client, resource = admin(kafka), ConfigResource(ResourceType.TOPIC, topic)
     found = client.describe_configs([resource])[resource].result(timeout=WAIT_S)
-    return {name: found[name].value for name in SPEC.config}
+    return {name: found[name].value for name in TOPIC_SPEC.config}
 
 
 @pytest.mark.seed("82.12")
-async def test_two_gateways_hear_each_other(kafka: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_gateways_hear_each_other(
+    kafka: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         "gateway.control.fleet.exchange.writer.LATE_S", WAIT_S
     )  # a report that is late would be thrown away
@@ -148,20 +152,22 @@ async def test_two_gateways_hear_each_other(kafka: Cluster, topic: str, monkeypa
         await a.ready(1)
         await b.ready(1)
         for rate in (100.0, 200.0, 50.0):
-            a.uses = {GOLD: Use(rate, rate > 100), TOTAL: Use(rate / 2)}
+            a.uses = {GOLD: LimitDemand(rate, rate > 100), TOTAL: LimitDemand(rate / 2)}
             await b.until(f"a rate of {rate}", lambda rate=rate: b.knows(GOLD) == [rate])  # type: ignore[misc]
             assert b.knows(TOTAL) == [rate / 2]
         a.uses = {}
         await b.until("an end of it", lambda: b.knows(GOLD) == [])
-    assert a.exchange.peers.gateways.keys() <= {heard.peer for _, heard in a.heard}
+    assert a.exchange.peers.living_gateways.keys() <= {heard.peer for _, heard in a.heard}
     assert a.dropped == {}
-    assert a.exchange.writer.sent >= 4
-    assert a.exchange.received >= 4
-    assert a.exchange.received_bytes > 20 * a.exchange.received
-    assert a.exchange.writer.failed == 0
+    assert a.exchange.writer.sent_messages >= 4
+    assert a.exchange.received_messages >= 4
+    assert a.exchange.received_bytes > 20 * a.exchange.received_messages
+    assert a.exchange.writer.failed_messages == 0
 
 
-async def test_the_way_over_the_topic_takes_less_than_three_tenths_of_a_second(kafka: Cluster, topic: str) -> None:
+async def test_the_way_over_the_topic_takes_less_than_three_tenths_of_a_second(
+    kafka: EmbeddedCluster, topic: str
+) -> None:
     a, b = Gateway(kafka, topic, "a", cycle_s=0.2), Gateway(kafka, topic, "b", cycle_s=0.2)
     trips: list[float] = []
 
@@ -174,10 +180,10 @@ async def test_the_way_over_the_topic_takes_less_than_three_tenths_of_a_second(k
 
 
 @pytest.mark.seed("82.22")
-async def test_three_gateways_and_one_that_comes_late(kafka: Cluster, topic: str) -> None:
+async def test_three_gateways_and_one_that_comes_late(kafka: EmbeddedCluster, topic: str) -> None:
     a, b, c = (Gateway(kafka, topic, name) for name in "abc")
-    a.uses, b.uses = {GOLD: Use(100.0), TOTAL: Use(5.0)}, {GOLD: Use(10.0, True)}
-    a.rates = [Rate(1, None, 500.0), Rate(1, "clicks", 300.0)]
+    a.uses, b.uses = {GOLD: LimitDemand(100.0), TOTAL: LimitDemand(5.0)}, {GOLD: LimitDemand(10.0, True)}
+    a.rates = [ThresholdRate(1, None, 500.0), ThresholdRate(1, "clicks", 300.0)]
     async with running(a, b):
         await a.ready(1)
         await b.ready(1)
@@ -185,35 +191,35 @@ async def test_three_gateways_and_one_that_comes_late(kafka: Cluster, topic: str
         await trio.sleep(3 * CYCLE_S)  # all was said long ago
         async with running(c):
             await c.until("usages of both", lambda: (c.knows(GOLD), c.knows(TOTAL)) == ([10.0, 100.0], [5.0]))
-            await c.until("rates", lambda: c.exchange.peers.rates().get(1, (0.0, {}))[1].get("clicks") == 300.0)
-            await c.until("workers", lambda: c.exchange.peers.workers == 4)
+            await c.until("rates", lambda: c.exchange.peers.broker_rates().get(1, (0.0, {}))[1].get("clicks") == 300.0)
+            await c.until("workers", lambda: c.exchange.peers.worker_count == 4)
             await a.ready(2)
-            assert set(a.exchange.peers.gateways.values()) == {"b", "c"}
+            assert set(a.exchange.peers.living_gateways.values()) == {"b", "c"}
         # who stops in order is gone at once
-        await a.until("only one peer", lambda: a.exchange.peers.living == 1)
+        await a.until("only one peer", lambda: a.exchange.peers.peer_count == 1)
         assert a.heard[-1][1].left or any(heard.left for _, heard in a.heard[-4:])
 
 
 @pytest.mark.seed("82.33")
-async def test_a_gateway_silent_for_two_cycles_is_gone(kafka: Cluster, topic: str) -> None:
+async def test_a_gateway_silent_for_two_cycles_is_gone(kafka: EmbeddedCluster, topic: str) -> None:
     a, b = Gateway(kafka, topic, "a"), Gateway(kafka, topic, "b")
-    a.uses = {GOLD: Use(100.0)}
+    a.uses = {GOLD: LimitDemand(100.0)}
     async with running(a, b) as scopes:
         await b.until("usage", lambda: b.knows(GOLD) == [100.0])
-        a.exchange._leave = lambda: None  # type: ignore[method-assign]  # as if it were killed
+        a.exchange._leave_fleet = lambda: None  # type: ignore[method-assign]  # as if it were killed
         scopes[0].cancel()
         await b.until("an end", lambda: b.gone)
         last = max(at for at, heard in b.heard if heard.gateway == "a")
         assert b.gone[0][0] - last > 2 * CYCLE_S
-        assert (b.knows(GOLD), b.exchange.health.up) == ([], True)
+        assert (b.knows(GOLD), b.exchange.health.is_up) == ([], True)
 
 
 @pytest.mark.seed("82.35")
-async def test_old_messages_are_dropped(kafka: Cluster, topic: str) -> None:
+async def test_old_messages_are_dropped(kafka: EmbeddedCluster, topic: str) -> None:
     b = Gateway(kafka, topic, "b")
     async with running(b):
         await b.ready(0)
-        took = Reporter("a", b"12345678", cycle_s=CYCLE_S).say({GOLD: Use(100.0)})
+        took = Reporter("a", b"12345678", cycle_s=CYCLE_S).say({GOLD: LimitDemand(100.0)})
         # given a gateway that was cut off while somebody spoke: it reads on where it was
         consumer = b.exchange._reader._consumer
         assert consumer is not None
@@ -223,20 +229,20 @@ async def test_old_messages_are_dropped(kafka: Cluster, topic: str) -> None:
             producer.produce(topic, message)
         producer.flush(WAIT_S)
         await trio.sleep(5 * CYCLE_S)
-        await b.until("end of its own messages", lambda: not b.exchange.health.up)
+        await b.until("end of its own messages", lambda: not b.exchange.health.is_up)
         consumer.resume([TopicPartition(topic, 0)])
-        await b.until("an old message", lambda: b.exchange.peers.counts["stale"])
-        await b.until("its own messages", lambda: b.exchange.health.up)
-    assert (b.knows(GOLD), b.exchange.peers.living) == ([], 0)
+        await b.until("an old message", lambda: b.exchange.peers.drop_counts["stale"])
+        await b.until("its own messages", lambda: b.exchange.health.is_up)
+    assert (b.knows(GOLD), b.exchange.peers.peer_count) == ([], 0)
     assert False in b.states
 
 
 @pytest.mark.seed("82.15", "82.49", "82.50")
-async def test_the_topic_is_made_as_it_must_be(kafka: Cluster, topic: str) -> None:
+async def test_the_topic_is_made_as_it_must_be(kafka: EmbeddedCluster, topic: str) -> None:
     a = Gateway(kafka, topic, "a")
     async with running(a):
         await a.ready(0)
-    assert settings_of(kafka, topic) == SPEC.config
+    assert settings_of(kafka, topic) == TOPIC_SPEC.config
     metadata = admin(kafka).list_topics(topic, timeout=WAIT_S).topics[topic]
     assert len(metadata.partitions) == 1
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "test"})
@@ -245,16 +251,18 @@ async def test_the_topic_is_made_as_it_must_be(kafka: Cluster, topic: str) -> No
         message = consumer.poll(WAIT_S)
         assert message is not None
         assert message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME
-        said = form.unpack(message.value() or b"")
+        said = form.decode_usage(message.value() or b"")
         assert (said.broker, said.workers, said.cycle_ms) == ("a", 2, 1000 * CYCLE_S)
     finally:
         consumer.close()
 
 
 @pytest.mark.seed("82.38")
-async def test_reports_are_compressed_as_a_whole(kafka: Cluster, topic: str) -> None:
+async def test_reports_are_compressed_as_a_whole(kafka: EmbeddedCluster, topic: str) -> None:
     a, b = Gateway(kafka, topic, "a"), Gateway(kafka, topic, "b")
-    reports = [{group_key(f"tenant-{n}", "publish", "bytes"): Use(n + x) for n in range(1200)} for x in (1.0, 10_000.0)]
+    reports = [
+        {group_key(f"tenant-{n}", "publish", "bytes"): LimitDemand(n + x) for n in range(1200)} for x in (1.0, 10_000.0)
+    ]
     a.uses = reports[0]
 
     def of_gzip() -> list[LogBatch]:
@@ -271,27 +279,27 @@ async def test_reports_are_compressed_as_a_whole(kafka: Cluster, topic: str) -> 
     assert all(batch.size < batch.records * 500 * 16 for batch in gzip)
 
 
-async def test_a_topic_that_another_program_made_is_put_right(kafka: Cluster, topic: str) -> None:
+async def test_a_topic_that_another_program_made_is_put_right(kafka: EmbeddedCluster, topic: str) -> None:
     """Two partitions, Kafka's settings, but one that was chosen: that stays."""
     create_topic(kafka, topic, 2, {"retention.ms": "3600000"})
     a, b = Gateway(kafka, topic, "a"), Gateway(kafka, topic, "b")
-    a.uses = {GOLD: Use(100.0)}
+    a.uses = {GOLD: LimitDemand(100.0)}
     async with running(a, b):
         await b.until("usage", lambda: b.knows(GOLD) == [100.0])
         await a.ready(1)
-    assert settings_of(kafka, topic) == {**SPEC.config, "retention.ms": "3600000"}
+    assert settings_of(kafka, topic) == {**TOPIC_SPEC.config, "retention.ms": "3600000"}
 
 
 async def test_a_topic_that_is_deleted_is_made_anew(
-    kafka: Cluster, topic: str, caplog: pytest.LogCaptureFixture
+    kafka: EmbeddedCluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     a, b = (Gateway(kafka, topic, name, cycle_s=PATIENT_S) for name in "ab")
-    a.uses, b.uses = {GOLD: Use(100.0)}, {GOLD: Use(10.0)}
+    a.uses, b.uses = {GOLD: LimitDemand(100.0)}, {GOLD: LimitDemand(10.0)}
     async with running(a, b):
         await a.ready(1)
         await b.ready(1)
         await trio.to_thread.run_sync(delete_topic, kafka, topic)
-        a.uses = {GOLD: Use(200.0)}
+        a.uses = {GOLD: LimitDemand(200.0)}
         await b.until("a rate of 200", lambda: b.knows(GOLD) == [200.0])
         await a.ready(1)
         await b.ready(1)
@@ -303,33 +311,33 @@ async def test_a_topic_that_is_deleted_is_made_anew(
 
 async def test_a_cluster_that_goes_away_and_comes_back(topic: str, caplog: pytest.LogCaptureFixture) -> None:
     """And a gateway that starts while it is away."""
-    with Cluster(1) as kafka:
+    with EmbeddedCluster(1) as kafka:
         a, b, late = (Gateway(kafka, topic, name, cycle_s=PATIENT_S) for name in ("a", "b", "late"))
-        a.uses, b.uses = {GOLD: Use(100.0)}, {GOLD: Use(10.0)}
+        a.uses, b.uses = {GOLD: LimitDemand(100.0)}, {GOLD: LimitDemand(10.0)}
         async with running(a, b):
             await a.ready(1)
             await b.ready(1)
             await b.until("usage", lambda: b.knows(GOLD) == [100.0])
             since = a.exchange.health.since
-            await trio.to_thread.run_sync(kafka.kill, 1)
+            await trio.to_thread.run_sync(kafka.kill_broker, 1)
             async with running(late):
-                await a.until("a problem", lambda: not a.exchange.health.up)
-                await b.until("a problem", lambda: not b.exchange.health.up)
+                await a.until("a problem", lambda: not a.exchange.health.is_up)
+                await b.until("a problem", lambda: not b.exchange.health.is_up)
                 assert a.problem
                 assert a.exchange.health.since > since
                 await trio.sleep(PATIENT_S)
                 # what was known stays, nothing piles up, and nothing is said into the void
-                assert (b.knows(GOLD), b.exchange.peers.living) == ([100.0], 1)
+                assert (b.knows(GOLD), b.exchange.peers.peer_count) == ([100.0], 1)
                 assert a.exchange.writer._pending <= 1
-                assert (late.exchange.health.up, late.exchange.writer.sent) == (False, 0)
-                a.uses = {GOLD: Use(300.0)}
-                sent = a.exchange.writer.sent
-                await trio.to_thread.run_sync(kafka.start, 1)
+                assert (late.exchange.health.is_up, late.exchange.writer.sent_messages) == (False, 0)
+                a.uses = {GOLD: LimitDemand(300.0)}
+                sent = a.exchange.writer.sent_messages
+                await trio.to_thread.run_sync(kafka.start_broker, 1)
                 await b.until("what changed meanwhile", lambda: b.knows(GOLD) == [300.0])
                 for gateway in (a, b, late):
                     await gateway.ready(2)
                 await late.until("usages", lambda: late.knows(GOLD) == [10.0, 300.0])
-                assert a.exchange.writer.sent - sent < 60
+                assert a.exchange.writer.sent_messages - sent < 60
                 assert (a.gone, b.gone) == ([], [])
                 assert (a.states, a.problem) == ([True, False, True], "")
                 assert late.states == [True]
@@ -337,7 +345,7 @@ async def test_a_cluster_that_goes_away_and_comes_back(topic: str, caplog: pytes
     assert len(warnings) < 20, warnings  # some about each of three, over many seconds
 
 
-async def test_a_stop_is_quick_also_when_no_broker_answers(kafka: Cluster, topic: str) -> None:
+async def test_a_stop_is_quick_also_when_no_broker_answers(kafka: EmbeddedCluster, topic: str) -> None:
     a = Gateway(kafka, topic, "a", bootstrap="127.0.0.1:1")
     async with running(a):
         await a.until("a problem", lambda: "can't be had" in a.exchange.health._trouble)
@@ -345,9 +353,9 @@ async def test_a_stop_is_quick_also_when_no_broker_answers(kafka: Cluster, topic
     assert time.monotonic() - began < REQUEST_TIMEOUT_S
 
 
-async def test_foreign_records_are_counted_and_do_no_harm(kafka: Cluster, topic: str) -> None:
+async def test_foreign_records_are_counted_and_do_no_harm(kafka: EmbeddedCluster, topic: str) -> None:
     a, b = Gateway(kafka, topic, "a"), Gateway(kafka, topic, "b")
-    a.uses = {GOLD: Use(100.0)}
+    a.uses = {GOLD: LimitDemand(100.0)}
     async with running(a, b):
         await b.until("usage", lambda: b.knows(GOLD) == [100.0])
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
@@ -356,18 +364,18 @@ async def test_foreign_records_are_counted_and_do_no_harm(kafka: Cluster, topic:
         producer.flush(WAIT_S)
         await b.until("them", lambda: sum(b.dropped.values()) == 4)
         assert b.dropped == {"malformed": 2, "version": 2}
-        a.uses = {GOLD: Use(200.0)}
+        a.uses = {GOLD: LimitDemand(200.0)}
         await b.until("usage", lambda: b.knows(GOLD) == [200.0])
 
 
-async def test_hurry_does_not_wait_for_the_cycle(kafka: Cluster, topic: str) -> None:
+async def test_hurry_does_not_wait_for_the_cycle(kafka: EmbeddedCluster, topic: str) -> None:
     cycle_s = 20.0
     a, b = Gateway(kafka, topic, "a", cycle_s=cycle_s), Gateway(kafka, topic, "b", cycle_s=cycle_s)
-    a.uses = {GOLD: Use(50.0)}
+    a.uses = {GOLD: LimitDemand(50.0)}
     async with running(a, b):
         await b.until("usage", lambda: b.knows(GOLD) == [50.0])
         await a.ready(1)
         await trio.sleep(cycle_s / 4)  # they have met, and a has said all again, as five times per cycle it may
-        a.uses = {GOLD: Use(100.0, True)}
-        a.exchange.hurry()
+        a.uses = {GOLD: LimitDemand(100.0, True)}
+        a.exchange.report_soon()
         await b.until("usage", lambda: b.knows(GOLD) == [100.0], cycle_s / 2)

@@ -15,7 +15,7 @@ from functools import partial
 import pytest
 from confluent_kafka import Producer
 
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from tests.background import Background
 from tests.clients import processes
 from tests.integration.gateways import Gateway, create_topic, fleet
@@ -74,7 +74,7 @@ class Offer(Background):
 
 
 @contextmanager
-def two_gateways(kafka: Cluster, name: str) -> Iterator[tuple[list[Gateway], list[str]]]:
+def two_gateways(kafka: EmbeddedCluster, name: str) -> Iterator[tuple[list[Gateway], list[str]]]:
     """With a group `gold` over several topics."""
     topics = [create_topic(kafka, f"{name}.orders.{number}") for number in range(6)]
     settings = {
@@ -147,7 +147,7 @@ def wait_limit(gateways: list[Gateway], limit: int) -> None:
 
 
 @pytest.mark.seed("82.5")
-def test_a_groups_limit_holds_over_gateways_and_workers_that_come_and_go(kafka: Cluster) -> None:
+def test_a_groups_limit_holds_over_gateways_and_workers_that_come_and_go(kafka: EmbeddedCluster) -> None:
     with two_gateways(kafka, "fleetgold") as (gateways, topics), ExitStack() as stack:
         first, second = gateways
         for gateway in gateways:

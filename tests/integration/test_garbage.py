@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gateway.embedded import HOST, Cluster, wait_for
+from gateway.embedded import HOST, EmbeddedCluster, wait_for
 from tests.background import Background
 from tests.gateway import play
 from tests.hostile.unharmed import unharmed, versions
@@ -126,13 +126,13 @@ class Result(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def gateway(kafka: Cluster) -> Iterator[Gateway]:
+def gateway(kafka: EmbeddedCluster) -> Iterator[Gateway]:
     with Gateway(kafka.bootstrap_servers) as running, unharmed(running, lambda: versions(running.broker_port(1))):
         yield running
 
 
 @pytest.fixture(scope="module")
-def result(kafka: Cluster) -> Result:
+def result(kafka: EmbeddedCluster) -> Result:
     create_topic(kafka, TOPIC)
     with (
         Gateway(kafka.bootstrap_servers) as gateway,
@@ -201,7 +201,7 @@ def test_metrics_count_each_once(result: Result) -> None:
     assert result.disconnects == len(result.cases) - gave_up
 
 
-def test_requests_before_the_garbage_are_answered(kafka: Cluster, gateway: Gateway) -> None:
+def test_requests_before_the_garbage_are_answered(kafka: EmbeddedCluster, gateway: Gateway) -> None:
     """Glued to it in one send: the order of the answers does not depend on how its bytes were cut."""
     topic = create_topic(kafka, "before-the-garbage")
     with Wire(gateway.broker_port(1)) as wire:

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from protocol import api
 from tests.certificates import Authority
 from tests.gateway.play import other_request
@@ -32,7 +32,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def gateway(kafka: Cluster, authority: Authority) -> Iterator[Gateway]:
+def gateway(kafka: EmbeddedCluster, authority: Authority) -> Iterator[Gateway]:
     """Two workers; a certificate is required, and connections from 127.0.0.2 come through a proxy."""
     certificate, key = authority.sign("gateway")
     listener = {
@@ -70,7 +70,7 @@ def properties(gateway: Gateway, authority: Authority, name: str) -> dict[str, A
     ("name", "principal"), [("producer-7", "User:producer-7@example"), ("Somebody Else", "User:CN=Somebody Else")]
 )
 def test_bytes_are_those_of_the_certificates_principal(
-    kafka: Cluster, gateway: Gateway, authority: Authority, name: str, principal: str
+    kafka: EmbeddedCluster, gateway: Gateway, authority: Authority, name: str, principal: str
 ) -> None:
     topic = create_topic(kafka, f"identity-{name.partition(' ')[0].lower()}")
     producer = Producer(properties(gateway, authority, name))
@@ -85,7 +85,9 @@ def test_bytes_are_those_of_the_certificates_principal(
     assert found == {principal}
 
 
-def test_a_quota_of_the_certificates_principal_holds(kafka: Cluster, gateway: Gateway, authority: Authority) -> None:
+def test_a_quota_of_the_certificates_principal_holds(
+    kafka: EmbeddedCluster, gateway: Gateway, authority: Authority
+) -> None:
     topic = create_topic(kafka, "identity-quota")
     for name in ("producer-8", "producer-7"):
         producer = Producer(properties(gateway, authority, name))

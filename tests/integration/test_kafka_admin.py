@@ -31,13 +31,13 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource as PythonResource
 from kafka.admin import ConfigResourceType as PythonType
 
-from gateway.embedded import Cluster, EmbeddedError, wait_for
+from gateway.embedded import EmbeddedCluster, EmbeddedError, wait_for
 from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
 from protocol import api
 from protocol import configs as c
 from protocol import quotas as q
 from protocol import topics as t
-from protocol.admin import Api
+from protocol.admin import ApiCodec
 from tests.gateway.play import decode_answer, request
 from tests.integration.gateways import Gateway, create_topic
 from tests.integration.wire import Wire
@@ -60,13 +60,13 @@ def settings(folder: Path, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def gateway(kafka: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def gateway(kafka: EmbeddedCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with Gateway(kafka.bootstrap_servers, settings(tmp_path_factory.mktemp("door"))) as running:
         yield running
 
 
 @pytest.fixture
-def topic(kafka: Cluster, gateway: Gateway) -> Iterator[str]:
+def topic(kafka: EmbeddedCluster, gateway: Gateway) -> Iterator[str]:
     name = create_topic(kafka, f"door-{uuid.uuid4().hex[:8]}")
     yield name
     # What it set is in nobody's way afterwards: deleted topics leave the sum, but only once that is seen.
@@ -80,16 +80,16 @@ def wire(gateway: Gateway) -> Iterator[Wire]:
         yield connection
 
 
-def tool(kafka: Cluster, gateway: Gateway, *args: str) -> str:
+def tool(kafka: EmbeddedCluster, gateway: Gateway, *args: str) -> str:
     """kafka-configs.sh, as its main class."""
-    return kafka.run_java(TOOL, "--bootstrap-server", gateway.bootstrap, *args)
+    return kafka.run_tool(TOOL, "--bootstrap-server", gateway.bootstrap, *args)
 
 
-def ask(wire: Wire, spoken: Api[Any, Any], body: Any, version: int | None = None) -> Any:
+def ask(wire: Wire, spoken: ApiCodec[Any, Any], body: Any, version: int | None = None) -> Any:
     version = spoken.highest if version is None else version
     wire.send(spoken.encode_request(body, version, 4711, b"door-test"))
     frame = wire.receive()
-    correlation, answer = spoken.decode_answer(frame, 4, len(frame), version)
+    correlation, answer = spoken.decode_response(frame, 4, len(frame), version)
     assert correlation == 4711
     return answer
 
@@ -99,7 +99,7 @@ def incremental(kind: int, name: str, *operations: tuple[str, int, str | None], 
     return c.IncrementalAlterConfigsRequest((c.IncrementalAlterConfigsResource(kind, name, rows),), check)
 
 
-def config(wire: Wire, kind: int, name: str, key: str) -> c.Config | None:
+def config(wire: Wire, kind: int, name: str, key: str) -> c.DescribedConfig | None:
     body = c.DescribeConfigsRequest((c.DescribeConfigsResource(kind, name, (key,)),), True, True)
     (result,) = ask(wire, c.DESCRIBE_CONFIGS, body).results
     assert result.error_code == 0, result
@@ -116,7 +116,7 @@ def threshold(wire: Wire, topic: str) -> str | None:
 
 @pytest.mark.seed("V1.6")
 def test_kafka_configs_sets_describes_and_deletes_a_topics_threshold(
-    kafka: Cluster, gateway: Gateway, topic: str, wire: Wire
+    kafka: EmbeddedCluster, gateway: Gateway, topic: str, wire: Wire
 ) -> None:
     of_topic = ("--entity-type", "topics", "--entity-name", topic)
     said = tool(kafka, gateway, *of_topic, "--alter", "--add-config", f"{TOPIC_KEY}=5000,retention.ms=3600000")
@@ -125,7 +125,7 @@ def test_kafka_configs_sets_describes_and_deletes_a_topics_threshold(
     said = tool(kafka, gateway, *of_topic, "--describe")
     assert f"{TOPIC_KEY}=5000 sensitive=false synonyms={{DYNAMIC_TOPIC_CONFIG:{TOPIC_KEY}=5000}}" in said
     assert "retention.ms=3600000" in said
-    direct = kafka.run_java(TOOL, "--bootstrap-server", kafka.bootstrap_servers, *of_topic, "--describe")
+    direct = kafka.run_tool(TOOL, "--bootstrap-server", kafka.bootstrap_servers, *of_topic, "--describe")
     assert "retention.ms=3600000" in direct
     assert TOPIC_KEY not in direct, "the broker must not have seen our key"
     tool(kafka, gateway, *of_topic, "--alter", "--delete-config", f"{TOPIC_KEY},retention.ms")
@@ -135,7 +135,7 @@ def test_kafka_configs_sets_describes_and_deletes_a_topics_threshold(
 
 @pytest.mark.seed("V1.7")
 def test_kafka_configs_shows_in_one_line_why_a_threshold_is_refused(
-    kafka: Cluster, gateway: Gateway, topic: str, wire: Wire
+    kafka: EmbeddedCluster, gateway: Gateway, topic: str, wire: Wire
 ) -> None:
     of_topic = ("--entity-type", "topics", "--entity-name", topic)
     for value, reason in (
@@ -155,7 +155,9 @@ def test_kafka_configs_shows_in_one_line_why_a_threshold_is_refused(
 
 
 @pytest.mark.seed("V1.5")
-def test_kafka_configs_sets_totals_of_one_broker_and_of_all(kafka: Cluster, gateway: Gateway, wire: Wire) -> None:
+def test_kafka_configs_sets_totals_of_one_broker_and_of_all(
+    kafka: EmbeddedCluster, gateway: Gateway, wire: Wire
+) -> None:
     one = ("--entity-type", "brokers", "--entity-name", "1")
     every = ("--entity-type", "brokers", "--entity-default")
     try:
@@ -177,14 +179,16 @@ def test_kafka_configs_sets_totals_of_one_broker_and_of_all(kafka: Cluster, gate
     assert (row.value, row.config_source) == (str(TOTAL), c.STATIC_BROKER_CONFIG)
 
 
-def test_kafka_configs_sets_describes_and_deletes_client_quotas(kafka: Cluster, gateway: Gateway, wire: Wire) -> None:
+def test_kafka_configs_sets_describes_and_deletes_client_quotas(
+    kafka: EmbeddedCluster, gateway: Gateway, wire: Wire
+) -> None:
     both = ("--entity-type", "users", "--entity-name", "door", "--entity-type", "clients", "--entity-default")
     values = "producer_byte_rate=1024,request_percentage=50,controller_mutation_rate=5"
     tool(kafka, gateway, *both, "--alter", "--add-config", values)
     said = tool(kafka, gateway, *both, "--describe")
     for value in ("producer_byte_rate=1024.0", "request_percentage=50.0", "controller_mutation_rate=5.0"):
         assert value in said
-    direct = kafka.run_java(TOOL, "--bootstrap-server", kafka.bootstrap_servers, *both, "--describe")
+    direct = kafka.run_tool(TOOL, "--bootstrap-server", kafka.bootstrap_servers, *both, "--describe")
     assert "controller_mutation_rate=5.0" in direct
     assert "producer_byte_rate" not in direct, "what the gateway enforces must not be enforced by the broker too"
     tool(
@@ -198,7 +202,7 @@ def test_kafka_configs_sets_describes_and_deletes_client_quotas(kafka: Cluster, 
 # --- librdkafka -------------------------------------------------------------------------------------------------------
 
 
-def test_librdkafkas_admin_client_changes_and_describes(kafka: Cluster, gateway: Gateway, topic: str) -> None:
+def test_librdkafkas_admin_client_changes_and_describes(kafka: EmbeddedCluster, gateway: Gateway, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": gateway.bootstrap})
 
     def change(operation: AlterConfigOpType, value: str, kind: Any = ResourceType.TOPIC, name: str = topic) -> None:
@@ -293,12 +297,12 @@ def test_nothing_overtakes_and_order_is_kept_among_pipelined_requests(wire: Wire
         frames = [wire.receive() for _ in range(4)]
         assert [struct.unpack_from(">i", frame, 4)[0] for frame in frames] == [1, 2, 3, 4]
         assert decode_answer(frames[0])[2][topic, 0][0] == decode_answer(frames[3])[2][topic, 0][0] == 0
-        _, described = c.DESCRIBE_CONFIGS.decode_answer(frames[2], 4, len(frames[2]), 4)
+        _, described = c.DESCRIBE_CONFIGS.decode_response(frames[2], 4, len(frames[2]), 4)
         assert described.results[0].configs[0].value == "400000"
 
 
-def quotas_of(wire: Wire, user: str, version: int = 1) -> dict[q.Key, dict[str, float]]:
-    body = q.DescribeClientQuotasRequest((q.Component(q.USER, q.EXACT, user),))
+def quotas_of(wire: Wire, user: str, version: int = 1) -> dict[q.EntityKey, dict[str, float]]:
+    body = q.DescribeClientQuotasRequest((q.FilterComponent(q.USER, q.EXACT, user),))
     answer = ask(wire, q.DESCRIBE_CLIENT_QUOTAS, body, version)
     assert answer.error_code == 0, answer
     return {q.entity_key(entry.entity): dict(entry.values) for entry in answer.entries}
@@ -307,8 +311,8 @@ def quotas_of(wire: Wire, user: str, version: int = 1) -> dict[q.Key, dict[str, 
 @pytest.mark.parametrize("version", [0, 1])
 def test_client_quotas_of_every_unit(wire: Wire, version: int) -> None:
     name = f"door-{uuid.uuid4().hex[:8]}"
-    user: q.Entity = (q.EntityPart(q.USER, name),)
-    both: q.Entity = (*user, q.EntityPart(q.CLIENT_ID, "app"))
+    user: q.Entity = (q.EntityData(q.USER, name),)
+    both: q.Entity = (*user, q.EntityData(q.CLIENT_ID, "app"))
     values = {
         "producer_byte_rate": 10.0,
         "producer_byte_rate.bps": 20.0,
@@ -317,13 +321,13 @@ def test_client_quotas_of_every_unit(wire: Wire, version: int) -> None:
         "request_percentage": 12.5,
     }
     wanted = tuple(q.QuotaOperation(key, value) for key, value in values.items())
-    planet: q.Entity = (q.EntityPart("planet", "x"),)
+    planet: q.Entity = (q.EntityData("planet", "x"),)
     body = q.AlterClientQuotasRequest(
         (
-            q.Alteration(both, (q.QuotaOperation("controller_mutation_rate", 4.0), *wanted[:1])),
-            q.Alteration(user, wanted),
-            q.Alteration(planet, wanted),
-            q.Alteration((q.EntityPart(q.CLIENT_ID, name),), (q.QuotaOperation("moon_rate", 1.0),)),
+            q.EntityAlteration(both, (q.QuotaOperation("controller_mutation_rate", 4.0), *wanted[:1])),
+            q.EntityAlteration(user, wanted),
+            q.EntityAlteration(planet, wanted),
+            q.EntityAlteration((q.EntityData(q.CLIENT_ID, name),), (q.QuotaOperation("moon_rate", 1.0),)),
         )
     )
     checked = ask(wire, q.ALTER_CLIENT_QUOTAS, body._replace(validate_only=True), version)
@@ -334,35 +338,35 @@ def test_client_quotas_of_every_unit(wire: Wire, version: int) -> None:
         (0, both),
         (0, user),
         (42, planet),
-        (42, (q.EntityPart(q.CLIENT_ID, name),)),
+        (42, (q.EntityData(q.CLIENT_ID, name),)),
     ]
     found = {
         q.entity_key(both): {"controller_mutation_rate": 4.0, "producer_byte_rate": 10.0},
         q.entity_key(user): values,
     }
     wait_for("both to know", lambda: quotas_of(wire, name, version) == found)
-    strict = q.DescribeClientQuotasRequest((q.Component(q.USER, q.EXACT, name),), True)
+    strict = q.DescribeClientQuotasRequest((q.FilterComponent(q.USER, q.EXACT, name),), True)
     answer = ask(wire, q.DESCRIBE_CLIENT_QUOTAS, strict, version)
     assert [q.entity_key(entry.entity) for entry in answer.entries] == [q.entity_key(user)]
-    refused = ask(wire, q.DESCRIBE_CLIENT_QUOTAS, q.DescribeClientQuotasRequest((q.Component("planet", 0, "x"),)))
+    refused = ask(wire, q.DESCRIBE_CLIENT_QUOTAS, q.DescribeClientQuotasRequest((q.FilterComponent("planet", 0, "x"),)))
     assert refused.error_code == api.UNSUPPORTED_VERSION
 
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_a_quota_that_only_the_broker_has_is_removed_through_the_gateway(
-    kafka: Cluster, wire: Wire, version: int
+    kafka: EmbeddedCluster, wire: Wire, version: int
 ) -> None:
     name = f"door-{uuid.uuid4().hex[:8]}"
-    user: q.Entity = (q.EntityPart(q.USER, name),)
+    user: q.Entity = (q.EntityData(q.USER, name),)
     values = {"producer_byte_rate": 10.0, "consumer_byte_rate": 20.0, "request_percentage": 12.5}
     body = q.AlterClientQuotasRequest(
-        (q.Alteration(user, tuple(q.QuotaOperation(key, value) for key, value in values.items())),)
+        (q.EntityAlteration(user, tuple(q.QuotaOperation(key, value) for key, value in values.items())),)
     )
     with Wire(int(kafka.bootstrap_servers.rpartition(":")[2])) as direct:
         assert [row.error_code for row in ask(direct, q.ALTER_CLIENT_QUOTAS, body, version).entries] == [0]
     wait_for("the gateway to show it", lambda: quotas_of(wire, name, version) == {q.entity_key(user): values})
     removal = q.AlterClientQuotasRequest(
-        (q.Alteration(user, tuple(q.QuotaOperation(key, 0.0, True) for key in values)),), True
+        (q.EntityAlteration(user, tuple(q.QuotaOperation(key, 0.0, True) for key in values)),), True
     )
     assert [row.error_code for row in ask(wire, q.ALTER_CLIENT_QUOTAS, removal, version).entries] == [0]
     assert quotas_of(wire, name, version) == {q.entity_key(user): values}
@@ -375,7 +379,9 @@ def test_ten_thousand_quotas_in_one_request_hold_no_client_up(gateway: Gateway, 
     count = 10_000
     body = q.AlterClientQuotasRequest(
         tuple(
-            q.Alteration((q.EntityPart(q.CLIENT_ID, f"many-{i:05}"),), (q.QuotaOperation("producer_byte_rate", 5e6),))
+            q.EntityAlteration(
+                (q.EntityData(q.CLIENT_ID, f"many-{i:05}"),), (q.QuotaOperation("producer_byte_rate", 5e6),)
+            )
             for i in range(count)
         )
     )
@@ -417,7 +423,7 @@ def test_ten_thousand_quotas_in_one_request_hold_no_client_up(gateway: Gateway, 
 
 
 def test_control_that_is_stuck_is_an_error_after_ten_seconds_and_traffic_goes_on(
-    kafka: Cluster, tmp_path: Path
+    kafka: EmbeddedCluster, tmp_path: Path
 ) -> None:
     topic = create_topic(kafka, f"door-{uuid.uuid4().hex[:8]}")
     with (
@@ -435,7 +441,7 @@ def test_control_that_is_stuck_is_an_error_after_ten_seconds_and_traffic_goes_on
             frame = wire.receive()
         finally:
             os.kill(control, signal.SIGCONT)
-        _, answer = c.INCREMENTAL_ALTER_CONFIGS.decode_answer(frame, 4, len(frame), 1)
+        _, answer = c.INCREMENTAL_ALTER_CONFIGS.decode_response(frame, 4, len(frame), 1)
         assert [row.error_code for row in answer.responses] == [api.REQUEST_TIMED_OUT]
         assert decode_answer(wire.receive())[2][topic, 0][0] == 0
         assert threshold(wire, topic) is None, "what was refused was done afterwards"
@@ -443,7 +449,9 @@ def test_control_that_is_stuck_is_an_error_after_ten_seconds_and_traffic_goes_on
         assert threshold(wire, topic) == "5000"
 
 
-def test_control_that_is_started_again_answers_what_its_predecessor_was_asked(kafka: Cluster, tmp_path: Path) -> None:
+def test_control_that_is_started_again_answers_what_its_predecessor_was_asked(
+    kafka: EmbeddedCluster, tmp_path: Path
+) -> None:
     topic = create_topic(kafka, f"door-{uuid.uuid4().hex[:8]}")
     with Gateway(kafka.bootstrap_servers, settings(tmp_path)) as gateway, Wire(gateway.broker_port(1)) as wire:
         wire.produce(request(1, {topic: [0]}))
@@ -454,7 +462,7 @@ def test_control_that_is_started_again_answers_what_its_predecessor_was_asked(ka
             wire.send(c.INCREMENTAL_ALTER_CONFIGS.encode_request(change, 1, 5, None))
             os.kill(control, signal.SIGKILL)
             frame = wire.receive()
-            _, answer = c.INCREMENTAL_ALTER_CONFIGS.decode_answer(frame, 4, len(frame), 1)
+            _, answer = c.INCREMENTAL_ALTER_CONFIGS.decode_response(frame, 4, len(frame), 1)
             codes = [row.error_code for row in answer.responses]
             if codes != [api.REQUEST_TIMED_OUT]:  # right where the new control took longer than ASK_S to start
                 break
@@ -469,23 +477,25 @@ def test_control_that_is_started_again_answers_what_its_predecessor_was_asked(ka
 # --- whose quotas they are --------------------------------------------------------------------------------------------
 
 
-def test_with_client_quotas_of_the_upstream_they_pass_untouched(kafka: Cluster, tmp_path: Path) -> None:
+def test_with_client_quotas_of_the_upstream_they_pass_untouched(kafka: EmbeddedCluster, tmp_path: Path) -> None:
     name = f"door-{uuid.uuid4().hex[:8]}"
-    entity: q.Entity = (q.EntityPart(q.USER, name),)
+    entity: q.Entity = (q.EntityData(q.USER, name),)
     with (
         Gateway(kafka.bootstrap_servers, settings(tmp_path, client_quotas_api="upstream")) as gateway,
         Wire(gateway.broker_port(1)) as wire,
         Wire(kafka.broker(1).port) as direct,
     ):
         rate = q.QuotaOperation("producer_byte_rate", 5.0)
-        body = q.AlterClientQuotasRequest((q.Alteration(entity, (rate,)),))
+        body = q.AlterClientQuotasRequest((q.EntityAlteration(entity, (rate,)),))
         assert [row.error_code for row in ask(wire, q.ALTER_CLIENT_QUOTAS, body).entries] == [0]
         found = {q.entity_key(entity): {"producer_byte_rate": 5.0}}
         wait_for("the broker to know", lambda: quotas_of(direct, name) == found)
         assert quotas_of(wire, name) == found
-        undo = q.AlterClientQuotasRequest((q.Alteration(entity, (rate._replace(remove=True),)),))
+        undo = q.AlterClientQuotasRequest((q.EntityAlteration(entity, (rate._replace(remove=True),)),))
         assert [row.error_code for row in ask(wire, q.ALTER_CLIENT_QUOTAS, undo).entries] == [0]
-        units = q.AlterClientQuotasRequest((q.Alteration(entity, (q.QuotaOperation("producer_byte_rate.bps", 5.0),)),))
+        units = q.AlterClientQuotasRequest(
+            (q.EntityAlteration(entity, (q.QuotaOperation("producer_byte_rate.bps", 5.0),)),)
+        )
         assert [row.error_code for row in ask(wire, q.ALTER_CLIENT_QUOTAS, units).entries] == [42]
 
 
@@ -499,7 +509,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS;User:admin",
     }
-    with Cluster(1, overrides, users=USERS) as cluster:
+    with EmbeddedCluster(1, overrides, users=USERS) as cluster:
         topic = create_topic(cluster, "guarded")
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
         rights = [
@@ -551,7 +561,7 @@ def test_only_a_principal_that_may_change_a_topics_configs_may_change_its_thresh
     change = incremental(c.TOPIC, topic, (TOPIC_KEY, c.SET, "5000"))
     total = incremental(c.BROKER, "", (TOTAL_KEY, c.SET, "5000000"))
     rate = (q.QuotaOperation("producer_byte_rate", 5.0),)
-    quota = q.AlterClientQuotasRequest((q.Alteration((q.EntityPart(q.USER, "x"),), rate),))
+    quota = q.AlterClientQuotasRequest((q.EntityAlteration((q.EntityData(q.USER, "x"),), rate),))
     everything = q.DescribeClientQuotasRequest(())
     with sign_in(gateway, "mallory") as wire:
         (row,) = ask(wire, c.INCREMENTAL_ALTER_CONFIGS, change).responses

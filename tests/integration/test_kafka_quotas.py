@@ -16,8 +16,8 @@ import pytest
 
 from gateway import embedded
 from gateway.commands import kafka_quotas as command
-from gateway.embedded import Cluster, free_port, wait_for
-from gateway.quotas.client import Described, QuotaClient, QuotaClientError, Refused
+from gateway.embedded import EmbeddedCluster, find_free_port, wait_for
+from gateway.quotas.client import DescribedQuotas, QuotaClient, QuotaClientError, QuotaRefusal
 from policies.quotas.filter import Component, Match
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.quotas.store import Alteration, Op
@@ -67,15 +67,15 @@ class Run:
 
 
 @pytest.fixture
-def run(kafka: Cluster, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(kafka: EmbeddedCluster, capsys: pytest.CaptureFixture[str]) -> Run:
     return Run(kafka.bootstrap_servers, capsys)
 
 
-def kafka_configs(kafka: Cluster, *argv: str, servers: str = "") -> str:
-    return kafka.run_java(CONFIG_COMMAND, "--bootstrap-server", servers or kafka.bootstrap_servers, *argv)
+def kafka_configs(kafka: EmbeddedCluster, *argv: str, servers: str = "") -> str:
+    return kafka.run_tool(CONFIG_COMMAND, "--bootstrap-server", servers or kafka.bootstrap_servers, *argv)
 
 
-def configs_of(kafka: Cluster, *entity: str, servers: str = "", more: tuple[str, ...] = ()) -> dict[str, float]:
+def configs_of(kafka: EmbeddedCluster, *entity: str, servers: str = "", more: tuple[str, ...] = ()) -> dict[str, float]:
     """What kafka-configs.sh shows of one entity."""
     lines = kafka_configs(kafka, "--describe", *entity, *more, servers=servers).splitlines()
     said = [line.partition(" are ")[2] for line in lines if line.startswith("Quota configs for ")]
@@ -84,12 +84,12 @@ def configs_of(kafka: Cluster, *entity: str, servers: str = "", more: tuple[str,
 
 
 @pytest.fixture
-def forget(kafka: Cluster) -> Iterator[Callable[[Entity], None]]:
+def forget(kafka: EmbeddedCluster) -> Iterator[Callable[[Entity], None]]:
     """Entities that have no quotas after the test: the cluster is for all tests of the run."""
     entities: list[Entity] = []
     yield entities.append
     ops = [Op(key, None) for key in ("producer_byte_rate", "consumer_byte_rate", "request_percentage")]
-    changed = QuotaClient(kafka.bootstrap_servers).alter([Alteration(entity.pairs, ops) for entity in entities])
+    changed = QuotaClient(kafka.bootstrap_servers).alter([Alteration(entity.wire_pairs, ops) for entity in entities])
     assert changed == (None,) * len(entities)
 
 
@@ -97,7 +97,7 @@ def forget(kafka: Cluster) -> Iterator[Callable[[Entity], None]]:
 
 
 def test_kafka_configs_shows_the_quotas_that_kafka_quotas_sets(
-    kafka: Cluster, run: Run, forget: Callable[[Entity], None]
+    kafka: EmbeddedCluster, run: Run, forget: Callable[[Entity], None]
 ) -> None:
     forget(Entity("kq-set"))
     forget(Entity("kq-set", DEFAULT))
@@ -123,7 +123,7 @@ def test_kafka_configs_shows_the_quotas_that_kafka_quotas_sets(
 
 
 def test_kafka_quotas_shows_the_quotas_that_kafka_configs_sets(
-    kafka: Cluster, run: Run, forget: Callable[[Entity], None]
+    kafka: EmbeddedCluster, run: Run, forget: Callable[[Entity], None]
 ) -> None:
     forget(Entity("kq-theirs", "kq-client"))
     forget(Entity(None, "kq-client"))
@@ -154,7 +154,9 @@ def test_kafka_quotas_shows_the_quotas_that_kafka_configs_sets(
         ("<default>", "%3Cdefault%3E"),
     ],
 )
-def test_names_are_opaque(name: str, printed: str, run: Run, kafka: Cluster, forget: Callable[[Entity], None]) -> None:
+def test_names_are_opaque(
+    name: str, printed: str, run: Run, kafka: EmbeddedCluster, forget: Callable[[Entity], None]
+) -> None:
     forget(Entity(name))
     run.alter(f"--names=user={printed}", "--add=producer_byte_rate=7")
     run.shows(f"{{user={printed}}}\nproducer_byte_rate:broker_bps=7\n", "--list", f"--names=user={printed}")
@@ -166,7 +168,7 @@ def test_names_are_opaque(name: str, printed: str, run: Run, kafka: Cluster, for
 
 
 @pytest.mark.seed("546.23")
-def test_validate_only_changes_nothing(run: Run, kafka: Cluster) -> None:
+def test_validate_only_changes_nothing(run: Run, kafka: EmbeddedCluster) -> None:
     assert run("--alter", "--names=user=kq-never", "--add=producer_byte_rate=1", "--validate-only") == (0, "", "")
     assert configs_of(kafka, "--entity-type", "users", "--entity-name", "kq-never") == {}
     assert run("--list", "--names=user=kq-never") == (0, "", "")
@@ -176,7 +178,7 @@ def test_validate_only_changes_nothing(run: Run, kafka: Cluster) -> None:
 
 
 @pytest.mark.seed("546.15")
-def test_units_that_brokers_dont_know_are_refused_and_nothing_is_set(run: Run, kafka: Cluster) -> None:
+def test_units_that_brokers_dont_know_are_refused_and_nothing_is_set(run: Run, kafka: EmbeddedCluster) -> None:
     said = run.refused("--alter", "--names=user=kq-units", "--add=consumer_byte_rate=1,producer_byte_rate:bps=1")
     assert said == (
         f"INVALID_REQUEST: {kafka.bootstrap_servers} is no gateway that keeps client quotas, and brokers don't know "
@@ -185,7 +187,7 @@ def test_units_that_brokers_dont_know_are_refused_and_nothing_is_set(run: Run, k
     assert configs_of(kafka, "--entity-type", "users", "--entity-name", "kq-units") == {}
 
 
-def test_quotas_that_only_brokers_have_are_shown(run: Run, kafka: Cluster) -> None:
+def test_quotas_that_only_brokers_have_are_shown(run: Run, kafka: EmbeddedCluster) -> None:
     theirs = (
         (("--entity-type", "users", "--entity-name", "kq-mutates"), "controller_mutation_rate"),
         (("--entity-type", "ips", "--entity-name", "10.9.8.7"), "connection_creation_rate"),
@@ -204,10 +206,10 @@ def test_quotas_that_only_brokers_have_are_shown(run: Run, kafka: Cluster) -> No
 
 
 @pytest.mark.seed("546.9", "546.10")
-def test_the_three_calls(kafka: Cluster, forget: Callable[[Entity], None]) -> None:
+def test_the_three_calls(kafka: EmbeddedCluster, forget: Callable[[Entity], None]) -> None:
     forget(Entity("kq-api"))
-    quotas = QuotaClient(f"{embedded.HOST}:{free_port()},{kafka.bootstrap_servers}")  # one that answers is enough
-    refused = Refused(
+    quotas = QuotaClient(f"{embedded.HOST}:{find_free_port()},{kafka.bootstrap_servers}")  # one that answers is enough
+    refused = QuotaRefusal(
         "INVALID_REQUEST",
         "producer_byte_rate:broker_bps=0.0: a quota is a finite number above 0; remove it for no limit",
     )
@@ -217,7 +219,7 @@ def test_the_three_calls(kafka: Cluster, forget: Callable[[Entity], None]) -> No
             Alteration([("user", "kq-api")], [Op("producer_byte_rate:broker_bps", 9.0)]),
         ]
     ) == (refused, None)
-    described = Described((("user", "kq-api"),), {PRODUCE: 9.0}, {})
+    described = DescribedQuotas((("user", "kq-api"),), {PRODUCE: 9.0}, {})
     by_name = [Component("user", Match.PREFIX, "kq-ap")]
     wait_for("the quota", lambda: quotas.describe(by_name, strict=True) == (described,))
     (effective,) = quotas.describe_effective(Entity("kq-api", "c"), omit_overridden_values=True)
@@ -226,14 +228,16 @@ def test_the_three_calls(kafka: Cluster, forget: Callable[[Entity], None]) -> No
 
 
 def test_no_broker_there_is_one_line_with_every_address(run: Run) -> None:
-    first, second = sorted(f"{embedded.HOST}:{free_port()}" for _ in range(2))
+    first, second = sorted(f"{embedded.HOST}:{find_free_port()}" for _ in range(2))
     said = run.refused("--list", servers=f"{first},{second}")
     assert said.startswith(f"{first}: ")
     assert f"; {second}: " in said
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_as_a_process_of_its_own(unbuffered: str, run: Run, kafka: Cluster, forget: Callable[[Entity], None]) -> None:
+def test_as_a_process_of_its_own(
+    unbuffered: str, run: Run, kafka: EmbeddedCluster, forget: Callable[[Entity], None]
+) -> None:
     forget(Entity("kq-process"))
     run.alter("--names=user=kq-process", "--add=producer_byte_rate=1")
     shown = "{user=kq-process}\nproducer_byte_rate:broker_bps=1\n"
@@ -268,14 +272,14 @@ SECRET = 'a "quoted", \\ one'
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[Cluster]:
+def guarded() -> Iterator[EmbeddedCluster]:
     """One that asks who you are, and doesn't let everybody."""
     rights = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS;User:admin",
         "early.start.listeners": "CONTROLLER",
     }
-    with Cluster(1, rights, users={"admin": SECRET, "low": "low"}) as cluster:
+    with EmbeddedCluster(1, rights, users={"admin": SECRET, "low": "low"}) as cluster:
         yield cluster
 
 
@@ -295,7 +299,7 @@ def client_file(folder: Path, mechanism: str, user: str, password: str) -> Path:
 @pytest.mark.seed("546.25")
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_the_file_that_kafka_configs_takes_will_do(
-    mechanism: str, guarded: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mechanism: str, guarded: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     servers, user = guarded.sasl_bootstrap_servers, f"kq-{mechanism}"
     run = Run(servers, capsys)
@@ -310,7 +314,7 @@ def test_the_file_that_kafka_configs_takes_will_do(
 
 
 def test_a_wrong_password_is_one_line_without_it(
-    guarded: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    guarded: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Run(guarded.sasl_bootstrap_servers, capsys)
     for mechanism in ("PLAIN", "SCRAM-SHA-512"):
@@ -321,7 +325,7 @@ def test_a_wrong_password_is_one_line_without_it(
 
 
 def test_without_rights_it_is_refused_and_told_which(
-    guarded: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    guarded: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Run(guarded.sasl_bootstrap_servers, capsys)
     given = f"--command-config={client_file(tmp_path, 'PLAIN', 'low', 'low')}"
@@ -342,7 +346,7 @@ def test_tls_with_pem_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         subprocess.run([*made.split(), *files], check=True, capture_output=True)
     own, authority = tmp_path / "own.pem", tmp_path / "own.crt"
     own.write_text((tmp_path / "own.key").read_text() + authority.read_text())
-    port = free_port(3)
+    port = find_free_port(3)
     kinds = {"PLAINTEXT": port, "CONTROLLER": port + 1, "SSL": port + 2}
     broker = {
         "listeners": ",".join(f"{name}://{embedded.HOST}:{at}" for name, at in kinds.items()),
@@ -356,7 +360,7 @@ def test_tls_with_pem_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     file = tmp_path / "client.properties"
     lines = ["security.protocol=SSL", "ssl.truststore.type=PEM"]
     mine = ["ssl.keystore.type=PEM", f"ssl.keystore.location={own}"]
-    with Cluster(1, broker, port=port):
+    with EmbeddedCluster(1, broker, port=port):
         run = Run(f"{embedded.HOST}:{port + 2}", capsys)
         file.write_text("\n".join([*lines, f"ssl.truststore.location={authority}", *mine]))
         assert run("--list", f"--command-config={file}") == (0, "", "")
@@ -366,16 +370,16 @@ def test_tls_with_pem_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert "not signed by a CA" in run.refused("--list", f"--command-config={file}")
 
 
-def test_no_answer_costs_the_time_limit(kafka: Cluster) -> None:
-    with socket.create_server((embedded.HOST, free_port())) as silent:
+def test_no_answer_costs_the_time_limit(kafka: EmbeddedCluster) -> None:
+    with socket.create_server((embedded.HOST, find_free_port())) as silent:
         address = f"{embedded.HOST}:{silent.getsockname()[1]}"
         with pytest.raises(QuotaClientError, match=f"{address}: no answer in time"):
             QuotaClient(address, timeout_s=1.0).describe()
 
 
-def test_servers_that_dont_answer_leave_time_for_one_that_does(kafka: Cluster) -> None:
+def test_servers_that_dont_answer_leave_time_for_one_that_does(kafka: EmbeddedCluster) -> None:
     with contextlib.ExitStack() as open_ones:
-        silent = [open_ones.enter_context(socket.create_server((embedded.HOST, free_port()))) for _ in range(3)]
+        silent = [open_ones.enter_context(socket.create_server((embedded.HOST, find_free_port()))) for _ in range(3)]
         servers = [f"{embedded.HOST}:{each.getsockname()[1]}" for each in silent]
         quotas = QuotaClient(",".join([*servers, kafka.bootstrap_servers]), timeout_s=12.0)
         for _ in range(2):  # they are asked in random order

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from gateway import embedded
-from gateway.embedded import Cluster
+from gateway.embedded import EmbeddedCluster
 from protocol import api
 from protocol.handshake import API_VERSIONS
 from tests.clients import harness
@@ -93,7 +93,7 @@ def tables(libs: Path) -> Tables:
 
 
 def test_every_api_has_kafkas_name(tables: Tables) -> None:
-    assert {key: row.name for key, row in tables.apis.items()} == api.NAMES
+    assert {key: row.name for key, row in tables.apis.items()} == api.API_NAMES
 
 
 def test_headers_become_flexible_where_kafkas_classes_say(tables: Tables) -> None:
@@ -102,25 +102,25 @@ def test_headers_become_flexible_where_kafkas_classes_say(tables: Tables) -> Non
             continue
         for said, ours in (
             (row.request_flexible, api.REQUEST_FLEXIBLE_FROM[key]),
-            (row.answer_flexible, api.ANSWER_FLEXIBLE_FROM[key]),
+            (row.answer_flexible, api.RESPONSE_FLEXIBLE_FROM[key]),
         ):
             # Of versions that Kafka has removed its classes say nothing: then all that are left may be flexible.
             assert said == (-1 if ours > row.highest else max(ours, row.lowest)), row
 
 
 def test_every_error_is_kafkas(tables: Tables) -> None:
-    assert tables.errors == {code: (name, code in api.RETRIABLE) for code, name in api.ERROR_NAMES.items()}
+    assert tables.errors == {code: (name, code in api.RETRIABLE_ERRORS) for code, name in api.ERROR_NAMES.items()}
 
 
 def test_of_what_it_reads_the_gateway_knows_the_newest_version(tables: Tables) -> None:
-    assert {key: tables.apis[key].highest for key in api.CAPS} == api.CAPS
+    assert {key: tables.apis[key].highest for key in api.HIGHEST_VERSIONS} == api.HIGHEST_VERSIONS
     # Brokers list Produce from version 0 on for old clients, and refuse it; their classes have what they really take.
-    assert {key: tables.apis[key].lowest for key in api.FLOORS} == api.FLOORS
+    assert {key: tables.apis[key].lowest for key in api.LOWEST_VERSIONS} == api.LOWEST_VERSIONS
 
 
 @pytest.fixture(scope="module")
-def newest(libs: Path) -> Iterator[Cluster]:
-    with Cluster(1, libs=libs) as cluster:
+def newest(libs: Path) -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(1, libs=libs) as cluster:
         yield cluster
 
 
@@ -136,42 +136,44 @@ def asked(port: int, version: int, cluster_id: str | None = None, node_id: int =
         wire.send(framed(struct.pack(">hhih", api.API_VERSIONS, version, 7, -1) + b"\0" + body))
         answer = wire.receive()[4:]
     form = 0 if answer[4:6] == struct.pack(">h", api.UNSUPPORTED_VERSION) else min(version, API_VERSIONS.highest)
-    correlation_id, said = API_VERSIONS.decode_answer(answer, 0, len(answer), form)
+    correlation_id, said = API_VERSIONS.decode_response(answer, 0, len(answer), form)
     assert correlation_id == 7
     return said.error_code, {row.api_key: row.max_version for row in said.api_keys}
 
 
-def test_a_broker_has_nothing_that_nobody_here_has_looked_at(newest: Cluster) -> None:
-    error, highest = asked(newest.broker(1).port, api.CAPS[api.API_VERSIONS])
+def test_a_broker_has_nothing_that_nobody_here_has_looked_at(newest: EmbeddedCluster) -> None:
+    error, highest = asked(newest.broker(1).port, api.HIGHEST_VERSIONS[api.API_VERSIONS])
     assert error == 0
-    named = {api.NAMES[key]: version for key, version in highest.items() if key not in api.CAPS}
+    named = {api.API_NAMES[key]: version for key, version in highest.items() if key not in api.HIGHEST_VERSIONS}
     assert named == PASSES
-    assert {key: version for key, version in highest.items() if key in api.CAPS} == api.CAPS
+    assert {key: version for key, version in highest.items() if key in api.HIGHEST_VERSIONS} == api.HIGHEST_VERSIONS
 
 
-def test_a_controller_has_no_api_without_a_name_here(newest: Cluster) -> None:
-    error, highest = asked(newest.broker(1).controller_port, api.CAPS[api.API_VERSIONS])
+def test_a_controller_has_no_api_without_a_name_here(newest: EmbeddedCluster) -> None:
+    error, highest = asked(newest.broker(1).controller_port, api.HIGHEST_VERSIONS[api.API_VERSIONS])
     assert error == 0
-    assert highest.keys() <= api.NAMES.keys()
-    assert {key: version for key, version in highest.items() if key in api.CAPS}.items() <= api.CAPS.items()
+    assert highest.keys() <= api.API_NAMES.keys()
+    assert {
+        key: version for key, version in highest.items() if key in api.HIGHEST_VERSIONS
+    }.items() <= api.HIGHEST_VERSIONS.items()
 
 
 # --- misrouted clients ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def gateway(newest: Cluster) -> Iterator[Gateway]:
+def gateway(newest: EmbeddedCluster) -> Iterator[Gateway]:
     with Gateway(newest.bootstrap_servers) as gateway:
         yield gateway
 
 
-def test_through_the_gateway_a_client_gets_all_that_the_broker_has(newest: Cluster, gateway: Gateway) -> None:
+def test_through_the_gateway_a_client_gets_all_that_the_broker_has(newest: EmbeddedCluster, gateway: Gateway) -> None:
     direct = asked(newest.broker(1).port, 5)
     assert asked(gateway.port, 5) == asked(gateway.broker_port(1), 5) == direct
 
 
 def test_a_client_is_told_whether_a_brokers_listener_leads_to_the_node_that_it_means(
-    newest: Cluster, gateway: Gateway
+    newest: EmbeddedCluster, gateway: Gateway
 ) -> None:
     port, here = gateway.broker_port(1), newest.cluster_id
     assert asked(port, 5, here, 1)[0] == 0

@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka import Producer
 
 from gateway import cli
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from tests.background import Background
 from tests.integration.gateways import Gateway, create_topic, fleet
 
@@ -53,7 +53,7 @@ class Offer(Background):
 
 
 @contextmanager
-def loaded(kafka: Cluster) -> Iterator[tuple[list[Gateway], str, str]]:
+def loaded(kafka: EmbeddedCluster) -> Iterator[tuple[list[Gateway], str, str]]:
     """Two gateways, the topic of a client with a quota, and that of a group."""
     name = f"shown{uuid.uuid4().hex[:8]}"
     plain, grouped = create_topic(kafka, f"{name}-plain"), create_topic(kafka, f"{name}.orders.new")
@@ -156,7 +156,7 @@ def of_group(gateway: Gateway) -> dict[str, float]:
 
 @pytest.mark.kafka
 def test_every_place_says_the_same_of_a_limit_that_two_gateways_share(
-    kafka: Cluster, capsys: pytest.CaptureFixture[str]
+    kafka: EmbeddedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with loaded(kafka) as (gateways, plain, grouped):
         limits = (("client-quota", plain, SLOW, QUOTA, of_quota), ("resource-group", grouped, "other", GROUP, of_group))

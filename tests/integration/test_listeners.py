@@ -15,8 +15,8 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway import embedded
-from gateway.embedded import Cluster, wait_for
-from gateway.tls.server_names import REASONS
+from gateway.embedded import EmbeddedCluster, wait_for
+from gateway.tls.server_names import NAME_FAULT_REASONS
 from tests.certificates import SERVER, Authority
 from tests.integration import named_clients
 from tests.integration.gateways import Gateway, create_topic, end_offsets, wait_writable
@@ -39,9 +39,9 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TwoListeners(Gateway):
     """`internal` is plain at `port`, as everywhere else; `external` is at `external_port`."""
 
-    def __init__(self, kafka: Cluster, authority: Authority) -> None:
-        internal = embedded.free_port(5)
-        self.external_port = embedded.free_port()
+    def __init__(self, kafka: EmbeddedCluster, authority: Authority) -> None:
+        internal = embedded.find_free_port(5)
+        self.external_port = embedded.find_free_port()
         certificate, key = authority.sign("gateway", names=f"{SERVER},DNS:{BOOTSTRAP},DNS:*.kafka.test")
         external = {
             "port": self.external_port,
@@ -65,21 +65,21 @@ class TwoListeners(Gateway):
 
 
 @pytest.fixture(scope="module")
-def gateway(kafka3: Cluster, authority: Authority) -> Iterator[TwoListeners]:
+def gateway(kafka3: EmbeddedCluster, authority: Authority) -> Iterator[TwoListeners]:
     """It has never seen broker 3, when it starts."""
     kafka3.stop_broker(3)
     try:
         gateway = TwoListeners(kafka3, authority)
         with gateway:
-            kafka3.start(3)
+            kafka3.start_broker(3)
             wait_for("the gateway to see broker 3", lambda: "external: broker 3: broker-3.kafka.test" in gateway.log())
             yield gateway
     finally:
-        if not kafka3.brokers[3].running:
-            kafka3.start(3)
+        if not kafka3.brokers[3].is_running:
+            kafka3.start_broker(3)
 
 
-def spread(kafka: Cluster, topic: str) -> str:
+def spread(kafka: EmbeddedCluster, topic: str) -> str:
     """A topic with a partition on each broker, and no replica elsewhere."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     new = NewTopic(topic, 3, replica_assignment=[[1], [2], [3]])
@@ -90,7 +90,7 @@ def spread(kafka: Cluster, topic: str) -> str:
 
 @pytest.mark.parametrize("client", ["librdkafka", "kafka-python"])
 def test_clients_reach_every_broker_by_its_name(
-    kafka3: Cluster, gateway: TwoListeners, authority: Authority, hosts: Path, client: str
+    kafka3: EmbeddedCluster, gateway: TwoListeners, authority: Authority, hosts: Path, client: str
 ) -> None:
     topic = spread(kafka3, f"sni-{client}")
     came = named_clients.run(hosts, client, gateway.external, authority.certificate, topic, COUNT)
@@ -99,7 +99,7 @@ def test_clients_reach_every_broker_by_its_name(
 
 
 def test_java_reaches_every_broker_by_its_name(
-    kafka3: Cluster, gateway: TwoListeners, authority: Authority, hosts: Path, tmp_path: Path
+    kafka3: EmbeddedCluster, gateway: TwoListeners, authority: Authority, hosts: Path, tmp_path: Path
 ) -> None:
     topic = spread(kafka3, "sni-java")
     config = tmp_path / "client.properties"
@@ -107,7 +107,7 @@ def test_java_reaches_every_broker_by_its_name(
         f"security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location={authority.certificate}\n"
         f"bootstrap.servers={gateway.external}\n"
     )
-    java = kafka3.java(
+    java = kafka3.start_tool(
         "org.apache.kafka.tools.ProducerPerformance",
         *("--topic", topic, "--num-records", "3000", "--record-size", "500", "--throughput", "-1"),
         *("--command-config", str(config)),
@@ -123,7 +123,7 @@ def test_java_reaches_every_broker_by_its_name(
     wait_for("each broker's part to be counted", lambda: reached() == {"1", "2", "3"})
 
 
-def test_at_the_other_listener_brokers_have_ports(kafka3: Cluster, gateway: TwoListeners) -> None:
+def test_at_the_other_listener_brokers_have_ports(kafka3: EmbeddedCluster, gateway: TwoListeners) -> None:
     topic = create_topic(kafka3, "sni-internal", 3)
     plain: dict[str, Any] = {"bootstrap.servers": gateway.internal, "log_level": 2}
     admin, port = AdminClient(plain), int(gateway.internal.rpartition(":")[2])
@@ -160,7 +160,7 @@ def test_names_that_are_nobodys_are_refused_by_the_alert_and_counted(gateway: Tw
     assert [greet(gateway, name) for name in ("kafka.test", "broker-2.kafka.test", "BROKER-3.kafka.test")] == [""] * 3
     assert greet(gateway, "broker-x.kafka.test") == "TLSV1_UNRECOGNIZED_NAME"
     assert greet(gateway, None) == "TLSV1_UNRECOGNIZED_NAME"
-    wait_for("both to be counted", lambda: all(gateway.refused(reason) > 0 for reason in REASONS))
+    wait_for("both to be counted", lambda: all(gateway.refused(reason) > 0 for reason in NAME_FAULT_REASONS))
     assert "server name 'broker-x.kafka.test' is neither kafka.test nor one like broker-$(node_id)" in gateway.log()
     assert "the client sent no server name (SNI)" in gateway.log()
 

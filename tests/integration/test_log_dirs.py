@@ -22,7 +22,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway import embedded
-from gateway.embedded import Cluster, free_port, wait_for
+from gateway.embedded import EmbeddedCluster, find_free_port, wait_for
 from gateway.storage.log_dirs import LogDirs, active_brokers
 from policies.storage import Observation, ObservationFailed
 from tests.leftovers import no_descriptors_left
@@ -53,13 +53,13 @@ def problem(servers: str) -> str:
     return ""
 
 
-def await_all(cluster: Cluster) -> None:
+def await_all(cluster: EmbeddedCluster) -> None:
     """Return when each broker knows all: an earlier test may have ended one, and awaited it at another."""
     asked = [f"{embedded.HOST}:{broker.port}" for broker in cluster.brokers.values()]
     wait_for("all to see all", lambda: all(active_brokers({}, each, 30.0) == ALL for each in asked))
 
 
-def first(cluster: Cluster) -> str:
+def first(cluster: EmbeddedCluster) -> str:
     return f"{embedded.HOST}:{cluster.broker(1).port}"
 
 
@@ -68,7 +68,7 @@ class Proxy:
 
     def __init__(self, target: int, change: Callable[[int, int, bytes], bytes], port: int = 0) -> None:
         self._target, self._change = target, change
-        self._listening = socket.create_server((embedded.HOST, port or free_port()))
+        self._listening = socket.create_server((embedded.HOST, port or find_free_port()))
         self.address = f"{embedded.HOST}:{self._listening.getsockname()[1]}"
         self._threads = [threading.Thread(target=self._accept)]
 
@@ -134,9 +134,9 @@ class Limits:
 @contextlib.contextmanager
 def old_broker(highest: dict[int, int]) -> Iterator[str]:
     """The address of a broker that is only known under that of a proxy with these limits."""
-    port, behind = free_port(), free_port(2)
+    port, behind = find_free_port(), find_free_port(2)
     own = {"advertised.listeners": f"PLAINTEXT://{embedded.HOST}:{port}"}
-    with Proxy(behind, Limits(highest), port) as proxy, Cluster(1, own, port=behind):
+    with Proxy(behind, Limits(highest), port) as proxy, EmbeddedCluster(1, own, port=behind):
         yield proxy.address
 
 
@@ -144,7 +144,7 @@ def old_broker(highest: dict[int, int]) -> Iterator[str]:
 
 
 @pytest.mark.seed("DISK.5", "DISK.13")
-def test_totals_are_those_of_the_file_systems(kafka3: Cluster) -> None:
+def test_totals_are_those_of_the_file_systems(kafka3: EmbeddedCluster) -> None:
     await_all(kafka3)
     seen = observe(kafka3.bootstrap_servers)
     assert seen.brokers == ALL
@@ -158,15 +158,15 @@ def test_totals_are_those_of_the_file_systems(kafka3: Cluster) -> None:
         assert abs(volume.available - said.f_bavail * said.f_frsize) < NOISE_BYTES
 
 
-def test_one_bootstrap_server_of_several_is_enough(kafka3: Cluster) -> None:
+def test_one_bootstrap_server_of_several_is_enough(kafka3: EmbeddedCluster) -> None:
     await_all(kafka3)
-    nobody = f"{embedded.HOST}:{free_port()}"
+    nobody = f"{embedded.HOST}:{find_free_port()}"
     assert observe(f"{nobody},{first(kafka3)}").brokers == ALL
     assert active_brokers({}, f"{nobody},{first(kafka3)}", 30.0) == ALL
 
 
 @no_descriptors_left
-def test_a_source_is_asked_again_and_again(kafka3: Cluster) -> None:
+def test_a_source_is_asked_again_and_again(kafka3: EmbeddedCluster) -> None:
     await_all(kafka3)
     source = LogDirs({}, kafka3.bootstrap_servers)
     for _ in range(20):
@@ -177,11 +177,11 @@ def test_a_source_is_asked_again_and_again(kafka3: Cluster) -> None:
 
 
 @contextlib.contextmanager
-def ended_after_describe_cluster(cluster: Cluster, node_id: int, end: Callable[[int], None]) -> Iterator[str]:
+def ended_after_describe_cluster(cluster: EmbeddedCluster, node_id: int, end: Callable[[int], None]) -> Iterator[str]:
     """An address of the cluster; when its answer to DescribeCluster goes out, that broker has just been ended."""
 
     def change(key: int, _version: int, answer: bytes) -> bytes:
-        if key == DESCRIBE_CLUSTER and cluster.broker(node_id).running:
+        if key == DESCRIBE_CLUSTER and cluster.broker(node_id).is_running:
             end(node_id)
         return answer
 
@@ -189,15 +189,15 @@ def ended_after_describe_cluster(cluster: Cluster, node_id: int, end: Callable[[
         try:
             yield proxy.address
         finally:
-            if not cluster.broker(node_id).running:
-                cluster.start(node_id)
+            if not cluster.broker(node_id).is_running:
+                cluster.start_broker(node_id)
             wait_for("all brokers", lambda: active_brokers({}, first(cluster), 30.0) == ALL)
 
 
 @pytest.mark.seed("DISK.25")
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_broker_that_goes_between_the_two_questions(how: str, kafka3: Cluster) -> None:
-    end = kafka3.stop_broker if how == "stop" else kafka3.kill
+def test_a_broker_that_goes_between_the_two_questions(how: str, kafka3: EmbeddedCluster) -> None:
+    end = kafka3.stop_broker if how == "stop" else kafka3.kill_broker
     address = f"broker 3 ({embedded.HOST}:{kafka3.broker(3).port})"
     with ended_after_describe_cluster(kafka3, 3, end) as proxied:
         said = why(proxied, 60.0)  # an orderly end takes some seconds
@@ -212,7 +212,7 @@ def test_a_broker_that_goes_between_the_two_questions(how: str, kafka3: Cluster)
     assert observe(first(kafka3)).brokers == ALL
 
 
-def test_a_broker_that_hangs_costs_the_time_limit_and_is_named(kafka3: Cluster) -> None:
+def test_a_broker_that_hangs_costs_the_time_limit_and_is_named(kafka3: EmbeddedCluster) -> None:
     stopped: list[int] = []
 
     def hang(node_id: int) -> None:
@@ -225,7 +225,7 @@ def test_a_broker_that_hangs_costs_the_time_limit_and_is_named(kafka3: Cluster) 
             assert why(proxied, 10.0) == f"broker 3 ({embedded.HOST}:{kafka3.broker(3).port}): no answer in time"
         finally:
             # Going on it might be fenced for a moment later, in the next test; started anew it isn't.
-            kafka3.kill(3)
+            kafka3.kill_broker(3)
     assert stopped == [3]
 
 
@@ -235,7 +235,7 @@ def test_a_broker_that_hangs_costs_the_time_limit_and_is_named(kafka3: Cluster) 
 @pytest.mark.seed("DISK.16")
 def test_plain_and_scram() -> None:
     user, password = "storage", 'a "quoted" \\ one'
-    with Cluster(1, users={user: password}) as cluster:
+    with EmbeddedCluster(1, users={user: password}) as cluster:
         servers = cluster.sasl_bootstrap_servers
         for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
             who: dict[str, Any] = {
@@ -258,7 +258,7 @@ def test_tls_with_and_without_a_password(tmp_path: Path) -> None:
         subprocess.run([*made.split(), *files], check=True, capture_output=True)
     both = (tmp_path / "own.key").read_text() + (tmp_path / "own.crt").read_text()
     (tmp_path / "own.pem").write_text(both)
-    port = free_port(4)
+    port = find_free_port(4)
     kinds = {"PLAINTEXT": port, "CONTROLLER": port + 1, "SSL": port + 2, "SASL_SSL": port + 3}
     account = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_me="secret";'
     own = {
@@ -269,7 +269,7 @@ def test_tls_with_and_without_a_password(tmp_path: Path) -> None:
         "listener.name.sasl_ssl.sasl.enabled.mechanisms": "PLAIN",
         "listener.name.sasl_ssl.plain.sasl.jaas.config": account,
     }
-    with Cluster(1, own, port=port):
+    with EmbeddedCluster(1, own, port=port):
         tls, sasl = f"{embedded.HOST}:{port + 2}", f"{embedded.HOST}:{port + 3}"
         ca: dict[str, Any] = {"ssl_ca_location": str(tmp_path / "own.crt")}
         assert observe(tls, security_protocol="SSL", **ca).brokers == {1}
@@ -286,7 +286,7 @@ def test_without_the_right_to_describe_the_cluster_it_says_so() -> None:
         "super.users": "User:ANONYMOUS",  # the broker itself, and whoever comes without a name
         "early.start.listeners": "CONTROLLER",
     }
-    with Cluster(1, rights, users={"low": "low"}) as cluster:
+    with EmbeddedCluster(1, rights, users={"low": "low"}) as cluster:
         who: dict[str, Any] = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "low"}
         said = why(cluster.sasl_bootstrap_servers, **who, sasl_password="low")
         assert "CLUSTER_AUTHORIZATION_FAILED): allow this principal Describe on the cluster" in said
@@ -315,18 +315,18 @@ def test_an_older_describe_cluster_or_none_is_enough(highest: dict[int, int]) ->
 
 
 @contextlib.contextmanager
-def jbod(folder: Path, second: Path) -> Iterator[Cluster]:
+def jbod(folder: Path, second: Path) -> Iterator[EmbeddedCluster]:
     own = {"log.dirs": f"{folder / 'first'},{second}", "metadata.log.dir": str(folder / "first")}
-    with Cluster(1, {**own, "num.partitions": str(PARTITIONS)}) as cluster:
+    with EmbeddedCluster(1, {**own, "num.partitions": str(PARTITIONS)}) as cluster:
         yield cluster
 
 
-def create(cluster: Cluster, topic: str) -> None:
+def create(cluster: EmbeddedCluster, topic: str) -> None:
     client = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     client.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(120)
 
 
-def assert_in_both(cluster: Cluster, log_dirs: list[str]) -> None:
+def assert_in_both(cluster: EmbeddedCluster, log_dirs: list[str]) -> None:
     """The broker tells that its only topic is in both, and its files say the same: of all of the topic's partitions, as
     the broker makes a log dir anew for one that it is still at."""
     with contextlib.closing(LogDirs({}, cluster.bootstrap_servers, 30.0)) as source:

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.control.metrics import FAMILIES, PREFIX
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from tests.integration.gateways import Gateway, create_topic
 
 QUOTAS = [{"client_id": "held", "producer_byte_rate": "50KB"}]
@@ -19,7 +19,7 @@ SENT = 20
 pytestmark = pytest.mark.kafka
 
 
-def test_latencies_requests_and_waits_of_a_real_producer_are_counted(kafka: Cluster) -> None:
+def test_latencies_requests_and_waits_of_a_real_producer_are_counted(kafka: EmbeddedCluster) -> None:
     create_topic(kafka, "metrics-latency")
     with Gateway(kafka.bootstrap_servers, {"client_quotas": QUOTAS, "log": {"format": "json"}}) as gateway:
         producer = Producer({"bootstrap.servers": gateway.bootstrap, "client.id": "held", "linger.ms": 0})

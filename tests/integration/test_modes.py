@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 
-from gateway.embedded import Cluster, wait_for
-from gateway.secret_key import NAME, ROLLOUT, derive_key, read_secret
-from policies.definitions.rollout import place
+from gateway.embedded import EmbeddedCluster, wait_for
+from gateway.secret_key import KEY_FILE_NAME, ROLLOUT_PURPOSE, derive_key, read_secret
+from policies.definitions.rollout import rollout_place
 from policies.usage import NOTES
 from tests.integration.gateways import Gateway, create_topic, end_offsets
 
@@ -24,7 +24,7 @@ DEADLINE_S = 60.0  # until a policy must have shown itself
 
 
 @pytest.fixture
-def topic(kafka: Cluster) -> str:
+def topic(kafka: EmbeddedCluster) -> str:
     return create_topic(kafka, f"modes-{next(_names)}", 1)
 
 
@@ -70,7 +70,7 @@ def rows(gateway: Gateway, topic: str) -> dict[str, int]:
     return found
 
 
-def test_observe_counts_what_would_be_rejected_and_touches_nothing(kafka: Cluster, topic: str) -> None:
+def test_observe_counts_what_would_be_rejected_and_touches_nothing(kafka: EmbeddedCluster, topic: str) -> None:
     with Gateway(kafka.bootstrap_servers, {"mode": "observe", "thresholds": {LIMIT: SMALL}}) as gateway:
         assert noted(gateway, "would_reject", topic) == 0
         sent = produce_until(gateway, topic, lambda: noted(gateway, "would_reject", topic) > 0)
@@ -82,7 +82,7 @@ def test_observe_counts_what_would_be_rejected_and_touches_nothing(kafka: Cluste
         assert "would reject: topic" in gateway.log()
 
 
-def test_delay_slows_a_producer_down_without_an_error_and_says_why(kafka: Cluster, topic: str) -> None:
+def test_delay_slows_a_producer_down_without_an_error_and_says_why(kafka: EmbeddedCluster, topic: str) -> None:
     thresholds = {LIMIT: 100_000, "on_exceed": "delay"}
     with Gateway(kafka.bootstrap_servers, {"thresholds": thresholds}) as gateway:
         sent = produce_until(gateway, topic, lambda: noted(gateway, "delayed", topic) > 0)
@@ -94,7 +94,7 @@ def test_delay_slows_a_producer_down_without_an_error_and_says_why(kafka: Cluste
         assert "delayed: topic" in gateway.log()
 
 
-def test_acks_0_over_its_limit_is_dropped_only_where_the_operator_says_so(kafka: Cluster, topic: str) -> None:
+def test_acks_0_over_its_limit_is_dropped_only_where_the_operator_says_so(kafka: EmbeddedCluster, topic: str) -> None:
     settings = {"acks0": "drop", "thresholds": {LIMIT: SMALL}}
     with Gateway(kafka.bootstrap_servers, settings) as gateway:
 
@@ -111,15 +111,16 @@ def test_acks_0_over_its_limit_is_dropped_only_where_the_operator_says_so(kafka:
 
 
 def test_a_policy_that_is_brought_in_by_steps_slows_down_clients_in_it_and_counts_the_others(
-    kafka: Cluster, topic: str
+    kafka: EmbeddedCluster, topic: str
 ) -> None:
     ids = [f"client-{number}" for number in range(20)]
     thresholds = {LIMIT: 100_000, "on_exceed": "delay", "enforce_percent": 50}
     with Gateway(kafka.bootstrap_servers, {"thresholds": thresholds}) as gateway:
         assert gateway.metric("policy_enforced_clients_ratio", policy="threshold") == 0.5
-        key = derive_key(read_secret(gateway.spool / NAME), ROLLOUT)
+        key = derive_key(read_secret(gateway.spool / KEY_FILE_NAME), ROLLOUT_PURPOSE)
         held, free = (
-            next(name for name in ids if (place("User:ANONYMOUS", name, key) < 50) is is_in) for is_in in (True, False)
+            next(name for name in ids if (rollout_place("User:ANONYMOUS", name, key) < 50) is is_in)
+            for is_in in (True, False)
         )
         produce_until(gateway, topic, lambda: noted(gateway, "would_delay", topic) > 0, **{"client.id": free})
         assert noted(gateway, "delayed", topic) == 0

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from tests.integration.fleet_load import Load, Task
 from tests.integration.gateways import Gateway
 
@@ -27,7 +27,7 @@ SAMPLE = re.compile(r"^produce_gateway_(?:produce|policy)_bytes_total\{(.*)\} (\
 
 
 @pytest.fixture
-def tenants(kafka: Cluster) -> Iterator[tuple[list[str], list[str]]]:
+def tenants(kafka: EmbeddedCluster) -> Iterator[tuple[list[str], list[str]]]:
     """Topics of the noisy and of the quiet tenant; gone afterwards, since other tests list all topics."""
     mark = uuid.uuid4().hex[:6]
     noisy = [f"noisy{mark}.events.{number:03}" for number in range(TOPICS)]
@@ -42,7 +42,7 @@ def tenants(kafka: Cluster) -> Iterator[tuple[list[str], list[str]]]:
 
 @pytest.mark.seed("82.1")
 def test_a_tenant_over_its_limit_with_500_topics_does_not_slow_another(
-    kafka: Cluster, tenants: tuple[list[str], list[str]]
+    kafka: EmbeddedCluster, tenants: tuple[list[str], list[str]]
 ) -> None:
     noisy, quiet = tenants
     groups = {"few": {"publishRateInBytes": LIMIT}, "many": {"publishRateInBytes": QUIET_LIMIT}}

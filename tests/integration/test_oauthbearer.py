@@ -8,7 +8,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from tests.integration.gateways import Gateway, create_topic
 
 LISTENER = "listener.name.sasl_plaintext"
@@ -23,7 +23,7 @@ LASTS_S = 10
 
 
 def test_the_user_of_an_accepted_token_is_under_its_quota(tmp_path: Path) -> None:
-    with Cluster(1, OVERRIDES, users=USERS) as cluster:
+    with EmbeddedCluster(1, OVERRIDES, users=USERS) as cluster:
         upstream = {
             "bootstrap_servers": cluster.sasl_bootstrap_servers,
             "security.protocol": "SASL_PLAINTEXT",

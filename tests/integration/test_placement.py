@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaAdminClient, TopicPartition
 
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
 from tests.integration.gateways import Gateway, fleet
 
@@ -34,12 +34,12 @@ EXCESS = "broker_overcommitted_bytes_per_second"
 
 
 @pytest.fixture(scope="module")
-def kafka() -> Iterator[Cluster]:
-    with Cluster(3) as cluster:
+def kafka() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(3) as cluster:
         yield cluster
 
 
-def create(kafka: Cluster, **brokers: list[int]) -> None:
+def create(kafka: EmbeddedCluster, **brokers: list[int]) -> None:
     """Topics with one partition for each of these brokers, which has its only replica."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
     new = [NewTopic(name, len(places), replica_assignment=[[on] for on in places]) for name, places in brokers.items()]
@@ -83,7 +83,7 @@ def thresholds(gateway: Gateway) -> Any:
         return json.load(answer)
 
 
-def test_thresholds_hold_where_their_topics_are(kafka: Cluster) -> None:
+def test_thresholds_hold_where_their_topics_are(kafka: EmbeddedCluster) -> None:
     name = f"p{uuid.uuid4().hex[:8]}_"
     clicks, views, big, other = (name + each for each in ("clicks", "views", "big", "other"))
     create(kafka, **{clicks: [2], views: [1, 2], big: [3], other: [1]})
@@ -102,7 +102,7 @@ def test_thresholds_hold_where_their_topics_are(kafka: Cluster) -> None:
         assert status == 422
         assert said["errors"][0]["what"].startswith("broker 2: its topics' ")
 
-        kafka.kill(2)
+        kafka.kill_broker(2)
         wait_for(
             "metadata without it", lambda: "broker 2 is not in the cluster's metadata" in gateway.log(), DEADLINE_S
         )
@@ -112,7 +112,7 @@ def test_thresholds_hold_where_their_topics_are(kafka: Cluster) -> None:
         assert status == 422, "clicks has no leader, but it is there"
         assert "by 1,000,000 bytes/s" in said["errors"][0]["what"]
         assert put(gateway, f"topics/{other}", "15MB")[0] == 200
-        kafka.start(2)
+        kafka.start_broker(2)
 
         mover = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
         try:
@@ -155,7 +155,7 @@ def restart_control(gateway: Gateway) -> None:
 
 
 @pytest.mark.seed("V1.6", "V1.7")
-def test_a_threshold_lives_as_long_as_its_topic(kafka: Cluster) -> None:
+def test_a_threshold_lives_as_long_as_its_topic(kafka: EmbeddedCluster) -> None:
     """Through a move, a broker's absence, and another control; until the topic is deleted, wherever that is done."""
     name = f"p{uuid.uuid4().hex[:8]}_"
     clicks, made, later = (name + each for each in ("clicks", "made", "later"))
@@ -185,10 +185,10 @@ def test_a_threshold_lives_as_long_as_its_topic(kafka: Cluster) -> None:
         finally:
             mover.close()
         wait_for("the move", lambda: thresholds(second)["committed"]["3"]["explicit"] >= 5 * MB, DEADLINE_S)
-        kafka.kill(3)
+        kafka.kill_broker(3)
         wait_for("metadata without it", lambda: "broker 3 is not in the cluster's" in second.log(), DEADLINE_S)
         restart_control(second)
-        kafka.start(3)
+        kafka.start_broker(3)
         wait_for("its leader", lambda: direct.list_topics(clicks, timeout=10).topics[clicks].partitions[0].leader == 3)
         everywhere(clicks, 5 * MB)
         assert ends(first, clicks) == []

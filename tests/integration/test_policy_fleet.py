@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient
 
 from gateway import embedded
 from gateway.commands import kafka_quotas
-from gateway.commands.asking import Place, ask
-from gateway.embedded import Cluster, wait_for
+from gateway.commands.admin_client import AdminEndpoint, request_json
+from gateway.embedded import EmbeddedCluster, wait_for
 from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
 from policies.units import format_time, parse_time
 from protocol.api import NOT_LEADER_OR_FOLLOWER
@@ -37,7 +37,7 @@ PRODUCERS_PER_S = 200
 class Fleet:
     """Two gateways of one cluster with the same file, a topic that its thresholds name, and a producer through each."""
 
-    def __init__(self, kafka: Cluster) -> None:
+    def __init__(self, kafka: EmbeddedCluster) -> None:
         name = uuid.uuid4().hex[:8]
         self.kafka = kafka
         self.topic = create_topic(kafka, f"fleet-{name}", 3)
@@ -61,7 +61,7 @@ class Fleet:
 
     def configs(self, at: int, *args: str) -> str:
         """kafka-configs.sh, through one of the gateways."""
-        return self.kafka.run_java(TOOL, "--bootstrap-server", self.gateways[at].bootstrap, *args)
+        return self.kafka.run_tool(TOOL, "--bootstrap-server", self.gateways[at].bootstrap, *args)
 
     def leader(self) -> int:
         """Of partition 0."""
@@ -85,7 +85,7 @@ class Mortal(Gateway):
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass  # ended with its parent
-        embedded.reap(self.process)
+        embedded.reap_process(self.process)
         wait_for("all to be gone", lambda: not any((processes.PROC / str(pid)).exists() for pid in family))
 
     def again(self) -> None:
@@ -135,7 +135,7 @@ class Probe(Background):
 
 
 @pytest.fixture(scope="module")
-def fleet(kafka3: Cluster) -> Iterator[Fleet]:
+def fleet(kafka3: EmbeddedCluster) -> Iterator[Fleet]:
     with Fleet(kafka3) as running:
         yield running
 
@@ -216,7 +216,7 @@ def test_both_show_the_files_values_and_those_set_at_run_time_apart(fleet: Fleet
         fleet.configs(1, *of_topic, "--alter", "--delete-config", TOPIC_KEY)
 
 
-def test_both_gateways_killed_and_started_again_know_everything(kafka3: Cluster) -> None:
+def test_both_gateways_killed_and_started_again_know_everything(kafka3: EmbeddedCluster) -> None:
     client = f"probe-{uuid.uuid4().hex[:8]}"
     entity = ("--entity-type", "users", "--entity-default", "--entity-type", "clients", "--entity-name", client)
     produced = create_topic(kafka3, f"fleet-{uuid.uuid4().hex[:8]}")
@@ -243,19 +243,20 @@ def test_both_gateways_killed_and_started_again_know_everything(kafka3: Cluster)
         assert_in_log_once_and_in_order(kafka3, produced, count)
 
 
-def test_a_value_with_an_end_is_taken_back_once_by_any_gateway_there_then(kafka3: Cluster) -> None:
+def test_a_value_with_an_end_is_taken_back_once_by_any_gateway_there_then(kafka3: EmbeddedCluster) -> None:
     user = f"user-{uuid.uuid4().hex[:8]}"
     with Fleet(kafka3) as fleet:
         one, two = fleet.gateways
         path = f"/v1/thresholds/topics/{fleet.topic}"
 
         def put(gateway: Gateway, **body: object) -> None:
-            ask(Place(gateway.admin), path, method="PUT", body=body)
+            request_json(AdminEndpoint(gateway.admin), path, method="PUT", body=body)
 
         def changes(name: str) -> list[list[tuple[Any, ...]]]:
             """Of that topic or entity, the newest first, as each gateway tells them."""
             said = [
-                ask(Place(each.admin), "/v1/policies/history", {"name": name})["changes"] for each in fleet.gateways
+                request_json(AdminEndpoint(each.admin), "/v1/policies/history", {"name": name})["changes"]
+                for each in fleet.gateways
             ]
             return [[(each["who"], each["old"], each["new"], each["until"]) for each in found] for found in said]
 
@@ -284,5 +285,5 @@ def test_a_value_with_an_end_is_taken_back_once_by_any_gateway_there_then(kafka3
             gateway.again()
         wait_for("both to know it again", lambda: is_over(fleet.topic, 4_000_000, 2_000_000), DEADLINE_S)
         for gateway, found in zip(fleet.gateways, changes(fleet.topic), strict=True):
-            assert ask(Place(gateway.admin), path)["value"] == 2_000_000
+            assert request_json(AdminEndpoint(gateway.admin), path)["value"] == 2_000_000
             assert [each[0] for each in found].count("itself") == 2, "each end is one change"

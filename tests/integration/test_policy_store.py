@@ -23,12 +23,12 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from gateway import embedded
-from gateway.control.policies.store import StoreError, Written
+from gateway.control.policies.store import StoreError, WrittenChange
 from gateway.control.policies.topic_store import TopicStore
-from gateway.embedded import Cluster
-from policies.definitions.policy_records import Head, Source, encode
+from gateway.embedded import EmbeddedCluster
+from policies.definitions.policy_records import AlterationHead, ChangeSource, encode_alteration
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import Change, Op, PolicyError, PolicyKey
+from policies.definitions.policy_values import PolicyChange, PolicyError, PolicyKey, PolicyOperation
 from tests.background import Background
 
 ROOT = Path(__file__).parents[2]
@@ -36,15 +36,15 @@ WAIT_S = 60.0
 MB = 10**6
 CLICKS, VIEWS, ORDERS = (PolicyKey.of_topic(name) for name in ("clicks", "views", "orders"))
 TOTAL = PolicyKey.of_broker()
-ALICE = Source("User:alice", "kafka", "127.0.0.1:5")
+ALICE = ChangeSource("User:alice", "kafka", "127.0.0.1:5")
 
 
 def new_topic() -> str:
     return f"policies-{uuid.uuid4().hex[:8]}"
 
 
-def setting(*ops: Op) -> Callable[[PolicySet], PolicySet]:
-    return lambda policies: policies.alter(ops)
+def setting(*ops: PolicyOperation) -> Callable[[PolicySet], PolicySet]:
+    return lambda policies: policies.alter_policies(ops)
 
 
 class Gateway(Background):
@@ -60,12 +60,12 @@ class Gateway(Background):
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self.store.poll(0.1)
+            self.store.poll_changes(0.1)
             time.sleep(0.001)  # a lock is not fair, and somebody may want to write
 
     @property
     def topics(self) -> Mapping[str, float]:
-        return self.store.policies.topics()
+        return self.store.policies.topic_thresholds()
 
     def until(self, what: str, condition: Callable[[PolicySet], bool]) -> PolicySet:
         try:
@@ -75,11 +75,11 @@ class Gateway(Background):
         return self.store.policies
 
     def ready(self) -> Gateway:
-        self.until("a store that is read", lambda _: self.store.loaded and not self.store.problem)
+        self.until("a store that is read", lambda _: self.store.is_loaded and not self.store.problem)
         return self
 
-    def put(self, *ops: Op, source: Source = ALICE) -> Written:
-        return self.store.write(setting(*ops), source)
+    def put(self, *ops: PolicyOperation, source: ChangeSource = ALICE) -> WrittenChange:
+        return self.store.write_change(setting(*ops), source)
 
 
 def ready(*gateways: Gateway) -> None:
@@ -93,7 +93,7 @@ def topic() -> str:
 
 
 @pytest.fixture
-def servers(kafka: Cluster) -> str:
+def servers(kafka: EmbeddedCluster) -> str:
     return kafka.bootstrap_servers
 
 
@@ -124,12 +124,12 @@ def records(servers: str, topic: str) -> list[Message]:
 def test_a_change_through_one_gateway_is_at_the_other_and_survives_both(servers: str, topic: str) -> None:
     with Gateway(servers, topic) as one, Gateway(servers, topic) as two:
         ready(one, two)
-        written = one.put(Op(CLICKS, 5 * MB), Op(TOTAL, 12 * MB))
+        written = one.put(PolicyOperation(CLICKS, 5 * MB), PolicyOperation(TOTAL, 12 * MB))
         assert one.topics == {"clicks": 5 * MB}  # who has the answer finds it in force
         assert written.after.version == 1
-        two.until("the change", lambda policies: policies.topics() == {"clicks": 5 * MB})
-        assert two.put(Op(CLICKS, None), Op(VIEWS, MB)).before.total() == 12 * MB
-        one.until("the change back", lambda policies: policies.topics() == {"views": MB})
+        two.until("the change", lambda policies: policies.topic_thresholds() == {"clicks": 5 * MB})
+        assert two.put(PolicyOperation(CLICKS, None), PolicyOperation(VIEWS, MB)).before.broker_total() == 12 * MB
+        one.until("the change back", lambda policies: policies.topic_thresholds() == {"views": MB})
         assert one.store.policies.version == two.store.policies.version == 2
     with Gateway(servers, topic) as third:
         third.ready()
@@ -140,13 +140,13 @@ def test_a_change_through_one_gateway_is_at_the_other_and_survives_both(servers:
 def test_each_has_its_own_base_under_the_changes_of_all(servers: str, topic: str) -> None:
     with Gateway(servers, topic, {CLICKS: 1.0, TOTAL: 100.0}) as one, Gateway(servers, topic, {CLICKS: 2.0}) as two:
         ready(one, two)
-        two.put(Op(VIEWS, 500))  # one's base would not have allowed it, but it holds for both alike
-        one.until("the change", lambda policies: policies.topics() == {"clicks": 1.0, "views": 500})
+        two.put(PolicyOperation(VIEWS, 500))  # one's base would not have allowed it, but it holds for both alike
+        one.until("the change", lambda policies: policies.topic_thresholds() == {"clicks": 1.0, "views": 500})
         with pytest.raises(PolicyError, match="which exceeds"):
-            one.put(Op(ORDERS, 1))
-        one.store.rebase({TOTAL: 1000.0})
-        assert one.put(Op(ORDERS, 1)).after.topics() == {"views": 500, "orders": 1}
-        two.until("the other change", lambda policies: "orders" in policies.topics())
+            one.put(PolicyOperation(ORDERS, 1))
+        one.store.replace_base({TOTAL: 1000.0})
+        assert one.put(PolicyOperation(ORDERS, 1)).after.topic_thresholds() == {"views": 500, "orders": 1}
+        two.until("the other change", lambda policies: "orders" in policies.topic_thresholds())
         assert one.store.policies.changes == two.store.policies.changes
 
 
@@ -156,19 +156,21 @@ def test_contradicting_changes_at_once_one_is_refused_and_both_gateways_agree(se
         for turn in range(5):
             barrier = threading.Barrier(2)
 
-            def change(gateway: Gateway, key: PolicyKey, barrier: threading.Barrier = barrier) -> Written | PolicyError:
+            def change(
+                gateway: Gateway, key: PolicyKey, barrier: threading.Barrier = barrier
+            ) -> WrittenChange | PolicyError:
                 asked = 0
 
                 def decide(policies: PolicySet) -> PolicySet:
                     nonlocal asked
                     asked += 1
-                    after = policies.alter([Op(key, 6.0)])
+                    after = policies.alter_policies([PolicyOperation(key, 6.0)])
                     if asked == 1:
                         barrier.wait(WAIT_S)  # both have judged it fine before either has written
                     return after
 
                 try:
-                    return gateway.store.write(decide, ALICE)
+                    return gateway.store.write_change(decide, ALICE)
                 except PolicyError as error:
                     return error
 
@@ -182,8 +184,8 @@ def test_contradicting_changes_at_once_one_is_refused_and_both_gateways_agree(se
                 gateway.until("the change", lambda policies: policies.version == version)
             assert one.store.policies.changes == two.store.policies.changes
             assert len(one.topics) == 1
-            one.put(*(Op(PolicyKey.of_topic(name), None) for name in one.topics))
-            two.until("the clearing", lambda policies: not policies.topics())
+            one.put(*(PolicyOperation(PolicyKey.of_topic(name), None) for name in one.topics))
+            two.until("the clearing", lambda policies: not policies.topic_thresholds())
 
 
 def test_changes_that_agree_all_get_in_however_many_write_at_once(servers: str, topic: str) -> None:
@@ -192,7 +194,7 @@ def test_changes_that_agree_all_get_in_however_many_write_at_once(servers: str, 
         ready(*gateways)
         keys = [PolicyKey.of_topic(f"t{number}") for number in range(9)]
         with ThreadPoolExecutor(3) as pool:
-            list(pool.map(lambda n: [gateways[n].put(Op(key, 1.0)) for key in keys[n::3]], range(3)))
+            list(pool.map(lambda n: [gateways[n].put(PolicyOperation(key, 1.0)) for key in keys[n::3]], range(3)))
         for gateway in gateways:
             policies = gateway.until("all changes", lambda policies: policies.version == len(keys))
             assert set(policies.changes) == set(keys)
@@ -202,7 +204,7 @@ def test_ten_thousand_values_are_one_change(servers: str, topic: str) -> None:
     with Gateway(servers, topic) as one, Gateway(servers, topic) as two:
         ready(one, two)
         seen: set[int] = set()
-        ops = [Op(PolicyKey.of_topic(f"t{number}"), float(number)) for number in range(10_000)]
+        ops = [PolicyOperation(PolicyKey.of_topic(f"t{number}"), float(number)) for number in range(10_000)]
         written = one.put(*ops)
         assert len(written.changes) == 10_000
         assert len(one.topics) == 10_000
@@ -223,8 +225,8 @@ def test_ten_thousand_values_are_one_change(servers: str, topic: str) -> None:
 def test_a_kept_record_says_who_when_from_where_old_and_new(servers: str, topic: str) -> None:
     began_ms = time.time_ns() // 10**6
     with Gateway(servers, topic, {CLICKS: 4.0}) as one:
-        one.ready().put(Op(CLICKS, 5.0), Op(VIEWS, 1.0))
-        one.put(Op(VIEWS, None), source=Source("bob", "cli", "10.0.0.1:9"))
+        one.ready().put(PolicyOperation(CLICKS, 5.0), PolicyOperation(VIEWS, 1.0))
+        one.put(PolicyOperation(VIEWS, None), source=ChangeSource("bob", "cli", "10.0.0.1:9"))
     found = records(servers, topic)
     said = json.loads(found[0].value() or b"")
     assert began_ms <= said.pop("at_ms") <= time.time_ns() // 10**6
@@ -268,7 +270,7 @@ def test_a_writer_that_is_killed_leaves_whole_changes_and_nothing_that_was_answe
         witness.ready()
         answered = 0
         for _ in range(3):
-            writer = embedded.spawn(
+            writer = embedded.spawn_process(
                 [sys.executable, "-c", WRITER, servers, topic], stdout=subprocess.PIPE, text=True, cwd=ROOT
             )
             assert writer.stdout is not None
@@ -279,13 +281,13 @@ def test_a_writer_that_is_killed_leaves_whole_changes_and_nothing_that_was_answe
                 writer.send_signal(signal.SIGKILL)  # in the midst of the next one
                 answered = max([answered, *(int(line) for line in writer.stdout)])
             finally:
-                embedded.reap(writer)
+                embedded.reap_process(writer)
                 writer.stdout.close()
             with Gateway(servers, topic) as restarted:
                 restarted.ready()
                 assert restarted.store.policies.version >= answered
                 # Behind an open transaction of the dead writer: writing ends it.
-                restarted.put(Op(PolicyKey.of_topic("after"), float(answered)))
+                restarted.put(PolicyOperation(PolicyKey.of_topic("after"), float(answered)))
                 policies = restarted.store.policies
             values = {value for key, value in policies.changes.items() if key.name != "after"}
             assert len(values) == 1  # all 2000 are of one change
@@ -296,18 +298,20 @@ def test_a_writer_that_is_killed_leaves_whole_changes_and_nothing_that_was_answe
 
 def test_half_a_change_of_a_dead_writer_is_never_seen_and_the_next_change_ends_it(servers: str, topic: str) -> None:
     with Gateway(servers, topic) as one:
-        one.ready().put(Op(CLICKS, 5))
+        one.ready().put(PolicyOperation(CLICKS, 5))
         dead = Producer({"bootstrap.servers": servers, "transactional.id": topic, "log_level": 0})
         dead.init_transactions(30)
         dead.begin_transaction()
-        (half, _) = encode([Change(VIEWS, 3.0, None, 3.0)], Head(2, "", 0, ALICE, 2))
+        (half, _) = encode_alteration([PolicyChange(VIEWS, 3.0, None, 3.0)], AlterationHead(2, "", 0, ALICE, 2))
         dead.produce(topic, half.value, half.key, partition=0)
         dead.flush(30)  # on the broker, not committed
         with Gateway(servers, topic) as two:
             two.ready()
             assert two.topics == {"clicks": 5}
-            assert two.put(Op(ORDERS, 1)).after.topics() == {"clicks": 5, "orders": 1}
-            one.until("the change behind it", lambda policies: policies.topics() == {"clicks": 5, "orders": 1})
+            assert two.put(PolicyOperation(ORDERS, 1)).after.topic_thresholds() == {"clicks": 5, "orders": 1}
+            one.until(
+                "the change behind it", lambda policies: policies.topic_thresholds() == {"clicks": 5, "orders": 1}
+            )
             assert two.store.policies.version == 2
 
 
@@ -329,7 +333,7 @@ def test_the_topic_is_made_compacted_with_one_partition(servers: str, topic: str
     assert len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == 1
 
 
-def test_compaction_keeps_all_that_holds(kafka: Cluster, topic: str) -> None:
+def test_compaction_keeps_all_that_holds(kafka: EmbeddedCluster, topic: str) -> None:
     servers = kafka.bootstrap_servers
     eager = {
         "cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.0001",
@@ -338,16 +342,18 @@ def test_compaction_keeps_all_that_holds(kafka: Cluster, topic: str) -> None:
     admin = admin_of(servers)
     admin.create_topics([NewTopic(topic, 1, 1, config=eager)])[topic].result(120)
     with Gateway(servers, topic, {TOTAL: 10.0}) as one:
-        one.ready().put(Op(TOTAL, 100), Op(VIEWS, 1))
-        one.put(Op(CLICKS, 50))  # more than the base's total: without the record before it this looks wrong
-        one.put(Op(TOTAL, 200), Op(VIEWS, None))
+        one.ready().put(PolicyOperation(TOTAL, 100), PolicyOperation(VIEWS, 1))
+        one.put(
+            PolicyOperation(CLICKS, 50)
+        )  # more than the base's total: without the record before it this looks wrong
+        one.put(PolicyOperation(TOTAL, 200), PolicyOperation(VIEWS, None))
 
         puts = 0
 
         def compacted() -> bool:
             nonlocal puts
             puts += 1
-            one.put(Op(ORDERS, one.topics.get("orders", 0) + 1))  # a closed segment needs a later one
+            one.put(PolicyOperation(ORDERS, one.topics.get("orders", 0) + 1))  # a closed segment needs a later one
             keys = [message.key() for message in records(servers, topic)]
             return (
                 keys.count(b'["broker","","total.bytes.in.per.sec.threshold"]') == 1
@@ -360,7 +366,7 @@ def test_compaction_keeps_all_that_holds(kafka: Cluster, topic: str) -> None:
         restarted.ready()
         assert restarted.store.policies.changes == want.changes
         assert restarted.store.policies.version == want.version
-        assert restarted.topics == {"clicks": 50, "orders": want.topics()["orders"]}
+        assert restarted.topics == {"clicks": 50, "orders": want.topic_thresholds()["orders"]}
 
 
 def test_a_deleted_topic_leaves_what_is_known_and_refuses_changes_until_it_is_made_again(
@@ -370,23 +376,23 @@ def test_a_deleted_topic_leaves_what_is_known_and_refuses_changes_until_it_is_ma
     caplog.set_level(logging.INFO, "gateway.policy")
     with Gateway(servers, topic) as one, Gateway(servers, topic, member="b") as two:
         ready(one, two)
-        one.put(Op(CLICKS, 5), Op(VIEWS, 6))
+        one.put(PolicyOperation(CLICKS, 5), PolicyOperation(VIEWS, 6))
         two.until("the change", lambda policies: len(policies.changes) == 2)
         admin.delete_topics([topic])[topic].result(120)
         for gateway in (one, two):
             gateway.until("the loss", lambda _: "was deleted" in gateway.store.problem)
             assert gateway.topics == {"clicks": 5, "views": 6}
             with pytest.raises(StoreError, match=f"topic {topic} was deleted; the last known policies stay"):
-                gateway.put(Op(CLICKS, 7))
+                gateway.put(PolicyOperation(CLICKS, 7))
         with Gateway(servers, topic, member="c") as restarted:  # a restarted gateway makes the topic anew
             restarted.until("what the others know", lambda policies: len(policies.changes) == 2)
             ready(restarted, one, two)
             for gateway in (one, two, restarted):
                 gateway.until("one version", lambda policies: policies.version == 2)
                 assert gateway.topics == {"clicks": 5, "views": 6}
-            two.put(Op(CLICKS, None))
+            two.put(PolicyOperation(CLICKS, None))
             for gateway in (one, restarted):
-                gateway.until("the next change", lambda policies: policies.topics() == {"views": 6})
+                gateway.until("the next change", lambda policies: policies.topic_thresholds() == {"views": 6})
     restored = [record.getMessage() for record in caplog.records if "values known into the new topic" in record.message]
     assert len(restored) == 1  # by one of them, not by both
     assert caplog.text.count("was deleted") == 2  # once by each
@@ -398,19 +404,19 @@ def test_a_topic_made_again_with_other_policies_in_it_is_believed(servers: str, 
 
     def polled(condition: Callable[[], bool]) -> None:
         def holds() -> bool:
-            one.poll(0.1)
+            one.poll_changes(0.1)
             return condition()
 
         embedded.wait_for("the store", holds, WAIT_S)
 
     try:
-        polled(lambda: one.loaded)
-        one.write(setting(Op(CLICKS, 5)), ALICE)
+        polled(lambda: one.is_loaded)
+        one.write_change(setting(PolicyOperation(CLICKS, 5)), ALICE)
         admin.delete_topics([topic])[topic].result(120)
         polled(lambda: "was deleted" in one.problem)
         with Gateway(servers, topic) as two:
-            two.ready().put(Op(VIEWS, 6))
-            polled(lambda: one.policies.topics() == {"views": 6})
+            two.ready().put(PolicyOperation(VIEWS, 6))
+            polled(lambda: one.policies.topic_thresholds() == {"views": 6})
             assert two.topics == {"views": 6}
     finally:
         one.close()
@@ -418,17 +424,17 @@ def test_a_topic_made_again_with_other_policies_in_it_is_believed(servers: str, 
 
 def test_a_foreign_record_is_left_out_and_said(servers: str, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     with Gateway(servers, topic) as one:
-        one.ready().put(Op(CLICKS, 5))
+        one.ready().put(PolicyOperation(CLICKS, 5))
         producer = Producer({"bootstrap.servers": servers})
         producer.produce(topic, b"garbage", b"garbage", partition=0)
         producer.produce(topic, b'{"v":9,"value":7}', b'["topic","clicks","bytes.in.per.sec.threshold"]', partition=0)
-        (by_hand, _) = encode([Change(VIEWS, 3.0, None, 3.0)], Head(0, "", 0, ALICE, 0))
+        (by_hand, _) = encode_alteration([PolicyChange(VIEWS, 3.0, None, 3.0)], AlterationHead(0, "", 0, ALICE, 0))
         producer.produce(topic, by_hand.value, by_hand.key, partition=0)  # in an emergency: no head, but ours
         producer.flush(30)
-        one.until("what is one", lambda policies: "views" in policies.topics())
+        one.until("what is one", lambda policies: "views" in policies.topic_thresholds())
         assert one.topics == {"clicks": 5, "views": 3}
         assert one.store.invalid == 2
-        assert one.put(Op(CLICKS, 6)).after.version == 2
+        assert one.put(PolicyOperation(CLICKS, 6)).after.version == 2
     text = caplog.text
     assert re.search(rf"topic {topic}, offset \d+ is left out: its key b'garbage' is no JSON", text)
     assert "its layout is 9, known is 1: a newer gateway wrote it" in text
@@ -445,25 +451,25 @@ def test_a_topic_that_forgets_is_warned_about(servers: str, topic: str, caplog: 
 
 def test_a_cluster_out_of_reach_leaves_what_is_known_and_refuses_changes() -> None:
     topic = new_topic()
-    with Cluster(1) as cluster, Gateway(cluster.bootstrap_servers, topic) as one:
-        one.ready().put(Op(CLICKS, 5))
-        cluster.kill(1)
+    with EmbeddedCluster(1) as cluster, Gateway(cluster.bootstrap_servers, topic) as one:
+        one.ready().put(PolicyOperation(CLICKS, 5))
+        cluster.kill_broker(1)
         with Gateway(cluster.bootstrap_servers, topic, {VIEWS: 1.0}) as late:  # it starts before its cluster
             for gateway in (one, late):
                 gateway.until("a complaint", lambda _: "can't be looked up" in gateway.store.problem)
                 with pytest.raises(StoreError, match=f"topic {topic} can't be"):
-                    gateway.put(Op(CLICKS, 6))
+                    gateway.put(PolicyOperation(CLICKS, 6))
             assert one.topics == {"clicks": 5}
             assert late.topics == {"views": 1.0}
-            assert not late.store.loaded
-            cluster.start(1)
+            assert not late.store.is_loaded
+            cluster.start_broker(1)
             ready(one, late)
             assert late.topics == {"views": 1.0, "clicks": 5}
-            assert one.put(Op(CLICKS, 7)).after.topics() == {"clicks": 7}
+            assert one.put(PolicyOperation(CLICKS, 7)).after.topic_thresholds() == {"clicks": 7}
 
 
 def test_a_closed_store_is_quiet(topic: str) -> None:
     store = TopicStore({"bootstrap.servers": "127.0.0.1:1"}, topic, {})
     store.close()
-    store.poll(60)
-    assert not store.loaded
+    store.poll_changes(60)
+    assert not store.is_loaded

@@ -20,7 +20,7 @@ import pytest
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import GaugeMetricFamily
 
-from gateway.embedded import Cluster, free_port, reap, spawn, wait_for
+from gateway.embedded import EmbeddedCluster, find_free_port, reap_process, spawn_process, wait_for
 from gateway.storage.log_dirs import active_brokers
 from gateway.storage.prometheus import Prometheus
 from policies.storage import ObservationFailed, Volume
@@ -39,7 +39,7 @@ class Exporter:
         self.age_s: float | None = None
         registry = CollectorRegistry()
         registry.register(self)
-        self.port = free_port()
+        self.port = find_free_port()
         self._running: tuple[WSGIServer, Thread] | None = start_http_server(self.port, "127.0.0.1", registry)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
@@ -74,18 +74,18 @@ class Scraped:
             "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
             f"scrape_configs:\n  - job_name: kafka-nodes\n    static_configs:\n{jobs}\n"
         )
-        port = free_port()
+        port = find_free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.log = folder / "log"
         with self.log.open("wb") as log:
-            self.process = spawn(
+            self.process = spawn_process(
                 [binary, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
                  f"--web.listen-address=127.0.0.1:{port}"],
                 stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
 
     def stop(self) -> None:
-        reap(self.process, 20.0)
+        reap_process(self.process, 20.0)
 
     def is_ready(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()
@@ -132,7 +132,7 @@ def mount(point: str) -> dict[str, str]:
 
 
 @pytest.mark.seed("035.3")
-def test_node_exporters_beside_the_brokers(run: Any, kafka: Cluster) -> None:
+def test_node_exporters_beside_the_brokers(run: Any, kafka: EmbeddedCluster) -> None:
     (node_id,) = kafka.brokers
     ours, others = Exporter(NODE), Exporter(NODE)
     ours.volumes = [(mount("/var/lib/kafka/data"), 2e9, 1e11), (mount("/"), 5, 10)]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from gateway.quotas.client import QuotaClient
 from policies.quotas.store import Alteration, Op
 from tests.integration.gateways import Gateway, create_topic, log_bytes
@@ -34,13 +34,13 @@ def login(user: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(1, users=USERS) as running:
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(1, users=USERS) as running:
         yield running
 
 
 @pytest.fixture
-def gateway(cluster: Cluster, tmp_path: Path) -> Iterator[Gateway]:
+def gateway(cluster: EmbeddedCluster, tmp_path: Path) -> Iterator[Gateway]:
     servers = cluster.sasl_bootstrap_servers
     settings = {
         "internal_topics": "none",
@@ -85,7 +85,7 @@ producer_byte_rate:broker_bps=500000
 
 
 @pytest.mark.seed("546.34", "546.35", "546.36", "546.13")
-def test_the_seeds_examples_run_and_hold(cluster: Cluster, gateway: Gateway, run: Run) -> None:
+def test_the_seeds_examples_run_and_hold(cluster: EmbeddedCluster, gateway: Gateway, run: Run) -> None:
     one, two = ("--names=user=user-one,client-id=my-client", "--names=user=user-two,client-id=my-client")
     run.alter(one, "--add=consumer_byte_rate:shares=200,producer_byte_rate:bps=10000000")
     run.alter(two, "--add=producer_byte_rate:broker_bps=2000000")
@@ -131,7 +131,7 @@ producer_byte_rate:shares=100
     )
 
 
-def play(cluster: Cluster, gateway: Gateway) -> dict[str, float]:
+def play(cluster: EmbeddedCluster, gateway: Gateway) -> dict[str, float]:
     """Bytes per second that two read and a third one writes, all as my-client, all with more to do than they may."""
     backlog, written = create_topic(cluster, "examples-backlog", 1), create_topic(cluster, "examples-written", 1)
     filling = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 20})
@@ -183,7 +183,9 @@ def play(cluster: Cluster, gateway: Gateway) -> dict[str, float]:
             thread.join()
 
 
-def test_quotas_of_the_brokers_are_told_warned_of_and_taken_over(cluster: Cluster, gateway: Gateway, run: Run) -> None:
+def test_quotas_of_the_brokers_are_told_warned_of_and_taken_over(
+    cluster: EmbeddedCluster, gateway: Gateway, run: Run
+) -> None:
     brokers = QuotaClient(cluster.bootstrap_servers)
     assert brokers.alter([Alteration([("user", "user-one")], [Op("producer_byte_rate", 1_000_000.0)])]) == (None,)
     wait_for("the brokers' quota", lambda: "(brokers)" in run("--list", "--names=user=user-one").out)

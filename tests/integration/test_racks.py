@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from gateway import embedded
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from tests.integration.gateways import Gateway
 
 RACKS = {1: "rack-a", 2: "rack-b"}
@@ -24,13 +24,13 @@ COUNT, SIZE = 200, 5000
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster() -> Iterator[EmbeddedCluster]:
     selector = {
         "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         "broker.session.timeout.ms": "9000",  # nobody is killed here, and the leader must stay where it is
     }
     own = {node: {"broker.rack": rack} for node, rack in RACKS.items()}
-    with Cluster(2, selector, per_broker_overrides=own) as cluster:
+    with EmbeddedCluster(2, selector, per_broker_overrides=own) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
         admin.create_topics([NewTopic(TOPIC, 1, replica_assignment=[[LEADER, 2]])])[TOPIC].result(120)
 
@@ -43,7 +43,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def gateway(cluster: Cluster) -> Iterator[Gateway]:
+def gateway(cluster: EmbeddedCluster) -> Iterator[Gateway]:
     # With a limit, far above what is read here, Fetch answers are walked while they pass; without one they are not.
     groups = {"readers": {"dispatchRateInBytes": 100_000_000}}
     settings = {"internal_topics": "none", "resource_groups": {"groups": groups, "tenants": {"near": "readers"}}}
@@ -113,9 +113,9 @@ def test_librdkafka_reads_from_the_replica_in_its_rack(gateway: Gateway, near: i
     assert found[near]["rxbytes"] > COUNT * SIZE > 10 * found[far]["rxbytes"]
 
 
-def test_java_reads_from_the_replica_in_its_rack(cluster: Cluster, gateway: Gateway) -> None:
+def test_java_reads_from_the_replica_in_its_rack(cluster: EmbeddedCluster, gateway: Gateway) -> None:
     near = 2
-    said = cluster.run_java(
+    said = cluster.run_tool(
         "org.apache.kafka.tools.ConsumerPerformance",
         *("--bootstrap-server", gateway.bootstrap, "--topic", TOPIC, "--group", "java-readers"),
         *("--num-records", str(COUNT), "--timeout", "20000", "--print-metrics"),

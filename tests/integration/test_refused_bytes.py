@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from tests.gateway import play
 from tests.integration.gateways import Gateway, create_topic, end_offsets
 from tests.integration.test_sasl_attacks import sign_in
@@ -39,13 +39,13 @@ CORRUPT_MESSAGE = 2
 
 
 class Stage(NamedTuple):
-    kafka: Cluster
+    kafka: EmbeddedCluster
     gateway: Gateway
 
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    with Cluster(1, ACLS, users=USERS) as kafka:
+    with EmbeddedCluster(1, ACLS, users=USERS) as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         allowed = [
             AclBinding(

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer
 from kafka.errors import KafkaTimeoutError
 
-from gateway.embedded import Cluster
+from gateway.embedded import EmbeddedCluster
 from policies.usage import NOTES
 from tests.clients.scenario_policies import SEPARATOR
 from tests.gateway.play import size_of
@@ -113,7 +113,7 @@ class Seen(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def seen(kafka: Cluster) -> Iterator[Seen]:
+def seen(kafka: EmbeddedCluster) -> Iterator[Seen]:
     names = uuid.uuid4().hex[:8]
     topics = {name: create_topic(kafka, f"{case.limit}{SEPARATOR}{names}-{name}", 2) for name, case in CASES.items()}
     settings = {"policies": ["tests.clients.scenario_policies:make"]}
@@ -127,7 +127,9 @@ def seen(kafka: Cluster) -> Iterator[Seen]:
 
 
 @pytest.mark.parametrize("name", GETS_THROUGH)
-def test_a_producer_that_gets_through_in_the_end_has_dropped_nothing(seen: Seen, kafka: Cluster, name: str) -> None:
+def test_a_producer_that_gets_through_in_the_end_has_dropped_nothing(
+    seen: Seen, kafka: EmbeddedCluster, name: str
+) -> None:
     assert seen.acknowledged[name] == COUNT == end_offsets(kafka, seen.topics[name])
     found = dropped(seen.records, seen.topics[name])
     assert found.rejected > 0
@@ -144,7 +146,7 @@ def test_of_a_producer_that_makes_new_batches_the_truth_lies_within_the_bounds(s
 
 
 @pytest.mark.parametrize("name", GIVES_UP)
-def test_the_records_a_producer_gives_up_are_the_difference(seen: Seen, kafka: Cluster, name: str) -> None:
+def test_the_records_a_producer_gives_up_are_the_difference(seen: Seen, kafka: EmbeddedCluster, name: str) -> None:
     assert seen.acknowledged[name] == 0 == end_offsets(kafka, seen.topics[name])
     found = dropped(seen.records, seen.topics[name])
     assert found.rejected > 0

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway import embedded
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from gateway.kafka.describe import describe_topic
 from policies import usage
 from protocol import api
@@ -41,25 +41,25 @@ from tests.integration.wire import Wire
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster() -> Iterator[EmbeddedCluster]:
     """A cluster of this file's own, because its broker is killed."""
-    with Cluster(1) as running:
+    with EmbeddedCluster(1) as running:
         yield running
 
 
 @pytest.fixture
-def own(cluster: Cluster) -> Iterator[Cluster]:
+def own(cluster: EmbeddedCluster) -> Iterator[EmbeddedCluster]:
     yield cluster
-    if not cluster.broker(1).running:
-        cluster.start(1)
+    if not cluster.broker(1).is_running:
+        cluster.start_broker(1)
 
 
 @pytest.fixture
-def topic(own: Cluster, request: pytest.FixtureRequest) -> str:
+def topic(own: EmbeddedCluster, request: pytest.FixtureRequest) -> str:
     return create_topic(own, f"resilience-{request.node.name.removeprefix('test_')[:60]}")
 
 
-def wait_used(gateway: Gateway, kafka: Cluster, topic: str, want: Sum) -> list[Record]:
+def wait_used(gateway: Gateway, kafka: EmbeddedCluster, topic: str, want: Sum) -> list[Record]:
     """The usage topic's records once they say that exactly this was accepted. (/metrics forgets with its process.)"""
     found: list[Record] = []
 
@@ -77,7 +77,7 @@ def wait_used(gateway: Gateway, kafka: Cluster, topic: str, want: Sum) -> list[R
     return found
 
 
-def in_log(kafka: Cluster, topic: str) -> Sum:
+def in_log(kafka: EmbeddedCluster, topic: str) -> Sum:
     return Sum(log_bytes(kafka, topic), end_offsets(kafka, topic))
 
 
@@ -97,11 +97,11 @@ def _lives(pid: int) -> bool:
 # --- a broker ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_broker_killed_under_load_costs_nothing(own: Cluster, topic: str) -> None:
+def test_a_broker_killed_under_load_costs_nothing(own: EmbeddedCluster, topic: str) -> None:
     with Gateway(own.bootstrap_servers) as gateway, Steady(gateway.bootstrap, topic) as producer:
-        own.kill(1)
+        own.kill_broker(1)
         wait_for("the gateway to notice", lambda: gateway.metric("disconnects_total", cause="upstream") > 0)
-        own.start(1)
+        own.start_broker(1)
         producer.wait_for(300)
         count = producer.finish()
 
@@ -113,10 +113,10 @@ def test_a_broker_killed_under_load_costs_nothing(own: Cluster, topic: str) -> N
         assert gateway.metric("upstream_failed_total") > 0, "clients tried while it was away"
 
 
-def test_a_client_whose_broker_is_away_is_reset(own: Cluster, topic: str) -> None:
+def test_a_client_whose_broker_is_away_is_reset(own: EmbeddedCluster, topic: str) -> None:
     """Clients of a dead broker are refused. Of an end before the first answer some think that TLS is missing."""
     with Gateway(own.bootstrap_servers) as gateway:
-        own.kill(1)
+        own.kill_broker(1)
         for port in (gateway.broker_port(1), gateway.port):
             with Wire(port) as wire:
                 wire.sock.sendall(play.other_request(1, api.API_VERSIONS))
@@ -127,20 +127,20 @@ def test_a_client_whose_broker_is_away_is_reset(own: Cluster, topic: str) -> Non
         assert len(said) == 1, gateway.log()  # once in a while, not for every client
         assert "Connection refused" in said[0]
 
-        own.start(1)
+        own.start_broker(1)
         wait_writable(own, topic)
         with Wire(gateway.broker_port(1)) as wire:
             assert wire.produce(play.request(1, {topic: [0]}))[1] == {(topic, 0): (0, None)}
 
 
-def test_no_port_listens_for_a_broker_that_does_not_exist(own: Cluster) -> None:
+def test_no_port_listens_for_a_broker_that_does_not_exist(own: EmbeddedCluster) -> None:
     with Gateway(own.bootstrap_servers, node_ids=2) as gateway:
         assert gateway.listens(gateway.broker_port(1))
         assert not gateway.listens(gateway.broker_port(2))
 
 
 def test_a_gateway_may_be_started_before_kafka() -> None:
-    port = embedded.free_port(2)
+    port = embedded.find_free_port(2)
     upstream = f"{embedded.HOST}:{port}"
     settings = {"upstream": {"bootstrap_servers": upstream, "metadata_refresh": "1s"}}
     with Gateway(upstream, settings, wait=False) as gateway:
@@ -150,7 +150,7 @@ def test_a_gateway_may_be_started_before_kafka() -> None:
             assert wire.ends(), "closed, as a client would be by a broker that goes away"
         assert "the cluster has not answered yet" in gateway.problems()
         assert gateway.metric("upstream_up") == 0
-        with Cluster(1, port=port) as kafka:
+        with EmbeddedCluster(1, port=port) as kafka:
             wait_for("readiness", gateway.ready, RECOVERY_S)
             assert gateway.metric("upstream_up") == 1
             topic = create_topic(kafka, "late")
@@ -164,7 +164,7 @@ def test_a_gateway_may_be_started_before_kafka() -> None:
 # --- a process of the gateway -----------------------------------------------------------------------------------------
 
 
-def test_a_killed_worker_is_started_again_and_its_gap_is_on_record(own: Cluster, topic: str) -> None:
+def test_a_killed_worker_is_started_again_and_its_gap_is_on_record(own: EmbeddedCluster, topic: str) -> None:
     with Gateway(own.bootstrap_servers) as gateway, Steady(gateway.bootstrap, topic) as producer:
         wait_for("a first interval", lambda: gateway.counted_of(topic, "accepted").messages > 0)
         first = gateway.child("gateway.data")
@@ -194,7 +194,7 @@ def test_a_killed_worker_is_started_again_and_its_gap_is_on_record(own: Cluster,
         assert accepted.bytes <= in_log(own, topic).bytes
 
 
-def test_traffic_goes_on_while_control_is_dead(own: Cluster, topic: str) -> None:
+def test_traffic_goes_on_while_control_is_dead(own: EmbeddedCluster, topic: str) -> None:
     """The parent is stopped meanwhile, so that control stays dead for as long as it takes to see it."""
     size = play.size_of()
     with Gateway(own.bootstrap_servers) as gateway, Wire(gateway.broker_port(1)) as wire:
@@ -231,7 +231,7 @@ def test_traffic_goes_on_while_control_is_dead(own: Cluster, topic: str) -> None
         assert gateway.counted_of(topic, "accepted").messages >= while_dead - 100
 
 
-def test_control_killed_again_and_again_loses_and_doubles_nothing(own: Cluster, topic: str) -> None:
+def test_control_killed_again_and_again_loses_and_doubles_nothing(own: EmbeddedCluster, topic: str) -> None:
     with Gateway(own.bootstrap_servers) as gateway, Steady(gateway.bootstrap, topic) as producer:
         for _ in range(3):
             kill(gateway.child("gateway.control"))
@@ -250,7 +250,7 @@ def test_control_killed_again_and_again_loses_and_doubles_nothing(own: Cluster, 
 # --- the usage topic --------------------------------------------------------------------------------------------------
 
 
-def test_while_the_usage_topic_is_away_the_spool_grows(kafka3: Cluster) -> None:
+def test_while_the_usage_topic_is_away_the_spool_grows(kafka3: EmbeddedCluster) -> None:
     """Its only replica is on a broker that dies; producing to the others goes on, and is on record later."""
     admin = AdminClient({"bootstrap.servers": kafka3.bootstrap_servers})
     usage_topic, topic = "usage-on-3", "produced-on-1"
@@ -263,19 +263,19 @@ def test_while_the_usage_topic_is_away_the_spool_grows(kafka3: Cluster) -> None:
         Steady(gateway.bootstrap, topic) as producer,
     ):
         wait_for("the usage topic", lambda: gateway.metric("usage_log_records_published_total") > 0)
-        kafka3.kill(3)
+        kafka3.kill_broker(3)
         try:
             wait_for("the spool to grow", lambda: gateway.metric("usage_log_backlog_bytes") > 2000)
             producer.wait_for(300)  # nobody who produces notices
         finally:
-            kafka3.start(3)
+            kafka3.start_broker(3)
         count = producer.finish()
         assert_in_log_once_and_in_order(kafka3, topic, count)
         assert_complete(wait_used(gateway, kafka3, topic, in_log(kafka3, topic)))
         wait_for("the backlog to go", lambda: gateway.metric("usage_log_backlog_bytes") == 0, RECOVERY_S)
 
 
-def test_a_deleted_usage_topic_is_made_again(own: Cluster, topic: str) -> None:
+def test_a_deleted_usage_topic_is_made_again(own: EmbeddedCluster, topic: str) -> None:
     """Its records are gone with it; everything from then on is in the new one, and all of it in the spool."""
     with Gateway(own.bootstrap_servers) as gateway, Steady(gateway.bootstrap, topic) as producer:
         wait_for("the usage topic", lambda: gateway.metric("usage_log_records_published_total") > 0)
@@ -301,12 +301,12 @@ def test_a_deleted_usage_topic_is_made_again(own: Cluster, topic: str) -> None:
         spooled = gateway.spooled()
         assert_complete(spooled)
         assert total(sums(spooled)[topic], "accepted") == in_log(own, topic)
-        published = {usage.identity(record) for record in gateway.published(own)}
-        missing = [record["seq"] for record in spooled if usage.identity(record) not in published]
+        published = {usage.record_identity(record) for record in gateway.published(own)}
+        missing = [record["seq"] for record in spooled if usage.record_identity(record) not in published]
         assert missing == list(range(len(missing))), "only what was in the deleted topic"
 
 
-def test_unpublished_records_go_out_after_the_next_start(own: Cluster, topic: str, tmp_path: Path) -> None:
+def test_unpublished_records_go_out_after_the_next_start(own: EmbeddedCluster, topic: str, tmp_path: Path) -> None:
     """Stopped while Kafka is away: exit code 0 all the same, and the books are complete once both are back."""
     settings = {"usage_log": {"spool_dir": str(tmp_path / "spool")}}
     with Gateway(own.bootstrap_servers, settings) as first:
@@ -317,14 +317,14 @@ def test_unpublished_records_go_out_after_the_next_start(own: Cluster, topic: st
         first.settle(topic, expected, "accepted")
         with Wire(first.broker_port(1)) as wire:
             assert wire.produce(play.request(1, {topic: [0]}))[1] == {(topic, 0): (0, None)}
-        own.kill(1)
+        own.kill_broker(1)
         first.stop()
-        spooled = {usage.identity(record) for record in first.spooled()}
-        own.start(1)
+        spooled = {usage.record_identity(record) for record in first.spooled()}
+        own.start_broker(1)
         with Gateway(own.bootstrap_servers, settings) as second:
             wait_for(
                 "the rest",
-                lambda: spooled == {usage.identity(record) for record in first.published(own)},
+                lambda: spooled == {usage.record_identity(record) for record in first.published(own)},
                 RECOVERY_S,
                 every_s=0.3,
             )
@@ -337,7 +337,7 @@ def test_unpublished_records_go_out_after_the_next_start(own: Cluster, topic: st
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 
-def test_sigterm_under_load_drains(own: Cluster, topic: str) -> None:
+def test_sigterm_under_load_drains(own: EmbeddedCluster, topic: str) -> None:
     """Everything that was forwarded is answered before connections close, so no client has to guess."""
     wires: list[Wire] = []
     with Gateway(own.bootstrap_servers) as gateway:
@@ -385,7 +385,7 @@ def test_sigterm_under_load_drains(own: Cluster, topic: str) -> None:
         assert total(found, "unanswered") == Sum()
 
 
-def test_sigterm_while_connections_are_muted(own: Cluster, topic: str) -> None:
+def test_sigterm_while_connections_are_muted(own: EmbeddedCluster, topic: str) -> None:
     """A request parked behind a mute was never forwarded: it is discarded, and counted as that."""
     limits = {"thresholds": {"total.bytes.in.per.sec.threshold": 1}}
     with Gateway(own.bootstrap_servers, limits) as gateway, Wire(gateway.broker_port(1)) as wire:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gateway import embedded
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from tests.gateway import play
 from tests.integration.gateways import Gateway, create_topic
 from tests.integration.wire import Wire
@@ -28,7 +28,7 @@ DEADLINE_S = 20.0
 class Pair:
     """Two gateways that know of each other only through the internal topics."""
 
-    def __init__(self, kafka: Cluster, folder: Path) -> None:
+    def __init__(self, kafka: EmbeddedCluster, folder: Path) -> None:
         name = uuid.uuid4().hex[:8]
         self.kafka = kafka
         self.tenant = f"t{name}"
@@ -48,7 +48,7 @@ class Pair:
             wait_for("the gateway to be ready", gateway.ready, 60)
 
     def _make(self, gateway_id: str) -> Gateway:
-        port = embedded.free_port()
+        port = embedded.find_free_port()
         admin = {"host": embedded.HOST, "port": port, "token_file": str(self.file)}
         given = {**self._settings, "admin": admin, "gateway_id": gateway_id}
         gateway = Gateway(self.kafka.bootstrap_servers, given, wait=False)
@@ -86,7 +86,7 @@ class Pair:
 
 
 @pytest.fixture
-def pair(kafka: Cluster, tmp_path: Path) -> Iterator[Pair]:
+def pair(kafka: EmbeddedCluster, tmp_path: Path) -> Iterator[Pair]:
     running = Pair(kafka, tmp_path)
     running.start()
     yield running

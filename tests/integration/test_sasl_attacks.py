@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from protocol import api
 from tests.clients import harness
 from tests.gateway import play
@@ -46,7 +46,7 @@ OVERRIDES = {
 
 
 class Stage(NamedTuple):
-    kafka: Cluster
+    kafka: EmbeddedCluster
     gateway: Gateway
 
     def ended(self) -> Counter[str]:
@@ -78,7 +78,7 @@ class Stage(NamedTuple):
 @contextmanager
 def staged(lifetime_ms: int) -> Iterator[Stage]:
     """Sessions end after so long if they are not renewed."""
-    with Cluster(1, OVERRIDES | {"connections.max.reauth.ms": str(lifetime_ms)}, users=USERS) as kafka:
+    with EmbeddedCluster(1, OVERRIDES | {"connections.max.reauth.ms": str(lifetime_ms)}, users=USERS) as kafka:
         upstream = {
             "bootstrap_servers": kafka.sasl_bootstrap_servers,
             "security.protocol": "SASL_PLAINTEXT",

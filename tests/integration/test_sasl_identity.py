@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from gateway import embedded
 from protocol import api
-from protocol.identity import UNKNOWN, AmbiguousIdentity, Sasl
+from protocol.identity import UNKNOWN_PRINCIPAL, AmbiguousIdentity, SaslFollower
 
 PROGRAM = Path(__file__).with_name("SaslNames.java")
 KEY = b"thirty-two bytes that are no secret"
@@ -36,7 +36,7 @@ class Kafka:
 
     def __init__(self, jwks: Path) -> None:
         command = embedded.java_command(str(PROGRAM), str(jwks))
-        self.process = embedded.spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = embedded.spawn_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def takes(self, kind: str, message: bytes) -> str:
         """`User:alice`, or TOKEN, or REFUSED."""
@@ -63,17 +63,17 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
         for pipe in (kafka.process.stdin, kafka.process.stdout):
             assert pipe is not None
             pipe.close()
-        embedded.reap(kafka.process, 10)
+        embedded.reap_process(kafka.process, 10)
 
 
 def ours(kind: str, message: bytes) -> str:
     mechanism = kind.removesuffix("-SIGNED").encode()
-    sasl = Sasl()
+    sasl = SaslFollower()
     frame = struct.pack(">hhihh", api.SASL_HANDSHAKE, 1, 1, -1, len(mechanism)) + mechanism
     sasl.on_handshake(frame, 0, len(frame))
     frame = struct.pack(">hhihi", api.SASL_AUTHENTICATE, 1, 2, -1, len(message)) + message
     try:
-        return sasl.claim(frame, 0, len(frame)).principal
+        return sasl.read_claim(frame, 0, len(frame)).principal
     except AmbiguousIdentity:
         return AMBIGUOUS
 
@@ -82,7 +82,7 @@ def compare(kafka: Kafka, kind: str, message: bytes) -> None:
     theirs, own = kafka.takes(kind, message), ours(kind, message)
     event(f"broker {theirs.partition(':')[0]}, gateway {own.partition(':')[0]}")
     if theirs != REFUSED:
-        assert own in (AMBIGUOUS, UNKNOWN if theirs == TOKEN else theirs)
+        assert own in (AMBIGUOUS, UNKNOWN_PRINCIPAL if theirs == TOKEN else theirs)
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -378,17 +378,17 @@ AUTH_ALICE = b"auth=Bearer " + token_of("OAUTHBEARER", "alice")
     [
         ("PLAIN", b"mallory\0mallory\0x", MALLORY, MALLORY),
         ("PLAIN", b"alice\0mallory\0x", REFUSED, MALLORY),
-        ("PLAIN", b"\0mallory\0x\0alice", REFUSED, UNKNOWN),
+        ("PLAIN", b"\0mallory\0x\0alice", REFUSED, UNKNOWN_PRINCIPAL),
         ("PLAIN", b"\0mallory\xff\0x", "User:mallory\ufffd", AMBIGUOUS),
         ("PLAIN", b"\0" + b"a" * 1025 + b"\0x", "User:" + "a" * 1025, AMBIGUOUS),
         ("SCRAM-SHA-256", b"n,,m=x,n=mallory,r=x", MALLORY, AMBIGUOUS),
-        ("SCRAM-SHA-256", b"n,,n=mallory,r=x,tokenauth=true", TOKEN, UNKNOWN),
-        ("SCRAM-SHA-256", b"n,,n=mallory,r=x,tokenauth=TRUE", TOKEN, UNKNOWN),
+        ("SCRAM-SHA-256", b"n,,n=mallory,r=x,tokenauth=true", TOKEN, UNKNOWN_PRINCIPAL),
+        ("SCRAM-SHA-256", b"n,,n=mallory,r=x,tokenauth=TRUE", TOKEN, UNKNOWN_PRINCIPAL),
         ("SCRAM-SHA-256", b"n,,n=mallory,r=x,TokenAuth=true", MALLORY, AMBIGUOUS),
         ("SCRAM-SHA-256", b"n,,n=mallory,r=x,tokenauth=true,tokenauth=false", MALLORY, AMBIGUOUS),
         ("SCRAM-SHA-256", b"n,,n=mallory,r=x,y=tokenauth=true", MALLORY, MALLORY),
         ("SCRAM-SHA-256", b"n,a=alice,n=mallory,r=x", REFUSED, MALLORY),
-        ("SCRAM-SHA-256", b"n,,n=mallory,n=alice,r=x", REFUSED, UNKNOWN),
+        ("SCRAM-SHA-256", b"n,,n=mallory,n=alice,r=x", REFUSED, UNKNOWN_PRINCIPAL),
         ("OAUTHBEARER", bearer(AUTH_ALICE, AUTH_MALLORY), MALLORY, AMBIGUOUS),
         ("OAUTHBEARER", bearer(AUTH_ALICE.replace(b"auth", b"AUTH"), AUTH_MALLORY), MALLORY, AMBIGUOUS),
         ("OAUTHBEARER", bearer(b"x=" + AUTH_ALICE, AUTH_MALLORY), MALLORY, MALLORY),

@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from policies import usage
 from tests.background import Background
 from tests.clients import harness
@@ -134,7 +134,7 @@ class Reader(Background):
                 self.next[topic, partition] = (message.offset() or 0) + 1
 
 
-def end_offsets(kafka: Cluster, topics: Sequence[str]) -> dict[tuple[str, int], int]:
+def end_offsets(kafka: EmbeddedCluster, topics: Sequence[str]) -> dict[tuple[str, int], int]:
     return {place: end for place, (_, end) in offsets(kafka, topics).items()}
 
 
@@ -142,7 +142,7 @@ def total_of(client: str, ends: dict[tuple[str, int], int]) -> int:
     return sum(end for (topic, _), end in ends.items() if topic == topic_of(client))
 
 
-def arrived(kafka: Cluster, topics: Sequence[str], reader: Reader) -> dict[tuple[str, int], int]:
+def arrived(kafka: EmbeddedCluster, topics: Sequence[str], reader: Reader) -> dict[tuple[str, int], int]:
     """End offsets when all that was forwarded before a pause is in the log: the same twice, a second apart."""
     seen: list[dict[tuple[str, int], int]] = []
 
@@ -154,7 +154,7 @@ def arrived(kafka: Cluster, topics: Sequence[str], reader: Reader) -> dict[tuple
     return seen[-1]
 
 
-def offsets(kafka: Cluster, topics: Sequence[str]) -> dict[tuple[str, int], tuple[int, int]]:
+def offsets(kafka: EmbeddedCluster, topics: Sequence[str]) -> dict[tuple[str, int], tuple[int, int]]:
     """First and end offset of each partition, asked directly."""
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "offsets"})
     try:
@@ -213,12 +213,12 @@ def test_without_protection_a_full_disk_ends_the_broker() -> None:
     with ExitStack() as stack:
         disk = stack.enter_context(SmallDisk(DISK))
         disk.occupy(DISK - HARD // 2)  # what is left is half of what stays free in the next test
-        kafka = stack.enter_context(Cluster(1, BROKER, log_dirs={1: [disk.path / "logs"]}))
+        kafka = stack.enter_context(EmbeddedCluster(1, BROKER, log_dirs={1: [disk.path / "logs"]}))
         gateway = stack.enter_context(Gateway(kafka.bootstrap_servers, {"thresholds": THRESHOLDS}))
         for client in CLIENTS:
             create_topic(kafka, topic_of(client), PARTITIONS)
         stack.enter_context(producing(gateway, 10 * RECORDS))
-        wait_for("the broker to die", lambda: not kafka.broker(1).running, SEEN_S)
+        wait_for("the broker to die", lambda: not kafka.broker(1).is_running, SEEN_S)
         process = kafka.broker(1).process
         assert process is not None
         assert process.returncode == 1
@@ -231,7 +231,7 @@ def test_producers_slow_down_pause_and_go_on_before_a_disk_is_full() -> None:
     with ExitStack() as stack:
         disk = stack.enter_context(SmallDisk(DISK))
         disk.occupy(OTHER_DATA)
-        kafka = stack.enter_context(Cluster(1, BROKER, log_dirs={1: [disk.path / "logs"]}))
+        kafka = stack.enter_context(EmbeddedCluster(1, BROKER, log_dirs={1: [disk.path / "logs"]}))
         gateway = stack.enter_context(Gateway(kafka.bootstrap_servers, PROTECTED))
         for topic in topics:
             create_topic(kafka, topic, PARTITIONS)
@@ -287,7 +287,7 @@ def test_producers_slow_down_pause_and_go_on_before_a_disk_is_full() -> None:
             gateway.settle(topic_of(client), Sum(0, RECORDS), "accepted")
         assert all(start > 0 for place, (start, _) in offsets(kafka, topics).items() if ends[place])
         gateway.stop()
-        assert kafka.broker(1).running
+        assert kafka.broker(1).is_running
 
 
 # What thresholds alone let pass, and delay for seconds what is behind it: a record larger than a second's worth.
@@ -298,7 +298,7 @@ FULL = {"check_interval": "1s", "hard": {"type": "MinFreeBytes", "level": 10**15
 
 def test_in_a_pause_nothing_passes_that_thresholds_would_only_delay() -> None:
     with ExitStack() as stack:
-        kafka = stack.enter_context(Cluster(1))
+        kafka = stack.enter_context(EmbeddedCluster(1))
         gateway = stack.enter_context(Gateway(kafka.bootstrap_servers, {"thresholds": TIGHT, "storage": FULL}))
         create_topic(kafka, "large", PARTITIONS)
         wait_for("PAUSE", lambda: factor(gateway) == 0, SEEN_S)
@@ -328,7 +328,7 @@ UNEVEN = {
 }
 
 
-def create_at(kafka: Cluster, topic: str, brokers: list[int]) -> None:
+def create_at(kafka: EmbeddedCluster, topic: str, brokers: list[int]) -> None:
     """One partition, led by the first of these brokers and replicated to the others."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 2})
     admin.create_topics([NewTopic(topic, 1, replica_assignment=[brokers])])[topic].result(120)
@@ -338,7 +338,7 @@ def create_at(kafka: Cluster, topic: str, brokers: list[int]) -> None:
 def test_a_full_disk_of_another_broker_slows_and_pauses_producers_that_write_nothing_there() -> None:
     with ExitStack() as stack:
         disk = stack.enter_context(SmallDisk(UNEVEN_DISK))
-        kafka = stack.enter_context(Cluster(2, BROKER, log_dirs={2: [disk.path / "logs"]}))
+        kafka = stack.enter_context(EmbeddedCluster(2, BROKER, log_dirs={2: [disk.path / "logs"]}))
         past_the_gateway = (
             kafka.bootstrap_servers
         )  # what it lets pass it also meters: that alone would be over the total
@@ -398,7 +398,7 @@ AFFECTED = {
 def test_only_topics_of_the_full_broker_pause_and_all_others_keep_their_rate() -> None:
     with ExitStack() as stack:
         disk = stack.enter_context(SmallDisk(UNEVEN_DISK))
-        kafka = stack.enter_context(Cluster(3, BROKER, log_dirs={3: [disk.path / "logs"]}))
+        kafka = stack.enter_context(EmbeddedCluster(3, BROKER, log_dirs={3: [disk.path / "logs"]}))
         gateway = stack.enter_context(Gateway(kafka.bootstrap_servers, AFFECTED, node_ids=3))
         create_at(kafka, "follows", [1, 3])  # led by a broker that has room
         create_at(kafka, "leads", [3, 2])
@@ -417,7 +417,7 @@ def test_only_topics_of_the_full_broker_pause_and_all_others_keep_their_rate() -
         assert [each.acknowledged for each in full] == acknowledged
         assert gateway.metric("storage_affected_topics") == 3
         assert watch.lowest >= UNEVEN_HARD / 2
-        assert kafka.broker(3).running
+        assert kafka.broker(3).is_running
 
         # What is there can be read, and deleted: then all goes on.
         assert len(read_topic(kafka, "follows", gateway.bootstrap)) >= acknowledged[0]

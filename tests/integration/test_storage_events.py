@@ -27,7 +27,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway import embedded
-from gateway.embedded import Cluster, EmbeddedError, free_port, wait_for
+from gateway.embedded import EmbeddedCluster, EmbeddedError, find_free_port, wait_for
 from tests.integration.disks import SmallDisk
 from tests.integration.gateways import Gateway, create_topic, end_offsets, read_topic
 from tests.integration.steady import Steady, assert_in_log_once_and_in_order
@@ -89,7 +89,7 @@ class Gatekeeper:
 class Site:
     """The cluster, its small disk, and the doors by broker id."""
 
-    def __init__(self, kafka: Cluster, disk: SmallDisk, doors: dict[int, Gatekeeper], address: str) -> None:
+    def __init__(self, kafka: EmbeddedCluster, disk: SmallDisk, doors: dict[int, Gatekeeper], address: str) -> None:
         self.kafka = kafka
         self.disk = disk
         self.doors = doors
@@ -102,7 +102,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    host, port = embedded.HOST, free_port(8)
+    host, port = embedded.HOST, find_free_port(8)
     brokers, controller, asked, doors = (port, port + 1), port + 2, (port + 4, port + 5), (port + 6, port + 7)
     overrides = {
         "controller.quorum.voters": f"1@{host}:{controller}",
@@ -121,7 +121,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with ExitStack() as stack:
         disk = stack.enter_context(SmallDisk(DISK))
         dirs = {2: [tmp_path_factory.mktemp("large"), disk.path / "small"]}
-        kafka = stack.enter_context(Cluster(2, overrides, per_broker_overrides=own, log_dirs=dirs, port=port))
+        kafka = stack.enter_context(EmbeddedCluster(2, overrides, per_broker_overrides=own, log_dirs=dirs, port=port))
         by_id = {node_id: Gatekeeper(doors[node_id - 1], asked[node_id - 1]) for node_id in (1, 2)}
         for door in by_id.values():
             stack.callback(door.shut)
@@ -136,18 +136,18 @@ def site(shared: Site) -> Iterator[Site]:
     yield shared
     for door in shared.doors.values():
         door.reset()
-    if not shared.kafka.broker(2).running:
+    if not shared.kafka.broker(2).is_running:
         restart(shared.kafka)
 
 
-def restart(kafka: Cluster) -> None:
+def restart(kafka: EmbeddedCluster) -> None:
     """Broker 2; one that was killed is let in only when its session is over."""
     try:
-        kafka.start(2)
+        kafka.start_broker(2)
     except EmbeddedError:
-        if not kafka.broker(2).running:
+        if not kafka.broker(2).is_running:
             kafka.stop_broker(2)
-            kafka.start(2)
+            kafka.start_broker(2)
 
 
 @contextmanager
@@ -159,12 +159,12 @@ def agents(site: Site, topic: str) -> Iterator[dict[int, Any]]:
             command = [sys.executable, "-m", "gateway", "volume-agent", "--broker-id", str(node_id), "--metrics", "off"]
             command += ["--log-dirs", ",".join(map(str, broker.log_dirs)), "--topic", topic, "--interval", "1s"]
             command += ["--bootstrap-servers", site.kafka.bootstrap_servers]
-            running[node_id] = embedded.spawn(command, cwd=Path(__file__).parents[2])
+            running[node_id] = embedded.spawn_process(command, cwd=Path(__file__).parents[2])
         wait_for("their first snapshots", lambda: described_in(site, topic) == {"1", "2"}, SEEN_S, every_s=0.2)
         yield running
     finally:
         for process in running.values():
-            embedded.reap(process)
+            embedded.reap_process(process)
 
 
 def described_in(site: Site, topic: str) -> set[str]:
@@ -366,7 +366,7 @@ def test_a_broker_stops_between_the_two_questions(site: Site) -> None:
 def test_a_broker_crashes_and_stays_listed(site: Site) -> None:
     with site.gateway(LOG_DIRS | {VALIDITY: "6s"}) as gateway:  # kept for a third of the session, then the fallback
         reach(gateway, "OPEN", "valid", 1.0)
-        site.kafka.kill(2)
+        site.kafka.kill_broker(2)
         reach(gateway, "OPEN", "kept", 1.0)
         reach(gateway, "THROTTLE", "fallback", 0.25)
         line = "storage: THROTTLE (fallback), every produce limit x 0.25: no valid throttle factor for more than 6.5 s"
@@ -400,7 +400,7 @@ def test_a_log_dir_fails(site: Site) -> None:
         finally:
             ballast.unlink()
             site.kafka.stop_broker(2)
-            site.kafka.start(2)
+            site.kafka.start_broker(2)
         wait_for("the log dir", lambda: gateway.metric("storage_active_log_dirs") == before, SEEN_S)
         expect(gateway, f"storage: broker 2 log dir {small} is not offline any more", offline_log_dirs=0)
         gateway.stop()

@@ -14,8 +14,8 @@ from typing import Any
 from confluent_kafka import KafkaError, Producer
 from kafka import KafkaAdminClient, TopicPartition
 
-from gateway.commands import storage_hand
-from gateway.embedded import Cluster, EmbeddedError, wait_for
+from gateway.commands import storage_override as storage_hand
+from gateway.embedded import EmbeddedCluster, EmbeddedError, wait_for
 from tests.integration.disks import SmallDisk
 from tests.integration.gateways import Gateway
 from tests.integration.test_storage_disk import create_at
@@ -92,20 +92,20 @@ def refused(gateway: Gateway, topic: str, tried_s: int = 3) -> KafkaError | None
     return said[0]
 
 
-def restart(kafka: Cluster, node_id: int) -> None:
+def restart(kafka: EmbeddedCluster, node_id: int) -> None:
     """One that was killed is let in only when its session is over."""
     try:
-        kafka.start(node_id)
+        kafka.start_broker(node_id)
     except EmbeddedError:
-        if not kafka.broker(node_id).running:
+        if not kafka.broker(node_id).is_running:
             kafka.stop_broker(node_id)
-            kafka.start(node_id)
+            kafka.start_broker(node_id)
 
 
 def test_a_broker_is_killed_while_it_is_full_and_comes_back_and_is_replaced() -> None:
     with ExitStack() as stack:
         disk = stack.enter_context(SmallDisk(DISK))
-        kafka = stack.enter_context(Cluster(3, BROKER, log_dirs={3: [disk.path / "logs"]}))
+        kafka = stack.enter_context(EmbeddedCluster(3, BROKER, log_dirs={3: [disk.path / "logs"]}))
         create_at(kafka, "follows", [1, 3])
         create_at(kafka, "elsewhere", [1, 2])
         both = (
@@ -125,7 +125,7 @@ def test_a_broker_is_killed_while_it_is_full_and_comes_back_and_is_replaced() ->
 
         ballast = disk.occupy(disk.free - HARD // 2)
         agree(both, "PAUSE", ["follows"], [])
-        kafka.kill(3)
+        kafka.kill_broker(3)
         agree(both, "PAUSE", ["follows"], [3])
         assert refused(one, "elsewhere", PATIENT_S) is None
         assert refused(one, "follows") is not None
@@ -147,7 +147,7 @@ def test_a_broker_is_killed_while_it_is_full_and_comes_back_and_is_replaced() ->
         # Again, and this time it does not come back.
         disk.occupy(disk.free - HARD // 2)
         agree(both, "PAUSE", ["follows"], [])
-        kafka.kill(3)
+        kafka.kill_broker(3)
         agree(both, "PAUSE", ["follows"], [3])
         admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
         try:
@@ -157,7 +157,7 @@ def test_a_broker_is_killed_while_it_is_full_and_comes_back_and_is_replaced() ->
         wait_for("no replica there", lambda: held(shown(one)) == [], SEEN_S)
         assert refused(one, "follows", PATIENT_S) is None
         try:
-            kafka.run_java(CLUSTER_TOOL, "unregister", "--bootstrap-server", kafka.bootstrap_servers, "--id", "3")
+            kafka.run_tool(CLUSTER_TOOL, "unregister", "--bootstrap-server", kafka.bootstrap_servers, "--id", "3")
         except EmbeddedError as error:  # the tool asks again where an answer is lost
             if "Broker ID 3 is not currently registered" not in str(error):
                 raise

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gateway.embedded import Cluster, EmbeddedError, wait_for
+from gateway.embedded import EmbeddedCluster, EmbeddedError, wait_for
 from policies.limits.meter import ALPHA, TICK_S
 from tests.gateway import play
 from tests.integration.gateways import Dropped, Gateway, Outcomes, create_topic, dropped, log_bytes, sums, total
@@ -158,7 +158,7 @@ class Outcome(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def outcomes(kafka: Cluster) -> Iterator[dict[str, Outcome]]:
+def outcomes(kafka: EmbeddedCluster) -> Iterator[dict[str, Outcome]]:
     """All situations beside each other; they share the broker, and nothing else."""
     for situation in SITUATIONS.values():
         for topic in situation.offers:
@@ -224,7 +224,7 @@ def _topic_rates(gateway: Gateway) -> dict[str, float]:
 
 
 def _outcome(
-    kafka: Cluster, gateway: Gateway, tallies: dict[str, Tally], rates: dict[str, float], measured_from: float
+    kafka: EmbeddedCluster, gateway: Gateway, tallies: dict[str, Tally], rates: dict[str, float], measured_from: float
 ) -> Outcome:
     topics = [topic for topic in tallies if topic != WARM_TOPIC]
 
@@ -283,7 +283,9 @@ def test_nothing_is_rejected_while_the_total_is_below_its_threshold(outcomes: di
 
 
 @pytest.mark.seed("V1.14")
-def test_an_idempotent_producer_over_its_limit_loses_nothing(outcomes: dict[str, Outcome], kafka: Cluster) -> None:
+def test_an_idempotent_producer_over_its_limit_loses_nothing(
+    outcomes: dict[str, Outcome], kafka: EmbeddedCluster
+) -> None:
     """It was rejected again and again, with the requests that it had in flight behind: all is there, once, in order."""
     outcome = outcomes["steady"]
     assert outcome.rejected(STEADY_TOPIC) == outcome.dropped[STEADY_TOPIC].rejected > 0

@@ -13,8 +13,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer
 
-from gateway.embedded import Cluster, wait_for
-from gateway.embedded.node_files import MECHANISMS
+from gateway.embedded import EmbeddedCluster, wait_for
+from gateway.embedded.node_files import MECHANISMS_KEY
 from tests.certificates import Authority
 from tests.integration.gateways import Gateway, Sum, create_topic, end_offsets, log_bytes, read_topic
 
@@ -34,7 +34,7 @@ def listener(authority: Authority, name: str = "gateway", **more: Any) -> dict[s
 
 
 @pytest.fixture(scope="module")
-def strict(kafka: Cluster, authority: Authority) -> Iterator[Gateway]:
+def strict(kafka: EmbeddedCluster, authority: Authority) -> Iterator[Gateway]:
     """Two workers; clients must have certificates of that CA."""
     auth = {"ssl.client.auth": "required", "ssl.truststore.location": str(authority.certificate)}
     with Gateway(kafka.bootstrap_servers, {"listener": listener(authority, **auth), "workers": 2}) as gateway:
@@ -68,7 +68,7 @@ def produce(topic: str, properties: dict[str, Any], values: list[bytes]) -> None
 
 
 def test_librdkafka_produces_and_consumes(
-    kafka: Cluster, strict: Gateway, authority: Authority, client: tuple[Path, Path]
+    kafka: EmbeddedCluster, strict: Gateway, authority: Authority, client: tuple[Path, Path]
 ) -> None:
     topic = create_topic(kafka, "tls-librdkafka", partitions=3)
     properties = librdkafka(strict, authority, client)
@@ -80,13 +80,15 @@ def test_librdkafka_produces_and_consumes(
 
 
 def test_clients_are_told_of_brokers_at_the_same_listeners(
-    kafka: Cluster, strict: Gateway, authority: Authority, client: tuple[Path, Path]
+    kafka: EmbeddedCluster, strict: Gateway, authority: Authority, client: tuple[Path, Path]
 ) -> None:
     brokers = AdminClient(librdkafka(strict, authority, client)).list_topics(timeout=30).brokers.values()
     assert {broker.port for broker in brokers} == {strict.broker_port(node_id) for node_id in kafka.brokers}
 
 
-def test_large_requests_pass(kafka: Cluster, strict: Gateway, authority: Authority, client: tuple[Path, Path]) -> None:
+def test_large_requests_pass(
+    kafka: EmbeddedCluster, strict: Gateway, authority: Authority, client: tuple[Path, Path]
+) -> None:
     topic = create_topic(kafka, "tls-large", max_message_bytes="10000000")
     properties = librdkafka(strict, authority, client) | {"message.max.bytes": 10_000_000, "compression.type": "none"}
     values = [bytes([i]) * 5_000_000 for i in range(4)]
@@ -95,7 +97,7 @@ def test_large_requests_pass(kafka: Cluster, strict: Gateway, authority: Authori
 
 
 def test_kafka_python_produces_and_consumes(
-    kafka: Cluster, strict: Gateway, authority: Authority, client: tuple[Path, Path]
+    kafka: EmbeddedCluster, strict: Gateway, authority: Authority, client: tuple[Path, Path]
 ) -> None:
     topic = create_topic(kafka, "tls-kafka-python")
     properties: Any = {
@@ -118,7 +120,7 @@ def test_kafka_python_produces_and_consumes(
 
 
 def test_java_produces(
-    kafka: Cluster, strict: Gateway, authority: Authority, client: tuple[Path, Path], tmp_path: Path
+    kafka: EmbeddedCluster, strict: Gateway, authority: Authority, client: tuple[Path, Path], tmp_path: Path
 ) -> None:
     topic = create_topic(kafka, "tls-java", partitions=2)
     keystore = tmp_path / "client-keystore.pem"
@@ -129,7 +131,7 @@ def test_java_produces(
         f"ssl.keystore.location={keystore}\nssl.truststore.location={authority.certificate}\n"
         f"bootstrap.servers={strict.bootstrap}\n"
     )
-    said = kafka.run_java(
+    said = kafka.run_tool(
         "org.apache.kafka.tools.ProducerPerformance",
         *("--topic", topic, "--num-records", "20000", "--record-size", "500", "--throughput", "-1"),
         *("--command-config", str(config)),
@@ -160,7 +162,7 @@ def test_a_client_with_no_certificate_or_a_strangers_or_no_tls_is_turned_away_an
 
 
 def test_sasl_passes_through_tls_and_the_principal_is_the_brokers(authority: Authority) -> None:
-    with Cluster(1, {MECHANISMS: "PLAIN"}, users=USERS) as cluster:
+    with EmbeddedCluster(1, {MECHANISMS_KEY: "PLAIN"}, users=USERS) as cluster:
         upstream = {
             "bootstrap_servers": cluster.sasl_bootstrap_servers,
             "security.protocol": "SASL_PLAINTEXT",
@@ -204,7 +206,7 @@ def test_sasl_passes_through_tls_and_the_principal_is_the_brokers(authority: Aut
             )
 
 
-def test_a_renewed_certificate_is_given_to_new_connections(kafka: Cluster, tmp_path: Path) -> None:
+def test_a_renewed_certificate_is_given_to_new_connections(kafka: EmbeddedCluster, tmp_path: Path) -> None:
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     settings = {"listener": listener(old)}
     with Gateway(kafka.bootstrap_servers, settings) as gateway:
@@ -235,7 +237,7 @@ def _is_trusted(gateway: Gateway, authority: Authority) -> bool:
     return True
 
 
-def test_a_file_that_can_not_be_used_ends_the_start_with_a_line(kafka: Cluster, authority: Authority) -> None:
+def test_a_file_that_can_not_be_used_ends_the_start_with_a_line(kafka: EmbeddedCluster, authority: Authority) -> None:
     settings = listener(authority, "refused")
     Path(settings["ssl.key.location"]).unlink()
     gateway = Gateway(kafka.bootstrap_servers, {"listener": settings}, wait=False)

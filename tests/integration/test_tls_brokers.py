@@ -18,12 +18,12 @@ from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
 from gateway import embedded
-from gateway.channel import Broker, Brokers
-from gateway.data.connecting.dialling import Dialling
-from gateway.data.connecting.handshakes import Bench
-from gateway.data.shared.uplink import Uplink
-from gateway.embedded import Cluster, wait_for
-from gateway.tls.broker_tls import broker_tls_of
+from gateway.channel import BrokerTable, UpstreamBroker
+from gateway.data.connecting.dialling import BrokerDialler
+from gateway.data.connecting.handshakes import TlsWorkspace
+from gateway.data.shared.uplink import ControlUplink
+from gateway.embedded import EmbeddedCluster, wait_for
+from gateway.tls.broker_tls import parse_broker_tls
 from tests.certificates import Authority
 from tests.gateway.play import Play
 from tests.integration.gateways import Gateway, Sum, create_topic, end_offsets, log_bytes, read_topic
@@ -37,7 +37,7 @@ API_VERSIONS = struct.pack(">ihhih2s", 12, 18, 0, 5, 2, b"me")
 class Secure:
     """A broker that has listeners with TLS as well: `ssl` wants client certificates, `sasl_ssl` passwords."""
 
-    def __init__(self, cluster: Cluster, authority: Authority, ssl_port: int, sasl_ssl_port: int) -> None:
+    def __init__(self, cluster: EmbeddedCluster, authority: Authority, ssl_port: int, sasl_ssl_port: int) -> None:
         self.cluster = cluster
         self.authority = authority
         self.ssl, self.sasl_ssl = f"{HOST}:{ssl_port}", f"{HOST}:{sasl_ssl_port}"
@@ -55,7 +55,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
     certificate, key = authority.sign("broker")
     keystore = authority.folder / "broker-keystore.pem"
     keystore.write_text(key.read_text() + certificate.read_text())
-    first = embedded.free_port(4)
+    first = embedded.find_free_port(4)
     listeners = {"PLAINTEXT": first, "CONTROLLER": first + 1, "SSL": first + 2, "SASL_SSL": first + 3}
     login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
     overrides = {
@@ -70,7 +70,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(authority.certificate),
     }
-    with Cluster(1, overrides, port=first) as cluster:
+    with EmbeddedCluster(1, overrides, port=first) as cluster:
         yield Secure(cluster, authority, first + 2, first + 3)
 
 
@@ -107,7 +107,7 @@ def test_clients_produce_and_consume_with_a_certificate_of_the_gateways(secure: 
 
 def test_java_produces(secure: Secure, gateway: Gateway) -> None:
     topic = create_topic(secure.cluster, "brokers-tls-java", partitions=2)
-    said = secure.cluster.run_java(
+    said = secure.cluster.run_tool(
         "org.apache.kafka.tools.ProducerPerformance",
         *("--topic", topic, "--num-records", "20000", "--record-size", "500", "--throughput", "-1"),
         *("--bootstrap-server", gateway.bootstrap),
@@ -180,13 +180,13 @@ def test_what_the_gateways_own_clients_lack_is_said(secure: Secure) -> None:
 
 async def test_kafka_takes_up_the_sessions_that_it_gave(secure: Secure) -> None:
     # Each of its network threads takes up its own alone; there are two here, which have connections in turn.
-    play = Play(upstream_tls=broker_tls_of(secure.trusting), connect_timeout_s=30.0)
+    play = Play(upstream_tls=parse_broker_tls(secure.trusting), connect_timeout_s=30.0)
     host, _, port = secure.sasl_ssl.rpartition(":")
-    play.world.cluster.set_brokers(Brokers((), (Broker(1, host, int(port)),)))
-    dialling = Dialling(play.world, Uplink(), Bench())
+    play.world.cluster.set_brokers(BrokerTable((), (UpstreamBroker(1, host, int(port)),)))
+    dialling = BrokerDialler(play.world, ControlUplink(), TlsWorkspace())
     seen = []
     for _ in range(6):
-        dialled = await dialling.dial(1)
+        dialled = await dialling.dial_broker(1)
         assert dialled is not None
         assert dialled.secured is not None
         speaking, course = dialled.secured
@@ -200,7 +200,7 @@ async def test_kafka_takes_up_the_sessions_that_it_gave(secure: Secure) -> None:
                 except BlockingIOError:
                     continue
                 break
-            course.begin(speaking)
+            course.on_first_bytes(speaking)
             seen.append(speaking.is_resumed)
     assert seen == [False, False, True, True, True, True]
 

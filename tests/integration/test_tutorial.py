@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway import cli
 from gateway.commands import kafka_quotas
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from tests.integration.gateways import Gateway
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text("utf-8")
@@ -44,7 +44,7 @@ def asked(capsys: pytest.CaptureFixture[str], words: list[str], url: str) -> dic
 
 @pytest.mark.kafka
 def test_a_newcomer_sees_a_client_held_its_reason_and_the_limit_raised(
-    kafka: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kafka: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = yaml.safe_load(block("yaml", "upstream:"))
     address = settings.pop("upstream")["bootstrap_servers"]

@@ -25,11 +25,11 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import embedded
-from gateway.embedded import Cluster, wait_for
-from gateway.kafka.internal_topic import Present, TopicError
-from gateway.storage.snapshot import encode
+from gateway.embedded import EmbeddedCluster, wait_for
+from gateway.kafka.internal_topic import TopicError, TopicPresent
+from gateway.storage.snapshot import encode_snapshot
 from gateway.storage.snapshots import SnapshotReader, volume_topic
-from policies.storage import Snapshot, Volume, VolumeLimit
+from policies.storage import Volume, VolumeLimit, VolumeSnapshot
 from tests.integration.gateways import create_topic, end_offsets, read_topic
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ class Agent:
     """An agent process with one log dir in `folder`; ended by the end of the `with` at the latest."""
 
     def __init__(self, servers: str, topic: str, folder: Path, *flags: str, log_dirs: str = "") -> None:
-        self.port = embedded.free_port()
+        self.port = embedded.find_free_port()
         self._log = folder / f"agent-{self.port}.log"
         (folder / "data").mkdir(exist_ok=True)
         (folder / "data" / "meta.properties").write_text("version=1\n")
@@ -64,7 +64,7 @@ class Agent:
             *("--metrics", f"127.0.0.1:{self.port}", *flags),
         ]
         with open(self._log, "wb") as log:
-            self.process = embedded.spawn(command, stdout=log, stderr=log, cwd=ROOT)
+            self.process = embedded.spawn_process(command, stdout=log, stderr=log, cwd=ROOT)
 
     def __enter__(self) -> Agent:
         return self
@@ -72,7 +72,7 @@ class Agent:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        embedded.reap(self.process)
+        embedded.reap_process(self.process)
         said = self.log()
         assert "Traceback" not in said
         assert not re.search("^%", said, re.MULTILINE), said  # librdkafka's own lines
@@ -120,7 +120,7 @@ class Reading:
 
     def __init__(self, servers: str, topic: str, **properties: str) -> None:
         self.reader = SnapshotReader({"bootstrap.servers": servers, **properties}, topic)
-        self.records: list[tuple[int, Snapshot | None]] = []
+        self.records: list[tuple[int, VolumeSnapshot | None]] = []
 
     def __enter__(self) -> Reading:
         return self
@@ -134,9 +134,9 @@ class Reading:
         deadline = time.monotonic() + WAIT_S
         while not condition():
             assert time.monotonic() < deadline, f"{what}: {self.records[-5:]}"
-            self.records += self.reader.poll(0.2)
+            self.records += self.reader.poll_snapshots(0.2)
 
-    def of(self, broker_id: int) -> list[Snapshot | None]:
+    def of(self, broker_id: int) -> list[VolumeSnapshot | None]:
         return [snapshot for number, snapshot in self.records if number == broker_id]
 
 
@@ -157,11 +157,11 @@ def _check(error: object, _: object) -> None:
 
 
 def snapshot(broker_id: int, available: int = 50) -> bytes:
-    return encode(Snapshot(broker_id, 1.0, (Volume(broker_id, "/dev/sda", 100, available),)))
+    return encode_snapshot(VolumeSnapshot(broker_id, 1.0, (Volume(broker_id, "/dev/sda", 100, available),)))
 
 
-def config_of(kafka: Cluster, topic: str) -> dict[str, str]:
-    said = kafka.run_java(
+def config_of(kafka: EmbeddedCluster, topic: str) -> dict[str, str]:
+    said = kafka.run_tool(
         "org.apache.kafka.tools.TopicCommand",
         *("--bootstrap-server", kafka.bootstrap_servers, "--describe", "--topic", topic),
     )
@@ -172,7 +172,7 @@ def config_of(kafka: Cluster, topic: str) -> dict[str, str]:
 
 
 @pytest.mark.seed("035.13")
-def test_it_publishes_at_start_and_periodically(kafka: Cluster, topic: str, tmp_path: Path) -> None:
+def test_it_publishes_at_start_and_periodically(kafka: EmbeddedCluster, topic: str, tmp_path: Path) -> None:
     flags = ("--soft", "MinFreePercentage:20", "--hard", "MinFreeBytes:1GB")
     with Agent(kafka.bootstrap_servers, topic, tmp_path, *flags, *PATIENT) as agent:
         shown = agent.wait_published(3)
@@ -199,7 +199,9 @@ def test_it_publishes_at_start_and_periodically(kafka: Cluster, topic: str, tmp_
 
 
 @pytest.mark.seed("035.6", "035.15")
-def test_a_reader_after_compaction_begins_with_the_last_snapshot(kafka: Cluster, topic: str, tmp_path: Path) -> None:
+def test_a_reader_after_compaction_begins_with_the_last_snapshot(
+    kafka: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
     compact = {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.0", "max.compaction.lag.ms": "100"}
     options: dict[str, Any] = {key.replace(".", "_"): value for key, value in compact.items()}
     create_topic(kafka, topic, cleanup_policy="compact", **options)
@@ -224,13 +226,13 @@ def test_a_reader_after_compaction_begins_with_the_last_snapshot(kafka: Cluster,
 
 @pytest.mark.seed("035.16")
 def test_a_broker_that_restarts_is_counted_shown_and_waited_for(topic: str, tmp_path: Path) -> None:
-    with Cluster(1) as kafka, Agent(kafka.bootstrap_servers, topic, tmp_path, *PATIENT) as agent:
+    with EmbeddedCluster(1) as kafka, Agent(kafka.bootstrap_servers, topic, tmp_path, *PATIENT) as agent:
         agent.wait_published(1)
         agent.wait("the connection", lambda found: found["connected"] == 1)
         with Reading(kafka.bootstrap_servers, topic) as reading:
             reading.until("the end", lambda: reading.reader.caught_up)
             assert reading.reader.connected
-            kafka.kill(1)
+            kafka.kill_broker(1)
             before = agent.wait(
                 "errors and no connection",
                 lambda found: found["connected"] == 0 and found["publication_errors_total"] >= 2,
@@ -239,7 +241,7 @@ def test_a_broker_that_restarts_is_counted_shown_and_waited_for(topic: str, tmp_
             said = [line for line in agent.lines() if line.startswith("ERROR")]
             assert len(said) == 1, said
             assert "snapshot not published: " in said[0]
-            kafka.start(1)
+            kafka.start_broker(1)
             count = before["snapshots_published_total"] + 2
             after = agent.wait(
                 "snapshots again",
@@ -253,18 +255,18 @@ def test_a_broker_that_restarts_is_counted_shown_and_waited_for(topic: str, tmp_
 
 @pytest.mark.seed("035.36")
 def test_a_cluster_that_comes_later_gets_its_snapshots(topic: str, tmp_path: Path) -> None:
-    port = embedded.free_port(3)
+    port = embedded.find_free_port(3)
     with Agent(f"127.0.0.1:{port}", topic, tmp_path) as agent:
         shown = agent.wait("an error", lambda found: found["publication_errors_total"] >= 1)
         assert shown["connected"] == 0
-        with Cluster(1, port=port) as kafka:
+        with EmbeddedCluster(1, port=port) as kafka:
             agent.wait_published(2)
             assert read_topic(kafka, topic)
 
 
 @pytest.mark.seed("035.12")
 def test_a_deleted_topic_is_made_again_and_read_from_its_beginning(
-    kafka: Cluster, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kafka: EmbeddedCluster, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
         Agent(kafka.bootstrap_servers, topic, tmp_path) as agent,
@@ -272,14 +274,14 @@ def test_a_deleted_topic_is_made_again_and_read_from_its_beginning(
     ):
         reading.until("two snapshots", lambda: len(reading.of(1)) >= 2)
         looking = volume_topic({"bootstrap.servers": kafka.bootstrap_servers}, topic)
-        old = looking.look()
-        assert isinstance(old, Present)
+        old = looking.lookup_topic()
+        assert isinstance(old, TopicPresent)
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 2})
         admin.delete_topics([topic])[topic].result(120)
 
         def is_another() -> bool:
-            found = looking.look()
-            return isinstance(found, Present) and found.topic_id != old.topic_id
+            found = looking.lookup_topic()
+            return isinstance(found, TopicPresent) and found.topic_id != old.topic_id
 
         wait_for("another topic of that name", is_another, WAIT_S)
         gone_at = time.time()
@@ -288,7 +290,7 @@ def test_a_deleted_topic_is_made_again_and_read_from_its_beginning(
     assert config_of(kafka, topic)["cleanup.policy"] == "compact"
 
 
-def test_log_dirs_that_fail_are_named_until_none_is_left(kafka: Cluster, topic: str, tmp_path: Path) -> None:
+def test_log_dirs_that_fail_are_named_until_none_is_left(kafka: EmbeddedCluster, topic: str, tmp_path: Path) -> None:
     data, other = tmp_path / "data", tmp_path / "other"
     with Agent(kafka.bootstrap_servers, topic, tmp_path, log_dirs=f"{data},{other}") as agent:
         agent.wait_published(2)
@@ -312,7 +314,7 @@ def test_log_dirs_that_fail_are_named_until_none_is_left(kafka: Cluster, topic: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_in_order(kafka: Cluster, topic: str, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_it_in_order(kafka: EmbeddedCluster, topic: str, tmp_path: Path, number: signal.Signals) -> None:
     with Agent(kafka.bootstrap_servers, topic, tmp_path) as agent:
         agent.wait_published(1)
         agent.process.send_signal(number)
@@ -323,13 +325,13 @@ def test_a_signal_ends_it_in_order(kafka: Cluster, topic: str, tmp_path: Path, n
 
 
 def test_a_signal_ends_it_while_no_cluster_answers(topic: str, tmp_path: Path) -> None:
-    with Agent(f"127.0.0.1:{embedded.free_port()}", topic, tmp_path) as agent:
+    with Agent(f"127.0.0.1:{embedded.find_free_port()}", topic, tmp_path) as agent:
         agent.wait("its start", lambda found: True)
         agent.process.terminate()
         assert agent.process.wait(30) == 0
 
 
-def test_one_that_is_killed_is_followed_by_the_next(kafka: Cluster, topic: str, tmp_path: Path) -> None:
+def test_one_that_is_killed_is_followed_by_the_next(kafka: EmbeddedCluster, topic: str, tmp_path: Path) -> None:
     with Agent(kafka.bootstrap_servers, topic, tmp_path) as agent:
         agent.wait_published(1)
         agent.process.kill()
@@ -342,7 +344,7 @@ def test_one_that_is_killed_is_followed_by_the_next(kafka: Cluster, topic: str, 
         reading.until("both", lambda: len(reading.of(1)) >= 2)
 
 
-def test_a_taken_metrics_port_is_one_line(kafka: Cluster, topic: str, tmp_path: Path) -> None:
+def test_a_taken_metrics_port_is_one_line(kafka: EmbeddedCluster, topic: str, tmp_path: Path) -> None:
     with Agent(kafka.bootstrap_servers, topic, tmp_path) as agent:
         agent.wait_published(1)
         flags = ["--broker-id", "1", "--log-dirs", str(tmp_path), "--metrics", f"127.0.0.1:{agent.port}"]
@@ -359,9 +361,9 @@ def test_a_taken_metrics_port_is_one_line(kafka: Cluster, topic: str, tmp_path: 
 # --- the reader -------------------------------------------------------------------------------------------------------
 
 
-def test_tombstones_and_invalid_records(kafka: Cluster, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_tombstones_and_invalid_records(kafka: EmbeddedCluster, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     servers = kafka.bootstrap_servers
-    volume_topic({"bootstrap.servers": servers}, topic).ensure()
+    volume_topic({"bootstrap.servers": servers}, topic).ensure_topic()
     good = snapshot(3)
     bad: list[tuple[str, bytes | None]] = [
         ("4", b"no json"),
@@ -376,35 +378,37 @@ def test_tombstones_and_invalid_records(kafka: Cluster, topic: str, caplog: pyte
         reading.until("the end", lambda: reading.reader.caught_up)
         assert [number for number, _ in reading.records] == [3, 3, 5]
         assert reading.of(3)[1] is None
-        assert reading.reader.invalid == len(bad)
+        assert reading.reader.invalid_records == len(bad)
     lines = [record.getMessage() for record in caplog.records if "no snapshot" in record.getMessage()]
     assert len(lines) == 3, lines  # no JSON, another broker's, no key
     assert f"{topic}, partition 0 offset 1 is no snapshot: no JSON: " in lines[0]
 
 
-def test_a_topic_made_anew_between_two_looks_is_read_from_its_beginning(kafka: Cluster, topic: str) -> None:
+def test_a_topic_made_anew_between_two_looks_is_read_from_its_beginning(kafka: EmbeddedCluster, topic: str) -> None:
     """With more records than the old one had, so that no offset of the reader is out of range."""
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
-    volume_topic(properties, topic).ensure()
+    volume_topic(properties, topic).ensure_topic()
     send(kafka.bootstrap_servers, topic, ("1", snapshot(1)), ("2", snapshot(2)))
     with Reading(kafka.bootstrap_servers, topic) as reading:
         reading.until("the end", lambda: reading.reader.caught_up)
         admin = AdminClient({**properties, "log_level": 2})
         admin.delete_topics([topic])[topic].result(120)
         wait_for("it to be gone", lambda: topic not in admin.list_topics(timeout=30).topics, WAIT_S)
-        volume_topic(properties, topic).ensure()
+        volume_topic(properties, topic).ensure_topic()
         send(kafka.bootstrap_servers, topic, *((str(number), snapshot(number)) for number in range(11, 16)))
         reading.until("the last", lambda: bool(reading.of(15)))
         reading.until("the first", lambda: bool(reading.of(11)))
 
 
-def test_a_topic_that_comes_later_and_grows(kafka: Cluster, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_that_comes_later_and_grows(
+    kafka: EmbeddedCluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
     servers = kafka.bootstrap_servers
     with Reading(servers, topic) as reading:
         reading.until("an answer", lambda: reading.reader.connected)
         assert not reading.reader.caught_up
         assert reading.records == []
-        volume_topic({"bootstrap.servers": servers}, topic).ensure()
+        volume_topic({"bootstrap.servers": servers}, topic).ensure_topic()
         send(servers, topic, ("1", snapshot(1)))
         reading.until("the first", lambda: bool(reading.of(1)))
         admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})
@@ -426,26 +430,26 @@ def _takes(servers: str, topic: str, partition: int) -> bool:
     return failed == [None]
 
 
-def kafka_groups(kafka: Cluster) -> list[str]:
+def kafka_groups(kafka: EmbeddedCluster) -> list[str]:
     """Topics for which somebody has committed offsets."""
     tool = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-    return kafka.run_java(tool, "--bootstrap-server", kafka.bootstrap_servers, "--describe", "--all-groups").split()
+    return kafka.run_tool(tool, "--bootstrap-server", kafka.bootstrap_servers, "--describe", "--all-groups").split()
 
 
-def test_a_topic_that_is_not_compacted_is_complained_about(kafka: Cluster, topic: str) -> None:
+def test_a_topic_that_is_not_compacted_is_complained_about(kafka: EmbeddedCluster, topic: str) -> None:
     create_topic(kafka, topic, cleanup_policy="delete")
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
     complaint = f"topic {topic} has cleanup.policy=delete, so it grows, or forgets brokers: "
-    assert volume_topic(properties, topic).ensure().startswith(complaint)
+    assert volume_topic(properties, topic).ensure_topic().startswith(complaint)
     other = f"{topic}-both"
     create_topic(kafka, other, cleanup_policy="compact,delete")
-    assert volume_topic(properties, other).ensure() == ""
+    assert volume_topic(properties, other).ensure_topic() == ""
 
 
-def test_a_topic_that_can_not_be_made_is_one_line(kafka: Cluster, topic: str) -> None:
+def test_a_topic_that_can_not_be_made_is_one_line(kafka: EmbeddedCluster, topic: str) -> None:
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
     with pytest.raises(TopicError, match=rf"^topic {topic} can't be had: .*eplication.factor"):
-        volume_topic(properties, topic, replication=7).ensure()
+        volume_topic(properties, topic, replication=7).ensure_topic()
 
 
 # --- client certificates ----------------------------------------------------------------------------------------------
@@ -475,7 +479,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def secure(certificates: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """A broker whose second listener wants client certificates: its address, and properties that satisfy it."""
-    first = embedded.free_port(4)  # plaintext, controller, TLS
+    first = embedded.find_free_port(4)  # plaintext, controller, TLS
     listeners = {"PLAINTEXT": first, "CONTROLLER": first + 1, "SSL": first + 2}
     overrides = {
         "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
@@ -486,7 +490,7 @@ def secure(certificates: Path) -> Iterator[tuple[str, dict[str, str]]]:
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(certificates / "ca.crt"),
     }
-    with Cluster(1, overrides, port=first):
+    with EmbeddedCluster(1, overrides, port=first):
         yield (
             f"127.0.0.1:{first + 2}",
             {
@@ -523,12 +527,12 @@ def test_without_a_client_certificate_nothing_is_published(
         assert shown["snapshots_published_total"] == 0
         said = [line for line in agent.lines() if line.startswith("ERROR")]
         assert len(said) == 1, said
-        reading.records += reading.reader.poll(0.2)
+        reading.records += reading.reader.poll_snapshots(0.2)
         assert not reading.reader.connected
 
 
 @pytest.mark.seed("035.12")
-def test_a_snapshot_is_what_the_agent_says_it_is(kafka: Cluster, topic: str, tmp_path: Path) -> None:
+def test_a_snapshot_is_what_the_agent_says_it_is(kafka: EmbeddedCluster, topic: str, tmp_path: Path) -> None:
     """The record itself, without our own decoder; without limits it says that the agent has no opinion."""
     with Agent(kafka.bootstrap_servers, topic, tmp_path) as agent:
         agent.wait_published(1)

@@ -19,7 +19,7 @@ import yaml
 from gateway import cli
 from gateway import policy_document as document
 from gateway.audit.batch import job
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from policies.definitions.policy_values import PolicyKey
 from tests.integration.gateways import Gateway, Outcomes, sums
 from tests.integration.whatif_full import LIGHT_LOADS, POLICY, THRESHOLDS, TOTAL, offer_to
@@ -45,8 +45,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         assert status == 0, err[-3000:]
         return out
 
-    with job.session() as spark:
-        monkeypatch.setattr(job, "session", lambda *_, **__: nullcontext(spark))
+    with job.open_session() as spark:
+        monkeypatch.setattr(job, "open_session", lambda *_, **__: nullcontext(spark))
         yield made
     gc.collect()
 
@@ -66,7 +66,7 @@ def outcomes(answer: dict[str, Any]) -> dict[tuple[str, str], tuple[int, int]]:
 
 
 def test_the_what_if_of_the_policy_in_force_and_a_recommendation_that_the_gateway_takes(
-    kafka: Cluster, tmp_path: Path, run: Callable[..., str]
+    kafka: EmbeddedCluster, tmp_path: Path, run: Callable[..., str]
 ) -> None:
     # A store of its own: what is applied below would hold for every gateway of this cluster, those of other tests too.
     store = {"policies_store": {"topic": "__policies-what-if"}}
@@ -77,9 +77,9 @@ def test_the_what_if_of_the_policy_in_force_and_a_recommendation_that_the_gatewa
         wish = tmp_path / "wish.yaml"
         asked = ("--total", "2MB", "--min", "100kB", "--window", "5s")
         wish.write_text(run("audit", "recommend", *asked, "--spool", str(gateway.spool), "--quiet"))
-        recommended = document.parse(wish.read_text(), str(wish))
+        recommended = document.parse_document(wish.read_text(), str(wish))
         run("policies", "apply", str(wish), "--url", gateway.admin)
-        told = document.of_data(yaml.safe_load(run("policies", "export", "--url", gateway.admin)))
+        told = document.read_document(yaml.safe_load(run("policies", "export", "--url", gateway.admin)))
         assert recommended.items() <= told.items()
         assert recommended[PolicyKey.of_broker()] == 2e6
         assert sum(float(recommended[PolicyKey.of_topic(topic)]) for topic in THRESHOLDS) <= 2e6

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import EmbeddedCluster, wait_for
 from policies import usage
 from tests.gateway import play
 from tests.integration.gateways import Gateway, Sum, create_topic, end_offsets, lives, log_bytes, sums, total
@@ -20,7 +20,7 @@ TWO = {"workers": 2}
 
 
 @pytest.fixture
-def gateway(kafka: Cluster) -> Iterator[Gateway]:
+def gateway(kafka: EmbeddedCluster) -> Iterator[Gateway]:
     with Gateway(kafka.bootstrap_servers, TWO) as running:
         yield running
 
@@ -29,7 +29,7 @@ def both_up(gateway: Gateway) -> bool:
     return all(gateway.metric("worker_up", worker=str(number)) == 1 for number in range(2))
 
 
-def test_connections_and_bytes_of_all_workers_are_one_gateways(kafka: Cluster, gateway: Gateway) -> None:
+def test_connections_and_bytes_of_all_workers_are_one_gateways(kafka: EmbeddedCluster, gateway: Gateway) -> None:
     topic = create_topic(kafka, "workers-sum")
     assert both_up(gateway), "ready once each is there"
     size, port = play.size_of(), gateway.broker_port(1)
@@ -49,7 +49,7 @@ def test_connections_and_bytes_of_all_workers_are_one_gateways(kafka: Cluster, g
     assert [own[-1]["final"] for own in lives(gateway.spooled()).values()] == [True, True]
 
 
-def test_each_worker_may_be_killed_in_turn_and_nothing_is_lost(kafka: Cluster, gateway: Gateway) -> None:
+def test_each_worker_may_be_killed_in_turn_and_nothing_is_lost(kafka: EmbeddedCluster, gateway: Gateway) -> None:
     topics = [create_topic(kafka, f"workers-killed-{number}") for number in range(3)]
     with ExitStack() as stack:
         producers = [stack.enter_context(Steady(gateway.bootstrap, topic)) for topic in topics]
@@ -73,7 +73,7 @@ def test_each_worker_may_be_killed_in_turn_and_nothing_is_lost(kafka: Cluster, g
     assert sorted(record["worker"] for record in ends if record["final"]) == [0, 1]
 
 
-def test_control_may_be_killed_under_two_workers(kafka: Cluster, gateway: Gateway) -> None:
+def test_control_may_be_killed_under_two_workers(kafka: EmbeddedCluster, gateway: Gateway) -> None:
     topic = create_topic(kafka, "workers-control")
     workers = gateway.workers()
     with Steady(gateway.bootstrap, topic) as producer:

@@ -10,7 +10,7 @@ import threading
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from gateway.embedded import Cluster
+from gateway.embedded import EmbeddedCluster
 from tests.integration.gateways import Gateway, create_topic, total
 from tests.integration.offer import Flow, Load, Tally, rate_between
 
@@ -51,7 +51,7 @@ CASES = {
 }  # fmt: skip
 
 
-def run(kafka: Cluster) -> bool:
+def run(kafka: EmbeddedCluster) -> bool:
     """All cases beside each other; True if each held."""
     with ExitStack() as stack:
         loads: dict[str, Load] = {}
@@ -114,7 +114,7 @@ def _row(name: str, limit: float, offered: float, admitted: float, rejected: flo
 
 
 def main() -> int:
-    with Cluster(1) as kafka:
+    with EmbeddedCluster(1) as kafka:
         return 0 if run(kafka) else 1
 
 

@@ -20,11 +20,11 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer
 
 from gateway import config
-from gateway.audit.whatif.command import rules_of
-from gateway.embedded import Cluster
+from gateway.audit.whatif.command import make_rules
+from gateway.embedded import EmbeddedCluster
 from policies.limits.meter import TICK_S
-from policies.whatif.replay import replay
-from policies.whatif.rows import Row
+from policies.whatif.replay import replay_usage
+from policies.whatif.rows import ReplayRow
 from tests.integration.gateways import Gateway, Record, create_topic
 from tests.policies.replay_play import phases_of
 
@@ -144,7 +144,7 @@ def _kafka_python(bootstrap: str, load: Load, until: float) -> None:
 
 
 def offer_to(
-    kafka: Cluster, gateway: Gateway, seconds: float, loads: Sequence[Load] = LOADS, *, at_minute: bool = False
+    kafka: EmbeddedCluster, gateway: Gateway, seconds: float, loads: Sequence[Load] = LOADS, *, at_minute: bool = False
 ) -> None:
     """The same through that gateway, whose meters have ticked before the first byte; `at_minute`: from the next on."""
     for topic in THRESHOLDS:
@@ -154,10 +154,10 @@ def offer_to(
     offer(gateway.bootstrap, seconds, loads)
 
 
-def rows_of(records: Iterable[Record]) -> list[Row]:
+def rows_of(records: Iterable[Record]) -> list[ReplayRow]:
     """What the replay takes."""
     rows = [
-        Row(
+        ReplayRow(
             (each["gateway"], each["boot"], each["worker"]),
             each["seq"],
             each["start_ms"],
@@ -172,15 +172,15 @@ def rows_of(records: Iterable[Record]) -> list[Row]:
     return sorted(rows, key=lambda row: (row.start_ms, row.life))
 
 
-def differences(rows: list[Row], policy: Mapping[str, Any], window_ms: int | None) -> list[Difference]:
+def differences(rows: list[ReplayRow], policy: Mapping[str, Any], window_ms: int | None) -> list[Difference]:
     """The replay by this policy beside what really happened."""
     settings = config.Settings.model_validate({"upstream": {"bootstrap_servers": "kafka:9092"}, **policy})
-    rules, _ = rules_of(settings, {}, 120.0)
+    rules, _ = make_rules(settings, {}, 120.0)
     really: dict[tuple[int, str, str], int] = defaultdict(int)
     change: dict[tuple[int, str, str], int] = defaultdict(int)
     for row in rows:
         really[row.start_ms - row.start_ms % window_ms if window_ms else 0, row.stream[1], row.outcome] += row.bytes
-    for shift in replay(rows, rules, phases_of(rows), window_ms=window_ms):
+    for shift in replay_usage(rows, rules, phases_of(rows), window_ms=window_ms):
         change[shift.window_ms, shift.stream[1], shift.outcome] += shift.bytes
     return [Difference(*key, really[key], change[key]) for key in sorted(really.keys() | change.keys())]
 
@@ -190,7 +190,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0)
     options = parser.parse_args()
     print(f"{options.minutes:g} minutes …", file=sys.stderr, flush=True)
-    with Cluster(1) as kafka, Gateway(kafka.bootstrap_servers, POLICY) as gateway:
+    with EmbeddedCluster(1) as kafka, Gateway(kafka.bootstrap_servers, POLICY) as gateway:
         offer_to(kafka, gateway, options.minutes * 60, at_minute=True)
         gateway.stop()
         rows = rows_of(gateway.spooled())

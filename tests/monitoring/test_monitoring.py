@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.channel import Interval, Rates, Row
-from gateway.control.metrics import FAMILIES, PREFIX, Metrics
+from gateway.channel import UsageInterval, UsageRow, WorkerRates
+from gateway.control.metrics import FAMILIES, PREFIX, GatewayMetrics
 from policies.engine import BrokerRate, TopicRate
 
 ROOT = Path(__file__).parent.parent.parent
@@ -36,10 +36,10 @@ def exposed() -> dict[str, set[str]]:
     for family in FAMILIES.values():
         labels = {*family.labels, *SCRAPED}
         if family.kind == "histogram":
-            found |= {f"{family.exposed}_{part}": labels for part in ("sum", "count")}
-            found[f"{family.exposed}_bucket"] = labels | {"le"}
+            found |= {f"{family.exposed_name}_{part}": labels for part in ("sum", "count")}
+            found[f"{family.exposed_name}_bucket"] = labels | {"le"}
         else:
-            found[family.exposed] = labels
+            found[family.exposed_name] = labels
     return found
 
 
@@ -102,13 +102,15 @@ def test_prometheus_takes_the_rules() -> None:
 
 
 def test_prometheus_reads_the_exposition() -> None:
-    metrics = Metrics()
-    metrics.produced.expect(frozenset({("rejected", "topic-threshold"), ("delayed", "topic-threshold")}))
+    metrics = GatewayMetrics()
+    metrics.produced.expect_effects(frozenset({("rejected", "topic-threshold"), ("delayed", "topic-threshold")}))
     names = 'a "b" \\ {c} 100 %\n', "naïve 🙂"
-    rows = [Row(1, name, name, name, "accepted", "", 1, 1, 1) for name in names]
-    metrics.add_interval(Interval("boot", 0, 0, 0, 1000, tuple(rows)))
-    metrics.set_rates(Rates((BrokerRate(1, 1.5, 0, 0, None, [TopicRate(name, 0.1, None, False) for name in names]),)))
-    style = promtool("check", "metrics", text=b"".join(metrics.text()).decode(), accepted=3)  # of names alone
+    rows = [UsageRow(1, name, name, name, "accepted", "", 1, 1, 1) for name in names]
+    metrics.add_interval(UsageInterval("boot", 0, 0, 0, 1000, tuple(rows)))
+    metrics.set_rates(
+        WorkerRates((BrokerRate(1, 1.5, 0, 0, None, [TopicRate(name, 0.1, None, False) for name in names]),))
+    )
+    style = promtool("check", "metrics", text=b"".join(metrics.render_text()).decode(), accepted=3)  # of names alone
     assert style == "produce_gateway_fetch_delay_ms_total metric names should not contain abbreviated units\n"
 
 

@@ -4,74 +4,83 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from policies.decision import Limit, Patience, strictest
-from policies.engine import Engine
-from policies.groups.lines import GroupSide
+from policies.decision import ClientPatience, RequestLimit, strictest_verdict
+from policies.engine import PolicyEngine
+from policies.groups.group_limiters import GroupLimit
 from policies.limits.meter import TICK_S
-from policies.thresholds.broker_limits import TopicThreshold
-from policies.thresholds.broker_meters import OTHER, BrokerMeters
+from policies.thresholds.broker_limits import TopicThresholdLimit
+from policies.thresholds.broker_meters import OTHER_TOPICS, BrokerMeters
 from policies.thresholds.topic_meter import TopicMeter
 from policies.verdict import DELAY, Verdict
 
 
-def say(limit: Limit | None, size: int, now: float, patience: Patience, messages: int = 1) -> Verdict | None:
+def say(
+    limit: RequestLimit | None, size: int, now: float, patience: ClientPatience, messages: int = 1
+) -> Verdict | None:
     """What one limit says, marked where it is only observed; None: there is no such limit, or nothing to say."""
-    why = None if limit is None else limit.judge(size, messages, patience, now)
+    why = None if limit is None else limit.judge_request(size, messages, patience, now)
     return replace(why, observed_only=True) if why is not None and limit is not None and limit.observes else why
 
 
-def rejecting(total: float | None = 20_000_000, **topics: float) -> Engine:
+def rejecting(total: float | None = 20_000_000, **topics: float) -> PolicyEngine:
     """An engine with thresholds that reject."""
-    made = Engine(now=0.0)
-    made.set_policy(total, topics)
+    made = PolicyEngine(now=0.0)
+    made.set_thresholds(total, topics)
     return made
 
 
-def fill(made: Engine, node_id: int = 1, **rates: float) -> None:
+def fill(made: PolicyEngine, node_id: int = 1, **rates: float) -> None:
     """One tick's worth of traffic at these rates, and the tick."""
     for topic, rate in rates.items():
-        record(made.broker(node_id), topic.encode(), round(rate * TICK_S))
-    made.tick(made.due)
+        record(made.broker_meters(node_id), topic.encode(), round(rate * TICK_S))
+    made.apply_due_ticks(made.next_tick_at)
 
 
 def meter_of(broker: BrokerMeters, topic: bytes) -> TopicMeter | None:
-    return broker.topics.get(topic) or broker.topics.get(OTHER)
+    return broker.topics.get(topic) or broker.topics.get(OTHER_TOPICS)
 
 
-def threshold(engine: Engine, node_id: int, topic: bytes) -> TopicThreshold | None:
+def threshold(engine: PolicyEngine, node_id: int, topic: bytes) -> TopicThresholdLimit | None:
     """The topic's threshold, where it has to be asked."""
-    broker = engine.broker(node_id)
+    broker = engine.broker_meters(node_id)
     meter = meter_of(broker, topic)
-    return TopicThreshold(broker.limits, meter, topic) if meter is not None and meter.thresholds_ask else None
+    return TopicThresholdLimit(broker.limits, meter, topic) if meter is not None and meter.thresholds_ask else None
 
 
 def decide(
-    engine: Engine, node_id: int, topic: bytes, size: int, now: float, *, may_delay: bool = True, denied_s: float = 0.0
+    engine: PolicyEngine,
+    node_id: int,
+    topic: bytes,
+    size: int,
+    now: float,
+    *,
+    may_delay: bool = True,
+    denied_s: float = 0.0,
 ) -> Verdict | None:
     """What the topic's threshold says."""
-    return say(threshold(engine, node_id, topic), size, now, Patience(may_delay, denied_s))
+    return say(threshold(engine, node_id, topic), size, now, ClientPatience(may_delay, denied_s))
 
 
-def rejection(engine: Engine, node_id: int, topic: bytes, now: float) -> Verdict:
+def rejection(engine: PolicyEngine, node_id: int, topic: bytes, now: float) -> Verdict:
     """Why a topic that is over is rejected."""
     verdict = decide(engine, node_id, topic, 1, now)
     assert verdict is not None
     return verdict
 
 
-def storage(engine: Engine, node_id: int, size: int, now: float) -> Verdict | None:
+def storage(engine: PolicyEngine, node_id: int, size: int, now: float) -> Verdict | None:
     """What the line of all producers says."""
-    return say(engine.broker(node_id).limits.storage, size, now, Patience())
+    return say(engine.broker_meters(node_id).limits.storage_throttle, size, now, ClientPatience())
 
 
-def begin(made: Engine, *topics: str, node_id: int = 1) -> None:
+def begin(made: PolicyEngine, *topics: str, node_id: int = 1) -> None:
     """These topics' meters, and the broker's, begin with the very second at hand, not within it."""
     for topic in topics:
-        made.broker(node_id).vouch(topic.encode())
+        made.broker_meters(node_id).confirm_topic(topic.encode())
     ticks = made._ticks
-    for beginning in ticks._begun.values():
+    for beginning in ticks._new_meters.values():
         if beginning._second is None:
-            beginning.look(ticks._looked, ticks._seconds)
+            beginning.try_start(ticks._last_second_at, ticks._seconds)
 
 
 def record(broker: BrokerMeters, topic: bytes, size: int) -> bool:
@@ -85,42 +94,42 @@ def record(broker: BrokerMeters, topic: bytes, size: int) -> bool:
         return False
     meter.uncounted += size
     broker.total.uncounted += size
-    broker.vouch(topic)
+    broker.confirm_topic(topic)
     return True
 
 
 class Request:
     """A batch for a topic that a broker has vouched for. `asked`: whether any limit had to be."""
 
-    def __init__(self, engine: Engine, topic: bytes, size: int, messages: int = 1, node_id: int = 1) -> None:
+    def __init__(self, engine: PolicyEngine, topic: bytes, size: int, messages: int = 1, node_id: int = 1) -> None:
         self.engine, self.topic, self.size, self.messages = engine, topic, size, messages
-        self.broker = engine.broker(node_id)
-        self.broker.vouch(topic)
+        self.broker = engine.broker_meters(node_id)
+        self.broker.confirm_topic(topic)
         self.meter = self.broker.topics[topic]
-        self.asked = self.meter.over
-        self.group: GroupSide | None = None
+        self.asked = self.meter.needs_decision
+        self.group: GroupLimit | None = None
         self.threshold = threshold(engine, node_id, topic)
-        self.said: dict[Limit | None, Verdict | None] = {}
+        self.said: dict[RequestLimit | None, Verdict | None] = {}
 
     def ask(self, now: float, *, may_delay: bool = True, denied_s: float = 0.0) -> Verdict | None:
         """What its group and its threshold say together."""
         if self.meter.group_asks:
-            self.group = self.engine.groups.publish(self.meter, self.topic, now)
-        patience = Patience(may_delay, denied_s)
+            self.group = self.engine.groups.activate_publish_limit(self.meter, self.topic, now)
+        patience = ClientPatience(may_delay, denied_s)
         self.said = {each: say(each, self.size, now, patience, self.messages) for each in (self.group, self.threshold)}
-        return strictest(self.said.values())
+        return strictest_verdict(self.said.values())
 
     def admit(self, now: float) -> None:
         """It passes."""
         for limit in (self.group, self.threshold):
             why = self.said.get(limit)
             if limit is not None and (why is None or why.action == DELAY):
-                limit.take(self.size, self.messages, now)
+                limit.charge_request(self.size, self.messages, now)
             elif limit is not None:
-                limit.spare(self.size, self.messages)
+                limit.record_only(self.size, self.messages)
         self.meter.uncounted += self.size
         self.broker.total.uncounted += self.size
         if self.group is None:
             self.meter.messages += self.messages
         else:
-            self.meter.settled += self.size
+            self.meter.counted_in_group += self.size

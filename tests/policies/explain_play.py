@@ -8,16 +8,16 @@ from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
 from policies.engine import BrokerRate, TopicRate
 from policies.explain import (
-    Asked,
-    Explanation,
-    Held,
-    Known,
-    Rates,
-    Rule,
+    ExplainedRule,
+    ExplainInputs,
+    ExplainSubject,
+    HeldTraffic,
+    MeterRates,
+    TrafficExplanation,
 )
 from policies.limits.limit_use import LimitUse
-from policies.quotas.lines import QuotaRate
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
+from policies.quotas.quota_limiters import QuotaRate
 from policies.quotas.text import entity_text
 
 MB = 10**6
@@ -27,7 +27,7 @@ ALICE, ANYBODY, APP = Entity("alice"), Entity(DEFAULT), Entity("alice", "app")
 BPS, BROKER_BPS = QuotaKey.parse("producer_byte_rate:bps"), QuotaKey.parse("producer_byte_rate:broker_bps")
 SHARES, TIME = QuotaKey.parse("producer_byte_rate:shares"), QuotaKey.parse("request_percentage")
 CONSUME = QuotaKey.parse("consumer_byte_rate:bps")
-ASKED = Asked("clicks", "alice", "app")
+ASKED = ExplainSubject("clicks", "alice", "app")
 LEADS = {1: ("clicks", "views"), 2: ("views",)}
 
 
@@ -35,9 +35,9 @@ def quota(entity: Entity, key: QuotaKey) -> PolicyKey:
     return PolicyKey.of_quota(entity, key)
 
 
-def known(base: dict[PolicyKey, float] | None = None, **more: object) -> Known:
+def known(base: dict[PolicyKey, float] | None = None, **more: object) -> ExplainInputs:
     policies = PolicySet({TOTAL: 12.0 * MB} if base is None else base)
-    return Known(policies=policies, leads=LEADS, now_ms=NOW_MS)._replace(**more)  # type: ignore[arg-type]
+    return ExplainInputs(policies=policies, led_topics=LEADS, now_ms=NOW_MS)._replace(**more)  # type: ignore[arg-type]
 
 
 def rates(
@@ -48,8 +48,8 @@ def rates(
     broker: int = 1,
     quotas: Sequence[QuotaRate] = (),
     topic: str = "clicks",
-) -> Rates:
-    return Rates([BrokerRate(broker, total, 0.0, 0.0, None, [TopicRate(topic, rate, None, over)])], quotas)
+) -> MeterRates:
+    return MeterRates([BrokerRate(broker, total, 0.0, 0.0, None, [TopicRate(topic, rate, None, over)])], quotas)
 
 
 def line(source: Entity, key: QuotaKey, rate: float, limit: float, broker: int | None = None) -> QuotaRate:
@@ -61,19 +61,23 @@ def line(source: Entity, key: QuotaKey, rate: float, limit: float, broker: int |
     )
 
 
-def held(reason: str = "topic-threshold", *, outcome: str = "rejected", ago_ms: int = 1000, broker: int = 1) -> Held:
+def held(
+    reason: str = "topic-threshold", *, outcome: str = "rejected", ago_ms: int = 1000, broker: int = 1
+) -> HeldTraffic:
     last = NOW_MS - ago_ms
-    return Held("clicks", "User:alice", "app", broker, outcome, reason, last - 1000, last, 100, 1, 500, last - 90_000)
+    return HeldTraffic(
+        "clicks", "User:alice", "app", broker, outcome, reason, last - 1000, last, 100, 1, 500, last - 90_000
+    )
 
 
-def named(found: Explanation) -> list[tuple[str, int | None]]:
+def named(found: TrafficExplanation) -> list[tuple[str, int | None]]:
     return [(rule.name, rule.broker) for rule in found.rules]
 
 
-def rule(found: Explanation, name: str, broker: int | None = None) -> Rule:
+def rule(found: TrafficExplanation, name: str, broker: int | None = None) -> ExplainedRule:
     (only,) = (each for each in found.rules if each.name == name and broker in (None, each.broker))
     return only
 
 
-def whys(found: Explanation, what: str) -> list[str]:
+def whys(found: TrafficExplanation, what: str) -> list[str]:
     return [each.why for each in found.shadowed if what in each.what]

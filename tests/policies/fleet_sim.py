@@ -17,10 +17,10 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
-from policies.fleet.demand import LOOK_S, Demand
-from policies.fleet.lines import FleetLine, OurParts
-from policies.fleet.shares import IDLE, Dealer, Part, Use, fair
-from policies.limits.line import MAX_WAIT_S
+from policies.fleet.demand import SAMPLE_S, DemandMeter
+from policies.fleet.fleet_limiter import FleetLimiter, FleetShares
+from policies.fleet.shares import IDLE, LimitDemand, ShareAllocator, ShareGrant, max_min_fair
+from policies.limits.limiter import MAX_WAIT_S
 from tests.policies import pip82
 
 KEY: Final = "limit"
@@ -65,7 +65,7 @@ class Worker:
     each of which is muted for as long as the line says.
     """
 
-    def __init__(self, name: str, line: FleetLine, demand: Curve, lump: float, connections: int, now: float) -> None:
+    def __init__(self, name: str, line: FleetLimiter, demand: Curve, lump: float, connections: int, now: float) -> None:
         self.name = name
         self.line = line
         self.demand = demand
@@ -84,15 +84,15 @@ class Worker:
             if not ready:
                 break
             denied = self._denied[ready[0]]
-            answer = self.line.ask(self.lump, now, True, 0.0 if denied is None else now - denied)
+            answer = self.line.check_admission(self.lump, now, True, 0.0 if denied is None else now - denied)
             if answer.admitted:
                 self._denied[ready[0]] = None
-                self.line.take(self.lump, now)
+                self.line.charge_amount(self.lump, now)
                 self.pending -= self.lump
                 took += self.lump
             else:
                 self._denied[ready[0]] = now if denied is None else denied
-            self._free_at[ready[0]] = now + min(answer.wait, MAX_WAIT_S)
+            self._free_at[ready[0]] = now + min(answer.wait_s, MAX_WAIT_S)
         self.log[tick] = took
 
     def rate(self, start: float, end: float) -> float:
@@ -108,25 +108,27 @@ class Book:
     """
 
     def __init__(self) -> None:
-        self.own: Mapping[str, Use] = {}  # what this gateway has told them
+        self.own: Mapping[str, LimitDemand] = {}  # what this gateway has told them
         self._heard: dict[str, float] = {}
         self._living: set[str] = set()
-        self._uses: dict[str, dict[str, tuple[Use, float]]] = {}
+        self._uses: dict[str, dict[str, tuple[LimitDemand, float]]] = {}
 
     @property
-    def living(self) -> int:
+    def peer_count(self) -> int:
         return len(self._living)
 
-    def of(self, key: str) -> list[Use]:
+    def demands_for(self, key: str) -> list[LimitDemand]:
         return [self._uses[peer][key][0] for peer in self._living if key in self._uses[peer]]
 
-    def takers(self, key: str) -> dict[str, float]:
+    def rates_by_gateway(self, key: str) -> dict[str, float]:
         return {peer: self._uses[peer].get(key, (IDLE, 0.0))[0].rate for peer in self._living}
 
-    def told(self, key: str) -> Use:
+    def published_demand(self, key: str) -> LimitDemand:
         return self.own.get(key, IDLE)
 
-    def hear(self, peer: str, uses: Mapping[str, Use], now: float = 0.0, *, whole: bool = False) -> list[str] | None:
+    def hear(
+        self, peer: str, uses: Mapping[str, LimitDemand], now: float = 0.0, *, whole: bool = False
+    ) -> list[str] | None:
         """Keys of which it takes something else now; None: it is new, or was thought dead."""
         is_known = peer in self._living
         self._heard[peer] = now
@@ -161,25 +163,25 @@ class Book:
         return changed
 
 
-def dealer(limit: float = LIMIT) -> tuple[Dealer, Book]:
+def dealer(limit: float = LIMIT) -> tuple[ShareAllocator, Book]:
     """Of one gateway, which can be heard, and what it remembers of the others."""
     book = Book()
-    made = Dealer(book)
-    made.thaw(0.0)
+    made = ShareAllocator(book)
+    made.thaw_shares(0.0)
     made.set_limits({KEY: limit})
     return made, book
 
 
-def parts(uses: Sequence[Use], limit: float = LIMIT) -> list[float]:
+def parts(uses: Sequence[LimitDemand], limit: float = LIMIT) -> list[float]:
     """What each of so many gateways may take per second when they all know what all of them take."""
     found = []
     for at, own in enumerate(uses):
         made, book = dealer(limit)
-        made.take_demand("worker", {KEY: own})
+        made.update_demand("worker", {KEY: own})
         for number, use in enumerate(uses):
             if number != at:
-                made.heard(book.hear(str(number), {KEY: use}))
-        found.append(made.share(KEY))
+                made.mark_peers_changed(book.hear(str(number), {KEY: use}))
+        found.append(made.share_of(KEY))
     return found
 
 
@@ -187,9 +189,9 @@ class Control(Protocol):
     """What deals this gateway's part out, by whichever algorithm."""
 
     def look(self, gateway: Gateway, now: float) -> None: ...
-    def publish(self, now: float) -> Mapping[str, Use]: ...
-    def sent(self, uses: Mapping[str, Use]) -> None: ...
-    def hear(self, peer: str, uses: Mapping[str, Use], now: float, whole: bool) -> bool: ...
+    def publish(self, now: float) -> Mapping[str, LimitDemand]: ...
+    def sent(self, uses: Mapping[str, LimitDemand]) -> None: ...
+    def hear(self, peer: str, uses: Mapping[str, LimitDemand], now: float, whole: bool) -> bool: ...
     def set_limit(self, limit: float) -> None: ...
     def freeze(self, now: float) -> None: ...
 
@@ -199,8 +201,8 @@ class Ours:
         """`again`: there are workers already, which have parts, or a floor, until they are told otherwise."""
         self.again = again
         self.book = Book()
-        self.fleet = Dealer(self.book)
-        self.uses: dict[str, Use] = {}
+        self.fleet = ShareAllocator(self.book)
+        self.uses: dict[str, LimitDemand] = {}
         self.set_limit(limit)
         self.joined = now
         self.listens = True
@@ -211,38 +213,38 @@ class Ours:
         # Who is new deals nothing before every peer has told all it takes: it would take what is theirs.
         knows = now >= self.joined + CYCLE_S + LATENCY_S and self.known <= self.told_all
         if self.listens and (knows or now >= self.joined + 4 * CYCLE_S):
-            self.fleet.thaw(now)
+            self.fleet.thaw_shares(now)
             self.listens = False
-        before = self.fleet.changes()
+        before = self.fleet.drain_changes()
         self.uses |= before
-        self.fleet.take_demand(gateway.name, gateway.measured(now))
+        self.fleet.update_demand(gateway.name, gateway.measured(now))
         if self.fleet.frozen_at is None:
-            self.fleet.heard(self.book.expire(now))
-        told = self.fleet.deal(now)
+            self.fleet.mark_peers_changed(self.book.expire(now))
+        told = self.fleet.allocate_shares(now)
         if told or not (self.again and self.listens):
-            gateway.parts.tell(told, self.fleet.gateways, SETTLE_CYCLES * CYCLE_S, now)
+            gateway.parts.update_grants(told, self.fleet.gateway_count, SETTLE_CYCLES * CYCLE_S, now)
 
-    def publish(self, now: float) -> Mapping[str, Use]:
-        self.uses |= self.fleet.changes()
+    def publish(self, now: float) -> Mapping[str, LimitDemand]:
+        self.uses |= self.fleet.drain_changes()
         return {key: use for key, use in self.uses.items() if not use.is_idle}
 
-    def sent(self, uses: Mapping[str, Use]) -> None:
+    def sent(self, uses: Mapping[str, LimitDemand]) -> None:
         self.book.own = uses
-        self.fleet.published([KEY])
+        self.fleet.mark_published([KEY])
 
-    def hear(self, peer: str, uses: Mapping[str, Use], now: float, whole: bool) -> bool:
+    def hear(self, peer: str, uses: Mapping[str, LimitDemand], now: float, whole: bool) -> bool:
         is_new = peer not in self.known
         self.known.add(peer)
         if whole:
             self.told_all.add(peer)
-        self.fleet.heard(self.book.hear(peer, uses, now, whole=whole))
+        self.fleet.mark_peers_changed(self.book.hear(peer, uses, now, whole=whole))
         return is_new
 
     def set_limit(self, limit: float) -> None:
         self.fleet.set_limits({KEY: limit})
 
     def freeze(self, now: float) -> None:
-        self.fleet.freeze(now)
+        self.fleet.freeze_shares(now)
 
 
 class Seed:
@@ -260,20 +262,20 @@ class Seed:
         uses = gateway.measured(now)
         if KEY in uses:
             self.usage = uses[KEY].rate
-        gateway.parts.tell({KEY: Part(self.part, self.part)}, 2, SETTLE_CYCLES * CYCLE_S, now)
+        gateway.parts.update_grants({KEY: ShareGrant(self.part, self.part)}, 2, SETTLE_CYCLES * CYCLE_S, now)
 
-    def publish(self, now: float) -> Mapping[str, Use]:
+    def publish(self, now: float) -> Mapping[str, LimitDemand]:
         for peer in [peer for peer, then in self.heard.items() if now - then > FORGET_CYCLES * CYCLE_S]:
             del self.heard[peer]
             self.usages.pop(peer, None)
         usages = [self.usage, *self.usages.values()]
         self.part = min(self.limit, pip82.step(usages, self.limit, self.variant)[0])
-        return {KEY: Use(self.usage)} if self.usage else {}
+        return {KEY: LimitDemand(self.usage)} if self.usage else {}
 
-    def sent(self, uses: Mapping[str, Use]) -> None:
+    def sent(self, uses: Mapping[str, LimitDemand]) -> None:
         pass
 
-    def hear(self, peer: str, uses: Mapping[str, Use], now: float, whole: bool) -> bool:
+    def hear(self, peer: str, uses: Mapping[str, LimitDemand], now: float, whole: bool) -> bool:
         is_new = peer not in self.heard
         self.heard[peer] = now
         if KEY in uses:
@@ -296,11 +298,11 @@ class Gateway:
         self.name = name
         self.control = control
         self.phase = phase
-        self.parts = OurParts()
-        self.line = FleetLine(self.parts, KEY, limit, 1.0, now)
-        self.demand = Demand()
+        self.parts = FleetShares()
+        self.line = FleetLimiter(self.parts, KEY, limit, 1.0, now)
+        self.demand = DemandMeter()
         self.workers: list[Worker] = []
-        self.told: dict[str, Use] = {}
+        self.told: dict[str, LimitDemand] = {}
         self.told_at = -EVERY
         self.said_at = -CYCLE_S
         self.cycle = 0
@@ -308,17 +310,17 @@ class Gateway:
         self.lost_at: float | None = None  # when its control died
         self.boot = name
 
-    def measured(self, now: float) -> dict[str, Use]:
-        self.demand.note_line(self.line, now)
-        return self.demand.uses(now)
+    def measured(self, now: float) -> dict[str, LimitDemand]:
+        self.demand.record_limiter(self.line, now)
+        return self.demand.collect_changes(now)
 
     def restart(self, control: Control, boot: str) -> None:
         """Another control, which knows nothing; others take it for somebody new."""
         self.control, self.boot, self.lost_at = control, boot, None
         self.told, self.told_at, self.tells_all = {}, -EVERY, True
-        self.demand.forget()
+        self.demand.forget_reports()
 
-    def message(self, now: float, *, is_turn: bool = True) -> tuple[dict[str, Use], bool]:
+    def message(self, now: float, *, is_turn: bool = True) -> tuple[dict[str, LimitDemand], bool]:
         """What changed by a tenth, turned hungry or content, ended, or wasn't told for EVERY cycles."""
         self.cycle += is_turn
         self.said_at = now
@@ -326,14 +328,14 @@ class Gateway:
         whole, self.tells_all = self.tells_all, False
         due = whole or self.cycle - self.told_at >= EVERY
         news = {key: use for key, use in uses.items() if due or self.is_news(use, self.told.get(key))}
-        news |= {key: Use(0.0) for key in self.told if key not in uses}
+        news |= {key: LimitDemand(0.0) for key in self.told if key not in uses}
         if due:
             self.told_at = self.cycle
         self.told = {key: use for key, use in (self.told | news).items() if not use.is_idle}
         self.control.sent(self.told)
         return news, whole
 
-    def is_news(self, use: Use, told: Use | None) -> bool:
+    def is_news(self, use: LimitDemand, told: LimitDemand | None) -> bool:
         return (
             told is None
             or use.hungry != told.hungry
@@ -374,7 +376,7 @@ class World:
         self.parts: list[tuple[float, dict[str, float]]] = []
         self.tick = 0
         self._order = count()
-        self._mail: list[tuple[float, int, str, str, dict[str, Use], bool]] = []
+        self._mail: list[tuple[float, int, str, str, dict[str, LimitDemand], bool]] = []
         self._heard: dict[tuple[str, str], int] = {}
 
     @property
@@ -450,9 +452,9 @@ class World:
         for gateway in self.gateways.values():
             if gateway.lost_at is not None:
                 if now - gateway.lost_at >= LEASE_CYCLES * CYCLE_S:
-                    gateway.parts.lose(now)
+                    gateway.parts.revoke_grants(now)
                 continue
-            if self._is_due(gateway, LOOK_S):
+            if self._is_due(gateway, SAMPLE_S):
                 gateway.control.look(gateway, now)
             if not self.exchange:
                 continue
@@ -460,7 +462,7 @@ class World:
                 self._send(gateway, now)
             elif self.algorithm == "ours" and now - gateway.said_at >= HURRY_CYCLES * CYCLE_S and gateway.hurries:
                 self._send(gateway, now, is_turn=False)
-        if self.tick % round(LOOK_S / TICK_S) == 0:
+        if self.tick % round(SAMPLE_S / TICK_S) == 0:
             rates = {g: g.line.bucket.rate / max(1, len(g.workers)) for g in self.gateways.values()}
             self.parts.append((now, {w.name: rates[g] for g in self.gateways.values() for w in g.workers}))
         for gateway in self.gateways.values():
@@ -503,7 +505,7 @@ class World:
         limit = self.limit_at(start)
         if sum(wanted.values()) <= limit:
             return wanted
-        return dict(zip(wanted, fair([(1.0, rate) for rate in wanted.values()], limit), strict=True))
+        return dict(zip(wanted, max_min_fair([(1.0, rate) for rate in wanted.values()], limit), strict=True))
 
 
 def _mean(curve: Curve, start: float) -> float:
@@ -567,7 +569,7 @@ def jain(values: Iterable[float]) -> float:
 
 
 def _times(start: float, end: float) -> list[float]:
-    return [start + i * LOOK_S for i in range(max(1, round((end - start) / LOOK_S) + 1))]
+    return [start + i * SAMPLE_S for i in range(max(1, round((end - start) / SAMPLE_S) + 1))]
 
 
 def _converged(world: World, ideal: Mapping[str, float], start: float, end: float) -> float:

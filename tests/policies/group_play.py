@@ -8,10 +8,10 @@ import heapq
 from collections.abc import Mapping
 from itertools import count
 
-from policies.engine import Engine
-from policies.fleet.page import Page
-from policies.groups.finder import Finder
-from policies.groups.lines import GroupLimits
+from policies.engine import PolicyEngine
+from policies.fleet.page import SharedPage
+from policies.groups.finder import GroupResolver
+from policies.groups.group_limiters import GroupLimitValues
 from policies.thresholds.pacing import PACE_S
 from policies.verdict import DELAY, Verdict
 from tests.policies.asking import Request
@@ -23,14 +23,14 @@ PATTERN = "{tenant}.{namespace}.{topic}"
 
 def finder(
     tenants: Mapping[str, str] | None = None, namespaces: Mapping[str, str] | None = None, principal_pattern: str = ""
-) -> Finder:
-    return Finder(PATTERN, principal_pattern, tenants or {}, namespaces or {})
+) -> GroupResolver:
+    return GroupResolver(PATTERN, principal_pattern, tenants or {}, namespaces or {})
 
 
 def engine_with(
-    limits: Mapping[str, GroupLimits], tenants: Mapping[str, str], now: float = 0.0, page: Page | None = None
-) -> Engine:
-    engine = Engine(now, page=page)
+    limits: Mapping[str, GroupLimitValues], tenants: Mapping[str, str], now: float = 0.0, page: SharedPage | None = None
+) -> PolicyEngine:
+    engine = PolicyEngine(now, page=page)
     engine.set_groups(limits, finder(tenants), now)
     return engine
 
@@ -58,7 +58,7 @@ class Producer:
         return sum(messages for then, _, messages in self.log if start <= then < end) / (end - start)
 
 
-def send(engine: Engine, producer: Producer, now: float) -> Verdict | None:
+def send(engine: PolicyEngine, producer: Producer, now: float) -> Verdict | None:
     """One request's way through a gate."""
     size, messages = producer.size, producer.messages
     request = Request(engine, producer.topic, size, messages, producer.node_id)
@@ -78,12 +78,12 @@ def send(engine: Engine, producer: Producer, now: float) -> Verdict | None:
 class Loop:
     """Several workers at one time: `run` handles everything that is due up to a time, in order."""
 
-    def __init__(self, *workers: tuple[Engine, list[Producer]]) -> None:
+    def __init__(self, *workers: tuple[PolicyEngine, list[Producer]]) -> None:
         self._order = count()
-        self._due: list[tuple[float, int, object, Engine]] = []
+        self._due: list[tuple[float, int, object, PolicyEngine]] = []
         for engine, producers in workers:
             self._push(PACE_S, "pace", engine)
-            self._push(engine.due, "tick", engine)
+            self._push(engine.next_tick_at, "tick", engine)
             for producer in producers:
                 self._push(producer.start, producer, engine)
 
@@ -91,16 +91,16 @@ class Loop:
         while self._due[0][0] < until:
             now, _, what, engine = heapq.heappop(self._due)
             if what == "pace":
-                engine.pace(now)
+                engine.pace_limits(now)
                 self._push(now + PACE_S, what, engine)
             elif what == "tick":
-                engine.tick(now)
-                self._push(engine.due, what, engine)
+                engine.apply_due_ticks(now)
+                self._push(engine.next_tick_at, what, engine)
             elif isinstance(what, Producer) and now < what.stop:
                 why = send(engine, what, now)
                 wait = 0.0 if why is None or why.observed_only else why.throttle_ms / 1000
                 backoff = BACKOFF_S if why is not None and why.action != DELAY else 0.0
                 self._push(now + max(wait, what.pause_s) + backoff, what, engine)
 
-    def _push(self, time: float, what: object, engine: Engine) -> None:
+    def _push(self, time: float, what: object, engine: PolicyEngine) -> None:
         heapq.heappush(self._due, (time, next(self._order), what, engine))

@@ -7,8 +7,8 @@ import heapq
 from collections.abc import Callable
 from itertools import count, pairwise
 
-from policies.engine import Engine
-from policies.limits.line import MAX_DELAY_S, MAX_WAIT_S
+from policies.engine import PolicyEngine
+from policies.limits.limiter import MAX_DELAY_S, MAX_WAIT_S
 from policies.thresholds.pacing import PACE_S
 from tests.policies.asking import Request
 
@@ -42,13 +42,13 @@ class Connection:
 class Loop:
     """`run` handles everything that is due up to a time, in order."""
 
-    def __init__(self, engine: Engine, connections: list[Connection], ages: bool = True) -> None:
+    def __init__(self, engine: PolicyEngine, connections: list[Connection], ages: bool = True) -> None:
         self.ages = ages
         self.engine = engine
         self.connections = connections
         self._order = count()
         self._due: list[tuple[float, int, Callable[[float], float | None]]] = []
-        self.at(engine.due, self._tick)
+        self.at(engine.next_tick_at, self._tick)
         self.at(PACE_S, self._pace)
         for connection in connections:
             self.at(connection.start, lambda now, c=connection: self._request(c, now))  # type: ignore[misc]
@@ -69,12 +69,12 @@ class Loop:
         return sum(c.admitted(start, end) for c in connections or self.connections) / (end - start)
 
     def _tick(self, now: float) -> float:
-        self.engine.tick(now)
-        return self.engine.due
+        self.engine.apply_due_ticks(now)
+        return self.engine.next_tick_at
 
     def _pace(self, now: float) -> float:
-        if self.engine.paces:
-            self.engine.pace(now)
+        if self.engine.needs_pacing:
+            self.engine.pace_limits(now)
         return now + PACE_S
 
     def _request(self, c: Connection, now: float) -> float | None:

@@ -8,10 +8,10 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from policies.engine import Engine
-from policies.thresholds.broker_meters import Others
+from policies.engine import PolicyEngine
+from policies.thresholds.broker_meters import PeerTraffic
 from policies.whatif import tick_phase
-from policies.whatif.rows import Life, Row
+from policies.whatif.rows import ReplayRow, WorkerLife
 from tests.policies.asking import record, rejection
 
 STEP_S = 0.01
@@ -41,14 +41,14 @@ class Client:
 class Worker:
     """`rows` is its record. `began`: when its engine did, in seconds of Unix time."""
 
-    engine: Engine
+    engine: PolicyEngine
     clients: list[Client]
     number: int = 0
     interval_start: float = 0.0
     chance: random.Random = field(default_factory=lambda: random.Random(7))  # who comes first in a step
     drift_s: float = 0.0  # by which intervals are longer than a second; 0: they follow the ticks
     seq: int = 0
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ReplayRow] = field(default_factory=list)
     counts: dict[tuple[str, str, str], list[int]] = field(default_factory=lambda: defaultdict(lambda: [0] * 4))
     answers: deque[tuple[float, Client, int]] = field(default_factory=deque)
 
@@ -57,11 +57,11 @@ class Worker:
         return "gw", "boot", self.number
 
     def step(self, now: float, t: float) -> None:
-        left = self.engine.next_tick(now) % 1.0
+        left = self.engine.seconds_to_tick(now) % 1.0
         at_edge = now - self.interval_start > 0.5 and (left < STEP_S / 2 or left > 1 - STEP_S / 2)
         if now - self.interval_start >= 1 + self.drift_s if self.drift_s else at_edge:
             self._close(now)
-        self.engine.tick(now)
+        self.engine.apply_due_ticks(now)
         while self.answers and self.answers[0][0] <= now:
             _, client, again = self.answers.popleft()
             self._count(client, "accepted", "", client.size if again else 0)
@@ -71,7 +71,7 @@ class Worker:
                 self._send(client, now)
 
     def _send(self, client: Client, now: float) -> None:
-        broker = self.engine.broker(1)
+        broker = self.engine.broker_meters(1)
         in_flight = min(IN_FLIGHT, int(client.queue / client.size))
         for number in range(in_flight):
             again = number < client.retries
@@ -97,14 +97,14 @@ class Worker:
             outcome, _, reason = what.partition(" ")
             stream = (1, topic, f"User:{name}", name)
             self.rows.append(
-                Row(self.life, self.seq, start_ms, end_ms, stream, outcome, reason, size, requests * 10, requests,
+                ReplayRow(self.life, self.seq, start_ms, end_ms, stream, outcome, reason, size, requests * 10, requests,
                     delay_ms, repeats)
             )  # fmt: skip
         self.seq += bool(self.counts)
         self.counts.clear()
 
 
-def play(workers: list[Worker], start: float, seconds: float, exchange_s: float = 0.5) -> list[Row]:
+def play(workers: list[Worker], start: float, seconds: float, exchange_s: float = 0.5) -> list[ReplayRow]:
     """Their rows in order, from `start` (Unix time) on. Workers tell each other their rates every `exchange_s`."""
     for worker in workers:
         worker.interval_start = start
@@ -126,21 +126,21 @@ def _tell_others(workers: list[Worker]) -> None:
         rate, topics = 0.0, defaultdict[bytes, float](float)
         for other in workers:
             if other is not worker:
-                broker = other.engine.broker(1)
+                broker = other.engine.broker_meters(1)
                 rate += broker.total.rate
                 for name, meter in broker.topics.items():
                     topics[name] += meter.rate
-        worker.engine.set_others({1: Others(rate, topics)})
+        worker.engine.set_peer_traffic({1: PeerTraffic(rate, topics)})
 
 
-def phases_of(rows: Iterable[Row]) -> dict[Life, tick_phase.Phase]:
+def phases_of(rows: Iterable[ReplayRow]) -> dict[WorkerLife, tick_phase.TickPhase]:
     """When each worker's ticks were, as the audit finds it."""
-    votes: dict[Life, list[tuple[int, int, int]]] = defaultdict(list)
-    edges: dict[Life, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    votes: dict[WorkerLife, list[tuple[int, int, int]]] = defaultdict(list)
+    edges: dict[WorkerLife, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for row in rows:
         edges[row.life][row.start_ms % tick_phase.SECOND_MS // tick_phase.BIN_MS] += 1
         wait_ms = row.delay_ms / max(1, row.requests)
-        if row.reason == "topic-threshold" and 0 < wait_ms < tick_phase.TOLD_MS:
-            votes[row.life].append((*tick_phase.vote(row.start_ms, row.end_ms, wait_ms), 1))
-    found = {life: tick_phase.phase(own, edges[life]) for life, own in votes.items()}
+        if row.reason == "topic-threshold" and 0 < wait_ms < tick_phase.MAX_WAIT_MS:
+            votes[row.life].append((*tick_phase.phase_vote(row.start_ms, row.end_ms, wait_ms), 1))
+    found = {life: tick_phase.find_phase(own, edges[life]) for life, own in votes.items()}
     return {life: phase for life, phase in found.items() if phase is not None}

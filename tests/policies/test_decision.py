@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.decision import ALL, STRICTNESS, Decision, Limit, Limits, Patience, admit, decide, give_back, strictest
+from policies.decision import (
+    ALL_POLICIES,
+    STRICTNESS,
+    ClientPatience,
+    PartitionLimits,
+    RequestDecision,
+    RequestLimit,
+    charge_admitted,
+    decide_request,
+    refund_part,
+    strictest_verdict,
+)
 from policies.verdict import DELAY, HOLD, PROTECTED_TOPIC, REJECT, Verdict
 
 Part = tuple[bytes, int, int, int]
@@ -18,7 +29,7 @@ PARTS: list[Part] = [(b"a", 0, 10, 1), (b"a", 1, 20, 2), (b"b", 0, 5, 1)]
 KEYS = [part[:2] for part in PARTS]
 
 
-class StubLimit(Limit):
+class StubLimit(RequestLimit):
     """Says what it was made with, and keeps what it was asked and charged."""
 
     def __init__(self, why: Verdict | None = None, *, observes: bool = False) -> None:
@@ -29,17 +40,17 @@ class StubLimit(Limit):
         self.spared: list[tuple[int, int]] = []
         self.given_back: list[tuple[int, int]] = []
 
-    def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
+    def judge_request(self, size: int, messages: int, patience: ClientPatience, now: float) -> Verdict | None:
         self.asked.append((size, messages))
         return self.why
 
-    def take(self, size: int, messages: int, now: float) -> None:
+    def charge_request(self, size: int, messages: int, now: float) -> None:
         self.taken.append((size, messages))
 
-    def spare(self, size: int, messages: int) -> None:
+    def record_only(self, size: int, messages: int) -> None:
         self.spared.append((size, messages))
 
-    def give_back(self, size: int, messages: int) -> None:
+    def refund_request(self, size: int, messages: int) -> None:
         self.given_back.append((size, messages))
 
 
@@ -47,15 +58,15 @@ def said(action: str, throttle_ms: int, observed_only: bool = False, reason: str
     return Verdict(action, reason, throttle_ms, "", observed_only=observed_only)
 
 
-def decided(*limits: Limits, parts: list[Part] = PARTS, **how: Any) -> Decision[Part]:
+def decided(*limits: PartitionLimits, parts: list[Part] = PARTS, **how: Any) -> RequestDecision[Part]:
     """One of `limits` for each part; the last one for the rest."""
     under = {part[:2]: limits[min(at, len(limits) - 1)] for at, part in enumerate(parts)}
-    return decide(parts, under, Patience(), 0.0, **how)
+    return decide_request(parts, under, ClientPatience(), 0.0, **how)
 
 
 def test_each_limit_is_asked_once_about_all_that_comes_under_it_and_nothing_is_taken() -> None:
     whole, topic, other = StubLimit(), StubLimit(), StubLimit()
-    of_a, of_b = Limits(quota=whole, threshold=topic), Limits(quota=whole, threshold=other)
+    of_a, of_b = PartitionLimits(quota=whole, threshold=topic), PartitionLimits(quota=whole, threshold=other)
     found = decided(of_a, of_a, of_b)
     assert (found.refused, found.delay_ms, found.notes) == ({}, 0, [])
     assert (whole.asked, topic.asked, other.asked) == ([(35, 4)], [(30, 3)], [(5, 1)])
@@ -64,14 +75,22 @@ def test_each_limit_is_asked_once_about_all_that_comes_under_it_and_nothing_is_t
 
 def test_every_limit_is_charged_for_what_passes() -> None:
     whole, topic = StubLimit(), StubLimit(said(DELAY, 5))
-    found = decided(Limits(quota=whole, threshold=topic), Limits(quota=whole, threshold=topic), Limits(quota=whole))
-    admit(found, PARTS[1:], 0.0)
+    found = decided(
+        PartitionLimits(quota=whole, threshold=topic),
+        PartitionLimits(quota=whole, threshold=topic),
+        PartitionLimits(quota=whole),
+    )
+    charge_admitted(found, PARTS[1:], 0.0)
     assert (whole.taken, topic.taken) == ([(25, 3)], [(20, 2)])
 
 
 def test_bytes_that_one_limit_refuses_pass_nowhere_and_the_rest_does() -> None:
     no = said(REJECT, 7)
-    found = decided(Limits(threshold=StubLimit(no)), Limits(), Limits(threshold=StubLimit(said(DELAY, 9))))
+    found = decided(
+        PartitionLimits(threshold=StubLimit(no)),
+        PartitionLimits(),
+        PartitionLimits(threshold=StubLimit(said(DELAY, 9))),
+    )
     assert found.refused == {KEYS[0]: no}
     assert found.delay_ms == 9
     assert found.notes == [(PARTS[2], "delayed", "r", 9)]
@@ -79,26 +98,32 @@ def test_bytes_that_one_limit_refuses_pass_nowhere_and_the_rest_does() -> None:
 
 def test_a_limit_that_only_observes_refuses_nothing_and_does_not_charge_what_it_would_have_refused() -> None:
     observes, other = StubLimit(said(REJECT, 7), observes=True), StubLimit()
-    found = decided(Limits(quota=other, group=observes))
+    found = decided(PartitionLimits(quota=other, group=observes))
     assert found.refused == {}
     assert {note[1:] for note in found.notes} == {("would_reject", "r", 7)}
-    admit(found, PARTS, 0.0)
+    charge_admitted(found, PARTS, 0.0)
     assert (observes.taken, observes.spared, other.taken) == ([], [(35, 4)], [(35, 4)])
 
 
 def test_each_limit_has_back_what_it_was_charged_for_a_part() -> None:
     charged, observes, elsewhere = StubLimit(said(DELAY, 5)), StubLimit(said(REJECT, 7), observes=True), StubLimit()
-    found = decided(Limits(quota=charged, group=observes), Limits(quota=charged), Limits(threshold=elsewhere))
-    admit(found, PARTS, 0.0)
-    give_back(found, PARTS[0])
+    found = decided(
+        PartitionLimits(quota=charged, group=observes),
+        PartitionLimits(quota=charged),
+        PartitionLimits(threshold=elsewhere),
+    )
+    charge_admitted(found, PARTS, 0.0)
+    refund_part(found, PARTS[0])
     assert (charged.given_back, observes.given_back, elsewhere.given_back) == ([(10, 1)], [], [])
     assert observes.spared == [(10, 1), (-10, -1)]
-    give_back(found, (b"not in the request", 0, 1, 1))
+    refund_part(found, (b"not in the request", 0, 1, 1))
 
 
 def test_of_the_policies_only_those_are_enforced_that_are_for_this_client() -> None:
     delays = StubLimit(said(DELAY, 9))
-    limits = Limits(quota=delays, group=StubLimit(said(REJECT, 7)), threshold=StubLimit(said(REJECT, 8, reason="t")))
+    limits = PartitionLimits(
+        quota=delays, group=StubLimit(said(REJECT, 7)), threshold=StubLimit(said(REJECT, 8, reason="t"))
+    )
     found = decided(limits, observed={"quota", "group"})
     assert {why.reason for why in found.refused.values()} == {"t"}
     found = decided(limits, observed={"group", "threshold"})
@@ -108,51 +133,53 @@ def test_of_the_policies_only_those_are_enforced_that_are_for_this_client() -> N
 def test_a_limit_that_only_observes_is_not_charged_for_what_would_not_have_been_sent_yet() -> None:
     """Or clients for which it is enforced would pay for those that don't wait."""
     quiet, delays, enforced = StubLimit(), StubLimit(said(DELAY, 9)), StubLimit()
-    limits = Limits(quota=quiet, group=delays, threshold=enforced)
+    limits = PartitionLimits(quota=quiet, group=delays, threshold=enforced)
     observed = {"quota", "group"}
     for would_wait in (False, True):
-        admit(decided(limits, observed=observed, would_wait=would_wait), PARTS, 0.0)
+        charge_admitted(decided(limits, observed=observed, would_wait=would_wait), PARTS, 0.0)
     assert (quiet.taken, delays.taken, enforced.taken) == ([(35, 4)], [(35, 4)], [(35, 4), (35, 4)])
     assert (quiet.spared, delays.spared, enforced.spared) == ([(35, 4)], [(35, 4)], [])
 
 
 def test_with_nothing_enforced_all_is_noted_and_passes() -> None:
-    found = decided(Limits(group=StubLimit(said(REJECT, 7)), threshold=StubLimit(said(DELAY, 9))), observed=ALL)
+    found = decided(
+        PartitionLimits(group=StubLimit(said(REJECT, 7)), threshold=StubLimit(said(DELAY, 9))), observed=ALL_POLICIES
+    )
     assert (found.refused, found.delay_ms) == ({}, 0)
     assert {note[1:] for note in found.notes} == {("would_reject", "r", 7)}
 
 
 def test_of_equally_strict_limits_the_one_that_is_asked_first_counts() -> None:
-    limits = {kind: StubLimit(said(REJECT, 7, reason=kind)) for kind in Limits._fields}
+    limits = {kind: StubLimit(said(REJECT, 7, reason=kind)) for kind in PartitionLimits._fields}
     for kind in list(limits):
-        assert {why.reason for why in decided(Limits(**limits)).refused.values()} == {kind}
+        assert {why.reason for why in decided(PartitionLimits(**limits)).refused.values()} == {kind}
         del limits[kind]
 
 
 def test_a_limit_that_refused_is_charged_for_what_is_forwarded_all_the_same_and_spared_where_it_observes() -> None:
     for observes in (False, True):
         limit = StubLimit(said(REJECT, 7))
-        found = decided(Limits(threshold=limit), observed=ALL if observes else ())
-        admit(found, PARTS, 0.0)
+        found = decided(PartitionLimits(threshold=limit), observed=ALL_POLICIES if observes else ())
+        charge_admitted(found, PARTS, 0.0)
         assert bool(limit.taken) is not observes
         assert bool(limit.spared) is observes
 
 
 def test_a_partition_that_is_under_no_limit_passes() -> None:
-    found = decide(PARTS, {}, Patience(), 0.0)
+    found = decide_request(PARTS, {}, ClientPatience(), 0.0)
     assert (found.refused, found.delay_ms, found.notes) == ({}, 0, [])
-    admit(found, PARTS, 0.0)
+    charge_admitted(found, PARTS, 0.0)
 
 
 def test_one_fate_is_that_of_a_refused_partition_and_never_for_good_because_of_another() -> None:
     no, never = said(REJECT, 7), said(REJECT, 0, reason=PROTECTED_TOPIC)
-    limits = Limits(), Limits(threshold=StubLimit(no)), Limits()
+    limits = PartitionLimits(), PartitionLimits(threshold=StubLimit(no)), PartitionLimits()
     assert decided(*limits, one_fate=True).refused == dict.fromkeys(KEYS, no)
     assert decided(*limits).refused == {KEYS[1]: no}
     under = dict(zip(KEYS, limits, strict=True))
-    found = decide(PARTS, under, Patience(), 0.0, standing={(b"ours", 0): never}, one_fate=True)
+    found = decide_request(PARTS, under, ClientPatience(), 0.0, standing={(b"ours", 0): never}, one_fate=True)
     assert found.refused == {(b"ours", 0): replace(never, deferred=True), **dict.fromkeys(KEYS, no)}
-    found = decide(PARTS, {}, Patience(), 0.0, standing={(b"ours", 0): never}, one_fate=True)
+    found = decide_request(PARTS, {}, ClientPatience(), 0.0, standing={(b"ours", 0): never}, one_fate=True)
     assert found.refused == {(b"ours", 0): never}
 
 
@@ -163,15 +190,15 @@ verdicts = st.none() | st.builds(said, st.sampled_from(list(STRICTNESS)), st.int
 def test_each_partition_gets_the_strictest_of_what_its_own_limits_say(
     told: list[tuple[Verdict | None, Verdict | None, Verdict | None]],
 ) -> None:
-    found = decided(*(Limits(StubLimit(one), StubLimit(two), StubLimit(three)) for one, two, three in told))
+    found = decided(*(PartitionLimits(StubLimit(one), StubLimit(two), StubLimit(three)) for one, two, three in told))
     for part, said_here in zip(PARTS, told, strict=True):
-        why = strictest(said_here)
+        why = strictest_verdict(said_here)
         assert found.refused.get(part[:2]) == (None if why is None or why.observed_only or why.action == DELAY else why)
 
 
 def test_without_a_word_of_any_policy_there_is_no_verdict() -> None:
-    assert strictest([]) is None
-    assert strictest([None, None]) is None
+    assert strictest_verdict([]) is None
+    assert strictest_verdict([None, None]) is None
 
 
 @pytest.mark.seed("82.14")
@@ -188,10 +215,10 @@ def test_without_a_word_of_any_policy_there_is_no_verdict() -> None:
     ],
 )
 def test_the_strictest_verdict_counts_in_any_order(winner: Verdict, other: Verdict) -> None:
-    assert strictest([winner, None, other]) is winner
-    assert strictest(iter([other, winner])) is winner
+    assert strictest_verdict([winner, None, other]) is winner
+    assert strictest_verdict(iter([other, winner])) is winner
 
 
 def test_of_equal_verdicts_the_first_counts() -> None:
     first, second = said(DELAY, 5, reason="topic-threshold"), said(DELAY, 5, reason="mine")
-    assert strictest([first, second]) is first
+    assert strictest_verdict([first, second]) is first

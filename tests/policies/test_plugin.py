@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from policies.decision import strictest
-from policies.engine import Engine
+from policies.decision import strictest_verdict
+from policies.engine import PolicyEngine
 from policies.plugin import TrafficPolicy
 from policies.verdict import DELAY, REJECT, Verdict
 from tests.policies.asking import decide, record
@@ -44,12 +44,12 @@ def test_a_policy_needs_one_method_and_no_base_class() -> None:
 
 
 def test_its_verdict_and_the_thresholds_meet_in_the_strictest() -> None:
-    engine = Engine(0.0)
-    engine.set_policy(1000.0, {"clicks": 1000.0})
-    record(engine.broker(1), b"clicks", 1_000_000)
-    engine.tick(engine.due)
+    engine = PolicyEngine(0.0)
+    engine.set_thresholds(1000.0, {"clicks": 1000.0})
+    record(engine.broker_meters(1), b"clicks", 1_000_000)
+    engine.apply_due_ticks(engine.next_tick_at)
     own = ask(NightlyBatch(), b"clicks", 2_000_000, "nightly")
     built_in = decide(engine, 1, b"clicks", 2_000_000, 5.0)
     assert own is not None
-    assert strictest([own, built_in]) is built_in
-    assert strictest([own, decide(engine, 1, b"views", 1, 5.0)]) is own
+    assert strictest_verdict([own, built_in]) is built_in
+    assert strictest_verdict([own, decide(engine, 1, b"views", 1, 5.0)]) is own

@@ -9,16 +9,16 @@ import pytest
 
 from policies.storage import (
     GRACE_S,
-    Factor,
+    FactorKeeper,
     FactorSource,
-    Keeper,
     LimitError,
     MinAvailable,
     Observation,
     ObservationFailed,
+    StorageFactor,
     Volume,
     VolumeSource,
-    assess,
+    assess_volumes,
 )
 
 GB = 1_000_000_000
@@ -32,7 +32,7 @@ def volume(broker_id: int, available: int, total: int = 1000 * GB, name: str = "
 
 
 def factor(policy: MinAvailable, *volumes: Volume) -> float:
-    return assess(volumes, policy, False).factor
+    return assess_volumes(volumes, policy, False).factor
 
 
 # --- motivation -------------------------------------------------------------------------------------------------------
@@ -62,20 +62,20 @@ def test_one_full_volume_of_a_jbod_stops_production_however_empty_its_brokers_ot
 
 @pytest.mark.seed("DISK.8", "DISK.4")
 def test_the_whole_cluster_is_fenced_not_the_broker_that_runs_out() -> None:
-    said = assess((volume(1, 900 * GB), volume(2, 0)), BYTES, False)
+    said = assess_volumes((volume(1, 900 * GB), volume(2, 0)), BYTES, False)
     assert said.factor == 0
     assert [(finding.volume.broker_id, finding.factor) for finding in said.findings] == [(1, 1.0), (2, 0.0)]
 
 
 @pytest.mark.seed("DISK.10")
 def test_the_throttle_factor_is_from_0_to_1_and_yields_the_limit_when_applied_to_a_quota() -> None:
-    keeper = Keeper()
+    keeper = FactorKeeper()
     for value, limit in ((0.0, 0.0), (0.25, 5e6), (1.0, 20e6)):
-        keeper.observed(value, "", 0.0)
-        assert keeper.current(0.0).value * 20e6 == limit
+        keeper.record_observation(value, "", 0.0)
+        assert keeper.current_factor(0.0).value * 20e6 == limit
     for nonsense in (-0.01, 1.01, math.nan):
         with pytest.raises(ObservationFailed):
-            keeper.observed(nonsense, "", 0.0)
+            keeper.record_observation(nonsense, "", 0.0)
 
 
 @pytest.mark.seed("DISK.11")
@@ -86,9 +86,9 @@ def test_there_is_a_throttle_factor_source_so_that_a_single_decision_maker_can_b
             return 0.5
 
     source: FactorSource = Asked()
-    keeper = Keeper()
-    keeper.observed(source.factor(), "the controller says so", 0.0)
-    assert keeper.current(0.0) == Factor(0.5, "valid", "the controller says so", 0.0)
+    keeper = FactorKeeper()
+    keeper.record_observation(source.factor(), "the controller says so", 0.0)
+    assert keeper.current_factor(0.0) == StorageFactor(0.5, "valid", "the controller says so", 0.0)
 
 
 @pytest.mark.seed("DISK.12")
@@ -165,36 +165,36 @@ def test_a_source_says_so_when_it_cannot_get_the_data_of_all_active_brokers_and_
             raise ObservationFailed("broker 2 did not describe its log dirs")
 
     source: VolumeSource = Away()
-    keeper = Keeper(fallback=0.0)
+    keeper = FactorKeeper(fallback=0.0)
     with pytest.raises(ObservationFailed) as failure:
         source.observe()
-    keeper.failed(str(failure.value), 0.0)
-    assert keeper.current(0.0).state == "PAUSE"
-    assert "broker 2 did not describe its log dirs" in keeper.current(0.0).why
+    keeper.record_failure(str(failure.value), 0.0)
+    assert keeper.current_factor(0.0).state == "PAUSE"
+    assert "broker 2 did not describe its log dirs" in keeper.current_factor(0.0).why
 
 
 @pytest.mark.seed("DISK.28", "DISK.29")
 def test_a_fallback_of_0_prevents_writes_in_an_unknown_state() -> None:
-    assert Keeper(fallback=1.0).current(0.0).state == "OPEN"
-    keeper = Keeper(fallback=0.0)
-    assert keeper.current(0.0).state == "PAUSE"  # nothing was ever observed
-    keeper.observed(1.0, "", 0.0)
-    assert keeper.current(0.0).state == "OPEN"
-    assert keeper.current(10 * MINUTE).state == "PAUSE"
+    assert FactorKeeper(fallback=1.0).current_factor(0.0).state == "OPEN"
+    keeper = FactorKeeper(fallback=0.0)
+    assert keeper.current_factor(0.0).state == "PAUSE"  # nothing was ever observed
+    keeper.record_observation(1.0, "", 0.0)
+    assert keeper.current_factor(0.0).state == "OPEN"
+    assert keeper.current_factor(10 * MINUTE).state == "PAUSE"
 
 
 def minute_by_minute(late: float = 0.0) -> list[tuple[float, str]]:
     """The example: validity 2 min, fallback 0.0. `late`: seconds that each recalculation takes."""
-    keeper = Keeper(validity_s=2 * MINUTE, fallback=0.0, interval_s=MINUTE)
+    keeper = FactorKeeper(validity_s=2 * MINUTE, fallback=0.0, interval_s=MINUTE)
     said: list[tuple[float, str]] = []
     for minute, succeeds in enumerate((True, False, False, False, True)):
-        keeper.begin(minute * MINUTE, 30.0)
+        keeper.begin_observation(minute * MINUTE, 30.0)
         now = minute * MINUTE + late
         if succeeds:
-            keeper.observed(1.0, "", now)
+            keeper.record_observation(1.0, "", now)
         else:
-            keeper.failed("away", now)
-        current = keeper.current(now)
+            keeper.record_failure("away", now)
+        current = keeper.current_factor(now)
         said.append((current.value, current.origin))
     return said
 
@@ -211,16 +211,16 @@ def test_the_example_minute_by_minute() -> None:
 @pytest.mark.seed("DISK.32")
 def test_the_example_also_between_the_minutes() -> None:
     """The factor in use at a minute is in use until the next one, and the fallback begins at minute 3, not at 2."""
-    keeper = Keeper(validity_s=2 * MINUTE, fallback=0.0, interval_s=MINUTE)
-    keeper.observed(1.0, "", 0.0)
-    keeper.failed("away", MINUTE)
-    keeper.failed("away", 2 * MINUTE)
-    assert keeper.until(2 * MINUTE) == 3 * MINUTE + GRACE_S
-    assert keeper.current(2.99 * MINUTE).value == 1.0
-    keeper.begin(3 * MINUTE, 30.0)
-    assert keeper.current(3.1 * MINUTE).value == 1.0, "recalculation at minute 3 failed: it has not failed yet"
-    keeper.failed("away", 3.2 * MINUTE)
-    assert keeper.current(3.2 * MINUTE).value == 0.0
+    keeper = FactorKeeper(validity_s=2 * MINUTE, fallback=0.0, interval_s=MINUTE)
+    keeper.record_observation(1.0, "", 0.0)
+    keeper.record_failure("away", MINUTE)
+    keeper.record_failure("away", 2 * MINUTE)
+    assert keeper.changes_at(2 * MINUTE) == 3 * MINUTE + GRACE_S
+    assert keeper.current_factor(2.99 * MINUTE).value == 1.0
+    keeper.begin_observation(3 * MINUTE, 30.0)
+    assert keeper.current_factor(3.1 * MINUTE).value == 1.0, "recalculation at minute 3 failed: it has not failed yet"
+    keeper.record_failure("away", 3.2 * MINUTE)
+    assert keeper.current_factor(3.2 * MINUTE).value == 0.0
 
 
 # --- the table's ranges -----------------------------------------------------------------------------------------------
@@ -232,9 +232,9 @@ def test_the_example_also_between_the_minutes() -> None:
 @pytest.mark.seed("DISK.37")
 def test_the_use_of_the_fallback_is_told_apart_for_the_counter() -> None:
     """A kept factor is none, and a fallback of the same value is one."""
-    keeper = Keeper(fallback=1.0)
-    keeper.observed(1.0, "", 0.0)
-    keeper.failed("away", MINUTE)
-    assert keeper.current(MINUTE).origin == "kept"
-    keeper.failed("away", 6 * MINUTE)
-    assert keeper.current(6 * MINUTE).origin == "fallback"
+    keeper = FactorKeeper(fallback=1.0)
+    keeper.record_observation(1.0, "", 0.0)
+    keeper.record_failure("away", MINUTE)
+    assert keeper.current_factor(MINUTE).origin == "kept"
+    keeper.record_failure("away", 6 * MINUTE)
+    assert keeper.current_factor(6 * MINUTE).origin == "fallback"

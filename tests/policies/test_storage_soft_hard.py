@@ -12,12 +12,12 @@ from policies.storage import (
     FailSafe,
     LimitPolicy,
     LimitType,
-    Snapshot,
     SnapshotView,
     SoftHard,
     Volume,
     VolumeLimit,
-    assess,
+    VolumeSnapshot,
+    assess_volumes,
 )
 
 GB = 1_000_000_000
@@ -31,19 +31,19 @@ def volume(broker_id: int, free: float, total: float = 100, name: str = "/dev/sd
 
 
 def factor(policy: LimitPolicy, *volumes: Volume) -> float:
-    return assess(volumes, policy, False).factor
+    return assess_volumes(volumes, policy, False).factor
 
 
-def view(*snapshots: Snapshot, fail_safe: FailSafe = "PAUSE", active: tuple[int, ...] = (1, 2)) -> SnapshotView:
+def view(*snapshots: VolumeSnapshot, fail_safe: FailSafe = "PAUSE", active: tuple[int, ...] = (1, 2)) -> SnapshotView:
     made = SnapshotView(180.0, fail_safe, POLICY, grace_s=GRACE_S)
     for snapshot in snapshots:
-        made.put(snapshot.broker_id, snapshot)
-    made.active(active, 1000.0)
+        made.put_snapshot(snapshot.broker_id, snapshot)
+    made.set_active_brokers(active, 1000.0)
     return made
 
 
-def snapshot(broker_id: int, free: float, at: float = 1000.0) -> Snapshot:
-    return Snapshot(broker_id, at, (volume(broker_id, free),))
+def snapshot(broker_id: int, free: float, at: float = 1000.0) -> VolumeSnapshot:
+    return VolumeSnapshot(broker_id, at, (volume(broker_id, free),))
 
 
 # --- current situation ------------------------------------------------------------------------------------------------
@@ -62,19 +62,19 @@ def test_producers_slow_down_beyond_the_soft_limit_and_pause_when_reaching_the_h
 @pytest.mark.seed("035.4")
 @pytest.mark.parametrize(("free", "state"), [(50, "OPEN"), (20, "OPEN"), (15, "THROTTLE"), (10, "PAUSE")])
 def test_the_states_are_open_throttle_and_pause(free: float, state: str) -> None:
-    assert view(snapshot(1, free), active=(1,)).current(1000.0, 1000.0).factor.state == state
+    assert view(snapshot(1, free), active=(1,)).assess_current(1000.0, 1000.0).factor.state == state
 
 
 @pytest.mark.seed("035.6")
 def test_a_gateway_that_starts_knows_the_state_of_the_cluster_from_the_last_snapshot_of_each_broker() -> None:
     running, starting = view(), view()
     for free in (50, 9, 30, 13):
-        running.put(1, snapshot(1, free))
-    running.put(2, snapshot(2, 40))
-    starting.put(1, snapshot(1, 13))
-    starting.put(2, snapshot(2, 40))
-    assert starting.current(1000.0, 1000.0) == running.current(1000.0, 1000.0)
-    assert starting.current(1000.0, 1000.0).factor.value == pytest.approx(0.3)
+        running.put_snapshot(1, snapshot(1, free))
+    running.put_snapshot(2, snapshot(2, 40))
+    starting.put_snapshot(1, snapshot(1, 13))
+    starting.put_snapshot(2, snapshot(2, 40))
+    assert starting.assess_current(1000.0, 1000.0) == running.assess_current(1000.0, 1000.0)
+    assert starting.assess_current(1000.0, 1000.0).factor.value == pytest.approx(0.3)
 
 
 @pytest.mark.seed("035.7")
@@ -82,8 +82,8 @@ def test_throttling_is_the_same_for_a_client_connected_anywhere() -> None:
     """The order of arrival does not matter."""
     records = [snapshot(1, 50), snapshot(2, 14), snapshot(3, 12)]
     one, other = view(*records, active=(1, 2, 3)), view(*reversed(records), active=(3, 2, 1))
-    assert one.current(1000.0, 1000.0) == other.current(1000.0, 1000.0)
-    assert one.current(1000.0, 1000.0).factor.value == 0.2
+    assert one.assess_current(1000.0, 1000.0) == other.assess_current(1000.0, 1000.0)
+    assert one.assess_current(1000.0, 1000.0).factor.value == 0.2
 
 
 # --- limit types ------------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_throttling_is_proportional_to_what_remains_between_soft_and_hard() -> N
 @pytest.mark.parametrize("broken", range(5))
 def test_any_volume_in_the_cluster_that_breaches_the_hard_limit_pauses(broken: int) -> None:
     records = [snapshot(i, 9 if i == broken else 90) for i in range(5)]
-    said = view(*records, active=tuple(range(5))).current(1000.0, 1000.0)
+    said = view(*records, active=tuple(range(5))).assess_current(1000.0, 1000.0)
     assert said.factor.state == "PAUSE"
     assert said.factor.origin == "valid"
     assert f"broker {broken} volume /dev/sdd" in said.factor.why
@@ -129,7 +129,7 @@ def test_any_volume_in_the_cluster_that_breaches_the_hard_limit_pauses(broken: i
 def test_the_configured_action_is_taken_when_the_state_of_a_known_broker_cannot_be_determined(
     fail_safe: FailSafe,
 ) -> None:
-    said = view(snapshot(1, 90), fail_safe=fail_safe).current(1000.0, 1000.0)
+    said = view(snapshot(1, 90), fail_safe=fail_safe).assess_current(1000.0, 1000.0)
     assert said.factor.state == fail_safe
     assert said.factor.origin == "fail-safe"
     assert said.reasons == {2: "missing"}
@@ -139,8 +139,8 @@ def test_the_configured_action_is_taken_when_the_state_of_a_known_broker_cannot_
 @pytest.mark.seed("035.22")
 def test_an_unknown_broker_does_not_hide_a_breach_that_is_known() -> None:
     """OPEN is the action for what can't be determined; any volume that breaches the hard limit still pauses."""
-    assert view(snapshot(1, 9), fail_safe="OPEN").current(1000.0, 1000.0).factor.state == "PAUSE"
-    assert view(snapshot(1, 15), fail_safe="OPEN").current(1000.0, 1000.0).factor.value == 0.5
+    assert view(snapshot(1, 9), fail_safe="OPEN").assess_current(1000.0, 1000.0).factor.state == "PAUSE"
+    assert view(snapshot(1, 15), fail_safe="OPEN").assess_current(1000.0, 1000.0).factor.value == 0.5
 
 
 @pytest.mark.seed("035.22")
@@ -148,20 +148,20 @@ def test_an_unknown_broker_does_not_hide_a_breach_that_is_known() -> None:
 def test_before_anything_is_known_the_fail_safe_holds(fail_safe: FailSafe) -> None:
     """Also before the topic was read and before the active brokers are known."""
     made = SnapshotView(180.0, fail_safe, POLICY, grace_s=GRACE_S)
-    assert made.current(1000.0, 1000.0).factor.state == fail_safe
-    made.put(1, snapshot(1, 90))
-    made.active_failed("no broker answers")
-    said = made.current(1000.0, 1000.0)
+    assert made.assess_current(1000.0, 1000.0).factor.state == fail_safe
+    made.put_snapshot(1, snapshot(1, 90))
+    made.record_list_failure("no broker answers")
+    said = made.assess_current(1000.0, 1000.0)
     assert said.factor.state == fail_safe
     assert said.factor.why == "the active brokers are not known yet: no broker answers"
-    assert made.until(1000.0, 1000.0) is None
+    assert made.changes_at(1000.0, 1000.0) is None
 
 
 @pytest.mark.seed("035.23")
 def test_pause_is_the_fail_safe_that_is_the_default() -> None:
     assert inspect.signature(SnapshotView).parameters["fail_safe"].default == "PAUSE"
     made = SnapshotView(max_age_s=180.0, policy=POLICY)
-    assert made.current(0.0, 0.0).factor.state == "PAUSE"
+    assert made.assess_current(0.0, 0.0).factor.state == "PAUSE"
 
 
 @pytest.mark.seed("035.24")
@@ -169,7 +169,7 @@ def test_stale_state_is_ignored() -> None:
     # a volume that had run full says nothing any more, and no more does one that was empty
     for free in (5, 90):
         made = view(snapshot(1, 90), snapshot(2, free, at=820.0))
-        said = made.current(1000.0, 1000.0)
+        said = made.assess_current(1000.0, 1000.0)
         assert said.reasons == {2: "stale"}
         assert [finding.volume.broker_id for finding in said.assessment.findings] == [1]
         assert said.assessment.factor == 1
@@ -179,31 +179,31 @@ def test_stale_state_is_ignored() -> None:
 @pytest.mark.seed("035.29")
 def test_freshness_goes_by_snapshot_at_and_not_by_when_it_was_published_or_read() -> None:
     made = view(snapshot(1, 90))
-    made.put(2, snapshot(2, 90, at=500.0))  # read just now
-    assert made.current(1000.0, 1000.0).reasons == {2: "stale"}
+    made.put_snapshot(2, snapshot(2, 90, at=500.0))  # read just now
+    assert made.assess_current(1000.0, 1000.0).reasons == {2: "stale"}
 
 
 @pytest.mark.seed("035.31")
 def test_a_snapshot_that_compaction_kept_for_long_is_stale_all_the_same() -> None:
     made = view(snapshot(1, 90), active=(1,))
     for wall in (1100.0, 5000.0, 1e9):
-        made.active([1], wall)
-        assert (made.current(wall, wall).factor.value == 1) is (wall < 1180.0)
+        made.set_active_brokers([1], wall)
+        assert (made.assess_current(wall, wall).factor.value == 1) is (wall < 1180.0)
 
 
 @pytest.mark.seed("035.16")
 def test_only_the_currently_active_brokers_have_to_be_known() -> None:
     made = view(snapshot(1, 90), snapshot(2, 90), snapshot(3, 5))
-    assert made.current(1000.0, 1000.0).factor.value == 1  # broker 3 is gone, its last snapshot still there
-    made.active([1, 2, 3], 1001.0)
-    assert made.current(1001.0, 1001.0).factor.value == 0
-    made.active([1], 1002.0)
-    made.put(2, None)
-    assert made.current(1002.0, 1002.0).reasons == {}
-    made.active([1, 2], 1003.0)
-    assert made.current(1003.0, 1003.0).reasons == {2: "missing"}  # not for a while: it is known, and returns
-    made.put(2, snapshot(2, 15, at=1004.0))
-    assert made.current(1004.0, 1004.0).factor.value == 0.5
+    assert made.assess_current(1000.0, 1000.0).factor.value == 1  # broker 3 is gone, its last snapshot still there
+    made.set_active_brokers([1, 2, 3], 1001.0)
+    assert made.assess_current(1001.0, 1001.0).factor.value == 0
+    made.set_active_brokers([1], 1002.0)
+    made.put_snapshot(2, None)
+    assert made.assess_current(1002.0, 1002.0).reasons == {}
+    made.set_active_brokers([1, 2], 1003.0)
+    assert made.assess_current(1003.0, 1003.0).reasons == {2: "missing"}  # not for a while: it is known, and returns
+    made.put_snapshot(2, snapshot(2, 15, at=1004.0))
+    assert made.assess_current(1004.0, 1004.0).factor.value == 0.5
 
 
 @pytest.mark.seed("035.22")
@@ -211,10 +211,10 @@ def test_only_the_currently_active_brokers_have_to_be_known() -> None:
 def test_the_state_of_a_broker_that_returns_without_a_snapshot_cannot_be_determined(fail_safe: FailSafe) -> None:
     made = view(snapshot(1, 90), fail_safe=fail_safe)
     for now in (1000.0, 1060.0, 1120.0):
-        made.active([1], now)
-        assert made.current(1000.0, now).factor.origin == "valid"
-        made.active([1, 2], now + 30)
-        said = made.current(1000.0, now + 30)
+        made.set_active_brokers([1], now)
+        assert made.assess_current(1000.0, now).factor.origin == "valid"
+        made.set_active_brokers([1, 2], now + 30)
+        said = made.assess_current(1000.0, now + 30)
         assert (said.factor.state, said.factor.origin) == (fail_safe, "fail-safe")
 
 
@@ -223,11 +223,11 @@ def test_a_snapshot_every_minute_never_lets_the_fail_safe_in_and_a_silent_broker
     made = SnapshotView(180.0, "PAUSE", POLICY)
     for minute in range(20):
         wall = 1000.0 + 60 * minute
-        made.active([1, 2], wall)
-        made.put(1, snapshot(1, 90, at=wall))
+        made.set_active_brokers([1, 2], wall)
+        made.put_snapshot(1, snapshot(1, 90, at=wall))
         if minute < 10:
-            made.put(2, snapshot(2, 90, at=wall))
-        assert made.current(wall, wall).factor.value == (1 if minute < 12 else 0)
+            made.put_snapshot(2, snapshot(2, 90, at=wall))
+        assert made.assess_current(wall, wall).factor.value == (1 if minute < 12 else 0)
 
 
 # --- interface and schema ---------------------------------------------------------------------------------------------
@@ -256,9 +256,9 @@ def test_another_policy_can_stand_in() -> None:
         def levels(self, volume: Volume) -> tuple[float | None, float | None]:
             return None, None
 
-    said = assess((volume(1, 90),), HalfAlways(), False)
+    said = assess_volumes((volume(1, 90),), HalfAlways(), False)
     assert said.factor == 0.5
-    assert said.why == "broker 1 volume /dev/sdd: 90.0 GB of 100.0 GB free"
+    assert said.reason_text == "broker 1 volume /dev/sdd: 90.0 GB of 100.0 GB free"
 
 
 @pytest.mark.seed("035.33")
@@ -277,14 +277,14 @@ def test_the_schemas_example_is_open_and_would_pause_at_a_million_bytes() -> Non
 
 @pytest.mark.seed("035.34")
 def test_throttling_applied_due_to_lack_of_data_is_known() -> None:
-    assert view(snapshot(1, 90)).current(1000.0, 1000.0).lacks_data is True
-    assert view(snapshot(1, 90), fail_safe="OPEN").current(1000.0, 1000.0).lacks_data is False
-    assert view(snapshot(1, 90), snapshot(2, 5)).current(1000.0, 1000.0).lacks_data is False
+    assert view(snapshot(1, 90)).assess_current(1000.0, 1000.0).lacks_data is True
+    assert view(snapshot(1, 90), fail_safe="OPEN").assess_current(1000.0, 1000.0).lacks_data is False
+    assert view(snapshot(1, 90), snapshot(2, 5)).assess_current(1000.0, 1000.0).lacks_data is False
 
 
 @pytest.mark.seed("035.37")
 def test_the_usage_of_each_volume_is_known() -> None:
-    said = view(snapshot(1, 90), snapshot(2, 15)).current(1000.0, 1000.0).assessment
+    said = view(snapshot(1, 90), snapshot(2, 15)).assess_current(1000.0, 1000.0).assessment
     assert [(f.volume.broker_id, f.volume.consumed // GB, f.factor) for f in said.findings] == [
         (1, 10, 1),
         (2, 85, 0.5),

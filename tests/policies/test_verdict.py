@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from policies.usage import REASONS, WOULD
+from policies.usage import OBSERVED_OUTCOMES, REASONS
 from policies.verdict import (
     DELAY,
     DELAYED,
-    LINE_FULL,
+    QUEUE_FULL,
     REJECT,
     WAITED_LONG,
     Verdict,
     behind_fence,
     client_quota,
     is_retried,
+    needs_whole_request,
     over_threshold,
     protected_topic,
     reject_code,
@@ -23,7 +24,6 @@ from policies.verdict import (
     storage_throttle,
     unknown_topic_id,
     used_up_threshold,
-    whole_request,
 )
 
 
@@ -74,10 +74,10 @@ def test_there_is_no_fence_behind_a_code_that_this_client_does_not_retry() -> No
 
 
 def test_clients_without_a_name_get_one_answer_for_the_whole_request() -> None:
-    assert whole_request(None, None)
-    assert whole_request("", 19)
-    assert not whole_request("sarama", None)
-    assert not whole_request("", 44)  # which they don't retry: nothing comes again
+    assert needs_whole_request(None, None)
+    assert needs_whole_request("", 19)
+    assert not needs_whole_request("sarama", None)
+    assert not needs_whole_request("", 44)  # which they don't retry: nothing comes again
 
 
 def test_the_text_says_limit_observed_rate_and_when_to_retry() -> None:
@@ -95,9 +95,9 @@ def test_the_text_does_not_say_that_a_rate_exceeds_itself() -> None:
 def test_every_rejection_has_a_reason_that_metrics_know() -> None:
     verdicts = [
         over_threshold("t", 1, 1, (2, 1), (2, 1)),
-        client_quota("producer_byte_rate:bps=1 {user=alice}", 1, (2, 1), LINE_FULL),
-        resource_group("gold", "bytes", 1, (2, 1), 1, LINE_FULL),
-        storage_throttle(1, 1, (2, 1), "", LINE_FULL),
+        client_quota("producer_byte_rate:bps=1 {user=alice}", 1, (2, 1), QUEUE_FULL),
+        resource_group("gold", "bytes", 1, (2, 1), 1, QUEUE_FULL),
+        storage_throttle(1, 1, (2, 1), "", QUEUE_FULL),
         storage_pause("broker 2 volume /data is full"),
         behind_fence("t", 3, 100),
         protected_topic("__produce_gateway_usage"),
@@ -148,7 +148,7 @@ USED_UP = (
     ("outcome", "action", "ending"),
     [
         (DELAYED, "delay", "delayed by 1.2 s"),
-        (LINE_FULL, "reject", "others wait for 10 s already; retry in 1.2 s"),
+        (QUEUE_FULL, "reject", "others wait for 10 s already; retry in 1.2 s"),
         (WAITED_LONG, "reject", "this connection has waited as long as its client may be kept; retry in 1.2 s"),
     ],
 )
@@ -164,4 +164,4 @@ def test_a_short_delay_is_told_in_milliseconds() -> None:
 
 
 def test_every_action_has_an_outcome_for_when_it_is_only_observed() -> None:
-    assert tuple(Verdict(action, "r", 0, "").would for action in (REJECT, DELAY)) == WOULD
+    assert tuple(Verdict(action, "r", 0, "").would_outcome for action in (REJECT, DELAY)) == OBSERVED_OUTCOMES

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from protocol import api
-from protocol.admin import Api, Struct
+from protocol.admin import ApiCodec, MessageStruct
 from protocol.configs import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
 from protocol.quotas import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
 from protocol.topic_deletion import DELETE_NAMED_TOPICS, DELETE_TOPICS
 from protocol.topics import CREATE_TOPICS
 from tests.protocol import kio_messages as kio
 
-APIS: list[Api[Any, Any]] = [
+APIS: list[ApiCodec[Any, Any]] = [
     DESCRIBE_CONFIGS,
     ALTER_CONFIGS,
     INCREMENTAL_ALTER_CONFIGS,
@@ -29,7 +29,7 @@ APIS: list[Api[Any, Any]] = [
     ALTER_CLIENT_QUOTAS,
     CREATE_TOPICS,
 ]
-READ_ONLY: list[Api[Any, Any]] = [DELETE_NAMED_TOPICS, DELETE_TOPICS]  # never answered here
+READ_ONLY: list[ApiCodec[Any, Any]] = [DELETE_NAMED_TOPICS, DELETE_TOPICS]  # never answered here
 CLIENT_ID = "admin-1"
 CORRELATION_ID = 77
 
@@ -37,7 +37,7 @@ CORRELATION_ID = 77
 class Case(NamedTuple):
     """One message of one API in one version."""
 
-    api: Api[Any, Any]
+    api: ApiCodec[Any, Any]
     version: int
     what: str  # request | answer
 
@@ -47,8 +47,8 @@ class Case(NamedTuple):
         return load(self.api.key, self.version)
 
     @property
-    def struct(self) -> Struct[Any]:
-        return self.api.request if self.what == "request" else self.api.answer
+    def struct(self) -> MessageStruct[Any]:
+        return self.api.request if self.what == "request" else self.api.response
 
     @property
     def flexible(self) -> bool:
@@ -65,19 +65,19 @@ class Case(NamedTuple):
         """The message, whatever its header is."""
         if self.what == "request":
             return self.api.decode_request(buf, start, end).body
-        return self.api.decode_answer(buf, start, end, self.version)[1]
+        return self.api.decode_response(buf, start, end, self.version)[1]
 
     def encode(self, value: Any) -> bytes:
         """The frame with its size prefix."""
         if self.what == "request":
             return self.api.encode_request(value, self.version, CORRELATION_ID, CLIENT_ID.encode())
-        return self.api.encode_answer(value, self.version, CORRELATION_ID)
+        return self.api.encode_response(value, self.version, CORRELATION_ID)
 
     def __str__(self) -> str:
         return f"{self.api.name}-v{self.version}-{self.what}"
 
 
-def cases_of(apis: list[Api[Any, Any]]) -> list[Case]:
+def cases_of(apis: list[ApiCodec[Any, Any]]) -> list[Case]:
     """Every message in every version that is spoken."""
     return [
         Case(each, version, what)
@@ -162,14 +162,14 @@ _KIO_NAMES = {
 _MISSING = object()
 
 
-def ours(kind: Struct[Any], message: Any) -> Any:
+def ours(kind: MessageStruct[Any], message: Any) -> Any:
     """kio's message as our NamedTuple; a field that this version lacks is its default."""
     values = []
     for field in kind.fields:
         value: Any = getattr(message, _KIO_NAMES.get(field.name, field.name), _MISSING)
         if value is _MISSING:
             value = field.default
-        elif isinstance(field.kind, Struct):
+        elif isinstance(field.kind, MessageStruct):
             value = None if value is None else tuple(ours(field.kind, row) for row in value)
         elif isinstance(value, datetime.timedelta):
             value = value // kio._MILLISECOND
@@ -178,7 +178,7 @@ def ours(kind: Struct[Any], message: Any) -> Any:
         elif field.kind == "uuid":
             value = value.bytes if value else bytes(16)
         values.append(value)
-    return kind.make(*values)
+    return kind.factory(*values)
 
 
 def error(name: str) -> int:

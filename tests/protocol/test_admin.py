@@ -13,31 +13,31 @@ from hypothesis import strategies as st
 from kio.schema.index import api_key_map, schema_name_map
 
 from protocol import api
-from protocol.admin import Field, Struct
+from protocol.admin import MessageField, MessageStruct
 from protocol.configs import (
     ALTER_CONFIGS,
     DESCRIBE_CONFIGS,
     INCREMENTAL_ALTER_CONFIGS,
-    AlterConfigsAnswer,
     AlterConfigsRequest,
     AlterConfigsResource,
+    AlterConfigsResponse,
     AlterConfigsResult,
-    Config,
-    DescribeConfigsAnswer,
+    ConfigSynonym,
     DescribeConfigsRequest,
+    DescribeConfigsResponse,
     DescribeConfigsResult,
-    Synonym,
+    DescribedConfig,
 )
 from protocol.quotas import (
     ALTER_CLIENT_QUOTAS,
     DESCRIBE_CLIENT_QUOTAS,
-    Alteration,
     AlterClientQuotasRequest,
-    DescribeClientQuotasAnswer,
-    EntityPart,
-    Entry,
+    DescribeClientQuotasResponse,
+    EntityAlteration,
+    EntityData,
+    EntityQuotas,
     QuotaOperation,
-    Value,
+    QuotaValue,
 )
 from protocol.wire import MalformedFrame
 from tests.protocol import kio_messages as kio
@@ -122,9 +122,9 @@ def test_the_header_is_read_and_written(spoken: Any, client_id: str | None) -> N
         assert request[:3] == (version, CORRELATION_ID, name)
         again = spoken.encode_request(request.body, version, -5, name)
         assert spoken.decode_request(again, 4, len(again)) == request._replace(correlation_id=-5)
-        answer = ours(spoken.answer, filled(Case(spoken, version, "answer").cls))
-        frame = spoken.encode_answer(answer, version, -5)
-        assert spoken.decode_answer(frame, 4, len(frame), version) == (-5, answer)
+        answer = ours(spoken.response, filled(Case(spoken, version, "response").cls))
+        frame = spoken.encode_response(answer, version, -5)
+        assert spoken.decode_response(frame, 4, len(frame), version) == (-5, answer)
 
 
 # --- broken -----------------------------------------------------------------------------------------------------------
@@ -188,11 +188,11 @@ def test_versions_that_are_not_spoken_are_refused_both_ways(spoken: Any) -> None
         with pytest.raises(MalformedFrame, match=f"{spoken.name} v{version}, v{spoken.lowest} to v{spoken.highest}"):
             spoken.decode_request(frame, 0, len(frame))
         with pytest.raises(MalformedFrame, match="are spoken"):
-            spoken.decode_answer(bytes(100), 0, 100, version)
+            spoken.decode_response(bytes(100), 0, 100, version)
         with pytest.raises(ValueError, match="are spoken"):
             spoken.encode_request(ours(spoken.request, filled(case.cls)), version, 1, None)
         with pytest.raises(ValueError, match="are spoken"):
-            spoken.encode_answer(None, version, 1)
+            spoken.encode_response(None, version, 1)
 
 
 def test_a_request_of_another_api_is_refused() -> None:
@@ -273,13 +273,15 @@ def test_a_count_is_checked_before_anything_is_made_of_it() -> None:
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 1e300, 5e-324, math.inf, -math.inf, math.nan])
 def test_quota_values_keep_every_bit(value: float) -> None:
-    body = AlterClientQuotasRequest((Alteration((EntityPart("user", None),), (QuotaOperation("k", value),)),))
+    body = AlterClientQuotasRequest((EntityAlteration((EntityData("user", None),), (QuotaOperation("k", value),)),))
     frame = ALTER_CLIENT_QUOTAS.encode_request(body, 1, 1, None)
     read = ALTER_CLIENT_QUOTAS.decode_request(frame, 4, len(frame)).body.entries[0].ops[0].value
     assert struct.pack(">d", read) == struct.pack(">d", value)
-    answer = DescribeClientQuotasAnswer(0, 0, None, (Entry((EntityPart("user", "a"),), (Value("k", value),)),))
-    frame = DESCRIBE_CLIENT_QUOTAS.encode_answer(answer, 0, 1)
-    entries = DESCRIBE_CLIENT_QUOTAS.decode_answer(frame, 4, len(frame), 0)[1].entries
+    answer = DescribeClientQuotasResponse(
+        0, 0, None, (EntityQuotas((EntityData("user", "a"),), (QuotaValue("k", value),)),)
+    )
+    frame = DESCRIBE_CLIENT_QUOTAS.encode_response(answer, 0, 1)
+    entries = DESCRIBE_CLIENT_QUOTAS.decode_response(frame, 4, len(frame), 0)[1].entries
     assert entries is not None
     assert struct.pack(">d", entries[0].values[0].value) == struct.pack(">d", value)
 
@@ -295,23 +297,23 @@ def test_any_byte_but_zero_is_true() -> None:
 @pytest.mark.parametrize("version", [0, 2])
 def test_an_error_message_is_cut_between_characters_rather_than_not_sent(version: int) -> None:
     rows = (AlterConfigsResult(40, "é" * 20_000, 2, "t"), AlterConfigsResult(40, "half \ud800 a pair", 2, "t"))
-    frame = ALTER_CONFIGS.encode_answer(AlterConfigsAnswer(0, rows), version, 1)
-    read = ALTER_CONFIGS.decode_answer(frame, 4, len(frame), version)[1].responses
+    frame = ALTER_CONFIGS.encode_response(AlterConfigsResponse(0, rows), version, 1)
+    read = ALTER_CONFIGS.decode_response(frame, 4, len(frame), version)[1].responses
     assert read[0].error_message == "é" * 16_383
     assert read[1].error_message == "half ? a pair"
 
 
 def test_fields_that_a_version_lacks_are_left_out_and_read_as_their_defaults() -> None:
-    row = Config("k", "v", False, 1, False, (Synonym("k", "v", 1),), 5, "what it does")
-    answer = DescribeConfigsAnswer(7, (DescribeConfigsResult(0, None, 2, "t", (row,)),))
+    row = DescribedConfig("k", "v", False, 1, False, (ConfigSynonym("k", "v", 1),), 5, "what it does")
+    answer = DescribeConfigsResponse(7, (DescribeConfigsResult(0, None, 2, "t", (row,)),))
     for version, expected in (
         (1, row._replace(config_type=0, documentation=None)),
         (2, row._replace(config_type=0, documentation=None)),
         (3, row),
         (4, row),
     ):
-        frame = DESCRIBE_CONFIGS.encode_answer(answer, version, 1)
-        _, read = DESCRIBE_CONFIGS.decode_answer(frame, 4, len(frame), version)
+        frame = DESCRIBE_CONFIGS.encode_response(answer, version, 1)
+        _, read = DESCRIBE_CONFIGS.decode_response(frame, 4, len(frame), version)
         assert read.results[0].configs == (expected,)
         body = DescribeConfigsRequest((), True, True)
         frame = DESCRIBE_CONFIGS.encode_request(body, version, 1, None)
@@ -334,10 +336,10 @@ def test_a_value_that_does_not_fit_is_a_value_error_that_names_the_field(body: A
 
 def test_a_table_that_is_not_its_tuple_is_noticed() -> None:
     with pytest.raises(AssertionError):
-        Struct(EntityPart, Field("entity_name", "text"), Field("entity_type", "text"))
+        MessageStruct(EntityData, MessageField("entity_name", "text"), MessageField("entity_type", "text"))
 
 
 def test_flexible_versions_are_those_of_the_table() -> None:
     for case in CASES:
-        table = api.REQUEST_FLEXIBLE_FROM if case.what == "request" else api.ANSWER_FLEXIBLE_FROM
+        table = api.REQUEST_FLEXIBLE_FROM if case.what == "request" else api.RESPONSE_FLEXIBLE_FROM
         assert case.flexible == (case.version >= table[case.api.key])

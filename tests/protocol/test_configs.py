@@ -20,24 +20,24 @@ from protocol.configs import (
     SUBTRACT,
     TOPIC,
     AlterableConfig,
-    AlterConfigsAnswer,
     AlterConfigsRequest,
     AlterConfigsResource,
+    AlterConfigsResponse,
     AlterConfigsResult,
-    Config,
     ConfigOperation,
-    DescribeConfigsAnswer,
+    ConfigSynonym,
     DescribeConfigsRequest,
     DescribeConfigsResource,
+    DescribeConfigsResponse,
     DescribeConfigsResult,
+    DescribedConfig,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
-    Synonym,
     merge_altered,
     merge_described,
     split_incremental,
     split_replacing,
-    without,
+    without_resources,
 )
 from tests.protocol.admin_cases import error
 
@@ -164,10 +164,10 @@ def test_a_resource_that_is_there_twice_is_refused_if_one_of_them_has_a_key_of_o
 
 def test_resources_can_be_taken_out_after_a_probe() -> None:
     request = incremental(change("a", ("x", SET, "1")), change("b", ("x", SET, "1")))
-    assert without(request, {(TOPIC, "a")}) == incremental(change("b", ("x", SET, "1")))
-    assert without(request, {(BROKER, "a")}) == request
-    assert without(request, {(TOPIC, "a"), (TOPIC, "b")}) is None
-    assert without(replacing(replacement("a")), {(TOPIC, "a")}) is None
+    assert without_resources(request, {(TOPIC, "a")}) == incremental(change("b", ("x", SET, "1")))
+    assert without_resources(request, {(BROKER, "a")}) == request
+    assert without_resources(request, {(TOPIC, "a"), (TOPIC, "b")}) is None
+    assert without_resources(replacing(replacement("a")), {(TOPIC, "a")}) is None
 
 
 _keys = st.sampled_from((IN, OUT, *THEIRS))
@@ -255,7 +255,7 @@ def test_results_come_in_the_order_of_the_request_not_of_the_broker() -> None:
     theirs = [result(name) for name in names if name not in ("t2", "t5")] + [result("t0", 42, BROKER)]
     for seed in range(5):
         random.Random(seed).shuffle(theirs)
-        merged = merge_altered(request, AlterConfigsAnswer(9, tuple(theirs)), [result("t5"), result("t2", 40)])
+        merged = merge_altered(request, AlterConfigsResponse(9, tuple(theirs)), [result("t5"), result("t2", 40)])
         assert merged.throttle_time_ms == 9
         assert merged.responses == (
             *(result(name, 40 if name == "t2" else 0) for name in names),
@@ -267,7 +267,7 @@ def test_results_come_in_the_order_of_the_request_not_of_the_broker() -> None:
     ("broker", "own", "merged"), [(0, 0, 0), (0, 40, 40), (29, 0, 29), (29, 40, 29), (None, 40, 40), (29, None, 29)]
 )
 def test_of_two_results_an_error_counts_and_the_brokers_first(broker: int | None, own: int | None, merged: int) -> None:
-    theirs = None if broker is None else AlterConfigsAnswer(0, (result("a", broker),))
+    theirs = None if broker is None else AlterConfigsResponse(0, (result("a", broker),))
     ours = [] if own is None else [result("a", own)]
     request = replacing(replacement("a"))
     assert merge_altered(request, theirs, ours) == (0, (result("a", merged),))
@@ -280,13 +280,13 @@ def test_a_resource_without_any_result_is_not_left_out() -> None:
 
 def test_a_resource_that_is_there_twice_is_answered_twice() -> None:
     request = incremental(change("a"), change("b"), change("a"))
-    answer = AlterConfigsAnswer(0, (result("b"), result("a", 42), result("a", 29)))
+    answer = AlterConfigsResponse(0, (result("b"), result("a", 42), result("a", 29)))
     assert [row.error_code for row in merge_altered(request, answer, []).responses] == [42, 0, 29]
     assert [row.error_code for row in merge_altered(request, None, [result("a", 42)]).responses] == [42, -1, 42]
 
 
 def test_unrequested_results_come_last() -> None:
-    answer = AlterConfigsAnswer(0, (result("z"), result("a")))
+    answer = AlterConfigsResponse(0, (result("z"), result("a")))
     assert merge_altered(incremental(change("a")), answer, []).responses == (result("a"), result("z"))
 
 
@@ -302,9 +302,9 @@ def test_a_change_from_split_to_answer() -> None:
     assert [resource.resource_name for resource in ours] == ["mixed", "denied", "ours"]
     denied = result("denied", DENIED)
     assert rest is not None
-    rest = without(rest, {denied[2:]})
+    rest = without_resources(rest, {denied[2:]})
     assert rest == incremental(change("mixed", ("x", SET, "1")), change("theirs", ("x", SET, "1")))
-    answer = AlterConfigsAnswer(0, (result("theirs", 40), result("mixed")))
+    answer = AlterConfigsResponse(0, (result("theirs", 40), result("mixed")))
     merged = merge_altered(request, answer, [result("ours"), result("mixed"), denied, *refused])
     assert [(row.resource_name, row.error_code) for row in merged.responses] == [
         ("mixed", 0),
@@ -317,11 +317,11 @@ def test_a_change_from_split_to_answer() -> None:
 
 # --- DescribeConfigs --------------------------------------------------------------------------------------------------
 
-OUR_ROW = Config(
-    IN, "1000", False, DYNAMIC_TOPIC_CONFIG, False, (Synonym(IN, "1000", DYNAMIC_TOPIC_CONFIG),), LONG, "a limit"
+OUR_ROW = DescribedConfig(
+    IN, "1000", False, DYNAMIC_TOPIC_CONFIG, False, (ConfigSynonym(IN, "1000", DYNAMIC_TOPIC_CONFIG),), LONG, "a limit"
 )
 BARE_ROW = OUR_ROW._replace(synonyms=(), documentation=None)
-THEIR_ROW = Config("retention.ms", "7")
+THEIR_ROW = DescribedConfig("retention.ms", "7")
 
 
 def asked(*resources: tuple[str, tuple[str, ...] | None], synonyms: bool = False) -> DescribeConfigsRequest:
@@ -329,36 +329,36 @@ def asked(*resources: tuple[str, tuple[str, ...] | None], synonyms: bool = False
     return DescribeConfigsRequest(rows, synonyms, synonyms)
 
 
-def described(name: str, *configs: Config, code: int = 0) -> DescribeConfigsResult:
+def described(name: str, *configs: DescribedConfig, code: int = 0) -> DescribeConfigsResult:
     return DescribeConfigsResult(code, "why" if code else None, TOPIC, name, configs)
 
 
-def ours(_kind: int, name: str) -> tuple[Config, ...]:
+def ours(_kind: int, name: str) -> tuple[DescribedConfig, ...]:
     return (OUR_ROW,) if name == "a" else ()
 
 
 @pytest.mark.parametrize("keys", [None, (), (IN,), (IN, "retention.ms"), ("retention.ms",), ("other",)])
 def test_our_rows_are_added_where_they_were_asked_for(keys: tuple[str, ...] | None) -> None:
     theirs = (THEIR_ROW,) if not keys or "retention.ms" in keys else ()
-    answer = DescribeConfigsAnswer(5, (described("a", *theirs), described("b", THEIR_ROW)))
+    answer = DescribeConfigsResponse(5, (described("a", *theirs), described("b", THEIR_ROW)))
     merged = merge_described(asked(("a", keys), ("b", keys)), answer, ours)
     added = (BARE_ROW,) if not keys or IN in keys else ()
     assert merged == (5, (described("a", *theirs, *added), described("b", THEIR_ROW)))
 
 
 def test_synonyms_and_documentation_are_for_clients_that_want_them() -> None:
-    answer = DescribeConfigsAnswer(0, (described("a"),))
+    answer = DescribeConfigsResponse(0, (described("a"),))
     assert merge_described(asked(("a", None), synonyms=True), answer, ours).results[0].configs == (OUR_ROW,)
     assert merge_described(asked(("a", None)), answer, ours).results[0].configs == (BARE_ROW,)
 
 
 def test_a_resource_with_an_error_gets_no_rows() -> None:
-    answer = DescribeConfigsAnswer(0, (described("a", code=DENIED),))
+    answer = DescribeConfigsResponse(0, (described("a", code=DENIED),))
     assert merge_described(asked(("a", None)), answer, ours) == answer
 
 
 def test_our_row_replaces_one_of_the_same_key() -> None:
-    answer = DescribeConfigsAnswer(0, (described("a", Config(IN, "a broker that knows it"), THEIR_ROW),))
+    answer = DescribeConfigsResponse(0, (described("a", DescribedConfig(IN, "a broker that knows it"), THEIR_ROW),))
     merged = merge_described(asked(("a", None)), answer, ours)
     assert merged.results[0].configs == (THEIR_ROW, BARE_ROW)
 
@@ -366,7 +366,7 @@ def test_our_row_replaces_one_of_the_same_key() -> None:
 def test_descriptions_come_in_the_order_of_the_request() -> None:
     request = asked(("b", None), ("a", ("x",)), ("c", None), ("a", (IN,)))
     rows = (described("z"), described("a"), described("c", code=3), described("a"), described("b"))
-    merged = merge_described(request, DescribeConfigsAnswer(0, rows), ours)
+    merged = merge_described(request, DescribeConfigsResponse(0, rows), ours)
     assert merged.results == (
         described("b"),
         described("a"),

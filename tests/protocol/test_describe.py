@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from protocol.describe import looks_like
+from protocol.describe import guess_protocol
 
 
 def client_hello() -> bytes:
@@ -52,11 +52,11 @@ def client_hello() -> bytes:
     ],
 )
 def test_the_words(first_bytes: bytes, words: str) -> None:
-    assert words in looks_like(first_bytes)
+    assert words in guess_protocol(first_bytes)
 
 
 def test_a_real_client_hello_asks_about_ssl() -> None:
-    assert "is the client set to SSL" in looks_like(client_hello()[:64])
+    assert "is the client set to SSL" in guess_protocol(client_hello()[:64])
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,14 @@ def test_a_real_client_hello_asks_about_ssl() -> None:
     [b"\x00\x00\x00\x20\x00\x00\x00\x09\x00\x00\x00\x01", b"\x14\x03\x00", b"\x16\x03\x09\x00", b"\x16\x02\x01\x00"],
 )
 def test_kafka_like_bytes_are_not_taken_for_something_else(first_bytes: bytes) -> None:
-    assert "size" in looks_like(first_bytes)
+    assert "size" in guess_protocol(first_bytes)
 
 
 @given(st.binary(max_size=100))
 @example(b"ok\r\nlevel=ERROR forged=1\r\n")
 @example("text\u2028'\"\x1b[31m".encode())
 def test_the_words_never_break_a_log_line(first_bytes: bytes) -> None:
-    words = looks_like(first_bytes)
+    words = guess_protocol(first_bytes)
     assert words.isascii()
     assert words.isprintable()
     assert 0 < len(words) < 120

@@ -15,7 +15,7 @@ from protocol import fetch_request
 from protocol.wire import MalformedFrame
 from tests.protocol import kio_messages
 
-VERSIONS = range(fetch_request.LOWEST, fetch_request.HIGHEST + 1)
+VERSIONS = range(fetch_request.LOWEST_VERSION, fetch_request.HIGHEST_VERSION + 1)
 FETCH = 1
 SHARE_FETCH = 78
 
@@ -36,7 +36,7 @@ def test_it_asks_for_less_and_is_otherwise_the_same(version: int, client_id: byt
     buf, body = request(version, client_id)
     before = kio_messages.kio_decode(kio_messages.request_class(FETCH, version), bytes(buf[body:]))
     frame = bytearray(b"....") + buf + bytearray(b"behind")
-    assert fetch_request.cap(frame, 4, 4 + len(buf), version, 5000)
+    assert fetch_request.cap_fetch(frame, 4, 4 + len(buf), version, 5000)
     assert frame[:4] == b"...."
     assert frame[4 + len(buf) :] == b"behind"
     after = kio_messages.kio_decode(kio_messages.request_class(FETCH, version), bytes(frame[4 + body : 4 + len(buf)]))
@@ -49,13 +49,13 @@ def test_it_asks_for_less_and_is_otherwise_the_same(version: int, client_id: byt
 def test_a_client_that_asks_for_less_already_is_left_alone(version: int) -> None:
     buf, _ = request(version)
     same = bytearray(buf)
-    assert not fetch_request.cap(buf, 0, len(buf), version, 52_428_800)
+    assert not fetch_request.cap_fetch(buf, 0, len(buf), version, 52_428_800)
     assert buf == same
 
 
 def test_tagged_fields_of_the_header_are_passed_over() -> None:
     buf, body = request(17, tags=b"\x01\x05\x03abc")
-    assert fetch_request.cap(buf, 0, len(buf), 17, 1)
+    assert fetch_request.cap_fetch(buf, 0, len(buf), 17, 1)
     after = kio_messages.kio_decode(kio_messages.request_class(FETCH, 17), bytes(buf[body:]))
     assert after.max_bytes == 1
 
@@ -65,7 +65,7 @@ def test_one_that_ends_too_early_is_malformed(version: int) -> None:
     buf, body = request(version)
     for end in range(8, body + (12 if version >= 15 else 16)):
         with pytest.raises(MalformedFrame):
-            fetch_request.cap(bytearray(buf[:end]), 0, end, version, 1)
+            fetch_request.cap_fetch(bytearray(buf[:end]), 0, end, version, 1)
 
 
 # --- which topics -----------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def test_the_topics_that_it_lists(version: int, data: st.DataObject) -> None:
     extra = data.draw(kio_messages.extras("FetchRequest", "FetchTopic", "FetchPartition", "ForgottenTopic"))
     head = struct.pack(">hhih", FETCH, version, 7, 3) + b"app" + (b"\x01\x05\x03abc" if version >= 12 else b"")
     buf = b"...." + head + kio_messages.encode(message, extra)
-    found = fetch_request.topics(buf + b"behind", 4, len(buf), version)
+    found = fetch_request.read_topics(buf + b"behind", 4, len(buf), version)
     assert found == [topic_of(row) for row in message.topics]
 
 
@@ -94,7 +94,7 @@ def test_one_that_ends_before_its_topics_do_is_malformed(version: int) -> None:
     behind = (len(filled.forgotten_topics_data) if version >= 7 else 0) * 40 + 60  # forgotten topics, the client's rack
     for end in range(8, len(buf) - behind, 3):
         with pytest.raises(MalformedFrame):
-            fetch_request.topics(bytes(buf[:end]), 0, end, version)
+            fetch_request.read_topics(bytes(buf[:end]), 0, end, version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -108,9 +108,9 @@ def test_more_empty_topics_than_any_client_lists_are_malformed(version: int) -> 
         buf[body:] = kio_messages.kio_encode(kio_messages.filled(cls, topics=rows))
         if is_malformed:
             with pytest.raises(MalformedFrame, match="empty"):
-                fetch_request.topics(buf, 0, len(buf), version)
+                fetch_request.read_topics(buf, 0, len(buf), version)
         else:
-            assert len(fetch_request.topics(buf, 0, len(buf), version)) == count
+            assert len(fetch_request.read_topics(buf, 0, len(buf), version)) == count
 
 
 # --- ShareFetch -------------------------------------------------------------------------------------------------------
@@ -124,11 +124,11 @@ def test_a_share_fetch_asks_for_less_and_is_otherwise_the_same(version: int, gro
     head = struct.pack(">hhih", SHARE_FETCH, version, 7, 3) + b"app\0"
     buf = bytearray(head + kio_messages.kio_encode(message))
     before = bytearray(buf)
-    assert not fetch_request.cap_share(buf, 0, len(buf), version, 52_428_800)
+    assert not fetch_request.cap_share_fetch(buf, 0, len(buf), version, 52_428_800)
     assert buf == before
-    assert fetch_request.cap_share(buf, 0, len(buf), version, 5000)
+    assert fetch_request.cap_share_fetch(buf, 0, len(buf), version, 5000)
     after = kio_messages.kio_decode(cls, bytes(buf[len(head) :]))
     assert after == replace(message, min_bytes=5000, max_bytes=5000)
     for end in range(8, len(head) + 20):
         with pytest.raises(MalformedFrame):
-            fetch_request.cap_share(bytearray(buf[:end]), 0, end, version, 1)
+            fetch_request.cap_share_fetch(bytearray(buf[:end]), 0, end, version, 1)

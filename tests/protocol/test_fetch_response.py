@@ -107,7 +107,7 @@ def metered(case: tuple[int, int], content: bytes, cuts: Iterable[int] = ()) -> 
         chunk = held + content[last:cut]
         buf = bytearray(b"before" + chunk + b"behind")
         hold = meter.feed(buf, 6, 6 + len(chunk))
-        for topic, size, count in meter.taken():
+        for topic, size, count in meter.drain_topics():
             before = sums.get(topic, (0, 0))
             sums[topic] = before[0] + size, before[1] + count
         sent += bytes(buf[6 : 6 + len(chunk) - hold])
@@ -217,7 +217,7 @@ def test_bytes_are_told_when_records_begin_and_messages_with_each_batch() -> Non
     told = []
     for start, end in ((0, first), (first, first + 60), (first + 60, first + 61), (first + 61, first + len(one) + 70)):
         meter.feed(bytearray(content[start:end]), 0, end - start)
-        told.append([(size, count) for _, size, count in meter.taken()])
+        told.append([(size, count) for _, size, count in meter.drain_topics()])
     assert told == [[(3 * len(one), 0)], [], [(0, 1)], [(0, 1)]]
 
 
@@ -230,7 +230,7 @@ def test_the_kept_part_of_an_answer_does_not_grow_with_it(case: tuple[int, int])
     for start in range(0, len(content), 700):
         piece = content[start : start + 700]
         meter.feed(bytearray(piece), 0, len(piece))
-        meter.taken()
+        meter.drain_topics()
         slots = [slot for cls in type(meter).__mro__ for slot in getattr(cls, "__slots__", ()) if slot != "_program"]
         kept = max(kept, sum(sys.getsizeof(getattr(meter, slot, 0)) for slot in slots))  # compiled, some have no name
     assert len(content) > 2_000_000
@@ -312,4 +312,6 @@ def test_an_answer_of_another_kind_is_passed_and_reported(case: tuple[int, int])
 def test_every_version_that_is_let_through_can_be_metered() -> None:
     """A cap that is raised without a layout here would leave a consumer without its limit."""
     for key in (api.FETCH, api.SHARE_FETCH):
-        assert all(has_records(key, version) for version in range(api.FLOORS[key], api.CAPS[key] + 1))
+        assert all(
+            has_records(key, version) for version in range(api.LOWEST_VERSIONS[key], api.HIGHEST_VERSIONS[key] + 1)
+        )

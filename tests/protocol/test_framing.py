@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import api
-from protocol.framing import MAX_API_KEY, TooLarge, check_answer_head, check_request_head, largest
+from protocol.framing import MAX_API_KEY, RequestTooLarge, check_request_head, check_response_head, max_request_bytes
 from protocol.wire import MalformedFrame
 
 LIMIT = 1_000_000
@@ -22,7 +22,7 @@ def head(size: int = 100, key: int = 0, version: int = 9, correlation: int = 1) 
 
 @given(size=st.integers(8, LIMIT), key=st.integers(0, MAX_API_KEY), version=st.integers(0, 63))
 def test_the_length_of_a_request_is_known_from_its_head(size: int, key: int, version: int) -> None:
-    size = min(size, largest(key, LIMIT))
+    size = min(size, max_request_bytes(key, LIMIT))
     data = b"xx" + head(size, key, version)
     assert check_request_head(data, 2, len(data), LIMIT) == size + 4
 
@@ -39,13 +39,13 @@ def test_the_length_of_a_request_is_known_from_its_head(size: int, key: int, ver
     ],
 )
 def test_each_api_has_its_largest_request(key: int, most: int, named: str) -> None:
-    assert largest(key, 100 * MIB) == most
+    assert max_request_bytes(key, 100 * MIB) == most
     assert check_request_head(head(most, key), 0, 12, 100 * MIB) == most + 4
     assert check_request_head(head(most + 1, key), 0, 11, 200 * MIB) == 0  # nobody knows yet which it is
     if key != api.PRODUCE:
-        with pytest.raises(TooLarge, match=f"{named}.*at most {most} bytes allowed"):
+        with pytest.raises(RequestTooLarge, match=f"{named}.*at most {most} bytes allowed"):
             check_request_head(head(most + 1, key), 0, 12, 100 * MIB)
-    assert largest(key, 1000) == 1000  # an operator's bound holds for all
+    assert max_request_bytes(key, 1000) == 1000  # an operator's bound holds for all
 
 
 @pytest.mark.parametrize("here", range(12))
@@ -68,10 +68,10 @@ def test_an_api_that_cannot_be_is_refused(key: int, version: int) -> None:
 @pytest.mark.parametrize("here", range(8))
 def test_an_answer_is_known_with_its_correlation_id(here: int) -> None:
     data = struct.pack(">ii", 20, 7)
-    assert check_answer_head(data, 0, here) == 0
-    assert check_answer_head(data, 0, 8) == 24
+    assert check_response_head(data, 0, here) == 0
+    assert check_response_head(data, 0, 8) == 24
 
 
 def test_an_answer_without_room_for_its_correlation_id_is_malformed() -> None:
     with pytest.raises(MalformedFrame, match="3 bytes"):
-        check_answer_head(struct.pack(">ii", 3, 7), 0, 8)
+        check_response_head(struct.pack(">ii", 3, 7), 0, 8)

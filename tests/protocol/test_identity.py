@@ -17,15 +17,15 @@ from kio.schema.errors import ErrorCode
 
 from protocol import api
 from protocol.identity import (
-    UNKNOWN,
+    UNKNOWN_PRINCIPAL,
     AmbiguousIdentity,
-    Claim,
-    Refused,
-    Sasl,
+    SaslClaim,
+    SaslFollower,
+    SaslRefused,
     UnusableName,
-    accepted,
+    accepted_principal,
     principal_name,
-    software,
+    read_software,
 )
 from protocol.wire import MalformedFrame
 from tests.protocol.kio_messages import answer_class, answer_header, encode, kio_encode, request_class
@@ -58,13 +58,13 @@ def authenticated(token: bytes, version: int = 2, error: int = 0) -> bytes:
     return answer_header(cls, 77) + encode(message, {"SaslAuthenticateResponse": UNKNOWN_FIELDS})
 
 
-def claim(sasl: Sasl, token: bytes, version: int = 2) -> Claim:
+def claim(sasl: SaslFollower, token: bytes, version: int = 2) -> SaslClaim:
     frame = authenticate(token, version)
-    return sasl.claim(frame, 0, len(frame))
+    return sasl.read_claim(frame, 0, len(frame))
 
 
-def shaken(mechanism: str) -> Sasl:
-    sasl = Sasl()
+def shaken(mechanism: str) -> SaslFollower:
+    sasl = SaslFollower()
     frame = handshake(mechanism)
     assert sasl.on_handshake(frame, 0, len(frame)) == 1
     return sasl
@@ -81,8 +81,8 @@ def exchange(mechanism: str, *steps: tuple[bytes, bytes, int], version: int = 2)
     for sent, received, error in steps:
         frame = authenticated(received, version, error)
         try:
-            known.append(accepted(frame, 0, len(frame), claim(sasl, sent, version)))
-        except Refused:
+            known.append(accepted_principal(frame, 0, len(frame), claim(sasl, sent, version)))
+        except SaslRefused:
             known.append(None)
     return known
 
@@ -108,7 +108,7 @@ def versions_request(version: int, name: str, release: str, behind: bytes = b"")
 def test_software_says_its_name_and_version(version: int, name: str, release: str, kind: Buffers) -> None:
     frame = versions_request(version, name, release)
     buf = kind(b"1234" + frame + b"more")
-    assert software(buf, 4, 4 + len(frame)) == (name, release)
+    assert read_software(buf, 4, 4 + len(frame)) == (name, release)
 
 
 # Behind the names in version 5 (KIP-1242): cluster id and node id, as kafka-clients 4.4.0 and franz-go send them.
@@ -123,29 +123,29 @@ WHERE = (
 def test_a_client_that_says_which_node_it_means_says_its_name(where: bytes, kind: Buffers) -> None:
     frame = versions_request(5, "kgo", "v1.23.0", where)
     buf = kind(b"1234" + frame + b"more")
-    assert software(buf, 4, 4 + len(frame)) == ("kgo", "v1.23.0")
+    assert read_software(buf, 4, 4 + len(frame)) == ("kgo", "v1.23.0")
     for cut in range(len(frame)):
         with pytest.raises(MalformedFrame):
-            software(frame, 0, cut)
+            read_software(frame, 0, cut)
     with pytest.raises(MalformedFrame):
-        software(frame + b"\0", 0, len(frame) + 1)
+        read_software(frame + b"\0", 0, len(frame) + 1)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_old_requests_have_no_name(version: int) -> None:
     frame = request(api.API_VERSIONS, version)
-    assert software(frame, 0, len(frame)) is None
+    assert read_software(frame, 0, len(frame)) is None
 
 
 def test_a_version_above_ours_still_tells_its_name() -> None:
     frame = versions_request(6, "kgo", "v1.22.2", WHERE[-1] + b"whatever comes")
-    assert software(frame, 0, len(frame)) == ("kgo", "v1.22.2")
+    assert read_software(frame, 0, len(frame)) == ("kgo", "v1.22.2")
 
 
 @pytest.mark.parametrize("name", ["", "-kgo", "kgo.", "two words", "line\nbreak", "é", "x" * 129])
 def test_names_that_a_broker_refuses_or_that_can_not_be_printed_are_none(name: str) -> None:
     for frame in (versions_request(3, name, "1.0"), versions_request(3, "kgo", name)):
-        assert software(frame, 0, len(frame)) is None
+        assert read_software(frame, 0, len(frame)) is None
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -154,9 +154,9 @@ def test_a_software_request_cut_anywhere_or_too_long_is_malformed(version: int) 
     frame = request(api.API_VERSIONS, version, **fields)
     for cut in range(len(frame)):
         with pytest.raises(MalformedFrame):
-            software(frame, 0, cut)
+            read_software(frame, 0, cut)
     with pytest.raises(MalformedFrame):
-        software(frame + b"\0", 0, len(frame) + 1)
+        read_software(frame + b"\0", 0, len(frame) + 1)
 
 
 # --- SASL: handshake --------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_a_software_request_cut_anywhere_or_too_long_is_malformed(version: int) 
 @pytest.mark.parametrize("client_id", [None, "", "app"])
 def test_the_version_of_a_handshake_is_told(version: int, client_id: str | None, kind: Buffers) -> None:
     frame = request(api.SASL_HANDSHAKE, version, client_id, mechanism="PLAIN")
-    assert Sasl().on_handshake(kind(b"1234" + frame + b"more"), 4, 4 + len(frame)) == version
+    assert SaslFollower().on_handshake(kind(b"1234" + frame + b"more"), 4, 4 + len(frame)) == version
 
 
 @pytest.mark.parametrize("version", HANDSHAKES)
@@ -174,16 +174,16 @@ def test_a_handshake_cut_anywhere_or_too_long_is_malformed(version: int) -> None
     frame = handshake("SCRAM-SHA-256", version)
     for cut in range(len(frame)):
         with pytest.raises(MalformedFrame):
-            Sasl().on_handshake(frame, 0, cut)
+            SaslFollower().on_handshake(frame, 0, cut)
     with pytest.raises(MalformedFrame):
-        Sasl().on_handshake(frame + b"\0", 0, len(frame) + 1)
+        SaslFollower().on_handshake(frame + b"\0", 0, len(frame) + 1)
 
 
 def test_a_handshake_without_a_mechanism_is_malformed() -> None:
     frame = handshake("")
     frame = frame[:-2] + b"\xff\xff"
     with pytest.raises(MalformedFrame):
-        Sasl().on_handshake(frame, 0, len(frame))
+        SaslFollower().on_handshake(frame, 0, len(frame))
 
 
 # --- SASL: PLAIN ------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_plain_is_not_known_when_the_broker_refuses(version: int) -> None:
 
 @pytest.mark.parametrize("token", [b"", b"alice", b"\0alice", b"\0\0x", b"a\0b\0c\0d", b"\0" * 100_000])
 def test_a_message_the_broker_refuses_as_plain_names_no_principal(token: bytes) -> None:
-    assert named("PLAIN", token) == UNKNOWN
+    assert named("PLAIN", token) == UNKNOWN_PRINCIPAL
 
 
 @pytest.mark.parametrize("token", [b"\0\xff\0x", b"\0\xed\xa0\x80\0x", b"\0" + b"a" * 1025 + b"\0x"])
@@ -219,13 +219,13 @@ def test_names_keep_their_case_and_their_letters() -> None:
 @pytest.mark.parametrize("mechanism", ["plain", "Plain", "PLAIN ", "SCRAM-sha-256", "SCRAM-SHA-1", "oauthbearer"])
 def test_a_mechanism_in_another_spelling_is_not_kafkas(mechanism: str) -> None:
     token = {"P": b"\0alice\0s", "S": b"n,,n=alice,r=x", "O": bearer(jwt({"sub": "alice"}))}[mechanism[0].upper()]
-    assert claim(shaken(mechanism), token) == (2, b"", UNKNOWN)
+    assert claim(shaken(mechanism), token) == (2, b"", UNKNOWN_PRINCIPAL)
 
 
 def test_nothing_secret_is_kept() -> None:
     sasl = shaken("PLAIN")
     known = claim(sasl, b"\0alice\0hunter2")
-    assert "hunter2" not in repr([known, *(getattr(sasl, name) for name in Sasl.__slots__)])
+    assert "hunter2" not in repr([known, *(getattr(sasl, name) for name in SaslFollower.__slots__)])
 
 
 # --- SASL: SCRAM ------------------------------------------------------------------------------------------------------
@@ -250,8 +250,11 @@ def test_scram_is_known_with_the_servers_signature_only(mechanism: str, version:
         (b"n,a=alice,n=alice,r=x", "User:alice"),
         (b"n,,n=alice,r=x,other=1", "User:alice"),
         (b"n,,n=alice,r=x,other==", "User:alice"),
-        (b"n,,n=tokenid,r=x,tokenauth=true", UNKNOWN),  # a delegation token: its owner is known to the broker only
-        (b"n,,n=tokenid,r=x,other=1,tokenauth=TRUE", UNKNOWN),
+        (
+            b"n,,n=tokenid,r=x,tokenauth=true",
+            UNKNOWN_PRINCIPAL,
+        ),  # a delegation token: its owner is known to the broker only
+        (b"n,,n=tokenid,r=x,other=1,tokenauth=TRUE", UNKNOWN_PRINCIPAL),
         (b"n,,n=alice,r=x,tokenauth=yes", "User:alice"),
         (b"n,,n=alice,r=x,other=tokenauth=true", "User:alice"),
     ],
@@ -275,7 +278,7 @@ def test_scram_names(message: bytes, principal: str) -> None:
     ],
 )
 def test_a_message_the_broker_refuses_as_scram_names_no_principal(message: bytes) -> None:
-    assert named("SCRAM-SHA-256", message) == UNKNOWN
+    assert named("SCRAM-SHA-256", message) == UNKNOWN_PRINCIPAL
 
 
 @pytest.mark.parametrize(
@@ -365,7 +368,7 @@ def test_bearer_headers_as_the_broker_takes_them(message: bytes, scheme: bytes) 
     ],
 )
 def test_a_token_that_does_not_name_its_principal_is_unknown_even_if_accepted(token: bytes) -> None:
-    assert exchange("OAUTHBEARER", (token, b"", 0)) == [UNKNOWN]
+    assert exchange("OAUTHBEARER", (token, b"", 0)) == [UNKNOWN_PRINCIPAL]
 
 
 def bearers(*fields: bytes) -> bytes:
@@ -428,7 +431,7 @@ def test_any_bytes_for_a_token_give_a_principal_or_unknown_or_are_ambiguous(toke
             principal = named(mechanism, token)
         except AmbiguousIdentity:
             continue
-        assert principal == UNKNOWN or principal.startswith("User:")
+        assert principal == UNKNOWN_PRINCIPAL or principal.startswith("User:")
 
 
 # --- SASL: the rest ---------------------------------------------------------------------------------------------------
@@ -438,13 +441,13 @@ def test_gssapi_is_unknown_and_accepted_with_its_last_answer_only() -> None:
     assert exchange("GSSAPI", (b"ticket", b"reply", 0), (b"", b"layers", 0), (b"layer", b"", 0)) == [
         None,
         None,
-        UNKNOWN,
+        UNKNOWN_PRINCIPAL,
     ]
 
 
 def test_a_mechanism_of_ones_own_is_unknown_with_its_first_answer() -> None:
     """Some tell something with their only answer, others have more steps: only the broker knows the last one."""
-    assert exchange("SOMETHING-OF-ONES-OWN", (b"n,,n=alice,r=x", b'{"version":1}', 0)) == [UNKNOWN]
+    assert exchange("SOMETHING-OF-ONES-OWN", (b"n,,n=alice,r=x", b'{"version":1}', 0)) == [UNKNOWN_PRINCIPAL]
     assert exchange("SOMETHING-OF-ONES-OWN", (b"n,,n=alice,r=x", b"", 58)) == [None]
 
 
@@ -467,17 +470,17 @@ def test_an_answer_says_nothing_of_another_claim() -> None:
     sasl.on_handshake(frame, 0, len(frame))
     claim(sasl, b"\0alice\0wrong")
     frame = authenticated(b"")
-    assert accepted(frame, 0, len(frame), mallorys) == "User:mallory"
+    assert accepted_principal(frame, 0, len(frame), mallorys) == "User:mallory"
 
 
 def test_authentication_without_a_handshake_is_malformed() -> None:
     with pytest.raises(MalformedFrame):
-        claim(Sasl(), b"\0alice\0s")
+        claim(SaslFollower(), b"\0alice\0s")
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "OAUTHBEARER", "GSSAPI", "OTHER"])
 def test_no_token_is_longer_than_what_a_broker_reads(mechanism: str) -> None:
-    assert named(mechanism, bytes(512 * 1024)) == UNKNOWN
+    assert named(mechanism, bytes(512 * 1024)) == UNKNOWN_PRINCIPAL
     with pytest.raises(AmbiguousIdentity):
         named(mechanism, bytes(512 * 1024 + 1))
 
@@ -487,10 +490,10 @@ def test_authentication_cut_anywhere_or_too_long_is_malformed(version: int, kind
     asked, answered = authenticate(b"\0alice\0secret", version), authenticated(b"token", version)
     for cut in [*range(len(asked)), len(asked) + 1]:
         with pytest.raises(MalformedFrame):
-            shaken("PLAIN").claim(kind(asked + b"\0"), 0, cut)
+            shaken("PLAIN").read_claim(kind(asked + b"\0"), 0, cut)
     for cut in [*range(len(answered)), len(answered) + 1]:
         with pytest.raises(MalformedFrame):
-            accepted(kind(answered + b"\0"), 0, cut, Claim(version, b"PLAIN", "User:alice"))
+            accepted_principal(kind(answered + b"\0"), 0, cut, SaslClaim(version, b"PLAIN", "User:alice"))
 
 
 # --- names that the gateway gives -------------------------------------------------------------------------------------

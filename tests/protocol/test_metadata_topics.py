@@ -66,13 +66,13 @@ def test_all_ids_are_found(walker: ModuleType, partitions: int, kind: Callable[[
     array, ids = topics(3, partitions)
     before = b"\xff" * 7
     buf = kind(before + array + b"\x00")
-    assert walker.new_ids(buf, len(before), len(before + array) + 1, {}) == (len(before + array), ids)
+    assert walker.read_new_ids(buf, len(before), len(before + array) + 1, {}) == (len(before + array), ids)
 
 
 def test_known_ids_are_not_found_again(walker: ModuleType) -> None:
     array, ids = topics(3, 2)
     known, *rest = ids
-    found = walker.new_ids(bytearray(array), 0, len(array), {known: b"as it was"})
+    found = walker.read_new_ids(bytearray(array), 0, len(array), {known: b"as it was"})
     assert found == (len(array), {topic_id: ids[topic_id] for topic_id in rest})
 
 
@@ -81,9 +81,9 @@ def test_an_array_that_is_cut_is_malformed(walker: ModuleType, kind: Callable[[b
     array, _ = topics(3, 2)
     for cut in range(len(array)):
         with pytest.raises(MalformedFrame):
-            walker.new_ids(kind(array[:cut]), 0, cut, {})
+            walker.read_new_ids(kind(array[:cut]), 0, cut, {})
         with pytest.raises(MalformedFrame):  # the rest is in the buffer, but not in the frame
-            walker.new_ids(kind(array), 0, cut, {})
+            walker.read_new_ids(kind(array), 0, cut, {})
 
 
 def test_what_is_behind_the_frame_has_no_say(walker: ModuleType) -> None:
@@ -93,7 +93,7 @@ def test_what_is_behind_the_frame_has_no_say(walker: ModuleType) -> None:
     assert 1 < array[at] < 6
     long = array[:at] + bytes((array[at] | 0x80, 0)) + array[at + 1 :]
     for behind in (b"", bytes(1000), b"\xff" * 1000):
-        assert walker.new_ids(bytearray(long + behind), 0, len(long), {}) == (len(long), ids)
+        assert walker.read_new_ids(bytearray(long + behind), 0, len(long), {}) == (len(long), ids)
 
 
 def test_both_forms_say_the_same_of_any_bytes() -> None:
@@ -103,7 +103,7 @@ def test_both_forms_say_the_same_of_any_bytes() -> None:
 
     def said(walker: ModuleType, content: bytearray) -> Any:
         try:
-            return walker.new_ids(content, 0, len(content), {})
+            return walker.read_new_ids(content, 0, len(content), {})
         except MalformedFrame:
             return "malformed"
 
@@ -121,4 +121,4 @@ def test_both_forms_say_the_same_of_any_bytes() -> None:
 def test_a_count_that_the_frame_has_no_room_for_is_malformed(walker: ModuleType) -> None:
     content = put_uvarint(2**32 - 1) + bytes(100)
     with pytest.raises(MalformedFrame):
-        walker.new_ids(bytearray(content), 0, len(content), {})
+        walker.read_new_ids(bytearray(content), 0, len(content), {})

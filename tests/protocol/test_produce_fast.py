@@ -46,7 +46,7 @@ def read_request(reader: ModuleType, buf: Any, start: int, end: int, most: int =
 
 
 def read_answer(reader: ModuleType, buf: Any, start: int, end: int, version: int) -> Any:
-    return cases.told(reader.read_answer(buf, start, end, version))
+    return cases.told(reader.read_response(buf, start, end, version))
 
 
 def careful_request(content: bytes, most: int = MOST) -> Any:
@@ -229,7 +229,7 @@ def test_every_kind_of_buffer_is_read(fast: ModuleType, version: int, kind: Any)
     answered = cases.encode_answer(Response(version, 7, [AnswerTopic("a", b"i" * 16, [Answer(1, 0, 5)])]))
     assert read_answer(fast, kind(answered), 0, len(answered), version) == careful_answer(answered, version)
     topic = b"i" * 16 if version >= api.PRODUCE_TOPIC_IDS else b"a"
-    assert fast.read_written(kind(answered), 0, len(answered), version, topic, 1) == 5
+    assert fast.read_written_offset(kind(answered), 0, len(answered), version, topic, 1) == 5
 
 
 @pytest.mark.parametrize("end", [0, 1, 100, 10**9])
@@ -267,13 +267,13 @@ def test_the_offset_of_a_partition_that_was_written(fast: ModuleType, version: i
     topic = b"i" * 16 if version >= api.PRODUCE_TOPIC_IDS else b"a"
     for offset in (0, 5, 2**62):
         content = only(version, base_offset=offset)
-        assert fast.read_written(content, 0, len(content), version, topic, 1) == offset
-        assert fast.read_written(b"??" + content + b"?", 2, 2 + len(content), version, topic, 1) == offset
+        assert fast.read_written_offset(content, 0, len(content), version, topic, 1) == offset
+        assert fast.read_written_offset(b"??" + content + b"?", 2, 2 + len(content), version, topic, 1) == offset
     content = only(version, base_offset=5)
     for other, index in ((topic, 2), (topic + b"b", 1), (topic[:-1], 1), (b"\0" * len(topic), 1)):
-        assert fast.read_written(content, 0, len(content), version, other, index) == -1
+        assert fast.read_written_offset(content, 0, len(content), version, other, index) == -1
     failed = only(version, error=6, base_offset=5)
-    assert fast.read_written(failed, 0, len(failed), version, topic, 1) == -1
+    assert fast.read_written_offset(failed, 0, len(failed), version, topic, 1) == -1
 
 
 @given(cases.responses(), st.randoms(use_true_random=False))
@@ -289,12 +289,12 @@ def test_it_says_of_any_answer_what_reading_it_says(
             version = chance.choice((said.version, said.version, said.version, *cases.VERSIONS, 2, 14))
             topic = b"i" * 16 if version >= api.PRODUCE_TOPIC_IDS else b"a"
             # Of what is below 0 it only says that: a broken answer may have any such offset.
-            written = max(-1, fast.read_written(buf, start, end, version, topic, 1))
+            written = max(-1, fast.read_written_offset(buf, start, end, version, topic, 1))
             told = by_reading(buf, start, end, version, topic, 1)
             assert written in (told, -1)
             if said is plain and (bytes(buf), start, end, version) == (content, 0, len(content), said.version):
                 assert written == told
-            assert fast.read_written(buf, start, len(buf) + 1, version, topic, 1) == -1
+            assert fast.read_written_offset(buf, start, len(buf) + 1, version, topic, 1) == -1
 
 
 @VERSIONS
@@ -303,7 +303,7 @@ def test_nothing_is_written_by_a_cut_answer(fast: ModuleType, version: int) -> N
     topic = b"i" * 16 if version >= api.PRODUCE_TOPIC_IDS else b"a"
     for size in range(len(content)):
         for end in (size, len(content)):
-            assert fast.read_written(content[:size], 0, end, version, topic, 1) == -1
+            assert fast.read_written_offset(content[:size], 0, end, version, topic, 1) == -1
 
 
 def test_a_name_is_the_one_that_stands_there(fast: ModuleType) -> None:

@@ -63,7 +63,7 @@ def expected(request: Request) -> tuple[Any, ...]:
 
 
 def skim_at(buf: bytes | bytearray | memoryview, start: int, end: int, most: int = MAX_PARTITIONS) -> Any:
-    return cases.told(produce_request.skim(buf, start, end, most))
+    return cases.told(produce_request.skim_request(buf, start, end, most))
 
 
 def skim(content: bytes | bytearray | memoryview) -> Any:
@@ -113,7 +113,8 @@ def test_skim_reads_every_kind_of_buffer(version: int, kind: Callable[[bytes], A
 
 @VERSIONS
 def test_a_large_frame_is_read_where_it_is(version: int) -> None:
-    """A megabyte of records in mapped memory (gateway/data/shared/budget.py): reading its header copies none of them.
+    """A megabyte of records in mapped memory (gateway/data/shared/budget.py): reading its header copies none of
+    them.
     """
     request = one(version, whole(BATCH + bytes(1 << 20)))
     content = cases.encode(request)
@@ -208,7 +209,7 @@ def test_without_a_word_from_the_reader_the_bound_is_the_default(version: int) -
     with pytest.raises(TooManyPartitions):
         skim(content)
     # whoever passes a larger bound to skim may strip it
-    assert produce_request.strip(content, 0, len(content), set()) == cases.framed(content)
+    assert produce_request.strip_partitions(content, 0, len(content), set()) == cases.framed(content)
 
 
 @VERSIONS
@@ -260,7 +261,7 @@ def test_the_same_partition_twice_is_malformed(version: int) -> None:
         with pytest.raises(MalformedFrame, match="twice"):
             skim(cases.encode(request))
         with pytest.raises(MalformedFrame, match="twice"):
-            produce_request.strip(cases.encode(request), 0, len(cases.encode(request)), set())
+            produce_request.strip_partitions(cases.encode(request), 0, len(cases.encode(request)), set())
 
 
 @VERSIONS
@@ -273,13 +274,13 @@ def test_a_topic_may_come_in_two_parts(version: int) -> None:
 @given(cases.requests(), st.integers(-1, 2**31 - 1))
 def test_the_timeout_is_the_one_that_was_written(request: Request, timeout_ms: int) -> None:
     content = cases.encode(request._replace(timeout_ms=timeout_ms))
-    assert produce_request.timeout_ms(b"?" + content + b"?", 1, 1 + len(content)) == timeout_ms
+    assert produce_request.read_timeout_ms(b"?" + content + b"?", 1, 1 + len(content)) == timeout_ms
     with pytest.raises(MalformedFrame):
-        produce_request.timeout_ms(content, 0, content.index(struct.pack(">hi", request.acks, timeout_ms)) + 5)
+        produce_request.read_timeout_ms(content, 0, content.index(struct.pack(">hi", request.acks, timeout_ms)) + 5)
 
 
 def checksums(content: bytes) -> list[int]:
-    return produce_request.checksums(content, 0, len(content), skim(content)[4])
+    return produce_request.batch_checksums(content, 0, len(content), skim(content)[4])
 
 
 def expected_checksums(request: Request) -> list[int]:
@@ -311,9 +312,9 @@ def test_checksums_are_found_behind_and_between_other_tagged_fields(version: int
 def test_the_checksum_of_the_usual_request_is_read_fast(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     contents = [cases.encode(one(version)), cases.encode(one(version, whole(BATCH + b"??")))]
     read = [skim(content)[4] for content in contents]
-    monkeypatch.setattr(produce_request, "_walk", None)
+    monkeypatch.setattr(produce_request, "_walk_request", None)
     for content, parts in zip(contents, read, strict=True):
-        assert produce_request.checksums(content, 0, len(content), parts) == [batches.crc32c(BATCH[21:])]
+        assert produce_request.batch_checksums(content, 0, len(content), parts) == [batches.crc32c(BATCH[21:])]
 
 
 @FLEXIBLE
@@ -353,7 +354,7 @@ def test_a_frame_cut_at_any_byte_is_malformed(version: int, kind: Callable[[byte
                     with pytest.raises(MalformedFrame):
                         skim_at(kind(buffer), 0, len(content))
                 with pytest.raises(MalformedFrame):
-                    produce_request.strip(kind(buffer), 0, end, {(b"clicks", 3)})
+                    produce_request.strip_partitions(kind(buffer), 0, end, {(b"clicks", 3)})
 
 
 @VERSIONS
@@ -364,7 +365,7 @@ def test_a_frame_longer_than_its_message_is_malformed(version: int) -> None:
             with pytest.raises(MalformedFrame):
                 skim(content + more)
             with pytest.raises(MalformedFrame):
-                produce_request.strip(content + more, 0, len(content + more), set())
+                produce_request.strip_partitions(content + more, 0, len(content + more), set())
 
 
 @pytest.mark.parametrize("version", [-32768, -1, 0, 1, 2, 14, 32767])
@@ -484,7 +485,10 @@ def test_a_mutated_frame_gives_a_value_or_malformed_frame(version: int, seed: in
                 assert read == cases.told(produce_request._skim_any(broken, 0, len(broken), 10_000))
                 # also with something else behind it
                 assert skim_at(broken + content, 0, len(broken)) == read
-                assert produce_request.strip(broken, 0, len(broken), set()) in (None, cases.framed(bytes(broken)))
+                assert produce_request.strip_partitions(broken, 0, len(broken), set()) in (
+                    None,
+                    cases.framed(bytes(broken)),
+                )
                 _kio_agrees(broken, read)
 
 
@@ -537,7 +541,7 @@ def test_strip_is_the_request_without_these_partitions_and_nothing_else(
     left = without(request, drop)
     for tags in (cases.NO_TAGS, cases.UNKNOWN):
         content = cases.encode(request, tags)
-        stripped = produce_request.strip(bytearray(b"##" + content + b"##"), 2, 2 + len(content), drop)
+        stripped = produce_request.strip_partitions(bytearray(b"##" + content + b"##"), 2, 2 + len(content), drop)
         if not any(topic.partitions for topic in left.topics):
             assert stripped is None
         else:
@@ -549,7 +553,7 @@ def test_strip_is_the_request_without_these_partitions_and_nothing_else(
 def test_kio_reads_what_strip_leaves(request: Request, chance: random.Random) -> None:
     drop = _choice(request, chance)
     content = cases.kio_encode(request)
-    stripped = produce_request.strip(content, 0, len(content), drop)
+    stripped = produce_request.strip_partitions(content, 0, len(content), drop)
     if stripped is not None:
         assert cases.kio_decode(stripped[4:]) == cases.kio_decode(cases.kio_encode(without(request, drop)))
 
@@ -559,7 +563,7 @@ def test_strip_takes_every_kind_of_buffer(version: int, kind: Callable[[bytes], 
     request = several(version)
     key = cases.key(request.topics[0], version)
     content = cases.encode(request)
-    stripped = produce_request.strip(kind(content), 0, len(content), {(key, 3), (key, 7)})
+    stripped = produce_request.strip_partitions(kind(content), 0, len(content), {(key, 3), (key, 7)})
     assert stripped == cases.framed(cases.encode(without(request, {(key, 3), (key, 7)})))
 
 
@@ -568,7 +572,7 @@ def test_strip_of_everything_leaves_no_request(version: int) -> None:
     request = several(version)
     content = cases.encode(request)
     every = {(cases.key(topic, version), index) for topic in request.topics for index, _ in topic.partitions}
-    assert produce_request.strip(content, 0, len(content), every) is None
+    assert produce_request.strip_partitions(content, 0, len(content), every) is None
 
 
 @VERSIONS
@@ -576,7 +580,7 @@ def test_the_same_index_of_another_topic_stays(version: int) -> None:
     request = several(version)
     content = cases.encode(request)
     clicks, views = (cases.key(topic, version) for topic in request.topics)
-    stripped = produce_request.strip(content, 0, len(content), {(clicks, 3)})
+    stripped = produce_request.strip_partitions(content, 0, len(content), {(clicks, 3)})
     assert stripped is not None
     left = [partition[:2] for partition in skim_at(stripped, 4, len(stripped))[4]]
     assert left == [(clicks, 0), (clicks, 7), (views, 3), (views, 1)]
@@ -588,7 +592,7 @@ def test_counts_that_shrink_by_a_byte(version: int) -> None:
     request = one(version)._replace(topics=[Topic("many", CLICKS, [(index, whole()) for index in range(127)])])
     drop = {(cases.key(request.topics[0], version), 5)}
     content = cases.encode(request)
-    stripped = produce_request.strip(content, 0, len(content), drop)
+    stripped = produce_request.strip_partitions(content, 0, len(content), drop)
     assert stripped == cases.framed(cases.encode(without(request, drop)))
 
 
@@ -599,7 +603,7 @@ def test_counts_that_shrink_by_a_byte(version: int) -> None:
 def test_the_client_id_of_any_request(version: int, kind: Callable[[bytes], Any]) -> None:
     for client_id in (None, "", "app", "c" * 300):
         content = cases.encode(one(version)._replace(client_id=client_id))
-        read = produce_request.client_id(kind(b"####" + content), 4, 4 + len(content))
+        read = produce_request.read_client_id(kind(b"####" + content), 4, 4 + len(content))
         assert read == (None if client_id is None else client_id.encode())
         assert read is None or type(read) is bytes
 
@@ -609,4 +613,4 @@ def test_a_header_too_short_for_its_client_id_is_malformed() -> None:
     for end in range(10 + len("app")):
         for buffer in (content, content[:end]):
             with pytest.raises(MalformedFrame):
-                produce_request.client_id(buffer, 0, end)
+                produce_request.read_client_id(buffer, 0, end)

@@ -56,7 +56,7 @@ def expected(response: Response) -> list[tuple[bytes, int, int, int]]:
 
 
 def skim_at(buf: bytes | bytearray | memoryview, start: int, end: int, version: int) -> Any:
-    return cases.told(produce_response.skim(buf, start, end, version))
+    return cases.told(produce_response.skim_response(buf, start, end, version))
 
 
 def skim(content: bytes | bytearray | memoryview, version: int) -> Any:
@@ -145,8 +145,10 @@ def test_tag_0_of_v9_is_no_endpoints() -> None:
 # --- what is malformed ------------------------------------------------------------------------------------------------
 
 READERS: list[Callable[[Any, int, int, int], Any]] = [
-    produce_response.skim,
-    lambda buf, start, end, version: produce_response.merge(buf, start, end, version, [(b"clicks", 99, 89, None)], 1),
+    produce_response.skim_response,
+    lambda buf, start, end, version: produce_response.merge_response(
+        buf, start, end, version, [(b"clicks", 99, 89, None)], 1
+    ),
     lambda buf, start, end, version: produce_response.set_throttle(buf, start, end, version, 0),
     lambda buf, start, end, version: produce_response.rewrite_endpoints(buf, start, end, version, {1: (b"gw", 1)}),
 ]
@@ -300,7 +302,7 @@ def own_rows(draw: st.DrawFn, version: int, indexes: st.SearchStrategy[int] = ca
 @given(st.data(), cases.INT32, st.integers(0, 2**31 - 1))
 def test_kio_reads_our_own_answer(version: int, data: st.DataObject, correlation_id: int, throttle_ms: int) -> None:
     rows = data.draw(own_rows(version))
-    frame = produce_response.local(version, correlation_id, rows, throttle_ms)
+    frame = produce_response.local_response(version, correlation_id, rows, throttle_ms)
     assert struct.unpack(">i", frame[:4]) == (len(frame) - 4,)
     header, body = cases.kio_decode_answer(version, frame[4:])
     assert header.correlation_id == correlation_id
@@ -320,7 +322,7 @@ def test_kio_reads_our_own_answer(version: int, data: st.DataObject, correlation
 
 def test_a_message_too_long_for_the_wire_is_cut() -> None:
     for version in (8, 9, 13):
-        frame = produce_response.local(version, 1, [(CLICKS, 0, 89, "ä" * 100_000)], 0)
+        frame = produce_response.local_response(version, 1, [(CLICKS, 0, 89, "ä" * 100_000)], 0)
         body = cases.kio_decode_answer(version, frame[4:])[1]
         assert body.responses[0].partition_responses[0].error_message == "ä" * 8000
 
@@ -328,7 +330,7 @@ def test_a_message_too_long_for_the_wire_is_cut() -> None:
 @pytest.mark.parametrize("version", [2, 14])
 def test_no_answer_of_ours_in_a_version_that_we_do_not_speak(version: int) -> None:
     with pytest.raises(ValueError, match="v3 to v13"):
-        produce_response.local(version, 1, [], 0)
+        produce_response.local_response(version, 1, [], 0)
 
 
 # --- merge ------------------------------------------------------------------------------------------------------------
@@ -362,7 +364,7 @@ def test_merge_adds_our_rows_and_changes_nothing_else(
     chance.shuffle(rows)
     answer = _shuffled(response, chance)
     content = bytearray(b"##" + cases.encode_answer(answer) + b"##")
-    frame = produce_response.merge(content, 2, len(content) - 2, version, rows, throttle_ms)
+    frame = produce_response.merge_response(content, 2, len(content) - 2, version, rows, throttle_ms)
     assert frame == cases.framed(cases.encode_answer(_merged(answer, rows, throttle_ms)))
     cases.kio_decode_answer(version, frame[4:])
 
@@ -381,7 +383,7 @@ def test_every_partition_keeps_its_own_answer_in_any_order(version: int, seed: i
         kept = [Answer(index, 0, 100 + index) for index in range(6) if (key, index) not in rejected]
         topics.append(AnswerTopic(name, topic_id, kept))
     content = cases.encode_answer(_shuffled(Response(version, 7, topics), chance))
-    frame = produce_response.merge(content, 0, len(content), version, rows, 0)
+    frame = produce_response.merge_response(content, 0, len(content), version, rows, 0)
     answered, _ = skim_at(frame, 4, len(frame), version)
     assert sorted(answered) == sorted((*key, 89, -1) if key in rejected else (*key, 0, 100 + key[1]) for key in request)
 
@@ -392,7 +394,7 @@ def test_merge_keeps_tagged_fields_that_it_does_not_know(version: int) -> None:
     new = b"n" * 16
     rows = [(key, 8, 89, "over"), (new, 1, 19, None)]
     content = cases.encode_answer(several(version), cases.UNKNOWN)
-    frame = produce_response.merge(content, 0, len(content), version, rows, 0)
+    frame = produce_response.merge_response(content, 0, len(content), version, rows, 0)
     # the rows that are ours have no tagged fields; everything else stands as it was
     ours = cases.encode_partition(Answer(8, 89, -1, message="over"), version)
     clicks = several(version).topics[0]
@@ -415,7 +417,7 @@ def test_merge_takes_every_kind_of_buffer_and_counts_that_grow_by_a_byte(
     response = Response(version, 7, [topic])
     rows = [(cases.key(topic, version), 126, 89, "over")]
     content = cases.encode_answer(response)
-    frame = produce_response.merge(kind(content), 0, len(content), version, rows, 0)
+    frame = produce_response.merge_response(kind(content), 0, len(content), version, rows, 0)
     assert frame == cases.framed(cases.encode_answer(_merged(response, rows, 0)))
 
 
@@ -423,7 +425,7 @@ def test_merge_takes_every_kind_of_buffer_and_counts_that_grow_by_a_byte(
 def test_merging_no_rows_changes_the_throttle_time_only(version: int) -> None:
     content = cases.encode_answer(several(version), cases.UNKNOWN)
     for ours, wanted in ((0, 250), (249, 250), (251, 251)):
-        frame = produce_response.merge(content, 0, len(content), version, [], ours)
+        frame = produce_response.merge_response(content, 0, len(content), version, [], ours)
         assert frame == cases.framed(cases.encode_answer(several(version)._replace(throttle_ms=wanted), cases.UNKNOWN))
 
 
@@ -432,7 +434,7 @@ def test_an_answer_for_what_the_broker_was_not_sent_is_malformed(version: int) -
     content = cases.encode_answer(several(version))
     key = cases.key(several(version).topics[1], version)
     with pytest.raises(MalformedFrame, match="not sent"):
-        produce_response.merge(content, 0, len(content), version, [(key, 1, 89, None)], 0)
+        produce_response.merge_response(content, 0, len(content), version, [(key, 1, 89, None)], 0)
 
 
 # --- throttle time ----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.proxy_header import MAX_V2, SIGNATURE, Ends, HeaderReader, encode
+from protocol.proxy_header import MAX_V2, SIGNATURE, ConnectionEnds, ProxyHeaderReader, encode_header
 from protocol.wire import MalformedFrame
 
 BEHIND = b"\x16\x03\x01TLS or Kafka"
@@ -32,9 +32,9 @@ def body_v4(*more: bytes) -> bytes:
     )
 
 
-def read(data: bytes, at_once: int = 1 << 20) -> tuple[Ends | None, bytes]:
+def read(data: bytes, at_once: int = 1 << 20) -> tuple[ConnectionEnds | None, bytes]:
     """The header in data, fed in pieces of at most `at_once` bytes, and what is left behind it."""
-    reader = HeaderReader()
+    reader = ProxyHeaderReader()
     at = 0
     while reader.wanted:
         piece = data[at : at + min(reader.wanted, at_once)]
@@ -45,16 +45,19 @@ def read(data: bytes, at_once: int = 1 << 20) -> tuple[Ends | None, bytes]:
     return reader.ends, data[at:]
 
 
-CLIENT = Ends(("192.0.2.7", 56324), ("198.51.100.1", 9092))
+CLIENT = ConnectionEnds(("192.0.2.7", 56324), ("198.51.100.1", 9092))
 HEADERS = {
     "v1": (V1, CLIENT),
-    "v1 of IPv6": (b"PROXY TCP6 2001:db8::1 ::1 1 2\r\n", Ends(("2001:db8::1", 1), ("::1", 2))),
+    "v1 of IPv6": (b"PROXY TCP6 2001:db8::1 ::1 1 2\r\n", ConnectionEnds(("2001:db8::1", 1), ("::1", 2))),
     "v1 unknown": (b"PROXY UNKNOWN\r\n", None),
     "v1 unknown with words": (b"PROXY UNKNOWN ffff::1 \r 7 " + b"x" * 60 + b"\r\n", None),
     "v1 of the longest": (b"PROXY UNKNOWN " + b"f" * 91 + b"\r\n", None),
     "v2": (v2(body=body_v4()), CLIENT),
     "v2 with TLVs": (v2(body=body_v4(b"\x20\0\x03abc", b"\x04" + bytes(5000))), CLIENT),
-    "v2 of IPv6": (v2(kind=0x21, body=bytes(15) + b"\1" + bytes(16) + b"\0\7\0\x08"), Ends(("::1", 7), ("::", 8))),
+    "v2 of IPv6": (
+        v2(kind=0x21, body=bytes(15) + b"\1" + bytes(16) + b"\0\7\0\x08"),
+        ConnectionEnds(("::1", 7), ("::", 8)),
+    ),
     "v2 local": (v2(0x20, 0, b""), None),
     "v2 local with addresses": (v2(0x20, 0x11, body_v4()), None),
     "v2 unspecified": (v2(0x21, 0, bytes(20)), None),
@@ -150,7 +153,7 @@ def test_any_header_by_the_specification_is_read(
     version: int, hosts: tuple[Any, Any], pair: tuple[int, int], tlvs: bytes, behind: bytes, at_once: int
 ) -> None:
     header = encoded(version, hosts, pair, tlvs if version == 2 else b"")
-    expected = Ends((str(hosts[0]), pair[0]), (str(hosts[1]), pair[1]))
+    expected = ConnectionEnds((str(hosts[0]), pair[0]), (str(hosts[1]), pair[1]))
     assert read(header + behind, at_once) == (expected, behind)
 
 
@@ -159,9 +162,9 @@ def test_what_is_written_is_what_the_specification_says(version: int, source: An
     hosts = [host.ipv4_mapped or host if host.version == 6 else host for host in (source, destination)]
     if hosts[0].version != hosts[1].version:
         hosts = [host if host.version == 6 else ipaddress.ip_address(f"::ffff:{host}") for host in hosts]
-    header = encode(version, Ends((str(source), pair[0]), (str(destination), pair[1])))
+    header = encode_header(version, ConnectionEnds((str(source), pair[0]), (str(destination), pair[1])))
     assert header == encoded(version, hosts, pair)
-    assert read(header)[0] == Ends((str(hosts[0]), pair[0]), (str(hosts[1]), pair[1]))
+    assert read(header)[0] == ConnectionEnds((str(hosts[0]), pair[0]), (str(hosts[1]), pair[1]))
 
 
 @given(data=st.binary(max_size=300), start=st.sampled_from((b"", SIGNATURE, b"PROXY ", b"PROXY TCP4 ")))
@@ -173,5 +176,5 @@ def test_any_bytes_are_a_header_or_refused_or_too_few(data: bytes, start: bytes)
 
 
 def test_a_zone_is_left_out() -> None:
-    header = encode(1, Ends(("fe80::1%eth0", 1), ("::1", 2)))
+    header = encode_header(1, ConnectionEnds(("fe80::1%eth0", 1), ("::1", 2)))
     assert header == b"PROXY TCP6 fe80::1 ::1 1 2\r\n"

@@ -10,13 +10,13 @@ from protocol import api
 from protocol import configs as c
 from protocol import quotas as q
 from protocol import topics as t
-from protocol.refusal import refuse
+from protocol.refusal import refuse_request
 from protocol.wire import MalformedFrame
 from tests.protocol import kio_messages as kio
 from tests.protocol.admin_cases import APIS
 
-ALICE: q.Entity = (q.EntityPart(q.USER, "alice"),)
-BOTH: q.Entity = (q.EntityPart(q.USER, "alice"), q.EntityPart(q.CLIENT_ID, None))
+ALICE: q.Entity = (q.EntityData(q.USER, "alice"),)
+BOTH: q.Entity = (q.EntityData(q.USER, "alice"), q.EntityData(q.CLIENT_ID, None))
 NAMED = [(c.TOPIC, "clicks"), (c.BROKER, "")]
 BODIES: dict[int, Any] = {
     api.DESCRIBE_CONFIGS: c.DescribeConfigsRequest(tuple(c.DescribeConfigsResource(*name, None) for name in NAMED)),
@@ -28,7 +28,7 @@ BODIES: dict[int, Any] = {
         tuple(t.CreatableTopic(name, 1, 1, (), ()) for name in ("clicks", "views")), 1000
     ),
     api.DESCRIBE_CLIENT_QUOTAS: q.DescribeClientQuotasRequest(()),
-    api.ALTER_CLIENT_QUOTAS: q.AlterClientQuotasRequest((q.Alteration(ALICE, ()), q.Alteration(BOTH, ()))),
+    api.ALTER_CLIENT_QUOTAS: q.AlterClientQuotasRequest((q.EntityAlteration(ALICE, ()), q.EntityAlteration(BOTH, ()))),
 }
 EVERY = [(spoken, version) for spoken in APIS for version in range(spoken.lowest, spoken.highest + 1)]
 
@@ -36,13 +36,13 @@ EVERY = [(spoken, version) for spoken in APIS for version in range(spoken.lowest
 @pytest.mark.parametrize(("spoken", "version"), EVERY, ids=lambda value: getattr(value, "name", value))
 def test_everything_that_is_named_gets_the_error(spoken: Any, version: int) -> None:
     frame = spoken.encode_request(BODIES[spoken.key], version, 77, b"tool")
-    refused = refuse(frame[4:], api.REQUEST_TIMED_OUT, "nobody answers")
-    correlation, answer = spoken.decode_answer(refused, 4, len(refused), version)
+    refused = refuse_request(frame[4:], api.REQUEST_TIMED_OUT, "nobody answers")
+    correlation, answer = spoken.decode_response(refused, 4, len(refused), version)
     assert correlation == 77
     assert kio.kio_decode(kio.answer_class(spoken.key, version), refused[9 if _has_tags(spoken, version) else 8 :])
     error = (api.REQUEST_TIMED_OUT, "nobody answers")
     if spoken.key == api.DESCRIBE_CLIENT_QUOTAS:
-        assert answer == q.DescribeClientQuotasAnswer(0, *error, None)
+        assert answer == q.DescribeClientQuotasResponse(0, *error, None)
     elif spoken.key == api.ALTER_CLIENT_QUOTAS:
         assert answer.entries == (q.AlterClientQuotasResult(*error, ALICE), q.AlterClientQuotasResult(*error, BOTH))
     elif spoken.key == api.CREATE_TOPICS:
@@ -55,10 +55,10 @@ def test_everything_that_is_named_gets_the_error(spoken: Any, version: int) -> N
 
 
 def _has_tags(spoken: Any, version: int) -> bool:
-    return bool(version >= api.ANSWER_FLEXIBLE_FROM[spoken.key])
+    return bool(version >= api.RESPONSE_FLEXIBLE_FROM[spoken.key])
 
 
 def test_another_request_is_malformed() -> None:
     for frame in (b"", b"\0", b"\0\3\0\0\0\0\0\1\xff\xff", b"\0\x2c\0\1"):
         with pytest.raises(MalformedFrame):
-            refuse(frame, 7, "")
+            refuse_request(frame, 7, "")

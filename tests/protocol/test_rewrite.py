@@ -19,10 +19,10 @@ from protocol import api
 from protocol.rewrite import (
     REWRITES,
     cap_api_versions,
-    describe_cluster,
-    find_coordinator,
-    metadata,
     metadata_by_id_request,
+    rewrite_describe_cluster,
+    rewrite_find_coordinator,
+    rewrite_metadata,
     unsupported_api_versions,
 )
 from protocol.wire import MalformedFrame
@@ -163,7 +163,7 @@ def test_a_null_array_of_nodes_is_one_byte(place: int) -> None:
     partition = fixed + b"".join(arrays) + b"\x00"
     topic = bytes(2) + b"\x02t" + bytes(16) + b"\x00" + b"\x02" + partition + bytes(4) + b"\x00"
     content = bytes(4) + b"\x00" + bytes(4) + b"\x01" + b"\x00" + bytes(4) + b"\x03" + topic + topic + b"\x00"
-    assert metadata(content, 0, len(content), 12, {}, {}) == (framed(content), [])
+    assert rewrite_metadata(content, 0, len(content), 12, {}, {}) == (framed(content), [])
 
 
 @IN_BOTH_FORMS
@@ -185,7 +185,7 @@ def test_nothing_is_learned_from_a_metadata_answer_that_turns_out_malformed() ->
     content = answer_header(cls, 1) + kio_encode(cls(throttle_time=timedelta(), brokers=(), topics=(topic,)))
     ids: dict[bytes, bytes] = {}
     with pytest.raises(MalformedFrame):
-        metadata(content + b"\0", 0, len(content) + 1, 12, ADDRESSES, ids)
+        rewrite_metadata(content + b"\0", 0, len(content) + 1, 12, ADDRESSES, ids)
     assert ids == {}
 
 
@@ -279,15 +279,15 @@ def test_describe_cluster_is_what_the_broker_would_have_said(version: int, data:
 def capped(rows: Any, hide_unknown: bool) -> Any:
     out = []
     for row in rows:
-        cap = api.CAPS.get(row.api_key, row.max_version)
-        if cap >= row.min_version and not (hide_unknown and row.api_key not in api.NAMES):
+        cap = api.HIGHEST_VERSIONS.get(row.api_key, row.max_version)
+        if cap >= row.min_version and not (hide_unknown and row.api_key not in api.API_NAMES):
             out.append(replace(row, max_version=min(row.max_version, cap)))
     return tuple(out)
 
 
 @st.composite
 def _api_rows(draw: st.DrawFn, cls: Any) -> Any:
-    keys = draw(st.lists(st.sampled_from([*api.CAPS, 2, 19, 75, 94, 250]), unique=True, max_size=8))
+    keys = draw(st.lists(st.sampled_from([*api.HIGHEST_VERSIONS, 2, 19, 75, 94, 250]), unique=True, max_size=8))
     lowest = st.integers(0, 16)
     windows = [(key, low, low + draw(st.integers(0, 20))) for key in keys for low in [draw(lowest)]]
     return tuple(cls(api_key=key, min_version=low, max_version=high) for key, low, high in windows)
@@ -442,10 +442,10 @@ def test_a_count_that_no_frame_could_hold_is_refused_at_once(count: int) -> None
         head + b"\x01\x00" + bytes(4) + b"\x02" + bytes(2) + b"\x02t" + bytes(17) + uvarint(count),  # partitions
     ):
         with pytest.raises(MalformedFrame):
-            metadata(content, 0, len(content), 12, {}, {})
+            rewrite_metadata(content, 0, len(content), 12, {}, {})
 
 
-@pytest.mark.parametrize("function", [metadata, find_coordinator, describe_cluster])
+@pytest.mark.parametrize("function", [rewrite_metadata, rewrite_find_coordinator, rewrite_describe_cluster])
 def test_the_table_has_them_all(function: Any) -> None:
     assert function in REWRITES.values()
 

@@ -19,13 +19,13 @@ from kafka.net.sasl.scram import ScramClient
 from protocol import identity, scram
 from protocol.scram import (
     HASHES,
-    Record,
-    Refused,
-    Shape,
-    challenge,
-    decoy,
-    knows,
+    RecordShape,
+    ScramRecord,
+    ScramRefused,
+    make_challenge,
+    make_decoy,
     make_record,
+    matches_password,
     parse_record,
     record_text,
     shape_of,
@@ -42,9 +42,9 @@ RECORD = make_record("sha256", "pencil", b64decode("W22ZaJ0SNY7soEsUEjb6gQ=="), 
 
 
 def test_the_exchange_is_the_rfc_s() -> None:
-    first = scram.read_first(FIRST)
-    assert challenge(first, RECORD, NONCE) == CHALLENGE
-    assert scram.verify("sha256", RECORD, first, CHALLENGE, FINAL) == VERDICT
+    first = scram.read_first_message(FIRST)
+    assert make_challenge(first, RECORD, NONCE) == CHALLENGE
+    assert scram.verify_final("sha256", RECORD, first, CHALLENGE, FINAL) == VERDICT
 
 
 @pytest.mark.parametrize("module", [identity, scram])
@@ -67,17 +67,17 @@ def test_a_client_of_another_make_gets_in_with_its_password_alone(
     hash_name = HASHES[mechanism]
     client: Any = ScramClient(name.replace("=", "=3D").replace(",", "=2C"), password, mechanism)
     record = make_record(hash_name, password + "x" * wrong, b"salt and pepper", 4096)
-    first = scram.read_first(client.first_message())
+    first = scram.read_first_message(client.first_message())
     assert first.name == name
-    challenged = challenge(first, record, b"ours")
+    challenged = make_challenge(first, record, b"ours")
     client.process_server_first_message(challenged)
     final = client.final_message()
     if wrong:
-        with pytest.raises(Refused, match="wrong password"):
-            scram.verify(hash_name, record, first, challenged, final)
+        with pytest.raises(ScramRefused, match="wrong password"):
+            scram.verify_final(hash_name, record, first, challenged, final)
     else:
-        client.process_server_final_message(scram.verify(hash_name, record, first, challenged, final))
-    assert knows(record, hash_name, password.encode()) is not wrong
+        client.process_server_final_message(scram.verify_final(hash_name, record, first, challenged, final))
+    assert matches_password(record, hash_name, password.encode()) is not wrong
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_a_client_of_another_make_gets_in_with_its_password_alone(
     ],
 )
 def test_first_messages_that_no_server_takes(message: bytes) -> None:
-    with pytest.raises(Refused):
-        scram.read_first(message)
+    with pytest.raises(ScramRefused):
+        scram.read_first_message(message)
 
 
 @pytest.mark.parametrize(
@@ -117,33 +117,35 @@ def test_first_messages_that_no_server_takes(message: bytes) -> None:
     ],
 )
 def test_final_messages_that_prove_nothing(final: bytes) -> None:
-    with pytest.raises(Refused):
-        scram.verify("sha256", RECORD, scram.read_first(FIRST), CHALLENGE, final)
+    with pytest.raises(ScramRefused):
+        scram.verify_final("sha256", RECORD, scram.read_first_message(FIRST), CHALLENGE, final)
 
 
 def test_nobody_gets_in_by_a_decoy_which_is_always_the_same() -> None:
-    shape = Shape(24, 4096)
-    fake = decoy("sha256", b"secret", "user", shape)
-    assert fake == decoy("sha256", b"secret", "user", shape)
+    shape = RecordShape(24, 4096)
+    fake = make_decoy("sha256", b"secret", "user", shape)
+    assert fake == make_decoy("sha256", b"secret", "user", shape)
     others = [
-        decoy("sha256", b"secret", "users", shape),
-        decoy("sha256", b"secrets", "user", shape),
-        decoy("sha512", b"secret", "user", shape),  # a user's records have a salt each
-        decoy("sha256", b"secret", "user", Shape(24, 8192)),  # as when a user got another password
+        make_decoy("sha256", b"secret", "users", shape),
+        make_decoy("sha256", b"secrets", "user", shape),
+        make_decoy("sha512", b"secret", "user", shape),  # a user's records have a salt each
+        make_decoy("sha256", b"secret", "user", RecordShape(24, 8192)),  # as when a user got another password
     ]
     assert len({fake.salt, *(each.salt for each in others)}) == 5
-    assert not knows(fake, "sha256", b"pencil")
+    assert not matches_password(fake, "sha256", b"pencil")
     zeros = struct.pack("32x")
-    first = scram.read_first(FIRST)
-    challenged = challenge(first, fake, NONCE)
-    with pytest.raises(Refused):  # nor by a proof made with its known keys
-        scram.verify("sha256", fake, first, challenged, FINAL[: FINAL.index(b",r=")] + b",r=" + NONCE + b",p=" + zeros)
+    first = scram.read_first_message(FIRST)
+    challenged = make_challenge(first, fake, NONCE)
+    with pytest.raises(ScramRefused):  # nor by a proof made with its known keys
+        scram.verify_final(
+            "sha256", fake, first, challenged, FINAL[: FINAL.index(b",r=")] + b",r=" + NONCE + b",p=" + zeros
+        )
 
 
 @given(salt_bytes=st.integers(8, 100), iterations=st.integers(4096, 1_000_000), name=st.text())
 def test_a_decoy_has_the_shape_that_it_is_to_have(salt_bytes: int, iterations: int, name: str) -> None:
-    shape = Shape(salt_bytes, iterations)
-    assert shape_of(decoy("sha512", b"secret", name, shape)) == shape
+    shape = RecordShape(salt_bytes, iterations)
+    assert shape_of(make_decoy("sha512", b"secret", name, shape)) == shape
 
 
 def _kafka_salt(seed: int) -> bytes:
@@ -157,8 +159,8 @@ def _kafka_salt(seed: int) -> bytes:
 
 def test_a_decoy_s_salt_is_distributed_as_kafka_s_own() -> None:
     made = [_kafka_salt(number) for number in range(2000)]
-    faked = [decoy("sha256", b"secret", str(number), Shape(0, 4096)).salt for number in range(2000)]
-    assert {shape_of(Record(salt, b"", b"", 4096)) for salt in made + faked} == {Shape(0, 4096)}
+    faked = [make_decoy("sha256", b"secret", str(number), RecordShape(0, 4096)).salt for number in range(2000)]
+    assert {shape_of(ScramRecord(salt, b"", b"", 4096)) for salt in made + faked} == {RecordShape(0, 4096)}
     for look in (len, lambda salt: salt[:1]):
         really, fake = (Counter(map(look, salts)) for salts in (made, faked))
         assert all(abs(really[key] - fake[key]) < 200 for key in really | fake), (really, fake)
@@ -200,4 +202,4 @@ def test_a_record_that_is_none(old: str, new: str, said: str) -> None:
 def test_a_record_of_the_other_hash_is_none() -> None:
     with pytest.raises(ValueError, match="64 bytes each"):
         parse_record(record_text(RECORD), "sha512")
-    assert isinstance(RECORD, Record)
+    assert isinstance(RECORD, ScramRecord)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gateway import compiled
 from protocol import api
-from protocol.stream import HIDDEN_TAG, HOLD, has_endpoints
+from protocol.stream import HIDDEN_TAG, MAX_HELD_BYTES, has_endpoints
 from tests import variants
 from tests.protocol.kio_messages import (
     NO_EXTRA,
@@ -47,7 +47,9 @@ class EndpointHider:
     """Both forms of one: with every chunk they do the same."""
 
     def __init__(self, api_key: int, version: int, size: int) -> None:
-        forms = (variants.PURE,) if compiled.form() == "pure Python" else (variants.PURE, variants.COMPILED)
+        forms = (
+            (variants.PURE,) if compiled.compilation_state() == "pure Python" else (variants.PURE, variants.COMPILED)
+        )
         modules = [variants.module("protocol.stream", form) for form in forms]
         self._forms = [module.EndpointHider(api_key, version, size) for module in modules]
 
@@ -64,12 +66,12 @@ class EndpointHider:
         buf[:] = chunks[0]
         return int(held)
 
-    def skip(self, size: int) -> None:
-        self._same(lambda form: form.skip(size))
+    def skip_unread(self, size: int) -> None:
+        self._same(lambda form: form.skip_unread(size))
 
     @property
-    def unseen(self) -> int:
-        return int(self._same(lambda form: form.unseen))
+    def unread(self) -> int:
+        return int(self._same(lambda form: form.unread))
 
     @property
     def lost(self) -> bool:
@@ -84,7 +86,7 @@ def stream(hider: EndpointHider, content: bytes, cuts: Iterable[int]) -> bytes:
         buf = bytearray(b"before" + chunk + b"behind")
         hold = hider.feed(buf, 6, 6 + len(chunk))
         assert 0 <= hold <= len(chunk)
-        assert hold < HOLD
+        assert hold < MAX_HELD_BYTES
         assert (bytes(buf[:6]), bytes(buf[6 + len(chunk) :])) == (b"before", b"behind")
         sent += bytes(buf[6 : 6 + len(chunk) - hold])
         held, last = bytes(buf[6 + len(chunk) - hold : 6 + len(chunk)]), cut
@@ -98,9 +100,9 @@ def stream_unseen(hider: EndpointHider, content: bytes, cuts: Iterable[int]) -> 
     for cut in [*cuts, len(content)]:
         while last < cut:
             chunk = bytearray(content[last:cut])
-            size = min(hider.unseen, len(chunk))
+            size = min(hider.unread, len(chunk))
             if size:
-                hider.skip(size)
+                hider.skip_unread(size)
                 held = 0
             else:
                 held = hider.feed(chunk, 0, len(chunk))
@@ -389,7 +391,7 @@ def test_every_version_that_may_have_addresses_has_a_layout() -> None:
     """A cap that is raised without a layout here would let addresses through."""
     first = {api.FETCH: 16, api.SHARE_FETCH: 1, api.SHARE_ACKNOWLEDGE: 1}
     for key, version in first.items():
-        assert all(has_endpoints(key, v) for v in range(version, api.CAPS[key] + 1))
+        assert all(has_endpoints(key, v) for v in range(version, api.HIGHEST_VERSIONS[key] + 1))
 
 
 @pytest.mark.parametrize("case", ALL)

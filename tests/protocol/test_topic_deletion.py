@@ -15,7 +15,7 @@ ID = bytes(range(16))
 @pytest.mark.parametrize("version", range(1, 7))
 def test_the_topics_that_a_request_names(version: int) -> None:
     if version < 6:
-        frame = d.DELETE_NAMED_TOPICS.encode_request(d.NamedTopics(("a", "b"), 1000), version, 5, b"tool")
+        frame = d.DELETE_NAMED_TOPICS.encode_request(d.DeleteNamedTopicsRequest(("a", "b"), 1000), version, 5, b"tool")
         topics = (d.DeletableTopic("a"), d.DeletableTopic("b"))
     else:
         topics = (d.DeletableTopic("a"), d.DeletableTopic(None, ID))
@@ -28,8 +28,8 @@ def test_the_topics_that_a_request_names(version: int) -> None:
 def test_the_results_of_an_answer(version: int) -> None:
     results = (d.DeleteTopicsResult("a", ID, 0), d.DeleteTopicsResult("b", NO_ID, 29, "denied"))
     spoken = d.DELETE_TOPICS if version == 6 else d.DELETE_NAMED_TOPICS
-    frame = spoken.encode_answer(d.DeleteTopicsAnswer(0, results), version, 5)
-    found = d.decode_answer(frame[4:], version)
+    frame = spoken.encode_response(d.DeleteTopicsResponse(0, results), version, 5)
+    found = d.decode_response(frame[4:], version)
     assert [(row.name, row.error_code) for row in found] == [("a", 0), ("b", 29)]
     assert [row.topic_id for row in found] == [ID if version == 6 else NO_ID, NO_ID]
     assert found[1].error_message == ("denied" if version >= 5 else None)
@@ -42,4 +42,4 @@ def test_a_version_that_brokers_of_today_lack_is_refused(version: int) -> None:
 
 
 def test_ids_are_printed_as_kafka_prints_them() -> None:
-    assert d.printed(ID) == "AAECAwQFBgcICQoLDA0ODw"
+    assert d.topic_id_text(ID) == "AAECAwQFBgcICQoLDA0ODw"

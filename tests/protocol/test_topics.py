@@ -38,9 +38,9 @@ OURS = {"bytes_in_per_sec_threshold": "5"}
 
 
 def test_our_keys_are_taken_out_and_everything_else_is_left() -> None:
-    placed = topic("placed", retention_ms="1", **OURS)._replace(assignments=(t.Assignment(0, (1, 2)),))
+    placed = topic("placed", retention_ms="1", **OURS)._replace(assignments=(t.ReplicaAssignment(0, (1, 2)),))
     request = create(placed, topic("theirs", retention_ms="1"), topic("ours", **OURS))
-    ours, rest, refused = t.split(request, is_ours)
+    ours, rest, refused = t.split_topics(request, is_ours)
     assert ours == (placed._replace(configs=(t.TopicConfig(IN, "5"),)), topic("ours", **OURS))
     left = (placed._replace(configs=(t.TopicConfig("retention.ms", "1"),)), topic("theirs", retention_ms="1"))
     assert rest == create(*left, topic("ours"))
@@ -49,8 +49,8 @@ def test_our_keys_are_taken_out_and_everything_else_is_left() -> None:
 
 def test_nothing_of_ours_is_the_request_itself() -> None:
     for request in (create(), create(topic("a")), create(topic("a", retention_ms="1"), topic("a"))):
-        assert t.split(request, is_ours) == ((), request, ())
-        assert t.split(request, is_ours).rest is request
+        assert t.split_topics(request, is_ours) == ((), request, ())
+        assert t.split_topics(request, is_ours).rest is request
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_nothing_of_ours_is_the_request_itself() -> None:
     ],
 )
 def test_a_topic_is_refused_whole(topics: list[t.CreatableTopic], words: str) -> None:
-    ours, rest, refused = t.split(create(*topics, topic("z", retention_ms="1")), is_ours)
+    ours, rest, refused = t.split_topics(create(*topics, topic("z", retention_ms="1")), is_ours)
     assert ours == ()
     assert rest == create(topic("z", retention_ms="1"))
     assert [(row.name, row.error_code) for row in refused] == [("a", INVALID_REQUEST)]
     assert words in (refused[0].error_message or "")
-    assert t.split(create(*topics), is_ours).rest is None
+    assert t.split_topics(create(*topics), is_ours).rest is None
 
 
 _topics = st.builds(
@@ -80,7 +80,7 @@ _topics = st.builds(
 
 @given(st.lists(_topics, max_size=5).map(tuple))
 def test_no_key_of_ours_reaches_the_broker_and_every_topic_is_somewhere(topics: tuple[t.CreatableTopic, ...]) -> None:
-    ours, rest, refused = t.split(create(*topics), is_ours)
+    ours, rest, refused = t.split_topics(create(*topics), is_ours)
     left = rest.topics if rest else ()
     assert not [config for each in left for config in each.configs if is_ours(config.name)]
     assert all(each.configs and all(is_ours(config.name) for config in each.configs) for each in ours)
@@ -111,8 +111,8 @@ def test_results_come_in_the_order_of_the_request_with_our_config_among_the_brok
     rows = [made(name) for name in names[:3]] + [made("exists", EXISTS)]
     for seed in range(5):
         random.Random(seed).shuffle(rows)
-        own = [t.result("refused", DENIED, "why")]
-        merged = t.merge_created(create(*map(topic, names)), t.CreateTopicsAnswer(7, tuple(rows)), own, shown)
+        own = [t.topic_result("refused", DENIED, "why")]
+        merged = t.merge_created(create(*map(topic, names)), t.CreateTopicsResponse(7, tuple(rows)), own, shown)
         assert merged.throttle_time_ms == 7
         assert [(row.name, row.error_code) for row in merged.topics] == [
             *((name, 0) for name in names[:3]), ("refused", DENIED), ("exists", EXISTS),
@@ -123,17 +123,19 @@ def test_results_come_in_the_order_of_the_request_with_our_config_among_the_brok
 
 def test_configs_that_the_client_may_not_see_stay_hidden() -> None:
     hidden = made("ours")._replace(configs=None, topic_config_error_code=DENIED)
-    assert t.merge_created(create(topic("ours")), t.CreateTopicsAnswer(0, (hidden,)), [], shown).topics == (hidden,)
+    assert t.merge_created(create(topic("ours")), t.CreateTopicsResponse(0, (hidden,)), [], shown).topics == (hidden,)
 
 
 def test_a_topic_without_any_result_is_not_left_out_and_an_unrequested_one_comes_last() -> None:
-    merged = t.merge_created(create(topic("a"), topic("b")), t.CreateTopicsAnswer(0, (made("z"), made("b"))), [], shown)
+    merged = t.merge_created(
+        create(topic("a"), topic("b")), t.CreateTopicsResponse(0, (made("z"), made("b"))), [], shown
+    )
     assert [(row.name, row.error_code) for row in merged.topics] == [("a", -1), ("b", 0), ("z", 0)]
     assert [row.error_code for row in t.merge_created(create(topic("a")), None, [], shown).topics] == [-1]
 
 
 def test_a_topic_that_is_there_twice_is_answered_twice() -> None:
-    answer = t.CreateTopicsAnswer(0, (made("a", EXISTS), made("a", DENIED)))
+    answer = t.CreateTopicsResponse(0, (made("a", EXISTS), made("a", DENIED)))
     merged = t.merge_created(create(topic("a"), topic("a")), answer, [], shown)
     assert [row.error_code for row in merged.topics] == [EXISTS, DENIED]
 
@@ -146,6 +148,6 @@ def test_an_error_of_configs_is_a_tagged_field_which_is_left_out_where_there_is_
     cls = kio.answer_class(api.CREATE_TOPICS, 7)
     row = kio.filled(kio.element(cls, "topics"), topic_config_error_code=code)
     frame = kio.answer_header(cls, 5) + kio.kio_encode(kio.filled(cls, topics=(row,)))
-    correlation, answer = t.CREATE_TOPICS.decode_answer(frame, 0, len(frame), 7)
+    correlation, answer = t.CREATE_TOPICS.decode_response(frame, 0, len(frame), 7)
     assert [row.topic_config_error_code for row in answer.topics] == [code]
-    assert t.CREATE_TOPICS.encode_answer(answer, 7, correlation)[4:] == frame
+    assert t.CREATE_TOPICS.encode_response(answer, 7, correlation)[4:] == frame

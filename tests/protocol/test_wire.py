@@ -18,23 +18,23 @@ from tests.protocol.produce_cases import uvarint
 VARINTS = [0, 1, 127, 128, 300, 16_383, 16_384, 2**21 - 1, 2**21, 2**28 - 1, 2**28, 2**31 - 1, 2**32 - 1]
 
 STEPS: list[tuple[Callable[..., Any], bytes, Any]] = [
-    (wire.int8, b"\x7f", 127),
-    (wire.int8, b"\xff", -1),
-    (wire.int16, b"\x01\x02", 258),
-    (wire.int16, b"\xff\xfe", -2),
-    (wire.int32, b"\x80\0\0\0", -(2**31)),
-    (wire.int64, b"\xff" * 8, -1),
-    (wire.uuid, bytes(range(16)), bytes(range(16))),
-    *((wire.uvarint, uvarint(value), value) for value in VARINTS),
-    (wire.string, b"\xff\xff", None),
-    (wire.string, b"\0\0", b""),
-    (wire.string, b"\0\3abc", b"abc"),
-    (wire.compact_string, b"\0", None),
-    (wire.compact_string, b"\1", b""),
-    (wire.compact_string, b"\4abc", b"abc"),
-    (wire.compact_string, b"\xad\2" + b"x" * 300, b"x" * 300),
-    (wire.tags, b"\0", []),
-    (wire.tags, b"\2\1\3abc\x82\1\0", [(1, 3, 6), (130, 9, 9)]),
+    (wire.read_int8, b"\x7f", 127),
+    (wire.read_int8, b"\xff", -1),
+    (wire.read_int16, b"\x01\x02", 258),
+    (wire.read_int16, b"\xff\xfe", -2),
+    (wire.read_int32, b"\x80\0\0\0", -(2**31)),
+    (wire.read_int64, b"\xff" * 8, -1),
+    (wire.read_uuid, bytes(range(16)), bytes(range(16))),
+    *((wire.read_uvarint, uvarint(value), value) for value in VARINTS),
+    (wire.read_string, b"\xff\xff", None),
+    (wire.read_string, b"\0\0", b""),
+    (wire.read_string, b"\0\3abc", b"abc"),
+    (wire.read_compact_string, b"\0", None),
+    (wire.read_compact_string, b"\1", b""),
+    (wire.read_compact_string, b"\4abc", b"abc"),
+    (wire.read_compact_string, b"\xad\2" + b"x" * 300, b"x" * 300),
+    (wire.read_tags, b"\0", []),
+    (wire.read_tags, b"\2\1\3abc\x82\1\0", [(1, 3, 6), (130, 9, 9)]),
 ]
 
 
@@ -44,7 +44,7 @@ def test_a_step_reads_its_value_and_stops_behind_it(
 ) -> None:
     assert step(kind(data), 0, len(data)) == (value, len(data))
     more = b"??" + data + b"\xff" * 8
-    moved = value if step is not wire.tags else [(tag, start + 2, end + 2) for tag, start, end in value]
+    moved = value if step is not wire.read_tags else [(tag, start + 2, end + 2) for tag, start, end in value]
     assert step(kind(more), 2, len(more)) == (moved, 2 + len(data))
     assert type(step(kind(more), 2, len(more))[0]) is type(value)  # never a slice of the buffer
 
@@ -61,19 +61,19 @@ def test_a_step_never_looks_behind_the_end(step: Callable[..., Any], data: bytes
 @pytest.mark.parametrize(
     ("step", "data"),
     [
-        (wire.uvarint, b"\xff\xff\xff\xff\x10"),  # 33 bits
-        (wire.uvarint, b"\x80\x80\x80\x80\x80\x00"),  # six bytes
-        (wire.string, b"\xff\xfe"),  # length -2
-        (wire.string, b"\0\4abc"),
-        (wire.compact_string, b"\5abc"),
-        (wire.compact_string, b"\xff\xff\xff\xff\x0f"),  # 4 GiB
-        (wire.array, b"\xff\xff\xff\xfe"),  # -2 elements
-        (wire.array, b"\0\0\0\4abc"),  # more elements than bytes
-        (wire.compact_array, b"\5abc"),
-        (wire.compact_array, b"\xff\xff\xff\xff\x0f"),
-        (wire.tags, b"\1\0\4abc"),
-        (wire.tags, b"\2\0\1a"),
-        (wire.tags, b"\xff\xff\xff\xff\x0f"),  # 4 billion of them
+        (wire.read_uvarint, b"\xff\xff\xff\xff\x10"),  # 33 bits
+        (wire.read_uvarint, b"\x80\x80\x80\x80\x80\x00"),  # six bytes
+        (wire.read_string, b"\xff\xfe"),  # length -2
+        (wire.read_string, b"\0\4abc"),
+        (wire.read_compact_string, b"\5abc"),
+        (wire.read_compact_string, b"\xff\xff\xff\xff\x0f"),  # 4 GiB
+        (wire.read_array_count, b"\xff\xff\xff\xfe"),  # -2 elements
+        (wire.read_array_count, b"\0\0\0\4abc"),  # more elements than bytes
+        (wire.read_compact_count, b"\5abc"),
+        (wire.read_compact_count, b"\xff\xff\xff\xff\x0f"),
+        (wire.read_tags, b"\1\0\4abc"),
+        (wire.read_tags, b"\2\0\1a"),
+        (wire.read_tags, b"\xff\xff\xff\xff\x0f"),  # 4 billion of them
     ],
 )
 def test_a_value_that_does_not_fit_is_malformed(step: Callable[..., Any], data: bytes) -> None:
@@ -82,21 +82,21 @@ def test_a_value_that_does_not_fit_is_malformed(step: Callable[..., Any], data: 
 
 
 def test_arrays_give_their_count_and_null_is_minus_one() -> None:
-    assert wire.array(b"\0\0\0\2ab", 0, 6) == (2, 4)
-    assert wire.array(b"\xff\xff\xff\xff", 0, 4) == (-1, 4)
-    assert wire.compact_array(b"\3ab", 0, 3) == (2, 1)
-    assert wire.compact_array(b"\0", 0, 1) == (-1, 1)
+    assert wire.read_array_count(b"\0\0\0\2ab", 0, 6) == (2, 4)
+    assert wire.read_array_count(b"\xff\xff\xff\xff", 0, 4) == (-1, 4)
+    assert wire.read_compact_count(b"\3ab", 0, 3) == (2, 1)
+    assert wire.read_compact_count(b"\0", 0, 1) == (-1, 1)
 
 
 def test_skipping_tags_ends_where_reading_them_does() -> None:
     for data in (b"\0", b"\2\1\3abc\x82\1\0", b"\1\x7f\xc8\1" + b"x" * 200):
-        assert wire.skip_tags(data + b"!", 0, len(data) + 1) == wire.tags(data, 0, len(data))[1] == len(data)
+        assert wire.skip_tags(data + b"!", 0, len(data) + 1) == wire.read_tags(data, 0, len(data))[1] == len(data)
         for end in range(len(data)):
             with pytest.raises(MalformedFrame):
                 wire.skip_tags(data, 0, end)
 
 
-@pytest.mark.parametrize("step", [wire.tags, wire.skip_tags])
+@pytest.mark.parametrize("step", [wire.read_tags, wire.skip_tags])
 def test_a_section_has_as_many_tagged_fields_as_any_message_needs(step: Callable[..., Any]) -> None:
     full = b"\x40" + b"\x01\x00" * 64
     step(full, 0, len(full))
@@ -119,23 +119,32 @@ def test_every_form_of_a_tag_is_skipped(fields: list[tuple[int, bytes]]) -> None
 
 
 def test_foreign_bytes_in_a_text_are_few_and_printable() -> None:
-    assert wire.quoted(b"clicks") == "b'clicks'"
+    assert wire.quote_bytes(b"clicks") == "b'clicks'"
     for data in (b"\x00" * 65, b"\x1b[31m\n" * 100_000):
-        assert len(wire.quoted(data)) <= 4 * 64 + 6
-        assert wire.quoted(data).isprintable()
+        assert len(wire.quote_bytes(data)) <= 4 * 64 + 6
+        assert wire.quote_bytes(data).isprintable()
 
 
 def test_a_position_behind_the_end_is_malformed() -> None:
-    for step in (wire.int8, wire.int16, wire.int32, wire.int64, wire.uuid, wire.uvarint, wire.string, wire.tags):
+    for step in (
+        wire.read_int8,
+        wire.read_int16,
+        wire.read_int32,
+        wire.read_int64,
+        wire.read_uuid,
+        wire.read_uvarint,
+        wire.read_string,
+        wire.read_tags,
+    ):
         with pytest.raises(MalformedFrame):
             step(b"\0" * 64, 10, 9)
     with pytest.raises(MalformedFrame):
         wire.skip_tags(b"\0" * 64, 10, 9)
     with pytest.raises(MalformedFrame):
-        wire.at_end(9, 10)
+        wire.check_end(9, 10)
     with pytest.raises(MalformedFrame):
-        wire.at_end(11, 10)
-    wire.at_end(10, 10)
+        wire.check_end(11, 10)
+    wire.check_end(10, 10)
 
 
 def _by_kio(write: Callable[..., None], value: Any) -> bytes:
@@ -159,27 +168,27 @@ def test_null_strings_are_written_as_kio_writes_them() -> None:
 def test_varints_come_back(value: int) -> None:
     data = wire.put_uvarint(value)
     assert data == uvarint(value)
-    assert wire.uvarint(data, 0, len(data)) == (value, len(data))
+    assert wire.read_uvarint(data, 0, len(data)) == (value, len(data))
 
 
 @given(st.integers(-(2**15), 2**15 - 1), st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1))
 def test_integers_are_read_as_kio_writes_them(small: int, middle: int, large: int) -> None:
-    assert wire.int16(_by_kio(writers.write_int16, i16(small)), 0, 2) == (small, 2)
-    assert wire.int32(_by_kio(writers.write_int32, i32(middle)), 0, 4) == (middle, 4)
-    assert wire.int64(_by_kio(writers.write_int64, i64(large)), 0, 8) == (large, 8)
+    assert wire.read_int16(_by_kio(writers.write_int16, i16(small)), 0, 2) == (small, 2)
+    assert wire.read_int32(_by_kio(writers.write_int32, i32(middle)), 0, 4) == (middle, 4)
+    assert wire.read_int64(_by_kio(writers.write_int64, i64(large)), 0, 8) == (large, 8)
 
 
 def test_tags_come_back() -> None:
     fields = [(0, b""), (1, b"abc"), (200, b"x" * 200)]
     data = wire.put_tags(fields)
-    read, pos = wire.tags(data, 0, len(data))
+    read, pos = wire.read_tags(data, 0, len(data))
     assert pos == len(data)
     assert [(tag, data[start:end]) for tag, start, end in read] == fields
     assert wire.put_tags([]) == wire.NO_TAGS
 
 
 def test_a_framed_content_has_its_size_in_front() -> None:
-    assert wire.framed(b"abc") == b"\0\0\0\3abc"
+    assert wire.with_size_prefix(b"abc") == b"\0\0\0\3abc"
 
 
 def test_the_checksum_of_our_own_batches_is_crc32c() -> None:

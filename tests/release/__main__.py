@@ -13,7 +13,7 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-from gateway.embedded import Cluster
+from gateway.embedded import EmbeddedCluster
 from tests.release import installed
 from tests.release.installed import ROOT, Installed
 
@@ -32,7 +32,7 @@ def main(folder: Path) -> int:
         installed.try_commands(plain, version)
         write_bill(plain, folder / f"produce-gateway-{version}.cdx.json", _folder(name, "bill"))
         whole = Installed.from_scratch(_folder(name, "whole"), wheel.absolute(), "audit")
-        with Cluster(1) as cluster:
+        with EmbeddedCluster(1) as cluster:
             spool = installed.try_gateway(whole, cluster.bootstrap_servers, TOPIC)
         options = ["--quiet", "--format", "json", "--by", "topic", "--spool", str(spool)]
         said = whole.run("produce-gateway", "audit", *options)

@@ -106,19 +106,19 @@ class Installed:
     @contextmanager
     def serving(self, bootstrap: str) -> Iterator[Path]:
         """A gateway in front of that cluster; gives its configuration. Afterwards it has ended with 0."""
-        port = embedded.free_port(3)  # the bootstrap's, and broker 1's two further on
+        port = embedded.find_free_port(3)  # the bootstrap's, and broker 1's two further on
         path = self.folder / "gateway.yaml"
         path.write_text(yaml.safe_dump(_settings(bootstrap, port)))
         with open(self.folder / "log", "wb") as log:
             command = [str(self.bin / "produce-gateway"), "serve", str(path)]
-            process = embedded.spawn(command, stdout=log, stderr=log, cwd=self.folder, env=_environment())
+            process = embedded.spawn_process(command, stdout=log, stderr=log, cwd=self.folder, env=_environment())
         try:
             embedded.wait_for("the gateway", lambda: self._ready(process, path), timeout_s=RUN_S)
             self.run("produce-gateway", "health", "--ready", str(path))
             yield path
-            status = embedded.reap(process, 60.0)
+            status = embedded.reap_process(process, 60.0)
         finally:
-            embedded.reap(process)
+            embedded.reap_process(process)
         said = (self.folder / "log").read_text("utf-8")
         assert status == 0, said
         assert "Traceback" not in said, said
@@ -137,8 +137,8 @@ def _settings(bootstrap: str, port: int) -> dict[str, Any]:
     return {
         "upstream": {"bootstrap_servers": bootstrap},
         "listener": {"host": embedded.HOST, "port": port},
-        "admin": {"host": embedded.HOST, "port": embedded.free_port()},
-        "health": {"host": embedded.HOST, "port": embedded.free_port()},
+        "admin": {"host": embedded.HOST, "port": embedded.find_free_port()},
+        "health": {"host": embedded.HOST, "port": embedded.find_free_port()},
         "thresholds": {"total.bytes.in.per.sec.threshold": "10MB", "on_exceed": "delay"},
         "usage_log": {"spool_dir": "./spool"},
         "internal_topics": "none",

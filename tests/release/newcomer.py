@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from gateway.embedded import Cluster
+from gateway.embedded import EmbeddedCluster
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
@@ -91,7 +91,7 @@ def follow(wheel: Path, newcomer: Newcomer) -> None:
     newcomer.done("install", began)
     with ExitStack() as stack:
         began = time.monotonic()
-        stack.enter_context(Cluster(1, {"auto.create.topics.enable": "true"}, port=9092))
+        stack.enter_context(EmbeddedCluster(1, {"auto.create.topics.enable": "true"}, port=9092))
         newcomer.done("a Kafka of one broker", began)
         began = time.monotonic()
         text = block("yaml", "upstream:")

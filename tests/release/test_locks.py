@@ -25,7 +25,7 @@ def pins(name: str) -> dict[str, str]:
 
 
 def test_there_is_a_file_for_each_purpose() -> None:
-    assert {path.stem for path in FILES} == locks.LOCKS.keys()
+    assert {path.stem for path in FILES} == locks.LOCK_FILES.keys()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -40,9 +40,13 @@ def test_each_package_has_its_version_and_its_sums_and_nobody_s_address(path: Pa
 
 
 def test_what_runs_is_what_the_constraints_say() -> None:
-    pinned = dict(line.split("==") for line in constraints.FILE.read_text("utf-8").splitlines() if "==" in line)
+    pinned = dict(
+        line.split("==") for line in constraints.CONSTRAINTS_FILE.read_text("utf-8").splitlines() if "==" in line
+    )
     assert pins("audit") == pinned, "python -m tools.locks run audit"
-    assert pins("run") == {name: pinned[name] for name in constraints.installed(constraints.needed(()))}
+    assert pins("run") == {
+        name: pinned[name] for name in constraints.find_installed_versions(constraints.own_requirements(()))
+    }
 
 
 def test_what_builds_is_within_the_ranges_of_a_source_build() -> None:
@@ -64,7 +68,7 @@ def test_nothing_that_a_release_has_is_made_by_tools_that_somebody_chooses_later
     for line in installs:
         assert "--require-hashes" in line or "--no-index" in line, line
         for name in re.findall(r"requirements/(\w+)\.txt", line):
-            assert name in locks.LOCKS
+            assert name in locks.LOCK_FILES
     for line in (line for text in texts for line in re.findall(r"pip wheel[^&\n]*", text)):
         assert "--no-build-isolation" in line, line
     assert PROJECT["tool"]["cibuildwheel"]["build-frontend"]["args"] == ["--no-isolation"]
@@ -73,7 +77,7 @@ def test_nothing_that_a_release_has_is_made_by_tools_that_somebody_chooses_later
 
 
 def test_a_file_is_written_as_pip_reads_it() -> None:
-    written = locks.text("run", "All", {("b", "2"): ["f" * 64, "0" * 64], ("a", "1"): ["1" * 64]})
+    written = locks.lock_text("run", "All", {("b", "2"): ["f" * 64, "0" * 64], ("a", "1"): ["1" * 64]})
     assert written.splitlines()[2:] == [
         "a==1 \\",
         f"    --hash=sha256:{'1' * 64}",

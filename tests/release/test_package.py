@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from gateway.compiled import MODULES
-from gateway.embedded import Cluster
+from gateway.compiled import HOT_PATH_MODULES
+from gateway.embedded import EmbeddedCluster
 from tests.release import installed
 from tests.release.installed import ROOT, Installed
 
@@ -42,7 +42,7 @@ def test_the_wheel_has_each_module_and_each_file_that_they_read(built: Built) ->
     assert installed.data_files() >= {"gateway/py.typed", "gateway/control/fleet/exchange/resource_usage.proto"}
     assert (modules | installed.data_files()) - names == set()
     made = [name for name in names if name.endswith(".so")]
-    assert len(made) == (len(MODULES) if shutil.which("gcc") else 0)
+    assert len(made) == (len(HOT_PATH_MODULES) if shutil.which("gcc") else 0)
     tops = {name.split("/")[0] for name in names}
     assert tops == {*installed.PACKAGES, f"produce_gateway-{VERSION}.dist-info"}
 
@@ -62,5 +62,5 @@ def test_commands_and_plugins_work_outside_of_the_repository(environment: Instal
 
 
 @pytest.mark.kafka
-def test_a_gateway_runs_outside_of_the_repository(environment: Installed, kafka: Cluster) -> None:
+def test_a_gateway_runs_outside_of_the_repository(environment: Installed, kafka: EmbeddedCluster) -> None:
     installed.try_gateway(environment, kafka.bootstrap_servers, "release-package")

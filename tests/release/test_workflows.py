@@ -105,5 +105,5 @@ def test_nothing_is_published_that_was_not_tested() -> None:
 
 
 def test_the_image_that_ci_starts_has_a_configuration() -> None:
-    settings = config.load(ROOT / ".github" / "smoke.yaml")
+    settings = config.load_settings(ROOT / ".github" / "smoke.yaml")
     assert settings.internal_topics == "none"

@@ -57,7 +57,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_page_is_built_and_loads_nothing_from_elsewhere(site: Path) -> None:
     pages = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
     sources = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    made = {*hooks.MADE, *hooks.TOP.values()}
+    made = {*hooks.GENERATED_PAGES, *hooks.TOP_PAGES.values()}
     assert pages == {page.replace(".md", ".html") for page in sources | made} | {"404.html"}
     for path in site.rglob("*.html"):
         loads = _Loads()
@@ -73,8 +73,8 @@ def test_links_of_files_at_the_top_lead_to_pages(site: Path) -> None:
 
 
 def test_the_reference_of_settings_has_each_key_of_each_section() -> None:
-    text = settings.page()
-    found = settings.sections()
+    text = settings.make_page()
+    found = settings.list_sections()
     assert found[0].name == "Settings"
     for place in found:
         for row in place.rows:
@@ -89,16 +89,16 @@ def test_the_reference_of_settings_has_each_key_of_each_section() -> None:
 
 
 def test_the_reference_of_commands_has_each_command() -> None:
-    words = {each[0] for each in cli.commands() if each}
-    assert words == set(program._commands()) - set(cli._NO_OPTIONS)
-    said = cli.help_of(("check",))
+    words = {each[0] for each in cli.list_commands() if each}
+    assert words == set(program._command_names()) - set(cli._NO_OPTIONS)
+    said = cli.capture_help(("check",))
     assert said.startswith("usage: produce-gateway check")
     assert "--strict" in said
-    assert "--alter" in cli.help_of(("kafka-quotas",))
+    assert "--alter" in cli.capture_help(("kafka-quotas",))
 
 
 def test_the_reference_of_rest_has_each_path_and_each_body() -> None:
-    said, text = rest.document(), rest.page()
+    said, text = rest.load_openapi(), rest.make_page()
     for path, operations in said["paths"].items():
         for method in operations:
             assert f"### {method.upper()} {path}\n" in text
@@ -122,12 +122,12 @@ def test_the_reference_of_rest_has_each_path_and_each_body() -> None:
     ],
 )  # fmt: skip
 def test_links_lead_to_the_same_file_on_the_site(text: str, page: str, from_top: bool, moved: str) -> None:
-    assert hooks.moved(text, page, from_top=from_top) == moved
+    assert hooks.rewrite_links(text, page, from_top=from_top) == moved
 
 
 def test_cells_of_tables_have_no_markup_of_their_own() -> None:
-    assert tables.cell("a|b <c> `d`\ne_f & [g]") == r"a\|b &lt;c&gt; \`d\` e\_f &amp; \[g\]"
-    assert tables.table(("A", "B"), [("1", "2")]) == "| A | B |\n| --- | --- |\n| 1 | 2 |\n"
+    assert tables.escape_cell("a|b <c> `d`\ne_f & [g]") == r"a\|b &lt;c&gt; \`d\` e\_f &amp; \[g\]"
+    assert tables.markdown_table(("A", "B"), [("1", "2")]) == "| A | B |\n| --- | --- |\n| 1 | 2 |\n"
 
 
 # --- commands that pages tell readers to type -------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def _typed() -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def helps() -> dict[str, str]:
-    return {" ".join(words): cli.help_of(words) for words in cli.commands()}
+    return {" ".join(words): cli.capture_help(words) for words in cli.list_commands()}
 
 
 def test_commands_on_pages_and_their_options_exist(helps: dict[str, str]) -> None:

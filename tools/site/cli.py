@@ -11,29 +11,29 @@ from typing import Final
 from gateway import cli
 from gateway.audit import cli as audit
 
-HEAD: Final = """\
+PAGE_HEAD: Final = """\
 # Every command
 
 Made of the program: what each command prints for `--help`. [Commands](../commands.md) says what they are for.
 """
-WIDTH: Final = "100"
+TERMINAL_WIDTH: Final = "100"
 _NO_OPTIONS: Final = ("schema", "version", "help")
 
 
-def commands() -> list[tuple[str, ...]]:
+def list_commands() -> list[tuple[str, ...]]:
     """The words of each command that has a help of its own; () is the program."""
-    own = [name for name in cli._commands() if name not in _NO_OPTIONS]
+    own = [name for name in cli._command_names() if name not in _NO_OPTIONS]
     return [(), *((name,) for name in own), *(("audit", name) for name in audit.COMMANDS)]
 
 
-def help_of(words: tuple[str, ...]) -> str:
+def capture_help(words: tuple[str, ...]) -> str:
     """What `produce-gateway WORDS --help` prints.
 
     Raises:
         ValueError: it fails.
     """
     said = io.StringIO()
-    with _terminal(), contextlib.redirect_stdout(said):
+    with _fixed_width(), contextlib.redirect_stdout(said):
         try:
             code: object = cli.main([*words, "--help"])
         except SystemExit as end:
@@ -44,9 +44,9 @@ def help_of(words: tuple[str, ...]) -> str:
 
 
 @contextlib.contextmanager
-def _terminal() -> Iterator[None]:
+def _fixed_width() -> Iterator[None]:
     before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = WIDTH
+    os.environ["COLUMNS"] = TERMINAL_WIDTH
     try:
         yield
     finally:
@@ -56,9 +56,9 @@ def _terminal() -> Iterator[None]:
             os.environ["COLUMNS"] = before
 
 
-def page() -> str:
+def make_page() -> str:
     """The page, in Markdown."""
-    parts = [HEAD]
-    for words in commands():
-        parts.append(f"## {' '.join(('produce-gateway', *words))}\n\n```text\n{help_of(words)}\n```\n")
+    parts = [PAGE_HEAD]
+    for words in list_commands():
+        parts.append(f"## {' '.join(('produce-gateway', *words))}\n\n```text\n{capture_help(words)}\n```\n")
     return "\n".join(parts)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from gateway.config.descriptions import described_schema
-from tools.site.tables import cell, code, table
+from tools.site.tables import code_cell, escape_cell, markdown_table
 
-HEAD: Final = """\
+PAGE_HEAD: Final = """\
 # Every setting
 
 Made of the program: what `produce-gateway schema` prints, by sections. [Configuration](../configuration.md) explains
@@ -17,14 +17,14 @@ how they work together. Sizes are written `20MB`, `20MiB` or in bytes; durations
 seconds. The defaults here are in bytes and seconds.
 
 """
-_KINDS: Final = {"integer": "number", "number": "number", "string": "text", "boolean": "true, false"}
-_BOUNDS: Final = (
+_TYPE_NAMES: Final = {"integer": "number", "number": "number", "string": "text", "boolean": "true, false"}
+_BOUND_TEXTS: Final = (
     ("minimum", "at least {}"), ("exclusiveMinimum", "more than {}"), ("maximum", "at most {}"),
     ("exclusiveMaximum", "less than {}"), ("maxLength", "at most {} characters"),
 )  # fmt: skip
 
 
-class Row(NamedTuple):
+class KeyDescription(NamedTuple):
     """One key of a section. `default`: None where it is required."""
 
     key: str
@@ -33,15 +33,15 @@ class Row(NamedTuple):
     text: str
 
 
-class Place(NamedTuple):
+class SectionDescription(NamedTuple):
     """A section, under each path at which it may stand."""
 
     name: str
     paths: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[KeyDescription, ...]
 
 
-def sections() -> list[Place]:
+def list_sections() -> list[SectionDescription]:
     """All sections, the top first, each once."""
     schema = described_schema()
     definitions = schema["$defs"]
@@ -55,7 +55,7 @@ def sections() -> list[Place]:
         section = schema if name == "Settings" else definitions[name]
         for key, field in section.get("properties", {}).items():
             todo += [(inner, f"{path}{key}.{step}") for inner, step in _sections_of(field)]
-    return [Place(name, tuple(found), _rows(schema if name == "Settings" else definitions[name]))
+    return [SectionDescription(name, tuple(found), _describe_keys(schema if name == "Settings" else definitions[name]))
             for name, found in paths.items()]  # fmt: skip
 
 
@@ -71,17 +71,20 @@ def _sections_of(field: Mapping[str, Any], step: str = "") -> Iterator[tuple[str
         yield from _sections_of(field["items"], f"{step}[].")
 
 
-def _rows(section: Mapping[str, Any]) -> tuple[Row, ...]:
+def _describe_keys(section: Mapping[str, Any]) -> tuple[KeyDescription, ...]:
     required = section.get("required", ())
     return tuple(
-        Row(
-            key, _kind(field), None if key in required else _default(field.get("default")), field.get("description", "")
+        KeyDescription(
+            key,
+            _type_text(field),
+            None if key in required else _default_text(field.get("default")),
+            field.get("description", ""),
         )
         for key, field in section.get("properties", {}).items()
     )
 
 
-def _kind(field: Mapping[str, Any]) -> str:
+def _type_text(field: Mapping[str, Any]) -> str:
     if "enum" in field:
         return ", ".join(str(each) for each in field["enum"])
     if "const" in field:
@@ -89,18 +92,18 @@ def _kind(field: Mapping[str, Any]) -> str:
     if "$ref" in field or "allOf" in field:
         return "section"
     if "anyOf" in field:
-        return " or ".join(dict.fromkeys(_kind(each) for each in field["anyOf"] if each.get("type") != "null"))
+        return " or ".join(dict.fromkeys(_type_text(each) for each in field["anyOf"] if each.get("type") != "null"))
     kind = field.get("type")
     if kind == "array":
-        return f"list of {_kind(field['items'])}" if isinstance(field.get("items"), dict) else "list"
+        return f"list of {_type_text(field['items'])}" if isinstance(field.get("items"), dict) else "list"
     if kind == "object":
         inner = field.get("additionalProperties")
-        return f"by name: {_kind(inner)}" if isinstance(inner, dict) else "mapping"
-    bounds = [words.format(f"{field[key]:,}") for key, words in _BOUNDS if key in field]
-    return ", ".join([_KINDS.get(str(kind), "text"), *bounds])
+        return f"by name: {_type_text(inner)}" if isinstance(inner, dict) else "mapping"
+    bounds = [words.format(f"{field[key]:,}") for key, words in _BOUND_TEXTS if key in field]
+    return ", ".join([_TYPE_NAMES.get(str(kind), "text"), *bounds])
 
 
-def _default(value: Any) -> str:
+def _default_text(value: Any) -> str:
     if value in (None, "", [], {}) or isinstance(value, dict):
         return ""
     if isinstance(value, bool):
@@ -110,18 +113,23 @@ def _default(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def page() -> str:
+def make_page() -> str:
     """The page, in Markdown."""
-    return HEAD + "\n".join(_section(place) for place in sections())
+    return PAGE_HEAD + "\n".join(_section_text(place) for place in list_sections())
 
 
-def _section(place: Place) -> str:
+def _section_text(place: SectionDescription) -> str:
     path = place.paths[0].rstrip(".")
     heading = f"## `{path}`" if path else "## The top"
-    also = ", ".join(code(each.rstrip(".")) for each in place.paths[1:])
+    also = ", ".join(code_cell(each.rstrip(".")) for each in place.paths[1:])
     rows = [
-        (code(row.key), cell(row.kind), "required" if row.default is None else code(row.default), cell(row.text))
+        (
+            code_cell(row.key),
+            escape_cell(row.kind),
+            "required" if row.default is None else code_cell(row.default),
+            escape_cell(row.text),
+        )
         for row in place.rows
     ]
     lead = f"The same under {also}.\n\n" if also else ""
-    return f"{heading}\n\n{lead}{table(('Key', 'Value', 'Default', 'Meaning'), rows)}"
+    return f"{heading}\n\n{lead}{markdown_table(('Key', 'Value', 'Default', 'Meaning'), rows)}"

@@ -6,18 +6,18 @@ import html
 from collections.abc import Iterable, Sequence
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """With a line break at its end. Cells are Markdown; they may have no line break."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def cell(text: str) -> str:
+def escape_cell(text: str) -> str:
     """Text as part of a cell, none of it markup."""
     plain = html.escape(" ".join(text.split()), quote=False)
     return "".join(f"\\{char}" if char in "\\`*_{}[]|" else char for char in plain)
 
 
-def code(text: str) -> str:
+def code_cell(text: str) -> str:
     """Text as code in a cell."""
     return f"`{text.replace('|', chr(92) + '|')}`" if text else ""

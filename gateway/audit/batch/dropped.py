@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-BYTES: Final = "finally_dropped_bytes"
-LEAST: Final = "finally_dropped_least_bytes"
-UPPER_BOUND: Final = "finally_dropped_upper_bound"
+BYTES_FIELD: Final = "finally_dropped_bytes"
+LEAST_FIELD: Final = "finally_dropped_least_bytes"
+UPPER_BOUND_FIELD: Final = "finally_dropped_upper_bound"
 
 # The dimensions that all attempts of a batch have in common. Any other dimension, and a window, may tear them apart.
-_SHARED: Final = frozenset({"topic", "principal", "client_id", "software", "group"})
+_SHARED_DIMENSIONS: Final = frozenset({"topic", "principal", "client_id", "software", "group"})
 
 
-class Dropped(NamedTuple):
+class DroppedBytes(NamedTuple):
     """Bytes that never got in: at most `bytes`, at least `least`; the same where all repeats can be told."""
 
     bytes: int
@@ -30,20 +30,20 @@ class Dropped(NamedTuple):
         return self.least < self.bytes
 
 
-def tears(by: Collection[str], window_ms: int | None = None) -> bool:
+def tears_attempts(by: Collection[str], window_ms: int | None = None) -> bool:
     """Whether sums by these dimensions tear the attempts of a batch apart."""
-    return bool(window_ms) or not _SHARED.issuperset(by)
+    return bool(window_ms) or not _SHARED_DIMENSIONS.issuperset(by)
 
 
-def finally_dropped(sums: Mapping[str, int], torn: bool = False) -> Dropped:
+def count_finally_dropped(sums: Mapping[str, int], torn: bool = False) -> DroppedBytes:
     """Rejected bytes less those sent again, and bytes dropped or discarded before a client could send them again.
 
-    `sums`: a row of transforms.totals; `torn`: the answer of `tears` for its grouping.
+    `sums`: a row of transforms.totals; `torn`: the answer of `tears_attempts` for its grouping.
     """
     gone = sums["dropped_bytes"] + sums["discarded_bytes"]
     rejected = sums["rejected_bytes"]
     if torn:
-        return Dropped(rejected - sums["rejected_again_bytes"] + gone, gone)
+        return DroppedBytes(rejected - sums["rejected_again_bytes"] + gone, gone)
     # Below 0 only where --from cuts between a rejection and the attempt that followed it.
     left = max(0, rejected - sums["repeats_bytes"])
-    return Dropped(left + gone, max(0, left - sums["repeats_unknown_bytes"]) + gone)
+    return DroppedBytes(left + gone, max(0, left - sums["repeats_unknown_bytes"]) + gone)

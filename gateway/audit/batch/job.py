@@ -29,21 +29,21 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 
 from gateway.audit import connector, schema, store
 from gateway.audit.batch import transforms
-from gateway.audit.errors import AuditError, explain
-from gateway.audit.progress import watched
+from gateway.audit.errors import AuditError, explain_error
+from gateway.audit.progress import watch_progress
 from gateway.audit.reconcile import brokers
 from gateway.audit.reconcile.brokers import check_reachable
-from gateway.audit.store import Tables
+from gateway.audit.store import AuditTables
 from gateway.embedded.jars import class_data_options
 
 APP_NAME: Final = "produce-gateway audit"
 SPARK_JARS: Final = Path(pyspark.__file__).parent / "jars"
 _POLL_TIMEOUT_MS: Final = 60_000  # how long a task waits for records that exist
 _STOP_TIMEOUT_S: Final = 10.0
-_SMALL: Final = 10_000  # records below which splitting a partition costs more than it gives
+_SPLIT_FROM_RECORDS: Final = 10_000  # records below which splitting a partition costs more than it gives
 _RECORDS_PER_TASK: Final = 100_000  # a few seconds of work: often enough to see how far it is, and what fits in memory
 # Marks of the line that says why a JVM did not come up, the most telling first.
-_SAYS_WHY: Final = (
+_FAILURE_MARKS: Final = (
     "unresolved dependency:",
     "Could not reserve enough space",
     "maximum heap",  # "Invalid maximum heap size: -Xmxfoo", "Too small maximum heap"
@@ -53,9 +53,9 @@ _SAYS_WHY: Final = (
     "ERROR",
 )
 MAX_LISTED: Final = 1000  # gaps, incomplete boots: beyond it only their number is given
-_SAMPLES: Final = 10
+_MAX_SAMPLES: Final = 10
 # On a cluster that is spark-submit's business; a session of our own is for one machine.
-_ALWAYS: Final = {
+_COMMON_SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Else functions over frames and functions over RDDs run in different Python processes, and the second kind costs a
@@ -63,7 +63,7 @@ _ALWAYS: Final = {
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
 }
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
-LOCAL: Final = _ALWAYS | {
+LOCAL_SETTINGS: Final = _COMMON_SETTINGS | {
     "spark.master": "local[*]",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -80,7 +80,7 @@ LOCAL: Final = _ALWAYS | {
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.shuffle.partitions": str(min(8, os.cpu_count() or 2)),
 }
-_DELTA: Final = {
+_DELTA_SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # `--grace` says what VACUUM leaves; Delta's own check wants a week.
@@ -89,7 +89,7 @@ _DELTA: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AuditQuery:
     """The question: sums `by` some of usage.DIMENSIONS, per window, over intervals that start in [from_ms, to_ms)."""
 
     by: tuple[str, ...] = ()
@@ -99,16 +99,16 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class AuditSource:
     """Text to audit (schema.RAW), its kind (for the report), and the number of its records where that is known."""
 
-    raw: DataFrame
-    about: dict[str, Any]
-    records: int | None = None
+    raw_lines: DataFrame
+    description: dict[str, Any]
+    record_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Integrity:
+class LogIntegrity:
     """Whether the sums can be trusted: all records that were read and not counted, or were not there to be read."""
 
     records: int  # read in all
@@ -131,16 +131,16 @@ class Integrity:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class AuditReport:
     """The answer: one row per group, columns as transforms.totals gives them, ordered by window and group."""
 
-    question: Question
+    query: AuditQuery
     sources: list[dict[str, Any]]
     rows: list[dict[str, Any]]
-    integrity: Integrity = field(repr=False)
+    integrity: LogIntegrity = field(repr=False)
 
 
-def no_progress(_: str) -> None:
+def ignore_progress(_: str) -> None:
     """For callers that want no progress."""
 
 
@@ -150,7 +150,7 @@ def under_spark_submit() -> bool:
 
 
 @contextmanager
-def session(
+def open_session(
     conf: Mapping[str, str] | None = None,
     *,
     kafka: bool = True,
@@ -174,9 +174,11 @@ def session(
     if under_spark_submit():
         # Settings of spark-submit stay; only those that it was not given get a value of ours.
         told = SparkConf()
-        own = {name: value for name, value in _ALWAYS.items() if not told.contains(name)} | (_DELTA if delta else {})
+        own = {name: value for name, value in _COMMON_SETTINGS.items() if not told.contains(name)} | (
+            _DELTA_SETTINGS if delta else {}
+        )
         builder = SparkSession.builder.appName(APP_NAME)
-        spark = _quiet(builder.config(map={**own, **(conf or {})}).getOrCreate())
+        spark = _silence_logs(builder.config(map={**own, **(conf or {})}).getOrCreate())
         try:
             yield spark
         finally:
@@ -184,14 +186,16 @@ def session(
         return
     connector.find_java()
     with tempfile.TemporaryDirectory(prefix="produce-gateway-audit-") as folder:
-        settings = LOCAL | {"spark.sql.warehouse.dir": f"{folder}/warehouse", "spark.local.dir": folder}
+        settings = LOCAL_SETTINGS | {"spark.sql.warehouse.dir": f"{folder}/warehouse", "spark.local.dir": folder}
         settings[JAVA_OPTIONS] += "".join(f' "{option}"' for option in class_data_options(SPARK_JARS))
-        settings |= _connector_settings(kafka, delta, jars, packages) | (_DELTA if delta else {}) | dict(conf or {})
-        spark = _start(settings, Path(folder) / "spark.log")
+        settings |= (
+            _connector_settings(kafka, delta, jars, packages) | (_DELTA_SETTINGS if delta else {}) | dict(conf or {})
+        )
+        spark = _start_session(settings, Path(folder) / "spark.log")
         try:
             yield spark
         finally:
-            _stop(spark, stop_s)
+            _stop_session(spark, stop_s)
 
 
 def read_topic(
@@ -199,7 +203,7 @@ def read_topic(
     bootstrap_servers: str,
     topic: str,
     properties: Mapping[str, str] | None = None,
-) -> Source:
+) -> AuditSource:
     """The usage topic from its earliest offsets to its end as of now.
 
     `properties` are the Java client's own (`security.protocol`, …), without the prefix "kafka.".
@@ -208,7 +212,7 @@ def read_topic(
         AuditError: no broker answers, no such topic, not allowed, or the connector is not loaded.
     """
     properties = {"bootstrap.servers": bootstrap_servers, **(properties or {})}
-    offsets = brokers.offsets(spark, topic, properties)
+    offsets = brokers.fetch_offsets(spark, topic, properties)
     records = sum(end - start for start, end in offsets.values())
     about = {
         "kind": "topic",
@@ -220,7 +224,7 @@ def read_topic(
         ],
     }
     if not records:
-        return Source(spark.createDataFrame([], schema.RAW), about, 0)
+        return AuditSource(spark.createDataFrame([], schema.RAW_SCHEMA), about, 0)
     reader = (
         spark.read.format("kafka")
         .options(**{f"kafka.{name}": value for name, value in properties.items()})
@@ -230,15 +234,15 @@ def read_topic(
         .option("failOnDataLoss", "true")
         .option("kafkaConsumer.pollTimeoutMs", _POLL_TIMEOUT_MS)
     )
-    if records > _SMALL:
+    if records > _SPLIT_FROM_RECORDS:
         wanted = max(len(offsets), spark.sparkContext.defaultParallelism, records // _RECORDS_PER_TASK)
         reader = reader.option("minPartitions", wanted)
     origin = F.concat_ws("", "topic", F.lit("-"), "partition", F.lit("@"), "offset")
     raw = reader.load().select(F.col("value").cast("string").alias("value"), origin.alias("origin"))
-    return Source(raw, about, records)
+    return AuditSource(raw, about, records)
 
 
-def read_spool(spark: SparkSession, path: str) -> Source:
+def read_spool(spark: SparkSession, path: str) -> AuditSource:
     """Spool files: every line is a record. `path` is a file, a glob, or a directory (its *.jsonl), or a URI of such.
 
     Raises:
@@ -253,134 +257,147 @@ def read_spool(spark: SparkSession, path: str) -> Source:
             raise AuditError(f"no spool file matches {path}") from None
         raise
     raw = lines.select("value", F.col("_metadata.file_name").alias("origin"))
-    return Source(raw, {"kind": "spool", "name": path})
+    return AuditSource(raw, {"kind": "spool", "name": path})
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class AuditRecords:
     """The records that were read, each once: `rows` to sum up, `intervals` to look for gaps in. Both are lazy."""
 
     rows: DataFrame  # transforms.usage_rows, or the table `usage`
     intervals: DataFrame  # unique records, or the table of that name, which hasn't their rows
-    about: list[dict[str, Any]]
-    trust: dict[str, Any]  # the fields of Integrity that are known before gaps are looked for
-    whole: DataFrame | None = None  # the unique records with their `rows`, where `intervals` hasn't them
+    sources: list[dict[str, Any]]
+    integrity_fields: dict[str, Any]  # the fields of Integrity that are known before gaps are looked for
+    full_records: DataFrame | None = None  # the unique records with their `rows`, where `intervals` hasn't them
 
     @property
-    def total(self) -> int:
+    def record_count(self) -> int:
         """The number of records read, copies and malformed ones included."""
-        return int(self.trust["records"])
+        return int(self.integrity_fields["records"])
 
 
-class Numbered(Protocol):
-    """What gaps are looked for in: `intervals` and `trust` of Records."""
+class NumberedRecords(Protocol):
+    """What gaps are looked for in: `intervals` and `integrity_fields` of Records."""
 
     @property
     def intervals(self) -> DataFrame: ...
 
     @property
-    def trust(self) -> dict[str, Any]: ...
+    def integrity_fields(self) -> dict[str, Any]: ...
 
 
 @contextmanager
-def reported(spark: SparkSession, tell: Callable[[str], None]) -> Iterator[None]:
+def report_progress(spark: SparkSession, tell: Callable[[str], None]) -> Iterator[None]:
     """While it lasts, `tell` hears how far Spark is.
 
     Raises:
         AuditError: Spark could not do it.
     """
     try:
-        with watched(spark, tell):
+        with watch_progress(spark, tell):
             yield
     except (Py4JJavaError, PySparkException) as error:
-        raise AuditError(explain(error)) from error
+        raise AuditError(explain_error(error)) from error
 
 
-def together(sources: Sequence[Source]) -> DataFrame:
+def union_sources(sources: Sequence[AuditSource]) -> DataFrame:
     """The text of all of them."""
-    raw = sources[0].raw
+    raw = sources[0].raw_lines
     for source in sources[1:]:
-        raw = raw.unionByName(source.raw)
+        raw = raw.unionByName(source.raw_lines)
     return raw
 
 
 @contextmanager
-def read(sources: Sequence[Source], tell: Callable[[str], None] = no_progress) -> Iterator[Records]:
+def read_sources(
+    sources: Sequence[AuditSource], tell: Callable[[str], None] = ignore_progress
+) -> Iterator[AuditRecords]:
     """The records of these sources together: a record in several of them counts once. Decoded once, until the exit.
 
     Raises:
         AuditError: a source can't be read to its end (also from within).
     """
-    raw = together(sources)
-    decoded = transforms.decode(raw).persist()
+    raw = union_sources(sources)
+    decoded = transforms.decode_records(raw).persist()
     try:
-        with reported(raw.sparkSession, tell):
+        with report_progress(raw.sparkSession, tell):
             tell("reading and decoding")
-            trust = count(decoded)
+            trust = count_records(decoded)
             good = decoded.where(F.col("problem").isNull())
             # To find the copies all records are sorted, rows and all, by whoever asks: only where there are any.
-            records = transforms.unique(transforms.mark_copies(decoded)) if trust["duplicates"] else good
-            yield Records(transforms.usage_rows(records), records, [source.about for source in sources], trust)
+            records = transforms.drop_copies(transforms.mark_copies(decoded)) if trust["duplicates"] else good
+            yield AuditRecords(
+                transforms.explode_rows(records), records, [source.description for source in sources], trust
+            )
     finally:
         decoded.unpersist()
 
 
 @contextmanager
 def read_tables(
-    tables: Tables, from_ms: int | None = None, to_ms: int | None = None, tell: Callable[[str], None] = no_progress
-) -> Iterator[Records]:
+    tables: AuditTables,
+    from_ms: int | None = None,
+    to_ms: int | None = None,
+    tell: Callable[[str], None] = ignore_progress,
+) -> Iterator[AuditRecords]:
     """The same of tables that a stream has written (store.open_tables); `rows` holds at least those within the bounds.
 
     Raises:
         AuditError: the tables can't be read (also from within).
     """
-    with reported(tables.spark, tell):
+    with report_progress(tables.spark, tell):
         tell("reading the tables")
-        tables = tables.at_one_moment()
-        records = tables.records()
-        on_days = store.on_days(records, from_ms, to_ms)
-        intervals, whole = store.view(records, "intervals"), on_days.where(F.col("counts"))
-        yield Records(store.view(on_days, "usage"), intervals, [tables.about()], _count_tables(records), whole)
+        tables = tables.pin_snapshot()
+        records = tables.load_records()
+        on_days = store.filter_by_day(records, from_ms, to_ms)
+        intervals, whole = store.select_view(records, "intervals"), on_days.where(F.col("counts"))
+        yield AuditRecords(
+            store.select_view(on_days, "usage"), intervals, [tables.describe_source()], _count_tables(records), whole
+        )
 
 
-def answer(records: Records, question: Question, tell: Callable[[str], None] = no_progress) -> Report:
+def answer_query(
+    records: AuditRecords, question: AuditQuery, tell: Callable[[str], None] = ignore_progress
+) -> AuditReport:
     """The sums that are asked for, and whether they can be trusted."""
-    tell(f"summing up {records.total:,} records")
+    tell(f"summing up {records.record_count:,} records")
     rows = _sum_rows(records.rows, question)
-    return Report(question, records.about, rows, find_gaps(records, question, tell))
+    return AuditReport(question, records.sources, rows, find_gaps(records, question, tell))
 
 
-def run(
+def audit_sources(
     spark: SparkSession,
-    sources: Sequence[Source],
-    question: Question,
-    tell: Callable[[str], None] = no_progress,
-) -> Report:
+    sources: Sequence[AuditSource],
+    question: AuditQuery,
+    tell: Callable[[str], None] = ignore_progress,
+) -> AuditReport:
     """Audit the sources together: a record in several of them counts once.
 
     Raises:
         AuditError: a source can't be read to its end.
     """
-    with read(sources, tell) as records:
-        return answer(records, question, tell)
+    with read_sources(sources, tell) as records:
+        return answer_query(records, question, tell)
 
 
-def run_tables(tables: Tables, question: Question, tell: Callable[[str], None] = no_progress) -> Report:
+def audit_tables(
+    tables: AuditTables, question: AuditQuery, tell: Callable[[str], None] = ignore_progress
+) -> AuditReport:
     """Answer the same question from the tables that a stream has written (store.open_tables).
 
     Raises:
         AuditError: the tables can't be read.
     """
     with read_tables(tables, question.from_ms, question.to_ms, tell) as records:
-        return answer(records, question, tell)
+        return answer_query(records, question, tell)
 
 
 def _count_tables(records: DataFrame) -> dict[str, Any]:
-    bad = store.view(records, "malformed")
+    bad = store.select_view(records, "malformed")
     problems = {row["problem"]: row["count"] for row in bad.groupBy("problem").count().collect()}
     origin = F.concat_ws("", "origin_topic", F.lit("-"), "partition", F.lit("@"), "offset").alias("origin")
-    text = F.substring(F.col("value").cast("string"), 1, transforms.SAMPLE).alias("sample")
-    samples = bad.select(origin, "problem", text).limit(_SAMPLES).collect() if problems else []
+    text = F.substring(F.col("value").cast("string"), 1, transforms.SAMPLE_CHARS).alias("sample")
+    samples = bad.select(origin, "problem", text).limit(_MAX_SAMPLES).collect() if problems else []
     counted = records.agg(
         F.count(F.lit(1)).alias("records"),
         F.count_if(~F.col("counts")).alias("duplicates"),
@@ -394,13 +411,13 @@ def _count_tables(records: DataFrame) -> dict[str, Any]:
     }
 
 
-def count(decoded: DataFrame) -> dict[str, Any]:
+def count_records(decoded: DataFrame) -> dict[str, Any]:
     """Of transforms.decode: the fields of Integrity that are known before gaps are looked for."""
     # One pass, which also fills the persisted decode for the passes to come.
     problems = {row["problem"]: row["count"] for row in decoded.groupBy("problem").count().collect()}
     good = problems.pop(None, 0)
     bad = F.col("problem").isNotNull()
-    samples = decoded.where(bad).select("origin", "problem", "sample").limit(_SAMPLES).collect() if problems else []
+    samples = decoded.where(bad).select("origin", "problem", "sample").limit(_MAX_SAMPLES).collect() if problems else []
     return {
         "records": good + sum(problems.values()),
         "malformed": sum(problems.values()),
@@ -418,40 +435,42 @@ def _count_copies(decoded: DataFrame) -> dict[str, int]:
     return {"duplicates": row["duplicates"], "conflicts": row["conflicts"]}
 
 
-def _sum_rows(rows_of_usage: DataFrame, question: Question) -> list[dict[str, Any]]:
-    chosen = transforms.within(rows_of_usage, question.from_ms, question.to_ms)
-    sums = transforms.totals_of_rows(chosen, question.by, question.window_ms)
-    keys = [*([schema.WINDOW] if question.window_ms else []), *question.by]
+def _sum_rows(rows_of_usage: DataFrame, question: AuditQuery) -> list[dict[str, Any]]:
+    chosen = transforms.filter_by_start(rows_of_usage, question.from_ms, question.to_ms)
+    sums = transforms.sum_usage_rows(chosen, question.by, question.window_ms)
+    keys = [*([schema.WINDOW_COLUMN] if question.window_ms else []), *question.by]
     rows = [row.asDict() for row in sums.collect()]
     if not keys:  # the sum over nothing is 0, not null
         rows = [{name: value or 0 for name, value in row.items()} for row in rows]
     return sorted(rows, key=lambda row: tuple(row[key] for key in keys))
 
 
-def find_gaps(records: Numbered, question: Question, tell: Callable[[str], None] = no_progress) -> Integrity:
+def find_gaps(
+    records: NumberedRecords, question: AuditQuery, tell: Callable[[str], None] = ignore_progress
+) -> LogIntegrity:
     """The certain and possible gaps in the records between the question's bounds."""
     tell("looking for gaps")
     # Kept, because `boots` and then each of the parts of `gaps` would sort all records again to find the unique ones.
-    numbering = transforms.numbering(records.intervals).persist()
+    numbering = transforms.select_numbering(records.intervals).persist()
     try:
-        boots = [row.asDict() for row in transforms.boots(numbering).collect()]
-        boots.sort(key=lambda boot: tuple(boot[name] for name in schema.BOOT))
-        whole = [boot.pop(transforms.WHOLE) for boot in boots]
+        boots = [row.asDict() for row in transforms.summarize_boots(numbering).collect()]
+        boots.sort(key=lambda boot: tuple(boot[name] for name in schema.BOOT_COLUMNS))
+        whole = [boot.pop(transforms.WHOLE_COLUMN) for boot in boots]
         gaps: list[dict[str, Any]] = []
         gaps_total = 0
         if not all(whole):
-            found = transforms.gaps(numbering).orderBy(*schema.BOOT, "first_seq", "gap")
+            found = transforms.detect_gaps(numbering).orderBy(*schema.BOOT_COLUMNS, "first_seq", "gap")
             for row in found.toLocalIterator():  # a broken log may have millions: count all, keep some
                 gap = row.asDict()
-                if _overlaps(gap, "after_ms", "before_ms", question):
+                if _overlaps_query(gap, "after_ms", "before_ms", question):
                     gaps_total += 1
                     gaps += [gap] if gaps_total <= MAX_LISTED else []
     finally:
         numbering.unpersist()
     endless = [boot for boot in boots if boot["state"] != "final"]
-    incomplete = [boot for boot in endless if _overlaps(boot, "start_ms", "lost_ms", question)]
-    return Integrity(
-        **records.trust,
+    incomplete = [boot for boot in endless if _overlaps_query(boot, "start_ms", "lost_ms", question)]
+    return LogIntegrity(
+        **records.integrity_fields,
         boots=len(boots),
         gaps=gaps,
         gaps_total=gaps_total,
@@ -461,7 +480,7 @@ def find_gaps(records: Numbered, question: Question, tell: Callable[[str], None]
     )
 
 
-def _overlaps(found: Mapping[str, Any], after: str, before: str, question: Question) -> bool:
+def _overlaps_query(found: Mapping[str, Any], after: str, before: str, question: AuditQuery) -> bool:
     # It lies somewhere between two times, either of which may be unknown: then it may reach as far as it likes.
     begins, ends = found[after], found[before]
     early = question.from_ms is not None and ends is not None and ends <= question.from_ms
@@ -477,32 +496,32 @@ def _connector_settings(kafka: bool, delta: bool, jars: str | None, packages: st
         return {"spark.jars": jars}
     if packages:
         return {"spark.jars.packages": packages}
-    wanted = [*([connector.KAFKA] if kafka else []), *([connector.DELTA] if delta else [])]
-    found = [jar for library in wanted for jar in connector.jars(library, pyspark.__version__, SPARK_JARS)]
+    wanted = [*([connector.KAFKA_CONNECTOR] if kafka else []), *([connector.DELTA_LAKE] if delta else [])]
+    found = [jar for library in wanted for jar in connector.provide_jars(library, pyspark.__version__, SPARK_JARS)]
     return {"spark.jars": ",".join(map(str, found))} if found else {}
 
 
-def _start(settings: Mapping[str, Any], log: Path) -> SparkSession:
+def _start_session(settings: Mapping[str, Any], log: Path) -> SparkSession:
     # Without it Spark asks the resolver for this host's name, warns, and takes an outer address.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Else the first python3 on PATH, which may be another one and have no msgspec (the what-if runs in it).
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # PySpark 4.0 imports its tests' tools to ask whether there is numpy, and with them pandas and Arrow where they are
     # installed: half a second or more, in which Java starts just as well.
-    threading.Thread(target=_import_ahead, daemon=True).start()
+    threading.Thread(target=_preload_pyspark, daemon=True).start()
     try:
-        with _output_to(log):
-            return _quiet(SparkSession.builder.appName(APP_NAME).config(map=dict(settings)).getOrCreate())
+        with _redirect_output(log):
+            return _silence_logs(SparkSession.builder.appName(APP_NAME).config(map=dict(settings)).getOrCreate())
     except (PySparkException, Py4JJavaError, OSError, RuntimeError) as error:
-        raise AuditError(f"Spark did not start: {_reason(log, error)}") from None
+        raise AuditError(f"Spark did not start: {_failure_reason(log, error)}") from None
 
 
-def _import_ahead() -> None:
+def _preload_pyspark() -> None:
     with suppress(Exception):  # then PySpark says so
         importlib.import_module("pyspark.testing.utils")
 
 
-def _stop(spark: SparkSession, timeout_s: float | None) -> None:
+def _stop_session(spark: SparkSession, timeout_s: float | None) -> None:
     # Stopping a session leaves its JVM, with half a gigabyte and the jars it was started with, to the next session.
     # PySpark's receiver of counters looks once a second whether it is to end: nothing needs to wait for that, and that
     # the JVM has gone first is no error.
@@ -524,13 +543,13 @@ def _stop(spark: SparkSession, timeout_s: float | None) -> None:
         raise AuditError(f"Spark's JVM did not end as it should: status {gateway.proc.returncode}")
 
 
-def _quiet(spark: SparkSession) -> SparkSession:
+def _silence_logs(spark: SparkSession) -> SparkSession:
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
 @contextmanager
-def _output_to(log: Path) -> Iterator[None]:
+def _redirect_output(log: Path) -> Iterator[None]:
     # The JVM keeps the descriptors that it was born with: its warnings, Ivy's reports and log4j's lines all go there.
     saved = [os.dup(1), os.dup(2)]
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -545,15 +564,15 @@ def _output_to(log: Path) -> Iterator[None]:
         os.close(target)
 
 
-def _reason(log: Path, error: BaseException) -> str:
+def _failure_reason(log: Path, error: BaseException) -> str:
     text = log.read_text(errors="replace") if log.exists() else ""
     if "Module jdk.incubator.vector not found" in text:
         return "this Java lacks the module jdk.incubator.vector: install a full JDK or JRE 17 or 21"
-    for mark in _SAYS_WHY:
+    for mark in _FAILURE_MARKS:
         line = next((line for line in text.splitlines() if mark in line), None)
         if line:
             return line.strip()[:500]
-    return explain(error)
+    return explain_error(error)
 
 
 def _offsets_json(topic: str, offsets: Mapping[int, int]) -> str:
@@ -562,26 +581,26 @@ def _offsets_json(topic: str, offsets: Mapping[int, int]) -> str:
 
 __all__ = [
     "AuditError",
-    "Integrity",
-    "Numbered",
-    "Question",
-    "Records",
-    "Report",
-    "Source",
-    "answer",
+    "AuditQuery",
+    "AuditRecords",
+    "AuditReport",
+    "AuditSource",
+    "LogIntegrity",
+    "NumberedRecords",
+    "answer_query",
+    "audit_sources",
+    "audit_tables",
     "check_reachable",
-    "count",
-    "explain",
+    "count_records",
+    "explain_error",
     "find_gaps",
-    "no_progress",
-    "read",
+    "ignore_progress",
+    "open_session",
+    "read_sources",
     "read_spool",
     "read_tables",
     "read_topic",
-    "reported",
-    "run",
-    "run_tables",
-    "session",
-    "together",
+    "report_progress",
     "under_spark_submit",
+    "union_sources",
 ]

@@ -17,14 +17,14 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from gateway.audit import connector
-from gateway.audit.errors import AuditError, causes, explain
-from gateway.audit.reconcile.reconcile import Partition, Snapshot, TopicLog
+from gateway.audit.errors import AuditError, explain_error, list_causes
+from gateway.audit.reconcile.reconcile import LogSnapshot, PartitionLog, ReconciledTopicLog
 
 ANSWER_TIMEOUT_MS: Final = 15_000  # how long a broker may take to answer
 _CONNECT_TIMEOUT_S: Final = 5.0
-_ATTEMPTS: Final = 5
+_MAX_ATTEMPTS: Final = 5
 
-Names = tuple[str, int]  # topic, partition
+PartitionName = tuple[str, int]  # topic, partition
 
 
 def check_reachable(bootstrap_servers: str) -> None:
@@ -47,35 +47,35 @@ def check_reachable(bootstrap_servers: str) -> None:
     raise AuditError(f"no broker can be reached ({'; '.join(failed)})")
 
 
-def topic_id(spark: SparkSession, topic: str, properties: Mapping[str, str]) -> str:
+def fetch_topic_id(spark: SparkSession, topic: str, properties: Mapping[str, str]) -> str:
     """The id that a topic has for as long as it exists; one made again under its name has another.
 
     Raises:
         AuditError: no broker answers, no such topic, not allowed, or the connector is not loaded.
     """
-    with _admin(spark, properties, topic) as (jvm, admin):
-        return str(_described(jvm, admin, [topic])[topic].topicId().toString())
+    with _open_admin(spark, properties, topic) as (jvm, admin):
+        return str(_describe_topics(jvm, admin, [topic])[topic].topicId().toString())
 
 
-def offsets(spark: SparkSession, topic: str, properties: Mapping[str, str]) -> dict[int, tuple[int, int]]:
+def fetch_offsets(spark: SparkSession, topic: str, properties: Mapping[str, str]) -> dict[int, tuple[int, int]]:
     """The earliest offset and the end offset of each partition, as of now.
 
     Raises:
         AuditError: no broker answers, no such topic, not allowed, or the connector is not loaded.
     """
-    with _admin(spark, properties, topic) as (jvm, admin):
-        described = _described(jvm, admin, [topic])
-        partitions = _partitions(jvm, topic, described[topic])
-        starts, ends = (_ask_offsets(jvm, admin, partitions, earliest=first) for first in (True, False))
+    with _open_admin(spark, properties, topic) as (jvm, admin):
+        described = _describe_topics(jvm, admin, [topic])
+        partitions = _make_topic_partitions(jvm, topic, described[topic])
+        starts, ends = (_list_offsets(jvm, admin, partitions, earliest=first) for first in (True, False))
     return {partition: (starts[topic, partition], ends[topic, partition]) for _, partition in partitions}
 
 
-def snapshot(
+def fetch_snapshot(
     spark: SparkSession,
     properties: Mapping[str, str],
     wanted: Callable[[str], bool],
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-) -> Snapshot:
+) -> LogSnapshot:
     """The logs of the wanted topics as the brokers describe them now; of each partition that of its leader.
 
     `properties` have "bootstrap.servers". Describe on the cluster and on the topics has to be allowed.
@@ -83,40 +83,41 @@ def snapshot(
     Raises:
         AuditError: a broker does not answer, a log dir has failed, a partition has no leader, or not allowed.
     """
-    with _admin(spark, properties) as (jvm, admin):
+    with _open_admin(spark, properties) as (jvm, admin):
         began = now_ms()
         cluster = str(admin.describeCluster().clusterId().get())
         names = sorted(name for name in map(str, admin.listTopics().names().get()) if wanted(name))
-        described = _described(jvm, admin, names)
-        partitions: dict[Names, JavaObject] = {}
-        leaders: dict[Names, int] = {}
+        described = _describe_topics(jvm, admin, names)
+        partitions: dict[PartitionName, JavaObject] = {}
+        leaders: dict[PartitionName, int] = {}
         for topic, description in described.items():
-            partitions |= _partitions(jvm, topic, description)
-            leaders |= _leaders(topic, description)
-        for _ in range(_ATTEMPTS):
-            before = _ask_offsets(jvm, admin, partitions, earliest=True)
-            sizes = _sizes(jvm, admin, partitions, leaders)
-            starts = _ask_offsets(jvm, admin, partitions, earliest=True)
+            partitions |= _make_topic_partitions(jvm, topic, description)
+            leaders |= _partition_leaders(topic, description)
+        for _ in range(_MAX_ATTEMPTS):
+            before = _list_offsets(jvm, admin, partitions, earliest=True)
+            sizes = _describe_log_sizes(jvm, admin, partitions, leaders)
+            starts = _list_offsets(jvm, admin, partitions, earliest=True)
             if starts == before:  # else retention cut a log meanwhile: size and start would be of different moments
                 break
         else:
             raise AuditError("logs lose their beginnings faster than their sizes can be asked for: choose --topics")
-        ends = _ask_offsets(jvm, admin, partitions, earliest=False)
-        transactional = _transactional(jvm, admin, partitions)
-        configs = _configs(jvm, admin, names)
-        logs: dict[str, dict[int, Partition]] = {name: {} for name in names}
+        ends = _list_offsets(jvm, admin, partitions, earliest=False)
+        transactional = _find_transactional(jvm, admin, partitions)
+        configs = _describe_topic_configs(jvm, admin, names)
+        logs: dict[str, dict[int, PartitionLog]] = {name: {} for name in names}
         for name in partitions:
             topic, number = name
-            log = Partition(leaders[name], sizes[name], starts[name], ends[name], name in transactional)
+            log = PartitionLog(leaders[name], sizes[name], starts[name], ends[name], name in transactional)
             logs[topic][number] = log
         topics = {
-            name: TopicLog(str(described[name].topicId().toString()), *configs[name], logs[name]) for name in names
+            name: ReconciledTopicLog(str(described[name].topicId().toString()), *configs[name], logs[name])
+            for name in names
         }
-        return Snapshot(cluster, began, now_ms(), topics)
+        return LogSnapshot(cluster, began, now_ms(), topics)
 
 
 @contextmanager
-def _admin(
+def _open_admin(
     spark: SparkSession, properties: Mapping[str, str], topic: str | None = None
 ) -> Iterator[tuple[Any, JavaObject]]:
     jvm: Any = spark.sparkContext._jvm
@@ -124,7 +125,7 @@ def _admin(
     if not isinstance(kafka.clients.admin.Admin, JavaClass):
         raise AuditError(
             "Spark has no Kafka connector: give spark-submit"
-            f" --packages {connector.KAFKA.coordinate.format(spark=spark.version)}, or its jars by --jars"
+            f" --packages {connector.KAFKA_CONNECTOR.coordinate.format(spark=spark.version)}, or its jars by --jars"
         )
     bounds = {"default.api.timeout.ms": ANSWER_TIMEOUT_MS, "request.timeout.ms": ANSWER_TIMEOUT_MS * 2 // 3}
     given = {**bounds, **properties}
@@ -141,18 +142,18 @@ def _admin(
         raise AuditError(_kafka_error(error, topic, given)) from None
 
 
-def _described(jvm: Any, admin: JavaObject, topics: Collection[str]) -> dict[str, JavaObject]:
-    found = admin.describeTopics(_list(jvm, topics)).allTopicNames().get()
+def _describe_topics(jvm: Any, admin: JavaObject, topics: Collection[str]) -> dict[str, JavaObject]:
+    found = admin.describeTopics(_to_java_list(jvm, topics)).allTopicNames().get()
     return {name: found.get(name) for name in topics}
 
 
-def _partitions(jvm: Any, topic: str, description: JavaObject) -> dict[Names, JavaObject]:
+def _make_topic_partitions(jvm: Any, topic: str, description: JavaObject) -> dict[PartitionName, JavaObject]:
     make = jvm.org.apache.kafka.common.TopicPartition
     numbers = [info.partition() for info in description.partitions()]
     return {(topic, number): make(topic, number) for number in numbers}
 
 
-def _leaders(topic: str, description: JavaObject) -> dict[Names, int]:
+def _partition_leaders(topic: str, description: JavaObject) -> dict[PartitionName, int]:
     found = {}
     for info in description.partitions():
         leader = info.leader()
@@ -162,9 +163,9 @@ def _leaders(topic: str, description: JavaObject) -> dict[Names, int]:
     return found
 
 
-def _ask_offsets(
-    jvm: Any, admin: JavaObject, partitions: Mapping[Names, JavaObject], *, earliest: bool
-) -> dict[Names, int]:
+def _list_offsets(
+    jvm: Any, admin: JavaObject, partitions: Mapping[PartitionName, JavaObject], *, earliest: bool
+) -> dict[PartitionName, int]:
     spec = jvm.org.apache.kafka.clients.admin.OffsetSpec
     which = spec.earliest() if earliest else spec.latest()
     asked = jvm.java.util.HashMap()
@@ -174,10 +175,10 @@ def _ask_offsets(
     return {name: found.get(partition).offset() for name, partition in partitions.items()}
 
 
-def _sizes(
-    jvm: Any, admin: JavaObject, partitions: Mapping[Names, JavaObject], leaders: Mapping[Names, int]
-) -> dict[Names, int]:
-    answers = admin.describeLogDirs(_list(jvm, sorted(set(leaders.values())))).allDescriptions().get()
+def _describe_log_sizes(
+    jvm: Any, admin: JavaObject, partitions: Mapping[PartitionName, JavaObject], leaders: Mapping[PartitionName, int]
+) -> dict[PartitionName, int]:
+    answers = admin.describeLogDirs(_to_java_list(jvm, sorted(set(leaders.values())))).allDescriptions().get()
     dirs: dict[int, list[JavaObject]] = {}
     for broker in set(leaders.values()):
         described = answers.get(broker)
@@ -197,12 +198,14 @@ def _sizes(
     return sizes
 
 
-def _transactional(jvm: Any, admin: JavaObject, partitions: Mapping[Names, JavaObject]) -> set[Names]:
+def _find_transactional(
+    jvm: Any, admin: JavaObject, partitions: Mapping[PartitionName, JavaObject]
+) -> set[PartitionName]:
     """The partitions of whose producers one has had a transaction end there; as far as brokers remember (a day)."""
     try:
-        found = admin.describeProducers(_list(jvm, partitions.values())).all().get()
+        found = admin.describeProducers(_to_java_list(jvm, partitions.values())).all().get()
     except Py4JJavaError as error:
-        if any("AuthorizationException" in name for name, _ in causes(error)):
+        if any("AuthorizationException" in name for name, _ in list_causes(error)):
             return set()  # Read on the topic is more than an auditor need have
         raise
     return {
@@ -212,11 +215,11 @@ def _transactional(jvm: Any, admin: JavaObject, partitions: Mapping[Names, JavaO
     }
 
 
-def _configs(jvm: Any, admin: JavaObject, topics: Collection[str]) -> dict[str, tuple[str, str, bool]]:
+def _describe_topic_configs(jvm: Any, admin: JavaObject, topics: Collection[str]) -> dict[str, tuple[str, str, bool]]:
     """compression.type, cleanup.policy, remote.storage.enable (which brokers before 3.6 don't have) of each topic."""
     config = jvm.org.apache.kafka.common.config.ConfigResource
     resources = {name: config(config.Type.TOPIC, name) for name in topics}
-    found = admin.describeConfigs(_list(jvm, resources.values())).all().get()
+    found = admin.describeConfigs(_to_java_list(jvm, resources.values())).all().get()
     values = {}
     for name, resource in resources.items():
         own = found.get(resource)
@@ -229,7 +232,7 @@ def _configs(jvm: Any, admin: JavaObject, topics: Collection[str]) -> dict[str, 
     return values
 
 
-def _list(jvm: Any, values: Collection[Any]) -> JavaObject:
+def _to_java_list(jvm: Any, values: Collection[Any]) -> JavaObject:
     made = jvm.java.util.ArrayList()
     for value in values:
         made.add(value)
@@ -238,15 +241,16 @@ def _list(jvm: Any, values: Collection[Any]) -> JavaObject:
 
 def _kafka_error(error: Py4JJavaError, topic: str | None, properties: Mapping[str, object]) -> str:
     bootstrap_servers = properties["bootstrap.servers"]
-    chain = causes(error)
+    chain = list_causes(error)
     names = {name.rpartition(".")[2]: text for name, text in chain}
     if "UnknownTopicOrPartitionException" in names:
-        return f"topic {topic} does not exist at {bootstrap_servers}" if topic else f"{explain(error)}: try again"
+        return f"topic {topic} does not exist at {bootstrap_servers}" if topic else f"{explain_error(error)}: try again"
     if "SaslAuthenticationException" in names:
         return f"{bootstrap_servers} refuses our credentials ({names['SaslAuthenticationException']})"
     if "SslAuthenticationException" in names:
         return (
-            f"no TLS with {bootstrap_servers} ({explain(error)}): ssl.truststore.location has to hold the authority"
+            f"no TLS with {bootstrap_servers} ({explain_error(error)}): ssl.truststore.location has to hold the"
+            " authority"
             " that signed the brokers' certificates"
         )
     if "TimeoutException" in names:
@@ -254,4 +258,4 @@ def _kafka_error(error: Py4JJavaError, topic: str | None, properties: Mapping[st
             f"no answer from {bootstrap_servers} within {properties['default.api.timeout.ms']} ms: is it running, does"
             " security.protocol match, and can its advertised listeners be reached from here?"
         )
-    return f"{bootstrap_servers}: {explain(error)}"
+    return f"{bootstrap_servers}: {explain_error(error)}"

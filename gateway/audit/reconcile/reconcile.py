@@ -22,31 +22,31 @@ from typing import Any, Final, NamedTuple
 
 MARKER_BYTES: Final = 78  # a control batch: 61 of its header, 17 of its one record
 FILE_VERSION: Final = 1
-_UNCHANGED: Final = "producer"  # compression.type with which brokers keep what producers send
+_KEEPS_COMPRESSION: Final = "producer"  # compression.type with which brokers keep what producers send
 
 AGREES, DIFFERS, UNKNOWN = "agrees", "differs", "unknown"
 
 
-class InvalidSnapshot(ValueError):
+class InvalidLogSnapshot(ValueError):
     """A file is no snapshot, or not of a version that this program knows; the text is one line."""
 
 
-class Sum(NamedTuple):
+class UsageSum(NamedTuple):
     """Bytes as in the log (compressed, with the batches' headers), and messages (records)."""
 
     bytes: int = 0
     messages: int = 0
 
-    def plus(self, other: Sum) -> Sum:
+    def plus(self, other: UsageSum) -> UsageSum:
         """Both together."""
-        return Sum(self.bytes + other.bytes, self.messages + other.messages)
+        return UsageSum(self.bytes + other.bytes, self.messages + other.messages)
 
 
-NOTHING: Final = Sum()
+ZERO_USAGE: Final = UsageSum()
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class PartitionLog:
     """The leader's log of one partition."""
 
     leader: int
@@ -57,28 +57,28 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicLog:
+class ReconciledTopicLog:
     """A topic's logs, and the settings that decide whether bytes can be compared."""
 
     id: str
     compression: str
     cleanup: str
     remote: bool  # tiered storage
-    partitions: Mapping[int, Partition]
+    partitions: Mapping[int, PartitionLog]
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class LogSnapshot:
     """Logs of a cluster, looked at between two moments (Unix milliseconds) on the clock of the asking process."""
 
     cluster: str
     began_ms: int
     ended_ms: int
-    topics: Mapping[str, TopicLog]
+    topics: Mapping[str, ReconciledTopicLog]
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class LogGrowth:
     """The additions to a topic's logs.
 
     `messages` and `bytes` are None where they can't be told. `least_bytes` were added at least.
@@ -88,83 +88,87 @@ class Growth:
     bytes: int | None
     least_bytes: int | None = None
     transactional: bool = False
-    again: bool = False  # the topic was deleted, or deleted and made again
+    was_recreated: bool = False  # the topic was deleted, or deleted and made again
     reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedUsage:
     """A topic in the usage log: sums over the intervals that lie surely between the two snapshots, and over
     those that touch one of them."""
 
-    accepted: Sum = NOTHING
-    maybe: Sum = NOTHING
-    in_flight: Sum = NOTHING  # accepted or may have been, in intervals that touch a snapshot
+    accepted: UsageSum = ZERO_USAGE
+    maybe: UsageSum = ZERO_USAGE
+    in_flight: UsageSum = ZERO_USAGE  # accepted or may have been, in intervals that touch a snapshot
 
     @property
-    def most(self) -> Sum:
+    def upper_bound(self) -> UsageSum:
         """The most that the log can have grown by."""
         return self.accepted.plus(self.maybe).plus(self.in_flight)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TopicVerdict:
     """Of one topic."""
 
     topic: str
     verdict: str  # AGREES, DIFFERS, UNKNOWN
-    counted: Counted
-    growth: Growth
+    counted: CountedUsage
+    growth: LogGrowth
     markers: tuple[int, int] | None = None  # transaction markers: at least, at most; None: they explain nothing
     reasons: list[str] = field(default_factory=list)
 
     @property
-    def quiet(self) -> bool:
+    def is_quiet(self) -> bool:
         """Nothing happened in that topic."""
-        return self.verdict == AGREES and not any(self.counted.most) and not self.growth.messages
+        return self.verdict == AGREES and not any(self.counted.upper_bound) and not self.growth.messages
 
 
 # --- growth -----------------------------------------------------------------------------------------------------------
 
 
-def growth(since: TopicLog | None, until: TopicLog | None) -> Growth:
+def measure_growth(since: ReconciledTopicLog | None, until: ReconciledTopicLog | None) -> LogGrowth:
     """The growth of a topic's logs from one look to the other; `since` None: from when it was made."""
     if until is None:
-        return Growth(None, None, again=True, reasons=("the topic is deleted: its log's contents are not known",))
+        return LogGrowth(
+            None, None, was_recreated=True, reasons=("the topic is deleted: its log's contents are not known",)
+        )
     if since is not None and since.id != until.id:
-        whole = growth(None, until)
-        return Growth(
+        whole = measure_growth(None, until)
+        return LogGrowth(
             whole.messages,
             whole.bytes,
             whole.least_bytes,
             whole.transactional,
-            again=True,
+            was_recreated=True,
             reasons=("the topic was deleted and made again: only the log of the new one is known", *whole.reasons),
         )
     before = since.partitions if since is not None else {}
-    pairs = [(before.get(number, _nothing(each)), each) for number, each in until.partitions.items()]
+    pairs = [(before.get(number, _empty_partition(each)), each) for number, each in until.partitions.items()]
     messages = sum(new.end - old.end for old, new in pairs)
     size = sum(new.size - old.size for old, new in pairs)
     transactional = any(old.transactional or new.transactional for old, new in pairs)
-    changed = _recompressed(since, until)
-    cut = [] if changed else _cut(since, until, pairs)
+    changed = _recompression_reasons(since, until)
+    cut = [] if changed else _truncation_reasons(since, until, pairs)
     reasons = tuple(f"{reason}: messages only" for reason in [*changed, *cut])
     if changed:
-        return Growth(messages, None, None, transactional, reasons=reasons)
-    return Growth(messages, None if cut else size, size, transactional, reasons=reasons)
+        return LogGrowth(messages, None, None, transactional, reasons=reasons)
+    return LogGrowth(messages, None if cut else size, size, transactional, reasons=reasons)
 
 
-def _nothing(partition: Partition) -> Partition:
+def _empty_partition(partition: PartitionLog) -> PartitionLog:
     # Before there was the partition; retention and DeleteRecords move its start away from 0.
-    return Partition(partition.leader, 0, 0, 0)
+    return PartitionLog(partition.leader, 0, 0, 0)
 
 
-def _recompressed(*looks: TopicLog | None) -> list[str]:
-    kinds = sorted({each.compression for each in looks if each is not None} - {_UNCHANGED})
+def _recompression_reasons(*looks: ReconciledTopicLog | None) -> list[str]:
+    kinds = sorted({each.compression for each in looks if each is not None} - {_KEEPS_COMPRESSION})
     return [f"brokers compress anew (compression.type={kind})" for kind in kinds]
 
 
-def _cut(since: TopicLog | None, until: TopicLog, pairs: list[tuple[Partition, Partition]]) -> list[str]:
+def _truncation_reasons(
+    since: ReconciledTopicLog | None, until: ReconciledTopicLog, pairs: list[tuple[PartitionLog, PartitionLog]]
+) -> list[str]:
     looks = [each for each in (since, until) if each is not None]
     found = []
     if any("compact" in each.cleanup for each in looks):
@@ -182,22 +186,24 @@ def _cut(since: TopicLog | None, until: TopicLog, pairs: list[tuple[Partition, P
 # --- verdicts ---------------------------------------------------------------------------------------------------------
 
 
-def judge(topic: str, counted: Counted, grown: Growth, *, complete: bool = True) -> Verdict:
+def judge_topic(topic: str, counted: CountedUsage, grown: LogGrowth, *, complete: bool = True) -> TopicVerdict:
     """Whether they agree. `complete`: nothing is known to be missing from the usage log."""
     reasons = list(grown.reasons)
-    low, most = counted.accepted, counted.most
-    over = _excess(grown, most)
+    low, most = counted.accepted, counted.upper_bound
+    over = _excess_usage(grown, most)
     if grown.messages is None:
-        return Verdict(topic, UNKNOWN, counted, grown, None, reasons)
-    if grown.again:
+        return TopicVerdict(topic, UNKNOWN, counted, grown, None, reasons)
+    if grown.was_recreated:
         # The log that is gone may have held any part of it; the one that is there can't hold more than was counted.
-        if _markers(grown, NOTHING, most) is None:
-            return Verdict(topic, DIFFERS, counted, grown, None, [*reasons, _past(over, complete)])
-        return Verdict(topic, UNKNOWN, counted, grown, None, reasons)
+        if _marker_range(grown, ZERO_USAGE, most) is None:
+            return TopicVerdict(topic, DIFFERS, counted, grown, None, [*reasons, _bypass_text(over, complete)])
+        return TopicVerdict(topic, UNKNOWN, counted, grown, None, reasons)
     if grown.messages < low.messages or (grown.bytes is not None and grown.bytes < low.bytes):
-        gone = Sum(max(0, low.bytes - grown.bytes) if grown.bytes is not None else 0, low.messages - grown.messages)
-        return Verdict(topic, DIFFERS, counted, grown, None, [*reasons, _gone(gone)])
-    markers = _markers(grown, low, most)
+        gone = UsageSum(
+            max(0, low.bytes - grown.bytes) if grown.bytes is not None else 0, low.messages - grown.messages
+        )
+        return TopicVerdict(topic, DIFFERS, counted, grown, None, [*reasons, _loss_text(gone)])
+    markers = _marker_range(grown, low, most)
     if markers is not None:
         fewest, _ = markers
         if fewest and grown.bytes is None:
@@ -205,25 +211,25 @@ def judge(topic: str, counted: Counted, grown: Growth, *, complete: bool = True)
                 f"{fewest:,} offsets are transaction markers, or were not produced through the gateway: without bytes"
                 " that can't be told"
             )
-            return Verdict(topic, UNKNOWN, counted, grown, markers, reasons)
+            return TopicVerdict(topic, UNKNOWN, counted, grown, markers, reasons)
         if fewest:
-            reasons.append(f"{_span(markers)} transaction markers of {MARKER_BYTES} bytes")
-        return Verdict(topic, AGREES, counted, grown, markers if fewest else None, reasons)
-    reasons.append(_past(over, complete))
+            reasons.append(f"{_range_text(markers)} transaction markers of {MARKER_BYTES} bytes")
+        return TopicVerdict(topic, AGREES, counted, grown, markers if fewest else None, reasons)
+    reasons.append(_bypass_text(over, complete))
     if not grown.transactional and over.messages > 0 and over.bytes == MARKER_BYTES * over.messages:
         reasons.append(
             f"{over.messages:,} transaction markers would be just as large, but no broker remembers a transaction there"
             " (for a day; Read on the topic must be allowed)"
         )
-    return Verdict(topic, DIFFERS, counted, grown, None, reasons)
+    return TopicVerdict(topic, DIFFERS, counted, grown, None, reasons)
 
 
-def _excess(grown: Growth, most: Sum) -> Sum:
+def _excess_usage(grown: LogGrowth, most: UsageSum) -> UsageSum:
     size = grown.bytes if grown.bytes is not None else grown.least_bytes
-    return Sum(0 if size is None else max(0, size - most.bytes), max(0, (grown.messages or 0) - most.messages))
+    return UsageSum(0 if size is None else max(0, size - most.bytes), max(0, (grown.messages or 0) - most.messages))
 
 
-def _markers(grown: Growth, low: Sum, most: Sum) -> tuple[int, int] | None:
+def _marker_range(grown: LogGrowth, low: UsageSum, most: UsageSum) -> tuple[int, int] | None:
     """The fewest and the most transaction markers with which it fits; None: with no number of them."""
     assert grown.messages is not None
     fewest = max(0, grown.messages - most.messages)
@@ -236,55 +242,63 @@ def _markers(grown: Growth, low: Sum, most: Sum) -> tuple[int, int] | None:
     return (fewest, largest) if fewest <= largest else None
 
 
-def _span(markers: tuple[int, int]) -> str:
+def _range_text(markers: tuple[int, int]) -> str:
     fewest, most = markers
     return f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
 
 
-def _past(over: Sum, complete: bool) -> str:
+def _bypass_text(over: UsageSum, complete: bool) -> str:
     also = "" if complete else ", or are in the gaps of the usage log"
-    return f"{_words(over)} were not produced through the gateway{also}"
+    return f"{_amount_text(over)} were not produced through the gateway{also}"
 
 
-def _gone(gone: Sum) -> str:
+def _loss_text(gone: UsageSum) -> str:
     return (
-        f"{_words(gone)} were acknowledged and are not in the log: it was cut (unclean leader election, acks=1 and a"
+        f"{_amount_text(gone)} were acknowledged and are not in the log: it was cut (unclean leader election,"
+        " acks=1 and a"
         " crash), or the topic was made again (a snapshot for --since tells)"
     )
 
 
-def _words(amount: Sum) -> str:
+def _amount_text(amount: UsageSum) -> str:
     return " and ".join(f"{number:,} {name}" for name, number in amount._asdict().items() if number > 0)
 
 
-def reconcile(
-    since: Snapshot | None, until: Snapshot, counted: Mapping[str, Counted], *, complete: bool = True
-) -> list[Verdict]:
+def reconcile_topics(
+    since: LogSnapshot | None, until: LogSnapshot, counted: Mapping[str, CountedUsage], *, complete: bool = True
+) -> list[TopicVerdict]:
     """One verdict for each topic that is in a snapshot or in the usage log, sorted by name.
 
     Raises:
         InvalidSnapshot: they are of different clusters, or not in this order.
     """
     if since is not None and since.cluster != until.cluster:
-        raise InvalidSnapshot(f"the snapshots are of different clusters ({since.cluster}, {until.cluster})")
+        raise InvalidLogSnapshot(f"the snapshots are of different clusters ({since.cluster}, {until.cluster})")
     if since is not None and since.ended_ms > until.began_ms:
-        raise InvalidSnapshot("the snapshot of --since is the later one")
+        raise InvalidLogSnapshot("the snapshot of --since is the later one")
     earlier = since.topics if since is not None else {}
-    names = sorted(earlier.keys() | until.topics.keys() | {name for name, each in counted.items() if any(each.most)})
+    names = sorted(
+        earlier.keys() | until.topics.keys() | {name for name, each in counted.items() if any(each.upper_bound)}
+    )
     return [
-        judge(name, counted.get(name, Counted()), growth(earlier.get(name), until.topics.get(name)), complete=complete)
+        judge_topic(
+            name,
+            counted.get(name, CountedUsage()),
+            measure_growth(earlier.get(name), until.topics.get(name)),
+            complete=complete,
+        )
         for name in names
     ]
 
 
-def by_name(counted: Mapping[str, Counted], until: Snapshot) -> dict[str, Counted]:
+def merge_topic_ids(counted: Mapping[str, CountedUsage], until: LogSnapshot) -> dict[str, CountedUsage]:
     """The same sums where the gateway did not learn a topic's name in time and counted under its id (Produce v13)."""
     names = {f"topic-id:{topic.id}": name for name, topic in until.topics.items()}
-    found: dict[str, Counted] = {}
+    found: dict[str, CountedUsage] = {}
     for topic, each in counted.items():
         name = names.get(topic, topic)
-        known = found.get(name, Counted())
-        found[name] = Counted(
+        known = found.get(name, CountedUsage())
+        found[name] = CountedUsage(
             known.accepted.plus(each.accepted), known.maybe.plus(each.maybe), known.in_flight.plus(each.in_flight)
         )
     return found
@@ -293,12 +307,12 @@ def by_name(counted: Mapping[str, Counted], until: Snapshot) -> dict[str, Counte
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def dumps(snapshot: Snapshot) -> str:
+def dump_snapshot(snapshot: LogSnapshot) -> str:
     """A snapshot as JSON."""
     return json.dumps({"version": FILE_VERSION} | asdict(snapshot), indent=1)
 
 
-def loads(text: str) -> Snapshot:
+def load_snapshot(text: str) -> LogSnapshot:
     """The snapshot in that text.
 
     Raises:
@@ -308,24 +322,28 @@ def loads(text: str) -> Snapshot:
         values = json.loads(text)
         version = values["version"]
         if version != FILE_VERSION:
-            raise InvalidSnapshot(f"a snapshot of version {version}, this program knows {FILE_VERSION}")
-        topics = {name: _topic(topic) for name, topic in values["topics"].items()}
-        return Snapshot(str(values["cluster"]), int(values["began_ms"]), int(values["ended_ms"]), topics)
-    except InvalidSnapshot:
+            raise InvalidLogSnapshot(f"a snapshot of version {version}, this program knows {FILE_VERSION}")
+        topics = {name: _parse_topic_log(topic) for name, topic in values["topics"].items()}
+        return LogSnapshot(str(values["cluster"]), int(values["began_ms"]), int(values["ended_ms"]), topics)
+    except InvalidLogSnapshot:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidSnapshot(f"no snapshot: {type(error).__name__}: {error}") from None
+        raise InvalidLogSnapshot(f"no snapshot: {type(error).__name__}: {error}") from None
 
 
-def _topic(values: Mapping[str, Any]) -> TopicLog:
-    partitions = {int(number): Partition(**each) for number, each in values["partitions"].items()}
-    return TopicLog(values["id"], values["compression"], values["cleanup"], bool(values["remote"]), partitions)
+def _parse_topic_log(values: Mapping[str, Any]) -> ReconciledTopicLog:
+    partitions = {int(number): PartitionLog(**each) for number, each in values["partitions"].items()}
+    return ReconciledTopicLog(
+        values["id"], values["compression"], values["cleanup"], bool(values["remote"]), partitions
+    )
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def as_json(since: Snapshot | None, until: Snapshot, verdicts: list[Verdict], complete: bool) -> dict[str, Any]:
+def verdicts_json(
+    since: LogSnapshot | None, until: LogSnapshot, verdicts: list[TopicVerdict], complete: bool
+) -> dict[str, Any]:
     """The answer in the shape that docs/audit.md describes."""
     return {
         "version": 1,
@@ -350,14 +368,14 @@ def as_json(since: Snapshot | None, until: Snapshot, verdicts: list[Verdict], co
     }
 
 
-def as_text(verdicts: list[Verdict], complete: bool) -> str:
+def verdicts_text(verdicts: list[TopicVerdict], complete: bool) -> str:
     """A table for a terminal, a line for each reason, and the verdict."""
-    shown = [each for each in verdicts if not each.quiet]
+    shown = [each for each in verdicts if not each.is_quiet]
     head = [
         *("topic", "accepted bytes", "maybe appended bytes", "in-flight bytes", "growth bytes"),
         *("accepted messages", "growth messages", "verdict"),
     ]
-    rows = [head, *map(_row, shown)]
+    rows = [head, *map(_verdict_row, shown)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row, reasons in zip(rows, [(), *(each.reasons for each in shown)], strict=True):
@@ -372,7 +390,7 @@ def as_text(verdicts: list[Verdict], complete: bool) -> str:
     return "\n".join(lines)
 
 
-def _row(each: Verdict) -> list[str]:
+def _verdict_row(each: TopicVerdict) -> list[str]:
     counted, grown = each.counted, each.growth
     return [
         each.topic,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.audit import cli
-from gateway.audit.cli import Reading
+from gateway.audit.cli import SourceOptions
 
 _EPILOG: Final = """\
 The file needs nothing else: no network, no script; open it in any browser, or print it. The same records give the same
@@ -21,49 +21,49 @@ exit codes: those of `produce-gateway audit`
 example:
   produce-gateway audit report --tables ./audit --from 24h --output report.html
 """
-_NEEDS: Final = ("matplotlib", "jinja2")
+_REQUIRED_PACKAGES: Final = ("matplotlib", "jinja2")
 
 
 def main(argv: list[str]) -> int:
     """Run it; `argv` begins with its name. Gives the exit code."""
     now_ms = cli.now_ms()
     try:
-        options = _parser().parse_args(argv[1:])
-        reading = cli.checked_sources(options, now_ms)
+        options = _make_parser().parse_args(argv[1:])
+        reading = cli.check_source_options(options, now_ms)
         for name, number in (("--topics", options.topics), ("--clients", options.clients)):
             if number < 1:
-                cli.refuse(f"{name}: {number} is no number of rows")
+                cli.exit_wrong_use(f"{name}: {number} is no number of rows")
         output = Path(options.output)
         if output.is_dir() or not output.parent.is_dir():
-            cli.refuse(f"--output: {output} is no place for a file")
+            cli.exit_wrong_use(f"--output: {output} is no place for a file")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
-    for name in _NEEDS:
+    for name in _REQUIRED_PACKAGES:
         if importlib.util.find_spec(name) is None:
-            return cli.fail(f"the report needs {name}: pip install 'produce-gateway[audit]'")
-    return cli.guarded(lambda: _report(reading, output, now_ms if options.stamp else None))
+            return cli.report_failure(f"the report needs {name}: pip install 'produce-gateway[audit]'")
+    return cli.run_guarded(lambda: _write_report(reading, output, now_ms if options.stamp else None))
 
 
-def _report(reading: Reading, output: Path, generated_ms: int | None) -> int:
+def _write_report(reading: SourceOptions, output: Path, generated_ms: int | None) -> int:
     from gateway.audit.report import page, report
 
     options = reading.options
-    tell = cli.teller(options.quiet)
-    with cli.opened(reading, tell) as records:
-        facts = report.gather(records, reading.start_ms, reading.end_ms, options.topics, options.clients, tell)
+    tell = cli.make_progress_printer(options.quiet)
+    with cli.open_records(reading, tell) as records:
+        facts = report.gather_facts(records, reading.start_ms, reading.end_ms, options.topics, options.clients, tell)
     tell("drawing")
     try:
-        size = write(output, page.render(facts, generated_ms))
+        size = replace_file(output, page.render_page(facts, generated_ms))
     except OSError as error:
-        return cli.fail(f"--output: {output}: {error.strerror}")
+        return cli.report_failure(f"--output: {output}: {error.strerror}")
     complete = facts.integrity.complete
     verdict = "complete" if complete else "NOT COMPLETE, it names the gaps"
-    return cli.put(
+    return cli.print_result(
         f"{output}: {size:,} bytes, {verdict}", cli.INCOMPLETE if options.strict and not complete else cli.OK
     )
 
 
-def write(path: Path, text: str) -> int:
+def replace_file(path: Path, text: str) -> int:
     """Put the whole file in its place at once, so that no reader ever sees half of it; gives its size in bytes.
 
     Raises:
@@ -82,7 +82,7 @@ def write(path: Path, text: str) -> int:
     return len(data)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = cli.new_parser(
         "report",
         "Writes one HTML file with plots: traffic by client and topic, refusals with reasons, and whether it adds up.",
@@ -93,5 +93,5 @@ def _parser() -> argparse.ArgumentParser:
     add("--topics", type=int, default=25, metavar="N", help="topics by name, the others together (%(default)s)")
     add("--clients", type=int, default=20, metavar="N", help="clients by name, the others together (%(default)s)")
     add("--stamp", action="store_true", help="say in it when it was made")
-    cli.add_sources(parser)
+    cli.add_source_options(parser)
     return parser

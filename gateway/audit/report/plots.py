@@ -33,7 +33,7 @@ PURPLE: Final = "#CC79A7"
 INK: Final = "#1b2733"
 GREY: Final = "#8a96a3"
 PALE: Final = "#eef1f4"
-_STACK: Final = (
+_STACK_STYLES: Final = (
     (RED, ""),
     (ORANGE, "////"),
     (PURPLE, ""),
@@ -44,9 +44,9 @@ _STACK: Final = (
 )
 
 _WIDTH: Final = 10.0  # inches; the page scales it
-_COLUMNS: Final = 4  # of a legend
-_LABEL: Final = 36  # characters of a name
-_MANY_TIMES: Final = 100  # from there on a linear scale shows the largest only
+_LEGEND_COLUMNS: Final = 4  # of a legend
+_MAX_LABEL_CHARS: Final = 36  # characters of a name
+_LOG_SCALE_RATIO: Final = 100  # from there on a linear scale shows the largest only
 # By years, months, days, hours, minutes, seconds; and where one of them begins.
 _TICKS: Final = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
 _ROUND_TICKS: Final = ["", "%Y", "%d %b", "%d %b", "%H:%M", "%H:%M"]
@@ -76,23 +76,23 @@ STYLE: Final[Any] = {
 }
 
 
-class Times(NamedTuple):
+class TimeWindows(NamedTuple):
     """Windows side by side: the first begins at `start_ms` (Unix), each is `step_ms` long."""
 
     start_ms: int
     step_ms: int
     windows: int
 
-    def edges(self) -> list[float]:
+    def window_edges(self) -> list[float]:
         """The bounds of windows, in matplotlib's days."""
-        return [_day(self.start_ms + i * self.step_ms) for i in range(self.windows + 1)]
+        return [_to_days(self.start_ms + i * self.step_ms) for i in range(self.windows + 1)]
 
     def per_second(self, amounts: Sequence[int]) -> Any:
         """Amounts of each window as a mean rate."""
         return np.array(amounts, dtype=float) * 1000 / self.step_ms
 
 
-class Pair(NamedTuple):
+class TrafficSeries(NamedTuple):
     """Of one topic, per window: bytes that were offered, and those of them that were accepted."""
 
     name: str
@@ -100,23 +100,23 @@ class Pair(NamedTuple):
     accepted: Sequence[int]
 
 
-class Line(NamedTuple):
+class AmountSeries(NamedTuple):
     """Something per window; `amounts` in bytes."""
 
     name: str
     amounts: Sequence[int]
 
 
-Span = tuple[int, int]  # from, to in Unix ms: records of that time are missing
+TimeSpan = tuple[int, int]  # from, to in Unix ms: records of that time are missing
 
 
-def offered_and_accepted(times: Times, pairs: Sequence[Pair], gaps: Sequence[Span] = ()) -> str:
+def plot_offered_accepted(times: TimeWindows, pairs: Sequence[TrafficSeries], gaps: Sequence[TimeSpan] = ()) -> str:
     """A panel for each topic: the accepted bytes as an area, the other offered bytes on top of it."""
     columns = 2 if len(pairs) > 1 else 1
     rows = math.ceil(len(pairs) / columns)
-    with _figure(0.55 + 1.55 * rows) as (figure, out):
+    with _open_figure(0.55 + 1.55 * rows) as (figure, out):
         grid = figure.subplots(rows, columns, sharex=True, squeeze=False)
-        edges = times.edges()
+        edges = times.window_edges()
         for axes, pair in zip(grid.flat, pairs, strict=False):
             offered, accepted = times.per_second(pair.offered), times.per_second(pair.accepted)
             axes.stairs(accepted, edges, fill=True, color=BLUE, alpha=0.85)
@@ -124,13 +124,13 @@ def offered_and_accepted(times: Times, pairs: Sequence[Pair], gaps: Sequence[Spa
                 offered, edges, baseline=accepted, fill=True, facecolor="#f6c9ad", edgecolor=RED, hatch="////", lw=0
             )
             axes.stairs(offered, edges, color=INK, lw=1.0)
-            _over_time(axes, times, gaps)
-            _rates(axes)
-            axes.set_title(_label(pair.name), loc="left", fontsize=9.5, fontweight="bold", pad=4)
+            _mark_gaps(axes, times, gaps)
+            _format_rate_axis(axes)
+            axes.set_title(_drawable_label(pair.name), loc="left", fontsize=9.5, fontweight="bold", pad=4)
         for axes in grid.flat[len(pairs) :]:
             axes.set_visible(False)
             grid[-2, -1].tick_params(labelbottom=True)  # what would stand below the empty place
-        _legend(
+        _add_legend(
             figure,
             [
                 Patch(facecolor=BLUE, alpha=0.85, label="accepted"),
@@ -142,24 +142,26 @@ def offered_and_accepted(times: Times, pairs: Sequence[Pair], gaps: Sequence[Spa
     return out[0]
 
 
-def stacked(times: Times, lines: Sequence[Line], gaps: Sequence[Span] = ()) -> str:
+def plot_stacked(times: TimeWindows, lines: Sequence[AmountSeries], gaps: Sequence[TimeSpan] = ()) -> str:
     """Rates on top of each other, the first at the bottom; the legend has them as they lie."""
-    with _figure(3.0) as (figure, out):
+    with _open_figure(3.0) as (figure, out):
         axes = figure.subplots()
-        patches = _stack(axes, times, lines, _shades(len(lines)))
-        _over_time(axes, times, gaps)
-        _rates(axes)
-        _legend(figure, patches, gaps)
+        patches = _draw_stack(axes, times, lines, _stack_styles(len(lines)))
+        _mark_gaps(axes, times, gaps)
+        _format_rate_axis(axes)
+        _add_legend(figure, patches, gaps)
     return out[0]
 
 
-def storage(times: Times, factor: Sequence[float | None], held: Sequence[Line], gaps: Sequence[Span] = ()) -> str:
+def plot_storage(
+    times: TimeWindows, factor: Sequence[float | None], held: Sequence[AmountSeries], gaps: Sequence[TimeSpan] = ()
+) -> str:
     """The storage factor (None: not known), and beneath it the bytes that storage protection held back, if any."""
     known = any(each is not None for each in factor)
     heights = [*([1.3] if known else []), *([1.0] if held else [])]
-    with _figure(0.6 + 1.55 * sum(heights)) as (figure, out):
+    with _open_figure(0.6 + 1.55 * sum(heights)) as (figure, out):
         panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0].tolist()
-        edges, patches = times.edges(), []
+        edges, patches = times.window_edges(), []
         if known:
             axes = panels[0]
             values = np.array([math.nan if each is None else each for each in factor])
@@ -174,26 +176,26 @@ def storage(times: Times, factor: Sequence[float | None], held: Sequence[Line], 
             patches.append(Patch(facecolor=GREEN, alpha=0.5, label="factor (lowest of each window)"))
             if any(each == 0 for each in factor):
                 patches.append(Patch(facecolor=RED, alpha=0.25, label="pause: nothing gets in"))
-            _over_time(axes, times, gaps)
+            _mark_gaps(axes, times, gaps)
         if held:
             axes = panels[-1]
-            patches += _stack(axes, times, held, ((ORANGE, ""), (RED, "////")))
+            patches += _draw_stack(axes, times, held, ((ORANGE, ""), (RED, "////")))
             axes.set_title("held back", loc="left", fontsize=9.5, fontweight="bold", pad=4)
-            _over_time(axes, times, gaps)
-            _rates(axes)
-        _legend(figure, patches, gaps)
+            _mark_gaps(axes, times, gaps)
+            _format_rate_axis(axes)
+        _add_legend(figure, patches, gaps)
     return out[0]
 
 
-def heat(times: Times, rows: Sequence[Line], of: Sequence[Line] | None = None) -> str:
+def plot_heat_map(times: TimeWindows, rows: Sequence[AmountSeries], of: Sequence[AmountSeries] | None = None) -> str:
     """A row for each name, the first on top, and a column for each window: bytes/s, or their share `of` others."""
-    with _figure(0.9 + 0.24 * max(3, len(rows))) as (figure, out):
+    with _open_figure(0.9 + 0.24 * max(3, len(rows))) as (figure, out):
         axes = figure.subplots()
         axes.grid(visible=False)
         values = np.array([times.per_second(row.amounts) for row in rows])
         if of is None:
             shown = np.ma.masked_less_equal(values, 0)
-            norm, colors = _norm(shown), "YlGnBu"
+            norm, colors = _color_norm(shown), "YlGnBu"
             unit: Formatter = EngFormatter("B/s")
         else:
             whole = np.array([times.per_second(row.amounts) for row in of])
@@ -201,12 +203,12 @@ def heat(times: Times, rows: Sequence[Line], of: Sequence[Line] | None = None) -
             norm, colors, unit = Normalize(0, 1), "Oranges", PercentFormatter(1, decimals=0)
         axes.set_facecolor(PALE)
         mesh = axes.pcolormesh(
-            times.edges(), range(len(rows) + 1), shown, norm=norm, cmap=colors, edgecolor="white", linewidth=0.4
+            times.window_edges(), range(len(rows) + 1), shown, norm=norm, cmap=colors, edgecolor="white", linewidth=0.4
         )
-        axes.set_yticks([i + 0.5 for i in range(len(rows))], [_label(row.name) for row in rows])
+        axes.set_yticks([i + 0.5 for i in range(len(rows))], [_drawable_label(row.name) for row in rows])
         axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
-        _time_axis(axes, times)
+        _format_time_axis(axes, times)
         for side in ("left", "bottom"):
             axes.spines[side].set_visible(False)
         bar = figure.colorbar(mesh, ax=axes, format=unit, pad=0.01, fraction=0.03, aspect=1.2 * max(3, len(rows)))
@@ -215,7 +217,7 @@ def heat(times: Times, rows: Sequence[Line], of: Sequence[Line] | None = None) -
 
 
 @contextmanager
-def _figure(height: float) -> Iterator[tuple[Figure, list[str]]]:
+def _open_figure(height: float) -> Iterator[tuple[Figure, list[str]]]:
     """A figure, and a list that has its SVG in the end."""
     out: list[str] = []
     with mpl.rc_context(STYLE):
@@ -228,14 +230,14 @@ def _figure(height: float) -> Iterator[tuple[Figure, list[str]]]:
     out.append(svg[svg.index("<svg") :])
 
 
-def _over_time(axes: Axes, times: Times, gaps: Sequence[Span]) -> None:
-    _time_axis(axes, times)
+def _mark_gaps(axes: Axes, times: TimeWindows, gaps: Sequence[TimeSpan]) -> None:
+    _format_time_axis(axes, times)
     first, last = times.start_ms, times.start_ms + times.windows * times.step_ms
     for start, end in gaps:
         if start < last and end > first:
             axes.axvspan(
-                _day(max(start, first)),
-                _day(min(end, last)),
+                _to_days(max(start, first)),
+                _to_days(min(end, last)),
                 facecolor=GREY,
                 edgecolor=INK,
                 hatch="xxxx",
@@ -244,8 +246,8 @@ def _over_time(axes: Axes, times: Times, gaps: Sequence[Span]) -> None:
             )
 
 
-def _time_axis(axes: Axes, times: Times) -> None:
-    edges = times.edges()
+def _format_time_axis(axes: Axes, times: TimeWindows) -> None:
+    edges = times.window_edges()
     axes.set_xlim(edges[0], edges[-1])
     locator = dates.AutoDateLocator(tz=UTC, minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
@@ -255,7 +257,7 @@ def _time_axis(axes: Axes, times: Times) -> None:
     axes.xaxis.set_major_formatter(form)
 
 
-def _rates(axes: Axes) -> None:
+def _format_rate_axis(axes: Axes) -> None:
     axes.set_ylim(bottom=0)
     if axes.get_ylim()[1] <= 0:
         axes.set_ylim(0, 1)
@@ -263,46 +265,52 @@ def _rates(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(EngFormatter("B/s"))
 
 
-def _legend(figure: Figure, patches: list[Patch], gaps: Sequence[Span]) -> None:
+def _add_legend(figure: Figure, patches: list[Patch], gaps: Sequence[TimeSpan]) -> None:
     if gaps:
         patches = [
             *patches,
             Patch(facecolor=GREY, edgecolor=INK, hatch="xxxx", lw=0, alpha=0.4, label="records missing"),
         ]
     # It fills column after column; people read row after row.
-    patches = [patches[i] for column in range(_COLUMNS) for i in range(column, len(patches), _COLUMNS)]
-    figure.legend(handles=patches, loc="outside upper left", ncols=_COLUMNS, fontsize=8.5, borderaxespad=0.2)
+    patches = [patches[i] for column in range(_LEGEND_COLUMNS) for i in range(column, len(patches), _LEGEND_COLUMNS)]
+    figure.legend(handles=patches, loc="outside upper left", ncols=_LEGEND_COLUMNS, fontsize=8.5, borderaxespad=0.2)
 
 
-def _norm(values: Any) -> Normalize:
-    if values.count() and values.max() > _MANY_TIMES * values.min():
+def _color_norm(values: Any) -> Normalize:
+    if values.count() and values.max() > _LOG_SCALE_RATIO * values.min():
         return LogNorm(values.min(), values.max())
     return Normalize(0, max(1.0, float(values.max()) if values.count() else 1.0))
 
 
-def _stack(axes: Axes, times: Times, lines: Sequence[Line], shades: Iterable[tuple[str, str]]) -> list[Patch]:
-    edges, base, patches = times.edges(), np.zeros(times.windows), []
+def _draw_stack(
+    axes: Axes, times: TimeWindows, lines: Sequence[AmountSeries], shades: Iterable[tuple[str, str]]
+) -> list[Patch]:
+    edges, base, patches = times.window_edges(), np.zeros(times.windows), []
     for line, (color, hatch) in zip(lines, shades, strict=False):
         top = base + times.per_second(line.amounts)
         axes.stairs(top, edges, baseline=base, fill=True, facecolor=color, edgecolor=INK, hatch=hatch, lw=0)
         axes.stairs(top, edges, color=INK, lw=0.5)
-        patches.append(Patch(facecolor=color, edgecolor=INK, hatch=hatch, lw=0.4, label=_label(line.name)))
+        patches.append(Patch(facecolor=color, edgecolor=INK, hatch=hatch, lw=0.4, label=_drawable_label(line.name)))
         base = top
     return patches
 
 
-def _shades(count: int) -> Iterator[tuple[str, str]]:
+def _stack_styles(count: int) -> Iterator[tuple[str, str]]:
     for i in range(count):
-        yield _STACK[i] if i < len(_STACK) else (GREY, "")
+        yield _STACK_STYLES[i] if i < len(_STACK_STYLES) else (GREY, "")
 
 
-def _label(name: str) -> str:
+def _drawable_label(name: str) -> str:
     """A name as it can be drawn: not too long, and of characters that the font has."""
     font = font_manager.get_font(font_manager.findfont("DejaVu Sans"))
     known = font.get_charmap()
-    text = name if len(name) <= _LABEL else f"{name[: _LABEL * 2 // 3]}…{name[-(_LABEL // 3 - 1) :]}"
+    text = (
+        name
+        if len(name) <= _MAX_LABEL_CHARS
+        else f"{name[: _MAX_LABEL_CHARS * 2 // 3]}…{name[-(_MAX_LABEL_CHARS // 3 - 1) :]}"
+    )
     return "".join(char if ord(char) in known else "\ufffd" for char in text)
 
 
-def _day(ms: int) -> float:
+def _to_days(ms: int) -> float:
     return ms / 86_400_000  # its epoch is Unix's

@@ -12,130 +12,134 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 
 from gateway.audit import schema
 from gateway.audit.batch import dropped, job, tables, transforms
-from gateway.audit.batch.job import Integrity, Question, Records
+from gateway.audit.batch.job import AuditQuery, AuditRecords, LogIntegrity
 
 JSON_VERSION: Final = 1
 DROPPED: Final = "dropped"
-_VALUE: Final = "_value"
-_RANK: Final = "_rank"
+_VALUE_COLUMN: Final = "_value"
+_RANK_COLUMN: Final = "_rank"
 # The sums shown beside the one that ranks, in this order.
-_BESIDE: Final = (DROPPED, "rejected", "delayed", "errored", schema.OFFERED, "accepted")
+_OTHER_SUMS: Final = (DROPPED, "rejected", "delayed", "errored", schema.OFFERED, "accepted")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RankingOptions:
     """The `limit` groups of `question.by` with the largest sum of `what`, in each window if there is one.
 
     `what`: "dropped" (bytes that never got in), or any of schema.SUMS, in bytes.
     """
 
-    question: Question
+    query: AuditQuery
     what: str
     limit: int
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
+class UsageRanking:
     """`rows` as transforms.totals gives them, best first within each window; `totals` is over all groups."""
 
-    wish: Wish
+    options: RankingOptions
     sources: list[dict[str, Any]]
     rows: list[dict[str, Any]]
     groups: int  # that have any of it; windows count apart
     totals: dict[str, int]
-    integrity: Integrity
+    integrity: LogIntegrity
 
     @property
-    def torn(self) -> bool:
+    def tears_attempts(self) -> bool:
         """Whether a row may hold one attempt of a batch without the others (dropped.tears)."""
-        return dropped.tears(self.wish.question.by, self.wish.question.window_ms)
+        return dropped.tears_attempts(self.options.query.by, self.options.query.window_ms)
 
 
-def rank(records: Records, wish: Wish, tell: Callable[[str], None] = job.no_progress) -> Ranking:
+def rank_groups(
+    records: AuditRecords, wish: RankingOptions, tell: Callable[[str], None] = job.ignore_progress
+) -> UsageRanking:
     """Sum up, and keep the largest. Equal ones are in the order of their names, so that the same data ranks alike."""
-    question = wish.question
-    torn = dropped.tears(question.by, question.window_ms)
-    value = transforms.finally_dropped(torn) if wish.what == DROPPED else F.col(f"{wish.what}_bytes")
-    rows = transforms.within(records.rows, question.from_ms, question.to_ms)
-    sums = transforms.totals_of_rows(rows, question.by, question.window_ms).withColumn(_VALUE, value).persist()
+    question = wish.query
+    torn = dropped.tears_attempts(question.by, question.window_ms)
+    value = transforms.finally_dropped_column(torn) if wish.what == DROPPED else F.col(f"{wish.what}_bytes")
+    rows = transforms.filter_by_start(records.rows, question.from_ms, question.to_ms)
+    sums = transforms.sum_usage_rows(rows, question.by, question.window_ms).withColumn(_VALUE_COLUMN, value).persist()
     try:
-        tell(f"summing up {records.total:,} records")
-        names = [name for name in sums.columns if name not in (*question.by, schema.WINDOW, _VALUE)]
-        whole = sums.agg(*(F.sum(name).alias(name) for name in names), F.count_if(F.col(_VALUE) > 0).alias("groups"))
+        tell(f"summing up {records.record_count:,} records")
+        names = [name for name in sums.columns if name not in (*question.by, schema.WINDOW_COLUMN, _VALUE_COLUMN)]
+        whole = sums.agg(
+            *(F.sum(name).alias(name) for name in names), F.count_if(F.col(_VALUE_COLUMN) > 0).alias("groups")
+        )
         totals = {name: value or 0 for name, value in whole.collect()[0].asDict().items()}
-        windows = [schema.WINDOW] if question.window_ms else []
-        order: list[Column | str] = [F.col(_VALUE).desc(), *question.by]
-        some = sums.where(F.col(_VALUE) > 0)
+        windows = [schema.WINDOW_COLUMN] if question.window_ms else []
+        order: list[Column | str] = [F.col(_VALUE_COLUMN).desc(), *question.by]
+        some = sums.where(F.col(_VALUE_COLUMN) > 0)
         if windows:
-            numbered = some.withColumn(_RANK, F.row_number().over(Window.partitionBy(*windows).orderBy(*order)))
-            found = numbered.where(F.col(_RANK) <= wish.limit).orderBy(*windows, _RANK).drop(_RANK)
+            numbered = some.withColumn(_RANK_COLUMN, F.row_number().over(Window.partitionBy(*windows).orderBy(*order)))
+            found = numbered.where(F.col(_RANK_COLUMN) <= wish.limit).orderBy(*windows, _RANK_COLUMN).drop(_RANK_COLUMN)
         else:  # a window without partitions would bring everything to one task
             found = some.orderBy(*order).limit(wish.limit)
-        best = [row.asDict() for row in found.drop(_VALUE).collect()]
+        best = [row.asDict() for row in found.drop(_VALUE_COLUMN).collect()]
     finally:
         sums.unpersist()
     groups = totals.pop("groups")
-    return Ranking(wish, records.about, best, groups, totals, job.find_gaps(records, question, tell))
+    return UsageRanking(wish, records.sources, best, groups, totals, job.find_gaps(records, question, tell))
 
 
-def as_json(ranking: Ranking) -> dict[str, Any]:
+def ranking_json(ranking: UsageRanking) -> dict[str, Any]:
     """The ranking in the shape that docs/audit.md describes."""
-    question = ranking.wish.question
-    keys = _keys(ranking)
+    question = ranking.options.query
+    keys = _key_columns(ranking)
     return {
         "version": JSON_VERSION,
-        "what": ranking.wish.what,
+        "what": ranking.options.what,
         "by": list(question.by),
         "window_ms": question.window_ms,
-        "limit": ranking.wish.limit,
+        "limit": ranking.options.limit,
         "from_ms": question.from_ms,
         "to_ms": question.to_ms,
         "sources": ranking.sources,
         "groups": ranking.groups,
-        "totals": tables.nested(ranking.totals),
+        "totals": tables.nest_sums(ranking.totals),
         "rows": [
-            {"rank": number} | {key: row[key] for key in keys} | tables.nested(row, ranking.torn)
-            for number, row in _numbered(ranking)
+            {"rank": number} | {key: row[key] for key in keys} | tables.nest_sums(row, ranking.tears_attempts)
+            for number, row in _number_rows(ranking)
         ],
         "integrity": tables.integrity_json(ranking.integrity),
     }
 
 
-def as_text(ranking: Ranking) -> str:
+def ranking_text(ranking: UsageRanking) -> str:
     """A table for a terminal, the sum that ranks first, then the faults of the records."""
-    what = ranking.wish.what
-    shown = [what, *(name for name in _BESIDE if name != what)]
-    keys = _keys(ranking)
-    head = ["#", *map(tables.title, keys), *map(_title, shown)]
+    what = ranking.options.what
+    shown = [what, *(name for name in _OTHER_SUMS if name != what)]
+    keys = _key_columns(ranking)
+    head = ["#", *map(tables.column_title, keys), *map(_sum_title, shown)]
     body = [
-        [str(number), *tables.labels(row, keys), *(_cell(row, name, ranking.torn) for name in shown)]
-        for number, row in _numbered(ranking)
+        [str(number), *tables.row_labels(row, keys), *(_sum_cell(row, name, ranking.tears_attempts) for name in shown)]
+        for number, row in _number_rows(ranking)
     ]
-    foot = ["", "all", *[""] * (len(keys) - 1), *(_cell(ranking.totals, name, torn=False) for name in shown)]
-    table = tables.with_note(tables.align(head, body, foot, len(keys) + 1))
-    names = " and ".join(map(tables.title, ranking.wish.question.by))
-    trust = tables.integrity_text(ranking.integrity, ranking.sources, ranking.wish.question.from_ms)
-    line = f"bytes by {names}, most {_title(what)} first; {ranking.groups:,} have any"
+    foot = ["", "all", *[""] * (len(keys) - 1), *(_sum_cell(ranking.totals, name, torn=False) for name in shown)]
+    table = tables.with_bound_note(tables.align_table(head, body, foot, len(keys) + 1))
+    names = " and ".join(map(tables.column_title, ranking.options.query.by))
+    trust = tables.integrity_text(ranking.integrity, ranking.sources, ranking.options.query.from_ms)
+    line = f"bytes by {names}, most {_sum_title(what)} first; {ranking.groups:,} have any"
     return f"{line}\n{table}\n\n{trust}"
 
 
-def _numbered(ranking: Ranking) -> list[tuple[int, dict[str, Any]]]:
+def _number_rows(ranking: UsageRanking) -> list[tuple[int, dict[str, Any]]]:
     numbered: list[tuple[int, dict[str, Any]]] = []
     for row in ranking.rows:
         last = numbered[-1] if numbered else None
-        same = last is not None and last[1].get(schema.WINDOW) == row.get(schema.WINDOW)
+        same = last is not None and last[1].get(schema.WINDOW_COLUMN) == row.get(schema.WINDOW_COLUMN)
         numbered.append((last[0] + 1 if last is not None and same else 1, row))
     return numbered
 
 
-def _keys(ranking: Ranking) -> list[str]:
-    question = ranking.wish.question
-    return [*([schema.WINDOW] if question.window_ms else []), *question.by]
+def _key_columns(ranking: UsageRanking) -> list[str]:
+    question = ranking.options.query
+    return [*([schema.WINDOW_COLUMN] if question.window_ms else []), *question.by]
 
 
-def _title(name: str) -> str:
-    return "finally dropped" if name == DROPPED else tables.title(name)
+def _sum_title(name: str) -> str:
+    return "finally dropped" if name == DROPPED else tables.column_title(name)
 
 
-def _cell(row: Mapping[str, Any], name: str, torn: bool) -> str:
-    return tables.dropped_text(row, torn) if name == DROPPED else f"{row[schema.column(name, 'bytes')]:,}"
+def _sum_cell(row: Mapping[str, Any], name: str, torn: bool) -> str:
+    return tables.dropped_text(row, torn) if name == DROPPED else f"{row[schema.sum_column(name, 'bytes')]:,}"

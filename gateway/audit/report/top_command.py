@@ -6,10 +6,10 @@ import argparse
 from typing import Final
 
 from gateway.audit import cli
-from gateway.audit.cli import Reading
+from gateway.audit.cli import SourceOptions
 from policies import usage
 
-WHAT: Final = ("dropped", "rejected", "delayed", "errored", "offered", "accepted")
+RANKED_SUMS: Final = ("dropped", "rejected", "delayed", "errored", "offered", "accepted")
 
 _EPILOG: Final = """\
 what:
@@ -29,39 +29,41 @@ example:
 def main(argv: list[str]) -> int:
     """Run it; `argv` begins with its name. Gives the exit code."""
     try:
-        options = _parser().parse_args(argv[1:])
-        reading = cli.checked_sources(options, cli.now_ms())
-        by = cli.choice("--by", options.by, usage.DIMENSIONS)
+        options = _make_parser().parse_args(argv[1:])
+        reading = cli.check_source_options(options, cli.now_ms())
+        by = cli.parse_choices("--by", options.by, usage.DIMENSIONS)
         if not by:
-            cli.refuse("--by: name the dimensions to rank")
+            cli.exit_wrong_use("--by: name the dimensions to rank")
         if options.limit < 1:
-            cli.refuse(f"--limit: {options.limit} is no number of rows")
-        window = cli.duration("--window", options.window) if options.window is not None else None
+            cli.exit_wrong_use(f"--limit: {options.limit} is no number of rows")
+        window = cli.parse_duration_ms("--window", options.window) if options.window is not None else None
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
-    return cli.guarded(lambda: _top(reading, by, window))
+    return cli.run_guarded(lambda: _print_ranking(reading, by, window))
 
 
-def _top(reading: Reading, by: tuple[str, ...], window_ms: int | None) -> int:
+def _print_ranking(reading: SourceOptions, by: tuple[str, ...], window_ms: int | None) -> int:
     from gateway.audit.batch import job, tables
     from gateway.audit.report import top
 
     options = reading.options
-    tell = cli.teller(options.quiet)
-    wish = top.Wish(job.Question(by, window_ms, reading.start_ms, reading.end_ms), options.what, options.limit)
-    with cli.opened(reading, tell) as records:
-        ranking = top.rank(records, wish, tell)
-    text = tables.dumps(top.as_json(ranking)) if options.format == "json" else top.as_text(ranking)
-    return cli.put(text, cli.INCOMPLETE if options.strict and not ranking.integrity.complete else cli.OK)
+    tell = cli.make_progress_printer(options.quiet)
+    wish = top.RankingOptions(
+        job.AuditQuery(by, window_ms, reading.start_ms, reading.end_ms), options.what, options.limit
+    )
+    with cli.open_records(reading, tell) as records:
+        ranking = top.rank_groups(records, wish, tell)
+    text = tables.dump_json(top.ranking_json(ranking)) if options.format == "json" else top.ranking_text(ranking)
+    return cli.print_result(text, cli.INCOMPLETE if options.strict and not ranking.integrity.complete else cli.OK)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = cli.new_parser("top", "The clients with most dropped, rejected, delayed … bytes.", _EPILOG)
     add = parser.add_argument
     add("--by", default="client_id", metavar="A,B", help=f"any of {', '.join(usage.DIMENSIONS)} (%(default)s)")
-    add("--what", choices=WHAT, default="dropped", help="the sum to rank by (%(default)s)")
+    add("--what", choices=RANKED_SUMS, default="dropped", help="the sum to rank by (%(default)s)")
     add("--limit", type=int, default=10, metavar="N", help="number of rows to show, of each window (%(default)s)")
     add("--window", metavar="DURATION", help="the top of each 1m, 1h, 1d …")
     add("--format", choices=("table", "json"), default="table")
-    cli.add_sources(parser)
+    cli.add_source_options(parser)
     return parser

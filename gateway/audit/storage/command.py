@@ -24,13 +24,13 @@ examples:
 def main(argv: list[str]) -> int:
     """Run it; `argv` begins with its name. Gives the exit code."""
     try:
-        work = _storage(_parser().parse_args(argv[1:]))
+        work = _prepare_report(_make_parser().parse_args(argv[1:]))
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
-    return cli.guarded(work)
+    return cli.run_guarded(work)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = cli.new_parser(
         "storage",
         "What fills the brokers' volumes, and which retention would have kept them below their limits.",
@@ -46,31 +46,33 @@ def _parser() -> argparse.ArgumentParser:
     add("--keep-free", metavar="SIZE", help="bytes that had to stay free; without it, each volume's hard limit")
     add("--over-time", action="store_true", help="a row for each volume and window as well")
     add("--format", choices=("table", "json"), default="table")
-    cli.add_sources(parser)
+    cli.add_source_options(parser)
     return parser
 
 
-def _storage(options: argparse.Namespace) -> Callable[[], int]:
-    reading = cli.checked_sources(options, cli.now_ms())
-    window_ms = cli.duration("--window", options.window)
+def _prepare_report(options: argparse.Namespace) -> Callable[[], int]:
+    reading = cli.check_source_options(options, cli.now_ms())
+    window_ms = cli.parse_duration_ms("--window", options.window)
     keep_free = None
     if options.keep_free is not None:
         try:
             keep_free = round(parse_size(options.keep_free))
         except ValueError as error:
-            cli.refuse(f"--keep-free: {error}")
-    tell = cli.teller(options.quiet)
+            cli.exit_wrong_use(f"--keep-free: {error}")
+    tell = cli.make_progress_printer(options.quiet)
 
     def work() -> int:
         from gateway.audit.batch import tables
         from gateway.audit.storage import filling, text
 
-        wish = filling.Wish(window_ms, reading.start_ms, reading.end_ms, keep_free)
-        with cli.opened(reading, tell) as records:
-            report = filling.answer(records, wish, tell)
+        wish = filling.VolumeOptions(window_ms, reading.start_ms, reading.end_ms, keep_free)
+        with cli.open_records(reading, tell) as records:
+            report = filling.report_volumes(records, wish, tell)
         shown = (
-            tables.dumps(text.as_json(report)) if options.format == "json" else text.as_text(report, options.over_time)
+            tables.dump_json(text.volumes_json(report))
+            if options.format == "json"
+            else text.volumes_text(report, options.over_time)
         )
-        return cli.put(shown, cli.INCOMPLETE if options.strict and not report.integrity.complete else cli.OK)
+        return cli.print_result(shown, cli.INCOMPLETE if options.strict and not report.integrity.complete else cli.OK)
 
     return work

@@ -15,22 +15,22 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 
 from gateway.audit import schema
 from gateway.audit.batch import job, transforms
-from gateway.audit.batch.job import Integrity, Records
-from gateway.audit.storage.retention import Advice, advise
+from gateway.audit.batch.job import AuditRecords, LogIntegrity
+from gateway.audit.storage.retention import RetentionAdvice, advise_retention
 from policies import usage
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-Place = tuple[int, str]  # broker, log dir
+VolumePlace = tuple[int, str]  # broker, log dir
 
-MOST_TOPICS: Final = 1000  # of each broker, the largest: the others are in the sums all the same
-_ENTERED: Final = ("accepted", "unacknowledged")
-_KEYS: Final = (schema.WINDOW, "topic", "principal")
+MAX_TOPICS: Final = 1000  # of each broker, the largest: the others are in the sums all the same
+_ACCEPTED_OUTCOMES: Final = ("accepted", "unacknowledged")
+_KEY_COLUMNS: Final = (schema.WINDOW_COLUMN, "topic", "principal")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class VolumeOptions:
     """`window_ms`: of the sums over time. `keep_free`: bytes; None: each volume's own hard limit."""
 
     window_ms: int
@@ -40,7 +40,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WindowUsage:
     """One volume in one window. `free`: the least; None: nobody looked. `written`: bytes that came to its broker."""
 
     start_ms: int
@@ -49,143 +49,153 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
-    """One volume. Sizes in bytes; `alone`: its broker has no other, so what came to the broker came to it.
+class VolumeUsage:
+    """One volume. Sizes in bytes; `is_only_volume`: its broker has no other, so what came to the broker came to it.
 
     `used_first`, `used_last`: at the first and at the last look. `limit`: free bytes that had to stay; None: no limit.
-    `reached_ms`: the first window with no more than that free; None: none. `topics`: bytes that came, and partitions
-    with a replica there. `advice`: None where it can't be told.
+    `limit_reached_ms`: the first window with no more than that free; None: none. `topics`: bytes that came, and
+    partitions with a replica there. `advice`: None where it can't be told.
     """
 
-    place: Place
+    place: VolumePlace
     total: int
     used_first: int
     used_last: int
     least_free: int
     limit: int | None
-    reached_ms: int | None
-    alone: bool
+    limit_reached_ms: int | None
+    is_only_volume: bool
     written: int
     topics: Mapping[str, tuple[int, int]]
     principals: Mapping[str, int]
-    steps: tuple[Step, ...]
-    advice: Advice | None
+    windows: tuple[WindowUsage, ...]
+    advice: RetentionAdvice | None
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class VolumeReport:
     """Volumes by broker and log dir. `unplaced`: accepted bytes of topics of which no record says where they are."""
 
-    wish: Wish
+    options: VolumeOptions
     sources: list[dict[str, Any]]
-    volumes: tuple[Filled, ...]
+    volumes: tuple[VolumeUsage, ...]
     unplaced: int
-    integrity: Integrity
+    integrity: LogIntegrity
 
 
-def answer(records: Records, wish: Wish, tell: Callable[[str], None] = job.no_progress) -> Report:
+def report_volumes(
+    records: AuditRecords, wish: VolumeOptions, tell: Callable[[str], None] = job.ignore_progress
+) -> VolumeReport:
     """What the records say."""
-    noted = transforms.within(records.intervals, wish.from_ms, wish.to_ms)
+    noted = transforms.filter_by_start(records.intervals, wish.from_ms, wish.to_ms)
     tell("looking at volumes")
-    looks = _looks(noted, wish.window_ms)
-    entered = transforms.within(records.rows, wish.from_ms, wish.to_ms).where(F.col("outcome").isin(*_ENTERED))
-    came = _came(entered, _spread(noted, wish.window_ms), wish.window_ms).persist()
+    looks = _volume_observations(noted, wish.window_ms)
+    entered = transforms.filter_by_start(records.rows, wish.from_ms, wish.to_ms).where(
+        F.col("outcome").isin(*_ACCEPTED_OUTCOMES)
+    )
+    came = _bytes_by_broker(entered, _replica_shares(noted, wish.window_ms), wish.window_ms).persist()
     try:
         tell("summing up what came to them")
         accepted = entered.agg(F.sum("bytes")).collect()[0][0] or 0
-        placed = came.select(*_KEYS, "bytes").distinct().agg(F.sum("bytes")).collect()[0][0] or 0
-        by_window = _collect(came, "broker", schema.WINDOW)
-        by_topic = _collect(came, "broker", "topic", partitions=True)
-        by_principal = _collect(came, "broker", "principal")
+        placed = came.select(*_KEY_COLUMNS, "bytes").distinct().agg(F.sum("bytes")).collect()[0][0] or 0
+        by_window = _collect_sums(came, "broker", schema.WINDOW_COLUMN)
+        by_topic = _collect_sums(came, "broker", "topic", partitions=True)
+        by_principal = _collect_sums(came, "broker", "principal")
     finally:
         came.unpersist()
-    question = job.Question((), None, wish.from_ms, wish.to_ms)
+    question = job.AuditQuery((), None, wish.from_ms, wish.to_ms)
     volumes = tuple(
-        _filled(place, rows, looks, wish, by_window, by_topic, by_principal) for place, rows in sorted(looks.items())
+        _make_volume_usage(place, rows, looks, wish, by_window, by_topic, by_principal)
+        for place, rows in sorted(looks.items())
     )
-    return Report(wish, records.about, volumes, accepted - placed, job.find_gaps(records, question, tell))
+    return VolumeReport(wish, records.sources, volumes, accepted - placed, job.find_gaps(records, question, tell))
 
 
-def _looks(noted: DataFrame, window_ms: int) -> dict[Place, list[dict[str, Any]]]:
+def _volume_observations(noted: DataFrame, window_ms: int) -> dict[VolumePlace, list[dict[str, Any]]]:
     """The looks at each volume, in the order of time: of each window the least room, the first look and the last."""
     each = noted.select("end_ms", F.explode(usage.VOLUMES).alias("v")).select("end_ms", "v.*")
     moment = F.struct("end_ms", "total", "available", "hard")
     found = (
-        each.groupBy("broker", "log_dir", _window(F.col("end_ms"), window_ms))
+        each.groupBy("broker", "log_dir", _window_column(F.col("end_ms"), window_ms))
         .agg(F.min("available").alias("least"), F.min(moment).alias("first"), F.max(moment).alias("last"))
-        .orderBy("broker", "log_dir", schema.WINDOW)
+        .orderBy("broker", "log_dir", schema.WINDOW_COLUMN)
     )
-    looks: dict[Place, list[dict[str, Any]]] = {}
+    looks: dict[VolumePlace, list[dict[str, Any]]] = {}
     for row in found.collect():
         looks.setdefault((row["broker"], row["log_dir"]), []).append(row.asDict(recursive=True))
     return looks
 
 
-def _spread(noted: DataFrame, window_ms: int) -> DataFrame:
+def _replica_shares(noted: DataFrame, window_ms: int) -> DataFrame:
     """Columns: window, broker, topic, share (of the topic's partitions), here (their number)."""
-    each = noted.select(_window(F.col("end_ms"), window_ms), F.explode(usage.SPREAD).alias("s"))
+    each = noted.select(_window_column(F.col("end_ms"), window_ms), F.explode(usage.SPREAD).alias("s"))
     share = F.avg(F.col("s")["here"] / F.col("s")["partitions"]).alias("share")
     return (
         each.where(F.col("s")["partitions"] > 0)
-        .groupBy(schema.WINDOW, F.col("s")["broker"].alias("broker"), F.col("s")["topic"].alias("topic"))
+        .groupBy(schema.WINDOW_COLUMN, F.col("s")["broker"].alias("broker"), F.col("s")["topic"].alias("topic"))
         .agg(share, F.max(F.col("s")["here"]).alias("here"))
     )
 
 
-def _came(entered: DataFrame, spread: DataFrame, window_ms: int) -> DataFrame:
+def _bytes_by_broker(entered: DataFrame, spread: DataFrame, window_ms: int) -> DataFrame:
     """Rows of window, topic, principal and bytes, with each broker that the topic has replicas on, and its share."""
-    sums = entered.groupBy(_window(F.col("start_ms"), window_ms), "topic", "principal").agg(
+    sums = entered.groupBy(_window_column(F.col("start_ms"), window_ms), "topic", "principal").agg(
         F.sum("bytes").alias("bytes")
     )
-    known = sums.join(spread, [schema.WINDOW, "topic"])
+    known = sums.join(spread, [schema.WINDOW_COLUMN, "topic"])
     # A broker that has a topic for half of the time has half of it on average.
-    windows = spread.select(schema.WINDOW, "topic").distinct().groupBy("topic").agg(F.count(F.lit(1)).alias("windows"))
+    windows = (
+        spread.select(schema.WINDOW_COLUMN, "topic").distinct().groupBy("topic").agg(F.count(F.lit(1)).alias("windows"))
+    )
     usual = (
         spread.groupBy("broker", "topic")
         .agg(F.sum("share").alias("share"), F.max("here").alias("here"))
         .join(windows, "topic")
         .select("broker", "topic", (F.col("share") / F.col("windows")).alias("share"), "here")
     )
-    noted = spread.select(schema.WINDOW, "topic").distinct()
-    others = sums.join(noted, [schema.WINDOW, "topic"], "left_anti").join(usual, "topic")
+    noted = spread.select(schema.WINDOW_COLUMN, "topic").distinct()
+    others = sums.join(noted, [schema.WINDOW_COLUMN, "topic"], "left_anti").join(usual, "topic")
     return known.select(*others.columns).unionByName(others).withColumn("came", F.col("bytes") * F.col("share"))
 
 
-def _collect(came: DataFrame, *keys: str, partitions: bool = False) -> dict[int, dict[Any, Any]]:
+def _collect_sums(came: DataFrame, *keys: str, partitions: bool = False) -> dict[int, dict[Any, Any]]:
     """Bytes that came, by the first key and then by the second; with `partitions`, those as well."""
     found: dict[int, dict[Any, Any]] = {}
     sums = came.groupBy(*keys).agg(F.round(F.sum("came")).cast("long").alias("came"), F.max("here").alias("here"))
     for row in sums.orderBy(F.col("came").desc(), keys[1]).collect():
         of_broker = found.setdefault(row[keys[0]], {})
-        if keys[1] == schema.WINDOW or len(of_broker) < MOST_TOPICS:
+        if keys[1] == schema.WINDOW_COLUMN or len(of_broker) < MAX_TOPICS:
             of_broker[row[keys[1]]] = (row["came"], row["here"]) if partitions else row["came"]
     return found
 
 
-def _filled(
-    place: Place,
+def _make_volume_usage(
+    place: VolumePlace,
     rows: list[dict[str, Any]],
-    looks: Mapping[Place, Any],
-    wish: Wish,
+    looks: Mapping[VolumePlace, Any],
+    wish: VolumeOptions,
     by_window: Mapping[int, Mapping[int, int]],
     by_topic: Mapping[int, Mapping[str, tuple[int, int]]],
     by_principal: Mapping[int, Mapping[str, int]],
-) -> Filled:
+) -> VolumeUsage:
     broker = place[0]
     first, last = rows[0]["first"], rows[-1]["last"]
     came, topics = by_window.get(broker, {}), by_topic.get(broker, {})
-    free = {row[schema.WINDOW]: row["least"] for row in rows}
+    free = {row[schema.WINDOW_COLUMN]: row["least"] for row in rows}
     times = {*came, *free}
     steps = tuple(
-        Step(start, free.get(start), came.get(start, 0)) for start in range(min(times), max(times) + 1, wish.window_ms)
+        WindowUsage(start, free.get(start), came.get(start, 0))
+        for start in range(min(times), max(times) + 1, wish.window_ms)
     )
     limit = last["hard"] if wish.keep_free is None else wish.keep_free
     alone = sum(each[0] == broker for each in looks) == 1
     used = first["total"] - first["available"]
     advice = None
     if alone and limit is not None and topics:
-        advice = advise([step.written for step in steps], wish.window_ms, last["total"] - limit - used, topics)
-    return Filled(
+        advice = advise_retention(
+            [step.written for step in steps], wish.window_ms, last["total"] - limit - used, topics
+        )
+    return VolumeUsage(
         place,
         last["total"],
         used,
@@ -202,5 +212,5 @@ def _filled(
     )
 
 
-def _window(at: Column, window_ms: int) -> Column:
-    return (at - at % window_ms).alias(schema.WINDOW)
+def _window_column(at: Column, window_ms: int) -> Column:
+    return (at - at % window_ms).alias(schema.WINDOW_COLUMN)

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 
-class Advice(NamedTuple):
+class RetentionAdvice(NamedTuple):
     """`room`: the bytes of what came that the volume has room for below its limit, 0 where none.
 
     `ms`: the retention.ms of all its topics; None: any would have done. `topic_bytes`: the retention.bytes of each
@@ -23,22 +23,24 @@ class Advice(NamedTuple):
     topic_bytes: Mapping[str, int]
 
 
-def advise(written: Sequence[int], step_ms: int, room: int, topics: Mapping[str, tuple[int, int]]) -> Advice:
+def advise_retention(
+    written: Sequence[int], step_ms: int, room: int, topics: Mapping[str, tuple[int, int]]
+) -> RetentionAdvice:
     """`written`: bytes that came to the volume in each window of `step_ms`. `topics`: of each, the bytes that came
     there, and its partitions with a replica there.
     """
     room = max(0, room)
-    windows = longest(written, room)
+    windows = longest_fitting_run(written, room)
     whole = sum(size for size, _ in topics.values())
     each = {
         topic: room * size // whole // partitions
         for topic, (size, partitions) in topics.items()
         if whole and partitions
     }
-    return Advice(room, None if windows >= len(written) else windows * step_ms, each)
+    return RetentionAdvice(room, None if windows >= len(written) else windows * step_ms, each)
 
 
-def longest(written: Sequence[int], room: int) -> int:
+def longest_fitting_run(written: Sequence[int], room: int) -> int:
     """The most windows of which any that follow each other bring no more than `room` together."""
     sums = [0, *accumulate(written)]
     fits, too_many = 0, len(written) + 1

@@ -6,29 +6,29 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gateway.audit.batch import tables
-from gateway.audit.storage.filling import Filled, Report
+from gateway.audit.storage.filling import VolumeReport, VolumeUsage
 from policies.units import format_size
 
 JSON_VERSION: Final = 1
-SHOWN: Final = 5  # topics and principals of each volume in the text; the JSON has all
+MAX_SHOWN: Final = 5  # topics and principals of each volume in the text; the JSON has all
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def volumes_json(report: VolumeReport) -> dict[str, Any]:
     """The shape that docs/audit.md describes."""
-    wish = report.wish
+    wish = report.options
     return {
         "version": JSON_VERSION,
         "window_ms": wish.window_ms,
         "from_ms": wish.from_ms,
         "to_ms": wish.to_ms,
         "sources": report.sources,
-        "volumes": [_volume(each) for each in report.volumes],
+        "volumes": [_volume_json(each) for each in report.volumes],
         "unplaced_bytes": report.unplaced,
         "integrity": tables.integrity_json(report.integrity),
     }
 
 
-def _volume(each: Filled) -> dict[str, Any]:
+def _volume_json(each: VolumeUsage) -> dict[str, Any]:
     advice = each.advice
     return {
         "broker": each.place[0],
@@ -38,8 +38,8 @@ def _volume(each: Filled) -> dict[str, Any]:
         "used_last_bytes": each.used_last,
         "least_free_bytes": each.least_free,
         "limit_bytes": each.limit,
-        "limit_reached_ms": each.reached_ms,
-        "alone": each.alone,
+        "limit_reached_ms": each.limit_reached_ms,
+        "alone": each.is_only_volume,
         "written_bytes": each.written,
         "topics": [
             {"topic": topic, "bytes": size, "partitions": partitions}
@@ -48,7 +48,7 @@ def _volume(each: Filled) -> dict[str, Any]:
         "principals": [{"principal": name, "bytes": size} for name, size in each.principals.items()],
         "over_time": [
             {"window_start_ms": step.start_ms, "least_free_bytes": step.free, "written_bytes": step.written}
-            for step in each.steps
+            for step in each.windows
         ],
         "retention": None
         if advice is None
@@ -56,65 +56,71 @@ def _volume(each: Filled) -> dict[str, Any]:
     }
 
 
-def as_text(report: Report, over_time: bool) -> str:
+def volumes_text(report: VolumeReport, over_time: bool) -> str:
     """A table of all volumes, then each with what fills it."""
     if not report.volumes:
         return (
             "no record says anything of volumes: they do where storage protection is on, from version 0.1 on\n\n"
-            + tables.integrity_text(report.integrity, report.sources, report.wish.from_ms)
+            + tables.integrity_text(report.integrity, report.sources, report.options.from_ms)
         )
     head = ["broker", "volume", "total", "least free", "limit", "used first", "used last", "came"]
     body = [
         [
             str(each.place[0]),
-            tables.safe(each.place[1]),
+            tables.escape_unprintable(each.place[1]),
             *map(format_size, (each.total, each.least_free)),
             "-" if each.limit is None else format_size(each.limit),
             *map(format_size, (each.used_first, each.used_last, each.written)),
         ]
         for each in report.volumes
     ]
-    blocks = [tables.align(head, body, None, 2), *(_details(each, over_time) for each in report.volumes)]
+    blocks = [tables.align_table(head, body, None, 2), *(_volume_details(each, over_time) for each in report.volumes)]
     if report.unplaced:
         blocks.append(f"{report.unplaced:,} accepted bytes are of topics of which no record says where they are")
-    blocks.append(tables.integrity_text(report.integrity, report.sources, report.wish.from_ms))
+    blocks.append(tables.integrity_text(report.integrity, report.sources, report.options.from_ms))
     return "\n\n".join(blocks)
 
 
-def _details(each: Filled, over_time: bool) -> str:
-    of = "" if each.alone else ", with all other volumes of its broker"
-    lines = [f"broker {each.place[0]} {tables.safe(each.place[1])}{of}"]
+def _volume_details(each: VolumeUsage, over_time: bool) -> str:
+    of = "" if each.is_only_volume else ", with all other volumes of its broker"
+    lines = [f"broker {each.place[0]} {tables.escape_unprintable(each.place[1])}{of}"]
     sizes = {topic: size for topic, (size, _) in each.topics.items()}
     for title, found in (("topics", sizes), ("principals", each.principals)):
-        lines.append(f"  {title:<11} {_largest(found, each.written)}")
-    lines += [f"  {'limit':<11} {_limit(each)}", *(f"  {'retention':<11} {text}" for text in _retention(each))]
+        lines.append(f"  {title:<11} {_largest_text(found, each.written)}")
+    lines += [
+        f"  {'limit':<11} {_limit_text(each)}",
+        *(f"  {'retention':<11} {text}" for text in _retention_lines(each)),
+    ]
     if over_time:
         rows = [
-            [_time(step.start_ms), "-" if step.free is None else format_size(step.free), format_size(step.written)]
-            for step in each.steps
+            [_time_text(step.start_ms), "-" if step.free is None else format_size(step.free), format_size(step.written)]
+            for step in each.windows
         ]
-        table = tables.align(["window", "least free", "came"], rows, None, 1)
+        table = tables.align_table(["window", "least free", "came"], rows, None, 1)
         lines.append("\n".join(f"  {line}" for line in table.splitlines()))
     return "\n".join(lines)
 
 
-def _largest(sizes: Mapping[str, int], whole: int) -> str:
-    named = [f"{tables.safe(name)} {format_size(size)} ({size / (whole or 1):.0%})" for name, size in sizes.items()]
-    more = f", {len(named) - SHOWN:,} more" if len(named) > SHOWN else ""
-    return ", ".join(named[:SHOWN]) + more or "nothing came"
+def _largest_text(sizes: Mapping[str, int], whole: int) -> str:
+    named = [
+        f"{tables.escape_unprintable(name)} {format_size(size)} ({size / (whole or 1):.0%})"
+        for name, size in sizes.items()
+    ]
+    more = f", {len(named) - MAX_SHOWN:,} more" if len(named) > MAX_SHOWN else ""
+    return ", ".join(named[:MAX_SHOWN]) + more or "nothing came"
 
 
-def _limit(each: Filled) -> str:
+def _limit_text(each: VolumeUsage) -> str:
     if each.limit is None:
         return "none"
-    if each.reached_ms is None:
+    if each.limit_reached_ms is None:
         return f"{format_size(each.limit)} free, not reached"
-    return f"{format_size(each.limit)} free, first reached at {_time(each.reached_ms)}"
+    return f"{format_size(each.limit)} free, first reached at {_time_text(each.limit_reached_ms)}"
 
 
-def _retention(each: Filled) -> list[str]:
+def _retention_lines(each: VolumeUsage) -> list[str]:
     advice = each.advice
-    if not each.alone:
+    if not each.is_only_volume:
         return ["can't be told: which topics lie on which volume of a broker isn't recorded"]
     if advice is None:
         return ["can't be told: nothing came, or there is no limit"]
@@ -122,8 +128,10 @@ def _retention(each: Filled) -> list[str]:
         return ["none of what came has room: what was there before it is over the limit by itself"]
     partitions = sum(here for _, here in each.topics.values())
     beside = f"; beside up to a segment of each of {partitions:,} partitions"
-    bounds = ", ".join(f"{tables.safe(topic)} {size}" for topic, size in [*advice.topic_bytes.items()][:SHOWN])
-    more = f", {len(advice.topic_bytes) - SHOWN:,} more" if len(advice.topic_bytes) > SHOWN else ""
+    bounds = ", ".join(
+        f"{tables.escape_unprintable(topic)} {size}" for topic, size in [*advice.topic_bytes.items()][:MAX_SHOWN]
+    )
+    more = f", {len(advice.topic_bytes) - MAX_SHOWN:,} more" if len(advice.topic_bytes) > MAX_SHOWN else ""
     if advice.ms is None:
         ms = "any retention.ms"
     elif advice.ms:
@@ -133,5 +141,5 @@ def _retention(each: Filled) -> list[str]:
     return [f"{ms} would have kept it below the limit{beside}", f"or retention.bytes, of a partition: {bounds}{more}"]
 
 
-def _time(at_ms: int) -> str:
+def _time_text(at_ms: int) -> str:
     return tables.time_text(at_ms)

@@ -13,16 +13,16 @@ from gateway.audit import cli
 from gateway.kafka import topic_names
 
 if TYPE_CHECKING:
-    from gateway.audit.store import Tables
-    from gateway.audit.stream.upkeep import Done
+    from gateway.audit.store import AuditTables
+    from gateway.audit.stream.upkeep import UpkeepResult
 
 _EPILOG: Final = """\
 exit codes: 0 done (a continuous stream: asked to stop by SIGTERM or SIGINT); 1 it could not be done (one line on stderr
 says why and what to do); 2 wrong options.
 """
 
-LEAST_GRACE_MS = 3_600_000  # a batch's files are there before its commit
-_ADDED: Final = {"usage": "rows of usage"}  # what the tables' names don't say by themselves
+MIN_GRACE_MS = 3_600_000  # a batch's files are there before its commit
+_ROW_NAMES: Final = {"usage": "rows of usage"}  # what the tables' names don't say by themselves
 
 
 def main(argv: list[str]) -> int:
@@ -30,10 +30,10 @@ def main(argv: list[str]) -> int:
     name = argv[0]
     try:
         options = _PARSERS[name]().parse_args(argv[1:])
-        work = _WORK[name](options)
+        work = _PREPARERS[name](options)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
-    return cli.guarded(work)
+    return cli.run_guarded(work)
 
 
 def _stream_parser() -> argparse.ArgumentParser:
@@ -65,7 +65,7 @@ def _compact_parser() -> argparse.ArgumentParser:
     parser = cli.new_parser(
         "compact", "Few large files in place of the tables' many small ones; a stream may go on meanwhile.", _EPILOG
     )
-    _add_upkeep(parser)
+    _add_upkeep_options(parser)
     return parser
 
 
@@ -74,11 +74,11 @@ def _expire_parser() -> argparse.ArgumentParser:
         "expire", "Lets go of the days that ended longer ago than --keep; a stream may go on meanwhile.", _EPILOG
     )
     parser.add_argument("--keep", required=True, metavar="DURATION", help="how long usage is kept: 90d")
-    _add_upkeep(parser)
+    _add_upkeep_options(parser)
     return parser
 
 
-def _add_upkeep(parser: argparse.ArgumentParser) -> None:
+def _add_upkeep_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="DIR", help="the tables")
     parser.add_argument(
         "--grace", default="1d", metavar="DURATION", help="how long a reader or a batch may take (%(default)s)"
@@ -86,17 +86,17 @@ def _add_upkeep(parser: argparse.ArgumentParser) -> None:
     cli.add_spark_options(parser)
 
 
-def _stream(options: argparse.Namespace) -> Callable[[], int]:
-    interval = cli.duration("--interval", options.interval) if options.interval else None
-    derive_every = cli.duration("--derive-every", options.derive_every)
+def _prepare_stream(options: argparse.Namespace) -> Callable[[], int]:
+    interval = cli.parse_duration_ms("--interval", options.interval) if options.interval else None
+    derive_every = cli.parse_duration_ms("--derive-every", options.derive_every)
     if options.max_records < 1:
-        cli.refuse(f"--max-records: {options.max_records} is no number of records")
-    properties = cli.file_properties(options.command_config) if options.command_config else {}
-    properties |= cli.pairs("--property", options.property)
+        cli.exit_wrong_use(f"--max-records: {options.max_records} is no number of records")
+    properties = cli.read_properties_file(options.command_config) if options.command_config else {}
+    properties |= cli.parse_pairs("--property", options.property)
     properties = {name.removeprefix("kafka."): value for name, value in properties.items()}
-    conf = cli.pairs("--conf", options.conf)
+    conf = cli.parse_pairs("--conf", options.conf)
     checkpoint = options.checkpoint or f"{options.output.rstrip('/')}/_checkpoint"
-    tell = cli.teller(options.quiet)
+    tell = cli.make_progress_printer(options.quiet)
 
     def work() -> int:
         from gateway.audit import store
@@ -104,7 +104,7 @@ def _stream(options: argparse.Namespace) -> Callable[[], int]:
         from gateway.audit.stream import stream
 
         job.check_reachable(options.bootstrap_servers)
-        plan = stream.Plan(
+        plan = stream.StreamPlan(
             options.bootstrap_servers,
             options.topic,
             properties,
@@ -114,71 +114,75 @@ def _stream(options: argparse.Namespace) -> Callable[[], int]:
             derive_every / 1000,
         )
         tell("starting Spark")
-        session = job.session(conf, delta=True, jars=options.jars, packages=options.packages)
-        with cli.interruptible(session) as spark:
-            added = stream.run(spark, store.open_tables(spark, options.output, make=True), plan, tell)
-        print(", ".join(f"{count:,} {_ADDED.get(name, name)}" for name, count in added.items()), flush=True)
+        session = job.open_session(conf, delta=True, jars=options.jars, packages=options.packages)
+        with cli.keep_interruptible(session) as spark:
+            added = stream.run_stream(spark, store.open_tables(spark, options.output, make=True), plan, tell)
+        print(", ".join(f"{count:,} {_ROW_NAMES.get(name, name)}" for name, count in added.items()), flush=True)
         return cli.OK
 
     return work
 
 
-def _compact(options: argparse.Namespace) -> Callable[[], int]:
-    grace = _grace(options.grace)
+def _prepare_compact(options: argparse.Namespace) -> Callable[[], int]:
+    grace = _parse_grace(options.grace)
 
-    def work(tables: Tables, tell: Callable[[str], None]) -> str:
+    def work(tables: AuditTables, tell: Callable[[str], None]) -> str:
         from gateway.audit.stream import upkeep
 
-        return _said(upkeep.compact(tables, grace, tell))
+        return _result_text(upkeep.compact_tables(tables, grace, tell))
 
-    return _upkeep(options, work)
+    return _prepare_upkeep(options, work)
 
 
-def _expire(options: argparse.Namespace) -> Callable[[], int]:
-    keep, grace = _age("--keep", options.keep), _grace(options.grace)
+def _prepare_expire(options: argparse.Namespace) -> Callable[[], int]:
+    keep, grace = _parse_age("--keep", options.keep), _parse_grace(options.grace)
 
-    def work(tables: Tables, tell: Callable[[str], None]) -> str:
+    def work(tables: AuditTables, tell: Callable[[str], None]) -> str:
         from gateway.audit.stream import stream, upkeep
 
-        done = upkeep.expire(tables, keep, grace, tell)
-        stream.derive(tables)
-        return f"{_said(done)}; usage is kept from {tables.horizon()} (UTC) on"
+        done = upkeep.expire_usage(tables, keep, grace, tell)
+        stream.derive_tables(tables)
+        return f"{_result_text(done)}; usage is kept from {tables.first_kept_day()} (UTC) on"
 
-    return _upkeep(options, work)
+    return _prepare_upkeep(options, work)
 
 
-def _upkeep(options: argparse.Namespace, work: Callable[[Tables, Callable[[str], None]], str]) -> Callable[[], int]:
-    conf = cli.pairs("--conf", options.conf)
-    tell = cli.teller(options.quiet)
+def _prepare_upkeep(
+    options: argparse.Namespace, work: Callable[[AuditTables, Callable[[str], None]], str]
+) -> Callable[[], int]:
+    conf = cli.parse_pairs("--conf", options.conf)
+    tell = cli.make_progress_printer(options.quiet)
 
     def run() -> int:
         from gateway.audit import store
         from gateway.audit.batch import job
 
         tell("starting Spark")
-        session = job.session(conf, kafka=False, delta=True, jars=options.jars, packages=options.packages)
-        with cli.interruptible(session) as spark:
+        session = job.open_session(conf, kafka=False, delta=True, jars=options.jars, packages=options.packages)
+        with cli.keep_interruptible(session) as spark:
             print(work(store.open_tables(spark, options.directory), tell), flush=True)
         return cli.OK
 
     return run
 
 
-def _grace(text: str) -> int:
-    ms = _age("--grace", text)
-    if ms < LEAST_GRACE_MS:
-        cli.refuse(f"--grace: {text!r} is too short: files that a stream is writing would be deleted; at least 1h")
+def _parse_grace(text: str) -> int:
+    ms = _parse_age("--grace", text)
+    if ms < MIN_GRACE_MS:
+        cli.exit_wrong_use(
+            f"--grace: {text!r} is too short: files that a stream is writing would be deleted; at least 1h"
+        )
     return ms
 
 
-def _age(name: str, text: str) -> int:
+def _parse_age(name: str, text: str) -> int:
     # An age of 0 is a wish that makes sense here, unlike a window of 0.
-    return 0 if re.fullmatch(r"0(ms|s|m|h|d)", text) else cli.duration(name, text)
+    return 0 if re.fullmatch(r"0(ms|s|m|h|d)", text) else cli.parse_duration_ms(name, text)
 
 
-def _said(done: Done) -> str:
+def _result_text(done: UpkeepResult) -> str:
     return f"{done.files_before:,} files became {done.files_after:,}; {done.deleted:,} leftovers deleted"
 
 
 _PARSERS: Final = {"stream": _stream_parser, "compact": _compact_parser, "expire": _expire_parser}
-_WORK: Final = {"stream": _stream, "compact": _compact, "expire": _expire}
+_PREPARERS: Final = {"stream": _prepare_stream, "compact": _prepare_compact, "expire": _prepare_expire}

@@ -23,19 +23,19 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 
 from gateway.audit import layout, schema, store
 from gateway.audit.batch import job, transforms
-from gateway.audit.errors import AuditError, explain
-from gateway.audit.progress import watched
+from gateway.audit.errors import AuditError, explain_error
+from gateway.audit.progress import watch_progress
 from gateway.audit.reconcile import brokers
-from gateway.audit.store import Files, Tables, Writer
+from gateway.audit.store import AuditTables, HadoopDirectory, TableWriter
 from policies import usage
 
-NOTE: Final = "produce_gateway_stream.json"  # in the checkpoint: what it belongs to
+CHECKPOINT_NOTE: Final = "produce_gateway_stream.json"  # in the checkpoint: what it belongs to
 MAX_RECORDS: Final = 50_000
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StreamPlan:
     """The topic to read, and how."""
 
     bootstrap_servers: str
@@ -47,8 +47,8 @@ class Plan:
     derive_every_s: float = 300.0
 
 
-def run(
-    spark: SparkSession, tables: Tables, plan: Plan, tell: Callable[[str], None] = job.no_progress
+def run_stream(
+    spark: SparkSession, tables: AuditTables, plan: StreamPlan, tell: Callable[[str], None] = job.ignore_progress
 ) -> dict[str, int]:
     """Run the stream to its end, or until SIGTERM or SIGINT; gives the number of added rows, by table.
 
@@ -56,76 +56,78 @@ def run(
         AuditError: the topic can't be read on, the checkpoint belongs to something else, another stream took over.
     """
     properties = {"bootstrap.servers": plan.bootstrap_servers, **plan.properties}
-    topic_id = brokers.topic_id(spark, plan.topic, properties)
+    topic_id = brokers.fetch_topic_id(spark, plan.topic, properties)
     _check_checkpoint(spark, tables, plan, topic_id)
-    writer = Writer(tables)
+    writer = TableWriter(tables)
     # It logs the traceback of what is raised in a batch; we tell the same in one line.
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
-    sink = _Sink(writer, plan, properties, topic_id, tell)
-    query = sink.start(spark)
-    stopping = _StopOnSignal()
+    sink = _BatchSink(writer, plan, properties, topic_id, tell)
+    query = sink.start_query(spark)
+    stopping = _SignalStop()
     try:
-        with watched(spark, tell):
-            while not query.awaitTermination(_LOOK_S):
-                if stopping.asked:
+        with watch_progress(spark, tell):
+            while not query.awaitTermination(_POLL_S):
+                if stopping.is_requested:
                     tell("stopping")
-                    sink.stopping = True
+                    sink.is_stopping = True
                     query.stop()
                     break
     except (Py4JJavaError, PySparkException) as error:
-        raise sink.failure or AuditError(_explain(error, plan)) from error
+        raise sink.failure or AuditError(_failure_text(error, plan)) from error
     finally:
-        stopping.restore()
+        stopping.restore_handlers()
         query.stop()
     if sink.failure:
         raise sink.failure
     tell("looking for gaps")
-    derive(tables)
-    return sink.added
+    derive_tables(tables)
+    return sink.added_rows
 
 
-def derive(tables: Tables) -> None:
+def derive_tables(tables: AuditTables) -> None:
     """Write the tables that follow from `intervals`: `gaps` and `lives`."""
-    intervals = tables.read("intervals")
+    intervals = tables.read_table("intervals")
     at = F.lit(store.now_ms()).alias("as_of_ms")
-    found = {"gaps": transforms.gaps(intervals), "lives": transforms.boots(intervals)}
+    found = {"gaps": transforms.detect_gaps(intervals), "lives": transforms.summarize_boots(intervals)}
     frames = {}
     for table, frame in found.items():
-        names = [name for name in layout.DERIVED[table].names if name != "as_of_ms"]
-        frames[table] = frame.orderBy(*schema.BOOT).select(*names, at)
-    tables.derive(frames)
+        names = [name for name in layout.DERIVED_SCHEMAS[table].names if name != "as_of_ms"]
+        frames[table] = frame.orderBy(*schema.BOOT_COLUMNS).select(*names, at)
+    tables.replace_derived(frames)
 
 
-def _check_checkpoint(spark: SparkSession, tables: Tables, plan: Plan, topic_id: str) -> None:
-    files = Files(spark, plan.checkpoint)
-    mine = {"tables": tables.id, "topic": plan.topic, "topic_id": topic_id}
-    text = files.read(NOTE)
+def _check_checkpoint(spark: SparkSession, tables: AuditTables, plan: StreamPlan, topic_id: str) -> None:
+    files = HadoopDirectory(spark, plan.checkpoint)
+    mine = {"tables": tables.table_id, "topic": plan.topic, "topic_id": topic_id}
+    text = files.read_file(CHECKPOINT_NOTE)
     if text is None:
-        files.put(NOTE, json.dumps(mine | {"id": uuid.uuid4().hex}).encode())
+        files.write_file(CHECKPOINT_NOTE, json.dumps(mine | {"id": uuid.uuid4().hex}).encode())
         return
     try:
         noted = json.loads(text)
         theirs = {name: noted[name] for name in mine}
     except (ValueError, KeyError, TypeError):
-        raise AuditError(f"{plan.checkpoint}/{NOTE} is damaged: start anew with another --checkpoint") from None
-    if theirs["tables"] != tables.id or theirs["topic"] != plan.topic:
+        raise AuditError(
+            f"{plan.checkpoint}/{CHECKPOINT_NOTE} is damaged: start anew with another --checkpoint"
+        ) from None
+    if theirs["tables"] != tables.table_id or theirs["topic"] != plan.topic:
         raise AuditError(
             f"the checkpoint {plan.checkpoint} belongs to other tables or another topic ({theirs['topic']}): give"
             " another --checkpoint; records that these tables have counted are not counted again"
         )
     if theirs["topic_id"] != topic_id:
-        raise AuditError(_made_again(plan))
+        raise AuditError(_recreated_text(plan))
 
 
-def _made_again(plan: Plan) -> str:
+def _recreated_text(plan: StreamPlan) -> str:
     return (
         f"topic {plan.topic} was deleted and made again since {plan.checkpoint} was begun: the records read before are"
         " in the tables; go on with another --checkpoint (nothing is counted twice, missing records show in `gaps`)"
     )
 
 
-def _explain(error: BaseException, plan: Plan) -> str:
-    said = explain(error)
+def _failure_text(error: BaseException, plan: StreamPlan) -> str:
+    said = explain_error(error)
     if "records that were there at the start are gone" in said or "data may have been missed" in str(error):
         return (
             f"records of {plan.topic} are gone that had not been read yet (retention, or the topic was made again):"
@@ -135,42 +137,47 @@ def _explain(error: BaseException, plan: Plan) -> str:
     return said
 
 
-class _StopOnSignal:
+class _SignalStop:
     """SIGTERM and SIGINT ask for the end instead of ending the process."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.is_requested = False
         self._before: dict[int, Any] = {}
         for number in (signal.SIGTERM, signal.SIGINT):
             try:
-                self._before[number] = signal.signal(number, self._ask)
+                self._before[number] = signal.signal(number, self._request_stop)
             except ValueError:  # not the main thread: whoever called has to care
                 return
 
-    def _ask(self, *_: object) -> None:
-        self.asked = True
+    def _request_stop(self, *_: object) -> None:
+        self.is_requested = True
 
-    def restore(self) -> None:
+    def restore_handlers(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
 
-class _Sink:
+class _BatchSink:
     def __init__(
-        self, writer: Writer, plan: Plan, properties: Mapping[str, str], topic_id: str, tell: Callable[[str], None]
+        self,
+        writer: TableWriter,
+        plan: StreamPlan,
+        properties: Mapping[str, str],
+        topic_id: str,
+        tell: Callable[[str], None],
     ) -> None:
         self._writer = writer
         self._tables = writer.tables
         self._plan = plan
         self._properties = properties
         self._topic_id = topic_id
-        self._tell = tell
-        self._derived = time.monotonic()
-        self.added: dict[str, int] = dict.fromkeys(("records", *layout.VIEWS), 0)
+        self._report_progress = tell
+        self._last_derived = time.monotonic()
+        self.added_rows: dict[str, int] = dict.fromkeys(("records", *layout.VIEW_SCHEMAS), 0)
         self.failure: AuditError | None = None
-        self.stopping = False
+        self.is_stopping = False
 
-    def start(self, spark: SparkSession) -> Any:
+    def start_query(self, spark: SparkSession) -> Any:
         reader = (
             spark.readStream.format("kafka")
             .options(**{f"kafka.{name}": value for name, value in self._properties.items()})
@@ -179,64 +186,66 @@ class _Sink:
             .option("failOnDataLoss", "true")
             .option("maxOffsetsPerTrigger", self._plan.max_records)
         )
-        writer = reader.load().writeStream.foreachBatch(self._take)
+        writer = reader.load().writeStream.foreachBatch(self._handle_batch)
         writer = writer.option("checkpointLocation", self._plan.checkpoint)
         if self._plan.interval_s is None:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{self._plan.interval_s * 1000:.0f} milliseconds").start()
 
-    def _take(self, frame: DataFrame, number: int) -> None:
+    def _handle_batch(self, frame: DataFrame, number: int) -> None:
         # A failure in here reaches the query's caller only as the text of a Python traceback.
         try:
             self._tables.spark = frame.sparkSession
-            added = add(self._writer, frame, self._topic_id, self._check_topic)
+            added = add_batch(self._writer, frame, self._topic_id, self._check_topic)
             for table, rows in added.items():
-                self.added[table] += rows
-            self._say(number, added)
-            if time.monotonic() - self._derived > self._plan.derive_every_s:
-                derive(self._tables)
-                self._derived = time.monotonic()
+                self.added_rows[table] += rows
+            self._report_batch(number, added)
+            if time.monotonic() - self._last_derived > self._plan.derive_every_s:
+                derive_tables(self._tables)
+                self._last_derived = time.monotonic()
         except AuditError as error:
             self.failure = error
             raise
         except Exception as error:
             # A query that was told to stop interrupts the batch that it is in: no failure, and it comes again.
-            self.failure = None if self.stopping else AuditError(_explain(error, self._plan))
+            self.failure = None if self.is_stopping else AuditError(_failure_text(error, self._plan))
             raise
 
     def _check_topic(self) -> None:
         # Ids never come again: if it is the same after reading, what was read is from the topic meant.
-        if brokers.topic_id(self._tables.spark, self._plan.topic, self._properties) != self._topic_id:
-            raise AuditError(_made_again(self._plan))
+        if brokers.fetch_topic_id(self._tables.spark, self._plan.topic, self._properties) != self._topic_id:
+            raise AuditError(_recreated_text(self._plan))
 
-    def _say(self, number: int, added: Mapping[str, int]) -> None:
+    def _report_batch(self, number: int, added: Mapping[str, int]) -> None:
         more = "".join(f", {added[name]:,} {name}" for name in ("duplicates", "malformed") if added[name])
-        self._tell(
-            f"batch {number}: {added['records']:,} new records{more}; {self.added['usage']:,} rows of usage so far"
+        self._report_progress(
+            f"batch {number}: {added['records']:,} new records{more}; {self.added_rows['usage']:,} rows of usage so far"
         )
 
 
-def add(writer: Writer, frame: DataFrame, topic_id: str, check: Callable[[], None] = lambda: None) -> dict[str, int]:
+def add_batch(
+    writer: TableWriter, frame: DataFrame, topic_id: str, check: Callable[[], None] = lambda: None
+) -> dict[str, int]:
     """One batch of the topic (as Spark's Kafka source gives it) into the tables; gives the number of added rows, by
     table.
 
     `check` is called when everything has been read, before anything counts.
     """
-    decoded = decode(writer.fresh(frame, topic_id), topic_id).persist()
+    decoded = decode_batch(writer.filter_unread(frame, topic_id), topic_id).persist()
     records: DataFrame | None = None
     try:
-        ends = _ends(decoded)
+        ends = _collect_ends(decoded)
         if not ends:
-            return dict.fromkeys(("records", *layout.VIEWS), 0)
-        known = writer.known(row for row in ends if row["first_seq"] is not None)
+            return dict.fromkeys(("records", *layout.VIEW_SCHEMAS), 0)
+        known = writer.find_known_records(row for row in ends if row["first_seq"] is not None)
         # Of days that are expired nothing is taken.
-        recent = decoded.where(F.col("date") >= F.lit(writer.tables.horizon() or "0001-01-01").cast("date"))
-        good = mark(recent.where(F.col("problem").isNull()), known)
+        recent = decoded.where(F.col("date") >= F.lit(writer.tables.first_kept_day() or "0001-01-01").cast("date"))
+        good = mark_counted(recent.where(F.col("problem").isNull()), known)
         bad = recent.where(F.col("problem").isNotNull())
-        records = good.unionByName(bad, allowMissingColumns=True).select(*_columns()).persist()
-        added = _added(records)
+        records = good.unionByName(bad, allowMissingColumns=True).select(*_record_columns()).persist()
+        added = _count_added(records)
         check()
-        writer.add(records, added["usage"], topic_id, ends)
+        writer.add_batch(records, added["usage"], topic_id, ends)
         return {"records": sum(row["records"] for row in ends)} | added
     finally:
         decoded.unpersist()
@@ -244,7 +253,7 @@ def add(writer: Writer, frame: DataFrame, topic_id: str, check: Callable[[], Non
             records.unpersist()
 
 
-def decode(frame: DataFrame, topic_id: str) -> DataFrame:
+def decode_batch(frame: DataFrame, topic_id: str) -> DataFrame:
     """Records of the Kafka source, decoded, with their origin; the text only of those that are malformed."""
     origin = F.struct(
         F.col("topic").alias("origin_topic"),
@@ -254,37 +263,39 @@ def decode(frame: DataFrame, topic_id: str) -> DataFrame:
         F.unix_millis("timestamp").alias("timestamp_ms"),
         F.col("value").alias("text"),
     )
-    decoded = transforms.decode(frame.select(F.col("value").cast("string").alias("value"), origin.alias("origin")))
-    names = ("origin_topic", *layout.ORIGIN, "timestamp_ms")
+    decoded = transforms.decode_records(
+        frame.select(F.col("value").cast("string").alias("value"), origin.alias("origin"))
+    )
+    names = ("origin_topic", *layout.ORIGIN_COLUMNS, "timestamp_ms")
     good = F.col("problem").isNull()
     return decoded.select(
-        *(*usage.HEADER_FIELDS, *usage.OPTIONAL_HEADER_FIELDS, *schema.DISKS, "rows", "digest", "problem"),
+        *(*usage.HEADER_FIELDS, *usage.OPTIONAL_HEADER_FIELDS, *schema.DISK_COLUMNS, "rows", "digest", "problem"),
         *(F.col("origin")[name].alias(name) for name in names),
         F.when(~good, F.col("origin")["text"]).alias("value"),
-    ).withColumn("date", F.when(good, store.day("start_ms")).otherwise(store.day("timestamp_ms")))
+    ).withColumn("date", F.when(good, store.utc_day_column("start_ms")).otherwise(store.utc_day_column("timestamp_ms")))
 
 
-def mark(good: DataFrame, known: DataFrame | None) -> DataFrame:
+def mark_counted(good: DataFrame, known: DataFrame | None) -> DataFrame:
     """Good records with `counts` (the one of each identity that does) and `conflict` (a copy that says otherwise).
 
     `known` are those in the tables, read from other offsets.
     """
-    same = Window.partitionBy(*schema.IDENTITY).orderBy("digest", *layout.ORIGIN)
+    same = Window.partitionBy(*schema.IDENTITY_COLUMNS).orderBy("digest", *layout.ORIGIN_COLUMNS)
     marked = good.withColumn("_copy", F.row_number().over(same)).withColumn("_first", F.first("digest").over(same))
     if known is None:
         marked = marked.withColumn("_known", F.lit(None).cast("long"))
     else:
-        marked = marked.join(known.withColumnRenamed("digest", "_known"), list(schema.IDENTITY), "left")
+        marked = marked.join(known.withColumnRenamed("digest", "_known"), list(schema.IDENTITY_COLUMNS), "left")
     counts = F.col("_known").isNull() & (F.col("_copy") == 1)
     conflict = F.col("digest") != F.coalesce("_known", "_first")
     return marked.withColumn("counts", counts).withColumn("conflict", conflict)
 
 
-def _ends(decoded: DataFrame) -> list[Row]:
+def _collect_ends(decoded: DataFrame) -> list[Row]:
     # In one pass, which also fills the persisted decode: how far each partition and life reaches.
     good = F.col("problem").isNull()
     return (
-        decoded.groupBy("partition", *(F.when(good, F.col(name)).alias(name) for name in schema.BOOT))
+        decoded.groupBy("partition", *(F.when(good, F.col(name)).alias(name) for name in schema.BOOT_COLUMNS))
         .agg(
             F.max("offset").alias("offset"),
             F.count(F.lit(1)).alias("records"),
@@ -295,19 +306,19 @@ def _ends(decoded: DataFrame) -> list[Row]:
     )
 
 
-def _columns() -> list[Column]:
+def _record_columns() -> list[Column]:
     # Copies keep their names, and malformed records their text: nobody asks for more of them.
     counts, bad = F.col("counts"), F.col("problem").isNotNull()
     told = {
         "rows": F.when(counts, F.col("rows")),
         "row_count": F.when(counts, F.size("rows").cast("long")),
         **{name: F.when(~bad, F.col(name)) for name in (*usage.HEADER_FIELDS, *usage.OPTIONAL_HEADER_FIELDS, "digest")},
-        **{name: F.when(counts, F.col(name)) for name in schema.DISKS},
+        **{name: F.when(counts, F.col(name)) for name in schema.DISK_COLUMNS},
     }
     return [told.get(name, F.col(name)).alias(name) for name in layout.RECORDS_SCHEMA.names]
 
 
-def _added(records: DataFrame) -> dict[str, int]:
+def _count_added(records: DataFrame) -> dict[str, int]:
     (row,) = records.agg(
         F.coalesce(F.sum("row_count"), F.lit(0)).alias("usage"),
         F.count_if("counts").alias("intervals"),

@@ -16,15 +16,15 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 from gateway.audit import layout, schema, store
 from gateway.audit.batch import job, transforms
 from gateway.audit.errors import AuditError
-from gateway.audit.progress import watched
-from gateway.audit.store import Conflict, Files, Tables
+from gateway.audit.progress import watch_progress
+from gateway.audit.store import AuditTables, CommitConflict, HadoopDirectory
 
 # How long a reader may go on with the files that it began with, and how long a writer may take until it commits.
 GRACE_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class UpkeepResult:
     """An upkeep's results."""
 
     files_before: int  # of the table `records`
@@ -32,18 +32,20 @@ class Done:
     deleted: int  # files that no reader could need any more
 
 
-def compact(tables: Tables, grace_ms: int = GRACE_MS, tell: Callable[[str], None] = job.no_progress) -> Done:
+def compact_tables(
+    tables: AuditTables, grace_ms: int = GRACE_MS, tell: Callable[[str], None] = job.ignore_progress
+) -> UpkeepResult:
     """Few large files in place of many small ones.
 
     Raises:
         AuditError: another process rewrote the same files at the same time; nothing is lost, run it again.
     """
-    return _keep(tables, [f"OPTIMIZE {tables.path(layout.RECORDS)}"], grace_ms, tell)
+    return _run_upkeep(tables, [f"OPTIMIZE {tables.sql_path(layout.RECORDS_TABLE)}"], grace_ms, tell)
 
 
-def expire(
-    tables: Tables, keep_ms: int, grace_ms: int = GRACE_MS, tell: Callable[[str], None] = job.no_progress
-) -> Done:
+def expire_usage(
+    tables: AuditTables, keep_ms: int, grace_ms: int = GRACE_MS, tell: Callable[[str], None] = job.ignore_progress
+) -> UpkeepResult:
     """Let go of the days (UTC) that ended longer ago than `keep_ms`.
 
     The intervals of those lives stay that go on after those days or have no end: otherwise each would begin with a gap.
@@ -53,15 +55,15 @@ def expire(
     """
     number = max(1, (store.now_ms() - keep_ms) // store.DAY_MS)  # days since 1970-01-01; 0 would be none
     # This alone decides what readers see. The rest only makes room, and is the same however often it is done.
-    tables.expire(number)
-    records, horizon = tables.path(layout.RECORDS), f"DATE'{tables.horizon()}'"
-    _lives(tables).createOrReplaceTempView("_lives")
-    return _keep(
+    tables.expire_before(number)
+    records, horizon = tables.sql_path(layout.RECORDS_TABLE), f"DATE'{tables.first_kept_day()}'"
+    _mark_needed_lives(tables).createOrReplaceTempView("_lives")
+    return _run_upkeep(
         tables,
         [
             f"DELETE FROM {records} WHERE date < {horizon} AND NOT coalesce(counts, false)",  # noqa: S608
             f"MERGE INTO {records} r USING _lives l ON r.date < {horizon}"
-            f" AND {' AND '.join(f'r.{name} = l.{name}' for name in schema.BOOT)}"
+            f" AND {' AND '.join(f'r.{name} = l.{name}' for name in schema.BOOT_COLUMNS)}"
             " WHEN MATCHED AND NOT l.needed THEN DELETE"
             " WHEN MATCHED AND r.rows IS NOT NULL THEN UPDATE SET rows = NULL",
         ],
@@ -70,38 +72,42 @@ def expire(
     )
 
 
-def _lives(tables: Tables) -> DataFrame:
+def _mark_needed_lives(tables: AuditTables) -> DataFrame:
     """schema.BOOT and `needed`: the life goes on after the horizon, or has no end."""
-    intervals = tables.read("intervals")
-    later = F.max(F.col("date") >= F.lit(tables.horizon()).cast("date")).alias("later")
-    open_ones = transforms.boots(intervals).select(*schema.BOOT, (F.col("state") == "open").alias("open"))
-    lives = intervals.groupBy(*schema.BOOT).agg(later).join(open_ones, list(schema.BOOT))
-    return lives.select(*schema.BOOT, (F.col("later") | F.col("open")).alias("needed"))
+    intervals = tables.read_table("intervals")
+    later = F.max(F.col("date") >= F.lit(tables.first_kept_day()).cast("date")).alias("later")
+    open_ones = transforms.summarize_boots(intervals).select(
+        *schema.BOOT_COLUMNS, (F.col("state") == "open").alias("open")
+    )
+    lives = intervals.groupBy(*schema.BOOT_COLUMNS).agg(later).join(open_ones, list(schema.BOOT_COLUMNS))
+    return lives.select(*schema.BOOT_COLUMNS, (F.col("later") | F.col("open")).alias("needed"))
 
 
-def _keep(tables: Tables, statements: list[str], grace_ms: int, tell: Callable[[str], None]) -> Done:
-    before = _live_files(tables)
-    with watched(tables.spark, tell):
+def _run_upkeep(tables: AuditTables, statements: list[str], grace_ms: int, tell: Callable[[str], None]) -> UpkeepResult:
+    before = _count_live_files(tables)
+    with watch_progress(tables.spark, tell):
         for statement in statements:
-            tell(f"{layout.RECORDS}: {statement.split()[0]} in {before:,} files")
+            tell(f"{layout.RECORDS_TABLE}: {statement.split()[0]} in {before:,} files")
             try:
-                tables.change(statement)
-            except Conflict:
+                tables.run_statement(statement)
+            except CommitConflict:
                 raise AuditError(
                     "another process rewrote the same files meanwhile: nothing is lost, run it again"
                 ) from None
-        deleted = sum(_vacuum(tables, table, grace_ms) for table in (layout.RECORDS, *layout.DERIVED))
-    return Done(before, _live_files(tables), deleted)
+        deleted = sum(
+            _vacuum_table(tables, table, grace_ms) for table in (layout.RECORDS_TABLE, *layout.DERIVED_SCHEMAS)
+        )
+    return UpkeepResult(before, _count_live_files(tables), deleted)
 
 
-def _live_files(tables: Tables) -> int:
-    return len(tables.records().inputFiles())
+def _count_live_files(tables: AuditTables) -> int:
+    return len(tables.load_records().inputFiles())
 
 
-def _vacuum(tables: Tables, table: str, grace_ms: int) -> int:
-    if not tables.exists(table):
+def _vacuum_table(tables: AuditTables, table: str, grace_ms: int) -> int:
+    if not tables.table_exists(table):
         return 0
-    files = Files(tables.spark, tables.root)
-    before = files.count(table)
-    tables.spark.sql(f"VACUUM {tables.path(table)} RETAIN {grace_ms / 3_600_000:f} HOURS")
-    return max(0, before - files.count(table))  # a stream may have added some meanwhile
+    files = HadoopDirectory(tables.spark, tables.root)
+    before = files.count_files(table)
+    tables.spark.sql(f"VACUUM {tables.sql_path(table)} RETAIN {grace_ms / 3_600_000:f} HOURS")
+    return max(0, before - files.count_files(table))  # a stream may have added some meanwhile

@@ -14,16 +14,16 @@ from gateway import config
 from gateway import policy_document as document
 from gateway.audit import cli
 from gateway.audit.whatif import history
-from gateway.secret_key import ROLLOUT, derive_key, find_secret
+from gateway.secret_key import ROLLOUT_PURPOSE, derive_key, find_secret
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.rollout import EVERYBODY
+from policies.definitions.rollout import ALL_CLIENTS
 from policies.units import format_time
 from policies.whatif.replay import WARM_UP_S
-from policies.whatif.rows import Rules
-from policies.whatif.timetable import Changed, timetable
+from policies.whatif.rows import ReplayRules
+from policies.whatif.timetable import TimedChange, build_timetable
 
-BY: Final = ("broker", "topic", "principal", "client_id")
-UNEXPLAINED: Final = 0.1  # of an outcome's bytes: further off than a replay of the policies in force is
+GROUP_DIMENSIONS: Final = ("broker", "topic", "principal", "client_id")
+MAX_UNEXPLAINED: Final = 0.1  # of an outcome's bytes: further off than a replay of the policies in force is
 _DESCRIPTION: Final = (
     "A policy's would-be effect on the recorded usage: the clients rejected or delayed, and the bytes."
 )
@@ -46,48 +46,53 @@ examples:
 def main(argv: list[str]) -> int:
     """`argv` begins with the command's name; gives the exit code."""
     try:
-        options = _parser().parse_args(argv[1:])
-        work = _what_if(options)
+        options = _make_parser().parse_args(argv[1:])
+        work = _prepare_what_if(options)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
     except config.ConfigError as error:
-        return _fail(error.lines)
+        return _print_errors(error.lines)
     except document.DocumentError as error:
-        return _fail(error.lines)
-    return cli.guarded(work)
+        return _print_errors(error.lines)
+    return cli.run_guarded(work)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = cli.new_parser("what-if", _DESCRIPTION, _EPILOG)
     add = parser.add_argument
     add("policy", metavar="POLICY", type=Path, help="the configuration file of a gateway")
     add("--apply", metavar="FILE", type=Path, help="a document as `produce-gateway policies apply` takes it")
     add("--history", metavar="FILE", type=Path, help="changes at run time, as `policies history -o json` prints them")
-    add("--by", default="topic", metavar="A,B", help=f"any of {', '.join(BY)}; empty for one sum (%(default)s)")
+    add(
+        "--by",
+        default="topic",
+        metavar="A,B",
+        help=f"any of {', '.join(GROUP_DIMENSIONS)}; empty for one sum (%(default)s)",
+    )
     add("--window", metavar="DURATION", help="rows per 1m, 1h, 1d …")
     add("--format", choices=("table", "json"), default="table")
     add("--topics", type=int, metavar="N", help="topics that each broker leads, for implicit thresholds (as recorded)")
     add("--delivery-timeout", default="2m", metavar="DURATION", help="after which clients give up (%(default)s)")
-    cli.add_sources(parser)
+    cli.add_source_options(parser)
     return parser
 
 
-def _what_if(options: argparse.Namespace) -> Callable[[], int]:
-    reading = cli.checked_sources(options, cli.now_ms())
-    by = cli.choice("--by", options.by, BY)
-    window = cli.duration("--window", options.window) if options.window is not None else None
-    patience = cli.duration("--delivery-timeout", options.delivery_timeout)
+def _prepare_what_if(options: argparse.Namespace) -> Callable[[], int]:
+    reading = cli.check_source_options(options, cli.now_ms())
+    by = cli.parse_choices("--by", options.by, GROUP_DIMENSIONS)
+    window = cli.parse_duration_ms("--window", options.window) if options.window is not None else None
+    patience = cli.parse_duration_ms("--delivery-timeout", options.delivery_timeout)
     if options.topics is not None and options.topics < 1:
-        cli.refuse(f"--topics: {options.topics} is no number of topics")
-    settings = config.load(options.policy)
-    past, wish = _past(options.history), _changes(options.apply)
-    rules, warnings = rules_of(settings, wish, patience / 1000, past)
-    baseline = rules_of(settings, {}, patience / 1000, past)[0] if wish or past else None
+        cli.exit_wrong_use(f"--topics: {options.topics} is no number of topics")
+    settings = config.load_settings(options.policy)
+    past, wish = _read_history(options.history), _read_document(options.apply)
+    rules, warnings = make_rules(settings, wish, patience / 1000, past)
+    baseline = make_rules(settings, {}, patience / 1000, past)[0] if wish or past else None
     of_baseline = _baseline_text(options, past)
     secret = find_secret(settings)
-    key = None if secret is None else derive_key(secret, ROLLOUT)
+    key = None if secret is None else derive_key(secret, ROLLOUT_PURPOSE)
     name = str(options.policy if options.apply is None else options.apply)
-    tell = cli.teller(options.quiet)
+    tell = cli.make_progress_printer(options.quiet)
 
     def work() -> int:
         from gateway.audit.batch import job, tables
@@ -95,11 +100,13 @@ def _what_if(options: argparse.Namespace) -> Callable[[], int]:
         from gateway.audit.whatif import text as whatif_text
         from gateway.audit.whatif import whatif
 
-        question = job.Question(by, window, reading.start_ms, reading.end_ms)
+        question = job.AuditQuery(by, window, reading.start_ms, reading.end_ms)
         start = reading.start_ms and reading.start_ms - round(WARM_UP_S * 1000)
-        ways = cli.Ways(whatif_reading.read, whatif_reading.read_tables, whatif_reading.begin)
-        with cli.opened_by(ways, replace(reading, start_ms=start), tell) as records:
-            answer = whatif.what_if(
+        ways = cli.RecordReaders(
+            whatif_reading.read_pieces, whatif_reading.read_table_pieces, whatif_reading.prestart_workers
+        )
+        with cli.open_records_with(ways, replace(reading, start_ms=start), tell) as records:
+            answer = whatif.evaluate_policy(
                 records,
                 rules,
                 question,
@@ -108,38 +115,38 @@ def _what_if(options: argparse.Namespace) -> Callable[[], int]:
                 tell=tell,
             )
             integrity = job.find_gaps(records, question, tell)
-            notes = [*warnings, *_unsure(answer, rules, options.topics), *_unexplained(answer, past)]
-            about = {"policy": name, "baseline": of_baseline, "sources": records.about, "warnings": notes}
+            notes = [*warnings, *_uncertainty_notes(answer, rules, options.topics), *_unexplained_notes(answer, past)]
+            about = {"policy": name, "baseline": of_baseline, "sources": records.sources, "warnings": notes}
         if options.format == "json":
-            text = tables.dumps(
-                whatif_text.as_json(answer, {**about, "integrity": tables.integrity_json(integrity)}, key)
+            text = tables.dump_json(
+                whatif_text.what_if_json(answer, {**about, "integrity": tables.integrity_json(integrity)}, key)
             )
         else:
             said = "".join(f"note: {warning}\n" for warning in notes)
-            trust = tables.integrity_text(integrity, records.about, question.from_ms)
-            text = f"{whatif_text.as_text(answer, name)}\n\nbaseline: {of_baseline}\n{said}{trust}"
-        return cli.put(text, cli.INCOMPLETE if options.strict and not integrity.complete else cli.OK)
+            trust = tables.integrity_text(integrity, records.sources, question.from_ms)
+            text = f"{whatif_text.what_if_text(answer, name)}\n\nbaseline: {of_baseline}\n{said}{trust}"
+        return cli.print_result(text, cli.INCOMPLETE if options.strict and not integrity.complete else cli.OK)
 
     return work
 
 
 def is_enforced(settings: config.Settings) -> bool:
     """Whether all limits of the file were enforced for all clients, so that the records show what they did."""
-    return "observe" not in _modes(settings) and min(settings.rollout) >= EVERYBODY
+    return "observe" not in _policy_modes(settings) and min(settings.rollout) >= ALL_CLIENTS
 
 
-def _modes(settings: config.Settings) -> set[str]:
+def _policy_modes(settings: config.Settings) -> set[str]:
     groups = settings.resource_groups
     return {settings.mode, settings.thresholds.mode, settings.client_quotas_mode, groups.mode}
 
 
-def rules_of(
-    settings: config.Settings, wish: dict[Any, Any], delivery_s: float, past: Sequence[Changed] = ()
-) -> tuple[Rules, list[str]]:
+def make_rules(
+    settings: config.Settings, wish: dict[Any, Any], delivery_s: float, past: Sequence[TimedChange] = ()
+) -> tuple[ReplayRules, list[str]]:
     """What can be replayed of a file, of the `past` changes at run time, and of a wish; and notes on the rest."""
-    values, later = timetable(settings.policy_values(), past, wish)
+    values, later = build_timetable(settings.policy_values(), past, wish)
     groups = settings.resource_groups
-    rules = Rules(
+    rules = ReplayRules(
         values,
         settings.thresholds.on_exceed,
         groups.topic_pattern,
@@ -150,9 +157,9 @@ def rules_of(
         later=later,
     )
     found = []
-    if "observe" in _modes(settings):
+    if "observe" in _policy_modes(settings):
         found.append("mode observe: this is the policies' effect if they were enforced")
-    elif min(settings.rollout) < EVERYBODY:
+    elif min(settings.rollout) < ALL_CLIENTS:
         found.append(
             "enforce_percent: this is what the policies would do if they were enforced for all clients; each client's"
             " part of it holds as soon as it is among those for whom they are (place in --format json)"
@@ -161,7 +168,7 @@ def rules_of(
         found.append(f"thresholds.source {settings.thresholds.source}: its decisions are not known here")
     if settings.policies:
         found.append("policies of your own are not replayed: the bytes that they rejected stay rejected")
-    if any(key.kind == "quota" and key.quota.type == "request_percentage" for key in values):
+    if any(key.kind == "quota" and key.quota_key.type == "request_percentage" for key in values):
         found.append("request_percentage is not replayed: records don't say how long requests took")
     if settings.thresholds.burst:
         found.append("thresholds.burst is not replayed: what thresholds reject for their one-minute rates alone is")
@@ -170,25 +177,25 @@ def rules_of(
     return rules, found
 
 
-def _changes(path: Path | None) -> dict[Any, Any]:
+def _read_document(path: Path | None) -> dict[Any, Any]:
     if path is None:
         return {}
     try:
-        return dict(document.parse(path.read_text("utf-8"), str(path)))
+        return dict(document.parse_document(path.read_text("utf-8"), str(path)))
     except (OSError, UnicodeDecodeError) as error:
-        cli.refuse(f"--apply: {path}: {error.strerror if isinstance(error, OSError) else error}")
+        cli.exit_wrong_use(f"--apply: {path}: {error.strerror if isinstance(error, OSError) else error}")
 
 
-def _past(path: Path | None) -> list[Changed]:
+def _read_history(path: Path | None) -> list[TimedChange]:
     if path is None:
         return []
     try:
-        return history.parse(path.read_text("utf-8"))
+        return history.parse_history(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, history.InvalidHistory) as error:
-        cli.refuse(f"--history: {path}: {error.strerror if isinstance(error, OSError) else error}")
+        cli.exit_wrong_use(f"--history: {path}: {error.strerror if isinstance(error, OSError) else error}")
 
 
-def _baseline_text(options: argparse.Namespace, past: Sequence[Changed]) -> str:
+def _baseline_text(options: argparse.Namespace, past: Sequence[TimedChange]) -> str:
     """The policies that the answer starts from."""
     if options.history is None:
         return f"{options.policy} alone, without changes at run time (--history)"
@@ -199,12 +206,12 @@ def _baseline_text(options: argparse.Namespace, past: Sequence[Changed]) -> str:
     return f"{options.policy}, with {count} at run time from {first} to {last} ({options.history})"
 
 
-def _unexplained(answer: Any, past: Sequence[Changed]) -> list[str]:
+def _unexplained_notes(answer: Any, past: Sequence[TimedChange]) -> list[str]:
     """Whether the baseline alone would have given something else than what happened: then the answer is about more than
     the wish.
     """
-    off = answer.baseline_off
-    if off is None or off.share <= UNEXPLAINED:
+    off = answer.baseline_deviation
+    if off is None or off.share <= MAX_UNEXPLAINED:
         return []
     remedy = (
         "was the file another one then, or is its history longer than what was given?"
@@ -217,7 +224,7 @@ def _unexplained(answer: Any, past: Sequence[Changed]) -> list[str]:
     ]
 
 
-def _unsure(answer: Any, rules: Rules, topics: int | None) -> list[str]:
+def _uncertainty_notes(answer: Any, rules: ReplayRules, topics: int | None) -> list[str]:
     """The questions that the records leave open."""
     found = []
     if answer.unknown:
@@ -226,15 +233,16 @@ def _unsure(answer: Any, rules: Rules, topics: int | None) -> list[str]:
         )
     policies = PolicySet(rules.values)
     implicit = any(
-        policies.total(broker) is not None and count > len(policies.topics()) for broker, count in answer.shares.items()
+        policies.broker_total(broker) is not None and count > len(policies.topic_thresholds())
+        for broker, count in answer.topics_sharing.items()
     )
     if topics is None and implicit:
-        shares = ", ".join(f"{count} on broker {broker}" for broker, count in sorted(answer.shares.items())[:5])
+        shares = ", ".join(f"{count} on broker {broker}" for broker, count in sorted(answer.topics_sharing.items())[:5])
         found.append(f"topics without a threshold share the rest; counted are those with traffic ({shares}): --topics")
     return found
 
 
-def _fail(lines: Any) -> int:
+def _print_errors(lines: Any) -> int:
     for line in lines:
         print(line, file=sys.stderr)
     return cli.FAILED

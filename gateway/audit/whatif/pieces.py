@@ -2,9 +2,9 @@
 # moves and sorts whole pieces, which are text to it, and a piece becomes rows again only in the process that replays
 # them: no row is ever handed from Java to Python by itself.
 #
-# Which records are good is for transforms.decode to say. `checked` takes the lines of which it is sure that they are,
-# those that gateways write, and leaves all others to it, good ones among them. Knows no frame and no session; runs in
-# Spark's Python processes, so it imports little.
+# Which records are good is for transforms.decode to say. `check_line` takes the lines of which it is sure that they
+# are, those that gateways write, and leaves all others to it, good ones among them. Knows no frame and no session; runs
+# in Spark's Python processes, so it imports little.
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from gateway.audit import schema
 from policies import usage
 from policies.verdict import TOPIC_THRESHOLD
 from policies.whatif import tick_phase
-from policies.whatif.rows import Life, Row, StreamKey
+from policies.whatif.rows import ReplayRow, StreamKey, WorkerLife
 
-LIMITING: Final = frozenset({"rejected", "would_reject"})
+LIMITING_OUTCOMES: Final = frozenset({"rejected", "would_reject"})
 
-_Count = Annotated[int, msgspec.Meta(ge=0, le=schema.MOST)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=schema.MAX_COUNT)]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Broker = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
 _Time = Annotated[int, msgspec.Meta(ge=schema.EARLIEST_MS, le=schema.LATEST_MS)]
 
 
-class _Volume(msgspec.Struct, forbid_unknown_fields=True):
+class _RecordVolume(msgspec.Struct, forbid_unknown_fields=True):
     broker: _Broker
     log_dir: str
     total: _Number
@@ -37,14 +37,14 @@ class _Volume(msgspec.Struct, forbid_unknown_fields=True):
     hard: _Number | None = None
 
 
-class _Spread(msgspec.Struct, forbid_unknown_fields=True):
+class _RecordSpread(msgspec.Struct, forbid_unknown_fields=True):
     broker: _Broker
     topic: str
     here: _Number
     partitions: _Number
 
 
-class _Row(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class _RecordRow(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     broker: _Broker
     topic: str
     principal: str
@@ -60,7 +60,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     repeats: _Count | None = None
 
 
-class _Record(msgspec.Struct, forbid_unknown_fields=True):
+class _UsageRecord(msgspec.Struct, forbid_unknown_fields=True):
     version: Literal[usage.READ_VERSIONS]  # type: ignore[valid-type]
     kind: Literal[(usage.INTERVAL, usage.LOST)]  # type: ignore[valid-type]
     gateway: str
@@ -68,21 +68,21 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True):
     worker: _Number
     seq: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
     part: _Number
-    parts: Annotated[int, msgspec.Meta(ge=1, le=schema.MOST_PARTS)]
+    parts: Annotated[int, msgspec.Meta(ge=1, le=schema.MAX_PARTS)]
     start_ms: _Time
     end_ms: _Time
     final: bool
-    rows: list[_Row]
+    rows: list[_RecordRow]
     storage_factor_ppm: Annotated[int, msgspec.Meta(ge=0, le=usage.PPM)] | None = None
-    volumes: list[_Volume] | None = None
-    spread: list[_Spread] | None = None
+    volumes: list[_RecordVolume] | None = None
+    spread: list[_RecordSpread] | None = None
 
 
-class Piece(NamedTuple):
+class RecordPiece(NamedTuple):
     """The rows of one record that are of one broker.
 
     `told`: each of its topics with None; and again with the first bin of each vote for the time of ticks
-    (tick_phase.vote) and how many rows gave it. `rows`: for `rows_of`.
+    (tick_phase.vote) and how many rows gave it. `rows`: for `unpack_rows`.
     """
 
     broker: int
@@ -90,7 +90,7 @@ class Piece(NamedTuple):
     rows: str
 
 
-class Checked(NamedTuple):
+class CheckedRecord(NamedTuple):
     """A good record: its header, and its rows in pieces. `mark`: two records with the same one are the same text."""
 
     kind: str
@@ -104,25 +104,25 @@ class Checked(NamedTuple):
     end_ms: int
     final: bool
     mark: int
-    pieces: list[Piece]
+    pieces: list[RecordPiece]
 
 
 # The same for Spark.
-PIECE: Final = "broker: bigint, told: array<struct<topic: string, first: int, times: int>>, rows: string"
-CHECKED: Final = (
+PIECE_SCHEMA: Final = "broker: bigint, told: array<struct<topic: string, first: int, times: int>>, rows: string"
+CHECKED_SCHEMA: Final = (
     "kind: string, gateway: string, boot: string, worker: bigint, seq: bigint, part: bigint, parts: bigint,"
-    f" start_ms: bigint, end_ms: bigint, final: boolean, mark: bigint, pieces: array<struct<{PIECE}>>"
+    f" start_ms: bigint, end_ms: bigint, final: boolean, mark: bigint, pieces: array<struct<{PIECE_SCHEMA}>>"
 )
 
-_decode_record = msgspec.json.Decoder(_Record).decode
+_decode_record = msgspec.json.Decoder(_UsageRecord).decode
 _decode_rows = msgspec.json.Decoder(list[tuple[str, str, str, str, str, int, int, int, int, int | None]]).decode
-_encode = msgspec.json.Encoder().encode
-_values = attrgetter(
+_encode_rows = msgspec.json.Encoder().encode
+_row_values = attrgetter(
     "topic", "principal", "client_id", "outcome", "reason", "bytes", "messages", "requests", "delay_ms", "repeats"
 )
 
 
-def checked(line: str | None) -> Checked | None:
+def check_line(line: str | None) -> CheckedRecord | None:
     """A record that is good beyond doubt; None: transforms.decode has to say.
 
     As gateways write lines they are ASCII, of at most usage.MAX_RECORD_BYTES, and have no field that isn't known here.
@@ -134,37 +134,39 @@ def checked(line: str | None) -> Checked | None:
         record = _decode_record(line)
     except msgspec.MsgspecError:
         return None
-    return _in_pieces(record, line) if _fits(record) else None
+    return _split_by_broker(record, line) if _fields_fit(record) else None
 
 
-def known(line: str) -> Checked:
+def parse_good_record(line: str) -> CheckedRecord:
     """A record that transforms.decode has found good, written as text once more.
 
     Raises:
         ValueError: it is not good.
     """
     record = _decode_record(line)
-    if not _fits(record):
+    if not _fields_fit(record):
         raise ValueError("a good record's fields do not fit together")
-    return _in_pieces(record, line)
+    return _split_by_broker(record, line)
 
 
 Streams = dict[StreamKey, StreamKey]  # one object for all rows of a client
 
 
-def rows_of(text: str, broker: int, life: Life, seq: int, start_ms: int, end_ms: int, streams: Streams) -> list[Row]:
+def unpack_rows(
+    text: str, broker: int, life: WorkerLife, seq: int, start_ms: int, end_ms: int, streams: Streams
+) -> list[ReplayRow]:
     """The rows of a piece of a record of that life, number and time. `streams` grows by those that are new."""
     found = []
     for topic, principal, client_id, outcome, reason, size, messages, requests, delay_ms, repeats in _decode_rows(text):
         stream = (broker, topic, principal, client_id)
         stream = streams.setdefault(stream, stream)
         found.append(
-            Row(life, seq, start_ms, end_ms, stream, outcome, reason, size, messages, requests, delay_ms, repeats)
+            ReplayRow(life, seq, start_ms, end_ms, stream, outcome, reason, size, messages, requests, delay_ms, repeats)
         )
     return found
 
 
-def _fits(record: _Record) -> bool:
+def _fields_fit(record: _UsageRecord) -> bool:
     """What types and ranges don't say."""
     if record.part >= record.parts or record.end_ms < record.start_ms:
         return False
@@ -172,11 +174,11 @@ def _fits(record: _Record) -> bool:
         return not record.rows and not record.final
     if record.seq < 0 or not (record.rows or record.final):
         return False
-    return all(row.reason or row.outcome not in usage.REASONED for row in record.rows)
+    return all(row.reason or row.outcome not in usage.OUTCOMES_WITH_REASON for row in record.rows)
 
 
-def _in_pieces(record: _Record, line: str) -> Checked:
-    parted: dict[int, list[_Row]] = {}
+def _split_by_broker(record: _UsageRecord, line: str) -> CheckedRecord:
+    parted: dict[int, list[_RecordRow]] = {}
     for row in record.rows:
         own = parted.get(row.broker)
         if own is None:
@@ -184,23 +186,23 @@ def _in_pieces(record: _Record, line: str) -> Checked:
         own.append(row)
         if record.version < 2:
             row.repeats = None  # by chance it has a field of that name
-    return Checked(
+    return CheckedRecord(
         record.kind, record.gateway, record.boot, record.worker, record.seq, record.part, record.parts,
         record.start_ms, record.end_ms, record.final,
         int.from_bytes(sha1(line.encode(), usedforsecurity=False).digest()[:8], signed=True),
         [
-            Piece(broker, _told(record, rows), _encode(list(map(_values, rows))).decode())
+            RecordPiece(broker, _count_tick_votes(record, rows), _encode_rows(list(map(_row_values, rows))).decode())
             for broker, rows in parted.items()
         ],
     )  # fmt: skip
 
 
-def _told(record: _Record, rows: list[_Row]) -> list[tuple[str, int | None, int]]:
+def _count_tick_votes(record: _UsageRecord, rows: list[_RecordRow]) -> list[tuple[str, int | None, int]]:
     told: dict[tuple[str, int | None], int] = {(topic, None): 1 for topic in {row.topic for row in rows}}
     for row in rows:
-        if row.outcome in LIMITING and row.reason == TOPIC_THRESHOLD and row.requests:
+        if row.outcome in LIMITING_OUTCOMES and row.reason == TOPIC_THRESHOLD and row.requests:
             wait = row.delay_ms / row.requests
-            if 0 < wait < tick_phase.TOLD_MS:
-                what = (row.topic, tick_phase.vote(record.start_ms, record.end_ms, wait)[0])
+            if 0 < wait < tick_phase.MAX_WAIT_MS:
+                what = (row.topic, tick_phase.phase_vote(record.start_ms, record.end_ms, wait)[0])
                 told[what] = told.get(what, 0) + 1
     return [(topic, first, times) for (topic, first), times in told.items()]

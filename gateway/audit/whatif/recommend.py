@@ -24,25 +24,25 @@ from policies import usage
 from policies.engine import INTERNAL_TOPICS
 from policies.units import exact_size, format_rate
 
-_DIGITS: Final = 2  # of a threshold: more would say more than is known
+_THRESHOLD_DIGITS: Final = 2  # of a threshold: more would say more than is known
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RecommendOptions:
     """The wish, in bytes per second. `percentile` of windows of `window_ms`; `headroom`, `reserve`: shares.
 
-    `total`: of each broker. `least`: of each topic. `reserve`: of the total, for topics that have no threshold.
+    `total`: of each broker. `min_threshold`: of each topic. `reserve`: of the total, for topics that have no threshold.
     """
 
     total: float
     percentile: float = 99.0
     headroom: float = 0.2
-    least: float = 0.0
+    min_threshold: float = 0.0
     reserve: float = 0.05
     window_ms: int = 60_000
 
 
-class Busiest(NamedTuple):
+class TopicPeak(NamedTuple):
     """A topic on the broker where it wants most. `rate`: the percentile, bytes per second, of `windows` with traffic;
     `most`: the highest. `unknown`: whether some of it may be repeats that the records can't tell. `brokers`: all on
     which it had traffic.
@@ -57,10 +57,10 @@ class Busiest(NamedTuple):
     brokers: tuple[int, ...]
 
 
-class Advice(NamedTuple):
+class ThresholdAdvice(NamedTuple):
     """`wanted`: with head-room, and at least the least; `threshold`: its part. Bytes per second."""
 
-    busiest: Busiest
+    peak: TopicPeak
     wanted: float
     threshold: float
 
@@ -70,17 +70,17 @@ class Advice(NamedTuple):
         return self.threshold < self.wanted
 
 
-class CannotAdvise(ValueError):
+class InfeasibleThresholds(ValueError):
     """The wish can't be met; the text gives the reason and a possible wish."""
 
 
-def busiest(rows: DataFrame, wish: Wish) -> list[Busiest]:
+def find_peaks(rows: DataFrame, wish: RecommendOptions) -> list[TopicPeak]:
     """Of each topic, from usage rows; in the order of their names. Kafka's internal topics have no thresholds."""
     window = F.col("start_ms") - F.col("start_ms") % wish.window_ms
     known = F.col("bytes") - F.coalesce("repeats", F.lit(0))
     per_window = (
         rows.where(~F.col("outcome").isin(*usage.NOTES) & ~F.col("topic").isin(*sorted(INTERNAL_TOPICS)))
-        .groupBy("broker", "topic", window.alias(schema.WINDOW))
+        .groupBy("broker", "topic", window.alias(schema.WINDOW_COLUMN))
         .agg(
             F.sum(known).alias("bytes"),
             F.sum(F.when(F.col("repeats").isNull() & (F.col("outcome") == "rejected"), 1).otherwise(0)).alias(
@@ -88,7 +88,7 @@ def busiest(rows: DataFrame, wish: Wish) -> list[Busiest]:
             ),
         )
     )
-    found: dict[str, Busiest] = {}
+    found: dict[str, TopicPeak] = {}
     brokers: dict[str, list[int]] = defaultdict(list)
     seconds = wish.window_ms / 1000
     sums = per_window.where("bytes > 0").groupBy("broker", "topic")
@@ -99,7 +99,7 @@ def busiest(rows: DataFrame, wish: Wish) -> list[Busiest]:
         (F.sum("unknown") > 0).alias("unknown"),
     ).collect():
         brokers[row["topic"]].append(row["broker"])
-        each = Busiest(
+        each = TopicPeak(
             row["topic"], row["broker"], row["usual"] / seconds, row["most"] / seconds, row["windows"], row["unknown"],
             (),
         )  # fmt: skip
@@ -108,7 +108,7 @@ def busiest(rows: DataFrame, wish: Wish) -> list[Busiest]:
     return [found[topic]._replace(brokers=tuple(sorted(brokers[topic]))) for topic in sorted(found)]
 
 
-def advise(topics: Sequence[Busiest], wish: Wish) -> list[Advice]:
+def advise_thresholds(topics: Sequence[TopicPeak], wish: RecommendOptions) -> list[ThresholdAdvice]:
     """A threshold for each topic. Those of no broker's topics together ever exceed its total less the reserve; where
     they would, the least demanding get what they want, and the others alike (max-min fair).
 
@@ -116,20 +116,24 @@ def advise(topics: Sequence[Busiest], wish: Wish) -> list[Advice]:
         CannotAdvise: not even the least for each fits.
     """
     room = wish.total * (1.0 - wish.reserve)
-    broker, most = max(_topics_of(topics).items(), key=lambda found: len(found[1]), default=(0, []))
-    if wish.least * len(most) > room:
-        raise CannotAdvise(
-            f"{len(most)} topics of broker {broker} with at least {format_rate(wish.least)} each need"
-            f" {format_rate(wish.least * len(most))}, and there are {format_rate(room)} (the total less the reserve):"
+    broker, most = max(_topics_by_broker(topics).items(), key=lambda found: len(found[1]), default=(0, []))
+    if wish.min_threshold * len(most) > room:
+        raise InfeasibleThresholds(
+            f"{len(most)} topics of broker {broker} with at least {format_rate(wish.min_threshold)} each need"
+            f" {format_rate(wish.min_threshold * len(most))}, and there are {format_rate(room)} (the total less"
+            " the reserve):"
             f" lower --min to {math.floor(room / len(most))}, or raise the total"
         )
-    wanted = [max(wish.least, _up(each.rate * (1.0 + wish.headroom))) for each in topics]
-    rates = _fill(topics, wanted, room, wish.least)
-    granted = [want if rate >= want else max(wish.least, _down(rate)) for want, rate in zip(wanted, rates, strict=True)]
-    return [Advice(*each) for each in zip(topics, wanted, granted, strict=True)]
+    wanted = [max(wish.min_threshold, _round_up(each.rate * (1.0 + wish.headroom))) for each in topics]
+    rates = _fill_rates(topics, wanted, room, wish.min_threshold)
+    granted = [
+        want if rate >= want else max(wish.min_threshold, _round_down(rate))
+        for want, rate in zip(wanted, rates, strict=True)
+    ]
+    return [ThresholdAdvice(*each) for each in zip(topics, wanted, granted, strict=True)]
 
 
-def _topics_of(topics: Sequence[Busiest]) -> dict[int, list[int]]:
+def _topics_by_broker(topics: Sequence[TopicPeak]) -> dict[int, list[int]]:
     """By broker, which of them it has."""
     found: dict[int, list[int]] = defaultdict(list)
     for number, each in enumerate(topics):
@@ -138,9 +142,9 @@ def _topics_of(topics: Sequence[Busiest]) -> dict[int, list[int]]:
     return found
 
 
-def _fill(topics: Sequence[Busiest], wanted: Sequence[float], room: float, least: float) -> list[float]:
+def _fill_rates(topics: Sequence[TopicPeak], wanted: Sequence[float], room: float, least: float) -> list[float]:
     """Rates that rise together from `least`, each until it is the wanted one or until one of its brokers is full."""
-    members = _topics_of(topics)
+    members = _topics_by_broker(topics)
     left = {broker: room - least * len(numbers) for broker, numbers in members.items()}
     risers = {broker: len(numbers) for broker, numbers in members.items()}
     order = deque(sorted(range(len(topics)), key=wanted.__getitem__))
@@ -164,41 +168,41 @@ def _fill(topics: Sequence[Busiest], wanted: Sequence[float], room: float, least
     return rates
 
 
-def _up(rate: float) -> float:
+def _round_up(rate: float) -> float:
     """With few digits, and not less."""
-    unit = _unit(rate)
+    unit = _rounding_unit(rate)
     return float(math.ceil(rate / unit - 1e-9) * unit)
 
 
-def _down(rate: float) -> float:
+def _round_down(rate: float) -> float:
     """With few digits, and not more."""
-    unit = _unit(rate)
+    unit = _rounding_unit(rate)
     return float(math.floor(rate / unit) * unit)
 
 
-def _unit(rate: float) -> int:
-    return 1 if rate < 10**_DIGITS else int(10 ** (math.floor(math.log10(rate)) - _DIGITS + 1))
+def _rounding_unit(rate: float) -> int:
+    return 1 if rate < 10**_THRESHOLD_DIGITS else int(10 ** (math.floor(math.log10(rate)) - _THRESHOLD_DIGITS + 1))
 
 
-def policy_document(advice: Sequence[Advice], wish: Wish) -> dict[str, Any]:
+def policy_document(advice: Sequence[ThresholdAdvice], wish: RecommendOptions) -> dict[str, Any]:
     """In the form of `produce-gateway policies apply`."""
-    topics = {each.busiest.topic: exact_size(each.threshold) for each in advice}
+    topics = {each.peak.topic: exact_size(each.threshold) for each in advice}
     thresholds: dict[str, Any] = {"total": {"default": exact_size(wish.total)}}
     return {"thresholds": {**thresholds, **({"topics": topics} if topics else {})}}
 
 
-def reasons(advice: Sequence[Advice], wish: Wish) -> dict[str, str]:
+def threshold_reasons(advice: Sequence[ThresholdAdvice], wish: RecommendOptions) -> dict[str, str]:
     """The reason for each topic's threshold."""
-    span = _span(wish.window_ms)
+    span = _duration_text(wish.window_ms)
     found = {}
     for each in advice:
-        seen = each.busiest
+        seen = each.peak
         text = (
             f"p{wish.percentile:g} of {span} rates {format_rate(seen.rate)} on broker {seen.broker}"
             f" ({seen.windows:,} with traffic, most {format_rate(seen.most)}), {wish.headroom:.0%} head-room:"
             f" {format_rate(each.wanted)}"
         )
-        if each.wanted == wish.least > 0:
+        if each.wanted == wish.min_threshold > 0:
             text += "; raised to the least"
         if each.is_lowered:
             text += f"; lowered to fit in {format_rate(wish.total * (1 - wish.reserve))} together with the others"
@@ -208,12 +212,12 @@ def reasons(advice: Sequence[Advice], wish: Wish) -> dict[str, str]:
     return found
 
 
-def as_yaml(advice: Sequence[Advice], wish: Wish, complete: bool = True) -> str:
+def advice_yaml(advice: Sequence[ThresholdAdvice], wish: RecommendOptions, complete: bool = True) -> str:
     """The document as text, each topic with its reason as a comment behind it.
 
     `complete`: whether nothing is missing from the records.
     """
-    on = _topics_of([each.busiest for each in advice]).values()
+    on = _topics_by_broker([each.peak for each in advice]).values()
     used = max((math.fsum(advice[number].threshold for number in numbers) for numbers in on), default=0.0)
     lines = [
         "# Thresholds from recorded usage, for `produce-gateway policies apply`; they hold on each broker.",
@@ -226,34 +230,36 @@ def as_yaml(advice: Sequence[Advice], wish: Wish, complete: bool = True) -> str:
     ]
     if not complete:
         lines.append("# Records are missing or malformed (`produce-gateway audit` lists them): rates may be higher.")
-    why = reasons(advice, wish)
+    why = threshold_reasons(advice, wish)
     thresholds = policy_document(advice, wish)["thresholds"]
     topics = thresholds.pop("topics", {})
-    lines += document.render({"thresholds": thresholds}).splitlines()
+    lines += document.render_document({"thresholds": thresholds}).splitlines()
     lines += ["  topics:"] if topics else []
     for topic, size in topics.items():
-        own = textwrap.indent(document.render({topic: size}), "    ").rstrip("\n")  # two lines for a very long name
+        own = textwrap.indent(document.render_document({topic: size}), "    ").rstrip(
+            "\n"
+        )  # two lines for a very long name
         lines.append(f"{own}  # {why[topic]}")
     return "\n".join(lines) + "\n"
 
 
-def as_json(advice: Sequence[Advice], wish: Wish) -> dict[str, Any]:
+def advice_json(advice: Sequence[ThresholdAdvice], wish: RecommendOptions) -> dict[str, Any]:
     """The document and, by topic, the numbers behind it."""
-    why = reasons(advice, wish)
+    why = threshold_reasons(advice, wish)
     topics = [
         {
-            **each.busiest._asdict(),
+            **each.peak._asdict(),
             "wanted": each.wanted,
             "threshold": each.threshold,
             "lowered": each.is_lowered,
-            "reason": why[each.busiest.topic],
+            "reason": why[each.peak.topic],
         }
         for each in advice
     ]
     return {"version": 1, "document": policy_document(advice, wish), "topics": topics}
 
 
-def _span(ms: int) -> str:
+def _duration_text(ms: int) -> str:
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
         if ms % size == 0:
             return f"{ms // size}{unit}"

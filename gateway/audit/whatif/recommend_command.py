@@ -25,13 +25,13 @@ something is missing from the records.
 def main(argv: list[str]) -> int:
     """`argv` begins with the command's name; gives the exit code."""
     try:
-        work = _recommend(_parser().parse_args(argv[1:]))
+        work = _prepare_recommendation(_make_parser().parse_args(argv[1:]))
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
-    return cli.guarded(work)
+    return cli.run_guarded(work)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = cli.new_parser("recommend", "Thresholds for topics from recorded usage, under a total.", _EPILOG)
     add = parser.add_argument
     add("--total", required=True, metavar="SIZE", help="of each broker, per second: 20MB; never more is given out")
@@ -41,58 +41,58 @@ def _parser() -> argparse.ArgumentParser:
     add("--min", default="0", metavar="SIZE", help="per second, for each topic at least (%(default)s)")
     add("--reserve", default="5%", metavar="SHARE", help="of the total, for topics without a threshold (%(default)s)")
     add("--format", choices=("yaml", "json"), default="yaml")
-    cli.add_sources(parser)
+    cli.add_source_options(parser)
     return parser
 
 
-def _recommend(options: argparse.Namespace) -> Callable[[], int]:
-    reading = cli.checked_sources(options, cli.now_ms())
-    total = _size("--total", options.total)
+def _prepare_recommendation(options: argparse.Namespace) -> Callable[[], int]:
+    reading = cli.check_source_options(options, cli.now_ms())
+    total = _parse_size_option("--total", options.total)
     if total <= 0:
-        cli.refuse("--total: above 0 is needed")
+        cli.exit_wrong_use("--total: above 0 is needed")
     if not 0 < options.percentile <= 100:
-        cli.refuse(f"--percentile: {options.percentile:g} is none: above 0, at most 100")
-    headroom, reserve = _share("--headroom", options.headroom), _share("--reserve", options.reserve)
+        cli.exit_wrong_use(f"--percentile: {options.percentile:g} is none: above 0, at most 100")
+    headroom, reserve = _parse_share("--headroom", options.headroom), _parse_share("--reserve", options.reserve)
     if reserve >= 1:
-        cli.refuse(f"--reserve: {options.reserve} leaves nothing of the total")
-    window_ms = cli.duration("--window", options.window)
-    least = _size("--min", options.min)
-    tell = cli.teller(options.quiet)
+        cli.exit_wrong_use(f"--reserve: {options.reserve} leaves nothing of the total")
+    window_ms = cli.parse_duration_ms("--window", options.window)
+    least = _parse_size_option("--min", options.min)
+    tell = cli.make_progress_printer(options.quiet)
 
     def work() -> int:
         from gateway.audit.batch import job, tables, transforms
         from gateway.audit.whatif import recommend
 
-        wish = recommend.Wish(total, options.percentile, headroom, least, reserve, window_ms)
-        question = job.Question((), None, reading.start_ms, reading.end_ms)
-        with cli.opened(reading, tell) as records:
+        wish = recommend.RecommendOptions(total, options.percentile, headroom, least, reserve, window_ms)
+        question = job.AuditQuery((), None, reading.start_ms, reading.end_ms)
+        with cli.open_records(reading, tell) as records:
             tell("looking for the busiest times")
-            rows = transforms.within(records.rows, reading.start_ms, reading.end_ms)
-            topics = recommend.busiest(rows, wish)
+            rows = transforms.filter_by_start(records.rows, reading.start_ms, reading.end_ms)
+            topics = recommend.find_peaks(rows, wish)
             integrity = job.find_gaps(records, question, tell)
         try:
-            advice = recommend.advise(topics, wish)
-        except recommend.CannotAdvise as error:
-            return cli.fail(str(error))
+            advice = recommend.advise_thresholds(topics, wish)
+        except recommend.InfeasibleThresholds as error:
+            return cli.report_failure(str(error))
         if options.format == "json":
-            made = recommend.as_json(advice, wish)
-            text = tables.dumps({**made, "sources": records.about, "integrity": tables.integrity_json(integrity)})
+            made = recommend.advice_json(advice, wish)
+            text = tables.dump_json({**made, "sources": records.sources, "integrity": tables.integrity_json(integrity)})
         else:
-            text = recommend.as_yaml(advice, wish, integrity.complete).rstrip("\n")
-        return cli.put(text, cli.INCOMPLETE if options.strict and not integrity.complete else cli.OK)
+            text = recommend.advice_yaml(advice, wish, integrity.complete).rstrip("\n")
+        return cli.print_result(text, cli.INCOMPLETE if options.strict and not integrity.complete else cli.OK)
 
     return work
 
 
-def _size(name: str, text: str) -> float:
+def _parse_size_option(name: str, text: str) -> float:
     try:
         return float(parse_size(text))
     except ValueError as error:
-        cli.refuse(f"{name}: {error}")
+        cli.exit_wrong_use(f"{name}: {error}")
 
 
-def _share(name: str, text: str) -> float:
+def _parse_share(name: str, text: str) -> float:
     found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)(%?)", text)
     if not found:
-        cli.refuse(f"{name}: {text!r} is no share: write for example 20% or 0.2")
+        cli.exit_wrong_use(f"{name}: {text!r} is no share: write for example 20% or 0.2")
     return float(found[1]) / (100 if found[2] else 1)

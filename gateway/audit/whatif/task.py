@@ -10,23 +10,23 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from gateway.audit.whatif.pieces import Streams, rows_of
+from gateway.audit.whatif.pieces import Streams, unpack_rows
 from policies import usage
-from policies.whatif.replay import Replay
-from policies.whatif.rows import Life, Row, Rules, StreamKey
-from policies.whatif.tick_phase import Phase
+from policies.whatif.replay import UsageReplay
+from policies.whatif.rows import ReplayRow, ReplayRules, StreamKey, WorkerLife
+from policies.whatif.tick_phase import TickPhase
 
 MEASURES: Final = ("bytes", "requests", "delay_ms", "repeats")
 ACTUAL, CHANGE = "actual", "change"
-UNKNOWN: Final = "unknown_bytes"  # rejected, and nobody can tell whether they came again
-SUMS: Final = (*(f"{which}_{name}" for which in (ACTUAL, CHANGE) for name in MEASURES), UNKNOWN)
+UNKNOWN_BYTES: Final = "unknown_bytes"  # rejected, and nobody can tell whether they came again
+SUM_COLUMNS: Final = (*(f"{which}_{name}" for which in (ACTUAL, CHANGE) for name in MEASURES), UNKNOWN_BYTES)
 
 # A window, a client and topic, outcome and reason, and SUMS.
-Sum = tuple[int, int, str, str, str, str, str, int, int, int, int, int, int, int, int, int]
-_NONE: Final = (0, 0, 0, 0)
+SumRow = tuple[int, int, str, str, str, str, str, int, int, int, int, int, int, int, int, int]
+_NO_CHANGE: Final = (0, 0, 0, 0)
 
 
-class Given(NamedTuple):
+class ReplayedPiece(NamedTuple):
     """A piece as it comes from Spark: fields of pieces.Checked and of pieces.Piece, and the group to replay it with."""
 
     group: int
@@ -41,18 +41,18 @@ class Given(NamedTuple):
     rows: str
 
 
-def ready(_: Iterable[object]) -> None:
+def preload_imports(_: Iterable[object]) -> None:
     """Nothing but to have imported all that is needed here."""
 
 
-def replayed(
+def replay_pieces(
     pieces: Iterable[tuple[Any, ...]],
     *,
-    rules: Rules,
-    phases: Mapping[Life, Phase],
+    rules: ReplayRules,
+    phases: Mapping[WorkerLife, TickPhase],
     window_ms: int | None,
     from_ms: int,
-) -> Iterator[Sum]:
+) -> Iterator[SumRow]:
     """Sums of a window, client and outcome, in several rows each: what happened, and the policy's difference.
 
     Args:
@@ -60,40 +60,40 @@ def replayed(
         window_ms: length of windows, aligned to Unix time; None for a single one, called 0.
         from_ms: earlier intervals are only there to warm up.
     """
-    for _, group in groupby(map(Given._make, pieces), attrgetter("group")):
-        replay, actual = Replay(rules, phases, window_ms, from_ms), _Actual(window_ms, from_ms)
-        for interval in _intervals(group):
-            replay.interval(interval)
-            actual.add(interval)
-            yield from _taken(replay, actual)
-        replay.end()
-        actual.flush()
-        yield from _taken(replay, actual)
+    for _, group in groupby(map(ReplayedPiece._make, pieces), attrgetter("group")):
+        replay, actual = UsageReplay(rules, phases, window_ms, from_ms), _ActualSums(window_ms, from_ms)
+        for interval in _group_intervals(group):
+            replay.replay_interval(interval)
+            actual.add_interval(interval)
+            yield from _drain_sums(replay, actual)
+        replay.finish_replay()
+        actual.flush_window()
+        yield from _drain_sums(replay, actual)
 
 
-def _intervals(pieces: Iterable[Given]) -> Iterator[list[Row]]:
+def _group_intervals(pieces: Iterable[ReplayedPiece]) -> Iterator[list[ReplayRow]]:
     """The rows to replay, those of one life and start together."""
     streams: Streams = {}
     for (start_ms, *_), same in groupby(pieces, attrgetter("start_ms", "gateway", "boot", "worker")):
-        rows: list[Row] = []
+        rows: list[ReplayRow] = []
         for piece in same:
             life = (piece.gateway, piece.boot, piece.worker)
-            rows += rows_of(piece.rows, piece.broker, life, piece.seq, start_ms, piece.end_ms, streams)
-        rows = [row for row in rows if row.outcome not in usage.WOULD]
+            rows += unpack_rows(piece.rows, piece.broker, life, piece.seq, start_ms, piece.end_ms, streams)
+        rows = [row for row in rows if row.outcome not in usage.OBSERVED_OUTCOMES]
         if rows:
             yield rows
 
 
-def _taken(replay: Replay, actual: _Actual) -> Iterator[Sum]:
-    for shift in replay.take():
+def _drain_sums(replay: UsageReplay, actual: _ActualSums) -> Iterator[SumRow]:
+    for shift in replay.drain_shifts():
         yield (
-            shift.window_ms, *shift.stream, shift.outcome, shift.reason, *_NONE,
+            shift.window_ms, *shift.stream, shift.outcome, shift.reason, *_NO_CHANGE,
             shift.bytes, shift.requests, shift.delay_ms, shift.repeats, 0,
         )  # fmt: skip
-    yield from actual.take()
+    yield from actual.drain_sums()
 
 
-class _Actual:
+class _ActualSums:
     """What really happened. Delays are those of notes: a row of another outcome repeats them."""
 
     def __init__(self, window_ms: int | None, from_ms: int) -> None:
@@ -101,15 +101,15 @@ class _Actual:
         self._from_ms = from_ms
         self._window = 0  # the present one's beginning
         self._sums: dict[tuple[StreamKey, str, str], list[int]] = {}
-        self._done: list[Sum] = []
+        self._done: list[SumRow] = []
 
-    def add(self, rows: list[Row]) -> None:
+    def add_interval(self, rows: list[ReplayRow]) -> None:
         start_ms = rows[0].start_ms
         if start_ms < self._from_ms:
             return
         window = 0 if self._window_ms is None else start_ms - start_ms % self._window_ms
         if window != self._window:
-            self.flush()
+            self.flush_window()
             self._window = window
         sums = self._sums
         for row in rows:
@@ -127,15 +127,15 @@ class _Actual:
             elif outcome == "rejected":
                 found[4] += row.bytes
 
-    def flush(self) -> None:
+    def flush_window(self) -> None:
         """The present window is over."""
         for (stream, outcome, reason), (size, requests, delay_ms, repeats, unknown) in self._sums.items():
             self._done.append(
-                (self._window, *stream, outcome, reason, size, requests, delay_ms, repeats, *_NONE, unknown)
+                (self._window, *stream, outcome, reason, size, requests, delay_ms, repeats, *_NO_CHANGE, unknown)
             )
         self._sums = {}
 
-    def take(self) -> list[Sum]:
+    def drain_sums(self) -> list[SumRow]:
         """The sums that will not change any more."""
         done, self._done = self._done, []
         return done

@@ -11,12 +11,12 @@ from typing import Final
 
 import trio
 
-from gateway.tls.certificates import ENDED, Certificates, ListenerTls, make_context
+from gateway.tls.certificates import PEER_CLOSED_ERRORS, ListenerCertificates, ListenerTls, make_listener_context
 from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.control")
 
-HANDSHAKE_S: Final = 10.0
+HANDSHAKE_TIMEOUT_S: Final = 10.0
 LINGER_S: Final = 1.0
 PROTOCOLS: Final = ("http/1.1",)
 _TLS_RECORD: Final = b"\x16"  # the type of a ClientHello's
@@ -32,7 +32,7 @@ def make_admin_context(tls: ListenerTls) -> ssl.SSLContext:
     Raises:
         CertificateError: these files can't be used.
     """
-    context = make_context(tls)
+    context = make_listener_context(tls)
     context.set_alpn_protocols(list(PROTOCOLS))
     return context
 
@@ -41,45 +41,45 @@ class AdminTls:
     """`count` is called with the reason (failures.REASONS) for each connection that fails."""
 
     def __init__(self, tls: ListenerTls, count: Callable[[str], None] = lambda reason: None) -> None:
-        self._certificates = Certificates(tls, _log, "admin", make_admin_context)
-        self._count = count
+        self._certificates = ListenerCertificates(tls, _log_at_level, "admin", make_admin_context)
+        self._count_failure = count
 
-    async def secure(self, stream: trio.SocketStream) -> trio.SSLStream[trio.SocketStream] | None:
+    async def secure_stream(self, stream: trio.SocketStream) -> trio.SSLStream[trio.SocketStream] | None:
         """The stream within TLS, the handshake done. None: it can't be; it is closed, and that is noted."""
-        context = self._certificates.context(trio.current_time())
+        context = self._certificates.get_context(trio.current_time())
         try:
             if context is not None:
-                with trio.fail_after(HANDSHAKE_S):
-                    return await self._shake(stream, context)
+                with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+                    return await self._do_handshake(stream, context)
         except trio.TooSlowError:
-            self._note(stream, f"not done within {HANDSHAKE_S:g} s")
+            self._record_failure(stream, f"not done within {HANDSHAKE_TIMEOUT_S:g} s")
         except (OSError, trio.BrokenResourceError):
             pass  # gone
         await trio.aclose_forcefully(stream)
         return None
 
-    async def _shake(
+    async def _do_handshake(
         self, stream: trio.SocketStream, context: ssl.SSLContext
     ) -> trio.SSLStream[trio.SocketStream] | None:
         first = await stream.socket.recv(1, trio.socket.MSG_PEEK)
         if first and first != _TLS_RECORD:
-            self._note(stream, "the client speaks no TLS")
-            await _part(stream, _PLAIN_ANSWER)
+            self._record_failure(stream, "the client speaks no TLS")
+            await _send_and_drain(stream, _PLAIN_ANSWER)
             return None
         secured = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
         try:
             await secured.do_handshake()
         except trio.BrokenResourceError as error:
-            if why := _reason(error.__cause__):
-                self._note(stream, why)
+            if why := _failure_reason(error.__cause__):
+                self._record_failure(stream, why)
                 # trio keeps the alert to itself, and clients would not know why.
                 alert = getattr(secured, "_outgoing", None)
-                await _part(stream, alert.read() if alert is not None else b"")
+                await _send_and_drain(stream, alert.read() if alert is not None else b"")
             raise
         return secured
 
-    def _note(self, stream: trio.SocketStream, why: str) -> None:
-        self._count("tls")
+    def _record_failure(self, stream: trio.SocketStream, why: str) -> None:
+        self._count_failure("tls")
         try:
             peer = stream.socket.getpeername()[0]
         except OSError:
@@ -88,7 +88,7 @@ class AdminTls:
         log.warning("admin: %s: TLS handshake failed: %s", peer, one_line(why, ERROR_CHARS), extra=fields)
 
 
-async def _part(stream: trio.SocketStream, word: bytes) -> None:
+async def _send_and_drain(stream: trio.SocketStream, word: bytes) -> None:
     """Say that, and wait for the client to hear it: what is closed with bytes unread is reset, the word with it."""
     with trio.move_on_after(LINGER_S):
         await stream.send_all(word)
@@ -97,13 +97,13 @@ async def _part(stream: trio.SocketStream, word: bytes) -> None:
             pass
 
 
-def _reason(error: BaseException | None) -> str:
+def _failure_reason(error: BaseException | None) -> str:
     """Of TLS; "": the client went away, as port scanners and health checks of load balancers do."""
-    if not isinstance(error, ssl.SSLError) or isinstance(error, ENDED):
+    if not isinstance(error, ssl.SSLError) or isinstance(error, PEER_CLOSED_ERRORS):
         return ""
     said = getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
     return str(said).lower().replace("_", " ")
 
 
-def _log(level: str, text: str) -> None:
+def _log_at_level(level: str, text: str) -> None:
     log.log(logging.getLevelNamesMapping()[level.upper()], "%s", text)

@@ -6,34 +6,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from gateway.access_tokens.roles import Role
+from gateway.access_tokens.roles import AccessRole
 
-KEY: Final = "produce-gateway.caller"  # in a scope
+CALLER_KEY: Final = "produce-gateway.caller"  # in a scope
 
-How = Literal["token", "session", "certificate", "machine", "open", "anonymous"]
+AuthMethod = Literal["token", "session", "certificate", "machine", "open", "anonymous"]
 
 
 @dataclass(frozen=True)
-class Caller:
+class AdminCaller:
     """
     Attributes:
         name: of the token's holder, or the certificate's principal; "": unknown.
         identified: it has proven who it is; or, on a gateway without credentials, that it is on this machine.
-        how: open: from another machine, on a gateway without credentials.
+        auth_method: open: from another machine, on a gateway without credentials.
         csrf: what a change by this session's pages has to bring; "": no session.
     """
 
     name: str
-    role: Role
+    role: AccessRole
     identified: bool
-    how: How
+    auth_method: AuthMethod
     csrf: str = ""
 
 
-UNKNOWN: Final = Caller("", Role.NONE, False, "anonymous")
+UNKNOWN_CALLER: Final = AdminCaller("", AccessRole.NONE, False, "anonymous")
 
 
-def caller_of(scope: Mapping[str, Any]) -> Caller:
-    found = scope.get(KEY, UNKNOWN)
-    assert isinstance(found, Caller)
+def caller_of(scope: Mapping[str, Any]) -> AdminCaller:
+    found = scope.get(CALLER_KEY, UNKNOWN_CALLER)
+    assert isinstance(found, AdminCaller)
     return found

@@ -12,14 +12,14 @@ from typing import Final
 
 # Why a request was refused, as the metric has it.
 REASONS: Final = ("missing", "token", "limited", "certificate", "role", "origin", "csrf", "tls")
-BURST: Final = 20  # failures at once
-EVERY_S: Final = 6.0  # one more is forgiven in so long
+MAX_BURST: Final = 20  # failures at once
+FORGIVE_S: Final = 6.0  # one more is forgiven in so long
 MAX_ADDRESSES: Final = 10_000
 _IPV6_PREFIX: Final = 64  # one client has as many addresses there as it wants
 
 
-class Failures:
-    def __init__(self, burst: int = BURST, every_s: float = EVERY_S, most: int = MAX_ADDRESSES) -> None:
+class FailedAttempts:
+    def __init__(self, burst: int = MAX_BURST, every_s: float = FORGIVE_S, most: int = MAX_ADDRESSES) -> None:
         self._burst = burst
         self._every_s = every_s
         self._most = most
@@ -30,12 +30,12 @@ class Failures:
 
     def wait_s(self, address: str, now: float) -> float:
         """For how long this address may not try; 0: it may."""
-        clear_at = self._clear_at.get(_key(address), now)
+        clear_at = self._clear_at.get(_address_key(address), now)
         return max(0.0, clear_at - (self._burst - 1) * self._every_s - now)
 
-    def note(self, address: str, now: float) -> None:
+    def record_failure(self, address: str, now: float) -> None:
         """An attempt from there has failed. With too many addresses the one that failed longest ago is forgotten."""
-        key = _key(address)
+        key = _address_key(address)
         clear_at = max(now, self._clear_at.pop(key, now)) + self._every_s
         if len(self._clear_at) >= self._most:
             del self._clear_at[next(iter(self._clear_at))]
@@ -47,7 +47,7 @@ def retry_after(wait_s: float) -> int:
     return max(1, math.ceil(wait_s))
 
 
-def _key(address: str) -> str:
+def _address_key(address: str) -> str:
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -29,13 +29,13 @@ def client_address(peer: str, headers: Iterable[tuple[bytes, bytes]], proxies: N
 
     Without a field that can be read, the last proxy on the way that is known.
     """
-    known = _address(peer) if proxies else None
+    known = _parse_address(peer) if proxies else None
     if known is None or not _is_in(known, proxies):
         return peer
     fields = b",".join(value for name, value in headers if name == _FIELD).decode("latin-1")
     for entry in reversed(fields.rsplit(",", MAX_PROXIES)[-MAX_PROXIES:]):
         match = _ENTRY.fullmatch(entry.strip(" \t"))
-        found = None if match is None else _address(match[1] or match[2] or match[3])
+        found = None if match is None else _parse_address(match[1] or match[2] or match[3])
         if found is None:
             break
         known = found
@@ -44,7 +44,7 @@ def client_address(peer: str, headers: Iterable[tuple[bytes, bytes]], proxies: N
     return str(known)
 
 
-def _address(text: str) -> _Address | None:
+def _parse_address(text: str) -> _Address | None:
     try:
         found = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:

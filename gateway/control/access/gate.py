@@ -17,39 +17,39 @@ from urllib.parse import parse_qs, quote
 
 import trio
 
-from gateway.access_tokens.roles import Role
-from gateway.access_tokens.tokens import Holder, digest_of
-from gateway.control.access.caller import KEY, UNKNOWN, Caller, How, caller_of
-from gateway.control.access.failures import Failures, retry_after
+from gateway.access_tokens.roles import AccessRole
+from gateway.access_tokens.tokens import TokenHolder, hash_token
+from gateway.control.access.caller import CALLER_KEY, UNKNOWN_CALLER, AdminCaller, AuthMethod, caller_of
+from gateway.control.access.failures import FailedAttempts, retry_after
 from gateway.control.access.forwarded import client_address
-from gateway.control.access.holders import Holders, NoPrincipal
-from gateway.control.access.origin import is_certain, is_foreign
-from gateway.control.access.rules import LOGIN_PATH, READS, TABLE, Rule, Rules
-from gateway.control.access.sessions import Sessions
+from gateway.control.access.holders import CredentialHolders, NoPrincipal
+from gateway.control.access.origin import is_foreign_page, states_origin
+from gateway.control.access.rules import ACCESS_TABLE, LOGIN_PATH, READ_METHODS, AccessRule, AccessRules
+from gateway.control.access.sessions import BrowserSessions
 from gateway.system.hosts import is_loopback
 from gateway.system.sockets import Networks
 from policies.text import one_line
 
 log = logging.getLogger("gateway.control")
 
-GATE: Final = "produce-gateway.gate"  # in a scope
-CERTIFICATE: Final = "produce-gateway.certificate"  # in a scope: the client's, verified, X.509 in DER; or None
-_PROXY: Final = "produce-gateway.proxy"  # in a scope: the address of the proxy that this client is behind
+GATE_KEY: Final = "produce-gateway.gate"  # in a scope
+CERTIFICATE_KEY: Final = "produce-gateway.certificate"  # in a scope: the client's, verified, X.509 in DER; or None
+_PROXY_KEY: Final = "produce-gateway.proxy"  # in a scope: the address of the proxy that this client is behind
 MAX_FORM: Final = 64 * 2**10
-MAX_CHARS: Final = 4096  # of a token
-REFUSED_S: Final = 1.0  # for the body of a request that is refused: who refuses it waits for no stranger
-FORM_S: Final = 60.0
+MAX_TOKEN_CHARS: Final = 4096  # of a token
+REFUSED_BODY_TIMEOUT_S: Final = 1.0  # for the body of a request that is refused: who refuses it waits for no stranger
+FORM_TIMEOUT_S: Final = 60.0
 CSRF_FIELD: Final = "csrf_token"
 CSRF_HEADER: Final = "x-csrf-token"
 _FORM: Final = "application/x-www-form-urlencoded"
 _FORMS: Final = (_FORM, "multipart/form-data", "text/plain")  # what a page of any site can have a browser send
-_WHERE: Final = "admin.tokens or admin.token_file"
+_CREDENTIAL_SETTINGS: Final = "admin.tokens or admin.token_file"
 
 Application = Callable[[Any, Any, Any], Any]
 Header = tuple[bytes, bytes]
 
 
-class Refusal(NamedTuple):
+class AccessRefusal(NamedTuple):
     """`reason`: one of failures.REASONS, or "" for what isn't counted. `challenge`: for WWW-Authenticate."""
 
     status: int
@@ -59,17 +59,17 @@ class Refusal(NamedTuple):
     challenge: str = ""
 
 
-class Answered(NamedTuple):
+class LoginOutcome(NamedTuple):
     """What a login or logout came to. `headers`: for the answer. `problem` "": it is done."""
 
     headers: list[Header]
     problem: str = ""
     status: int = 200
     retry_after_s: int = 0
-    caller: Caller | None = None
+    caller: AdminCaller | None = None
 
 
-class Gate:
+class AccessGate:
     """Who may do what on the admin port.
 
     Attributes:
@@ -78,14 +78,14 @@ class Gate:
 
     def __init__(
         self,
-        holders: Holders | None = None,
+        holders: CredentialHolders | None = None,
         *,
-        anonymous: Role = Role.VIEWER,
-        metrics: Role = Role.NONE,
+        anonymous: AccessRole = AccessRole.VIEWER,
+        metrics: AccessRole = AccessRole.NONE,
         hosts: Set[str] = frozenset(),
-        table: Iterable[Rule] = TABLE,
-        sessions: Sessions | None = None,
-        failures: Failures | None = None,
+        table: Iterable[AccessRule] = ACCESS_TABLE,
+        sessions: BrowserSessions | None = None,
+        failures: FailedAttempts | None = None,
         proxies: Networks = (),
         count: Callable[[str], None] = lambda reason: None,
     ) -> None:
@@ -98,36 +98,36 @@ class Gate:
             proxies: that say where their clients are (forwarded.py).
             count: is called with the reason of each refusal.
         """
-        self.holders = holders or Holders()
+        self.holders = holders or CredentialHolders()
         self._anonymous = anonymous
-        self._rules = Rules(table, metrics)
+        self._rules = AccessRules(table, metrics)
         self._hosts = hosts
-        self._sessions = Sessions() if sessions is None else sessions
-        self._failures = Failures() if failures is None else failures
+        self._sessions = BrowserSessions() if sessions is None else sessions
+        self._failures = FailedAttempts() if failures is None else failures
         self._proxies = proxies
-        self._count = count
+        self._count_refusal = count
 
-    def before(self, app: Application) -> Application:
+    def guard_application(self, app: Application) -> Application:
         """The application, with this gate before it."""
 
         async def guarded(scope: Any, receive: Any, send: Any) -> None:
             scope = self._with_client(scope)
             headers = headers_of(scope)
-            rule = self._rules.of(scope["method"], scope["path"])
-            caller, refusal = await self._judge(scope, headers, rule)
-            if refusal is None and rule.role is Role.NONE and _body_bytes(headers) > MAX_FORM:  # of anybody
-                refusal = Refusal(413, "", f"a body here may have {MAX_FORM} bytes")
-            if refusal is None and scope["method"] not in READS and _needs_csrf(caller):
+            rule = self._rules.rule_for(scope["method"], scope["path"])
+            caller, refusal = await self._authorize_request(scope, headers, rule)
+            if refusal is None and rule.role is AccessRole.NONE and _body_bytes(headers) > MAX_FORM:  # of anybody
+                refusal = AccessRefusal(413, "", f"a body here may have {MAX_FORM} bytes")
+            if refusal is None and scope["method"] not in READ_METHODS and _needs_csrf(caller):
                 receive, refusal = await _check_csrf(caller.csrf, headers, receive)
             if refusal is not None:
-                self._note(scope, refusal)
+                self._record_refusal(scope, refusal)
                 if headers.get("content-length", "0") != "0" and refusal.status != 413:
                     # The server closes a connection that is answered before its request is there whole, and the
                     # client's next request on it would fail.
-                    await _read(receive, REFUSED_S)
-                await _answer(scope, headers, send, refusal, rule)
+                    await _read_body(receive, REFUSED_BODY_TIMEOUT_S)
+                await _send_refusal(scope, headers, send, refusal, rule)
                 return
-            await app({**scope, KEY: caller, GATE: self}, receive, send)
+            await app({**scope, CALLER_KEY: caller, GATE_KEY: self}, receive, send)
 
         return guarded
 
@@ -137,123 +137,131 @@ class Gate:
             return scope
         peer, _ = scope["client"]
         address = client_address(peer, scope["headers"], self._proxies)
-        return scope if address == peer else {**scope, "client": (address, 0), _PROXY: peer}
+        return scope if address == peer else {**scope, "client": (address, 0), _PROXY_KEY: peer}
 
     # --- who asks -----------------------------------------------------------------------------------------------------
 
-    async def _judge(self, scope: Any, headers: Mapping[str, str], rule: Rule) -> tuple[Caller, Refusal | None]:
-        caller = UNKNOWN
-        if rule.role is not Role.NONE:
-            found = await self._find(scope, headers)
-            if isinstance(found, Refusal):
+    async def _authorize_request(
+        self, scope: Any, headers: Mapping[str, str], rule: AccessRule
+    ) -> tuple[AdminCaller, AccessRefusal | None]:
+        caller = UNKNOWN_CALLER
+        if rule.role is not AccessRole.NONE:
+            found = await self._identify_caller(scope, headers)
+            if isinstance(found, AccessRefusal):
                 return caller, found
             caller = found
-            missing = self._missing(caller, rule.role, rule.identified, _peer(scope))
+            missing = self._rights_refusal(caller, rule.role, rule.identified, _client_host(scope))
             if missing is not None:
                 return caller, missing
-        if scope["method"] not in (*READS, "OPTIONS"):
+        if scope["method"] not in (*READ_METHODS, "OPTIONS"):
             return caller, self._check_page(scope, headers, caller)
         return caller, None
 
-    async def _find(self, scope: Any, headers: Mapping[str, str]) -> Caller | Refusal:
-        peer = _peer(scope)
-        if not self.holders.any:
+    async def _identify_caller(self, scope: Any, headers: Mapping[str, str]) -> AdminCaller | AccessRefusal:
+        peer = _client_host(scope)
+        if not self.holders.has_credentials:
             # A proxy on this machine doesn't make others' requests this machine's.
-            here = _is_here(peer) and _is_here(scope.get(_PROXY, peer))
-            return Caller("", Role.ADMIN, here, "machine" if here else "open")
+            here = _is_local(peer) and _is_local(scope.get(_PROXY_KEY, peer))
+            return AdminCaller("", AccessRole.ADMIN, here, "machine" if here else "open")
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and given.strip():
-            holder = await self._try(given.strip(), peer)
-            return holder if isinstance(holder, Refusal) else _caller_of(holder, "token")
+            holder = await self._check_token(given.strip(), peer)
+            return holder if isinstance(holder, AccessRefusal) else _make_caller(holder, "token")
         return (
-            await self._of_session(headers.get("cookie", ""), scope)
-            or self._of_certificate(scope)
-            or Caller("", self._anonymous, False, "anonymous")
+            await self._session_caller(headers.get("cookie", ""), scope)
+            or self._certificate_caller(scope)
+            or AdminCaller("", self._anonymous, False, "anonymous")
         )
 
-    async def _try(self, token: str, peer: str) -> Holder | Refusal:
+    async def _check_token(self, token: str, peer: str) -> TokenHolder | AccessRefusal:
         """The holder of this token. While too many attempts from this address have failed, none is looked at."""
         now = trio.current_time()
         wait_s = self._failures.wait_s(peer, now)
         if wait_s:
-            return Refusal(429, "limited", "too many tokens from this address were wrong: wait", wait_s)
-        if len(token) <= MAX_CHARS:
-            holder = await self.holders.of_digest(digest_of(token))
+            return AccessRefusal(429, "limited", "too many tokens from this address were wrong: wait", wait_s)
+        if len(token) <= MAX_TOKEN_CHARS:
+            holder = await self.holders.find_by_digest(hash_token(token))
             if holder is not None:
                 return holder
-        self._failures.note(peer, now)
-        return Refusal(
+        self._failures.record_failure(peer, now)
+        return AccessRefusal(
             401,
             "token",
-            f"the token is not valid{self.holders.problem}: bring one of {_WHERE}",
+            f"the token is not valid{self.holders.problem}: bring one of {_CREDENTIAL_SETTINGS}",
             challenge='error="invalid_token"',
         )
 
-    async def _of_session(self, cookies: str, scope: Any) -> Caller | None:
-        name = _cookie(cookies, _cookie_name(scope))
-        session = self._sessions.find(name, trio.current_time()) if name else None
+    async def _session_caller(self, cookies: str, scope: Any) -> AdminCaller | None:
+        name = _cookie_value(cookies, _cookie_name(scope))
+        session = self._sessions.find_session(name, trio.current_time()) if name else None
         if session is None:
             return None
-        holder = await self.holders.of_digest(session.token)
+        holder = await self.holders.find_by_digest(session.token)
         if holder is None:
-            self._sessions.end(name)
+            self._sessions.end_session(name)
             return None
-        return _caller_of(holder, "session", session.csrf)
+        return _make_caller(holder, "session", session.csrf)
 
-    def _of_certificate(self, scope: Any) -> Caller | None:
-        certificate = scope.get(CERTIFICATE)
+    def _certificate_caller(self, scope: Any) -> AdminCaller | None:
+        certificate = scope.get(CERTIFICATE_KEY)
         if certificate is None:
             return None
         try:
-            name, role = self.holders.of_certificate(certificate)
+            name, role = self.holders.role_of_certificate(certificate)
         except NoPrincipal:
-            name, role = "", Role.NONE
-        if role is Role.NONE:
-            return Caller(name, self._anonymous, False, "certificate")
-        return Caller(name, role, True, "certificate")
+            name, role = "", AccessRole.NONE
+        if role is AccessRole.NONE:
+            return AdminCaller(name, self._anonymous, False, "certificate")
+        return AdminCaller(name, role, True, "certificate")
 
     # --- whether that one may -----------------------------------------------------------------------------------------
 
-    def lacks(self, scope: Any, least: Role, *, identified: bool = False) -> str:
+    def missing_rights(self, scope: Any, least: AccessRole, *, identified: bool = False) -> str:
         """What the caller of this request lacks for more than its path needs; "": nothing."""
-        missing = self._missing(caller_of(scope), least, identified, _peer(scope))
+        missing = self._rights_refusal(caller_of(scope), least, identified, _client_host(scope))
         if missing is None:
             return ""
-        self._count(missing.reason)
+        self._count_refusal(missing.reason)
         return missing.detail
 
-    def _missing(self, caller: Caller, least: Role, identified: bool, peer: str) -> Refusal | None:
+    def _rights_refusal(
+        self, caller: AdminCaller, least: AccessRole, identified: bool, peer: str
+    ) -> AccessRefusal | None:
         if caller.role >= least and (caller.identified or not identified):
             return None
-        role = least.text
-        if caller.how == "open":
-            return Refusal(
+        role = least.label
+        if caller.auth_method == "open":
+            return AccessRefusal(
                 403,
                 "missing",
-                f"{role} rights are needed, and this gateway has no {_WHERE}: so only the machine that it runs on has"
+                f"{role} rights are needed, and this gateway has no {_CREDENTIAL_SETTINGS}: so only the machine"
+                " that it runs on has"
                 f" them, not {peer or 'an unknown address'}",
             )
         if caller.identified:
             who = caller.name or "this token"
-            return Refusal(403, "role", f"{role} rights are needed, and {who} has those of {caller.role.text}")
-        if caller.how == "certificate":
+            return AccessRefusal(403, "role", f"{role} rights are needed, and {who} has those of {caller.role.label}")
+        if caller.auth_method == "certificate":
             who = one_line(caller.name) or "this certificate"
-            return Refusal(403, "certificate", f"{role} rights are needed, and {who} is not in admin.principals")
-        return Refusal(
+            return AccessRefusal(403, "certificate", f"{role} rights are needed, and {who} is not in admin.principals")
+        return AccessRefusal(
             401,
             "missing",
-            f"{role} rights are needed: send the header Authorization: Bearer TOKEN, with a token of {_WHERE}; commands"
+            f"{role} rights are needed: send the header Authorization: Bearer TOKEN, with a token of"
+            f" {_CREDENTIAL_SETTINGS}; commands"
             " take --token-file",
             challenge='scope="' + role + '"',
         )
 
-    def _check_page(self, scope: Any, headers: Mapping[str, str], caller: Caller) -> Refusal | None:
+    def _check_page(self, scope: Any, headers: Mapping[str, str], caller: AdminCaller) -> AccessRefusal | None:
         """What a page has a browser send comes with a session's cookie, with a certificate, from this machine."""
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         is_form = scope["method"] == "POST" and kind in _FORMS
-        if not is_foreign(headers, self._hosts) and (not is_form or is_certain(headers) or caller.how == "token"):
+        if not is_foreign_page(headers, self._hosts) and (
+            not is_form or states_origin(headers) or caller.auth_method == "token"
+        ):
             return None
-        return Refusal(
+        return AccessRefusal(
             403,
             "origin",
             "a page of another site may not change anything here; a page of this server may, under localhost, an"
@@ -263,40 +271,40 @@ class Gate:
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 
-    async def log_in(self, scope: Any, token: str) -> Answered:
+    async def log_in(self, scope: Any, token: str) -> LoginOutcome:
         """Begin a session of this browser's, in the place of an earlier one."""
         if not self.holders.has_tokens:
-            return Answered([], f"there is nothing to log in with: this gateway has no {_WHERE}", 403)
-        found = await self._try(token.strip(), _peer(scope))
-        if isinstance(found, Refusal):
-            self._note(scope, found)
-            return Answered([], found.detail, found.status, retry_after(found.wait_s) if found.wait_s else 0)
-        self._end(scope)
-        name, session = self._sessions.create(found.digest, trio.current_time())
-        return Answered([_set_cookie(scope, name)], caller=_caller_of(found, "session", session.csrf))
+            return LoginOutcome([], f"there is nothing to log in with: this gateway has no {_CREDENTIAL_SETTINGS}", 403)
+        found = await self._check_token(token.strip(), _client_host(scope))
+        if isinstance(found, AccessRefusal):
+            self._record_refusal(scope, found)
+            return LoginOutcome([], found.detail, found.status, retry_after(found.wait_s) if found.wait_s else 0)
+        self._end_session(scope)
+        name, session = self._sessions.create_session(found.digest, trio.current_time())
+        return LoginOutcome([_set_cookie(scope, name)], caller=_make_caller(found, "session", session.csrf))
 
-    def log_out(self, scope: Any) -> Answered:
+    def log_out(self, scope: Any) -> LoginOutcome:
         """End this browser's session, if it has one."""
-        self._end(scope)
-        return Answered([_set_cookie(scope, "", "; Max-Age=0")])
+        self._end_session(scope)
+        return LoginOutcome([_set_cookie(scope, "", "; Max-Age=0")])
 
-    def _end(self, scope: Any) -> None:
-        if name := _cookie(headers_of(scope).get("cookie", ""), _cookie_name(scope)):
-            self._sessions.end(name)
+    def _end_session(self, scope: Any) -> None:
+        if name := _cookie_value(headers_of(scope).get("cookie", ""), _cookie_name(scope)):
+            self._sessions.end_session(name)
 
     # --- what was refused ---------------------------------------------------------------------------------------------
 
-    def _note(self, scope: Any, refusal: Refusal) -> None:
-        self._count(refusal.reason)
+    def _record_refusal(self, scope: Any, refusal: AccessRefusal) -> None:
+        self._count_refusal(refusal.reason)
         if refusal.reason not in ("missing", "role"):  # no attempt at anything: a browser that isn't logged in
             asked = f"{scope['method']} {one_line(scope['path'])}"
-            fields = {"kind": "admin-refused", "reason": refusal.reason, "peer": _peer(scope)}
-            log.warning("admin: %s: %s: %s", _peer(scope), asked, refusal.detail, extra=fields)
+            fields = {"kind": "admin-refused", "reason": refusal.reason, "peer": _client_host(scope)}
+            log.warning("admin: %s: %s: %s", _client_host(scope), asked, refusal.detail, extra=fields)
 
 
-def gate_of(scope: Mapping[str, Any]) -> Gate:
-    found = scope[GATE]
-    assert isinstance(found, Gate)
+def gate_of(scope: Mapping[str, Any]) -> AccessGate:
+    found = scope[GATE_KEY]
+    assert isinstance(found, AccessGate)
     return found
 
 
@@ -315,15 +323,15 @@ def _body_bytes(headers: Mapping[str, str]) -> float:
     return math.inf if "transfer-encoding" in headers or not size.isdigit() else int(size)
 
 
-def _caller_of(holder: Holder, how: How, csrf: str = "") -> Caller:
-    return Caller(holder.name, holder.role, True, how, csrf)
+def _make_caller(holder: TokenHolder, how: AuthMethod, csrf: str = "") -> AdminCaller:
+    return AdminCaller(holder.name, holder.role, True, how, csrf)
 
 
-def _peer(scope: Any) -> str:
+def _client_host(scope: Any) -> str:
     return str(scope["client"][0]) if scope.get("client") else ""
 
 
-def _is_here(peer: str) -> bool:
+def _is_local(peer: str) -> bool:
     return peer != "localhost" and is_loopback(peer.removeprefix("::ffff:") if "." in peer else peer)
 
 
@@ -344,7 +352,7 @@ def _set_cookie(scope: Any, value: str, more: str = "") -> Header:
     return b"set-cookie", text.encode()
 
 
-def _cookie(header: str, name: str) -> str:
+def _cookie_value(header: str, name: str) -> str:
     """Its value, "" where there is none. Others' cookies may look like anything."""
     pairs = (part.strip().partition("=") for part in header.split(";"))
     return next((value for known, _, value in pairs if known == name), "")
@@ -353,26 +361,26 @@ def _cookie(header: str, name: str) -> str:
 # --- pages' changes ---------------------------------------------------------------------------------------------------
 
 
-def _needs_csrf(caller: Caller) -> bool:
-    return caller.how == "session"
+def _needs_csrf(caller: AdminCaller) -> bool:
+    return caller.auth_method == "session"
 
 
-async def _check_csrf(wanted: str, headers: Mapping[str, str], receive: Any) -> tuple[Any, Refusal | None]:
+async def _check_csrf(wanted: str, headers: Mapping[str, str], receive: Any) -> tuple[Any, AccessRefusal | None]:
     """In the header, or in a form; what was read of the body is received once more."""
     given = headers.get(CSRF_HEADER, "")
     if not given and headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM:
-        body = await _read(receive, FORM_S)
+        body = await _read_body(receive, FORM_TIMEOUT_S)
         if body is None:
-            return receive, Refusal(413, "", f"a form may have {MAX_FORM} bytes, within {FORM_S:g} s")
+            return receive, AccessRefusal(413, "", f"a form may have {MAX_FORM} bytes, within {FORM_TIMEOUT_S:g} s")
         given = parse_qs(body.decode("latin-1")).get(CSRF_FIELD, [""])[0]
-        receive = _again(body, receive)
+        receive = _replay_body(body, receive)
     if given and hmac.compare_digest(given.encode(), wanted.encode()):
         return receive, None
     detail = f"a change within a session needs its CSRF token, as the header {CSRF_HEADER} or the field {CSRF_FIELD}"
-    return receive, Refusal(403, "csrf", f"{detail}: load the page once more")
+    return receive, AccessRefusal(403, "csrf", f"{detail}: load the page once more")
 
 
-async def _read(receive: Any, within_s: float) -> bytes | None:
+async def _read_body(receive: Any, within_s: float) -> bytes | None:
     body = b""
     with trio.move_on_after(within_s):
         while len(body) <= MAX_FORM:
@@ -385,7 +393,7 @@ async def _read(receive: Any, within_s: float) -> bytes | None:
     return None
 
 
-def _again(body: bytes, receive: Any) -> Any:
+def _replay_body(body: bytes, receive: Any) -> Any:
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_again() -> Any:
@@ -397,7 +405,9 @@ def _again(body: bytes, receive: Any) -> Any:
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-async def _answer(scope: Any, headers: Mapping[str, str], send: Any, refusal: Refusal, rule: Rule) -> None:
+async def _send_refusal(
+    scope: Any, headers: Mapping[str, str], send: Any, refusal: AccessRefusal, rule: AccessRule
+) -> None:
     more: list[Header] = []
     if refusal.status == 401:
         challenge = f'Bearer realm="produce-gateway", {refusal.challenge}'
@@ -406,7 +416,7 @@ async def _answer(scope: Any, headers: Mapping[str, str], send: Any, refusal: Re
         more.append((b"retry-after", str(retry_after(refusal.wait_s)).encode()))
     if rule.page and refusal.status == 401:
         status, kind, body = 303, "text/plain; charset=utf-8", b"log in first\n"
-        more = _to_login(scope, headers)
+        more = _login_redirect(scope, headers)
         if "hx-request" in headers:
             status = 401  # htmx would show the login inside of the page
     elif rule.page:
@@ -420,9 +430,9 @@ async def _answer(scope: Any, headers: Mapping[str, str], send: Any, refusal: Re
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
-def _to_login(scope: Any, headers: Mapping[str, str]) -> list[Header]:
+def _login_redirect(scope: Any, headers: Mapping[str, str]) -> list[Header]:
     """Back to the page afterwards; a change isn't made once more."""
-    path = scope["path"] if scope["method"] in READS else "/"
+    path = scope["path"] if scope["method"] in READ_METHODS else "/"
     wanted = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] and path != "/" else "")
     place = f"{LOGIN_PATH}?next={quote(wanted, safe='/')}".encode()
     return [(b"hx-redirect", LOGIN_PATH.encode())] if "hx-request" in headers else [(b"location", place)]

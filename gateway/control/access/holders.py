@@ -12,14 +12,14 @@ from pathlib import Path
 
 import trio
 
-from gateway.access_tokens.roles import Role
-from gateway.access_tokens.tokens import Holder, parse_line, read_holders
-from gateway.tls.principal_rules import ANONYMOUS, DEFAULT, NoPrincipal, PrincipalRules
+from gateway.access_tokens.roles import AccessRole
+from gateway.access_tokens.tokens import TokenHolder, parse_token_line, read_holders
+from gateway.tls.principal_rules import ANONYMOUS, DEFAULT_RULE, NoPrincipal, PrincipalRules
 
 log = logging.getLogger("gateway.control")
 
 
-class Holders:
+class CredentialHolders:
     """
     Attributes:
         problem: what to add for a caller whose token isn't known: that the file can't be read; "": it can.
@@ -29,28 +29,28 @@ class Holders:
         self,
         tokens: Collection[str] = (),
         token_file: Path | None = None,
-        principals: Mapping[str, Role] | None = None,
-        principal_rules: str = DEFAULT,
+        principals: Mapping[str, AccessRole] | None = None,
+        principal_rules: str = DEFAULT_RULE,
     ) -> None:
         """`tokens`: as lines of a token file. That is read when it changes, at the earliest with the next request."""
         self.problem = ""
-        self._holders = tuple(map(parse_line, tokens))
+        self._holders = tuple(map(parse_token_line, tokens))
         self._file = token_file
         self._principals = dict(principals or {})
         self._rules = PrincipalRules(principal_rules)
-        self._seen: tuple[int, ...] | None = None  # the file that `_in_file` was read from
-        self._in_file: tuple[Holder, ...] = ()
+        self._file_signature: tuple[int, ...] | None = None  # the file that `_in_file` was read from
+        self._file_holders: tuple[TokenHolder, ...] = ()
 
     @property
     def has_tokens(self) -> bool:
         return bool(self._holders) or self._file is not None
 
     @property
-    def any(self) -> bool:
+    def has_credentials(self) -> bool:
         """Whether the configuration has credentials at all."""
         return self.has_tokens or bool(self._principals)
 
-    async def of_digest(self, digest: bytes) -> Holder | None:
+    async def find_by_digest(self, digest: bytes) -> TokenHolder | None:
         """Of a token's SHA-256."""
         found = None
         # All of them: the time this takes says nothing about any token.
@@ -59,33 +59,35 @@ class Holders:
                 found = holder
         return found
 
-    def of_certificate(self, certificate: bytes) -> tuple[str, Role]:
+    def role_of_certificate(self, certificate: bytes) -> tuple[str, AccessRole]:
         """The principal that a client certificate (X.509 in DER, verified) makes, and its role; NONE: it has none.
 
         Raises:
             NoPrincipal: it makes none.
         """
         principal = self._rules.principal_of(certificate)
-        return principal, Role.NONE if principal == ANONYMOUS else self._principals.get(principal, Role.NONE)
+        return principal, AccessRole.NONE if principal == ANONYMOUS else self._principals.get(
+            principal, AccessRole.NONE
+        )
 
-    async def _read_file(self) -> tuple[Holder, ...]:
+    async def _read_file(self) -> tuple[TokenHolder, ...]:
         if self._file is None:
             return ()
-        return await trio.to_thread.run_sync(self._load, self._file)
+        return await trio.to_thread.run_sync(self._load_file, self._file)
 
-    def _load(self, path: Path) -> tuple[Holder, ...]:
+    def _load_file(self, path: Path) -> tuple[TokenHolder, ...]:
         try:
             stat = os.stat(path)
             seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-            if seen != self._seen:
-                self._in_file, self._seen = read_holders(path), seen
-                self._note("")
+            if seen != self._file_signature:
+                self._file_holders, self._file_signature = read_holders(path), seen
+                self._record_problem("")
         except (OSError, ValueError) as error:
-            self._in_file, self._seen = (), None
-            self._note(f"{path}: {(error.strerror if isinstance(error, OSError) else None) or error}")
-        return self._in_file
+            self._file_holders, self._file_signature = (), None
+            self._record_problem(f"{path}: {(error.strerror if isinstance(error, OSError) else None) or error}")
+        return self._file_holders
 
-    def _note(self, problem: str) -> None:
+    def _record_problem(self, problem: str) -> None:
         text = ", as the token file can't be read" if problem else ""
         if problem and not self.problem:
             log.warning("admin.token_file: %s: no token of it is valid", problem)
@@ -94,4 +96,4 @@ class Holders:
         self.problem = text
 
 
-__all__ = ["Holders", "NoPrincipal"]
+__all__ = ["CredentialHolders", "NoPrincipal"]

@@ -6,21 +6,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from urllib.parse import urlsplit
 
-from gateway.system.hosts import is_own
+from gateway.system.hosts import is_own_host
 
 
-def is_foreign(headers: Mapping[str, str], hosts: Set[str]) -> bool:
+def is_foreign_page(headers: Mapping[str, str], hosts: Set[str]) -> bool:
     """Whether a page of another site sent this. Programs send neither header. `hosts`: as in application.py."""
     site = headers.get("sec-fetch-site", "none")
-    return site not in ("same-origin", "none") or not _is_own(headers.get("origin"), headers.get("host", ""), hosts)
+    return site not in ("same-origin", "none") or not _is_own_origin(
+        headers.get("origin"), headers.get("host", ""), hosts
+    )
 
 
-def is_certain(headers: Mapping[str, str]) -> bool:
+def states_origin(headers: Mapping[str, str]) -> bool:
     """Whether a browser says which page it is: each that lets a page send a form does, by one of the two."""
     return headers.get("sec-fetch-site") == "same-origin" or "origin" in headers
 
 
-def _is_own(origin: str | None, host: str, hosts: Set[str]) -> bool:
+def _is_own_origin(origin: str | None, host: str, hosts: Set[str]) -> bool:
     """Whether it was no page, or one of this server's. A name that any DNS may point here is not enough."""
     if origin is None:
         return True
@@ -31,4 +33,4 @@ def _is_own(origin: str | None, host: str, hosts: Set[str]) -> bool:
         return False
     if not host or parts.netloc.lower() != host.lower():
         return False
-    return bool(name) and is_own(parts.netloc, hosts)
+    return bool(name) and is_own_host(parts.netloc, hosts)

@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 IDLE_S: Final = 30 * 60.0  # OWASP: 15 to 30 minutes; a page that is open and live keeps its session
 ABSOLUTE_S: Final = 12 * 3600.0  # a shift
-MOST: Final = 1000
-MOST_OF_ONE: Final = 50  # with the same token
+MAX_SESSIONS: Final = 1000
+MAX_PER_TOKEN: Final = 50  # with the same token
 _BYTES: Final = 32
 
 
-class Session(NamedTuple):
+class BrowserSession(NamedTuple):
     """`token`: the digest of the one that was brought. `csrf`: what its pages send along with a change."""
 
     token: bytes
@@ -26,66 +26,66 @@ class Session(NamedTuple):
     ends_at: float
 
 
-class _Kept(NamedTuple):
-    session: Session
+class _SessionEntry(NamedTuple):
+    session: BrowserSession
     used_at: float
 
 
-def _random() -> str:
+def _random_id() -> str:
     return secrets.token_urlsafe(_BYTES)
 
 
-class Sessions:
+class BrowserSessions:
     """By id. Ids are kept as their digests: how long a look takes says nothing about any."""
 
     def __init__(
         self,
         idle_s: float = IDLE_S,
         absolute_s: float = ABSOLUTE_S,
-        most: int = MOST,
-        most_of_one: int = MOST_OF_ONE,
-        make: Callable[[], str] = _random,
+        most: int = MAX_SESSIONS,
+        most_of_one: int = MAX_PER_TOKEN,
+        make: Callable[[], str] = _random_id,
     ) -> None:
         self._idle_s = idle_s
         self._absolute_s = absolute_s
         self._most = most
         self._most_of_one = most_of_one
-        self._make = make
-        self._kept: dict[bytes, _Kept] = {}  # the one used longest ago first
+        self._make_id = make
+        self._entries: dict[bytes, _SessionEntry] = {}  # the one used longest ago first
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
-    def create(self, token: bytes, now: float) -> tuple[str, Session]:
+    def create_session(self, token: bytes, now: float) -> tuple[str, BrowserSession]:
         """A new one with its id. Where there are too many, the one that was used longest ago is over."""
-        self._drop_ended(now)
-        same = [key for key, kept in self._kept.items() if kept.session.token == token]
+        self._drop_expired(now)
+        same = [key for key, kept in self._entries.items() if kept.session.token == token]
         if len(same) >= self._most_of_one:
-            del self._kept[same[0]]
-        elif len(self._kept) >= self._most:
-            del self._kept[next(iter(self._kept))]
-        name, session = self._make(), Session(token, self._make(), now + self._absolute_s)
-        self._kept[_digest(name)] = _Kept(session, now)
+            del self._entries[same[0]]
+        elif len(self._entries) >= self._most:
+            del self._entries[next(iter(self._entries))]
+        name, session = self._make_id(), BrowserSession(token, self._make_id(), now + self._absolute_s)
+        self._entries[_id_digest(name)] = _SessionEntry(session, now)
         return name, session
 
-    def find(self, name: str, now: float) -> Session | None:
+    def find_session(self, name: str, now: float) -> BrowserSession | None:
         """The one with that id, which is used by this; None: there is none, or its time is over."""
-        key = _digest(name)
-        kept = self._kept.pop(key, None)
-        if kept is None or self._is_over(kept, now):
+        key = _id_digest(name)
+        kept = self._entries.pop(key, None)
+        if kept is None or self._is_expired(kept, now):
             return None
-        self._kept[key] = kept._replace(used_at=now)
+        self._entries[key] = kept._replace(used_at=now)
         return kept.session
 
-    def end(self, name: str) -> None:
-        self._kept.pop(_digest(name), None)
+    def end_session(self, name: str) -> None:
+        self._entries.pop(_id_digest(name), None)
 
-    def _drop_ended(self, now: float) -> None:
-        self._kept = {key: kept for key, kept in self._kept.items() if not self._is_over(kept, now)}
+    def _drop_expired(self, now: float) -> None:
+        self._entries = {key: kept for key, kept in self._entries.items() if not self._is_expired(kept, now)}
 
-    def _is_over(self, kept: _Kept, now: float) -> bool:
+    def _is_expired(self, kept: _SessionEntry, now: float) -> bool:
         return now >= kept.session.ends_at or now - kept.used_at >= self._idle_s
 
 
-def _digest(name: str) -> bytes:
+def _id_digest(name: str) -> bytes:
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()

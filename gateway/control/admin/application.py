@@ -16,17 +16,17 @@ from typing import Any, Final
 import trio
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from gateway.control.access.gate import Gate
+from gateway.control.access.gate import AccessGate
 from gateway.control.http_server import Application
-from gateway.health import LIVE_PATH, READY_PATH, readiness
-from gateway.system.hosts import is_own
+from gateway.health import LIVE_PATH, READY_PATH, encode_readiness
+from gateway.system.hosts import is_own_host
 
 Answer = tuple[int, str, bytes | Sequence[bytes]]  # status, content type, body: whole, or in pieces
 Route = Callable[[], Awaitable[Answer]]
 API_PATHS: Final = ("/v1/", "/admin/v2/", "/openapi.json")
 CONSOLE_PATHS: Final = ("/console", "/login", "/logout")  # and "/"
 HEALTH_PATHS: Final = (LIVE_PATH, READY_PATH)  # also on the health port, which others' load doesn't reach
-EXPOSITION_S: Final = 0.2  # seconds between two: who asks sooner waits
+EXPOSITION_PAUSE_S: Final = 0.2  # seconds between two: who asks sooner waits
 _FOREIGN_HOST: Final = b"here is no such host: use an address or localhost, or add the name to admin.hosts\n"
 _TEXT: Final = "text/plain; charset=utf-8"
 
@@ -39,7 +39,7 @@ def make_application(
     *,
     find_lacking: Callable[[], list[str]] = list,
     hosts: Set[str] = frozenset(),
-    gate: Gate | None = None,
+    gate: AccessGate | None = None,
     console: Callable[[Application], Application] | None = None,
 ) -> Application:
     """`metrics` renders the exposition in pieces: in a thread, and once for all who ask while another is made.
@@ -54,21 +54,21 @@ def make_application(
     `console`: makes what answers CONSOLE_PATHS, from what is returned here.
     """
 
-    exposition = _Exposition(metrics)
+    exposition = _MetricsExposition(metrics)
 
     async def show_metrics() -> Answer:
-        return 200, CONTENT_TYPE_LATEST, await exposition.pieces()
+        return 200, CONTENT_TYPE_LATEST, await exposition.render_pieces()
 
     async def show_health() -> Answer:
         return 200, _TEXT, b"ok\n"
 
     async def show_readiness() -> Answer:
-        status, said = readiness(find_problems(), find_lacking())
+        status, said = encode_readiness(find_problems(), find_lacking())
         return status, "application/json", said
 
     def show(view: Callable[[], Any]) -> Route:
         async def answer() -> Answer:
-            return as_json(view())
+            return json_response(view())
 
         return answer
 
@@ -92,24 +92,24 @@ def make_application(
         elif pages is not None and (path == "/" or path.startswith(CONSOLE_PATHS)):
             await pages(scope, receive, send)
         else:
-            await _send(send, scope["method"], await answer(scope["method"], scope["path"]))
+            await _send_response(send, scope["method"], await answer(scope["method"], scope["path"]))
 
-    guarded = (gate or Gate(hosts=hosts)).before(beyond)
+    guarded = (gate or AccessGate(hosts=hosts)).guard_application(beyond)
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
         if scope["path"] in HEALTH_PATHS:
             await beyond(scope, receive, send)
-        elif is_own(host, hosts):
+        elif is_own_host(host, hosts):
             await guarded(scope, receive, send)
         else:
-            await _send(send, scope["method"], (421, _TEXT, _FOREIGN_HOST))
+            await _send_response(send, scope["method"], (421, _TEXT, _FOREIGN_HOST))
 
     pages = None if console is None else console(application)
     return application
 
 
-class _Exposition:
+class _MetricsExposition:
     """The text of /metrics, never older than the question. With many topics it takes seconds of control's time, and
     anybody may ask: so one is made at a time, EXPOSITION_S after the last, for all who ask until it is begun.
     """
@@ -120,11 +120,11 @@ class _Exposition:
         self._made: tuple[bytes, ...] = ()
         self._begun_at = self._made_at = -math.inf
 
-    async def pieces(self) -> Sequence[bytes]:
+    async def render_pieces(self) -> Sequence[bytes]:
         asked_at = trio.current_time()
         async with self._making:
             if self._begun_at < asked_at:
-                await trio.sleep_until(self._made_at + EXPOSITION_S)
+                await trio.sleep_until(self._made_at + EXPOSITION_PAUSE_S)
                 begun_at = trio.current_time()
                 self._made = ()  # of 26 MB, with 200,000 series, not two at a time
                 self._made = await trio.to_thread.run_sync(lambda: tuple(self._render()))
@@ -135,7 +135,7 @@ class _Exposition:
             return made
 
 
-async def _send(send: Any, method: str, answer: Answer) -> None:
+async def _send_response(send: Any, method: str, answer: Answer) -> None:
     status, kind, body = answer
     headers = [(b"content-type", kind.encode())]
     if isinstance(body, bytes):
@@ -150,5 +150,5 @@ async def _send(send: Any, method: str, answer: Answer) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def as_json(value: Any, status: int = 200) -> Answer:
+def json_response(value: Any, status: int = 200) -> Answer:
     return status, "application/json", json.dumps(value).encode() + b"\n"

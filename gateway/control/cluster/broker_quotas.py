@@ -12,20 +12,20 @@ from typing import Final
 
 import trio
 
-from gateway.quotas.client import Described, QuotaClient, QuotaClientError, Quotas
+from gateway.quotas.client import DescribedQuotas, QuotaApi, QuotaClient, QuotaClientError
 from policies.quotas.store import QuotaStore
 
-KEPT_S: Final = 5.0
+CACHE_S: Final = 5.0
 TIMEOUT_S: Final = 3.0  # whoever waits for it waits for something else
 
 
 class BrokerQuotas:
     """`problem`: why they are not known, one line; "" where they are, or nothing has asked."""
 
-    def __init__(self, connect: Callable[[], Quotas]) -> None:
+    def __init__(self, connect: Callable[[], QuotaApi]) -> None:
         self._connect = connect
         self._lock = trio.Lock()
-        self._asked = -math.inf
+        self._fetched_at = -math.inf
         self._known: QuotaStore | None = None
         self.problem = ""
 
@@ -33,22 +33,24 @@ class BrokerQuotas:
     def of_cluster(cls, bootstrap_servers: str, properties: Mapping[str, str]) -> BrokerQuotas:
         return cls(lambda: QuotaClient(bootstrap_servers, properties, TIMEOUT_S))
 
-    async def look(self) -> QuotaStore | None:
+    async def fetch_quotas(self) -> QuotaStore | None:
         """The quotas as they are, or were some seconds ago; None: not known, see `problem`."""
         async with self._lock:
-            if trio.current_time() >= self._asked + KEPT_S:
+            if trio.current_time() >= self._fetched_at + CACHE_S:
                 try:
-                    self._known = _store(await trio.to_thread.run_sync(self._ask, abandon_on_cancel=True))
+                    self._known = _make_store(
+                        await trio.to_thread.run_sync(self._describe_quotas, abandon_on_cancel=True)
+                    )
                     self.problem = ""
                 except QuotaClientError as error:
                     self._known, self.problem = None, str(error)
-                self._asked = trio.current_time()
+                self._fetched_at = trio.current_time()
         return self._known
 
-    def _ask(self) -> tuple[Described, ...]:
+    def _describe_quotas(self) -> tuple[DescribedQuotas, ...]:
         return self._connect().describe()
 
 
-def _store(described: tuple[Described, ...]) -> QuotaStore:
+def _make_store(described: tuple[DescribedQuotas, ...]) -> QuotaStore:
     found = {each.entity: each.values for each in described}
-    return QuotaStore.accepted({entity: values for entity, values in found.items() if entity is not None})
+    return QuotaStore.from_broker({entity: values for entity, values in found.items() if entity is not None})

@@ -35,7 +35,7 @@ class BrokersTime:
         own: Callable[[], float] = time.time,
         since: Callable[[], float] = trio.current_time,
     ) -> None:
-        self._ask = ask
+        self._ask_brokers = ask
         self._own = own
         self._since = since
         self._began: float | None = None
@@ -43,23 +43,23 @@ class BrokersTime:
 
     def now(self) -> float:
         """Unix time."""
-        found = None if self._ask is None else self._ask()
+        found = None if self._ask_brokers is None else self._ask_brokers()
         own = self._own()
         if found is None:
             return own
-        self._compare(own - found)
+        self._log_difference(own - found)
         return found
 
     @property
     def is_sure(self) -> bool:
         """Whether `now` is the brokers' time, or will not be it soon either."""
-        if self._ask is None or self._ask() is not None:
+        if self._ask_brokers is None or self._ask_brokers() is not None:
             return True
         if self._began is None:
             self._began = self._since()
         return self._since() - self._began >= WAIT_S
 
-    def _compare(self, ahead_s: float) -> None:
+    def _log_difference(self, ahead_s: float) -> None:
         is_off = abs(ahead_s) > OFF_S
         if is_off and not self._is_off:
             which = "ahead of" if ahead_s > 0 else "behind"

@@ -13,7 +13,7 @@ from typing import Any, Final
 import trio
 
 from gateway.config import Listener
-from gateway.listener_names import BrokerSocket, prefix_of, read_broker_socket
+from gateway.listener_names import BrokerSocket, log_prefix, parse_broker_socket
 from gateway.system.sockets import address_text
 
 log = logging.getLogger("gateway.cluster")
@@ -23,7 +23,7 @@ LARGEST_PORT: Final = 65535
 Address = tuple[str, int]
 
 
-class Listeners:
+class BrokerListeners:
     """All of one gateway, by name.
 
     `listen(name, host, port)` gives a listening socket or raises OSError, `unlisten(name)` gives it back;
@@ -45,24 +45,24 @@ class Listeners:
         self._open: dict[BrokerSocket, trio.CancelScope] = {}
         self._refused: dict[BrokerSocket, str] = {}  # and why
 
-    def configure(self, configured: Mapping[str, Listener]) -> None:
+    def apply_settings(self, configured: Mapping[str, Listener]) -> None:
         """The same listeners, with other addresses for clients, or TLS."""
         self._configured = configured
 
-    def withheld(self, node_ids: Container[int]) -> int:
+    def count_withheld(self, node_ids: Container[int]) -> int:
         """How many of these brokers some listener's clients can't reach."""
         return len({socket.node_id for socket in self._refused if socket.node_id in node_ids})
 
-    async def adopt(self, nursery: trio.Nursery, names: Iterable[str]) -> list[int]:
+    async def adopt_sockets(self, nursery: trio.Nursery, names: Iterable[str]) -> list[int]:
         """Accept on the brokers' sockets among these, which are open already. The node ids."""
         found = [
-            socket for name in names if (socket := read_broker_socket(name)) and socket.listener in self._configured
+            socket for name in names if (socket := parse_broker_socket(name)) and socket.listener in self._configured
         ]
         for socket in found:
             await self._open_socket(nursery, socket)
         return sorted({socket.node_id for socket in found})
 
-    async def open(self, nursery: trio.Nursery, node_id: int) -> bool:
+    async def open_broker(self, nursery: trio.Nursery, node_id: int) -> bool:
         """Accept connections for that broker, wherever they are not accepted yet; tasks go into `nursery`. Whether
         there is a new socket.
         """
@@ -83,7 +83,7 @@ class Listeners:
             sock = await self._listen(socket.name, listener.host, listener.broker_port(socket.node_id))
         except OSError as error:
             if self._refused.get(socket) != str(error):
-                where = prefix_of(socket.listener)
+                where = log_prefix(socket.listener)
                 log.error("%sbroker %d is withheld from clients: no listener on %s", where, socket.node_id, error)
             self._refused[socket] = str(error)
             return
@@ -95,14 +95,14 @@ class Listeners:
         with scope:
             await self._accept(socket.listener, socket.node_id, sock)
 
-    def close(self, node_id: int) -> None:
+    def close_broker(self, node_id: int) -> None:
         """That broker is gone for good."""
         for socket in [socket for socket in self._open if socket.node_id == node_id]:
             self._open.pop(socket).cancel()
             self._unlisten(socket.name)
         self._refused = {socket: why for socket, why in self._refused.items() if socket.node_id != node_id}
 
-    def addresses(self, node_ids: Iterable[int]) -> dict[str, dict[int, Address]]:
+    def broker_addresses(self, node_ids: Iterable[int]) -> dict[str, dict[int, Address]]:
         """By listener, what its clients are told of these brokers; those are missing that are withheld from them."""
         known = sorted(node_ids)
         return {
@@ -114,25 +114,25 @@ class Listeners:
             for name, listener in self._configured.items()
         }
 
-    def describe(self, upstream: str, brokers: Mapping[int, Address | None]) -> list[str]:
+    def describe_all(self, upstream: str, brokers: Mapping[int, Address | None]) -> list[str]:
         """The ways to each broker, and a command to try, a line each; `upstream`: the bootstrap servers."""
         lines = []
         for name, listener in self._configured.items():
-            bootstrap = address_text(*listener.bootstrap)
-            lines.append(f"{prefix_of(name)}bootstrap: {bootstrap} -> {upstream}")
-            for node_id, address in self.addresses(brokers)[name].items():
-                lines.append(_line(name, node_id, address, brokers[node_id]))
+            bootstrap = address_text(*listener.bootstrap_address)
+            lines.append(f"{log_prefix(name)}bootstrap: {bootstrap} -> {upstream}")
+            for node_id, address in self.broker_addresses(brokers)[name].items():
+                lines.append(_mapping_line(name, node_id, address, brokers[node_id]))
         for name, listener in self._configured.items():
             options = " -X security.protocol=SSL" if listener.tls is not None else ""
-            lines.append(f"{prefix_of(name)}try: kcat -b {address_text(*listener.bootstrap)}{options} -L")
+            lines.append(f"{log_prefix(name)}try: kcat -b {address_text(*listener.bootstrap_address)}{options} -L")
         return lines
 
     def describe_broker(self, node_id: int, upstream: Address | None) -> list[str]:
         """The same of one broker."""
-        told = self.addresses([node_id])
-        return [_line(name, node_id, of[node_id], upstream) for name, of in told.items() if node_id in of]
+        told = self.broker_addresses([node_id])
+        return [_mapping_line(name, node_id, of[node_id], upstream) for name, of in told.items() if node_id in of]
 
 
-def _line(listener: str, node_id: int, told: Address, upstream: Address | None) -> str:
+def _mapping_line(listener: str, node_id: int, told: Address, upstream: Address | None) -> str:
     behind = address_text(*upstream) if upstream else "?"
-    return f"{prefix_of(listener)}broker {node_id}: {address_text(*told)} -> {behind}"
+    return f"{log_prefix(listener)}broker {node_id}: {address_text(*told)} -> {behind}"

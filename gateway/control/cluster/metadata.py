@@ -15,13 +15,13 @@ import trio
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from gateway.kafka.describe import NO_ANSWER, NO_TOPIC, describe_topics
-from gateway.kafka.reach import why_not
+from gateway.kafka.describe import NO_ANSWER_ERRORS, NO_TOPIC_ERRORS, describe_topics
+from gateway.kafka.reach import explain_unreachable
 from policies.definitions.policy_values import TopicId, TopicIds
 from policies.engine import INTERNAL_TOPICS
-from policies.storage import Share, Spread
+from policies.storage import ReplicaShare, ReplicaSpread
 from policies.text import one_line
-from protocol.topic_deletion import printed
+from protocol.topic_deletion import topic_id_text
 
 log = logging.getLogger("gateway.cluster")
 
@@ -35,12 +35,12 @@ DESCRIBE_AGAIN_S: Final = 60.0  # after a failure: older brokers and missing rig
 _Placement = dict[str, list[tuple[int, ...]]]  # by topic, of each partition its leader (-1: none) and its replicas
 
 
-class Unreachable(Exception):
+class ClusterUnreachable(Exception):
     """No broker answered; the text says what happened instead."""
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ClusterMetadata:
     """The last metadata: brokers by node id, topics by the node id of a leader, names by topic id.
 
     `places`: by node id, also of brokers that are away, the topics that have a partition there, hidden ones included:
@@ -55,12 +55,12 @@ class View:
     ids: dict[bytes, str] = field(default_factory=dict)
     places: dict[int, frozenset[str]] = field(default_factory=dict)
     replicas: dict[int, frozenset[str]] = field(default_factory=dict)
-    spread: Spread | None = None
+    spread: ReplicaSpread | None = None
     topic_ids: TopicIds = field(default_factory=dict)
 
 
-class Source(Protocol):
-    async def ask(self) -> View:
+class MetadataSource(Protocol):
+    async def fetch_metadata(self) -> ClusterMetadata:
         """The cluster's present metadata.
 
         Raises:
@@ -93,8 +93,8 @@ class AdminSource:
         self._is_explained = False  # why it doesn't answer
         properties: dict[str, Any] = {**client, "error_cb": self._on_error}
         self._admin = AdminClient(properties)
-        self._own = frozenset(own_topics)
-        self._hidden = self._own.union(INTERNAL_TOPICS)
+        self._own_topics = frozenset(own_topics)
+        self._hidden = self._own_topics.union(INTERNAL_TOPICS)
         self._ids: dict[str, bytes] = {}
         self._own_ids: dict[bytes, str] = {}
         self._learns_all = topic_ids
@@ -102,52 +102,52 @@ class AdminSource:
         self._watched = watched
         self._next_watched = 0
         self._cluster_id = ""
-        self._seen: tuple[dict[int, tuple[str, int]], dict[bytes, str], _Placement, TopicIds] | None = None
-        self._view = View()  # of that
-        self._tells_replicas = replicas
-        self._tells_spread = spread
+        self._last_metadata: tuple[dict[int, tuple[str, int]], dict[bytes, str], _Placement, TopicIds] | None = None
+        self._view = ClusterMetadata()  # of that
+        self._with_replicas = replicas
+        self._with_spread = spread
 
-    async def ask(self) -> View:
+    async def fetch_metadata(self) -> ClusterMetadata:
         # Abandoned when cancelled: a cluster that doesn't answer must not hold up a stop.
         try:
-            view = await trio.to_thread.run_sync(self._ask, abandon_on_cancel=True)
-        except Unreachable:
+            view = await trio.to_thread.run_sync(self._fetch_blocking, abandon_on_cancel=True)
+        except ClusterUnreachable:
             if self._is_explained:
                 raise
             self._is_explained = True
-            found = await why_not(self._client, self._client["bootstrap.servers"], EXPLAIN_TIMEOUT_S)
+            found = await explain_unreachable(self._client, self._client["bootstrap.servers"], EXPLAIN_TIMEOUT_S)
             if not found:
                 raise
-            raise Unreachable(one_line(found, EXPLAIN_CHARS)) from None
+            raise ClusterUnreachable(one_line(found, EXPLAIN_CHARS)) from None
         self._is_explained = False
         return view
 
-    def _ask(self) -> View:
+    def _fetch_blocking(self) -> ClusterMetadata:
         try:
             metadata = self._admin.list_topics(timeout=REQUEST_TIMEOUT_S)
         except KafkaException as error:
             self._admin.poll(0)  # serves error_cb, which knows the cause
-            raise Unreachable(self._error or error.args[0].str()) from error
+            raise ClusterUnreachable(self._error or error.args[0].str()) from error
         brokers = {
             node_id: (str(broker.host), broker.port) for node_id, broker in metadata.brokers.items() if node_id >= 0
         }
         names = [name for name in metadata.topics if name not in self._hidden]
         self._cluster_id = metadata.cluster_id or ""
-        watched = self._learn_ids(names, sorted(self._own.intersection(metadata.topics)))
+        watched = self._learn_ids(names, sorted(self._own_topics.intersection(metadata.topics)))
         ids = {topic_id: name for name, topic_id in self._ids.items()} | self._own_ids
         placement = {
             name: [(each.leader, *each.replicas) for each in topic.partitions.values()]
             for name, topic in metadata.topics.items()
         }
         # The same object where nothing has changed: that is nearly always so, and costs nothing more then.
-        if (brokers, ids, placement, watched) != self._seen:
-            self._seen = brokers, ids, placement, watched
-            self._view = self._make_view(*self._seen)
+        if (brokers, ids, placement, watched) != self._last_metadata:
+            self._last_metadata = brokers, ids, placement, watched
+            self._view = self._make_view(*self._last_metadata)
         return self._view
 
     def _make_view(
         self, brokers: dict[int, tuple[str, int]], ids: dict[bytes, str], placement: _Placement, watched: TopicIds
-    ) -> View:
+    ) -> ClusterMetadata:
         leads: dict[int, list[str]] = {node_id: [] for node_id in brokers}
         places: dict[int, set[str]] = defaultdict(set, {node_id: set() for node_id in brokers})
         replicas: dict[int, set[str]] = defaultdict(set)
@@ -158,16 +158,16 @@ class AdminSource:
         for name, partitions in placement.items():
             for node_id in leads.keys() & {leader for leader, *_ in partitions}:
                 leads[node_id].append(name)
-            for node_id in {node_id for _, *nodes in partitions for node_id in nodes} if self._tells_replicas else ():
+            for node_id in {node_id for _, *nodes in partitions for node_id in nodes} if self._with_replicas else ():
                 replicas[node_id].add(name)
         places.pop(-1, None)  # no leader
-        return View(
+        return ClusterMetadata(
             brokers,
             {node_id: tuple(topics) for node_id, topics in leads.items()},
             ids,
             {node_id: frozenset(topics) for node_id, topics in places.items()},
             {node_id: frozenset(topics) for node_id, topics in replicas.items()},
-            _spread(placement) if self._tells_spread else None,
+            _make_spread(placement) if self._with_spread else None,
             watched,
         )
 
@@ -175,21 +175,21 @@ class AdminSource:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._error = error.str()
 
-    async def identify(self, topics: Collection[str]) -> TopicIds:
+    async def fetch_topic_ids(self, topics: Collection[str]) -> TopicIds:
         """The ids of these topics as they are now; none, if they are many or the cluster doesn't say."""
         if len(topics) > DESCRIBE_AT_ONCE or time.monotonic() < self._describe_from:
             return {}
         try:
-            found = await trio.to_thread.run_sync(self._describe, sorted(topics), abandon_on_cancel=True)
+            found = await trio.to_thread.run_sync(self._describe_topics, sorted(topics), abandon_on_cancel=True)
         except (KafkaException, TimeoutError) as error:
             log.debug("topic ids: %s", error)
             return {}
-        return {name: self._named(topic_id) for name, topic_id in found.items()}
+        return {name: self._make_topic_id(topic_id) for name, topic_id in found.items()}
 
-    def _named(self, topic_id: bytes) -> TopicId:
-        return TopicId(self._cluster_id, printed(topic_id))
+    def _make_topic_id(self, topic_id: bytes) -> TopicId:
+        return TopicId(self._cluster_id, topic_id_text(topic_id))
 
-    def _describe(self, topics: Sequence[str]) -> dict[str, bytes]:
+    def _describe_topics(self, topics: Sequence[str]) -> dict[str, bytes]:
         """Topic ids, without topics that aren't there, or whose broker is older than topic ids.
 
         Raises:
@@ -198,7 +198,7 @@ class AdminSource:
         found = {}
         for name, answer in describe_topics(self._admin, topics, REQUEST_TIMEOUT_S).items():
             if isinstance(answer, KafkaException):
-                if answer.args[0].code() not in NO_TOPIC:
+                if answer.args[0].code() not in NO_TOPIC_ERRORS:
                     raise answer
                 continue  # deleted since the brokers named it
             topic_id = answer.topic_id
@@ -213,31 +213,31 @@ class AdminSource:
         """
         self._ids = {name: self._ids[name] for name in names if name in self._ids}
         unknown = [name for name in names if name not in self._ids][:DESCRIBE_AT_ONCE] if self._learns_all else []
-        watched = self._next(set(self._watched()).intersection(names))
+        watched = self._choose_watched(set(self._watched()).intersection(names))
         asked = {*own, *unknown, *watched}
         if not asked or time.monotonic() < self._describe_from:
             return {}
         try:
-            found = self._describe(sorted(asked))
+            found = self._describe_topics(sorted(asked))
             self._own_ids |= {found[name]: name for name in own if name in found}
             self._ids |= {name: topic_id for name, topic_id in found.items() if name in self._ids or name in unknown}
-            return {name: self._named(found[name]) for name in watched if name in found}
+            return {name: self._make_topic_id(found[name]) for name in watched if name in found}
         except KafkaException as error:
             log.debug("topic ids: %s", error)
-            if error.args[0].code() not in NO_ANSWER:
+            if error.args[0].code() not in NO_ANSWER_ERRORS:
                 self._describe_from = time.monotonic() + DESCRIBE_AGAIN_S
         except TimeoutError:
             log.debug("topic ids: no answer")
         return {}
 
-    def _next(self, watched: Collection[str]) -> list[str]:
+    def _choose_watched(self, watched: Collection[str]) -> list[str]:
         """Those of them to ask for now."""
         first = self._next_watched if self._next_watched < len(watched) else 0
         self._next_watched = first + DESCRIBE_AT_ONCE
         return sorted(watched)[first : self._next_watched]
 
 
-def _spread(placement: _Placement) -> Spread:
+def _make_spread(placement: _Placement) -> ReplicaSpread:
     here: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     feeds: dict[int, set[int]] = defaultdict(set)
     for name, partitions in placement.items():
@@ -247,7 +247,7 @@ def _spread(placement: _Placement) -> Spread:
                 if leader >= 0:
                     feeds[node_id].add(leader)
     shares = {
-        node_id: {name: Share(count, len(placement[name])) for name, count in counts.items()}
+        node_id: {name: ReplicaShare(count, len(placement[name])) for name, count in counts.items()}
         for node_id, counts in here.items()
     }
-    return Spread(shares, {node_id: frozenset(leaders) for node_id, leaders in feeds.items()})
+    return ReplicaSpread(shares, {node_id: frozenset(leaders) for node_id, leaders in feeds.items()})

@@ -10,26 +10,26 @@ from collections.abc import Iterable
 from typing import Final
 
 from policies.definitions.policy_set import PolicySet
-from policies.fleet.keys import CONSUMER_SHARES, FleetKey, GroupName, Name, QuotaName, TotalName, parse
-from policies.groups.names import MEANS
+from policies.fleet.keys import CONSUMER_SHARES, FleetKey, GroupName, LimitName, QuotaName, TotalName, parse_key
+from policies.groups.names import KEY_MEANINGS
 from policies.quotas.names import Entity, QuotaError, QuotaKey
 from policies.quotas.store import BucketKey, QuotaStore
 
 IDLE_S: Final = 60.0
 MAX_KEYS: Final = 100_000  # clients may make names of quotas' buckets up: the rest has even parts
-_RATES: Final = {means: key for key, means in MEANS.items()}
+_RATES: Final = {means: key for key, means in KEY_MEANINGS.items()}
 
 
-class Limits:
+class ConfiguredLimits:
     """The configured limits, per second: bytes or messages."""
 
     def __init__(self, policies: PolicySet) -> None:
-        self._groups = policies.groups()
-        self._quotas: QuotaStore = policies.quotas()
-        self._total, self._totals = policies.total(), policies.totals()
-        self._total_out, self._totals_out = policies.total_out(), policies.totals_out()
+        self._groups = policies.group_limits()
+        self._quotas: QuotaStore = policies.quota_store()
+        self._total, self._totals = policies.broker_total(), policies.broker_totals()
+        self._total_out, self._totals_out = policies.broker_total_out(), policies.broker_totals_out()
 
-    def of(self, name: Name) -> float | None:
+    def find_limit(self, name: LimitName) -> float | None:
         """None: there is no such limit (any more)."""
         match name:
             case GroupName(group, direction, unit):
@@ -39,9 +39,9 @@ class Limits:
             case QuotaName(key, None, None, int() as node_id) if key == CONSUMER_SHARES:
                 return self._totals_out.get(node_id, self._total_out)
             case QuotaName(key, user, client_id):
-                return self._quota(key, user, client_id)
+                return self._find_quota(key, user, client_id)
 
-    def _quota(self, key: str, user: str | None, client_id: str | None) -> float | None:
+    def _find_quota(self, key: str, user: str | None, client_id: str | None) -> float | None:
         """A bucket has the names of its entity's types, so it was made from the quota in force for these."""
         try:
             bucket = BucketKey(QuotaKey.parse(key), user, client_id)
@@ -49,44 +49,44 @@ class Limits:
             return None
         if bucket.key.unit in ("shares", "percent"):  # of a broker's total, and of this machine's threads
             return None
-        for found in self._quotas.effective(Entity(user, client_id), omit_overridden_values=True):
+        for found in self._quotas.effective_quotas(Entity(user, client_id), omit_overridden_values=True):
             if found.bucket == bucket:
                 return found.value
         return None
 
 
-class Keys:
-    """Keys in use. `limits`: the size of each. `began`: set when a worker is the first to take of one."""
+class LimitsInUse:
+    """Keys in use. `limits`: the size of each. `has_begun`: set when a worker is the first to take of one."""
 
     def __init__(self, policies: PolicySet) -> None:
         self.limits: dict[FleetKey, float] = {}
-        self.began = False
-        self._configured = Limits(policies)
-        self._names: dict[FleetKey, Name] = {}
+        self.has_begun = False
+        self._configured = ConfiguredLimits(policies)
+        self._names: dict[FleetKey, LimitName] = {}
         self._busy: dict[int, set[FleetKey]] = {}  # by worker
         self._idle_since: dict[FleetKey, float] = {}
         self._new: set[FleetKey] = set()
 
     def set_policies(self, policies: PolicySet) -> None:
-        self._configured = Limits(policies)
+        self._configured = ConfiguredLimits(policies)
         self._new.update(self._names)
 
-    def limit_of(self, key: FleetKey) -> float | None:
+    def find_limit(self, key: FleetKey) -> float | None:
         """The size of any limit, in use or not; None: there is none."""
         if key in self.limits:
             return self.limits[key]
         try:
-            return self._configured.of(parse(key))
+            return self._configured.find_limit(parse_key(key))
         except ValueError:
             return None
 
-    def use(self, worker: int, key: FleetKey, idle: bool) -> bool:
+    def record_use(self, worker: int, key: FleetKey, idle: bool) -> bool:
         """A worker takes of it, or has ceased to; False: it is no key, or there are too many."""
         if key not in self._names:
             if len(self._names) >= MAX_KEYS:
                 return False
             try:
-                self._names[key] = parse(key)
+                self._names[key] = parse_key(key)
             except ValueError:
                 return False
             self._new.add(key)
@@ -94,7 +94,7 @@ class Keys:
         if idle:
             busy.discard(key)
         elif key not in busy:
-            self.began |= not any(key in other for other in self._busy.values())
+            self.has_begun |= not any(key in other for other in self._busy.values())
             busy.add(key)
         return True
 
@@ -105,7 +105,7 @@ class Keys:
     def forget_worker(self, worker: int) -> None:
         self._busy.pop(worker, None)
 
-    def sweep(self, now: float) -> None:
+    def forget_idle_limits(self, now: float) -> None:
         """Forget keys unused for IDLE_S; call it now and then."""
         used: set[FleetKey] = set().union(*self._busy.values())
         idle = {key: self._idle_since.get(key, now) for key in self._names.keys() - used}
@@ -114,12 +114,12 @@ class Keys:
             self._new.add(key)
         self._idle_since = idle
 
-    def refresh(self) -> bool:
+    def refresh_limits(self) -> bool:
         """Look limits up where something is new; whether `limits` are others now."""
         changed = False
         for key in self._new:
             name = self._names.get(key)
-            limit = None if name is None else self._configured.of(name)
+            limit = None if name is None else self._configured.find_limit(name)
             changed |= self.limits.get(key) != limit
             if limit is None:
                 self.limits.pop(key, None)

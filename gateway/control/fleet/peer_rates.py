@@ -14,9 +14,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from gateway.channel import OtherRates, Rates
-from gateway.control.fleet.exchange.exchange import Rate
-from policies.thresholds.broker_meters import NO_OTHERS, Others
+from gateway.channel import PeerRates, WorkerRates
+from gateway.control.fleet.exchange.exchange import ThresholdRate
+from policies.thresholds.broker_meters import NO_PEER_TRAFFIC, PeerTraffic
 
 FADING_S: Final = 60.0  # to an e-th part, as Kafka's one-minute rate
 FADED_S: Final = 300.0  # to less than a hundredth
@@ -25,18 +25,18 @@ NOTICED: Final = 0.02  # of what was told: a change by less can wait for the nex
 TICK_S: Final = 5.0  # of the meters
 UNSURE_S: Final = 2 * TICK_S  # each worker has reported its rates by now: a rate of 0 must be sent once, too
 
-Sums = dict[int, Others]  # by broker
+Sums = dict[int, PeerTraffic]  # by broker
 
 
-def of_rates(rates: Rates) -> Sums:
+def rates_by_broker(rates: WorkerRates) -> Sums:
     """The rates that one worker brings."""
     return {
-        broker.node_id: Others(broker.rate, {topic.topic.encode(): topic.rate for topic in broker.topics})
+        broker.node_id: PeerTraffic(broker.rate, {topic.topic.encode(): topic.rate for topic in broker.topics})
         for broker in rates.brokers
     }
 
 
-def add(many: Iterable[Mapping[int, Others]]) -> Sums:
+def add_rates(many: Iterable[Mapping[int, PeerTraffic]]) -> Sums:
     """The sum of several."""
     totals: dict[int, float] = {}
     topics: dict[int, dict[bytes, float]] = {}
@@ -46,42 +46,42 @@ def add(many: Iterable[Mapping[int, Others]]) -> Sums:
             own = topics.setdefault(node_id, {})
             for topic, rate in broker.topics.items():
                 own[topic] = own.get(topic, 0.0) + rate
-    return {node_id: Others(total, topics[node_id]) for node_id, total in totals.items()}
+    return {node_id: PeerTraffic(total, topics[node_id]) for node_id, total in totals.items()}
 
 
-def differ(new: Mapping[int, Others], told: Mapping[int, Others]) -> bool:
+def rates_differ(new: Mapping[int, PeerTraffic], told: Mapping[int, PeerTraffic]) -> bool:
     """Whether a worker should know at once."""
     if new.keys() != told.keys():
         return True
-    return any(_differs(broker, told[node_id]) for node_id, broker in new.items())
+    return any(_broker_differs(broker, told[node_id]) for node_id, broker in new.items())
 
 
-def _differs(new: Others, told: Others) -> bool:
-    if _is_off(new.rate, told.rate) or new.topics.keys() != told.topics.keys():
+def _broker_differs(new: PeerTraffic, told: PeerTraffic) -> bool:
+    if _is_noticeable(new.rate, told.rate) or new.topics.keys() != told.topics.keys():
         return True
-    return any(_is_off(rate, told.topics[topic]) for topic, rate in new.topics.items())
+    return any(_is_noticeable(rate, told.topics[topic]) for topic, rate in new.topics.items())
 
 
-def _is_off(new: float, told: float) -> bool:
+def _is_noticeable(new: float, told: float) -> bool:
     return abs(new - told) > NOTICED * max(told, 1.0)
 
 
-def scale(sums: Mapping[int, Others], times: float) -> Sums:
+def scale_rates(sums: Mapping[int, PeerTraffic], times: float) -> Sums:
     """So many times as much."""
     return {
-        node_id: Others(broker.rate * times, {topic: rate * times for topic, rate in broker.topics.items()})
+        node_id: PeerTraffic(broker.rate * times, {topic: rate * times for topic, rate in broker.topics.items()})
         for node_id, broker in sums.items()
     }
 
 
-def lost(before: Mapping[int, Others], after: Mapping[int, Others]) -> Sums:
+def lost_rates(before: Mapping[int, PeerTraffic], after: Mapping[int, PeerTraffic]) -> Sums:
     """The entries that were there before, and are not afterwards."""
     found = {}
     for node_id, broker in before.items():
-        now = after.get(node_id, NO_OTHERS)
+        now = after.get(node_id, NO_PEER_TRAFFIC)
         topics = {topic: rate - now.topics.get(topic, 0.0) for topic, rate in broker.topics.items()}
         less = {topic: rate for topic, rate in topics.items() if rate > 0.0}
-        found[node_id] = Others(max(0.0, broker.rate - now.rate), less)
+        found[node_id] = PeerTraffic(max(0.0, broker.rate - now.rate), less)
     return found
 
 
@@ -91,85 +91,88 @@ class FleetRates:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._workers: dict[int, Sums] = {}
-        self._left: dict[int, tuple[float, Sums]] = {}  # the fading rates of workers that are gone, and since when
+        self._departed: dict[int, tuple[float, Sums]] = {}  # the fading rates of workers that are gone, and since when
         self.peers: Sums = {}
 
-    def set_worker(self, number: int, rates: Rates | None) -> None:
+    def set_worker(self, number: int, rates: WorkerRates | None) -> None:
         """None: it is gone, or has said nothing."""
         if rates is None:
             if number in self._workers:
-                self._left[number] = self._clock(), add([self._workers.pop(number), *self._fading(number)])
+                self._departed[number] = (
+                    self._clock(),
+                    add_rates([self._workers.pop(number), *self._fading_rates(number)]),
+                )
             return
-        brings = of_rates(rates)
-        if number not in self._workers and number in self._left:  # the same one may be back, and its rates with it
-            self._left[number] = self._clock(), lost(add(self._fading(number)), brings)
+        brings = rates_by_broker(rates)
+        if number not in self._workers and number in self._departed:  # the same one may be back, and its rates with it
+            self._departed[number] = self._clock(), lost_rates(add_rates(self._fading_rates(number)), brings)
         self._workers[number] = brings
 
     def set_peers(self, peers: Sums, *, is_one_gone: bool = False) -> None:
         """The rates of all other gateways together. `is_one_gone`: no gateway brings the difference any more."""
         before, self.peers = self.peers, peers
-        left = self._fading(_PEERS)
+        left = self._fading_rates(_PEERS)
         if is_one_gone:
-            left.append(lost(before, peers))
+            left.append(lost_rates(before, peers))
         if left:  # their increase was that gateway's traffic: it is back, or its clients are with another one
-            self._left[_PEERS] = self._clock(), lost(add(left), lost(peers, before))
+            self._departed[_PEERS] = self._clock(), lost_rates(add_rates(left), lost_rates(peers, before))
 
     def assume_peers(self, times: float) -> None:
         """They can't be heard any more: their rates count as so many times this gateway's. So it may bring its part of
         each limit, and the rates heard last limit no worker for ever.
         """
-        self.peers = scale(self.own(), times)
-        self._left.pop(_PEERS, None)
+        self.peers = scale_rates(self.own_rates(), times)
+        self._departed.pop(_PEERS, None)
 
-    def own(self) -> Sums:
+    def own_rates(self) -> Sums:
         """The rates that this gateway brings: for its peers."""
-        return add([*self._workers.values(), *self._fading(*(self._left.keys() - {_PEERS}))])
+        return add_rates([*self._workers.values(), *self._fading_rates(*(self._departed.keys() - {_PEERS}))])
 
-    def others_of(self, number: int) -> Sums:
+    def rates_without(self, number: int) -> Sums:
         """The rates of all but that worker."""
         mine = (sums for other, sums in self._workers.items() if other != number)
-        fading = self._fading(*self._left)
-        found, gone = add([*mine, self.peers, *fading]), add(fading)
+        fading = self._fading_rates(*self._departed)
+        found, gone = add_rates([*mine, self.peers, *fading]), add_rates(fading)
         return {
             node_id: each._replace(fading=gone[node_id].topics) if node_id in gone else each
             for node_id, each in found.items()
         }
 
-    def _fading(self, *numbers: int) -> list[Sums]:
+    def _fading_rates(self, *numbers: int) -> list[Sums]:
         now, found = self._clock(), []
         for number in numbers:
-            since, sums = self._left.get(number, (-math.inf, {}))
+            since, sums = self._departed.get(number, (-math.inf, {}))
             if now - since < FADED_S:
-                found.append(scale(sums, math.exp((since - now) / FADING_S)))
+                found.append(scale_rates(sums, math.exp((since - now) / FADING_S)))
             else:
-                self._left.pop(number, None)
+                self._departed.pop(number, None)
         return found
 
 
-class _Recipient:
+class _RateRecipient:
     """One worker: the way to reach it, and its knowledge of the others."""
 
-    def __init__(self, post: Callable[[OtherRates], bool], now: float) -> None:
+    def __init__(self, post: Callable[[PeerRates], bool], now: float) -> None:
         self.post = post
         self.others: Sums | None = None  # None: only an earlier control knows
         self.processes = 0  # that bring something, as it was told with `others`
         self.at = now
 
 
-class RateTeller:
+class RatePublisher:
     """Tells each worker the rates of all others; for peers, this gateway's.
 
     Attributes:
-        is_due: a worker may have to be told something (`tell`).
+        is_due: a worker may have to be told something (`publish_rates`).
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.is_due = False
         self._clock = clock
         self._rates = FleetRates(clock)
-        self._workers: dict[int, _Recipient] = {}
+        self._workers: dict[int, _RateRecipient] = {}
         self._has_totals = False
-        self._is_news = False  # for peers
+        self._has_changed_rates = False  # for peers
         self._are_peers_stale = self._is_one_gone = False
 
     @property
@@ -179,44 +182,46 @@ class RateTeller:
 
     def set_totals(self, has_totals: bool) -> None:
         """Whether there is any threshold that needs this."""
-        self._has_totals, self._is_news = has_totals, True
+        self._has_totals, self._has_changed_rates = has_totals, True
 
-    def join(self, worker: int, post: Callable[[OtherRates], bool]) -> None:
-        self._workers[worker] = _Recipient(post, self._clock())
+    def add_worker(self, worker: int, post: Callable[[PeerRates], bool]) -> None:
+        self._workers[worker] = _RateRecipient(post, self._clock())
         self.is_due = True
 
-    def leave(self, worker: int) -> None:
+    def remove_worker(self, worker: int) -> None:
         del self._workers[worker]
         self._rates.set_worker(worker, None)
-        self.is_due = self._is_news = True
+        self.is_due = self._has_changed_rates = True
 
-    def take(self, worker: int, rates: Rates) -> None:
+    def set_worker_rates(self, worker: int, rates: WorkerRates) -> None:
         """A worker tells its rates."""
         if worker in self._workers:
             self._rates.set_worker(worker, rates)
-            self.is_due = self._is_news = True
+            self.is_due = self._has_changed_rates = True
 
-    def hear(self) -> None:
+    def mark_peers_changed(self) -> None:
         """Peers bring something else. It is summed up when workers are told: there may be many."""
         self.is_due = self._are_peers_stale = True
 
-    def forget(self) -> None:
+    def mark_peer_gone(self) -> None:
         """A peer is gone."""
         self._is_one_gone = True
-        self.hear()
+        self.mark_peers_changed()
 
-    def news(self) -> list[Rate] | None:
+    def collect_changed_rates(self) -> list[ThresholdRate] | None:
         """All that this gateway brings, for peers; None: as before."""
-        if not self._is_news:
+        if not self._has_changed_rates:
             return None
-        self._is_news = False
+        self._has_changed_rates = False
         found = []
-        for node_id, broker in self._rates.own().items() if self._has_totals else ():
-            found.append(Rate(node_id, None, broker.rate))
-            found += [Rate(node_id, topic.decode(), rate) for topic, rate in broker.topics.items()]
+        for node_id, broker in self._rates.own_rates().items() if self._has_totals else ():
+            found.append(ThresholdRate(node_id, None, broker.rate))
+            found += [ThresholdRate(node_id, topic.decode(), rate) for topic, rate in broker.topics.items()]
         return found
 
-    def tell(self, members: int, peers: Callable[[], Mapping[int, tuple[float, Mapping[str, float]]]] | None) -> None:
+    def publish_rates(
+        self, members: int, peers: Callable[[], Mapping[int, tuple[float, Mapping[str, float]]]] | None
+    ) -> None:
         """Tell the workers for which the rates are news.
 
         Args:
@@ -231,18 +236,18 @@ class RateTeller:
             is_one_gone, self._is_one_gone, self._are_peers_stale = self._is_one_gone, False, False
             self._rates.set_peers(
                 {
-                    node_id: Others(total, {topic.encode(): rate for topic, rate in topics.items()})
+                    node_id: PeerTraffic(total, {topic.encode(): rate for topic, rate in topics.items()})
                     for node_id, (total, topics) in peers().items()
                 },
                 is_one_gone=is_one_gone,
             )
         for number, worker in self._workers.items():
-            others = self._rates.others_of(number)
+            others = self._rates.rates_without(number)
             known, age = worker.others or {}, now - worker.at
             is_unsure = worker.others is None and age >= UNSURE_S
             is_news = others != known or (worker.others is not None and members != worker.processes)
-            if is_unsure or differ(others, known) or (is_news and age >= TICK_S):
-                if worker.post(OtherRates(others, members)):
+            if is_unsure or rates_differ(others, known) or (is_news and age >= TICK_S):
+                if worker.post(PeerRates(others, members)):
                     worker.others, worker.processes, worker.at = others, members, now
                 else:
                     self.is_due = True

@@ -15,12 +15,12 @@ from typing import Final, Literal
 
 import trio
 
-from gateway.channel import Demand, OtherRates, Parts, Rates
-from gateway.control.fleet.exchange.exchange import Exchange, FleetParty, Heard, Present
-from gateway.control.fleet.exchange.form import NO_TRAFFIC, GatewayTraffic, Place
-from gateway.control.fleet.limits_in_use import Keys
-from gateway.control.fleet.peer_rates import RateTeller
-from gateway.control.fleet.reachability import Reach
+from gateway.channel import DemandReport, LimitShares, PeerRates, WorkerRates
+from gateway.control.fleet.exchange.exchange import FleetParty, GatewayUsage, PeerNews, UsageExchange
+from gateway.control.fleet.exchange.usage_codec import NO_TRAFFIC, GatewayTraffic, RatePlace
+from gateway.control.fleet.limits_in_use import LimitsInUse
+from gateway.control.fleet.peer_rates import RatePublisher
+from gateway.control.fleet.reachability import PeerReachability
 from gateway.control.metrics import FleetMetrics
 from policies.definitions.policy_set import PolicySet
 from policies.explain import FleetUse
@@ -30,25 +30,25 @@ from policies.text import one_line
 
 log = logging.getLogger("gateway.fleet")
 
-DEAL_S: Final = 0.1
+ALLOCATE_INTERVAL_S: Final = 0.1
 VALID_CYCLES: Final = 3  # so long parts hold without being renewed …
 LEAST_VALID_S: Final = 5.0  # … but a control that was killed should be there again before …
 LEAST_SHARED_S: Final = 3.0  # … and other gateways don't wait for it
 LEASE_CYCLES: Final = 2  # peers give away the parts of a gateway that has been silent for this long
 SETTLE_CYCLES: Final = 2
 RENEW_S: Final = 1.0
-OTHERS_S: Final = 0.5  # others' rates are told at most so often
+PEER_RATES_INTERVAL_S: Final = 0.5  # others' rates are told at most so often
 SWEEP_S: Final = 15.0
-MOST_DEALT: Final = 150  # limits at once, some 5 ms: others want their turn, too
-MOST_TOLD: Final = 300  # usages at once to the exchange
+MAX_ALLOCATED: Final = 150  # limits at once, some 5 ms: others want their turn, too
+MAX_REPORTED: Final = 300  # usages at once to the exchange
 
 State = Literal["local", "shared", "frozen", "fallback"]
 
 
-Post = Callable[[Parts | OtherRates], bool]
+Post = Callable[[LimitShares | PeerRates], bool]
 
 
-class _Knows(Enum):
+class _WorkerKnowledge(Enum):
     """The parts of this gateway as a worker knows them."""
 
     NOTHING = auto()  # it has only begun, or missed something while it didn't read
@@ -57,20 +57,20 @@ class _Knows(Enum):
     PARTS = auto()  # all parts
     ALONE = auto()  # that there is no other gateway
 
-    def told_early(self, is_over: bool) -> _Knows:
+    def after_early_publish(self, is_over: bool) -> _WorkerKnowledge:
         """Its knowledge once it was told the parts that hold before anything is dealt; the same: it needn't be told.
 
         `is_over`: no gateway could be heard for so long that all have gone to even parts.
         """
         if is_over:
-            return _Knows.EVEN
-        return _Knows.FORMER if self is _Knows.NOTHING else self
+            return _WorkerKnowledge.EVEN
+        return _WorkerKnowledge.FORMER if self is _WorkerKnowledge.NOTHING else self
 
 
-class _Member:
+class _MemberWorker:
     """One worker: the way to reach it, and its knowledge of this gateway's parts."""
 
-    def __init__(self, post: Post, knows: _Knows) -> None:
+    def __init__(self, post: Post, knows: _WorkerKnowledge) -> None:
         self.post = post
         self.knows = knows
 
@@ -90,151 +90,156 @@ class FleetControl:
         cycle_s: how often the exchange says something.
         patient: workers have parts from an earlier control, so wait for the exchange, however long that takes.
         clock: `time.monotonic`, which workers go by as well.
-        traffic: the busiest topics and clients of this gateway.
+        busiest_traffic: the busiest topics and clients of this gateway.
     """
 
     def __init__(
         self,
         metrics: FleetMetrics,
         *,
-        exchange: Callable[[FleetParty], Exchange] | None = None,
+        exchange: Callable[[FleetParty], UsageExchange] | None = None,
         cycle_s: float = 1.0,
         patient: bool = False,
         clock: Callable[[], float] = time.monotonic,
         traffic: Callable[[], GatewayTraffic] = GatewayTraffic,
     ) -> None:
         self.has_limits = False
-        self.reach = Reach(cycle_s, clock(), patient=patient)
-        self.rates = RateTeller(clock)
+        self.reach = PeerReachability(cycle_s, clock(), patient=patient)
+        self.rates = RatePublisher(clock)
         self._traffic = traffic
         self._cycle_s = cycle_s
         self._patient = patient
         self._clock = clock
-        self._keys = Keys(PolicySet())
-        self._workers: dict[int, _Member] = {}
+        self._limits_in_use = LimitsInUse(PolicySet())
+        self._workers: dict[int, _MemberWorker] = {}
         self._gateways = 0  # as workers were told
         self._last_gateways = 1  # as they were told by an earlier control
         self._renew_at = 0.0
         self._wake = trio.Event()
         self._metrics = metrics
         self.exchange = None if exchange is None else exchange(self)
-        self._dealer = None if self.exchange is None else shares.Dealer(self.exchange.peers)
-        if self._dealer is None:
-            self.reach.known.set()
-        self._show()
+        self._allocator = None if self.exchange is None else shares.ShareAllocator(self.exchange.peers)
+        if self._allocator is None:
+            self.reach.decided.set()
+        self._update_metrics()
 
     # --- what workers say, and policies -------------------------------------------------------------------------------
 
     def set_policies(self, policies: PolicySet) -> None:
-        has_totals = policies.total() is not None or bool(policies.totals())
+        has_totals = policies.broker_total() is not None or bool(policies.broker_totals())
         self.rates.set_totals(has_totals)
-        self.has_limits = has_totals or bool(policies.quotas().entries) or any(policies.groups().values())
-        self._keys.set_policies(policies)
+        self.has_limits = has_totals or bool(policies.quota_store().entries) or any(policies.group_limits().values())
+        self._limits_in_use.set_policies(policies)
         self._wake.set()
 
-    def join(self, worker: int, post: Post, gateways: int = 1) -> None:
+    def add_worker(self, worker: int, post: Post, gateways: int = 1) -> None:
         """This worker can be told things with `post` (False: it doesn't read just now). It was told nothing yet but, by
         an earlier control, that `gateways` share.
         """
         if worker in self._workers:
-            self.leave(worker)
+            self.remove_worker(worker)
         self._last_gateways = max(self._last_gateways, gateways)
-        knows = _Knows.NOTHING if gateways == 1 else _Knows.FORMER
-        self._workers[worker] = _Member(post, knows)
-        self.rates.join(worker, post)
+        knows = _WorkerKnowledge.NOTHING if gateways == 1 else _WorkerKnowledge.FORMER
+        self._workers[worker] = _MemberWorker(post, knows)
+        self.rates.add_worker(worker, post)
         self._gateways = 0  # all workers are told, this one above all
-        self.look()
-        self.tell_others()  # before its first client: a meter that others had already doesn't begin with its whole rate
+        self.refresh_shares()
+        # before its first client: a meter that others had already doesn't begin with its whole rate
+        self.publish_peer_rates()
 
-    def leave(self, worker: int) -> None:
+    def remove_worker(self, worker: int) -> None:
         if self._workers.pop(worker, None) is not None:
-            if self._dealer is not None:
-                self._dealer.forget_worker(str(worker))
-            self._keys.forget_worker(worker)
-            self.rates.leave(worker)
-            self.tell_others()  # before its clients come to them
+            if self._allocator is not None:
+                self._allocator.forget_worker(str(worker))
+            self._limits_in_use.forget_worker(worker)
+            self.rates.remove_worker(worker)
+            self.publish_peer_rates()  # before its clients come to them
             self._wake.set()
 
-    def take_demand(self, worker: int, demand: Demand) -> None:
-        if self._dealer is None:
+    def record_demand(self, worker: int, demand: DemandReport) -> None:
+        if self._allocator is None:
             return
-        uses = {key: use for key, use in demand.uses.items() if self._keys.use(worker, key, idle=use.is_idle)}
-        self._dealer.take_demand(str(worker), uses, whole=demand.whole)
+        uses = {
+            key: use
+            for key, use in demand.demands.items()
+            if self._limits_in_use.record_use(worker, key, idle=use.is_idle)
+        }
+        self._allocator.update_demand(str(worker), uses, whole=demand.whole)
         if demand.whole:
-            self._keys.set_busy(worker, uses)
+            self._limits_in_use.set_busy(worker, uses)
             told = self._workers.get(worker)
-            if told is not None and told.knows is _Knows.PARTS:
-                told.knows = _Knows.NOTHING  # it may have none any more, or only old ones
-        if self._dealer.is_urgent:
+            if told is not None and told.knows is _WorkerKnowledge.PARTS:
+                told.knows = _WorkerKnowledge.NOTHING  # it may have none any more, or only old ones
+        if self._allocator.is_urgent:
             self._wake.set()
 
-    def take_rates(self, worker: int, rates: Rates) -> None:
+    def record_rates(self, worker: int, rates: WorkerRates) -> None:
         """The rates that it brings to brokers."""
-        self.rates.take(worker, rates)
+        self.rates.set_worker_rates(worker, rates)
 
     # --- other gateways -----------------------------------------------------------------------------------------------
 
-    def present(self) -> Present:
+    def current_usage(self) -> GatewayUsage:
         """The usage of this gateway, and its rates to brokers: for the others, a few limits at once."""
-        assert self._dealer is not None
-        self._dealer.is_urgent = False
-        uses = self._dealer.changes(MOST_TOLD)
-        return Present(uses, self.rates.news(), len(self._workers), self._dealer.has_changes)
+        assert self._allocator is not None
+        self._allocator.is_urgent = False
+        uses = self._allocator.drain_changes(MAX_REPORTED)
+        return GatewayUsage(uses, self.rates.collect_changed_rates(), len(self._workers), self._allocator.has_changes)
 
-    def traffic(self) -> GatewayTraffic:
+    def busiest_traffic(self) -> GatewayTraffic:
         """The busiest topics and clients of this gateway: for the others, if there are any."""
-        return NO_TRAFFIC if self._dealer is None or self._dealer.gateways == 1 else self._traffic()
+        return NO_TRAFFIC if self._allocator is None or self._allocator.gateway_count == 1 else self._traffic()
 
-    def publish(self, keys: Iterable[FleetKey]) -> None:
+    def on_report_published(self, keys: Iterable[FleetKey]) -> None:
         """Others count with the last told usage from now on; it is something else for these."""
-        assert self._dealer is not None
-        self._dealer.published(keys)
+        assert self._allocator is not None
+        self._allocator.mark_published(keys)
 
-    def hear(self, heard: Heard) -> None:
+    def on_peer_news(self, heard: PeerNews) -> None:
         """Another gateway has said something."""
         if heard.left:
-            self.forget(heard.peer)
+            self.on_peer_lost(heard.peer)
             return
-        assert self._dealer is not None
+        assert self._allocator is not None
         if heard.keys:
-            self._dealer.heard(heard.keys)
-        if heard.keys or self._dealer.gateways != self._gateways:
+            self._allocator.mark_peers_changed(heard.keys)
+        if heard.keys or self._allocator.gateway_count != self._gateways:
             self._wake.set()
         if heard.rates:
-            self.rates.hear()
+            self.rates.mark_peers_changed()
 
-    def forget(self, peer: str) -> None:
+    def on_peer_lost(self, peer: str) -> None:
         """It was silent for too long, or has said goodbye."""
         log.info("gateway %s is gone: the others share its parts", one_line(peer.rsplit("#", 1)[0]))
-        assert self._dealer is not None
-        self._dealer.heard()
-        self.rates.forget()
+        assert self._allocator is not None
+        self._allocator.mark_peers_changed()
+        self.rates.mark_peer_gone()
         self._wake.set()
 
-    def follow_exchange(self, up: bool) -> None:
+    def on_exchange_state(self, up: bool) -> None:
         """Whether others can be heard, and can hear us."""
         now = self._clock()
         self._change_reach(
-            self.reach.follow(up, now), now, "" if self.exchange is None else self.exchange.health.problem
+            self.reach.on_exchange_state(up, now), now, "" if self.exchange is None else self.exchange.health.problem
         )
 
     def _change_reach(self, is_heard: bool | None, now: float, why: str = "") -> None:
         """`why`: the reason why no gateway can be heard."""
         if is_heard is None:
             return
-        assert self._dealer is not None
+        assert self._allocator is not None
         if is_heard:
-            self._dealer.thaw(now)
-            self.rates.hear()
-        elif self.reach.known.is_set():
-            if self._dealer.gateways == 1:
+            self._allocator.thaw_shares(now)
+            self.rates.mark_peers_changed()
+        elif self.reach.decided.is_set():
+            if self._allocator.gateway_count == 1:
                 log.warning("no exchange with other gateways (%s): none is known, so each limit stays whole here", why)
             else:
                 log.warning(
                     "no exchange with other gateways (%s): parts of limits stay for %g s, then go to 1/%d of each",
-                    why, shares.FROZEN_S, self._dealer.gateways,
+                    why, shares.FROZEN_S, self._allocator.gateway_count,
                 )  # fmt: skip
-            self._dealer.freeze(now)
+            self._allocator.freeze_shares(now)
         else:
             log.warning(
                 "no exchange with other gateways (%s): workers go on with the parts they have, and after %g s with 1/%d"
@@ -243,64 +248,66 @@ class FleetControl:
             )  # fmt: skip
         self._wake.set()
 
-    def limit_of(self, key: FleetKey) -> float | None:
+    def find_limit(self, key: FleetKey) -> float | None:
         """Of one that this gateway takes of."""
-        return self._keys.limits.get(key)
+        return self._limits_in_use.limits.get(key)
 
     # --- for people ---------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
         """The way limits are shared."""
-        if self._dealer is None:
+        if self._allocator is None:
             return "local"
         if self.reach.down_since is None:
             return "shared"
-        frozen_at = self._dealer.frozen_at
+        frozen_at = self._allocator.frozen_at
         is_over = frozen_at is None or self._clock() - frozen_at >= shares.FROZEN_S + shares.DECAY_S
         return "fallback" if is_over else "frozen"
 
-    def uses(self, keys: Iterable[FleetKey] | None = None) -> dict[FleetKey, FleetUse]:
+    def find_uses(self, keys: Iterable[FleetKey] | None = None) -> dict[FleetKey, FleetUse]:
         """This gateway's part of these limits, or of all that it takes of, and what others take of each."""
-        dealer, exchange = self._dealer, self.exchange
-        if dealer is None or exchange is None or dealer.gateways == 1:  # then every limit is whole here
+        dealer, exchange = self._allocator, self.exchange
+        if dealer is None or exchange is None or dealer.gateway_count == 1:  # then every limit is whole here
             return {}
         found = {}
-        for key in self._keys.limits if keys is None else keys:
-            limit = self._keys.limit_of(key)
+        for key in self._limits_in_use.limits if keys is None else keys:
+            limit = self._limits_in_use.find_limit(key)
             if limit is not None:
-                found[key] = FleetUse(dealer.share(key, limit), exchange.peers.takers(key), dealer.gateways)
+                found[key] = FleetUse(
+                    dealer.share_of(key, limit), exchange.peers.rates_by_gateway(key), dealer.gateway_count
+                )
         return found
 
-    def brought(self, topic: str, brokers: Iterable[int]) -> dict[tuple[int, str | None], FleetUse]:
+    def find_peer_rates(self, topic: str, brokers: Iterable[int]) -> dict[tuple[int, str | None], FleetUse]:
         """The rates that other gateways bring to these brokers, and to that topic there."""
-        exchange, gateways = self.exchange, 1 if self._dealer is None else self._dealer.gateways
+        exchange, gateways = self.exchange, 1 if self._allocator is None else self._allocator.gateway_count
         if exchange is None or gateways == 1:
             return {}
-        places = [Place(broker, name) for broker in brokers for name in (None, topic)]
-        return {place: FleetUse(None, exchange.peers.brought(place), gateways) for place in places}
+        places = [RatePlace(broker, name) for broker in brokers for name in (None, topic)]
+        return {place: FleetUse(None, exchange.peers.place_rates(place), gateways) for place in places}
 
-    def others_traffic(self) -> Mapping[str, GatewayTraffic]:
+    def peer_traffic(self) -> Mapping[str, GatewayTraffic]:
         """The busiest topics and clients of other gateways, by their names."""
-        return {} if self.exchange is None else self.exchange.peers.traffic()
+        return {} if self.exchange is None else self.exchange.peers.traffic_by_gateway()
 
     @property
     def _members(self) -> int:
         """Workers of all gateways; at least 1."""
-        peers = 0 if self.exchange is None else self.exchange.peers.workers
+        peers = 0 if self.exchange is None else self.exchange.peers.worker_count
         return max(1, len(self._workers) + peers)
 
-    def _show(self) -> None:
+    def _update_metrics(self) -> None:
         self._metrics.state = self.state
         self._metrics.gauges.update(
-            fleet_peers=0.0 if self.exchange is None else self.exchange.peers.living,
+            fleet_peers=0.0 if self.exchange is None else self.exchange.peers.peer_count,
             fleet_members=self._members,
-            fleet_exchange_up=float(self.exchange is not None and self.exchange.health.up),
+            fleet_exchange_up=float(self.exchange is not None and self.exchange.health.is_up),
         )
         if (exchange := self.exchange) is not None:
-            self._metrics.sent, self._metrics.sent_bytes = exchange.writer.sent, exchange.writer.sent_bytes
-            self._metrics.received, self._metrics.received_bytes = exchange.received, exchange.received_bytes
-            self._metrics.dropped = dict(exchange.peers.counts)
+            self._metrics.sent, self._metrics.sent_bytes = exchange.writer.sent_messages, exchange.writer.sent_bytes
+            self._metrics.received, self._metrics.received_bytes = exchange.received_messages, exchange.received_bytes
+            self._metrics.dropped = dict(exchange.peers.drop_counts)
 
     # --- what follows -------------------------------------------------------------------------------------------------
 
@@ -309,65 +316,65 @@ class FleetControl:
         swept_at = others_at = self._clock()
         while True:
             self._wake = trio.Event()
-            self.look()
+            self.refresh_shares()
             now = self._clock()
-            if self.rates.is_due and now - others_at >= OTHERS_S:
+            if self.rates.is_due and now - others_at >= PEER_RATES_INTERVAL_S:
                 others_at = now
-                self.tell_others()
+                self.publish_peer_rates()
             if now - swept_at >= SWEEP_S:
                 swept_at = now
-                self.sweep()
-            with trio.move_on_after(0.0 if self.is_behind else DEAL_S):
+                self.forget_idle_limits()
+            with trio.move_on_after(0.0 if self.is_behind else ALLOCATE_INTERVAL_S):
                 await self._wake.wait()
 
-    def look(self) -> None:
+    def refresh_shares(self) -> None:
         """See whether others can be heard, and deal."""
         now = self._clock()
-        self._change_reach(self.reach.look(now), now, "it was not reached so far")
-        self.deal()
-        self._show()
+        self._change_reach(self.reach.check_deadlines(now), now, "it was not reached so far")
+        self.allocate_shares()
+        self._update_metrics()
 
     @property
     def is_behind(self) -> bool:
         """Whether the last `deal` left something to the next one, which should be at once."""
-        return self._dealer is not None and self._dealer.gateways > 1 and self._dealer.is_behind
+        return self._allocator is not None and self._allocator.gateway_count > 1 and self._allocator.is_behind
 
-    def deal(self) -> None:
+    def allocate_shares(self) -> None:
         """Find this gateway's parts from the present usage, and tell workers the parts that are new to them."""
-        if self._dealer is None or self.exchange is None:
+        if self._allocator is None or self.exchange is None:
             return
         now = self._clock()
-        began, self._keys.began = self._keys.began, False
-        changed = self._keys.refresh()
-        if (began or changed or self._dealer.is_urgent) and self._dealer.gateways > 1:
-            self.exchange.hurry()
+        began, self._limits_in_use.has_begun = self._limits_in_use.has_begun, False
+        changed = self._limits_in_use.refresh_limits()
+        if (began or changed or self._allocator.is_urgent) and self._allocator.gateway_count > 1:
+            self.exchange.report_soon()
         if changed:
-            self._dealer.set_limits(self._keys.limits)
-        if not self.reach.known.is_set():
-            self._tell_early(now)
+            self._allocator.set_limits(self._limits_in_use.limits)
+        if not self.reach.decided.is_set():
+            self._publish_early(now)
             return
-        gateways = self._dealer.gateways
+        gateways = self._allocator.gateway_count
         if gateways == 1:
-            self._tell_alone()
+            self._publish_alone()
             return
-        news = self._dealer.deal(now, MOST_DEALT)
+        news = self._allocator.allocate_shares(now, MAX_ALLOCATED)
         renew = gateways != self._gateways or now >= self._renew_at
         if renew:
             self._gateways = gateways
             self._renew_at = now + RENEW_S
         lease_s, least_s = None, LEAST_VALID_S
-        if self._dealer.frozen_at is None:
+        if self._allocator.frozen_at is None:
             lease_s, least_s = LEASE_CYCLES * self._cycle_s, LEAST_SHARED_S
         valid_until = now + max(least_s, VALID_CYCLES * self._cycle_s)
         for worker in self._workers.values():
-            is_new = worker.knows is not _Knows.PARTS
+            is_new = worker.knows is not _WorkerKnowledge.PARTS
             if news or renew or is_new:
-                parts = dict(self._dealer.parts) if is_new else news
+                parts = dict(self._allocator.grants) if is_new else news
                 settle_s = SETTLE_CYCLES * self._cycle_s
-                is_read = worker.post(Parts(parts, gateways, valid_until, settle_s, lease_s, whole=is_new))
-                worker.knows = _Knows.PARTS if is_read else _Knows.NOTHING
+                is_read = worker.post(LimitShares(parts, gateways, valid_until, settle_s, lease_s, whole=is_new))
+                worker.knows = _WorkerKnowledge.PARTS if is_read else _WorkerKnowledge.NOTHING
 
-    def _tell_early(self, now: float) -> None:
+    def _publish_early(self, now: float) -> None:
         """While the sharing gateways are not known, workers go on with the parts that an earlier control told them, and
         without one with a floor: others may have their parts by now. Where no gateway could be heard for so long that
         all have gone to even parts, so do these.
@@ -378,26 +385,26 @@ class FleetControl:
         is_over = down_since is not None and now - down_since >= shares.FROZEN_S + shares.DECAY_S
         lease_s = None if is_over else LEASE_CYCLES * self._cycle_s
         for worker in self._workers.values():
-            knows = worker.knows.told_early(is_over)
-            parts = Parts({}, self._last_gateways, None if is_over else now, lease_s=lease_s)
+            knows = worker.knows.after_early_publish(is_over)
+            parts = LimitShares({}, self._last_gateways, None if is_over else now, lease_s=lease_s)
             if knows is not worker.knows and worker.post(parts):
                 worker.knows = knows
 
-    def _tell_alone(self) -> None:
+    def _publish_alone(self) -> None:
         self._gateways = 1
         for worker in self._workers.values():
-            if worker.knows is not _Knows.ALONE and worker.post(Parts(whole=True)):
-                worker.knows = _Knows.ALONE
+            if worker.knows is not _WorkerKnowledge.ALONE and worker.post(LimitShares(whole=True)):
+                worker.knows = _WorkerKnowledge.ALONE
 
-    def sweep(self) -> None:
+    def forget_idle_limits(self) -> None:
         """Forget unused limits; now and then."""
         now = self._clock()
-        self._keys.sweep(now)
+        self._limits_in_use.forget_idle_limits(now)
 
-    def tell_others(self) -> None:
+    def publish_peer_rates(self) -> None:
         """Tell workers the rates of all others, where they are news."""
         can_be_heard = self.state != "fallback" or self._members <= max(1, len(self._workers))
-        self.rates.tell(self._members, self._peers_rates if can_be_heard else None)
+        self.rates.publish_rates(self._members, self._peer_totals if can_be_heard else None)
 
-    def _peers_rates(self) -> Mapping[int, tuple[float, Mapping[str, float]]]:
-        return {} if self.exchange is None else self.exchange.peers.rates()
+    def _peer_totals(self) -> Mapping[int, tuple[float, Mapping[str, float]]]:
+        return {} if self.exchange is None else self.exchange.peers.broker_rates()

@@ -10,33 +10,33 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.access_tokens.tokens import read_holders
-from gateway.cli_support.suggest import nearest
-from gateway.config import KNOWN_PROPERTIES, Settings, loops
-from gateway.listener_names import path_of
-from gateway.plugins import PluginError, load
+from gateway.cli_support.suggest import find_nearest_name
+from gateway.config import KNOWN_PROPERTIES, Settings, find_relay_loops
+from gateway.listener_names import config_path
+from gateway.plugins import PluginError, load_policy
 from gateway.secret_key import read_secret
 from gateway.tls.broker_tls import make_broker_context
-from gateway.tls.certificates import CertificateError, make_context
+from gateway.tls.certificates import CertificateError, make_listener_context
 
 Stage = Callable[[Settings], list[str]]
 
 
-def try_policies(settings: Settings) -> list[str]:
+def find_policy_faults(settings: Settings) -> list[str]:
     """The faults of the operator's own policies: told here, not by a worker that dies of them."""
     problems = []
     for index, name in enumerate(settings.policies):
         try:
-            load(name)
+            load_policy(name)
         except PluginError as error:
             problems.append(f"policies.{index}: {str(error).removeprefix('policies: ')}")
     return problems
 
 
-def try_addresses(settings: Settings) -> list[str]:
-    return loops(settings.upstream, {path_of(name): own for name, own in settings.all_listeners.items()})
+def find_address_loops(settings: Settings) -> list[str]:
+    return find_relay_loops(settings.upstream, {config_path(name): own for name, own in settings.all_listeners.items()})
 
 
-def try_certificates(settings: Settings) -> list[str]:
+def find_certificate_faults(settings: Settings) -> list[str]:
     """The faults of certificates, the listeners' and those for brokers: found here, since workers would take no
     connection, or get none.
     """
@@ -44,12 +44,12 @@ def try_certificates(settings: Settings) -> list[str]:
     for name, listener in settings.all_listeners.items():
         try:
             if listener.tls is not None:
-                make_context(listener.tls)
+                make_listener_context(listener.tls)
         except CertificateError as error:
-            problems.append(f"{path_of(name)}.{error}")
+            problems.append(f"{config_path(name)}.{error}")
     try:
         if settings.admin.tls is not None:
-            make_context(settings.admin.tls)
+            make_listener_context(settings.admin.tls)
     except CertificateError as error:
         problems.append(f"admin.{error}")
     try:
@@ -60,7 +60,7 @@ def try_certificates(settings: Settings) -> list[str]:
     return problems
 
 
-def try_tokens(settings: Settings) -> list[str]:
+def find_token_faults(settings: Settings) -> list[str]:
     """The fault of the token file: with one nobody could use the admin port."""
     path = settings.admin.token_file
     try:
@@ -71,7 +71,7 @@ def try_tokens(settings: Settings) -> list[str]:
     return []
 
 
-def try_secret_key(settings: Settings) -> list[str]:
+def find_secret_key_faults(settings: Settings) -> list[str]:
     path = settings.secret_key_file
     try:
         if path is not None:
@@ -81,42 +81,44 @@ def try_secret_key(settings: Settings) -> list[str]:
     return []
 
 
-def try_credentials(settings: Settings) -> list[str]:
+def find_credentials_faults(settings: Settings) -> list[str]:
     """The faults of the files of sections authentication: found here, since nobody could get in."""
     sections = {"authentication": settings.authentication}
-    sections |= {f"{path_of(name)}.authentication": own.authentication for name, own in settings.all_listeners.items()}
+    sections |= {
+        f"{config_path(name)}.authentication": own.authentication for name, own in settings.all_listeners.items()
+    }
     asked = {path: own for path, own in sections.items() if own is not None}
     if not asked:
         return []
-    from gateway.control.sasl.authentication import try_files
+    from gateway.control.sasl.authentication import find_file_faults
 
-    return [f"{path}: {fault}" for path, own in asked.items() for fault in try_files(own)]
+    return [f"{path}: {fault}" for path, own in asked.items() for fault in find_file_faults(own)]
 
 
-def try_storage(settings: Settings) -> list[str]:
+def find_storage_faults(settings: Settings) -> list[str]:
     """The faults of plugins and properties of storage and of thresholds.source. Connects nowhere.
 
     `serve` leaves it to control, which gives up with the same line: the parent need not load all that.
     """
     problems = []
-    if settings.storage is not None and not settings.storage.off:
-        from gateway.control.storage.sources import StorageError, try_parts
+    if settings.storage is not None and not settings.storage.is_disabled:
+        from gateway.control.storage.sources import StorageError, check_storage
 
         try:
-            try_parts(settings, settings.storage)
+            check_storage(settings, settings.storage)
         except StorageError as error:
             problems.append(str(error))
     if settings.thresholds.source:
         from gateway.storage import plugins
 
         try:
-            plugins.load(plugins.QUOTA_SOURCES, settings.thresholds.source, settings.thresholds.options)
+            plugins.load_plugin(plugins.QUOTA_SOURCES, settings.thresholds.source, settings.thresholds.options)
         except PluginError as error:
             problems.append(f"thresholds: {error}")
     return problems
 
 
-def try_properties(settings: Settings) -> list[str]:
+def find_property_faults(settings: Settings) -> list[str]:
     """The Kafka client's complaints about the properties that are passed on to it: it tells only the first, so that is
     left out and it is asked again.
     """
@@ -142,7 +144,7 @@ def try_properties(settings: Settings) -> list[str]:
             )
             return problems
         key = next((key for key in settings.upstream.properties if key in properties and key in text), None)
-        near = nearest(key, KNOWN_PROPERTIES) if key and text.startswith("No such") else None
+        near = find_nearest_name(key, KNOWN_PROPERTIES) if key and text.startswith("No such") else None
         problems.append(f"upstream.{key or ''}".rstrip(".") + f": {text}" + (f"; did you mean {near}?" if near else ""))
         if key is None:
             return problems
@@ -151,11 +153,11 @@ def try_properties(settings: Settings) -> list[str]:
 
 # Before a gateway starts, and before another configuration is taken over. Control gives up with the lines of the rest.
 TO_SERVE: Final[tuple[Stage, ...]] = (
-    try_addresses,
-    try_policies,
-    try_certificates,
-    try_tokens,
-    try_secret_key,
-    try_credentials,
+    find_address_loops,
+    find_policy_faults,
+    find_certificate_faults,
+    find_token_faults,
+    find_secret_key_faults,
+    find_credentials_faults,
 )
-TO_CHECK: Final[tuple[Stage, ...]] = (*TO_SERVE, try_storage, try_properties)
+TO_CHECK: Final[tuple[Stage, ...]] = (*TO_SERVE, find_storage_faults, find_property_faults)

@@ -8,15 +8,15 @@ from collections.abc import Iterable
 from typing import Final
 
 COARSE_NS: Final = 20_000_000
-Seen = tuple[tuple[int, ...] | None, ...]
+FileStates = tuple[tuple[int, ...] | None, ...]
 
 
-def look(files: Iterable[str]) -> Seen:
+def read_file_states(files: Iterable[str]) -> FileStates:
     """Another value when one of them has changed, has gone or has come. Blocking."""
-    return tuple(_look_at(file) for file in files)
+    return tuple(_read_file_state(file) for file in files)
 
 
-def _look_at(file: str) -> tuple[int, ...] | None:
+def _read_file_state(file: str) -> tuple[int, ...] | None:
     try:
         found = os.stat(file)
     except OSError:
@@ -24,27 +24,27 @@ def _look_at(file: str) -> tuple[int, ...] | None:
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
 
 
-def is_newer(files: Iterable[str], than_ns: int) -> bool:
+def is_any_newer(files: Iterable[str], than_ns: int) -> bool:
     """Whether one of them has changed since that Unix time, or a moment before: file systems' clocks are coarse. Or
     can't be looked at. Blocking.
     """
-    return any(seen is None or max(seen[:2]) >= than_ns - COARSE_NS for seen in look(files))
+    return any(seen is None or max(seen[:2]) >= than_ns - COARSE_NS for seen in read_file_states(files))
 
 
-class Settled:
+class SettledFiles:
     """Says when something has changed and stayed so from one look to the next: half a file may be valid too."""
 
-    def __init__(self, taken: Seen) -> None:
-        self._taken = self._seen = taken
+    def __init__(self, taken: FileStates) -> None:
+        self._known = self._last_read = taken
 
-    def take(self, seen: Seen) -> None:
+    def mark_known(self, seen: FileStates) -> None:
         """This is known."""
-        self._taken = self._seen = seen
+        self._known = self._last_read = seen
 
-    def is_news(self, seen: Seen) -> bool:
+    def is_settled_change(self, seen: FileStates) -> bool:
         """Once for each change."""
-        stays, self._seen = seen == self._seen, seen
-        if not stays or seen == self._taken:
+        stays, self._last_read = seen == self._last_read, seen
+        if not stays or seen == self._known:
             return False
-        self._taken = seen
+        self._known = seen
         return True

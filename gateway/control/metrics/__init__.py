@@ -16,10 +16,10 @@
 # All series are there at 0 from the start; of a topic, from its first byte on, those of what limits can do to it. Knows
 # no sockets.
 
-from gateway.control.metrics.certificates import Place, places_of
-from gateway.control.metrics.family import PREFIX, Family
+from gateway.control.metrics.certificates import CertificateLocation, certificate_locations
+from gateway.control.metrics.family import PREFIX, MetricFamily
 from gateway.control.metrics.fleet import SHARE_STATES, FleetMetrics
-from gateway.control.metrics.registry import ClusterMetrics, Metrics, UsageLogMetrics
+from gateway.control.metrics.registry import ClusterMetrics, GatewayMetrics, UsageLogMetrics
 from gateway.control.metrics.storage import StorageMetrics
 from gateway.control.metrics.table import FAMILIES, LABELS, SECTIONS
 
@@ -29,12 +29,12 @@ __all__ = [
     "PREFIX",
     "SECTIONS",
     "SHARE_STATES",
+    "CertificateLocation",
     "ClusterMetrics",
-    "Family",
     "FleetMetrics",
-    "Metrics",
-    "Place",
+    "GatewayMetrics",
+    "MetricFamily",
     "StorageMetrics",
     "UsageLogMetrics",
-    "places_of",
+    "certificate_locations",
 ]

@@ -12,11 +12,11 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.config import Settings
-from gateway.control.metrics.family import PREFIX, Family
-from gateway.listener_names import path_of
+from gateway.control.metrics.family import PREFIX, MetricFamily
+from gateway.listener_names import config_path
 
 CERTIFICATES: Final = (
-    Family(
+    MetricFamily(
         "certificate_expiry_timestamp_seconds",
         "gauge",
         ("certificate",),
@@ -26,58 +26,58 @@ CERTIFICATES: Final = (
 )
 
 
-class Place(NamedTuple):
+class CertificateLocation(NamedTuple):
     """Of a certificate: a PEM file, or its contents."""
 
     path: str = ""
     pem: str = ""
 
 
-def places_of(settings: Settings) -> dict[str, Place]:
+def certificate_locations(settings: Settings) -> dict[str, CertificateLocation]:
     """The certificates of a gateway, by their use."""
     found = {
-        path_of(name): Place(listener.tls.keystore)
+        config_path(name): CertificateLocation(listener.tls.keystore)
         for name, listener in settings.all_listeners.items()
         if listener.tls is not None
     }
     if settings.admin.tls is not None:
-        found["admin"] = Place(settings.admin.tls.keystore)
+        found["admin"] = CertificateLocation(settings.admin.tls.keystore)
     upstream = settings.upstream.tls
     if upstream is not None and upstream.has_certificate:
-        found["upstream"] = Place(upstream.certificate, upstream.certificate_pem)
+        found["upstream"] = CertificateLocation(upstream.certificate, upstream.certificate_pem)
     return found
 
 
-class _Read(NamedTuple):
+class _ReadExpiry(NamedTuple):
     mark: tuple[object, ...]  # of the place, and of the file when it was read
     expires: float | None
 
 
 class CertificateExpiry(Collector):
-    """`places`: by the certificate's use, which is its label."""
+    """`locations`: by the certificate's use, which is its label."""
 
     def __init__(self) -> None:
-        self.places: Mapping[str, Place] = {}
-        self._known: dict[str, _Read] = {}
+        self.locations: Mapping[str, CertificateLocation] = {}
+        self._known: dict[str, _ReadExpiry] = {}
 
     def collect(self) -> Iterator[Metric]:
         (family,) = CERTIFICATES
         gauge = GaugeMetricFamily(f"{PREFIX}_{family.name}", family.help, labels=family.labels)
-        for name, place in self.places.items():
-            expires = self._expiry(name, place)
+        for name, place in self.locations.items():
+            expires = self._cached_expiry(name, place)
             if expires is not None:
                 gauge.add_metric([name], expires)
         yield gauge
 
-    def _expiry(self, name: str, place: Place) -> float | None:
-        mark = (place, *_mark(place.path))
+    def _cached_expiry(self, name: str, place: CertificateLocation) -> float | None:
+        mark = (place, *_file_mark(place.path))
         known = self._known.get(name)
         if known is None or known.mark != mark:
-            known = self._known[name] = _Read(mark, expiry_of(place))
+            known = self._known[name] = _ReadExpiry(mark, read_expiry(place))
         return known.expires
 
 
-def expiry_of(place: Place) -> float | None:
+def read_expiry(place: CertificateLocation) -> float | None:
     """When the first of its certificates expires, as Unix time; None: they can't be read, which their users report."""
     try:
         data = Path(place.path).read_bytes() if place.path else place.pem.encode()
@@ -88,7 +88,7 @@ def expiry_of(place: Place) -> float | None:
         return None
 
 
-def _mark(path: str) -> tuple[int, ...]:
+def _file_mark(path: str) -> tuple[int, ...]:
     try:
         found = os.stat(path)
     except OSError:

@@ -13,7 +13,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 _LINK: Final = re.compile(r"\[([^\]]+)\]\(([^)#]*)(?:#[^)]*)?\)")
 
 
-class Family(NamedTuple):
+class MetricFamily(NamedTuple):
     """`name`: without PREFIX, a counter's without `_total`. `text`: Markdown, as on docs/metrics.md."""
 
     name: str
@@ -22,7 +22,7 @@ class Family(NamedTuple):
     text: str
 
     @property
-    def exposed(self) -> str:
+    def exposed_name(self) -> str:
         """The name that Prometheus' queries use; of a histogram, what its three names begin with."""
         return f"{PREFIX}_{self.name}{'_total' if self.kind == 'counter' else ''}"
 
@@ -37,7 +37,7 @@ def _plain_link(link: re.Match[str]) -> str:
     return f"{words} (docs/{page})" if page else words
 
 
-def counters(families: Iterable[Family]) -> dict[str, CounterMetricFamily]:
+def make_counters(families: Iterable[MetricFamily]) -> dict[str, CounterMetricFamily]:
     """Those of `families` that are counters, empty, by name: for one exposition."""
     return {
         each.name: CounterMetricFamily(f"{PREFIX}_{each.name}", each.help, labels=each.labels)
@@ -46,7 +46,7 @@ def counters(families: Iterable[Family]) -> dict[str, CounterMetricFamily]:
     }
 
 
-def gauges(families: Iterable[Family]) -> dict[str, GaugeMetricFamily]:
+def make_gauges(families: Iterable[MetricFamily]) -> dict[str, GaugeMetricFamily]:
     """Likewise the gauges."""
     return {
         each.name: GaugeMetricFamily(f"{PREFIX}_{each.name}", each.help, labels=each.labels)

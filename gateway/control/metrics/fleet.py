@@ -8,27 +8,29 @@ from typing import Final
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.control.metrics.family import Family, counters, gauges
+from gateway.control.metrics.family import MetricFamily, make_counters, make_gauges
 
 FLEET: Final = (
-    Family("fleet_reports_sent", "counter", (), "Messages to other gateways that the exchange topic acknowledged."),
-    Family("fleet_reports_received", "counter", (), "Messages received from other gateways."),
-    Family("fleet_report_bytes", "counter", ("direction",), "Size of these messages, `sent` or `received`."),
-    Family(
+    MetricFamily(
+        "fleet_reports_sent", "counter", (), "Messages to other gateways that the exchange topic acknowledged."
+    ),
+    MetricFamily("fleet_reports_received", "counter", (), "Messages received from other gateways."),
+    MetricFamily("fleet_report_bytes", "counter", ("direction",), "Size of these messages, `sent` or `received`."),
+    MetricFamily(
         "fleet_reports_dropped",
         "counter",
         ("reason",),
         "Messages from other gateways that were not used, by [reason](exchange.md).",
     ),
-    Family("fleet_peers", "gauge", (), "Live peer gateways."),
-    Family("fleet_members", "gauge", (), "Workers of all gateways, which share the limits."),
-    Family(
+    MetricFamily("fleet_peers", "gauge", (), "Live peer gateways."),
+    MetricFamily("fleet_members", "gauge", (), "Workers of all gateways, which share the limits."),
+    MetricFamily(
         "fleet_exchange_up",
         "gauge",
         (),
         "1 while the gateway receives messages from its peers; 0 also if there is no exchange.",
     ),
-    Family(
+    MetricFamily(
         "fleet_share_state",
         "gauge",
         ("state",),
@@ -42,7 +44,7 @@ SHARE_STATES: Final = ("local", "shared", "frozen", "fallback")
 class FleetMetrics(Collector):
     """The limits that this gateway shares with others.
 
-    `gauges`: those without labels, by name. `state`: the way limits are shared.
+    `make_gauges`: those without labels, by name. `state`: the way limits are shared.
     """
 
     def __init__(self, reasons: Iterable[str] = ()) -> None:
@@ -52,7 +54,7 @@ class FleetMetrics(Collector):
         self.dropped = dict.fromkeys(reasons, 0)
 
     def collect(self) -> Iterator[Metric]:
-        counted = counters(FLEET)
+        counted = make_counters(FLEET)
         counted["fleet_reports_sent"].add_metric([], self.sent)
         counted["fleet_reports_received"].add_metric([], self.received)
         counted["fleet_report_bytes"].add_metric(["sent"], self.sent_bytes)
@@ -60,7 +62,7 @@ class FleetMetrics(Collector):
         for reason, count in list(self.dropped.items()):  # this runs in a thread
             counted["fleet_reports_dropped"].add_metric([reason], count)
         yield from counted.values()
-        shown = gauges(FLEET)
+        shown = make_gauges(FLEET)
         for name, value in self.gauges.items():
             shown[name].add_metric([], value)
         for state in SHARE_STATES:

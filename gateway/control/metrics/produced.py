@@ -8,9 +8,9 @@ import itertools
 from collections.abc import Iterable, Iterator, Set
 from typing import Final
 
-from gateway.channel import Row
-from gateway.control.metrics.family import Family
-from gateway.control.metrics.lines import CounterLines, joined
+from gateway.channel import UsageRow
+from gateway.control.metrics.family import MetricFamily
+from gateway.control.metrics.lines import CounterLines, join_labels
 from policies.engine import BrokerRate, TopicRate
 from policies.text import one_line
 from policies.usage import DELAYED, NOTES
@@ -18,53 +18,53 @@ from policies.usage import DELAYED, NOTES
 _PLACE: Final = ("broker", "topic")
 _ROW: Final = (*_PLACE, "outcome", "reason")
 PRODUCED: Final = (
-    Family(
+    MetricFamily(
         "produce_bytes",
         "counter",
         _ROW,
         "Bytes of record batches in Produce requests, by outcome; their sum is what producers offered.",
     ),
-    Family("produce_messages", "counter", _ROW, "Records in Produce requests, by outcome."),
-    Family("produce_requests", "counter", _ROW, "Produce requests with a partition of the topic, by outcome."),
-    Family(
+    MetricFamily("produce_messages", "counter", _ROW, "Records in Produce requests, by outcome."),
+    MetricFamily("produce_requests", "counter", _ROW, "Produce requests with a partition of the topic, by outcome."),
+    MetricFamily(
         "produce_repeats_bytes",
         "counter",
         _PLACE,
         "Bytes whose previous attempt was rejected. Rejected bytes minus these were not sent again: [audit](audit.md).",
     ),
-    Family(
+    MetricFamily(
         "produce_repeats_unknown_bytes",
         "counter",
         _PLACE,
         "Bytes of which the gateway can't tell whether they repeat a rejected attempt.",
     ),
-    Family(
+    MetricFamily(
         "policy_bytes",
         "counter",
         _ROW,
         "Bytes that a policy delayed or, where it is only observed, would have rejected or delayed; `produce_bytes` "
         "has them too.",
     ),
-    Family(
+    MetricFamily(
         "policy_requests",
         "counter",
         _ROW,
         "The same, in Produce requests.",
     ),
-    Family(
+    MetricFamily(
         "policy_enforced_clients_ratio",
         "gauge",
         ("policy",),
         "Part of the clients for which the policy (`threshold`, `quota`, `group`) is "
         "[enforced](policies.md#from-observe-to-enforce-in-steps); 0 in `mode: observe`.",
     ),
-    Family(
+    MetricFamily(
         "throttle_seconds",
         "counter",
         _ROW,
         "Time for which the gateway throttled or held clients: `rejected` or `delayed`.",
     ),
-    Family(
+    MetricFamily(
         "client_bytes",
         "counter",
         ("principal", "client_id", "outcome"),
@@ -72,8 +72,8 @@ PRODUCED: Final = (
     ),
 )
 OTHER: Final = "other"
-_OTHERS: Final = joined(OTHER, OTHER)
-_APPENDED: Final = frozenset({"accepted", "unacknowledged"})
+_OTHER_CLIENT: Final = join_labels(OTHER, OTHER)
+_APPENDED_OUTCOMES: Final = frozenset({"accepted", "unacknowledged"})
 LABEL_CHARS: Final = 256
 MAX_WAITING: Final = 10_000  # rows of topics that metadata doesn't list yet
 
@@ -91,11 +91,11 @@ class TopicLabels:
         self._pairs: set[tuple[int, str]] = set()
         self._named: set[str] = set()  # their topics
 
-    def is_unknown(self, row: Row) -> bool:
+    def is_unknown(self, row: UsageRow) -> bool:
         """Whether it is too early to say that there is no such topic."""
         return row.outcome != "accepted" and row.topic not in self.known and row.topic not in self._named
 
-    def label(self, row: Row) -> str:
+    def topic_label(self, row: UsageRow) -> str:
         pair = (row.broker, row.topic)
         if pair not in self._pairs:
             if self.is_unknown(row) or len(self._pairs) >= self._most:
@@ -104,7 +104,7 @@ class TopicLabels:
             self._named.add(row.topic)
         return row.topic
 
-    def choose(self, brokers: Iterable[BrokerRate]) -> dict[int, list[TopicRate]]:
+    def choose_busiest(self, brokers: Iterable[BrokerRate]) -> dict[int, list[TopicRate]]:
         """Of rates, which hold for now and take no place: the busiest vouched for, by broker."""
         chosen = {
             broker.node_id: [
@@ -132,89 +132,89 @@ class ProducedSeries:
         }
         self._topics = topics
         self._max_clients = max_clients
-        self._waiting: list[tuple[int, Row]] = []  # of topics that may be new, with the look at which they came
-        self._looks = 0
+        self._waiting: list[tuple[int, UsageRow]] = []  # of topics that may be new, with the look at which they came
+        self._refreshes = 0
         self._clients: dict[tuple[str, str], str] = {}  # as they are -> as labels
         self._shown: set[str] = set()  # labels of brokers and topics
         self._effects: Set[tuple[str, str]] = frozenset()
 
-    def text(self) -> Iterator[bytes]:
+    def render_text(self) -> Iterator[bytes]:
         """The part of the exposition that is about PRODUCED's counters, in pieces. In any thread."""
-        return itertools.chain.from_iterable(each.text() for each in self._counters.values())
+        return itertools.chain.from_iterable(each.render_text() for each in self._counters.values())
 
-    def expect(self, effects: Set[tuple[str, str]]) -> None:
+    def expect_effects(self, effects: Set[tuple[str, str]]) -> None:
         """The outcomes and notes that the limits in force can lead to, each with its reason. From here on a topic shows
         them at 0 before the first one; those of a limit that has gone stay.
         """
         new = effects - self._effects
         self._effects |= new
         for place in self._shown if new else ():
-            self._show(place, new)
+            self._begin_at_zero(place, new)
 
-    def add(self, rows: Iterable[Row]) -> None:
+    def add_rows(self, rows: Iterable[UsageRow]) -> None:
         for row in rows:
             if self._topics.is_unknown(row) and len(self._waiting) < MAX_WAITING:
-                self._waiting.append((self._looks, row))
+                self._waiting.append((self._refreshes, row))
             else:
-                self._add(row)
+                self._add_row(row)
 
-    def look_again(self) -> None:
+    def recheck_waiting(self) -> None:
         """The cluster has been asked once more: a topic that is new may be known by now. Its bytes meanwhile are
         counted under its name; a topic unknown for two looks is `other`.
         """
-        self._looks += 1
+        self._refreshes += 1
         waiting, self._waiting = self._waiting, []
         for since, row in waiting:
-            if self._topics.is_unknown(row) and self._looks - since < 2:
+            if self._topics.is_unknown(row) and self._refreshes - since < 2:
                 self._waiting.append((since, row))
             else:
-                self._add(row)
+                self._add_row(row)
 
-    def _add(self, row: Row) -> None:
-        topic = self._topics.label(row)
-        place = joined(broker_label(row.broker), topic)
-        if row.outcome in _APPENDED and topic != OTHER and place not in self._shown:
+    def _add_row(self, row: UsageRow) -> None:
+        topic = self._topics.topic_label(row)
+        place = join_labels(broker_label(row.broker), topic)
+        if row.outcome in _APPENDED_OUTCOMES and topic != OTHER and place not in self._shown:
             self._shown.add(place)
-            self._show(place, self._effects)
-        labels = joined(place, row.outcome, row.reason)
+            self._begin_at_zero(place, self._effects)
+        labels = join_labels(place, row.outcome, row.reason)
         counters = self._counters
         if row.outcome in (DELAYED, "rejected"):
-            counters["throttle_seconds"].add(labels, row.delay_ms / 1000)
+            counters["throttle_seconds"].add_amount(labels, row.delay_ms / 1000)
         if row.outcome in NOTES:
-            counters["policy_bytes"].add(labels, row.bytes)
-            counters["policy_requests"].add(labels, row.requests)
+            counters["policy_bytes"].add_amount(labels, row.bytes)
+            counters["policy_requests"].add_amount(labels, row.requests)
             return
-        counters["produce_bytes"].add(labels, row.bytes)
-        counters["produce_messages"].add(labels, row.messages)
-        counters["produce_requests"].add(labels, row.requests)
+        counters["produce_bytes"].add_amount(labels, row.bytes)
+        counters["produce_messages"].add_amount(labels, row.messages)
+        counters["produce_requests"].add_amount(labels, row.requests)
         if row.repeats != 0 or row.outcome == "rejected":
             self._add_repeats(place, row.repeats or 0, row.bytes if row.repeats is None else 0)
         client = self._label_client(row, is_vouched=row.outcome == "accepted" or topic != OTHER)
-        counters["client_bytes"].add(joined(client, row.outcome), row.bytes)
+        counters["client_bytes"].add_amount(join_labels(client, row.outcome), row.bytes)
 
-    def _label_client(self, row: Row, *, is_vouched: bool) -> str:
+    def _label_client(self, row: UsageRow, *, is_vouched: bool) -> str:
         """From the first bytes that get in, into a topic that there is: made-up names take no topic's place."""
         client = (row.principal, row.client_id)
         if client not in self._clients:
-            if not is_vouched or row.outcome not in _APPENDED or len(self._clients) >= self._max_clients:
-                return _OTHERS
-            self._clients[client] = joined(*(one_line(name, LABEL_CHARS) for name in client))
+            if not is_vouched or row.outcome not in _APPENDED_OUTCOMES or len(self._clients) >= self._max_clients:
+                return _OTHER_CLIENT
+            self._clients[client] = join_labels(*(one_line(name, LABEL_CHARS) for name in client))
         return self._clients[client]
 
-    def _show(self, place: str, effects: Iterable[tuple[str, str]]) -> None:
+    def _begin_at_zero(self, place: str, effects: Iterable[tuple[str, str]]) -> None:
         # Prometheus sees no increase in the first value of a series, and an alert on lost bytes must not miss the first
         # ones. So bytes that limits in force can reject, delay or drop are there at 0 before. Not all else: messages
         # and requests are in no alert, and with every outcome and reason it would be 86 series. And not before a byte
         # got in: a cluster has thousands of topics without a producer at this gateway.
         for effect in effects:
             name = "policy_bytes" if effect[0] in NOTES else "produce_bytes"
-            self._counters[name].add(joined(place, *effect), 0)
+            self._counters[name].add_amount(join_labels(place, *effect), 0)
             if effect[0] == "rejected":
                 self._add_repeats(place, 0, 0)
 
     def _add_repeats(self, place: str, size: int, unknown: int) -> None:
-        self._counters["produce_repeats_bytes"].add(place, size)
-        self._counters["produce_repeats_unknown_bytes"].add(place, unknown)
+        self._counters["produce_repeats_bytes"].add_amount(place, size)
+        self._counters["produce_repeats_unknown_bytes"].add_amount(place, unknown)
 
 
 def broker_label(node_id: int) -> str:

@@ -12,45 +12,47 @@ from typing import Any, Final, cast
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.channel import Groups, Rates
-from gateway.control.metrics.family import Family, gauges
+from gateway.channel import GroupSnapshot, WorkerRates
+from gateway.control.metrics.family import MetricFamily, make_gauges
 from gateway.control.metrics.lines import gauge_lines, labels_text
 from gateway.control.metrics.produced import LABEL_CHARS, TopicLabels, broker_label
-from gateway.control.rates import merge
+from gateway.control.rates import merge_rates
 from policies.engine import TopicRate
 from policies.explain import FleetUse
-from policies.fleet.keys import FleetKey, Unit, group_key
-from policies.groups.lines import GroupLimits, GroupRate
+from policies.fleet.keys import FleetKey, LimitUnit, group_key
+from policies.groups.group_limiters import GroupLimitValues, GroupRate
 from policies.text import one_line
-from policies.thresholds.sums import Committed
+from policies.thresholds.sums import CommittedTotal
 
 _PLACE: Final = ("broker", "topic")
 _QUOTA: Final = ("quota", "source", "user", "client_id", "broker")
 _GROUP: Final = ("group", "direction")
 BROKERS: Final = (
-    Family("broker_rate_bytes_per_second", "gauge", ("broker",), "One-minute rate of bytes admitted to the broker."),
-    Family(
+    MetricFamily(
+        "broker_rate_bytes_per_second", "gauge", ("broker",), "One-minute rate of bytes admitted to the broker."
+    ),
+    MetricFamily(
         "broker_error_rate_bytes_per_second", "gauge", ("broker",), "One-minute rate of bytes that the broker refused."
     ),
-    Family(
+    MetricFamily(
         "broker_throttled_rate_bytes_per_second",
         "gauge",
         ("broker",),
         "One-minute rate of bytes that a limit rejected or dropped (`acks=0`).",
     ),
-    Family(
+    MetricFamily(
         "broker_threshold_bytes_per_second",
         "gauge",
         ("broker",),
         "The broker's `total.bytes.in.per.sec.threshold`; `+Inf` without one.",
     ),
-    Family(
+    MetricFamily(
         "broker_overcommitted_bytes_per_second",
         "gauge",
         ("broker",),
         "Bytes per second by which the thresholds of the broker's topics exceed its total; 0 if they fit.",
     ),
-    Family(
+    MetricFamily(
         "broker_threshold_utilization_ratio",
         "gauge",
         ("broker",),
@@ -59,26 +61,26 @@ BROKERS: Final = (
     ),
 )
 TOPICS: Final = (
-    Family(
+    MetricFamily(
         "topic_rate_bytes_per_second",
         "gauge",
         _PLACE,
         "One-minute rate of bytes admitted to the topic. It and the broker's leave out what would have been rejected "
         "beyond `enforce_percent`.",
     ),
-    Family(
+    MetricFamily(
         "topic_threshold_bytes_per_second",
         "gauge",
         _PLACE,
         "The topic's explicit or implicit threshold; `+Inf` without one.",
     ),
-    Family(
+    MetricFamily(
         "topic_threshold_utilization_ratio",
         "gauge",
         _PLACE,
         "As the broker's, of the topic's rate and threshold.",
     ),
-    Family(
+    MetricFamily(
         "topic_over_threshold",
         "gauge",
         _PLACE,
@@ -87,82 +89,82 @@ TOPICS: Final = (
 )
 RATES: Final = (*BROKERS, *TOPICS)
 QUOTAS: Final = (
-    Family(
+    MetricFamily(
         "client_quota_rate",
         "gauge",
         _QUOTA,
         "Used of the quota through this gateway, bytes per second or a share of a thread's time: mean of 10 s, and "
         "the limit while it is used up.",
     ),
-    Family(
+    MetricFamily(
         "client_quota_limit",
         "gauge",
         _QUOTA,
         "Limit in force for this gateway, with the storage factor and its share of the fleet's.",
     ),
-    Family(
+    MetricFamily(
         "client_quota_utilization_ratio",
         "gauge",
         _QUOTA,
         "Rate divided by limit (KIP-1373's `quota-utilization`); `NaN` where the limit is 0, above 1 only where the "
         "quota is observed.",
     ),
-    Family("client_quota_waiting", "gauge", _QUOTA, "1 while the quota delays requests."),
-    Family(
+    MetricFamily("client_quota_waiting", "gauge", _QUOTA, "1 while the quota delays requests."),
+    MetricFamily(
         "client_quota_wait_seconds", "gauge", _QUOTA, "Time until the quota's debt is paid, for which clients wait."
     ),
 )
 GROUPS: Final = (
-    Family(
+    MetricFamily(
         "group_topics",
         "gauge",
         _GROUP,
         "Topics of the group with traffic through this gateway since the last tick.",
     ),
-    Family("group_waiting", "gauge", _GROUP, "1 while the group delays requests at this gateway."),
-    Family(
+    MetricFamily("group_waiting", "gauge", _GROUP, "1 while the group delays requests at this gateway."),
+    MetricFamily(
         "group_rate_bytes_per_second",
         "gauge",
         _GROUP,
         "Bytes per second of the group through this gateway: mean of 10 s, and its part while that is used up.",
     ),
-    Family(
+    MetricFamily(
         "group_part_bytes_per_second",
         "gauge",
         _GROUP,
         "Bytes per second that this gateway may let through now: its share of the limit.",
     ),
-    Family(
+    MetricFamily(
         "group_limit_bytes_per_second",
         "gauge",
         _GROUP,
         "Bytes per second that all gateways together may let through; `+Inf` without a limit.",
     ),
-    Family(
+    MetricFamily(
         "group_fleet_rate_bytes_per_second",
         "gauge",
         _GROUP,
         "Bytes per second through all gateways; for groups with a limit, while there are several gateways.",
     ),
-    Family(
+    MetricFamily(
         "group_rate_messages_per_second",
         "gauge",
         _GROUP,
         "Messages per second of the group through this gateway, likewise.",
     ),
-    Family(
+    MetricFamily(
         "group_part_messages_per_second",
         "gauge",
         _GROUP,
         "Messages per second that this gateway may let through now.",
     ),
-    Family(
+    MetricFamily(
         "group_limit_messages_per_second",
         "gauge",
         _GROUP,
         "Messages per second that all gateways together may let through; `+Inf` without a limit.",
     ),
-    Family(
+    MetricFamily(
         "group_fleet_rate_messages_per_second",
         "gauge",
         _GROUP,
@@ -173,51 +175,51 @@ _COLLECTED: Final = (*BROKERS, *QUOTAS, *GROUPS)
 
 
 class RateSeries(Collector):
-    """The last values of the workers' meters. As a collector it has no rates of topics: these are in `text`.
+    """The last values of the workers' meters. As a collector it has no rates of topics: these are in `render_text`.
 
-    `said`: of each living worker. `groups`, `uses`: limits of resource groups, and their use by all gateways.
+    `worker_rates`: of each living worker. `groups`, `uses`: limits of resource groups, and their use by all gateways.
     `committed`: by broker, the sum that topics take of its threshold.
     """
 
     def __init__(self, max_clients: int, topics: TopicLabels) -> None:
         self._topics = topics
-        self.said: tuple[Rates, ...] = ()
-        self.groups: Groups | None = None
+        self.worker_rates: tuple[WorkerRates, ...] = ()
+        self.groups: GroupSnapshot | None = None
         self.uses: Mapping[FleetKey, FleetUse] = {}
-        self.committed: Mapping[str, Committed] = {}
+        self.committed: Mapping[str, CommittedTotal] = {}
         self._max_clients = max_clients
-        self._merged: tuple[tuple[Rates, ...], Rates] = (), merge(())
+        self._merged: tuple[tuple[WorkerRates, ...], WorkerRates] = (), merge_rates(())
         self._labels: dict[int, dict[str, bytes]] = {}  # by broker and topic, of those shown last
 
     def collect(self) -> Iterator[Metric]:
-        rates = self._rates()
-        families = gauges(_COLLECTED)
+        rates = self._merge_rates()
+        families = make_gauges(_COLLECTED)
         for broker in rates.brokers:
-            add = _adder(families, [str(broker.node_id)], "broker")
+            add = _make_adder(families, [str(broker.node_id)], "broker")
             add("rate_bytes_per_second", broker.rate)
             add("error_rate_bytes_per_second", broker.error_rate)
             add("throttled_rate_bytes_per_second", broker.throttled_rate)
-            add("threshold_bytes_per_second", _limit(broker.threshold))
-            add("threshold_utilization_ratio", broker.used.utilization)
+            add("threshold_bytes_per_second", _limit_or_inf(broker.threshold))
+            add("threshold_utilization_ratio", broker.limit_use.utilization)
         for quota in rates.quotas[: self._max_clients]:
             where = "all" if quota.broker is None else broker_label(quota.broker)
             who = (one_line(name or "", LABEL_CHARS) for name in (quota.source, quota.user, quota.client_id))
             names = [quota.key, *who, where]
-            add = _adder(families, names, "client_quota")
+            add = _make_adder(families, names, "client_quota")
             add("rate", quota.use.rate)
-            add("limit", _limit(quota.use.limit))
+            add("limit", _limit_or_inf(quota.use.limit))
             add("utilization_ratio", quota.use.utilization if quota.use.limit else math.nan)  # as KIP-1373 says
             add("waiting", float(quota.use.waiting))
             add("wait_seconds", quota.use.wait_s)
-        for group in self.shown(rates):
-            self._add_group(_adder(families, [group.group, group.direction], "group"), group)
+        for group in self.busiest_groups(rates):
+            self._add_group(_make_adder(families, [group.group, group.direction], "group"), group)
         for node_id, each in self.committed.items():
             families["broker_overcommitted_bytes_per_second"].add_metric([node_id], max(0.0, each.excess))
         yield from families.values()
 
-    def text(self) -> Iterator[bytes]:
+    def render_text(self) -> Iterator[bytes]:
         """The part of the exposition that is about topics, in pieces."""
-        chosen = self._topics.choose(self._rates().brokers)
+        chosen = self._topics.choose_busiest(self._merge_rates().brokers)
         known = self._labels
         found = {
             node_id: _labels_of(str(node_id), topics, known.get(node_id, {})) for node_id, topics in chosen.items()
@@ -227,29 +229,29 @@ class RateSeries(Collector):
         labels = [found[node_id][topic.topic] for node_id, topics in chosen.items() for topic in topics]
         values: dict[str, list[float]] = {
             "topic_rate_bytes_per_second": [topic.rate for topic in shown],
-            "topic_threshold_bytes_per_second": [_limit(topic.threshold) for topic in shown],
-            "topic_threshold_utilization_ratio": [topic.used.utilization for topic in shown],
+            "topic_threshold_bytes_per_second": [_limit_or_inf(topic.threshold) for topic in shown],
+            "topic_threshold_utilization_ratio": [topic.limit_use.utilization for topic in shown],
             "topic_over_threshold": [int(topic.over) for topic in shown],
         }
         for family in TOPICS:
             yield from gauge_lines(family, labels, values[family.name])
 
-    def _rates(self) -> Rates:
+    def _merge_rates(self) -> WorkerRates:
         """Of all workers, added up once."""
         said, rates = self._merged
-        if said is not self.said:
-            said = self.said  # once: it may change meanwhile, as this runs in a thread
-            self._merged = said, (rates := merge(said))
+        if said is not self.worker_rates:
+            said = self.worker_rates  # once: it may change meanwhile, as this runs in a thread
+            self._merged = said, (rates := merge_rates(said))
         return rates
 
-    def shown(self, rates: Rates) -> list[GroupRate]:
+    def busiest_groups(self, rates: WorkerRates) -> list[GroupRate]:
         """The busiest groups."""
         return heapq.nlargest(self._max_clients, rates.groups, key=lambda group: group.bytes.rate)
 
     def _add_group(self, add: Any, group: GroupRate) -> None:
         add("topics", group.topics)
         add("waiting", float(group.waiting))
-        limits = GroupLimits() if self.groups is None else self.groups.groups.get(group.group, GroupLimits())
+        limits = GroupLimitValues() if self.groups is None else self.groups.groups.get(group.group, GroupLimitValues())
         is_publish = group.direction == "publish"
         of_bytes = limits.publish_bytes if is_publish else limits.dispatch_bytes
         of_msgs = limits.publish_msgs if is_publish else limits.dispatch_msgs
@@ -257,15 +259,15 @@ class RateSeries(Collector):
             ("bytes", "bytes", group.bytes, of_bytes),
             ("messages", "msgs", group.msgs, of_msgs),
         ):
-            fleet = self.uses.get(group_key(group.group, group.direction, cast("Unit", key)))
+            fleet = self.uses.get(group_key(group.group, group.direction, cast("LimitUnit", key)))
             add(f"rate_{unit}_per_second", use.rate)
-            add(f"limit_{unit}_per_second", _limit(limit))
-            add(f"part_{unit}_per_second", _limit(use.limit))
+            add(f"limit_{unit}_per_second", _limit_or_inf(limit))
+            add(f"part_{unit}_per_second", _limit_or_inf(use.limit))
             if fleet is not None:
                 add(f"fleet_rate_{unit}_per_second", use.rate + math.fsum(fleet.others.values()))
 
 
-def _adder(families: dict[str, GaugeMetricFamily], labels: list[str], prefix: str) -> Any:
+def _make_adder(families: dict[str, GaugeMetricFamily], labels: list[str], prefix: str) -> Any:
     def add(name: str, value: float) -> None:
         families[f"{prefix}_{name}"].add_metric(labels, value)
 
@@ -277,5 +279,5 @@ def _labels_of(broker: str, topics: Iterable[TopicRate], known: Mapping[str, byt
     return {name: known.get(name) or labels_text(_PLACE, (broker, name)) for name in names}
 
 
-def _limit(threshold: float | None) -> float:
+def _limit_or_inf(threshold: float | None) -> float:
     return math.inf if threshold is None else threshold

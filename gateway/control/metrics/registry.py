@@ -15,10 +15,18 @@ from typing import Final, NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
-from gateway.channel import API_REQUESTS, COUNTS, Gauges, Groups, Interval, Latencies, Rates
+from gateway.channel import (
+    API_REQUESTS,
+    COUNT_NAMES,
+    GroupSnapshot,
+    LatencyReport,
+    UsageInterval,
+    WorkerGauges,
+    WorkerRates,
+)
 from gateway.control import admission, http_server, internal_errors
 from gateway.control.access import failures
-from gateway.control.metrics.certificates import CertificateExpiry, Place
+from gateway.control.metrics.certificates import CertificateExpiry, CertificateLocation
 from gateway.control.metrics.counted import CHANGES, CLUSTER, ITSELF, TRAFFIC, USAGE_LOG
 from gateway.control.metrics.family import PREFIX
 from gateway.control.metrics.fleet import FleetMetrics
@@ -26,11 +34,11 @@ from gateway.control.metrics.latencies import LatencySeries
 from gateway.control.metrics.produced import PRODUCED, ProducedSeries, TopicLabels
 from gateway.control.metrics.rates import RateSeries
 from gateway.control.metrics.storage import StorageMetrics
-from gateway.control.rates import merge
-from policies.definitions.rollout import EVERYBODY, Rollout
+from gateway.control.rates import merge_rates
+from policies.definitions.rollout import ALL_CLIENTS, PolicyRollout
 from policies.explain import FleetUse
 from policies.fleet.keys import Direction, FleetKey
-from policies.thresholds.sums import Committed
+from policies.thresholds.sums import CommittedTotal
 from protocol import api
 
 _SET_HERE: Final = (*TRAFFIC, *CLUSTER, *CHANGES, *USAGE_LOG, *ITSELF)  # others have collectors, or lines of their own
@@ -58,7 +66,7 @@ class UsageLogMetrics(NamedTuple):
     queued_intervals: Gauge
 
 
-class Metrics:
+class GatewayMetrics:
     """One gateway's metrics.
 
     Attributes:
@@ -127,10 +135,10 @@ class Metrics:
             self.connections_refused.labels(limit)
         for where in internal_errors.PLACES:
             self._counters["internal_errors"].labels(where)
-        self.add_counts(dict.fromkeys(COUNTS, 0))
+        self.add_counts(dict.fromkeys(COUNT_NAMES, 0))
         self._gauges["build_info"].labels(version("produce-gateway"), platform.python_version()).set(1)
 
-    def admin_refused(self, reason: str) -> None:
+    def count_admin_refusal(self, reason: str) -> None:
         """A request to the admin port was; one of failures.REASONS, or "" for one that isn't counted."""
         if reason:
             self._counters["admin_requests_refused"].labels(reason).inc()
@@ -139,15 +147,15 @@ class Metrics:
         """One of internal_errors.PLACES."""
         self._counters["internal_errors"].labels(where).inc()
 
-    def admin_connection_refused(self, reason: str) -> None:
+    def count_admin_drop(self, reason: str) -> None:
         """One to the admin port was, or was ended; one of http_server.REASONS."""
         self._counters["admin_connections_refused"].labels(reason).inc()
 
-    def know_topics(self, topics: Iterable[str]) -> None:
+    def set_known_topics(self, topics: Iterable[str]) -> None:
         """All that the cluster's metadata lists."""
         self._topics.known = frozenset(topics)
 
-    def show_fleet(self, reasons: Iterable[str] = ()) -> FleetMetrics:
+    def create_fleet_series(self, reasons: Iterable[str] = ()) -> FleetMetrics:
         """Create the series of the limits shared with others; once. `reasons`: for which messages may be dropped."""
         fleet = FleetMetrics(reasons)
         self.registry.register(fleet)
@@ -155,14 +163,16 @@ class Metrics:
 
     def shown_groups(self) -> list[tuple[str, Direction]]:
         """Of which resource groups rates are shown."""
-        shown = self._rates.shown(merge([Rates((), groups=said.groups) for said in self._rates.said]))
+        shown = self._rates.busiest_groups(
+            merge_rates([WorkerRates((), groups=said.groups) for said in self._rates.worker_rates])
+        )
         return [(group.group, group.direction) for group in shown]
 
-    def show_groups(self, limits: Groups | None, uses: Mapping[FleetKey, FleetUse]) -> None:
+    def show_groups(self, limits: GroupSnapshot | None, uses: Mapping[FleetKey, FleetUse]) -> None:
         """The limits of resource groups, and the usage by all gateways: for those whose rates are shown."""
         self._rates.groups, self._rates.uses = limits, uses
 
-    def show_storage(self) -> StorageMetrics:
+    def create_storage_series(self) -> StorageMetrics:
         """Create the series of storage protection; once."""
         storage = StorageMetrics()
         self.registry.register(storage)
@@ -171,11 +181,11 @@ class Metrics:
     def show_config(self, gateway: str, upstream: str, internal_topics: str, usage_topic: str) -> None:
         self._gauges["config_info"].labels(gateway, upstream, internal_topics, usage_topic).set(1)
 
-    def show_certificates(self, places: Mapping[str, Place]) -> None:
+    def show_certificates(self, places: Mapping[str, CertificateLocation]) -> None:
         """Those that the gateway has from here on, by their use."""
-        self._certificates.places = places
+        self._certificates.locations = places
 
-    def show_loaded(self, at_s: float) -> None:
+    def set_loaded_at(self, at_s: float) -> None:
         """The configuration file was read and accepted at that Unix time."""
         self._gauges["config_last_reload_success_timestamp_seconds"].set(at_s)
 
@@ -185,29 +195,29 @@ class Metrics:
         self._gauges["config_last_reload_successful"].set(is_accepted)
         self._gauges["config_keys_pending"].set(pending)
 
-    def show_rollout(self, rollout: Rollout) -> None:
+    def show_rollout(self, rollout: PolicyRollout) -> None:
         for policy, percent in rollout._asdict().items():
-            self._gauges["policy_enforced_clients_ratio"].labels(policy).set(percent / EVERYBODY)
+            self._gauges["policy_enforced_clients_ratio"].labels(policy).set(percent / ALL_CLIENTS)
 
     def show_lacking(self, parts: Mapping[str, str]) -> None:
         """All parts that may be lacking, with why they are; "" for those that are not."""
         for part, why in parts.items():
             self._gauges["lacking"].labels(part).set(bool(why))
 
-    def show_listeners(self, names: Iterable[str]) -> None:
+    def create_listener_series(self, names: Iterable[str]) -> None:
         """Create their series."""
         for name in names:
             self.connections_given.labels(name)
 
-    def show_worker(self, worker: int) -> None:
+    def create_worker_series(self, worker: int) -> None:
         """Create a worker's series."""
         for name in ("connections", "muted_connections", "buffered_bytes", "worker_up"):
             self._gauges[name].labels(str(worker))
         self.worker_restarts.labels(str(worker))
 
-    def add_interval(self, interval: Interval) -> None:
+    def add_interval(self, interval: UsageInterval) -> None:
         self._counters["usage_log_intervals"].inc()
-        self.produced.add(interval.rows)
+        self.produced.add_rows(interval.rows)
         self.add_counts(interval.counts)
 
     def add_counts(self, counts: Mapping[str, int]) -> None:
@@ -216,29 +226,29 @@ class Metrics:
         for name, count in counts.items():
             if name.startswith(API_REQUESTS):
                 others += count
-                self._counters["requests"].labels(_api(name)).inc(count)
+                self._counters["requests"].labels(_api_name(name)).inc(count)
             elif name != "requests":
-                self._count(name, count)
+                self._count_named(name, count)
         self._counters["requests"].labels("Produce").inc(max(0, counts.get("requests", 0) - others))
 
-    def add_latencies(self, worker: int, said: Latencies) -> None:
+    def add_latencies(self, worker: int, said: LatencyReport) -> None:
         """What a worker has measured since it said so last."""
-        self._latencies.add(worker, said)
+        self._latencies.add_latencies(worker, said)
 
-    def set_gauges(self, worker: int, gauges: Gauges) -> None:
+    def set_gauges(self, worker: int, gauges: WorkerGauges) -> None:
         label = str(worker)
         self._gauges["connections"].labels(label).set(gauges.connections)
         self._gauges["muted_connections"].labels(label).set(gauges.muted)
         self._gauges["buffered_bytes"].labels(label).set(gauges.buffered_bytes)
 
-    def set_rates(self, *said: Rates) -> None:
+    def set_rates(self, *said: WorkerRates) -> None:
         """The last counts of each living worker. They are added up when a client asks: it may take its time."""
-        self._rates.said = said
+        self._rates.worker_rates = said
 
     def show_policy_version(self, version: int) -> None:
         self._gauges["policy_version"].set(version)
 
-    def show_committed(self, committed: Mapping[str, Committed]) -> None:
+    def show_committed(self, committed: Mapping[str, CommittedTotal]) -> None:
         """By broker, its total threshold and the sum that topics take of it."""
         self._rates.committed = committed
 
@@ -249,15 +259,15 @@ class Metrics:
         """One of policy.service.OUTCOMES."""
         self._counters["policy_changes"].labels(outcome).inc()
 
-    def text(self) -> Iterator[bytes]:
+    def render_text(self) -> Iterator[bytes]:
         """The exposition, in Prometheus' text format, in pieces, each as of when it is asked for. With many topics one
         takes some milliseconds: ask for them in a thread.
         """
         yield generate_latest(self.registry)
-        yield from self.produced.text()
-        yield from self._rates.text()
+        yield from self.produced.render_text()
+        yield from self._rates.render_text()
 
-    def _count(self, name: str, count: int) -> None:
+    def _count_named(self, name: str, count: int) -> None:
         for family in _LABELLED:
             if name.startswith(f"{family}_"):
                 self._counters[family].labels(name.removeprefix(f"{family}_")).inc(count)
@@ -266,6 +276,6 @@ class Metrics:
             self._counters[name].inc(count)
 
 
-def _api(name: str) -> str:
+def _api_name(name: str) -> str:
     """Of a count of requests by API key; keys that Kafka has no API for are one."""
-    return api.NAMES.get(int(name.removeprefix(API_REQUESTS)), "unknown")
+    return api.API_NAMES.get(int(name.removeprefix(API_REQUESTS)), "unknown")

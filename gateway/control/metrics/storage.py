@@ -8,108 +8,110 @@ from typing import Final, get_args
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.control.metrics.family import Family, counters, gauges
-from policies.storage import Finding, Forecast, Headroom, State
+from gateway.control.metrics.family import MetricFamily, make_counters, make_gauges
+from policies.storage import FactorState, VolumeFinding, VolumeForecast, VolumeHeadroom
 
 _VOLUME: Final = ("broker", "log_dir")
 STORAGE: Final = (
-    Family(
+    MetricFamily(
         "storage_observations",
         "counter",
         ("outcome",),
         "Observations of the disks: `ok`, `failed` or `invalid` (an unreadable snapshot).",
     ),
-    Family(
+    MetricFamily(
         "storage_fallback_throttle_factor_applied",
         "counter",
         (),
         "Times the fallback factor or the fail-safe took effect.",
     ),
-    Family("storage_limit_violated", "counter", _VOLUME, "Checks that found this volume at its hard limit."),
-    Family(
+    MetricFamily("storage_limit_violated", "counter", _VOLUME, "Checks that found this volume at its hard limit."),
+    MetricFamily(
         "storage_throttle_factor",
         "gauge",
         (),
         "Factor of every produce limit, 1 to 0; with scope `affected`, that of the fullest volume's topics.",
     ),
-    Family(
+    MetricFamily(
         "storage_affected_topics",
         "gauge",
         (),
         "With scope `affected`: topics that full volumes slow down or pause; 0 while all topics are held.",
     ),
-    Family(
+    MetricFamily(
         "storage_override",
         "gauge",
         ("state",),
         "1 for the state that an operator has set for a time: `PAUSE` or `OPEN`.",
     ),
-    Family("storage_state", "gauge", ("state",), "1 for the state in force: `OPEN`, `THROTTLE` or `PAUSE`."),
-    Family(
+    MetricFamily("storage_state", "gauge", ("state",), "1 for the state in force: `OPEN`, `THROTTLE` or `PAUSE`."),
+    MetricFamily(
         "storage_no_data_throttling",
         "gauge",
         (),
         "1 while missing observations hold producers back.",
     ),
-    Family("storage_source_connected", "gauge", (), "1 if the source answered the last request."),
-    Family(
+    MetricFamily("storage_source_connected", "gauge", (), "1 if the source answered the last request."),
+    MetricFamily(
         "storage_observed_timestamp_seconds",
         "gauge",
         (),
         "Unix time at which the disks of all brokers were last known; 0 before the first time.",
     ),
-    Family(
+    MetricFamily(
         "storage_throttle_without_effect",
         "gauge",
         (),
         "1 while a soft limit, or a factor between 0 and 1, has no produce limit to lower.",
     ),
-    Family("storage_active_brokers", "gauge", (), "Brokers whose volumes are considered."),
-    Family("storage_active_log_dirs", "gauge", (), "Volumes of these brokers."),
-    Family(
+    MetricFamily("storage_active_brokers", "gauge", (), "Brokers whose volumes are considered."),
+    MetricFamily("storage_active_log_dirs", "gauge", (), "Volumes of these brokers."),
+    MetricFamily(
         "storage_remembered_brokers",
         "gauge",
         (),
         "Brokers that left with a volume at its limit, and whose last state still holds.",
     ),
-    Family("storage_offline_log_dirs", "gauge", (), "Log dirs that brokers report as offline; they are left out."),
-    Family("storage_size_bytes", "gauge", _VOLUME, "Size of the volume."),
-    Family("storage_available_bytes", "gauge", _VOLUME, "Free bytes of the volume."),
-    Family("storage_consumed_bytes", "gauge", _VOLUME, "Size of the volume minus its free bytes."),
-    Family(
+    MetricFamily(
+        "storage_offline_log_dirs", "gauge", (), "Log dirs that brokers report as offline; they are left out."
+    ),
+    MetricFamily("storage_size_bytes", "gauge", _VOLUME, "Size of the volume."),
+    MetricFamily("storage_available_bytes", "gauge", _VOLUME, "Free bytes of the volume."),
+    MetricFamily("storage_consumed_bytes", "gauge", _VOLUME, "Size of the volume minus its free bytes."),
+    MetricFamily(
         "storage_soft_limit_bytes",
         "gauge",
         _VOLUME,
         "Free bytes below which produce limits are lowered; no series without a soft limit.",
     ),
-    Family(
+    MetricFamily(
         "storage_hard_limit_bytes",
         "gauge",
         _VOLUME,
         "Free bytes at which producing stops; no series without a hard limit.",
     ),
-    Family(
+    MetricFamily(
         "storage_fill_bytes_per_second",
         "gauge",
         _VOLUME,
         "Rate at which the volume fills, deletions taken off; below 0 while it empties. No series before the third "
         "observation.",
     ),
-    Family(
+    MetricFamily(
         "storage_soft_limit_in_seconds",
         "gauge",
         _VOLUME,
         "Time until the soft limit at this rate; 0 beyond it, no series if it won't be reached.",
     ),
-    Family("storage_hard_limit_in_seconds", "gauge", _VOLUME, "The same for the hard limit."),
-    Family(
+    MetricFamily("storage_hard_limit_in_seconds", "gauge", _VOLUME, "The same for the hard limit."),
+    MetricFamily(
         "storage_headroom_needed_bytes",
         "gauge",
         _VOLUME,
         "Bytes that producers may write to the volume until the next observation ends it, by the total thresholds of "
         "all brokers whose partitions it has replicas of; no series if nothing bounds them.",
     ),
-    Family(
+    MetricFamily(
         "storage_headroom_short_log_dirs",
         "gauge",
         (),
@@ -123,20 +125,20 @@ OBSERVATIONS: Final = ("ok", "failed", "invalid")
 class StorageMetrics(Collector):
     """The latest state of storage protection. Series of volumes that have gone are not in the next exposition.
 
-    `gauges`: those without labels, by name.
+    `make_gauges`: those without labels, by name.
     """
 
     def __init__(self) -> None:
         self.gauges = {each.name: 0.0 for each in STORAGE if each.kind == "gauge" and not each.labels}
         self.gauges["storage_throttle_factor"] = 1.0
-        self.state: State = "OPEN"
-        self.override: State | None = None
-        self._findings: tuple[Finding, ...] = ()
+        self.state: FactorState = "OPEN"
+        self.override: FactorState | None = None
+        self._findings: tuple[VolumeFinding, ...] = ()
         self._fallbacks = 0
         self._observations = dict.fromkeys(OBSERVATIONS, 0)
         self._violated: dict[tuple[int, str], int] = {}
-        self._forecasts: Mapping[tuple[int, str], Forecast] = {}
-        self._rooms: Mapping[tuple[int, str], Headroom] = {}
+        self._forecasts: Mapping[tuple[int, str], VolumeForecast] = {}
+        self._headrooms: Mapping[tuple[int, str], VolumeHeadroom] = {}
 
     def count_observation(self, outcome: str, count: int = 1) -> None:
         self._observations[outcome] += count
@@ -144,13 +146,13 @@ class StorageMetrics(Collector):
     def count_fallback(self) -> None:
         self._fallbacks += 1
 
-    def count_violated(self, findings: Iterable[Finding]) -> None:
+    def count_violated(self, findings: Iterable[VolumeFinding]) -> None:
         """`findings`: those at their hard limit, of the shown ones."""
         for finding in findings:
             key = (finding.volume.broker_id, finding.volume.name)
             self._violated[key] = self._violated.get(key, 0) + 1
 
-    def show_volumes(self, findings: tuple[Finding, ...], brokers: Collection[int] = ()) -> None:
+    def show_volumes(self, findings: tuple[VolumeFinding, ...], brokers: Collection[int] = ()) -> None:
         """`brokers`: the active ones. Of one whose volumes are not known just now, the counters go on."""
         keys = {(finding.volume.broker_id, finding.volume.name): 0 for finding in findings}
         unknown = frozenset(brokers) - {broker_id for broker_id, _ in keys}
@@ -158,25 +160,25 @@ class StorageMetrics(Collector):
         kept = {key: count for key, count in self._violated.items() if key in keys or key[0] in unknown}
         self._violated = keys | kept
 
-    def show_outlook(
-        self, forecasts: Mapping[tuple[int, str], Forecast], rooms: Mapping[tuple[int, str], Headroom]
+    def show_forecasts(
+        self, forecasts: Mapping[tuple[int, str], VolumeForecast], rooms: Mapping[tuple[int, str], VolumeHeadroom]
     ) -> None:
         """Of the shown volumes, by broker and name."""
-        self._forecasts, self._rooms = forecasts, rooms
+        self._forecasts, self._headrooms = forecasts, rooms
         self.gauges["storage_headroom_short_log_dirs"] = sum(room.is_short for room in rooms.values())
 
     def collect(self) -> Iterator[Metric]:
-        counted = counters(STORAGE)
+        counted = make_counters(STORAGE)
         for outcome, count in self._observations.items():
             counted["storage_observations"].add_metric([outcome], count)
         counted["storage_fallback_throttle_factor_applied"].add_metric([], self._fallbacks)
         for (broker_id, name), count in list(self._violated.items()):  # this runs in a thread
             counted["storage_limit_violated"].add_metric([str(broker_id), name], count)
         yield from counted.values()
-        shown = gauges(STORAGE)
+        shown = make_gauges(STORAGE)
         for name, value in self.gauges.items():
             shown[name].add_metric([], value)
-        for state in get_args(State):
+        for state in get_args(FactorState):
             shown["storage_state"].add_metric([state], float(state == self.state))
         for state in OVERRIDES:
             shown["storage_override"].add_metric([state], float(state == self.override))
@@ -184,20 +186,20 @@ class StorageMetrics(Collector):
             self._add_volume(shown, finding)
         yield from shown.values()
 
-    def _add_volume(self, shown: dict[str, GaugeMetricFamily], finding: Finding) -> None:
+    def _add_volume(self, shown: dict[str, GaugeMetricFamily], finding: VolumeFinding) -> None:
         volume, soft, hard = finding.volume, finding.soft_free, finding.hard_free
         values = {"size": volume.total, "available": volume.available, "consumed": volume.consumed}
         for name, value in {**values, "soft_limit": soft, "hard_limit": hard}.items():
             if value is not None:
                 shown[f"storage_{name}_bytes"].add_metric([str(volume.broker_id), volume.name], value)
-        for name, value in self._outlook_of((volume.broker_id, volume.name)).items():
+        for name, value in self._forecast_values((volume.broker_id, volume.name)).items():
             if value is not None:
                 shown[f"storage_{name}"].add_metric([str(volume.broker_id), volume.name], value)
 
-    def _outlook_of(self, place: tuple[int, str]) -> dict[str, float | None]:
-        forecast, room = self._forecasts.get(place), self._rooms.get(place)
+    def _forecast_values(self, place: tuple[int, str]) -> dict[str, float | None]:
+        forecast, room = self._forecasts.get(place), self._headrooms.get(place)
         return {
-            "fill_bytes_per_second": None if forecast is None else forecast.fill.rate,
+            "fill_bytes_per_second": None if forecast is None else forecast.fill_rate.net_rate,
             "soft_limit_in_seconds": None if forecast is None else forecast.soft_s,
             "hard_limit_in_seconds": None if forecast is None else forecast.hard_s,
             "headroom_needed_bytes": None if room is None else room.needed,

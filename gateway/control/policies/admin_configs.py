@@ -8,36 +8,38 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gateway.control.policies.admin_requests import (
-    Changing,
-    Describing,
-    Policies,
-    Result,
-    Unfit,
-    half,
-    places,
+    AdminPolicies,
+    ChangingRequest,
+    DescribingRequest,
+    ResourceResult,
+    UnfitValue,
+    first_places,
+    mark_half_changed,
 )
 from gateway.control.policies.service import NO_PLANS, Planned
-from policies.definitions.policy_records import Source
+from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import (
-    NOTHING,
+    NO_VALUES,
     InvalidPolicy,
-    Op,
     PolicyError,
     PolicyKey,
+    PolicyOperation,
     as_number,
     check_value,
 )
 from policies.thresholds.sums import EVERY_BROKER
-from policies.thresholds.values import OUT_KEY, TOPIC_KEY, TOTAL_KEY
+from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY, TOTAL_OUT_KEY
 from protocol import api, configs, wire
-from protocol.configs import BROKER, TOPIC, AlterConfigsResult, Config, Synonym
+from protocol.configs import BROKER, TOPIC, AlterConfigsResult, ConfigSynonym, DescribedConfig
 
-FEW: Final = 50  # resources of which also those without a value of ours get a row: kafka-python sets no key that it
+FEW_RESOURCES: Final = (
+    50  # resources of which also those without a value of ours get a row: kafka-python sets no key that it
+)
 # doesn't see. With more of them, as consoles ask every minute, it isn't worth decoding all that the broker said.
 
-_OURS: Final = (TOPIC_KEY, TOTAL_KEY, OUT_KEY)
-KEYS_OF: Final = {TOPIC: (TOPIC_KEY,), BROKER: (TOTAL_KEY, OUT_KEY)}
+_OWN_KEYS: Final = (TOPIC_KEY, TOTAL_KEY, TOTAL_OUT_KEY)
+KEYS_OF: Final = {TOPIC: (TOPIC_KEY,), BROKER: (TOTAL_KEY, TOTAL_OUT_KEY)}
 _LONG: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _DOCUMENTATION: Final = {
     TOPIC_KEY: "Bytes per second that producers may write into this topic on each broker, enforced by produce-gateway."
@@ -45,196 +47,211 @@ _DOCUMENTATION: Final = {
     " threshold only while its broker is over the total.",
     TOTAL_KEY: "Bytes per second that producers may write to this broker, enforced by produce-gateway: no topic is held"
     f" to its {TOPIC_KEY} before this is exceeded. These must not exceed it together.",
-    OUT_KEY: "Bytes per second of this broker that consumers with a quota of consumer_byte_rate.shares have shares of,"
+    TOTAL_OUT_KEY: "Bytes per second of this broker that consumers with a quota of consumer_byte_rate.shares"
+    " have shares of,"
     " enforced by produce-gateway.",
 }
 
 
-class DescribingConfigs(Describing):
+class DescribingConfigs(DescribingRequest):
     def __init__(self, request: bytes, policies: PolicySet) -> None:
         self._head = configs.DESCRIBE_CONFIGS.decode_request(request, 0, len(request))
         self.request = request
         self._policies = policies
-        self._unset = len(self._head.body.resources) <= FEW
-        self.concerned = any(
-            resource.asks_for(config.name)
+        self._unset = len(self._head.body.resources) <= FEW_RESOURCES
+        self.is_concerned = any(
+            resource.requests_key(config.name)
             for resource in self._head.body.resources
-            for config in self._ours(*resource[:2])
+            for config in self._own_configs(*resource[:2])
         )
 
-    def _ours(self, kind: int, name: str) -> tuple[Config, ...]:
-        return described(self._policies, kind, name, unset=self._unset)
+    def _own_configs(self, kind: int, name: str) -> tuple[DescribedConfig, ...]:
+        return own_config_rows(self._policies, kind, name, unset=self._unset)
 
-    def merge(self, answer: bytes) -> bytes:
+    def merge_response(self, answer: bytes) -> bytes:
         spoken, head = configs.DESCRIBE_CONFIGS, self._head
-        _, said = spoken.decode_answer(answer, 0, len(answer), head.version)
-        merged = configs.merge_described(head.body, said, self._ours)
-        return spoken.encode_answer(merged, head.version, head.correlation_id)
+        _, said = spoken.decode_response(answer, 0, len(answer), head.version)
+        merged = configs.merge_described(head.body, said, self._own_configs)
+        return spoken.encode_response(merged, head.version, head.correlation_id)
 
 
-def described(policies: PolicySet, kind: int, name: str, *, unset: bool) -> tuple[Config, ...]:
+def own_config_rows(policies: PolicySet, kind: int, name: str, *, unset: bool) -> tuple[DescribedConfig, ...]:
     """Our rows of a config resource: all values that are set, the one in force first.
 
     `unset`: also without any, as Kafka has a row for its LONGs without a default: null.
     """
-    rows = (_described(policies, kind, name, key, unset) for key in KEYS_OF.get(kind, ()))
+    rows = (_own_config_row(policies, kind, name, key, unset) for key in KEYS_OF.get(kind, ()))
     return tuple(row for row in rows if row is not None)
 
 
-def _described(policies: PolicySet, kind: int, name: str, key: str, unset: bool) -> Config | None:
+def _own_config_row(policies: PolicySet, kind: int, name: str, key: str, unset: bool) -> DescribedConfig | None:
     if kind == TOPIC:
         places = [(PolicyKey.of_topic(name), configs.DYNAMIC_TOPIC_CONFIG)]
     else:
         places = [(PolicyKey("broker", name, key), configs.DYNAMIC_BROKER_CONFIG)] if name else []
         places.append((PolicyKey("broker", EVERY_BROKER, key), configs.DYNAMIC_DEFAULT_BROKER_CONFIG))
     synonyms = [
-        Synonym(key, _number(as_number(values[place])), source)
+        ConfigSynonym(key, _number_text(as_number(values[place])), source)
         for place, dynamic in places
         for values, source in ((policies.changes, dynamic), (policies.base, configs.STATIC_BROKER_CONFIG))
         if place in values
     ]
     if not synonyms and not unset:
         return None
-    _, value, source = synonyms[0] if synonyms else Synonym(key, None, configs.DEFAULT_CONFIG)
-    return Config(key, value, False, source, False, tuple(synonyms), configs.LONG, _DOCUMENTATION[key])
+    _, value, source = synonyms[0] if synonyms else ConfigSynonym(key, None, configs.DEFAULT_CONFIG)
+    return DescribedConfig(key, value, False, source, False, tuple(synonyms), configs.LONG, _DOCUMENTATION[key])
 
 
-def _number(value: float) -> str:
+def _number_text(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
-class ChangingConfigs(Changing):
+class ChangingConfigs(ChangingRequest):
     def __init__(self, request: bytes, policies: PolicySet) -> None:
         super().__init__()
-        self._spoken: Any
+        self._codec: Any
         self._split: configs.ConfigSplit[Any]
-        if wire.int16(request, 0, len(request))[0] == api.ALTER_CONFIGS:
-            self._spoken = configs.ALTER_CONFIGS
-            self._head: Any = self._spoken.decode_request(request, 0, len(request))
-            self._split = configs.split_replacing(self._head.body, is_config_ours, lambda *key: _held(policies, *key))
+        if wire.read_int16(request, 0, len(request))[0] == api.ALTER_CONFIGS:
+            self._codec = configs.ALTER_CONFIGS
+            self._head: Any = self._codec.decode_request(request, 0, len(request))
+            self._split = configs.split_replacing(
+                self._head.body, is_config_ours, lambda *key: _runtime_keys(policies, *key)
+            )
         else:
-            self._spoken = configs.INCREMENTAL_ALTER_CONFIGS
-            self._head = self._spoken.decode_request(request, 0, len(request))
+            self._codec = configs.INCREMENTAL_ALTER_CONFIGS
+            self._head = self._codec.decode_request(request, 0, len(request))
             self._split = configs.split_incremental(self._head.body, is_config_ours)
         self.validate_only = self._head.body.validate_only
-        self._places = places(resource[:2] for resource in self._head.body.resources)
+        self._places = first_places(resource[:2] for resource in self._head.body.resources)
         self.wanted = {self._places[resource[:2]]: resource for resource in self._split.ours}
 
-    def refused(self) -> list[Result]:
-        return [Result(self._places[row[2:]], *row[:2]) for row in self._split.refused]
+    def refused_results(self) -> list[ResourceResult]:
+        return [ResourceResult(self._places[row[2:]], *row[:2]) for row in self._split.refused]
 
-    def probe(self) -> bytes:
+    def encode_probe(self) -> bytes:
         resources = self._head.body.resources
         theirs = tuple(
-            resource._replace(configs=tuple(row for row in resource.configs if row.name not in _OURS))
+            resource._replace(configs=tuple(row for row in resource.configs if row.name not in _OWN_KEYS))
             for resource in (resources[place] for place in self.wanted)
         )
-        return self._encode(self._head.body._replace(resources=theirs, validate_only=True))
+        return self._encode_request(self._head.body._replace(resources=theirs, validate_only=True))
 
-    def denied(self, answer: bytes, asked: Sequence[int]) -> list[Result]:
-        said = {row[2:]: row for row in self._decode(answer).responses}
+    def read_denials(self, answer: bytes, asked: Sequence[int]) -> list[ResourceResult]:
+        said = {row[2:]: row for row in self._decode_response(answer).responses}
         results = []
         for place in asked:
             key = self._head.body.resources[place][:2]
             row = said.get(key) or AlterConfigsResult(-1, "The broker gave no result for this resource.", *key)
             if row.error_code != api.NONE:
-                results.append(Result(place, *row[:2]))
+                results.append(ResourceResult(place, *row[:2]))
         return results
 
-    async def change(self, policies: Policies, allowed: Sequence[int], source: Source) -> list[Result]:
-        ops: dict[int, list[Op]] = {}
-        results: list[Result] = []
+    async def apply_change(
+        self, policies: AdminPolicies, allowed: Sequence[int], source: ChangeSource
+    ) -> list[ResourceResult]:
+        ops: dict[int, list[PolicyOperation]] = {}
+        results: list[ResourceResult] = []
         # A client that replaces all configs repeats the values that it has read: one with an end must keep its end.
         now = policies.policies
-        kept = {key: now.changes[key] for key in now.ends} if self._spoken is configs.ALTER_CONFIGS else NOTHING
+        kept = {key: now.changes[key] for key in now.ends} if self._codec is configs.ALTER_CONFIGS else NO_VALUES
         for place in allowed:
             resource = self.wanted[place]
             try:
                 found = [config_op(*resource[:2], *row) for row in resource.configs]
                 ops[place] = [op for op in found if op.value is None or kept.get(op.key) != op.value]
-            except Unfit as error:
-                results.append(Result(place, api.ERROR_CODES["INVALID_CONFIG"], str(error)))
+            except UnfitValue as error:
+                results.append(ResourceResult(place, api.ERROR_CODES["INVALID_CONFIG"], str(error)))
         return results + await alter_each(policies, ops, source, self.validate_only)
 
-    def rest(self, own: Iterable[Result]) -> bytes:
+    def encode_rest(self, own: Iterable[ResourceResult]) -> bytes:
         failed = {self._head.body.resources[place][:2] for place, code, _ in own if code != api.NONE}
-        rest = self._split.rest and configs.without(self._split.rest, failed)
-        return self._encode(rest) if rest else b""
+        rest = self._split.rest and configs.without_resources(self._split.rest, failed)
+        return self._encode_request(rest) if rest else b""
 
-    def merge(self, answer: bytes, own: Iterable[Result]) -> bytes:
+    def merge_response(self, answer: bytes, own: Iterable[ResourceResult]) -> bytes:
         resources = self._head.body.resources
         rows = [AlterConfigsResult(code, text, *resources[place][:2]) for place, code, text in own]
-        said = self._decode(answer) if answer else None
+        said = self._decode_response(answer) if answer else None
         if said is not None:
             done = {row[2:] for row in rows if row.error_code == api.NONE}
-            said = said._replace(responses=tuple(half(row, row[2:] in done) for row in said.responses))
+            said = said._replace(responses=tuple(mark_half_changed(row, row[2:] in done) for row in said.responses))
         merged = configs.merge_altered(self._head.body, said, rows)
-        return bytes(self._spoken.encode_answer(merged, self._head.version, self._head.correlation_id))
+        return bytes(self._codec.encode_response(merged, self._head.version, self._head.correlation_id))
 
-    def _encode(self, body: Any) -> bytes:
+    def _encode_request(self, body: Any) -> bytes:
         head = self._head
-        return bytes(self._spoken.encode_request(body, head.version, head.correlation_id, head.client_id))
+        return bytes(self._codec.encode_request(body, head.version, head.correlation_id, head.client_id))
 
-    def _decode(self, answer: bytes) -> configs.AlterConfigsAnswer:
-        found: configs.AlterConfigsAnswer = self._spoken.decode_answer(answer, 0, len(answer), self._head.version)[1]
+    def _decode_response(self, answer: bytes) -> configs.AlterConfigsResponse:
+        found: configs.AlterConfigsResponse = self._codec.decode_response(answer, 0, len(answer), self._head.version)[1]
         return found
 
 
-def _joined(ops: Iterable[list[Op]]) -> list[Op]:
+def _join_ops(ops: Iterable[list[PolicyOperation]]) -> list[PolicyOperation]:
     return [op for each in ops for op in each]
 
 
 async def alter_each(
-    policies: Policies, ops: dict[int, list[Op]], source: Source, validate_only: bool, planned: Planned = NO_PLANS
-) -> list[Result]:
+    policies: AdminPolicies,
+    ops: dict[int, list[PolicyOperation]],
+    source: ChangeSource,
+    validate_only: bool,
+    planned: Planned = NO_PLANS,
+) -> list[ResourceResult]:
     """Those that go together are changed; the result of each."""
-    results: list[Result] = []
-    failed = await _alter(policies, ops, source, validate_only, planned)
+    results: list[ResourceResult] = []
+    failed = await _try_alter(policies, ops, source, validate_only, planned)
     if failed is not None:
-        ops, results = await _as_far_as_possible(policies, ops, planned)
-        failed = await _alter(policies, ops, source, validate_only, planned)
+        ops, results = await _split_fitting(policies, ops, planned)
+        failed = await _try_alter(policies, ops, source, validate_only, planned)
     if failed is not None:  # another change came between
-        return results + [_violation(place, str(failed)) for place in ops]
-    return results + [Result(place, api.NONE, None) for place in ops]
+        return results + [_policy_violation(place, str(failed)) for place in ops]
+    return results + [ResourceResult(place, api.NONE, None) for place in ops]
 
 
-async def _alter(
-    policies: Policies, ops: Mapping[int, list[Op]], source: Source, validate_only: bool, planned: Planned
+async def _try_alter(
+    policies: AdminPolicies,
+    ops: Mapping[int, list[PolicyOperation]],
+    source: ChangeSource,
+    validate_only: bool,
+    planned: Planned,
 ) -> PolicyError | None:
     if ops:
         try:
-            await policies.alter(_joined(ops.values()), source, validate_only=validate_only, planned=planned)
+            await policies.alter_policies(_join_ops(ops.values()), source, validate_only=validate_only, planned=planned)
         except PolicyError as error:
             return error
     return None
 
 
-async def _as_far_as_possible(
-    policies: Policies, ops: Mapping[int, list[Op]], planned: Planned
-) -> tuple[dict[int, list[Op]], list[Result]]:
+async def _split_fitting(
+    policies: AdminPolicies, ops: Mapping[int, list[PolicyOperation]], planned: Planned
+) -> tuple[dict[int, list[PolicyOperation]], list[ResourceResult]]:
     """Those that go together, taken in the order of the request, and the faults of the others."""
-    errors = iter(await policies.fitting(_joined(ops.values()), planned=planned))
-    fit: dict[int, list[Op]] = {}
+    errors = iter(await policies.find_misfits(_join_ops(ops.values()), planned=planned))
+    fit: dict[int, list[PolicyOperation]] = {}
     results = []
     for place, own in ops.items():
         wrong = [error for error in itertools.islice(errors, len(own)) if error is not None]
         if wrong:
-            results.append(_violation(place, "; ".join(wrong)))
+            results.append(_policy_violation(place, "; ".join(wrong)))
         else:
             fit[place] = own
     return fit, results
 
 
-def _violation(place: int, text: str) -> Result:
+def _policy_violation(place: int, text: str) -> ResourceResult:
     """A value that could be, but not beside the others."""
-    return Result(place, api.ERROR_CODES["POLICY_VIOLATION"], text)
+    return ResourceResult(place, api.ERROR_CODES["POLICY_VIOLATION"], text)
 
 
 def is_config_ours(kind: int, _name: str, key: str) -> bool:
-    return kind in KEYS_OF and key in _OURS  # all of both: brokers take any key, and a topic's would do nothing there
+    return (
+        kind in KEYS_OF and key in _OWN_KEYS
+    )  # all of both: brokers take any key, and a topic's would do nothing there
 
 
-def _held(policies: PolicySet, kind: int, name: str) -> tuple[str, ...]:
+def _runtime_keys(policies: PolicySet, kind: int, name: str) -> tuple[str, ...]:
     """Keys that are set at run time: those of the configuration file can't be removed."""
     return tuple(key for key in KEYS_OF.get(kind, ()) if _policy_key(kind, name, key) in policies.changes)
 
@@ -243,17 +260,17 @@ def _policy_key(kind: int, name: str, key: str) -> PolicyKey:
     return PolicyKey("topic" if kind == TOPIC else "broker", name, key)
 
 
-def config_op(kind: int, name: str, key: str, operation: int, value: str | None) -> Op:
+def config_op(kind: int, name: str, key: str, operation: int, value: str | None) -> PolicyOperation:
     if key not in KEYS_OF[kind]:
         here, there = ("topics", "brokers") if kind == TOPIC else ("brokers", "topics")
-        raise Unfit(f"{key} is a config of {there}: for {here} there is {' and '.join(KEYS_OF[kind])}")
+        raise UnfitValue(f"{key} is a config of {there}: for {here} there is {' and '.join(KEYS_OF[kind])}")
     policy = _policy_key(kind, name, key)
     if operation == configs.DELETE:
-        return Op(policy, None)
+        return PolicyOperation(policy, None)
     text = (value or "").strip()
     if not _LONG.fullmatch(text):
-        raise Unfit(f"Invalid value {value} for configuration {key}: not a number of type LONG (bytes per second)")
+        raise UnfitValue(f"Invalid value {value} for configuration {key}: not a number of type LONG (bytes per second)")
     try:
-        return Op(policy, check_value(policy, float(text)))
+        return PolicyOperation(policy, check_value(policy, float(text)))
     except InvalidPolicy as error:
-        raise Unfit(str(error)) from error
+        raise UnfitValue(str(error)) from error

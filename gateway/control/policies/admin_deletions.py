@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import Held, PolicyKey
+from policies.definitions.policy_values import PolicyKey, RuntimeValue
 from policies.text import one_line
 from protocol import api, topic_deletion
-from protocol.topic_deletion import printed
+from protocol.topic_deletion import topic_id_text
 from protocol.topics import NO_ID
 
 log = logging.getLogger("gateway.policy")
@@ -24,7 +24,7 @@ DOOR: Final = "topic deleted"  # in the history
 class DeletingTopics:
     """
     Attributes:
-        concerned: topics with a threshold may be among those of the request.
+        is_concerned: topics with a threshold may be among those of the request.
         before: by place in the request, the thresholds that these topics have now.
     """
 
@@ -33,30 +33,32 @@ class DeletingTopics:
         self._policies = policies
         self._by_id = {topic_id.topic: name for name, topic_id in policies.topic_ids.items()}
         topics = self._head.body.topics
-        self._names = [topic.name or self._by_id.get(printed(topic.topic_id)) for topic in topics]
-        found = {place: policies.held(PolicyKey.of_topic(name)) for place, name in enumerate(self._names) if name}
+        self._names = [topic.name or self._by_id.get(topic_id_text(topic.topic_id)) for topic in topics]
+        found = {
+            place: policies.runtime_value(PolicyKey.of_topic(name)) for place, name in enumerate(self._names) if name
+        }
         self.before = {place: held for place, held in found.items() if held.value is not None}
-        own = policies.topics()
-        self.concerned = bool(own) and any(name is None or name in own for name in self._names)
+        own = policies.topic_thresholds()
+        self.is_concerned = bool(own) and any(name is None or name in own for name in self._names)
 
-    def deleted(self, answer: bytes, before: Mapping[int, Held]) -> dict[str, Held]:
+    def find_deleted(self, answer: bytes, before: Mapping[int, RuntimeValue]) -> dict[str, RuntimeValue]:
         """The thresholds to remove, of topics that are gone by the broker's answer. `before`: as it was when the
         request was sent: whatever was set since then is for another topic.
         """
         earlier = {self._names[place]: held for place, held in before.items()}
-        found: dict[str, Held] = {}
-        for name, topic_id, code, _ in topic_deletion.decode_answer(answer, self._head.version):
-            topic = name or self._by_id.get(printed(topic_id))
+        found: dict[str, RuntimeValue] = {}
+        for name, topic_id, code, _ in topic_deletion.decode_response(answer, self._head.version):
+            topic = name or self._by_id.get(topic_id_text(topic_id))
             if code != api.NONE or topic is None:
                 continue
             key = PolicyKey.of_topic(topic)
             if key in self._policies.base:
                 log.info("topic %s was deleted: its threshold in the configuration (%s) stays, for the next topic"
-                         " of that name", one_line(topic), key.where)  # fmt: skip
-            held = self._policies.held(key)
+                         " of that name", one_line(topic), key.file_location)  # fmt: skip
+            held = self._policies.runtime_value(key)
             if held.topic_id is None or topic_id == NO_ID:
                 held = earlier.get(topic, held)
-            elif held.topic_id.topic != printed(topic_id):
+            elif held.topic_id.topic != topic_id_text(topic_id):
                 continue
             if held.value is not None:
                 found[topic] = held

@@ -10,48 +10,57 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from gateway.control.policies.service import NO_PLANS, Altered, Planned
-from policies.definitions.policy_records import Source
+from gateway.control.policies.service import NO_PLANS, ChangeResult, Planned
+from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import (
-    Held,
-    Op,
     PolicyKey,
+    PolicyOperation,
+    RuntimeValue,
 )
 from policies.quotas import store as client_quotas
 from policies.quotas.names import QuotaKey
 from protocol import api
 
-_HALF: Final = "produce-gateway's own keys are changed already"
+_HALF_CHANGED: Final = "produce-gateway's own keys are changed already"
 
 
-class Policies(Protocol):
+class AdminPolicies(Protocol):
     """The part of gateway.control.policies.service.PolicyService used here."""
 
     @property
     def policies(self) -> PolicySet: ...
 
-    async def alter(
-        self, ops: Sequence[Op], source: Source, *, validate_only: bool = False, planned: Planned = NO_PLANS
-    ) -> Altered: ...
+    async def alter_policies(
+        self,
+        ops: Sequence[PolicyOperation],
+        source: ChangeSource,
+        *,
+        validate_only: bool = False,
+        planned: Planned = NO_PLANS,
+    ) -> ChangeResult: ...
 
-    async def fitting(self, ops: Sequence[Op], *, planned: Planned = NO_PLANS) -> list[str | None]: ...
+    async def find_misfits(
+        self, ops: Sequence[PolicyOperation], *, planned: Planned = NO_PLANS
+    ) -> list[str | None]: ...
 
-    async def take_back(self, before: Mapping[PolicyKey, Held], made: Sequence[Op], source: Source) -> Altered: ...
+    async def revert_changes(
+        self, before: Mapping[PolicyKey, RuntimeValue], made: Sequence[PolicyOperation], source: ChangeSource
+    ) -> ChangeResult: ...
 
-    async def remove_topics(self, deleted: Mapping[str, Held], source: Source) -> None: ...
+    async def remove_topics(self, deleted: Mapping[str, RuntimeValue], source: ChangeSource) -> None: ...
 
     async def alter_quotas(
         self,
         alterations: Sequence[client_quotas.Alteration],
-        source: Source,
+        source: ChangeSource,
         *,
         validate_only: bool = False,
         lost: Sequence[Sequence[QuotaKey]] = (),
-    ) -> Altered: ...
+    ) -> ChangeResult: ...
 
 
-class Result(NamedTuple):
+class ResourceResult(NamedTuple):
     """The result of the resource that is at `place` in the request."""
 
     place: int
@@ -59,30 +68,32 @@ class Result(NamedTuple):
     message: str | None
 
 
-class Memo(msgspec.Struct, array_like=True):
+class RequestMemo(msgspec.Struct, array_like=True):
     """The state of a request between two questions about it."""
 
     stage: Literal["describe", "probe", "rest", "delete"]
-    own: list[Result] = []
-    asked: list[int] = []  # places of the resources that the probe was about
-    before: dict[int, Held] = {}  # by place, the run-time value before: of a change that may be taken back, a deletion
+    own: list[ResourceResult] = []
+    probed: list[int] = []  # places of the resources that the probe was about
+    before: dict[
+        int, RuntimeValue
+    ] = {}  # by place, the run-time value before: of a change that may be taken back, a deletion
 
 
 encode_memo: Final = msgspec.msgpack.Encoder().encode
-decode_memo: Final = msgspec.msgpack.Decoder(Memo).decode
+decode_memo: Final = msgspec.msgpack.Decoder(RequestMemo).decode
 
 
-class Describing(ABC):
+class DescribingRequest(ABC):
     """A request to describe something of which we have a part. `request`: the request to the broker."""
 
     request: bytes
 
     @abstractmethod
-    def merge(self, answer: bytes) -> bytes:
+    def merge_response(self, answer: bytes) -> bytes:
         """The client's frame, from the broker's answer (without size prefix)."""
 
 
-class Changing(ABC):
+class ChangingRequest(ABC):
     """A request to change something that is ours, or that must be refused because of that.
 
     Attributes:
@@ -94,51 +105,55 @@ class Changing(ABC):
     validate_only: bool
 
     def __init__(self) -> None:
-        self.before: dict[int, Held] = {}
+        self.before: dict[int, RuntimeValue] = {}
 
     @abstractmethod
-    def refused(self) -> list[Result]:
+    def refused_results(self) -> list[ResourceResult]:
         """The resources that can be neither ours nor the broker's."""
 
     @abstractmethod
-    def probe(self) -> bytes:
+    def encode_probe(self) -> bytes:
         """The frame that asks the broker whether this may be."""
 
     @abstractmethod
-    def denied(self, answer: bytes, asked: Sequence[int]) -> list[Result]:
+    def read_denials(self, answer: bytes, asked: Sequence[int]) -> list[ResourceResult]:
         """The broker's denials."""
 
     @abstractmethod
-    async def change(self, policies: Policies, allowed: Sequence[int], source: Source) -> list[Result]:
+    async def apply_change(
+        self, policies: AdminPolicies, allowed: Sequence[int], source: ChangeSource
+    ) -> list[ResourceResult]:
         """Change our part of these resources, or only see whether it could be changed; the result of each.
 
         Raises:
             StoreError: nothing was changed.
         """
 
-    async def give_up(self, policies: Policies, source: Source) -> None:  # noqa: B027  (most leave it)
+    async def revert_changes(self, policies: AdminPolicies, source: ChangeSource) -> None:  # noqa: B027  (most leave it)
         """The rest can't be sent any more: take back the changes that must not stay without it."""
 
-    async def settle(self, policies: Policies, answer: bytes, before: Mapping[int, Held], source: Source) -> bytes:
+    async def settle_response(
+        self, policies: AdminPolicies, answer: bytes, before: Mapping[int, RuntimeValue], source: ChangeSource
+    ) -> bytes:
         """The broker's answer to the rest is here: take back the changes that must not stay; the answer, with a note of
         that.
         """
         return answer
 
     @abstractmethod
-    def rest(self, own: Iterable[Result]) -> bytes:
+    def encode_rest(self, own: Iterable[ResourceResult]) -> bytes:
         """The frame with the changes for the broker; b"": nothing is left, given these results."""
 
     @abstractmethod
-    def merge(self, answer: bytes, own: Iterable[Result]) -> bytes:
+    def merge_response(self, answer: bytes, own: Iterable[ResourceResult]) -> bytes:
         """The client's frame, from the broker's answer to the rest (b"": it was sent none) and our results."""
 
 
-class Unfit(Exception):
+class UnfitValue(Exception):
     """A value that is impossible beside any others."""
 
 
-def places(keys: Iterable[Any]) -> dict[Any, int]:
+def first_places(keys: Iterable[Any]) -> dict[Any, int]:
     """The first place of each key."""
     places: dict[Any, int] = {}
     for place, key in enumerate(keys):
@@ -146,8 +161,10 @@ def places(keys: Iterable[Any]) -> dict[Any, int]:
     return places
 
 
-def half(row: Any, changed: bool) -> Any:
+def mark_half_changed(row: Any, changed: bool) -> Any:
     """The broker's result; where it is an error, with a note of the changes made nevertheless."""
     if row.error_code == api.NONE or not changed:
         return row
-    return row._replace(error_message=f"{row.error_message or api.ERROR_NAMES.get(row.error_code, '')} ({_HALF})")
+    return row._replace(
+        error_message=f"{row.error_message or api.ERROR_NAMES.get(row.error_code, '')} ({_HALF_CHANGED})"
+    )

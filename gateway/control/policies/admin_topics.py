@@ -12,18 +12,18 @@ from gateway.control.policies.admin_configs import (
     is_config_ours,
 )
 from gateway.control.policies.admin_requests import (
-    Changing,
-    Policies,
-    Result,
-    Unfit,
-    places,
+    AdminPolicies,
+    ChangingRequest,
+    ResourceResult,
+    UnfitValue,
+    first_places,
 )
 from gateway.control.policies.store import StoreError
-from policies.definitions.policy_records import Source
+from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_values import (
-    Held,
-    Op,
     PolicyError,
+    PolicyOperation,
+    RuntimeValue,
 )
 from policies.text import one_line
 from policies.thresholds.values import TOPIC_KEY
@@ -43,7 +43,7 @@ _NOT_CREATED: Final = frozenset(
 )  # fmt: skip
 
 
-class CreatingTopics(Changing):
+class CreatingTopics(ChangingRequest):
     """The placement of partitions is not known before, unless the request gives it: so a threshold has to fit on every
     broker that may get one.
     """
@@ -52,43 +52,47 @@ class CreatingTopics(Changing):
         super().__init__()
         self._head = topics.CREATE_TOPICS.decode_request(request, 0, len(request))
         self.validate_only = self._head.body.validate_only
-        self._split = topics.split(self._head.body, _is_topics_ours)
-        self._places = places(topic.name for topic in self._head.body.topics)
+        self._split = topics.split_topics(self._head.body, _is_topics_ours)
+        self._places = first_places(topic.name for topic in self._head.body.topics)
         self.wanted = {self._places[topic.name]: topic for topic in self._split.ours}
 
-    def refused(self) -> list[Result]:
-        return [Result(self._places[row.name], row.error_code, row.error_message) for row in self._split.refused]
+    def refused_results(self) -> list[ResourceResult]:
+        return [
+            ResourceResult(self._places[row.name], row.error_code, row.error_message) for row in self._split.refused
+        ]
 
-    def probe(self) -> bytes:
+    def encode_probe(self) -> bytes:
         body = self._head.body
         theirs = tuple(topics.without_ours(body.topics[place], _is_topics_ours) for place in self.wanted)
-        return self._encode(body._replace(topics=theirs, validate_only=True))
+        return self._encode_request(body._replace(topics=theirs, validate_only=True))
 
-    def denied(self, answer: bytes, asked: Sequence[int]) -> list[Result]:
-        said = {row.name: row for row in self._decode(answer).topics}
+    def read_denials(self, answer: bytes, asked: Sequence[int]) -> list[ResourceResult]:
+        said = {row.name: row for row in self._decode_response(answer).topics}
         results = []
         for place in asked:
             name = self._head.body.topics[place].name
-            row = said.get(name) or topics.result(name, -1, "The broker gave no result for this topic.")
+            row = said.get(name) or topics.topic_result(name, -1, "The broker gave no result for this topic.")
             if row.error_code != api.NONE:
-                results.append(Result(place, row.error_code, row.error_message))
+                results.append(ResourceResult(place, row.error_code, row.error_message))
         return results
 
-    async def change(self, policies: Policies, allowed: Sequence[int], source: Source) -> list[Result]:
-        ops: dict[int, list[Op]] = {}
-        results: list[Result] = []
+    async def apply_change(
+        self, policies: AdminPolicies, allowed: Sequence[int], source: ChangeSource
+    ) -> list[ResourceResult]:
+        ops: dict[int, list[PolicyOperation]] = {}
+        results: list[ResourceResult] = []
         for place in allowed:
             try:
-                ops[place] = self._ops(place)
-            except Unfit as error:
-                results.append(Result(place, api.ERROR_CODES["INVALID_CONFIG"], str(error)))
+                ops[place] = self._make_ops(place)
+            except UnfitValue as error:
+                results.append(ResourceResult(place, api.ERROR_CODES["INVALID_CONFIG"], str(error)))
         planned: dict[str, frozenset[int] | None] = {}
         for place in ops:
             name, _, _, assignments, _ = self.wanted[place]
             leads = frozenset(broker_id for each in assignments for broker_id in each.broker_ids[:1])
             planned[name] = leads or None
         now = policies.policies
-        before = {place: now.held(op.key) for place, (op,) in ops.items()}
+        before = {place: now.runtime_value(op.key) for place, (op,) in ops.items()}
         if not self.validate_only:
             self.before = before
         changed = await alter_each(policies, ops, source, self.validate_only, planned)
@@ -96,25 +100,29 @@ class CreatingTopics(Changing):
         self.before = {place: held for place, held in self.before.items() if place in made}
         return results + changed
 
-    def _ops(self, place: int) -> list[Op]:
+    def _make_ops(self, place: int) -> list[PolicyOperation]:
         name, _, _, _, own = self.wanted[place]
         return [config_op(TOPIC, name, key, configs.SET, value) for key, value in own]
 
-    async def give_up(self, policies: Policies, source: Source) -> None:
+    async def revert_changes(self, policies: AdminPolicies, source: ChangeSource) -> None:
         try:
-            await self._take_back(policies, self.before, source)
+            await self._revert_thresholds(policies, self.before, source)
         except (StoreError, PolicyError) as error:
             names = ", ".join(one_line(self.wanted[place].name) for place in self.before)
             log.warning("topics that were not created keep their %s, as that can't be taken back: %s: %s",
                         TOPIC_KEY, names, one_line(str(error)))  # fmt: skip
 
-    async def _take_back(self, policies: Policies, before: Mapping[int, Held], source: Source) -> None:
-        made = {place: self._ops(place) for place in before}
+    async def _revert_thresholds(
+        self, policies: AdminPolicies, before: Mapping[int, RuntimeValue], source: ChangeSource
+    ) -> None:
+        made = {place: self._make_ops(place) for place in before}
         undo = {op.key: before[place] for place, (op,) in made.items()}
-        await policies.take_back(undo, [op for ops in made.values() for op in ops], source)
+        await policies.revert_changes(undo, [op for ops in made.values() for op in ops], source)
 
-    async def settle(self, policies: Policies, answer: bytes, before: Mapping[int, Held], source: Source) -> bytes:
-        said = self._decode(answer)
+    async def settle_response(
+        self, policies: AdminPolicies, answer: bytes, before: Mapping[int, RuntimeValue], source: ChangeSource
+    ) -> bytes:
+        said = self._decode_response(answer)
         codes = {row.name: row.error_code for row in said.topics}
         failed = {
             place: codes.get(self.wanted[place].name, api.ERROR_CODES["UNKNOWN_SERVER_ERROR"]) for place in before
@@ -124,7 +132,7 @@ class CreatingTopics(Changing):
         notes = dict.fromkeys(unsure, f"produce-gateway keeps its {TOPIC_KEY}: the topic may have been created")
         try:
             if gone:
-                await self._take_back(policies, {place: before[place] for place in gone}, source)
+                await self._revert_thresholds(policies, {place: before[place] for place in gone}, source)
         except (StoreError, PolicyError) as error:
             text = f"produce-gateway keeps its {TOPIC_KEY} nevertheless, since that can't be taken back: {error}"
             notes.update({self.wanted[place].name: text for place in gone})
@@ -137,35 +145,35 @@ class CreatingTopics(Changing):
             for row in said.topics
         )
         head = self._head
-        frame = topics.CREATE_TOPICS.encode_answer(said._replace(topics=rows), head.version, head.correlation_id)
+        frame = topics.CREATE_TOPICS.encode_response(said._replace(topics=rows), head.version, head.correlation_id)
         return frame[wire.INT32.size :]
 
-    def rest(self, own: Iterable[Result]) -> bytes:
+    def encode_rest(self, own: Iterable[ResourceResult]) -> bytes:
         failed = {self._head.body.topics[place].name for place, code, _ in own if code != api.NONE}
-        rest = self._split.rest and topics.without(self._split.rest, failed)
-        return self._encode(rest) if rest else b""
+        rest = self._split.rest and topics.without_topics(self._split.rest, failed)
+        return self._encode_request(rest) if rest else b""
 
-    def merge(self, answer: bytes, own: Iterable[Result]) -> bytes:
+    def merge_response(self, answer: bytes, own: Iterable[ResourceResult]) -> bytes:
         head = self._head
         named = head.body.topics
-        failed = [topics.result(named[place].name, code, text) for place, code, text in own if code != api.NONE]
-        said = self._decode(answer) if answer else None
-        merged = topics.merge_created(head.body, said, failed, self._shown)
-        return topics.CREATE_TOPICS.encode_answer(merged, head.version, head.correlation_id)
+        failed = [topics.topic_result(named[place].name, code, text) for place, code, text in own if code != api.NONE]
+        said = self._decode_response(answer) if answer else None
+        merged = topics.merge_created(head.body, said, failed, self._created_configs)
+        return topics.CREATE_TOPICS.encode_response(merged, head.version, head.correlation_id)
 
-    def _shown(self, name: str) -> tuple[topics.CreatedConfig, ...]:
+    def _created_configs(self, name: str) -> tuple[topics.CreatedConfig, ...]:
         own = self.wanted.get(self._places[name])
         return tuple(
             topics.CreatedConfig(key, (value or "").strip(), False, configs.DYNAMIC_TOPIC_CONFIG, False)
             for key, value in (own.configs if own is not None else ())
         )
 
-    def _encode(self, body: topics.CreateTopicsRequest) -> bytes:
+    def _encode_request(self, body: topics.CreateTopicsRequest) -> bytes:
         head = self._head
         return topics.CREATE_TOPICS.encode_request(body, head.version, head.correlation_id, head.client_id)
 
-    def _decode(self, answer: bytes) -> topics.CreateTopicsAnswer:
-        return topics.CREATE_TOPICS.decode_answer(answer, 0, len(answer), self._head.version)[1]
+    def _decode_response(self, answer: bytes) -> topics.CreateTopicsResponse:
+        return topics.CREATE_TOPICS.decode_response(answer, 0, len(answer), self._head.version)[1]
 
 
 def _is_topics_ours(key: str) -> bool:

@@ -31,7 +31,7 @@ from typing import Final, Literal, ParamSpec, TypeVar
 
 import trio
 
-from gateway.channel import Answer, Ask
+from gateway.channel import AdminAnswer, AdminQuery
 from gateway.control.internal_errors import KAFKA_ADMIN, InternalErrors
 from gateway.control.policies.admin_configs import (
     ChangingConfigs,
@@ -41,21 +41,21 @@ from gateway.control.policies.admin_deletions import DOOR as DELETED
 from gateway.control.policies.admin_deletions import DeletingTopics
 from gateway.control.policies.admin_quotas import ChangingQuotas, DescribingQuotas
 from gateway.control.policies.admin_requests import (
-    Changing,
-    Describing,
-    Memo,
-    Policies,
-    Result,
+    AdminPolicies,
+    ChangingRequest,
+    DescribingRequest,
+    RequestMemo,
+    ResourceResult,
     decode_memo,
     encode_memo,
 )
 from gateway.control.policies.admin_topics import CreatingTopics
 from gateway.control.policies.store import InDoubtError, StoreError
-from gateway.control.question_tasks import QuestionTasks, Reply, Share
-from policies.definitions.policy_records import Source
+from gateway.control.query_tasks import QueryTasks, Reply, TaskShare
+from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import Held
-from policies.definitions.rollout import EVERYBODY
+from policies.definitions.policy_values import RuntimeValue
+from policies.definitions.rollout import ALL_CLIENTS
 from policies.text import ERROR_CHARS, one_line
 from policies.thresholds.values import TOPIC_KEY
 from protocol import api, refusal, wire
@@ -74,9 +74,9 @@ THREADS: Final = 1  # more of them would only take the interpreter from trio's t
 # Requests that are worked on at the same time. Further ones are not begun: their worker tells the client within seconds
 # that there was no answer (REQUEST_TIMED_OUT, which is retried); to read them only to say so now would cost as much.
 MAX_REQUESTS: Final = 64
-MAX_OF_ONE: Final = 16  # for one principal
+MAX_OF_PRINCIPAL: Final = 16  # for one principal
 MAX_BYTES: Final = 32 * 2**20
-SAY_AGAIN_S: Final = 60.0
+LOG_AGAIN_S: Final = 60.0
 LATE_S: Final = 0.5  # before a worker tells its client that there was no answer: it may not read one any more
 DOOR: Final = "kafka"
 
@@ -87,155 +87,167 @@ def managed_apis(client_quotas_api: Literal["gateway", "upstream"]) -> tuple[int
 
 
 class KafkaAdmin:
-    """Answers workers' questions. `take` is for control/workers/workers.py; `run` must be running."""
+    """Answers workers' questions. `submit_query` is for control/workers/workers.py; `run` must be running."""
 
     def __init__(
-        self, policies: Policies, quotas_percent: float = EVERYBODY, errors: InternalErrors | None = None
+        self, policies: AdminPolicies, quotas_percent: float = ALL_CLIENTS, errors: InternalErrors | None = None
     ) -> None:
         """`quotas_percent`: of the clients, for whom the gateway enforces client quotas; 0: it only observes."""
         self._policies = policies
         self.quotas_percent = quotas_percent
         self._errors = errors or InternalErrors()
-        self._tasks = QuestionTasks(
-            KAFKA_ADMIN, self.answer, _share_of, self._errors, most=MAX_REQUESTS, most_bytes=MAX_BYTES
+        self._tasks = QueryTasks(
+            KAFKA_ADMIN, self.answer_query, _share_of, self._errors, most=MAX_REQUESTS, most_bytes=MAX_BYTES
         )
         self._threads = trio.CapacityLimiter(THREADS)
-        self._left_out = 0
-        self._said_at = -math.inf
+        self._dropped = 0
+        self._logged_at = -math.inf
 
     async def run(self) -> None:
         await self._tasks.run()
 
-    def take(self, ask: Ask, reply: Reply) -> None:
+    def submit_query(self, ask: AdminQuery, reply: Reply) -> None:
         """Answer in a task. With too many at once (or too large ones) the question stays without an answer."""
-        if not self._tasks.start(ask, reply):
-            self._complain(ask)
+        if not self._tasks.submit_query(ask, reply):
+            self._log_overload(ask)
 
-    def _complain(self, ask: Ask) -> None:
-        self._left_out += 1
+    def _log_overload(self, ask: AdminQuery) -> None:
+        self._dropped += 1
         now = time.monotonic()
-        if now - self._said_at >= SAY_AGAIN_S:
+        if now - self._logged_at >= LOG_AGAIN_S:
             log.warning(
                 "%d admin requests too many at once, lately from %s (%s): they stay without an answer",
-                self._left_out, one_line(ask.peer), one_line(ask.principal),
+                self._dropped, one_line(ask.peer), one_line(ask.principal),
             )  # fmt: skip
-            self._said_at, self._left_out = now, 0
+            self._logged_at, self._dropped = now, 0
 
-    async def answer(self, ask: Ask) -> Answer:
+    async def answer_query(self, ask: AdminQuery) -> AdminAnswer:
         """The next step of the request. Its client is told of any failure."""
         try:
-            return await self._answer(ask)
+            return await self._answer_step(ask)
         except MalformedFrame as error:
             if not ask.answer:  # the broker will name its fault, or close
-                return Answer(ask.token)
-            return await self._refuse(ask, api.ERROR_CODES["UNKNOWN_SERVER_ERROR"], f"the broker's answer: {error}")
+                return AdminAnswer(ask.token)
+            return await self._refuse_request(
+                ask, api.ERROR_CODES["UNKNOWN_SERVER_ERROR"], f"the broker's answer: {error}"
+            )
         except StoreError as error:
-            return await self._refuse(ask, api.REQUEST_TIMED_OUT, str(error))
+            return await self._refuse_request(ask, api.REQUEST_TIMED_OUT, str(error))
         except Exception as error:
-            self._errors.note(KAFKA_ADMIN, ask.peer, error)
+            self._errors.record_error(KAFKA_ADMIN, ask.peer, error)
             text = "an error in produce-gateway, see its log"
-            return await self._refuse(ask, api.ERROR_CODES["UNKNOWN_SERVER_ERROR"], text)
+            return await self._refuse_request(ask, api.ERROR_CODES["UNKNOWN_SERVER_ERROR"], text)
 
-    async def _answer(self, ask: Ask) -> Answer:
+    async def _answer_step(self, ask: AdminQuery) -> AdminAnswer:
         size = len(ask.request) + len(ask.answer)
         memo = decode_memo(ask.memo) if ask.memo else None
-        turn = await self._beside(size, _read, ask.request, self._policies.policies, self.quotas_percent)
+        turn = await self._call_by_size(size, _read_request, ask.request, self._policies.policies, self.quotas_percent)
         if turn is None:
-            return Answer(ask.token)
+            return AdminAnswer(ask.token)
         if isinstance(turn, DeletingTopics):
             if memo is None:
-                return Answer(ask.token, wire.framed(ask.request), memo=encode_memo(Memo("delete", before=turn.before)))
-            deleted = await self._beside(size, turn.deleted, ask.answer, memo.before)
-            await self._remove(deleted, ask)
-            return Answer(ask.token, client=wire.framed(ask.answer))
-        if isinstance(turn, Describing):
+                return AdminAnswer(
+                    ask.token,
+                    wire.with_size_prefix(ask.request),
+                    memo=encode_memo(RequestMemo("delete", before=turn.before)),
+                )
+            deleted = await self._call_by_size(size, turn.find_deleted, ask.answer, memo.before)
+            await self._remove_thresholds(deleted, ask)
+            return AdminAnswer(ask.token, client=wire.with_size_prefix(ask.answer))
+        if isinstance(turn, DescribingRequest):
             if memo is None:
-                return Answer(ask.token, wire.framed(turn.request), memo=encode_memo(Memo("describe")))
-            return Answer(ask.token, client=await self._beside(size, turn.merge, ask.answer))
+                return AdminAnswer(
+                    ask.token, wire.with_size_prefix(turn.request), memo=encode_memo(RequestMemo("describe"))
+                )
+            return AdminAnswer(ask.token, client=await self._call_by_size(size, turn.merge_response, ask.answer))
         if memo is None:
-            own = turn.refused()
+            own = turn.refused_results()
             if turn.wanted:
-                probe = await self._beside(size, turn.probe)
-                return Answer(ask.token, probe, memo=encode_memo(Memo("probe", own, sorted(turn.wanted))))
+                probe = await self._call_by_size(size, turn.encode_probe)
+                return AdminAnswer(ask.token, probe, memo=encode_memo(RequestMemo("probe", own, sorted(turn.wanted))))
         elif memo.stage == "probe":
-            own = memo.own + await self._change(turn, memo.asked, ask, size)
+            own = memo.own + await self._change_allowed(turn, memo.probed, ask, size)
         else:
-            said = await turn.settle(self._policies, ask.answer, memo.before, _source(ask))
-            return Answer(ask.token, client=await self._beside(size, turn.merge, said, memo.own))
-        rest = await self._beside(size, turn.rest, own)
+            said = await turn.settle_response(self._policies, ask.answer, memo.before, _source_of(ask))
+            return AdminAnswer(ask.token, client=await self._call_by_size(size, turn.merge_response, said, memo.own))
+        rest = await self._call_by_size(size, turn.encode_rest, own)
         if rest:
-            return Answer(ask.token, rest, memo=encode_memo(Memo("rest", own, before=turn.before)))
-        return Answer(ask.token, client=await self._beside(size, turn.merge, b"", own))
+            return AdminAnswer(ask.token, rest, memo=encode_memo(RequestMemo("rest", own, before=turn.before)))
+        return AdminAnswer(ask.token, client=await self._call_by_size(size, turn.merge_response, b"", own))
 
-    async def _change(self, turn: Changing, asked: Sequence[int], ask: Ask, size: int) -> list[Result]:
+    async def _change_allowed(
+        self, turn: ChangingRequest, asked: Sequence[int], ask: AdminQuery, size: int
+    ) -> list[ResourceResult]:
         """Change the values of ours that the broker allows; the results of denied, changed and impossible ones."""
-        denied = await self._beside(size, turn.denied, ask.answer, asked)
+        denied = await self._call_by_size(size, turn.read_denials, ask.answer, asked)
         refused = {result.place for result in denied}
         allowed = [place for place in asked if place in turn.wanted and place not in refused]
         if not allowed:
             return denied
-        source = _source(ask)
+        source = _source_of(ask)
         try:
-            changed = await turn.change(self._policies, allowed, source)
+            changed = await turn.apply_change(self._policies, allowed, source)
         except InDoubtError:
-            await turn.give_up(self._policies, source)
+            await turn.revert_changes(self._policies, source)
             raise
         if turn.before and time.monotonic() >= ask.until - LATE_S:
-            await turn.give_up(self._policies, source)
+            await turn.revert_changes(self._policies, source)
             raise StoreError("keeping the threshold took too long, so the topic is not created: try again")
         return denied + changed
 
-    async def _remove(self, deleted: Mapping[str, Held], ask: Ask) -> None:
+    async def _remove_thresholds(self, deleted: Mapping[str, RuntimeValue], ask: AdminQuery) -> None:
         """Remove these topics' thresholds, as far as their client waits for it: it is done also if it takes longer."""
         if deleted:
             with trio.move_on_after(max(0.0, ask.until - LATE_S - time.monotonic())):
                 try:
-                    await self._policies.remove_topics(deleted, _source(ask)._replace(door=DELETED))
+                    await self._policies.remove_topics(deleted, _source_of(ask)._replace(door=DELETED))
                 except StoreError as error:
                     names = one_line(", ".join(sorted(deleted)), ERROR_CHARS)
                     log.warning("the topics %s were deleted, but their %s can't be removed: %s",
                                 names, TOPIC_KEY, one_line(str(error)))  # fmt: skip
 
-    async def _refuse(self, ask: Ask, code: int, text: str) -> Answer:
-        if wire.int16(ask.request, 0, len(ask.request))[0] == api.DELETE_TOPICS:
-            return Answer(ask.token, client=wire.framed(ask.answer) if ask.answer else b"")
-        frame = await self._beside(len(ask.request), refusal.refuse, ask.request, code, text)
-        return Answer(ask.token, client=frame)
+    async def _refuse_request(self, ask: AdminQuery, code: int, text: str) -> AdminAnswer:
+        if wire.read_int16(ask.request, 0, len(ask.request))[0] == api.DELETE_TOPICS:
+            return AdminAnswer(ask.token, client=wire.with_size_prefix(ask.answer) if ask.answer else b"")
+        frame = await self._call_by_size(len(ask.request), refusal.refuse_request, ask.request, code, text)
+        return AdminAnswer(ask.token, client=frame)
 
-    async def _beside(self, size: int, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _call_by_size(self, size: int, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if size <= THREAD_BYTES:
             return call(*args, **kwargs)
         return await trio.to_thread.run_sync(functools.partial(call, *args, **kwargs), limiter=self._threads)
 
 
-def _source(ask: Ask) -> Source:
-    return Source(ask.principal, DOOR, ask.peer)
+def _source_of(ask: AdminQuery) -> ChangeSource:
+    return ChangeSource(ask.principal, DOOR, ask.peer)
 
 
-def _share_of(ask: Ask) -> Share:
-    return Share(ask.principal, math.inf if ask.memo else MAX_OF_ONE)  # a request that has begun is finished
+def _share_of(ask: AdminQuery) -> TaskShare:
+    return TaskShare(ask.principal, math.inf if ask.memo else MAX_OF_PRINCIPAL)  # a request that has begun is finished
 
 
-def _read(request: bytes, policies: PolicySet, quotas_percent: float) -> Describing | Changing | DeletingTopics | None:
+def _read_request(
+    request: bytes, policies: PolicySet, quotas_percent: float
+) -> DescribingRequest | ChangingRequest | DeletingTopics | None:
     """None: nothing in it is ours.
 
     Raises:
         MalformedFrame: it can't be read.
     """
-    key, _ = wire.int16(request, 0, len(request))
-    turn: Describing | Changing
+    key, _ = wire.read_int16(request, 0, len(request))
+    turn: DescribingRequest | ChangingRequest
     if key == api.DESCRIBE_CONFIGS:
         turn = DescribingConfigs(request, policies)
-        return turn if turn.concerned else None
+        return turn if turn.is_concerned else None
     if key == api.DESCRIBE_CLIENT_QUOTAS:
         turn = DescribingQuotas(request, policies, quotas_percent)
         return turn if turn.found or turn.is_apart else None
     if key == api.DELETE_TOPICS:
         deleting = DeletingTopics(request, policies)
-        return deleting if deleting.concerned else None
+        return deleting if deleting.is_concerned else None
     if key == api.CREATE_TOPICS:
         turn = CreatingTopics(request)
     else:
         is_quotas = key == api.ALTER_CLIENT_QUOTAS
         turn = ChangingQuotas(request, quotas_percent) if is_quotas else ChangingConfigs(request, policies)
-    return turn if turn.wanted or turn.refused() else None
+    return turn if turn.wanted or turn.refused_results() else None

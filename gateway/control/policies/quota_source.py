@@ -17,54 +17,54 @@ from gateway.storage.views import BoundedCall
 from policies.definitions.policy_values import PolicyError
 from policies.storage import ObservationFailed, QuotaSource
 from policies.text import ERROR_CHARS, one_line
-from policies.thresholds.values import ThresholdError, check
+from policies.thresholds.values import ThresholdError, check_thresholds
 
 log = logging.getLogger("gateway.control")
 
 
-Take = Callable[[float | None, dict[str, float]], Awaitable[None]]
+OnThresholds = Callable[[float | None, dict[str, float]], Awaitable[None]]
 
 
-class QuotaFeed:
+class ThresholdFeed:
     """Keeps thresholds in step with a source."""
 
-    def __init__(self, source: QuotaSource, interval_s: float, take: Take) -> None:
+    def __init__(self, source: QuotaSource, interval_s: float, take: OnThresholds) -> None:
         """`take(total, topics)` may raise PolicyError: the source's values can't be."""
         self._source = source
         self._interval_s = interval_s
-        self._take = take
-        self._asked = BoundedCall(interval_s)
-        self._failed = ""
-        self._taken: tuple[float | None, dict[str, float]] | None = None
+        self._on_thresholds = take
+        self._bounded_call = BoundedCall(interval_s)
+        self._problem = ""
+        self._applied: tuple[float | None, dict[str, float]] | None = None
 
     async def run(self) -> None:
         """Ask until cancelled."""
         start = trio.current_time()
         while True:
             try:
-                await self._follow(*await self._asked.call(self._ask))
+                await self._apply_thresholds(*await self._bounded_call.call_source(self._read_source))
             except (ObservationFailed, PolicyError) as error:
-                if str(error) != self._failed:
+                if str(error) != self._problem:
                     log.warning("thresholds.source: %s; the last thresholds stay", one_line(str(error), ERROR_CHARS))
-                self._failed = str(error)
+                self._problem = str(error)
             passed = math.floor((trio.current_time() - start) / self._interval_s + 1e-9) + 1
             await trio.sleep_until(start + passed * self._interval_s)
 
-    def _ask(self) -> tuple[float | None, dict[str, float]]:
+    def _read_source(self) -> tuple[float | None, dict[str, float]]:
         said = self._source.quotas()
         total = None if said.total is None else float(said.total)
         topics = {str(name): float(threshold) for name, threshold in said.topics.items()}
         try:
-            check(total, topics)
+            check_thresholds(total, topics)
         except ThresholdError as error:
             raise ObservationFailed(str(error)) from error
         return total, topics
 
-    async def _follow(self, total: float | None, topics: dict[str, float]) -> None:
-        if (total, topics) != self._taken:
-            await self._take(total, topics)
-            self._taken = total, topics
+    async def _apply_thresholds(self, total: float | None, topics: dict[str, float]) -> None:
+        if (total, topics) != self._applied:
+            await self._on_thresholds(total, topics)
+            self._applied = total, topics
             log.info("thresholds.source: %s bytes/s per broker, %d topics with their own", total, len(topics))
-        if self._failed:
+        if self._problem:
             log.info("thresholds.source: it answers again")
-            self._failed = ""
+            self._problem = ""

@@ -29,44 +29,44 @@ from typing import Any, Final, Protocol
 import trio
 
 from gateway import policy_document as document
-from gateway.control.policies.store import Store, StoreError, Written
+from gateway.control.policies.store import PolicyStore, StoreError, WrittenChange
 from gateway.control.policies.topic_ids import SeenIds
 from gateway.control.policies.topic_log import MAX_HISTORY
-from policies.definitions.fitting import fitting
-from policies.definitions.policy_records import BY_ITSELF, TOPIC_DELETED, Past, Source, time_text
+from policies.definitions.fitting import find_misfits
+from policies.definitions.policy_records import BY_EXPIRY, BY_TOPIC_DELETION, ChangeSource, PastChange, end_text
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import (
     NO_IDS,
-    Change,
-    Held,
-    Op,
+    PolicyChange,
     PolicyError,
     PolicyKey,
+    PolicyOperation,
+    PolicyValue,
+    PolicyValues,
+    RuntimeValue,
     TopicIds,
-    Value,
-    Values,
     as_number,
-    order,
+    policy_order,
     value_text,
 )
-from policies.definitions.small_limits import small_limits, small_text
+from policies.definitions.small_limits import small_limit_text, small_limit_warnings
 from policies.quotas.names import Entity, QuotaError, QuotaKey
 from policies.quotas.store import Alteration, QuotaStore
 from policies.quotas.text import lesser_text
 from policies.text import ERROR_CHARS, one_line
-from policies.thresholds.sums import Committed, Places, overcommitted, unplaced
+from policies.thresholds.sums import CommittedTotal, TopicPlaces, find_overcommitted, unplaced_topics
 from policies.thresholds.values import TOPIC_KEY
 
 log = logging.getLogger("gateway.policy")
 audit_log = logging.getLogger("gateway.audit")
 
 POLL_S: Final = 0.2  # how long a change may have to wait for a poll
-LOADING_S: Final = 8.0  # for what was kept, after a start; clients of Kafka's admin APIs are told after 10 s
-AGAIN_S: Final = 5.0  # after something that is over could not be taken back
+LOADING_TIMEOUT_S: Final = 8.0  # for what was kept, after a start; clients of Kafka's admin APIs are told after 10 s
+REVERT_RETRY_S: Final = 5.0  # after something that is over could not be taken back
 LAG_S: Final = 1.0  # gateways take back one after the other, or they would fence each other off
-LOOK_S: Final = 60.0  # the clock may be set
-UNSURE_S: Final = 1.0  # until it is looked at again whether the time is known
-IDENTIFY_S: Final = 2.0  # for the cluster to name the ids of topics before a change; without, looks find them
+CLOCK_CHECK_S: Final = 60.0  # the clock may be set
+CLOCK_RETRY_S: Final = 1.0  # until it is looked at again whether the time is known
+IDENTIFY_TIMEOUT_S: Final = 2.0  # for the cluster to name the ids of topics before a change; without, looks find them
 OUTCOMES: Final = ("accepted", "unchanged", "refused", "failed")
 
 
@@ -78,14 +78,14 @@ class PolicyMetrics(Protocol):
     def show_policy_store(self, up: bool) -> None:
         """Whether everything was read and changes can be made."""
 
-    def show_committed(self, committed: Mapping[str, Committed]) -> None:
+    def show_committed(self, committed: Mapping[str, CommittedTotal]) -> None:
         """By broker, its total threshold and the sum that topics take of it."""
 
     def count_policy_change(self, outcome: str) -> None:
         """One request to change something, by OUTCOMES; those that only validate don't count."""
 
 
-class Altered:
+class ChangeResult:
     """A request's result, or, if it was only to be validated, its would-be result.
 
     `version`: in force. `errors`: of client quotas, one per entity, None = fine. `warnings`: about the values that hold
@@ -98,10 +98,10 @@ class Altered:
     def __init__(
         self,
         version: int,
-        changes: tuple[Change, ...],
+        changes: tuple[PolicyChange, ...],
         warnings: tuple[str, ...],
         errors: tuple[QuotaError | None, ...] = (),
-        committed: Mapping[str, Committed] = MappingProxyType({}),
+        committed: Mapping[str, CommittedTotal] = MappingProxyType({}),
     ) -> None:
         self.version = version
         self.changes = changes
@@ -111,15 +111,15 @@ class Altered:
         self.notes: tuple[str, ...] = ("",) * len(errors)
 
 
-Around = Callable[[], AbstractContextManager[None]]
+CommitContext = Callable[[], AbstractContextManager[None]]
 
 
-class _Request:
-    """Work for the store's thread, and its result. What it changes is told within `around`."""
+class _StoreRequest:
+    """Work for the store's thread, and its result. What it changes is told within `commit_context`."""
 
-    def __init__(self, work: Callable[[], Any], around: Around = nullcontext) -> None:
+    def __init__(self, work: Callable[[], Any], around: CommitContext = nullcontext) -> None:
         self.work = work
-        self.around = around
+        self.commit_context = around
         self.done = trio.Event()
         self.result: Any = None
         self.error: Exception | None = StoreError("the gateway is stopping; if the change was made, it will show")
@@ -129,7 +129,7 @@ Planned = Mapping[str, Collection[int] | None]
 NO_PLANS: Final[Planned] = {}
 
 
-def _planned(places: Places | None, planned: Planned) -> Places | None:
+def _with_planned(places: TopicPlaces | None, planned: Planned) -> TopicPlaces | None:
     """`places` as they may be when these topics are there; one that any broker may get is on none yet."""
     if places is None or not planned:
         return places
@@ -140,7 +140,7 @@ def _planned(places: Places | None, planned: Planned) -> Places | None:
     return found
 
 
-async def _nothing() -> None:
+async def _no_refresh() -> None:
     pass
 
 
@@ -148,7 +148,7 @@ async def _no_ids(topics: Collection[str]) -> TopicIds:
     return NO_IDS
 
 
-async def _unknown() -> QuotaStore | None:
+async def _no_upstream() -> QuotaStore | None:
     return None
 
 
@@ -161,12 +161,12 @@ class PolicyService:
 
     def __init__(
         self,
-        store: Store,
+        store: PolicyStore,
         metrics: PolicyMetrics,
         changed: Callable[[PolicySet], None],
-        places: Callable[[], Places | None] = lambda: None,
-        refresh: Callable[[], Awaitable[None]] = _nothing,
-        upstream: Callable[[], Awaitable[QuotaStore | None]] = _unknown,
+        places: Callable[[], TopicPlaces | None] = lambda: None,
+        refresh: Callable[[], Awaitable[None]] = _no_refresh,
+        upstream: Callable[[], Awaitable[QuotaStore | None]] = _no_upstream,
         clock: Callable[[], float] = time.time,
         is_sure: Callable[[], bool] = lambda: True,
         identify: Callable[[Collection[str]], Awaitable[TopicIds]] = _no_ids,
@@ -185,30 +185,30 @@ class PolicyService:
         self._clock = clock
         self._is_sure = is_sure
         self._identify = identify
-        self._lag_s = random.uniform(0, LAG_S) if store.follows else 0.0  # noqa: S311  (no secret)
-        self._take_back_at = -math.inf  # not before, trio's clock
+        self._lag_s = random.uniform(0, LAG_S) if store.has_other_writers else 0.0  # noqa: S311  (no secret)
+        self._revert_at = -math.inf  # not before, trio's clock
         self._failures: dict[str, str] = {}  # of changes by itself, by what was to be done: why
         self._seen_ids = SeenIds()
-        self._present: TopicIds = NO_IDS  # ids of topics that are others than those known, to be taken over
-        self._queue: deque[_Request] = deque()
-        self._of_base: deque[Past] = deque(maxlen=MAX_HISTORY)  # changes by another base, the oldest first
+        self._new_topic_ids: TopicIds = NO_IDS  # ids of topics that are others than those known, to be taken over
+        self._queue: deque[_StoreRequest] = deque()
+        self._base_history: deque[PastChange] = deque(maxlen=MAX_HISTORY)  # changes by another base, the oldest first
         self._wake = trio.Event()
-        self._told = store.policies
+        self._announced = store.policies
         self._warned: frozenset[str] = frozenset()
         self._warned_reserved: frozenset[str] = frozenset()
-        self._overcommitted: Mapping[str, Committed] = {}
+        self._overcommitted: Mapping[str, CommittedTotal] = {}
         self.loaded = trio.Event()
 
     @property
     def policies(self) -> PolicySet:
         """The policies in force, as far as `changed` was told."""
-        return self._told
+        return self._announced
 
     @property
-    def history(self) -> Sequence[Past]:
+    def history(self) -> Sequence[PastChange]:
         """Changes of single values, see Store; and those of the base since the start, which no store keeps."""
         kept = self._store.history
-        return tuple(heapq.merge(kept, self._of_base, key=lambda past: past.at_ms)) if self._of_base else kept
+        return tuple(heapq.merge(kept, self._base_history, key=lambda past: past.at_ms)) if self._base_history else kept
 
     @property
     def problem(self) -> str:
@@ -219,20 +219,20 @@ class PolicyService:
         """Follow and change, until cancelled."""
         try:
             while True:
-                self._note()
+                self._announce_changes()
                 while self._queue:
-                    await self._serve(self._queue.popleft())
-                left_s = self._left_s()
+                    await self._serve_request(self._queue.popleft())
+                left_s = self._seconds_to_end()
                 if left_s <= 0:
-                    await self._take_back()
-                elif self._present:
-                    await self._follow_topics()
-                elif self._store.follows:
+                    await self._revert_expired()
+                elif self._new_topic_ids:
+                    await self._follow_topic_ids()
+                elif self._store.has_other_writers:
                     # Abandoned at the end: a cluster that doesn't answer must not hold up a stop.
-                    await trio.to_thread.run_sync(self._poll, abandon_on_cancel=True)
+                    await trio.to_thread.run_sync(self._poll_store, abandon_on_cancel=True)
                 else:
                     self._wake = trio.Event()
-                    with trio.move_on_after(min(left_s, LOOK_S)):
+                    with trio.move_on_after(min(left_s, CLOCK_CHECK_S)):
                         await self._wake.wait()
         finally:
             for request in self._queue:
@@ -240,29 +240,31 @@ class PolicyService:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._store.close)
 
-    def _left_s(self) -> float:
+    def _seconds_to_end(self) -> float:
         """Seconds until something has to be taken back."""
-        until_ms = self._store.policies.next_end_ms if self._store.loaded else None
+        until_ms = self._store.policies.next_end_ms if self._store.is_loaded else None
         if until_ms is None:
             return math.inf
-        left_s = max(until_ms / 1000 + self._lag_s - self._clock(), self._take_back_at - trio.current_time())
-        return left_s if self._is_sure() else max(left_s, UNSURE_S)
+        left_s = max(until_ms / 1000 + self._lag_s - self._clock(), self._revert_at - trio.current_time())
+        return left_s if self._is_sure() else max(left_s, CLOCK_RETRY_S)
 
-    async def _take_back(self) -> None:
+    async def _revert_expired(self) -> None:
         now_ms = self._now_ms()
         what = "ended values can't be taken back"
-        if not await self._change_by_itself(lambda policies: policies.taken_back(now_ms), BY_ITSELF, what):
-            self._take_back_at = trio.current_time() + AGAIN_S
+        if not await self._change_automatically(lambda policies: policies.revert_expired(now_ms), BY_EXPIRY, what):
+            self._revert_at = trio.current_time() + REVERT_RETRY_S
 
-    async def _follow_topics(self) -> None:
-        present, self._present = self._present, NO_IDS  # after a failure the next look finds them again
+    async def _follow_topic_ids(self) -> None:
+        present, self._new_topic_ids = self._new_topic_ids, NO_IDS  # after a failure the next look finds them again
         what = "thresholds of deleted topics can't be removed"
-        await self._change_by_itself(lambda policies: policies.following(present), TOPIC_DELETED, what)
+        await self._change_automatically(lambda policies: policies.follow_topic_ids(present), BY_TOPIC_DELETION, what)
 
-    async def _change_by_itself(self, decide: Callable[[PolicySet], PolicySet], source: Source, failure: str) -> bool:
+    async def _change_automatically(
+        self, decide: Callable[[PolicySet], PolicySet], source: ChangeSource, failure: str
+    ) -> bool:
         """Whether it is done. `failure`: for the log, which has it once for each reason."""
-        request = _Request(lambda: self._write(decide, source))
-        await self._serve(request)
+        request = _StoreRequest(lambda: self._write_and_audit(decide, source))
+        await self._serve_request(request)
         error = request.error
         why = "" if error is None else one_line(str(error) or repr(error), ERROR_CHARS)
         if why and why != self._failures.get(failure):
@@ -273,9 +275,14 @@ class PolicyService:
     def _now_ms(self) -> int:
         return round(self._clock() * 1000)
 
-    async def alter(
-        self, ops: Sequence[Op], source: Source, *, validate_only: bool = False, planned: Planned = NO_PLANS
-    ) -> Altered:
+    async def alter_policies(
+        self,
+        ops: Sequence[PolicyOperation],
+        source: ChangeSource,
+        *,
+        validate_only: bool = False,
+        planned: Planned = NO_PLANS,
+    ) -> ChangeResult:
         """All of these, or nothing.
 
         Args:
@@ -286,50 +293,54 @@ class PolicyService:
             StoreError: it can't be kept just now.
         """
         topics = _topics_set(ops)
-        places = _planned(await self._find(topics), planned)
-        ids = NO_IDS if validate_only else await self._ids(topics - planned.keys(), places)
+        places = _with_planned(await self._find_places(topics), planned)
+        ids = NO_IDS if validate_only else await self._fetch_topic_ids(topics - planned.keys(), places)
         now_ms = self._now_ms()
-        return await self._change(
-            lambda policies: policies.alter(ops, places=places, now_ms=now_ms, topic_ids=ids), source, validate_only
+        return await self._request_change(
+            lambda policies: policies.alter_policies(ops, places=places, now_ms=now_ms, topic_ids=ids),
+            source,
+            validate_only,
         )
 
-    async def fitting(self, ops: Sequence[Op], *, planned: Planned = NO_PLANS) -> list[str | None]:
+    async def find_misfits(self, ops: Sequence[PolicyOperation], *, planned: Planned = NO_PLANS) -> list[str | None]:
         """The thresholds of these that go together, see policies.definitions.fitting; changes nothing. `planned`: see
         `alter`.
         """
-        places = _planned(await self._find(_topics_set(ops)), planned)
-        return await trio.to_thread.run_sync(lambda: fitting(self.policies, ops, places=places))
+        places = _with_planned(await self._find_places(_topics_set(ops)), planned)
+        return await trio.to_thread.run_sync(lambda: find_misfits(self.policies, ops, places=places))
 
-    async def take_back(self, before: Mapping[PolicyKey, Held], made: Sequence[Op], source: Source) -> Altered:
+    async def revert_changes(
+        self, before: Mapping[PolicyKey, RuntimeValue], made: Sequence[PolicyOperation], source: ChangeSource
+    ) -> ChangeResult:
         """Undo the effect of `made`, so that the keys are as `before`, except those that were changed since.
 
         Raises:
             PolicyError, StoreError: see `alter`.
         """
-        made_values = {op.key: Held(op.value) for op in made}
+        made_values = {op.key: RuntimeValue(op.value) for op in made}
 
         def decide(policies: PolicySet) -> PolicySet:
-            own = {key for key, held in made_values.items() if policies.held(key) == held}
-            return policies.restored({key: held for key, held in before.items() if key in own})
+            own = {key for key, held in made_values.items() if policies.runtime_value(key) == held}
+            return policies.restore_values({key: held for key, held in before.items() if key in own})
 
-        return await self._change(decide, source, validate_only=False)
+        return await self._request_change(decide, source, validate_only=False)
 
-    async def remove_topics(self, deleted: Mapping[str, Held], source: Source) -> None:
+    async def remove_topics(self, deleted: Mapping[str, RuntimeValue], source: ChangeSource) -> None:
         """These topics were deleted: remove their thresholds that are still as they were held by then.
 
         Raises:
             StoreError: see `alter`.
         """
-        await self._change(lambda policies: policies.without_topics(deleted), source, validate_only=False)
+        await self._request_change(lambda policies: policies.without_topics(deleted), source, validate_only=False)
 
     async def alter_quotas(
         self,
         alterations: Sequence[Alteration],
-        source: Source,
+        source: ChangeSource,
         *,
         validate_only: bool = False,
         lost: Sequence[Sequence[QuotaKey]] = (),
-    ) -> Altered:
+    ) -> ChangeResult:
         """AlterClientQuotas: an entity that is refused, see `errors`, leaves the others alone.
 
         Args:
@@ -349,29 +360,29 @@ class PolicyService:
             return new
 
         try:
-            altered = await self._change(decide, source, validate_only)
+            altered = await self._request_change(decide, source, validate_only)
         except _AllRefused:
-            return Altered(self.policies.version, (), (), errors)
+            return ChangeResult(self.policies.version, (), (), errors)
         altered.errors = errors
         altered.notes = ("",) * len(errors)
         if any(op.value is not None for each in alterations for op in each.ops):
             upstream = await self._upstream()
             if upstream is not None and upstream.entries:
-                altered.notes = await trio.to_thread.run_sync(_noted, alterations, errors, lost, upstream)
+                altered.notes = await trio.to_thread.run_sync(_upstream_notes, alterations, errors, lost, upstream)
                 altered.warnings += tuple(filter(None, altered.notes))
-            altered.notes = tuple(map(_with_small, altered.notes, alterations, errors))
+            altered.notes = tuple(map(_with_small_note, altered.notes, alterations, errors))
         return altered
 
-    async def apply(
+    async def apply_document(
         self,
         data: object,
-        source: Source,
+        source: ChangeSource,
         *,
         dry_run: bool = False,
         prune: bool = False,
         until_ms: int | None = None,
         groups: bool = True,
-    ) -> Altered:
+    ) -> ChangeResult:
         """Make a document hold; where it does, nothing is changed. `prune`: remove other values set at run time.
         `until_ms`: the end of the changed values. `groups`: whether resource groups, and their attachments, may change
         by it.
@@ -381,115 +392,123 @@ class PolicyService:
             PolicyError: what is wrong, by key.
             StoreError: it can't be kept just now.
         """
-        wanted = await trio.to_thread.run_sync(document.of_data, data)
-        topics = _topics_set(self.policies.diff(wanted, until_ms=until_ms))
-        places = await self._find(topics)
-        ids = NO_IDS if dry_run else await self._ids(topics, places)
+        wanted = await trio.to_thread.run_sync(document.read_document, data)
+        topics = _topics_set(self.policies.diff_values(wanted, until_ms=until_ms))
+        places = await self._find_places(topics)
+        ids = NO_IDS if dry_run else await self._fetch_topic_ids(topics, places)
         now_ms = self._now_ms()
 
         def decide(policies: PolicySet) -> PolicySet:
-            return policies.apply(
+            return policies.apply_values(
                 wanted, prune=prune, until_ms=until_ms, groups=groups, places=places, now_ms=now_ms, topic_ids=ids
             )
 
-        altered = await self._change(decide, source, dry_run)
+        altered = await self._request_change(decide, source, dry_run)
         quotas = [each for each in altered.changes if each.key.kind == "quota" and each.new is not None]
         upstream = await self._upstream() if quotas else None
         if upstream is not None and upstream.entries:
-            altered.warnings += await trio.to_thread.run_sync(_weaker, quotas, upstream)
+            altered.warnings += await trio.to_thread.run_sync(_weaker_upstream, quotas, upstream)
         return altered
 
-    async def rebase(self, base: Values, source: Source | None = None, around: Around = nullcontext) -> None:
+    async def replace_base(
+        self, base: PolicyValues, source: ChangeSource | None = None, around: CommitContext = nullcontext
+    ) -> None:
         """Keep the changes over another base. `source`: its author, for the history; None: it has no place there.
         `around`: what else changes along with it: it is entered before the new values are told, and left behind that.
         """
-        before, after = await self._ask(lambda: self._rebase(base), around)
+        before, after = await self._queue_and_wait(lambda: self._replace_base(base), around)
         if source is not None:
-            self._of_base.extend(await trio.to_thread.run_sync(_audit_base, before, after, source, self._now_ms()))
+            self._base_history.extend(await trio.to_thread.run_sync(_audit_base, before, after, source, self._now_ms()))
 
-    def _rebase(self, base: Values) -> tuple[PolicySet, PolicySet]:
+    def _replace_base(self, base: PolicyValues) -> tuple[PolicySet, PolicySet]:
         before = self._store.policies
-        self._store.rebase(base)
+        self._store.replace_base(base)
         return before, self._store.policies
 
-    def overview(self) -> dict[str, Any]:
+    def export_overview(self) -> dict[str, Any]:
         """Version, the document of the values in force, and the origin of each."""
         policies = self.policies
         return {
             "version": policies.version,
-            "document": document.export(policies),
-            "origins": document.origins(policies.settings()),
+            "document": document.export_policies(policies),
+            "origins": document.describe_origins(policies.list_settings()),
         }
 
-    async def _find(self, topics: Collection[str]) -> Places | None:
+    async def _find_places(self, topics: Collection[str]) -> TopicPlaces | None:
         """The brokers where topics have partitions. A topic that was made a moment ago is known after another look."""
         places = self._places()
-        if unplaced(topics, places):
+        if unplaced_topics(topics, places):
             await self._refresh()
             places = self._places()
         return places
 
-    async def _ids(self, topics: Set[str], places: Places | None) -> TopicIds:
+    async def _fetch_topic_ids(self, topics: Set[str], places: TopicPlaces | None) -> TopicIds:
         """Of those of the topics that are there, asked for now: the last look may have found an earlier topic."""
-        there = topics - unplaced(topics, places)
+        there = topics - unplaced_topics(topics, places)
         if there and places is not None:
-            with trio.move_on_after(IDENTIFY_S):
+            with trio.move_on_after(IDENTIFY_TIMEOUT_S):
                 return await self._identify(there)
         return NO_IDS
 
     # --- one after another --------------------------------------------------------------------------------------------
 
-    async def _change(self, decide: Callable[[PolicySet], PolicySet], source: Source, validate_only: bool) -> Altered:
+    async def _request_change(
+        self, decide: Callable[[PolicySet], PolicySet], source: ChangeSource, validate_only: bool
+    ) -> ChangeResult:
         try:
-            if not self._store.loaded:  # a first start makes the topic while clients are let in already
-                with trio.move_on_after(LOADING_S):
+            if not self._store.is_loaded:  # a first start makes the topic while clients are let in already
+                with trio.move_on_after(LOADING_TIMEOUT_S):
                     await self.loaded.wait()
-            if not self._store.loaded or (validate_only and self._store.problem):
+            if not self._store.is_loaded or (validate_only and self._store.problem):
                 raise StoreError(self._store.problem)
             if validate_only:
-                return await trio.to_thread.run_sync(self._try, decide, self._places())
-            written: Written = await self._ask(lambda: self._write(decide, source))
+                return await trio.to_thread.run_sync(self._validate_change, decide, self._places())
+            written: WrittenChange = await self._queue_and_wait(lambda: self._write_and_audit(decide, source))
         except (PolicyError, _AllRefused):
-            self._count("refused", validate_only)
+            self._count_change("refused", validate_only)
             raise
         except StoreError:
-            self._count("failed", validate_only)
+            self._count_change("failed", validate_only)
             raise
-        changes = tuple(change for change in written.changes if not change.only_id)
-        self._count("accepted" if changes else "unchanged", validate_only)
-        return self._altered(written.after.version, changes, written.after, self._places())
+        changes = tuple(change for change in written.changes if not change.only_topic_id)
+        self._count_change("accepted" if changes else "unchanged", validate_only)
+        return self._make_result(written.after.version, changes, written.after, self._places())
 
     @staticmethod
-    def _altered(version: int, changes: tuple[Change, ...], after: PolicySet, places: Places | None) -> Altered:
-        return Altered(version, changes, after.warnings(places), committed=after.committed(places))
+    def _make_result(
+        version: int, changes: tuple[PolicyChange, ...], after: PolicySet, places: TopicPlaces | None
+    ) -> ChangeResult:
+        return ChangeResult(
+            version, changes, after.collect_warnings(places), committed=after.commitments_by_broker(places)
+        )
 
-    def _count(self, outcome: str, validate_only: bool) -> None:
+    def _count_change(self, outcome: str, validate_only: bool) -> None:
         if not validate_only:
             self._metrics.count_policy_change(outcome)
 
-    def _try(self, decide: Callable[[PolicySet], PolicySet], places: Places | None) -> Altered:
+    def _validate_change(self, decide: Callable[[PolicySet], PolicySet], places: TopicPlaces | None) -> ChangeResult:
         before = self.policies
         after = decide(before)
-        return self._altered(before.version, after.changes_since(before), after, places)
+        return self._make_result(before.version, after.changes_since(before), after, places)
 
-    def _write(self, decide: Callable[[PolicySet], PolicySet], source: Source) -> Written:
-        written = self._store.write(decide, source)
+    def _write_and_audit(self, decide: Callable[[PolicySet], PolicySet], source: ChangeSource) -> WrittenChange:
+        written = self._store.write_change(decide, source)
         if written.changes:
-            by = _by(source)
+            by = _author_text(source)
             for change in written.changes:
-                if change.only_id:
+                if change.only_topic_id:
                     log.debug("policies: %s is for %s", change.key, change.topic_id)
                     continue
-                fields = _fields(change.key, change.old, change.new)
-                what = _described(fields)
-                end = f" until {time_text(change.end)}" if change.end is not None else ""
+                fields = _log_fields(change.key, change.old, change.new)
+                what = _change_text(fields)
+                end = f" until {end_text(change.end)}" if change.end is not None else ""
                 version = written.after.version
                 fields |= {"by": by, "version": str(version), "until": end.removeprefix(" until ")}
                 audit_log.info("policy version %d: %s%s, %s", version, what, end, by, extra=fields)
         return written
 
-    async def _ask(self, work: Callable[[], Any], around: Around = nullcontext) -> Any:
-        request = _Request(work, around)
+    async def _queue_and_wait(self, work: Callable[[], Any], around: CommitContext = nullcontext) -> Any:
+        request = _StoreRequest(work, around)
         self._queue.append(request)
         self._wake.set()
         await request.done.wait()
@@ -497,79 +516,79 @@ class PolicyService:
             raise request.error
         return request.result
 
-    def _poll(self) -> None:
-        self._store.poll(POLL_S)
-        self._store.policies.quotas()  # worked out here, where nobody waits for it
+    def _poll_store(self) -> None:
+        self._store.poll_changes(POLL_S)
+        self._store.policies.quota_store()  # worked out here, where nobody waits for it
 
-    def _work(self, request: _Request) -> Any:
+    def _run_work(self, request: _StoreRequest) -> Any:
         result = request.work()
-        self._store.policies.quotas()
+        self._store.policies.quota_store()
         return result
 
-    async def _serve(self, request: _Request) -> None:
+    async def _serve_request(self, request: _StoreRequest) -> None:
         try:
-            request.result = await trio.to_thread.run_sync(self._work, request, abandon_on_cancel=True)
+            request.result = await trio.to_thread.run_sync(self._run_work, request, abandon_on_cancel=True)
             request.error = None
         except Exception as error:  # the asker's, also if it is a bug
             request.error = error
         finally:
             # Before the answer: a client that has it finds its change in force.
-            with request.around() if request.error is None else nullcontext():
-                self._note()
+            with request.commit_context() if request.error is None else nullcontext():
+                self._announce_changes()
             request.done.set()
 
-    def _note(self) -> None:
+    def _announce_changes(self) -> None:
         """Tell the news."""
-        store, told = self._store, self._told
-        self._told = store.policies
-        if store.loaded and not self.loaded.is_set():
+        store, told = self._store, self._announced
+        self._announced = store.policies
+        if store.is_loaded and not self.loaded.is_set():
             self.loaded.set()
-            self._warn()
-        self._metrics.show_policy_version(self._told.version)
-        self._metrics.show_policy_store(store.loaded and not store.problem)
-        if self._told is not told and self._told.effective() != told.effective():
-            self._warn()
-            self._changed(self._told)
+            self._log_warnings()
+        self._metrics.show_policy_version(self._announced.version)
+        self._metrics.show_policy_store(store.is_loaded and not store.problem)
+        if self._announced is not told and self._announced.effective_values() != told.effective_values():
+            self._log_warnings()
+            self._changed(self._announced)
 
-    def look(self) -> None:
+    def on_places_changed(self) -> None:
         """Topics may have partitions elsewhere by now."""
         if self.loaded.is_set():
-            self._warn()
+            self._log_warnings()
 
     @property
-    def watched(self) -> list[str]:
+    def watched_topics(self) -> list[str]:
         """The topics whose ids matter at a look at the cluster: those that have a threshold set at run time."""
-        return sorted(key.name for key in self._told.changes if key.kind == "topic")
+        return sorted(key.name for key in self._announced.changes if key.kind == "topic")
 
-    def see_topics(self, seen: TopicIds) -> None:
+    def on_topic_ids(self, seen: TopicIds) -> None:
         """A look at the cluster found topics with these ids, among those `watched`."""
         if not self.loaded.is_set():
             return
-        known = {name: self._told.topic_ids.get(name) for name in self.watched}
-        self._present = self._seen_ids.look(known, seen, trio.current_time())
-        if self._present:
+        known = {name: self._announced.topic_ids.get(name) for name in self.watched_topics}
+        self._new_topic_ids = self._seen_ids.find_confirmed(known, seen, trio.current_time())
+        if self._new_topic_ids:
             self._wake.set()
         # Not with each change: a topic that is created with a threshold has it a moment before it is there.
-        reserved = frozenset(self._told.reserved_warnings(self._places()))
+        reserved = frozenset(self._announced.reserved_warnings(self._places()))
         for warning in sorted(reserved - self._warned_reserved):
             log.warning("policies: %s", one_line(warning, 2 * ERROR_CHARS))
         self._warned_reserved = reserved
 
-    def _warn(self) -> None:
+    def _log_warnings(self) -> None:
         places = self._places()
-        warnings = frozenset(self._told.warnings(places)) - set(self._told.reserved_warnings(places))
+        warnings = frozenset(self._announced.collect_warnings(places)) - set(self._announced.reserved_warnings(places))
         for warning in sorted(warnings - self._warned):
             log.warning("policies: %s", one_line(warning, 2 * ERROR_CHARS))
         self._warned = warnings
-        now = self._told.committed(places) if places is not None else {}
-        over = overcommitted(now)
+        now = self._announced.commitments_by_broker(places) if places is not None else {}
+        over = find_overcommitted(now)
         for broker in self._overcommitted.keys() - over.keys():
             log.info("policies: broker %s: the topics' %s do not exceed its total any more", broker, TOPIC_KEY)
         self._overcommitted = over
         self._metrics.show_committed(now)
 
 
-def _topics_set(ops: Iterable[Op]) -> set[str]:
+def _topics_set(ops: Iterable[PolicyOperation]) -> set[str]:
     """The topics that get a threshold."""
     return {op.key.name for op in ops if op.value is not None and op.key.kind == "topic"}
 
@@ -578,7 +597,7 @@ class _AllRefused(Exception):
     """Of an AlterClientQuotas nothing is left to be done."""
 
 
-def _noted(
+def _upstream_notes(
     alterations: Sequence[Alteration],
     errors: Sequence[QuotaError | None],
     lost: Sequence[Sequence[QuotaKey]],
@@ -586,7 +605,8 @@ def _noted(
 ) -> tuple[str, ...]:
     """Of each alteration, where brokers have less, without what is lost there then."""
     entities = [
-        Entity.of(each.entity) if error is None else None for each, error in zip(alterations, errors, strict=True)
+        Entity.from_pairs(each.entity) if error is None else None
+        for each, error in zip(alterations, errors, strict=True)
     ]
     if any(lost):
         left = {entity: dict(values) for entity, values in upstream.entries.items()}
@@ -594,53 +614,53 @@ def _noted(
             if entity is not None:
                 for key in keys:
                     left.get(entity, {}).pop(key, None)
-        upstream = QuotaStore.accepted(left)
+        upstream = QuotaStore.from_broker(left)
     return tuple(
-        "; ".join(filter(None, (_lesser(entity, QuotaKey.parse(op.key), op.value, upstream) for op in ops)))
+        "; ".join(filter(None, (_lesser_note(entity, QuotaKey.parse(op.key), op.value, upstream) for op in ops)))
         if entity is not None
         else ""
         for entity, (_, ops, _) in zip(entities, alterations, strict=True)
     )
 
 
-def _with_small(note: str, alteration: Alteration, error: QuotaError | None) -> str:
+def _with_small_note(note: str, alteration: Alteration, error: QuotaError | None) -> str:
     """The note with what is hardly meant: the answer's warnings, which are about all values, have it already."""
-    small = [op for op in alteration.ops if small_text(op.value)] if error is None else []
+    small = [op for op in alteration.ops if small_limit_text(op.value)] if error is None else []
     if not small:
         return note
-    entity = Entity.of(alteration.entity)
+    entity = Entity.from_pairs(alteration.entity)
     values = {PolicyKey.of_quota(entity, QuotaKey.parse(op.key)): op.value for op in small if op.value is not None}
-    return "; ".join(filter(None, (note, *small_limits(values))))
+    return "; ".join(filter(None, (note, *small_limit_warnings(values))))
 
 
-def _weaker(quotas: Iterable[Change], upstream: QuotaStore) -> tuple[str, ...]:
+def _weaker_upstream(quotas: Iterable[PolicyChange], upstream: QuotaStore) -> tuple[str, ...]:
     """Where brokers have less than these."""
     texts = (
-        _lesser(each.key.entity, each.key.quota, None if each.new is None else as_number(each.new), upstream)
+        _lesser_note(each.key.entity, each.key.quota_key, None if each.new is None else as_number(each.new), upstream)
         for each in quotas
     )
     return tuple(filter(None, texts))
 
 
-def _lesser(entity: Entity, key: QuotaKey, value: float | None, upstream: QuotaStore) -> str:
+def _lesser_note(entity: Entity, key: QuotaKey, value: float | None, upstream: QuotaStore) -> str:
     """Why that value doesn't hold; "": it does, or there is none."""
-    less = None if value is None else upstream.lesser(entity, key, value)
+    less = None if value is None else upstream.find_lesser(entity, key, value)
     return "" if less is None or value is None else lesser_text(entity, key, value, less)
 
 
-def _audit_base(before: PolicySet, after: PolicySet, source: Source, at_ms: int) -> list[Past]:
+def _audit_base(before: PolicySet, after: PolicySet, source: ChangeSource, at_ms: int) -> list[PastChange]:
     """Log the values in force that are others by another base; the newest of them for the history."""
-    old, new = before.effective(), after.effective()
-    by, found = _by(source), []
-    for key in sorted((key for key in {**old, **new} if old.get(key) != new.get(key)), key=order):
-        past = Past(after.version, at_ms, source, key, old.get(key), new.get(key), None)
+    old, new = before.effective_values(), after.effective_values()
+    by, found = _author_text(source), []
+    for key in sorted((key for key in {**old, **new} if old.get(key) != new.get(key)), key=policy_order):
+        past = PastChange(after.version, at_ms, source, key, old.get(key), new.get(key), None)
         found.append(past)
-        fields = _fields(key, past.old, past.new) | {"by": by}
-        audit_log.info("configuration: %s, %s", _described(fields), by, extra=fields)
+        fields = _log_fields(key, past.old, past.new) | {"by": by}
+        audit_log.info("configuration: %s, %s", _change_text(fields), by, extra=fields)
     return found
 
 
-def _fields(key: PolicyKey, old: Value | None, new: Value | None) -> dict[str, str]:
+def _log_fields(key: PolicyKey, old: PolicyValue | None, new: PolicyValue | None) -> dict[str, str]:
     """Of the log's line."""
     return {
         "kind": "policy-changed",
@@ -650,10 +670,10 @@ def _fields(key: PolicyKey, old: Value | None, new: Value | None) -> dict[str, s
     }
 
 
-def _described(fields: Mapping[str, str]) -> str:
+def _change_text(fields: Mapping[str, str]) -> str:
     return f"{fields['key']}: {fields['old']} -> {fields['new']}"
 
 
-def _by(source: Source) -> str:
+def _author_text(source: ChangeSource) -> str:
     who, door, peer = map(one_line, source)
     return f"by {who or 'unknown'} via {door}{' from ' + peer if peer else ''}"

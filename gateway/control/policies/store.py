@@ -14,11 +14,20 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
-from gateway.control.policies.topic_log import MAX_HISTORY, put
-from gateway.system.files import locked, sync_directory
-from policies.definitions.policy_records import Entry, Head, InvalidPolicyRecord, Past, Record, Source, decode, encode
+from gateway.control.policies.topic_log import MAX_HISTORY, put_entry
+from gateway.system.files import lock_file, sync_directory
+from policies.definitions.policy_records import (
+    AlterationHead,
+    ChangeSource,
+    InvalidPolicyRecord,
+    PastChange,
+    PolicyEntry,
+    PolicyRecord,
+    decode_record,
+    encode_alteration,
+)
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import Change, PolicyKey, Values
+from policies.definitions.policy_values import PolicyChange, PolicyKey, PolicyValues
 from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.policy")
@@ -34,45 +43,45 @@ class InDoubtError(StoreError):
     """It may have been made all the same."""
 
 
-class Written(NamedTuple):
+class WrittenChange(NamedTuple):
     """`changes`: none where nothing was to be done."""
 
     before: PolicySet
     after: PolicySet
-    changes: tuple[Change, ...]
+    changes: tuple[PolicyChange, ...]
 
 
-class Store(Protocol):
+class PolicyStore(Protocol):
     """A store of changes.
 
     Attributes:
         policies: the known values, the base included.
         history: changes that were read, the oldest first: of each value that is set the last one, and more as long as
             the store has not been compacted; MAX_HISTORY at most.
-        loaded: whether all kept changes have been read once.
+        is_loaded: whether all kept changes have been read once.
         problem: why no change can be made just now, one line; "" for none.
-        follows: others write as well, so `poll` must be called all the time.
+        has_other_writers: others write as well, so `poll_changes` must be called all the time.
     """
 
     @property
     def policies(self) -> PolicySet: ...
 
     @property
-    def history(self) -> Sequence[Past]: ...
+    def history(self) -> Sequence[PastChange]: ...
 
     @property
-    def loaded(self) -> bool: ...
+    def is_loaded(self) -> bool: ...
 
     @property
     def problem(self) -> str: ...
 
     @property
-    def follows(self) -> bool: ...
+    def has_other_writers(self) -> bool: ...
 
-    def poll(self, timeout_s: float) -> None:
+    def poll_changes(self, timeout_s: float) -> None:
         """Take over the changes that others wrote; return when there was one, or after that time."""
 
-    def write(self, decide: Decide, source: Source) -> Written:
+    def write_change(self, decide: Decide, source: ChangeSource) -> WrittenChange:
         """Alter the newest state as `decide` says, and return when that is kept and read again.
 
         `decide` may be asked more than once.
@@ -82,7 +91,7 @@ class Store(Protocol):
             StoreError: it can't be kept.
         """
 
-    def rebase(self, base: Values) -> None:
+    def replace_base(self, base: PolicyValues) -> None:
         """Keep the changes over another base."""
 
     def close(self) -> None: ...
@@ -94,58 +103,58 @@ class RetriedStore:
     For a gateway that is at work: `problem` tells what it lacks, and ends nothing.
     """
 
-    def __init__(self, make: Callable[[], Store], base: Values) -> None:
+    def __init__(self, make: Callable[[], PolicyStore], base: PolicyValues) -> None:
         self._make = make
-        self._store: Store | None = None
+        self._store: PolicyStore | None = None
         self._unopened = PolicySet(base)
         self._pause_s = OPEN_BACKOFF_S[0]
         self._next_try = 0.0
         self._problem = ""
-        self._try()
+        self._try_open()
 
     @property
     def policies(self) -> PolicySet:
         return self._unopened if self._store is None else self._store.policies
 
     @property
-    def history(self) -> Sequence[Past]:
+    def history(self) -> Sequence[PastChange]:
         return () if self._store is None else self._store.history
 
     @property
-    def loaded(self) -> bool:
-        return self._store is not None and self._store.loaded
+    def is_loaded(self) -> bool:
+        return self._store is not None and self._store.is_loaded
 
     @property
     def problem(self) -> str:
         return self._problem if self._store is None else self._store.problem
 
     @property
-    def follows(self) -> bool:
-        return self._store is None or self._store.follows
+    def has_other_writers(self) -> bool:
+        return self._store is None or self._store.has_other_writers
 
-    def poll(self, timeout_s: float) -> None:
+    def poll_changes(self, timeout_s: float) -> None:
         if self._store is not None:
-            self._store.poll(timeout_s)
+            self._store.poll_changes(timeout_s)
         elif time.monotonic() >= self._next_try:
-            self._try()
+            self._try_open()
         else:
             time.sleep(timeout_s)
 
-    def write(self, decide: Decide, source: Source) -> Written:
+    def write_change(self, decide: Decide, source: ChangeSource) -> WrittenChange:
         if self._store is None:
             raise StoreError(self._problem)
-        return self._store.write(decide, source)
+        return self._store.write_change(decide, source)
 
-    def rebase(self, base: Values) -> None:
-        self._unopened = self._unopened.rebased(base)
+    def replace_base(self, base: PolicyValues) -> None:
+        self._unopened = self._unopened.with_base(base)
         if self._store is not None:
-            self._store.rebase(base)
+            self._store.replace_base(base)
 
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
 
-    def _try(self) -> None:
+    def _try_open(self) -> None:
         try:
             store = self._make()
         except StoreError as error:
@@ -155,7 +164,7 @@ class RetriedStore:
             self._next_try = time.monotonic() + self._pause_s
             self._pause_s = min(2 * self._pause_s, OPEN_BACKOFF_S[1])
         else:
-            store.rebase(self._unopened.base)
+            store.replace_base(self._unopened.base)
             if self._problem:
                 log.info("policies: can be read and written again")
             self._store = store
@@ -171,57 +180,59 @@ class FileStore:
         StoreError: it can't be read or written, or another gateway has it.
     """
 
-    follows = False
+    has_other_writers = False
 
-    def __init__(self, path: Path, base: Values) -> None:
+    def __init__(self, path: Path, base: PolicyValues) -> None:
         self._path = path
-        self._records: dict[bytes, Record] = {}  # the last of each key, removals left out
+        self._records: dict[bytes, PolicyRecord] = {}  # the last of each key, removals left out
         self._fd = -1
         self._size = 0
         self._broken = False  # half a line may be at the end
-        self._past: deque[Past] = deque(maxlen=MAX_HISTORY)
-        self.loaded = True
+        self._past: deque[PastChange] = deque(maxlen=MAX_HISTORY)
+        self.is_loaded = True
         self.problem = ""
         try:
             path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            lock = locked(path.with_name(path.name + ".lock"))
+            lock = lock_file(path.with_name(path.name + ".lock"))
             if lock is None:
                 raise StoreError(f"{path} is in use by another gateway: give each its own policies_store.file")
             self._lock = lock
-            self._held, version, whole = self._load()
+            self._entries, version, whole = self._load_file()
             if whole:
-                self._rewrite()
+                self._rewrite_file()
             else:  # an unreadable file may be worth a look
-                self._open()
+                self._open_file()
         except OSError as error:
             raise StoreError(f"{path}: can't be used: {error.strerror or error}") from error
-        self.policies = PolicySet.read(base, self._held.values(), version)
-        self.history: Sequence[Past] = tuple(self._past)
+        self.policies = PolicySet.from_entries(base, self._entries.values(), version)
+        self.history: Sequence[PastChange] = tuple(self._past)
 
-    def poll(self, timeout_s: float) -> None:
+    def poll_changes(self, timeout_s: float) -> None:
         """No other gateway writes here."""
 
-    def write(self, decide: Decide, source: Source) -> Written:
+    def write_change(self, decide: Decide, source: ChangeSource) -> WrittenChange:
         before = self.policies
         after = decide(before)
-        written = Written(before, after, after.changes_since(before))
+        written = WrittenChange(before, after, after.changes_since(before))
         if written.changes:
-            head = Head(after.version, secrets.token_hex(8), time.time_ns() // 10**6, source, len(written.changes))
-            records = encode(written.changes, head, self._held)
+            head = AlterationHead(
+                after.version, secrets.token_hex(8), time.time_ns() // 10**6, source, len(written.changes)
+            )
+            records = encode_alteration(written.changes, head, self._entries)
             try:
-                self._append(records)
+                self._append_records(records)
             except OSError as error:
                 self.problem = f"{self._path}: can't be written: {error.strerror or error}"
                 raise StoreError(self.problem) from error
             self.policies, self.problem = after, ""
-            for said in (decode(*record) for record in records):
-                if isinstance(said, Entry):
-                    put(self._held, self._past, said)
+            for said in (decode_record(*record) for record in records):
+                if isinstance(said, PolicyEntry):
+                    put_entry(self._entries, self._past, said)
             self.history = tuple(self._past)
         return written
 
-    def rebase(self, base: Values) -> None:
-        self.policies = self.policies.rebased(base)
+    def replace_base(self, base: PolicyValues) -> None:
+        self.policies = self.policies.with_base(base)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -229,8 +240,8 @@ class FileStore:
             self._fd = -1
         self._lock.close()
 
-    def _load(self) -> tuple[dict[PolicyKey, Entry], int, bool]:
-        held: dict[PolicyKey, Entry] = {}
+    def _load_file(self) -> tuple[dict[PolicyKey, PolicyEntry], int, bool]:
+        held: dict[PolicyKey, PolicyEntry] = {}
         version, whole = 0, True
         try:
             data = self._path.read_bytes()
@@ -239,8 +250,8 @@ class FileStore:
         end = data.rfind(b"\n") + 1  # the part of a line that a crash left was never confirmed
         for number, line in enumerate(data[:end].splitlines(), 1):
             try:
-                records = [_record(said) for said in json.loads(line)["records"]]
-                entries = [decode(*record) for record in records]
+                records = [_parse_record(said) for said in json.loads(line)["records"]]
+                entries = [decode_record(*record) for record in records]
             except (InvalidPolicyRecord, ValueError, KeyError, TypeError, RecursionError) as error:
                 log.error(
                     "policies: %s, line %d is left out: %s", self._path, number, one_line(str(error), ERROR_CHARS)
@@ -248,28 +259,28 @@ class FileStore:
                 whole = False
                 continue
             for said in entries:
-                if isinstance(said, Entry):
-                    put(held, self._past, said)
+                if isinstance(said, PolicyEntry):
+                    put_entry(held, self._past, said)
                 elif said is not None:
                     version = said.version
-            self._keep(records)
+            self._keep_records(records)
         if not whole:
             with self._path.open("rb+") as file:
                 file.truncate(end)
         return held, version, whole
 
-    def _keep(self, records: Iterable[Record]) -> None:
+    def _keep_records(self, records: Iterable[PolicyRecord]) -> None:
         for record in records:
             self._records.pop(record.key, None)
             if record.value is not None:
                 self._records[record.key] = record
 
-    def _append(self, records: list[Record]) -> None:
+    def _append_records(self, records: list[PolicyRecord]) -> None:
         if os.fstat(self._fd).st_nlink == 0:
             log.warning("policies: %s was deleted; writing it anew", self._path)
-            self._rewrite()
-        self._cut()
-        line = _line(records)
+            self._rewrite_file()
+        self._cut_broken_end()
+        line = _records_line(records)
         self._broken = True
         try:
             view = memoryview(line)
@@ -277,31 +288,31 @@ class FileStore:
                 view = view[os.write(self._fd, view) :]
             os.fsync(self._fd)
         except OSError:
-            self._cut()
+            self._cut_broken_end()
             raise
         self._broken = False
         self._size += len(line)
-        self._keep(records)
+        self._keep_records(records)
 
-    def _cut(self) -> None:
+    def _cut_broken_end(self) -> None:
         if self._broken:
             os.ftruncate(self._fd, self._size)
             self._broken = False
 
-    def _rewrite(self) -> None:
+    def _rewrite_file(self) -> None:
         """Only the changes still in force, with their authors, in place of the file."""
         self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         fresh = self._path.with_name(self._path.name + ".new")
         with open(fresh, "wb", opener=_open_private) as file:
             if self._records:
-                file.write(_line(self._records.values()))
+                file.write(_records_line(self._records.values()))
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self._path)
         sync_directory(self._path.parent)
-        self._open()
+        self._open_file()
 
-    def _open(self) -> None:
+    def _open_file(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
@@ -313,7 +324,7 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o640)
 
 
-def _line(records: Iterable[Record]) -> bytes:
+def _records_line(records: Iterable[PolicyRecord]) -> bytes:
     parts = (
         b'{"key":%b,"value":%b%b}'
         % (record.key, record.value or b"null", b',"audit":' + record.audit if record.audit else b"")
@@ -322,10 +333,12 @@ def _line(records: Iterable[Record]) -> bytes:
     return b'{"records":[' + b",".join(parts) + b"]}\n"
 
 
-def _record(said: Any) -> Record:
+def _parse_record(said: Any) -> PolicyRecord:
     key, value, audit = said["key"], said["value"], said.get("audit")
-    return Record(_dump(key), None if value is None else _dump(value), None if audit is None else _dump(audit))
+    return PolicyRecord(
+        _dump_json(key), None if value is None else _dump_json(value), None if audit is None else _dump_json(audit)
+    )
 
 
-def _dump(value: object) -> bytes:
+def _dump_json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()

@@ -20,7 +20,7 @@ class SeenIds:
     def __init__(self) -> None:
         self._since: dict[str, tuple[TopicId | None, TopicId, float]] = {}
 
-    def look(self, known: Mapping[str, TopicId | None], seen: TopicIds, now: float) -> TopicIds:
+    def find_confirmed(self, known: Mapping[str, TopicId | None], seen: TopicIds, now: float) -> TopicIds:
         """Those found for CONFIRM_S. `known`: of the topics with a threshold, what it was set for; `seen`: by this
         look.
         """

@@ -6,19 +6,19 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from policies.definitions.policy_records import Entry, Head, Past, decode
+from policies.definitions.policy_records import AlterationHead, PastChange, PolicyEntry, decode_record
 from policies.definitions.policy_values import PolicyKey
 
 MAX_HISTORY: Final = 1000  # changes of single values, the newest
 MAX_TOKENS: Final = 1000  # of alterations seen last: to find one's own again
 
 
-class TopicLog:
+class PolicyTopicLog:
     """
     Attributes:
-        held: the values of this topic as far as it was read; `version`: that of the last alteration.
+        entries: the values of this topic as far as it was read; `version`: that of the last alteration.
         past: changes that were read, the oldest first, of earlier topics of the name too.
-        end: offset up to which everything has been read; -1: nothing yet.
+        end_offset: offset up to which everything has been read; -1: nothing yet.
         heads: of alterations that weren't taken over yet.
         is_fresh: records were read that weren't taken over yet.
         caught_up: the end of this topic has been reached once.
@@ -27,53 +27,53 @@ class TopicLog:
 
     def __init__(self) -> None:
         self.tokens: deque[str] = deque(maxlen=MAX_TOKENS)
-        self.past: deque[Past] = deque(maxlen=MAX_HISTORY)
+        self.past: deque[PastChange] = deque(maxlen=MAX_HISTORY)
         self.begin_anew()
 
     def begin_anew(self) -> None:
         """It is another topic, read from its beginning."""
-        self.held: dict[PolicyKey, Entry] = {}
+        self.entries: dict[PolicyKey, PolicyEntry] = {}
         self.version = 0
-        self.end = -1
-        self.heads: list[Head] = []
+        self.end_offset = -1
+        self.heads: list[AlterationHead] = []
         self.is_fresh = self.caught_up = False
         self._whole = False  # what was read last ended a transaction
 
-    def take(self, key: bytes | None, value: bytes | None, audit: bytes | None, offset: int) -> None:
+    def add_record(self, key: bytes | None, value: bytes | None, audit: bytes | None, offset: int) -> None:
         """One record, see policy_records.Record.
 
         Raises:
             InvalidPolicyRecord: it is left out.
         """
         self.is_fresh, self._whole = True, False
-        said = decode(key, value, audit)
-        if isinstance(said, Entry):
-            put(self.held, self.past, said)
+        said = decode_record(key, value, audit)
+        if isinstance(said, PolicyEntry):
+            put_entry(self.entries, self.past, said)
         elif said is not None:
             self.version = said.version
             self.heads.append(said)
             self.tokens.append(said.token)
             self._whole = True
-            self.end = max(self.end, offset + 2)  # the head, and the mark of the commit behind it
+            self.end_offset = max(self.end_offset, offset + 2)  # the head, and the mark of the commit behind it
 
     def reach_end(self, offset: int) -> None:
         """There is nothing more to read just now."""
         self.caught_up = self._whole = True
-        self.end = offset
+        self.end_offset = offset
 
-    def settles(self) -> bool:
+    def check_settled(self) -> bool:
         """Whether all records read are whole transactions; True once after each reading."""
         settles, self._whole = self.caught_up and self._whole, self._whole and not self.caught_up
         return settles
 
-    def take_over(self) -> list[Head]:
+    def accept_records(self) -> list[AlterationHead]:
         """The records read are known from here on; gives their alterations."""
         heads, self.heads = self.heads, []
         self.is_fresh = False
         return heads
 
 
-def put(held: dict[PolicyKey, Entry], past: deque[Past], entry: Entry) -> None:
+def put_entry(held: dict[PolicyKey, PolicyEntry], past: deque[PastChange], entry: PolicyEntry) -> None:
     """Keep a value, or take it out. One that was only written again, with its topic's id, is no other change."""
     before = held.pop(entry.key, None)
     if entry.value is not None:

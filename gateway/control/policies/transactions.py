@@ -16,7 +16,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gateway.control.policies.store import StoreError
-from policies.definitions.policy_records import Record
+from policies.definitions.policy_records import PolicyRecord
 
 TRANSACTION_MS: Final = 10_000  # a killed writer may hold up the readers for this long, unless another gateway writes
 POLL_S: Final = 0.1
@@ -35,21 +35,21 @@ HOPELESS: Final = frozenset(
 )
 
 
-class Again(Exception):
+class RetryableFailure(Exception):
     """An attempt failed, or its result is unknown: another may succeed."""
 
 
-def failure(error: KafkaError, topic: str) -> Exception:
+def translate_error(error: KafkaError, topic: str) -> Exception:
     """The meaning of an error of Kafka's: Again, or StoreError."""
     if error.code() not in HOPELESS:
-        return Again(error.str())
+        return RetryableFailure(error.str())
     right = ""
     if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
         right = f": allow Write and Describe on transactional id {topic}"
     return StoreError(f"topic {topic} can't be written: {error.str()}{right}")
 
 
-class Transactions:
+class PolicyTransactions:
     """One at a time; deadlines are times of `time.monotonic`. All raise Again and StoreError."""
 
     def __init__(self, properties: Mapping[str, Any], topic: str) -> None:
@@ -72,9 +72,9 @@ class Transactions:
             }
         )
         try:
-            producer.init_transactions(_left(deadline))
+            producer.init_transactions(_seconds_left(deadline))
         except KafkaException as error:
-            raise failure(error.args[0], self._topic) from error
+            raise translate_error(error.args[0], self._topic) from error
         self._producer = producer
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class Transactions:
             self._producer.purge()
             self._producer = None
 
-    def commit(self, records: Iterable[Record], deadline: float) -> None:
+    def commit(self, records: Iterable[PolicyRecord], deadline: float) -> None:
         """All of them, or none."""
         producer = self._producer
         assert producer is not None
@@ -95,13 +95,15 @@ class Transactions:
         try:
             producer.begin_transaction()
             for record in records:
-                self._produce(producer, record, delivered, deadline)
-            producer.commit_transaction(_left(deadline))
+                self._produce_record(producer, record, delivered, deadline)
+            producer.commit_transaction(_seconds_left(deadline))
         except KafkaException as error:
             self.close()
-            raise failure(failed[0] if failed else error.args[0], self._topic) from error
+            raise translate_error(failed[0] if failed else error.args[0], self._topic) from error
 
-    def _produce(self, producer: Producer, record: Record, delivered: Callable[..., None], deadline: float) -> None:
+    def _produce_record(
+        self, producer: Producer, record: PolicyRecord, delivered: Callable[..., None], deadline: float
+    ) -> None:
         headers: list[tuple[str, str | bytes | None]] = [("audit", record.audit)] if record.audit else []
         while True:
             try:
@@ -111,9 +113,9 @@ class Transactions:
                 return
             except BufferError:
                 if time.monotonic() > deadline:
-                    raise Again("no answer") from None
+                    raise RetryableFailure("no answer") from None
                 producer.poll(POLL_S)
 
 
-def _left(deadline: float) -> float:
+def _seconds_left(deadline: float) -> float:
     return max(0.1, deadline - time.monotonic())

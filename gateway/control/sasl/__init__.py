@@ -4,4 +4,4 @@
 #   credentials.py      records of passwords, and the gateway's own credentials: from files, or the operator's command
 #   decoys.py           records of names that nobody has, for challenges that don't give that away
 #   bearer.py           JWTs, by the issuer's keys
-#   turns.py            bounds concurrency; waiting addresses take turns
+#   fair_semaphore.py   bounds concurrency; waiting addresses take turns

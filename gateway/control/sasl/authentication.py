@@ -24,39 +24,39 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 import trio
 
-from gateway.channel import Answer, Ask, Identity
+from gateway.channel import AdminAnswer, AdminQuery, SaslIdentity
 from gateway.config import AuthenticationSettings, Settings
 from gateway.control.internal_errors import SASL, InternalErrors
-from gateway.control.question_tasks import QuestionTasks, Reply, Share
-from gateway.control.sasl.bearer import BearerTokens, file_of, read_keys
+from gateway.control.query_tasks import QueryTasks, Reply, TaskShare
+from gateway.control.sasl.bearer import BearerTokens, path_of_url, read_keys
 from gateway.control.sasl.credentials import (
     DEFAULT,
     BrokerCredentials,
     BrokerTokens,
-    Command,
+    CredentialsCommand,
     CredentialsError,
     Records,
-    Watched,
+    WatchedFile,
     read_broker_credentials,
     read_records,
 )
-from gateway.control.sasl.decoys import Decoys
-from gateway.control.sasl.turns import Turns
+from gateway.control.sasl.decoys import DecoyRecords
+from gateway.control.sasl.fair_semaphore import FairSemaphore
 from gateway.kafka import oauthbearer, sasl
 from gateway.secret_key import derive_key
-from gateway.system.sockets import network_of
+from gateway.system.sockets import network_of_peer
 from policies.text import one_line
 from protocol import api, scram
-from protocol.admin import Request
+from protocol.admin import DecodedRequest
 from protocol.handshake import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
-    SaslAuthenticateAnswer,
     SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
     SaslHandshakeRequest,
 )
 from protocol.identity import UnusableName, principal_name
-from protocol.scram import HASHES, First, Record, Refused
+from protocol.scram import HASHES, FirstMessage, ScramRecord, ScramRefused
 from protocol.wire import MalformedFrame
 
 log = logging.getLogger("gateway.authentication")
@@ -64,8 +64,8 @@ log = logging.getLogger("gateway.authentication")
 MAX_REQUESTS: Final = 1000  # steps at the same time; what is beyond isn't begun, and its client tries again
 MAX_OF_ADDRESS: Final = MAX_REQUESTS // 2  # of these
 THREADS: Final = 2  # that compute what passwords are known by, without the interpreter's lock
-SAY_AGAIN_S: Final = 10.0
-MAX_SAID: Final = 50  # different lines in this time
+LOG_AGAIN_S: Final = 10.0
+MAX_LOGGED: Final = 50  # different lines in this time
 SOFTWARE: Final = b"produce-gateway"
 ANONYMOUS: Final = "User:ANONYMOUS"
 FAILED: Final = "Authentication failed: invalid credentials"
@@ -76,7 +76,7 @@ _VERSION: Final = 1  # of SaslHandshake and SaslAuthenticate, to brokers: Kafka 
 _AUTHENTICATION_FAILED: Final = api.ERROR_CODES["SASL_AUTHENTICATION_FAILED"]
 
 
-class _Memo(msgspec.Struct, array_like=True):
+class _ExchangeMemo(msgspec.Struct, array_like=True):
     """The state that the next step needs again."""
 
     stage: Literal["challenged", "offered", "told"]
@@ -92,27 +92,27 @@ class _Memo(msgspec.Struct, array_like=True):
     until: float | None = None  # Unix time at which its credentials expire
     # Of the exchange with the broker.
     nonce: bytes = b""
-    said: list[bytes] = []  # by the broker
+    broker_messages: list[bytes] = []  # by the broker
 
 
-class _Step(NamedTuple):
+class _SaslStep(NamedTuple):
     """A question, and the client's request in it; None: the broker is to be told who the client is."""
 
-    ask: Ask
-    request: Request[SaslAuthenticateRequest] | None
+    ask: AdminQuery
+    request: DecodedRequest[SaslAuthenticateRequest] | None
 
-    def accept(self, token: bytes, session_ms: int) -> bytes:
+    def encode_success(self, token: bytes, session_ms: int) -> bytes:
         """The client's answer where there is no error; nothing where it has asked nothing."""
-        return self.reply(SaslAuthenticateAnswer(0, None, token, session_ms))
+        return self.encode_response(SaslAuthenticateResponse(0, None, token, session_ms))
 
-    def reply(self, said: SaslAuthenticateAnswer) -> bytes:
+    def encode_response(self, said: SaslAuthenticateResponse) -> bytes:
         request = self.request
         if request is None:
             return b""
-        return SASL_AUTHENTICATE.encode_answer(said, request.version, request.correlation_id)
+        return SASL_AUTHENTICATE.encode_response(said, request.version, request.correlation_id)
 
 
-class _Failure(Exception):
+class _AuthenticationFailure(Exception):
     """`why`: for the log. `text`: for the client."""
 
     def __init__(self, why: str, text: str = FAILED, code: int = _AUTHENTICATION_FAILED) -> None:
@@ -121,7 +121,7 @@ class _Failure(Exception):
         self.code = code
 
 
-class Authenticator:
+class SaslAuthenticator:
     """`now`: Unix time in seconds."""
 
     def __init__(
@@ -136,21 +136,21 @@ class Authenticator:
         self._settings = settings
         self._now = now
         self._errors = errors or InternalErrors()
-        self._tasks = QuestionTasks(SASL, self.answer, _share_of, self._errors, most=MAX_REQUESTS)
+        self._tasks = QueryTasks(SASL, self.answer_query, _share_of, self._errors, most=MAX_REQUESTS)
         path, command = settings.credentials_file, settings.credentials_command
-        self._file = Watched(path, read_records) if path else None
+        self._file = WatchedFile(path, read_records) if path else None
         self._command = (
-            Command(command, settings.credentials_command_timeout, settings.credentials_command_cache)
+            CredentialsCommand(command, settings.credentials_command_timeout, settings.credentials_command_cache)
             if command
             else None
         )
         own = settings.upstream_credentials_file
-        self._own = Watched(own, read_broker_credentials) if own else None
+        self._own = WatchedFile(own, read_broker_credentials) if own else None
         self._bearer = BearerTokens(settings, now) if settings.jwks_url else None
         self._tokens = BrokerTokens()
-        self._threads = Turns(THREADS, THREADS)
+        self._threads = FairSemaphore(THREADS, THREADS)
         self._decoys = _make_decoys(settings, secret, spool_dir)
-        self._said_at: dict[str, float] = {}  # what was logged lately, and when
+        self._logged_at: dict[str, float] = {}  # what was logged lately, and when
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -158,102 +158,106 @@ class Authenticator:
             if self._bearer is not None:
                 nursery.start_soon(self._bearer.run)
 
-    def take(self, ask: Ask, reply: Reply) -> None:
+    def submit_query(self, ask: AdminQuery, reply: Reply) -> None:
         """Answer in a task. With too many at once the question stays without an answer."""
-        self._tasks.start(ask, reply)
+        self._tasks.submit_query(ask, reply)
 
-    async def answer(self, ask: Ask) -> Answer:
+    async def answer_query(self, ask: AdminQuery) -> AdminAnswer:
         """The next step. A failure comes after the delay that Kafka has for it; what can't be read ends the connection
         at once, as at a broker.
         """
         try:
-            step = _Step(ask, _read(ask.request) if ask.request else None)
+            step = _SaslStep(ask, _read_request(ask.request) if ask.request else None)
         except MalformedFrame as error:
-            return Answer(ask.token, why=f"SaslAuthenticate: {error}", closes="malformed")
+            return AdminAnswer(ask.token, why=f"SaslAuthenticate: {error}", closes="malformed")
         try:
-            return await self._answer(step)
-        except _Failure as error:
+            return await self._answer_step(step)
+        except _AuthenticationFailure as error:
             failure = error
-        except (Refused, MalformedFrame) as error:
-            failure = _Failure(str(error), NOT_HERE if ask.answer else FAILED)
+        except (ScramRefused, MalformedFrame) as error:
+            failure = _AuthenticationFailure(str(error), NOT_HERE if ask.answer else FAILED)
         except CredentialsError as error:
-            self._complain(str(error))
-            failure = _Failure(str(error), _BUSY, api.ERROR_CODES["UNKNOWN_SERVER_ERROR"])
+            self._log_problem(str(error))
+            failure = _AuthenticationFailure(str(error), _BUSY, api.ERROR_CODES["UNKNOWN_SERVER_ERROR"])
         except Exception as error:
-            self._errors.note(SASL, ask.peer, error)
-            failure = _Failure("an internal error, see the log", _BUSY, api.ERROR_CODES["UNKNOWN_SERVER_ERROR"])
+            self._errors.record_error(SASL, ask.peer, error)
+            failure = _AuthenticationFailure(
+                "an internal error, see the log", _BUSY, api.ERROR_CODES["UNKNOWN_SERVER_ERROR"]
+            )
         await trio.sleep(self._settings.failure_delay_ms / 1000)
-        client = step.reply(SaslAuthenticateAnswer(failure.code, failure.text, b"", 0))
-        return Answer(ask.token, client=client, why=str(failure))
+        client = step.encode_response(SaslAuthenticateResponse(failure.code, failure.text, b"", 0))
+        return AdminAnswer(ask.token, client=client, why=str(failure))
 
-    async def _answer(self, step: _Step) -> Answer:
+    async def _answer_step(self, step: _SaslStep) -> AdminAnswer:
         ask = step.ask
-        memo = msgspec.msgpack.decode(ask.memo, type=_Memo) if ask.memo else None
+        memo = msgspec.msgpack.decode(ask.memo, type=_ExchangeMemo) if ask.memo else None
         if memo is None and not ask.request:  # who it is was known before: its certificate says it, or an earlier step
-            return await self._offer(step, _Memo("offered", principal=ask.principal))
+            return await self._offer_mechanism(step, _ExchangeMemo("offered", principal=ask.principal))
         if memo is not None and memo.stage == "offered":
-            return await self._tell(step, memo)
+            return await self._begin_exchange(step, memo)
         if memo is not None and memo.stage == "told":
-            return await self._hear(step, memo)
+            return await self._continue_exchange(step, memo)
         assert step.request is not None
         message = step.request.body.auth_bytes
         if ask.mechanism not in self._settings.mechanisms:
-            raise _Failure(f"mechanism {one_line(ask.mechanism)} is not enabled")
+            raise _AuthenticationFailure(f"mechanism {one_line(ask.mechanism)} is not enabled")
         if ask.mechanism in HASHES:
             if memo is None:
-                return await self._challenge(step, message)
-            final = await self._verify(ask, memo, message)
-            return await self._accept(step, memo.name, final, None)
+                return await self._challenge_client(step, message)
+            final = await self._verify_proof(ask, memo, message)
+            return await self._accept_client(step, memo.name, final, None)
         if ask.mechanism == "PLAIN":
-            return await self._accept(step, await self._check_plain(message, network_of(ask.peer)), b"", None)
+            return await self._accept_client(
+                step, await self._check_plain(message, network_of_peer(ask.peer)), b"", None
+            )
         assert self._bearer is not None
-        name, until = await self._bearer.check(message)
-        return await self._accept(step, name, b"", until)
+        name, until = await self._bearer.check_token(message)
+        return await self._accept_client(step, name, b"", until)
 
     # --- the client ---------------------------------------------------------------------------------------------------
 
-    async def _challenge(self, step: _Step, message: bytes) -> Answer:
+    async def _challenge_client(self, step: _SaslStep, message: bytes) -> AdminAnswer:
         ask = step.ask
-        first = scram.read_first(message)
-        record = await self._record(first.name, ask.mechanism, network_of(ask.peer))
-        said = scram.challenge(first, record, b64encode(secrets.token_bytes(_NONCE_BYTES)))
-        memo = _Memo("challenged", first.header, first.bare, first.name, first.nonce, said)
-        return Answer(ask.token, client=step.accept(said, 0), memo=msgspec.msgpack.encode(memo))
+        first = scram.read_first_message(message)
+        record = await self._scram_record(first.name, ask.mechanism, network_of_peer(ask.peer))
+        said = scram.make_challenge(first, record, b64encode(secrets.token_bytes(_NONCE_BYTES)))
+        memo = _ExchangeMemo("challenged", first.header, first.bare, first.name, first.nonce, said)
+        return AdminAnswer(ask.token, client=step.encode_success(said, 0), memo=msgspec.msgpack.encode(memo))
 
-    async def _verify(self, ask: Ask, memo: _Memo, message: bytes) -> bytes:
-        record = await self._record(memo.name, ask.mechanism, network_of(ask.peer))
-        first = First(memo.header, memo.bare, memo.name, memo.client_nonce)
+    async def _verify_proof(self, ask: AdminQuery, memo: _ExchangeMemo, message: bytes) -> bytes:
+        record = await self._scram_record(memo.name, ask.mechanism, network_of_peer(ask.peer))
+        first = FirstMessage(memo.header, memo.bare, memo.name, memo.client_nonce)
         try:
-            return scram.verify(HASHES[ask.mechanism], record, first, memo.challenge, message)
-        except Refused as error:
-            raise _Failure(f"{ask.mechanism} as {one_line(memo.name)}: {error}") from None
+            return scram.verify_final(HASHES[ask.mechanism], record, first, memo.challenge, message)
+        except ScramRefused as error:
+            raise _AuthenticationFailure(f"{ask.mechanism} as {one_line(memo.name)}: {error}") from None
 
     async def _check_plain(self, message: bytes, address: str) -> str:
         parts = message.split(b"\0")
         try:
             if len(parts) != 3 or parts[0] not in (b"", parts[1]) or not parts[1] or not parts[2]:
-                raise Refused("the message is none of PLAIN's")
+                raise ScramRefused("the message is none of PLAIN's")
             name = parts[1].decode()
         except UnicodeDecodeError:
-            raise Refused("the name in it is no UTF-8") from None
-        records = await self._find(name, "PLAIN", address)
-        usual = self._decoys.mechanisms(name)
+            raise ScramRefused("the name in it is no UTF-8") from None
+        records = await self._find_records(name, "PLAIN", address)
+        usual = self._decoys.decoy_mechanisms(name)
         mechanism = next(each for each in HASHES if each in (records or usual))
-        decoy = self._decoys.record(name, mechanism)
+        decoy = self._decoys.decoy_record(name, mechanism)
         record = records.get(mechanism) or decoy
-        knows = functools.partial(scram.knows, record, HASHES[mechanism], parts[2])
-        async with self._threads.take(address):
+        knows = functools.partial(scram.matches_password, record, HASHES[mechanism], parts[2])
+        async with self._threads.acquire_slot(address):
             is_right = await trio.to_thread.run_sync(knows)
         if not is_right:
-            raise _Failure(f"PLAIN as {one_line(name)}: wrong password, or no such user")
+            raise _AuthenticationFailure(f"PLAIN as {one_line(name)}: wrong password, or no such user")
         return name
 
-    async def _record(self, name: str, mechanism: str, address: str) -> Record:
-        records = await self._find(name, mechanism, address)
-        decoy = self._decoys.record(name, mechanism)  # for users as well, so that both take the same hashes
+    async def _scram_record(self, name: str, mechanism: str, address: str) -> ScramRecord:
+        records = await self._find_records(name, mechanism, address)
+        decoy = self._decoys.decoy_record(name, mechanism)  # for users as well, so that both take the same hashes
         return records.get(mechanism) or decoy
 
-    async def _find(self, name: str, mechanism: str, address: str) -> Records:
+    async def _find_records(self, name: str, mechanism: str, address: str) -> Records:
         """Empty: there is no such user."""
         users = await self._file.get() if self._file is not None else {}
         self._decoys.set_users(users)
@@ -265,118 +269,120 @@ class Authenticator:
             return found
         if self._command is None:
             return {}
-        given = await self._command.ask(name, mechanism, address)
+        given = await self._command.fetch_records(name, mechanism, address)
         if given:
-            self._decoys.note(given)
+            self._decoys.learn_profile(given)
         return given
 
-    async def _accept(self, step: _Step, name: str, final: bytes, until: float | None) -> Answer:
+    async def _accept_client(self, step: _SaslStep, name: str, final: bytes, until: float | None) -> AdminAnswer:
         """The client's exchange has come to its end."""
         ask = step.ask
         principal = f"User:{name}"
-        memo = _Memo("offered", principal=principal, final=final, until=until)
+        memo = _ExchangeMemo("offered", principal=principal, final=final, until=until)
         if ask.principal == ANONYMOUS:
-            return await self._offer(step, memo)
+            return await self._offer_mechanism(step, memo)
         if ask.principal != principal:
-            raise _Failure(
+            raise _AuthenticationFailure(
                 f"{one_line(principal)} on a connection of {one_line(ask.principal)}",
                 "Cannot change principals during re-authentication",
             )
-        return self._end(step, memo, None)
+        return self._finish_exchange(step, memo, None)
 
     # --- the broker ---------------------------------------------------------------------------------------------------
 
-    async def _offer(self, step: _Step, memo: _Memo) -> Answer:
+    async def _offer_mechanism(self, step: _SaslStep, memo: _ExchangeMemo) -> AdminAnswer:
         """The first step with the broker, where it is to be told anything."""
         if self._own is None:
-            return self._end(step, memo, 0)
-        own = await self._own_of(memo.principal)
+            return self._finish_exchange(step, memo, 0)
+        own = await self._credentials_for(memo.principal)
         memo.nonce = b64encode(secrets.token_bytes(_NONCE_BYTES))
         frame = SASL_HANDSHAKE.encode_request(SaslHandshakeRequest(own.mechanism), _VERSION, 1, SOFTWARE)
-        return Answer(step.ask.token, frame, memo=msgspec.msgpack.encode(memo))
+        return AdminAnswer(step.ask.token, frame, memo=msgspec.msgpack.encode(memo))
 
-    async def _tell(self, step: _Step, memo: _Memo) -> Answer:
+    async def _begin_exchange(self, step: _SaslStep, memo: _ExchangeMemo) -> AdminAnswer:
         ask = step.ask
-        offer = SASL_HANDSHAKE.decode_answer(ask.answer, 0, len(ask.answer), _VERSION)[1]
-        own = await self._own_of(memo.principal)
+        offer = SASL_HANDSHAKE.decode_response(ask.answer, 0, len(ask.answer), _VERSION)[1]
+        own = await self._credentials_for(memo.principal)
         if offer.error_code:
-            raise self._not_here(own, f"error {offer.error_code}; it has {', '.join(offer.mechanisms) or 'no SASL'}")
+            raise self._broker_refusal(
+                own, f"error {offer.error_code}; it has {', '.join(offer.mechanisms) or 'no SASL'}"
+            )
         memo.stage = "told"
-        return await self._say(ask, memo, own)
+        return await self._next_broker_step(ask, memo, own)
 
-    async def _hear(self, step: _Step, memo: _Memo) -> Answer:
+    async def _continue_exchange(self, step: _SaslStep, memo: _ExchangeMemo) -> AdminAnswer:
         ask = step.ask
-        said = SASL_AUTHENTICATE.decode_answer(ask.answer, 0, len(ask.answer), _VERSION)[1]
-        own = await self._own_of(memo.principal)
+        said = SASL_AUTHENTICATE.decode_response(ask.answer, 0, len(ask.answer), _VERSION)[1]
+        own = await self._credentials_for(memo.principal)
         if said.error_code:
-            raise self._not_here(own, said.error_message or f"error {said.error_code}")
-        memo.said.append(said.auth_bytes)
-        answer = await self._say(ask, memo, own)
-        return answer if answer.upstream else self._end(step, memo, said.session_lifetime_ms)
+            raise self._broker_refusal(own, said.error_message or f"error {said.error_code}")
+        memo.broker_messages.append(said.auth_bytes)
+        answer = await self._next_broker_step(ask, memo, own)
+        return answer if answer.upstream else self._finish_exchange(step, memo, said.session_lifetime_ms)
 
-    async def _say(self, ask: Ask, memo: _Memo, own: BrokerCredentials) -> Answer:
+    async def _next_broker_step(self, ask: AdminQuery, memo: _ExchangeMemo, own: BrokerCredentials) -> AdminAnswer:
         """The gateway's next message of the exchange; none where that is over."""
         try:
-            async with self._threads.take(network_of(ask.peer)):
-                message = await trio.to_thread.run_sync(_next_message, own, memo.nonce, memo.said)
-        except sasl.ExchangeFailed as error:
-            raise self._not_here(own, str(error)) from None
+            async with self._threads.acquire_slot(network_of_peer(ask.peer)):
+                message = await trio.to_thread.run_sync(_next_message, own, memo.nonce, memo.broker_messages)
+        except sasl.SaslExchangeFailed as error:
+            raise self._broker_refusal(own, str(error)) from None
         if message is None:
-            return Answer(ask.token)
+            return AdminAnswer(ask.token)
         frame = SASL_AUTHENTICATE.encode_request(SaslAuthenticateRequest(message), _VERSION, 2, SOFTWARE)
-        return Answer(ask.token, frame, memo=msgspec.msgpack.encode(memo))
+        return AdminAnswer(ask.token, frame, memo=msgspec.msgpack.encode(memo))
 
-    async def _own_of(self, principal: str) -> BrokerCredentials:
+    async def _credentials_for(self, principal: str) -> BrokerCredentials:
         assert self._own is not None
         known = await self._own.get()
         own = known.get(principal) or known.get(DEFAULT)
         if own is None:
             text = f"{self._settings.upstream_credentials_file} has neither {one_line(principal)} nor {DEFAULT}"
-            self._complain(text)
-            raise _Failure(text, NOT_HERE)
+            self._log_problem(text)
+            raise _AuthenticationFailure(text, NOT_HERE)
         try:
-            return await self._tokens.fill(own)
-        except oauthbearer.NoToken as error:
+            return await self._tokens.fill_token(own)
+        except oauthbearer.NoTokenError as error:
             text = f"no token for brokers, for {one_line(principal)}: {error}"
-            self._complain(text)
-            raise _Failure(text, NOT_HERE) from None
+            self._log_problem(text)
+            raise _AuthenticationFailure(text, NOT_HERE) from None
 
-    def _not_here(self, own: BrokerCredentials, what: str) -> _Failure:
+    def _broker_refusal(self, own: BrokerCredentials, what: str) -> _AuthenticationFailure:
         text = f"the broker refuses the gateway's {own.mechanism} as {one_line(own.username)}: {one_line(what)}"
-        self._complain(text)
-        return _Failure(text, NOT_HERE)
+        self._log_problem(text)
+        return _AuthenticationFailure(text, NOT_HERE)
 
-    def _end(self, step: _Step, memo: _Memo, upstream_ms: int | None) -> Answer:
+    def _finish_exchange(self, step: _SaslStep, memo: _ExchangeMemo, upstream_ms: int | None) -> AdminAnswer:
         ask = step.ask
         left = [memo.until - self._now()] if memo.until is not None else []
         left += [self._settings.max_reauth_ms / 1000] if self._settings.max_reauth_ms and ask.request else []
         session_ms = max(1, int(min(left) * 1000)) if left else 0
-        identity = Identity(memo.principal, session_ms, upstream_ms)
-        return Answer(ask.token, client=step.accept(memo.final, session_ms), identity=identity)
+        identity = SaslIdentity(memo.principal, session_ms, upstream_ms)
+        return AdminAnswer(ask.token, client=step.encode_success(memo.final, session_ms), identity=identity)
 
-    def _complain(self, text: str) -> None:
+    def _log_problem(self, text: str) -> None:
         """Log what an operator has to mend; the same not with every client, nor a line for each of many clients."""
         now = time.monotonic()
-        said_at = self._said_at = {said: at for said, at in self._said_at.items() if now - at < SAY_AGAIN_S}
-        if text in said_at or len(said_at) >= MAX_SAID:
+        said_at = self._logged_at = {said: at for said, at in self._logged_at.items() if now - at < LOG_AGAIN_S}
+        if text in said_at or len(said_at) >= MAX_LOGGED:
             return
         said_at[text] = now
         log.error("authentication: %s", text)
-        if len(said_at) == MAX_SAID:
-            log.error("authentication: more of that is not logged within these %g s", SAY_AGAIN_S)
+        if len(said_at) == MAX_LOGGED:
+            log.error("authentication: more of that is not logged within these %g s", LOG_AGAIN_S)
 
 
-def _read(request: bytes) -> Request[SaslAuthenticateRequest]:
+def _read_request(request: bytes) -> DecodedRequest[SaslAuthenticateRequest]:
     return SASL_AUTHENTICATE.decode_request(request, 0, len(request))
 
 
-def _share_of(ask: Ask) -> Share:
-    return Share(network_of(ask.peer), MAX_OF_ADDRESS)
+def _share_of(ask: AdminQuery) -> TaskShare:
+    return TaskShare(network_of_peer(ask.peer), MAX_OF_ADDRESS)
 
 
 def _next_message(own: BrokerCredentials, nonce: bytes, said: list[bytes]) -> bytes | None:
     """The client's side of the exchange, up to here once more: with the same nonce it says the same."""
-    exchange: Any = sasl.exchange(own.mechanism, own.username, own.password, nonce)
+    exchange: Any = sasl.start_exchange(own.mechanism, own.username, own.password, nonce)
     message: bytes = next(exchange)
     try:
         for each in said:
@@ -390,19 +396,19 @@ def _try_broker_credentials(path: Path) -> None:
     for principal, own in read_broker_credentials(path).items():
         try:
             if own.token_file:
-                oauthbearer.read_token(own.token_file)
-        except oauthbearer.NoToken as error:
+                oauthbearer.read_token_file(own.token_file)
+        except oauthbearer.NoTokenError as error:
             raise CredentialsError(f"{path}: {principal}: token_file: {error}") from None
 
 
-def try_files(settings: AuthenticationSettings) -> list[str]:
+def find_file_faults(settings: AuthenticationSettings) -> list[str]:
     """The faults of the files that the settings name."""
     files: list[tuple[Path | None, Callable[[Path], object]]] = [
         (settings.credentials_file, read_records),
         (settings.upstream_credentials_file, _try_broker_credentials),
     ]
     if settings.jwks_url.startswith("file:"):
-        files.append((file_of(settings.jwks_url), read_keys))
+        files.append((path_of_url(settings.jwks_url), read_keys))
     faults = []
     for path, read in files:
         try:
@@ -413,26 +419,26 @@ def try_files(settings: AuthenticationSettings) -> list[str]:
     return faults
 
 
-def _make_decoys(settings: AuthenticationSettings, secret: bytes, spool_dir: Path | None) -> Decoys:
+def _make_decoys(settings: AuthenticationSettings, secret: bytes, spool_dir: Path | None) -> DecoyRecords:
     # Of other users other decoys: a name whose salt is the same in two files would be nobody's in either.
     users = json.dumps([str(settings.credentials_file), *settings.credentials_command])
     memory = None
     if spool_dir is not None and settings.credentials_command:
         memory = spool_dir / f"credentials-{hashlib.sha256(users.encode()).hexdigest()[:16]}.json"
-    return Decoys(derive_key(secret, f"decoys {users}"), memory)
+    return DecoyRecords(derive_key(secret, f"decoys {users}"), memory)
 
 
-def make_authenticators(settings: Settings, secret: bytes, errors: InternalErrors) -> dict[str, Authenticator]:
+def make_authenticators(settings: Settings, secret: bytes, errors: InternalErrors) -> dict[str, SaslAuthenticator]:
     """By listener, those of which SASL ends here; listeners with the same settings have the same one. `secret`: the
     gateway's.
     """
-    made: list[tuple[AuthenticationSettings, Authenticator]] = []
+    made: list[tuple[AuthenticationSettings, SaslAuthenticator]] = []
     found = {}
     for name in settings.all_listeners:
         own = settings.authentication_of(name)
         if own is None:
             continue
-        found[name] = next((each for known, each in made if known == own), None) or Authenticator(
+        found[name] = next((each for known, each in made if known == own), None) or SaslAuthenticator(
             own, secret, settings.usage_log.spool_dir, errors=errors
         )
         made.append((own, found[name]))

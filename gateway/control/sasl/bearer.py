@@ -19,11 +19,11 @@ import jwt
 import trio
 
 from gateway.config import AuthenticationSettings
-from gateway.control.sasl.credentials import CredentialsError, Watched
-from gateway.http_client import HttpError, fetch
+from gateway.control.sasl.credentials import CredentialsError, WatchedFile
+from gateway.http_client import HttpError, fetch_url
 from policies.text import one_line
 from protocol.identity import UnusableName, bearer_token, principal_name
-from protocol.scram import Refused
+from protocol.scram import ScramRefused
 
 log = logging.getLogger("gateway.authentication")
 
@@ -44,7 +44,7 @@ Keys = Mapping[str, jwt.PyJWK]  # by id; "": of the only key, which needs none
 class _KeySource(Protocol):
     async def run(self) -> None: ...
 
-    async def find(self, kid: str) -> jwt.PyJWK | None: ...
+    async def find_key(self, kid: str) -> jwt.PyJWK | None: ...
 
 
 class BearerTokens:
@@ -54,13 +54,13 @@ class BearerTokens:
         self._settings = settings
         self._now = now
         url = settings.jwks_url
-        self._keys: _KeySource = _File(url) if url.startswith("file:") else _Address(settings)
+        self._keys: _KeySource = _KeyFile(url) if url.startswith("file:") else _KeyAddress(settings)
 
     async def run(self) -> None:
         """Keep the keys up to date."""
         await self._keys.run()
 
-    async def check(self, message: bytes) -> tuple[str, float]:
+    async def check_token(self, message: bytes) -> tuple[str, float]:
         """The name in the token of a client's first message, and the Unix time at which it expires.
 
         Raises:
@@ -69,21 +69,21 @@ class BearerTokens:
         """
         token = bearer_token(message) if message.startswith(b"n,,") else None
         if token is None or len(token) > MAX_TOKEN:
-            raise Refused("OAUTHBEARER: the message is none, or has no token that could be taken")
+            raise ScramRefused("OAUTHBEARER: the message is none, or has no token that could be taken")
         text = token.decode("ascii")
         try:
             header = jwt.get_unverified_header(text)
         except UNREADABLE as error:
-            raise Refused(f"OAUTHBEARER: {one_line(str(error))}") from None
+            raise ScramRefused(f"OAUTHBEARER: {one_line(str(error))}") from None
         if "crit" in header or "cty" in header:
-            raise Refused("OAUTHBEARER: a token with crit or cty, which nobody here understands")
+            raise ScramRefused("OAUTHBEARER: a token with crit or cty, which nobody here understands")
         kid = header.get("kid", "")
-        key = await self._keys.find(kid)
+        key = await self._keys.find_key(kid)
         if key is None:
-            raise Refused(f"OAUTHBEARER: no key {one_line(repr(kid))} at {self._settings.jwks_url}")
-        return self._read(text, key)
+            raise ScramRefused(f"OAUTHBEARER: no key {one_line(repr(kid))} at {self._settings.jwks_url}")
+        return self._read_claims(text, key)
 
-    def _read(self, token: str, key: jwt.PyJWK) -> tuple[str, float]:
+    def _read_claims(self, token: str, key: jwt.PyJWK) -> tuple[str, float]:
         settings = self._settings
         try:
             claims = jwt.decode(
@@ -96,24 +96,24 @@ class BearerTokens:
                          "verify_iat": False, "verify_sub": False},
             )  # fmt: skip
         except UNREADABLE as error:
-            raise Refused(f"OAUTHBEARER: {one_line(str(error))}") from None
+            raise ScramRefused(f"OAUTHBEARER: {one_line(str(error))}") from None
         # The clock is ours to choose, and PyJWT's is not.
         now, skew = self._now(), settings.clock_skew_s
-        expires = _time(claims, "exp")
+        expires = _claim_time(claims, "exp")
         if now >= expires + skew:
-            raise Refused("OAUTHBEARER: the token has expired")
-        if now < max(_time(claims, name) for name in ("nbf", "iat") if name in claims or name == "iat") - skew:
-            raise Refused("OAUTHBEARER: the token is not valid yet: does the clock go right?")
+            raise ScramRefused("OAUTHBEARER: the token has expired")
+        if now < max(_claim_time(claims, name) for name in ("nbf", "iat") if name in claims or name == "iat") - skew:
+            raise ScramRefused("OAUTHBEARER: the token is not valid yet: does the clock go right?")
         name = claims[settings.sub_claim]
         if not isinstance(name, str):
-            raise Refused(f"OAUTHBEARER: the claim {settings.sub_claim} is no text")
+            raise ScramRefused(f"OAUTHBEARER: the claim {settings.sub_claim} is no text")
         try:
             return principal_name(name), expires + skew
         except UnusableName as error:
-            raise Refused(f"OAUTHBEARER: the name in the claim {settings.sub_claim} {error}") from None
+            raise ScramRefused(f"OAUTHBEARER: the name in the claim {settings.sub_claim} {error}") from None
 
 
-def _time(claims: Mapping[str, Any], name: str) -> float:
+def _claim_time(claims: Mapping[str, Any], name: str) -> float:
     """Unix time in seconds, at most LATEST: an issuer may write any number."""
     value = claims.get(name, 0)
     try:
@@ -121,7 +121,7 @@ def _time(claims: Mapping[str, Any], name: str) -> float:
     except OverflowError:  # an integer of more than 308 digits
         number = math.nan
     if not math.isfinite(number):
-        raise Refused(f"OAUTHBEARER: the claim {name} is no time")
+        raise ScramRefused(f"OAUTHBEARER: the claim {name} is no time")
     return min(number, LATEST)
 
 
@@ -148,18 +148,18 @@ def parse_keys(text: bytes, where: str) -> Keys:
     return keys if len(keys) > 1 else keys | {"": next(iter(keys.values()))}
 
 
-class _File:
+class _KeyFile:
     def __init__(self, url: str) -> None:
-        self._watched = Watched(file_of(url), read_keys)
+        self._watched_file = WatchedFile(path_of_url(url), read_keys)
 
     async def run(self) -> None:
         """It is looked at when somebody authenticates."""
 
-    async def find(self, kid: str) -> jwt.PyJWK | None:
-        return (await self._watched.get()).get(kid)
+    async def find_key(self, kid: str) -> jwt.PyJWK | None:
+        return (await self._watched_file.get()).get(kid)
 
 
-def file_of(url: str) -> Path:
+def path_of_url(url: str) -> Path:
     """Of an address file:///…"""
     return Path(unquote(urlsplit(url).path))
 
@@ -175,7 +175,7 @@ def read_keys(path: Path) -> Keys:
         raise CredentialsError(f"{path}: can't be read: {error.strerror}") from error
 
 
-class _Address:
+class _KeyAddress:
     def __init__(self, settings: AuthenticationSettings) -> None:
         self._url = settings.jwks_url
         self._ca = settings.jwks_ca
@@ -183,33 +183,33 @@ class _Address:
         self._keys: Keys | None = None
         self._problem = ""
         self._fetched_at = -math.inf
-        self._turn = trio.Lock()
+        self._renewal_lock = trio.Lock()
 
     async def run(self) -> None:
         pause = RETRY_S[0]
         while True:
-            if await self._renew(0.0):
+            if await self._renew_keys(0.0):
                 pause = RETRY_S[0]
                 await trio.sleep(self._every_s)
             else:
                 await trio.sleep(pause)
                 pause = min(2 * pause, RETRY_S[1])
 
-    async def find(self, kid: str) -> jwt.PyJWK | None:
+    async def find_key(self, kid: str) -> jwt.PyJWK | None:
         if self._keys is None or kid not in self._keys:
-            await self._renew(UNKNOWN_S if self._keys is not None else RETRY_S[0])
+            await self._renew_keys(UNKNOWN_S if self._keys is not None else RETRY_S[0])
         if self._keys is None:
             raise CredentialsError(self._problem)
         return self._keys.get(kid)
 
-    async def _renew(self, after_s: float) -> bool:
+    async def _renew_keys(self, after_s: float) -> bool:
         """Ask for the keys, unless they were asked for within that time. Whether they are known."""
-        async with self._turn:
+        async with self._renewal_lock:
             if trio.current_time() < self._fetched_at + after_s:
                 return self._keys is not None
             self._fetched_at = trio.current_time()
             try:
-                self._keys = await trio.to_thread.run_sync(self._fetch)
+                self._keys = await trio.to_thread.run_sync(self._fetch_keys)
             except CredentialsError as error:
                 if str(error) != self._problem:
                     kept = "" if self._keys is None else "; the keys that were read before stay in force"
@@ -219,10 +219,10 @@ class _Address:
             self._problem = ""
             return True
 
-    def _fetch(self) -> Keys:
+    def _fetch_keys(self) -> Keys:
         try:
             trust = ssl.create_default_context(cafile=self._ca) if self._ca else None
-            answer = fetch(self._url, timeout_s=FETCH_S, max_bytes=MAX_JWKS, trust=trust)
+            answer = fetch_url(self._url, timeout_s=FETCH_S, max_bytes=MAX_JWKS, trust=trust)
         except (HttpError, OSError) as error:
             raise CredentialsError(f"{self._url}: {error}") from error
         if answer.status != 200:

@@ -20,17 +20,17 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import trio
 
 from gateway import yaml_text
-from gateway.control.sasl.turns import Turns
+from gateway.control.sasl.fair_semaphore import FairSemaphore
 from gateway.kafka import oauthbearer, sasl
-from gateway.kafka.oauthbearer import Bearer, NoToken, Tokens
+from gateway.kafka.oauthbearer import NoTokenError, TokenCache, TokenSource
 from gateway.tls.broker_tls import InvalidProperties
 from policies.text import one_line
 from protocol.identity import UnusableName, principal_name
-from protocol.scram import HASHES, Record, parse_record
+from protocol.scram import HASHES, ScramRecord, parse_record
 
 log = logging.getLogger("gateway.authentication")
 
-LOOK_S: Final = 1.0  # a file is looked at when somebody authenticates, so often at most
+CHECK_INTERVAL_S: Final = 1.0  # a file is looked at when somebody authenticates, so often at most
 DEFAULT: Final = "default"  # in the file for brokers: whoever isn't named
 COMMANDS: Final = 4  # at once
 COMMANDS_OF_ADDRESS: Final = 2  # of these: who tries out names from one address leaves room to all others
@@ -38,10 +38,10 @@ MAX_OUTPUT: Final = 64 * 1024
 MAX_CACHED: Final = 10_000
 FETCHES: Final = 8  # of tokens, at once
 TOKEN_S: Final = 8.0  # for one; a worker waits 10 s
-UNKNOWN_S: Final = 10.0  # there is no such user: holds so long at most, and is soon true of a new one
+UNKNOWN_USER_S: Final = 10.0  # there is no such user: holds so long at most, and is soon true of a new one
 
 T = TypeVar("T")
-Records = Mapping[str, Record]  # of one user, by mechanism
+Records = Mapping[str, ScramRecord]  # of one user, by mechanism
 _Signature = tuple[int, int, int] | None
 
 
@@ -63,7 +63,7 @@ class BrokerCredentials(NamedTuple):
     username: str
     password: str = ""
     token_file: str = ""
-    bearer: Bearer | None = None
+    bearer: TokenSource | None = None
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ def read_records(path: Path) -> dict[str, Records]:
     Raises:
         CredentialsError: it can't be used.
     """
-    return {check_name(name, path): records_of(value, f"{path}: {name}") for name, value in _load(path).items()}
+    return {check_name(name, path): records_of(value, f"{path}: {name}") for name, value in _load_yaml(path).items()}
 
 
 def records_of(value: object, where: str) -> Records:
@@ -103,17 +103,17 @@ def read_broker_credentials(path: Path) -> dict[str, BrokerCredentials]:
         CredentialsError: it can't be used.
     """
     found = {}
-    for principal, value in _load(path).items():
+    for principal, value in _load_yaml(path).items():
         where = f"{path}: {principal}"
         if principal != DEFAULT and ":" not in str(principal):
             raise CredentialsError(f"{where}: is no principal: write User:{principal}, or {DEFAULT}")
         given = {str(key): str(text) for key, text in value.items()} if isinstance(value, dict) else {}
         is_bearer = given.get("mechanism") == oauthbearer.MECHANISM
-        found[str(principal)] = _bearer_credentials(given, where) if is_bearer else _credentials(given, where)
+        found[str(principal)] = _bearer_credentials(given, where) if is_bearer else _password_credentials(given, where)
     return found
 
 
-def _credentials(given: dict[str, str], where: str) -> BrokerCredentials:
+def _password_credentials(given: dict[str, str], where: str) -> BrokerCredentials:
     if given.keys() != {"mechanism", "username", "password"}:
         raise CredentialsError(f"{where}: must have exactly mechanism, username, password (or OAUTHBEARER's keys)")
     own = BrokerCredentials(given["mechanism"], given["username"], given["password"])
@@ -130,21 +130,21 @@ def _bearer_credentials(given: dict[str, str], where: str) -> BrokerCredentials:
     if given.keys() == {"token_file"}:
         return BrokerCredentials(mechanism, given["token_file"], token_file=given["token_file"])
     for key in given:
-        if key not in oauthbearer.KNOWN:
+        if key not in oauthbearer.BEARER_PROPERTIES:
             raise CredentialsError(
                 f"{where}: {key}: not understood with {mechanism}: write token_file: FILE, or"
                 " sasl.oauthbearer.method: oidc and its client.id, client.secret and token.endpoint.url"
             )
     try:
-        bearer = oauthbearer.bearer_of(given)
+        bearer = oauthbearer.parse_token_source(given)
     except InvalidProperties as error:
         raise CredentialsError(f"{where}: {error}") from None
     return BrokerCredentials(mechanism, bearer.client_id or "unsecured tokens", bearer=bearer)
 
 
-def _load(path: Path) -> dict[Any, Any]:
+def _load_yaml(path: Path) -> dict[Any, Any]:
     try:
-        data = yaml_text.load(yaml_text.read(path), str(path))
+        data = yaml_text.load_yaml(yaml_text.read_text(path), str(path))
     except yaml_text.YamlError as error:
         raise CredentialsError(str(error)) from None
     if not isinstance(data, dict):
@@ -165,35 +165,35 @@ def check_name(name: object, path: Path) -> str:
         raise CredentialsError(f"{path}: {one_line(name)}: nobody can be called that: the name {error}") from None
 
 
-class Watched(Generic[T]):
+class WatchedFile(Generic[T]):
     """The contents of a file, read in a thread."""
 
     def __init__(self, path: Path, read: Callable[[Path], T]) -> None:
         self._path = path
         self._read = read
         self._value: T | None = None
-        self._seen: _Signature = None
-        self._look_at = -math.inf
-        self._turn = trio.Lock()
+        self._last_signature: _Signature = None
+        self._next_check = -math.inf
+        self._read_lock = trio.Lock()
 
     async def get(self) -> T:
         """
         Raises:
             CredentialsError: it has never been usable.
         """
-        async with self._turn:
-            if trio.current_time() >= self._look_at:
-                await self._look()
-                self._look_at = trio.current_time() + LOOK_S
+        async with self._read_lock:
+            if trio.current_time() >= self._next_check:
+                await self._read_if_changed()
+                self._next_check = trio.current_time() + CHECK_INTERVAL_S
         if self._value is None:
             raise CredentialsError(f"{self._path} can't be used")
         return self._value
 
-    async def _look(self) -> None:
-        seen = _signature(self._path)
-        if seen == self._seen and self._value is not None:
+    async def _read_if_changed(self) -> None:
+        seen = _file_signature(self._path)
+        if seen == self._last_signature and self._value is not None:
             return
-        is_new, self._seen = seen != self._seen or self._value is None, seen
+        is_new, self._last_signature = seen != self._last_signature or self._value is None, seen
         try:
             self._value = await trio.to_thread.run_sync(self._read, self._path)
         except CredentialsError as error:
@@ -202,7 +202,7 @@ class Watched(Generic[T]):
                 log.error("authentication: %s%s", error, kept)
 
 
-def _signature(path: Path) -> _Signature:
+def _file_signature(path: Path) -> _Signature:
     try:
         status = os.stat(path)
     except OSError:
@@ -219,10 +219,10 @@ class BrokerTokens:
     """
 
     def __init__(self) -> None:
-        self._issued: OrderedDict[Bearer, Tokens] = OrderedDict()
+        self._issued: OrderedDict[TokenSource, TokenCache] = OrderedDict()
         self._threads = trio.CapacityLimiter(FETCHES)
 
-    async def fill(self, own: BrokerCredentials) -> BrokerCredentials:
+    async def fill_token(self, own: BrokerCredentials) -> BrokerCredentials:
         """With a token, where OAUTHBEARER needs one.
 
         Raises:
@@ -231,16 +231,19 @@ class BrokerTokens:
         if own.mechanism != oauthbearer.MECHANISM:
             return own
         extensions: tuple[str, ...] = ()
-        ask: Callable[[], str] = functools.partial(oauthbearer.read_token, own.token_file)
+        ask: Callable[[], str] = functools.partial(oauthbearer.read_token_file, own.token_file)
         if own.bearer is not None:
-            ask, extensions = functools.partial(self._tokens_of(own.bearer).get, own.bearer), own.bearer.extensions
+            ask, extensions = (
+                functools.partial(self._tokens_of(own.bearer).get_token, own.bearer),
+                own.bearer.extensions,
+            )
         with trio.move_on_after(TOKEN_S):
             token = await trio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=self._threads)
-            return own._replace(password=oauthbearer.message(token, extensions).decode())
-        raise NoToken(f"{own.username}: no answer within {TOKEN_S:g} s")
+            return own._replace(password=oauthbearer.client_first_message(token, extensions).decode())
+        raise NoTokenError(f"{own.username}: no answer within {TOKEN_S:g} s")
 
-    def _tokens_of(self, bearer: Bearer) -> Tokens:
-        tokens = self._issued.setdefault(bearer, Tokens())
+    def _tokens_of(self, bearer: TokenSource) -> TokenCache:
+        tokens = self._issued.setdefault(bearer, TokenCache())
         self._issued.move_to_end(bearer)
         if len(self._issued) > MAX_CACHED:  # the file has been another one often
             self._issued.popitem(last=False)
@@ -250,7 +253,7 @@ class BrokerTokens:
 # --- the operator's command -------------------------------------------------------------------------------------------
 
 
-class _Answers:
+class _AnswerCache:
     """Those of the command that still hold, a bounded number of them."""
 
     def __init__(self, lasts_s: float) -> None:
@@ -261,14 +264,14 @@ class _Answers:
         until, records = self._known.get(key, (-math.inf, None))
         return records if trio.current_time() < until else None
 
-    def put(self, key: tuple[str, str], records: Records) -> None:
+    def store_records(self, key: tuple[str, str], records: Records) -> None:
         self._known[key] = trio.current_time() + self._lasts_s, records
         self._known.move_to_end(key)
         if len(self._known) > MAX_CACHED:
             self._known.popitem(last=False)
 
 
-class Command:
+class CredentialsCommand:
     """Gets `{"username": …, "mechanism": …}` on its standard input; prints a user's records as JSON, as the file has
     them, or nothing where there is no such user.
 
@@ -278,36 +281,36 @@ class Command:
     def __init__(self, command: tuple[str, ...], timeout_s: float, cache_s: float) -> None:
         self._command = command
         self._timeout_s = timeout_s
-        self._users = _Answers(cache_s)
-        self._nobody = _Answers(min(cache_s, UNKNOWN_S))
-        self._turns = Turns(COMMANDS, COMMANDS_OF_ADDRESS)
+        self._known_users = _AnswerCache(cache_s)
+        self._unknown_users = _AnswerCache(min(cache_s, UNKNOWN_USER_S))
+        self._turns = FairSemaphore(COMMANDS, COMMANDS_OF_ADDRESS)
 
-    async def ask(self, name: str, mechanism: str, address: str) -> Records:
+    async def fetch_records(self, name: str, mechanism: str, address: str) -> Records:
         """Empty: there is no such user. `address`: the client's.
 
         Raises:
             CredentialsError: it doesn't say.
         """
         key = name, mechanism
-        records = self._kept(key)
+        records = self._cached_records(key)
         if records is not None:
             return records
         with trio.move_on_after(self._timeout_s):  # its time begins when its turn would have: clients wait meanwhile
-            async with self._turns.take(address):
-                records = self._kept(key)  # others may have asked the same
+            async with self._turns.acquire_slot(address):
+                records = self._cached_records(key)  # others may have asked the same
                 if records is None:
-                    records = await self._run(name, mechanism)
-                    (self._users if records else self._nobody).put(key, records)
+                    records = await self._run_command(name, mechanism)
+                    (self._known_users if records else self._unknown_users).store_records(key, records)
                 return records
         raise CredentialsError(
             f"credentials_command: {self._command[0]} did not answer within {self._timeout_s:g} s, or had no time to"
         )
 
-    def _kept(self, key: tuple[str, str]) -> Records | None:
-        records = self._users.get(key)
-        return self._nobody.get(key) if records is None else records
+    def _cached_records(self, key: tuple[str, str]) -> Records | None:
+        records = self._known_users.get(key)
+        return self._unknown_users.get(key) if records is None else records
 
-    async def _run(self, name: str, mechanism: str) -> Records:
+    async def _run_command(self, name: str, mechanism: str) -> Records:
         question = json.dumps({"username": name, "mechanism": mechanism}).encode()
         program = self._command[0]
         try:

@@ -18,76 +18,78 @@ from pathlib import Path
 from typing import Final
 
 from gateway.control.sasl.credentials import Records
-from protocol.scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS, Record, Shape, decoy, shape_of
+from protocol.scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS, RecordShape, ScramRecord, make_decoy, shape_of
 
 log = logging.getLogger("gateway.authentication")
 
 MAX_PROFILES: Final = 64  # that are told apart, the most frequent ones: each costs 5 us of every step
 _MAX_SALT: Final = 1024
 
-Profile = tuple[tuple[str, Shape], ...]  # of one user's records: mechanism and shape, in the order of HASHES
-_USUAL: Final[Profile] = tuple((mechanism, Shape()) for mechanism in HASHES)
+Profile = tuple[tuple[str, RecordShape], ...]  # of one user's records: mechanism and shape, in the order of HASHES
+_USUAL: Final[Profile] = tuple((mechanism, RecordShape()) for mechanism in HASHES)
 
 
-class Decoys:
+class DecoyRecords:
     """`key`: a secret. `memory`: the file that keeps the profiles of a command's users; None: nothing is kept."""
 
     def __init__(self, key: bytes, memory: Path | None = None) -> None:
         self._key = key
         self._memory = memory
         self._users: Mapping[str, Records] = {}  # the file's
-        self._given = _read(memory) if memory is not None else {}
+        self._learned_profiles = _read_memory(memory) if memory is not None else {}
         self._profiles: Mapping[Profile, int] = {}
-        self._count()
+        self._count_profiles()
 
     def set_users(self, users: Mapping[str, Records]) -> None:
         """The users of the file; the same mapping again costs nothing."""
         if users is not self._users:
             self._users = users
-            self._count()
+            self._count_profiles()
 
-    def note(self, records: Records) -> None:
+    def learn_profile(self, records: Records) -> None:
         """A user's records, by the command."""
         profile = _profile_of(records)
-        if profile not in self._given and len(self._given) < MAX_PROFILES:
-            self._given[profile] = 1
-            self._count()
-            self._write()
+        if profile not in self._learned_profiles and len(self._learned_profiles) < MAX_PROFILES:
+            self._learned_profiles[profile] = 1
+            self._count_profiles()
+            self._write_memory()
 
-    def mechanisms(self, name: str) -> list[str]:
+    def decoy_mechanisms(self, name: str) -> list[str]:
         """Those for which that user, if there were one, would have records."""
-        return [mechanism for mechanism, _ in self._ordered(name)[0]]
+        return [mechanism for mechanism, _ in self._rank_profiles(name)[0]]
 
-    def record(self, name: str, mechanism: str) -> Record:
+    def decoy_record(self, name: str, mechanism: str) -> ScramRecord:
         """That user's record, if there were one."""
-        profiles = [dict(profile) for profile in self._ordered(name)]
-        shape = next((profile[mechanism] for profile in profiles if mechanism in profile), Shape())
-        return decoy(HASHES[mechanism], self._key, name, shape)
+        profiles = [dict(profile) for profile in self._rank_profiles(name)]
+        shape = next((profile[mechanism] for profile in profiles if mechanism in profile), RecordShape())
+        return make_decoy(HASHES[mechanism], self._key, name, shape)
 
-    def _ordered(self, name: str) -> list[Profile]:
+    def _rank_profiles(self, name: str) -> list[Profile]:
         """All profiles, by weighted rendezvous hashing: each is the first for as many names as its users are, and when
         users come or go, few names get another.
         """
-        return sorted(self._profiles, key=lambda profile: self._distance(name, profile) / self._profiles[profile])
+        return sorted(
+            self._profiles, key=lambda profile: self._profile_distance(name, profile) / self._profiles[profile]
+        )
 
-    def _distance(self, name: str, profile: Profile) -> float:
+    def _profile_distance(self, name: str, profile: Profile) -> float:
         """Distributed exponentially."""
         text = json.dumps([name, profile]).encode()
         digest = hashlib.blake2b(text, digest_size=8, key=self._key, person=b"profile").digest()
         return -math.log((int.from_bytes(digest, "big") + 1) / (2**64 + 1))
 
-    def _count(self) -> None:
-        counts = Counter(self._given)
+    def _count_profiles(self) -> None:
+        counts = Counter(self._learned_profiles)
         counts.update(_profile_of(records) for records in self._users.values())
         self._profiles = dict(counts.most_common(MAX_PROFILES)) or {_USUAL: 1}
 
-    def _write(self) -> None:
+    def _write_memory(self) -> None:
         if self._memory is None:
             return
         fresh = self._memory.with_name(f"{self._memory.name}.new")
         try:
             with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-                json.dump(list(self._given), file)
+                json.dump(list(self._learned_profiles), file)
             fresh.replace(self._memory)
         except OSError as error:
             log.warning("authentication: %s: %s", self._memory, error.strerror or error)
@@ -97,11 +99,11 @@ def _profile_of(records: Records) -> Profile:
     return tuple((mechanism, shape_of(records[mechanism])) for mechanism in HASHES if mechanism in records)
 
 
-def _read(path: Path) -> dict[Profile, int]:
+def _read_memory(path: Path) -> dict[Profile, int]:
     """Nothing where it can't be used: users bring it all again."""
     try:
         given = json.loads(path.read_text())
-        profiles = [tuple((str(name), Shape(*map(int, shape))) for name, shape in profile) for profile in given]
+        profiles = [tuple((str(name), RecordShape(*map(int, shape))) for name, shape in profile) for profile in given]
     except (OSError, ValueError, TypeError):
         return {}
     return {
@@ -109,6 +111,6 @@ def _read(path: Path) -> dict[Profile, int]:
     }
 
 
-def _is_possible(mechanism: str, shape: Shape) -> bool:
+def _is_possible(mechanism: str, shape: RecordShape) -> bool:
     has_both = 0 <= shape.salt_bytes <= _MAX_SALT and MIN_ITERATIONS <= shape.iterations <= MAX_ITERATIONS
     return has_both and mechanism in HASHES

@@ -12,41 +12,41 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from gateway.control.metrics import StorageMetrics
-from gateway.storage.views import StorageState
+from gateway.storage.views import StorageViewState
 from policies.storage import (
-    Finding,
-    Forecast,
-    Headroom,
-    Placement,
-    Spread,
-    Trend,
-    Writers,
+    FillTrend,
+    ReplicaPlacement,
+    ReplicaSpread,
+    VolumeFinding,
+    VolumeForecast,
+    VolumeHeadroom,
+    VolumeWriters,
     find_headroom,
     find_writers,
 )
 from policies.units import format_size
-from policies.usage import Disks, SpreadNote, VolumeNote
+from policies.usage import DiskNotes, SpreadNote, VolumeNote
 
 log = logging.getLogger("gateway.storage")
 
-NOTE_S: Final = 60.0  # the usage log has volumes once a minute, however often they are looked at
+NOTE_INTERVAL_S: Final = 60.0  # the usage log has volumes once a minute, however often they are looked at
 NOTED_TOPICS: Final = 200  # of all volumes together, the busiest: the others bring little
 
 Rates = Mapping[tuple[str, str], float]
 Place = tuple[int, str]  # broker id, volume
 
 
-class Around(NamedTuple):
+class ForecastInputs(NamedTuple):
     """What else control knows. `rates`: bytes per second by topic and principal, of this gateway. `spread`: None: not
-    known. `note`: takes what the usage log is to have.
+    known. `record_disks`: takes what the usage log is to have.
     """
 
     rates: Callable[[], Rates] = dict
-    spread: Callable[[], Spread | None] = lambda: None
-    note: Callable[[Disks], None] = lambda disks: None
+    spread: Callable[[], ReplicaSpread | None] = lambda: None
+    record_disks: Callable[[DiskNotes], None] = lambda disks: None
 
 
-class Outlook:
+class DiskForecast:
     """Args:
     interval_s: between two looks.
     total: the bytes per second that a broker's producers get at most; None: no bound.
@@ -57,64 +57,68 @@ class Outlook:
         interval_s: float,
         metrics: StorageMetrics,
         total: Callable[[int], float | None] = lambda broker_id: None,
-        around: Around | None = None,
+        around: ForecastInputs | None = None,
     ) -> None:
         self._interval_s = interval_s
         self._metrics = metrics
         self._total = total
-        self._around = around or Around()
-        self._trends: dict[Place, Trend] = {}
+        self._inputs = around or ForecastInputs()
+        self._trends: dict[Place, FillTrend] = {}
         self._short = False
         self._noted_at: float | None = None
 
-    def see(self, state: StorageState, at: float) -> None:
+    def record_observation(self, state: StorageViewState, at: float) -> None:
         """All volumes were looked at. `at`: monotonic."""
         findings = [each for each in state.assessment.findings if not each.volume.left]  # of these nothing new is known
-        self._trends = {place: self._trends.get(place) or Trend(self._interval_s) for place in map(_place, findings)}
+        self._trends = {
+            place: self._trends.get(place) or FillTrend(self._interval_s) for place in map(_volume_key, findings)
+        }
         for finding in findings:
-            self._trends[_place(finding)].see(at, finding.volume.total, finding.volume.available)
-        spread = self._around.spread()
-        rooms = {_place(each): self._headroom(each, spread) for each in findings}
-        self._metrics.show_outlook(
-            {_place(each): forecast for each in findings if (forecast := self._forecast(each)) is not None},
+            self._trends[_volume_key(finding)].add_sample(at, finding.volume.total, finding.volume.available)
+        spread = self._inputs.spread()
+        rooms = {_volume_key(each): self._find_headroom(each, spread) for each in findings}
+        self._metrics.show_forecasts(
+            {_volume_key(each): forecast for each in findings if (forecast := self._forecast_volume(each)) is not None},
             {place: room for place, room in rooms.items() if room is not None},
         )
-        self._note_short([each for each in findings if (room := rooms[_place(each)]) is not None and room.is_short])
-        if self._noted_at is None or at - self._noted_at >= NOTE_S:
+        self._log_short_headroom(
+            [each for each in findings if (room := rooms[_volume_key(each)]) is not None and room.is_short]
+        )
+        if self._noted_at is None or at - self._noted_at >= NOTE_INTERVAL_S:
             self._noted_at = at
-            self._around.note(self._disks(findings, spread))
+            self._inputs.record_disks(self._make_disks_note(findings, spread))
 
-    def shown(self, state: StorageState) -> dict[Place, dict[str, Any]]:
+    def show_volumes(self, state: StorageViewState) -> dict[Place, dict[str, Any]]:
         """For REST, by volume. Sizes in bytes, rates in bytes per second, times in seconds."""
-        spread, rates = self._around.spread(), self._around.rates()
+        spread, rates = self._inputs.spread(), self._inputs.rates()
         findings = state.assessment.findings
         beside = Counter(each.volume.broker_id for each in findings)
         return {
-            _place(each): {
-                "forecast": _shown_forecast(self._forecast(each)),
-                "headroom": _shown_headroom(self._headroom(each, spread)),
-                **_shown_writers(*self._writers(each, findings, spread, state, rates, beside)),
+            _volume_key(each): {
+                "forecast": _show_forecast(self._forecast_volume(each)),
+                "headroom": _show_headroom(self._find_headroom(each, spread)),
+                **_show_writers(*self._find_writers(each, findings, spread, state, rates, beside)),
             }
             for each in findings
         }
 
-    def _forecast(self, finding: Finding) -> Forecast | None:
-        trend = self._trends.get(_place(finding))
-        return None if trend is None else trend.forecast(finding)
+    def _forecast_volume(self, finding: VolumeFinding) -> VolumeForecast | None:
+        trend = self._trends.get(_volume_key(finding))
+        return None if trend is None else trend.forecast_limits(finding)
 
-    def _headroom(self, finding: Finding, spread: Spread | None) -> Headroom | None:
+    def _find_headroom(self, finding: VolumeFinding, spread: ReplicaSpread | None) -> VolumeHeadroom | None:
         feeds = frozenset[int]() if spread is None else spread.feeds.get(finding.volume.broker_id, frozenset())
         return find_headroom(finding, feeds, self._total, self._interval_s)
 
-    def _writers(
+    def _find_writers(
         self,
-        finding: Finding,
-        findings: Sequence[Finding],
-        spread: Spread | None,
-        state: StorageState,
+        finding: VolumeFinding,
+        findings: Sequence[VolumeFinding],
+        spread: ReplicaSpread | None,
+        state: StorageViewState,
         rates: Rates,
         beside: Mapping[int, int],
-    ) -> tuple[Writers, bool]:
+    ) -> tuple[VolumeWriters, bool]:
         """Whether they are of the volume alone comes second: else of all volumes of its broker."""
         broker_id = finding.volume.broker_id
         shares = {} if spread is None else spread.shares.get(broker_id, {})
@@ -123,13 +127,13 @@ class Outlook:
         volumes = [each.volume.name for each in findings if each.volume.broker_id == broker_id]
         if not all((broker_id, name) in state.dirs for name in volumes):
             return find_writers(rates, shares), False
-        placement = Placement({broker_id: frozenset(shares)}, state.dirs)
-        return find_writers(rates, shares, placement.topics(finding, volumes)), True
+        placement = ReplicaPlacement({broker_id: frozenset(shares)}, state.dirs)
+        return find_writers(rates, shares, placement.topics_on(finding, volumes)), True
 
-    def _note_short(self, short: list[Finding]) -> None:
+    def _log_short_headroom(self, short: list[VolumeFinding]) -> None:
         if short and not self._short:
             finding = min(short, key=lambda each: each.volume.available_ratio)
-            room = self._headroom(finding, self._around.spread())
+            room = self._find_headroom(finding, self._inputs.spread())
             assert room is not None
             assert room.needed is not None
             more = f" and {len(short) - 1} more" if len(short) > 1 else ""
@@ -142,10 +146,10 @@ class Outlook:
             log.info("storage: every hard limit has room again for what producers may write until the next look")
         self._short = bool(short)
 
-    def _disks(self, findings: Sequence[Finding], spread: Spread | None) -> Disks:
+    def _make_disks_note(self, findings: Sequence[VolumeFinding], spread: ReplicaSpread | None) -> DiskNotes:
         """For the usage log: the fullest volumes first, and where the busiest topics are."""
         by_topic: dict[str, float] = {}
-        for (topic, _), rate in self._around.rates().items():
+        for (topic, _), rate in self._inputs.rates().items():
             by_topic[topic] = by_topic.get(topic, 0.0) + rate
         busy = sorted(by_topic, key=lambda topic: -by_topic[topic])[:NOTED_TOPICS]
         volumes = [
@@ -159,19 +163,19 @@ class Outlook:
             for broker_id, topics in sorted(shares.items())
             if topic in topics
         ]
-        return Disks(tuple(volumes), tuple(lines))
+        return DiskNotes(tuple(volumes), tuple(lines))
 
 
-def _place(finding: Finding) -> Place:
+def _volume_key(finding: VolumeFinding) -> Place:
     return finding.volume.broker_id, finding.volume.name
 
 
-def _shown_forecast(forecast: Forecast | None) -> dict[str, Any] | None:
+def _show_forecast(forecast: VolumeForecast | None) -> dict[str, Any] | None:
     if forecast is None:
         return None
-    fill = forecast.fill
+    fill = forecast.fill_rate
     return {
-        "fill_bytes_per_s": round(fill.rate),
+        "fill_bytes_per_s": round(fill.net_rate),
         "written_bytes_per_s": round(fill.written),
         "deleted_bytes_per_s": round(fill.deleted),
         "soft_limit_in_s": None if forecast.soft_s is None else round(forecast.soft_s),
@@ -179,14 +183,14 @@ def _shown_forecast(forecast: Forecast | None) -> dict[str, Any] | None:
     }
 
 
-def _shown_headroom(room: Headroom | None) -> dict[str, Any] | None:
+def _show_headroom(room: VolumeHeadroom | None) -> dict[str, Any] | None:
     if room is None:
         return None
     needed = None if room.needed is None else round(room.needed)
     return {"bytes": round(room.room), "needed_bytes": needed, "short": room.is_short}
 
 
-def _shown_writers(writers: Writers, of_volume: bool) -> dict[str, Any]:
+def _show_writers(writers: VolumeWriters, of_volume: bool) -> dict[str, Any]:
     return {
         "writers_of": "volume" if of_volume else "broker",
         **{

@@ -8,60 +8,60 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from policies.definitions.policy_records import Past
+from policies.definitions.policy_records import PastChange
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
-from policies.storage import InvalidOverride, Override
+from policies.storage import InvalidOverride, StorageOverride
 from policies.units import format_time
 
-KEY = PolicyKey.of_storage()
+OVERRIDE_KEY = PolicyKey.of_storage()
 
 
-class Hand(NamedTuple):
-    """`left_s`: until it ends. `who` "": not known any more; `at_ms` 0 likewise."""
+class ActiveOverride(NamedTuple):
+    """`left_s`: until it ends. `author` "": not known any more; `at_ms` 0 likewise."""
 
-    override: Override
+    override: StorageOverride
     left_s: float
     until_ms: int
-    who: str = ""
+    author: str = ""
     at_ms: int = 0
 
     @property
     def why(self) -> str:
-        return self.override.why(format_time(self.until_ms))
+        return self.override.reason_text(format_time(self.until_ms))
 
     @property
-    def shown(self) -> dict[str, Any]:
+    def rest_fields(self) -> dict[str, Any]:
         """For REST."""
         return {
             "state": self.override.state,
             "force": self.override.force,
             "reason": self.override.reason,
-            "who": self.who,
+            "who": self.author,
             "at": format_time(self.at_ms) if self.at_ms else None,
             "until": format_time(self.until_ms),
             "left_s": round(self.left_s, 3),
         }
 
 
-Hands = Callable[[], Hand | None]
+FindOverride = Callable[[], ActiveOverride | None]
 
 
-def find_hand(policies: PolicySet, history: Sequence[Past], now_ms: int) -> Hand | None:
+def find_override(policies: PolicySet, history: Sequence[PastChange], now_ms: int) -> ActiveOverride | None:
     """The one in force; None: there is none, or it is over."""
-    value, end = policies.changes.get(KEY), policies.ends.get(KEY)
+    value, end = policies.changes.get(OVERRIDE_KEY), policies.ends.get(OVERRIDE_KEY)
     if not isinstance(value, str) or end is None or end.until_ms <= now_ms:
         return None
     try:
-        override = Override.read(value)
+        override = StorageOverride.parse_text(value)
     except InvalidOverride:  # of a newer gateway
         return None
-    past = next((each for each in reversed(history) if each.key == KEY), None)
+    past = next((each for each in reversed(history) if each.key == OVERRIDE_KEY), None)
     who, at_ms = ("", 0) if past is None else (past.source.who, past.at_ms)
-    return Hand(override, (end.until_ms - now_ms) / 1000, end.until_ms, who, at_ms)
+    return ActiveOverride(override, (end.until_ms - now_ms) / 1000, end.until_ms, who, at_ms)
 
 
-def full_volumes(status: Mapping[str, Any]) -> list[str]:
+def list_full_volumes(status: Mapping[str, Any]) -> list[str]:
     """The volumes at their hard limit, in an answer of GET /v1/storage."""
     return [
         f"broker {broker['id']} {volume['name']}"

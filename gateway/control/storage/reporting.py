@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from gateway.control.metrics import StorageMetrics
-from gateway.storage.views import StorageState
-from policies.storage import Affected, Factor, Finding, State
+from gateway.storage.views import StorageViewState
+from policies.storage import AffectedTopics, FactorState, StorageFactor, VolumeFinding
 from policies.text import one_line
 
 log = logging.getLogger("gateway.storage")
@@ -46,7 +46,7 @@ class StorageLog:
 
     # --- looks --------------------------------------------------------------------------------------------------------
 
-    def fail(self, reason: str) -> None:
+    def record_failure(self, reason: str) -> None:
         """A look came to nothing."""
         self._metrics.count_observation("failed")
         self.problem = reason
@@ -55,7 +55,7 @@ class StorageLog:
             self._reasons.add(reason)
             log.warning("storage: the disks could not be observed: %s", reason)
 
-    def succeed(self) -> None:
+    def record_success(self) -> None:
         """A look showed something."""
         self._metrics.count_observation("ok")
         if self._failures:
@@ -64,34 +64,36 @@ class StorageLog:
         self._reasons.clear()
         self.problem = ""
 
-    def count_violated(self, state: StorageState) -> None:
+    def count_violated(self, state: StorageViewState) -> None:
         """Of the results of such a look; `show` comes first."""
-        self._metrics.count_violated(state.assessment.violated)
+        self._metrics.count_violated(state.assessment.hard_limit_findings)
 
     # --- what holds ---------------------------------------------------------------------------------------------------
 
-    def skip(self, state: StorageState) -> None:
+    def mark_logged(self, state: StorageViewState) -> None:
         """This is logged already, in other words."""
-        self._logged = _key(state)
+        self._logged = _event_key(state)
 
-    def note(self, state: StorageState) -> None:
+    def log_changes(self, state: StorageViewState) -> None:
         """This holds: one line for the news."""
         factor = state.factor
-        lacking = is_lacking(factor)
+        lacking = is_substitute(factor)
         if lacking and not self._lacking:
             self._metrics.count_fallback()
         self._lacking = lacking
-        key = _key(state)
+        key = _event_key(state)
         if key != self._logged:
             first, self._logged = not self._logged, key
             quiet = factor.state == "OPEN" and not lacking
             fields = {"kind": "storage-state", "state": factor.state, "factor": factor.value, "reason": factor.origin}
-            log.log(logging.INFO if quiet else logging.WARNING, "storage: %s", self._news(state, first), extra=fields)
-        self._note_left(state)
-        self._note_volumes(state)
+            log.log(
+                logging.INFO if quiet else logging.WARNING, "storage: %s", self._state_text(state, first), extra=fields
+            )
+        self._log_left_brokers(state)
+        self._log_volumes(state)
 
-    def _note_left(self, state: StorageState) -> None:
-        left = frozenset(state.left)
+    def _log_left_brokers(self, state: StorageViewState) -> None:
+        left = frozenset(state.departed)
         for broker_id in sorted(left - self._left):
             log.warning(
                 "storage: broker %d left with a volume at its limit: its last state holds until it is back, or for"
@@ -102,14 +104,14 @@ class StorageLog:
             log.info("storage: broker %d %s", broker_id, what)
         self._left = left
 
-    def _news(self, state: StorageState, first: bool) -> str:
+    def _state_text(self, state: StorageViewState, first: bool) -> str:
         if state.factor.state == "OPEN" and state.factor.origin == "valid":
             seen = f", {len(state.brokers)} brokers, {len(state.assessment.findings)} log dirs" if state.brokers else ""
             return ("OPEN" if first else "OPEN again") + seen
         held = " (observe: nothing is held back)" if self.observes and state.factor.value < 1 else ""
-        return describe(state) + held
+        return describe_state(state) + held
 
-    def _note_volumes(self, state: StorageState) -> None:
+    def _log_volumes(self, state: StorageViewState) -> None:
         gone = {each for each in self._offline if each[0] not in state.brokers}  # nobody knows until its broker is back
         offline = frozenset(state.offline) | gone
         for broker_id, log_dir in sorted(offline - self._offline):
@@ -117,16 +119,16 @@ class StorageLog:
         for broker_id, log_dir in sorted(self._offline - offline):
             log.info("storage: broker %d log dir %s is not offline any more", broker_id, one_line(log_dir))
         self._offline = offline
-        self._note_effect(state)
+        self._log_effect(state)
         findings = state.assessment.findings
         bare = frozenset(str(f.volume) for f in findings if f.soft_free is None and f.hard_free is None)
         if bare and not self._bare:
-            log.warning("storage: %s: no limit, so not protected: set storage.hard", _some(bare))
+            log.warning("storage: %s: no limit, so not protected: set storage.hard", _name_some(bare))
         self._bare = bare
 
-    def _note_effect(self, state: StorageState) -> None:
-        soft = frozenset(str(f.volume) for f in state.assessment.findings if _throttles(f))
-        what = f"the soft limit of {_some(soft)}" if soft else ""
+    def _log_effect(self, state: StorageViewState) -> None:
+        soft = frozenset(str(f.volume) for f in state.assessment.findings if _is_throttling(f))
+        what = f"the soft limit of {_name_some(soft)}" if soft else ""
         if state.factor.state == "THROTTLE":
             what = what or f"the factor {state.factor.value:.3g} ({state.factor.origin})"
         throttles_nothing = bool(what) and not self._has_limits()
@@ -138,11 +140,11 @@ class StorageLog:
         self.throttles_nothing = throttles_nothing
         self._metrics.gauges["storage_throttle_without_effect"] = float(throttles_nothing)
 
-    def show_override(self, state: State | None) -> None:
+    def show_override(self, state: FactorState | None) -> None:
         """The state that an operator wants; None: there is no such wish."""
         self._metrics.override = state
 
-    def show(self, state: StorageState, observed_at: float | None, invalid: int) -> None:
+    def update_metrics(self, state: StorageViewState, observed_at: float | None, invalid: int) -> None:
         """Metrics of this state. `observed_at`: Unix time. `invalid`: records that were no snapshots, so far."""
         metrics, findings = self._metrics, state.assessment.findings
         metrics.state = state.factor.state
@@ -153,7 +155,7 @@ class StorageLog:
             storage_source_connected=float(state.connected),
             storage_active_brokers=len(state.brokers),
             storage_active_log_dirs=sum(not each.volume.left for each in findings),
-            storage_remembered_brokers=len(state.left),
+            storage_remembered_brokers=len(state.departed),
             storage_offline_log_dirs=len(state.offline),
             storage_affected_topics=sum(len(each.topics) for each in state.affected or ()),
         )
@@ -163,15 +165,15 @@ class StorageLog:
         self._invalid = invalid
 
 
-def is_lacking(factor: Factor) -> bool:
+def is_substitute(factor: StorageFactor) -> bool:
     """Whether it stands in for an unknown one."""
     return factor.origin in ("fallback", "fail-safe")
 
 
-def _key(state: StorageState) -> tuple[Any, ...]:
+def _event_key(state: StorageViewState) -> tuple[Any, ...]:
     """The key of one event in the log: another one is another line."""
     factor = state.factor
-    if not is_lacking(factor):
+    if not is_substitute(factor):
         return (
             factor.state,
             "operator" if factor.origin == "operator" else "valid",
@@ -180,7 +182,7 @@ def _key(state: StorageState) -> tuple[Any, ...]:
     return factor.state, factor.origin, tuple(state.brokers.items())
 
 
-def describe(state: StorageState) -> str:
+def describe_state(state: StorageViewState) -> str:
     """One line."""
     factor = state.factor
     if state.affected is not None and factor.state != "OPEN":
@@ -191,13 +193,13 @@ def describe(state: StorageState) -> str:
     )
 
 
-def _describe_affected(affected: tuple[Affected, ...], factor: Factor) -> str:
+def _describe_affected(affected: tuple[AffectedTopics, ...], factor: StorageFactor) -> str:
     origin = "" if factor.origin == "valid" else f" ({factor.origin})"
     more = f"; and {len(affected) - MAX_NAMED} more volumes" if len(affected) > MAX_NAMED else ""
     return f"{factor.state}{origin}: " + "; ".join(describe_held(each) for each in affected[:MAX_NAMED]) + more
 
 
-def describe_held(each: Affected) -> str:
+def describe_held(each: AffectedTopics) -> str:
     """The effect of one volume: one line."""
     what = "paused" if each.value <= 0 else f"share each broker's total x {each.value:.3g}"
     topics = "1 topic is" if len(each.topics) == 1 and each.value <= 0 else f"{len(each.topics):,} topics"
@@ -205,10 +207,10 @@ def describe_held(each: Affected) -> str:
     return f"{topics}{verb} {what}: {each.why}"
 
 
-def _throttles(finding: Finding) -> bool:
+def _is_throttling(finding: VolumeFinding) -> bool:
     return finding.release_free is not None
 
 
-def _some(names: frozenset[str]) -> str:
+def _name_some(names: frozenset[str]) -> str:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return f"{min(names)}{more}"

@@ -12,58 +12,60 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from gateway.config import Settings, Storage, StorageLimit
-from gateway.kafka.access import access_of
+from gateway.kafka.access import parse_access
 from gateway.kafka.internal_topic import TopicError
 from gateway.plugins import PluginError
 from gateway.storage import plugins
 from gateway.storage.log_dirs import active_brokers
-from gateway.storage.observed import Observed
+from gateway.storage.observed import VolumeSourceView
 from gateway.storage.snapshots import SnapshotReader, volume_topic
-from gateway.storage.views import Guarded, Snapshots, StorageView
+from gateway.storage.views import GuardedPolicy, StorageView, VolumeTopicView
 from policies.storage import (
+    FactorKeeper,
     FactorSource,
-    Keeper,
     LimitPolicy,
-    Memory,
     MinAvailable,
     PlaceLimits,
     SnapshotView,
     SoftHard,
     VolumeLimit,
+    VolumeMemory,
     VolumeSource,
 )
 
 log = logging.getLogger("gateway.storage")
 
-ASK_S: Final = 10.0  # for one question to the cluster
+REQUEST_TIMEOUT_S: Final = 10.0  # for one question to the cluster
 
 
 class StorageError(Exception):
     """Storage protection can't be set up; one line: the key, the fault, and a right value."""
 
 
-def make_view(settings: Settings, storage: Storage) -> StorageView:
+def make_storage_view(settings: Settings, storage: Storage) -> StorageView:
     """Control's view of the disks.
 
     Raises:
         StorageError: a plugin or a property can't be used.
     """
-    policy, source = make_parts(settings, storage)
+    policy, source = make_policy_and_source(settings, storage)
     if source is None:
         return _make_snapshots(settings, storage, policy)
-    keeper = Keeper(storage.validity, storage.fallback, storage.check_interval)
-    return Observed(
+    keeper = FactorKeeper(storage.validity, storage.fallback, storage.check_interval)
+    return VolumeSourceView(
         source,
         None if storage.factor_source else policy,
         keeper,
         time.monotonic,
         places=storage.scope == "affected",
-        memory=Memory(storage.forget_after) if storage.remembers else None,
+        memory=VolumeMemory(storage.forget_after) if storage.remembers_brokers else None,
         grace_s=storage.new_broker_grace,
     )
 
 
-def make_parts(settings: Settings, storage: Storage) -> tuple[LimitPolicy, VolumeSource | FactorSource | None]:
+def make_policy_and_source(
+    settings: Settings, storage: Storage
+) -> tuple[LimitPolicy, VolumeSource | FactorSource | None]:
     """Limits and source; None: it is the snapshots' reader. Connects nowhere, unless an operator's plugin does.
 
     Raises:
@@ -77,20 +79,20 @@ def make_parts(settings: Settings, storage: Storage) -> tuple[LimitPolicy, Volum
         return policy, _make_source(settings, storage)
     except PluginError as error:
         own = f"{plugins.VOLUME_SOURCES} {storage.source}: "  # the names of ours nobody has to look for
-        if storage.factor_source or storage.own_source or not str(error).startswith(own):
+        if storage.factor_source or storage.is_plugin_source or not str(error).startswith(own):
             raise StorageError(f"storage: {error}") from error
         section = "prometheus" if storage.source == "prometheus" else "admin" if storage.admin else ""
         where = f"storage.{section}" if section else "upstream"
         raise StorageError(f"{where}: {str(error).removeprefix(own)}") from error
 
 
-def try_parts(settings: Settings, storage: Storage) -> None:
-    """Whether `make_view` would do, without a connection.
+def check_storage(settings: Settings, storage: Storage) -> None:
+    """Whether `make_storage_view` would do, without a connection.
 
     Raises:
         StorageError: it would not.
     """
-    _, source = make_parts(settings, storage)
+    _, source = make_policy_and_source(settings, storage)
     if source is None:
         _check_properties(settings, storage)
 
@@ -99,7 +101,7 @@ def _check_properties(settings: Settings, storage: Storage) -> None:
     """Those of the snapshots' reader and of the list of active brokers: two clients, each with its own opinion."""
     admin = settings.storage_admin
     try:
-        access_of(admin.properties)
+        parse_access(admin.properties)
         if admin.properties:
             AdminClient({**admin.properties, "log_level": 0})  # without a server: it has nowhere to connect to
     except (ValueError, KafkaException) as error:
@@ -109,57 +111,63 @@ def _check_properties(settings: Settings, storage: Storage) -> None:
 
 def _make_policy(storage: Storage) -> LimitPolicy:
     if storage.limit_policy:
-        return Guarded(plugins.load(plugins.LIMIT_POLICIES, storage.limit_policy, storage.limit_policy_options))
+        return GuardedPolicy(
+            plugins.load_plugin(plugins.LIMIT_POLICIES, storage.limit_policy, storage.limit_policy_options)
+        )
     if storage.min_available_bytes is not None:
         return MinAvailable(bytes=storage.min_available_bytes)
     if storage.min_available_ratio is not None:
         return MinAvailable(ratio=storage.min_available_ratio)
-    places = [PlaceLimits(each.match, _limits(each.soft), _limits(each.hard)) for each in storage.volumes]
-    return SoftHard(_limits(storage.soft), _limits(storage.hard), places)
+    places = [PlaceLimits(each.match, _make_limits(each.soft), _make_limits(each.hard)) for each in storage.volumes]
+    return SoftHard(_make_limits(storage.soft), _make_limits(storage.hard), places)
 
 
-def _limits(limits: Iterable[StorageLimit]) -> tuple[VolumeLimit, ...]:
+def _make_limits(limits: Iterable[StorageLimit]) -> tuple[VolumeLimit, ...]:
     return tuple(VolumeLimit(each.type, each.level) for each in limits)
 
 
 def _make_source(settings: Settings, storage: Storage) -> Any:
     """Ours come by the same way as any other plugin."""
     if storage.factor_source:
-        return plugins.load(plugins.FACTOR_SOURCES, storage.factor_source, storage.options)
+        return plugins.load_plugin(plugins.FACTOR_SOURCES, storage.factor_source, storage.options)
     if storage.source == "snapshots":
         return None
     admin, options = settings.storage_admin, storage.options
     offers: dict[str, Any] = {"active_brokers": _make_list_active(settings)}
     if storage.source == "log-dirs":
-        offers |= {"properties": admin.properties, "bootstrap_servers": admin.bootstrap_servers, "timeout_s": ASK_S}
+        offers |= {
+            "properties": admin.properties,
+            "bootstrap_servers": admin.bootstrap_servers,
+            "timeout_s": REQUEST_TIMEOUT_S,
+        }
     elif storage.source == "prometheus" and storage.prometheus is not None:
         options = storage.prometheus.model_dump(exclude={"timeout"}, exclude_none=True)
         options["timeout_s"] = storage.prometheus.timeout
-    return plugins.load(plugins.VOLUME_SOURCES, storage.source, options, offers)
+    return plugins.load_plugin(plugins.VOLUME_SOURCES, storage.source, options, offers)
 
 
 def _make_list_active(settings: Settings) -> Callable[[], frozenset[int]]:
     admin = settings.storage_admin
 
     def list_active() -> frozenset[int]:
-        return active_brokers(admin.properties, admin.bootstrap_servers, ASK_S)
+        return active_brokers(admin.properties, admin.bootstrap_servers, REQUEST_TIMEOUT_S)
 
     return list_active
 
 
-def _make_snapshots(settings: Settings, storage: Storage, policy: LimitPolicy) -> Snapshots:
-    admin, section = settings.storage_admin, storage.reads
+def _make_snapshots(settings: Settings, storage: Storage, policy: LimitPolicy) -> VolumeTopicView:
+    admin, section = settings.storage_admin, storage.snapshot_settings
     client = {
         **admin.properties,
         "bootstrap.servers": admin.bootstrap_servers,
-        "client.id": f"produce-gateway-{settings.gateway}",
+        "client.id": f"produce-gateway-{settings.gateway_name}",
     }
     topic = volume_topic(client, section.topic, section.replication)
     said: set[str] = set()
 
     def prepare() -> bool:
         try:
-            wrong = topic.ensure()
+            wrong = topic.ensure_topic()
         except TopicError as error:
             if str(error) not in said:
                 log.warning("volume snapshots: %s", error)
@@ -172,15 +180,15 @@ def _make_snapshots(settings: Settings, storage: Storage, policy: LimitPolicy) -
     _check_properties(settings, storage)
     reader = SnapshotReader(client, section.topic)
     # One listing may fail, and the next one take its time, before the list is too old.
-    list_age = max(section.max_age, 2 * storage.check_interval + ASK_S)
+    list_age = max(section.max_age, 2 * storage.check_interval + REQUEST_TIMEOUT_S)
     view = SnapshotView(
         section.max_age,
         section.fail_safe,
         policy,
         list_age,
         grace_s=storage.new_broker_grace,
-        forget_after_s=storage.forget_after if storage.remembers else None,
+        forget_after_s=storage.forget_after if storage.remembers_brokers else None,
     )
-    return Snapshots(
+    return VolumeTopicView(
         reader, _make_list_active(settings), view, storage.check_interval, time.monotonic, time.time, prepare
     )

@@ -20,11 +20,18 @@ from msgspec.structs import replace
 
 from gateway import channel, config
 from gateway.control.metrics import StorageMetrics
-from gateway.control.storage.forecast import Outlook
-from gateway.control.storage.override import Hand, Hands
-from gateway.control.storage.reporting import StorageLog, describe, is_lacking
-from gateway.storage.views import Clock, Inherited, StorageState, StorageView
-from policies.storage import Affected, ObservationFailed, Placement, find_affected, matcher, override
+from gateway.control.storage.forecast import DiskForecast
+from gateway.control.storage.override import ActiveOverride, FindOverride
+from gateway.control.storage.reporting import StorageLog, describe_state, is_substitute
+from gateway.storage.views import Clock, InheritedFactor, StorageView, StorageViewState
+from policies.storage import (
+    AffectedTopics,
+    ObservationFailed,
+    ReplicaPlacement,
+    apply_override,
+    find_affected,
+    topic_matcher,
+)
 
 log = logging.getLogger("gateway.storage")
 
@@ -38,22 +45,16 @@ Replicas = Mapping[int, frozenset[str]]
 
 
 class StorageControl:
-    """Keeps the factor. `run` has to be running; `adopt` and `status` may be called at any time.
+    """Keeps the factor. `run` has to be running; `adopt_factor` and `status` may be called at any time.
 
     Args:
-        settings: the section `storage`.
-        view: the view of the disks.
-        metrics: of storage.
-        tell: gets every change.
-        observe: tell workers to count only.
-        has_limits: whether there is a produce limit that a factor between 0 and 1 can lower.
-        restarted: workers may hold a factor from before. Until the first of them has said (`adopt`), no worker is told
-            the factor that holds without data, so it is no news.
-        held: the factor that one of them has told already.
-        outlook: forecasts from what is seen.
-        hand: an operator's; None: there is none. `knows_hands`: whether they have been read.
-        replicas: with scope affected, the topics with a replica on each broker as metadata has it; None: not known.
-        clock: `time.monotonic`, which workers go by as well; `wall`: Unix time.
+        settings: the section `storage`. view: the view of the disks. metrics: of storage. tell: gets every change.
+        observe: tell workers to count only. has_limits: whether there is a produce limit that a factor between 0 and 1
+        can lower. restarted: workers may hold a factor from before. Until the first of them has said (`adopt_factor`),
+        no worker is told the factor that holds without data, so it is no news. held: the factor that one of them has
+        told already. outlook: forecasts from what is seen. hand: an operator's; None: there is none. `knows_hands`:
+        whether they have been read. replicas: with scope affected, the topics with a replica on each broker as metadata
+        has it; None: not known. clock: `time.monotonic`, which workers go by as well; `wall`: Unix time.
     """
 
     def __init__(
@@ -62,13 +63,13 @@ class StorageControl:
         view: StorageView,
         metrics: StorageMetrics,
         *,
-        tell: Callable[[channel.Storage], None],
+        tell: Callable[[channel.StorageSnapshot], None],
         observe: bool = False,
         has_limits: Callable[[], bool] = lambda: True,
         restarted: bool = False,
-        held: channel.Storage | None = None,
-        outlook: Outlook | None = None,
-        hand: Hands = lambda: None,
+        held: channel.StorageSnapshot | None = None,
+        outlook: DiskForecast | None = None,
+        hand: FindOverride = lambda: None,
         knows_hands: Callable[[], bool] = lambda: True,
         replicas: Callable[[], Replicas | None] = lambda: None,
         clock: Clock = time.monotonic,
@@ -76,72 +77,72 @@ class StorageControl:
     ) -> None:
         self._settings = settings
         self._view = view
-        self._tell = tell
+        self._publish = tell
         self._mode: Literal["enforce", "observe"] = "observe" if observe else settings.mode
         self._log = StorageLog(metrics, has_limits, observes=self._mode == "observe")
-        self._outlook = outlook or Outlook(settings.check_interval, metrics)
+        self._forecast = outlook or DiskForecast(settings.check_interval, metrics)
         self._awaits_worker = restarted
         self._clock, self._wall = clock, wall
-        self._hand, self._knows_hands = hand, knows_hands
-        self._held_by_hand: channel.Storage | None = None  # by a worker, from before this control was started
+        self._find_override, self._knows_overrides = hand, knows_hands
+        self._held_override: channel.StorageSnapshot | None = None  # by a worker, from before this control was started
         self._replicas = replicas
-        self._is_exempt = matcher(settings.exempt_topics)
-        self._told: channel.Storage | None = None
+        self._is_exempt = topic_matcher(settings.exempt_topics)
+        self._published: channel.StorageSnapshot | None = None
         if held is not None:
-            self._take_over(held, clock())
-        self._state = self._see(clock())
+            self._inherit_factor(held, clock())
+        self._state = self._current_state(clock())
         self._armed = trio.Event()
         self._next_check = clock()
-        self._settle()
+        self._publish_state()
 
     async def run(self) -> None:
         """Look and tell until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._view.follow, self._settle)
+            nursery.start_soon(self._view.run_between_checks, self._publish_state)
             nursery.start_soon(self._follow_expiry)
             await self._check_on_schedule()
 
-    def adopt(self, held: channel.Storage | None) -> None:
+    def adopt_factor(self, held: channel.StorageSnapshot | None) -> None:
         """A worker's, from before this control was started; None: it holds none. Counts until something has been seen.
 
         To be called before that worker is told anything.
         """
         self._awaits_worker = False
         if held is None:
-            self._settle()
+            self._publish_state()
             return
         now = self._clock()
-        self._take_over(held, now)
-        state = self._see(now)
-        is_news = not self._is_told(self._message(state))
+        self._inherit_factor(held, now)
+        state = self._current_state(now)
+        is_news = not self._is_published(self._make_message(state))
         if is_news:
-            self._log.skip(state)  # the line below says it
-        self._settle()
+            self._log.mark_logged(state)  # the line below says it
+        self._publish_state()
         if is_news:
-            log.info("storage: going on with what workers hold: %s", describe(self._state))
+            log.info("storage: going on with what workers hold: %s", describe_state(self._state))
 
-    def look(self) -> None:
+    def on_replicas_changed(self) -> None:
         """Topics have other replicas."""
         if self._settings.scope == "affected":
-            self._settle()
+            self._publish_state()
 
-    def heed(self) -> None:
+    def on_policies_changed(self) -> None:
         """The operator's hand is another one, or has been read now."""
-        self._settle()
+        self._publish_state()
 
     def set_observe(self, observe: bool) -> None:
         """Tell workers to count only, or to do as the section `storage` says."""
         self._mode = "observe" if observe else self._settings.mode
         self._log.observes = self._mode == "observe"
-        self._settle()
+        self._publish_state()
 
-    def _take_over(self, held: channel.Storage, now: float) -> None:
+    def _inherit_factor(self, held: channel.StorageSnapshot, now: float) -> None:
         if held.factor.origin == "operator" and (held.valid_until or 0.0) > now:
-            self._held_by_hand = held
+            self._held_override = held
         factor, until, affected = held.factor, held.valid_until, held.affected
         if (until is not None and until <= now) or factor.origin == "operator":
             factor, until, affected = held.following, None, None
-        self._view.adopt(Inherited(factor, until, affected, held.lasts), now)
+        self._view.adopt_factor(InheritedFactor(factor, until, affected, held.lasts), now)
 
     # --- when ---------------------------------------------------------------------------------------------------------
 
@@ -149,25 +150,25 @@ class StorageControl:
         """At the start and at every whole interval after it; those that a slow check runs into are left out."""
         start, interval = self._clock(), self._settings.check_interval
         while True:
-            await self._check()
+            await self._check_disks()
             passed = math.floor((self._clock() - start) / interval + 1e-9) + 1
             self._next_check = start + passed * interval
             await trio.sleep(max(0.0, self._next_check - self._clock()))
 
-    async def _check(self) -> None:
+    async def _check_disks(self) -> None:
         began = self._clock()
-        self._view.begin(began)
-        self._settle()
+        self._view.begin_check(began)
+        self._publish_state()
         try:
-            await self._view.check(began)
+            await self._view.run_check(began)
         except ObservationFailed as error:
-            self._log.fail(str(error))
-            self._settle()
+            self._log.record_failure(str(error))
+            self._publish_state()
         else:
-            self._log.succeed()
-            self._settle()
+            self._log.record_success()
+            self._publish_state()
             self._log.count_violated(self._state)
-            self._outlook.see(self._state, began)
+            self._forecast.record_observation(self._state, began)
 
     async def _follow_expiry(self) -> None:
         while True:
@@ -176,35 +177,35 @@ class StorageControl:
             with trio.move_on_after(math.inf if until is None else max(0.0, until - self._clock())):
                 await self._armed.wait()
                 continue
-            self._settle()
+            self._publish_state()
 
-    def _settle(self) -> None:
+    def _publish_state(self) -> None:
         """Find the factor in force, and tell all receivers."""
-        state = self._state = self._see(self._clock())
+        state = self._state = self._current_state(self._clock())
         self._armed.set()
-        message = self._message(state)
-        if not self._is_told(message):
-            self._told = message
-            self._tell(message)
-        observed_at = None if state.observed_at is None else self._unix(state.observed_at)
-        self._log.show(state, observed_at, self._view.invalid)
-        hand = self._hand()
+        message = self._make_message(state)
+        if not self._is_published(message):
+            self._published = message
+            self._publish(message)
+        observed_at = None if state.observed_at is None else self._unix_time(state.observed_at)
+        self._log.update_metrics(state, observed_at, self._view.invalid_records)
+        hand = self._find_override()
         self._log.show_override(None if hand is None else hand.override.state)
-        if state.begun and not (self._awaits_worker and is_lacking(state.factor)):
-            self._log.note(state)
+        if state.begun and not (self._awaits_worker and is_substitute(state.factor)):
+            self._log.log_changes(state)
 
-    def _see(self, now: float) -> StorageState:
+    def _current_state(self, now: float) -> StorageViewState:
         """The state in force, with the topics that it is about, and by an operator's hand if there is one."""
-        state, held = self._find(now), self._held_by_hand
-        if held is not None and held.valid_until is not None and now < held.valid_until and not self._knows_hands():
+        state, held = self._observed_state(now), self._held_override
+        if held is not None and held.valid_until is not None and now < held.valid_until and not self._knows_overrides():
             return state._replace(
                 factor=held.factor, until=held.valid_until, next=state.factor, affected=held.affected, begun=True
             )
-        hand = self._hand()
-        return state if hand is None else self._by_hand(state, hand, now)
+        hand = self._find_override()
+        return state if hand is None else self._with_override(state, hand, now)
 
-    def _by_hand(self, state: StorageState, hand: Hand, now: float) -> StorageState:
-        factor, affected, _ = override(
+    def _with_override(self, state: StorageViewState, hand: ActiveOverride, now: float) -> StorageViewState:
+        factor, affected, _ = apply_override(
             hand.override, hand.why, state.factor, state.affected, state.assessment,
             by_topic=self._settings.scope == "affected",
         )  # fmt: skip
@@ -217,42 +218,47 @@ class StorageControl:
         affected = None if affected is None else tuple(affected)
         return state._replace(factor=factor, affected=affected, until=until, next=following, begun=True)
 
-    def _find(self, now: float) -> StorageState:
+    def _observed_state(self, now: float) -> StorageViewState:
         """The state without an operator's hand."""
-        state = self._view.see(now)
+        state = self._view.current_state(now)
         if self._settings.scope == "cluster":
             return state._replace(affected=None)
         if state.affected is not None:
             return state
         replicas = self._replicas()
-        placement = None if replicas is None else Placement(replicas, state.dirs)
+        placement = None if replicas is None else ReplicaPlacement(replicas, state.dirs)
         assessment = state.assessment if state.holding is None else state.holding
         return state._replace(affected=find_affected(assessment, placement, state.unknown, self._is_exempt))
 
-    def _is_told(self, message: channel.Storage) -> bool:
-        return _same(message, self._told, min(SAME_S, SAME_SHARE * self._settings.check_interval))
+    def _is_published(self, message: channel.StorageSnapshot) -> bool:
+        return _is_same(message, self._published, min(SAME_S, SAME_SHARE * self._settings.check_interval))
 
-    def _message(self, state: StorageState) -> channel.Storage:
+    def _make_message(self, state: StorageViewState) -> channel.StorageSnapshot:
         factor, following = (each._replace(observed_at=None) for each in (state.factor, state.next or state.factor))
-        return channel.Storage(factor, self._mode, state.until, following, state.affected, dict(state.lasts))
+        return channel.StorageSnapshot(factor, self._mode, state.until, following, state.affected, dict(state.lasts))
 
     # --- REST ---------------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """The answer of GET /v1/storage. Sizes in bytes, limits as free bytes, times in seconds."""
-        now, state, settings, hand = self._clock(), self._see(self._clock()), self._settings, self._hand()
+        now, state, settings, hand = (
+            self._clock(),
+            self._current_state(self._clock()),
+            self._settings,
+            self._find_override(),
+        )
         factor = state.factor
         return {
             "enabled": True,
             "source": f"factor_source {settings.factor_source}" if settings.factor_source else settings.source,
             "mode": self._mode,
             "scope": settings.scope,
-            "affected": None if state.affected is None else [_shown(each) for each in state.affected],
+            "affected": None if state.affected is None else [_show_affected(each) for each in state.affected],
             "factor": factor.value,
             "state": factor.state,
             "origin": factor.origin,
             "why": factor.why,
-            "observed_at": None if state.observed_at is None else _iso(self._unix(state.observed_at)),
+            "observed_at": None if state.observed_at is None else _iso_time(self._unix_time(state.observed_at)),
             "age_s": None if state.observed_at is None else round(now - state.observed_at, 3),
             "next": None if state.until is None or state.next is None else {
                 "in_s": round(state.until - now, 3),
@@ -266,23 +272,23 @@ class StorageControl:
             "connected": state.connected,
             "problem": self._log.problem,
             "throttle_without_effect": self._log.throttles_nothing,
-            "override": None if hand is None else hand.shown,
-            "brokers": _brokers(state, self._outlook.shown(state), now),
+            "override": None if hand is None else hand.rest_fields,
+            "brokers": _show_brokers(state, self._forecast.show_volumes(state), now),
         }  # fmt: skip
 
-    def _unix(self, at: float) -> float:
+    def _unix_time(self, at: float) -> float:
         return self._wall() - (self._clock() - at)
 
 
-OFF: Final[Mapping[str, Any]] = {"enabled": False}
+STATUS_OFF: Final[Mapping[str, Any]] = {"enabled": False}
 
 
 def make_status(control: StorageControl | None) -> Callable[[], Mapping[str, Any]]:
     """The answer of GET /v1/storage, also where there is no storage protection."""
-    return (lambda: OFF) if control is None else control.status
+    return (lambda: STATUS_OFF) if control is None else control.status
 
 
-def _same(new: channel.Storage, old: channel.Storage | None, within_s: float) -> bool:
+def _is_same(new: channel.StorageSnapshot, old: channel.StorageSnapshot | None, within_s: float) -> bool:
     if old is None or (new.valid_until is None) != (old.valid_until is None):
         return False
     if new.valid_until is None or old.valid_until is None:
@@ -290,8 +296,8 @@ def _same(new: channel.Storage, old: channel.Storage | None, within_s: float) ->
     return abs(new.valid_until - old.valid_until) < within_s and replace(new, valid_until=old.valid_until) == old
 
 
-def _brokers(
-    state: StorageState, outlook: Mapping[tuple[int, str], Mapping[str, Any]], now: float
+def _show_brokers(
+    state: StorageViewState, outlook: Mapping[tuple[int, str], Mapping[str, Any]], now: float
 ) -> list[dict[str, Any]]:
     volumes: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for finding in state.assessment.findings:
@@ -317,15 +323,17 @@ def _brokers(
         {
             "id": broker_id,
             "unknown": state.brokers.get(broker_id, ""),
-            "left": None if broker_id in state.brokers else {"forgotten_in_s": round(state.left[broker_id] - now, 3)},
+            "left": None
+            if broker_id in state.brokers
+            else {"forgotten_in_s": round(state.departed[broker_id] - now, 3)},
             "volumes": volumes[broker_id],
             "offline": offline[broker_id],
         }
-        for broker_id in sorted({**state.brokers, **state.left})
+        for broker_id in sorted({**state.brokers, **state.departed})
     ]
 
 
-def _shown(affected: Affected) -> dict[str, Any]:
+def _show_affected(affected: AffectedTopics) -> dict[str, Any]:
     return {
         "by": affected.key,
         "factor": affected.value,
@@ -336,5 +344,5 @@ def _shown(affected: Affected) -> dict[str, Any]:
     }
 
 
-def _iso(at: float) -> str:
+def _iso_time(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

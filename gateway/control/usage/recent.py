@@ -10,16 +10,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from gateway.channel import Interval
-from gateway.control.fleet.exchange.form import GatewayTraffic
-from policies.explain import LATELY_MS, Flow, Held
-from policies.usage import DELAYED, WOULD
+from gateway.channel import UsageInterval
+from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
+from policies.explain import RECENT_MS, HeldTraffic, TopicFlow
+from policies.usage import DELAYED, OBSERVED_OUTCOMES
 
 OTHER: Final = "other"
 SLOT_MS: Final = 5_000
 FLOW_SLOTS: Final = 3  # rates are means over this many whole slots
 LATE_MS: Final = 2_000  # an interval arrives at most this long after its end: until then its slot is not whole
-_HELD: Final = frozenset({"rejected", "dropped", DELAYED, *WOULD})
+_HELD: Final = frozenset({"rejected", "dropped", DELAYED, *OBSERVED_OUTCOMES})
 _ACCEPTED: Final = 0
 _FLOWS: Final = {
     "accepted": _ACCEPTED,
@@ -27,15 +27,15 @@ _FLOWS: Final = {
     "rejected": 1,
     "dropped": 1,
     DELAYED: 2,
-    WOULD[0]: 3,
-    WOULD[1]: 3,
+    OBSERVED_OUTCOMES[0]: 3,
+    OBSERVED_OUTCOMES[1]: 3,
 }
 
 _Name = TypeVar("_Name", str, tuple[str, str])
 _Key = tuple[str, str, str, int, str, str]  # topic, principal, client id, broker, outcome, reason
 
 
-class _Slot:
+class _RecentSlot:
     __slots__ = ("clients", "flows", "held", "number", "writers")
 
     def __init__(self, number: int) -> None:
@@ -46,7 +46,7 @@ class _Slot:
         self.held: dict[_Key, list[int]] = {}  # first, last, bytes, requests, milliseconds of delay
 
 
-class Recent:
+class RecentTraffic:
     """Sums of the last minutes.
 
     Args:
@@ -63,7 +63,7 @@ class Recent:
         max_clients: int = 2_000,
         max_writers: int = 4_000,
     ) -> None:
-        self._slots: deque[_Slot] = deque()  # oldest first
+        self._slots: deque[_RecentSlot] = deque()  # oldest first
         self._keep = max(FLOW_SLOTS + 2, round(minutes * 60_000 / SLOT_MS))
         self._max_held = max_held
         self._max_topics = max_topics
@@ -74,37 +74,37 @@ class Recent:
         self._runs: dict[_Key, list[int]] = {}
         self._since_ms: int | None = None
 
-    def add(self, interval: Interval, now_ms: int) -> None:
+    def add_interval(self, interval: UsageInterval, now_ms: int) -> None:
         """One that was not added before. One that is older than the kept minutes, or from the future, is left out."""
         if self._since_ms is None:
             self._since_ms = now_ms
-        self._forget(now_ms)
+        self._forget_old(now_ms)
         number = interval.start_ms // SLOT_MS
         if not interval.rows or not now_ms // SLOT_MS - self._keep < number <= now_ms // SLOT_MS + 1:
             return
-        slot = self._slot(number)
+        slot = self._find_slot(number)
         for row in interval.rows:
             flow = _FLOWS.get(row.outcome)
             if flow is not None:
-                self._flow(slot, row.topic)[flow] += row.bytes
-                self._client(slot, row.principal, row.client_id)[flow] += row.bytes
+                self._topic_sums(slot, row.topic)[flow] += row.bytes
+                self._client_sums(slot, row.principal, row.client_id)[flow] += row.bytes
             if flow == _ACCEPTED:
-                self._writer(slot, row.topic, row.principal)[0] += row.bytes
+                self._writer_sums(slot, row.topic, row.principal)[0] += row.bytes
             if row.outcome in _HELD:
                 key = (row.topic, row.principal, row.client_id, row.broker, row.outcome, row.reason)
-                sums = self._sums(slot, key, interval)
+                sums = self._held_sums(slot, key, interval)
                 sums[0] = min(sums[0], interval.start_ms)
                 sums[1] = max(sums[1], interval.end_ms)
                 sums[2] += row.bytes
                 sums[3] += row.requests
                 sums[4] += row.delay_ms
 
-    def held(
+    def find_held(
         self, now_ms: int, topic: str | None = None, principal: str | None = None, client_id: str | None = None,
         broker: int | None = None,
-    ) -> list[Held]:  # fmt: skip
+    ) -> list[HeldTraffic]:  # fmt: skip
         """The bytes held back; newest first. None: of any topic, of any client."""
-        self._forget(now_ms)
+        self._forget_old(now_ms)
         found: dict[_Key, list[int]] = {}
         for slot in self._slots:
             for key, sums in slot.held.items():
@@ -115,23 +115,23 @@ class Recent:
                     before[0], before[1] = min(before[0], sums[0]), max(before[1], sums[1])
                     for index in (2, 3, 4):
                         before[index] += sums[index]
-        held = [Held(*key, *(*sums, self._runs[key][0])) for key, sums in found.items()]
+        held = [HeldTraffic(*key, *(*sums, self._runs[key][0])) for key, sums in found.items()]
         return sorted(held, key=lambda each: each.last_ms, reverse=True)
 
-    def flows(self, now_ms: int) -> dict[str, Flow]:
+    def topic_flows(self, now_ms: int) -> dict[str, TopicFlow]:
         """Bytes per second by topic, over the last whole slots: of those that had any."""
-        return self._mean(now_ms, lambda slot: slot.flows)
+        return self._mean_flows(now_ms, lambda slot: slot.flows)
 
-    def writers(self, now_ms: int) -> dict[tuple[str, str], float]:
+    def writer_rates(self, now_ms: int) -> dict[tuple[str, str], float]:
         """Bytes per second that got in, over the last whole slots, by topic and principal: of those that had any."""
-        return {name: sums[0] for name, sums in self._mean(now_ms, lambda slot: slot.writers).items() if sums[0]}
+        return {name: sums[0] for name, sums in self._mean_flows(now_ms, lambda slot: slot.writers).items() if sums[0]}
 
-    def clients(self, now_ms: int) -> dict[tuple[str, str], tuple[Flow, Held | None]]:
+    def client_flows(self, now_ms: int) -> dict[tuple[str, str], tuple[TopicFlow, HeldTraffic | None]]:
         """Those of the last whole slots, and those that were held back in the kept minutes, by principal and client id:
         bytes per second, and what was held back of them last.
         """
-        flows = self._mean(now_ms, lambda slot: slot.clients)
-        last: dict[tuple[str, str], Held] = {}
+        flows = self._mean_flows(now_ms, lambda slot: slot.clients)
+        last: dict[tuple[str, str], HeldTraffic] = {}
         for slot in self._slots:
             for key, sums in slot.held.items():
                 client, held = key[1:3], last.get(key[1:3])
@@ -139,17 +139,19 @@ class Recent:
                     *_, first_ms, last_ms, size, requests, delay_ms, since_ms = held
                     earliest, latest = min(first_ms, sums[0]), max(last_ms, sums[1])
                     more = (size + sums[2], requests + sums[3], delay_ms + sums[4])
-                    last[client] = Held(*key, earliest, latest, *more, since_ms=since_ms)
+                    last[client] = HeldTraffic(*key, earliest, latest, *more, since_ms=since_ms)
                 elif held is None or sums[1] >= held.last_ms:
-                    last[client] = Held(*key, *(*sums, self._runs[key][0]))
-        return {client: (flows.get(client, Flow()), last.get(client)) for client in flows.keys() | last.keys()}
+                    last[client] = HeldTraffic(*key, *(*sums, self._runs[key][0]))
+        return {client: (flows.get(client, TopicFlow()), last.get(client)) for client in flows.keys() | last.keys()}
 
-    def traffic(self, now_ms: int) -> GatewayTraffic:
+    def gateway_traffic(self, now_ms: int) -> GatewayTraffic:
         """Topics and clients that had any, over the last whole slots."""
-        return GatewayTraffic(self.flows(now_ms), self._mean(now_ms, lambda slot: slot.clients))
+        return GatewayTraffic(self.topic_flows(now_ms), self._mean_flows(now_ms, lambda slot: slot.clients))
 
-    def _mean(self, now_ms: int, flows_of: Callable[[_Slot], dict[_Name, list[int]]]) -> dict[_Name, Flow]:
-        self._forget(now_ms)
+    def _mean_flows(
+        self, now_ms: int, flows_of: Callable[[_RecentSlot], dict[_Name, list[int]]]
+    ) -> dict[_Name, TopicFlow]:
+        self._forget_old(now_ms)
         whole = (now_ms - LATE_MS) // SLOT_MS
         since = 0 if self._since_ms is None else self._since_ms // SLOT_MS
         slots = max(1, min(FLOW_SLOTS, whole - since))
@@ -161,43 +163,43 @@ class Recent:
                     for index, size in enumerate(flow):
                         before[index] += size
         seconds = slots * SLOT_MS / 1000
-        return {name: Flow(*(size / seconds for size in flow)) for name, flow in sums.items()}
+        return {name: TopicFlow(*(size / seconds for size in flow)) for name, flow in sums.items()}
 
     @property
     def size(self) -> int:
         """Keys kept, against `max_held`."""
         return self._held
 
-    def _slot(self, number: int) -> _Slot:
+    def _find_slot(self, number: int) -> _RecentSlot:
         for slot in reversed(self._slots):
             if slot.number == number:
                 return slot
             if slot.number < number:
                 break
-        slot = _Slot(number)
+        slot = _RecentSlot(number)
         self._slots.append(slot)
         if len(self._slots) > 1 and self._slots[-2].number > number:  # late: put it into its place
             self._slots = deque(sorted(self._slots, key=lambda each: each.number))
         return slot
 
-    def _flow(self, slot: _Slot, topic: str) -> list[int]:
+    def _topic_sums(self, slot: _RecentSlot, topic: str) -> list[int]:
         if topic not in slot.flows and len(slot.flows) >= self._max_topics:
             topic = OTHER
         return slot.flows.setdefault(topic, [0, 0, 0, 0])
 
-    def _client(self, slot: _Slot, principal: str, client_id: str) -> list[int]:
+    def _client_sums(self, slot: _RecentSlot, principal: str, client_id: str) -> list[int]:
         name = principal, client_id
         if name not in slot.clients and len(slot.clients) >= self._max_clients:
             name = OTHER, OTHER
         return slot.clients.setdefault(name, [0, 0, 0, 0])
 
-    def _writer(self, slot: _Slot, topic: str, principal: str) -> list[int]:
+    def _writer_sums(self, slot: _RecentSlot, topic: str, principal: str) -> list[int]:
         name = topic, principal
         if name not in slot.writers and len(slot.writers) >= self._max_writers:
             name = OTHER, OTHER
         return slot.writers.setdefault(name, [0])
 
-    def _sums(self, slot: _Slot, key: _Key, interval: Interval) -> list[int]:
+    def _held_sums(self, slot: _RecentSlot, key: _Key, interval: UsageInterval) -> list[int]:
         if key not in slot.held:
             if self._held >= self._max_held:
                 key = (OTHER, OTHER, OTHER, -1, *key[4:])
@@ -206,12 +208,12 @@ class Recent:
                 self._held += 1
                 self._runs.setdefault(key, [interval.start_ms, interval.end_ms, 0])[2] += 1
         run = self._runs[key]
-        if interval.start_ms - run[1] > LATELY_MS:
+        if interval.start_ms - run[1] > RECENT_MS:
             run[0] = interval.start_ms
         run[1] = max(run[1], interval.end_ms)
         return slot.held[key]
 
-    def _forget(self, now_ms: int) -> None:
+    def _forget_old(self, now_ms: int) -> None:
         oldest = now_ms // SLOT_MS - self._keep
         while self._slots and self._slots[0].number <= oldest:
             gone = self._slots.popleft()

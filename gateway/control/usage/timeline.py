@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from gateway.channel import Interval
-from policies.usage import DELAYED, NOTES, OUTCOMES, WOULD
+from gateway.channel import UsageInterval
+from policies.usage import DELAYED, NOTES, OBSERVED_OUTCOMES, OUTCOMES
 
 SLOT_MS: Final = 10_000
 SLOTS: Final = 360  # an hour
@@ -22,13 +22,13 @@ _KINDS: Final = {
     "rejected": _REJECTED,
     "dropped": _REJECTED,
     DELAYED: _DELAYED,
-    **dict.fromkeys(WOULD, _WOULD),
+    **dict.fromkeys(OBSERVED_OUTCOMES, _WOULD),
 }
 _OFFERED: Final = frozenset(OUTCOMES)
 assert not _OFFERED & set(NOTES)
 
 
-class Point(NamedTuple):
+class TimelinePoint(NamedTuple):
     """Bytes per second, as a mean of one slot, which begins at `at_ms` (Unix time).
 
     `offered`: everything that clients sent. `accepted`: forwarded with acks=0 included, `delayed` is part of it.
@@ -45,7 +45,7 @@ class Point(NamedTuple):
     factor: float | None
 
 
-class _Slot:
+class _TimelineSlot:
     __slots__ = ("factor", "number", "sums")
 
     def __init__(self) -> None:
@@ -53,51 +53,51 @@ class _Slot:
         self.sums = [0.0] * 5
         self.factor: float | None = None
 
-    def begin(self, number: int) -> None:
+    def begin_slot(self, number: int) -> None:
         self.number = number
         self.sums = [0.0] * 5
         self.factor = None
 
 
-class Timeline:
+class TrafficTimeline:
     """Sums of all intervals by slot. `since_ms`: when counting began, None before; earlier slots are unknown, not 0."""
 
     def __init__(self) -> None:
-        self._ring = [_Slot() for _ in range(SLOTS)]
+        self._ring = [_TimelineSlot() for _ in range(SLOTS)]
         self.since_ms: int | None = None
 
-    def add(self, interval: Interval, now_ms: int) -> None:
+    def add_interval(self, interval: UsageInterval, now_ms: int) -> None:
         """One that was not added before. What is older than the ring, or from the future, is left out."""
         if self.since_ms is None:
             self.since_ms = now_ms
         start, end = interval.start_ms, max(interval.end_ms, interval.start_ms + 1)
-        sums = _sums(interval)
+        sums = _sum_interval(interval)
         newest = now_ms // SLOT_MS + 1
         for number in range(max(start // SLOT_MS, newest - SLOTS + 1), min((end - 1) // SLOT_MS, newest) + 1):
             share = (min(end, (number + 1) * SLOT_MS) - max(start, number * SLOT_MS)) / (end - start)
             slot = self._ring[number % SLOTS]
             if slot.number != number:
-                slot.begin(number)
+                slot.begin_slot(number)
             for kind, size in enumerate(sums):
                 slot.sums[kind] += size * share
             if interval.storage_factor is not None:
                 slot.factor = min(interval.storage_factor, 1.0 if slot.factor is None else slot.factor)
 
-    def points(self, now_ms: int, last: int = SLOTS) -> list[Point]:
+    def list_points(self, now_ms: int, last: int = SLOTS) -> list[TimelinePoint]:
         """The `last` whole slots (at most SLOTS - 2), the oldest first: those since counting began."""
         end = (now_ms - LATE_MS) // SLOT_MS
         begin = end if self.since_ms is None else max(self.since_ms // SLOT_MS, end - min(last, SLOTS - 2))
-        return [self._point(number) for number in range(begin, end)]
+        return [self._make_point(number) for number in range(begin, end)]
 
-    def _point(self, number: int) -> Point:
+    def _make_point(self, number: int) -> TimelinePoint:
         slot = self._ring[number % SLOTS]
         if slot.number != number:
-            return Point(number * SLOT_MS, 0.0, 0.0, 0.0, 0.0, 0.0, None)
+            return TimelinePoint(number * SLOT_MS, 0.0, 0.0, 0.0, 0.0, 0.0, None)
         offered, accepted, rejected, delayed, would = (size / (SLOT_MS / 1000) for size in slot.sums)
-        return Point(number * SLOT_MS, offered, accepted, rejected, delayed, would, slot.factor)
+        return TimelinePoint(number * SLOT_MS, offered, accepted, rejected, delayed, would, slot.factor)
 
 
-def _sums(interval: Interval) -> list[int]:
+def _sum_interval(interval: UsageInterval) -> list[int]:
     sums = [0] * 5
     for row in interval.rows:
         if row.outcome in _OFFERED:

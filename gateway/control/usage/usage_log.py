@@ -25,10 +25,10 @@ from typing import Any, Final
 import trio
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from gateway.channel import Interval
-from gateway.control.metrics import Metrics
-from gateway.kafka.internal_topic import InternalTopic, Spec, TopicError
-from gateway.system.files import locked, sync_directory
+from gateway.channel import UsageInterval
+from gateway.control.metrics import GatewayMetrics
+from gateway.kafka.internal_topic import InternalTopic, TopicError, TopicSpec
+from gateway.system.files import lock_file, sync_directory
 from policies import usage
 
 log = logging.getLogger("gateway.usage")
@@ -43,7 +43,7 @@ PUBLISH_TIMEOUT_MS: Final = 30_000
 PUBLISH_BACKOFF_S: Final = (0.5, 30.0)
 _SEGMENT = re.compile(r"usage-(\d{8})-[0-9a-f]+\.jsonl")
 # Nothing in our power makes the broker take these, and the records behind must not wait for them for ever.
-_FINAL: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
+_FINAL_ERRORS: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
 
 
 class SpoolInUse(Exception):
@@ -59,7 +59,7 @@ class PublishError(Exception):
 
 
 @dataclass(slots=True)
-class _Life:
+class _SpooledLife:
     """The spool's records of one boot of a worker."""
 
     gateway: str
@@ -70,12 +70,12 @@ class _Life:
 
 
 @dataclass(slots=True)
-class _Segment:
+class _SpoolSegment:
     path: Path
     size: int
 
 
-class Spool:
+class UsageSpool:
     """The files. Every method blocks, may be called from any thread, and raises OSError when the disk does.
 
     Raises:
@@ -91,18 +91,18 @@ class Spool:
         self._segment_bytes = min(SEGMENT_BYTES, max_bytes // 8)
         self._boot = secrets.token_hex(4)
         self._guard = threading.Lock()
-        self._segments: dict[int, _Segment] = {}  # in the order of their numbers
+        self._segments: dict[int, _SpoolSegment] = {}  # in the order of their numbers
         self._fd = -1
         self._current = 0
         self._current_since = 0.0
         self._published = (0, 0)  # segment number, offset: what lies before is acknowledged
-        self._lives: dict[str, _Life] = {}
+        self._lives: dict[str, _SpooledLife] = {}
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-        lock = locked(directory / "lock")
+        lock = lock_file(directory / "lock")
         if lock is None:
             raise SpoolInUse(f"{directory} is in use by another gateway: give each its own usage_log.spool_dir")
         self._lock = lock
-        self._scan()
+        self._scan_directory()
 
     @property
     def total_bytes(self) -> int:
@@ -119,7 +119,7 @@ class Spool:
         life = self._lives.get(boot)
         return -1 if life is None else life.seq
 
-    def unfinished(self, worker: int) -> list[tuple[str, str, int]]:
+    def unfinished_lives(self, worker: int) -> list[tuple[str, str, int]]:
         """(gateway, boot, last seq) of every life of that worker without an end."""
         with self._guard:
             return [(x.gateway, boot, x.seq) for boot, x in self._lives.items() if x.worker == worker and not x.ended]
@@ -129,18 +129,18 @@ class Spool:
         with self._guard:
             data = b"".join(line + b"\n" for line in lines)
             self._make_room(len(data))
-            segment = self._writable()
+            segment = self._writable_segment()
             try:
                 _write_all(self._fd, data)
                 os.fsync(self._fd)
             except OSError:
-                self._undo(segment)
+                self._undo_write(segment)
                 raise
             segment.size += len(data)
             for line in lines:
-                self._note(line, self._current)
+                self._record_life(line, self._current)
 
-    def read(self, max_bytes: int = READ_BYTES) -> tuple[list[bytes], tuple[int, int]]:
+    def read_unpublished(self, max_bytes: int = READ_BYTES) -> tuple[list[bytes], tuple[int, int]]:
         """Records behind the published position, and the position behind them; none when all is published."""
         with self._guard:
             number, offset = self._published
@@ -150,7 +150,7 @@ class Spool:
                     return lines, (n, end)
             return [], self._published
 
-    def acknowledge(self, position: tuple[int, int]) -> None:
+    def mark_published(self, position: tuple[int, int]) -> None:
         """The topic has everything before this position."""
         with self._guard:
             self._published = position
@@ -159,27 +159,27 @@ class Spool:
             fresh.write_text(json.dumps({"segment": position[0], "offset": position[1]}))
             fresh.replace(self._directory / "published.json")
 
-    def prune(self) -> None:
+    def prune_expired(self) -> None:
         """Delete the records that retention no longer holds."""
         with self._guard:
             horizon = time.time() - self._retention_s
-            for number in [n for n in self._segments if self._is_done(n)]:
-                if self._modified(number) < horizon:
-                    self._delete(number)
+            for number in [n for n in self._segments if self._is_deletable(n)]:
+                if self._modified_at(number) < horizon:
+                    self._delete_segment(number)
 
     def close(self) -> None:
         with self._guard:
             self._close_segment()
             self._lock.close()
 
-    def _scan(self) -> None:
+    def _scan_directory(self) -> None:
         for path in sorted(self._directory.glob("usage-*.jsonl")):
             if match := _SEGMENT.fullmatch(path.name):
-                self._segments[int(match[1])] = _Segment(path, _cut_half_line(path))
+                self._segments[int(match[1])] = _SpoolSegment(path, _cut_half_line(path))
         for number, segment in self._segments.items():
             with segment.path.open("rb") as file:
                 for line in file:
-                    self._note(line, number)
+                    self._record_life(line, number)
         try:
             position = json.loads((self._directory / "published.json").read_text())
             self._published = (int(position["segment"]), int(position["offset"]))
@@ -187,44 +187,44 @@ class Spool:
             self._published = (0, 0)  # all of it once more: copies, never a gap
         self._current = max([*self._segments, self._published[0]], default=0)
 
-    def _note(self, line: bytes, number: int) -> None:
+    def _record_life(self, line: bytes, number: int) -> None:
         try:
             header = _header_of(line)
             boot, seq, worker, gateway = header["boot"], header["seq"], header["worker"], header["gateway"]
             ended = header["final"] or header["kind"] == usage.LOST
         except (ValueError, KeyError):
             return  # not ours to judge; the audit reports it
-        life = self._lives.setdefault(boot, _Life(gateway, worker, seq, ended, number))
+        life = self._lives.setdefault(boot, _SpooledLife(gateway, worker, seq, ended, number))
         life.seq, life.ended, life.segment = max(life.seq, seq), ended, number
 
     def _make_room(self, size: int) -> None:
         for number in list(self._segments):
             if self.total_bytes + size <= self._max_bytes:
                 return
-            if self._published_only and self._is_done(number):
-                self._delete(number)  # retention is a wish, the bound is not
+            if self._published_only and self._is_deletable(number):
+                self._delete_segment(number)  # retention is a wish, the bound is not
         if self.total_bytes + size > self._max_bytes:
             raise SpoolFull(f"usage_log.max_spool_bytes = {self._max_bytes:,} is reached by records not yet published")
 
-    def _is_done(self, number: int) -> bool:
+    def _is_deletable(self, number: int) -> bool:
         if number == self._current and self._fd >= 0:
             return False
         if self._published_only and (number, self._segments[number].size) > self._published:
             return False
         return not any(life.segment == number and not life.ended for life in self._lives.values())
 
-    def _modified(self, number: int) -> float:
+    def _modified_at(self, number: int) -> float:
         try:
             return self._segments[number].path.stat().st_mtime
         except FileNotFoundError:
             return 0.0
 
-    def _delete(self, number: int) -> None:
+    def _delete_segment(self, number: int) -> None:
         self._segments[number].path.unlink(missing_ok=True)
         del self._segments[number]
         self._lives = {boot: life for boot, life in self._lives.items() if life.segment in self._segments}
 
-    def _writable(self) -> _Segment:
+    def _writable_segment(self) -> _SpoolSegment:
         if self._fd >= 0:
             segment = self._segments[self._current]
             aged = time.monotonic() - self._current_since >= SEGMENT_AGE_S
@@ -239,11 +239,11 @@ class Spool:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o640)
         self._current += 1
         self._current_since = time.monotonic()
-        self._segments[self._current] = _Segment(path, 0)
+        self._segments[self._current] = _SpoolSegment(path, 0)
         sync_directory(self._directory)
         return self._segments[self._current]
 
-    def _undo(self, segment: _Segment) -> None:
+    def _undo_write(self, segment: _SpoolSegment) -> None:
         """Half a record must not stay in the middle of a file; where it can't be cut off, the file ends here."""
         try:
             os.ftruncate(self._fd, segment.size)
@@ -269,36 +269,36 @@ class Spool:
         return data[:end].splitlines(), offset + end
 
 
-class UsageLog:
+class UsageLogWriter:
     """Takes intervals, puts them into the spool in their order, and confirms them.
 
-    `spool`: None: it can't be used yet, see `open`. `problem`: why nothing can be written just now, one line; "" for
-    none.
+    `spool`: None: it can't be used yet, see `attach_spool`. `problem`: why nothing can be written just now, one line;
+    "" for none.
     """
 
-    def __init__(self, spool: Spool | None, gateway: str, metrics: Metrics) -> None:
+    def __init__(self, spool: UsageSpool | None, gateway: str, metrics: GatewayMetrics) -> None:
         self.problem = ""
-        self._spool: Spool | None = None
+        self._spool: UsageSpool | None = None
         self._gateway = gateway
         self._metrics = metrics
-        self._queue: deque[tuple[Interval | bytes, Callable[[], None]]] = deque()
+        self._queue: deque[tuple[UsageInterval | bytes, Callable[[], None]]] = deque()
         self._wake = trio.Event()
         self._idle = trio.Event()
         self._idle.set()
         self.written = trio.Event()  # set with every write: the publisher waits for it
-        self._seen: dict[str, int] = {}
+        self._last_seqs: dict[str, int] = {}
         self._rows = 0  # in the queue
         self._boots: dict[int, str] = {}  # of workers that came before the spool
         self._opened = trio.Event()
-        self._disks: usage.Disks | None = None  # for the next interval's record
+        self._disks: usage.DiskNotes | None = None  # for the next interval's record
         if spool is not None:
-            self.open(spool)
+            self.attach_spool(spool)
 
-    def open(self, spool: Spool) -> None:
+    def attach_spool(self, spool: UsageSpool) -> None:
         """From now on this is where intervals go, those that wait first."""
         self._spool = spool
         for worker, boot in self._boots.items():
-            self._metrics.workers_lost.inc(len(self.put_lost_before(worker, boot)))
+            self._metrics.workers_lost.inc(len(self.enqueue_lost_before(worker, boot)))
         self._opened.set()
 
     @property
@@ -306,34 +306,37 @@ class UsageLog:
         """Whether another interval may be put; one that may not has to stay where it is."""
         return len(self._queue) < MAX_QUEUED and self._rows < MAX_QUEUED_ROWS
 
-    def put(self, interval: Interval, confirm: Callable[[], None]) -> bool:
+    def enqueue_interval(self, interval: UsageInterval, confirm: Callable[[], None]) -> bool:
         """Queue an interval; False when it is a copy of one that came before (it is confirmed in its turn)."""
         on_disk = -1 if self._spool is None else self._spool.last_seq(interval.boot)
-        last = max(self._seen.get(interval.boot, -1), on_disk)
+        last = max(self._last_seqs.get(interval.boot, -1), on_disk)
         fresh = interval.seq > last
-        self._seen[interval.boot] = max(last, interval.seq)
-        self._enqueue(interval if fresh else b"", confirm)
+        self._last_seqs[interval.boot] = max(last, interval.seq)
+        self._enqueue_record(interval if fresh else b"", confirm)
         return fresh
 
-    def note(self, disks: usage.Disks) -> None:
+    def record_disks(self, disks: usage.DiskNotes) -> None:
         """Have the next interval's record say this."""
         self._disks = disks
 
-    def put_lost(self, worker: int, boot: str, gateway: str = "", seq: int = -1) -> None:
+    def enqueue_lost(self, worker: int, boot: str, gateway: str = "", seq: int = -1) -> None:
         """Note that a boot of a worker ended without its final interval."""
-        seq = max(seq, self._seen.get(boot, -1))
-        self._enqueue(usage.encode_lost(gateway or self._gateway, boot, worker, seq, time.time_ns() // 10**6), _nothing)
+        seq = max(seq, self._last_seqs.get(boot, -1))
+        self._enqueue_record(
+            usage.encode_lost(gateway or self._gateway, boot, worker, seq, time.time_ns() // 10**6),
+            _ignore_confirmation,
+        )
 
-    def put_lost_before(self, worker: int, boot: str) -> list[str]:
+    def enqueue_lost_before(self, worker: int, boot: str) -> list[str]:
         """Note every life of that worker in the spool that has no end, but this one. Returns their boots: none while
         there is no spool, then they are counted when it is opened.
         """
         if self._spool is None:
             self._boots[worker] = boot
             return []
-        lost = [life for life in self._spool.unfinished(worker) if life[1] != boot]
+        lost = [life for life in self._spool.unfinished_lives(worker) if life[1] != boot]
         for gateway, old, seq in lost:
-            self.put_lost(worker, old, gateway, seq)
+            self.enqueue_lost(worker, old, gateway, seq)
         return [old for _, old, _ in lost]
 
     @property
@@ -341,7 +344,7 @@ class UsageLog:
         """Intervals not yet on disk."""
         return len(self._queue)
 
-    async def drained(self) -> None:
+    async def wait_drained(self) -> None:
         """Return when everything queued is on disk."""
         while self._queue:
             await self._idle.wait()
@@ -350,12 +353,12 @@ class UsageLog:
         await self._opened.wait()
         while True:
             while self._queue:
-                await self._write()
+                await self._write_batch()
             self._idle.set()
             self._wake = trio.Event()
             await self._wake.wait()
 
-    def _enqueue(self, item: Interval | bytes, confirm: Callable[[], None]) -> None:
+    def _enqueue_record(self, item: UsageInterval | bytes, confirm: Callable[[], None]) -> None:
         self._queue.append((item, confirm))
         self._rows += _count_rows(item)
         self._metrics.usage_log.queued_intervals.set(len(self._queue))
@@ -363,11 +366,11 @@ class UsageLog:
             self._idle = trio.Event()
         self._wake.set()
 
-    async def _write(self) -> None:
+    async def _write_batch(self) -> None:
         batch, disks = list(self._queue), self._disks
         items = [item for item, _ in batch]
         try:
-            records, is_noted = await trio.to_thread.run_sync(self._append, items, disks)
+            records, is_noted = await trio.to_thread.run_sync(self._append_batch, items, disks)
         except OSError as error:
             self._metrics.usage_log.spool_errors.inc()
             if not self.problem:
@@ -389,16 +392,16 @@ class UsageLog:
         self.written.set()
         self.written = trio.Event()
 
-    def _append(self, items: list[Interval | bytes], disks: usage.Disks | None) -> tuple[int, bool]:
+    def _append_batch(self, items: list[UsageInterval | bytes], disks: usage.DiskNotes | None) -> tuple[int, bool]:
         """The number of records, and whether one of them says that of disks."""
         assert self._spool is not None
         lines: list[bytes] = []
         left = disks
         for item in items:
-            if isinstance(item, Interval):
+            if isinstance(item, UsageInterval):
                 if item.seq <= self._spool.last_seq(item.boot):
                     continue  # it came before the spool, which has it from an earlier control
-                lines += self._encode(item, left)
+                lines += self._encode_interval(item, left)
                 left = None
             elif item:
                 lines.append(item)
@@ -406,7 +409,7 @@ class UsageLog:
             self._spool.append(lines)
         return len(lines), disks is not None and left is None
 
-    def _encode(self, interval: Interval, disks: usage.Disks | None) -> list[bytes]:
+    def _encode_interval(self, interval: UsageInterval, disks: usage.DiskNotes | None) -> list[bytes]:
         """None for one that no reader would take: a fault of ours. The audit says that its number is missing."""
         try:
             return usage.encode_interval(
@@ -414,27 +417,27 @@ class UsageLog:
                 start_ms=interval.start_ms, end_ms=interval.end_ms, final=interval.final,
                 storage_factor=interval.storage_factor, disks=disks,
             )  # fmt: skip
-        except usage.InvalidRecord as error:
+        except usage.InvalidUsageRecord as error:
             self._metrics.usage_log.dropped.labels("invalid").inc()
             log.error("usage log: an interval of worker %d is left out: %s", interval.worker, error)
             return []
 
 
-class Publisher:
+class UsagePublisher:
     """Spool -> topic. `client`: librdkafka properties that reach the cluster."""
 
     def __init__(
         self,
-        spool: Spool,
+        spool: UsageSpool,
         client: dict[str, Any],
         topic: str,
         partitions: int,
         replication: int | None,
-        metrics: Metrics,
+        metrics: GatewayMetrics,
     ) -> None:
         self._spool = spool
         self._client = client
-        spec = Spec({"cleanup.policy": "delete", "compression.type": "producer"}, partitions=partitions)
+        spec = TopicSpec({"cleanup.policy": "delete", "compression.type": "producer"}, partitions=partitions)
         self._topic = InternalTopic(client, topic, spec, replication)
         self._metrics = metrics
         self._producer: Producer | None = None
@@ -443,19 +446,19 @@ class Publisher:
         self.problem = ""  # why the topic doesn't take records just now, one line; "" for none
         self._progress = trio.Event()
 
-    async def caught_up(self) -> None:
+    async def wait_caught_up(self) -> None:
         """Return when the topic has everything that is in the spool."""
         while self._spool.backlog_bytes:
             await self._progress.wait()
 
-    async def run(self, usage_log: UsageLog) -> None:
+    async def run(self, usage_log: UsageLogWriter) -> None:
         """Publish all records of the spool, for ever."""
         pause = PUBLISH_BACKOFF_S[0]
         while True:
             written = usage_log.written
             try:
                 # Abandoned at the end: a cluster that doesn't answer must not hold up a stop.
-                published = await trio.to_thread.run_sync(self.publish, abandon_on_cancel=True)
+                published = await trio.to_thread.run_sync(self.publish_batch, abandon_on_cancel=True)
             except (PublishError, OSError) as error:
                 if not self.problem:
                     log.warning("usage log: %s; records stay in the spool and are tried again", error)
@@ -476,20 +479,22 @@ class Publisher:
         """Let a `publish` that is running return soon."""
         self._ending = True
 
-    def publish(self) -> int:
+    def publish_batch(self) -> int:
         """One batch, in a thread: the number of acknowledged records.
 
         Raises:
             PublishError: some were not; the whole batch comes again.
         """
-        lines, position = self._spool.read()
+        lines, position = self._spool.read_unpublished()
         if not lines:
             return 0
-        self._prepare()
-        failed = self._send(lines)
+        self._prepare_producer()
+        failed = self._send_records(lines)
         # A refusal concerns a whole batch on the wire; one by one shows whose fault it is.
         failed = [
-            pair for line, error in failed for pair in (self._send([line]) if _is_final(error) else [(line, error)])
+            pair
+            for line, error in failed
+            for pair in (self._send_records([line]) if _is_final(error) else [(line, error)])
         ]
         refused = [error for _, error in failed if _is_final(error)]
         if len(failed) > len(refused):
@@ -501,11 +506,11 @@ class Publisher:
         if refused:
             self._metrics.usage_log.dropped.labels("refused").inc(len(refused))
             log.error("usage log: %d records are not in the topic: %s", len(refused), refused[0].str())
-        self._spool.acknowledge(position)
+        self._spool.mark_published(position)
         self._metrics.usage_log.published.inc(len(lines) - len(refused))
         return len(lines)
 
-    def _send(self, lines: list[bytes]) -> list[tuple[bytes, KafkaError]]:
+    def _send_records(self, lines: list[bytes]) -> list[tuple[bytes, KafkaError]]:
         """Produce, wait for all of them, and return those that failed."""
         assert self._producer is not None
         failed: list[tuple[bytes, KafkaError]] = []
@@ -518,14 +523,14 @@ class Publisher:
                 failed.append((line, error))
 
         for line in lines:
-            self._produce(line, settle)
+            self._produce_record(line, settle)
         while waiting and not self._ending:
             self._producer.poll(0.1)
         if waiting:
             raise PublishError("the gateway is stopping")
         return failed
 
-    def _produce(self, line: bytes, settle: Callable[[bytes, KafkaError | None], None]) -> None:
+    def _produce_record(self, line: bytes, settle: Callable[[bytes, KafkaError | None], None]) -> None:
         assert self._producer is not None
 
         def delivered(error: KafkaError | None, _: Message) -> None:
@@ -533,7 +538,7 @@ class Publisher:
 
         while True:
             try:
-                self._producer.produce(self._topic.name, value=line, key=_key_of(line), on_delivery=delivered)
+                self._producer.produce(self._topic.name, value=line, key=_partition_key(line), on_delivery=delivered)
                 return
             except BufferError:
                 self._producer.poll(0.1)
@@ -541,7 +546,7 @@ class Publisher:
                 settle(line, error.args[0])
                 return
 
-    def _prepare(self) -> None:
+    def _prepare_producer(self) -> None:
         if self._producer is None:
             self._producer = Producer(
                 {
@@ -555,21 +560,21 @@ class Publisher:
             )
         if not self._ready:
             try:
-                self._topic.ensure()
+                self._topic.ensure_topic()
             except TopicError as error:
                 raise PublishError(str(error)) from error
             self._ready = True
 
 
 def _is_final(error: KafkaError) -> bool:
-    return error.code() in _FINAL
+    return error.code() in _FINAL_ERRORS
 
 
-def _count_rows(item: Interval | bytes) -> int:
-    return len(item.rows) if isinstance(item, Interval) else 0
+def _count_rows(item: UsageInterval | bytes) -> int:
+    return len(item.rows) if isinstance(item, UsageInterval) else 0
 
 
-def _nothing() -> None:
+def _ignore_confirmation() -> None:
     """For records that no part waits for."""
 
 
@@ -596,10 +601,10 @@ def _header_of(line: bytes) -> Any:
     return json.loads(line[: line.index(b',"rows":')] + b"}")
 
 
-def _key_of(line: bytes) -> bytes:
+def _partition_key(line: bytes) -> bytes:
     try:
         header = _header_of(line)
-        return usage.key(header["gateway"], header["boot"], header["worker"])
+        return usage.record_key(header["gateway"], header["boot"], header["worker"])
     except (ValueError, KeyError):
         return b""  # somebody else's line in our file: the audit says so, the rest must get through
 

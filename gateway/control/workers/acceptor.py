@@ -12,12 +12,19 @@ from typing import Final
 
 import trio
 
-from gateway.channel import Accepted
+from gateway.channel import AcceptedConnection
 from gateway.config import Settings
 from gateway.control.internal_errors import ACCEPT, InternalErrors
-from gateway.control.metrics import Metrics
-from gateway.control.workers.workers import Workers
-from gateway.system.sockets import Networks, address_text, host_of_peer, is_within, network_of, reset
+from gateway.control.metrics import GatewayMetrics
+from gateway.control.workers.workers import WorkerPool
+from gateway.system.sockets import (
+    Networks,
+    address_text,
+    host_of_peer,
+    is_in_networks,
+    network_of_peer,
+    reset_connection,
+)
 
 log = logging.getLogger("gateway.control")
 
@@ -28,20 +35,21 @@ PAUSE_S: Final = 0.1
 REPEAT_S: Final = 10.0  # the same complaint is logged once in this time
 
 
-def proxies_of(settings: Settings) -> dict[str, Networks]:
+def proxy_networks(settings: Settings) -> dict[str, Networks]:
     """By listener, where connections begin with a header of the PROXY protocol."""
     return {
-        name: tuple(map(ipaddress.ip_network, listener.proxies)) for name, listener in settings.all_listeners.items()
+        name: tuple(map(ipaddress.ip_network, listener.proxy_networks))
+        for name, listener in settings.all_listeners.items()
     }
 
 
-class Acceptor:
-    """Of all listeners of this gateway. `proxies`: see `proxies_of`; another value holds for new connections."""
+class ConnectionAcceptor:
+    """Of all listeners of this gateway. `proxies`: see `proxy_networks`; another value holds for new connections."""
 
     def __init__(
         self,
-        workers: Workers,
-        metrics: Metrics,
+        workers: WorkerPool,
+        metrics: GatewayMetrics,
         proxies: Mapping[str, Networks],
         errors: InternalErrors | None = None,
     ) -> None:
@@ -49,7 +57,7 @@ class Acceptor:
         self._metrics = metrics
         self.proxies = proxies
         self._errors = errors or InternalErrors()
-        self._complained_at = -REPEAT_S
+        self._logged_at = -REPEAT_S
 
     async def run(self, listener: str, broker: int | None, sock: socket.socket) -> None:
         """Accept for ever and hand over; shortages are waited out."""
@@ -59,29 +67,31 @@ class Acceptor:
                 try:
                     client, address = await listening.accept()
                 except OSError as error:
-                    await self._pause(error)
+                    await self._pause_accepting(error)
                     continue
                 peer = address_text(address[0], address[1])
-                with self._errors.contain(ACCEPT, peer), client:
-                    await self._admit(listener, broker, peer, client)
+                with self._errors.contain_errors(ACCEPT, peer), client:
+                    await self._admit_connection(listener, broker, peer, client)
 
-    async def _admit(self, listener: str, broker: int | None, peer: str, client: trio.socket.SocketType) -> None:
+    async def _admit_connection(
+        self, listener: str, broker: int | None, peer: str, client: trio.socket.SocketType
+    ) -> None:
         """Refuse it, or hand it over. An error in this leaves it to be closed."""
-        proxied = is_within(peer, self.proxies.get(listener, ()))
-        why = self._workers.admission.refusal(network_of(peer), proxied=proxied)
+        proxied = is_in_networks(peer, self.proxies.get(listener, ()))
+        why = self._workers.admission.refusal_reason(network_of_peer(peer), proxied=proxied)
         if why:
-            reset(socket.socket(fileno=client.detach()))
-            self._workers.refusals.note(host_of_peer(peer), why)
+            reset_connection(socket.socket(fileno=client.detach()))
+            self._workers.refusals.record_refusal(host_of_peer(peer), why)
             return
-        accepted = Accepted(broker, peer, proxied, listener)
-        await self._workers.hand_over(socket.socket(fileno=client.detach()), accepted)
+        accepted = AcceptedConnection(broker, peer, proxied, listener)
+        await self._workers.hand_over_connection(socket.socket(fileno=client.detach()), accepted)
 
-    async def _pause(self, error: OSError) -> None:
+    async def _pause_accepting(self, error: OSError) -> None:
         if error.errno in CLIENT_GONE:
             await trio.lowlevel.checkpoint()
             return
         self._metrics.accept_pauses.inc()
-        if trio.current_time() - self._complained_at >= REPEAT_S:
-            self._complained_at = trio.current_time()
+        if trio.current_time() - self._logged_at >= REPEAT_S:
+            self._logged_at = trio.current_time()
             log.warning("no connections can be accepted just now: %s", error.strerror or error)
         await trio.sleep(PAUSE_S)

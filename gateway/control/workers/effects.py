@@ -4,27 +4,29 @@
 
 from __future__ import annotations
 
-from gateway.channel import Groups, Policy, Quotas
+from gateway.channel import GroupSnapshot, QuotaSnapshot, ThresholdPolicy
 from gateway.config import Settings
-from policies.definitions.rollout import EVERYBODY
-from policies.usage import DELAYED, REASONS, WOULD
+from policies.definitions.rollout import ALL_CLIENTS
+from policies.usage import DELAYED, OBSERVED_OUTCOMES, REASONS
 from policies.verdict import CLIENT_QUOTA, FENCE, RESOURCE_GROUP, STORAGE_PAUSE, STORAGE_THROTTLE, TOPIC_THRESHOLD
 
 _ENFORCED = ("rejected", DELAYED)
 
 
-def effects_of(thresholds: Policy, quotas: Quotas, groups: Groups, settings: Settings) -> frozenset[tuple[str, str]]:
+def possible_effects(
+    thresholds: ThresholdPolicy, quotas: QuotaSnapshot, groups: GroupSnapshot, settings: Settings
+) -> frozenset[tuple[str, str]]:
     """Outcomes and notes (policies.usage), each with its reason."""
     found: set[tuple[str, str]] = set()
     if thresholds.total is not None or thresholds.totals:  # a topic's threshold alone limits nothing
-        found |= _of(TOPIC_THRESHOLD, thresholds.mode, thresholds.enforce_percent)
+        found |= _policy_effects(TOPIC_THRESHOLD, thresholds.mode, thresholds.enforce_percent)
     if quotas.entries:
-        found |= _of(CLIENT_QUOTA, quotas.mode, quotas.enforce_percent)
+        found |= _policy_effects(CLIENT_QUOTA, quotas.mode, quotas.enforce_percent)
     if groups.groups:
-        found |= _of(RESOURCE_GROUP, groups.mode, groups.enforce_percent)
-    if settings.storage is not None and not settings.storage.off:
+        found |= _policy_effects(RESOURCE_GROUP, groups.mode, groups.enforce_percent)
+    if settings.storage is not None and not settings.storage.is_disabled:
         mode = "observe" if settings.mode == "observe" else settings.storage.mode
-        found |= _of(STORAGE_THROTTLE, mode) | _of(STORAGE_PAUSE, mode)
+        found |= _policy_effects(STORAGE_THROTTLE, mode) | _policy_effects(STORAGE_PAUSE, mode)
     if any(outcome in _ENFORCED for outcome, _ in found):
         found |= {("rejected", FENCE), ("dropped", "connection-lost")}
         if settings.acks0 == "drop":
@@ -32,8 +34,8 @@ def effects_of(thresholds: Policy, quotas: Quotas, groups: Groups, settings: Set
     return frozenset(found)
 
 
-def _of(reason: str, mode: str, enforce_percent: float = EVERYBODY) -> set[tuple[str, str]]:
+def _policy_effects(reason: str, mode: str, enforce_percent: float = ALL_CLIENTS) -> set[tuple[str, str]]:
     outcomes = _ENFORCED if mode == "enforce" else ()
-    if mode == "observe" or enforce_percent < EVERYBODY:
-        outcomes = (*outcomes, *WOULD)
+    if mode == "observe" or enforce_percent < ALL_CLIENTS:
+        outcomes = (*outcomes, *OBSERVED_OUTCOMES)
     return {(outcome, reason) for outcome in outcomes if reason in REASONS[outcome]}

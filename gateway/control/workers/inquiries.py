@@ -11,24 +11,24 @@ from typing import Final, NamedTuple
 import msgspec
 import trio
 
-from gateway.channel import Connection, FindConnections, FoundConnections
+from gateway.channel import ConnectionInfo, FindConnections, FoundConnections
 
-ANSWER_S: Final = 3.0
-AT_ONCE: Final = 4
+ANSWER_TIMEOUT_S: Final = 3.0
+MAX_AT_ONCE: Final = 4
 
 
-class Found(NamedTuple):
+class InquiryResult(NamedTuple):
     """`total`: connections of all workers that answered; `matched`: those that were asked for, of which `connections`
     are the first. `missing`: workers that didn't answer in time.
     """
 
     total: int = 0
     matched: int = 0
-    connections: tuple[Connection, ...] = ()
+    connections: tuple[ConnectionInfo, ...] = ()
     missing: int = 0
 
 
-class _Open:
+class _OpenInquiry:
     """A question that waits for `expected` answers."""
 
     def __init__(self) -> None:
@@ -37,35 +37,35 @@ class _Open:
         self.done = trio.Event()
 
 
-class Inquiries:
+class WorkerInquiries:
     """`post`: to all workers that can take it; how many these are."""
 
     def __init__(self, post: Callable[[FindConnections], int]) -> None:
         self._post = post
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenInquiry] = {}
         self._tokens = itertools.count(1)
-        self._places = trio.Semaphore(AT_ONCE)
+        self._places = trio.Semaphore(MAX_AT_ONCE)
 
-    async def ask(self, question: FindConnections) -> Found:
+    async def find_connections(self, question: FindConnections) -> InquiryResult:
         """The answers of all workers as one; those that come too late are missing."""
-        token, asked = next(self._tokens), _Open()
+        token, asked = next(self._tokens), _OpenInquiry()
         async with self._places:
             self._open[token] = asked
             try:
                 asked.expected = self._post(msgspec.structs.replace(question, token=token))
-                with trio.move_on_after(ANSWER_S if asked.expected else 0):
+                with trio.move_on_after(ANSWER_TIMEOUT_S if asked.expected else 0):
                     await asked.done.wait()
             finally:
                 del self._open[token]
-        rows = heapq.merge(*(answer.connections for answer in asked.answers), key=_order)
-        return Found(
+        rows = heapq.merge(*(answer.connections for answer in asked.answers), key=_connection_order)
+        return InquiryResult(
             sum(answer.total for answer in asked.answers),
             sum(answer.matched for answer in asked.answers),
             tuple(itertools.islice(rows, question.limit)),
             asked.expected - len(asked.answers),
         )
 
-    def take(self, answer: FoundConnections) -> None:
+    def record_answer(self, answer: FoundConnections) -> None:
         """A worker's answer."""
         asked = self._open.get(answer.token)
         if asked is not None:
@@ -74,6 +74,6 @@ class Inquiries:
                 asked.done.set()
 
 
-def _order(shown: Connection) -> tuple[float, float, str]:
+def _connection_order(shown: ConnectionInfo) -> tuple[float, float, str]:
     """As workers sort theirs."""
     return -shown.muted_s, -shown.age_s, shown.peer

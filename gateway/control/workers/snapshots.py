@@ -8,12 +8,21 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from gateway.channel import PROTOCOL, Groups, ListenerSettings, OwnSasl, Policy, QuotaChanges, Quotas, WorkerSettings
+from gateway.channel import (
+    PROTOCOL,
+    GroupSnapshot,
+    ListenerSettings,
+    QuotaChanges,
+    QuotaSnapshot,
+    TerminatedSasl,
+    ThresholdPolicy,
+    WorkerSettings,
+)
 from gateway.config import AuthenticationSettings, Settings
 from gateway.control.policies.kafka_admin import managed_apis
 from policies.definitions.policy_set import PolicySet
 from policies.engine import Mode
-from policies.groups.lines import GroupLimits
+from policies.groups.group_limiters import GroupLimitValues
 from policies.groups.names import DISPATCH_BYTES, DISPATCH_MSGS, PUBLISH_BYTES, PUBLISH_MSGS
 from policies.quotas.names import Entity, QuotaKey
 
@@ -27,7 +36,7 @@ def worker_settings(settings: Settings, rollout_key: bytes) -> WorkerSettings:
     limits = settings.limits
     return WorkerSettings(
         protocol=PROTOCOL,
-        gateway=settings.gateway,
+        gateway=settings.gateway_name,
         max_request_bytes=limits.max_request_bytes,
         max_buffered_bytes=max(limits.max_buffered_bytes // worker_count(settings), limits.max_request_bytes),
         connect_timeout_s=settings.upstream.connect_timeout,
@@ -47,7 +56,7 @@ def worker_settings(settings: Settings, rollout_key: bytes) -> WorkerSettings:
         internal_principals=settings.internal.principals,
         internal_client_ids=settings.internal.client_ids,
         internal_clients=tuple((each.principal, each.client_id) for each in settings.internal.clients),
-        protected_topics=settings.own_topics,
+        protected_topics=settings.gateway_topics,
         acks0=settings.acks0,
         policies=settings.policies,
         managed_apis=managed_apis(settings.client_quotas_api),
@@ -55,8 +64,8 @@ def worker_settings(settings: Settings, rollout_key: bytes) -> WorkerSettings:
         listeners={
             name: ListenerSettings(
                 listener.tls,
-                listener.names,
-                listener.told if listener.tls else (),
+                listener.server_names,
+                listener.advertised_hosts if listener.tls else (),
                 _own_sasl(settings.authentication_of(name)),
             )
             for name, listener in settings.all_listeners.items()
@@ -68,40 +77,40 @@ def worker_settings(settings: Settings, rollout_key: bytes) -> WorkerSettings:
     )
 
 
-def _own_sasl(own: AuthenticationSettings | None) -> OwnSasl | None:
-    return None if own is None else OwnSasl(own.mechanisms, own.upstream_credentials_file is not None)
+def _own_sasl(own: AuthenticationSettings | None) -> TerminatedSasl | None:
+    return None if own is None else TerminatedSasl(own.mechanisms, own.upstream_credentials_file is not None)
 
 
-def thresholds_of(policies: PolicySet, settings: Settings) -> Policy:
+def thresholds_of(policies: PolicySet, settings: Settings) -> ThresholdPolicy:
     """The thresholds in force."""
-    mode = _mode(settings, settings.thresholds.mode, settings.thresholds.enforce_percent)
-    return Policy(
+    mode = _effective_mode(settings, settings.thresholds.mode, settings.thresholds.enforce_percent)
+    return ThresholdPolicy(
         policies.version,
-        policies.total(),
-        dict(policies.topics()),
+        policies.broker_total(),
+        dict(policies.topic_thresholds()),
         settings.thresholds.on_exceed,
         mode,
-        policies.totals(),
+        policies.broker_totals(),
         settings.thresholds.enforce_percent,
         settings.thresholds.burst,
     )
 
 
-def quotas_of(policies: PolicySet, settings: Settings) -> Quotas:
+def quotas_of(policies: PolicySet, settings: Settings) -> QuotaSnapshot:
     """The client quotas in force."""
-    entries = cast("dict[Entity, dict[QuotaKey, float]]", dict(policies.quotas().entries))  # which nobody changes
-    mode = _mode(settings, settings.client_quotas_mode, settings.client_quotas_enforce_percent)
-    return Quotas(
+    entries = cast("dict[Entity, dict[QuotaKey, float]]", dict(policies.quota_store().entries))  # which nobody changes
+    mode = _effective_mode(settings, settings.client_quotas_mode, settings.client_quotas_enforce_percent)
+    return QuotaSnapshot(
         policies.version,
         entries,
         mode,
         settings.client_quotas_enforce_percent,
-        total_out=policies.total_out(),
-        totals_out=policies.totals_out(),
+        total_out=policies.broker_total_out(),
+        totals_out=policies.broker_totals_out(),
     )
 
 
-def quota_changes(told: Quotas, wanted: Quotas) -> QuotaChanges | None:
+def quota_changes(told: QuotaSnapshot, wanted: QuotaSnapshot) -> QuotaChanges | None:
     """What makes the one of the other; None: the whole is as short, or more than entries differ."""
     if replace(told, version=wanted.version, entries=wanted.entries) != wanted:
         return None
@@ -111,29 +120,29 @@ def quota_changes(told: Quotas, wanted: Quotas) -> QuotaChanges | None:
     return QuotaChanges(changed) if 2 * len(changed) < len(after) else None
 
 
-def groups_of(policies: PolicySet, settings: Settings) -> Groups:
+def groups_of(policies: PolicySet, settings: Settings) -> GroupSnapshot:
     """The resource groups in force. A tenant or namespace attached to a group that isn't there (see PolicySet.warnings)
     is in one without limits: its tenant's would not be right either.
     """
-    limits, section = policies.groups(), settings.resource_groups
-    tenants, namespaces = dict(policies.tenants()), dict(policies.namespaces())
+    limits, section = policies.group_limits(), settings.resource_groups
+    tenants, namespaces = dict(policies.tenant_groups()), dict(policies.namespace_groups())
     missing = {*tenants.values(), *namespaces.values()} - limits.keys()
-    return Groups(
+    return GroupSnapshot(
         policies.version,
-        {name: _limit(limits.get(name, {})) for name in (*limits, *sorted(missing))},
+        {name: _group_limits(limits.get(name, {})) for name in (*limits, *sorted(missing))},
         tenants,
         namespaces,
         section.topic_pattern,
         section.principal_pattern,
-        _mode(settings, section.mode, section.enforce_percent),
+        _effective_mode(settings, section.mode, section.enforce_percent),
         section.enforce_percent,
     )
 
 
-def _limit(rates: Mapping[str, float]) -> GroupLimits:
-    return GroupLimits(*(rates.get(key) for key in (PUBLISH_BYTES, PUBLISH_MSGS, DISPATCH_BYTES, DISPATCH_MSGS)))
+def _group_limits(rates: Mapping[str, float]) -> GroupLimitValues:
+    return GroupLimitValues(*(rates.get(key) for key in (PUBLISH_BYTES, PUBLISH_MSGS, DISPATCH_BYTES, DISPATCH_MSGS)))
 
 
-def _mode(settings: Settings, own: Mode, enforce_percent: float) -> Mode:
+def _effective_mode(settings: Settings, own: Mode, enforce_percent: float) -> Mode:
     """Of one policy; one that is enforced for 0 % of the clients is observed, and measured so."""
     return "observe" if settings.mode == "observe" or not enforce_percent else own

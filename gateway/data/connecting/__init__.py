@@ -5,7 +5,7 @@
 #   connections.py   from an accepted descriptor to a relayed connection; drain
 #   dialling.py      a connection to a broker
 #   proxied.py       before that, of one through a proxy: where its client is
-#   securing.py      its TLS: certificates, handshake
+#   upstream_tls.py  its TLS: certificates, handshake
 #   opening.py       the head of a connection's first request
 #   tls_sessions.py  which of the sessions that a broker gave is offered next
 #   handshakes.py    its handshakes, which take turns

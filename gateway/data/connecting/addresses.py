@@ -6,43 +6,41 @@ from __future__ import annotations
 import socket
 from collections import Counter
 
-from gateway.channel import Accepted
+from gateway.channel import AcceptedConnection
 from gateway.system.sockets import host_of_peer
-from protocol.proxy_header import Ends
+from protocol.proxy_header import ConnectionEnds
 
 
-class Arriving:
+class ArrivingConnection:
     """A client's connection on its way to a broker.
 
     Attributes:
-        accepted: what control said of it.
-        id: of this connection in the log and in the list of connections.
-        peer: "address:port" of the client, as far as known.
-        address: what it is counted by.
-        passed_on: the ends of the connection that a proxy passes on; None: the client is connected to this machine.
-        is_refused: control has refused it, and counts it no more.
+        accepted: what control said of it. connection_id: of this connection in the log and in the list of connections.
+        peer: "address:port" of the client, as far as known. address: what it is counted by. proxied_endpoints: the ends
+        of the connection that a proxy passes on; None: the client is connected to this machine. is_refused: control has
+        refused it, and counts it no more.
     """
 
-    __slots__ = ("accepted", "address", "client", "id", "is_refused", "passed_on", "peer")
+    __slots__ = ("accepted", "address", "client", "connection_id", "is_refused", "peer", "proxied_endpoints")
 
-    def __init__(self, accepted: Accepted, client: socket.socket, id: str = "") -> None:
+    def __init__(self, accepted: AcceptedConnection, client: socket.socket, id: str = "") -> None:
         self.accepted = accepted
-        self.id = id
+        self.connection_id = id
         self.client = client
         self.peer = accepted.peer
         self.address = accepted.address
-        self.passed_on: Ends | None = None
+        self.proxied_endpoints: ConnectionEnds | None = None
         self.is_refused = False
 
     @property
-    def ends(self) -> Ends:
+    def endpoints(self) -> ConnectionEnds:
         """The client's, and the one that it is connected to."""
-        if self.passed_on is not None:
-            return self.passed_on
+        if self.proxied_endpoints is not None:
+            return self.proxied_endpoints
         own = self.client.getsockname()
-        return Ends((host_of_peer(self.peer), int(self.peer.rpartition(":")[2])), (own[0], own[1]))
+        return ConnectionEnds((host_of_peer(self.peer), int(self.peer.rpartition(":")[2])), (own[0], own[1]))
 
-    def fields(self, kind: str, reason: str) -> dict[str, str | int]:
+    def log_fields(self, kind: str, reason: str) -> dict[str, str | int]:
         """For a line of the log about it (gateway.log.logs.FIELDS)."""
         about: dict[str, str | int] = {
             "kind": kind,
@@ -50,40 +48,40 @@ class Arriving:
             "peer": self.peer,
             "listener": self.accepted.listener,
         }
-        return {**about, "connection": self.id} if self.id else about
+        return {**about, "connection": self.connection_id} if self.connection_id else about
 
 
-class Addresses:
+class AddressCounts:
     """
     Attributes:
-        ended: by address, connections that have ended since control was told.
+        ended_counts: by address, connections that have ended since control was told.
     """
 
     def __init__(self) -> None:
-        self._present: Counter[str] = Counter()
-        self.ended: Counter[str] = Counter()
+        self._open_counts: Counter[str] = Counter()
+        self.ended_counts: Counter[str] = Counter()
 
-    def begin(self) -> dict[str, int]:
+    def reset_for_control(self) -> dict[str, int]:
         """There is a new control; by address, the connections that it has to know of."""
-        self.ended.clear()
-        return dict(self._present)
+        self.ended_counts.clear()
+        return dict(self._open_counts)
 
-    def add(self, address: str) -> None:
+    def add_connection(self, address: str) -> None:
         """There is one more."""
-        self._present[address] += 1
+        self._open_counts[address] += 1
 
-    def end(self, address: str, *, is_told: bool = True) -> None:
+    def remove_connection(self, address: str, *, is_told: bool = True) -> None:
         """One of them has ended; control has to be told, unless it knows."""
-        self._take(address)
+        self._decrement_count(address)
         if is_told:
-            self.ended[address] += 1
+            self.ended_counts[address] += 1
 
-    def move(self, before: str, address: str) -> None:
+    def move_connection(self, before: str, address: str) -> None:
         """One of them turned out to come from elsewhere; control has to be told at once."""
-        self._take(before)
-        self._present[address] += 1
+        self._decrement_count(before)
+        self._open_counts[address] += 1
 
-    def _take(self, address: str) -> None:
-        self._present[address] -= 1
-        if not self._present[address]:
-            del self._present[address]
+    def _decrement_count(self, address: str) -> None:
+        self._open_counts[address] -= 1
+        if not self._open_counts[address]:
+            del self._open_counts[address]

@@ -10,103 +10,105 @@ from typing import NamedTuple
 
 import trio
 
-from gateway.channel import ListenerSettings, OwnSasl, WorkerSettings
-from gateway.data.connecting.addresses import Addresses, Arriving
-from gateway.data.connecting.handshakes import HANDSHAKE_TIMEOUT_S, PROBE, Bench, shake_hands
-from gateway.data.connecting.opening import HEAD, receive_head
-from gateway.data.connecting.proxied import Proxied
-from gateway.data.relay.ends import CLOSED
-from gateway.data.shared.errors import Unauthenticated, close_reason
-from gateway.data.shared.uplink import Uplink
-from gateway.data.shared.world import World
-from gateway.data.sockets.tls import HandshakeError, Tls, go_by_name
-from gateway.listener_names import path_of
-from gateway.system.sockets import reset
+from gateway.channel import ListenerSettings, TerminatedSasl, WorkerSettings
+from gateway.data.connecting.addresses import AddressCounts, ArrivingConnection
+from gateway.data.connecting.handshakes import HANDSHAKE_TIMEOUT_S, PROBE, TlsWorkspace, perform_server_handshake
+from gateway.data.connecting.opening import REQUEST_HEAD_BYTES, receive_head
+from gateway.data.connecting.proxied import ProxiedConnections
+from gateway.data.relay.disconnect_log import CONNECTION_CLOSED
+from gateway.data.shared.errors import UnauthenticatedRequest, close_reason
+from gateway.data.shared.uplink import ControlUplink
+from gateway.data.shared.worker_state import WorkerState
+from gateway.data.sockets.tls import HandshakeError, TlsConnection, require_server_name
+from gateway.listener_names import config_path
+from gateway.system.sockets import reset_connection
 from gateway.tls import server_names
-from gateway.tls.certificate_names import AdvertisedHost, name_warnings
-from gateway.tls.certificates import CertificateError, Certificates, ListenerTls, make_context
+from gateway.tls.certificate_names import AdvertisedHost, find_name_warnings
+from gateway.tls.certificates import CertificateError, ListenerCertificates, ListenerTls, make_listener_context
 from gateway.tls.principal_rules import ANONYMOUS, NoPrincipal
 from gateway.tls.server_names import ServerNames
 from protocol.wire import MalformedFrame
 
 
-class Opened(NamedTuple):
+class OpenedConnection(NamedTuple):
     """`tls`: None where the client speaks none. `head`: the bytes of its first request that were read already.
     `principal`: that of its certificate, ANONYMOUS where SASL is to say it or nobody does. `broker`: the node id of the
     one that it wants; None: any.
     """
 
-    tls: Tls | None
+    tls: TlsConnection | None
     head: bytes
     principal: str
     broker: int | None
 
 
-class _Entrance(NamedTuple):
+class _ListenerState(NamedTuple):
     """One listener. `certificates`: None where it is plain. `by_name`: it goes by server names, not by ports. `sasl`:
     that ends at the gateway, None where it passes through.
     """
 
-    certificates: Certificates | None
+    certificates: ListenerCertificates | None
     by_name: bool
-    sasl: OwnSasl | None
+    sasl: TerminatedSasl | None
 
 
-def _doubts(told: Sequence[AdvertisedHost], tls: ListenerTls) -> list[str]:
+def _certificate_warnings(told: Sequence[AdvertisedHost], tls: ListenerTls) -> list[str]:
     try:
-        return name_warnings(tls, told)
+        return find_name_warnings(tls, told)
     except CertificateError:  # the files have changed again just now
         return []
 
 
-def _make_named(names: ServerNames, tls: ListenerTls) -> ssl.SSLContext:
-    context = make_context(tls)
-    go_by_name(context, names)
+def _make_sni_context(names: ServerNames, tls: ListenerTls) -> ssl.SSLContext:
+    context = make_listener_context(tls)
+    require_server_name(context, names)
     return context
 
 
-class Arrivals:
+class ClientArrivals:
     """Those of one worker."""
 
-    def __init__(self, world: World, uplink: Uplink, addresses: Addresses, bench: Bench) -> None:
+    def __init__(
+        self, world: WorkerState, uplink: ControlUplink, addresses: AddressCounts, bench: TlsWorkspace
+    ) -> None:
         self._world = world
         self._uplink = uplink
-        self.proxied = Proxied(world, uplink, addresses)
-        self._entrances: dict[str, _Entrance] = {}  # by listener
-        self._bench = bench
+        self.proxied = ProxiedConnections(world, uplink, addresses)
+        self._listeners: dict[str, _ListenerState] = {}  # by listener
+        self._tls_workspace = bench
         self._openings: set[trio.CancelScope] = set()  # connections that have not sent a request yet
         self._draining = False
-        self._set_entrances(world.settings)
+        self._rebuild_listeners(world.settings)
 
     def __len__(self) -> int:
         return len(self._openings)
 
-    def configure(self, settings: WorkerSettings) -> None:
-        """Other settings than before; `World.configure` comes after it."""
+    def apply_settings(self, settings: WorkerSettings) -> None:
+        """Other settings than before; `WorkerState.apply_settings` comes after it."""
         if settings.listeners != self._world.settings.listeners:
-            self._set_entrances(settings)
+            self._rebuild_listeners(settings)
 
-    def _set_entrances(self, settings: WorkerSettings) -> None:
+    def _rebuild_listeners(self, settings: WorkerSettings) -> None:
         """Certificates of a listener that stays as it is stay in use, whatever has become of the files."""
         before = self._world.settings.listeners
-        self._entrances = {
-            name: self._entrances[name]
-            if name in self._entrances and before.get(name) == listener
-            else self._make_entrance(name, listener)
+        self._listeners = {
+            name: self._listeners[name]
+            if name in self._listeners and before.get(name) == listener
+            else self._make_listener(name, listener)
             for name, listener in settings.listeners.items()
         }
 
-    def _make_entrance(self, name: str, listener: ListenerSettings) -> _Entrance:
+    def _make_listener(self, name: str, listener: ListenerSettings) -> _ListenerState:
         tls, names = listener.tls, listener.names
         if tls is None:
-            return _Entrance(None, False, listener.sasl)
-        make = make_context if names is None else functools.partial(_make_named, names)
-        doubts = functools.partial(_doubts, listener.told)
-        certificates = Certificates(tls, self._uplink.log, path_of(name), make, doubts)
-        certificates.context(trio.current_time())  # so that a problem is logged before the first client comes
-        return _Entrance(certificates, names is not None, listener.sasl)
+            return _ListenerState(None, False, listener.sasl)
+        make = make_listener_context if names is None else functools.partial(_make_sni_context, names)
+        doubts = functools.partial(_certificate_warnings, listener.advertised_hosts)
+        certificates = ListenerCertificates(tls, self._uplink.log, config_path(name), make, doubts)
+        certificates.get_context(trio.current_time())  # so that a problem is logged before the first client comes
+        return _ListenerState(certificates, names is not None, listener.sasl)
 
-    async def open(self, arriving: Arriving) -> Opened | None:
+    async def open_connection(self, arriving: ArrivingConnection) -> OpenedConnection | None:
         """None: it came to nothing; it has been counted and said."""
         if self._draining:
             return None
@@ -114,39 +116,41 @@ class Arrivals:
         with trio.CancelScope() as scope:
             self._openings.add(scope)
             try:
-                if arriving.accepted.proxied and not await self.proxied.locate(arriving):
+                if arriving.accepted.proxied and not await self.proxied.locate_client(arriving):
                     return None
-                return await self._open(arriving)
+                return await self._negotiate_opening(arriving)
             finally:
                 self._openings.discard(scope)
         return None  # the worker ends
 
-    async def _open(self, arriving: Arriving) -> Opened | None:
+    async def _negotiate_opening(self, arriving: ArrivingConnection) -> OpenedConnection | None:
         peer, client, broker = arriving.peer, arriving.client, arriving.accepted.broker
         tls, principal = None, ANONYMOUS
-        certificates, by_name, sasl = self._entrances[arriving.accepted.listener]
+        certificates, by_name, sasl = self._listeners[arriving.accepted.listener]
         if certificates is not None:
-            tls = await self._shake_hands(certificates, arriving)
+            tls = await self._accept_tls(certificates, arriving)
             if tls is None:
                 return None
-            broker = tls.wanted if by_name else broker
-            if not self._wants(sasl):
+            broker = tls.requested_broker if by_name else broker
+            if not self._wants_sasl(sasl):
                 try:
-                    principal = certificates.rules.principal_of(tls.certificate)
+                    principal = certificates.rules.principal_of(tls.peer_certificate)
                 except NoPrincipal as error:
-                    self._world.ledger.count("disconnects_identity")
-                    fields = arriving.fields(CLOSED, "identity")
-                    self._uplink.complain_of_client("identity", f"{peer}: connection closed: {error}", fields)
-                    reset(client)
+                    self._world.ledger.count_event("disconnects_identity")
+                    fields = arriving.log_fields(CONNECTION_CLOSED, "identity")
+                    self._uplink.log_client_warning("identity", f"{peer}: connection closed: {error}", fields)
+                    reset_connection(client)
                     return None
         head = await self._receive_head(arriving, tls, sasl)
-        return Opened(tls, head, principal, broker) if head else None
+        return OpenedConnection(tls, head, principal, broker) if head else None
 
-    def _wants(self, sasl: OwnSasl | None) -> bool:
+    def _wants_sasl(self, sasl: TerminatedSasl | None) -> bool:
         """Whether clients have to authenticate by SASL."""
         return self._world.cluster.wants_sasl if sasl is None else bool(sasl.mechanisms)
 
-    async def _receive_head(self, arriving: Arriving, tls: Tls | None, sasl: OwnSasl | None) -> bytes:
+    async def _receive_head(
+        self, arriving: ArrivingConnection, tls: TlsConnection | None, sasl: TerminatedSasl | None
+    ) -> bytes:
         world, peer, client = self._world, arriving.peer, arriving.client
         settings = world.settings
         reason = "disconnects_first_byte"
@@ -156,39 +160,41 @@ class Arrivals:
                     client if tls is None else tls,
                     client,
                     settings.max_request_bytes,
-                    wants_sasl=self._wants(sasl),
+                    wants_sasl=self._wants_sasl(sasl),
                 )
-                if len(head) == HEAD:
+                if len(head) == REQUEST_HEAD_BYTES:
                     return head
                 reason = "disconnects_client"
                 if head:
-                    world.ledger.count("requests_malformed")
+                    world.ledger.count_event("requests_malformed")
                     what = f"half a frame: {len(head)} bytes, then the client closed"
-                    fields = arriving.fields(CLOSED, "malformed")
-                    self._uplink.complain_of_client("malformed", f"{peer}: connection closed: {what}", fields)
+                    fields = arriving.log_fields(CONNECTION_CLOSED, "malformed")
+                    self._uplink.log_client_warning("malformed", f"{peer}: connection closed: {what}", fields)
             except OSError:
                 reason = "disconnects_client"
             except MalformedFrame as error:
                 reason = close_reason(error)
-                if not isinstance(error, Unauthenticated):
-                    world.ledger.count("requests_malformed")
-                fields = arriving.fields(CLOSED, reason.removeprefix("disconnects_"))
-                self._uplink.complain_of_client("malformed", f"{peer}: connection closed: {error}", fields)
-        world.ledger.count(reason)
+                if not isinstance(error, UnauthenticatedRequest):
+                    world.ledger.count_event("requests_malformed")
+                fields = arriving.log_fields(CONNECTION_CLOSED, reason.removeprefix("disconnects_"))
+                self._uplink.log_client_warning("malformed", f"{peer}: connection closed: {error}", fields)
+        world.ledger.count_event(reason)
         return b""
 
-    async def _shake_hands(self, certificates: Certificates, arriving: Arriving) -> Tls | None:
+    async def _accept_tls(
+        self, certificates: ListenerCertificates, arriving: ArrivingConnection
+    ) -> TlsConnection | None:
         """None: with this client there is no TLS; it has been counted and said."""
-        context = certificates.context(trio.current_time())
+        context = certificates.get_context(trio.current_time())
         if context is None:
             self._refuse_tls(arriving, certificates.problem, "certificate")
             return None
         client = arriving.client
-        tls = Tls(context, client, self._bench.scratch)
+        tls = TlsConnection(context, client, self._tls_workspace.scratch)
         why = kind = f"the client did not complete it within {HANDSHAKE_TIMEOUT_S:g} s"
         with trio.move_on_after(HANDSHAKE_TIMEOUT_S):
             try:
-                await shake_hands(tls, client, self._bench.turn)
+                await perform_server_handshake(tls, client, self._tls_workspace.handshake_lock)
                 return tls
             except HandshakeError as error:
                 why, kind = str(error), error.kind
@@ -198,14 +204,14 @@ class Arrivals:
             self._refuse_tls(arriving, why, kind)
         return None
 
-    def _refuse_tls(self, arriving: Arriving, why: str, kind: str) -> None:
-        self._world.ledger.count("tls_handshakes_failed")
-        if kind in server_names.REASONS:
-            self._world.ledger.count(f"server_names_refused_{kind}")
-        fields = arriving.fields("tls-handshake-failed", kind)
-        self._uplink.complain(f"tls {kind}", f"{arriving.peer}: no TLS handshake: {why}", fields)
+    def _refuse_tls(self, arriving: ArrivingConnection, why: str, kind: str) -> None:
+        self._world.ledger.count_event("tls_handshakes_failed")
+        if kind in server_names.NAME_FAULT_REASONS:
+            self._world.ledger.count_event(f"server_names_refused_{kind}")
+        fields = arriving.log_fields("tls-handshake-failed", kind)
+        self._uplink.log_warning(f"tls {kind}", f"{arriving.peer}: no TLS handshake: {why}", fields)
 
-    def end(self) -> None:
+    def stop_accepting(self) -> None:
         """The worker ends: who has not sent a request is let go."""
         self._draining = True
         for opening in self._openings:

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import trio
 
 from gateway.channel import WorkerSettings
-from gateway.data.connecting.handshakes import Bench
-from gateway.data.connecting.securing import Secured, Securing
-from gateway.data.shared.complaints import Fields
-from gateway.data.shared.uplink import Uplink
-from gateway.data.shared.world import World
+from gateway.data.connecting.handshakes import TlsWorkspace
+from gateway.data.connecting.upstream_tls import SecuredConnection, UpstreamTls
+from gateway.data.shared.uplink import ControlUplink
+from gateway.data.shared.warning_limiter import LogFields
+from gateway.data.shared.worker_state import WorkerState
 from gateway.system.sockets import address_text
 
 # The kernel takes no more while it has so many bytes that the broker has no room for yet (Linux, macOS). trio's streams
@@ -27,60 +27,64 @@ from gateway.system.sockets import address_text
 UNSENT_BYTES = 2**20
 
 
-class Dialled(NamedTuple):
+class DialledBroker(NamedTuple):
     """`node_id`: -1 where no broker is known yet. `secured`: None where the broker speaks no TLS."""
 
     node_id: int
     sock: socket.socket
-    secured: Secured | None = None
+    secured: SecuredConnection | None = None
 
 
-class Dialling:
+class BrokerDialler:
     """
     Attributes:
         bootstrap: the addresses to dial while no broker is known.
     """
 
-    def __init__(self, world: World, uplink: Uplink, bench: Bench) -> None:
+    def __init__(self, world: WorkerState, uplink: ControlUplink, bench: TlsWorkspace) -> None:
         self._world = world
         self._uplink = uplink
-        self._bench = bench
-        self._turn = itertools.count()
-        self._securing: Securing | None = None  # None: brokers are spoken to in plain text
+        self._tls_workspace = bench
+        self._rotation = itertools.count()
+        self._upstream_tls: UpstreamTls | None = None  # None: brokers are spoken to in plain text
         self.bootstrap: tuple[tuple[str, int], ...] = ()
         self._set_tls(world.settings)
 
-    def configure(self, settings: WorkerSettings) -> None:
-        """Other settings than before; `World.configure` comes after it."""
+    def apply_settings(self, settings: WorkerSettings) -> None:
+        """Other settings than before; `WorkerState.apply_settings` comes after it."""
         if settings.upstream_tls != self._world.settings.upstream_tls:
             self._set_tls(settings)
 
     def _set_tls(self, settings: WorkerSettings) -> None:
         tls = settings.upstream_tls
-        self._securing = Securing(tls, self._world, self._uplink, self._bench) if tls is not None else None
+        self._upstream_tls = (
+            UpstreamTls(tls, self._world, self._uplink, self._tls_workspace) if tls is not None else None
+        )
 
-    async def dial(self, broker: int | None, header: bytes = b"") -> Dialled | None:
+    async def dial_broker(self, broker: int | None, header: bytes = b"") -> DialledBroker | None:
         """`broker`: a node id; None: any, beginning with another one every time. `header`: bytes to be sent before all
         else, a PROXY protocol header. None: no broker can be reached; that has been said.
         """
         timeout_s = self._world.settings.connect_timeout_s
-        for node_id, host, port in self._targets(broker):
-            dialled = await self._connect(node_id, host, port, timeout_s, header)
+        for node_id, host, port in self._dial_targets(broker):
+            dialled = await self._connect_broker(node_id, host, port, timeout_s, header)
             if dialled is not None:
                 return dialled
         return None
 
-    def _targets(self, node_id: int | None) -> list[tuple[int, str, int]]:
+    def _dial_targets(self, node_id: int | None) -> list[tuple[int, str, int]]:
         brokers = self._world.cluster.brokers
         if node_id is not None:
             broker = brokers.get(node_id)
             return [(node_id, broker.host, broker.port)] if broker is not None else []
         known = [(broker.node_id, broker.host, broker.port) for broker in brokers.values()]
         known = known or [(-1, host, port) for host, port in self.bootstrap]
-        first = next(self._turn) % len(known) if known else 0
+        first = next(self._rotation) % len(known) if known else 0
         return known[first:] + known[:first]
 
-    async def _connect(self, node_id: int, host: str, port: int, timeout_s: float, header: bytes) -> Dialled | None:
+    async def _connect_broker(
+        self, node_id: int, host: str, port: int, timeout_s: float, header: bytes
+    ) -> DialledBroker | None:
         why = f"no answer within {timeout_s:g} s"
         with trio.move_on_after(timeout_s) as scope:
             try:
@@ -90,34 +94,34 @@ class Dialling:
                 if header:
                     await stream.send_all(header)
                 sock = socket.socket(fileno=stream.socket.detach())
-                if self._securing is None:
-                    return Dialled(node_id, sock)
+                if self._upstream_tls is None:
+                    return DialledBroker(node_id, sock)
                 why = f"no TLS handshake within {timeout_s:g} s"
-                return await self._secure(self._securing, node_id, (host, port), sock, scope)
+                return await self._secure_socket(self._upstream_tls, node_id, (host, port), sock, scope)
             except (OSError, trio.BrokenResourceError, UnicodeError) as error:  # UnicodeError: a name that is none
                 cause = error.__cause__
                 first = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause or error
                 number = getattr(first, "errno", None) or 0  # trio writes the address into strerror; gaierror's are < 0
                 why = os.strerror(number) if number > 0 else getattr(first, "strerror", None) or str(first)
-        fields: Fields = {"kind": "broker-unreachable", "reason": why, "broker": node_id}
-        self._uplink.complain(
+        fields: LogFields = {"kind": "broker-unreachable", "reason": why, "broker": node_id}
+        self._uplink.log_warning(
             f"dial {node_id}", f"broker {node_id} ({address_text(host, port)}) can't be reached: {why}", fields
         )
         return None
 
-    async def _secure(
+    async def _secure_socket(
         self,
-        securing: Securing,
+        securing: UpstreamTls,
         node_id: int,
         address: tuple[str, int],
         sock: socket.socket,
         scope: trio.CancelScope,
-    ) -> Dialled | None:
+    ) -> DialledBroker | None:
         sock.setblocking(False)
         secured = None
         try:
-            secured = await securing.secure(node_id, *address, sock, scope)
+            secured = await securing.secure_connection(node_id, *address, sock, scope)
         finally:
             if secured is None:
                 sock.close()
-        return Dialled(node_id, sock, secured) if secured is not None else None
+        return DialledBroker(node_id, sock, secured) if secured is not None else None

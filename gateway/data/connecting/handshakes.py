@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from gateway.data.sockets.tls import RECORD, HandshakeError
+from gateway.data.sockets.tls import MAX_FEED_BYTES, HandshakeError
 from gateway.tls.broker_tls import CLOSED, CLOSED_AT_ONCE, NO_TLS
-from protocol.describe import looks_like
+from protocol.describe import guess_protocol
 from protocol.framing import check_request_head
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
     import socket
 
-    from gateway.data.sockets.tls import Tls
+    from gateway.data.sockets.tls import TlsConnection
 
 HANDSHAKE_TIMEOUT_S = 30.0  # clients give a connection up after as long (librdkafka, Java) or sooner
 SCRATCH_BYTES = 512 * 1024  # of ciphertext in one read, for large frames
@@ -26,22 +26,22 @@ _HANDSHAKE_RECORD, _ALERT_RECORD = 0x16, 0x15
 _LARGEST = 2**31 - 1
 
 
-class Bench:
+class TlsWorkspace:
     """The state that the TLS of all connections of a worker shares.
 
     Attributes:
         scratch: ciphertext is received there.
-        turn: who holds it makes a step of a handshake.
+        handshake_lock: who holds it makes a step of a handshake.
     """
 
-    __slots__ = ("scratch", "turn")
+    __slots__ = ("handshake_lock", "scratch")
 
     def __init__(self) -> None:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.turn = trio.Lock()
+        self.handshake_lock = trio.Lock()
 
 
-async def shake_hands(tls: Tls, sock: socket.socket, turn: trio.Lock) -> None:
+async def perform_server_handshake(tls: TlsConnection, sock: socket.socket, turn: trio.Lock) -> None:
     """Be the server of a TLS handshake on a non-blocking socket. The caller sets the time limit.
 
     Its cryptography takes a millisecond or two, in which no request passes. So each time that trio goes through its
@@ -50,14 +50,16 @@ async def shake_hands(tls: Tls, sock: socket.socket, turn: trio.Lock) -> None:
     Raises:
         HandshakeError, OSError: with this client there is no connection.
     """
-    data = await _first_bytes(sock)
-    while not await _step(tls, sock, data, turn):
-        data = await _receive(sock)
+    data = await _receive_first_bytes(sock)
+    while not await _handshake_step(tls, sock, data, turn):
+        data = await _receive_bytes(sock)
         if not data:
             raise HandshakeError("the client closed the connection in the middle of the handshake")
 
 
-async def greet(tls: Tls, sock: socket.socket, turn: trio.Lock, scope: trio.CancelScope) -> None:
+async def perform_client_handshake(
+    tls: TlsConnection, sock: socket.socket, turn: trio.Lock, scope: trio.CancelScope
+) -> None:
     """Be the client of such a handshake, with a broker. `scope` has its time limit; time that passes before it is this
     connection's turn doesn't count: no broker is late because many connections begin at once.
 
@@ -67,19 +69,19 @@ async def greet(tls: Tls, sock: socket.socket, turn: trio.Lock, scope: trio.Canc
     data = b""
     heard = False
     try:
-        while not await _step(tls, sock, data, turn, scope):
-            data = await _receive(sock)
+        while not await _handshake_step(tls, sock, data, turn, scope):
+            data = await _receive_bytes(sock)
             if not data:
                 raise HandshakeError(CLOSED if heard else CLOSED_AT_ONCE)
             if not heard and data[0] not in (_HANDSHAKE_RECORD, _ALERT_RECORD):
-                raise HandshakeError(f"{NO_TLS}: {looks_like(data[:64])} came")
+                raise HandshakeError(f"{NO_TLS}: {guess_protocol(data[:64])} came")
             heard = True
     except ConnectionError as error:  # it closed with bytes of ours unread
         raise HandshakeError(CLOSED if heard else CLOSED_AT_ONCE) from error
 
 
-async def _step(
-    tls: Tls, sock: socket.socket, data: bytes, turn: trio.Lock, scope: trio.CancelScope | None = None
+async def _handshake_step(
+    tls: TlsConnection, sock: socket.socket, data: bytes, turn: trio.Lock, scope: trio.CancelScope | None = None
 ) -> bool:
     refusal = None
     done = False
@@ -88,17 +90,17 @@ async def _step(
         left, scope.deadline = scope.deadline - trio.current_time(), float("inf")
     async with turn:
         try:
-            done = tls.shake_hands(data)
+            done = tls.continue_handshake(data)
         except HandshakeError as error:
             refusal = error
         await trio.lowlevel.checkpoint()
     if scope is not None:
         scope.deadline = trio.current_time() + left
     if refusal is None:
-        await _send_all(sock, tls.take())
+        await _send_all(sock, tls.pop_output())
         return done
     try:
-        await _send_all(sock, tls.take())
+        await _send_all(sock, tls.pop_output())
     except OSError:  # the peer has gone, without waiting for the alert: the reason is told all the same
         pass
     try:
@@ -107,20 +109,20 @@ async def _step(
         refusal = None  # the error knows this frame
 
 
-async def _first_bytes(sock: socket.socket) -> bytes:
-    data = await _receive(sock)
+async def _receive_first_bytes(sock: socket.socket) -> bytes:
+    data = await _receive_bytes(sock)
     if not data:
         raise HandshakeError("the client closed the connection", PROBE)
     if data[0] != _HANDSHAKE_RECORD:
-        raise HandshakeError(f"{_name(data)} came to a port that speaks TLS", "no TLS")
+        raise HandshakeError(f"{_describe_peer(data)} came to a port that speaks TLS", "no TLS")
     return data
 
 
-async def _receive(sock: socket.socket) -> bytes:
+async def _receive_bytes(sock: socket.socket) -> bytes:
     while True:
         await trio.lowlevel.wait_readable(sock)
         try:
-            return sock.recv(RECORD)
+            return sock.recv(MAX_FEED_BYTES)
         except BlockingIOError:  # it only seemed so
             pass
 
@@ -133,10 +135,10 @@ async def _send_all(sock: socket.socket, data: bytes) -> None:
             await trio.lowlevel.wait_writable(sock)
 
 
-def _name(data: bytes) -> str:
+def _describe_peer(data: bytes) -> str:
     try:
         if check_request_head(data, 0, len(data), _LARGEST):
             return "a Kafka client without TLS (security.protocol must be SSL or SASL_SSL there)"
     except MalformedFrame:
         pass
-    return looks_like(data[:64])
+    return guess_protocol(data[:64])

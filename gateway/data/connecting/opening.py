@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from gateway.data.control_requests.authentication import BEFORE_AUTHENTICATION
-from gateway.data.shared.errors import Unauthenticated
+from gateway.data.shared.errors import UnauthenticatedRequest
 from protocol import api
 from protocol.framing import REQUEST_HEAD, check_request_head
 
 if TYPE_CHECKING:
     import socket
 
-HEAD = REQUEST_HEAD.size  # bytes of a request that identify it
+REQUEST_HEAD_BYTES = REQUEST_HEAD.size  # bytes of a request that identify it
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """A non-blocking socket, or TLS on one."""
 
     def recv(self, size: int, /) -> bytes: ...
 
 
-async def receive_head(source: Source, sock: socket.socket, max_bytes: int, *, wants_sasl: bool) -> bytes:
+async def receive_head(source: ByteSource, sock: socket.socket, max_bytes: int, *, wants_sasl: bool) -> bytes:
     """The first HEAD bytes; fewer where the client ended before.
 
     Raises:
@@ -32,9 +32,9 @@ async def receive_head(source: Source, sock: socket.socket, max_bytes: int, *, w
         OSError: the connection is broken.
     """
     head = b""
-    while len(head) < HEAD:
+    while len(head) < REQUEST_HEAD_BYTES:
         try:
-            data = source.recv(HEAD - len(head))
+            data = source.recv(REQUEST_HEAD_BYTES - len(head))
         except BlockingIOError:
             await trio.lowlevel.wait_readable(sock)
             continue
@@ -44,5 +44,5 @@ async def receive_head(source: Source, sock: socket.socket, max_bytes: int, *, w
         check_request_head(head, 0, len(head), max_bytes)
     key = REQUEST_HEAD.unpack(head)[1]
     if wants_sasl and key not in BEFORE_AUTHENTICATION:
-        raise Unauthenticated(f"{api.NAMES.get(key, key)} before authentication")
+        raise UnauthenticatedRequest(f"{api.API_NAMES.get(key, key)} before authentication")
     return head

@@ -12,111 +12,113 @@ from typing import Final
 
 import trio
 
-from gateway.channel import Located, Verdict
-from gateway.data.connecting.addresses import Addresses, Arriving
-from gateway.data.relay.ends import CLOSED
-from gateway.data.shared.uplink import Uplink
-from gateway.data.shared.world import LOST_CONTROLS, MAX_LOST_CONTROLS, World
-from gateway.system.sockets import address_text, network_of, reset
-from protocol.proxy_header import HeaderReader
+from gateway.channel import AddressVerdict, LocatedConnection
+from gateway.data.connecting.addresses import AddressCounts, ArrivingConnection
+from gateway.data.relay.disconnect_log import CONNECTION_CLOSED
+from gateway.data.shared.uplink import ControlUplink
+from gateway.data.shared.worker_state import LOST_CONTROLS_TEXT, MAX_LOST_CONTROLS, WorkerState
+from gateway.system.sockets import address_text, network_of_peer, reset_connection
+from protocol.proxy_header import ProxyHeaderReader
 from protocol.wire import MalformedFrame
 
-TIMEOUT_S: Final = 5.0  # for both; proxies send the header at once
+LOCATE_TIMEOUT_S: Final = 5.0  # for both; proxies send the header at once
 
 
 @dataclass(slots=True)
-class _Question:
+class _LocationQuery:
     address: str  # where its connection is counted by now
     lost_controls: int = 0  # that ended while they had it
     answered: trio.Event = field(default_factory=trio.Event)
     verdict: bool | None = None  # None: there is none
 
 
-class Proxied:
+class ProxiedConnections:
     """Those of one worker."""
 
-    def __init__(self, world: World, uplink: Uplink, addresses: Addresses) -> None:
+    def __init__(self, world: WorkerState, uplink: ControlUplink, addresses: AddressCounts) -> None:
         self._world = world
         self._uplink = uplink
         self._addresses = addresses
         self._tokens = itertools.count(1)
-        self._questions: dict[int, _Question] = {}
+        self._queries: dict[int, _LocationQuery] = {}
 
-    async def locate(self, arriving: Arriving) -> bool:
+    async def locate_client(self, arriving: ArrivingConnection) -> bool:
         """Say in `arriving` where the client is; whether it is welcome. If not, that has been counted and said."""
         why, text = "disconnects_first_byte", ""
-        with trio.move_on_after(TIMEOUT_S) as limit:
+        with trio.move_on_after(LOCATE_TIMEOUT_S) as limit:
             try:
-                reader = await _read(arriving.client)
+                reader = await _read_proxy_header(arriving.client)
                 if reader is None:  # a health check
                     return False
-                arriving.passed_on = reader.ends
+                arriving.proxied_endpoints = reader.ends
                 if reader.ends is not None:
                     arriving.peer = address_text(*reader.ends.source)
-                return await self._ask(arriving)
+                return await self._query_control(arriving)
             except OSError:
                 why = "disconnects_client"
             except MalformedFrame as error:
                 why, text = "disconnects_malformed", str(error)
-                self._world.ledger.count("requests_malformed")
-        if limit.cancelled_caught and arriving.address == network_of(arriving.peer):
-            self._uplink.complain("proxied", "a connection through a proxy was closed: control did not answer in time")
-        self._world.ledger.count(why)
+                self._world.ledger.count_event("requests_malformed")
+        if limit.cancelled_caught and arriving.address == network_of_peer(arriving.peer):
+            self._uplink.log_warning(
+                "proxied", "a connection through a proxy was closed: control did not answer in time"
+            )
+        self._world.ledger.count_event(why)
         if text:
-            fields = arriving.fields(CLOSED, "malformed")
-            self._uplink.complain_of_client("malformed", f"{arriving.peer}: connection closed: {text}", fields)
+            fields = arriving.log_fields(CONNECTION_CLOSED, "malformed")
+            self._uplink.log_client_warning("malformed", f"{arriving.peer}: connection closed: {text}", fields)
         return False
 
-    async def _ask(self, arriving: Arriving) -> bool:
+    async def _query_control(self, arriving: ArrivingConnection) -> bool:
         """Have it counted where the client is: control alone knows all its connections."""
-        before, address = arriving.address, network_of(arriving.peer)
-        self._addresses.move(before, address)
+        before, address = arriving.address, network_of_peer(arriving.peer)
+        self._addresses.move_connection(before, address)
         arriving.address = address
         token = next(self._tokens)
-        question = self._questions[token] = _Question(address)
+        question = self._queries[token] = _LocationQuery(address)
         try:
-            self._uplink.post(Located(token, before, address))
+            self._uplink.post(LocatedConnection(token, before, address))
             await question.answered.wait()
         finally:
-            del self._questions[token]
+            del self._queries[token]
         if question.verdict is None:
-            self._uplink.complain("proxied", f"a connection through a proxy was closed: {LOST_CONTROLS}")
-            self._world.ledger.count("disconnects_error")
+            self._uplink.log_warning("proxied", f"a connection through a proxy was closed: {LOST_CONTROLS_TEXT}")
+            self._world.ledger.count_event("disconnects_error")
         elif not question.verdict:
             arriving.is_refused = True
         if not question.verdict:
-            reset(arriving.client)
+            reset_connection(arriving.client)
         return bool(question.verdict)
 
-    def ask_again(self, *, lost: bool) -> None:
+    def resend_queries(self, *, lost: bool) -> None:
         """There is another channel, to a control that has been told where the connections are: the former one took the
         questions with it. `lost`: see Questions.ask_again.
         """
-        for token, question in self._questions.items():
+        for token, question in self._queries.items():
             if question.answered.is_set():
                 continue
             question.lost_controls += lost
             if question.lost_controls < MAX_LOST_CONTROLS:
-                self._uplink.post(Located(token, question.address, question.address))
+                self._uplink.post(LocatedConnection(token, question.address, question.address))
             else:
                 question.answered.set()
 
-    def take(self, verdict: Verdict) -> None:
+    def on_verdict(self, verdict: AddressVerdict) -> None:
         """Control's answer; nobody may be waiting for it any more."""
-        question = self._questions.get(verdict.token)
+        question = self._queries.get(verdict.token)
         if question is not None:
             question.verdict = verdict.is_welcome
             question.answered.set()
 
 
-async def _read(client: socket.socket) -> HeaderReader | None:
+async def _read_proxy_header(client: socket.socket) -> ProxyHeaderReader | None:
     """None: the proxy closed without a word.
 
     Raises:
         MalformedFrame: what comes is no header, or half a one.
         OSError: the connection is broken.
     """
-    reader = HeaderReader()
+    reader = ProxyHeaderReader()
     is_silent = True
     while reader.wanted:
         try:

@@ -10,36 +10,36 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Generic, TypeVar
 
-MOST: Final = 8  # threads that are found out
+MAX_THREADS: Final = 8  # threads that are found out
 
 T = TypeVar("T")
 
 
-class Sessions(Generic[T]):
+class TlsSessions(Generic[T]):
     """Those of one broker."""
 
-    __slots__ = ("_back", "_given", "_missed")
+    __slots__ = ("_given", "_missed_count", "_offered_age")
 
     def __init__(self) -> None:
-        self._given: deque[T] = deque(maxlen=MOST)
-        self._back = 1  # the session of so many connections ago is offered
-        self._missed = 1  # so many were not taken up since one was
+        self._given: deque[T] = deque(maxlen=MAX_THREADS)
+        self._offered_age = 1  # the session of so many connections ago is offered
+        self._missed_count = 1  # so many were not taken up since one was
 
-    def next(self) -> T | None:
+    def next_session(self) -> T | None:
         """The one to offer; None: there is none."""
-        return self._given[-min(self._back, len(self._given))] if self._given else None
+        return self._given[-min(self._offered_age, len(self._given))] if self._given else None
 
-    def learn(self, is_taken_up: bool) -> None:
+    def record_resumption(self, is_taken_up: bool) -> None:
         """What has become of the one that `next` gave."""
         if is_taken_up:
-            self._missed = 0
+            self._missed_count = 0
             return
-        self._missed += 1
-        if self._missed == 1:  # until now they were: it has begun anew, or somebody else came in between
+        self._missed_count += 1
+        if self._missed_count == 1:  # until now they were: it has begun anew, or somebody else came in between
             self._given.clear()
-        elif len(self._given) >= self._back:
-            self._back = self._back % MOST + 1
+        elif len(self._given) >= self._offered_age:
+            self._offered_age = self._offered_age % MAX_THREADS + 1
 
-    def add(self, session: T) -> None:
+    def add_session(self, session: T) -> None:
         """It has given this one."""
         self._given.append(session)

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from gateway.data.pending.pending import SASL
 from gateway.data.pending.steps import FORWARDED
-from gateway.data.shared.errors import IdentityChanged, TooManyConnections, Unauthenticated
+from gateway.data.shared.errors import IdentityChanged, TooManyConnections, UnauthenticatedRequest
 from policies.text import ERROR_CHARS, one_line
 from protocol import api
-from protocol.identity import UNKNOWN, Claim, Refused, Sasl, accepted
-from protocol.wire import MalformedFrame, int16
+from protocol.identity import UNKNOWN_PRINCIPAL, SaslClaim, SaslFollower, SaslRefused, accepted_principal
+from protocol.wire import MalformedFrame, read_int16
 
 if TYPE_CHECKING:
-    from gateway.data.pending.in_flight import InFlight
-    from gateway.data.pending.steps import Request, Step
-    from gateway.data.shared.budget import Account
-    from gateway.data.shared.client import Client
+    from gateway.data.pending.in_flight import InFlightRequests
+    from gateway.data.pending.steps import ApiRequest, RequestStep
+    from gateway.data.shared.budget import MemoryAccount
+    from gateway.data.shared.client import ConnectedClient
 
 MAX_UNAUTHENTICATED = 10  # requests in flight before authentication: clients send one at a time
 # The requests that a broker takes before authentication (SaslServerAuthenticator): ApiVersions and the two steps of
@@ -35,146 +35,155 @@ _HANDSHAKE_ANSWERED = frozenset({0, _UNSUPPORTED})
 _FAILED = api.ERROR_CODES["SASL_AUTHENTICATION_FAILED"]
 
 
-class Demand(Protocol):
+class SaslDemand(Protocol):
     """`wants_sasl`: clients have to authenticate by SASL; that may become known later."""
 
     wants_sasl: bool
 
 
-class Authentication:
-    """`demand`: who says whether SASL is wanted: here the cluster. `is_done`: the broker has accepted the client's
-    principal. `failure`: the reason for which the broker refused the client last, for people; "": it did not.
+class ClientAuthentication:
+    """`sasl_demand`: who says whether SASL is wanted: here the cluster. `is_authenticated`: the broker has accepted the
+    client's principal. `failure`: the reason for which the broker refused the client last, for people; "": it did not.
     """
 
-    __slots__ = ("_account", "_client", "_counted", "_in_flight", "_sasl", "demand", "failure", "is_done")
+    __slots__ = (
+        "_account",
+        "_client",
+        "_counted_principal",
+        "_in_flight",
+        "_sasl",
+        "failure",
+        "is_authenticated",
+        "sasl_demand",
+    )
 
-    def __init__(self, client: Client, account: Account, in_flight: InFlight) -> None:
+    def __init__(self, client: ConnectedClient, account: MemoryAccount, in_flight: InFlightRequests) -> None:
         self._client = client
         self._account = account
         self._in_flight = in_flight
-        self._sasl: Sasl | None = None
-        self._counted = ""  # the principal whose connections this is among
-        self.demand: Demand = client.world.cluster
-        self.is_done = False
+        self._sasl: SaslFollower | None = None
+        self._counted_principal = ""  # the principal whose connections this is among
+        self.sasl_demand: SaslDemand = client.world.cluster
+        self.is_authenticated = False
         self.failure = ""
 
     @property
-    def is_owed(self) -> bool:
+    def is_outstanding(self) -> bool:
         """SASL is wanted, and this client hasn't been accepted yet."""
-        return self.demand.wants_sasl and not self.is_done
+        return self.sasl_demand.wants_sasl and not self.is_authenticated
 
-    def is_open(self, now: float) -> bool:
+    def allows_requests(self, now: float) -> bool:
         """Requests of any API may come. How long a session lasts is the broker's to watch."""
-        return self.is_done
+        return self.is_authenticated
 
-    def certify(self, principal: str) -> None:
+    def accept_certificate(self, principal: str) -> None:
         """The client's certificate makes this principal.
 
         Raises:
             TooManyConnections: the gateway doesn't have this client here.
         """
-        self._take(principal)
+        self._adopt_principal(principal)
 
-    def check(self, key: int) -> None:
+    def check_api(self, key: int) -> None:
         """
         Raises:
             Unauthenticated: a request of that API must not come yet.
         """
-        self.check_key(key)
+        self.check_unauthenticated_api(key)
         if key == api.SASL_AUTHENTICATE:
-            self._exchange()
+            self._current_exchange()
 
     @staticmethod
-    def check_key(key: int) -> None:
+    def check_unauthenticated_api(key: int) -> None:
         """
         Raises:
             Unauthenticated: requests of that API must come behind authentication.
         """
         if key not in BEFORE_AUTHENTICATION:
-            raise Unauthenticated(f"{api.NAMES.get(key, key)} before authentication")
+            raise UnauthenticatedRequest(f"{api.API_NAMES.get(key, key)} before authentication")
 
-    def _exchange(self) -> Sasl:
+    def _current_exchange(self) -> SaslFollower:
         if self._sasl is None:
-            raise Unauthenticated("SaslAuthenticate without a SaslHandshake before it")
+            raise UnauthenticatedRequest("SaslAuthenticate without a SaslHandshake before it")
         return self._sasl
 
-    def claim(self, request: Request) -> Claim | None:
+    def read_claim(self, request: ApiRequest) -> SaslClaim | None:
         """The claim of a step of SASL; None: it is the handshake.
 
         Raises:
             MalformedFrame: it can't be read, or the frames behind it couldn't be.
         """
         if request.key == api.SASL_AUTHENTICATE:
-            return self._exchange().claim(request.buf, request.start, request.stop)
-        self._sasl = Sasl()
+            return self._current_exchange().read_claim(request.buf, request.start, request.stop)
+        self._sasl = SaslFollower()
         if self._sasl.on_handshake(request.buf, request.start, request.stop) == 0:
             raise MalformedFrame("SaslHandshake version 0: raw tokens would follow; this client must use version 1")
         return None
 
-    def take(self, request: Request, now: float) -> Step:
+    def handle_step(self, request: ApiRequest, now: float) -> RequestStep:
         """Let a step of SASL pass; nothing behind it is read before its answer.
 
         Raises:
             MalformedFrame: see `claim`.
         """
-        self._in_flight.append((request.correlation, SASL, self.claim(request)))
-        self._in_flight.is_waiting = True
+        self._in_flight.append((request.correlation, SASL, self.read_claim(request)))
+        self._in_flight.is_reading_blocked = True
         return FORWARDED
 
-    def take_answer(self, buf: bytearray, start: int, stop: int, claim: Claim | None) -> None:
+    def on_broker_answer(self, buf: bytearray, start: int, stop: int, claim: SaslClaim | None) -> None:
         """Take the broker's answer to the step that made this claim.
 
         Raises:
             Excluded: the gateway doesn't have this client here.
         """
         if claim is None:
-            error, _ = int16(buf, start + 4, stop)
+            error, _ = read_int16(buf, start + 4, stop)
             world = self._client.world
             if error in _HANDSHAKE_ANSWERED and not world.cluster.wants_sasl:
                 world.cluster.wants_sasl = True
-                world.ledger.renew()  # other connections have to authenticate as well from here on
+                world.ledger.advance_epoch()  # other connections have to authenticate as well from here on
             if error == _UNSUPPORTED:
-                self._fail("the broker does not offer this SASL mechanism")
+                self._record_failure("the broker does not offer this SASL mechanism")
             return
         try:
-            principal = accepted(buf, start, stop, claim)
-        except Refused as refusal:
+            principal = accepted_principal(buf, start, stop, claim)
+        except SaslRefused as refusal:
             if refusal.code == _FAILED:  # behind any other the client stays who it is
-                self._fail(one_line(str(refusal), ERROR_CHARS))
+                self._record_failure(one_line(str(refusal), ERROR_CHARS))
             return
         if principal is None:
             return
         self.failure = ""
         known = self._client.principal
-        if not self.is_done:
-            self.is_done = True
-            self._take(principal)
-        elif principal != known and UNKNOWN not in (principal, known):
+        if not self.is_authenticated:
+            self.is_authenticated = True
+            self._adopt_principal(principal)
+        elif principal != known and UNKNOWN_PRINCIPAL not in (principal, known):
             # No broker does that (KIP-368): one of us has read the name wrongly.
             raise IdentityChanged(f"{principal} was accepted on a connection of {known}")
 
-    def _fail(self, why: str) -> None:
+    def _record_failure(self, why: str) -> None:
         self.failure = f"authentication failed: {why}"
-        self._client.world.ledger.count("authentications_failed")
+        self._client.world.ledger.count_event("authentications_failed")
 
-    def _take(self, principal: str) -> None:
+    def _adopt_principal(self, principal: str) -> None:
         self.close()  # with the principal that it had
-        self._client.authenticate(principal)
-        if principal == UNKNOWN:  # which may be many: only the broker can tell them apart
+        self._client.set_principal(principal)
+        if principal == UNKNOWN_PRINCIPAL:  # which may be many: only the broker can tell them apart
             return
-        self._account.rename(principal)
+        self._account.change_owner(principal)
         world = self._client.world
-        world.principals[principal] += 1
-        self._counted = principal
+        world.principal_counts[principal] += 1
+        self._counted_principal = principal
         most = world.settings.max_connections_per_principal
-        if world.principals[principal] > most:
+        if world.principal_counts[principal] > most:
             raise TooManyConnections(f"{principal} has {most} connections already")
 
     def close(self) -> None:
         """The connection is over."""
-        principal, principals = self._counted, self._client.world.principals
+        principal, principals = self._counted_principal, self._client.world.principal_counts
         if principal:
-            self._counted = ""
+            self._counted_principal = ""
             principals[principal] -= 1
             if not principals[principal]:
                 del principals[principal]

@@ -13,34 +13,34 @@ from gateway.data.pending.hold import MAX_WAIT_S
 from protocol import rewrite
 
 if TYPE_CHECKING:
-    from gateway.data.shared.ledger import Ledger
+    from gateway.data.shared.ledger import UsageLedger
 
 LOOKUP_S = 1.0  # for the broker to answer
-VERSION = 12  # of Metadata: the first that can be asked by topic id
-_FIRST_ID = 0x7FFF0000  # correlation ids of our own requests; a few of them, in turn
-_IDS = 0x8000
+METADATA_VERSION = 12  # of Metadata: the first that can be asked by topic id
+_FIRST_CORRELATION = 0x7FFF0000  # correlation ids of our own requests; a few of them, in turn
+_CORRELATION_COUNT = 0x8000
 
 
-class Look(NamedTuple):
-    """Wait until then. `question`: b"", or the frame to be sent to the broker; its correlation id is the lookup's."""
+class LookupWait(NamedTuple):
+    """Wait until then. `query`: b"", or the frame to be sent to the broker; its correlation id is the lookup's."""
 
     until: float
-    question: bytes
+    query: bytes
 
 
-class Lookup:
+class TopicIdLookup:
     """One connection's; for one request at a time. `correlation`: of the last question."""
 
     __slots__ = ("_again_at", "_is_answered", "_ledger", "_until", "correlation")
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: UsageLedger) -> None:
         self._ledger = ledger
-        self.correlation = _FIRST_ID
+        self.correlation = _FIRST_CORRELATION
         self._until = 0.0  # of all questions for the request in hand; 0.0: there are none
         self._again_at = 0.0
         self._is_answered = False  # the last question
 
-    def look(self, missing: frozenset[bytes], acks: int, is_over: bool, now: float) -> Look | None:
+    def wait_for_names(self, missing: frozenset[bytes], acks: int, is_over: bool, now: float) -> LookupWait | None:
         """The wait of the request at the head, with these ids without a name. None: it waits no longer, or there are no
         such ids.
 
@@ -52,24 +52,24 @@ class Lookup:
         question = b""
         if not self._until:
             self._until = now + (LOOKUP_S if acks else MAX_WAIT_S)
-            question = self._ask(missing, now)
+            question = self._make_query(missing, now)
         elif self._is_answered or now >= self._again_at:
             if acks or is_over or now >= self._until:
-                self._ledger.count("topic_ids_unknown")
+                self._ledger.count_event("topic_ids_unknown")
                 self._until = 0.0
                 return None
             if self._is_answered:  # the answer to the next question is not another one at once
                 self._again_at, self._is_answered = now + LOOKUP_S, False
             else:
-                question = self._ask(missing, now)
-        return Look(self._again_at, question)
+                question = self._make_query(missing, now)
+        return LookupWait(self._again_at, question)
 
-    def _ask(self, missing: frozenset[bytes], now: float) -> bytes:
-        self.correlation = _FIRST_ID + (self.correlation + 1) % _IDS
+    def _make_query(self, missing: frozenset[bytes], now: float) -> bytes:
+        self.correlation = _FIRST_CORRELATION + (self.correlation + 1) % _CORRELATION_COUNT
         self._again_at, self._is_answered = now + LOOKUP_S, False
-        return rewrite.metadata_by_id_request(self.correlation, VERSION, sorted(missing))
+        return rewrite.metadata_by_id_request(self.correlation, METADATA_VERSION, sorted(missing))
 
-    def take_answer(self, correlation: int) -> bool:
+    def on_broker_answer(self, correlation: int) -> bool:
         """The broker has answered; it won't tell more. False: it was a question that was given up."""
         is_awaited = bool(self._until) and correlation == self.correlation
         self._is_answered = self._is_answered or is_awaited

@@ -15,11 +15,11 @@ from gateway.data.pending import pending
 from protocol import stream
 
 if TYPE_CHECKING:
-    from gateway.data.pending.pending import Entry
-    from gateway.data.shared.budget import Account
-    from gateway.data.shared.latencies import Stamp
-    from gateway.data.shared.ledger import Ledger
-    from protocol.produce_request import Parts
+    from gateway.data.pending.pending import PendingEntry
+    from gateway.data.shared.budget import MemoryAccount
+    from gateway.data.shared.latencies import LatencyStamp
+    from gateway.data.shared.ledger import UsageLedger
+    from protocol.produce_request import RequestPartitions
     from protocol.stream import EndpointHider
 
 MAX_PENDING: Final = 1000  # on one connection before it is no longer read; clients send 1 to 5
@@ -30,20 +30,33 @@ FEW_PARTITIONS: Final = 16  # this many are not worth counting
 _PRODUCE, _SASL, _LOCAL, _NOTHING = pending.PRODUCE, pending.SASL, pending.LOCAL, pending.NOTHING  # numbers of C
 
 
-class Owed:
-    """What one request is owed. `behind`: what the next one is, in their order.
+class PendingResponse:
+    """What one request is owed. `next_response`: what the next one is, in their order.
 
     `entry` has all of it; None: it is a Produce request of one partition, nothing of which was rejected or delayed, and
     the fields from `version` on have it.
     """
 
     __slots__ = (
-        "behind", "charged", "correlation", "entry", "epoch", "index", "kind", "messages", "producer", "sequence",
-        "size", "stamp", "topic", "trailing", "version",
+        "charged_limits",
+        "correlation",
+        "entry",
+        "epoch",
+        "index",
+        "kind",
+        "messages",
+        "next_response",
+        "producer",
+        "sequence",
+        "size",
+        "stamp",
+        "topic",
+        "trailing",
+        "version",
     )  # fmt: skip
 
-    behind: Owed | None
-    entry: Entry | None
+    next_response: PendingResponse | None
+    entry: PendingEntry | None
     correlation: int
     kind: int
     version: int
@@ -55,43 +68,42 @@ class Owed:
     epoch: int
     sequence: int
     trailing: int
-    charged: Any
-    stamp: Stamp | None
+    charged_limits: Any
+    stamp: LatencyStamp | None
 
 
-class InFlight:
+class InFlightRequests:
     """The requests of one connection that are owed an answer, in order.
 
     Attributes:
-        oldest: what is owed first; None: nothing is.
-        out: the bytes to be sent to the client, in order.
-        is_waiting: nothing more may be read before an answer: to a step of SASL, or, while memory is short, to a
-            request of many partitions.
-        walker: of the answer that streams through, the first part of which has passed; None: there is none.
+        oldest: what is owed first; None: nothing is. outgoing: the bytes to be sent to the client, in order.
+        is_reading_blocked: nothing more may be read before an answer: to a step of SASL, or, while memory is short, to
+        a request of many partitions. stream_walker: of the answer that streams through, the first part of which has
+        passed; None: there is none.
     """
 
-    __slots__ = ("_account", "_count", "_last", "is_waiting", "oldest", "out", "walker")
+    __slots__ = ("_account", "_count", "_last", "is_reading_blocked", "oldest", "outgoing", "stream_walker")
 
-    def __init__(self, account: Account) -> None:
-        self.oldest: Owed | None = None
-        self.out: list[Any] = []
-        self.is_waiting = False
-        self.walker: EndpointHider | None = None
-        self._last: Owed | None = None
+    def __init__(self, account: MemoryAccount) -> None:
+        self.oldest: PendingResponse | None = None
+        self.outgoing: list[Any] = []
+        self.is_reading_blocked = False
+        self.stream_walker: EndpointHider | None = None
+        self._last: PendingResponse | None = None
         self._count = 0
         self._account = account
 
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[PendingEntry]:
         owed = self.oldest
         while owed is not None:
-            yield _entry(owed)
-            owed = owed.behind
+            yield _entry_of(owed)
+            owed = owed.next_response
 
     @property
-    def kind(self) -> int:
+    def oldest_kind(self) -> int:
         """Of the oldest entry; pending.NOTHING: there is none."""
         owed = self.oldest
         return _NOTHING if owed is None else owed.kind
@@ -99,14 +111,14 @@ class InFlight:
     @property
     def is_full(self) -> bool:
         """Nothing more may be taken from the client before something is answered."""
-        return self.is_waiting or self._count >= MAX_PENDING
+        return self.is_reading_blocked or self._count >= MAX_PENDING
 
     @property
     def has_room(self) -> bool:
         """Reading may go on where it had stopped."""
-        return not self.is_waiting and self._count < MAX_PENDING // 2
+        return not self.is_reading_blocked and self._count < MAX_PENDING // 2
 
-    def first(self) -> Entry:
+    def oldest_entry(self) -> PendingEntry:
         """The oldest entry.
 
         Raises:
@@ -115,110 +127,110 @@ class InFlight:
         owed = self.oldest
         if owed is None:
             raise IndexError("nothing is owed")
-        return _entry(owed)
+        return _entry_of(owed)
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: PendingEntry) -> None:
         """This is owed behind all else."""
-        owed = Owed.__new__(Owed)
+        owed = PendingResponse.__new__(PendingResponse)
         owed.correlation, owed.kind, owed.entry = entry[0], entry[1], entry
-        self._add(owed)
+        self._append_pending(owed)
 
-    def note(
+    def append_produce(
         self, correlation: int, version: int, topic: bytes, index: int, size: int, messages: int, producer: int,
-        epoch: int, sequence: int, trailing: int, charged: Any, stamp: Stamp | None,
+        epoch: int, sequence: int, trailing: int, charged: Any, stamp: LatencyStamp | None,
     ) -> None:  # fmt: skip
         """The same for a Produce request of this partition, nothing of which was rejected or delayed."""
-        owed = Owed.__new__(Owed)
+        owed = PendingResponse.__new__(PendingResponse)
         owed.correlation, owed.kind, owed.entry = correlation, _PRODUCE, None
         owed.version, owed.topic, owed.index, owed.size, owed.messages = version, topic, index, size, messages
         owed.producer, owed.epoch, owed.sequence, owed.trailing = producer, epoch, sequence, trailing
-        owed.charged, owed.stamp = charged, stamp
-        self._add(owed)
+        owed.charged_limits, owed.stamp = charged, stamp
+        self._append_pending(owed)
 
-    def _add(self, owed: Owed) -> None:
-        owed.behind = None
+    def _append_pending(self, owed: PendingResponse) -> None:
+        owed.next_response = None
         last = self._last
         if last is None:
             self.oldest = owed
         else:
-            last.behind = owed
+            last.next_response = owed
         self._last = owed
         self._count += 1
 
-    def drop(self) -> None:
+    def drop_oldest(self) -> None:
         """The oldest is owed no longer."""
         owed = self.oldest
         if owed is not None:
-            self.oldest = owed.behind
+            self.oldest = owed.next_response
             self._count -= 1
             if self.oldest is None:
                 self._last = None
 
-    def clear(self) -> None:
+    def drop_all(self) -> None:
         """Nothing is owed any longer."""
         while self.oldest is not None:  # one by one: each would else end the one behind it, deep down
-            self.drop()
+            self.drop_oldest()
 
-    def begin(self, key: int, version: int, size: int) -> None:
+    def begin_streaming(self, key: int, version: int, size: int) -> None:
         """The answer to the oldest begins to stream through, a frame of `size` bytes. `key`: of its API, -1: of any in
         which there is nothing to hide.
         """
-        self.walker = stream.EndpointHider(key, version, size) if key >= 0 else stream.nothing_to_hide(size)
+        self.stream_walker = stream.EndpointHider(key, version, size) if key >= 0 else stream.pass_through_hider(size)
 
-    def pass_on(self, buf: bytearray, pos: int, end: int, ledger: Ledger) -> int:
+    def stream_bytes(self, buf: bytearray, pos: int, end: int, ledger: UsageLedger) -> int:
         """Pass what is there of the answer that streams through; the position behind it. Bytes before `end` that are
         not passed have to come again with more behind them (EndpointHider.feed).
         """
-        walker = self.walker
+        walker = self.stream_walker
         assert walker is not None
         stop = min(end, pos + walker.left)
         stop -= walker.feed(buf, pos, stop)
         if not walker.left:
             if walker.lost:
-                ledger.count("answers_not_followed")
-            self.walker = None
-            self.drop()
+                ledger.count_event("answers_not_followed")
+            self.stream_walker = None
+            self.drop_oldest()
         return stop
 
-    def answer(self, frame: bytes) -> None:
+    def enqueue_local_response(self, frame: bytes) -> None:
         """Send our own answer: at once if nothing is owed before it, else in its turn."""
         if self._count:
             self.append((-1, _LOCAL, frame))
         else:
-            self.out.append(frame)
+            self.outgoing.append(frame)
 
-    def release(self) -> None:
+    def release_local_responses(self) -> None:
         """Let out every local answer at the head: the requests before it have been answered."""
-        while self.kind == _LOCAL:
-            self.out.append(self.first()[2])
-            self.drop()
+        while self.oldest_kind == _LOCAL:
+            self.outgoing.append(self.oldest_entry()[2])
+            self.drop_oldest()
 
-    def keep(self, parts: Parts) -> bool:
+    def charge_partitions(self, parts: RequestPartitions) -> bool:
         """These wait for their answer. True: nothing more may be read before one."""
         if len(parts) > FEW_PARTITIONS:
-            self._account.charge(len(parts) * PARTITION_BYTES)
-            self.is_waiting = self.is_waiting or self._account.is_short
-        return self.is_waiting
+            self._account.charge_bytes(len(parts) * PARTITION_BYTES)
+            self.is_reading_blocked = self.is_reading_blocked or self._account.is_memory_short
+        return self.is_reading_blocked
 
-    def forget(self, parts: Parts) -> None:
+    def release_partitions(self, parts: RequestPartitions) -> None:
         """These wait no longer."""
         if len(parts) > FEW_PARTITIONS:
-            self._account.discharge(len(parts) * PARTITION_BYTES)
-            self.is_waiting = self.is_waiting and self._has_sasl()
+            self._account.release_bytes(len(parts) * PARTITION_BYTES)
+            self.is_reading_blocked = self.is_reading_blocked and self._has_sasl()
 
     def _has_sasl(self) -> bool:
         owed = self.oldest
         while owed is not None:
             if owed.kind == _SASL:
                 return True
-            owed = owed.behind
+            owed = owed.next_response
         return False
 
 
-def _entry(owed: Owed) -> Entry:
+def _entry_of(owed: PendingResponse) -> PendingEntry:
     if owed.entry is not None:
         return owed.entry
     part = (
         owed.topic, owed.index, owed.size, owed.messages, owed.producer, owed.epoch, owed.sequence, owed.trailing,
     )  # fmt: skip
-    return owed.correlation, _PRODUCE, owed.version, [part], None, 0, owed.charged, owed.stamp
+    return owed.correlation, _PRODUCE, owed.version, [part], None, 0, owed.charged_limits, owed.stamp

@@ -18,7 +18,7 @@ FETCH: Final = 2  # (version, API key, what it is charged to)  the same, and cha
 # measured or None)  read, and the rejected rows merged in
 PRODUCE: Final = 3
 REWRITE: Final = 4  # (version, API key)  addresses in it are replaced
-CAP: Final = 5  # (version,)  ApiVersions: maxima lowered
+CAP_VERSIONS: Final = 5  # (version,)  ApiVersions: maxima lowered
 SASL: Final = 6  # (claim or None,)  tells whether the broker has accepted the principal
 LOOKUP: Final = 7  # (version,)  the gateway asked for topics' names; the client never sees it
 ADMIN: Final = 8  # ()  the gateway asked, for an admin request of the client's that control answers
@@ -28,6 +28,6 @@ LOCAL: Final = 9  # (frame,)  answered by the gateway
 ACKS0: Final = 10
 NOTHING: Final = -1  # no entry at all: nothing is owed
 
-STREAMED: Final = (PASS, STREAM, FETCH)
+STREAMED_KINDS: Final = (PASS, STREAM, FETCH)
 
-Entry = tuple[Any, ...]
+PendingEntry = tuple[Any, ...]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from protocol.produce_request import Partition
+    from protocol.produce_request import PartitionBatch
 
 # The fates of a request.
 FORWARD = 0  # it goes upstream as it is, and `frame` behind it
@@ -16,7 +16,7 @@ HOLD = 3  # it stays where it is until `until`; `frame` goes upstream meanwhile
 SKIP = 4  # neither broker nor client hears of it again; nothing behind it may be answered either
 
 
-class Request(NamedTuple):
+class ApiRequest(NamedTuple):
     """A whole request of another API than Produce in buf[start:stop], without its size prefix."""
 
     buf: bytearray
@@ -38,18 +38,18 @@ class ProduceRequest(NamedTuple):
     version: int
     correlation: int
     acks: int
-    parts: list[Partition]
+    parts: list[PartitionBatch]
 
 
-class Step(NamedTuple):
-    """The decision about a request. `delays`: no Produce request behind it is decided before the mute is over."""
+class RequestStep(NamedTuple):
+    """The decision about a request. `delays_next`: no Produce request behind it is decided before the mute is over."""
 
-    move: int
+    action: int
     frame: bytes = b""
     until: float = 0.0
-    delays: bool = False
+    delays_next: bool = False
 
 
-FORWARDED = Step(FORWARD)
-DROPPED = Step(REPLACE)
-SKIPPED = Step(SKIP)
+FORWARDED = RequestStep(FORWARD)
+DROPPED = RequestStep(REPLACE)
+SKIPPED = RequestStep(SKIP)

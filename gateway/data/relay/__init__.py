@@ -6,6 +6,6 @@
 #   no_shortcut.py  what a link has instead where nothing is compiled
 #   parked.py       what was read and has to wait
 #   watch.py        when a client or a broker takes too long
-#   farewell.py     how a connection ends that the gateway ends of its own accord
-#   ends.py         what the log says of those that end
+#   graceful_close.py how a connection ends that the gateway ends of its own accord
+#   disconnect_log.py what the log says of those that end
 #   relief.py       which connections end when memory is short

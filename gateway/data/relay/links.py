@@ -15,70 +15,70 @@ import socket
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.data.relay.ends import EndLog
-from gateway.data.relay.farewell import Farewell
-from gateway.data.relay.parked import Parked
-from gateway.data.relay.watch import Late, Watch
-from gateway.data.shared.errors import SpeaksTls, UpstreamError, close_reason
-from gateway.data.sockets.inbound import EOF, Inbound
-from gateway.data.sockets.outbound import Outbound
+from gateway.data.relay.disconnect_log import DisconnectLog
+from gateway.data.relay.graceful_close import GracefulClose
+from gateway.data.relay.parked import ParkedInput
+from gateway.data.relay.watch import LateConnection, ProgressWatch
+from gateway.data.shared.errors import BrokerSpeaksTls, UpstreamError, close_reason
+from gateway.data.sockets.inbound import EOF, InboundBuffer
+from gateway.data.sockets.outbound import OutboundBuffer
 from gateway.data.sockets.reactor import ERR, HUP, IN, OUT, RDHUP
-from gateway.data.sockets.sides import Side
-from gateway.system.sockets import end_by_reset
-from protocol.framing import check_answer_head, check_request_head, is_tls_alert
+from gateway.data.sockets.sides import LinkSide
+from gateway.system.sockets import reset_on_close
+from protocol.framing import check_request_head, check_response_head, is_tls_alert
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
     from gateway.channel import WorkerSettings
-    from gateway.data.relay.shortcut import Seen, Shortcut
-    from gateway.data.session.fast_path import Terms
-    from gateway.data.session.session import Session
-    from gateway.data.shared.budget import Large
-    from gateway.data.sockets.reactor import Reactor
-    from gateway.data.sockets.tls import Tls
+    from gateway.data.relay.shortcut import Shortcut, SocketActivity
+    from gateway.data.session.fast_path import ForwardingTerms
+    from gateway.data.session.session import ClientSession
+    from gateway.data.shared.budget import FrameBuffer
+    from gateway.data.sockets.reactor import SocketReactor
+    from gateway.data.sockets.tls import TlsConnection
 else:
     try:
         from gateway.data.relay.shortcut import Shortcut
     except ImportError:  # it is not compiled
         from gateway.data.relay.no_shortcut import NoShortcut as Shortcut
 
-MAX_READ_ON = 8 * 2**20  # behind a pause: a client's FIN may stand behind a whole receive window (tcp_rmem is 6 MiB)
+MAX_READ_AHEAD = 8 * 2**20  # behind a pause: a client's FIN may stand behind a whole receive window (tcp_rmem is 6 MiB)
 MAX_HELD = 256 * 1024  # behind a pause that a client waits for
 LONG_WAIT_S = 2.0  # that requests wait: from there on the receive buffer of their connection is small …
 SHORT_WAIT_S = 1.0  # … and from there on as usual again
 GRACE_S = 30.0  # that a connection may be too old while no moment between two requests has been seen
-READ_ON_ROUNDS = 4  # while that window is read more comes, a round trip later: look again, but not for ever …
-READ_ON_S = 0.05  # … and with so long between
+READ_AHEAD_ROUNDS = 4  # while that window is read more comes, a round trip later: look again, but not for ever …
+READ_AHEAD_PAUSE_S = 0.05  # … and with so long between
 
 
 class _ClosedShortcut:
     """That of every link that is closed: it knows none of them."""
 
-    def shut(self) -> None:
+    def invalidate_terms(self) -> None:
         """It is."""
 
 
-_CLOSED: Final[Any] = _ClosedShortcut()
+_CLOSED_SHORTCUT: Final[Any] = _ClosedShortcut()
 
 
-class Link:
+class RelayLink:
     """A pair of connected sockets in the reactor; owns both.
 
     Attributes:
-        parked: read, but not to be handled before the session's hold is over.
-        finishing: nothing more is taken from the client; once all is answered, the close is counted under this name.
+        parked: read, but not to be handled before the session's hold is over. closing_cause: nothing more is taken from
+        the client; once all is answered, the close is counted under this name.
     """
 
     __slots__ = (
-        "_farewell",
-        "_is_drained",
-        "_is_plain",
-        "_log",
+        "_disconnect_log",
+        "_graceful_close",
+        "_is_client_drained",
+        "_is_steady",
         "_timer_at",
         "_watch",
         "client",
-        "closed",
-        "finishing",
+        "closing_cause",
+        "is_closed",
         "parked",
         "peer",
         "reactor",
@@ -88,30 +88,47 @@ class Link:
     )
 
     def __init__(
-        self, reactor: Reactor[Link], session: Session, client: socket.socket, upstream: socket.socket, peer: str
+        self,
+        reactor: SocketReactor[RelayLink],
+        session: ClientSession,
+        client: socket.socket,
+        upstream: socket.socket,
+        peer: str,
     ) -> None:
         account = session.account
         self.reactor = reactor
         self.session = session
-        self.client = Side(client, Inbound(reactor.shared, account, self._wake, is_client=True), Outbound(account))
-        self.upstream = Side(upstream, Inbound(reactor.shared, account, self._wake, is_client=False), Outbound(account))
-        self.peer = session.admin.peer = peer
-        session.admin.wake = self._wake
-        self.parked = Parked(account)
-        self.finishing = ""
-        self.closed = False
-        self._watch = Watch(self.client, session.hold.drained_at)
-        self._log = EndLog(session.client, peer)
-        self._is_plain = True  # nothing parked, no side has ended, nothing is finishing
-        self._is_drained = True  # the client's socket was empty, and is being read: what comes now has not waited
+        self.client = LinkSide(
+            client,
+            InboundBuffer(reactor.shared, account, self._schedule_ready, is_client=True),
+            OutboundBuffer(account),
+        )
+        self.upstream = LinkSide(
+            upstream,
+            InboundBuffer(reactor.shared, account, self._schedule_ready, is_client=False),
+            OutboundBuffer(account),
+        )
+        self.peer = session.admin_requests.peer = peer
+        session.admin_requests.wake_link = self._schedule_ready
+        self.parked = ParkedInput(account)
+        self.closing_cause = ""
+        self.is_closed = False
+        self._watch = ProgressWatch(self.client, session.hold.drained_at)
+        self._disconnect_log = DisconnectLog(session.client, peer)
+        self._is_steady = True  # nothing parked, no side has ended, nothing is finishing
+        self._is_client_drained = (
+            True  # the client's socket was empty, and is being read: what comes now has not waited
+        )
         self._timer_at = 0.0
-        self._farewell: Farewell | None = None
+        self._graceful_close: GracefulClose | None = None
         self.shortcut = self._new_shortcut()
 
-    def _new_shortcut(self, of_client: Tls | None = None, of_upstream: Tls | None = None) -> Shortcut:
+    def _new_shortcut(
+        self, of_client: TlsConnection | None = None, of_upstream: TlsConnection | None = None
+    ) -> Shortcut:
         """`of_client`, `of_upstream`: the TLS that these sides speak."""
         session, shared = self.session, self.reactor.shared
-        world, counted = session.client.world, session.counted
+        world, counted = session.client.world, session.response_counters
         return Shortcut(self, world, shared, self.client, self.upstream, counted, of_client, of_upstream)
 
     def open(self) -> None:
@@ -126,16 +143,16 @@ class Link:
 
     @property
     def is_muted(self) -> bool:
-        return self.parked.held is not None and bool(self.session.hold.until)
+        return self.parked.input_slice is not None and bool(self.session.hold.held_until)
 
     @property
-    def id(self) -> str:
+    def connection_id(self) -> str:
         """In the log and in the list of connections."""
-        return self._log.connection
+        return self._disconnect_log.connection_id
 
-    @id.setter
-    def id(self, value: str) -> None:
-        self._log.connection = value
+    @connection_id.setter
+    def connection_id(self, value: str) -> None:
+        self._disconnect_log.connection_id = value
 
     def age_s(self, now: float) -> float:
         """Seconds since it was joined to a broker."""
@@ -143,157 +160,159 @@ class Link:
 
     def idle_s(self, now: float) -> float:
         """Seconds since the last byte from either side."""
-        self.shortcut.shut()
+        self.shortcut.invalidate_terms()
         return now - max(self._watch.read_at, self._watch.answered_at)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def on_client(self, events: int, now: float) -> None:
+    def on_client_event(self, events: int, now: float) -> None:
         """The client's socket is ready."""
         client = self.client
-        self.shortcut.shut()
+        self.shortcut.invalidate_terms()
         if events & (ERR | HUP):
-            if events & ERR or not client.is_shut or not client.mask & IN:
-                self._client_broken(now)
-                self._go_on(now)
+            if events & ERR or not client.is_write_shut or not client.event_mask & IN:
+                self._mark_client_broken(now)
+                self._advance_state(now)
                 return
             events |= IN  # both have said that nothing more comes: what came before is still there
         try:
             if events & OUT:
                 client.outbound.flush(client.sock)
-                self._watch.ended_at = now
-            if not events & IN or not client.mask & IN:
+                self._watch.closing_since = now
+            if not events & IN or not client.event_mask & IN:
                 if events & RDHUP:
-                    client.is_gone, client.mask = True, 0  # the one shot is used up
-                self._go_on(now)
+                    client.is_peer_gone, client.event_mask = True, 0  # the one shot is used up
+                self._advance_state(now)
                 return
-            if self._is_drained:
+            if self._is_client_drained:
                 self.session.hold.drained_at = now
             inbound = client.inbound
             if inbound.is_large_next:
-                self.look_ahead()
+                self.peek_request()
             n = inbound.receive(client.sock)
         except OSError:
-            self._client_broken(now)
-            self._go_on(now)
+            self._mark_client_broken(now)
+            self._advance_state(now)
             return
         if n == EOF:
-            self._client_ended(now)
+            self._mark_client_ended(now)
         else:
             self._watch.read_at = now
             if n:
-                self._handle(inbound.buf, inbound.start, inbound.end, inbound.large, now)
-        self._go_on(now)
+                self._handle_requests(inbound.buf, inbound.start, inbound.end, inbound.large_frame, now)
+        self._advance_state(now)
 
-    def on_upstream(self, events: int, now: float) -> None:
+    def on_upstream_event(self, events: int, now: float) -> None:
         """The upstream socket is ready."""
         upstream = self.upstream
-        self.shortcut.shut()
+        self.shortcut.invalidate_terms()
         try:
             if events & OUT and not events & (ERR | HUP):
                 upstream.outbound.flush(upstream.sock)
             if events & (ERR | HUP):
                 upstream.outbound.close()  # it can't be sent any more, and OUT would be reported for ever
-            if events & IN and upstream.mask & IN:
+            if events & IN and upstream.event_mask & IN:
                 n = upstream.inbound.receive(upstream.sock)
                 if n > 0:
                     self._watch.answered_at = now
-                    self._handle_answers(now)
+                    self._handle_responses(now)
                 elif n == EOF:
-                    self._upstream_ended(now)
-            elif events & (ERR | HUP | RDHUP) and not upstream.is_gone:
+                    self._mark_upstream_ended(now)
+            elif events & (ERR | HUP | RDHUP) and not upstream.is_peer_gone:
                 # Its earlier answers are still the client's: its end is read behind that.
-                upstream.is_gone, upstream.mask = True, 0
-                self._begin_end(now)
+                upstream.is_peer_gone, upstream.event_mask = True, 0
+                self._start_closing(now)
         except OSError:
             upstream.is_reset = True
-            self._upstream_ended(now)
-        if not self.closed:
-            self._go_on(now)
+            self._mark_upstream_ended(now)
+        if not self.is_closed:
+            self._advance_state(now)
 
     def on_timer(self, now: float) -> None:
         """The time of a hold may have come."""
         self._timer_at = 0.0
-        self.shortcut.shut()
-        if not self.closed:
-            self._go_on(now)
+        self.shortcut.invalidate_terms()
+        if not self.is_closed:
+            self._advance_state(now)
 
     def on_ready(self, now: float) -> None:
         """There is room again, or something else changed without an event."""
-        self.shortcut.shut()
-        if not self.closed:
-            self._go_on(now)
+        self.shortcut.invalidate_terms()
+        if not self.is_closed:
+            self._advance_state(now)
 
-    def _wake(self) -> None:
-        self.shortcut.shut()
+    def _schedule_ready(self) -> None:
+        self.shortcut.invalidate_terms()
         self.reactor.call_soon(self)
 
     # --- the shortcut -------------------------------------------------------------------------------------------------
 
-    def terms(self, now: float) -> Terms | None:
+    def current_terms(self, now: float) -> ForwardingTerms | None:
         """Those on which the next events may take the shortcut; None: they must not. The shortcut is also told whether
         records pass unseen, on any terms.
         """
         client, upstream = self.client, self.upstream
-        if not self._is_plain or client.is_stuck or not upstream.is_between:
+        if not self._is_steady or client.has_unsent or not upstream.is_between_frames:
             return None
-        terms = self.session.terms(now)  # first: it looks up the quotas, which say whether records pass unseen
-        self._guide_shortcut()
+        terms = self.session.current_terms(now)  # first: it looks up the quotas, which say whether records pass unseen
+        self._update_shortcut()
         return terms
 
-    def _guide_shortcut(self) -> None:
+    def _update_shortcut(self) -> None:
         client, shortcut = self.client, self.shortcut
         inbound = client.inbound
-        shortcut.takes_requests = bool(client.mask & IN) and inbound.is_direct and not self.upstream.is_stuck
-        shortcut.seen.is_drained, shortcut.looks_ahead = self._is_drained, inbound.is_large_next
+        shortcut.forwards_requests = (
+            bool(client.event_mask & IN) and inbound.reads_in_place and not self.upstream.has_unsent
+        )
+        shortcut.activity.is_drained, shortcut.peeks_request = self._is_client_drained, inbound.is_large_next
         # A quota on time has to be told how long each event takes; one that is new is, from the next answer on.
-        shortcut.passes_unseen = not self.session.client.lines.request
+        shortcut.splices_unseen = not self.session.client.quota_limit.time_limiters
 
-    def catch_up(self, seen: Seen) -> None:
+    def apply_activity(self, seen: SocketActivity) -> None:
         """The shortcut tells what it has seen since it was told of the link's state."""
         watch = self._watch
         if seen.read_at:
             watch.read_at = seen.read_at
-            self._is_drained = self.client.inbound.drained = seen.is_drained
+            self._is_client_drained = self.client.inbound.is_drained = seen.is_drained
         if seen.drained_at:
             self.session.hold.drained_at = seen.drained_at
         if seen.answered_at:
             watch.answered_at = seen.answered_at
 
-    def look_ahead(self) -> None:
+    def peek_request(self) -> None:
         """The shortcut is about to read the client behind a request that was larger than a read."""
         try:
-            self.client.inbound.look_ahead(self.client.sock, self.session.client.world.settings.max_request_bytes)
+            self.client.inbound.peek_request(self.client.sock, self.session.client.world.settings.max_request_bytes)
         except OSError:
             pass  # the one who reads is told
 
-    def end_reading(self) -> None:
+    def stop_reading(self) -> None:
         """The shortcut can't read on: there is no room for the rest of the client's request."""
-        self.shortcut.shut()
-        self._update()
+        self.shortcut.invalidate_terms()
+        self._update_interest()
 
-    def let_go(self, large: Large) -> None:
+    def release_sent_frame(self, large: FrameBuffer) -> None:
         """The shortcut has passed on the client's request in that buffer."""
-        self._watch.frame_at = 0.0
-        self.client.inbound.hand_over()
-        self.session.account.give(large)
-        self.shortcut.looks_ahead = self.client.inbound.is_large_next
+        self._watch.frame_since = 0.0
+        self.client.inbound.detach_frame()
+        self.session.account.release_buffer(large)
+        self.shortcut.peeks_request = self.client.inbound.is_large_next
 
-    def hold_back(self, large: Large, sent: int) -> None:
+    def retain_unsent_frame(self, large: FrameBuffer, sent: int) -> None:
         """The same, but the broker has taken only the first `sent` bytes. The shortcut has told all it knows."""
-        self._watch.frame_at = 0.0
-        self.client.inbound.hand_over()
-        self.upstream.outbound.hold(large, sent)
-        self._update()
-        self._guide_shortcut()
+        self._watch.frame_since = 0.0
+        self.client.inbound.detach_frame()
+        self.upstream.outbound.retain_frame(large, sent)
+        self._update_interest()
+        self._update_shortcut()
 
-    def flushed(self) -> None:
+    def on_flushed(self) -> None:
         """The shortcut has sent the last of what the broker had not taken at once."""
-        self.upstream.outbound.finish()
-        self._update()
-        self._guide_shortcut()
+        self.upstream.outbound.finish_flush()
+        self._update_interest()
+        self._update_shortcut()
 
-    def keep(self, pos: int, end: int) -> bool:
+    def keep_partial_frame(self, pos: int, end: int) -> bool:
         """The shortcut has passed on the bytes before `pos` in the shared buffer; those from there on are the beginning
         of a frame. False: they have to be looked at. The shortcut has told all it knows.
         """
@@ -303,146 +322,146 @@ class Link:
             size = check_request_head(inbound.buf, pos, end, self.session.client.world.settings.max_request_bytes)
         except MalformedFrame:
             return False
-        inbound.keep(pos, size)
-        self._guide_shortcut()
+        inbound.keep_partial_frame(pos, size)
+        self._update_shortcut()
         return True
 
-    def end_client(self, is_eof: bool, now: float) -> None:
+    def on_client_end(self, is_eof: bool, now: float) -> None:
         """The shortcut has read the client's end, or that its socket is broken."""
-        self.shortcut.shut()
+        self.shortcut.invalidate_terms()
         if is_eof:
-            self._client_ended(now)
+            self._mark_client_ended(now)
         else:
-            self._client_broken(now)
-        self._go_on(now)
+            self._mark_client_broken(now)
+        self._advance_state(now)
 
-    def end_upstream(self, is_eof: bool, now: float) -> None:
+    def on_upstream_end(self, is_eof: bool, now: float) -> None:
         """The shortcut has read the broker's end, or that its socket is broken."""
-        self.shortcut.shut()
+        self.shortcut.invalidate_terms()
         self.upstream.is_reset = not is_eof
-        self._upstream_ended(now)
-        self._go_on(now)
+        self._mark_upstream_ended(now)
+        self._advance_state(now)
 
-    def go_on_with_requests(self, start: int, pos: int, end: int, large: Large | None, now: float) -> None:
+    def handle_read_requests(self, start: int, pos: int, end: int, large: FrameBuffer | None, now: float) -> None:
         """The shortcut has read these into that buffer, else the shared one: [start:pos] is handled but not sent, the
         rest neither.
         """
-        self.shortcut.shut()
+        self.shortcut.invalidate_terms()
         buf = self.reactor.shared.buffer if large is None else large.buffer
         if pos > start:
             self.session.to_upstream.append(memoryview(buf)[start:pos])
-            self._watch.frame_at = 0.0
-        self._handle(buf, pos, end, large, now)
-        self._go_on(now)
+            self._watch.frame_since = 0.0
+        self._handle_requests(buf, pos, end, large, now)
+        self._advance_state(now)
 
-    def go_on_with_answers(self, start: int, pos: int, end: int, now: float) -> None:
+    def handle_read_responses(self, start: int, pos: int, end: int, now: float) -> None:
         """The same with answers."""
-        self.shortcut.shut()
+        self.shortcut.invalidate_terms()
         session, inbound, buf = self.session, self.upstream.inbound, self.reactor.shared.buffer
         if pos > start:
             session.to_client.append(memoryview(buf)[start:pos])
-            session.in_flight.release()
+            session.in_flight.release_local_responses()
         inbound.buf, inbound.start, inbound.end = buf, pos, end
-        self._handle_answers(now)
-        if not self.closed:
-            self._go_on(now)
+        self._handle_responses(now)
+        if not self.is_closed:
+            self._advance_state(now)
 
     # --- what happens to a side ---------------------------------------------------------------------------------------
 
-    def _begin_end(self, now: float) -> None:
+    def _start_closing(self, now: float) -> None:
         """Nothing more comes from a side, or is taken from it: the bytes that are left have to go in time."""
-        self._watch.ended_at, self._is_plain = now, False
+        self._watch.closing_since, self._is_steady = now, False
 
-    def _client_ended(self, now: float) -> None:
-        self.client.is_over = True
-        self._begin_end(now)
-        partial = self.client.inbound.partial
-        if partial and not self.client.is_shut:
-            self._log.malformed(f"half a frame: {partial} bytes, then the client closed")
+    def _mark_client_ended(self, now: float) -> None:
+        self.client.has_ended = True
+        self._start_closing(now)
+        partial = self.client.inbound.partial_bytes
+        if partial and not self.client.is_write_shut:
+            self._disconnect_log.log_malformed(f"half a frame: {partial} bytes, then the client closed")
 
-    def _client_broken(self, now: float) -> None:
+    def _mark_client_broken(self, now: float) -> None:
         """Nothing more comes from it or goes to it. The broker's answers are waited for as behind a client's end: only
         they say which of its bytes count, and a client could choose by a reset that none do.
         """
         client, upstream = self.client, self.upstream
-        if upstream.is_over or upstream.is_gone or not self.session.owes_records:
-            self.close(self.finishing if client.is_shut else "disconnects_client")
+        if upstream.has_ended or upstream.is_peer_gone or not self.session.owes_records:
+            self.close(self.closing_cause if client.is_write_shut else "disconnects_client")
             return
         if client.is_reset:
             return
         client.outbound.close()
-        client.is_over = client.is_gone = client.is_reset = True
-        self._begin_end(now)
+        client.has_ended = client.is_peer_gone = client.is_reset = True
+        self._start_closing(now)
 
-    def _upstream_broken(self, now: float) -> None:
+    def _mark_upstream_broken(self, now: float) -> None:
         """Nothing can be sent to it any more; its earlier bytes may still be unread."""
         self.upstream.outbound.close()
-        self.upstream.is_gone = self.upstream.is_reset = True
-        self._begin_end(now)
+        self.upstream.is_peer_gone = self.upstream.is_reset = True
+        self._start_closing(now)
 
-    def _upstream_ended(self, now: float) -> None:
-        self.upstream.is_over = True
-        self._begin_end(now)
+    def _mark_upstream_ended(self, now: float) -> None:
+        self.upstream.has_ended = True
+        self._start_closing(now)
 
     # --- client -> upstream -------------------------------------------------------------------------------------------
 
-    def _handle(self, buf: bytearray, pos: int, end: int, large: Large | None, now: float) -> None:
+    def _handle_requests(self, buf: bytearray, pos: int, end: int, large: FrameBuffer | None, now: float) -> None:
         """Give the session the bytes read, send those that it passes on, and keep or park the rest."""
         session, inbound = self.session, self.client.inbound
         if large is not None:
-            inbound.hand_over()  # ours from here on: handed on to what needs it further, or given back below
-        if self.finishing and not session.hold.draining:
-            self._give_back(large)  # behind a malformed frame
+            inbound.detach_frame()  # ours from here on: handed on to what needs it further, or given back below
+        if self.closing_cause and not session.hold.is_draining:
+            self._release_frame(large)  # behind a malformed frame
             return
         malformed = reason = ""  # not the error itself: it would keep this frame, and all of the session, in a circle
         frame_bytes, start = 0, pos
-        started = perf_counter() if session.client.lines.request else 0.0
+        started = perf_counter() if session.client.quota_limit.time_limiters else 0.0
         try:
-            pos = session.on_client(buf, pos, end, now)
-            if pos < end and not session.hold.until:
+            pos = session.on_client_bytes(buf, pos, end, now)
+            if pos < end and not session.hold.held_until:
                 frame_bytes = check_request_head(buf, pos, end, session.client.world.settings.max_request_bytes)
         except MalformedFrame as error:
             malformed, reason = str(error), close_reason(error)
         if pos != start:
-            self._watch.frame_at = 0.0
-        if session.in_flight.is_waiting:
-            self._is_plain = False  # `_update` has to look
+            self._watch.frame_since = 0.0
+        if session.in_flight.is_reading_blocked:
+            self._is_steady = False  # `_update` has to look
         if session.to_upstream:
             try:
                 large = self.upstream.outbound.send(self.upstream.sock, session.to_upstream, large)
             except OSError:
                 session.to_upstream.clear()
-                self._upstream_broken(now)
+                self._mark_upstream_broken(now)
         if session.to_client:
-            self._send_client(now)
+            self._send_to_client(now)
         if started:
-            session.client.spend(perf_counter() - started, now)
+            session.client.charge_time(perf_counter() - started, now)
         if reason:
             if reason == "disconnects_error":  # control's fault
-                self._log.closed("error", malformed)
+                self._disconnect_log.log_close("error", malformed)
             else:
-                self._log.malformed(malformed)
-            self.finishing = reason  # the requests before the broken one are still answered
-            self._begin_end(now)
-        elif pos < end and not self.closed:
-            if session.hold.until or session.in_flight.is_full:
-                self._park(buf, pos, end, large)
-                self.parked.note(session.why_waiting, now)
+                self._disconnect_log.log_malformed(malformed)
+            self.closing_cause = reason  # the requests before the broken one are still answered
+            self._start_closing(now)
+        elif pos < end and not self.is_closed:
+            if session.hold.held_until or session.in_flight.is_full:
+                self._park_input(buf, pos, end, large)
+                self.parked.begin_wait(session.wait_reason, now)
                 return
             inbound.buf, inbound.end = buf, end
-            inbound.keep(pos, frame_bytes)
+            inbound.keep_partial_frame(pos, frame_bytes)
         if large is not None:
-            self._give_back(large)
+            self._release_frame(large)
 
-    def _give_back(self, large: Large | None) -> None:
+    def _release_frame(self, large: FrameBuffer | None) -> None:
         if large is not None:
-            self.session.account.give(large)
+            self.session.account.release_buffer(large)
 
-    def _park(self, buf: bytearray, pos: int, end: int, large: Large | None) -> None:
-        self.parked.put(buf, pos, end, large)
-        self._is_plain = False
+    def _park_input(self, buf: bytearray, pos: int, end: int, large: FrameBuffer | None) -> None:
+        self.parked.park_input(buf, pos, end, large)
+        self._is_steady = False
 
-    def _resume(self, now: float) -> None:
+    def _resume_parked(self, now: float) -> None:
         """A hold is over: handle the parked requests, after a look at whether their client is still there.
 
         A client that gave up has sent the same records again on another connection; forwarding the requests that it
@@ -452,43 +471,43 @@ class Link:
         """
         session, parked = self.session, self.parked
         hold = session.hold
-        buf, pos, end, large = parked.take()
-        hold.memory_short = session.account.is_wanted
-        forwards = session.admin.turn is None and not (hold.paused_since and session.gate.paused())
-        if hold.until and forwards and self.client.inbound.is_between:
+        buf, pos, end, large = parked.pop_input()
+        hold.is_memory_short = session.account.is_contended
+        forwards = session.admin_requests.turn is None and not (hold.paused_since and session.gate.enforced_pause())
+        if hold.held_until and forwards and self.client.inbound.is_between_frames:
             # Until it may have given up, a client that sends ahead keeps in its own queue what can't be handled soon.
-            most = MAX_HELD if hold.sends_ahead and now < hold.latest else MAX_READ_ON
-            more = self._read_on(min(most, self.reactor.budget.room // 2) - (end - pos))
+            most = MAX_HELD if hold.sends_ahead and now < hold.wait_deadline else MAX_READ_AHEAD
+            more = self._read_ahead(min(most, self.reactor.budget.free_bytes // 2) - (end - pos))
             if more:
                 buf, pos, end = bytearray(memoryview(buf)[pos:end]) + more, 0, end - pos + len(more)
-                self._give_back(large)
+                self._release_frame(large)
                 large = None
-                if not self.client.is_over and parked.rounds < READ_ON_ROUNDS and not hold.draining:
-                    parked.rounds += 1
-                    hold.until = now + READ_ON_S
-                    self._park(buf, pos, end, None)
+                if not self.client.has_ended and parked.read_ahead_rounds < READ_AHEAD_ROUNDS and not hold.is_draining:
+                    parked.read_ahead_rounds += 1
+                    hold.held_until = now + READ_AHEAD_PAUSE_S
+                    self._park_input(buf, pos, end, None)
                     return
-        parked.rounds = 0
-        hold.client_gone = hold.client_gone or self.client.is_over
+        parked.read_ahead_rounds = 0
+        hold.is_client_gone = hold.is_client_gone or self.client.has_ended
         size = end - pos
-        head, hold.arrived = parked.head, parked.since
-        self._handle(buf, pos, end, large, now)
-        hold.arrived = 0.0
-        waited = parked.waited(size, head, now)
+        head, hold.arrived_at = parked.head, parked.since
+        self._handle_requests(buf, pos, end, large, now)
+        hold.arrived_at = 0.0
+        waited = parked.waited_s(size, head, now)
         if waited and head.reason:
-            session.client.world.ledger.latencies.wait(head.reason, waited)
-        hold.memory_short = False  # it was about what was held; what comes next is looked at anew
-        unread = self.client.unread if parked.held is not None and not self.closed else 0
-        hold.drained_at = parked.age(size, unread, hold.drained_at, now)
+            session.client.world.ledger.latencies.record_wait(head.reason, waited)
+        hold.is_memory_short = False  # it was about what was held; what comes next is looked at anew
+        unread = self.client.unread_bytes if parked.input_slice is not None and not self.is_closed else 0
+        hold.drained_at = parked.oldest_since(size, unread, hold.drained_at, now)
         age_s = now - hold.drained_at
         if hold.sends_ahead and not LONG_WAIT_S >= age_s >= SHORT_WAIT_S:
-            self.client.bound_receive_buffer(small=age_s > LONG_WAIT_S)
+            self.client.limit_receive_buffer(small=age_s > LONG_WAIT_S)
 
-    def _read_on(self, most: int) -> bytearray:
+    def _read_ahead(self, most: int) -> bytearray:
         """Read up to about `most` bytes more, and note when the client has closed."""
         client = self.client
         more = bytearray()
-        ended = client.is_gone or client.has_fin
+        ended = client.is_peer_gone or client.has_fin
         try:
             while len(more) < most:
                 data = client.inbound.recv(client.sock, 262_144)
@@ -500,41 +519,41 @@ class Link:
             pass
         except OSError:
             ended = True
-        client.is_over = client.is_over or ended
+        client.has_ended = client.has_ended or ended
         return more
 
     # --- upstream -> client -------------------------------------------------------------------------------------------
 
-    def _handle_answers(self, now: float) -> None:
+    def _handle_responses(self, now: float) -> None:
         session, inbound = self.session, self.upstream.inbound
         buf, end = inbound.buf, inbound.end
-        started = perf_counter() if session.client.lines.request else 0.0
+        started = perf_counter() if session.client.quota_limit.time_limiters else 0.0
         try:
-            pos = session.on_upstream(buf, inbound.start, end, now)
+            pos = session.on_upstream_bytes(buf, inbound.start, end, now)
         except (UpstreamError, MalformedFrame) as error:
-            self._end_upstream(SpeaksTls() if is_tls_alert(buf, inbound.start, end) else error, now)
+            self._fail_upstream(BrokerSpeaksTls() if is_tls_alert(buf, inbound.start, end) else error, now)
             return
         if session.to_client:
-            self._send_client(now)
+            self._send_to_client(now)
         if started:
-            session.client.spend(perf_counter() - started, now)
-        if not self.closed and (pos < end or inbound.large is not None):
+            session.client.charge_time(perf_counter() - started, now)
+        if not self.is_closed and (pos < end or inbound.large_frame is not None):
             if is_tls_alert(buf, pos, end):
-                self._end_upstream(SpeaksTls(), now)
+                self._fail_upstream(BrokerSpeaksTls(), now)
                 return
-            size = check_answer_head(buf, pos, end) if session.wants_whole_answer else 0
-            if size > self.reactor.budget.limit:
+            size = check_response_head(buf, pos, end) if session.needs_whole_response else 0
+            if size > self.reactor.budget.limit_bytes:
                 too_large = UpstreamError(f"an answer of {size} bytes, more than limits.max_buffered_bytes")
-                self._end_upstream(too_large, now)
+                self._fail_upstream(too_large, now)
                 return
-            inbound.keep(pos, size)
+            inbound.keep_partial_frame(pos, size)
 
-    def _end_upstream(self, error: Exception, now: float) -> None:
-        self._log.by_broker(error)
-        self._send_client(now)
+    def _fail_upstream(self, error: Exception, now: float) -> None:
+        self._disconnect_log.log_broker_fault(error)
+        self._send_to_client(now)
         self.close(close_reason(error))
 
-    def _send_client(self, now: float) -> None:
+    def _send_to_client(self, now: float) -> None:
         to_client = self.session.to_client
         if not to_client:
             return
@@ -545,172 +564,207 @@ class Link:
             self.client.outbound.send(self.client.sock, to_client, None)
         except OSError:
             to_client.clear()
-            self._client_broken(now)
+            self._mark_client_broken(now)
 
     # --- what follows from where things stand -------------------------------------------------------------------------
 
-    def _go_on(self, now: float) -> None:
+    def _advance_state(self, now: float) -> None:
         """After any event: resume, shut down, close, or change the events waited for."""
         client, upstream = self.client, self.upstream
-        if self._is_plain and client.mask == upstream.mask == IN:
+        if self._is_steady and client.event_mask == upstream.event_mask == IN:
             inbound = client.inbound
-            if not (client.outbound.pieces or upstream.outbound.pieces or inbound.waiting or upstream.inbound.waiting):
-                self._is_drained = inbound.drained
+            if not (
+                client.outbound.pieces
+                or upstream.outbound.pieces
+                or inbound.waits_for_memory
+                or upstream.inbound.waits_for_memory
+            ):
+                self._is_client_drained = inbound.is_drained
                 return  # nearly always: both sides are read, and nothing is left to send
         session, parked = self.session, self.parked
-        if parked.held is not None and not (upstream.is_stuck or client.is_stuck) and session.may_go_on(now):
-            self._resume(now)
-        if self.closed:
+        if (
+            parked.input_slice is not None
+            and not (upstream.has_unsent or client.has_unsent)
+            and session.may_resume(now)
+        ):
+            self._resume_parked(now)
+        if self.is_closed:
             return
-        if upstream.is_over and not client.is_stuck and not session.admin.is_judged:
-            self.close("disconnects_client" if client.is_over else "disconnects_upstream")
+        if upstream.has_ended and not client.has_unsent and not session.admin_requests.is_sasl_answered:
+            self.close("disconnects_client" if client.has_ended else "disconnects_upstream")
             return
-        if self.finishing and session.is_idle and not (client.is_stuck or upstream.is_stuck or self._lingers(now)):
-            self.close(self.finishing)
+        if (
+            self.closing_cause
+            and session.is_idle
+            and not (client.has_unsent or upstream.has_unsent or self._is_lingering(now))
+        ):
+            self.close(self.closing_cause)
             return
-        if client.is_over and not upstream.is_shut and parked.held is None and not upstream.is_stuck:
+        if client.has_ended and not upstream.is_write_shut and parked.input_slice is None and not upstream.has_unsent:
             # As the broker does itself: what was asked before a half-close is still answered.
             try:
-                upstream.shut()
+                upstream.shutdown_write()
             except OSError:
-                self._upstream_broken(now)
-        until = session.hold.until
-        if parked.held is not None and now < until and not 0.0 < self._timer_at <= until:
+                self._mark_upstream_broken(now)
+        until = session.hold.held_until
+        if parked.input_slice is not None and now < until and not 0.0 < self._timer_at <= until:
             self._timer_at = until
             self.reactor.call_at(until, self)
-        self._update()
+        self._update_interest()
 
-    def _update(self) -> None:
+    def _update_interest(self) -> None:
         """Tell epoll the events that are waited for, where they changed."""
         client, upstream = self.client, self.upstream
-        ended = client.is_over or upstream.is_over or upstream.is_gone or self.finishing
-        self._is_plain = not (ended or self.session.in_flight.is_waiting or self.parked.held is not None)
-        lingers = client.is_shut and not client.is_over
-        read = (self._is_plain or lingers) and not (client.is_stuck or upstream.is_stuck or client.inbound.waiting)
-        if read and not client.mask & IN:  # what came meanwhile has waited
-            client.inbound.drained = client.inbound.is_empty(client.sock)
-        self._is_drained = read and client.inbound.drained
-        client.wait_for((IN if read else 0) | (OUT if client.is_stuck else 0), self.reactor)
-        read = not (client.is_stuck or upstream.is_over or upstream.inbound.waiting)
-        upstream.wait_for((IN if read else 0) | (OUT if upstream.is_stuck else 0), self.reactor)
+        ended = client.has_ended or upstream.has_ended or upstream.is_peer_gone or self.closing_cause
+        self._is_steady = not (
+            ended or self.session.in_flight.is_reading_blocked or self.parked.input_slice is not None
+        )
+        lingers = client.is_write_shut and not client.has_ended
+        read = (self._is_steady or lingers) and not (
+            client.has_unsent or upstream.has_unsent or client.inbound.waits_for_memory
+        )
+        if read and not client.event_mask & IN:  # what came meanwhile has waited
+            client.inbound.is_drained = client.inbound.is_socket_empty(client.sock)
+        self._is_client_drained = read and client.inbound.is_drained
+        client.set_interest((IN if read else 0) | (OUT if client.has_unsent else 0), self.reactor)
+        read = not (client.has_unsent or upstream.has_ended or upstream.inbound.waits_for_memory)
+        upstream.set_interest((IN if read else 0) | (OUT if upstream.has_unsent else 0), self.reactor)
 
     # --- by the clock -------------------------------------------------------------------------------------------------
 
     def check_progress(self, now: float, settings: WorkerSettings) -> None:
         """End a connection that takes too long, whatever it does; to be called every few seconds."""
         client, upstream, session = self.client, self.upstream, self.session
-        self.shortcut.shut()
-        session.tidy(now)
+        self.shortcut.invalidate_terms()
+        session.expire_fences(now)
         if settings.max_connection_age_s:
-            self._retire(now, settings)
-        ends = upstream.is_over or upstream.is_gone or self.finishing or (client.is_over and client.inbound.partial)
-        waits_for_broker = session.in_flight.is_full or upstream.is_stuck
-        self._end_late(
-            self._watch.check(
+            self._drain_by_age(now, settings)
+        ends = (
+            upstream.has_ended
+            or upstream.is_peer_gone
+            or self.closing_cause
+            or (client.has_ended and client.inbound.partial_bytes)
+        )
+        waits_for_broker = session.in_flight.is_full or upstream.has_unsent
+        self._close_late(
+            self._watch.check_progress(
                 settings,
                 now,
                 is_ending=bool(ends),
-                is_unknown=session.authentication.is_owed,
-                is_held=self.parked.held is not None and not waits_for_broker,
+                is_unknown=session.authentication.is_outstanding,
+                is_held=self.parked.input_slice is not None and not waits_for_broker,
             )
         )
 
-    def check_course(self, now: float, timeout_s: float) -> None:
+    def check_frame_progress(self, now: float, timeout_s: float) -> None:
         """Memory is short: end a connection whose half-sent frame will not be whole within that time."""
-        if self.client.inbound.large is not None:
-            self._end_late(self._watch.check_course(timeout_s, self.session.account.is_wanted, now))
+        if self.client.inbound.large_frame is not None:
+            self._close_late(self._watch.check_frame_progress(timeout_s, self.session.account.is_contended, now))
 
-    def waits_s(self, now: float) -> float:
+    def memory_wait_s(self, now: float) -> float:
         """For so long it has had half a frame here while memory was short; 0.0: its client is read."""
         inbound = self.client.inbound
-        return now - inbound.large.since if inbound.waiting and inbound.large and inbound.large.since else 0.0
+        return (
+            now - inbound.large_frame.short_since
+            if inbound.waits_for_memory and inbound.large_frame and inbound.large_frame.short_since
+            else 0.0
+        )
 
-    def read_first(self) -> None:
+    def prioritize_reading(self) -> None:
         """Read on whatever is free, if no other connection does."""
         inbound = self.client.inbound
-        if inbound.waiting and inbound.large:
-            self.session.account.put_first(inbound.large, inbound)
+        if inbound.waits_for_memory and inbound.large_frame:
+            self.session.account.prioritize_frame(inbound.large_frame, inbound)
 
-    def is_reading(self, now: float) -> bool:
+    def is_client_reading(self, now: float) -> bool:
         """Whether its client takes the bytes sent to it; False only where it has taken too little for a while."""
-        return self._watch.is_reading(now)
+        return self._watch.is_client_reading(now)
 
-    def give_up(self) -> None:
+    def close_memory_waiter(self) -> None:
         """Memory is far exceeded, and this connection waits for more of it."""
-        used = self.session.account.used
-        self._end_late(Late("memory", f"memory is used up, and it waits for more of it with {used} bytes"))
+        used = self.session.account.used_bytes
+        self._close_late(LateConnection("memory", f"memory is used up, and it waits for more of it with {used} bytes"))
 
-    def shed(self) -> None:
+    def close_slow_reader(self) -> None:
         """Memory is used up, and this connection's client doesn't read the bytes that are held for it."""
-        used = self.session.account.used
-        self._end_late(Late("slow_reader", f"memory is short, and it does not read the {used} bytes it asked for"))
+        used = self.session.account.used_bytes
+        self._close_late(
+            LateConnection("slow_reader", f"memory is short, and it does not read the {used} bytes it asked for")
+        )
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def _end_late(self, late: Late | None) -> None:
+    def _close_late(self, late: LateConnection | None) -> None:
         if late is not None:
-            if late.what:
-                self._log.closed(late.kind, late.what)
+            if late.text:
+                self._disconnect_log.log_close(late.kind, late.text)
             self.close(f"disconnects_{late.kind}")
 
-    def end_gently(self, cause: str, now: float) -> None:
+    def drain(self, cause: str, now: float) -> None:
         """Take nothing more from the client, and close as soon as everything forwarded is answered."""
-        if self.closed:
+        if self.is_closed:
             return
-        self.shortcut.shut()
-        self._farewell = self._farewell or Farewell(self.client, self.session)
-        self._is_plain = False
-        if not self.finishing:
-            self.finishing, self._watch.ended_at = cause, now
-        if self.parked.held is not None:
-            self._resume(now)
-        if not self.closed:
-            self._go_on(now)
+        self.shortcut.invalidate_terms()
+        self._graceful_close = self._graceful_close or GracefulClose(self.client, self.session)
+        self._is_steady = False
+        if not self.closing_cause:
+            self.closing_cause, self._watch.closing_since = cause, now
+        if self.parked.input_slice is not None:
+            self._resume_parked(now)
+        if not self.is_closed:
+            self._advance_state(now)
 
-    def _lingers(self, now: float) -> bool:
-        farewell = self._farewell
-        return farewell is not None and farewell.lingers(now, lambda when: self.reactor.call_at(when, self))
+    def _is_lingering(self, now: float) -> bool:
+        farewell = self._graceful_close
+        return farewell is not None and farewell.is_lingering(now, lambda when: self.reactor.call_at(when, self))
 
-    def _retire(self, now: float, settings: WorkerSettings) -> None:
+    def _drain_by_age(self, now: float, settings: WorkerSettings) -> None:
         """Its time is over: end it between two requests; where there has been no such moment for long, all the same."""
         overdue_s = self._watch.overdue_s(settings.max_connection_age_s, now)
-        if overdue_s < 0.0 or self.finishing or self.session.authentication.is_owed:
+        if overdue_s < 0.0 or self.closing_cause or self.session.authentication.is_outstanding:
             return
         client, upstream = self.client, self.upstream
         is_between = (
-            self._is_plain
+            self._is_steady
             and self.session.is_idle
-            and not (client.inbound.partial or upstream.inbound.partial or client.is_stuck or upstream.is_stuck)
+            and not (
+                client.inbound.partial_bytes
+                or upstream.inbound.partial_bytes
+                or client.has_unsent
+                or upstream.has_unsent
+            )
         )
         if is_between or overdue_s > GRACE_S:
-            self.end_gently("disconnects_age", now)
+            self.drain("disconnects_age", now)
 
     def close(self, cause: str) -> None:
         """Close both sockets, settle the accounts, give all memory back."""
-        if self.closed:
+        if self.is_closed:
             return
-        self.closed, self._is_plain = True, False
-        self.shortcut.shut()
-        reactor, session, held = self.reactor, self.session, self.parked.held
+        self.is_closed, self._is_steady = True, False
+        self.shortcut.invalidate_terms()
+        reactor, session, held = self.reactor, self.session, self.parked.input_slice
         reactor.links.discard(self)
         if session.authentication.failure and cause in ("disconnects_client", "disconnects_upstream"):
             cause = "disconnects_unauthenticated"  # after such an answer both sides close
-            self._log.closed("unauthenticated", session.authentication.failure)
+            self._disconnect_log.log_close("unauthenticated", session.authentication.failure)
         try:
-            session.client.world.ledger.count(cause)
+            session.client.world.ledger.count_event(cause)
             # Before any memory is given back: a connection that waits for it may write into it at once.
             session.close(held[:3] if held is not None else None)
             if cause == "disconnects_upstream" and self.upstream.is_reset and not self._watch.answered_at:
-                end_by_reset(self.client.sock)  # else a client thinks that it should have spoken TLS, or SASL
+                reset_on_close(self.client.sock)  # else a client thinks that it should have spoken TLS, or SASL
         finally:
             sides = self.client, self.upstream
             for side in sides:
-                reactor.discard(side.sock)
+                reactor.discard_socket(side.sock)
             self.parked.close()
             for side in sides:
                 side.inbound.close()
             for side in sides:
                 side.outbound.close()
             session.account.close()
-            self.shortcut = _CLOSED  # which knew the link: it is freed now, not once the collector finds the circle
+            self.shortcut = (
+                _CLOSED_SHORTCUT  # which knew the link: it is freed now, not once the collector finds the circle
+            )
             reactor.on_closed(self)

@@ -7,29 +7,29 @@ from typing import TYPE_CHECKING, Any
 from gateway.data.sockets.slices import EventHandler
 
 if TYPE_CHECKING:
-    from gateway.data.sockets.sides import Side
+    from gateway.data.sockets.sides import LinkSide
 
 
 class NoShortcut(EventHandler):
     """Its attributes are those of a Shortcut."""
 
-    __slots__ = ("_client_fd", "looks_ahead", "passes_unseen", "takes_requests")
+    __slots__ = ("_client_fd", "forwards_requests", "peeks_request", "splices_unseen")
 
     terms = None
 
     def __init__(
-        self, link: Any, world: Any, shared: Any, client: Side, upstream: Side, counted: Any,
+        self, link: Any, world: Any, shared: Any, client: LinkSide, upstream: LinkSide, counted: Any,
         of_client: Any = None, of_upstream: Any = None,
     ) -> None:  # fmt: skip
         super().__init__(link)
         self._client_fd = client.sock.fileno()
 
-    def shut(self) -> None:
+    def invalidate_terms(self) -> None:
         """It always is."""
 
-    def handle(self, fd: int, events: int, now: float) -> None:
+    def handle_event(self, fd: int, events: int, now: float) -> None:
         """One of the two sockets is ready."""
         if fd == self._client_fd:
-            self.link.on_client(events, now)
+            self.link.on_client_event(events, now)
         else:
-            self.link.on_upstream(events, now)
+            self.link.on_upstream_event(events, now)

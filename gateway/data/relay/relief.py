@@ -7,34 +7,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.data.relay.watch import PATIENCE_S
-from gateway.data.shared.budget import EXCESS
+from gateway.data.shared.budget import EXCESS_FACTOR
 
 if TYPE_CHECKING:
-    from gateway.data.relay.links import Link
-    from gateway.data.sockets.reactor import Reactor
+    from gateway.data.relay.links import RelayLink
+    from gateway.data.sockets.reactor import SocketReactor
 
 
-def relieve(reactor: Reactor[Link], now: float, frame_timeout_s: float) -> None:
+def relieve_memory(reactor: SocketReactor[RelayLink], now: float, frame_timeout_s: float) -> None:
     """To be called a few times a second."""
     budget = reactor.budget
-    reactor.shared.bound(budget.is_wanted)
+    reactor.shared.limit_reads(budget.is_contended)
     if budget.has_waiters:
-        budget.grant()
+        budget.resume_waiters()
         for link in list(reactor.links):
-            reactor.guard(link, link.check_course, now, frame_timeout_s)
-        late = [link for link in reactor.links if link.waits_s(now) > PATIENCE_S]
-        for link in sorted(late, key=lambda link: link.waits_s(now), reverse=True):
-            reactor.guard(link, link.read_first)  # has an effect on one of them, if on any
-    if budget.used > budget.limit:
-        idle = [link for link in reactor.links if not link.is_reading(now)]
-        idle.sort(key=lambda link: link.session.account.used)
-        while idle and budget.used > budget.limit:
+            reactor.call_guarded(link, link.check_frame_progress, now, frame_timeout_s)
+        late = [link for link in reactor.links if link.memory_wait_s(now) > PATIENCE_S]
+        for link in sorted(late, key=lambda link: link.memory_wait_s(now), reverse=True):
+            reactor.call_guarded(link, link.prioritize_reading)  # has an effect on one of them, if on any
+    if budget.used_bytes > budget.limit_bytes:
+        idle = [link for link in reactor.links if not link.is_client_reading(now)]
+        idle.sort(key=lambda link: link.session.account.used_bytes)
+        while idle and budget.used_bytes > budget.limit_bytes:
             link = idle.pop()
-            reactor.guard(link, link.shed)
-    if budget.used > budget.limit * EXCESS:
-        waiting = [link for link in reactor.links if link.client.inbound.waiting]
-        waiting.sort(key=lambda link: (link.session.account.owner.used, link.session.account.used))
-        while waiting and budget.used > budget.limit * EXCESS:
+            reactor.call_guarded(link, link.close_slow_reader)
+    if budget.used_bytes > budget.limit_bytes * EXCESS_FACTOR:
+        waiting = [link for link in reactor.links if link.client.inbound.waits_for_memory]
+        waiting.sort(key=lambda link: (link.session.account.owner.used_bytes, link.session.account.used_bytes))
+        while waiting and budget.used_bytes > budget.limit_bytes * EXCESS_FACTOR:
             link = waiting.pop()
-            reactor.guard(link, link.give_up)
-    reactor.settle(now)
+            reactor.call_guarded(link, link.close_memory_waiter)
+    reactor.run_deferred(now)

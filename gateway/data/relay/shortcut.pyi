@@ -1,14 +1,14 @@
 from typing import Any
 
-from gateway.data.relay.links import Link
-from gateway.data.session.fast_path import Counted, Terms
-from gateway.data.shared.world import World
-from gateway.data.sockets.inbound import Shared
-from gateway.data.sockets.sides import Side
+from gateway.data.relay.links import RelayLink
+from gateway.data.session.fast_path import ForwardingTerms, ResponseCounters
+from gateway.data.shared.worker_state import WorkerState
+from gateway.data.sockets.inbound import SharedReadBuffer
+from gateway.data.sockets.sides import LinkSide
 from gateway.data.sockets.slices import EventHandler
-from gateway.data.sockets.tls import Tls
+from gateway.data.sockets.tls import TlsConnection
 
-class Seen:
+class SocketActivity:
     read_at: float
     answered_at: float
     drained_at: float
@@ -16,21 +16,21 @@ class Seen:
 
 class Shortcut(EventHandler):
     link: Any
-    terms: Terms | None
-    seen: Seen
-    takes_requests: bool
-    looks_ahead: bool
-    passes_unseen: bool
+    terms: ForwardingTerms | None
+    activity: SocketActivity
+    forwards_requests: bool
+    peeks_request: bool
+    splices_unseen: bool
     def __init__(
         self,
-        link: Link,
-        world: World,
-        shared: Shared,
-        client: Side,
-        upstream: Side,
-        counted: Counted | None,
-        of_client: Tls | None = None,
-        of_upstream: Tls | None = None,
+        link: RelayLink,
+        world: WorkerState,
+        shared: SharedReadBuffer,
+        client: LinkSide,
+        upstream: LinkSide,
+        counted: ResponseCounters | None,
+        of_client: TlsConnection | None = None,
+        of_upstream: TlsConnection | None = None,
     ) -> None: ...
-    def shut(self) -> None: ...
-    def handle(self, fd: int, events: int, now: float) -> None: ...
+    def invalidate_terms(self) -> None: ...
+    def handle_event(self, fd: int, events: int, now: float) -> None: ...

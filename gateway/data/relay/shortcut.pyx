@@ -12,10 +12,10 @@
 cimport cython
 
 from gateway.data.sockets cimport calls
-from gateway.data.session.fast_path cimport Counted, Terms
-from gateway.data.pending.in_flight cimport Owed
+from gateway.data.session.fast_path cimport ResponseCounters, ForwardingTerms
+from gateway.data.pending.in_flight cimport PendingResponse
 from gateway.data.sockets.slices cimport EventHandler
-from gateway.data.sockets.tls cimport Tls
+from gateway.data.sockets.tls cimport TlsConnection
 from protocol cimport fields
 from protocol.fields cimport Bytes
 from protocol.stream cimport EndpointHider
@@ -31,12 +31,12 @@ cdef Py_ssize_t HEAD_ROOM = inbound.HEAD_ROOM
 cdef enum:
     # Records before a field, or before the end of an answer, that are looked at all the same: what comes behind them
     # would be a read, and a write, of its own. Fewer than as many before these aren't worth the calls either.
-    TAIL_BYTES = 32 * 1024
-    KEPT = -3  # all of it is encrypted, and what the socket didn't take is kept
+    READ_TAIL_BYTES = 32 * 1024
+    KEPT_ENCRYPTED = -3  # all of it is encrypted, and what the socket didn't take is kept
 
 
 @cython.final
-cdef class Seen:
+cdef class SocketActivity:
     """What was seen of the sockets since the link was told.
 
     Attributes:
@@ -63,12 +63,12 @@ cdef class Shortcut(EventHandler):
         passes_unseen: bytes that nobody would look at, as they lie within an answer, pass as they are, on any terms.
     """
 
-    cdef readonly Terms terms
-    cdef readonly Seen seen
-    cdef public bint takes_requests, looks_ahead, passes_unseen
+    cdef readonly ForwardingTerms terms
+    cdef readonly SocketActivity activity
+    cdef public bint forwards_requests, peeks_request, splices_unseen
     cdef object _rejected, _shared, _inbound, _to_client, _to_upstream
-    cdef Counted _counted
-    cdef Tls _client_tls, _upstream_tls
+    cdef ResponseCounters _counters
+    cdef TlsConnection _client_tls, _upstream_tls
     cdef long long _epoch
     cdef bytearray _buf
     cdef int _client_fd, _upstream_fd
@@ -78,231 +78,231 @@ cdef class Shortcut(EventHandler):
         `counted`: what answers are noted in.
         """
         self.link = link
-        self._rejected = world.rejected
+        self._rejected = world.rejected_batches
         self._shared = shared
         self._buf = shared.buffer
         self._inbound = client.inbound
         self._to_client = client.outbound
         self._to_upstream = upstream.outbound
-        self._counted = counted
+        self._counters = counted
         self._client_tls = of_client
         self._upstream_tls = of_upstream
         self._client_fd = client.sock.fileno()
         self._upstream_fd = upstream.sock.fileno()
         self._epoch = -1
-        self.seen = Seen()
+        self.activity = SocketActivity()
 
-    cpdef shut(self):
+    cpdef invalidate_terms(self):
         """Until the terms are found again."""
         self.terms = None
-        self.passes_unseen = False
-        self._tell()
+        self.splices_unseen = False
+        self._report_activity()
 
-    cdef _tell(self):
+    cdef _report_activity(self):
         # Tell the link what it has missed.
-        seen = self.seen
+        seen = self.activity
         if seen.read_at or seen.answered_at:
-            self.link.catch_up(seen)
+            self.link.apply_activity(seen)
             seen.read_at = seen.drained_at = seen.answered_at = 0.0
 
-    cdef Terms _find_terms(self, object now):
+    cdef ForwardingTerms _refresh_terms(self, object now):
         # Those of the next event; None: it is the link's.
-        if self.terms is None or self._counted.ledger.epoch != self._epoch:
-            self.shut()
-            self.terms = self.link.terms(now)
-            self._epoch = self._counted.ledger.epoch
+        if self.terms is None or self._counters.ledger.epoch != self._epoch:
+            self.invalidate_terms()
+            self.terms = self.link.current_terms(now)
+            self._epoch = self._counters.ledger.epoch
         return self.terms
 
-    cpdef handle(self, int fd, int events, object now):
+    cpdef handle_event(self, int fd, int events, object now):
         """One of the two sockets is ready."""
         if fd == self._client_fd:
-            self._on_client(events, now)
+            self._on_client_event(events, now)
         else:
-            self._on_upstream(events, now)
+            self._on_upstream_event(events, now)
 
-    cdef _on_client(self, int events, object now):
+    cdef _on_client_event(self, int events, object now):
         cdef Py_ssize_t start, end, room, size, pos, passed, sent
         cdef bint can_send
-        cdef Tls tls
+        cdef TlsConnection tls
         link, tls = self.link, self._client_tls
-        terms = self._find_terms(now) if events == IN else None
-        if terms is None or not self.takes_requests:
-            link.on_client(events, now)
+        terms = self._refresh_terms(now) if events == IN else None
+        if terms is None or not self.forwards_requests:
+            link.on_client_event(events, now)
             return
-        seen = self.seen
+        seen = self.activity
         if seen.is_drained:
             seen.drained_at = now
-        if self.looks_ahead:
-            self.looks_ahead = False
-            link.look_ahead()
+        if self.peeks_request:
+            self.peeks_request = False
+            link.peek_request()
         inbound = self._inbound
-        large = inbound.large
+        large = inbound.large_frame
         if large is None:
-            buf, start, room = self._buf, HEAD_ROOM, self._shared.size
-        elif inbound.may_read():
-            buf, start = large.buffer, inbound.received
+            buf, start, room = self._buf, HEAD_ROOM, self._shared.read_size
+        elif inbound.admit_read():
+            buf, start = large.buffer, inbound.received_bytes
             room = large.end - start
         else:
-            link.end_reading()
+            link.stop_reading()
             return
         if tls is None:
-            size = calls.receive(self._client_fd, buf, start, room)
+            size = calls.receive_into(self._client_fd, buf, start, room)
         else:
-            size = self._decrypt(tls, buf, start, room)
-        if size <= 0 and size != calls.NOTHING:
-            link.end_client(size == calls.EOF, now)
+            size = self._decrypt_into(tls, buf, start, room)
+        if size <= 0 and size != calls.WOULD_BLOCK:
+            link.on_client_end(size == calls.EOF, now)
             return
         seen.read_at = now
-        seen.is_drained = size < room if tls is None else tls.drained
+        seen.is_drained = size < room if tls is None else tls.is_drained
         if size <= 0:
             return
         end = start + size
         if large is not None:
             if end < large.size:
-                inbound.add(size)
+                inbound.add_received(size)
                 return
-            inbound.received = end
+            inbound.received_bytes = end
             start = 0
             if tls is None:
-                seen.is_drained = calls.is_empty(self._client_fd)
-        pos, passed = terms.pass_requests(buf, start, end, now, now, self._rejected.asks)
-        self._counted.ledger.requests += passed
+                seen.is_drained = calls.is_socket_empty(self._client_fd)
+        pos, passed = terms.admit_requests(buf, start, end, now, now, self._rejected.may_match)
+        self._counters.ledger.request_count += passed
         can_send = large is None or self._upstream_tls is None  # else it is encrypted as its broker takes it
-        if can_send and not terms.in_flight.is_waiting and (pos == end or _is_cut(buf, pos, end)):
+        if can_send and not terms.in_flight.is_reading_blocked and (pos == end or _is_partial_frame(buf, pos, end)):
             sent = 0
             if passed and self._upstream_tls is None:
-                sent = calls.send(self._upstream_fd, buf, start, pos)
+                sent = calls.send_bytes(self._upstream_fd, buf, start, pos)
             elif passed:
-                sent = _encrypt(self._upstream_tls, self._upstream_fd, self._to_upstream, buf, start, pos)
+                sent = _send_encrypted(self._upstream_tls, self._upstream_fd, self._to_upstream, buf, start, pos)
             if sent == pos - start:
                 if large is not None:
-                    link.let_go(large)
+                    link.release_sent_frame(large)
                     return
                 if pos == end:
                     return
-                self._tell()
-                if link.keep(pos, end):
+                self._report_activity()
+                if link.keep_partial_frame(pos, end):
                     return
             elif large is not None and sent >= 0:
-                self._tell()
-                link.hold_back(large, sent)
+                self._report_activity()
+                link.retain_unsent_frame(large, sent)
                 return
-            start = pos if sent == KEPT else start + max(sent, 0)
-        link.go_on_with_requests(start, pos, end, large, now)
+            start = pos if sent == KEPT_ENCRYPTED else start + max(sent, 0)
+        link.handle_read_requests(start, pos, end, large, now)
 
-    cdef _on_upstream(self, int events, object now):
+    cdef _on_upstream_event(self, int events, object now):
         cdef Py_ssize_t start, end, size, pos, sent
-        cdef Owed oldest
-        cdef Terms terms = None
-        cdef Py_ssize_t unseen = self._unseen()
+        cdef PendingResponse oldest
+        cdef ForwardingTerms terms = None
+        cdef Py_ssize_t unseen = self._unseen_bytes()
         link = self.link
         if not unseen and events in (IN, OUT, IN | OUT):
-            terms = self._find_terms(now)
-            unseen = self._unseen()  # as the link may have said just now
+            terms = self._refresh_terms(now)
+            unseen = self._unseen_bytes()  # as the link may have said just now
         if unseen and events == IN:
-            self._pass_unseen(unseen, now)
+            self._splice_unseen(unseen, now)
             return
         if terms is None:
-            link.on_upstream(events, now)
+            link.on_upstream_event(events, now)
             return
         if events != IN:
-            self._flush(now)  # of answers that are there as well, epoll tells again
+            self._flush_upstream(now)  # of answers that are there as well, epoll tells again
             return
         if self._upstream_tls is None:
-            size = calls.receive(self._upstream_fd, self._buf, HEAD_ROOM, self._shared.size)
+            size = calls.receive_into(self._upstream_fd, self._buf, HEAD_ROOM, self._shared.read_size)
         else:
-            size = self._decrypt(self._upstream_tls, self._buf, HEAD_ROOM, self._shared.size)
+            size = self._decrypt_into(self._upstream_tls, self._buf, HEAD_ROOM, self._shared.read_size)
         if size <= 0:
-            if size != calls.NOTHING:
-                link.end_upstream(size == calls.EOF, now)
+            if size != calls.WOULD_BLOCK:
+                link.on_upstream_end(size == calls.EOF, now)
             return
-        self.seen.answered_at = now
+        self.activity.answered_at = now
         start, end = HEAD_ROOM, HEAD_ROOM + size
-        pos = self._counted.pass_answers(self._buf, start, end, now, self._rejected.asks)
+        pos = self._counters.count_responses(self._buf, start, end, now, self._rejected.may_match)
         oldest = terms.in_flight.oldest
         if pos == end and (oldest is None or oldest.kind != LOCAL):
             if self._client_tls is None:
-                sent = calls.send(self._client_fd, self._buf, start, end)
+                sent = calls.send_bytes(self._client_fd, self._buf, start, end)
             else:
-                sent = _encrypt(self._client_tls, self._client_fd, self._to_client, self._buf, start, end)
+                sent = _send_encrypted(self._client_tls, self._client_fd, self._to_client, self._buf, start, end)
             if sent == size:
                 return
-            start = end if sent == KEPT else start + max(sent, 0)
-        link.go_on_with_answers(start, pos, end, now)
+            start = end if sent == KEPT_ENCRYPTED else start + max(sent, 0)
+        link.handle_read_responses(start, pos, end, now)
 
-    cdef Py_ssize_t _decrypt(self, Tls tls, object buf, Py_ssize_t start, Py_ssize_t room) except -4:
-        # As calls.receive. Of what TLS has left, or has to say itself, no event tells: the link goes on with it soon.
+    cdef Py_ssize_t _decrypt_into(self, TlsConnection tls, object buf, Py_ssize_t start, Py_ssize_t room) except -4:
+        # As calls.receive_into. Of what TLS has left, or has to say itself, no event tells: the link goes on with it soon.
         cdef Py_ssize_t size
         try:
             size = tls.recv_into(memoryview(buf)[start : start + room])
         except BlockingIOError:
-            size = calls.NOTHING
+            size = calls.WOULD_BLOCK
         except OSError:
-            return calls.BROKEN
-        if tls.ready or tls.owes:
+            return calls.SOCKET_BROKEN
+        if tls.has_plaintext or tls.has_pending_output:
             self.link.reactor.call_soon(self.link)
         return size
 
-    cdef Py_ssize_t _unseen(self) except -1:
+    cdef Py_ssize_t _unseen_bytes(self) except -1:
         # At least so many of the broker's next bytes pass as they are, whatever they are: records, nearly always.
-        cdef EndpointHider walker = self._counted.in_flight.walker
-        if walker is None or not self.passes_unseen:
+        cdef EndpointHider walker = self._counters.in_flight.stream_walker
+        if walker is None or not self.splices_unseen:
             return 0
-        return walker.unseen - TAIL_BYTES if walker.unseen >= 2 * TAIL_BYTES else 0
+        return walker.unread - READ_TAIL_BYTES if walker.unread >= 2 * READ_TAIL_BYTES else 0
 
-    cdef _pass_unseen(self, Py_ssize_t unseen, object now):
+    cdef _splice_unseen(self, Py_ssize_t unseen, object now):
         # More of a large answer.
         cdef Py_ssize_t end, size, sent
         shared = self._shared
-        size, sent = calls.move(
-            self._upstream_fd, self._client_fd, shared.pipe, self._buf, HEAD_ROOM, min(unseen, shared.size)
+        size, sent = calls.splice_bytes(
+            self._upstream_fd, self._client_fd, shared.pipe, self._buf, HEAD_ROOM, min(unseen, shared.read_size)
         )
         if size <= 0:
-            if size != calls.NOTHING:
-                self.link.end_upstream(size == calls.EOF, now)
+            if size != calls.WOULD_BLOCK:
+                self.link.on_upstream_end(size == calls.EOF, now)
             return
-        self.seen.answered_at = now
-        self._counted.in_flight.walker.skip(size)
+        self.activity.answered_at = now
+        self._counters.in_flight.stream_walker.skip_unread(size)
         if sent < size:
             end = HEAD_ROOM + size
-            self.link.go_on_with_answers(HEAD_ROOM + sent, end, end, now)
+            self.link.handle_read_responses(HEAD_ROOM + sent, end, end, now)
 
-    cdef _flush(self, object now):
+    cdef _flush_upstream(self, object now):
         # The broker takes more of what it had not taken at once.
         cdef Py_ssize_t size, sent
         pieces = self._to_upstream.pieces
         if len(pieces) != 1 or self._upstream_tls is not None:
-            self.link.on_upstream(OUT, now)
+            self.link.on_upstream_event(OUT, now)
             return
         piece = pieces[0]
         size = len(piece)
-        sent = calls.send(self._upstream_fd, piece, 0, size)
+        sent = calls.send_bytes(self._upstream_fd, piece, 0, size)
         if sent == size:
-            self._tell()
-            self.link.flushed()
+            self._report_activity()
+            self.link.on_flushed()
         elif sent >= 0:
             pieces[0] = piece[sent:]
         else:
-            self.link.on_upstream(OUT, now)
+            self.link.on_upstream_event(OUT, now)
 
 
-cdef bint _is_cut(object buf, Py_ssize_t pos, Py_ssize_t end) except -1:
+cdef bint _is_partial_frame(object buf, Py_ssize_t pos, Py_ssize_t end) except -1:
     # Whether nothing is there but the beginning of a frame: the bytes before it needn't wait for anything else.
     return end - pos < 12 or pos + 4 + fields.int32_at(fields.within(buf, pos, 4)) > end
 
 
-cdef Py_ssize_t _encrypt(Tls tls, int fd, object outbound, object buf, Py_ssize_t start, Py_ssize_t stop) except -4:
-    # Send it encrypted, as calls.send; or KEPT, by that `outbound`.
+cdef Py_ssize_t _send_encrypted(TlsConnection tls, int fd, object outbound, object buf, Py_ssize_t start, Py_ssize_t stop) except -4:
+    # Send it encrypted, as calls.send_bytes; or KEPT_ENCRYPTED, by that `outbound`.
     cdef Py_ssize_t sent
     try:
         records = tls.encrypt([memoryview(buf)[start:stop]])
     except OSError:
-        return calls.BROKEN
+        return calls.SOCKET_BROKEN
     data = records[0] if len(records) == 1 else b"".join(records)
-    sent = calls.send(fd, data, 0, len(data))
+    sent = calls.send_bytes(fd, data, 0, len(data))
     if sent == len(data):
         return stop - start
     if sent < 0:
-        return calls.BROKEN
-    outbound.keep(memoryview(data)[sent:])
-    return KEPT
+        return calls.SOCKET_BROKEN
+    outbound.keep_unsent(memoryview(data)[sent:])
+    return KEPT_ENCRYPTED

@@ -11,117 +11,117 @@ from gateway.data.sockets.reactor import IN
 
 if TYPE_CHECKING:
     from gateway.channel import WorkerSettings
-    from gateway.data.sockets.outbound import Outbound
-    from gateway.data.sockets.sides import Side
+    from gateway.data.sockets.outbound import OutboundBuffer
+    from gateway.data.sockets.sides import LinkSide
 
 AGE_SPREAD = 0.1  # of limits.max_connection_age, more or less
 PATIENCE_S = 2.0  # where memory is short, with connections that hold it and do nothing
 
 
-class Late(NamedTuple):
+class LateConnection(NamedTuple):
     """A connection that has to end: counted as `disconnects_<kind>`, and told in words where there are any."""
 
     kind: str
-    what: str = ""
+    text: str = ""
 
 
-class Watch:
+class ProgressWatch:
     """
     Attributes:
         opened_at: the time at which it began.
         read_at, answered_at: the time at which the client, and the broker, was last read.
-        frame_at: 0.0, or since when, while the client was being read, no frame of its came to its end.
-        ended_at: the time since which there is nothing left but to send the kept bytes, and none of them went.
+        frame_since: 0.0, or since when, while the client was being read, no frame of its came to its end.
+        closing_since: the time since which there is nothing left but to send the kept bytes, and none of them went.
     """
 
     __slots__ = (
+        "_checked_at",
         "_client",
-        "_emptied",
+        "_empty_count",
         "_lifetime",
-        "_looked_at",
-        "_stuck_at",
+        "_unread_since",
         "answered_at",
-        "ended_at",
-        "frame_at",
+        "closing_since",
+        "frame_since",
         "opened_at",
         "read_at",
     )
 
-    def __init__(self, client: Side, now: float) -> None:
+    def __init__(self, client: LinkSide, now: float) -> None:
         self._client = client
-        self.read_at = self.opened_at = self._looked_at = now
-        self.answered_at = self.frame_at = self.ended_at = 0.0
-        self._stuck_at = 0.0  # since when the client takes nothing, or too little, of what it is sent …
+        self.read_at = self.opened_at = self._checked_at = now
+        self.answered_at = self.frame_since = self.closing_since = 0.0
+        self._unread_since = 0.0  # since when the client takes nothing, or too little, of what it is sent …
         self._lifetime = 1.0 + random.uniform(-AGE_SPREAD, AGE_SPREAD)  # noqa: S311  no secret
-        self._emptied = 0  # … namely while all of that had gone so many times
+        self._empty_count = 0  # … namely while all of that had gone so many times
 
     def overdue_s(self, max_age_s: float, now: float) -> float:
         """Since when it should have ended; below 0: until it has to. Connections that began together don't end so."""
         return now - self.opened_at - max_age_s * self._lifetime
 
-    def check(
+    def check_progress(
         self, settings: WorkerSettings, now: float, *, is_ending: bool, is_unknown: bool, is_held: bool
-    ) -> Late | None:
+    ) -> LateConnection | None:
         """The reason for which the connection has to end, if any; to be asked every few seconds.
 
         `is_ending`: nothing more is taken from a side. `is_unknown`: it has not authenticated, as it must. `is_held`:
         its request waits here, and not for its broker.
         """
-        since, self._looked_at = now - self._looked_at, now
+        since, self._checked_at = now - self._checked_at, now
         client = self._client
         if is_ending:  # its peer takes or says nothing more
-            return Late("timeout") if now - self.ended_at > settings.frame_timeout_s else None
+            return LateConnection("timeout") if now - self.closing_since > settings.frame_timeout_s else None
         if is_unknown:
             most = settings.authentication_timeout_s
             is_late = now - self.opened_at > most
-            return Late("unauthenticated", f"not authenticated within {most:g} s") if is_late else None
-        if client.is_stuck:
+            return LateConnection("unauthenticated", f"not authenticated within {most:g} s") if is_late else None
+        if client.has_unsent:
             most = settings.idle_timeout_s
-            is_late = self._stuck_s(client.outbound, now) > most
-            return Late("slow_reader", f"it did not read an answer within {most:g} s") if is_late else None
-        if client.inbound.partial:
-            return self._check_frame(settings, since, now)
+            is_late = self._unread_s(client.outbound, now) > most
+            return LateConnection("slow_reader", f"it did not read an answer within {most:g} s") if is_late else None
+        if client.inbound.partial_bytes:
+            return self._check_frame_time(settings, since, now)
         is_idle = now - max(self.read_at, self.answered_at) > settings.idle_timeout_s
-        return Late("idle") if is_idle and not is_held else None
+        return LateConnection("idle") if is_idle and not is_held else None
 
-    def _check_frame(self, settings: WorkerSettings, since: float, now: float) -> Late | None:
-        client, partial = self._client, self._client.inbound.partial
-        if not self.frame_at:
-            self.frame_at = now - min(since, now - self.read_at)
-        elif not client.mask & IN or client.inbound.waiting:
-            self.frame_at += since  # we don't read it
-        elif now - self.frame_at > settings.frame_timeout_s + partial / settings.min_bytes_per_s:
-            return Late("slow_request", f"{partial} bytes of a frame in {now - self.frame_at:.0f} s")
+    def _check_frame_time(self, settings: WorkerSettings, since: float, now: float) -> LateConnection | None:
+        client, partial = self._client, self._client.inbound.partial_bytes
+        if not self.frame_since:
+            self.frame_since = now - min(since, now - self.read_at)
+        elif not client.event_mask & IN or client.inbound.waits_for_memory:
+            self.frame_since += since  # we don't read it
+        elif now - self.frame_since > settings.frame_timeout_s + partial / settings.min_bytes_per_s:
+            return LateConnection("slow_request", f"{partial} bytes of a frame in {now - self.frame_since:.0f} s")
         return None
 
-    def _stuck_s(self, outbound: Outbound, now: float) -> float:
-        if not outbound.pieces or self._emptied != outbound.emptied or not self._stuck_at:
-            self._emptied, self._stuck_at = outbound.emptied, now
-        return now - self._stuck_at
+    def _unread_s(self, outbound: OutboundBuffer, now: float) -> float:
+        if not outbound.pieces or self._empty_count != outbound.empty_count or not self._unread_since:
+            self._empty_count, self._unread_since = outbound.empty_count, now
+        return now - self._unread_since
 
-    def is_reading(self, now: float) -> bool:
+    def is_client_reading(self, now: float) -> bool:
         """Whether the client takes the bytes sent to it; False only where it has taken too little for a while."""
-        return self._stuck_s(self._client.outbound, now) < PATIENCE_S
+        return self._unread_s(self._client.outbound, now) < PATIENCE_S
 
-    def check_course(self, timeout_s: float, is_wanted: bool, now: float) -> Late | None:
+    def check_frame_progress(self, timeout_s: float, is_wanted: bool, now: float) -> LateConnection | None:
         """Memory is short (`is_wanted`: this connection's): whether its half-sent frame won't be whole in that time."""
         client, inbound = self._client, self._client.inbound
-        large = inbound.large
+        large = inbound.large_frame
         if large is None:
             return None
-        waits = inbound.waiting
-        if not (client.mask & IN or waits) or not is_wanted:
-            large.since = 0.0  # bytes that we don't read are not the client's fault …
+        waits = inbound.waits_for_memory
+        if not (client.event_mask & IN or waits) or not is_wanted:
+            large.short_since = 0.0  # bytes that we don't read are not the client's fault …
             return None
-        unread = client.unread if waits else 0  # … so where they wait for room they are counted
-        come = inbound.partial + unread
-        if not large.since:
-            large.since, large.came = now, come
+        unread = client.unread_bytes if waits else 0  # … so where they wait for room they are counted
+        come = inbound.partial_bytes + unread
+        if not large.short_since:
+            large.short_since, large.bytes_when_short = now, come
         if unread >= HEAD_ROOM:
             return None
-        for since, came in ((large.since, large.came), (self.frame_at, 0)):
+        for since, came in ((large.short_since, large.bytes_when_short), (self.frame_since, 0)):
             age = now - since
             if since and age > PATIENCE_S and (come - came) * timeout_s < (large.size - came) * age:
                 text = f"others wait for memory, and of {large.size - came} bytes {come - came} came in {age:.1f} s"
-                return Late("slow_request", text)
+                return LateConnection("slow_request", text)
         return None

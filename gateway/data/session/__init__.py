@@ -2,7 +2,7 @@
 #
 #   session.py      sans-IO: joins the parts below for one connection
 #   requests.py     from the client's bytes to what goes upstream
-#   answers.py      from the broker's bytes to what the client gets
+#   responses.py    from the broker's bytes to what the client gets
 #   enforcement.py  the gate's verdict on a Produce request, carried out
 #   gate.py         sans-IO: what may pass
 #   dispatch.py     the same for resource groups with a dispatch limit

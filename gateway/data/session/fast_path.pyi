@@ -2,49 +2,51 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from gateway.data.pending.in_flight import InFlight
-from gateway.data.shared.ledger import Counts, Ledger
-from policies.decision import Credit
-from policies.idempotence.duplicates import Acknowledged
+from gateway.data.pending.in_flight import InFlightRequests
+from gateway.data.shared.ledger import RowCounts, UsageLedger
+from policies.decision import AdmissionCredit
+from policies.idempotence.duplicates import AcknowledgedBatches
 from policies.limits.meter import FleetMeter
 from policies.thresholds.topic_meter import TopicMeter
-from protocol.produce_fast import Partitions
-from protocol.produce_request import Partition, Parts, Span
-from protocol.produce_response import Results
+from protocol.produce_fast import PartitionArray
+from protocol.produce_request import PartitionBatch, RequestPartitions, TopicSpan
+from protocol.produce_response import PartitionResults
 
-class Terms:
-    in_flight: InFlight
+class ForwardingTerms:
+    in_flight: InFlightRequests
     def __init__(
         self,
-        in_flight: InFlight,
+        in_flight: InFlightRequests,
         by_name: dict[bytes, TopicMeter],
         by_id: dict[bytes, TopicMeter],
         total: FleetMeter,
-        awaits: Callable[[Parts, int], bool],
-        credit: Callable[[TopicMeter, float], tuple[Credit, float] | None],
-        ledger: Ledger,
+        awaits: Callable[[RequestPartitions, int], bool],
+        credit: Callable[[TopicMeter, float], tuple[AdmissionCredit, float] | None],
+        ledger: UsageLedger,
     ) -> None: ...
-    def set(self, mask: int, client_id: bytes | None, asks_always: bool, max_bytes: int, most: int) -> None: ...
-    def set_fetches(self, owed: tuple[int, ...], most: int) -> None: ...
-    def pass_requests(
+    def update_terms(
+        self, mask: int, client_id: bytes | None, asks_always: bool, max_bytes: int, most: int
+    ) -> None: ...
+    def update_fetch_terms(self, owed: tuple[int, ...], most: int) -> None: ...
+    def admit_requests(
         self, buf: bytearray, pos: int, end: int, now: float, arrived: float, asks: bool
     ) -> tuple[int, int]: ...
 
-class Counted:
-    in_flight: InFlight
-    ledger: Ledger
+class ResponseCounters:
+    in_flight: InFlightRequests
+    ledger: UsageLedger
     def __init__(
         self,
-        in_flight: InFlight,
-        rows: dict[bytes, Counts],
-        acknowledged: Acknowledged,
+        in_flight: InFlightRequests,
+        rows: dict[bytes, RowCounts],
+        acknowledged: AcknowledgedBatches,
         name_of: Callable[[bytes, int], bytes],
-        count_repeats: Callable[[Counts, Partition, bytes], None],
-        count_some: Callable[[Partitions[Partition], Sequence[Span], Iterable[int], Any], None],
-        ledger: Ledger,
+        count_repeats: Callable[[RowCounts, PartitionBatch, bytes], None],
+        count_some: Callable[[PartitionArray[PartitionBatch], Sequence[TopicSpan], Iterable[int], Any], None],
+        ledger: UsageLedger,
         node_id: int,
     ) -> None: ...
-    def pass_answers(self, buf: bytearray, pos: int, end: int, now: float, asks: bool) -> int: ...
+    def count_responses(self, buf: bytearray, pos: int, end: int, now: float, asks: bool) -> int: ...
 
-def sums_by_topic(parts: Partitions[Partition]) -> list[tuple[bytes, int, int]]: ...
-def offsets(parts: Parts, answered: Results) -> array[int] | None: ...
+def sums_by_topic(parts: PartitionArray[PartitionBatch]) -> list[tuple[bytes, int, int]]: ...
+def written_offsets(parts: RequestPartitions, answered: PartitionResults) -> array[int] | None: ...

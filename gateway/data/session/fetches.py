@@ -12,29 +12,31 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.data.pending.hold import MAX_MUTE_S
-from gateway.data.session.dispatch import Dispatch
-from policies.decision import Patience
-from policies.quotas.lines import NONE
+from gateway.data.session.dispatch import GroupDispatch
+from policies.decision import ClientPatience
+from policies.quotas.quota_limiters import NO_QUOTA_LIMIT
 from protocol import api, fetch_request, produce_request
 from protocol.fetch_response import FetchMeter
-from protocol.framing import ANSWER_HEAD, unspoken
+from protocol.framing import RESPONSE_HEAD, unsupported_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gateway.data.pending.pending import Entry
-    from gateway.data.pending.steps import Request
-    from gateway.data.shared.client import Client
-    from policies.quotas.lines import Lines
+    from gateway.data.pending.pending import PendingEntry
+    from gateway.data.pending.steps import ApiRequest
+    from gateway.data.shared.client import ConnectedClient
+    from policies.quotas.quota_limiters import ConnectionQuotaLimit
 
-APIS: Final = (api.FETCH, api.SHARE_FETCH)
-HEAD: Final = 13  # bytes of an answer up to behind its throttle time: size, correlation id, no tagged fields, and it
-BY_QUOTA, BY_GROUP, COUNTED = 1, 2, 4  # what an answer is charged to; of what consumers take of its broker
+FETCH_APIS: Final = (api.FETCH, api.SHARE_FETCH)
+RESPONSE_HEAD_BYTES: Final = (
+    13  # bytes of an answer up to behind its throttle time: size, correlation id, no tagged fields, and it
+)
+BY_QUOTA, BY_GROUP, BY_BROKER_TOTAL = 1, 2, 4  # what an answer is charged to; of what consumers take of its broker
 _LARGEST: Final = 2**31 - 1
 _THROTTLE: Final = struct.Struct(">i")
 
 
-class _Passing(NamedTuple):
+class _PassingResponse(NamedTuple):
     """An answer that resource groups are charged, while it passes."""
 
     meter: FetchMeter
@@ -44,25 +46,28 @@ class _Passing(NamedTuple):
     throttle_at: int  # where its throttle time is in the buffer in hand; -1: not all of the answer is there
 
 
-class Fetches:
-    """`mute_until`: the time until which these requests have to wait."""
+class FetchLimiter:
+    """`muted_until`: the time until which these requests have to wait."""
 
-    __slots__ = ("_client", "_denied_since", "_last", "_passing", "_promised", "_would_wait_until", "dispatch",
-                 "mute_until")  # fmt: skip
+    __slots__ = ("_client", "_denied_since", "_last_response_bytes", "_passing", "_promised", "_would_wait_until",
+                 "dispatch",
+                 "muted_until")  # fmt: skip
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ConnectedClient) -> None:
         self._client = client
-        self._passing: _Passing | None = None
-        self.dispatch: Dispatch | None = None
-        self.mute_until = 0.0
+        self._passing: _PassingResponse | None = None
+        self.dispatch: GroupDispatch | None = None
+        self.muted_until = 0.0
         self._would_wait_until = 0.0  # if what is only observed were enforced
         self._denied_since = 0.0  # the first Fetch since then found no room under a quota
-        self._last = 0  # bytes of the last answer under a quota
-        self._promised: deque[tuple[Lines, int]] = deque()  # for each answer under a quota that is to come
+        self._last_response_bytes = 0  # bytes of the last answer under a quota
+        self._promised: deque[tuple[ConnectionQuotaLimit, int]] = (
+            deque()
+        )  # for each answer under a quota that is to come
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def ask(self, request: Request, now: float) -> int | None:
+    def admit_fetch(self, request: ApiRequest, now: float) -> int | None:
         """The kinds of limits that its answer is charged to; None: it has to wait until `mute_until`.
 
         It may only ask for a part of the bytes that a bounded wait can pay for. Since the broker gives one batch at
@@ -75,151 +80,153 @@ class Fetches:
         world = client.world
         if not (world.quotas.has_fetch_limits or world.engine.groups.has_dispatch_limits):
             return 0
-        if self.mute_until > now:
+        if self.muted_until > now:
             return None
-        client_id = produce_request.client_id(request.buf, request.start, request.stop)  # the header is the same
+        client_id = produce_request.read_client_id(request.buf, request.start, request.stop)  # the header is the same
         if client_id != client.client_id:
-            client.identify(client_id)
-            client.find_lines(now)
-        charges, most = COUNTED if world.quotas.counts_fetches else 0, _LARGEST
-        lines = client.lines if request.key == api.FETCH else NONE
-        observes = "quota" in client.observed
-        if (lines.consume or lines.request) and not observes and not self._has_room(lines, now):
+            client.set_client_id(client_id)
+            client.refresh_limits(now)
+        charges, most = BY_BROKER_TOTAL if world.quotas.counts_fetches else 0, _LARGEST
+        lines = client.quota_limit if request.key == api.FETCH else NO_QUOTA_LIMIT
+        observes = "quota" in client.observed_policies
+        if (lines.consume_limiters or lines.time_limiters) and not observes and not self._has_quota_room(lines, now):
             return None
         if self._has_dispatch_limit(request):
             charges |= BY_GROUP
             if self.dispatch is None:
-                self.dispatch = Dispatch(client)
-            wait = self.dispatch.ask(_topics(request), request.version >= api.FETCH_TOPIC_IDS, now)
-            if "group" not in client.observed:
+                self.dispatch = GroupDispatch(client)
+            wait = self.dispatch.wait_before_fetch(
+                _requested_topics(request), request.version >= api.FETCH_TOPIC_IDS, now
+            )
+            if "group" not in client.observed_policies:
                 if wait:
-                    self._mute(wait, now)
+                    self._mute_fetches(wait, now)
                     return None
-                most = min(most, self.dispatch.most(now) or _LARGEST)
-        if lines.consume or lines.request:
+                most = min(most, self.dispatch.max_fetch_bytes(now) or _LARGEST)
+        if lines.consume_limiters or lines.time_limiters:
             charges |= BY_QUOTA
-            promised = 0 if observes else lines.promise(now)
+            promised = 0 if observes else lines.reserve_fetch(now)
             self._promised.append((lines, promised))
             most = min(most, promised or _LARGEST)
         if most < _LARGEST:
-            cap = fetch_request.cap if request.key == api.FETCH else fetch_request.cap_share
+            cap = fetch_request.cap_fetch if request.key == api.FETCH else fetch_request.cap_share_fetch
             cap(request.buf, request.start, request.stop, request.version, max(1, most))
         return charges
 
-    def _has_room(self, lines: Lines, now: float) -> bool:
+    def _has_quota_room(self, lines: ConnectionQuotaLimit, now: float) -> bool:
         """Whether quotas let a Fetch pass; else it has to wait."""
         denied_s = now - self._denied_since if self._denied_since else 0.0
-        answer = lines.ask_fetch(self._last, Patience(denied_s=denied_s), now)
+        answer = lines.check_fetch(self._last_response_bytes, ClientPatience(denied_s=denied_s), now)
         if answer.admitted:
             self._denied_since = 0.0
             return True
         self._denied_since = self._denied_since or now
-        self._mute(answer.wait, now)
+        self._mute_fetches(answer.wait_s, now)
         return False
 
-    def _has_dispatch_limit(self, request: Request) -> bool:
+    def _has_dispatch_limit(self, request: ApiRequest) -> bool:
         groups = self._client.world.engine.groups
-        if not groups.has_dispatch_limits or self._client.exempt:
+        if not groups.has_dispatch_limits or self._client.is_exempt:
             return False
-        is_readable = request.version >= api.FLOORS[request.key]
-        if not is_readable and "group" not in self._client.observed:  # what is fetched by it can't be charged
-            raise unspoken(request.key, request.version)
+        is_readable = request.version >= api.LOWEST_VERSIONS[request.key]
+        if not is_readable and "group" not in self._client.observed_policies:  # what is fetched by it can't be charged
+            raise unsupported_version(request.key, request.version)
         return is_readable
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def begin(self, buf: bytearray, pos: int, end: int, entry: Entry, now: float) -> FetchMeter | None:
+    def begin_response(self, buf: bytearray, pos: int, end: int, entry: PendingEntry, now: float) -> FetchMeter | None:
         """An answer in buf[pos:end], of which HEAD bytes are here: charge it, and tell its client how long to wait.
 
         Returns the meter that it has to be fed to while it passes, where resource groups are charged.
         """
         client = self._client
         _, _, version, key, charges = entry
-        size, _ = ANSWER_HEAD.unpack_from(buf, pos)
-        at = _throttle_at(buf, pos, size, key, version)
+        size, _ = RESPONSE_HEAD.unpack_from(buf, pos)
+        at = _throttle_position(buf, pos, size, key, version)
         wait, would = 0.0, max(0.0, self._would_wait_until - now)
-        if charges & COUNTED:
-            client.world.quotas.note_fetched(client.node_id, 4 + size)
+        if charges & BY_BROKER_TOTAL:
+            client.world.quotas.record_fetched(client.node_id, 4 + size)
         if charges & BY_QUOTA:
             lines, promised = self._promised.popleft()
-            lines.release(promised)
-            self._last = 4 + size
-            if "quota" not in client.observed:
-                wait = client.lines.charge_fetch(4 + size, now)
+            lines.release_fetch(promised)
+            self._last_response_bytes = 4 + size
+            if "quota" not in client.observed_policies:
+                wait = client.quota_limit.charge_fetch(4 + size, now)
             elif would:  # it would not have asked for it yet
-                client.lines.spare_fetch(4 + size)
+                client.quota_limit.record_fetch_only(4 + size)
             else:
-                would = client.lines.charge_fetch(4 + size, now)
+                would = client.quota_limit.charge_fetch(4 + size, now)
         if not charges & BY_GROUP:
-            self._delay(wait, would, now)
-            _tell(buf, at, wait)
+            self._delay_next(wait, would, now)
+            _write_throttle_time(buf, at, wait)
             return None
         is_whole = pos + 4 + size <= end
         by_id = key == api.SHARE_FETCH or version >= api.FETCH_TOPIC_IDS
         meter = FetchMeter(key, version, size)
-        self._passing = _Passing(meter, by_id, now + wait, now + would, at if is_whole else -1)
-        if not is_whole and self.dispatch is not None and "group" not in client.observed:
-            _tell(buf, at, max(wait, self.dispatch.expect(size, now)))
+        self._passing = _PassingResponse(meter, by_id, now + wait, now + would, at if is_whole else -1)
+        if not is_whole and self.dispatch is not None and "group" not in client.observed_policies:
+            _write_throttle_time(buf, at, max(wait, self.dispatch.expected_wait(size, now)))
         return meter
 
-    def pass_on(self, buf: bytearray, is_over: bool, now: float) -> None:
+    def charge_passed(self, buf: bytearray, is_over: bool, now: float) -> None:
         """More of the answer was fed; when that was its end, the next request waits."""
         passing, dispatch = self._passing, self.dispatch
         assert passing is not None
         assert dispatch is not None
         meter, by_id, until, would_until, throttle_at = passing
-        observes = "group" in self._client.observed
-        dispatch.take(meter.taken(), by_id, now, would_wait=observes and now < self._would_wait_until)
+        observes = "group" in self._client.observed_policies
+        dispatch.charge_topics(meter.drain_topics(), by_id, now, would_wait=observes and now < self._would_wait_until)
         if not is_over:
             return
         self._passing = None
         wait, would = max(0.0, until - now), max(0.0, would_until - now)
-        owed = dispatch.end(meter.size, now)
+        owed = dispatch.end_response(meter.size, now)
         if observes:
             would = max(would, owed)
         else:
             wait = max(wait, owed)
-        self._delay(wait, would, now)
-        _tell(buf, throttle_at, wait)
+        self._delay_next(wait, would, now)
+        _write_throttle_time(buf, throttle_at, wait)
 
     def close(self) -> None:
         """The connection is over."""
         while self._promised:
             lines, promised = self._promised.popleft()
-            lines.release(promised)
+            lines.release_fetch(promised)
         if self.dispatch is not None:
             self.dispatch.close()
 
-    def _delay(self, wait: float, would: float, now: float) -> None:
+    def _delay_next(self, wait: float, would: float, now: float) -> None:
         """`would`: the seconds that the next request would have to wait for limits that are only observed."""
         self._would_wait_until = now + would
         if wait:
-            self._mute(wait, now)
+            self._mute_fetches(wait, now)
         elif would:
-            self._client.world.ledger.count("fetches_would_be_delayed")
+            self._client.world.ledger.count_event("fetches_would_be_delayed")
 
-    def _mute(self, wait: float, now: float) -> None:
-        self.mute_until = max(self.mute_until, now + min(wait, MAX_MUTE_S))
+    def _mute_fetches(self, wait: float, now: float) -> None:
+        self.muted_until = max(self.muted_until, now + min(wait, MAX_MUTE_S))
         ledger = self._client.world.ledger
-        ledger.count("fetches_delayed")
-        ledger.count("fetch_delay_ms", round(wait * 1000))
+        ledger.count_event("fetches_delayed")
+        ledger.count_event("fetch_delay_ms", round(wait * 1000))
 
 
-def _topics(request: Request) -> Iterable[bytes]:
+def _requested_topics(request: ApiRequest) -> Iterable[bytes]:
     """Names, or ids, that the request lists: ShareFetch has its topics in a session."""
     if request.key != api.FETCH:
         return ()
-    return fetch_request.topics(request.buf, request.start, request.stop, request.version)
+    return fetch_request.read_topics(request.buf, request.start, request.stop, request.version)
 
 
-def _throttle_at(buf: bytearray, pos: int, size: int, key: int, version: int) -> int:
+def _throttle_position(buf: bytearray, pos: int, size: int, key: int, version: int) -> int:
     """The position of the throttle time of the answer at `pos`; -1: it has none, or behind tagged fields."""
     is_flexible = key == api.SHARE_FETCH or version >= api.FETCH_FLEXIBLE
     at = pos + 8 + is_flexible  # behind size and correlation id, and then the header's tagged fields
     return -1 if not version or at + 4 > pos + 4 + size or (is_flexible and buf[at - 1]) else at
 
 
-def _tell(buf: bytearray, at: int, wait: float) -> None:
+def _write_throttle_time(buf: bytearray, at: int, wait: float) -> None:
     """Put seconds into an answer's throttle time, unless it has more."""
     if wait and at >= 0:
         (theirs,) = _THROTTLE.unpack_from(buf, at)

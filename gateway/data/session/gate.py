@@ -1,25 +1,25 @@
 # The Produce requests of one connection, and how far they are allowed: which partitions are over a limit, and which
 # stand behind a rejected batch.
 #
-# Knows partitions as the tuples that protocol.produce_request.skim gives; knows no bytes on the wire and no order of
-# answers. How every byte is counted is the accounts' (accounts.py).
+# Knows partitions as the tuples that protocol.produce_request.skim_request gives; knows no bytes on the wire and no
+# order of answers. How every byte is counted is the accounts' (accounts.py).
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Final
 
-from gateway.data.session.accounts import Accounts
-from gateway.data.shared.client import Client
-from gateway.data.shared.topics import Topics, is_counted, text
+from gateway.data.session.accounts import ProduceAccounts
+from gateway.data.shared.client import ConnectedClient
+from gateway.data.shared.topics import ConnectionTopics, is_counted_name, shown_name
 from policies import decision, verdict
-from policies.decision import NO_LIMITS, Credit, Limits, Patience
-from policies.idempotence.fence import Fence
+from policies.decision import NO_LIMITS, AdmissionCredit, ClientPatience, PartitionLimits
+from policies.idempotence.fence import ProducerFence
 from policies.plugin import PluginLimit
-from policies.thresholds.broker_limits import TopicThreshold
-from policies.thresholds.broker_meters import OTHER
-from policies.thresholds.storage_limits import StorageLimit, StoragePause
-from policies.usage import WOULD
+from policies.thresholds.broker_limits import TopicThresholdLimit
+from policies.thresholds.broker_meters import OTHER_TOPICS
+from policies.thresholds.storage_limits import StoragePause, StorageThrottle
+from policies.usage import OBSERVED_OUTCOMES
 from policies.verdict import Verdict
 from protocol import api
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gateway.data.pending.steps import ProduceRequest
-    from policies.decision import Decision, Key, Refused
-    from policies.groups.lines import GroupSide
+    from policies.decision import PartitionKey, RefusedPartitions, RequestDecision
+    from policies.groups.group_limiters import GroupLimit
     from policies.thresholds.topic_meter import TopicMeter
-    from protocol.produce_request import Partition
+    from protocol.produce_request import PartitionBatch
 
-UNLIMITED: Final = Credit(NO_LIMITS, math.inf, math.inf, math.inf)
+UNLIMITED_CREDIT: Final = AdmissionCredit(NO_LIMITS, math.inf, math.inf, math.inf)
 # The Kafka error codes of partitions that are refused regardless of limits.
-_CODES = {
+_ERROR_CODES = {
     verdict.UNKNOWN_TOPIC_ID: api.UNKNOWN_TOPIC_ID,
     verdict.PROTECTED_TOPIC: api.TOPIC_AUTHORIZATION_FAILED,
 }
 
 
-class Gate:
+class ProduceGate:
     """The policies' view of one client's connection to one broker. Its topics and rows are good as long as `epoch` is
     the ledger's. `denied_since`: the time of the first rejection behind which nothing was admitted; 0.0: none.
     """
@@ -48,47 +48,53 @@ class Gate:
     __slots__ = ("_would_wait_until", "accounts", "broker", "client", "denied_since", "epoch", "fence", "topics",
                  "world")  # fmt: skip
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ConnectedClient) -> None:
         self.client = client
         self.world = client.world
-        self.broker = self.world.engine.broker(client.node_id)
-        self.topics = Topics(self.world, self.broker)
-        self.accounts = Accounts(client, self.topics, self.broker)
-        self.fence = Fence()
+        self.broker = self.world.engine.broker_meters(client.node_id)
+        self.topics = ConnectionTopics(self.world, self.broker)
+        self.accounts = ProduceAccounts(client, self.topics, self.broker)
+        self.fence = ProducerFence()
         self.epoch = -1
         self.denied_since = 0.0
         self._would_wait_until = 0.0  # if what is only observed were enforced
 
-    def renew(self) -> None:
+    def refresh_epoch(self) -> None:
         """The ledger's epoch has changed: rows and meters of the former one must not be used any more."""
         self.epoch = self.world.ledger.epoch
-        self.topics.renew()
-        self.accounts.renew()
+        self.topics.reset_meters()
+        self.accounts.reset_rows()
 
-    def paused(self) -> Verdict | None:
+    def enforced_pause(self) -> Verdict | None:
         """The pause, where it is enforced: nothing of this connection may be forwarded just now."""
         pause = self.world.engine.pause
         return None if pause is None or self._only_observes(pause) else pause.verdict
 
-    def paused_topics(self, parts: Iterable[Partition], version: int) -> int:
+    def count_paused_partitions(self, parts: Iterable[PartitionBatch], version: int) -> int:
         """The number of these partitions that are held because full disks hold their topics, and not all topics."""
-        pauses, storage_of, name = self.world.engine.holding.pauses, self.broker.storage_of, self.topics.name
+        pauses, storage_of, name = (
+            self.world.engine.held_topics.pauses_by_part,
+            self.broker.storage_limit_of,
+            self.topics.resolve_name,
+        )
         if not pauses:
             return 0
         found = [storage_of(name(part[0], version)) for part in parts]
         return sum(isinstance(each, StoragePause) and not self._only_observes(each) for each in found)
 
     @property
-    def passes_others(self) -> bool:
+    def passes_other_topics(self) -> bool:
         """Whether anything of this connection got into the log that would pass now, while full disks hold topics."""
-        return any(not isinstance(self.broker.storage_of(name), StoragePause) for name in self.accounts.taken)
+        return any(
+            not isinstance(self.broker.storage_limit_of(name), StoragePause) for name in self.accounts.accepted_topics
+        )
 
     def _only_observes(self, pause: StoragePause) -> bool:
-        return pause.observes or self.client.exempt or self.world.settings.observe
+        return pause.observes or self.client.is_exempt or self.world.settings.observe
 
-    def judge(
+    def judge_request(
         self, request: ProduceRequest, now: float, *, wait_ms: int = 0, may_delay: bool = True
-    ) -> Decision[Partition]:
+    ) -> RequestDecision[PartitionBatch]:
         """Decide which of its partitions may pass. Takes nothing: `admit` charges for those that are forwarded.
 
         `wait_ms`: milliseconds for which this connection is muted already. `may_delay`: False when its oldest request
@@ -96,156 +102,178 @@ class Gate:
         """
         parts, version = request.parts, request.version
         beside = request.stop - request.start - sum([part[2] for part in parts])
-        standing = self._standing(parts, version, now, wait_ms)
+        standing = self._fixed_refusals(parts, version, now, wait_ms)
         if standing:
             parts = [part for part in parts if part[:2] not in standing]
-        return decision.decide(
+        return decision.decide_request(
             parts,
-            {} if self.client.exempt else self._limits(parts, version, beside, now),
-            Patience(may_delay, now - self.denied_since if self.denied_since else 0.0, self.client.names),
+            {} if self.client.is_exempt else self._find_limits(parts, version, beside, now),
+            ClientPatience(may_delay, now - self.denied_since if self.denied_since else 0.0, self.client.counted_names),
             now,
             standing=standing,
-            observed=self.client.observed,
+            observed=self.client.observed_policies,
             would_wait=now < self._would_wait_until,
             # Clients without a name send the whole request again: what passed now would be written twice.
-            one_fate=verdict.whole_request(self.client.software_name, self.world.settings.reject_code),
+            one_fate=verdict.needs_whole_request(self.client.software_name, self.world.settings.reject_code),
         )
 
     @property
-    def asks_always(self) -> bool:
+    def must_ask_limits(self) -> bool:
         """Whether some limit has to be asked about requests to any topic."""
         client = self.client
-        if client.exempt:
+        if client.is_exempt:
             return False
-        return client.quota is not None or client.group is not None or self.broker.limits.storage is not None
+        return (
+            client.produce_quota is not None
+            or client.group_limit is not None
+            or self.broker.limits.storage_throttle is not None
+        )
 
-    def credit(self, meter: TopicMeter, now: float) -> tuple[Credit, float] | None:
+    def find_credit(self, meter: TopicMeter, now: float) -> tuple[AdmissionCredit, float] | None:
         """What requests to that topic may bring just now without being judged (fast_path.pyx), and the bytes behind
         which other limits have to be asked; None: each has to be judged. Takes nothing: see decision.spend.
         """
         client, engine = self.client, self.world.engine
-        if client.exempt:
-            return UNLIMITED, math.inf
-        storage = self.broker.limits.storage
+        if client.is_exempt:
+            return UNLIMITED_CREDIT, math.inf
+        storage = self.broker.limits.storage_throttle
         if meter.is_held:
-            held_by = None if meter.name == OTHER else self.broker.storage_of(meter.name)  # OTHER is several topics
-            if not isinstance(held_by, StorageLimit):
+            held_by = (
+                None if meter.name == OTHER_TOPICS else self.broker.storage_limit_of(meter.name)
+            )  # OTHER is several topics
+            if not isinstance(held_by, StorageThrottle):
                 return None
             storage = held_by
         group, threshold, left = None, None, math.inf
         if meter.group_asks:
-            group = engine.groups.asking(meter, now)
+            group = engine.groups.asking_limit(meter, now)
             if group is None:
                 return None
         else:
-            left = meter.group_to - meter.uncounted
+            left = meter.group_free_to - meter.uncounted
             if meter.by_principal:
-                group = client.group
+                group = client.group_limit
         if meter.thresholds_ask:
-            threshold = TopicThreshold(self.broker.limits, meter, meter.name)
+            threshold = TopicThresholdLimit(self.broker.limits, meter, meter.name)
         else:
-            left = min(left, meter.thresholds_to - meter.uncounted)
-        limits = Limits(storage, client.quota, group, threshold)
-        found = decision.find_credit(limits, client.names, now, client.observed)
+            left = min(left, meter.thresholds_free_to - meter.uncounted)
+        limits = PartitionLimits(storage, client.produce_quota, group, threshold)
+        found = decision.find_credit(limits, client.counted_names, now, client.observed_policies)
         return None if found is None else (found, left)
 
-    def _standing(self, parts: Iterable[Partition], version: int, now: float, wait_ms: int) -> dict[Key, Verdict]:
+    def _fixed_refusals(
+        self, parts: Iterable[PartitionBatch], version: int, now: float, wait_ms: int
+    ) -> dict[PartitionKey, Verdict]:
         """The partitions that are refused whatever the limits say."""
         world, fence = self.world, self.fence
         known = world.cluster.topic_ids
-        refused: dict[Key, Verdict] = {}
+        refused: dict[PartitionKey, Verdict] = {}
         for topic, index, _, _, pid, producer_epoch, sequence, _ in parts:
-            name = self.topics.name(topic, version)
+            name = self.topics.resolve_name(topic, version)
             if version >= api.PRODUCE_TOPIC_IDS and topic not in known:  # which may be a protected one's
-                refused[topic, index] = verdict.unknown_topic_id(text(name))
+                refused[topic, index] = verdict.unknown_topic_id(shown_name(name))
             elif name in world.protected_topics:
-                refused[topic, index] = verdict.protected_topic(text(name))
-            elif pid >= 0 and fence.entries and fence.blocks(pid, producer_epoch, topic, index, sequence, now):
-                refused[topic, index] = verdict.behind_fence(text(name), index, wait_ms)
+                refused[topic, index] = verdict.protected_topic(shown_name(name))
+            elif pid >= 0 and fence.entries and fence.blocks_batch(pid, producer_epoch, topic, index, sequence, now):
+                refused[topic, index] = verdict.behind_fence(shown_name(name), index, wait_ms)
         return refused
 
-    def _limits(self, parts: Iterable[Partition], version: int, beside: int, now: float) -> dict[Key, Limits]:
+    def _find_limits(
+        self, parts: Iterable[PartitionBatch], version: int, beside: int, now: float
+    ) -> dict[PartitionKey, PartitionLimits]:
         """The limits of each of these partitions, none of which is refused whatever the limits say. `beside`: bytes of
         their request that are in no batch.
         """
         client, engine, plugins = self.client, self.world.engine, self.world.plugins
-        if self.paused() is not None:  # no other limit is asked
-            return dict.fromkeys((part[:2] for part in parts), Limits(storage=engine.pause))
-        whole = Limits(
-            storage=engine.pause or self.broker.limits.storage,  # of all topics
-            quota=client.lines.for_request(beside) if client.lines.produce or client.lines.request else None,
+        if self.enforced_pause() is not None:  # no other limit is asked
+            return dict.fromkeys((part[:2] for part in parts), PartitionLimits(storage=engine.pause))
+        whole = PartitionLimits(
+            storage=engine.pause or self.broker.limits.storage_throttle,  # of all topics
+            quota=client.quota_limit.for_request(beside)
+            if client.quota_limit.produce_limiters or client.quota_limit.time_limiters
+            else None,
         )
-        found: dict[Key, Limits] = {}
-        by_topic: dict[bytes, Limits] = {}
+        found: dict[PartitionKey, PartitionLimits] = {}
+        by_topic: dict[bytes, PartitionLimits] = {}
         for part in parts:
             topic = part[0]
             limits = by_topic.get(topic)
             if limits is None:
-                limits = by_topic[topic] = self._limits_of(topic, version, whole, now)
+                limits = by_topic[topic] = self._topic_limits(topic, version, whole, now)
             if plugins:
-                batch = client.node_id, self.topics.name(topic, version), part[1], part[4]
-                limits = limits._replace(plugin=PluginLimit(plugins, batch, (client.principal, client.names[1])))
+                batch = client.node_id, self.topics.resolve_name(topic, version), part[1], part[4]
+                limits = limits._replace(
+                    plugin=PluginLimit(plugins, batch, (client.principal, client.counted_names[1]))
+                )
             if limits is not NO_LIMITS:
                 found[part[:2]] = limits
         return found
 
-    def _limits_of(self, topic: bytes, version: int, whole: Limits, now: float) -> Limits:
+    def _topic_limits(self, topic: bytes, version: int, whole: PartitionLimits, now: float) -> PartitionLimits:
         """`whole`: the limits of all of the request."""
         storage = whole.storage
-        if self.world.engine.holding.parts:
-            storage = self.broker.storage_of(self.topics.name(topic, version))
+        if self.world.engine.held_topics.parts:
+            storage = self.broker.storage_limit_of(self.topics.resolve_name(topic, version))
             if isinstance(storage, StoragePause) and not self._only_observes(storage):
-                return Limits(storage=storage)  # no other limit is asked
-        meter = self.topics.meter(topic, version)
-        group = self._side(meter, now) if self.world.engine.groups.exists else None
+                return PartitionLimits(storage=storage)  # no other limit is asked
+        meter = self.topics.find_meter(topic, version)
+        group = self._find_group_limit(meter, now) if self.world.engine.groups.has_groups else None
         threshold = None
         if meter.thresholds_ask:
-            threshold = TopicThreshold(self.broker.limits, meter, self.topics.name(topic, version))
-        found = Limits(storage, whole.quota, group, threshold)
+            threshold = TopicThresholdLimit(self.broker.limits, meter, self.topics.resolve_name(topic, version))
+        found = PartitionLimits(storage, whole.quota, group, threshold)
         return NO_LIMITS if found == NO_LIMITS else found
 
-    def _side(self, meter: TopicMeter, now: float) -> GroupSide | None:
+    def _find_group_limit(self, meter: TopicMeter, now: float) -> GroupLimit | None:
         """The group to ask about that topic; None also where it need not be asked, since it has credit enough."""
         if meter.group_asks:
-            side = self.world.engine.groups.publish(meter, meter.name, now)
+            side = self.world.engine.groups.activate_publish_limit(meter, meter.name, now)
             if side is not None:
                 return side
-        return self.client.group if meter.by_principal else None
+        return self.client.group_limit if meter.by_principal else None
 
-    def code(self, why: Verdict) -> int:
+    def error_code(self, why: Verdict) -> int:
         """The Kafka error code that tells this client so."""
-        own = None if why.deferred else _CODES.get(why.reason)
+        own = None if why.deferred else _ERROR_CODES.get(why.reason)
         return own or self.world.reject_code(self.client.software)
 
-    def admit(self, judged: Decision[Partition], parts: Sequence[Partition], version: int, now: float) -> None:
+    def record_admission(
+        self, judged: RequestDecision[PartitionBatch], parts: Sequence[PartitionBatch], version: int, now: float
+    ) -> None:
         """Record and charge for the forwarded partitions of a request (V1: only admitted bytes are recorded)."""
-        fence, total, limits, is_exempt = self.fence, self.broker.total, judged.limits, self.client.exempt
+        fence, total, limits, is_exempt = self.fence, self.broker.total, judged.limits, self.client.is_exempt
         self.denied_since = 0.0
-        decision.admit(judged, parts, now)
+        decision.charge_admitted(judged, parts, now)
         if judged.notes and now >= self._would_wait_until:
-            would_ms = max((wait_ms for _, outcome, _, wait_ms in judged.notes if outcome in WOULD), default=0)
+            would_ms = max(
+                (wait_ms for _, outcome, _, wait_ms in judged.notes if outcome in OBSERVED_OUTCOMES), default=0
+            )
             self._would_wait_until = now + would_ms / 1000
         for topic, index, size, messages, pid, producer_epoch, _, _ in parts:
-            meter = self.topics.meter(topic, version)
+            meter = self.topics.find_meter(topic, version)
             meter.uncounted += size
             total.uncounted += size
             if is_exempt or (limits and limits.get((topic, index), NO_LIMITS).group is not None):
-                meter.settled += size  # not for the group to find once more
+                meter.counted_in_group += size  # not for the group to find once more
             else:
                 meter.messages += messages
             if fence.entries and pid >= 0:
-                fence.admitted(pid, producer_epoch, topic, index)
+                fence.record_admission(pid, producer_epoch, topic, index)
 
-    def refuse(self, parts: Iterable[Partition], version: int, refused: Refused, now: float) -> None:
+    def record_rejection(
+        self, parts: Iterable[PartitionBatch], version: int, refused: RefusedPartitions, now: float
+    ) -> None:
         """Count the rejected partitions and fence the batches that their producers may have in flight behind them."""
         self.denied_since = self.denied_since or now
-        self.accounts.reject(parts, version, refused)
+        self.accounts.record_rejection(parts, version, refused)
         name, version_of = self.client.software or (None, None)
         for part in parts:
             topic, index, _, _, pid, producer_epoch, sequence, _ = part
-            topic_name = self.topics.name(topic, version)
+            topic_name = self.topics.resolve_name(topic, version)
             # Behind a code that its client doesn't retry the base never comes back, and a fence would stay shut.
-            if verdict.is_retried(self.code(refused[topic, index]), name, version_of) and is_counted(topic_name):
+            if verdict.is_retried(self.error_code(refused[topic, index]), name, version_of) and is_counted_name(
+                topic_name
+            ):
                 if pid >= 0:
-                    self.fence.rejected(pid, producer_epoch, topic, index, sequence, now)
-                self.accounts.expect_again(part, topic_name, now)
+                    self.fence.record_rejection(pid, producer_epoch, topic, index, sequence, now)
+                self.accounts.expect_retry(part, topic_name, now)

@@ -13,38 +13,57 @@ from gateway.channel import API_REQUESTS
 from gateway.data.control_requests.admin_requests import concerns_control
 from gateway.data.control_requests.authentication import MAX_UNAUTHENTICATED
 from gateway.data.pending.in_flight import MAX_PENDING
-from gateway.data.pending.pending import CAP, FETCH, PASS, REWRITE, STREAM, Entry
-from gateway.data.pending.steps import ANSWER, FORWARD, FORWARDED, HOLD, SKIP, SKIPPED, ProduceRequest, Request, Step
+from gateway.data.pending.pending import CAP_VERSIONS, FETCH, PASS, REWRITE, STREAM, PendingEntry
+from gateway.data.pending.steps import (
+    ANSWER,
+    FORWARD,
+    FORWARDED,
+    HOLD,
+    SKIP,
+    SKIPPED,
+    ApiRequest,
+    ProduceRequest,
+    RequestStep,
+)
 from gateway.data.session import fetches
-from gateway.data.shared.errors import Unauthenticated
+from gateway.data.shared.errors import UnauthenticatedRequest
 from protocol import api, produce_request, rewrite
-from protocol.framing import MAX_API_KEY, MIN_REQUEST, REQUEST_HEAD, check_request_head, largest, unspoken
-from protocol.identity import software
+from protocol.framing import (
+    MAX_API_KEY,
+    MIN_REQUEST_BYTES,
+    REQUEST_HEAD,
+    check_request_head,
+    max_request_bytes,
+    unsupported_version,
+)
+from protocol.identity import read_software
 from protocol.stream import has_endpoints
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
     from gateway.data.control_requests.admin_requests import AdminRequests
-    from gateway.data.control_requests.authentication import Authentication
-    from gateway.data.pending.hold import Hold
-    from gateway.data.pending.in_flight import InFlight
-    from gateway.data.session.enforcement import Enforcement
-    from gateway.data.session.fast_path import Terms
-    from gateway.data.session.fetches import Fetches
-    from gateway.data.session.gate import Gate
+    from gateway.data.control_requests.authentication import ClientAuthentication
+    from gateway.data.pending.hold import RequestHold
+    from gateway.data.pending.in_flight import InFlightRequests
+    from gateway.data.session.enforcement import ProduceEnforcement
+    from gateway.data.session.fast_path import ForwardingTerms
+    from gateway.data.session.fetches import FetchLimiter
+    from gateway.data.session.gate import ProduceGate
 else:
     try:
-        from gateway.data.session.fast_path import Terms
+        from gateway.data.session.fast_path import ForwardingTerms
     except ImportError:  # it is not compiled
-        Terms = None
+        ForwardingTerms = None
 
-_OLDEST_PRODUCE, _NEWEST_PRODUCE = api.FLOORS[api.PRODUCE], api.CAPS[api.PRODUCE]
+_OLDEST_PRODUCE, _NEWEST_PRODUCE = api.LOWEST_VERSIONS[api.PRODUCE], api.HIGHEST_VERSIONS[api.PRODUCE]
 # For each version of Fetch that passes: what its answer is owed.
-_FETCHES_OWED = tuple(STREAM if has_endpoints(api.FETCH, v) else PASS for v in range(api.CAPS[api.FETCH] + 1))
-API_COUNTS = tuple(f"{API_REQUESTS}{key}" for key in range(MAX_API_KEY + 1))
+_FETCH_RESPONSE_KINDS = tuple(
+    STREAM if has_endpoints(api.FETCH, v) else PASS for v in range(api.HIGHEST_VERSIONS[api.FETCH] + 1)
+)
+API_COUNTERS = tuple(f"{API_REQUESTS}{key}" for key in range(MAX_API_KEY + 1))
 
 
-class Requests:
+class RequestHandler:
     """The requests of one connection.
 
     `to_upstream`: the bytes to be sent to the broker, in order: memoryviews of the caller's buffer, or bytes.
@@ -54,25 +73,25 @@ class Requests:
         "_admin",
         "_authentication",
         "_client",
-        "_demand",
         "_enforcement",
         "_fetches",
         "_gate",
         "_has_skipped",
         "_hold",
         "_in_flight",
+        "_sasl_demand",
         "_terms",
         "to_upstream",
     )
 
     def __init__(
         self,
-        gate: Gate,
-        in_flight: InFlight,
-        hold: Hold,
-        authentication: Authentication,
-        enforcement: Enforcement,
-        fetches: Fetches,
+        gate: ProduceGate,
+        in_flight: InFlightRequests,
+        hold: RequestHold,
+        authentication: ClientAuthentication,
+        enforcement: ProduceEnforcement,
+        fetches: FetchLimiter,
         admin: AdminRequests,
     ) -> None:
         self._gate = gate
@@ -80,31 +99,31 @@ class Requests:
         self._in_flight = in_flight
         self._hold = hold
         self._authentication = authentication
-        self._demand = authentication.demand
+        self._sasl_demand = authentication.sasl_demand
         self._enforcement = enforcement
         self._fetches = fetches
         self._admin = admin
         self._has_skipped = False  # a request that will never be answered: nothing behind it may be
         topics = gate.topics
-        self._terms: Terms | None = None
-        if Terms is not None:
-            self._terms = Terms(
+        self._terms: ForwardingTerms | None = None
+        if ForwardingTerms is not None:
+            self._terms = ForwardingTerms(
                 in_flight,
                 topics.by_name,
                 topics.by_id,
                 gate.broker.total,
-                gate.accounts.awaits,
-                gate.credit,
+                gate.accounts.awaits_repeats,
+                gate.find_credit,
                 gate.world.ledger,
             )
         self.to_upstream: list[Any] = []
 
     @property
-    def max_bytes(self) -> int:
+    def max_request_bytes(self) -> int:
         """That a request may have."""
         return self._gate.world.settings.max_request_bytes
 
-    def handle(self, buf: bytearray, pos: int, end: int, now: float) -> int:
+    def handle_requests(self, buf: bytearray, pos: int, end: int, now: float) -> int:
         """Handle the whole requests in buf[pos:end]; return the position of the first unhandled byte.
 
         Raises:
@@ -112,77 +131,77 @@ class Requests:
         """
         gate, client, hold, in_flight = self._gate, self._client, self._hold, self._in_flight
         world = gate.world
-        if self._demand.wants_sasl and not self._authentication.is_done:
+        if self._sasl_demand.wants_sasl and not self._authentication.is_authenticated:
             pos = self.handle_unauthenticated(buf, pos, end, now)
-            if not self._authentication.is_done:
+            if not self._authentication.is_authenticated:
                 return pos
-        self._renew(now)
-        hold.until = 0.0
-        if in_flight.is_waiting:
+        self._refresh_snapshots(now)
+        hold.held_until = 0.0
+        if in_flight.is_reading_blocked:
             return pos
-        muted = hold.mute_until > now and not hold.draining
-        special = self._is_special
+        muted = hold.muted_until > now and not hold.is_draining
+        special = self._needs_inspection
         max_bytes, most = world.settings.max_request_bytes, world.settings.max_partitions_per_request
-        fence, rejected = gate.fence, gate.accounts.rejected
-        arrived = hold.arrived or now
-        terms = self._set_terms()
+        fence, rejected = gate.fence, gate.accounts.rejected_batches
+        arrived = hold.arrived_at or now
+        terms = self._update_terms()
         run = pos
         handled = 0
         try:
             while end - pos >= 12:
                 if terms is not None and not (special or muted or fence.entries):
-                    pos, passed = terms.pass_requests(buf, pos, end, now, arrived, rejected.asks)
+                    pos, passed = terms.admit_requests(buf, pos, end, now, arrived, rejected.may_match)
                     if passed:
                         gate.denied_since = 0.0
                         handled += passed
-                        if in_flight.is_waiting:
+                        if in_flight.is_reading_blocked:
                             break
                         if end - pos < 12:
                             continue
                 size, key, version, correlation = REQUEST_HEAD.unpack_from(buf, pos)
                 stop = pos + 4 + size
-                if not MIN_REQUEST <= size <= max_bytes or not 0 <= key <= MAX_API_KEY:
+                if not MIN_REQUEST_BYTES <= size <= max_bytes or not 0 <= key <= MAX_API_KEY:
                     check_request_head(buf, pos, end, max_bytes)
                 if stop > end or len(in_flight) >= MAX_PENDING:
                     break
                 if key == 0:
                     if muted:
-                        hold.until = hold.mute_until
+                        hold.held_until = hold.muted_until
                         break
                     if not _OLDEST_PRODUCE <= version <= _NEWEST_PRODUCE:
-                        raise unspoken(key, version)
-                    _, acks, client_id, _, parts = produce_request.skim(buf, pos + 4, stop, most)
+                        raise unsupported_version(key, version)
+                    _, acks, client_id, _, parts = produce_request.skim_request(buf, pos + 4, stop, most)
                     if client_id != client.client_id:
-                        client.identify(client_id)
-                        client.find_lines(now)
-                        special = special or client.limited
-                        self._set_terms()
+                        client.set_client_id(client_id)
+                        client.refresh_limits(now)
+                        special = special or client.needs_judging
+                        self._update_terms()
                     request = ProduceRequest(buf, pos + 4, stop, version, correlation, acks, list(parts))
-                    step = self._enforcement.handle(request, now)
-                    if step.delays:  # requests behind a delayed one stay parked and undecided
-                        muted = hold.mute_until > now
-                elif self._fetches.mute_until > now and key in fetches.APIS and not hold.is_over:
-                    hold.until = self._fetches.mute_until
+                    step = self._enforcement.enforce_request(request, now)
+                    if step.delays_next:  # requests behind a delayed one stay parked and undecided
+                        muted = hold.muted_until > now
+                elif self._fetches.muted_until > now and key in fetches.FETCH_APIS and not hold.is_abandoned:
+                    hold.held_until = self._fetches.muted_until
                     break
                 else:
-                    step = self._handle_other(Request(buf, pos + 4, stop, key, version, correlation), now)
-                    special = special or client.limited  # it may have another client id
-                    self._set_terms()
-                    if step.move != HOLD:
-                        world.ledger.count(API_COUNTS[key])
-                if step.move != FORWARD:
-                    self._divert(step, buf, run, pos)
-                    if step.move == HOLD:
+                    step = self._handle_other_api(ApiRequest(buf, pos + 4, stop, key, version, correlation), now)
+                    special = special or client.needs_judging  # it may have another client id
+                    self._update_terms()
+                    if step.action != HOLD:
+                        world.ledger.count_event(API_COUNTERS[key])
+                if step.action != FORWARD:
+                    self._carry_out_step(step, buf, run, pos)
+                    if step.action == HOLD:
                         run = pos
                         break
                     run = stop
                 elif step.frame:
-                    self._cut(buf, run, stop)
+                    self._append_run(buf, run, stop)
                     self.to_upstream.append(step.frame)
                     run = stop
                 handled += 1
                 pos = stop
-                if in_flight.is_waiting:
+                if in_flight.is_reading_blocked:
                     break
             else:
                 if pos < end:
@@ -191,56 +210,63 @@ class Requests:
             if pos > run:
                 self.to_upstream.append(memoryview(buf)[run:pos])
             if handled:
-                world.ledger.requests += handled
+                world.ledger.request_count += handled
         return pos
 
-    def terms(self, now: float) -> Terms | None:
+    def current_terms(self, now: float) -> ForwardingTerms | None:
         """Those on which requests pass as they are, and answers are counted; None: each has to be looked at."""
         gate, hold = self._gate, self._hold
-        if self._demand.wants_sasl and not self._authentication.is_done:
+        if self._sasl_demand.wants_sasl and not self._authentication.is_authenticated:
             return None
-        self._renew(now)
-        if self._is_special or hold.mute_until > now or hold.arrived or gate.fence.entries or gate.denied_since:
+        self._refresh_snapshots(now)
+        if (
+            self._needs_inspection
+            or hold.muted_until > now
+            or hold.arrived_at
+            or gate.fence.entries
+            or gate.denied_since
+        ):
             return None
-        if self._in_flight.is_waiting:
+        if self._in_flight.is_reading_blocked:
             return None
-        terms = self._set_terms()
-        if terms is not None and self._passes_fetches(now):
-            terms.set_fetches(_FETCHES_OWED, largest(api.FETCH, self.max_bytes))
+        terms = self._update_terms()
+        if terms is not None and self._may_forward_fetches(now):
+            terms.update_fetch_terms(_FETCH_RESPONSE_KINDS, max_request_bytes(api.FETCH, self.max_request_bytes))
         return terms
 
-    def _passes_fetches(self, now: float) -> bool:
+    def _may_forward_fetches(self, now: float) -> bool:
         """Whether no limit concerns Fetch requests, nor anything else but that their answers are owed."""
         world = self._gate.world
         limited = world.quotas.has_fetch_limits or world.engine.groups.has_dispatch_limits
-        return not (limited or self._has_skipped or self._admin.turn is not None or self._fetches.mute_until > now)
+        return not (limited or self._has_skipped or self._admin.turn is not None or self._fetches.muted_until > now)
 
-    def _set_terms(self) -> Terms | None:
+    def _update_terms(self) -> ForwardingTerms | None:
         client, world = self._client, self._gate.world
         settings = world.settings
         if self._terms is not None:
-            self._terms.set(
-                world.ledger.latencies.mask, client.client_id, self._gate.asks_always, settings.max_request_bytes,
+            self._terms.update_terms(
+                world.ledger.latencies.sample_mask, client.client_id, self._gate.must_ask_limits,
+                settings.max_request_bytes,
                 settings.max_partitions_per_request,
             )  # fmt: skip
         return self._terms
 
-    def _renew(self, now: float) -> None:
+    def _refresh_snapshots(self, now: float) -> None:
         """What all connections share may be another than it was."""
         gate, client, world = self._gate, self._client, self._gate.world
         if gate.epoch != world.ledger.epoch:
-            gate.renew()
-        if client.lines_version != world.quotas.version:
-            client.find_lines(now)
+            gate.refresh_epoch()
+        if client.quotas_version != world.quotas.version:
+            client.refresh_limits(now)
 
     @property
-    def _is_special(self) -> bool:
+    def _needs_inspection(self) -> bool:
         """Each request has to be looked at, whatever it is."""
         client, hold, world = self._client, self._hold, self._gate.world
         return bool(
-            client.limited
-            or hold.client_gone
-            or hold.draining
+            client.needs_judging
+            or hold.is_client_gone
+            or hold.is_draining
             or hold.paused_since
             or world.engine.pause is not None
             or world.plugins
@@ -255,53 +281,53 @@ class Requests:
         max_bytes = world.settings.max_request_bytes
         run = pos
         handled = 0
-        self._hold.until = 0.0
+        self._hold.held_until = 0.0
         try:
-            while not (self._in_flight.is_waiting or self._authentication.is_open(now)):
+            while not (self._in_flight.is_reading_blocked or self._authentication.allows_requests(now)):
                 length = check_request_head(buf, pos, end, max_bytes)
                 if not length:
                     break
                 _, key, version, correlation = REQUEST_HEAD.unpack_from(buf, pos)
-                self._authentication.check(key)
+                self._authentication.check_api(key)
                 stop = pos + length
                 if stop > end:
                     break
                 if len(self._in_flight) >= MAX_UNAUTHENTICATED:
-                    raise Unauthenticated(f"{len(self._in_flight)} requests at once before authentication")
-                step = self._handle_other(Request(buf, pos + 4, stop, key, version, correlation), now)
-                if step.move != FORWARD:
-                    self._divert(step, buf, run, pos)
-                    if step.move == HOLD:
+                    raise UnauthenticatedRequest(f"{len(self._in_flight)} requests at once before authentication")
+                step = self._handle_other_api(ApiRequest(buf, pos + 4, stop, key, version, correlation), now)
+                if step.action != FORWARD:
+                    self._carry_out_step(step, buf, run, pos)
+                    if step.action == HOLD:
                         run = pos
                         break
                     run = stop
                 pos = stop
                 handled += 1
-                world.ledger.count(API_COUNTS[key])
+                world.ledger.count_event(API_COUNTERS[key])
         finally:
-            self._cut(buf, run, pos)
+            self._append_run(buf, run, pos)
             if handled:
-                world.ledger.requests += handled
+                world.ledger.request_count += handled
         return pos
 
-    def _cut(self, buf: bytearray, start: int, stop: int) -> None:
+    def _append_run(self, buf: bytearray, start: int, stop: int) -> None:
         if stop > start:
             self.to_upstream.append(memoryview(buf)[start:stop])
 
-    def _divert(self, step: Step, buf: bytearray, run: int, pos: int) -> None:
+    def _carry_out_step(self, step: RequestStep, buf: bytearray, run: int, pos: int) -> None:
         """The request at `pos` doesn't pass as it is: end the run before it, and carry out the step."""
-        self._cut(buf, run, pos)
-        if step.move == ANSWER:
-            self._in_flight.answer(step.frame)
-            self._gate.world.ledger.count("answers_local")
+        self._append_run(buf, run, pos)
+        if step.action == ANSWER:
+            self._in_flight.enqueue_local_response(step.frame)
+            self._gate.world.ledger.count_event("answers_local")
         elif step.frame:
             self.to_upstream.append(step.frame)
-        if step.move == HOLD:
-            self._hold.until = step.until
-        elif step.move == SKIP:
+        if step.action == HOLD:
+            self._hold.held_until = step.until
+        elif step.action == SKIP:
             self._has_skipped = True
 
-    def _handle_other(self, request: Request, now: float) -> Step:
+    def _handle_other_api(self, request: ApiRequest, now: float) -> RequestStep:
         """Note the answer that a request other than Produce is owed, or return the step to take instead.
 
         Raises:
@@ -312,43 +338,43 @@ class Requests:
         buf, start, stop, key, version, correlation = request
         world = self._gate.world
         max_bytes = world.settings.max_request_bytes
-        if stop - start > largest(key, max_bytes) or version < 0:
+        if stop - start > max_request_bytes(key, max_bytes) or version < 0:
             check_request_head(buf, start - 4, stop, max_bytes)
-        cap = api.CAPS.get(key)
-        entry: Entry = (correlation, PASS)
+        cap = api.HIGHEST_VERSIONS.get(key)
+        entry: PendingEntry = (correlation, PASS)
         if key == api.API_VERSIONS:
             if cap is not None and version > cap:
-                return Step(ANSWER, rewrite.unsupported_api_versions(correlation))
-            named = software(buf, start, stop)
-            self._client.introduce(named)
-            self._hold.introduce(named)
-            entry = (correlation, CAP, version)
+                return RequestStep(ANSWER, rewrite.unsupported_api_versions(correlation))
+            named = read_software(buf, start, stop)
+            self._client.set_software(named)
+            self._hold.set_software(named)
+            entry = (correlation, CAP_VERSIONS, version)
         elif cap is not None and version > cap:
-            raise unspoken(key, version)
+            raise unsupported_version(key, version)
         elif key in rewrite.REWRITES:
             entry = (correlation, REWRITE, version, key)
         elif has_endpoints(key, version):
             entry = (correlation, STREAM, version, key)
         elif key in (api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE):
-            return self._authentication.take(request, now)
-        elif self._admin.turn is not None or (key in world.questions.apis and concerns_control(request, world)):
-            return self._admin.take(request, now)
-        if key in fetches.APIS:
-            charges = self._fetches.ask(request, now)
-            if charges is None and self._hold.is_over:  # forwarded at once, it would evade its wait
+            return self._authentication.handle_step(request, now)
+        elif self._admin.turn is not None or (key in world.control_queries.apis and concerns_control(request, world)):
+            return self._admin.handle_request(request, now)
+        if key in fetches.FETCH_APIS:
+            charges = self._fetches.admit_fetch(request, now)
+            if charges is None and self._hold.is_abandoned:  # forwarded at once, it would evade its wait
                 return SKIPPED
             if charges is None:
-                return Step(HOLD, until=self._fetches.mute_until)
+                return RequestStep(HOLD, until=self._fetches.muted_until)
             if charges:
                 entry = (correlation, FETCH, version, key, charges)
         self._in_flight.append(entry)
         return FORWARDED
 
-    def skip_rest(self) -> None:
+    def skip_remaining(self) -> None:
         """No request that comes from here on is answered: acks=0 passes, all else is discarded."""
         self._has_skipped = True
 
-    def discard(self, buf: bytearray, pos: int, end: int) -> None:
+    def discard_requests(self, buf: bytearray, pos: int, end: int) -> None:
         """Count the requests that were read and will never be forwarded."""
         client, settings = self._client, self._client.world.settings
         max_bytes, most = settings.max_request_bytes, settings.max_partitions_per_request
@@ -357,11 +383,11 @@ class Requests:
                 _, key, version, correlation = REQUEST_HEAD.unpack_from(buf, pos)
                 stop = pos + length
                 if key == 0 and _OLDEST_PRODUCE <= version <= _NEWEST_PRODUCE:
-                    _, acks, client_id, _, parts = produce_request.skim(buf, pos + 4, stop, most)
+                    _, acks, client_id, _, parts = produce_request.skim_request(buf, pos + 4, stop, most)
                     if client_id != client.client_id:
-                        client.identify(client_id)
+                        client.set_client_id(client_id)
                     request = ProduceRequest(buf, pos + 4, stop, version, correlation, acks, list(parts))
-                    self._enforcement.discard(request)
+                    self._enforcement.discard_request(request)
                 pos = stop
         except MalformedFrame:
             return  # never forwarded, and no Produce request: nothing to account for

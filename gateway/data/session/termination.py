@@ -15,33 +15,33 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gateway.data.control_requests.authentication import Authentication
-from gateway.data.pending.steps import ANSWER, HOLD, Step
+from gateway.data.control_requests.authentication import ClientAuthentication
+from gateway.data.pending.steps import ANSWER, HOLD, RequestStep
 from gateway.data.shared import admin_turn
 from gateway.data.shared.admin_turn import AdminTurn
-from gateway.data.shared.errors import AuthenticationFailed, TooManyConnections, Unauthenticated
+from gateway.data.shared.errors import AuthenticationFailed, TooManyConnections, UnauthenticatedRequest
 from protocol import api
 from protocol.framing import check_request_head
-from protocol.handshake import SASL_HANDSHAKE, SaslHandshakeAnswer
+from protocol.handshake import SASL_HANDSHAKE, SaslHandshakeResponse
 
 if TYPE_CHECKING:
-    from gateway.channel import Identity, OwnSasl
+    from gateway.channel import SaslIdentity, TerminatedSasl
     from gateway.data.control_requests.admin_requests import AdminRequests
-    from gateway.data.pending.hold import Hold
-    from gateway.data.pending.in_flight import InFlight
-    from gateway.data.pending.steps import Request
-    from gateway.data.session.requests import Requests
-    from gateway.data.shared.budget import Account
-    from gateway.data.shared.client import Client
+    from gateway.data.pending.hold import RequestHold
+    from gateway.data.pending.in_flight import InFlightRequests
+    from gateway.data.pending.steps import ApiRequest
+    from gateway.data.session.requests import RequestHandler
+    from gateway.data.shared.budget import MemoryAccount
+    from gateway.data.shared.client import ConnectedClient
 
 # When a session with the broker is renewed. KIP-368 has clients do it after 85 to 95 %, which is too late for a slow
 # machine where sessions are short: so it is RENEW_BEFORE_S sooner than its end, though not in its first half.
-RENEW_AT = 0.85
+RENEWAL_SHARE = 0.85
 RENEW_BEFORE_S = 5.0
-MAX_FRAME = 600 * 1024  # of a step of SASL; framing.py takes no more than 512 KiB
+MAX_STEP_BYTES = 600 * 1024  # of a step of SASL; framing.py takes no more than 512 KiB
 
 
-class _Here:
+class _ListenerDemand:
     """Whether clients of a listener have to authenticate at the gateway."""
 
     __slots__ = ("wants_sasl",)
@@ -50,108 +50,115 @@ class _Here:
         self.wants_sasl = wants_sasl
 
 
-class Termination(Authentication):
+class SaslTermination(ClientAuthentication):
     """`due_at`: the time from which requests can't pass as they are: a session has ended, the client's or the
     gateway's with the broker.
     """
 
-    __slots__ = ("_admin", "_mechanism", "_memo", "_own", "_session_until", "_upstream_until", "due_at")
+    __slots__ = ("_admin", "_mechanism", "_memo", "_sasl_settings", "_session_until", "_upstream_until", "due_at")
 
     def __init__(
-        self, client: Client, account: Account, admin: AdminRequests, in_flight: InFlight, own: OwnSasl
+        self,
+        client: ConnectedClient,
+        account: MemoryAccount,
+        admin: AdminRequests,
+        in_flight: InFlightRequests,
+        own: TerminatedSasl,
     ) -> None:
         super().__init__(client, account, in_flight)
-        self.demand = _Here(bool(own.mechanisms))
+        self.sasl_demand = _ListenerDemand(bool(own.mechanisms))
         self._admin = admin
-        self._own = own
+        self._sasl_settings = own
         self._mechanism = ""  # of the exchange that goes on
         self._memo = b""  # what control wants to know of it again
         self._session_until = self._upstream_until = self.due_at = math.inf
 
-    def certify(self, principal: str) -> None:
+    def accept_certificate(self, principal: str) -> None:
         """The client's certificate makes this principal; the broker has to be told that.
 
         Raises:
             TooManyConnections: the gateway doesn't have this client here.
         """
-        self.is_done = True
-        super().certify(principal)
-        if self._own.tells_brokers:
+        self.is_authenticated = True
+        super().accept_certificate(principal)
+        if self._sasl_settings.authenticates_upstream:
             self._upstream_until = self.due_at = -math.inf
 
-    def is_open(self, now: float) -> bool:
+    def allows_requests(self, now: float) -> bool:
         """Requests of any API may come: the client's session lasts."""
-        return self.is_done and now < self._session_until
+        return self.is_authenticated and now < self._session_until
 
     # --- the client's steps -------------------------------------------------------------------------------------------
 
-    def check(self, key: int) -> None:
+    def check_api(self, key: int) -> None:
         """
         Raises:
             Unauthenticated: a request of that API must not come yet.
         """
-        self.check_key(key)
+        self.check_unauthenticated_api(key)
         if key == api.SASL_AUTHENTICATE and not self._mechanism:
-            raise Unauthenticated("SaslAuthenticate without a SaslHandshake before it")
+            raise UnauthenticatedRequest("SaslAuthenticate without a SaslHandshake before it")
 
-    def take(self, request: Request, now: float) -> Step:
+    def handle_step(self, request: ApiRequest, now: float) -> RequestStep:
         """A step of SASL, the request at the head, however often it was looked at before.
 
         Raises:
             MalformedFrame: the connection ends; behind an answer, if there is one.
         """
         if request.key == api.SASL_HANDSHAKE:
-            return Step(ANSWER, self._choose(request))
-        self.check(request.key)
+            return RequestStep(ANSWER, self._choose_mechanism(request))
+        self.check_api(request.key)
         turn = self._admin.turn
         if turn is None:
             frame = bytes(memoryview(request.buf)[request.start : request.stop])
-            turn = AdminTurn(frame, MAX_FRAME, self._mechanism, self._memo)
-            self._admin.begin(turn)
-        move, frame = self._admin.move(turn, now)
-        if move != admin_turn.REPLY:
-            return Step(HOLD, frame, turn.until)
+            turn = AdminTurn(frame, MAX_STEP_BYTES, self._mechanism, self._memo)
+            self._admin.begin_turn(turn)
+        move, frame = self._admin.advance_turn(turn, now)
+        if move != admin_turn.REPLY_TO_CLIENT:
+            return RequestStep(HOLD, frame, turn.until)
         self._memo = turn.memo
         if turn.why:
-            self._in_flight.answer(frame)
-            self._client.world.ledger.count("authentications_failed")
+            self._in_flight.enqueue_local_response(frame)
+            self._client.world.ledger.count_event("authentications_failed")
             raise AuthenticationFailed(f"authentication failed: {turn.why}")
         if turn.identity is not None:
             self._mechanism = ""
-            self._believe(turn.identity, now)
-        return Step(ANSWER, frame)
+            self._adopt_identity(turn.identity, now)
+        return RequestStep(ANSWER, frame)
 
-    def _choose(self, request: Request) -> bytes:
+    def _choose_mechanism(self, request: ApiRequest) -> bytes:
         asked = SASL_HANDSHAKE.decode_request(request.buf, request.start, request.stop)
-        offered = self._own.mechanisms
+        offered = self._sasl_settings.mechanisms
         is_offered = asked.body.mechanism in offered
         self._mechanism, self._memo = asked.body.mechanism if is_offered else "", b""
         error = 0 if is_offered else api.ERROR_CODES["UNSUPPORTED_SASL_MECHANISM"]
-        return SASL_HANDSHAKE.encode_answer(SaslHandshakeAnswer(error, offered), asked.version, asked.correlation_id)
+        return SASL_HANDSHAKE.encode_response(
+            SaslHandshakeResponse(error, offered), asked.version, asked.correlation_id
+        )
 
-    def _believe(self, identity: Identity, now: float) -> None:
+    def _adopt_identity(self, identity: SaslIdentity, now: float) -> None:
         known = self._client.principal
-        if not self.is_done:
-            self.is_done = True
+        if not self.is_authenticated:
+            self.is_authenticated = True
             try:
-                self._take(identity.principal)
+                self._adopt_principal(identity.principal)
             except TooManyConnections as error:
                 raise AuthenticationFailed(str(error)) from error
         elif identity.principal != known:  # control refuses that; see KIP-368
             raise AuthenticationFailed(f"{identity.principal} on a connection of {known}")
         self._session_until = now + identity.session_ms / 1000 if identity.session_ms else math.inf
-        self._note_upstream(identity, now)
+        self._record_upstream_session(identity, now)
 
-    def _note_upstream(self, identity: Identity, now: float) -> None:
+    def _record_upstream_session(self, identity: SaslIdentity, now: float) -> None:
         if identity.upstream_ms is not None:
             whole = identity.upstream_ms / 1000
-            lasts = max(whole / 2, min(whole * RENEW_AT, whole - RENEW_BEFORE_S))
+            lasts = max(whole / 2, min(whole * RENEWAL_SHARE, whole - RENEW_BEFORE_S))
             self._upstream_until = now + lasts if lasts else math.inf
         self.due_at = min(self._session_until, self._upstream_until)
 
     # --- the broker ---------------------------------------------------------------------------------------------------
 
-    def renew(self, now: float) -> Step | None:
+    def renew_upstream_session(self, now: float) -> RequestStep | None:
         """The step that has to come before the next request may go to the broker. None: nothing.
 
         Raises:
@@ -162,44 +169,46 @@ class Termination(Authentication):
             if now < self._upstream_until:
                 return None
             turn = AdminTurn(b"", 0)
-            self._admin.begin(turn)
+            self._admin.begin_turn(turn)
         elif turn.request:
             return None  # the client's own
-        move, frame = self._admin.move(turn, now)
-        if move != admin_turn.FORWARD:
-            return Step(HOLD, frame, turn.until)
+        move, frame = self._admin.advance_turn(turn, now)
+        if move != admin_turn.FORWARD_REQUEST:
+            return RequestStep(HOLD, frame, turn.until)
         if turn.identity is None:
             raise AuthenticationFailed(turn.why)
-        self._note_upstream(turn.identity, now)
+        self._record_upstream_session(turn.identity, now)
         return None
 
 
 class TerminatedRequests:
-    """The requests of a connection whose SASL ends here: `handle` stands in the place of `Requests.handle`."""
+    """The requests of a connection whose SASL ends here: `handle_requests` stands in the place of
+    `RequestHandler.handle_requests`.
+    """
 
     __slots__ = ("_hold", "_requests", "_termination")
 
-    def __init__(self, requests: Requests, termination: Termination, hold: Hold) -> None:
+    def __init__(self, requests: RequestHandler, termination: SaslTermination, hold: RequestHold) -> None:
         self._requests = requests
         self._termination = termination
         self._hold = hold
 
-    def handle(self, buf: bytearray, pos: int, end: int, now: float) -> int:
+    def handle_requests(self, buf: bytearray, pos: int, end: int, now: float) -> int:
         """See Requests.handle."""
         termination, requests = self._termination, self._requests
-        if now < termination.due_at or not termination.is_done:
-            return requests.handle(buf, pos, end, now)
-        if not termination.is_open(now):
+        if now < termination.due_at or not termination.is_authenticated:
+            return requests.handle_requests(buf, pos, end, now)
+        if not termination.allows_requests(now):
             pos = requests.handle_unauthenticated(buf, pos, end, now)
-            if not termination.is_open(now):
+            if not termination.allows_requests(now):
                 return pos
-        length = check_request_head(buf, pos, end, requests.max_bytes)
+        length = check_request_head(buf, pos, end, requests.max_request_bytes)
         if not length or pos + length > end:
-            return requests.handle(buf, pos, end, now)
-        step = termination.renew(now)
+            return requests.handle_requests(buf, pos, end, now)
+        step = termination.renew_upstream_session(now)
         if step is None:
-            return requests.handle(buf, pos, end, now)
+            return requests.handle_requests(buf, pos, end, now)
         if step.frame:
             requests.to_upstream.append(step.frame)
-        self._hold.until = step.until
+        self._hold.held_until = step.until
         return pos

@@ -20,38 +20,40 @@ from protocol import api, refusal, wire
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
-    from gateway.channel import Answer, Identity
+    from gateway.channel import AdminAnswer, SaslIdentity
 
-ASK_S = 10.0  # for control to answer; clients give a request up after 30 s
+CONTROL_TIMEOUT_S = 10.0  # for control to answer; clients give a request up after 30 s
 # The same for requests that are too large to be refused: control needs seconds for thousands of entries, and once it is
 # late nothing is left but to close the connection.
-ASK_LARGE_S = 25.0
-BROKER_S = 60.0  # between two looks at a broker that doesn't answer: the client gives up, not the gateway
+LARGE_CONTROL_TIMEOUT_S = 25.0
+BROKER_RECHECK_S = 60.0  # between two looks at a broker that doesn't answer: the client gives up, not the gateway
 MAX_REFUSED_BYTES = 16 * 1024  # of a request that is read here, to be refused: 300 quotas, 4 ms
-MAX_ANSWER_BYTES = 64 * 2**20
+MAX_RESPONSE_BYTES = 64 * 2**20
 
-_CHANGES = frozenset({api.ALTER_CONFIGS, api.INCREMENTAL_ALTER_CONFIGS, api.ALTER_CLIENT_QUOTAS, api.CREATE_TOPICS})
+_CHANGING_APIS = frozenset(
+    {api.ALTER_CONFIGS, api.INCREMENTAL_ALTER_CONFIGS, api.ALTER_CLIENT_QUOTAS, api.CREATE_TOPICS}
+)
 
 # States.
-EARLIER = 0
-ASKED = 1
-TOLD = 2
-SENT = 3
-ANSWERED = 4
+WAITING_FOR_EARLIER = 0
+CONTROL_QUERIED = 1
+CONTROL_ANSWERED = 2
+BROKER_QUERIED = 3
+BROKER_ANSWERED = 4
 
 # The next step.
 WAIT = 0
-ASK = 1
-FORWARD = 2
-SEND = 3
-REPLY = 4
+QUERY_CONTROL = 1
+FORWARD_REQUEST = 2
+SEND_TO_BROKER = 3
+REPLY_TO_CLIENT = 4
 
 
-class Unanswerable(MalformedFrame):
+class UnanswerableRequest(MalformedFrame):
     """The request can neither be passed on nor answered: its connection must be closed, as by a broker that ends."""
 
 
-class ControlFailed(Unanswerable):
+class ControlFailed(UnanswerableRequest):
     """Control could not answer, by a fault of its own."""
 
 
@@ -59,13 +61,13 @@ class AdminTurn:
     """`request`: the frame without its size prefix. `token`: of the question that control has not answered, 0: none.
 
     `lost_controls`: control processes that ended while they had the question. `until`: the time to look again, whatever
-    happens; `move` keeps it. `mechanism`: of the step of SASL that `request`
+    happens; `next_step` keeps it. `mechanism`: of the step of SASL that `request`
     is; then control's last answer says in `identity` who the client is, or in `why` what is wrong with it.
     """
 
     __slots__ = (
-        "_said", "answer", "identity", "lost_controls", "mechanism", "memo", "request", "state", "token", "until",
-        "why",
+        "_control_answer", "answer", "identity", "lost_controls", "mechanism", "memo", "request", "state",
+        "token", "until", "why",
     )  # fmt: skip
 
     def __init__(self, request: bytes, max_bytes: int, mechanism: str = "", memo: bytes = b"") -> None:
@@ -74,110 +76,118 @@ class AdminTurn:
             Unanswerable: the request is larger than that: control would be busy with it for long.
         """
         if len(request) > max_bytes:
-            raise Unanswerable(f"{_named(request)} of {len(request)} bytes, at most {max_bytes} are allowed")
+            raise UnanswerableRequest(f"{_api_name(request)} of {len(request)} bytes, at most {max_bytes} are allowed")
         self.request = request
         self.mechanism = mechanism
         self.memo = memo
         self.answer = b""
-        self.identity: Identity | None = None
+        self.identity: SaslIdentity | None = None
         self.why = ""
-        self.state = EARLIER
+        self.state = WAITING_FOR_EARLIER
         self.token = 0
         self.lost_controls = 0
         self.until = math.inf
-        self._said: Answer | None = None
+        self._control_answer: AdminAnswer | None = None
 
     def is_ready(self, owes: bool) -> bool:
         """Whether `move` has anything to say but WAIT. `owes`: earlier requests have no answer yet."""
-        return self.state in (TOLD, ANSWERED) or (self.state == EARLIER and not owes)
+        return self.state in (CONTROL_ANSWERED, BROKER_ANSWERED) or (self.state == WAITING_FOR_EARLIER and not owes)
 
     @property
-    def is_judged(self) -> bool:
+    def is_sasl_answered(self) -> bool:
         """Control has the broker's answer to a step of SASL, or will have it at once."""
-        return bool(self.mechanism and self.answer) and self.state in (ANSWERED, ASKED, TOLD)
+        return bool(self.mechanism and self.answer) and self.state in (
+            BROKER_ANSWERED,
+            CONTROL_QUERIED,
+            CONTROL_ANSWERED,
+        )
 
-    def move(self, owes: bool, now: float) -> tuple[int, bytes]:
+    def next_step(self, owes: bool, now: float) -> tuple[int, bytes]:
         """The next step, and the frame for SEND and REPLY. After FORWARD and REPLY the turn is over.
 
         Raises:
             Unanswerable: see there.
         """
-        if self.state == TOLD:
-            return self._obey(now)
-        if self.state == ANSWERED or (self.state == EARLIER and not owes):
-            self.state, self.until, self.lost_controls = ASKED, now + self._ask_s, 0
-            return ASK, b""
-        if self.state == ASKED and now >= self.until:
-            return self._go_without()
-        if self.state != ASKED:
-            self.until = now + BROKER_S
+        if self.state == CONTROL_ANSWERED:
+            return self._apply_control_answer(now)
+        if self.state == BROKER_ANSWERED or (self.state == WAITING_FOR_EARLIER and not owes):
+            self.state, self.until, self.lost_controls = CONTROL_QUERIED, now + self._control_timeout_s, 0
+            return QUERY_CONTROL, b""
+        if self.state == CONTROL_QUERIED and now >= self.until:
+            return self._step_without_control()
+        if self.state != CONTROL_QUERIED:
+            self.until = now + BROKER_RECHECK_S
         return WAIT, b""
 
-    def _obey(self, now: float) -> tuple[int, bytes]:
-        said, self._said = self._said, None
+    def _apply_control_answer(self, now: float) -> tuple[int, bytes]:
+        said, self._control_answer = self._control_answer, None
         assert said is not None
         if said.closes:
-            raise ControlFailed(said.why) if said.closes == "error" else Unanswerable(said.why)
+            raise ControlFailed(said.why) if said.closes == "error" else UnanswerableRequest(said.why)
         self.identity, self.why, self.memo = said.identity, said.why, said.memo
         if said.client:
-            return REPLY, said.client
+            return REPLY_TO_CLIENT, said.client
         if not said.upstream:
-            return FORWARD, b""
+            return FORWARD_REQUEST, b""
         self.answer = b""
-        self.state, self.until = SENT, now + BROKER_S
-        return SEND, said.upstream
+        self.state, self.until = BROKER_QUERIED, now + BROKER_RECHECK_S
+        return SEND_TO_BROKER, said.upstream
 
-    def tell(self, answer: Answer) -> bool:
+    def on_control_answer(self, answer: AdminAnswer) -> bool:
         """Take control's answer. False: it is to a question that isn't open any more."""
-        if self.state != ASKED or answer.token != self.token:
+        if self.state != CONTROL_QUERIED or answer.token != self.token:
             return False
-        self._said, self.state, self.token = answer, TOLD, 0
+        self._control_answer, self.state, self.token = answer, CONTROL_ANSWERED, 0
         return True
 
-    def take(self, answer: bytes) -> None:
+    def on_broker_answer(self, answer: bytes) -> None:
         """Take the broker's answer to the frame that it was sent, without size prefix.
 
         Raises:
             Unanswerable: it is too large for control.
         """
-        if len(answer) > MAX_ANSWER_BYTES:
-            raise Unanswerable(f"{len(answer)} bytes as the answer to {_named(self.request)}")
-        self.answer, self.state = answer, ANSWERED
+        if len(answer) > MAX_RESPONSE_BYTES:
+            raise UnanswerableRequest(f"{len(answer)} bytes as the answer to {_api_name(self.request)}")
+        self.answer, self.state = answer, BROKER_ANSWERED
 
-    def _go_without(self) -> tuple[int, bytes]:
+    def _step_without_control(self) -> tuple[int, bytes]:
         """The step that control's answer should have said. A deletion of topics doesn't depend on it: their thresholds
         are removed when topics of their names are there again.
         """
-        if _key(self.request) != api.DELETE_TOPICS:
-            return REPLY, self._refuse()
-        return (REPLY, wire.framed(self.answer)) if self.answer else (FORWARD, b"")
+        if _api_key(self.request) != api.DELETE_TOPICS:
+            return REPLY_TO_CLIENT, self._refuse_request()
+        return (REPLY_TO_CLIENT, wire.with_size_prefix(self.answer)) if self.answer else (FORWARD_REQUEST, b"")
 
     @property
-    def _ask_s(self) -> float:
-        return ASK_S if len(self.request) <= MAX_REFUSED_BYTES else ASK_LARGE_S
+    def _control_timeout_s(self) -> float:
+        return CONTROL_TIMEOUT_S if len(self.request) <= MAX_REFUSED_BYTES else LARGE_CONTROL_TIMEOUT_S
 
-    def _refuse(self) -> bytes:
+    def _refuse_request(self) -> bytes:
         """Refuse the request: control is away, or has no time. It may still do the last thing that it was asked: the
         client must look.
         """
         size = len(self.request)
         if not size:
-            raise Unanswerable(f"the broker could not be told within {ASK_S:.0f} s who the client is")
+            raise UnanswerableRequest(
+                f"the broker could not be told within {CONTROL_TIMEOUT_S:.0f} s who the client is"
+            )
         if size > MAX_REFUSED_BYTES:
-            raise Unanswerable(f"no answer to {_named(self.request)} of {size} bytes within {ASK_LARGE_S:.0f} s")
-        text = f"the gateway's control process did not answer within {ASK_S:.0f} s"
-        if _key(self.request) in _CHANGES:  # without a memo it was never asked to do anything
+            raise UnanswerableRequest(
+                f"no answer to {_api_name(self.request)} of {size} bytes within {LARGE_CONTROL_TIMEOUT_S:.0f} s"
+            )
+        text = f"the gateway's control process did not answer within {CONTROL_TIMEOUT_S:.0f} s"
+        if _api_key(self.request) in _CHANGING_APIS:  # without a memo it was never asked to do anything
             text += ": describe what you changed, it may have been done" if self.memo else ": nothing was changed"
         self.why = text
         try:
-            return refusal.refuse(self.request, api.REQUEST_TIMED_OUT, text)
+            return refusal.refuse_request(self.request, api.REQUEST_TIMED_OUT, text)
         except MalformedFrame as error:
-            raise Unanswerable(str(error)) from error
+            raise UnanswerableRequest(str(error)) from error
 
 
-def _key(request: bytes) -> int:
+def _api_key(request: bytes) -> int:
     return int.from_bytes(request[:2], "big")
 
 
-def _named(request: bytes) -> str:
-    return api.NAMES[_key(request)]
+def _api_name(request: bytes) -> str:
+    return api.API_NAMES[_api_key(request)]

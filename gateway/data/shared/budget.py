@@ -33,401 +33,427 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Protocol, cast
 
-MIN_CLASS = 16  # buffers come in powers of two from 64 KiB on, so that they can be used again
-GROWTH = 4  # a buffer has room for so many times what has come, at least …
+MIN_SIZE_CLASS = 16  # buffers come in powers of two from 64 KiB on, so that they can be used again
+GROWTH_FACTOR = 4  # a buffer has room for so many times what has come, at least …
 FIRST_BYTES = 32 * 1024  # … this: of fewer there is none yet
 # A new buffer costs a page fault and a memset per page: worth keeping some, and lending as many to half frames.
 POOLED_BYTES = 32 * 2**20
-SHARE = 0.5  # of the limit, for one owner
-LEFT = 1 / 16  # of the limit, that large requests leave to smaller ones
-EXCESS = 1.25  # times the limit, beyond which no answer is taken from a broker that has to be kept whole
+OWNER_SHARE = 0.5  # of the limit, for one owner
+SMALL_REQUEST_RESERVE = 1 / 16  # of the limit, that large requests leave to smaller ones
+EXCESS_FACTOR = 1.25  # times the limit, beyond which no answer is taken from a broker that has to be kept whole
 
-_GROWS = sys.platform == "linux"  # mremap: elsewhere all of a buffer is mapped at once
+_CAN_GROW = sys.platform == "linux"  # mremap: elsewhere all of a buffer is mapped at once
 
 
-class Waiter(Protocol):
+class MemoryWaiter(Protocol):
     """A connection that waits until it may read on."""
 
-    def granted(self) -> None:
+    def on_memory_available(self) -> None:
         """There is room; called later. It asks again."""
 
 
-class Large:
+class FrameBuffer:
     """A buffer for one large frame of `size` bytes: `view` is as long as it, or where it has still to grow, `end`.
 
     Attributes:
-        need: bytes that have to be free before the first of them comes; `is_request`: whether it asks for them at all.
-        charged: bytes that are in the account.
-        lent: bytes that were written to by an earlier frame.
-        since, came: for the reactor, the time at which memory was first seen to be short, and the bytes come by then.
+        needed_bytes: bytes that have to be free before the first of them comes; `is_request`: whether it asks for them
+        at all. charged_bytes: bytes that are in the account. recycled_bytes: bytes that were written to by an earlier
+        frame. short_since, bytes_when_short: for the reactor, the time at which memory was first seen to be short, and
+        the bytes come by then.
     """
 
-    __slots__ = ("buffer", "came", "charged", "end", "is_request", "lent", "need", "since", "size", "view")
+    __slots__ = (
+        "buffer",
+        "bytes_when_short",
+        "charged_bytes",
+        "end",
+        "is_request",
+        "needed_bytes",
+        "recycled_bytes",
+        "short_since",
+        "size",
+        "view",
+    )
 
     def __init__(self, buffer: bytearray, size: int, need: int, *, is_request: bool, lent: int) -> None:
         self.buffer = buffer
         self.size = size
-        self.need = need
+        self.needed_bytes = need
         self.is_request = is_request
-        self.lent = lent
-        self.charged = self.came = 0
-        self.since = 0.0
+        self.recycled_bytes = lent
+        self.charged_bytes = self.bytes_when_short = 0
+        self.short_since = 0.0
         self.end = min(size, len(buffer))
         self.view = memoryview(buffer)[: self.end]
 
-    def grow(self) -> None:
+    def grow_buffer(self) -> None:
         """It is full: make room for more."""
         self.view.release()
-        cast("mmap.mmap", self.buffer).resize(_capacity(self.size, self.end))
+        cast("mmap.mmap", self.buffer).resize(_buffer_capacity(self.size, self.end))
         self.end = min(self.size, len(self.buffer))
         self.view = memoryview(self.buffer)[: self.end]
 
 
-def _capacity(size: int, came: int) -> int:
+def _buffer_capacity(size: int, came: int) -> int:
     """Bytes of the buffer for a frame of which so many have come."""
-    return 1 << max(MIN_CLASS, (min(size, GROWTH * came if _GROWS else size) - 1).bit_length())
+    return 1 << max(MIN_SIZE_CLASS, (min(size, GROWTH_FACTOR * came if _CAN_GROW else size) - 1).bit_length())
 
 
-class Held:
+class MemoryUsage:
     """What connections hold together.
 
     Attributes:
-        used: bytes.
-        active: requests that have a buffer, and don't wait.
-        first: the request that may read on whatever is free.
+        used_bytes: bytes.
+        active_requests: requests that have a buffer, and don't wait.
+        priority_frame: the request that may read on whatever is free.
     """
 
-    __slots__ = ("active", "first", "used")
+    __slots__ = ("active_requests", "priority_frame", "used_bytes")
 
     def __init__(self) -> None:
-        self.used = self.active = 0
-        self.first: Large | None = None
+        self.used_bytes = self.active_requests = 0
+        self.priority_frame: FrameBuffer | None = None
 
-    def has_room(self, large: Large, need: int, most: float, others: int) -> bool:
+    def has_room(self, large: FrameBuffer, need: int, most: float, others: int) -> bool:
         """Whether the frame in that buffer may go on, which needs so many bytes more: they are free, or it is the first
         or may be that. `others`: active ones.
         """
-        if self.used + need <= most or self.first is large or not others:
+        if self.used_bytes + need <= most or self.priority_frame is large or not others:
             return True
-        return self.first is None and large.need > most
+        return self.priority_frame is None and large.needed_bytes > most
 
-    def remove(self, large: Large) -> None:
+    def remove_frame(self, large: FrameBuffer) -> None:
         """That buffer is given back."""
-        self.active -= 1
-        if self.first is large:
-            self.first = None
+        self.active_requests -= 1
+        if self.priority_frame is large:
+            self.priority_frame = None
 
 
-Waiting = tuple[int, int, Large, Waiter]  # bytes that its frame needs; a number; the frame's buffer; who waits
+WaitEntry = tuple[
+    int, int, FrameBuffer, MemoryWaiter
+]  # bytes that its frame needs; a number; the frame's buffer; who waits
 
 
-class Owner(Held):
-    """`waiting`: its connections that wait, a heap: who needs least comes first."""
+class MemoryOwner(MemoryUsage):
+    """`waiters`: its connections that wait, a heap: who needs least comes first."""
 
-    __slots__ = ("connections", "waiting")
+    __slots__ = ("connection_count", "waiters")
 
     def __init__(self) -> None:
         super().__init__()
-        self.connections = 0
-        self.waiting: list[Waiting] = []
+        self.connection_count = 0
+        self.waiters: list[WaitEntry] = []
 
-    def next(self, share: float) -> Waiting | None:
+    def next_waiter(self, share: float) -> WaitEntry | None:
         """Who has its turn among them; None: all wait for other connections of this owner."""
-        need, _, large, _ = self.waiting[0]
-        if self.has_room(large, need, share, self.active):
-            return self.waiting[0]
-        if self.first is None:
+        need, _, large, _ = self.waiters[0]
+        if self.has_room(large, need, share, self.active_requests):
+            return self.waiters[0]
+        if self.priority_frame is None:
             return None
-        return next((entry for entry in self.waiting if entry[2] is self.first), None)
+        return next((entry for entry in self.waiters if entry[2] is self.priority_frame), None)
 
-    def remove_waiting(self, gone: Waiter) -> int:
+    def remove_waiter(self, gone: MemoryWaiter) -> int:
         """It waits no more, if it did: 1."""
-        before = len(self.waiting)
-        self.waiting = [entry for entry in self.waiting if entry[3] is not gone]
-        heapify(self.waiting)
-        return before - len(self.waiting)
+        before = len(self.waiters)
+        self.waiters = [entry for entry in self.waiters if entry[3] is not gone]
+        heapify(self.waiters)
+        return before - len(self.waiters)
 
 
-class Budget(Held):
-    """Bytes in use against `limit`. `owners`: by name."""
+class MemoryBudget(MemoryUsage):
+    """Bytes in use against `limit_bytes`. `owners`: by name."""
 
-    __slots__ = ("_answers", "_least", "_lent", "_numbers", "_pool", "_pooled", "_queue", "limit", "owners")
+    __slots__ = (
+        "_answer_waiters",
+        "_least_needed",
+        "_owner_queue",
+        "_pool",
+        "_pooled_bytes",
+        "_recycled_bytes",
+        "_wait_numbers",
+        "limit_bytes",
+        "owners",
+    )
 
     def __init__(self, limit: int) -> None:
         super().__init__()
-        self.limit = limit
-        self.owners: dict[str, Owner] = {}
+        self.limit_bytes = limit
+        self.owners: dict[str, MemoryOwner] = {}
         self._pool: dict[int, list[bytearray]] = {}
-        self._pooled = self._lent = 0
-        self._queue: deque[Owner] = deque()  # owners with a waiting connection, in turn
-        self._least = 0  # nobody waits who needs less, but for those who wait for their own owners' others
-        self._numbers = count()
-        self._answers: deque[Waiter] = deque()
+        self._pooled_bytes = self._recycled_bytes = 0
+        self._owner_queue: deque[MemoryOwner] = deque()  # owners with a waiting connection, in turn
+        self._least_needed = 0  # nobody waits who needs less, but for those who wait for their own owners' others
+        self._wait_numbers = count()
+        self._answer_waiters: deque[MemoryWaiter] = deque()
 
     @property
-    def is_wanted(self) -> bool:
+    def is_contended(self) -> bool:
         """Whether an owner waits for memory that others hold, not only for memory of its own other connections."""
-        return any(owner.next(self.share) for owner in self._queue)
+        return any(owner.next_waiter(self.owner_limit) for owner in self._owner_queue)
 
     @property
     def has_waiters(self) -> bool:
         """Whether any owner waits, if only for memory of its own other connections."""
-        return bool(self._queue)
+        return bool(self._owner_queue)
 
     @property
-    def is_used_up(self) -> bool:
-        return self.used > self.limit or self.is_wanted
+    def is_exhausted(self) -> bool:
+        return self.used_bytes > self.limit_bytes or self.is_contended
 
     @property
-    def room(self) -> int:
+    def free_bytes(self) -> int:
         """Bytes that are left."""
-        return max(0, self.limit - self.used)
+        return max(0, self.limit_bytes - self.used_bytes)
 
     @property
-    def share(self) -> float:
+    def owner_limit(self) -> float:
         """Bytes that one owner may have."""
-        return self.limit * SHARE
+        return self.limit_bytes * OWNER_SHARE
 
-    def _passes(self, owner: Owner, large: Large, need: int, is_active: int) -> bool:
+    def _admit_frame(self, owner: MemoryOwner, large: FrameBuffer, need: int, is_active: int) -> bool:
         if not (
-            owner.has_room(large, need, self.share, owner.active - is_active)
-            and self.has_room(large, need, self.limit, self.active - is_active)
+            owner.has_room(large, need, self.owner_limit, owner.active_requests - is_active)
+            and self.has_room(large, need, self.limit_bytes, self.active_requests - is_active)
         ):
             return False
-        if self.used + need > self.limit:
-            self.first = owner.first = large
-        elif owner.used + need > self.share:
-            owner.first = large
+        if self.used_bytes + need > self.limit_bytes:
+            self.priority_frame = owner.priority_frame = large
+        elif owner.used_bytes + need > self.owner_limit:
+            owner.priority_frame = large
         return True
 
-    def _wait(self, owner: Owner, large: Large, need: int, waiter: Waiter) -> None:
-        if not owner.waiting:
-            self._queue.append(owner)
-        heappush(owner.waiting, (need, next(self._numbers), large, waiter))
-        owner.active -= 1
-        self.active -= 1
-        self._least = min(self._least, need)
+    def _enqueue_waiter(self, owner: MemoryOwner, large: FrameBuffer, need: int, waiter: MemoryWaiter) -> None:
+        if not owner.waiters:
+            self._owner_queue.append(owner)
+        heappush(owner.waiters, (need, next(self._wait_numbers), large, waiter))
+        owner.active_requests -= 1
+        self.active_requests -= 1
+        self._least_needed = min(self._least_needed, need)
 
-    def grant(self, owner: Owner | None = None) -> None:
+    def resume_waiters(self, owner: MemoryOwner | None = None) -> None:
         """Let those on whom there is room for: some of that owner's memory is free, or one of its requests has read all
         that was there.
         """
-        while self._answers and self.used <= self.limit * EXCESS:
-            self._answers.popleft().granted()
+        while self._answer_waiters and self.used_bytes <= self.limit_bytes * EXCESS_FACTOR:
+            self._answer_waiters.popleft().on_memory_available()
         if owner is not None:
-            room = self.share - owner.used
-            while owner.waiting and (need := self._let_on(owner, room)):
+            room = self.owner_limit - owner.used_bytes
+            while owner.waiters and (need := self._resume_next(owner, room)):
                 room -= need
-        if self._least <= self.limit - self.used:
-            self._grant_all()
+        if self._least_needed <= self.limit_bytes - self.used_bytes:
+            self._resume_all()
 
-    def _grant_all(self) -> None:
-        room = self.limit - self.used  # those who are let on take it later: all at once would be too many
-        turns = len(self._queue)
-        while turns and self._queue:
-            owner = self._queue[0]
-            self._queue.rotate(-1)
+    def _resume_all(self) -> None:
+        room = self.limit_bytes - self.used_bytes  # those who are let on take it later: all at once would be too many
+        turns = len(self._owner_queue)
+        while turns and self._owner_queue:
+            owner = self._owner_queue[0]
+            self._owner_queue.rotate(-1)
             turns -= 1
-            need = self._let_on(owner, room)
+            need = self._resume_next(owner, room)
             if need:
                 room -= need
-                turns = len(self._queue)
-        each = (owner.next(self.share) for owner in self._queue)
-        self._least = min((entry[0] for entry in each if entry is not None), default=self.limit)
+                turns = len(self._owner_queue)
+        each = (owner.next_waiter(self.owner_limit) for owner in self._owner_queue)
+        self._least_needed = min((entry[0] for entry in each if entry is not None), default=self.limit_bytes)
 
-    def _let_on(self, owner: Owner, room: float) -> int:
+    def _resume_next(self, owner: MemoryOwner, room: float) -> int:
         """What the frame needs that goes on, if one does. `room`: where it isn't the first, it needs no more."""
-        entry = owner.next(self.share)
+        entry = owner.next_waiter(self.owner_limit)
         if entry is None:
             return 0
         need, _, large, waiter = entry
-        is_first = self.used + need > self.limit or owner.used + need > self.share
-        if (need > room and not is_first) or not self._passes(owner, large, need, 0):
+        is_first = self.used_bytes + need > self.limit_bytes or owner.used_bytes + need > self.owner_limit
+        if (need > room and not is_first) or not self._admit_frame(owner, large, need, 0):
             return 0
-        self._remove(owner, waiter)
-        waiter.granted()
+        self._dequeue_waiter(owner, waiter)
+        waiter.on_memory_available()
         return need
 
-    def _remove(self, owner: Owner, waiter: Waiter) -> None:
-        if owner.waiting[0][3] is waiter:
-            heappop(owner.waiting)
+    def _dequeue_waiter(self, owner: MemoryOwner, waiter: MemoryWaiter) -> None:
+        if owner.waiters[0][3] is waiter:
+            heappop(owner.waiters)
             count = 1
         else:
-            count = owner.remove_waiting(waiter)
-        owner.active += count
-        self.active += count
-        if not owner.waiting:
-            self._queue.remove(owner)
+            count = owner.remove_waiter(waiter)
+        owner.active_requests += count
+        self.active_requests += count
+        if not owner.waiters:
+            self._owner_queue.remove(owner)
 
-    def _forget(self, owner: Owner, waiter: Waiter) -> None:
-        self._answers = deque(each for each in self._answers if each is not waiter)
-        if owner.waiting:
-            self._remove(owner, waiter)
+    def _cancel_wait(self, owner: MemoryOwner, waiter: MemoryWaiter) -> None:
+        self._answer_waiters = deque(each for each in self._answer_waiters if each is not waiter)
+        if owner.waiters:
+            self._dequeue_waiter(owner, waiter)
 
-    def _give(self, large: Large) -> None:
+    def _recycle_buffer(self, large: FrameBuffer) -> None:
         large.view.release()
-        self._lent -= large.lent
+        self._recycled_bytes -= large.recycled_bytes
         size = len(large.buffer)
-        if self._pooled + size <= POOLED_BYTES:
+        if self._pooled_bytes + size <= POOLED_BYTES:
             self._pool.setdefault(size, []).append(large.buffer)
-            self._pooled += size
+            self._pooled_bytes += size
 
-    def _make(self, size: int, come: int, *, is_request: bool) -> Large | None:
-        capacity = 1 << max(MIN_CLASS, (size - 1).bit_length())
-        need = size + min(size, int(self.limit * LEFT))
+    def _allocate_buffer(self, size: int, come: int, *, is_request: bool) -> FrameBuffer | None:
+        capacity = 1 << max(MIN_SIZE_CLASS, (size - 1).bit_length())
+        need = size + min(size, int(self.limit_bytes * SMALL_REQUEST_RESERVE))
         free = self._pool.get(capacity)
-        if free and self._lent + capacity <= POOLED_BYTES:
-            self._pooled -= capacity
-            self._lent += capacity
-            return Large(free.pop(), size, need, is_request=is_request, lent=capacity)
+        if free and self._recycled_bytes + capacity <= POOLED_BYTES:
+            self._pooled_bytes -= capacity
+            self._recycled_bytes += capacity
+            return FrameBuffer(free.pop(), size, need, is_request=is_request, lent=capacity)
         if come <= FIRST_BYTES:
             return None
         # As good as a bytearray that never changes its size, but for one thing: a page costs no memory before it is
         # written to.
-        new = mmap.mmap(-1, _capacity(size, come), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        return Large(cast("bytearray", new), size, need, is_request=is_request, lent=0)
+        new = mmap.mmap(-1, _buffer_capacity(size, come), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return FrameBuffer(cast("bytearray", new), size, need, is_request=is_request, lent=0)
 
 
-class Account:
-    """One connection's part of the budget: `used` bytes; `requests`: those that have a buffer."""
+class MemoryAccount:
+    """One connection's part of the budget: `used_bytes` bytes; `active_requests`: those that have a buffer."""
 
-    __slots__ = ("_name", "budget", "owner", "requests", "used")
+    __slots__ = ("_owner_name", "active_requests", "budget", "owner", "used_bytes")
 
-    def __init__(self, budget: Budget, name: str) -> None:
+    def __init__(self, budget: MemoryBudget, name: str) -> None:
         """`name`: the owner's."""
         self.budget = budget
-        self.used = self.requests = 0
-        self._name = name
-        self.owner = self._enter(name)
+        self.used_bytes = self.active_requests = 0
+        self._owner_name = name
+        self.owner = self._join_owner(name)
 
-    def _enter(self, name: str) -> Owner:
+    def _join_owner(self, name: str) -> MemoryOwner:
         owner = self.budget.owners.get(name)
         if owner is None:
-            owner = self.budget.owners[name] = Owner()
-        owner.connections += 1
+            owner = self.budget.owners[name] = MemoryOwner()
+        owner.connection_count += 1
         return owner
 
-    def _leave(self) -> None:
-        self.owner.connections -= 1
-        if not self.owner.connections:
-            del self.budget.owners[self._name]
+    def _leave_owner(self) -> None:
+        self.owner.connection_count -= 1
+        if not self.owner.connection_count:
+            del self.budget.owners[self._owner_name]
 
     @property
-    def is_wanted(self) -> bool:
+    def is_contended(self) -> bool:
         """Whether a connection waits for memory that this one may hold."""
-        return bool(self.owner.waiting) or self.budget.is_wanted
+        return bool(self.owner.waiters) or self.budget.is_contended
 
     @property
-    def is_short(self) -> bool:
+    def is_memory_short(self) -> bool:
         """Whether connections hold more than they may."""
-        return self.budget.used > self.budget.limit
+        return self.budget.used_bytes > self.budget.limit_bytes
 
-    def rename(self, name: str) -> None:
+    def change_owner(self, name: str) -> None:
         """Move to the owner that is known now. Not to be called while this connection waits."""
-        before, owner = self.owner, self._enter(name)
-        before.used -= self.used
-        before.active -= self.requests
-        if self.requests:
-            before.first = None  # it may have been this connection's
-        self._leave()
-        self._name, self.owner = name, owner
-        owner.used += self.used
-        owner.active += self.requests
-        self.budget.grant(before)  # others of the former owner may have been waiting for its share
+        before, owner = self.owner, self._join_owner(name)
+        before.used_bytes -= self.used_bytes
+        before.active_requests -= self.active_requests
+        if self.active_requests:
+            before.priority_frame = None  # it may have been this connection's
+        self._leave_owner()
+        self._owner_name, self.owner = name, owner
+        owner.used_bytes += self.used_bytes
+        owner.active_requests += self.active_requests
+        self.budget.resume_waiters(before)  # others of the former owner may have been waiting for its share
 
-    def take(self, size: int, come: int, *, is_request: bool = True) -> Large | None:
+    def reserve_buffer(self, size: int, come: int, *, is_request: bool = True) -> FrameBuffer | None:
         """A buffer for a frame of `size` bytes, of which so many have come; None: these few are better kept elsewhere.
         Nothing is charged.
         """
-        large = self.budget._make(size, come, is_request=is_request)
+        large = self.budget._allocate_buffer(size, come, is_request=is_request)
         if large is not None and is_request:
-            self.requests += 1
-            self.owner.active += 1
-            self.budget.active += 1
+            self.active_requests += 1
+            self.owner.active_requests += 1
+            self.budget.active_requests += 1
         return large
 
-    def may_read(self, large: Large, come: int, waiter: Waiter) -> bool:
+    def admit_read(self, large: FrameBuffer, come: int, waiter: MemoryWaiter) -> bool:
         """Whether more of a request may be read into its buffer, behind so many bytes; if not, `waiter` is granted that
         later.
         """
-        budget, owner, need = self.budget, self.owner, large.need - come
-        if budget.used + need <= budget.limit and owner.used + need <= budget.limit * SHARE:  # nearly always
+        budget, owner, need = self.budget, self.owner, large.needed_bytes - come
+        if (
+            budget.used_bytes + need <= budget.limit_bytes
+            and owner.used_bytes + need <= budget.limit_bytes * OWNER_SHARE
+        ):  # nearly always
             return True
-        if budget._passes(owner, large, need, 1):
+        if budget._admit_frame(owner, large, need, 1):
             return True
-        budget._wait(owner, large, need, waiter)
+        budget._enqueue_waiter(owner, large, need, waiter)
         return False
 
-    def may_answer(self, waiter: Waiter) -> bool:
+    def admit_answer(self, waiter: MemoryWaiter) -> bool:
         """The same for a broker's answer, before anything of it is kept: it waits only where memory is far exceeded."""
         budget = self.budget
         # Its connection may hold a request that its broker takes no more of before that answer is read.
-        if budget.used <= budget.limit * EXCESS or self.used:
+        if budget.used_bytes <= budget.limit_bytes * EXCESS_FACTOR or self.used_bytes:
             return True
-        budget._answers.append(waiter)
+        budget._answer_waiters.append(waiter)
         return False
 
-    def put_first(self, large: Large, waiter: Waiter) -> None:
+    def prioritize_frame(self, large: FrameBuffer, waiter: MemoryWaiter) -> None:
         """The connection has waited for long: it may read on whatever is free, if no other one may."""
-        if self.budget.first in (None, large):
-            self.budget.first = self.owner.first = large
-            self.budget._forget(self.owner, waiter)
-            waiter.granted()
+        if self.budget.priority_frame in (None, large):
+            self.budget.priority_frame = self.owner.priority_frame = large
+            self.budget._cancel_wait(self.owner, waiter)
+            waiter.on_memory_available()
 
-    def add(self, large: Large, size: int) -> None:
+    def charge_received(self, large: FrameBuffer, size: int) -> None:
         """So many bytes more have come into that buffer, and it isn't full."""
-        large.charged += size
-        self.charge(size)
-        if self.budget._queue:
-            self.budget.grant(self.owner)  # there may be room for others all the same, until more comes
+        large.charged_bytes += size
+        self.charge_bytes(size)
+        if self.budget._owner_queue:
+            self.budget.resume_waiters(self.owner)  # there may be room for others all the same, until more comes
 
-    def give(self, large: Large) -> None:
+    def release_buffer(self, large: FrameBuffer) -> None:
         """Give a buffer back."""
         budget, owner = self.budget, self.owner
-        budget._give(large)
+        budget._recycle_buffer(large)
         if large.is_request:
-            self.requests -= 1
-            if budget.first is large or budget.active == 1:
-                budget._least = 0  # another may be the first
-            owner.remove(large)
-            budget.remove(large)
-        self.discharge(large.charged)
+            self.active_requests -= 1
+            if budget.priority_frame is large or budget.active_requests == 1:
+                budget._least_needed = 0  # another may be the first
+            owner.remove_frame(large)
+            budget.remove_frame(large)
+        self.release_bytes(large.charged_bytes)
 
-    def charge(self, size: int) -> None:
+    def charge_bytes(self, size: int) -> None:
         """Count bytes that are held already."""
-        self.used += size
-        self.owner.used += size
-        self.budget.used += size
+        self.used_bytes += size
+        self.owner.used_bytes += size
+        self.budget.used_bytes += size
 
-    def discharge(self, size: int) -> None:
+    def release_bytes(self, size: int) -> None:
         """These bytes are held no longer; connections that wait get their turn."""
-        self.used -= size
-        self.owner.used -= size
+        self.used_bytes -= size
+        self.owner.used_bytes -= size
         budget = self.budget
-        budget.used -= size
-        if budget._queue or budget._answers:
-            budget.grant(self.owner)
+        budget.used_bytes -= size
+        if budget._owner_queue or budget._answer_waiters:
+            budget.resume_waiters(self.owner)
 
-    def forget(self, waiter: Waiter) -> None:
+    def cancel_wait(self, waiter: MemoryWaiter) -> None:
         """The connection waits no more."""
-        self.budget._forget(self.owner, waiter)
+        self.budget._cancel_wait(self.owner, waiter)
 
     def close(self) -> None:
         """The connection has ended and has given everything back."""
-        self._leave()
+        self._leave_owner()
 
 
-class Charge:
+class MemoryCharge:
     """The charge of an account for one thing, whose size changes; no waiter is granted a buffer when it shrinks."""
 
     __slots__ = ("_account", "_size")
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: MemoryAccount) -> None:
         self._account = account
         self._size = 0
 
-    def set(self, size: int) -> None:
+    def update_size(self, size: int) -> None:
         """That many bytes are held for it now."""
         if size != self._size:
-            self._account.charge(size - self._size)
+            self._account.charge_bytes(size - self._size)
             self._size = size

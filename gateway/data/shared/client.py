@@ -10,59 +10,71 @@ from typing import TYPE_CHECKING
 from gateway.listener_names import DEFAULT_LISTENER
 from gateway.tls.principal_rules import ANONYMOUS
 from policies import decision
-from policies.quotas.lines import NONE
+from policies.quotas.quota_limiters import NO_QUOTA_LIMIT
 
 if TYPE_CHECKING:
-    from gateway.data.shared.ledger import Counts
-    from gateway.data.shared.world import Addresses, World
-    from policies.groups.lines import GroupSide
-    from policies.quotas.lines import Lines
+    from gateway.data.shared.ledger import RowCounts
+    from gateway.data.shared.worker_state import BrokerAddresses, WorkerState
+    from policies.groups.group_limiters import GroupLimit
+    from policies.quotas.quota_limiters import ConnectionQuotaLimit
 
 # A client's own name is cut to this many characters before anything is looked up or counted by it.
 MAX_CLIENT_ID = 256
 MAX_PRINCIPAL = 256  # where it is counted; quotas and groups go by all of it
 
 
-class Client:
+class ConnectedClient:
     """The client of one connection to broker `node_id`.
 
     Attributes:
-        listener: where it connected, which says under what addresses it knows brokers.
-        client_id: as its last request has it.
-        names: principal and client id as they are counted.
-        software: name and version, None where it has told nothing.
-        exempt: it is metered and never limited.
-        observed: policies (fields of decision.Limits) that are only observed for it.
-        rows: by topic, those that count the bytes that brokers accept from it; emptied whenever that changes.
-        lines: its client quotas, as of `lines_version`. Where there are some on time, `spend` has to be told.
-        group: of topics whose names don't say theirs, by its principal.
-        limited: each of its Produce requests has to be judged: quotas on time hold for it, or quotas that only count;
-            or resource groups must not find what it brings, as it is exempt.
-        quota: of its Produce requests where it is not `limited`; None: there is none.
+        listener: where it connected, which says under what addresses it knows brokers. client_id: as its last request
+        has it. counted_names: principal and client id as they are counted. software: name and version, None where it
+        has told nothing. is_exempt: it is metered and never limited. observed_policies: policies (fields of
+        decision.Limits) that are only observed for it. accepted_rows: by topic, those that count the bytes that brokers
+        accept from it; emptied whenever that changes. quota_limit: its client quotas, as of `quotas_version`. Where
+        there are some on time, `charge_time` has to be told. group_limit: of topics whose names don't say theirs, by
+        its principal. needs_judging: each of its Produce requests has to be judged: quotas on time hold for it, or
+        quotas that only count; or resource groups must not find what it brings, as it is exempt. produce_quota: of its
+        Produce requests where it is not `needs_judging`; None: there is none.
     """
 
-    __slots__ = ("client_id", "exempt", "group", "limited", "lines", "lines_version", "listener", "names", "node_id",
-                 "observed", "principal", "quota", "rows", "software", "world")  # fmt: skip
+    __slots__ = (
+        "accepted_rows",
+        "client_id",
+        "counted_names",
+        "group_limit",
+        "is_exempt",
+        "listener",
+        "needs_judging",
+        "node_id",
+        "observed_policies",
+        "principal",
+        "produce_quota",
+        "quota_limit",
+        "quotas_version",
+        "software",
+        "world",
+    )  # fmt: skip
 
-    def __init__(self, world: World, node_id: int, listener: str = DEFAULT_LISTENER) -> None:
+    def __init__(self, world: WorkerState, node_id: int, listener: str = DEFAULT_LISTENER) -> None:
         self.world = world
         self.node_id = node_id
         self.listener = listener
         self.principal = ANONYMOUS
         self.client_id: bytes | None = None
-        self.names = (ANONYMOUS, "")
+        self.counted_names = (ANONYMOUS, "")
         self.software: tuple[str, str] | None = None
-        self.exempt = False
-        self.rows: dict[bytes, Counts] = {}
-        self.observed: frozenset[str] = decision.NONE
-        self.lines = NONE
-        self.lines_version = -1
-        self.group: GroupSide | None = None
-        self.limited = False
-        self.quota: Lines | None = None
+        self.is_exempt = False
+        self.accepted_rows: dict[bytes, RowCounts] = {}
+        self.observed_policies: frozenset[str] = decision.NO_POLICIES
+        self.quota_limit = NO_QUOTA_LIMIT
+        self.quotas_version = -1
+        self.group_limit: GroupLimit | None = None
+        self.needs_judging = False
+        self.produce_quota: ConnectionQuotaLimit | None = None
 
     @property
-    def addresses(self) -> Addresses:
+    def broker_addresses(self) -> BrokerAddresses:
         """Of brokers, as it is told."""
         return self.world.cluster.addresses.get(self.listener, {})
 
@@ -71,52 +83,61 @@ class Client:
         """ "" where it has told nothing."""
         return self.software[0] if self.software else ""
 
-    def identify(self, client_id: bytes | None) -> None:
+    def set_client_id(self, client_id: bytes | None) -> None:
         """Requests from here on come under this client id (a client may change it with every request)."""
         self.client_id = client_id
-        self._rename(client_id.decode("utf-8", "replace")[:MAX_CLIENT_ID] if client_id else "")
+        self._update_names(client_id.decode("utf-8", "replace")[:MAX_CLIENT_ID] if client_id else "")
 
-    def authenticate(self, principal: str) -> None:
+    def set_principal(self, principal: str) -> None:
         """The broker has accepted this principal, or the client's certificate makes it."""
         self.principal = principal
-        self._rename(self.names[1])
+        self._update_names(self.counted_names[1])
 
-    def introduce(self, software: tuple[str, str] | None) -> None:
+    def set_software(self, software: tuple[str, str] | None) -> None:
         """The client has told its software: name and version, None where it says nothing."""
         self.software = software or self.software
-        self.rows.clear()
+        self.accepted_rows.clear()
 
-    def _rename(self, client_id: str) -> None:
-        self.names = self.principal[:MAX_PRINCIPAL], client_id
-        self.exempt = self.world.is_internal(self.principal, client_id)
-        self.lines_version = -1
-        self.rows.clear()
+    def _update_names(self, client_id: str) -> None:
+        self.counted_names = self.principal[:MAX_PRINCIPAL], client_id
+        self.is_exempt = self.world.is_internal_client(self.principal, client_id)
+        self.quotas_version = -1
+        self.accepted_rows.clear()
 
-    def find_lines(self, now: float) -> None:
+    def refresh_limits(self, now: float) -> None:
         """Look up the lines of its present names; needed whenever `lines_version` is not that of the quotas."""
         world = self.world
         quotas, groups = world.quotas, world.engine.groups
-        self.lines_version = quotas.version
-        self.observed = decision.ALL if world.settings.observe else self._find_observed()
+        self.quotas_version = quotas.version
+        self.observed_policies = decision.ALL_POLICIES if world.settings.observe else self._find_observed_policies()
         user = self.principal.partition(":")[2]
-        self.lines = NONE if self.exempt else quotas.of(self.node_id, user, self.names[1], now)
-        self.group = None if self.exempt else groups.publish_by_principal(self.principal, now)
-        self.rows.clear()  # they say the group
-        has_quota = bool(self.lines.produce)
-        self.limited = bool(
-            self.lines.request or (self.exempt and groups.exists) or (has_quota and "quota" in self.observed)
+        self.quota_limit = (
+            NO_QUOTA_LIMIT
+            if self.is_exempt
+            else quotas.connection_limit(self.node_id, user, self.counted_names[1], now)
         )
-        self.quota = self.lines if has_quota and not self.limited else None
+        self.group_limit = None if self.is_exempt else groups.principal_publish_limit(self.principal, now)
+        self.accepted_rows.clear()  # they say the group
+        has_quota = bool(self.quota_limit.produce_limiters)
+        self.needs_judging = bool(
+            self.quota_limit.time_limiters
+            or (self.is_exempt and groups.has_groups)
+            or (has_quota and "quota" in self.observed_policies)
+        )
+        self.produce_quota = self.quota_limit if has_quota and not self.needs_judging else None
 
-    def _find_observed(self) -> frozenset[str]:
+    def _find_observed_policies(self) -> frozenset[str]:
         quotas, groups = self.world.quotas.observes, self.world.engine.groups.observes
         modes = {policy for policy, observes in (("quota", quotas), ("group", groups)) if observes}
-        return self.world.rollout.observed(self.principal, self.names[1], self.world.settings.rollout_key) | modes
+        return (
+            self.world.rollout.observed_policies(self.principal, self.counted_names[1], self.world.settings.rollout_key)
+            | modes
+        )
 
-    def spend(self, seconds: float, now: float) -> None:
+    def charge_time(self, seconds: float, now: float) -> None:
         """The worker's thread was busy with this connection for that long."""
-        for line in self.lines.request:
-            if "quota" in self.observed and line.wait(now):  # it would not be busy with it yet
-                line.spare(seconds)
+        for line in self.quota_limit.time_limiters:
+            if "quota" in self.observed_policies and line.debt_wait_s(now):  # it would not be busy with it yet
+                line.record_only(seconds)
             else:
-                line.take(seconds, now)
+                line.charge_amount(seconds, now)

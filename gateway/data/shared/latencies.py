@@ -10,21 +10,23 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
-from gateway.channel import LATENCY_BOUNDS, Buckets, Latencies
+from gateway.channel import LATENCY_BOUNDS, DurationBuckets, LatencyReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MEASURED: Final = 100  # requests a second: at 2 µs each, and 40 where other programs have used the caches meanwhile
+MEASURED_PER_S: Final = (
+    100  # requests a second: at 2 µs each, and 40 where other programs have used the caches meanwhile
+)
 MAX_MASK: Final = 1023
 _SHORTEST_S: Final = 0.2  # what came in less time says little about a second
 
 # When a request was whole, and when it was forwarded: later where it had to wait; and for how many it counts.
-Stamp = tuple[float, float, int]
+LatencyStamp = tuple[float, float, int]
 
 
-class Histogram:
-    """Counts of durations by LATENCY_BOUNDS, and their sum in seconds, since the last `take`."""
+class LatencyHistogram:
+    """Counts of durations by LATENCY_BOUNDS, and their sum in seconds, since the last `collect_buckets`."""
 
     __slots__ = ("_counts", "_total")
 
@@ -32,98 +34,98 @@ class Histogram:
         self._counts = [0] * (len(LATENCY_BOUNDS) + 1)
         self._total = 0.0
 
-    def add(self, seconds: float, weight: int = 1) -> None:
+    def add_duration(self, seconds: float, weight: int = 1) -> None:
         """One that stands for `weight`."""
         self._counts[bisect_left(LATENCY_BOUNDS, seconds)] += weight
         self._total += max(0.0, seconds) * weight
 
-    def take(self) -> Buckets:
+    def collect_buckets(self) -> DurationBuckets:
         """Begin anew."""
-        taken = Buckets(tuple(self._counts), self._total)
+        taken = DurationBuckets(tuple(self._counts), self._total)
         self._counts, self._total = [0] * (len(LATENCY_BOUNDS) + 1), 0.0
         return taken
 
 
-class Meter:
+class LatencyMeter:
     """The histograms of one worker.
 
     Attributes:
-        mask: requests whose correlation id has none of its bits are measured, and count for `mask` + 1.
-        answered: stamps of the requests whose answers were sent within the present batch of events.
+        sample_mask: requests whose correlation id has none of its bits are measured, and count for `sample_mask` + 1.
+        answered_stamps: stamps of the requests whose answers were sent within the present batch of events.
     """
 
     __slots__ = ("_answered", "_batches", "_measured", "_on_change", "_requests", "_round_trips", "_since",
-                 "_standing_for", "_waits", "answered", "mask")  # fmt: skip
+                 "_standing_for", "_waits", "answered_stamps", "sample_mask")  # fmt: skip
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         """`on_change` is called when `mask` is another before the second is over; after `take` the caller knows."""
-        self.mask = 0
-        self.answered: list[Stamp] = []
+        self.sample_mask = 0
+        self.answered_stamps: list[LatencyStamp] = []
         self._on_change = on_change
-        self._batches = Histogram()
+        self._batches = LatencyHistogram()
         self._answered = 0  # requests, about, since the last `take`
         self._measured = self._standing_for = 0  # answers since `mask` was last looked at, and for how many they count
         self._since = 0.0  # the time of the first of them
-        self._requests = Histogram()
-        self._round_trips: dict[int, Histogram] = {}
-        self._waits: dict[str, Histogram] = {}
+        self._requests = LatencyHistogram()
+        self._round_trips: dict[int, LatencyHistogram] = {}
+        self._waits: dict[str, LatencyHistogram] = {}
 
-    def answer(self, stamp: Stamp, broker: int, now: float) -> None:
+    def record_response(self, stamp: LatencyStamp, broker: int, now: float) -> None:
         """That broker's answer is here, and about to be sent."""
         round_trip = self._round_trips.get(broker)
         if round_trip is None:
-            round_trip = self._round_trips[broker] = Histogram()
-        round_trip.add(now - stamp[1], stamp[2])
-        self.answered.append(stamp)
+            round_trip = self._round_trips[broker] = LatencyHistogram()
+        round_trip.add_duration(now - stamp[1], stamp[2])
+        self.answered_stamps.append(stamp)
         if not self._measured:
             self._since = now
         self._measured += 1
         self._standing_for += stamp[2]
-        if self._measured > 2 * MEASURED:
-            self._thin(self._standing_for / max(now - self._since, _SHORTEST_S))
+        if self._measured > 2 * MEASURED_PER_S:
+            self._reduce_sampling(self._standing_for / max(now - self._since, _SHORTEST_S))
 
-    def _thin(self, rate: float) -> None:
+    def _reduce_sampling(self, rate: float) -> None:
         self._measured = self._standing_for = 0
-        mask = max(self.mask, _mask(rate))
-        if mask != self.mask:
-            self.mask = mask
+        mask = max(self.sample_mask, _sample_mask(rate))
+        if mask != self.sample_mask:
+            self.sample_mask = mask
             self._on_change()
 
     def end_batch(self, began: float, now: float) -> None:
         """Everything that was answered until now has been sent; the batch of events had begun at that time."""
         # A batch with many answers is measured whatever the share, so it counts for the fewest.
-        self._batches.add(now - began, min((weight for _, _, weight in self.answered), default=1))
-        for since, _, weight in self.answered:
-            self._requests.add(now - since, weight)
+        self._batches.add_duration(now - began, min((weight for _, _, weight in self.answered_stamps), default=1))
+        for since, _, weight in self.answered_stamps:
+            self._requests.add_duration(now - since, weight)
             self._answered += weight
-        self.answered.clear()
+        self.answered_stamps.clear()
 
-    def reject(self, stamp: Stamp, now: float) -> None:
+    def record_rejection(self, stamp: LatencyStamp, now: float) -> None:
         """The gateway itself has answered."""
-        self._requests.add(now - stamp[0], stamp[2])
+        self._requests.add_duration(now - stamp[0], stamp[2])
 
-    def wait(self, reason: str, seconds: float) -> None:
+    def record_wait(self, reason: str, seconds: float) -> None:
         """Requests were held so long, for that reason of a limit."""
         if reason not in self._waits:
-            self._waits[reason] = Histogram()
-        self._waits[reason].add(seconds)
+            self._waits[reason] = LatencyHistogram()
+        self._waits[reason].add_duration(seconds)
 
-    def take(self, seconds: float, cpu_s: float) -> Latencies:
+    def collect_latencies(self, seconds: float, cpu_s: float) -> LatencyReport:
         """All since the last call, so many seconds ago; and how many are to be measured from here on."""
-        self.mask = _mask(self._answered / seconds)
+        self.sample_mask = _sample_mask(self._answered / seconds)
         self._answered = self._measured = self._standing_for = 0
-        return Latencies(
-            self._requests.take(),
-            {broker: each.take() for broker, each in self._round_trips.items()},
-            {reason: each.take() for reason, each in self._waits.items()},
-            self._batches.take(),
+        return LatencyReport(
+            self._requests.collect_buckets(),
+            {broker: each.collect_buckets() for broker, each in self._round_trips.items()},
+            {reason: each.collect_buckets() for reason, each in self._waits.items()},
+            self._batches.collect_buckets(),
             cpu_s,
         )
 
 
-def _mask(rate: float) -> int:
+def _sample_mask(rate: float) -> int:
     """That with which at most MEASURED of so many requests a second are measured."""
     mask = 0
-    while rate > MEASURED * (mask + 1) and mask < MAX_MASK:
+    while rate > MEASURED_PER_S * (mask + 1) and mask < MAX_MASK:
         mask = 2 * mask + 1
     return mask

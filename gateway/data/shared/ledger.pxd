@@ -1,7 +1,7 @@
 # What the names in ledger.py are in C, where it is compiled (setup.py).
 
-cdef class Ledger:
-    cdef public long long epoch, size, requests
+cdef class UsageLedger:
+    cdef public long long epoch, size_bytes, request_count
     cdef public dict counts
     cdef public object latencies
     cdef public Py_ssize_t max_names

@@ -13,46 +13,56 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gateway.channel import Row
-from gateway.data.shared.latencies import Meter
+from gateway.channel import UsageRow
+from gateway.data.shared.latencies import LatencyMeter
 from policies.usage import NOTES
 
-OTHER = "other"
+OTHER_NAME = "other"
 
 # Of one interval, about: it goes to control in one message, and is kept until that is on disk. Beyond it what happens
 # is counted without names.
-MAX_BYTES = 8 * 2**20
+MAX_INTERVAL_BYTES = 8 * 2**20
 _ROW_BYTES = 128  # of a row besides its names: numbers, outcome and reason
 
 # A row's counters, by their places; delay in milliseconds. UNTOLD are those of the bytes and messages of which nobody
 # can tell whether they are repeats (policies.idempotence.repeats).
-BYTES, MESSAGES, REQUESTS, DELAY, REPEATS, UNTOLD_BYTES, UNTOLD_MESSAGES = range(7)
-Counts = list[int]
-_ZERO: Final = (0,) * 7
+BYTES, MESSAGES, REQUESTS, DELAY, REPEATS, UNKNOWN_REPEAT_BYTES, UNKNOWN_REPEAT_MESSAGES = range(7)
+RowCounts = list[int]
+_ZERO_COUNTS: Final = (0,) * 7
 
-_Key = tuple[int, str, str, str, str, str, str, str]
+_RowKey = tuple[int, str, str, str, str, str, str, str]
 
 
-class Ledger:
-    """Counts of one worker since the last `close`. `max_names`: of clients, and of topics, in one interval.
+class UsageLedger:
+    """Counts of one worker since the last `close_interval`. `max_names`: of clients, and of topics, in one interval.
 
-    `requests`: like `count("requests")`, for those who count many.
+    `request_count`: like `count("requests")`, for those who count many.
     """
 
-    __slots__ = ("_clients", "_rows", "_topics", "counts", "epoch", "latencies", "max_names", "requests", "size")
+    __slots__ = (
+        "_clients",
+        "_rows",
+        "_topics",
+        "counts",
+        "epoch",
+        "latencies",
+        "max_names",
+        "request_count",
+        "size_bytes",
+    )
 
     def __init__(self, max_names: int = 10_000) -> None:
         self.epoch = 0
-        self.size = 0  # bytes, about
-        self.requests = 0
+        self.size_bytes = 0  # bytes, about
+        self.request_count = 0
         self.counts: dict[str, int] = {}
-        self.latencies = Meter(self.renew)
-        self._rows: dict[_Key, Counts] = {}
+        self.latencies = LatencyMeter(self.advance_epoch)
+        self._rows: dict[_RowKey, RowCounts] = {}
         self._clients: set[tuple[str, str, str]] = set()
         self._topics: set[str] = set()
         self.max_names = max_names
 
-    def row(
+    def find_row(
         self,
         broker: int,
         topic: str,
@@ -62,7 +72,7 @@ class Ledger:
         reason: str = "",
         group: str = "",
         software: str = "",
-    ) -> Counts:
+    ) -> RowCounts:
         """The counters of that key in the current interval, created at 0.
 
         Client ids and software names are free text, principals may be one per session, and topics need not exist:
@@ -73,52 +83,52 @@ class Ledger:
         row = self._rows.get(key)
         if row is not None:
             return row
-        if self.size >= MAX_BYTES:
-            topic = principal = client_id = software = OTHER
+        if self.size_bytes >= MAX_INTERVAL_BYTES:
+            topic = principal = client_id = software = OTHER_NAME
         client = (principal, client_id, software)
         if client not in self._clients:
             if len(self._clients) >= self.max_names:
-                principal = client_id = software = OTHER
+                principal = client_id = software = OTHER_NAME
             else:
                 self._clients.add(client)
         if topic not in self._topics:
             if len(self._topics) >= self.max_names:
-                topic = OTHER
+                topic = OTHER_NAME
             else:
                 self._topics.add(topic)
         key = (broker, topic, principal, client_id, outcome, reason, group, software)
         row = self._rows.get(key)
         if row is None:
-            row = self._rows[key] = list(_ZERO)
-            self.size += _ROW_BYTES + 2 * (len(topic) + len(principal) + len(client_id) + len(software))
+            row = self._rows[key] = list(_ZERO_COUNTS)
+            self.size_bytes += _ROW_BYTES + 2 * (len(topic) + len(principal) + len(client_id) + len(software))
         return row
 
-    def count(self, name: str, n: int = 1) -> None:
-        """Add to one of `gateway.channel.COUNTS`."""
+    def count_event(self, name: str, n: int = 1) -> None:
+        """Add to one of `gateway.channel.COUNT_NAMES`."""
         self.counts[name] = self.counts.get(name, 0) + n
 
-    def renew(self) -> None:
+    def advance_epoch(self) -> None:
         """Make every session look up its rows and meters again, and what else it keeps: meters may have gone."""
         self.epoch += 1
 
-    def close(self) -> tuple[tuple[Row, ...], dict[str, int]]:
+    def close_interval(self) -> tuple[tuple[UsageRow, ...], dict[str, int]]:
         """End the interval: everything counted since the last call, and begin anew."""
-        rows = tuple(row for key, counts in self._rows.items() if any(counts) for row in _rows(key, counts))
-        if self.requests:
-            self.count("requests", self.requests)
+        rows = tuple(row for key, counts in self._rows.items() if any(counts) for row in _make_rows(key, counts))
+        if self.request_count:
+            self.count_event("requests", self.request_count)
         counts = self.counts
         self._rows, self._clients, self._topics, self.counts = {}, set(), set(), {}
-        self.size = self.requests = 0
+        self.size_bytes = self.request_count = 0
         self.epoch += 1
         return rows, counts
 
 
-def _rows(key: _Key, counts: Counts) -> list[Row]:
+def _make_rows(key: _RowKey, counts: RowCounts) -> list[UsageRow]:
     """One row, or two where the repeats are known of some of the bytes only: requests and delay are in the first."""
     broker, topic, principal, client_id, outcome, reason, group, software = key
     size, messages, requests, delay_ms, repeats, untold, untold_messages = counts
     names = (broker, topic, principal, client_id, outcome, reason)
-    row = Row(*names, size, messages, requests, delay_ms, group, software, repeats)
+    row = UsageRow(*names, size, messages, requests, delay_ms, group, software, repeats)
     if outcome in NOTES:  # these bytes have an outcome as well, and their repeats are told there
         return [replace(row, repeats=None)]
     if not untold:

@@ -6,24 +6,26 @@ import re
 from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING
 
-from policies.thresholds.broker_meters import OTHER
+from policies.thresholds.broker_meters import OTHER_TOPICS
 from protocol import api
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gateway.data.shared.world import World
+    from gateway.data.shared.worker_state import WorkerState
     from policies.thresholds.broker_meters import BrokerMeters
     from policies.thresholds.topic_meter import TopicMeter
-    from protocol.produce_request import Partition
+    from protocol.produce_request import PartitionBatch
 
-_TOPIC = re.compile(rb"[a-zA-Z0-9._-]{1,249}")  # org.apache.kafka.common.internals.Topic: no broker takes another
-_UNNAMED = b"topic-id:"  # before an id whose name is unknown
-_COUNTED = re.compile(rb"%s|topic-id:[\w-]{22}" % _TOPIC.pattern)
+_TOPIC_PATTERN = re.compile(
+    rb"[a-zA-Z0-9._-]{1,249}"
+)  # org.apache.kafka.common.internals.Topic: no broker takes another
+_UNNAMED_PREFIX = b"topic-id:"  # before an id whose name is unknown
+_COUNTED_PATTERN = re.compile(rb"%s|topic-id:[\w-]{22}" % _TOPIC_PATTERN.pattern)
 INVALID_TOPIC = "<invalid>"  # all others are counted under this: no topic has such a name
 
 
-class Topics:
+class ConnectionTopics:
     """The topics of one connection, all on one broker.
 
     `by_name` and `by_id` are for the hot path: topic as the request calls it (name, or id from v13 on) -> meter, only
@@ -32,58 +34,58 @@ class Topics:
 
     __slots__ = ("_broker", "_world", "by_id", "by_name")
 
-    def __init__(self, world: World, broker: BrokerMeters) -> None:
+    def __init__(self, world: WorkerState, broker: BrokerMeters) -> None:
         self._world = world
         self._broker = broker
         self.by_name: dict[bytes, TopicMeter] = {}
         self.by_id: dict[bytes, TopicMeter] = {}
 
-    def renew(self) -> None:
+    def reset_meters(self) -> None:
         """Meters may have gone: look them up again."""
         self.by_name.clear()
         self.by_id.clear()
 
-    def name(self, topic: bytes, version: int) -> bytes:
+    def resolve_name(self, topic: bytes, version: int) -> bytes:
         """The topic's name, given its name or id in the request."""
         if version < api.PRODUCE_TOPIC_IDS:
             return topic
-        return self._world.cluster.topic_ids.get(topic) or _unnamed(topic)
+        return self._world.cluster.topic_ids.get(topic) or _name_for_id(topic)
 
-    def nameless(self, parts: Iterable[Partition]) -> frozenset[bytes]:
+    def find_unnamed(self, parts: Iterable[PartitionBatch]) -> frozenset[bytes]:
         """Topic ids of a request (v13 on) whose names are not known yet."""
         known = self._world.cluster.topic_ids
         return frozenset(part[0] for part in parts if part[0] not in known)
 
-    def meter(self, topic: bytes, version: int) -> TopicMeter:
+    def find_meter(self, topic: bytes, version: int) -> TopicMeter:
         """The meter of a topic that every client may produce to."""
         meters = self.by_id if version >= api.PRODUCE_TOPIC_IDS else self.by_name  # an id may look like a name
         meter = meters.get(topic)
         if meter is None:
-            name = self.name(topic, version)
+            name = self.resolve_name(topic, version)
             assert name not in self._world.protected_topics, "the hot path would let the next request pass"
-            if not is_valid(name):
-                name = OTHER
+            if not is_valid_name(name):
+                name = OTHER_TOPICS
             meter = self._broker.topics.get(name) or self._broker.add_topic(name)
-            if meter.vouched:  # names that clients make up must not fill a connection's memory
+            if meter.is_confirmed:  # names that clients make up must not fill a connection's memory
                 meters[topic] = meter
         return meter
 
 
-def is_valid(name: bytes) -> bool:
+def is_valid_name(name: bytes) -> bool:
     """Whether there may be a topic of that name."""
-    return _TOPIC.fullmatch(name) is not None
+    return _TOPIC_PATTERN.fullmatch(name) is not None
 
 
-def is_counted(name: bytes) -> bool:
+def is_counted_name(name: bytes) -> bool:
     """Whether it is counted as it is: a name that a topic may have, or the id of an unknown topic."""
-    return _COUNTED.fullmatch(name) is not None
+    return _COUNTED_PATTERN.fullmatch(name) is not None
 
 
-def text(name: bytes) -> str:
+def shown_name(name: bytes) -> str:
     """A topic's name as it is counted and shown."""
-    return name.decode("ascii") if is_counted(name) else INVALID_TOPIC
+    return name.decode("ascii") if is_counted_name(name) else INVALID_TOPIC
 
 
-def _unnamed(topic_id: bytes) -> bytes:
+def _name_for_id(topic_id: bytes) -> bytes:
     """Stands for the unknown name: the id as Kafka prints it."""
-    return _UNNAMED + urlsafe_b64encode(topic_id).rstrip(b"=")
+    return _UNNAMED_PREFIX + urlsafe_b64encode(topic_id).rstrip(b"=")

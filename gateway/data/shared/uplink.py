@@ -11,36 +11,36 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from gateway.channel import Ask, Channel, Down, Log, Refresh, Up
-from gateway.data.shared.complaints import NO_FIELDS, Complaints, Fields
+from gateway.channel import AdminQuery, LogMessage, ProcessChannel, RefreshRequest, ToControl, ToWorker
+from gateway.data.shared.warning_limiter import NO_LOG_FIELDS, LogFields, WarningLimiter
 from policies.text import one_line
 
 if TYPE_CHECKING:
-    from gateway.data.shared.world import Asker
+    from gateway.data.shared.worker_state import AdminQuerier
 
-WANT_S = 0.2  # many sessions see the same new broker at once: ask once
+METADATA_PAUSE_S = 0.2  # many sessions see the same new broker at once: ask once
 MAX_BACKLOG = 500  # messages that control has not read
 MAX_BACKLOG_BYTES = 64 * 2**20  # likewise, of admin requests and what brokers say to them
 MAX_LOG_LINES = 1000  # kept while there is no control
-MAX_LINE = 1000  # characters of a line for the log
+MAX_LINE_CHARS = 1000  # characters of a line for the log
 
 
-class Uplink:
+class ControlUplink:
     """`channel`: to the control that is there now, or None."""
 
     def __init__(self) -> None:
-        self.channel: Channel[Up, Down] | None = None
-        self._lines: deque[Log] = deque(maxlen=MAX_LOG_LINES)
-        self._complaints = Complaints(self.log)
-        self._wanted_at = 0.0
+        self.channel: ProcessChannel[ToControl, ToWorker] | None = None
+        self._log_backlog: deque[LogMessage] = deque(maxlen=MAX_LOG_LINES)
+        self._warning_limiter = WarningLimiter(self.log)
+        self._metadata_requested_at = 0.0
 
     @property
-    def is_up(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether there is a control."""
         return self.channel is not None
 
     @property
-    def is_heard(self) -> bool:
+    def is_control_reading(self) -> bool:
         """Whether there is a control that reads."""
         return self.channel is not None and self.channel.backlog < MAX_BACKLOG
 
@@ -49,58 +49,58 @@ class Uplink:
         """Messages that are not written yet."""
         return self.channel.backlog if self.channel is not None else 0
 
-    def post(self, message: Up) -> None:
+    def post(self, message: ToControl) -> None:
         """Post a message, unless there is no control."""
         if self.channel is not None:
             self.channel.post(message)
 
-    def post_if_heard(self, message: Up) -> bool:
+    def post_if_reading(self, message: ToControl) -> bool:
         """For messages that the next one makes obsolete: a control that doesn't read must not fill our memory. Whether
         it was posted.
         """
-        is_heard = self.is_heard
+        is_heard = self.is_control_reading
         if is_heard:
             self.post(message)
         return is_heard
 
-    def log(self, level: str, text: str, fields: Fields = NO_FIELDS) -> None:
+    def log(self, level: str, text: str, fields: LogFields = NO_LOG_FIELDS) -> None:
         """`level`: "info", "warning" or "error"; the line is kept while there is no control."""
         shown = {name: one_line(each) if isinstance(each, str) else each for name, each in fields.items()}
-        line = Log(level, one_line(text, MAX_LINE), shown)
+        line = LogMessage(level, one_line(text, MAX_LINE_CHARS), shown)
         if self.channel is None:
-            self._lines.append(line)
+            self._log_backlog.append(line)
         else:
             self.channel.post(line)
 
-    def complain(self, about: str, text: str, fields: Fields = NO_FIELDS) -> None:
+    def log_warning(self, about: str, text: str, fields: LogFields = NO_LOG_FIELDS) -> None:
         """Log a line that is the same for all clients: not with every connection."""
-        self._complaints.say(about, text, trio.current_time(), burst=1, fields=fields)
+        self._warning_limiter.log_warning(about, text, trio.current_time(), burst=1, fields=fields)
 
-    def complain_of_client(self, kind: str, text: str, fields: Fields = NO_FIELDS) -> None:
-        """Log a line that a client causes; there may be many (complaints.py)."""
-        self._complaints.say(kind, text, trio.current_time(), fields=fields)
+    def log_client_warning(self, kind: str, text: str, fields: LogFields = NO_LOG_FIELDS) -> None:
+        """Log a line that a client causes; there may be many (warning_limiter.py)."""
+        self._warning_limiter.log_warning(kind, text, trio.current_time(), fields=fields)
 
-    def note_unraisable(self, found: sys.UnraisableHookArgs) -> None:
+    def log_unraisable(self, found: sys.UnraisableHookArgs) -> None:
         """As `sys.unraisablehook`: of errors that Python can tell nobody, such as a server name that is not ASCII."""
         kind = found.exc_type.__name__
-        self.complain(f"unraisable {kind}", f"nobody could be told of {kind}: {found.exc_value}")
+        self.log_warning(f"unraisable {kind}", f"nobody could be told of {kind}: {found.exc_value}")
 
-    def want_metadata(self) -> None:
+    def request_metadata(self) -> None:
         """A client has seen something newer than our snapshots."""
         now = trio.current_time()
-        if now - self._wanted_at >= WANT_S:
-            self._wanted_at = now
-            self.post(Refresh("metadata"))
+        if now - self._metadata_requested_at >= METADATA_PAUSE_S:
+            self._metadata_requested_at = now
+            self.post(RefreshRequest("metadata"))
 
-    def ask(self, asker: Asker) -> None:
+    def post_query(self, asker: AdminQuerier) -> None:
         """Put the question of an asker's turn to control."""
         turn = asker.turn
         assert turn is not None
         until = time.monotonic() + turn.until - trio.current_time()
         if self.channel is not None and self.channel.backlog_bytes > MAX_BACKLOG_BYTES:
             return  # its client is told after a while that there was no answer
-        self.post_if_heard(
-            Ask(
+        self.post_if_reading(
+            AdminQuery(
                 turn.token,
                 until,
                 asker.peer,
@@ -113,11 +113,11 @@ class Uplink:
             )
         )
 
-    def tell_complaints(self, now: float) -> None:
+    def log_suppressed(self, now: float) -> None:
         """Log how many lines were left out lately; now and then."""
-        self._complaints.tell(now)
+        self._warning_limiter.log_suppressed(now)
 
-    def post_lines(self) -> None:
+    def post_log_backlog(self) -> None:
         """Post the lines that were logged while there was no control."""
-        while self._lines:
-            self.post(self._lines.popleft())
+        while self._log_backlog:
+            self.post(self._log_backlog.popleft())

@@ -19,19 +19,19 @@ cdef extern from "sys/socket.h" nogil:
 
 cdef enum:
     EOF = 0
-    NOTHING = -1
-    BROKEN = -2
+    WOULD_BLOCK = -1
+    SOCKET_BROKEN = -2
 
 
 cdef inline char *writable(object buf, Py_ssize_t start, Py_ssize_t size) except NULL:
     return <char *>within(buf, start, size, PyBUF_WRITABLE)
 
 
-cdef inline Py_ssize_t receive(int fd, object buf, Py_ssize_t start, Py_ssize_t most) except -3:
+cdef inline Py_ssize_t receive_into(int fd, object buf, Py_ssize_t start, Py_ssize_t most) except -3:
     cdef ssize_t size = recv(fd, writable(buf, start, most), most, 0)
     if size >= 0:
         return size
-    return NOTHING if errno in (EAGAIN, EINTR) else BROKEN
+    return WOULD_BLOCK if errno in (EAGAIN, EINTR) else SOCKET_BROKEN
 
 
 cdef extern from *:
@@ -46,7 +46,7 @@ cdef extern from *:
     ssize_t join_by_pipe(int source, int sink, size_t most) nogil
 
 
-cdef inline (Py_ssize_t, Py_ssize_t) move(
+cdef inline (Py_ssize_t, Py_ssize_t) splice_bytes(
     int source, int sink, tuple pipe, object buf, Py_ssize_t start, Py_ssize_t most
 ) except *:
     cdef char *room = writable(buf, start, most)
@@ -57,8 +57,8 @@ cdef inline (Py_ssize_t, Py_ssize_t) move(
         out_of, into = pipe
         size = join_by_pipe(source, into, most)
     if size < 1:
-        size = receive(source, buf, start, most)
-        return size, max(0, send(sink, buf, start, start + size)) if size > 0 else 0
+        size = receive_into(source, buf, start, most)
+        return size, max(0, send_bytes(sink, buf, start, start + size)) if size > 0 else 0
     sent = join_by_pipe(out_of, sink, size)
     sent = max(0, sent)
     at = sent
@@ -70,16 +70,16 @@ cdef inline (Py_ssize_t, Py_ssize_t) move(
     return size, sent
 
 
-cdef inline bint is_empty(int fd) noexcept:
+cdef inline bint is_socket_empty(int fd) noexcept:
     cdef char byte
     return recv(fd, &byte, 1, MSG_PEEK) < 0 and errno == EAGAIN
 
 
-cdef inline Py_ssize_t send(int fd, object buf, Py_ssize_t start, Py_ssize_t stop) except -3:
+cdef inline Py_ssize_t send_bytes(int fd, object buf, Py_ssize_t start, Py_ssize_t stop) except -3:
     cdef ssize_t size = c_send(fd, within(buf, start, stop - start), stop - start, 0)
     if size >= 0:
         return size
-    return 0 if errno in (EAGAIN, EINTR) else BROKEN
+    return 0 if errno in (EAGAIN, EINTR) else SOCKET_BROKEN
 
 
 cdef extern from *:
@@ -109,7 +109,7 @@ cdef enum:
     MAX_EVENTS = 256
 
 
-cdef inline bytearray new_events():
+cdef inline bytearray new_event_buffer():
     return PyByteArray_FromStringAndSize(NULL, MAX_EVENTS * sizeof(epoll_event))
 
 
@@ -119,7 +119,7 @@ cdef inline epoll_event *at(bytearray events, Py_ssize_t place) except NULL:
     return <epoll_event *>PyByteArray_AS_STRING(events) + place
 
 
-cdef inline int wait(object poller, int epoll, bytearray events, double seconds) except -1:
+cdef inline int wait_for_events(object poller, int epoll, bytearray events, double seconds) except -1:
     cdef epoll_event *first = at(events, 0)
     cdef int ms = <int>ceil(seconds * 1000), number, mask, count = 0
     if epoll >= 0:
@@ -136,12 +136,12 @@ cdef inline int wait(object poller, int epoll, bytearray events, double seconds)
     return count
 
 
-cdef inline (int, int) event(bytearray events, Py_ssize_t place) except *:
+cdef inline (int, int) event_at(bytearray events, Py_ssize_t place) except *:
     cdef epoll_event *one = at(events, place)
     return one.data.fd, <int>one.events
 
 
-cdef inline double clock() noexcept:
+cdef inline double monotonic_time() noexcept:
     cdef timespec now
     clock_gettime(CLOCK_MONOTONIC, &now)
     return now.tv_sec + now.tv_nsec * 1e-9

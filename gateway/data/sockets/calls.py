@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
 
-    class Poller(Protocol):
+    class EventPoller(Protocol):
         """The used part of `select.epoll`."""
 
         def fileno(self) -> int: ...
@@ -25,19 +25,19 @@ MAX_EVENTS: Final = 256
 Events: TypeAlias = list[tuple[int, int]]  # the number of a socket, and epoll's mask of what happens on it
 
 
-def is_empty(fd: int) -> bool:
+def is_socket_empty(fd: int) -> bool:
     """Whether the socket has nothing to read, neither its end nor an error."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return not poll.poll(0)
 
 
-def new_events() -> Events:
-    """Room for those of one `wait`."""
+def new_event_buffer() -> Events:
+    """Room for those of one `wait_for_events`."""
     return []
 
 
-def wait(poller: Poller, epoll: int, events: Events, seconds: float) -> int:
+def wait_for_events(poller: EventPoller, epoll: int, events: Events, seconds: float) -> int:
     """Wait until something happens on the poller's sockets, or so long; how many `events` there are.
 
     `epoll`: the number of the epoll that the poller is, -1 where it is another one.
@@ -49,9 +49,9 @@ def wait(poller: Poller, epoll: int, events: Events, seconds: float) -> int:
     return len(events)
 
 
-def event(events: Events, place: int) -> tuple[int, int]:
+def event_at(events: Events, place: int) -> tuple[int, int]:
     """One of them."""
     return events[place]
 
 
-clock = time.monotonic
+monotonic_time = time.monotonic

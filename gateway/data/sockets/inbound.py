@@ -27,28 +27,29 @@ from protocol.wire import MalformedFrame
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.data.shared.budget import Account, Large
+    from gateway.data.shared.budget import FrameBuffer, MemoryAccount
 
 HEAD_ROOM = 32 * 1024  # room in front of a read: a leftover up to this size needs no buffer of its own
-SHARED_BYTES = 256 * 1024  # one recv: more costs cache misses and fairness, less costs calls
+SHARED_READ_BYTES = 256 * 1024  # one recv: more costs cache misses and fairness, less costs calls
 PIPE_BYTES = 1024 * 1024  # its places are counted in pages, and a packet from a network fills a part of one
 
 EOF = -1
 
 
-class Shared:
-    """The buffer that sockets are read into, and the view of its part behind the head room: `room`, of `size` bytes.
+class SharedReadBuffer:
+    """The buffer that sockets are read into, and the view of its part behind the head room: `read_view`, of `read_size`
+    bytes.
 
     `pipe`: the ends, to read and to write, of a pipe for bytes that nobody looks at; None: they are copied. It is empty
     between two uses.
     """
 
-    __slots__ = ("_room", "buffer", "pipe", "room", "size")
+    __slots__ = ("_whole_view", "buffer", "pipe", "read_size", "read_view")
 
     def __init__(self) -> None:
-        self.buffer = bytearray(HEAD_ROOM + SHARED_BYTES)
-        self.room = self._room = memoryview(self.buffer)[HEAD_ROOM:]
-        self.size = SHARED_BYTES
+        self.buffer = bytearray(HEAD_ROOM + SHARED_READ_BYTES)
+        self.read_view = self._whole_view = memoryview(self.buffer)[HEAD_ROOM:]
+        self.read_size = SHARED_READ_BYTES
         self.pipe: tuple[int, int] | None = None
 
     def open_pipe(self) -> None:
@@ -75,99 +76,102 @@ class Shared:
             self.close_pipe()
             self.open_pipe()
 
-    def bound(self, is_short: bool) -> None:
+    def limit_reads(self, is_short: bool) -> None:
         """While memory is short a link reads no more at once than it can keep where it can't handle it."""
-        self.size = HEAD_ROOM if is_short else SHARED_BYTES
-        self.room = self._room[: self.size]
+        self.read_size = HEAD_ROOM if is_short else SHARED_READ_BYTES
+        self.read_view = self._whole_view[: self.read_size]
 
 
-class Inbound:
+class InboundBuffer:
     """The read side of one socket.
 
-    After `receive` said that bytes are there, they are buf[start:end], and `keep` must be told of the unhandled ones
-    before the shared buffer is used again. Where `large` is set, buf is a frame's own buffer, which a link may take.
-    `received`: bytes that are there of the frame in `large`. `is_large_next`: `look_ahead` is worth its call.
+    After `receive` said that bytes are there, they are buf[start:end], and `keep_partial_frame` must be told of the
+    unhandled ones before the shared buffer is used again. Where `large_frame` is set, buf is a frame's own buffer,
+    which a link may take. `received_bytes`: bytes that are there of the frame in `large_frame`. `is_large_next`:
+    `peek_request` is worth its call.
     """
 
     __slots__ = (
         "_account",
         "_is_client",
-        "_left",
+        "_leftover",
         "_shared",
         "_wake",
         "buf",
-        "drained",
         "end",
+        "is_drained",
         "is_large_next",
-        "large",
-        "received",
+        "large_frame",
+        "received_bytes",
         "start",
-        "waiting",
+        "waits_for_memory",
     )
 
-    def __init__(self, shared: Shared, account: Account, wake: Callable[[], None], *, is_client: bool) -> None:
+    def __init__(
+        self, shared: SharedReadBuffer, account: MemoryAccount, wake: Callable[[], None], *, is_client: bool
+    ) -> None:
         """`wake` is called when reading, which had to wait for memory, may go on."""
         self._shared = shared
         self._account = account
         self._wake = wake
         self._is_client = is_client
-        self._left = b""
-        self.large: Large | None = None
-        self.received = 0
+        self._leftover = b""
+        self.large_frame: FrameBuffer | None = None
+        self.received_bytes = 0
         self.is_large_next = False
-        self.waiting = False  # for room: reading must stop until `granted`
-        self.drained = True  # the last read took all there was
+        self.waits_for_memory = False  # for room: reading must stop until `granted`
+        self.is_drained = True  # the last read took all there was
         self.buf: bytearray = shared.buffer
         self.start = self.end = 0
 
     @property
-    def partial(self) -> int:
+    def partial_bytes(self) -> int:
         """Bytes kept of a frame that is not complete."""
-        return self.received if self.large is not None else len(self._left)
+        return self.received_bytes if self.large_frame is not None else len(self._leftover)
 
     @property
-    def is_between(self) -> bool:
+    def is_between_frames(self) -> bool:
         """No frame is half here, and none waits for memory."""
-        return self.large is None and not (self._left or self.waiting)
+        return self.large_frame is None and not (self._leftover or self.waits_for_memory)
 
     @property
-    def is_direct(self) -> bool:
+    def reads_in_place(self) -> bool:
         """Whether the next bytes are read to where they stay: behind a whole frame, or into a frame's own buffer."""
-        return not (self._left or self.waiting)
+        return not (self._leftover or self.waits_for_memory)
 
-    def look_ahead(self, sock: socket.socket, max_bytes: int) -> None:
+    def peek_request(self, sock: socket.socket, max_bytes: int) -> None:
         """Before `receive`: give a request that is larger than a read its buffer, if there is one at hand.
 
         Raises:
             OSError: the connection is broken.
         """
         self.is_large_next = False
-        if not self.is_between:  # the beginning of the next one was read behind a pause: what comes is no head
+        if not self.is_between_frames:  # the beginning of the next one was read behind a pause: what comes is no head
             return
         try:
             head = sock.recv(REQUEST_HEAD.size, socket.MSG_PEEK)
             size = check_request_head(head, 0, len(head), max_bytes)
         except (BlockingIOError, MalformedFrame):  # said when it is read
             return
-        if size > SHARED_BYTES:
-            self.large, self.received = self._account.take(size, 0), 0
+        if size > SHARED_READ_BYTES:
+            self.large_frame, self.received_bytes = self._account.reserve_buffer(size, 0), 0
 
-    def may_read(self) -> bool:
+    def admit_read(self) -> bool:
         """Whether there is room for more of the frame in `large`; if not, reading has to wait."""
-        large = self.large
+        large = self.large_frame
         if large is None or not large.is_request:
             return True
-        self.waiting = not self._account.may_read(large, self.received, self)
-        return not self.waiting
+        self.waits_for_memory = not self._account.admit_read(large, self.received_bytes, self)
+        return not self.waits_for_memory
 
-    def add(self, size: int) -> None:
+    def add_received(self, size: int) -> None:
         """So many bytes more have been read into `large`."""
-        large = self.large
+        large = self.large_frame
         assert large is not None
-        self.received += size
-        self._account.add(large, size)
-        if self.received == large.end < large.size:
-            large.grow()
+        self.received_bytes += size
+        self._account.charge_received(large, size)
+        if self.received_bytes == large.end < large.size:
+            large.grow_buffer()
 
     def receive(self, sock: socket.socket) -> int:
         """Read once. Returns how many bytes are there to be handled (0: none yet), or EOF.
@@ -175,62 +179,62 @@ class Inbound:
         Raises:
             OSError: the connection is broken.
         """
-        large = self.large
-        if large is not None and not self.may_read():
+        large = self.large_frame
+        if large is not None and not self.admit_read():
             return 0
         try:
             if large is None:
-                room = self._shared.room
+                room = self._shared.read_view
                 n = sock.recv_into(room)
-                self.drained = n < len(room)
+                self.is_drained = n < len(room)
             else:
-                wanted = large.end - self.received
-                n = sock.recv_into(large.view[self.received :])
-                self.drained = n < wanted
+                wanted = large.end - self.received_bytes
+                n = sock.recv_into(large.view[self.received_bytes :])
+                self.is_drained = n < wanted
         except BlockingIOError:
-            self.drained = True
+            self.is_drained = True
             return 0
         if n == 0:
             return EOF
         if large is not None:
-            self.add(n)
-            if self.received < large.size:
+            self.add_received(n)
+            if self.received_bytes < large.size:
                 return 0
             if self._is_client:
-                self.drained = self.is_empty(sock)
+                self.is_drained = self.is_socket_empty(sock)
             self.buf, self.start, self.end = large.buffer, 0, large.size
             return large.size
-        left = self._left
+        left = self._leftover
         self.buf, self.start, self.end = self._shared.buffer, HEAD_ROOM - len(left), HEAD_ROOM + n
         if left:
             self.buf[self.start : HEAD_ROOM] = left
-            self._drop_left()
+            self._drop_leftover()
         return self.end - self.start
 
-    def is_empty(self, sock: socket.socket) -> bool:
+    def is_socket_empty(self, sock: socket.socket) -> bool:
         """Whether there is nothing to be read, neither an end nor an error."""
-        return calls.is_empty(sock.fileno())
+        return calls.is_socket_empty(sock.fileno())
 
-    def hand_over(self) -> None:
+    def detach_frame(self) -> None:
         """The caller owns `large` now. A reference left here would keep its buffer in memory that no account counts."""
-        large, self.large = self.large, None
+        large, self.large_frame = self.large_frame, None
         self.buf = self._shared.buffer
         if large is not None:
-            self.is_large_next = large.is_request and large.size > SHARED_BYTES
-            if large.charged < self.received:  # the last of it
-                self._charge(large)
+            self.is_large_next = large.is_request and large.size > SHARED_READ_BYTES
+            if large.charged_bytes < self.received_bytes:  # the last of it
+                self._charge_frame(large)
 
-    def begin(self, data: bytes) -> None:
+    def prepend_bytes(self, data: bytes) -> None:
         """Take the bytes read before this existed: the beginning of the first frame."""
-        self._keep_left(data)
+        self._keep_leftover(data)
 
-    def _keep_left(self, data: bytes) -> None:
-        self._left = data
-        self._account.charge(len(data))
+    def _keep_leftover(self, data: bytes) -> None:
+        self._leftover = data
+        self._account.charge_bytes(len(data))
 
-    def _drop_left(self) -> None:
-        left, self._left = self._left, b""
-        self._account.discharge(len(left))
+    def _drop_leftover(self) -> None:
+        left, self._leftover = self._leftover, b""
+        self._account.release_bytes(len(left))
 
     def recv(self, sock: socket.socket, size: int) -> bytes:
         """Up to `size` bytes behind all that was received, past the shared buffer; b"": the end.
@@ -240,47 +244,47 @@ class Inbound:
         """
         return sock.recv(size)
 
-    def _charge(self, large: Large) -> None:
-        self._account.charge(self.received - large.charged)
-        large.charged = self.received
+    def _charge_frame(self, large: FrameBuffer) -> None:
+        self._account.charge_bytes(self.received_bytes - large.charged_bytes)
+        large.charged_bytes = self.received_bytes
 
-    def keep(self, pos: int, frame_bytes: int) -> None:
+    def keep_partial_frame(self, pos: int, frame_bytes: int) -> None:
         """Keep buf[pos:end], the beginning of a frame of `frame_bytes` (0: not known, or it is taken in pieces)."""
-        buf, large = self.buf, self.large
-        self.hand_over()
+        buf, large = self.buf, self.large_frame
+        self.detach_frame()
         if large is not None:
-            self._account.give(large)
+            self._account.release_buffer(large)
         if pos == self.end:
             return
         rest = memoryview(buf)[pos : self.end]
         large = None
         if frame_bytes > HEAD_ROOM:
-            self.waiting = not self._is_client and not self._account.may_answer(self)
-            large = self._account.take(frame_bytes, len(rest), is_request=self._is_client)
+            self.waits_for_memory = not self._is_client and not self._account.admit_answer(self)
+            large = self._account.reserve_buffer(frame_bytes, len(rest), is_request=self._is_client)
         if large is None:
-            self._keep_left(bytes(rest))
+            self._keep_leftover(bytes(rest))
             return
-        self.large, self.received = large, len(rest)
-        large.view[: self.received] = rest
-        self._charge(large)
+        self.large_frame, self.received_bytes = large, len(rest)
+        large.view[: self.received_bytes] = rest
+        self._charge_frame(large)
 
-    def granted(self) -> None:
+    def on_memory_available(self) -> None:
         """There is room for what has to wait."""
-        self.waiting = False
+        self.waits_for_memory = False
         self._wake()
 
     def close(self) -> None:
-        self._wake = _nothing  # else it would keep its link
-        if self.waiting:
-            self.waiting = False
-            self._account.forget(self)
-        if self._left:
-            self._drop_left()
-        large = self.large
-        self.hand_over()
+        self._wake = _do_nothing  # else it would keep its link
+        if self.waits_for_memory:
+            self.waits_for_memory = False
+            self._account.cancel_wait(self)
+        if self._leftover:
+            self._drop_leftover()
+        large = self.large_frame
+        self.detach_frame()
         if large is not None:
-            self._account.give(large)
+            self._account.release_buffer(large)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """The connection is closed."""

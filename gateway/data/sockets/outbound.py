@@ -11,31 +11,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import socket
 
-    from gateway.data.shared.budget import Account, Large
+    from gateway.data.shared.budget import FrameBuffer, MemoryAccount
 
 MAX_IOV = 512  # IOV_MAX is 1024 on Linux
 
 
-class Outbound:
-    """The bytes that a socket didn't take at once. `emptied`: how many times all of them had gone."""
+class OutboundBuffer:
+    """The bytes that a socket didn't take at once. `empty_count`: how many times all of them had gone."""
 
-    __slots__ = ("_account", "_charged", "_held", "emptied", "pieces")
+    __slots__ = ("_account", "_charged_bytes", "_retained_frame", "empty_count", "pieces")
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: MemoryAccount) -> None:
         self._account = account
-        self._charged = 0
-        self._held: Large | None = None  # the buffer that pieces lie in: given back when all are sent
-        self.emptied = 0
+        self._charged_bytes = 0
+        self._retained_frame: FrameBuffer | None = None  # the buffer that pieces lie in: given back when all are sent
+        self.empty_count = 0
         self.pieces: deque[Any] = deque()
 
-    def send(self, sock: socket.socket, parts: list[Any], large: Large | None) -> Large | None:
+    def send(self, sock: socket.socket, parts: list[Any], large: FrameBuffer | None) -> FrameBuffer | None:
         """Send all of `parts`, keep the bytes that don't go. Returns `large` unless it is needed for that.
 
         Raises:
             OSError: the connection is broken.
         """
         if self.pieces:
-            self._keep(parts, None)
+            self._keep_pieces(parts, None)
             parts.clear()
             return large
         sent = 0
@@ -60,14 +60,14 @@ class Outbound:
         parts.clear()
         if not rest:
             return large
-        self._keep(rest, large)
-        return None if self._held is not None else large
+        self._keep_pieces(rest, large)
+        return None if self._retained_frame is not None else large
 
-    def _keep(self, parts: list[Any], large: Large | None) -> None:
+    def _keep_pieces(self, parts: list[Any], large: FrameBuffer | None) -> None:
         for part in parts:
             view = memoryview(part)
             if large is not None and view.obj is large.buffer:
-                self._held = large  # no copy: the client isn't read until this has gone
+                self._retained_frame = large  # no copy: the client isn't read until this has gone
                 self.pieces.append(view)
             else:
                 whole = view.obj
@@ -75,16 +75,16 @@ class Outbound:
                     whole = bytes(view)  # it lies in a buffer that others use, or much of it has gone
                     view = memoryview(whole)
                 self.pieces.append(view)
-                self._charged += len(whole)
-                self._account.charge(len(whole))
+                self._charged_bytes += len(whole)
+                self._account.charge_bytes(len(whole))
 
-    def keep(self, rest: memoryview) -> None:
+    def keep_unsent(self, rest: memoryview) -> None:
         """Keep what the socket didn't take."""
-        self._keep([rest], None)
+        self._keep_pieces([rest], None)
 
-    def hold(self, large: Large, sent: int) -> None:
+    def retain_frame(self, large: FrameBuffer, sent: int) -> None:
         """Keep the rest of a large request, of which `sent` bytes have gone; nothing else may be kept here."""
-        self._held = large
+        self._retained_frame = large
         self.pieces.append(large.view[sent:])
 
     def flush(self, sock: socket.socket) -> None:
@@ -103,15 +103,15 @@ class Outbound:
                 sent -= len(pieces.popleft())
             if sent:
                 pieces[0] = pieces[0][sent:]
-        self.finish()
+        self.finish_flush()
 
-    def finish(self) -> None:
+    def finish_flush(self) -> None:
         """All of it has gone."""
         self.pieces.clear()
-        self.emptied += 1
-        self._settle()
+        self.empty_count += 1
+        self._release_memory()
 
-    def shut(self, sock: socket.socket) -> None:
+    def shutdown_write(self, sock: socket.socket) -> None:
         """Tell the peer that nothing more comes, when all has gone.
 
         Raises:
@@ -121,12 +121,12 @@ class Outbound:
 
     def close(self) -> None:
         self.pieces.clear()
-        self._settle()
+        self._release_memory()
 
-    def _settle(self) -> None:
-        if self._held is not None:
-            held, self._held = self._held, None
-            self._account.give(held)
-        charged, self._charged = self._charged, 0
+    def _release_memory(self) -> None:
+        if self._retained_frame is not None:
+            held, self._retained_frame = self._retained_frame, None
+            self._account.release_buffer(held)
+        charged, self._charged_bytes = self._charged_bytes, 0
         if charged:
-            self._account.discharge(charged)
+            self._account.release_bytes(charged)

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import trio
 
-from gateway.data.shared.budget import Budget
-from gateway.data.shared.latencies import Meter
-from gateway.data.sockets.inbound import Shared
-from gateway.data.sockets.slices import EventHandler, Slice
+from gateway.data.shared.budget import MemoryBudget
+from gateway.data.shared.latencies import LatencyMeter
+from gateway.data.sockets.inbound import SharedReadBuffer
+from gateway.data.sockets.slices import EventHandler, EventSlice
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from gateway.data.sockets.calls import Poller
+    from gateway.data.sockets.calls import EventPoller
 
 SLICE_S = 0.05  # how long trio's other tasks wait at most while there is traffic …
 BRIEF_S = 0.002  # … and while one of them needs several turns, or is due
@@ -83,7 +83,7 @@ class SelectorPoller:
         self._selector.close()
 
 
-def new_poller() -> Poller:
+def new_poller() -> EventPoller:
     """epoll, or the closest there is."""
     return select.epoll() if hasattr(select, "epoll") else SelectorPoller()
 
@@ -94,7 +94,7 @@ class HasFileno(Protocol):
     def fileno(self) -> int: ...
 
 
-class Handler(Protocol):
+class SocketOwner(Protocol):
     """The owner of sockets in a reactor."""
 
     def on_ready(self, now: float) -> None:
@@ -107,10 +107,10 @@ class Handler(Protocol):
         """It ends, and is counted under that name."""
 
 
-H = TypeVar("H", bound=Handler)
+H = TypeVar("H", bound=SocketOwner)
 
 
-class Reactor(Generic[H]):
+class SocketReactor(Generic[H]):
     """The sockets of one worker, which links handle.
 
     Attributes:
@@ -118,7 +118,7 @@ class Reactor(Generic[H]):
         shared, budget: the buffer that links read into, and the bound on the bytes that they hold.
         on_bug: called with a link and an unexpected exception; the link is closed already.
         on_closed: called with a link that has ended.
-        hurried: whether one of trio's tasks needs several turns soon; asked when a slice begins.
+        is_hurried: whether one of trio's tasks needs several turns soon; asked when a slice begins.
         latencies: told when everything that links answered has been sent.
     """
 
@@ -127,13 +127,13 @@ class Reactor(Generic[H]):
         max_buffered_bytes: int,
         on_bug: Callable[[H, Exception], None],
         on_closed: Callable[[H], None] = lambda link: None,
-        latencies: Meter | None = None,
+        latencies: LatencyMeter | None = None,
     ) -> None:
-        self.hurried: Callable[[], bool] = lambda: False
-        self.latencies = latencies or Meter()
+        self.is_hurried: Callable[[], bool] = lambda: False
+        self.latencies = latencies or LatencyMeter()
         self.links: set[H] = set()
-        self.shared = Shared()
-        self.budget = Budget(max_buffered_bytes)
+        self.shared = SharedReadBuffer()
+        self.budget = MemoryBudget(max_buffered_bytes)
         self.on_bug = on_bug
         self.on_closed = on_closed
         self._poller = new_poller()
@@ -143,7 +143,7 @@ class Reactor(Generic[H]):
         self._timers: list[tuple[float, int, H]] = []
         self._timer_ids = count()
         self._timer_set = trio.Event()
-        self._slice = Slice(self._poller)
+        self._slice = EventSlice(self._poller)
 
     # --- what links use -----------------------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class Reactor(Generic[H]):
     def modify(self, fd: int, mask: int) -> None:
         self._poller.modify(fd, mask)
 
-    def discard(self, sock: socket.socket) -> None:
+    def discard_socket(self, sock: socket.socket) -> None:
         """Close a socket once the events in hand are over: until then its number must not be given to another."""
         self._handlers.pop(sock.fileno(), None)
         self._unregister(sock.fileno())
@@ -176,48 +176,48 @@ class Reactor(Generic[H]):
         """Call the link's `on_timer` then."""
         heapq.heappush(self._timers, (when, next(self._timer_ids), link))
         if self._timers[0][2] is link:
-            self._slice.shorten(when)
+            self._slice.shorten_to(when)
             self._timer_set.set()
 
     # --- what trio's tasks use ----------------------------------------------------------------------------------------
 
-    def give_way(self) -> None:
+    def end_slice(self) -> None:
         """One of trio's tasks has something to do: it runs as soon as the events in hand are over."""
-        self._slice.finish()
+        self._slice.end_slice()
 
-    def heed(self, channel: HasFileno) -> None:
+    def watch_channel(self, channel: HasFileno) -> None:
         """Give way as long as there is something to read on a socket that one of trio's tasks reads."""
         fd = channel.fileno()
         self._handlers[fd] = self._slice
         self._poller.register(fd, IN)
 
-    def ignore(self, channel: HasFileno) -> None:
+    def unwatch_channel(self, channel: HasFileno) -> None:
         """Heed it no longer; to be called before it is closed."""
         fd = channel.fileno()
         if self._handlers.pop(fd, None) is not None:
             self._unregister(fd)
 
-    def settle(self, now: float) -> None:
+    def run_deferred(self, now: float) -> None:
         """Do the work that handling events left. A caller of a link's methods outside of an event must call this."""
         while self._ready:  # the lists stay the same ones: the slice knows them
             ready = self._ready.copy()
             self._ready.clear()
             for link in ready:
-                self.guard(link, link.on_ready, now)
+                self.call_guarded(link, link.on_ready, now)
         for sock in self._closing:
             sock.close()
         self._closing.clear()
-        if self.latencies.answered:
+        if self.latencies.answered_stamps:
             self.latencies.end_batch(now, trio.current_time())
 
-    def guard(self, link: H, call: Callable[..., Any], *args: Any) -> None:
+    def call_guarded(self, link: H, call: Callable[..., Any], *args: Any) -> None:
         """An unexpected error ends its own link, never the reactor."""
         try:
             call(*args)
         except Exception as bug:
-            self._fail(link, bug)
+            self._close_failed(link, bug)
 
-    def _fail(self, link: H, bug: Exception) -> None:
+    def _close_failed(self, link: H, bug: Exception) -> None:
         self.on_bug(link, bug)
         try:
             link.close("disconnects_error")
@@ -242,13 +242,17 @@ class Reactor(Generic[H]):
             self.shared.close_pipe()
 
     def _run_slice(self) -> None:
-        seconds = BRIEF_S if self.hurried() else SLICE_S
+        seconds = BRIEF_S if self.is_hurried() else SLICE_S
         now = trio.current_time()
-        self._slice.begin(now, BRIEF_S, seconds, self._timers)
+        self._slice.begin_slice(now, BRIEF_S, seconds, self._timers)
         if seconds > BRIEF_S:
-            self._slice.shorten(now + trio.lowlevel.current_statistics().seconds_to_next_deadline)
+            self._slice.shorten_to(now + trio.lowlevel.current_statistics().seconds_to_next_deadline)
         self._slice.run(
-            self._handlers, now, (self._ready, self._closing, self.latencies.answered), self.settle, self._fail
+            self._handlers,
+            now,
+            (self._ready, self._closing, self.latencies.answered_stamps),
+            self.run_deferred,
+            self._close_failed,
         )
 
     async def run_timers(self) -> None:
@@ -261,5 +265,5 @@ class Reactor(Generic[H]):
             now = trio.current_time()
             while timers and timers[0][0] <= now:
                 link = heapq.heappop(timers)[2]
-                self.guard(link, link.on_timer, now)
-            self.settle(now)
+                self.call_guarded(link, link.on_timer, now)
+            self.run_deferred(now)

@@ -11,46 +11,57 @@ from typing import TYPE_CHECKING, Any
 from gateway.data.sockets.reactor import DEAF, IN, QUIET
 
 if TYPE_CHECKING:
-    from gateway.data.sockets.inbound import Inbound
-    from gateway.data.sockets.outbound import Outbound
-    from gateway.data.sockets.reactor import Reactor
+    from gateway.data.sockets.inbound import InboundBuffer
+    from gateway.data.sockets.outbound import OutboundBuffer
+    from gateway.data.sockets.reactor import SocketReactor
     from gateway.data.sockets.slices import EventHandler
 
-SMALL_BUFFER = 64 * 1024  # bytes, of which the kernel makes twice as many
+SMALL_BUFFER_BYTES = 64 * 1024  # bytes, of which the kernel makes twice as many
 _SO_BUF_LOCK = 72  # <asm-generic/socket.h>
 _CLOSE_WAIT = 8  # of TCP_INFO's first byte
 
 
-class Side:
+class LinkSide:
     """
     Attributes:
-        mask: the events that epoll tells of it.
-        is_over: its end was read: nothing more comes.
-        is_shut: it was told that nothing more comes.
-        is_gone: its peer has closed or reset, whether that was read or not; only an error or a reset is news.
+        event_mask: the events that epoll tells of it.
+        has_ended: its end was read: nothing more comes.
+        is_write_shut: it was told that nothing more comes.
+        is_peer_gone: its peer has closed or reset, whether that was read or not; only an error or a reset is news.
         is_reset: it has failed, not come to its end.
     """
 
-    __slots__ = ("_buffer", "_fd", "inbound", "is_gone", "is_over", "is_reset", "is_shut", "mask", "outbound", "sock")
+    __slots__ = (
+        "_fd",
+        "_usual_buffer",
+        "event_mask",
+        "has_ended",
+        "inbound",
+        "is_peer_gone",
+        "is_reset",
+        "is_write_shut",
+        "outbound",
+        "sock",
+    )
 
-    def __init__(self, sock: socket.socket, inbound: Inbound, outbound: Outbound) -> None:
+    def __init__(self, sock: socket.socket, inbound: InboundBuffer, outbound: OutboundBuffer) -> None:
         self.sock = sock
         self._fd = sock.fileno()
         self.inbound = inbound
         self.outbound = outbound
-        self.mask = IN
-        self._buffer = 0  # the size of its receive buffer before that was made small; 0: it is not
-        self.is_over = self.is_gone = self.is_shut = self.is_reset = False
+        self.event_mask = IN
+        self._usual_buffer = 0  # the size of its receive buffer before that was made small; 0: it is not
+        self.has_ended = self.is_peer_gone = self.is_write_shut = self.is_reset = False
 
     @property
-    def is_stuck(self) -> bool:
+    def has_unsent(self) -> bool:
         """Whether it didn't take all the bytes sent to it."""
         return bool(self.outbound.pieces)
 
     @property
-    def is_between(self) -> bool:
+    def is_between_frames(self) -> bool:
         """Whether it is read, and nothing that was read waits here."""
-        return bool(self.mask & IN) and self.inbound.is_between
+        return bool(self.event_mask & IN) and self.inbound.is_between_frames
 
     @property
     def has_fin(self) -> bool:
@@ -64,7 +75,7 @@ class Side:
             return False
 
     @property
-    def unread(self) -> int:
+    def unread_bytes(self) -> int:
         """Bytes that its peer has sent and nobody has read."""
         count = bytearray(4)
         try:
@@ -73,7 +84,7 @@ class Side:
             return 0
         return int.from_bytes(count, sys.byteorder)
 
-    def open(self, reactor: Reactor[Any], handler: EventHandler) -> None:
+    def open(self, reactor: SocketReactor[Any], handler: EventHandler) -> None:
         """Put it into the reactor.
 
         Raises:
@@ -84,34 +95,36 @@ class Side:
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         reactor.register(self.sock, IN, handler)
 
-    def wait_for(self, mask: int, reactor: Reactor[Any]) -> None:
+    def set_interest(self, mask: int, reactor: SocketReactor[Any]) -> None:
         """Have epoll tell of these events; of nothing but an end where it is 0."""
-        mask = mask or (DEAF if self.is_gone else QUIET)
-        if mask != self.mask:
-            self.mask = mask
+        mask = mask or (DEAF if self.is_peer_gone else QUIET)
+        if mask != self.event_mask:
+            self.event_mask = mask
             reactor.modify(self._fd, mask)
 
-    def bound_receive_buffer(self, *, small: bool) -> None:
+    def limit_receive_buffer(self, *, small: bool) -> None:
         """Let its peer send no more ahead than SMALL_BUFFER, or as much as usual. So what can't be handled soon stays
         in the peer's own queue: it has not sent it, as far as its timeouts go.
         """
-        if small == bool(self._buffer):
+        if small == bool(self._usual_buffer):
             return
         # Not by TCP_WINDOW_CLAMP, which bounds what is offered and not what lies unread.
         try:
             before = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER if small else self._buffer // 2)
+            self.sock.setsockopt(
+                socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES if small else self._usual_buffer // 2
+            )
             if not small and sys.platform == "linux":
                 self.sock.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, 0)  # the kernel chooses its size again
         except OSError:
             return  # it is broken, as its next event says; or the kernel is older than 5.15, and the size stays
-        self._buffer = before if small else 0
+        self._usual_buffer = before if small else 0
 
-    def shut(self) -> None:
+    def shutdown_write(self) -> None:
         """Tell its peer that nothing more comes.
 
         Raises:
             OSError: the connection is broken.
         """
-        self.is_shut = True
-        self.outbound.shut(self.sock)
+        self.is_write_shut = True
+        self.outbound.shutdown_write(self.sock)

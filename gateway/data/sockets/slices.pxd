@@ -8,22 +8,22 @@ from gateway.data.sockets cimport calls
 cdef class EventHandler:
     cdef public object link
 
-    cpdef handle(self, int fd, int events, object now)
+    cpdef handle_event(self, int fd, int events, object now)
 
 
 @cython.final
-cdef class Slice(EventHandler):
-    cdef double _least
+cdef class EventSlice(EventHandler):
+    cdef double _earliest_end
     cdef int _epoll
     cdef object _poller
     cdef bytearray _events
-    cdef public double end
+    cdef public double ends_at
 
-    cpdef begin(self, double now, double least, double most, object timers)
+    cpdef begin_slice(self, double now, double least, double most, object timers)
 
-    cpdef finish(self)
+    cpdef end_slice(self)
 
-    cpdef shorten(self, double when)
+    cpdef shorten_to(self, double when)
 
     @cython.locals(
         ready=list, closing=list, answered=list, ahead=cython.double, count=cython.int, place=cython.int, fd=cython.int,

@@ -12,7 +12,7 @@ from gateway.data.sockets import calls
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gateway.data.sockets.calls import Poller
+    from gateway.data.sockets.calls import EventPoller
 
 _EPOLL = getattr(select, "epoll", ())  # Linux has it
 
@@ -28,45 +28,45 @@ class EventHandler:
     def __init__(self, link: Any) -> None:
         self.link = link
 
-    def handle(self, fd: int, events: int, now: float) -> None:
+    def handle_event(self, fd: int, events: int, now: float) -> None:
         """`events`: epoll's mask of what happens on the socket of that number."""
         raise NotImplementedError
 
 
-class Slice(EventHandler):
+class EventSlice(EventHandler):
     """The time for which the reactor stays with its sockets; also the handler of those that it gives way to.
 
-    `end`: 0.0 once it has given way. `link`: none, those sockets are no link's.
+    `ends_at`: 0.0 once it has given way. `link`: none, those sockets are no link's.
     """
 
-    __slots__ = ("_epoll", "_events", "_least", "_poller", "end")
+    __slots__ = ("_earliest_end", "_epoll", "_events", "_poller", "ends_at")
 
-    def __init__(self, poller: Poller) -> None:
-        self.end = self._least = 0.0
+    def __init__(self, poller: EventPoller) -> None:
+        self.ends_at = self._earliest_end = 0.0
         super().__init__(None)
         self._poller = poller
         self._epoll = poller.fileno() if isinstance(poller, _EPOLL) else -1
-        self._events = calls.new_events()
+        self._events = calls.new_event_buffer()
 
-    def begin(self, now: float, least: float, most: float, timers: Sequence[tuple[float, int, Any]]) -> None:
+    def begin_slice(self, now: float, least: float, most: float, timers: Sequence[tuple[float, int, Any]]) -> None:
         """It takes that many seconds at most; fewer where something is due before (`timers`: the earliest first), but
         not fewer than the least.
         """
-        self._least, self.end = now + least, now + most
+        self._earliest_end, self.ends_at = now + least, now + most
         if timers:
-            self.shorten(timers[0][0])
+            self.shorten_to(timers[0][0])
 
-    def finish(self) -> None:
+    def end_slice(self) -> None:
         """Give way."""
-        self.end = 0.0
+        self.ends_at = 0.0
 
-    def handle(self, fd: int, events: int, now: float) -> None:
+    def handle_event(self, fd: int, events: int, now: float) -> None:
         """There is something to read."""
-        self.finish()
+        self.end_slice()
 
-    def shorten(self, when: float) -> None:
+    def shorten_to(self, when: float) -> None:
         """Something is due then. Not at each of many timers: those of a thousand muted clients share their turns."""
-        self.end = min(self.end, max(when, self._least))
+        self.ends_at = min(self.ends_at, max(when, self._earliest_end))
 
     def run(
         self, handlers: Mapping[int, EventHandler], now: float, work: tuple[list[Any], ...],
@@ -78,19 +78,19 @@ class Slice(EventHandler):
         handler raised an error, and with that.
         """
         ready, closing, answered = work
-        ahead = now - calls.clock()  # trio's clock begins elsewhere, and costs more to ask
-        while now < self.end:
-            count = calls.wait(self._poller, self._epoll, self._events, self.end - now)
+        ahead = now - calls.monotonic_time()  # trio's clock begins elsewhere, and costs more to ask
+        while now < self.ends_at:
+            count = calls.wait_for_events(self._poller, self._epoll, self._events, self.ends_at - now)
             if not count:
                 break
-            now = calls.clock() + ahead
+            now = calls.monotonic_time() + ahead
             for place in range(count):
-                fd, mask = calls.event(self._events, place)
+                fd, mask = calls.event_at(self._events, place)
                 handler = handlers.get(fd)
                 if handler is None:
                     continue  # closed by an earlier event of this batch
                 try:
-                    handler.handle(fd, mask, now)
+                    handler.handle_event(fd, mask, now)
                 except Exception as bug:
                     fail(handler.link, bug)
             if ready or closing or answered:

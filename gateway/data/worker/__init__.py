@@ -1,7 +1,7 @@
 # The worker as a whole: its composition root, its clock and its reports.
 #
 #   worker.py            composition root: the conversation with control, and what a worker consists of
-#   clockwork.py         ticks, pacing, shares of quotas, rates and gauges
+#   periodic_tasks.py    ticks, pacing, shares of quotas, rates and gauges
 #   intervals.py         when an interval ends; those that control has not confirmed
 #   lowest_factor.py     the lowest storage factor of an interval
 #   listing.py           the list of connections, when somebody asks for it

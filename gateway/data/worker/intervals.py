@@ -9,9 +9,9 @@ from collections import deque
 
 import trio
 
-from gateway.channel import Interval
-from gateway.data.shared.ledger import Ledger
-from gateway.data.shared.uplink import Uplink
+from gateway.channel import UsageInterval
+from gateway.data.shared.ledger import UsageLedger
+from gateway.data.shared.uplink import ControlUplink
 from gateway.data.worker.lowest_factor import LowestFactor
 from policies.limits.meter import SECOND_S
 
@@ -21,14 +21,14 @@ MAX_UNSPOOLED_ROWS = 250_000  # of these intervals, likewise
 CLOCK_SLACK_S = 0.5  # by which the wall clock and the monotonic one may differ over an interval before it was set
 
 
-class Intervals:
-    """`factor`: the storage factor that is enforced, for the record. `unspooled`: the intervals that control has not
-    confirmed.
+class UnspooledIntervals:
+    """`lowest_factor`: the storage factor that is enforced, for the record. `unspooled`: the intervals that control has
+    not confirmed.
     """
 
-    def __init__(self, boot: str, number: int, ledger: Ledger, uplink: Uplink) -> None:
-        self.factor = LowestFactor()
-        self.unspooled: deque[Interval] = deque()
+    def __init__(self, boot: str, number: int, ledger: UsageLedger, uplink: ControlUplink) -> None:
+        self.lowest_factor = LowestFactor()
+        self.unspooled: deque[UsageInterval] = deque()
         self._boot = boot
         self._number = number
         self._ledger = ledger
@@ -38,33 +38,33 @@ class Intervals:
         self._start_ms = _wall_ms()
         self._spooled = trio.Event()
 
-    def end_second(self) -> None:
+    def end_interval(self) -> None:
         """End the interval unless it has only begun, or control has too many to confirm."""
         now = trio.current_time()
         kept = sum(len(interval.rows) for interval in self.unspooled)
         has_room = len(self.unspooled) < MAX_UNSPOOLED and kept < MAX_UNSPOOLED_ROWS
         if now - self._second_ended > INTERVAL_S / 2 and has_room:
             self._second_ended = now
-            self.close(final=False)
+            self.close_interval(final=False)
 
-    def close(self, final: bool) -> None:
+    def close_interval(self, final: bool) -> None:
         """End the interval, and begin the next one; `final`: there is none."""
-        rows, counts = self._ledger.close()
-        start_ms, end_ms = self._pass()
-        factor = self.factor.take()
+        rows, counts = self._ledger.close_interval()
+        start_ms, end_ms = self._next_bounds()
+        factor = self.lowest_factor.collect_lowest()
         if rows or final:
-            interval = Interval(
+            interval = UsageInterval(
                 self._boot, self._number, next(self._seq), start_ms, end_ms, rows, counts, final, factor
             )
             self.unspooled.append(interval)
             self._uplink.post(interval)
-        elif counts and self._uplink.is_up:
+        elif counts and self._uplink.is_connected:
             # Not part of the accounts, so it uses up no sequence number and is not kept.
-            self._uplink.post(Interval(self._boot, self._number, -1, start_ms, end_ms, (), counts))
+            self._uplink.post(UsageInterval(self._boot, self._number, -1, start_ms, end_ms, (), counts))
         else:
             self._ledger.counts = counts  # for a control that comes later
 
-    def _pass(self) -> tuple[int, int]:
+    def _next_bounds(self) -> tuple[int, int]:
         """Begin a new interval; start and end of the one before, Unix milliseconds. It never ends before its start."""
         now = trio.current_time()
         began, self._began = self._began, now
@@ -77,19 +77,19 @@ class Intervals:
 
     # --- until they are on disk ---------------------------------------------------------------------------------------
 
-    def post_again(self) -> None:
+    def resend_unspooled(self) -> None:
         """There is a new control."""
         for interval in self.unspooled:
             self._uplink.post(interval)
 
-    def confirm(self, seq: int) -> None:
+    def confirm_spooled(self, seq: int) -> None:
         """All up to that one are on disk."""
         while self.unspooled and self.unspooled[0].seq <= seq:
             self.unspooled.popleft()
         self._spooled.set()
         self._spooled = trio.Event()
 
-    async def all_confirmed(self) -> None:
+    async def wait_all_confirmed(self) -> None:
         while self.unspooled:
             await self._spooled.wait()
 

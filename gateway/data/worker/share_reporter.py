@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from gateway.channel import Demand, Parts, Up
+from gateway.channel import DemandReport, LimitShares, ToControl
 from policies.fleet import demand
 from policies.fleet.keys import FleetKey, total_key, total_out_key
 from policies.fleet.shares import FLOORS
 
 if TYPE_CHECKING:
-    from policies.engine import Engine
-    from policies.quotas.lines import QuotaLines
+    from policies.engine import PolicyEngine
+    from policies.quotas.quota_limiters import QuotaLimiters
 
-MOST_AT_ONCE = 500  # usages told in one message: control has others to listen to
+MAX_PER_MESSAGE = 500  # usages told in one message: control has others to listen to
 LATE_S = 1.0  # control's new message comes a moment after the former one has expired
 
 
@@ -34,119 +34,129 @@ class ShareReporter:
     """
 
     def __init__(
-        self, engine: Engine, post: Callable[[Up], bool], log: Callable[[str, str], None], is_heard: Callable[[], bool]
+        self,
+        engine: PolicyEngine,
+        post: Callable[[ToControl], bool],
+        log: Callable[[str, str], None],
+        is_heard: Callable[[], bool],
     ) -> None:
         self._engine = engine
         self._post = post
         self._log = log
-        self._is_heard = is_heard
-        self._demand = demand.Demand()
+        self._is_control_reading = is_heard
+        self._demand = demand.DemandMeter()
         self._totals: dict[FleetKey, int] = {}  # what brokers had got at the last look
         self._is_alone = True
-        self._whole = True  # the next report has to name everything
+        self._reports_all = True  # the next report has to name everything
         self._valid_until: float | None = None
         self._lease_s: float | None = None
-        self._is_over = False  # control has ended
-        self._told = trio.Event()
-        self._joined = trio.Event()
+        self._is_control_lost = False  # control has ended
+        self._shares_changed = trio.Event()
+        self._fleet_joined = trio.Event()
 
-    def take_parts(self, parts: Parts, now: float) -> None:
+    def apply_shares(self, parts: LimitShares, now: float) -> None:
         fleet = self._engine.fleet
-        fleet.tell(parts.parts, parts.gateways, parts.settle_s, now, whole=parts.whole)
-        self._engine.retune(now)
-        self._valid_until, self._lease_s, self._is_over = parts.valid_until, parts.lease_s, False
-        self._told.set()
+        fleet.update_grants(parts.grants, parts.gateways, parts.settle_s, now, whole=parts.whole)
+        self._engine.apply_shares(now)
+        self._valid_until, self._lease_s, self._is_control_lost = parts.valid_until, parts.lease_s, False
+        self._shares_changed.set()
         if fleet.gateways > 1:
-            self._joined.set()
+            self._fleet_joined.set()
 
-    def begin(self) -> None:
+    def on_control_started(self) -> None:
         """There is a new control, which knows nothing of this worker."""
-        self._whole = True
+        self._reports_all = True
 
-    def end(self) -> None:
+    def on_control_lost(self) -> None:
         """Control is gone, and other gateways hear nothing of this one from now on."""
-        if self._lease_s is not None and not self._is_over:
-            self._is_over = True
+        if self._lease_s is not None and not self._is_control_lost:
+            self._is_control_lost = True
             until = time.monotonic() + self._lease_s
             self._valid_until = until if self._valid_until is None else min(until, self._valid_until)
-            self._told.set()  # `watch` has to look again
+            self._shares_changed.set()  # `watch` has to look again
 
-    async def report(self, quotas: QuotaLines) -> None:
+    async def run_reports(self, quotas: QuotaLimiters) -> None:
         """Tell control the demand for each limit, while there is another gateway to share with."""
         while True:
-            self._joined = trio.Event()
+            self._fleet_joined = trio.Event()
             if self._engine.fleet.gateways == 1:
-                self._whole = self._is_alone = True
-                await self._joined.wait()
-            if self._is_heard():
-                self.look(quotas, trio.current_time())
-            await trio.sleep(demand.LOOK_S)
+                self._reports_all = self._is_alone = True
+                await self._fleet_joined.wait()
+            if self._is_control_reading():
+                self.report_demand(quotas, trio.current_time())
+            await trio.sleep(demand.SAMPLE_S)
 
-    def look(self, quotas: QuotaLines, now: float) -> None:
+    def report_demand(self, quotas: QuotaLimiters, now: float) -> None:
         """Measure the demand since the last look, and tell control the changes."""
         if self._is_alone:  # first look
             self._is_alone = False
-            self._totals = {total_key(node_id): broker.taken for node_id, broker in self._engine.brokers.items()}
-            self._totals |= {total_out_key(node_id): fetched for node_id, fetched in quotas.fetched.items()}
-            for line in list(self._engine.fleet.lines.values()):
-                line.noted = line.spent
-        self._note_totals(quotas, now)
-        for key, line in list(self._engine.fleet.lines.items()):
+            self._totals = {total_key(node_id): broker.total_bytes for node_id, broker in self._engine.brokers.items()}
+            self._totals |= {total_out_key(node_id): fetched for node_id, fetched in quotas.fetched_bytes.items()}
+            for line in list(self._engine.fleet.limiters.values()):
+                line.reported = line.spent
+        self._record_totals(quotas, now)
+        for key, line in list(self._engine.fleet.limiters.items()):
             if key not in self._totals:  # the line of all producers, while disks fill up
-                self._demand.note_line(line, now)
-        if self._whole:
-            self._demand.forget()
-        uses = list(self._demand.uses(now).items())
-        for at in range(0, len(uses), MOST_AT_ONCE) if uses else range(self._whole):
+                self._demand.record_limiter(line, now)
+        if self._reports_all:
+            self._demand.forget_reports()
+        uses = list(self._demand.collect_changes(now).items())
+        for at in range(0, len(uses), MAX_PER_MESSAGE) if uses else range(self._reports_all):
             # A limit that the first one doesn't list is idle, until a further one says otherwise.
-            if not self._post(Demand(dict(uses[at : at + MOST_AT_ONCE]), self._whole)):
-                self._whole = True
+            if not self._post(DemandReport(dict(uses[at : at + MAX_PER_MESSAGE]), self._reports_all)):
+                self._reports_all = True
                 return
-            self._whole = False
+            self._reports_all = False
 
-    def _note_totals(self, quotas: QuotaLines, now: float) -> None:
+    def _record_totals(self, quotas: QuotaLimiters, now: float) -> None:
         """Note the bytes that brokers got, or gave, whose total is shared: by requests that wait for it, or by shares
         of it.
         """
         before, self._totals = self._totals, {}
-        claims = quotas.claims(now)
+        claims = quotas.share_claims(now)
         for node_id, broker in self._engine.brokers.items():
             weight, hungry = claims.get(node_id, (0.0, False))
-            if not (broker.limits.delays or weight):
+            if not (broker.limits.delays_requests or weight):
                 continue
             key = total_key(node_id)
-            taken = self._totals[key] = broker.taken
+            taken = self._totals[key] = broker.total_bytes
             size = taken - before.get(key, taken)
             hungry = broker.limits.is_hungry(now) or hungry
-            self._demand.note(key, max(0.0, size / broker.limits.effect.factor), hungry, now, weight=weight or 1.0)
-        for node_id, (weight, hungry) in quotas.claims(now, "consumer_byte_rate").items():
+            self._demand.record_use(
+                key, max(0.0, size / broker.limits.effect.factor), hungry, now, weight=weight or 1.0
+            )
+        for node_id, (weight, hungry) in quotas.share_claims(now, "consumer_byte_rate").items():
             key = total_out_key(node_id)
-            fetched = self._totals[key] = quotas.fetched.get(node_id, 0)
-            self._demand.note(key, float(fetched - before.get(key, fetched)), hungry, now, weight=weight)
+            fetched = self._totals[key] = quotas.fetched_bytes.get(node_id, 0)
+            self._demand.record_use(key, float(fetched - before.get(key, fetched)), hungry, now, weight=weight)
 
-    async def watch(self) -> None:
+    async def watch_expiry(self) -> None:
         """Go by the fallback when control has said nothing for too long."""
         while True:
-            told = self._told = trio.Event()
+            told = self._shares_changed = trio.Event()
             timeout_s = math.inf
-            if self._valid_until is not None and self._engine.fleet.gateways > 1 and not self._engine.fleet.falls_back:
-                late_s = LATE_S if self._is_heard() and not self._is_over else 0.0
+            if (
+                self._valid_until is not None
+                and self._engine.fleet.gateways > 1
+                and not self._engine.fleet.uses_fallback
+            ):
+                late_s = LATE_S if self._is_control_reading() and not self._is_control_lost else 0.0
                 timeout_s = max(0.0, self._valid_until + late_s - time.monotonic())
             with trio.move_on_after(timeout_s) as waiting:
                 await told.wait()
             if waiting.cancelled_caught:
-                self._fall_back(trio.current_time())
+                self._apply_fallback(trio.current_time())
 
-    def _fall_back(self, now: float) -> None:
+    def _apply_fallback(self, now: float) -> None:
         if self._lease_s is None:
-            self._engine.fleet.fall_back(now)
+            self._engine.fleet.use_fallback(now)
             self._log("warning", "limits of the fleet: nothing new was heard in time: the fallback holds")
         else:
-            self._engine.fleet.lose(now)
-            self._whole = True  # the next control has to send all parts again
+            self._engine.fleet.revoke_grants(now)
+            self._reports_all = True  # the next control has to send all parts again
             self._log(
                 "warning",
                 "limits of the fleet: nothing new was heard in time, and other gateways share what was ours: until"
                 f" control is back, {FLOORS:.0%} of an even part of each limit is left",
             )
-        self._engine.retune(now)
+        self._engine.apply_shares(now)

@@ -8,13 +8,13 @@ import time
 
 import trio
 
-from gateway.channel import Storage
-from gateway.data.relay.links import Link
-from gateway.data.shared.uplink import Uplink
-from gateway.data.shared.world import World
-from gateway.data.sockets.reactor import Reactor
-from gateway.data.worker.clockwork import Clockwork
+from gateway.channel import StorageSnapshot
+from gateway.data.relay.links import RelayLink
+from gateway.data.shared.uplink import ControlUplink
+from gateway.data.shared.worker_state import WorkerState
+from gateway.data.sockets.reactor import SocketReactor
 from gateway.data.worker.lowest_factor import LowestFactor
+from gateway.data.worker.periodic_tasks import PeriodicTasks
 
 LATE_S = 1.0  # control's new message comes a moment after an expiry
 RESUME_SLICE_S = 0.002  # connections go on for this long after a pause before other tasks get a turn
@@ -22,72 +22,77 @@ RESUME_PAUSE_S = 0.02
 
 
 class StorageFollower:
-    """`held`: the last factor from control. `lowest`: is told each factor that is enforced. `is_resuming`: the requests
-    that a pause held are let go on.
+    """`last_storage`: the last factor from control. `lowest`: is told each factor that is enforced. `is_resuming`: the
+    requests that a pause held are let go on.
     """
 
     def __init__(
-        self, world: World, reactor: Reactor[Link], clockwork: Clockwork, uplink: Uplink, lowest: LowestFactor
+        self,
+        world: WorkerState,
+        reactor: SocketReactor[RelayLink],
+        clockwork: PeriodicTasks,
+        uplink: ControlUplink,
+        lowest: LowestFactor,
     ) -> None:
-        self.held: Storage | None = None
+        self.last_storage: StorageSnapshot | None = None
         self._world = world
         self._reactor = reactor
         self._clockwork = clockwork
         self._uplink = uplink
         self._lowest = lowest
-        self._shown: tuple[object, ...] = (1.0, "", "enforce", None)
+        self._applied_state: tuple[object, ...] = (1.0, "", "enforce", None)
         self.is_resuming = False
-        self._is_news = False  # other requests may pass
-        self._told = trio.Event()
+        self._may_resume = False  # other requests may pass
+        self._storage_received = trio.Event()
 
-    def take(self, storage: Storage) -> None:
+    def receive_storage(self, storage: StorageSnapshot) -> None:
         """Control says so."""
-        self.held = storage
-        self._apply(storage)
-        self._told.set()
+        self.last_storage = storage
+        self._apply_storage(storage)
+        self._storage_received.set()
 
-    def _apply(self, storage: Storage) -> None:
+    def _apply_storage(self, storage: StorageSnapshot) -> None:
         world, engine, now = self._world, self._world.engine, trio.current_time()
         factor = storage.factor
-        self._lowest.set(factor.value if storage.mode == "enforce" else None)
+        self._lowest.set_factor(factor.value if storage.mode == "enforce" else None)
         affected = storage.affected
         shown = (factor.value, factor.why, storage.mode, affected)
-        if shown == self._shown:  # only its expiry moved
+        if shown == self._applied_state:  # only its expiry moved
             return
-        self._shown = shown
-        self._is_news = True
-        engine.set_affected(affected or (), now, mode=storage.mode)
+        self._applied_state = shown
+        self._may_resume = True
+        engine.set_affected_topics(affected or (), now, mode=storage.mode)
         if affected is None:
-            engine.set_storage(factor.value, factor.why, now, mode=storage.mode)
+            engine.set_storage_factor(factor.value, factor.why, now, mode=storage.mode)
         else:
-            engine.set_storage(1.0, "", now, mode=storage.mode)
-        world.quotas.set_factor(engine.factor, now)
-        self._clockwork.wake()
-        world.ledger.renew()
-        self._clockwork.tell_rates()
+            engine.set_storage_factor(1.0, "", now, mode=storage.mode)
+        world.quotas.set_storage_factor(engine.storage_factor, now)
+        self._clockwork.wake_tasks()
+        world.ledger.advance_epoch()
+        self._clockwork.report_rates()
 
     async def run(self) -> None:
         """Let requests that a pause held go on, in the order in which they waited; and when control has said nothing
         for too long, go by the fallback that it named.
         """
         while True:
-            self._told = trio.Event()
-            storage = self.held
-            if self._is_news and self._world.engine.pause is None:
-                self._is_news = False
+            self._storage_received = trio.Event()
+            storage = self.last_storage
+            if self._may_resume and self._world.engine.pause is None:
+                self._may_resume = False
                 self.is_resuming = True
                 await self._resume_paused()
                 self.is_resuming = False
             timeout_s = math.inf
             if storage is not None and storage.valid_until is not None:
-                late_s = LATE_S if self._uplink.is_up else 0.0
+                late_s = LATE_S if self._uplink.is_connected else 0.0
                 timeout_s = max(0.0, storage.valid_until + late_s - time.monotonic())
             with trio.move_on_after(timeout_s) as waiting:
-                await self._told.wait()
-            if waiting.cancelled_caught and storage is not None and storage is self.held:
+                await self._storage_received.wait()
+            if waiting.cancelled_caught and storage is not None and storage is self.last_storage:
                 factor = storage.following
-                self.held = Storage(factor, storage.mode)
-                self._apply(self.held)
+                self.last_storage = StorageSnapshot(factor, storage.mode)
+                self._apply_storage(self.last_storage)
                 what = f"storage factor {factor.value:g} ({factor.origin})"
                 self._uplink.log("warning", f"{what}: nothing new was heard in time")
 
@@ -96,13 +101,13 @@ class StorageFollower:
         paused.sort(key=lambda link: link.session.hold.paused_since)
         since = trio.current_time()
         for link in paused:
-            if self._reactor.budget.is_used_up:  # each reads all that its client has sent: let brokers take it
+            if self._reactor.budget.is_exhausted:  # each reads all that its client has sent: let brokers take it
                 await trio.sleep(RESUME_PAUSE_S)
                 since = trio.current_time()
             now = trio.current_time()
-            if not link.closed and link.session.hold.resume(now):
+            if not link.is_closed and link.session.hold.end_pause(now):
                 self._reactor.call_soon(link)
-            self._reactor.settle(now)
+            self._reactor.run_deferred(now)
             if trio.current_time() - since > RESUME_SLICE_S:
                 await trio.lowlevel.checkpoint()
                 since = trio.current_time()

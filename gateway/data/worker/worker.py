@@ -14,166 +14,171 @@ import trio
 
 from gateway.channel import (
     PROTOCOL,
-    Accepted,
-    Answer,
-    Brokers,
-    Channel,
+    AcceptedConnection,
+    AddressVerdict,
+    AdminAnswer,
+    BrokerTable,
     ChannelClosed,
-    Down,
-    Drain,
+    DrainRequest,
     FindConnections,
-    Groups,
-    Hello,
-    Orders,
-    OtherRates,
-    Parts,
-    Policy,
+    GroupSnapshot,
+    LimitShares,
+    PeerRates,
+    ProcessChannel,
     QuotaChanges,
-    Quotas,
-    Spooled,
-    Storage,
-    Topics,
-    Up,
-    Verdict,
+    QuotaSnapshot,
+    SnapshotBundle,
+    SpoolConfirmation,
+    StorageSnapshot,
+    ThresholdPolicy,
+    ToControl,
+    TopicSnapshot,
+    ToWorker,
+    WorkerHello,
     WorkerSettings,
-    decode_down,
+    decode_for_worker,
 )
-from gateway.data.connecting.connections import Connections
-from gateway.data.shared.uplink import Uplink
-from gateway.data.shared.world import World
-from gateway.data.worker.clockwork import Clockwork
-from gateway.data.worker.intervals import Intervals
-from gateway.data.worker.listing import Listing
+from gateway.data.connecting.connections import WorkerConnections
+from gateway.data.shared.uplink import ControlUplink
+from gateway.data.shared.worker_state import WorkerState
+from gateway.data.worker.intervals import UnspooledIntervals
+from gateway.data.worker.listing import ConnectionListing
+from gateway.data.worker.periodic_tasks import PeriodicTasks
 from gateway.data.worker.share_reporter import ShareReporter
 from gateway.data.worker.storage_follower import StorageFollower
-from policies.engine import Engine
+from policies.engine import PolicyEngine
 
 if TYPE_CHECKING:
-    from gateway.data.shared.world import Asker
+    from gateway.data.shared.worker_state import AdminQuerier
     from gateway.supervisor import ParentLink
-    from policies.fleet.page import Page
+    from policies.fleet.page import SharedPage
 
 DRAIN_SHARE = 0.8  # of the time to stop: connections; the rest is for handing the last counts over
 
 
-class Plane:
+class DataPlane:
     """All that a worker consists of, from its first settings on."""
 
     def __init__(
-        self, settings: WorkerSettings, uplink: Uplink, boot: str, number: int, page: Page | None = None
+        self, settings: WorkerSettings, uplink: ControlUplink, boot: str, number: int, page: SharedPage | None = None
     ) -> None:
-        engine = Engine(trio.current_time(), page=page)
+        engine = PolicyEngine(trio.current_time(), page=page)
         self._uplink = uplink
-        self.world = World(settings, engine, uplink.log, uplink.want_metadata, self._ask, uplink.complain_of_client)
-        self.connections = Connections(self.world, uplink)
-        self.intervals = Intervals(boot, number, self.world.ledger, uplink)
-        self.clockwork = Clockwork(self.world, self.connections, self.intervals, uplink)
-        self.storage = StorageFollower(
-            self.world, self.connections.reactor, self.clockwork, uplink, self.intervals.factor
+        self.world = WorkerState(
+            settings, engine, uplink.log, uplink.request_metadata, self._post_query, uplink.log_client_warning
         )
-        self.listing = Listing(lambda: iter(self.connections.reactor.links), uplink.post_if_heard)
-        self.connections.reactor.hurried = self._is_hurried
-        self.shares = ShareReporter(engine, uplink.post_if_heard, uplink.log, lambda: uplink.is_up)
+        self.connections = WorkerConnections(self.world, uplink)
+        self.intervals = UnspooledIntervals(boot, number, self.world.ledger, uplink)
+        self.periodic_tasks = PeriodicTasks(self.world, self.connections, self.intervals, uplink)
+        self.storage_follower = StorageFollower(
+            self.world, self.connections.reactor, self.periodic_tasks, uplink, self.intervals.lowest_factor
+        )
+        self.listing = ConnectionListing(lambda: iter(self.connections.reactor.links), uplink.post_if_reading)
+        self.connections.reactor.is_hurried = self._is_hurried
+        self.share_reporter = ShareReporter(engine, uplink.post_if_reading, uplink.log, lambda: uplink.is_connected)
 
     async def run(self) -> None:
         """Relay until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.connections.reactor.run)
             nursery.start_soon(self.connections.reactor.run_timers)
-            nursery.start_soon(self.clockwork.run)
-            nursery.start_soon(self.storage.run)
-            nursery.start_soon(self.shares.report, self.world.quotas)
-            nursery.start_soon(self.shares.watch)
+            nursery.start_soon(self.periodic_tasks.run)
+            nursery.start_soon(self.storage_follower.run)
+            nursery.start_soon(self.share_reporter.run_reports, self.world.quotas)
+            nursery.start_soon(self.share_reporter.watch_expiry)
             nursery.start_soon(self.listing.run)
 
-    def take(self, message: Down) -> None:
+    def apply_message(self, message: ToWorker) -> None:
         """Take a message from control, of any kind but connections and the end."""
         now = trio.current_time()
         match message:
-            case Orders(parts):
+            case SnapshotBundle(parts):
                 for part in parts:
-                    self.take(part)
+                    self.apply_message(part)
             case WorkerSettings():
-                self.connections.configure(message)
-                self.world.configure(message)
+                self.connections.apply_settings(message)
+                self.world.apply_settings(message)
                 self.world.ledger.max_names = message.max_client_keys
-                self.world.ledger.renew()  # which topics are protected, and who is internal, may have changed
-            case Brokers(bootstrap):
-                self.connections.dialling.bootstrap = bootstrap
+                self.world.ledger.advance_epoch()  # which topics are protected, and who is internal, may have changed
+            case BrokerTable(bootstrap):
+                self.connections.dialler.bootstrap = bootstrap
                 self.world.cluster.set_brokers(message)
-            case Topics():
+            case TopicSnapshot():
                 self.world.set_topics(message)
-                self.clockwork.tell_rates()
-            case Policy():
+                self.periodic_tasks.report_rates()
+            case ThresholdPolicy():
                 self.world.set_policy(message)
-                self.clockwork.wake()
-                self.clockwork.tell_rates()
-            case Quotas():
+                self.periodic_tasks.wake_tasks()
+                self.periodic_tasks.report_rates()
+            case QuotaSnapshot():
                 self.world.set_quotas(message, now)
-                self.clockwork.wake()
+                self.periodic_tasks.wake_tasks()
             case QuotaChanges():
                 self.world.change_quotas(message, now)
-                self.clockwork.wake()
-            case Groups():
+                self.periodic_tasks.wake_tasks()
+            case GroupSnapshot():
                 self.world.set_groups(message, now)
-                self.clockwork.tell_rates()
-            case Storage():
-                self.storage.take(message)
-            case Parts():
-                self.shares.take_parts(message, now)
-            case OtherRates(brokers, processes):
-                self.world.engine.set_others(brokers, processes)
-            case Answer(token):
-                asker = self.world.questions.open.pop(token, None)
+                self.periodic_tasks.report_rates()
+            case StorageSnapshot():
+                self.storage_follower.receive_storage(message)
+            case LimitShares():
+                self.share_reporter.apply_shares(message, now)
+            case PeerRates(brokers, processes):
+                self.world.engine.set_peer_traffic(brokers, processes)
+            case AdminAnswer(token):
+                asker = self.world.control_queries.pending.pop(token, None)
                 if asker is not None:  # else its client has gone, or was told that control did not answer
-                    asker.tell(message)
-                    self.connections.reactor.settle(now)
+                    asker.on_control_answer(message)
+                    self.connections.reactor.run_deferred(now)
             case FindConnections():
-                self.listing.take(message)
-            case Verdict():
-                self.connections.arrivals.proxied.take(message)
-            case Spooled(seq):
-                self.intervals.confirm(seq)
+                self.listing.enqueue_query(message)
+            case AddressVerdict():
+                self.connections.arrivals.proxied.on_verdict(message)
+            case SpoolConfirmation(seq):
+                self.intervals.confirm_spooled(seq)
 
     def _is_hurried(self) -> bool:
         """Each of these takes a turn of trio's for every step."""
         return bool(
-            self.connections.opening or self._uplink.backlog or self.listing.is_busy or self.storage.is_resuming
+            self.connections.opening_count
+            or self._uplink.backlog
+            or self.listing.is_busy
+            or self.storage_follower.is_resuming
         )
 
-    def _ask(self, asker: Asker) -> None:
-        self._uplink.ask(asker)
-        self.connections.reactor.give_way()
+    def _post_query(self, asker: AdminQuerier) -> None:
+        self._uplink.post_query(asker)
+        self.connections.reactor.end_slice()
 
     async def stop(self, timeout_s: float) -> None:
         """Answer the requests in flight, close everything, hand the last counts over."""
         now = trio.current_time()
         await self.connections.drain(now + timeout_s * DRAIN_SHARE)
-        self.intervals.close(final=True)
+        self.intervals.close_interval(final=True)
         with trio.move_on_at(now + timeout_s):
-            await self.intervals.all_confirmed()
+            await self.intervals.wait_all_confirmed()
 
 
-class Worker:
+class DataWorker:
     """One data-plane process. `plane`: None until control has told the settings. `page`: the limits' state that the
     workers of this gateway share, None for the only one.
     """
 
-    def __init__(self, parent: ParentLink, number: int, page: Page | None = None) -> None:
-        self.uplink = Uplink()
-        self.plane: Plane | None = None
+    def __init__(self, parent: ParentLink, number: int, page: SharedPage | None = None) -> None:
+        self.uplink = ControlUplink()
+        self.plane: DataPlane | None = None
         self._parent = parent
         self._number = number
         self._page = page
         self._boot = uuid.uuid4().hex
         self._is_configured = trio.Event()
-        self._control = 0  # the number of the one that it talks, or talked, to
+        self._control_number = 0  # the number of the one that it talks, or talked, to
 
     async def run(self) -> None:
         """Serve until the parent says stop, or is gone."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._parent.run)
-            nursery.start_soon(self._keep_channel, nursery)
+            nursery.start_soon(self._maintain_channel, nursery)
             nursery.start_soon(self._run_plane)
             await self._parent.stopping.wait()
             if self.plane is not None:
@@ -182,77 +187,88 @@ class Worker:
 
     async def _run_plane(self) -> None:
         await self._is_configured.wait()
-        await self.configured.run()
+        await self.configured_plane.run()
 
-    async def _keep_channel(self, dialling: trio.Nursery) -> None:
+    async def _maintain_channel(self, dialling: trio.Nursery) -> None:
         """Talk to control; to the next one when it was started again."""
         while True:
             message, sock = await self._parent.next_channel()
-            await self.converse(Channel(sock, decode_down), dialling, message.control)
+            await self.serve_channel(ProcessChannel(sock, decode_for_worker), dialling, message.control)
 
-    async def converse(self, channel: Channel[Up, Down], dialling: trio.Nursery, control: int) -> None:
+    async def serve_channel(
+        self, channel: ProcessChannel[ToControl, ToWorker], dialling: trio.Nursery, control: int
+    ) -> None:
         """Talk to that control until it is gone; connections begin in `dialling`."""
         self.uplink.channel = channel
-        self._heed(channel)
-        self._greet(lost=control != self._control)
-        self._control = control
+        self._watch_channel(channel)
+        self._greet_control(lost=control != self._control_number)
+        self._control_number = control
         try:
             async with trio.open_nursery() as talk:
                 talk.start_soon(channel.run)
                 while True:
                     message, fd = await channel.receive()
-                    if isinstance(message, Accepted):
-                        self.configured.connections.accept(message, fd, dialling)
+                    if isinstance(message, AcceptedConnection):
+                        self.configured_plane.connections.accept_connection(message, fd, dialling)
                         continue
                     is_first = self.plane is None
-                    self.obey(message)
+                    self.handle_control_message(message)
                     if is_first:
-                        self._heed(channel)
+                        self._watch_channel(channel)
         except* ChannelClosed:
             pass  # the parent will bring a new one
         finally:
             self.uplink.channel = None
             if self.plane is not None:
-                self.plane.shares.end()
-                self.plane.connections.reactor.ignore(channel)
+                self.plane.share_reporter.on_control_lost()
+                self.plane.connections.reactor.unwatch_channel(channel)
             channel.close()
 
-    def _heed(self, channel: Channel[Up, Down]) -> None:
+    def _watch_channel(self, channel: ProcessChannel[ToControl, ToWorker]) -> None:
         """Connections that control hands over, and its orders, don't wait for the end of the reactor's slice."""
         if self.plane is not None:
-            self.plane.connections.reactor.heed(channel)
+            self.plane.connections.reactor.watch_channel(channel)
 
-    def _greet(self, *, lost: bool) -> None:
+    def _greet_control(self, *, lost: bool) -> None:
         """A new control knows nothing of us. `lost`: it is another one, not only another channel to it."""
         uplink, plane = self.uplink, self.plane
         if plane is None:
-            uplink.post(Hello(PROTOCOL, self._number, os.getpid(), self._boot))
-            uplink.post_lines()
+            uplink.post(WorkerHello(PROTOCOL, self._number, os.getpid(), self._boot))
+            uplink.post_log_backlog()
             return
-        plane.shares.begin()
-        gateways, addresses = plane.world.engine.fleet.gateways, plane.connections.begin()
+        plane.share_reporter.on_control_started()
+        gateways, addresses = plane.world.engine.fleet.gateways, plane.connections.reset_for_control()
         uplink.post(
-            Hello(PROTOCOL, self._number, os.getpid(), self._boot, plane.storage.held, gateways, True, addresses)
+            WorkerHello(
+                PROTOCOL,
+                self._number,
+                os.getpid(),
+                self._boot,
+                plane.storage_follower.last_storage,
+                gateways,
+                True,
+                addresses,
+            )
         )
-        plane.world.questions.ask_again(lost=lost)  # the former control took them with it
-        plane.connections.reactor.settle(trio.current_time())
-        plane.connections.arrivals.proxied.ask_again(lost=lost)
-        plane.intervals.post_again()
-        uplink.post_lines()
+        plane.world.control_queries.resend_queries(lost=lost)  # the former control took them with it
+        plane.connections.reactor.run_deferred(trio.current_time())
+        plane.connections.arrivals.proxied.resend_queries(lost=lost)
+        plane.intervals.resend_unspooled()
+        uplink.post_log_backlog()
 
     @property
-    def configured(self) -> Plane:
+    def configured_plane(self) -> DataPlane:
         assert self.plane is not None, "control sends WorkerSettings before anything else"
         return self.plane
 
-    def obey(self, message: Down) -> None:
+    def handle_control_message(self, message: ToWorker) -> None:
         """Obey a message from control."""
         match message:
             case WorkerSettings() if self.plane is None:
-                self.plane = Plane(message, self.uplink, self._boot, self._number, self._page)
+                self.plane = DataPlane(message, self.uplink, self._boot, self._number, self._page)
                 self._is_configured.set()
-            case Drain(timeout_s):
+            case DrainRequest(timeout_s):
                 self._parent.drain_timeout_s = timeout_s
                 self._parent.stopping.set()
             case _:
-                self.configured.take(message)
+                self.configured_plane.apply_message(message)

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access_tokens.roles import NAMES, Role, role_of
+from gateway.access_tokens.roles import ROLE_NAMES, AccessRole, parse_role
 from gateway.access_tokens.tokens import (
     MAX_HOLDERS,
-    Holder,
+    TokenHolder,
     check_name,
     check_token,
-    line_of,
+    format_token_line,
     make_token,
-    parse_line,
+    parse_token_line,
+    read_first_token,
     read_holders,
-    read_token,
 )
 
 ONE, TWO = "one-0123456789abcdef", "two-0123456789abcdef"
@@ -27,30 +27,32 @@ HEX = hashlib.sha256(ONE.encode()).hexdigest()
 
 
 def test_a_line_has_name_role_and_hash() -> None:
-    assert line_of("alice@example.org", Role.OPERATOR, ONE) == f"alice@example.org:operator:sha256:{HEX}"
-    assert parse_line(f"bob:viewer:sha256:{HEX}") == Holder("bob", Role.VIEWER, bytes.fromhex(HEX))
-    assert parse_line(ONE) == Holder("", Role.ADMIN, bytes.fromhex(HEX))  # as in earlier releases
+    assert (
+        format_token_line("alice@example.org", AccessRole.OPERATOR, ONE) == f"alice@example.org:operator:sha256:{HEX}"
+    )
+    assert parse_token_line(f"bob:viewer:sha256:{HEX}") == TokenHolder("bob", AccessRole.VIEWER, bytes.fromhex(HEX))
+    assert parse_token_line(ONE) == TokenHolder("", AccessRole.ADMIN, bytes.fromhex(HEX))  # as in earlier releases
 
 
 @given(
     st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}", fullmatch=True),
-    st.sampled_from(NAMES),
+    st.sampled_from(ROLE_NAMES),
     st.from_regex(r"[A-Za-z0-9._~+/-]{16,64}", fullmatch=True),
 )
 def test_a_line_that_was_made_is_read_as_it_was_meant(name: str, role: str, token: str) -> None:
-    line = line_of(name, role_of(role), token)
-    assert parse_line(line) == Holder(name, role_of(role), hashlib.sha256(token.encode()).digest())
+    line = format_token_line(name, parse_role(role), token)
+    assert parse_token_line(line) == TokenHolder(name, parse_role(role), hashlib.sha256(token.encode()).digest())
     assert token not in line
 
 
 @given(st.text(max_size=200))
 def test_any_other_line_is_refused_and_not_shown(line: str) -> None:
     try:
-        holder = parse_line(line)
+        holder = parse_token_line(line)
     except ValueError as error:
         assert len(line) < 10 or line not in str(error)  # noqa: PT017  a short one may be part of the text by chance
     else:
-        assert isinstance(holder.role, Role)
+        assert isinstance(holder.role, AccessRole)
         assert len(holder.digest) == 32
 
 
@@ -71,12 +73,14 @@ def test_any_other_line_is_refused_and_not_shown(line: str) -> None:
 )
 def test_a_line_with_a_fault_is_refused_with_what_would_be_right(line: str, fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
-        parse_line(line)
+        parse_token_line(line)
 
 
 def test_a_file_has_comments_and_empty_lines_and_a_name_may_have_several_tokens(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
-    path.write_text(f"# of the team\n\n  alice:admin:sha256:{HEX}  \n{line_of('alice', Role.ADMIN, TWO)}\n")
+    path.write_text(
+        f"# of the team\n\n  alice:admin:sha256:{HEX}  \n{format_token_line('alice', AccessRole.ADMIN, TWO)}\n"
+    )
     assert [holder.name for holder in read_holders(path)] == ["alice", "alice"]
 
 
@@ -101,16 +105,16 @@ def test_a_file_is_refused_as_a_whole_and_without_its_tokens(tmp_path: Path, tex
 def test_a_command_sends_the_first_token_of_a_file_but_no_hash(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(f"# mine\n{TWO}\n{ONE}\n")
-    assert read_token(path) == TWO
+    assert read_first_token(path) == TWO
     path.write_text(f"alice:admin:sha256:{HEX}\n")
     with pytest.raises(ValueError, match="line 1: this is the gateway's file, with hashes of tokens"):
-        read_token(path)
+        read_first_token(path)
     path.write_text("hunter2")
     with pytest.raises(ValueError, match="line 1: a token has 16"):
-        read_token(path)
+        read_first_token(path)
     path.write_text("")
     with pytest.raises(ValueError, match="there is no token in it"):
-        read_token(path)
+        read_first_token(path)
 
 
 @pytest.mark.parametrize("token", ["", "short", "x" * 4097, "with spaces in it 1234", "=0123456789abcdef", "ü" * 20])

@@ -17,7 +17,7 @@ ACTIONS = [
     "token create",
 ]
 AUDIT = "audit"  # whose options tests/audit looks at: they take Spark's modules
-COMMANDS = [name for name in cli._commands() if name not in (AUDIT, "help")]
+COMMANDS = [name for name in cli._command_names() if name not in (AUDIT, "help")]
 
 
 def run(words: list[str]) -> object:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from gateway.cli_support.suggest import hint, nearest
+from gateway.cli_support.suggest import find_nearest_name, name_hint
 
 KNOWN = ("publishRateInBytes", "publishRateInMsgs", "user")
 
 
 def test_the_nearest_name_is_suggested_whatever_its_case() -> None:
-    assert nearest("publishRateInByte", KNOWN) == "publishRateInBytes"
-    assert nearest("PUBLISHRATEINMSGS", KNOWN) == "publishRateInMsgs"
-    assert nearest("usr", KNOWN, cutoff=0.9) is None
+    assert find_nearest_name("publishRateInByte", KNOWN) == "publishRateInBytes"
+    assert find_nearest_name("PUBLISHRATEINMSGS", KNOWN) == "publishRateInMsgs"
+    assert find_nearest_name("usr", KNOWN, cutoff=0.9) is None
 
 
 def test_all_names_are_suggested_where_none_is_near() -> None:
-    assert hint("usr", KNOWN) == "did you mean user?"
-    assert hint("zzz", KNOWN) == "known here: publishRateInBytes, publishRateInMsgs, user"
+    assert name_hint("usr", KNOWN) == "did you mean user?"
+    assert name_hint("zzz", KNOWN) == "known here: publishRateInBytes, publishRateInMsgs, user"

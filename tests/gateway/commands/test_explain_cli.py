@@ -19,22 +19,25 @@ from typing import Any
 import pytest
 
 from gateway import channel
-from gateway.channel import Interval, Row
-from gateway.commands import asking, explain, top, topics
-from gateway.embedded import free_port
+from gateway.channel import UsageInterval, UsageRow
+from gateway.commands import admin_client as asking
+from gateway.commands import explain, top, topics
+from gateway.embedded import find_free_port
 from policies.definitions.policy_set import PolicySet
 from tests.gateway.control.admin.test_rest import BASE, MB, NOW_MS, Server, rates
 
 
 def busy(server: Server) -> None:
-    server.told[channel.Topics] = channel.Topics({1: ("clicks", "views"), 12: ("views",)})
-    server.told[channel.Rates] = rates([("clicks", 4.0 * MB, 5.0 * MB, True), ("views", 1.5 * MB, 7.0 * MB, False)])
-    rows = (
-        Row(1, "clicks", "User:alice", "app", "accepted", "", 60_000_000, 1, 1, 0),
-        Row(1, "clicks", "User:alice", "app", "rejected", "topic-threshold", 15_000, 2, 2, 1000),
+    server.told[channel.TopicSnapshot] = channel.TopicSnapshot({1: ("clicks", "views"), 12: ("views",)})
+    server.told[channel.WorkerRates] = rates(
+        [("clicks", 4.0 * MB, 5.0 * MB, True), ("views", 1.5 * MB, 7.0 * MB, False)]
     )
-    server.recent.add(Interval("b", 0, 1, NOW_MS - 20_000, NOW_MS - 19_000, ()), NOW_MS - 20_000)
-    server.recent.add(Interval("b", 0, 2, NOW_MS - 8_000, NOW_MS - 7_000, rows), NOW_MS)
+    rows = (
+        UsageRow(1, "clicks", "User:alice", "app", "accepted", "", 60_000_000, 1, 1, 0),
+        UsageRow(1, "clicks", "User:alice", "app", "rejected", "topic-threshold", 15_000, 2, 2, 1000),
+    )
+    server.recent.add_interval(UsageInterval("b", 0, 1, NOW_MS - 20_000, NOW_MS - 19_000, ()), NOW_MS - 20_000)
+    server.recent.add_interval(UsageInterval("b", 0, 2, NOW_MS - 8_000, NOW_MS - 7_000, rows), NOW_MS)
 
 
 def out(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -120,8 +123,8 @@ def test_no_topics_are_an_empty_table(gateway: Server, capsys: pytest.CaptureFix
 
 def test_names_cannot_command_the_terminal(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
     evil = "x\x1b[2Jy\nz\u202e"
-    row = Row(1, evil, f"User:{evil}", evil, "rejected", "r", 1, 1, 1, 0)
-    gateway.recent.add(Interval("b", 0, 2, NOW_MS - 8_000, NOW_MS - 7_000, (row,)), NOW_MS)
+    row = UsageRow(1, evil, f"User:{evil}", evil, "rejected", "r", 1, 1, 1, 0)
+    gateway.recent.add_interval(UsageInterval("b", 0, 2, NOW_MS - 8_000, NOW_MS - 7_000, (row,)), NOW_MS)
     for command, *args in ((explain, "--topic", evil), (topics,), (top,)):
         assert command.main([*args, "--url", gateway.url]) == 0
         said = capsys.readouterr().out
@@ -149,7 +152,7 @@ def test_the_configuration_says_where_to_ask(
 def test_a_question_that_cannot_be_asked_is_one_line(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert explain.main(["--topic", "clicks", "--broker", "-1", "--url", gateway.url]) == 1
     assert "broker: Input should be greater than or equal to 0" in capsys.readouterr().err
-    assert topics.main(["--url", f"http://127.0.0.1:{free_port()}"]) == 1
+    assert topics.main(["--url", f"http://127.0.0.1:{find_free_port()}"]) == 1
     assert "Connection refused: is the gateway running, and admin: right?" in capsys.readouterr().err
     assert top.main(["--url", "localhost:9190"]) == 1
     assert (
@@ -160,10 +163,10 @@ def test_a_question_that_cannot_be_asked_is_one_line(gateway: Server, capsys: py
 
 
 def test_an_older_gateway_has_no_such_path(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(asking.CannotAsk, match="404 Not Found: is it a gateway's admin server"):
-        asking.ask(asking.Place(gateway.url), "/nothing")
-    with pytest.raises(asking.CannotAsk, match="this release doesn't know"):
-        asking.shown("there", {"topics": [{}]}, topics.describe)
+    with pytest.raises(asking.CommandError, match="404 Not Found: is it a gateway's admin server"):
+        asking.request_json(asking.AdminEndpoint(gateway.url), "/nothing")
+    with pytest.raises(asking.CommandError, match="this release doesn't know"):
+        asking.describe_response("there", {"topics": [{}]}, topics.describe_topic_table)
 
 
 @pytest.mark.parametrize(
@@ -230,13 +233,13 @@ def start() -> Iterator[Callable[..., Any]]:
 
 def test_in_a_terminal_top_is_drawn_again_and_again(gateway: Server, start: Callable[..., Any]) -> None:
     busy(gateway)
-    gateway.told[channel.Topics] = channel.Topics({1: tuple(f"topic-{n}" for n in range(50))})
+    gateway.told[channel.TopicSnapshot] = channel.TopicSnapshot({1: tuple(f"topic-{n}" for n in range(50))})
     terminal = start("--url", gateway.url, "--interval", "0.2")
     before, opened, first = terminal.wait_for("clicks.*\x1b\\[H").partition("\x1b[?1049h")
     assert (before, opened) == ("", "\x1b[?1049h")
     assert max(frame.count("\n") for frame in first.split("\x1b[H")) < 10
     gateway.policies.policies = PolicySet({**BASE}, version=1)
-    gateway.told[channel.Rates] = rates([("views", 3.0 * MB, 7.0 * MB, False)])
+    gateway.told[channel.WorkerRates] = rates([("views", 3.0 * MB, 7.0 * MB, False)])
     terminal.wait_for("views +1 .* 3.0 MB/s.*\x1b\\[H")
     code, _ = terminal.end()
     assert code == 0
@@ -246,7 +249,7 @@ def test_what_a_command_shows_once_can_be_watched(gateway: Server, start: Callab
     busy(gateway)
     terminal = start("--url", gateway.url, "--topic", "views", "-w", "--interval", "0.2", command="explain")
     terminal.wait_for("/v1/explain, every 0.2 s; Ctrl-C ends.*1.5 MB/s")
-    gateway.told[channel.Rates] = rates([("views", 3.0 * MB, 7.0 * MB, False)])
+    gateway.told[channel.WorkerRates] = rates([("views", 3.0 * MB, 7.0 * MB, False)])
     terminal.wait_for("3.0 MB/s")
     assert terminal.end()[0] == 0
 
@@ -258,7 +261,7 @@ def test_without_a_terminal_there_is_nothing_to_watch(gateway: Server, capsys: p
 
 
 def test_a_high_terminal_shows_as_many_topics_as_fit(gateway: Server, start: Callable[..., Any]) -> None:
-    gateway.told[channel.Topics] = channel.Topics({1: tuple(f"topic-{n}" for n in range(50))})
+    gateway.told[channel.TopicSnapshot] = channel.TopicSnapshot({1: tuple(f"topic-{n}" for n in range(50))})
     terminal = start("--url", gateway.url, "--interval", "0.2", rows=40)
     frames = terminal.wait_for(r"clicks.*\x1b\[H.*clicks.*\x1b\[H").split("\x1b[H")
     for frame in [frame for frame in frames[:-1] if "clicks" in frame]:  # the last one may be cut

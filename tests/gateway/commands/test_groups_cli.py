@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from gateway import channel, cli
-from gateway.commands import asking, groups, policies
-from gateway.control.access.gate import Gate
-from gateway.control.access.holders import Holders
+from gateway.commands import admin_client as asking
+from gateway.commands import groups, policies
+from gateway.control.access.gate import AccessGate
+from gateway.control.access.holders import CredentialHolders
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
 from policies.explain import FleetUse
 from policies.fleet.keys import group_key
-from policies.groups.lines import GroupRate
+from policies.groups.group_limiters import GroupRate
 from policies.groups.names import GROUP_KEYS
 from policies.limits.limit_use import LimitUse
 from tests.gateway.commands.test_explain_cli import out
@@ -72,7 +73,7 @@ def test_a_group_from_beginning_to_end(gateway: Server, capsys: pytest.CaptureFi
     run(gateway, "detach", "--tenant", "acme")
     run(gateway, "detach", "--namespace", "acme/orders")
     run(gateway, "delete", "gold")
-    assert gateway.policies.policies.effective() == {}
+    assert gateway.policies.policies.effective_values() == {}
     assert {source.door for source in gateway.policies.sources} == {"rest"}
 
 
@@ -95,7 +96,7 @@ def test_the_usage_of_all_gateways_and_of_this_one(gateway: Server, capsys: pyte
         {PolicyKey.of_group("gold", "publishRateInBytes"): 12.0 * MB, PolicyKey.of_group("rest"): 1.0}
     )
     rate = GroupRate("gold", "publish", 7, LimitUse(4.0 * MB, 5.0 * MB, True), LimitUse(400.0, None))
-    gateway.told[channel.Rates] = channel.Rates((), groups=(rate,))
+    gateway.told[channel.WorkerRates] = channel.WorkerRates((), groups=(rate,))
     gateway.fleet[group_key("gold", "publish", "bytes")] = FleetUse(5.0 * MB, {"gwb": 7.5 * MB}, 2)
     run(gateway, "usage", "--group", "gold")
     header, msgs, size, *_ = out(capsys)
@@ -164,7 +165,7 @@ def test_a_wrong_command_line_says_what_is_wrong(
 def test_commands_send_the_token_from_wherever_it_is(
     gateway: Server, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gateway.give_gate(Gate(Holders([TOKEN])))
+    gateway.give_gate(AccessGate(CredentialHolders([TOKEN])))
     assert "admin.tokens or admin.token_file; commands take --token-file" in failed(gateway, capsys, "set", "gold")
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
@@ -185,7 +186,7 @@ def test_commands_send_the_token_from_wherever_it_is(
 def test_the_configuration_has_the_token_as_well(
     gateway: Server, capsys: pytest.CaptureFixture[str], tmp_path: Path, where: str
 ) -> None:
-    gateway.give_gate(Gate(Holders([TOKEN])))
+    gateway.give_gate(AccessGate(CredentialHolders([TOKEN])))
     file, config = tmp_path / "token", tmp_path / "gateway.yaml"
     file.write_text(TOKEN)
     config.write_text(
@@ -208,13 +209,15 @@ def test_a_token_file_that_can_not_be_used_is_one_line(
 
 def test_names_can_not_command_the_terminal(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
     answer = {"mode": "enforce", "enforce_percent": 100, "warnings": ["\x1b[2J"], "groups": {}}
-    assert all(char.isprintable() for line in asking.shown("x", answer, groups._describe) for char in line)
+    assert all(
+        char.isprintable() for line in asking.describe_response("x", answer, groups._describe_groups) for char in line
+    )
 
 
 def test_a_list_says_for_how_many_of_the_clients_groups_are_enforced() -> None:
     group = {"rates": {key: {"limit": None} for key in GROUP_KEYS}, "tenants": [], "namespaces": []}
     answer = {"mode": "enforce", "enforce_percent": 0.5, "warnings": [], "groups": {"gold": group}}
     note = "enforce_percent 0.5: all other clients are not limited, only counted"
-    assert groups._describe(answer)[-1] == note
-    assert note not in groups._describe({**answer, "mode": "observe"})
-    assert note not in groups._describe({**answer, "enforce_percent": 100.0})
+    assert groups._describe_groups(answer)[-1] == note
+    assert note not in groups._describe_groups({**answer, "mode": "observe"})
+    assert note not in groups._describe_groups({**answer, "enforce_percent": 100.0})

@@ -13,11 +13,11 @@ import yaml
 
 from gateway.commands import kafka_quotas as command
 from gateway.kafka.java_properties import ClientProperties
-from gateway.quotas.client import QuotaClient, QuotaClientError, Quotas, Refused, Row
+from gateway.quotas.client import QuotaApi, QuotaClient, QuotaClientError, QuotaRefusal, QuotaRow
 from policies.quotas.filter import Component, Match
 from policies.quotas.names import DEFAULT, Entity, QuotaError, QuotaKey
 from policies.quotas.store import Alteration, Op, QuotaStore
-from protocol.quotas import ENFORCED, UPSTREAM
+from protocol.quotas import ENFORCED_KEY, UPSTREAM_SUFFIX
 
 PRODUCE = QuotaKey("producer_byte_rate", "broker_bps")
 CONSUME = QuotaKey("consumer_byte_rate", "broker_bps")
@@ -28,43 +28,52 @@ class Server:
     of the brokers behind it; None: it is no gateway.
     """
 
-    def __init__(self, store: QuotaStore, others: Sequence[Row] = ()) -> None:
+    def __init__(self, store: QuotaStore, others: Sequence[QuotaRow] = ()) -> None:
         self.store, self.others = store, others
-        self.upstream: Sequence[Row] | None = None
+        self.upstream: Sequence[QuotaRow] | None = None
         self.altered = 0
         self.asked: list[Alteration] = []
         self.note: str | None = None  # what it says of what it made
 
-    def describe_apart(self, components: Sequence[Component] = (), strict: bool = False) -> Sequence[Row] | None:
+    def describe_apart(self, components: Sequence[Component] = (), strict: bool = False) -> Sequence[QuotaRow] | None:
         if self.upstream is None:
             return None
         assert not components
-        rows: dict[frozenset[tuple[str, str | None]], Row] = {}
+        rows: dict[frozenset[tuple[str, str | None]], QuotaRow] = {}
         for row in (*self.describe((), False), *self.upstream):  # one row for each entity
             known = rows.get(frozenset(row.pairs), row)
-            rows[frozenset(row.pairs)] = Row(row.pairs, {**known.values, **row.values})
+            rows[frozenset(row.pairs)] = QuotaRow(row.pairs, {**known.values, **row.values})
         return list(rows.values())
 
-    def describe(self, components: Sequence[Component], strict: bool) -> Sequence[Row]:
+    def describe(self, components: Sequence[Component], strict: bool) -> Sequence[QuotaRow]:
         assert all(component.match_type <= Match.SPECIFIED for component in components)  # what the wire has
-        found = self.store.describe(components, strict)
+        found = self.store.describe_quotas(components, strict)
         # In no order that means anything: neither entities, nor types, nor keys.
-        rows = [Row(e.pairs[::-1], {key.wire: values[key] for key in reversed(list(values))}) for e, values in found]
+        rows = [
+            QuotaRow(e.wire_pairs[::-1], {key.wire_name: values[key] for key in reversed(list(values))})
+            for e, values in found
+        ]
         return [*self.others, *reversed(rows)]
 
-    def alter(self, alterations: Sequence[Alteration], validate_only: bool) -> Sequence[Refused | str | None]:
+    def alter(self, alterations: Sequence[Alteration], validate_only: bool) -> Sequence[QuotaRefusal | str | None]:
         self.altered += 1
         self.asked += alterations
-        gone = {(frozenset(e), op.key) for e, ops, _ in alterations for op in ops if op.key.endswith(UPSTREAM)}
+        gone = {(frozenset(e), op.key) for e, ops, _ in alterations for op in ops if op.key.endswith(UPSTREAM_SUFFIX)}
         if gone and not validate_only:
             self.upstream = [
-                Row(row.pairs, {key: v for key, v in row.values.items() if (frozenset(row.pairs), key) not in gone})
+                QuotaRow(
+                    row.pairs, {key: v for key, v in row.values.items() if (frozenset(row.pairs), key) not in gone}
+                )
                 for row in self.upstream or ()
             ]
-        alterations = [Alteration(e, [op for op in ops if not op.key.endswith(UPSTREAM)]) for e, ops, _ in alterations]
-        done = self.store.alter(alterations, frozenset({"producer_byte_rate", "consumer_byte_rate"}), validate_only)
+        alterations = [
+            Alteration(e, [op for op in ops if not op.key.endswith(UPSTREAM_SUFFIX)]) for e, ops, _ in alterations
+        ]
+        done = self.store.alter_quotas(
+            alterations, frozenset({"producer_byte_rate", "consumer_byte_rate"}), validate_only
+        )
         self.store = done.store
-        return [Refused(error.error, str(error)) if error else self.note for error in done.errors]
+        return [QuotaRefusal(error.error, str(error)) if error else self.note for error in done.errors]
 
 
 class Said(NamedTuple):
@@ -97,7 +106,9 @@ def run(server: Server, capsys: pytest.CaptureFixture[str]) -> Run:
     def run(*argv: str) -> Said:
         code: int | str | None = None
         try:
-            code = command.run(["--bootstrap-server", "localhost:9092", *argv], lambda _servers, _given: Quotas(server))
+            code = command.run_command(
+                ["--bootstrap-server", "localhost:9092", *argv], lambda _servers, _given: QuotaApi(server)
+            )
         except SystemExit as end:
             code = end.code
         assert isinstance(code, int)
@@ -250,15 +261,15 @@ def test_the_client_is_made_for_the_server_with_what_the_file_says(
 ) -> None:
     made = []
 
-    def connect(servers: str, given: ClientProperties) -> Quotas:
+    def connect(servers: str, given: ClientProperties) -> QuotaApi:
         made.append((servers, given))
-        return Quotas(server)
+        return QuotaApi(server)
 
     flags = ["--bootstrap-server=kafka:9092", "--list"]
     if text is not None:
         (tmp_path / "client.properties").write_text(text)
         flags.append(f"--command-config={tmp_path / 'client.properties'}")
-    assert command.run(flags, connect) == 0
+    assert command.run_command(flags, connect) == 0
     assert made == [("kafka:9092", ClientProperties(properties, None))]
 
 
@@ -299,7 +310,7 @@ def test_a_user_of_the_name_default_is_not_the_default(run: Run, server: Server)
 
 
 def test_two_prefixes_go_together(run: Run, server: Server) -> None:
-    server.store = server.store.set(Entity("user-one", "other"), PRODUCE, 1.0)
+    server.store = server.store.set_quota(Entity("user-one", "other"), PRODUCE, 1.0)
     assert run("--list", "--prefix=user=user-o,client-id=o").out == (
         "{user=user-one, client-id=other}\nproducer_byte_rate:broker_bps=1\n"
     )
@@ -308,9 +319,9 @@ def test_two_prefixes_go_together(run: Run, server: Server) -> None:
 def test_quotas_that_only_brokers_have_are_listed_and_come_last(run: Run, server: Server) -> None:
     server.store = QuotaStore()
     server.others = [
-        Row((("ip", None),), {"connection_creation_rate": 3.0}),
-        Row((("ip", "10.0.0.1"),), {"connection_creation_rate": 20.5}),
-        Row((("user", "a"),), {"controller_mutation_rate": 7.0, "producer_byte_rate": 1.0}),
+        QuotaRow((("ip", None),), {"connection_creation_rate": 3.0}),
+        QuotaRow((("ip", "10.0.0.1"),), {"connection_creation_rate": 20.5}),
+        QuotaRow((("user", "a"),), {"controller_mutation_rate": 7.0, "producer_byte_rate": 1.0}),
     ]
     assert run("--list").out == (
         "{user=a}\nproducer_byte_rate:broker_bps=1\ncontroller_mutation_rate=7\n\n"
@@ -320,7 +331,7 @@ def test_quotas_that_only_brokers_have_are_listed_and_come_last(run: Run, server
     assert run("--describe", "--names=user=a").out == (
         "producer_byte_rate:broker_bps=1 {user=a}\ncontroller_mutation_rate=7 {user=a}\n"
     )
-    server.others = [*server.others, Row((("user", None),), {"controller_mutation_rate": 9.5})]
+    server.others = [*server.others, QuotaRow((("user", None),), {"controller_mutation_rate": 9.5})]
     both = "controller_mutation_rate=7 {user=a}\n*controller_mutation_rate=9.5 {user=<default>}\n"
     assert run("--describe", "--names=user=a", "--include-overrides").out.endswith(both)
     assert run("--describe", "--names=user=b").out == "controller_mutation_rate=9.5 {user=<default>}\n"
@@ -358,19 +369,19 @@ def test_one_key_in_two_spellings_is_refused(run: Run, server: Server) -> None:
 @pytest.mark.seed("546.36")
 def test_a_refusal_of_the_server_is_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
     class Refusing(Server):
-        def alter(self, alterations: Sequence[Alteration], validate_only: bool) -> Sequence[Refused | str | None]:
-            return [Refused("POLICY_VIOLATION", "no more of these")]
+        def alter(self, alterations: Sequence[Alteration], validate_only: bool) -> Sequence[QuotaRefusal | str | None]:
+            return [QuotaRefusal("POLICY_VIOLATION", "no more of these")]
 
-        def describe(self, components: Sequence[Component], strict: bool) -> Sequence[Row]:
+        def describe(self, components: Sequence[Component], strict: bool) -> Sequence[QuotaRow]:
             raise QuotaClientError("somewhere:9092: no answer in time")
 
-    def connect(_servers: str, _given: ClientProperties) -> Quotas:
-        return Quotas(Refusing(QuotaStore()))
+    def connect(_servers: str, _given: ClientProperties) -> QuotaApi:
+        return QuotaApi(Refusing(QuotaStore()))
 
     change = ["--bootstrap-server=x", "--alter", "--names=user=a", "--add=producer_byte_rate=1"]
-    assert command.run(change, connect) == 1
+    assert command.run_command(change, connect) == 1
     assert capsys.readouterr() == ("", "kafka-quotas: POLICY_VIOLATION: no more of these\n")
-    assert command.run(["--bootstrap-server=x", "--list"], connect) == 1
+    assert command.run_command(["--bootstrap-server=x", "--list"], connect) == 1
     assert capsys.readouterr() == ("", "kafka-quotas: somewhere:9092: no answer in time\n")
 
 
@@ -391,9 +402,9 @@ def beside(server: Server) -> Server:
         {Entity("alice"): {PRODUCE: 5e6}, Entity("bob"): {PRODUCE: 1e6}, Entity("dan"): {PRODUCE: 9e6}}
     )
     server.upstream = [
-        Row((("user", None),), {"producer_byte_rate.upstream": 3e6, "controller_mutation_rate": 7.0}),
-        Row((("user", "alice"),), {"producer_byte_rate.upstream": 2e6, "consumer_byte_rate.upstream": 4e6}),
-        Row((("user", "bob"),), {"producer_byte_rate.upstream": 8e6}),
+        QuotaRow((("user", None),), {"producer_byte_rate.upstream": 3e6, "controller_mutation_rate": 7.0}),
+        QuotaRow((("user", "alice"),), {"producer_byte_rate.upstream": 2e6, "consumer_byte_rate.upstream": 4e6}),
+        QuotaRow((("user", "bob"),), {"producer_byte_rate.upstream": 8e6}),
     ]
     return server
 
@@ -436,12 +447,14 @@ def test_taking_over_shows_what_it_would_do_and_does_it_when_told(run: Run, besi
 def test_a_value_with_an_end_keeps_it_and_the_brokers_keep_theirs_meanwhile(run: Run, server: Server) -> None:
     server.store = QuotaStore({Entity("alice"): {PRODUCE: 5e6}})
     server.upstream = [
-        Row((("user", "alice"),), {"producer_byte_rate.upstream": 2e6, "producer_byte_rate.until": 1e12}),
+        QuotaRow((("user", "alice"),), {"producer_byte_rate.upstream": 2e6, "producer_byte_rate.until": 1e12}),
     ]
     left_out = "{user=alice}: producer_byte_rate:broker_bps has an end: take it over afterwards\n"
     assert run("--take-over", "--yes") == (0, f"{left_out}\nnothing to take over now\n", "")
     assert server.altered == 0
-    server.upstream = [Row(server.upstream[0].pairs, {**server.upstream[0].values, "consumer_byte_rate.upstream": 4e6})]
+    server.upstream = [
+        QuotaRow(server.upstream[0].pairs, {**server.upstream[0].values, "consumer_byte_rate.upstream": 4e6})
+    ]
     moved = "{user=alice}\n-consumer_byte_rate:broker_bps=4000000 (brokers)\n+consumer_byte_rate:broker_bps=4000000\n"
     assert run("--take-over", "--yes") == (0, f"{moved}\n{left_out}\n1 quota moved\n", "")
     assert server.store.entries == {Entity("alice"): {CONSUME: 4e6, PRODUCE: 5e6}}
@@ -455,17 +468,17 @@ def test_what_the_gateway_has_already_is_not_set_again(run: Run, beside: Server)
 
 def test_times_of_brokers_and_of_a_gateway_are_not_compared_and_stay_where_they_are(run: Run, server: Server) -> None:
     server.store = QuotaStore({Entity("alice"): {QuotaKey("request_percentage", "percent"): 50.0}})
-    server.upstream = [Row((("user", "alice"),), {"request_percentage.upstream": 5.0})]
+    server.upstream = [QuotaRow((("user", "alice"),), {"request_percentage.upstream": 5.0})]
     assert run("--take-over", "--yes").out == "the brokers have no such quotas: nothing to take over\n"
     assert run("--describe", "--names=user=alice").out == (
         "request_percentage:percent=50 {user=alice} (gateway)\nrequest_percentage:percent=5 {user=alice} (brokers)\n"
     )
     theirs = QuotaStore({Entity("alice"): {QuotaKey("request_percentage", "percent"): 5.0}})
-    assert theirs.lesser(Entity("alice"), QuotaKey("request_percentage", "percent"), 50.0) is None
+    assert theirs.find_lesser(Entity("alice"), QuotaKey("request_percentage", "percent"), 50.0) is None
 
 
 def test_one_reason_for_all_is_one_line(run: Run, server: Server) -> None:
-    server.upstream = [Row((("user", name),), {"producer_byte_rate.upstream": 0.0}) for name in ("x", "y", "z")]
+    server.upstream = [QuotaRow((("user", name),), {"producer_byte_rate.upstream": 0.0}) for name in ("x", "y", "z")]
     said = run("--take-over")
     assert said.err.count("\n") == 1
     assert said.err.startswith("kafka-quotas: {user=x} and 2 more: INVALID_REQUEST: ")
@@ -480,13 +493,13 @@ def test_two_entities_that_one_client_is_are_told_where_their_values_no_longer_h
     run: Run, server: Server
 ) -> None:
     server.store = QuotaStore({Entity("alice"): {PRODUCE: 5e6}})
-    server.upstream = [Row((("client-id", "etl"),), {"producer_byte_rate.upstream": 1e6})]
+    server.upstream = [QuotaRow((("client-id", "etl"),), {"producer_byte_rate.upstream": 1e6})]
     told = run("--take-over").out
     assert "{user=alice, client-id=etl}: producer_byte_rate:broker_bps 1000000 -> 5000000\n" in told
 
 
 def test_quotas_that_the_gateway_refuses_stay_with_the_brokers(run: Run, server: Server) -> None:
-    server.upstream = [Row((("user", "x"),), {"producer_byte_rate.upstream": 0.0})]
+    server.upstream = [QuotaRow((("user", "x"),), {"producer_byte_rate.upstream": 0.0})]
     said = run("--take-over")
     assert said.code == 1
     assert said.err.startswith("kafka-quotas: {user=x}: INVALID_REQUEST: producer_byte_rate:broker_bps=0.0: a quota is")
@@ -528,7 +541,7 @@ def test_brokers_without_a_gateway_keep_their_quotas(run: Run) -> None:
 
 
 def test_each_alteration_has_its_own_result_and_only_good_ones_are_sent(server: Server) -> None:
-    results = Quotas(server).alter(
+    results = QuotaApi(server).alter(
         [
             Alteration([("user", "bad")], [Op("producer_byte_rate:bps", -1.0)]),
             Alteration([("user", "good")], [Op("producer_byte_rate:bps", 1.0)]),
@@ -540,14 +553,14 @@ def test_each_alteration_has_its_own_result_and_only_good_ones_are_sent(server: 
     assert server.store.entries[Entity("good")] == {QuotaKey("producer_byte_rate", "bps"): 1.0}
     assert server.store.entries[Entity(DEFAULT)] == {CONSUME: 2.0}
     assert server.altered == 1
-    assert Quotas(server).alter([]) == ()
+    assert QuotaApi(server).alter([]) == ()
     assert server.altered == 1
 
 
 def test_describe_has_strict_and_refuses_what_cant_be(server: Server) -> None:
-    server.store = server.store.set(Entity("user-one"), PRODUCE, 1.0)
+    server.store = server.store.set_quota(Entity("user-one"), PRODUCE, 1.0)
     by_user = [Component("user", Match.PREFIX, "user-o")]
-    quotas = Quotas(server)
+    quotas = QuotaApi(server)
     assert [each.entity for each in quotas.describe(by_user)] == [Entity("user-one", "my-client"), Entity("user-one")]
     assert [each.entity for each in quotas.describe(by_user, strict=True)] == [Entity("user-one")]
     with pytest.raises(QuotaError, match="needs a name"):
@@ -557,15 +570,15 @@ def test_describe_has_strict_and_refuses_what_cant_be(server: Server) -> None:
 def test_effective_values_are_those_of_the_store(server: Server) -> None:
     entity = Entity("user-two", "my-client")
     for omit in (False, True):
-        assert Quotas(server).describe_effective(entity, omit) == server.store.effective(entity, omit)
+        assert QuotaApi(server).describe_effective(entity, omit) == server.store.effective_quotas(entity, omit)
     with pytest.raises(QuotaError, match="an empty entity"):
-        Quotas(server).describe_effective(Entity())
+        QuotaApi(server).describe_effective(Entity())
 
 
 def test_a_value_that_brokers_take_and_we_refuse_is_shown_as_it_is(server: Server, run: Run) -> None:
     """Brokers before KRaft accepted 0, and every broker accepts any percentage."""
-    server.others = [Row((("user", "x"),), {"producer_byte_rate": 0.0, "request_percentage": 1e6})]
-    assert len(Quotas(server).describe_effective(Entity("user-one", "my-client"))) == 3
+    server.others = [QuotaRow((("user", "x"),), {"producer_byte_rate": 0.0, "request_percentage": 1e6})]
+    assert len(QuotaApi(server).describe_effective(Entity("user-one", "my-client"))) == 3
     values = ("producer_byte_rate:broker_bps=0", "request_percentage:percent=1000000")
     assert run("--describe", "--names=user=x") == (0, "".join(f"{value} {{user=x}}\n" for value in values), "")
     assert run("--list", "--names=user=x").out == "\n".join(("{user=x}", *values, ""))
@@ -615,7 +628,7 @@ def test_a_server_that_is_not_there_is_1_and_one_line(capsys: pytest.CaptureFixt
 def brokers_have(server: Server, **rates: float) -> None:
     """Quotas of users that the brokers enforce; "default": of all others."""
     server.upstream = [
-        Row((("user", None if name == "default" else name),), {"producer_byte_rate.upstream": rate})
+        QuotaRow((("user", None if name == "default" else name),), {"producer_byte_rate.upstream": rate})
         for name, rate in rates.items()
     ]
 
@@ -660,19 +673,19 @@ def test_the_brokers_value_comes_first_unless_the_gateways_is_enforced_for_all(
 ) -> None:
     server.store = QuotaStore({Entity("alice", None): {PRODUCE: ours, CONSUME: 7.0}})
     server.upstream = [
-        Row((("user", "alice"),), {"producer_byte_rate.upstream": 1_000_000.0, ENFORCED: percent}),
+        QuotaRow((("user", "alice"),), {"producer_byte_rate.upstream": 1_000_000.0, ENFORCED_KEY: percent}),
     ]
     assert run("--describe", "--names=user=alice").out.splitlines() == [
         f"consumer_byte_rate:broker_bps=7 {{user=alice}} (gateway, {mode})",
         "producer_byte_rate:broker_bps=1000000 {user=alice} (brokers)",
         f"+producer_byte_rate:broker_bps={ours:.0f} {{user=alice}} (gateway, {mode})",
     ]
-    server.upstream = [Row((("user", "alice"),), {ENFORCED: percent})]
+    server.upstream = [QuotaRow((("user", "alice"),), {ENFORCED_KEY: percent})]
     assert run("--describe", "--names=user=alice").out.splitlines() == [
         f"consumer_byte_rate:broker_bps=7 {{user=alice}} (gateway, {mode})",
         f"producer_byte_rate:broker_bps={ours:.0f} {{user=alice}} (gateway, {mode})",
     ]
-    assert ENFORCED not in run("--list").out
+    assert ENFORCED_KEY not in run("--list").out
 
 
 def test_values_that_each_of_them_overrides_are_told_with_it(run: Run, server: Server) -> None:
@@ -688,7 +701,7 @@ def test_values_that_each_of_them_overrides_are_told_with_it(run: Run, server: S
 
 def test_the_list_tells_the_brokers_value_of_the_same_key(run: Run, server: Server) -> None:
     server.store = QuotaStore({})
-    server.others = [Row((("user", "alice"),), {"producer_byte_rate.upstream": 1.0, "producer_byte_rate": 5.0})]
+    server.others = [QuotaRow((("user", "alice"),), {"producer_byte_rate.upstream": 1.0, "producer_byte_rate": 5.0})]
     assert run("--list").out.splitlines() == [
         "{user=alice}", "producer_byte_rate:broker_bps=5", "producer_byte_rate:broker_bps=1 (brokers)",
     ]  # fmt: skip
@@ -702,7 +715,7 @@ def test_until_is_a_time_or_a_duration_from_now_on(run: Run, server: Server, mon
     given: list[int | None] = []
     alter = server.alter
 
-    def note(alterations: Sequence[Alteration], validate_only: bool) -> Sequence[Refused | str | None]:
+    def note(alterations: Sequence[Alteration], validate_only: bool) -> Sequence[QuotaRefusal | str | None]:
         given.extend(each.until_ms for each in alterations)
         return alter(alterations, validate_only)
 
@@ -758,9 +771,9 @@ def test_an_import_says_what_changes_and_does_it_when_told(run: Run, server: Ser
     before = server.store
     said = run("--import", str(path))
     assert said == (0, diff + "\n2 entities to change; nothing was done: --yes does it\n", "")
-    assert server.store is before or dict(server.store.describe()) == dict(before.describe())
+    assert server.store is before or dict(server.store.describe_quotas()) == dict(before.describe_quotas())
     assert run("--import", str(path), "--yes") == (0, diff + "\n2 entities changed\n", "")
-    now = dict(server.store.describe())
+    now = dict(server.store.describe_quotas())
     assert now[Entity("user-one", "my-client")] == {QuotaKey.parse("producer_byte_rate:bps"): 2e7}
     assert now[Entity("<default>")] == {CONSUME: 1e6}
     assert Entity(DEFAULT, "my-client") in now  # the file doesn't name it
@@ -807,7 +820,7 @@ def test_a_description_is_data(run: Run) -> None:
 def test_quotas_of_the_brokers_are_apart_and_no_import_takes_them_for_the_gateways(
     run: Run, server: Server, tmp_path: Path
 ) -> None:
-    server.upstream = [Row((("user", "bob"),), {PRODUCE.wire + UPSTREAM: 7.0})]
+    server.upstream = [QuotaRow((("user", "bob"),), {PRODUCE.wire_name + UPSTREAM_SUFFIX: 7.0})]
     found = yaml.safe_load(run("--list", "-o", "yaml").out)
     assert found["brokers"] == [{"user": "bob", "producer_byte_rate:broker_bps": 7.0}]
     assert not [each for each in found["client_quotas"] if each["user"] == "bob"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.commands import storage as show
-from gateway.embedded import free_port
+from gateway.embedded import find_free_port
 from tests.background import Says, serving
 
 GB = 10**9
@@ -78,7 +78,7 @@ def test_what_fills_soon_and_what_has_too_little_room_is_said_with_who_fills_it(
         outlook("/late", None, 86_401), outlook("/never", None, None), outlook("/soon", 0, 3600, short=True),
         outlook("/first", 60, 120), {**volume("/old", 50 * GB), "forecast": None},
     ]  # fmt: skip
-    lines = show.describe(status(brokers=[{"id": 1, "unknown": "", "offline": [], "volumes": volumes}]))
+    lines = show.describe_storage(status(brokers=[{"id": 1, "unknown": "", "offline": [], "volumes": volumes}]))
     most = "; clicks 4.0 MB/s, views 4.0 MB/s, c 4.0 MB/s"
     rate = "fills by 6.0 MB/s"
     assert lines[9:12] == [
@@ -91,7 +91,7 @@ def test_what_fills_soon_and_what_has_too_little_room_is_said_with_who_fills_it(
 
 def test_unknown_values_are_told_as_such(capsys: pytest.CaptureFixture[str]) -> None:
     broker = {"id": 3, "unknown": "stale", "offline": [], "volumes": []}
-    lines = show.describe(
+    lines = show.describe_storage(
         status(
             factor=0.0, state="PAUSE", origin="fail-safe", age_s=None, next=None, brokers=[broker], connected=False,
             problem="no answer", why="broker 3 has no snapshot", mode="observe", source="snapshots",
@@ -111,15 +111,15 @@ def test_unknown_values_are_told_as_such(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_broker_of_which_not_all_log_dirs_are_known_is_shown_as_such() -> None:
     broker = {"id": 3, "unknown": "partial", "offline": [], "volumes": []}
-    assert "3       log dir that its agent can't look into" in show.describe(status(brokers=[broker]))[1]
+    assert "3       log dir that its agent can't look into" in show.describe_storage(status(brokers=[broker]))[1]
 
 
 def test_volumes_without_limits_have_none() -> None:
-    lines = show.describe(
+    lines = show.describe_storage(
         status(brokers=[{"id": 1, "unknown": "", "offline": [], "volumes": [volume("/a", 1, None, None)]}])
     )
     assert lines[1].split()[-3:] == ["-", "-", "1"]
-    assert show.describe(status(brokers=[]))[0].startswith("factor")
+    assert show.describe_storage(status(brokers=[]))[0].startswith("factor")
 
 
 def test_json_is_the_answer_itself(admin: Says, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,7 +164,7 @@ def test_an_answer_that_is_none_is_one_line(
 
 
 def test_a_gateway_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://127.0.0.1:{find_free_port()}"
     assert show.main(["--url", url]) == 1
     assert capsys.readouterr().err == (
         f"{url}/v1/storage: can't be asked: Connection refused: is the gateway running, and admin: right?\n"

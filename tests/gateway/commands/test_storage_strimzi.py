@@ -11,28 +11,36 @@ import pytest
 
 from gateway import config
 from gateway.commands import import_strimzi as strimzi
-from gateway.commands.import_strimzi import ADMIN, BOOTSTRAP, CLASS_KEY, CLASSES, PREFIX, ImportRefused, Result
+from gateway.commands.import_strimzi import (
+    ADMIN_PREFIX,
+    BOOTSTRAP_KEY,
+    CLASS_KEY,
+    PLUGIN_CLASSES,
+    PLUGIN_PREFIX,
+    ImportRefused,
+    ImportResult,
+)
 from gateway.config import Settings
 
-BASE = {CLASS_KEY: CLASSES[0], BOOTSTRAP: "kafka-1:9092,kafka-2:9092"}
+BASE = {CLASS_KEY: PLUGIN_CLASSES[0], BOOTSTRAP_KEY: "kafka-1:9092,kafka-2:9092"}
 PER_VOLUME = "storage.per.volume.limit.min.available."
 
 
-def convert(*, bootstrap: str = "", aggregate: bool = False, drop: tuple[str, ...] = (), **given: str) -> Result:
+def convert(*, bootstrap: str = "", aggregate: bool = False, drop: tuple[str, ...] = (), **given: str) -> ImportResult:
     return convert_all(given, bootstrap, aggregate, drop)
 
 
 def convert_all(
     given: dict[str, str], bootstrap: str = "", aggregate: bool = False, drop: tuple[str, ...] = ()
-) -> Result:
+) -> ImportResult:
     """Properties by their names without the prefix, added to BASE."""
-    named = {**BASE, **{PREFIX + key: value for key, value in given.items()}}
+    named = {**BASE, **{PLUGIN_PREFIX + key: value for key, value in given.items()}}
     text = "\n".join(f"{key}={value}" for key, value in named.items() if key not in drop)
-    return strimzi.convert(text, "server.properties", bootstrap, aggregate_limits=aggregate)
+    return strimzi.convert_settings(text, "server.properties", bootstrap, aggregate_limits=aggregate)
 
 
-def settings_of(result: Result) -> Settings:
-    return config.parse(result.text)
+def settings_of(result: ImportResult) -> Settings:
+    return config.parse_settings(result.text)
 
 
 def refused(given: dict[str, str], **options: Any) -> str:
@@ -67,21 +75,23 @@ def test_the_readme_of_the_plugin_comes_through() -> None:
     assert (storage.min_available_bytes, storage.min_available_ratio) == (5_368_709_120, None)
     assert "# Per broker, shared by all clients that are not excluded. The plugin slowed producers down" in result.text
     assert len(result.remarks) == 1
-    assert result.remarks[0].startswith(f"{PREFIX}fetch=1000000: becomes a quota of each user, where the plugin's was")
+    assert result.remarks[0].startswith(
+        f"{PLUGIN_PREFIX}fetch=1000000: becomes a quota of each user, where the plugin's was"
+    )
     assert settings.client_quotas == ({"user": "<default>", "consumer_byte_rate": 1_000_000},)
     assert "# Per broker, and each user has it: the plugin's was shared by all clients of a broker." in result.text
 
 
 def test_defaults_of_the_plugin_write_nothing() -> None:
     result = convert(produce="1.7976931348623157e+308", fetch="1.7976931348623157E308")
-    assert settings_of(result) == config.parse(f"upstream: {{bootstrap_servers: '{BASE[BOOTSTRAP]}'}}")
+    assert settings_of(result) == config.parse_settings(f"upstream: {{bootstrap_servers: '{BASE[BOOTSTRAP_KEY]}'}}")
     assert result.remarks == []
 
 
 def test_fetch_and_request_become_quotas_of_each_user() -> None:
     result = convert(fetch="0.5", request="2e6", produce="1e6")
     values = {
-        str(key.quota): value for key, value in settings_of(result).policy_values().items() if key.kind == "quota"
+        str(key.quota_key): value for key, value in settings_of(result).policy_values().items() if key.kind == "quota"
     }
     assert values == {"consumer_byte_rate:broker_bps": 1, "request_percentage:percent": 100_000}
     assert settings_of(convert(request="0.1")).client_quotas == ({"user": "<default>", "request_percentage": 1},)
@@ -108,7 +118,7 @@ def test_a_limit_of_zero_is_the_last_byte() -> None:
 def test_an_interval_of_zero_is_off() -> None:
     storage = settings_of(convert_all({PER_VOLUME + "bytes": "1", "storage.check-interval": "0"})).storage
     assert storage is not None
-    assert storage.off
+    assert storage.is_disabled
 
 
 @pytest.mark.parametrize(
@@ -136,7 +146,7 @@ def test_principals_are_read_as_the_plugin_does(text: str, principals: tuple[str
     ],
 )
 def test_principals_that_are_none_are_refused(text: str, told: str) -> None:
-    assert refused({"excluded.principal.name.list": text}) == f"{PREFIX}excluded.principal.name.list: {told}"
+    assert refused({"excluded.principal.name.list": text}) == f"{PLUGIN_PREFIX}excluded.principal.name.list: {told}"
 
 
 # --- [035] and the limits of before -----------------------------------------------------------------------------------
@@ -178,7 +188,8 @@ def test_a_soft_limit_without_a_quota_is_left_out_with_a_word() -> None:
     assert storage is not None
     assert (storage.soft, bool(storage.hard)) == ((), True)
     assert result.remarks == [
-        f"{PREFIX}storage.soft.min-free-bytes: left out: without {PREFIX}produce there is nothing that a soft limit"
+        f"{PLUGIN_PREFIX}storage.soft.min-free-bytes: left out: without {PLUGIN_PREFIX}produce there is nothing"
+        " that a soft limit"
         " could reduce"
     ]
 
@@ -189,8 +200,8 @@ def test_aggregate_limits_are_taken_with_their_flag_only() -> None:
     result = convert_all(given)
     assert settings_of(result).storage is None
     assert [remark.partition(": left out: it limited ")[0] for remark in result.remarks] == [
-        PREFIX + "storage.soft",
-        PREFIX + "storage.hard",
+        PLUGIN_PREFIX + "storage.soft",
+        PLUGIN_PREFIX + "storage.hard",
     ]
     assert all("--aggregate-limits" in remark for remark in result.remarks)
     flagged = convert_all(given, aggregate=True)
@@ -216,7 +227,7 @@ def test_aggregate_limits_are_taken_with_their_flag_only() -> None:
 def test_keys_that_exclude_each_other_are_refused_by_name(one: str, two: str) -> None:
     given = {PER_VOLUME + "bytes": "1"} if "interval" in one else {}
     told = refused({**given, one: "1", two: "1"}, aggregate=True)
-    assert told == f"{PREFIX}{one} and {PREFIX}{two} exclude each other: keep one"
+    assert told == f"{PLUGIN_PREFIX}{one} and {PLUGIN_PREFIX}{two} exclude each other: keep one"
 
 
 @pytest.mark.parametrize(
@@ -239,7 +250,7 @@ def test_keys_that_exclude_each_other_are_refused_by_name(one: str, two: str) ->
 def test_values_that_are_none_are_refused(key: str, text: str, told: str) -> None:
     given = {key: text} if PER_VOLUME in key else {PER_VOLUME + "bytes": "1", key: text}
     line = refused(given)
-    assert line.lower().startswith(f"{PREFIX}{key}={text}".lower())
+    assert line.lower().startswith(f"{PLUGIN_PREFIX}{key}={text}".lower())
     assert line.endswith(told)
 
 
@@ -253,8 +264,9 @@ def test_a_refusal_of_the_configuration_is_one_line_too() -> None:
 def test_unknown_keys_are_named() -> None:
     result = convert_all({"consume": "1", "exclude.principal.name.list": "a"})
     assert result.remarks == [
-        f"{PREFIX}consume: unknown: left out",
-        f"{PREFIX}exclude.principal.name.list: unknown (did you mean {PREFIX}excluded.principal.name.list?): left out",
+        f"{PLUGIN_PREFIX}consume: unknown: left out",
+        f"{PLUGIN_PREFIX}exclude.principal.name.list: unknown (did you mean"
+        f" {PLUGIN_PREFIX}excluded.principal.name.list?): left out",
     ]
 
 
@@ -262,12 +274,12 @@ def test_another_plugin_or_none_is_told() -> None:
     assert convert(drop=(CLASS_KEY,), produce="1").remarks == [
         f"{CLASS_KEY} is not set: the plugin is not in use there, its settings are imported anyway"
     ]
-    text = f"{CLASS_KEY}=com.acme.Quota\n{BOOTSTRAP}=a:1\n"
-    assert strimzi.convert(text, "server.properties").remarks == [
+    text = f"{CLASS_KEY}=com.acme.Quota\n{BOOTSTRAP_KEY}=a:1\n"
+    assert strimzi.convert_settings(text, "server.properties").remarks == [
         f"{CLASS_KEY} is com.acme.Quota, not Strimzi's: its settings are imported by their names"
     ]
     with pytest.raises(ImportRefused, match="nothing to import"):
-        strimzi.convert("broker.id=1\n", "server.properties")
+        strimzi.convert_settings("broker.id=1\n", "server.properties")
 
 
 # --- the admin client -------------------------------------------------------------------------------------------------
@@ -301,7 +313,7 @@ def test_java_names_become_librdkafkas() -> None:
         "ssl.key.password": "secret",
         "ssl.endpoint.identification.algorithm": "none",
     }
-    assert f"# Not taken over, since it is about Java's client: {ADMIN}request.timeout.ms." in result.text
+    assert f"# Not taken over, since it is about Java's client: {ADMIN_PREFIX}request.timeout.ms." in result.text
     for key in ("sasl.password", "ssl.key.password"):
         assert f"the output holds {key} in clear: better from a file, as the comment says" in result.remarks
     assert "plaintext" not in result.text + "".join(result.remarks)  # upstream's own TLS relays clients' connections
@@ -330,7 +342,7 @@ def test_java_stores_are_explained_and_passwords_left_out() -> None:
         assert f"  #   {command}" in lines
     assert "hush" not in result.text
     assert "BEGIN" not in result.text
-    assert sorted(remark.removeprefix(ADMIN) for remark in result.remarks) == [
+    assert sorted(remark.removeprefix(ADMIN_PREFIX) for remark in result.remarks) == [
         "sasl.jaas.config: see the comment in the output",
         "ssl.key.password: see the comment in the output",
         "ssl.keystore.key: see the comment in the output",
@@ -343,14 +355,14 @@ def test_another_listener_for_clients_leaves_the_plugins_one_to_storage() -> Non
     given = {PER_VOLUME + "bytes": "1", "kafka.admin.security.protocol": "SSL"}
     settings = settings_of(convert_all(given, "plain:9092"))
     assert (settings.upstream.bootstrap_servers, settings.upstream.properties) == ("plain:9092", {})
-    assert settings.storage_admin.bootstrap_servers == BASE[BOOTSTRAP]
+    assert settings.storage_admin.bootstrap_servers == BASE[BOOTSTRAP_KEY]
     assert settings.storage_admin.properties == {"security.protocol": "SSL"}
 
 
 def test_without_an_address_the_flag_is_asked_for() -> None:
     with pytest.raises(ImportRefused, match=r"bootstrap\.servers is missing, .*: give --bootstrap-servers host:port"):
-        convert(drop=(BOOTSTRAP,), produce="1")
-    assert settings_of(convert(drop=(BOOTSTRAP,), produce="1", bootstrap="a:1")).upstream.bootstrap_servers == "a:1"
+        convert(drop=(BOOTSTRAP_KEY,), produce="1")
+    assert settings_of(convert(drop=(BOOTSTRAP_KEY,), produce="1", bootstrap="a:1")).upstream.bootstrap_servers == "a:1"
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -388,14 +400,14 @@ spec:
 
 
 def test_a_kafka_resource_comes_through() -> None:
-    result = strimzi.convert(RESOURCE, "-")
+    result = strimzi.convert_settings(RESOURCE, "-")
     settings = settings_of(result)
     assert settings.upstream.bootstrap_servers == "my-cluster-kafka-bootstrap.kafka.svc:9092"
     assert settings.thresholds.total == 1_000_000
     assert settings.internal.principals == ("User:my-user", "User:CN=other,O=acme")
     assert settings.storage is not None
     assert (settings.storage.check_interval, settings.storage.min_available_bytes) == (30, 5_368_709_120)
-    assert f"{PREFIX}produce: left out: spec.kafka.quotas.producerByteRate replaces it" in result.remarks
+    assert f"{PLUGIN_PREFIX}produce: left out: spec.kafka.quotas.producerByteRate replaces it" in result.remarks
 
 
 TLS_LISTENER = "- {name: tls, port: 9093, type: internal, tls: true}"
@@ -414,7 +426,7 @@ def test_a_resource_with_tls_listeners_only_comes_through(
     authentication: str, protocol: str, by_hand: list[str]
 ) -> None:
     text = RESOURCE.replace(PLAIN_LISTENER, "").replace(TLS_LISTENER, TLS_LISTENER[:-1] + authentication + "}")
-    result = strimzi.convert(text, "-")
+    result = strimzi.convert_settings(text, "-")
     upstream = settings_of(result).upstream
     assert upstream.bootstrap_servers == "my-cluster-kafka-bootstrap.kafka.svc:9093"
     assert upstream.properties == {"security.protocol": protocol}
@@ -430,25 +442,26 @@ def test_an_external_listener_is_known_by_its_status() -> None:
         TLS_LISTENER, "- {name: out, port: 9094, type: route, tls: true}"
     )
     with pytest.raises(ImportRefused, match="no listener with a known address"):
-        strimzi.convert(text, "-")
+        strimzi.convert_settings(text, "-")
     status = "status:\n  listeners:\n  - {name: out, bootstrapServers: 'kafka.example.com:443'}\n"
-    upstream = settings_of(strimzi.convert(text + status, "-")).upstream
+    upstream = settings_of(strimzi.convert_settings(text + status, "-")).upstream
     assert (upstream.bootstrap_servers, upstream.properties) == ("kafka.example.com:443", {"security.protocol": "SSL"})
 
 
 def test_a_listener_that_was_chosen_by_hand_has_its_own_security() -> None:
     text = RESOURCE.replace(
-        "storage.check-interval", "kafka.admin.bootstrap.servers: c:9091\n      " + PREFIX + "storage.check-interval"
+        "storage.check-interval",
+        "kafka.admin.bootstrap.servers: c:9091\n      " + PLUGIN_PREFIX + "storage.check-interval",
     )
     chosen = "my-cluster-kafka-bootstrap.kafka.svc:9093"
-    settings = settings_of(strimzi.convert(text, "-", chosen))
+    settings = settings_of(strimzi.convert_settings(text, "-", chosen))
     assert (settings.upstream.bootstrap_servers, settings.upstream.properties) == (chosen, {"security.protocol": "SSL"})
     assert settings.storage_admin.bootstrap_servers == "c:9091"
 
 
 def test_an_excluded_principal_that_is_none_does_not_end_the_import() -> None:
     text = RESOURCE.replace("- User:my-user", "- my-user\n        - Group:x")
-    result = strimzi.convert(text, "-")
+    result = strimzi.convert_settings(text, "-")
     assert settings_of(result).internal.principals == ("User:my-user", "User:CN=other,O=acme")
     where = "spec.kafka.quotas.excludedPrincipals"
     assert [remark for remark in result.remarks if where in remark] == [
@@ -464,21 +477,21 @@ metadata: {{name: c}}
 spec:
   kafka:
     config:
-      {CLASS_KEY}: {CLASSES[0]}
-      {PREFIX}produce: 1000000
-      {BOOTSTRAP}: c-kafka-bootstrap:9092
+      {CLASS_KEY}: {PLUGIN_CLASSES[0]}
+      {PLUGIN_PREFIX}produce: 1000000
+      {BOOTSTRAP_KEY}: c-kafka-bootstrap:9092
 """
     for whole in (text, "kind: List\nitems:\n- " + text.strip().replace("\n", "\n  ")):
-        settings = settings_of(strimzi.convert(whole, "kafka.yaml"))
+        settings = settings_of(strimzi.convert_settings(whole, "kafka.yaml"))
         assert settings.thresholds.total == 1_000_000
         assert settings.upstream.bootstrap_servers == "c-kafka-bootstrap:9092"
 
 
 def test_kafkas_own_quotas_are_left_to_the_brokers() -> None:
     with pytest.raises(ImportRefused, match="nothing to import"):
-        strimzi.convert("kind: Kafka\nspec: {kafka: {quotas: {type: kafka, producerByteRate: 1}}}", "k.yaml")
+        strimzi.convert_settings("kind: Kafka\nspec: {kafka: {quotas: {type: kafka, producerByteRate: 1}}}", "k.yaml")
     text = "kind: Kafka\nspec: {kafka: {quotas: {type: strimzi, producerByteRate: 1, minAvailableBytes: 2}}}"
-    assert strimzi.convert(text, "k.yaml", "a:1").remarks == [
+    assert strimzi.convert_settings(text, "k.yaml", "a:1").remarks == [
         "spec.kafka.quotas.minAvailableBytes: unknown (did you mean minAvailableBytesPerVolume?): left out"
     ]
 
@@ -496,7 +509,7 @@ def test_kafkas_own_quotas_are_left_to_the_brokers() -> None:
 )
 def test_resources_that_are_none_are_refused(text: str, told: str) -> None:
     with pytest.raises(ImportRefused) as error:
-        strimzi.convert(text, "kafka.yaml")
+        strimzi.convert_settings(text, "kafka.yaml")
     assert told in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -506,20 +519,20 @@ def test_resources_that_are_none_are_refused(text: str, told: str) -> None:
 
 def test_the_command_prints_yaml_and_remarks_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "server.properties"
-    path.write_text(f"{BOOTSTRAP}=a:1\n{PREFIX}produce=7\n{PREFIX}what=1\n")
+    path.write_text(f"{BOOTSTRAP_KEY}=a:1\n{PLUGIN_PREFIX}produce=7\n{PLUGIN_PREFIX}what=1\n")
     assert strimzi.main([str(path), "--bootstrap-servers", "b:2"]) == 0
     printed = capsys.readouterr()
-    assert config.parse(printed.out).upstream.bootstrap_servers == "b:2"
+    assert config.parse_settings(printed.out).upstream.bootstrap_servers == "b:2"
     assert printed.err.splitlines() == [
         f"{path}: {CLASS_KEY} is not set: the plugin is not in use there, its settings are imported anyway",
-        f"{path}: {PREFIX}what: unknown: left out",
+        f"{path}: {PLUGIN_PREFIX}what: unknown: left out",
     ]
 
 
 def test_the_command_reads_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(RESOURCE))
     assert strimzi.main(["-"]) == 0
-    assert config.parse(capsys.readouterr().out).thresholds.total == 1_000_000
+    assert config.parse_settings(capsys.readouterr().out).thresholds.total == 1_000_000
 
 
 def test_the_command_refuses_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

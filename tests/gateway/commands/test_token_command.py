@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access_tokens.roles import Role
-from gateway.access_tokens.tokens import digest_of, read_holders
+from gateway.access_tokens.roles import AccessRole
+from gateway.access_tokens.tokens import hash_token, read_holders
 from gateway.commands.token import main
 
 CREATE = ["create", "--name", "alice", "--role", "operator"]
@@ -17,7 +17,7 @@ CREATE = ["create", "--name", "alice", "--role", "operator"]
 def test_the_token_is_that_of_the_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*CREATE, "-o", "json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["line"] == f"alice:operator:sha256:{digest_of(said['token']).hex()}"
+    assert said["line"] == f"alice:operator:sha256:{hash_token(said['token']).hex()}"
     assert main(CREATE) == 0
     token, line = (text.split() for text in capsys.readouterr().out.splitlines())
     assert (token[0], line[0], len(token), len(line)) == ("token", "line", 2, 2)
@@ -31,8 +31,8 @@ def test_a_line_is_appended_to_what_is_there(tmp_path: Path, before: str, capsys
         path.write_text(before)
     assert main([*CREATE, "--append", str(path), "-o", "json"]) == 0
     holder = read_holders(path)[-1]
-    assert (holder.name, holder.role) == ("alice", Role.OPERATOR)
-    assert holder.digest == digest_of(json.loads(capsys.readouterr().out)["token"])
+    assert (holder.name, holder.role) == ("alice", AccessRole.OPERATOR)
+    assert holder.digest == hash_token(json.loads(capsys.readouterr().out)["token"])
     assert path.read_text().startswith(before)
     assert before or path.stat().st_mode & 0o777 == 0o600
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gateway import config
-from gateway.control.metrics.certificates import Place, places_of
+from gateway.control.metrics.certificates import CertificateLocation, certificate_locations
 
 
 def warnings_of(admin: str) -> list[str]:
     text = f"upstream: {{bootstrap_servers: broker:9092}}\nadmin: {admin}\n"
-    return [each for each in config.warnings(config.parse(text)) if each.startswith("admin.")]
+    return [each for each in config.find_warnings(config.parse_settings(text)) if each.startswith("admin.")]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "'::'", "''", "10.0.0.7", "gw.example"])
@@ -64,7 +64,7 @@ def test_a_fault_is_said_with_its_place_and_what_would_be_right(admin: str, said
 
 def test_its_settings_survive_the_way_to_control() -> None:
     admin = f"{{{TLS}, principals: {{User:anna: admin}}, metrics: viewer}}"
-    settings = config.parse(f"upstream: {{bootstrap_servers: b:9092}}\nadmin: {admin}\n")
+    settings = config.parse_settings(f"upstream: {{bootstrap_servers: b:9092}}\nadmin: {admin}\n")
     again = config.Settings.model_validate_json(settings.model_dump_json(by_alias=True))
     assert again == settings
     assert again.admin.tls is not None
@@ -76,17 +76,17 @@ def test_its_settings_survive_the_way_to_control() -> None:
     [("0.0.0.0", "http://127.0.0.1:9190"), ("'::'", "http://[::1]:9190"), ("gw.example", "http://gw.example:9190")],
 )
 def test_this_machine_reaches_it_under_an_address(host: str, url: str) -> None:
-    settings = config.parse(f"upstream: {{bootstrap_servers: b:9092}}\nadmin: {{host: {host}, open: true}}\n")
+    settings = config.parse_settings(f"upstream: {{bootstrap_servers: b:9092}}\nadmin: {{host: {host}, open: true}}\n")
     assert settings.admin.url == url
 
 
 def test_the_end_of_its_certificate_is_watched() -> None:
-    settings = config.parse(f"upstream: {{bootstrap_servers: b:9092}}\nadmin: {{{TLS}}}\n")
-    assert places_of(settings) == {"admin": Place("s.pem")}
+    settings = config.parse_settings(f"upstream: {{bootstrap_servers: b:9092}}\nadmin: {{{TLS}}}\n")
+    assert certificate_locations(settings) == {"admin": CertificateLocation("s.pem")}
 
 
 def test_proxies_are_networks() -> None:
     text = "upstream: {bootstrap_servers: broker:9092}\nadmin: {trusted_proxies: [%s]}\n"
-    assert config.parse(text % "10.0.7.0/24, '::1'").admin.trusted_proxies == ("10.0.7.0/24", "::1")
+    assert config.parse_settings(text % "10.0.7.0/24, '::1'").admin.trusted_proxies == ("10.0.7.0/24", "::1")
     with pytest.raises(config.ConfigError, match=r"admin.trusted_proxies.0: 'ingress.example' is no network"):
-        config.parse(text % "ingress.example")
+        config.parse_settings(text % "ingress.example")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gateway.channel import OwnSasl
-from gateway.cli import summarize
-from gateway.config import ConfigError, Settings, parse
+from gateway.channel import TerminatedSasl
+from gateway.cli import summarize_settings
+from gateway.config import ConfigError, Settings, parse_settings
 from gateway.control.internal_errors import InternalErrors
 from gateway.control.sasl.authentication import make_authenticators
 from gateway.control.workers.snapshots import worker_settings
@@ -24,7 +24,7 @@ BEARER = {
 
 
 def settings(**authentication: Any) -> Settings:
-    return parse(json.dumps({"upstream": {"bootstrap_servers": "b:9092"}, "authentication": authentication}))
+    return parse_settings(json.dumps({"upstream": {"bootstrap_servers": "b:9092"}, "authentication": authentication}))
 
 
 def refused(**authentication: Any) -> str:
@@ -34,7 +34,7 @@ def refused(**authentication: Any) -> str:
 
 
 def test_it_is_off_unless_it_is_there() -> None:
-    assert parse('upstream: {bootstrap_servers: "b:9092"}').authentication is None
+    assert parse_settings('upstream: {bootstrap_servers: "b:9092"}').authentication is None
 
 
 def test_mechanisms_are_a_list_or_text_and_survive_the_way_to_control() -> None:
@@ -58,30 +58,30 @@ authentication: {sasl.enabled.mechanisms: SCRAM-SHA-512, credentials_file: x.yam
 """
 
 
-@pytest.mark.parametrize(("at_all", "outside"), [("", None), (AT_ALL, OwnSasl(("SCRAM-SHA-512",), True))])
-def test_a_listener_may_have_its_own(at_all: str, outside: OwnSasl | None) -> None:
-    found = parse(LISTENERS + at_all)
+@pytest.mark.parametrize(("at_all", "outside"), [("", None), (AT_ALL, TerminatedSasl(("SCRAM-SHA-512",), True))])
+def test_a_listener_may_have_its_own(at_all: str, outside: TerminatedSasl | None) -> None:
+    found = parse_settings(LISTENERS + at_all)
     found = Settings.model_validate_json(found.model_dump_json(by_alias=True))  # as control does
     assert {name: each.sasl for name, each in worker_settings(found, b"").listeners.items()} == {
         "outside": outside,
         "inside": None,
-        "other": OwnSasl(("PLAIN",)),
+        "other": TerminatedSasl(("PLAIN",)),
     }
     made = make_authenticators(found, b"secret", InternalErrors())
     assert made.keys() == {"other"} | ({"outside"} if at_all else set())
-    assert "clients    SASL ends here: PLAIN; to brokers: none" in summarize(found)
+    assert "clients    SASL ends here: PLAIN; to brokers: none" in summarize_settings(found)
 
 
 def test_listeners_with_the_same_have_the_same_authenticator() -> None:
     text = LISTENERS.replace(", authentication: {enabled: false}", "")
-    made = make_authenticators(parse(text + AT_ALL), b"secret", InternalErrors())
+    made = make_authenticators(parse_settings(text + AT_ALL), b"secret", InternalErrors())
     assert made["outside"] is made["inside"]
     assert made["other"] is not made["inside"]
 
 
 def test_what_is_wrong_with_a_listeners_own_is_said_there() -> None:
     with pytest.raises(ConfigError, match=r"listeners\.other\.authentication: .*nobody has a password"):
-        parse(LISTENERS.replace(", credentials_file: others.yaml", ""))
+        parse_settings(LISTENERS.replace(", credentials_file: others.yaml", ""))
 
 
 def test_tokens() -> None:

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from gateway.config import Changes, Settings, compare, parse
-from gateway.config.changes import FIXED, LIVE
+from gateway.config import ConfigChanges, Settings, compare_settings, parse_settings
+from gateway.config.changes import FIXED_KEYS, LIVE_KEYS
 from gateway.config.keys import type_at
 
 UPSTREAM = "upstream: {bootstrap_servers: 'b:9092'}\n"
 TWO = UPSTREAM + "listeners:\n  a: {port: 1000, advertised_host: %s}\n  b: {port: 2000, ssl.keystore.location: %s}\n"
 
 
-def change(before: str, after: str) -> Changes:
-    return compare(parse(UPSTREAM + before), parse(UPSTREAM + after))
+def change(before: str, after: str) -> ConfigChanges:
+    return compare_settings(parse_settings(UPSTREAM + before), parse_settings(UPSTREAM + after))
 
 
 def test_the_same_file_changes_nothing() -> None:
     found = change("mode: observe", "# a comment\nmode:   observe")
-    assert found == (parse(UPSTREAM + "mode: observe"), (), (), ())
+    assert found == (parse_settings(UPSTREAM + "mode: observe"), (), (), ())
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_the_same_file_changes_nothing() -> None:
 def test_what_holds_at_once(before: str, after: str, key: str) -> None:
     found = change(before, after)
     assert (found.live, found.pending, found.problems) == ((key,), (), ())
-    assert found.settings == parse(UPSTREAM + after)
+    assert found.settings == parse_settings(UPSTREAM + after)
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_what_holds_at_once(before: str, after: str, key: str) -> None:
 def test_what_takes_a_restart(before: str, after: str, key: str) -> None:
     found = change(before, after)
     assert (found.live, found.pending, found.problems) == ((), (key,), ())
-    assert found.settings == parse(UPSTREAM + before)
+    assert found.settings == parse_settings(UPSTREAM + before)
 
 
 def test_properties_have_the_names_that_the_file_has() -> None:
     before = "upstream: {bootstrap_servers: 'b:1', sasl.password: secret}\n"
     after = "upstream: {bootstrap_servers: 'b:1', sasl.password: Geheim, socket.timeout.ms: 5}\n"
-    found = compare(parse(before), parse(after))
+    found = compare_settings(parse_settings(before), parse_settings(after))
     assert found.pending == ("upstream.sasl.password", "upstream.socket.timeout.ms")
     assert "Geheim" not in str(found.pending)
 
@@ -80,14 +80,16 @@ def test_both_at_once() -> None:
     found = change("", "mode: observe\nworkers: 3\nlimits: {max_connections: 1, max_topic_metrics: 7}")
     assert found.live == ("mode", "limits.max_connections")
     assert found.pending == ("workers", "limits.max_topic_metrics")
-    assert found.settings == parse(UPSTREAM + "mode: observe\nlimits: {max_connections: 1}")
+    assert found.settings == parse_settings(UPSTREAM + "mode: observe\nlimits: {max_connections: 1}")
 
 
 def test_of_several_listeners_addresses_and_certificates_hold_at_once_and_another_listener_does_not() -> None:
-    found = compare(parse(TWO % ("x", "a.pem")), parse(TWO % ("y", "b.pem") + "  c: {port: 3000}\n"))
+    found = compare_settings(
+        parse_settings(TWO % ("x", "a.pem")), parse_settings(TWO % ("y", "b.pem") + "  c: {port: 3000}\n")
+    )
     assert found.live == ("listeners.a.advertised_host", "listeners.b.ssl.keystore.location")
     assert found.pending == ("listeners.c",)
-    assert found.settings == parse(TWO % ("y", "b.pem"))
+    assert found.settings == parse_settings(TWO % ("y", "b.pem"))
 
 
 def test_what_holds_at_once_has_to_go_with_what_still_is() -> None:
@@ -95,7 +97,7 @@ def test_what_holds_at_once_has_to_go_with_what_still_is() -> None:
     total = "thresholds: {total.bytes.in.per.sec.threshold: 1MB}\n"
     before = total + "storage: {soft: {type: MinFreeBytes, level: 2}, hard: {type: MinFreeBytes, level: 1}}"
     found = change(before, "storage: {hard: {type: MinFreeBytes, level: 1}}")
-    assert found.settings == parse(UPSTREAM + before)
+    assert found.settings == parse_settings(UPSTREAM + before)
     assert found.pending == ("storage.soft",)
     (problem,) = found.problems
     assert problem.startswith("storage.soft: a soft limit has no effect where no produce limit exists")
@@ -104,7 +106,7 @@ def test_what_holds_at_once_has_to_go_with_what_still_is() -> None:
 def test_the_keys_are_there() -> None:
     """A list that names none would only look as if it said something."""
     places = {"*": "a"}
-    for path in (*LIVE, *FIXED):
+    for path in (*LIVE_KEYS, *FIXED_KEYS):
         assert type_at([places.get(part, part) for part in path]) is not None, path
 
 
@@ -113,6 +115,6 @@ def test_every_section_survives_the_way_to_json_and_back() -> None:
         UPSTREAM
         + "listener: {brokers: {1: 1000}}\nstorage: {min.available.bytes: 1}\nresource_groups: {groups: {g: {}}}"
     )
-    settings = parse(text)
+    settings = parse_settings(text)
     as_json: Any = json.loads(settings.model_dump_json(by_alias=True))
     assert Settings.model_validate(as_json) == settings

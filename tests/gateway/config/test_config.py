@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from gateway import config
-from gateway.config import ConfigError, Settings, parse, warnings
+from gateway.config import ConfigError, Settings, find_warnings, parse_settings
 from gateway.config.fields import MAX_GATEWAY_ID
 from gateway.config.storage import Storage
-from gateway.control.fleet.exchange import form
+from gateway.control.fleet.exchange import usage_codec as form
 from gateway.control.workers.snapshots import worker_settings
 from gateway.listener_names import DEFAULT_LISTENER
 from gateway.tls.broker_tls import BrokerTls
 from gateway.tls.certificates import ListenerTls
 from policies.definitions.policy_values import PolicyKey
 from policies.quotas.names import Entity, QuotaKey
-from policies.thresholds.values import OUT_KEY
+from policies.thresholds.values import TOTAL_OUT_KEY
 
 ISSUE = """
 upstream: {bootstrap_servers: "127.0.0.1:9092"}
@@ -34,38 +34,40 @@ UPSTREAM = "upstream: {bootstrap_servers: 'b:9092'}\n"
 
 
 def storage_of(text: str) -> Storage:
-    found = parse(text).storage
+    found = parse_settings(text).storage
     assert found is not None
     return found
 
 
 def problems(text: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        parse(text, "gw.yaml")
+        parse_settings(text, "gw.yaml")
     return caught.value.lines
 
 
 def test_the_documented_example_is_understood() -> None:
-    settings = parse(ISSUE)
+    settings = parse_settings(ISSUE)
     assert settings.upstream.addresses() == (("127.0.0.1", 9092),)
     assert settings.thresholds.total == 20 * 10**6
     assert settings.thresholds.by_topic() == {"clicks": 5e6}
     assert [settings.all_listeners[DEFAULT_LISTENER].broker_port(n) for n in (0, 7)] == [19093, 19100]
     assert settings.limits.max_request_bytes == 100 * 2**20
-    assert config.warnings(settings) == []
+    assert config.find_warnings(settings) == []
 
 
 def test_only_upstream_is_required() -> None:
-    settings = parse(UPSTREAM)
+    settings = parse_settings(UPSTREAM)
     assert settings.reject_code == "auto"
     assert settings.thresholds.total is None
     assert settings.usage_log.topic == "__produce_gateway_usage"
-    assert settings.gateway.endswith("-19092")
+    assert settings.gateway_name.endswith("-19092")
 
 
 def test_settings_survive_the_way_to_control() -> None:
     text = ISSUE + "internal: {principals: ['User:mm'], client_ids: [mm]}\nreject_code: 19\ndrain_timeout: 1m\n"
-    settings = parse(text.replace('"127.0.0.1:9092"}', '"127.0.0.1:9092", sasl.password: s3cret, ssl.x: true}'))
+    settings = parse_settings(
+        text.replace('"127.0.0.1:9092"}', '"127.0.0.1:9092", sasl.password: s3cret, ssl.x: true}')
+    )
     assert settings.upstream.properties == {"sasl.password": "s3cret", "ssl.x": "true"}
     assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)) == settings
 
@@ -355,12 +357,14 @@ def test_a_soft_limit_needs_a_limit_that_it_can_lower() -> None:
     soft = "storage:\n  hard: {type: MinFreeBytes, level: 1GB}\n  soft: {type: MinFreePercentage, level: 0.2}\n"
     (line,) = problems(UPSTREAM + soft)
     assert line.startswith("gw.yaml:4: storage.soft: a soft limit has no effect where no produce limit exists: write")
-    parse(UPSTREAM + TOTAL + soft)
-    parse(UPSTREAM + "thresholds: {source: mine}\n" + soft)
+    parse_settings(UPSTREAM + TOTAL + soft)
+    parse_settings(UPSTREAM + "thresholds: {source: mine}\n" + soft)
 
 
 def test_a_source_of_thresholds_takes_options_and_without_one_they_are_refused() -> None:
-    settings = parse(UPSTREAM + "thresholds: {source: mine, interval: PT30S, options: {url: 'http://x', n: 3}}")
+    settings = parse_settings(
+        UPSTREAM + "thresholds: {source: mine, interval: PT30S, options: {url: 'http://x', n: 3}}"
+    )
     assert (settings.thresholds.source, settings.thresholds.interval) == ("mine", 30)
     assert settings.thresholds.options == {"url": "http://x", "n": 3}
     (line,) = problems(UPSTREAM + "thresholds: {options: {url: 1}}")
@@ -411,15 +415,15 @@ def test_a_soft_limit_may_lower_resource_groups_alone(rate: str, accepted: bool)
 
 
 def test_a_burst_is_off_unless_it_is_set_and_goes_with_rejections_only() -> None:
-    assert parse(UPSTREAM).thresholds.burst == 0
-    assert parse(UPSTREAM + "thresholds: {burst: 10s}").thresholds.burst == 10
+    assert parse_settings(UPSTREAM).thresholds.burst == 0
+    assert parse_settings(UPSTREAM + "thresholds: {burst: 10s}").thresholds.burst == 10
     said = problems(UPSTREAM + "thresholds: {burst: 10s, on_exceed: delay}")[0]
     assert "burst: has no effect with on_exceed: delay" in said
 
 
 def test_a_limit_that_lets_hardly_anything_pass_is_a_warning() -> None:
     text = UPSTREAM + "client_quotas: [{user: alice, producer_byte_rate: 10}]\n"
-    (warning,) = config.warnings(parse(text))
+    (warning,) = config.find_warnings(parse_settings(text))
     assert warning.startswith("producer_byte_rate:broker_bps of {user=alice}: 10 bytes/s is less than one usual batch")
 
 
@@ -430,9 +434,9 @@ def test_head_room_is_reckoned_from_the_largest_total() -> None:
     own = (
         "  brokers:\n    1: {total.bytes.in.per.sec.threshold: 1MB}\n    2: {total.bytes.in.per.sec.threshold: 20MB}\n"
     )
-    (warning,) = config.warnings(parse(text + own))
+    (warning,) = config.find_warnings(parse_settings(text + own))
     assert "less than the 1,500,000,000 bytes that 20,000,000 bytes/s bring to a broker" in warning
-    (warning,) = config.warnings(parse(text + own + "  total.bytes.in.per.sec.threshold: 30MB\n"))
+    (warning,) = config.find_warnings(parse_settings(text + own + "  total.bytes.in.per.sec.threshold: 30MB\n"))
     assert "30,000,000 bytes/s" in warning
 
 
@@ -444,22 +448,27 @@ def test_options_of_limits_of_ones_own_are_apart() -> None:
 
 @pytest.mark.seed("035.25")
 def test_the_storage_section_is_understood_and_survives_the_way_to_control() -> None:
-    settings = parse(UPSTREAM + TOTAL + FULL_STORAGE)
+    settings = parse_settings(UPSTREAM + TOTAL + FULL_STORAGE)
     storage = storage_of(UPSTREAM + TOTAL + FULL_STORAGE)
     assert storage.check_interval == 30
     ((soft,), (hard,)) = storage.soft, storage.hard
     assert (soft.level, hard.level) == (0.2, 10 * 10**9)
-    assert storage.reads.model_dump() == {"topic": "volumes", "max_age": 180, "fail_safe": "OPEN", "replication": 2}
+    assert storage.snapshot_settings.model_dump() == {
+        "topic": "volumes",
+        "max_age": 180,
+        "fail_safe": "OPEN",
+        "replication": 2,
+    }
     assert settings.storage_admin.bootstrap_servers == "r1:9091"
     assert settings.storage_admin.properties == {"security.protocol": "SSL", "ssl.ca.location": "/ca.pem"}
-    assert settings.own_topics == (
+    assert settings.gateway_topics == (
         "__produce_gateway_usage",
         "__produce_gateway_policies",
         "__produce_gateway_resource_usage",
         "volumes",
     )
     assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)) == settings
-    plain = parse(UPSTREAM + "storage: {min.available.bytes: 1GB}")
+    plain = parse_settings(UPSTREAM + "storage: {min.available.bytes: 1GB}")
     assert Settings.model_validate_json(plain.model_dump_json(by_alias=True)) == plain
 
 
@@ -467,19 +476,19 @@ def test_the_storage_section_is_understood_and_survives_the_way_to_control() -> 
 def test_storage_defaults_are_the_proposal_s() -> None:
     storage = storage_of(UPSTREAM + "storage: {min.available.ratio: 0.01}")
     assert (storage.source, storage.check_interval, storage.fallback, storage.validity) == ("log-dirs", 60, 1.0, 300)
-    assert storage.reads.fail_safe == "PAUSE"
-    assert parse(UPSTREAM).storage is None
+    assert storage.snapshot_settings.fail_safe == "PAUSE"
+    assert parse_settings(UPSTREAM).storage is None
 
 
 @pytest.mark.seed("DISK.16")
 def test_the_storage_admin_falls_back_to_upstream_s_values() -> None:
     text = "upstream: {bootstrap_servers: 'b:9092', security.protocol: SASL_PLAINTEXT}\n"
     limit = "storage: {min.available.bytes: 1GB"
-    admin = parse(text + limit + "}").storage_admin
+    admin = parse_settings(text + limit + "}").storage_admin
     assert (admin.bootstrap_servers, admin.properties) == ("b:9092", {"security.protocol": "SASL_PLAINTEXT"})
-    admin = parse(text + limit + ", admin: {bootstrap_servers: 'r:1'}}").storage_admin
+    admin = parse_settings(text + limit + ", admin: {bootstrap_servers: 'r:1'}}").storage_admin
     assert (admin.bootstrap_servers, admin.properties) == ("r:1", {"security.protocol": "SASL_PLAINTEXT"})
-    settings = parse(text + limit + ", admin: {security.protocol: SSL}}")
+    settings = parse_settings(text + limit + ", admin: {security.protocol: SSL}}")
     assert settings.storage_admin.properties == {"security.protocol": "SSL"}
     assert settings.storage_admin.bootstrap_servers == "b:9092"
     assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)) == settings
@@ -488,8 +497,8 @@ def test_the_storage_admin_falls_back_to_upstream_s_values() -> None:
 @pytest.mark.seed("DISK.33")
 def test_storage_that_is_off_needs_no_limit() -> None:
     text = UPSTREAM + "storage: {check_interval: PT0S, source: log-dirs}"
-    assert storage_of(text).off
-    assert config.warnings(parse(text)) == ["storage.check_interval PT0S: full disks are not looked for"]
+    assert storage_of(text).is_disabled
+    assert config.find_warnings(parse_settings(text)) == ["storage.check_interval PT0S: full disks are not looked for"]
 
 
 @pytest.mark.parametrize(
@@ -508,7 +517,9 @@ def test_storage_that_is_off_needs_no_limit() -> None:
     ],
 )  # fmt: skip
 def test_storage_that_is_hardly_meant_is_warned_about(storage: str, warning: str) -> None:
-    assert any(warning in line for line in config.warnings(parse(UPSTREAM + TOTAL + f"storage: {{{storage}}}")))
+    assert any(
+        warning in line for line in config.find_warnings(parse_settings(UPSTREAM + TOTAL + f"storage: {{{storage}}}"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -521,7 +532,7 @@ def test_storage_that_is_hardly_meant_is_warned_about(storage: str, warning: str
 )
 def test_storage_as_it_should_be_is_not_warned_about(storage: str) -> None:
     delays = TOTAL.replace("1MB}", "1MB, on_exceed: delay}")
-    assert config.warnings(parse(UPSTREAM + delays + f"storage: {{{storage}}}")) == []
+    assert config.find_warnings(parse_settings(UPSTREAM + delays + f"storage: {{{storage}}}")) == []
 
 
 @pytest.mark.parametrize(
@@ -534,7 +545,7 @@ def test_storage_as_it_should_be_is_not_warned_about(storage: str) -> None:
 )
 def test_a_factor_that_could_throttle_nothing_is_warned_about(storage: str, what: str) -> None:
     def found(more: str = "") -> list[str]:
-        warnings = config.warnings(parse(UPSTREAM + f"storage: {{{storage}}}\n{more}"))
+        warnings = config.find_warnings(parse_settings(UPSTREAM + f"storage: {{{storage}}}\n{more}"))
         return [line for line in warnings if line.startswith(what)]
 
     assert len(found()) == 1
@@ -543,7 +554,9 @@ def test_a_factor_that_could_throttle_nothing_is_warned_about(storage: str, what
 
 
 def test_without_a_total_no_head_room_is_known_to_suffice() -> None:
-    found = config.warnings(parse(UPSTREAM + "storage: {min.available.bytes: 1TB, throttle.factor.fallback: 0}"))
+    found = config.find_warnings(
+        parse_settings(UPSTREAM + "storage: {min.available.bytes: 1TB, throttle.factor.fallback: 0}")
+    )
     assert ["no bound to the bytes written between two checks" in line for line in found] == [True]
 
 
@@ -558,16 +571,16 @@ def test_all_mistakes_are_told_at_once() -> None:
 def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("s3cret\n")
     text = f"upstream: {{bootstrap_servers: 'b:1', sasl.password: {{file: {tmp_path}/password}}}}"
-    assert parse(text).upstream.properties == {"sasl.password": "s3cret"}
+    assert parse_settings(text).upstream.properties == {"sasl.password": "s3cret"}
 
 
 def test_bootstrap_servers_may_be_a_list_and_ipv6() -> None:
-    settings = parse("upstream: {bootstrap_servers: [b1:9092, '[::1]:9093']}")
+    settings = parse_settings("upstream: {bootstrap_servers: [b1:9092, '[::1]:9093']}")
     assert settings.upstream.addresses() == (("b1", 9092), ("::1", 9093))
 
 
 def test_an_empty_section_is_an_absent_one() -> None:
-    assert parse(UPSTREAM + "listener:\nadmin:\nthresholds:\n").all_listeners[DEFAULT_LISTENER].port == 19092
+    assert parse_settings(UPSTREAM + "listener:\nadmin:\nthresholds:\n").all_listeners[DEFAULT_LISTENER].port == 19092
 
 
 @pytest.mark.parametrize(
@@ -608,17 +621,17 @@ def test_an_empty_section_is_an_absent_one() -> None:
     ],
 )
 def test_settings_that_are_hardly_meant_are_warned_about(text: str, warning: str) -> None:
-    assert any(warning in line for line in config.warnings(parse(UPSTREAM + text)))
+    assert any(warning in line for line in config.find_warnings(parse_settings(UPSTREAM + text)))
 
 
 def test_gateways_that_share_a_secret_and_one_that_is_alone_agree_on_clients() -> None:
     for text in ("secret_key_file: key", "internal_topics: none"):
-        found = config.warnings(parse(f"{UPSTREAM}{text}\nthresholds: {{enforce_percent: 5}}"))
+        found = config.find_warnings(parse_settings(f"{UPSTREAM}{text}\nthresholds: {{enforce_percent: 5}}"))
         assert not any("secret_key_file" in line for line in found)
 
 
 def test_tls_to_brokers_is_what_librdkafka_s_properties_say() -> None:
-    settings = parse("""\
+    settings = parse_settings("""\
 upstream:
   bootstrap_servers: b:1
   security.protocol: sasl_ssl
@@ -631,7 +644,7 @@ upstream:
     tls = BrokerTls("/ca.pem", "", "/tls.crt", "", "/tls.key", "", "secret", checks_name=False)
     assert settings.upstream.tls == worker_settings(settings, b"").upstream_tls == tls
     assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)).upstream.tls == tls
-    assert worker_settings(parse(UPSTREAM), b"").upstream_tls is None
+    assert worker_settings(parse_settings(UPSTREAM), b"").upstream_tls is None
 
 
 @pytest.mark.parametrize(
@@ -646,12 +659,12 @@ upstream:
     ],
 )
 def test_brokers_that_are_not_verified_are_warned_about(properties: str, warning: str) -> None:
-    assert warning in config.warnings(parse(f"upstream: {{bootstrap_servers: 'b:1', {properties}}}"))[0]
+    assert warning in config.find_warnings(parse_settings(f"upstream: {{bootstrap_servers: 'b:1', {properties}}}"))[0]
 
 
 def test_verified_brokers_are_not_warned_about() -> None:
-    settings = parse("upstream: {bootstrap_servers: 'b:1', security.protocol: SSL}")
-    assert not [line for line in config.warnings(settings) if "upstream" in line]
+    settings = parse_settings("upstream: {bootstrap_servers: 'b:1', security.protocol: SSL}")
+    assert not [line for line in config.find_warnings(settings) if "upstream" in line]
 
 
 @pytest.mark.parametrize(
@@ -676,20 +689,20 @@ def test_verified_brokers_are_not_warned_about() -> None:
 )
 def test_properties_that_relayed_connections_can_not_honour_are_refused_where_tls_is_on(key: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(f"upstream: {{bootstrap_servers: 'b:1', security.protocol: SSL, {key}: hidden-value}}")
+        parse_settings(f"upstream: {{bootstrap_servers: 'b:1', security.protocol: SSL, {key}: hidden-value}}")
     (line,) = caught.value.lines
     assert said in line
     assert "hidden-value" not in line
-    parse(f"upstream: {{bootstrap_servers: 'b:1', security.protocol: PLAINTEXT, {key}: hidden-value}}")
+    parse_settings(f"upstream: {{bootstrap_servers: 'b:1', security.protocol: PLAINTEXT, {key}: hidden-value}}")
 
 
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     for path in (tmp_path / "none.yaml", tmp_path):
         with pytest.raises(ConfigError, match="can't be read"):
-            config.load(path)
+            config.load_settings(path)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\0")
     with pytest.raises(ConfigError, match="not UTF-8 text"):
-        config.load(tmp_path / "binary")
+        config.load_settings(tmp_path / "binary")
 
 
 def test_the_schema_names_the_keys_as_they_are_written() -> None:
@@ -700,9 +713,9 @@ def test_the_schema_names_the_keys_as_they_are_written() -> None:
 
 
 def test_there_is_one_worker_unless_the_file_says_more() -> None:
-    assert parse(UPSTREAM).workers == 1
-    assert parse(UPSTREAM + "workers: auto").workers == "auto"
-    assert parse(UPSTREAM + "workers: 8").workers == 8
+    assert parse_settings(UPSTREAM).workers == 1
+    assert parse_settings(UPSTREAM + "workers: auto").workers == "auto"
+    assert parse_settings(UPSTREAM + "workers: 8").workers == 8
 
 
 FLEET = """
@@ -721,7 +734,7 @@ resource_usage_report_every: 10
 
 
 def test_groups_and_the_exchange_are_understood_and_survive_the_way_to_control() -> None:
-    settings = parse(UPSTREAM + FLEET)
+    settings = parse_settings(UPSTREAM + FLEET)
     gold = settings.resource_groups.groups["gold"]
     assert (gold.publish_bytes, gold.publish_msgs) == (12_000_000, 0.5)
     assert (gold.dispatch_bytes, gold.dispatch_msgs) == (24_000_000, 200_000)
@@ -729,35 +742,35 @@ def test_groups_and_the_exchange_are_understood_and_survive_the_way_to_control()
     assert (settings.usage_topic, settings.usage_interval, settings.resource_usage_report_every) == (
         "usage-of-all", 2.0, 10,
     )  # fmt: skip
-    assert settings.own_topics == ("__produce_gateway_usage", "__produce_gateway_policies", "usage-of-all")
+    assert settings.gateway_topics == ("__produce_gateway_usage", "__produce_gateway_policies", "usage-of-all")
     assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)) == settings
 
 
 def test_groups_of_the_file_are_part_of_the_base_of_what_may_be_changed() -> None:
-    settings = parse(UPSTREAM + FLEET)
+    settings = parse_settings(UPSTREAM + FLEET)
     values = {(key.kind, key.name, key.key): value for key, value in settings.policy_values().items()}
     assert values["group", "gold", "publishRateInBytes"] == 12_000_000
     assert values["group", "silver", "exists"] == 1
     assert values["namespace", "acme/orders", "resourcegroup"] == "silver"
     assert values["tenant", "acme", "resourcegroup"] == "gold"
-    again = settings.base_with(5e6, {"clicks": 1e6})  # as a source of thresholds says
+    again = settings.policy_values_with(5e6, {"clicks": 1e6})  # as a source of thresholds says
     assert {key for key in again if key.kind not in ("topic", "broker")} == set(settings.policy_values())
     assert len(again) == len(values) + 2
 
 
 @pytest.mark.parametrize("text", ["internal_topics: none", "resourceUsagePublishToTopic: false"])
 def test_a_gateway_that_exchanges_nothing_has_no_topic_for_it(text: str) -> None:
-    settings = parse(UPSTREAM + text)
-    assert not settings.exchanges
-    assert "__produce_gateway_resource_usage" not in settings.own_topics
-    assert parse(UPSTREAM).exchanges
+    settings = parse_settings(UPSTREAM + text)
+    assert not settings.exchanges_usage
+    assert "__produce_gateway_resource_usage" not in settings.gateway_topics
+    assert parse_settings(UPSTREAM).exchanges_usage
 
 
 # --- policies that may be changed at run time -------------------------------------------------------------------------
 
 
 def test_thresholds_and_client_quotas_of_the_file_are_the_base_of_what_may_be_changed() -> None:
-    settings = parse(
+    settings = parse_settings(
         UPSTREAM
         + """
 thresholds:
@@ -792,22 +805,22 @@ client_quotas:
 )
 def test_policies_that_can_not_be_are_refused_with_place_and_reason(text: str, where: str, what: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(UPSTREAM + text)
+        parse_settings(UPSTREAM + text)
     assert where in caught.value.lines[0]
     assert what in caught.value.lines[0]
 
 
 def test_without_internal_topics_changes_are_kept_in_a_file() -> None:
-    settings = parse(UPSTREAM + "internal_topics: none\npolicies_store: {file: /tmp/policies.jsonl}\n")
+    settings = parse_settings(UPSTREAM + "internal_topics: none\npolicies_store: {file: /tmp/policies.jsonl}\n")
     assert str(settings.policies_file) == "/tmp/policies.jsonl"
-    assert parse(UPSTREAM).policies_file.name == "policies.jsonl"
-    assert settings.own_topics == ("__produce_gateway_usage",)
+    assert parse_settings(UPSTREAM).policies_file.name == "policies.jsonl"
+    assert settings.gateway_topics == ("__produce_gateway_usage",)
 
 
 def test_listeners_with_tls_are_as_kafka_names_them_and_control_reads_the_same(tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("open sesame\n")
-    settings = parse(
+    settings = parse_settings(
         UPSTREAM
         + f"""
 listener:
@@ -831,15 +844,18 @@ listener:
 def test_proxies_before_the_gateway_and_before_brokers_are_named_and_control_reads_the_same() -> None:
     text = "upstream: {bootstrap_servers: 'b:1', proxy_protocol: v2}\n"
     text += "listener: {proxy_protocol: {from: [10.0.0.0/8, '::1']}}"
-    for settings in (parse(text), Settings.model_validate_json(parse(text).model_dump_json(by_alias=True))):
-        assert settings.all_listeners[DEFAULT_LISTENER].proxies == ("10.0.0.0/8", "::1")
+    for settings in (
+        parse_settings(text),
+        Settings.model_validate_json(parse_settings(text).model_dump_json(by_alias=True)),
+    ):
+        assert settings.all_listeners[DEFAULT_LISTENER].proxy_networks == ("10.0.0.0/8", "::1")
         assert worker_settings(settings, b"").upstream_proxy == "v2"
-    assert "the gateway's own clients can't send it" in warnings(parse(text))[0]
-    assert parse(UPSTREAM).all_listeners[DEFAULT_LISTENER].proxies == ()
+    assert "the gateway's own clients can't send it" in find_warnings(parse_settings(text))[0]
+    assert parse_settings(UPSTREAM).all_listeners[DEFAULT_LISTENER].proxy_networks == ()
 
 
 def test_listeners_are_plain_unless_there_is_a_certificate() -> None:
-    settings = parse(UPSTREAM)
+    settings = parse_settings(UPSTREAM)
     assert settings.all_listeners[DEFAULT_LISTENER].tls is None
     assert (
         Settings.model_validate_json(settings.model_dump_json(by_alias=True)).all_listeners[DEFAULT_LISTENER].tls
@@ -848,10 +864,10 @@ def test_listeners_are_plain_unless_there_is_a_certificate() -> None:
 
 
 def test_an_internal_client_id_alone_is_warned_of_and_pairs_are_not() -> None:
-    alone = parse(UPSTREAM + "internal: {client_ids: [mirror]}")
-    assert [each for each in warnings(alone) if each.startswith("internal.client_ids: any client can claim")]
-    pairs = parse(UPSTREAM + "internal: {clients: [{principal: 'User:mirror', client_id: mirror}]}")
-    assert not [each for each in warnings(pairs) if each.startswith("internal")]
+    alone = parse_settings(UPSTREAM + "internal: {client_ids: [mirror]}")
+    assert [each for each in find_warnings(alone) if each.startswith("internal.client_ids: any client can claim")]
+    pairs = parse_settings(UPSTREAM + "internal: {clients: [{principal: 'User:mirror', client_id: mirror}]}")
+    assert not [each for each in find_warnings(pairs) if each.startswith("internal")]
     assert worker_settings(pairs, b"").internal_clients == (("User:mirror", "mirror"),)
     assert problems(UPSTREAM + "internal: {clients: [{principal: mirror, client_id: mirror}]}") == [
         "gw.yaml:2: internal.clients.0.principal: 'mirror' is not a valid principal: write User:mirror"
@@ -859,35 +875,38 @@ def test_an_internal_client_id_alone_is_warned_of_and_pairs_are_not() -> None:
 
 
 def test_a_request_is_held_for_50_s_at_most_unless_the_operator_says_less() -> None:
-    assert worker_settings(parse(UPSTREAM), b"").max_hold_s == 50.0
-    assert worker_settings(parse(UPSTREAM + "limits: {max_hold: 12s}\n"), b"").max_hold_s == 12.0
+    assert worker_settings(parse_settings(UPSTREAM), b"").max_hold_s == 50.0
+    assert worker_settings(parse_settings(UPSTREAM + "limits: {max_hold: 12s}\n"), b"").max_hold_s == 12.0
     with pytest.raises(ConfigError, match="max_hold"):
-        parse(UPSTREAM + "limits: {max_hold: 5m}\n")
+        parse_settings(UPSTREAM + "limits: {max_hold: 5m}\n")
 
 
 def test_names_of_the_admin_server_are_its_host_s_and_more() -> None:
-    admin = parse(UPSTREAM + "admin: {host: GW.example, hosts: [gw.monitoring.svc], open: true}").admin
-    assert admin.names == {"gw.example", "gw.monitoring.svc"}
+    admin = parse_settings(UPSTREAM + "admin: {host: GW.example, hosts: [gw.monitoring.svc], open: true}").admin
+    assert admin.host_names == {"gw.example", "gw.monitoring.svc"}
 
 
 def test_totals_that_consumers_share() -> None:
     shares = "client_quotas: [{user: a, consumer_byte_rate.shares: 2}]"
-    settings = parse(
-        f"{UPSTREAM}thresholds:\n  {OUT_KEY}: 50MB\n  brokers: {{2: {{{OUT_KEY}: 20MB}}}}\n{shares}", "g.yaml"
+    settings = parse_settings(
+        f"{UPSTREAM}thresholds:\n  {TOTAL_OUT_KEY}: 50MB\n  brokers: {{2: {{{TOTAL_OUT_KEY}: 20MB}}}}\n{shares}",
+        "g.yaml",
     )
     assert settings.policy_values() == {
-        PolicyKey.of_broker(key=OUT_KEY): 50e6,
-        PolicyKey.of_broker(2, OUT_KEY): 20e6,
+        PolicyKey.of_broker(key=TOTAL_OUT_KEY): 50e6,
+        PolicyKey.of_broker(2, TOTAL_OUT_KEY): 20e6,
         PolicyKey.of_quota(Entity("a"), QuotaKey("consumer_byte_rate", "shares")): 2.0,
     }
     assert not settings.thresholds.limits_bytes
     assert any("a total of its own is needed" in each for each in problems(UPSTREAM + "thresholds: {brokers: {2: {}}}"))
-    assert any(f"brokers have no {OUT_KEY} to share: set one first" in each for each in problems(UPSTREAM + shares))
+    assert any(
+        f"brokers have no {TOTAL_OUT_KEY} to share: set one first" in each for each in problems(UPSTREAM + shares)
+    )
 
 
 def test_other_gateways_take_any_name_that_a_gateway_may_have() -> None:
     longest = "g" * MAX_GATEWAY_ID
-    assert parse(f"{UPSTREAM}gateway_id: {longest}\n").gateway == longest
+    assert parse_settings(f"{UPSTREAM}gateway_id: {longest}\n").gateway_name == longest
     assert len(f"{longest}-65535") <= form.MAX_NAME  # made of host name and port
 
 
@@ -962,13 +981,13 @@ def test_what_only_follows_from_a_fault_is_not_told(text: str) -> None:
 
 def test_the_rest_of_a_wrong_configuration_can_be_looked_at() -> None:
     with pytest.raises(ConfigError) as caught:
-        parse("upstream: {bootstrap_server: 'b:1'}\nlistener: {port: 0, host: h}\nadmin: {port: 7}\n")
-    rest = caught.value.rest
+        parse_settings("upstream: {bootstrap_server: 'b:1'}\nlistener: {port: 0, host: h}\nadmin: {port: 7}\n")
+    rest = caught.value.usable_settings
     assert rest is not None
     listener = rest.all_listeners[DEFAULT_LISTENER]
     assert (listener.host, listener.port, rest.admin.port) == ("h", 19092, 7)
-    assert caught.value.explains("upstream.bootstrap_servers: nobody is there")
-    assert not caught.value.explains("storage: nobody is there")
+    assert caught.value.explains_fault("upstream.bootstrap_servers: nobody is there")
+    assert not caught.value.explains_fault("storage: nobody is there")
 
 
 @pytest.mark.parametrize(
@@ -986,8 +1005,11 @@ def test_the_rest_of_a_wrong_configuration_can_be_looked_at() -> None:
 )
 def test_a_gateway_that_would_relay_to_itself_is_found(upstream: str, listener: str, is_loop: bool) -> None:
     more = f"listener: {listener if listener.startswith('{') else '{' + listener + '}'}\n"
-    settings = parse(f"upstream: {{bootstrap_servers: '{upstream}'}}\n{more}")
-    assert bool(config.loops(settings.upstream, {"listener": settings.all_listeners[DEFAULT_LISTENER]})) == is_loop
+    settings = parse_settings(f"upstream: {{bootstrap_servers: '{upstream}'}}\n{more}")
+    assert (
+        bool(config.find_relay_loops(settings.upstream, {"listener": settings.all_listeners[DEFAULT_LISTENER]}))
+        == is_loop
+    )
 
 
 @pytest.mark.parametrize(
@@ -1001,7 +1023,7 @@ def test_a_gateway_that_would_relay_to_itself_is_found(upstream: str, listener: 
     ],
 )  # fmt: skip
 def test_a_port_that_some_broker_would_need_is_warned_about(text: str, warning: str) -> None:
-    found = [line for line in warnings(parse(text)) if "withheld from clients" in line]
+    found = [line for line in find_warnings(parse_settings(text)) if "withheld from clients" in line]
     assert len(found) == bool(warning)
     assert all(line.startswith(warning) for line in found)
 
@@ -1018,6 +1040,6 @@ def test_a_port_that_some_broker_would_need_is_warned_about(text: str, warning: 
     ],
 )
 def test_one_address_has_a_tenth_of_all_connections_unless_the_file_says_otherwise(text: str, found: int) -> None:
-    settings = parse(f"{UPSTREAM}limits: {text}")
+    settings = parse_settings(f"{UPSTREAM}limits: {text}")
     assert settings.limits.connections_per_address == found
-    assert not any("max_connections_per_address" in line for line in config.warnings(settings))
+    assert not any("max_connections_per_address" in line for line in config.find_warnings(settings))

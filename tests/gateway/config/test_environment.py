@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from gateway.config import ConfigError, Settings, examine
-from gateway.config.environment import PREFIX, read
+from gateway.config import ConfigError, Settings, examine_config
+from gateway.config.environment import VARIABLE_PREFIX, read_variables
 from gateway.config.loading import parse_all
 
 UPSTREAM = "upstream: {bootstrap_servers: 'k:9092'}\n"
 
 
 def settings(text: str = UPSTREAM, **variables: str) -> Settings:
-    return parse_all(text, "gw.yaml", {PREFIX + name: value for name, value in variables.items()}).settings
+    return parse_all(text, "gw.yaml", {VARIABLE_PREFIX + name: value for name, value in variables.items()}).settings
 
 
 def problems(text: str = UPSTREAM, **variables: str) -> list[str]:
@@ -132,13 +132,13 @@ def test_variables_of_kubernetes_services_are_nobodys_mistake() -> None:
     for ours in ("PRODUCE_GATEWAY", "PRODUCE_GATEWAY_ADMIN", "PRODUCE_GATEWAY_BROKER_0"):
         environ = {f"{ours}_SERVICE_{name}": value for name, value in service.items()}
         environ |= {f"{ours}_PORT{name}": value for name, value in link.items()}
-        assert read(environ) == ([], []), ours
+        assert read_variables(environ) == ([], []), ours
 
 
 def test_no_key_looks_like_a_variable_of_kubernetes() -> None:
     for name, field in Settings.model_fields.items():
-        variable = PREFIX + (field.alias or name).upper()
-        given, faults = read({variable: "1"})
+        variable = VARIABLE_PREFIX + (field.alias or name).upper()
+        given, faults = read_variables({variable: "1"})
         assert [each.variable for each in given] == [variable], (name, faults)
 
 
@@ -151,7 +151,7 @@ def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
     text = f"upstream: {{bootstrap_servers: 'k:9092', sasl.password: {{file: '{where}'}}}}\n"
     found = parse_all(text, "gw.yaml", {})
     assert found.settings.upstream.properties == {"sasl.password": "geheim, 0123"}
-    assert found.files == (where,)
+    assert found.secret_files == (where,)
     by_variable = settings(UPSTREAM__SASL_PASSWORD_FILE=str(where))
     assert by_variable.upstream.properties == {"sasl.password": "geheim, 0123"}
     key = settings(
@@ -194,12 +194,12 @@ def test_no_secret_is_ever_repeated(tmp_path: Path, capsys: pytest.CaptureFixtur
         "admin: {tokens: [Zx81Zx81Zx81Zx81, Zx81Zx81 Zx81]}\nmode: 7\n"
     )
     path = tmp_path / "gw.yaml"
-    said = "".join(examine(path, environ={}).lines)
+    said = "".join(examine_config(path, environ={}).lines)
     for options in ({}, {"as_json": True}, {"strict": True}):
-        cli.check(path, **options)
+        cli.check_configuration(path, **options)
     path.write_text(path.read_text().replace(", Zx81Zx81 Zx81", "").replace("mode: 7", ""))
-    assert cli.check(path) == 0
-    assert cli.check(path, as_json=True) == 0
+    assert cli.check_configuration(path) == 0
+    assert cli.check_configuration(path, as_json=True) == 0
     out = capsys.readouterr()
     assert "Zx81" not in said + out.out + out.err
     assert "mode: " in said
@@ -225,7 +225,7 @@ def test_a_finding_of_check_names_its_variable(
 
     (tmp_path / "gw.yaml").write_text(UPSTREAM)
     monkeypatch.setenv("PRODUCE_GATEWAY_LISTENER__SSL_KEYSTORE_LOCATION", "/nowhere.pem")
-    assert cli.check(tmp_path / "gw.yaml", as_json=True) == 1
+    assert cli.check_configuration(tmp_path / "gw.yaml", as_json=True) == 1
     (error,) = json.loads(capsys.readouterr().out)["errors"]
     assert (error["line"], error["variable"]) == (None, "PRODUCE_GATEWAY_LISTENER__SSL_KEYSTORE_LOCATION")
     assert error["message"].startswith("listener.ssl.keystore.location: /nowhere.pem can't be read")

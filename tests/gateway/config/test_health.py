@@ -21,7 +21,7 @@ UPSTREAM = "upstream: {bootstrap_servers: broker:9092}\n"
     ],
 )
 def test_it_is_beside_the_admin_server_unless_it_is_given(text: str, address: tuple[str, int], url: str) -> None:
-    settings = config.parse(UPSTREAM + text)
+    settings = config.parse_settings(UPSTREAM + text)
     assert (settings.health_address, settings.health_url) == (address, url)
 
 
@@ -36,14 +36,17 @@ def test_it_is_beside_the_admin_server_unless_it_is_given(text: str, address: tu
 )
 def test_a_port_that_is_taken_is_refused(text: str, line: int, why: str) -> None:
     with pytest.raises(config.ConfigError) as error:
-        config.parse(UPSTREAM + text)
+        config.parse_settings(UPSTREAM + text)
     assert error.value.lines == [f"configuration:{line}: health.port: {why}"]
 
 
 def test_addresses_that_do_not_meet_may_have_one_port() -> None:
-    assert config.parse(UPSTREAM + "health: {host: 127.0.0.2, port: 9190}").health_address == ("127.0.0.2", 9190)
+    assert config.parse_settings(UPSTREAM + "health: {host: 127.0.0.2, port: 9190}").health_address == (
+        "127.0.0.2",
+        9190,
+    )
 
 
 def test_a_port_that_a_broker_would_have_is_warned_of() -> None:
-    found = config.warnings(config.parse(UPSTREAM + "health: {port: 19094}"))
+    found = config.find_warnings(config.parse_settings(UPSTREAM + "health: {port: 19094}"))
     assert any(line.startswith("health.port: 19094 is the port that broker 1 would have") for line in found)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.channel import ListenerSettings
-from gateway.cli import summarize
-from gateway.config import ConfigError, Listener, Settings, parse, warnings
+from gateway.cli import summarize_settings
+from gateway.config import ConfigError, Listener, Settings, find_warnings, parse_settings
 from gateway.control.workers.snapshots import worker_settings
 from gateway.listener_names import DEFAULT_LISTENER
 from gateway.tls.certificates import ListenerTls
@@ -31,37 +31,37 @@ listeners:
 
 
 def one(text: str) -> Listener:
-    return parse(UPSTREAM + f"listener: {{{text}}}").all_listeners[DEFAULT_LISTENER]
+    return parse_settings(UPSTREAM + f"listener: {{{text}}}").all_listeners[DEFAULT_LISTENER]
 
 
 def test_each_listener_has_addresses_of_its_own() -> None:
-    settings = parse(UPSTREAM + LISTENERS)
+    settings = parse_settings(UPSTREAM + LISTENERS)
     assert settings.listener is None
     assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)) == settings
     internal, external = settings.all_listeners.values()
-    assert internal.bootstrap == ("gw.internal", 19092)
+    assert internal.bootstrap_address == ("gw.internal", 19092)
     assert [(n, internal.broker_port(n), *internal.broker_address(n)) for n in (0, 5, 6, 7)] == [
         (0, 9093, "broker-0.gw.internal", 19093),
         (5, 9555, "broker-5.gw.internal", 19555),
         (6, 9099, "six", 6666),
         (7, 9777, "seven", 19777),
     ]
-    assert internal.names is None
-    assert external.bootstrap == ("kafka.example", 9093)
+    assert internal.server_names is None
+    assert external.bootstrap_address == ("kafka.example", 9093)
     assert external.broker_address(12) == ("b12.kafka.example", 443)
-    assert external.names == ServerNames("kafka.example", "b$(node_id).kafka.example")
-    assert settings.gateway.endswith("-9092"), "the first one's port"
+    assert external.server_names == ServerNames("kafka.example", "b$(node_id).kafka.example")
+    assert settings.gateway_name.endswith("-9092"), "the first one's port"
     assert worker_settings(settings, b"").listeners == {
         "internal": ListenerSettings(),
-        "external": ListenerSettings(ListenerTls("x.pem"), external.names, external.told),
+        "external": ListenerSettings(ListenerTls("x.pem"), external.server_names, external.advertised_hosts),
     }
-    assert internal.told == (
+    assert internal.advertised_hosts == (
         ("gw.internal", "advertised_host"),
         ("broker-$(node_id).gw.internal", "advertised_broker_host_pattern"),
         ("six", "brokers.6.advertised_host"),
         ("seven", "brokers.7.advertised_host"),
     )
-    assert external.told == (
+    assert external.advertised_hosts == (
         ("kafka.example", "sni.bootstrap_address"),
         ("b$(node_id).kafka.example", "sni.advertised_broker_address_pattern"),
     )
@@ -69,11 +69,14 @@ def test_each_listener_has_addresses_of_its_own() -> None:
 
 def test_addresses_without_a_port_have_the_listeners_own() -> None:
     listener = one(f"port: 9093, ssl.keystore.location: x, {SNI}")
-    assert (listener.bootstrap, listener.broker_address(3)) == (("kafka.example", 9093), ("b3.kafka.example", 9093))
+    assert (listener.bootstrap_address, listener.broker_address(3)) == (
+        ("kafka.example", 9093),
+        ("b3.kafka.example", 9093),
+    )
 
 
 def test_with_server_names_any_host_may_be_bound() -> None:
-    assert one(f"host: 0.0.0.0, ssl.keystore.location: x, {SNI}").bootstrap == ("kafka.example", 19092)
+    assert one(f"host: 0.0.0.0, ssl.keystore.location: x, {SNI}").bootstrap_address == ("kafka.example", 19092)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +126,7 @@ def test_with_server_names_any_host_may_be_bound() -> None:
 )
 def test_a_mistake_is_told_with_place_and_remedy(text: str, finding: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(UPSTREAM + text, "gw.yaml")
+        parse_settings(UPSTREAM + text, "gw.yaml")
     assert any(finding in line for line in caught.value.lines), caught.value.lines
 
 
@@ -175,12 +178,12 @@ def test_server_names_that_can_not_be_are_refused(right: str, wrong: str, findin
     ],
 )
 def test_a_port_that_a_broker_is_likely_to_need_is_warned_of(text: str, warned: str) -> None:
-    found = [line for line in warnings(parse(UPSTREAM + text)) if "would be withheld" in line]
+    found = [line for line in find_warnings(parse_settings(UPSTREAM + text)) if "would be withheld" in line]
     assert [warned in line for line in found] == [True] * bool(warned)
 
 
 def test_the_summary_of_check_has_every_listener() -> None:
-    lines = [line.split(maxsplit=1) for line in summarize(parse(UPSTREAM + LISTENERS))]
+    lines = [line.split(maxsplit=1) for line in summarize_settings(parse_settings(UPSTREAM + LISTENERS))]
     at = {text: i for i, (key, text) in enumerate(lines) if key == "listener"}
     assert [text for _, text in lines[at["internal"] + 1 : at["external"]]] == [
         "gw.internal:19092, listening on 0.0.0.0:9092",

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.embedded import free_port
+from gateway.embedded import find_free_port
 from policies import usage
 from tests.gateway.null_broker import NullBroker
 from tests.gateway.play import request as produce_request
@@ -35,7 +35,7 @@ class Gateway:
     """`produce-gateway serve`, its log and its admin port."""
 
     def __init__(self, path: Path, upstream: str, extra: str = "", spool: Path | None = None, files: int = 0) -> None:
-        first = free_port(11)
+        first = find_free_port(11)
         self.admin, self.port, self.health = first, first + 1, first + 10
         self.spool = spool or path / "spool"
         self.config = config = path / f"gw-{first}.yaml"
@@ -109,7 +109,7 @@ class Gateway:
 
     def records(self) -> list[Any]:
         files = sorted(self.spool.glob("*.jsonl"))
-        return [usage.decode(line) for file in files for line in file.read_bytes().splitlines()]
+        return [usage.decode_record(line) for file in files for line in file.read_bytes().splitlines()]
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -205,7 +205,7 @@ def test_a_broker_whose_port_is_taken_is_withheld_and_told(serve: Callable[..., 
 
 
 def test_an_upstream_that_is_not_there_is_one_line_until_it_comes(serve: Callable[..., Any]) -> None:
-    port = free_port()
+    port = find_free_port()
     gateway = serve(f"127.0.0.1:{port}", "internal_topics: none")
     gateway.wait_for_log("the cluster at .* does not answer .*refused.*")
     status, body = gateway.get("/readyz")
@@ -616,7 +616,7 @@ def test_produced_bytes_are_in_metrics_spool_and_topic_alike(serve: Any, kafka: 
     while len(published) < len(records) and time.monotonic() < deadline:
         message = consumer.poll(0.2)
         if message is not None and message.error() is None and message.key() == f"gw/{boot}/0".encode():
-            published.append(usage.decode(message.value() or b""))
+            published.append(usage.decode_record(message.value() or b""))
     consumer.close()
     for found in (records, published):
         rows = [row for record in found for row in record["rows"] if row["outcome"] == "accepted"]

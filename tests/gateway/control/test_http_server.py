@@ -15,18 +15,18 @@ from pytest_trio import trio_fixture
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.control import http_server
-from gateway.control.access.admin_tls import HANDSHAKE_S, AdminTls
+from gateway.control.access.admin_tls import HANDSHAKE_TIMEOUT_S, AdminTls
 from gateway.control.http_server import (
-    FIRST_BYTE_S,
+    FIRST_BYTE_TIMEOUT_S,
     IDLE_S,
     LINGER_S,
     MAX_HEAD,
     REPEAT_S,
     REQUEST_S,
     RESPONSE_S,
-    serve,
+    serve_http,
 )
-from gateway.embedded import free_port
+from gateway.embedded import find_free_port
 from gateway.supervisor import open_listener
 from gateway.tls.certificates import ListenerTls
 from tests.background import until
@@ -44,7 +44,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.counted: Counter[str] = Counter()
-        self.sock = open_listener("127.0.0.1", free_port())
+        self.sock = open_listener("127.0.0.1", find_free_port())
         self.port = self.sock.getsockname()[1]
         self.go_on = trio.Event()
         self.over: list[str] = []
@@ -98,7 +98,9 @@ class Scene:
 async def scene(mock_clock: MockClock) -> AsyncIterator[Any]:
     scene = Scene()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve, scene.sock, scene.application, None, lambda reason: scene.counted.update([reason]))
+        nursery.start_soon(
+            serve_http, scene.sock, scene.application, None, lambda reason: scene.counted.update([reason])
+        )
         yield scene
         for stream in scene.streams:
             await trio.aclose_forcefully(stream)
@@ -177,7 +179,7 @@ async def test_a_fault_ends_the_request_that_it_is_in(scene: Scene, caplog: pyte
 @pytest.mark.parametrize(
     ("sent", "seconds", "reason"),
     [
-        (b"", FIRST_BYTE_S, "silent"),
+        (b"", FIRST_BYTE_TIMEOUT_S, "silent"),
         (b"GET /sm", REQUEST_S, "request"),
         (POST + b"01234", REQUEST_S, "request"),
         (GET.replace(b"/small", b"/large"), RESPONSE_S, "response"),
@@ -254,7 +256,7 @@ async def test_a_body_that_nobody_reads_keeps_no_place(scene: Scene, monkeypatch
 def few_places(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", PLACES)
     monkeypatch.setattr(http_server, "MAX_PER_ADDRESS", OF_ADDRESS)
-    monkeypatch.setattr(http_server, "FEW", 1)
+    monkeypatch.setattr(http_server, "FEW_CONNECTIONS", 1)
 
 
 # --- places -----------------------------------------------------------------------------------------------------------
@@ -328,7 +330,7 @@ async def test_strangers_whose_requests_are_worked_on_take_none_either(scene: Sc
 
 @pytest.mark.parametrize(
     ("sent", "seconds", "reason"),
-    [(b"", FIRST_BYTE_S, "silent"), (b"\x16\x03\x01\x02\x00", HANDSHAKE_S, "tls")],
+    [(b"", FIRST_BYTE_TIMEOUT_S, "silent"), (b"\x16\x03\x01\x02\x00", HANDSHAKE_TIMEOUT_S, "tls")],
     ids=["silent", "half a hello"],
 )
 async def test_a_handshake_is_bounded_as_well(
@@ -339,7 +341,7 @@ async def test_a_handshake_is_bounded_as_well(
     certificate, key = map(str, Authority(tmp_path).sign("server"))
     tls = AdminTls(ListenerTls(certificate, key, "", "", "none"), count)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve, scene.sock, scene.application, tls, count)
+        nursery.start_soon(serve_http, scene.sock, scene.application, tls, count)
         stream = await scene.connect()
         if sent:
             await stream.send_all(sent)

@@ -10,23 +10,23 @@ import pytest
 import trio
 import trio.testing
 
-from gateway.channel import Answer, Ask
+from gateway.channel import AdminAnswer, AdminQuery
 from gateway.control import internal_errors
 from gateway.control.internal_errors import MAX_KINDS, SASL, InternalErrors
-from gateway.control.question_tasks import QuestionTasks, Share, internal_error
+from gateway.control.query_tasks import QueryTasks, TaskShare, internal_error_answer
 
 
-def ask(token: int, peer: str = "192.0.2.1:5", until: float = math.inf, request: bytes = b"") -> Ask:
-    return Ask(token, until, peer, "User:alice", request)
+def ask(token: int, peer: str = "192.0.2.1:5", until: float = math.inf, request: bytes = b"") -> AdminQuery:
+    return AdminQuery(token, until, peer, "User:alice", request)
 
 
 def test_an_error_is_contained_counted_and_logged_once_for_each_line_of_code(caplog: pytest.LogCaptureFixture) -> None:
     counted: list[str] = []
     errors = InternalErrors(counted.append)
     for _ in range(3):
-        with errors.contain(SASL, "192.0.2.1:5\nforged"):
+        with errors.contain_errors(SASL, "192.0.2.1:5\nforged"):
             raise LookupError("first")
-    with errors.contain(SASL):
+    with errors.contain_errors(SASL):
         raise LookupError("on another line")
     assert counted == [SASL] * 4
     assert len(caplog.records) == 2
@@ -41,7 +41,7 @@ def test_the_same_is_logged_again_after_a_while(
     monkeypatch.setattr("time.monotonic", iter(times).__next__)
     errors = InternalErrors()
     for _ in times:
-        with errors.contain(SASL):
+        with errors.contain_errors(SASL):
             raise LookupError
     assert len(caplog.records) == 2
 
@@ -49,7 +49,7 @@ def test_the_same_is_logged_again_after_a_while(
 def test_many_kinds_are_no_log_storm(caplog: pytest.LogCaptureFixture) -> None:
     errors = InternalErrors()
     for number in range(3 * MAX_KINDS):
-        with errors.contain(SASL):
+        with errors.contain_errors(SASL):
             raise type(f"Kind{number}", (Exception,), {})
     assert len(caplog.records) == MAX_KINDS
 
@@ -65,7 +65,7 @@ async def test_cancellation_gets_out_beside_an_error() -> None:
             raise LookupError
 
     with trio.CancelScope() as scope:
-        with errors.contain(SASL):
+        with errors.contain_errors(SASL):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(fail_when_cancelled)
                 nursery.start_soon(trio.sleep_forever)
@@ -79,22 +79,22 @@ class Stage:
     """Tasks whose answers are functions of the test's. `said`: the answers."""
 
     def __init__(self, **bounds: Any) -> None:
-        self.said: list[Answer] = []
+        self.said: list[AdminAnswer] = []
         self.counted: list[str] = []
         self.open = trio.Event()
         errors = InternalErrors(self.counted.append)
         bounds = {"most": 100, **bounds}
-        self.tasks = QuestionTasks(SASL, self.answer, lambda ask: Share(ask.peer, 2), errors, **bounds)
+        self.tasks = QueryTasks(SASL, self.answer, lambda ask: TaskShare(ask.peer, 2), errors, **bounds)
 
-    async def answer(self, ask: Ask) -> Answer:
+    async def answer(self, ask: AdminQuery) -> AdminAnswer:
         if ask.request == b"wait":
             await self.open.wait()
         if ask.request == b"fail":
             raise LookupError
-        return Answer(ask.token, client=b"done")
+        return AdminAnswer(ask.token, client=b"done")
 
-    def start(self, ask: Ask) -> bool:
-        return self.tasks.start(ask, self.said.append)
+    def start(self, ask: AdminQuery) -> bool:
+        return self.tasks.submit_query(ask, self.said.append)
 
 
 async def test_an_error_ends_one_question_and_no_other(nursery: trio.Nursery) -> None:
@@ -105,7 +105,7 @@ async def test_an_error_ends_one_question_and_no_other(nursery: trio.Nursery) ->
     await trio.testing.wait_all_tasks_blocked()
     assert stage.start(ask(2))
     await trio.testing.wait_all_tasks_blocked()
-    assert stage.said == [internal_error(1), Answer(2, client=b"done")]
+    assert stage.said == [internal_error_answer(1), AdminAnswer(2, client=b"done")]
     assert stage.said[0].closes == "error"
     assert stage.counted == [SASL]
 
@@ -115,14 +115,14 @@ async def test_an_answer_that_can_not_be_given_ends_no_other(nursery: trio.Nurse
     nursery.start_soon(stage.tasks.run)
     await trio.testing.wait_all_tasks_blocked()
 
-    def reply(answer: Answer) -> None:
+    def reply(answer: AdminAnswer) -> None:
         raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
 
-    assert stage.tasks.start(ask(1), reply)
+    assert stage.tasks.submit_query(ask(1), reply)
     await trio.testing.wait_all_tasks_blocked()
     assert stage.start(ask(2))
     await trio.testing.wait_all_tasks_blocked()
-    assert (stage.said, stage.counted) == ([Answer(2, client=b"done")], [SASL])
+    assert (stage.said, stage.counted) == ([AdminAnswer(2, client=b"done")], [SASL])
 
 
 async def test_questions_are_bounded_in_all_by_owner_and_by_bytes(nursery: trio.Nursery) -> None:

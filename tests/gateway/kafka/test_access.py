@@ -11,36 +11,38 @@ import pytest
 import trio
 import trio.lowlevel
 
-from gateway.kafka.access import Access, Credentials, InvalidProperties, access_of
-from gateway.kafka.client import Client, Connection, NoAnswer
+from gateway.kafka.access import BrokerAccess, InvalidProperties, SaslCredentials, parse_access
+from gateway.kafka.client import BrokerClient, BrokerConnection, NoAnswer
 
 
 def refused(**properties: str) -> str:
     given = {key.replace("_", "."): value for key, value in properties.items()}
     with pytest.raises(InvalidProperties) as caught:
-        access_of(given)
+        parse_access(given)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def tls(properties: dict[str, str]) -> ssl.SSLContext:
-    context = access_of(properties).tls
+    context = parse_access(properties).tls_context
     assert context is not None
     return context
 
 
 def test_nothing_given_is_plaintext() -> None:
-    assert access_of({}) == Access("produce-gateway", None, None)
+    assert parse_access({}) == BrokerAccess("produce-gateway", None, None)
 
 
 @pytest.mark.parametrize("key", ["sasl.mechanism", "sasl.mechanisms"])
 def test_sasl_by_either_name(key: str) -> None:
     given = {"security.protocol": "sasl_plaintext", key: "scram-sha-512", "sasl.username": "u", "sasl.password": "p"}
-    assert access_of(given) == Access("produce-gateway", None, Credentials("SCRAM-SHA-512", "u", "p"), None, True)
+    assert parse_access(given) == BrokerAccess(
+        "produce-gateway", None, SaslCredentials("SCRAM-SHA-512", "u", "p"), None, True
+    )
 
 
 def test_how_librdkafka_uses_its_sockets_is_passed_over() -> None:
-    assert access_of({"socket.keepalive.enable": "true", "broker.address.family": "v4"}) == access_of({})
+    assert parse_access({"socket.keepalive.enable": "true", "broker.address.family": "v4"}) == parse_access({})
 
 
 def test_an_unknown_property_is_named_beside_those_that_are_known() -> None:
@@ -115,7 +117,7 @@ def test_certificate_and_key_as_text_reach_no_disk(pki: Path, monkeypatch: pytes
     given = {"security.protocol": "SSL", "ssl.certificate.pem": (pki / "cert.pem").read_text()}
     locked = (pki / "locked.pem").read_text()
     with pytest.raises(InvalidProperties, match=r"^ssl\.key\.password: is needed, because the key in it is encrypted$"):
-        access_of(given | {"ssl.key.pem": locked})
+        parse_access(given | {"ssl.key.pem": locked})
     gc.collect()  # earlier tests' sockets, which may else be closed at any moment
     before = set(Path("/proc/self/fd").iterdir())
     assert tls(given | {"ssl.key.pem": locked, "ssl.key.password": "secret"}).cert_store_stats()["x509_ca"] >= 0
@@ -125,11 +127,11 @@ def test_certificate_and_key_as_text_reach_no_disk(pki: Path, monkeypatch: pytes
 def test_tls_files_that_vanish_later_fail_the_question_only(pki: Path, tmp_path: Path) -> None:
     ca = tmp_path / "ca.pem"
     ca.write_bytes((pki / "cert.pem").read_bytes())
-    client = Client({"security.protocol": "SSL", "ssl.ca.location": str(ca)}, "127.0.0.1:1", 5.0)
+    client = BrokerClient({"security.protocol": "SSL", "ssl.ca.location": str(ca)}, "127.0.0.1:1", 5.0)
     ca.unlink()
     with pytest.raises(NoAnswer, match=r"^ssl\.ca\.location: .*No such file"):
-        client.run(lambda asking: asking.ask_any(_nothing))
+        client.run(lambda asking: asking.request_any_broker(_nothing))
 
 
-async def _nothing(_: Connection) -> None:
+async def _nothing(_: BrokerConnection) -> None:
     await trio.lowlevel.checkpoint()

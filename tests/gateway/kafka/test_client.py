@@ -12,25 +12,25 @@ from typing import Any
 
 import pytest
 
-from gateway.kafka.client import Address, Client, Connection, NoAnswer, UnknownApi
+from gateway.kafka.client import BrokerAddress, BrokerClient, BrokerConnection, NoAnswer, UnknownApi
 from protocol import api
-from protocol.admin import Api
-from protocol.cluster import METADATA, MetadataAnswer, MetadataBroker, MetadataRequest
+from protocol.admin import ApiCodec
+from protocol.cluster import METADATA, MetadataBroker, MetadataRequest, MetadataResponse
 from protocol.handshake import (
     API_VERSIONS,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     ApiVersion,
-    ApiVersionsAnswer,
-    SaslAuthenticateAnswer,
-    SaslHandshakeAnswer,
+    ApiVersionsResponse,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
 )
 from tests.background import accepting
 
 Answer = Callable[[int, int, bytes], bytes]  # of api key, version, frame without its size
 VERSIONS = ((api.METADATA, 0, 13), (api.SASL_HANDSHAKE, 0, 1), (api.SASL_AUTHENTICATE, 0, 2))
-SPOKEN = ApiVersionsAnswer(0, tuple(ApiVersion(*row) for row in VERSIONS), 0)
-FOUND = MetadataAnswer((MetadataBroker(1, "b1", 9092, None),), 1, ())
+SPOKEN = ApiVersionsResponse(0, tuple(ApiVersion(*row) for row in VERSIONS), 0)
+FOUND = MetadataResponse((MetadataBroker(1, "b1", 9092, None),), 1, ())
 PLAIN = {
     "security.protocol": "SASL_PLAINTEXT",
     "sasl.mechanism": "PLAIN",
@@ -52,8 +52,8 @@ def broker(answer: Answer) -> AbstractContextManager[str]:
     return accepting(serve)
 
 
-def written(spoken: Api[Any, Any], answer: Any, version: int, frame: bytes) -> bytes:
-    return spoken.encode_answer(answer, version, struct.unpack_from(">i", frame, 4)[0])
+def written(spoken: ApiCodec[Any, Any], answer: Any, version: int, frame: bytes) -> bytes:
+    return spoken.encode_response(answer, version, struct.unpack_from(">i", frame, 4)[0])
 
 
 def usual(key: int, version: int, frame: bytes) -> bytes:
@@ -62,9 +62,11 @@ def usual(key: int, version: int, frame: bytes) -> bytes:
     return written(METADATA, FOUND, version, frame)
 
 
-def ask(address: str, properties: dict[str, str] | None = None, timeout_s: float = 10.0) -> MetadataAnswer:
-    client = Client(properties or {}, address, timeout_s, max_answer_bytes=1000)
-    return client.run(lambda asking: asking.ask_any(lambda broker: broker.ask(METADATA, MetadataRequest(()))))
+def ask(address: str, properties: dict[str, str] | None = None, timeout_s: float = 10.0) -> MetadataResponse:
+    client = BrokerClient(properties or {}, address, timeout_s, max_answer_bytes=1000)
+    return client.run(
+        lambda asking: asking.request_any_broker(lambda broker: broker.send_request(METADATA, MetadataRequest(())))
+    )
 
 
 def why(address: str, properties: dict[str, str] | None = None) -> str:
@@ -96,7 +98,7 @@ def test_a_broker_before_kafka_2_4_is_asked_again_in_the_oldest_version() -> Non
     def answer(key: int, version: int, frame: bytes) -> bytes:
         seen.append((key, version))
         if key == api.API_VERSIONS and version > 2:
-            return written(API_VERSIONS, ApiVersionsAnswer(api.UNSUPPORTED_VERSION, (), 0), 0, frame)
+            return written(API_VERSIONS, ApiVersionsResponse(api.UNSUPPORTED_VERSION, (), 0), 0, frame)
         return usual(key, version, frame)
 
     with broker(answer) as address:
@@ -109,13 +111,13 @@ def test_a_request_that_the_broker_does_not_have(versions: tuple[ApiVersion, ...
     def answer(key: int, version: int, frame: bytes) -> bytes:
         return written(API_VERSIONS, SPOKEN._replace(api_keys=versions), version, frame)
 
-    async def try_it(connection: Connection) -> str:
+    async def try_it(connection: BrokerConnection) -> str:
         with pytest.raises(UnknownApi) as caught:
-            await connection.ask(METADATA, MetadataRequest(()))
+            await connection.send_request(METADATA, MetadataRequest(()))
         return str(caught.value)
 
     with broker(answer) as address:
-        said = Client({}, address, 10.0).run(lambda asking: asking.ask_any(try_it))
+        said = BrokerClient({}, address, 10.0).run(lambda asking: asking.request_any_broker(try_it))
     assert said.startswith("has no Metadata ")
 
 
@@ -134,12 +136,12 @@ def test_an_answer_that_is_none(answer: bytes, reason: str) -> None:
 
 
 def test_an_answer_to_another_request() -> None:
-    with broker(lambda _, version, __: API_VERSIONS.encode_answer(SPOKEN, version, 77)) as address:
+    with broker(lambda _, version, __: API_VERSIONS.encode_response(SPOKEN, version, 77)) as address:
         assert why(address) == "an answer to another request"
 
 
 def test_an_error_in_place_of_versions() -> None:
-    failed = ApiVersionsAnswer(api.ERROR_CODES["INVALID_REQUEST"], (), 0)
+    failed = ApiVersionsResponse(api.ERROR_CODES["INVALID_REQUEST"], (), 0)
     with broker(lambda _, version, frame: written(API_VERSIONS, failed, version, frame)) as address:
         assert why(address) == "ApiVersions: error 42 (INVALID_REQUEST)"
 
@@ -147,7 +149,7 @@ def test_an_error_in_place_of_versions() -> None:
 # --- SASL -------------------------------------------------------------------------------------------------------------
 
 
-def authenticating(handshake: SaslHandshakeAnswer, authenticated: SaslAuthenticateAnswer) -> Answer:
+def authenticating(handshake: SaslHandshakeResponse, authenticated: SaslAuthenticateResponse) -> Answer:
     def answer(key: int, version: int, frame: bytes) -> bytes:
         if key == api.SASL_HANDSHAKE:
             return written(SASL_HANDSHAKE, handshake, version, frame)
@@ -158,8 +160,8 @@ def authenticating(handshake: SaslHandshakeAnswer, authenticated: SaslAuthentica
     return answer
 
 
-WELCOME = SaslHandshakeAnswer(0, ("PLAIN",))
-ACCEPTED = SaslAuthenticateAnswer(0, None, b"", 0)
+WELCOME = SaslHandshakeResponse(0, ("PLAIN",))
+ACCEPTED = SaslAuthenticateResponse(0, None, b"", 0)
 
 
 def test_plain_comes_before_the_first_request() -> None:
@@ -176,13 +178,13 @@ def test_plain_comes_before_the_first_request() -> None:
 
 
 def test_a_mechanism_that_the_broker_does_not_have_and_those_that_it_has() -> None:
-    unsupported = SaslHandshakeAnswer(api.ERROR_CODES["UNSUPPORTED_SASL_MECHANISM"], ("OAUTHBEARER", "GSSAPI"))
+    unsupported = SaslHandshakeResponse(api.ERROR_CODES["UNSUPPORTED_SASL_MECHANISM"], ("OAUTHBEARER", "GSSAPI"))
     with broker(authenticating(unsupported, ACCEPTED)) as address:
         assert why(address, PLAIN) == "error 33 (UNSUPPORTED_SASL_MECHANISM): it has OAUTHBEARER, GSSAPI"
 
 
 def test_a_broker_that_refuses_gives_its_reason() -> None:
-    refused = SaslAuthenticateAnswer(api.ERROR_CODES["SASL_AUTHENTICATION_FAILED"], "Invalid\nname", b"", 0)
+    refused = SaslAuthenticateResponse(api.ERROR_CODES["SASL_AUTHENTICATION_FAILED"], "Invalid\nname", b"", 0)
     with broker(authenticating(WELCOME, refused)) as address:
         assert why(address, PLAIN) == "error 58 (SASL_AUTHENTICATION_FAILED): Invalid name"
 
@@ -198,13 +200,15 @@ def test_a_server_of_scram_that_cannot_know_the_password() -> None:
 
 def test_all_brokers_are_asked_and_the_first_few_of_those_that_fail_are_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        nobody = Address("127.0.0.1", sock.getsockname()[1])
+        nobody = BrokerAddress("127.0.0.1", sock.getsockname()[1])
     with broker(usual) as address:
         host, _, port = address.partition(":")
-        brokers = {1: Address(host, int(port)), **dict.fromkeys(range(2, 7), nobody)}
+        brokers = {1: BrokerAddress(host, int(port)), **dict.fromkeys(range(2, 7), nobody)}
         with pytest.raises(NoAnswer) as caught:
-            Client({}, address, 10.0).run(
-                lambda asking: asking.ask_all(brokers, lambda each: each.ask(METADATA, MetadataRequest(())))
+            BrokerClient({}, address, 10.0).run(
+                lambda asking: asking.request_all_brokers(
+                    brokers, lambda each: each.send_request(METADATA, MetadataRequest(()))
+                )
             )
     said = str(caught.value)
     assert said.startswith(f"broker 2 ({nobody}): Connection refused (ECONNREFUSED); broker 3 (")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.kafka.java_properties import InvalidFile, load, parse, translate
+from gateway.kafka.java_properties import InvalidPropertiesFile, load_properties, parse_properties, translate_properties
 
 
 def test_a_properties_file_is_read_as_java_reads_it() -> None:
@@ -22,7 +22,7 @@ def test_a_properties_file_is_read_as_java_reads_it() -> None:
         "last=1\nlast=2\n"
         "end=cut\\"
     )
-    assert parse(text) == {
+    assert parse_properties(text) == {
         "plain": "value",
         "key": "colon ",
         "blank": "value with = and :",
@@ -52,7 +52,7 @@ def test_comments_separators_and_lines_that_go_on() -> None:
             "h=#no comment",
         ]
     )
-    assert parse(text) == {
+    assert parse_properties(text) == {
         "a": "last",
         "b": "2",
         "c": "3",
@@ -66,14 +66,14 @@ def test_comments_separators_and_lines_that_go_on() -> None:
 
 @pytest.mark.parametrize("text", ["a=\\u12", "a=\\uD83D", "\\uZZZZ=1"])
 def test_a_wrong_escape_is_an_error(text: str) -> None:
-    with pytest.raises(InvalidFile, match=r"hexadecimal|half a character"):
-        parse(text)
+    with pytest.raises(InvalidPropertiesFile, match=r"hexadecimal|half a character"):
+        parse_properties(text)
 
 
 def test_bytes_are_iso_8859_1_as_for_java(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_bytes(b"client.id=\xe4\n")
-    assert load(file).properties == {"client.id": "ä"}
+    assert load_properties(file).properties == {"client.id": "ä"}
 
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -97,7 +97,7 @@ def sasl(jaas: str, mechanism: str = "PLAIN") -> dict[str, str]:
     ],
 )
 def test_jaas_names_user_and_password(jaas: str, user: str, password: str) -> None:
-    assert translate(sasl(jaas)).properties == {
+    assert translate_properties(sasl(jaas)).properties == {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
         "sasl.username": user,
@@ -107,7 +107,7 @@ def test_jaas_names_user_and_password(jaas: str, user: str, password: str) -> No
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_scram(mechanism: str) -> None:
-    found = translate(sasl(f'{SCRAM} required username="me" password="x";', mechanism)).properties
+    found = translate_properties(sasl(f'{SCRAM} required username="me" password="x";', mechanism)).properties
     assert (found["sasl.mechanism"], found["sasl.username"]) == (mechanism, "me")
 
 
@@ -137,8 +137,8 @@ def test_scram(mechanism: str) -> None:
     ],
 )
 def test_a_property_that_cant_be_had_is_one_line_without_secrets(java: dict[str, str], why: str) -> None:
-    with pytest.raises(InvalidFile) as caught:
-        translate(java)
+    with pytest.raises(InvalidPropertiesFile) as caught:
+        translate_properties(java)
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "hush" not in str(caught.value)
@@ -155,7 +155,7 @@ def test_tls_with_pem_files() -> None:
         "ssl.endpoint.identification.algorithm": "",
         "ssl.enabled.protocols": "TLSv1.2, TLSv1.3",
     }
-    assert translate(java).properties == {
+    assert translate_properties(java).properties == {
         "security.protocol": "SSL",
         "ssl.endpoint.identification.algorithm": "",
         "ssl.key.password": "x",
@@ -163,7 +163,7 @@ def test_tls_with_pem_files() -> None:
         "ssl.certificate.location": "/own.pem",
     }
     inline = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.certificates": "-----BEGIN"}
-    assert translate(inline).properties["ssl.ca.pem"] == "-----BEGIN"
+    assert translate_properties(inline).properties["ssl.ca.pem"] == "-----BEGIN"
 
 
 def test_properties_that_other_clients_need_are_left_alone() -> None:
@@ -174,5 +174,5 @@ def test_properties_that_other_clients_need_are_left_alone() -> None:
         "retries": "3",
         "default.api.timeout.ms": "1500",
     }
-    assert translate(java) == ({}, 1.5)
-    assert translate({"request.timeout.ms": "2000"}).timeout_s == 2.0
+    assert translate_properties(java) == ({}, 1.5)
+    assert translate_properties({"request.timeout.ms": "2000"}).timeout_s == 2.0

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.kafka.client import Address, NoAnswer
-from gateway.kafka.reach import Reached, reach, why_not
+from gateway.kafka.client import BrokerAddress, NoAnswer
+from gateway.kafka.reach import ReachResult, explain_unreachable, reach_brokers
 from protocol import api
-from protocol.cluster import METADATA, MetadataAnswer, MetadataBroker
+from protocol.cluster import METADATA, MetadataBroker, MetadataResponse
 from protocol.handshake import API_VERSIONS
 from tests.background import accepting
 from tests.certificates import Authority
@@ -26,7 +26,7 @@ TIMEOUT_S = 20.0
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.kafka.reach.OTHER_S", TIMEOUT_S)
+    monkeypatch.setattr("gateway.kafka.reach.PROBE_TIMEOUT_S", TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def broker(context: ssl.SSLContext | None = None) -> Iterator[str]:
                     return  # larger than any request
                 frame = reader.read(int.from_bytes(head, "big"))
                 key, version = int.from_bytes(frame[:2], "big"), int.from_bytes(frame[2:4], "big")
-                found = MetadataAnswer((MetadataBroker(7, host, port, None),), 1, ())
+                found = MetadataResponse((MetadataBroker(7, host, port, None),), 1, ())
                 if key == api.API_VERSIONS:
                     sock.sendall(written(API_VERSIONS, SPOKEN, version, frame))
                 else:
@@ -71,7 +71,7 @@ def broker(context: ssl.SSLContext | None = None) -> Iterator[str]:
 
 def one(address: str, properties: dict[str, str]) -> str:
     """The problem of the only address that is looked at."""
-    (found,) = reach(properties, address, TIMEOUT_S)
+    (found,) = reach_brokers(properties, address, TIMEOUT_S)
     assert str(found).startswith(f"{address}: ")
     assert "\n" not in str(found)
     return found.problem
@@ -84,8 +84,11 @@ def test_bootstrap_servers_and_the_brokers_that_they_name_are_tried(
     for context, properties in ((None, {}), (server_context(server), trusting)):
         with broker(context) as address:
             host, _, port = address.rpartition(":")
-            where = Address(host, int(port))
-            assert reach(properties, address, TIMEOUT_S) == [Reached(-1, where, ""), Reached(7, where, "")]
+            where = BrokerAddress(host, int(port))
+            assert reach_brokers(properties, address, TIMEOUT_S) == [
+                ReachResult(-1, where, ""),
+                ReachResult(7, where, ""),
+            ]
 
 
 def test_a_server_with_tls_behind_a_plain_setting(server: tuple[Path, Path]) -> None:
@@ -116,13 +119,13 @@ def test_mechanisms_that_are_not_spoken_here_leave_tls_to_be_tried(
 
 def test_properties_that_can_not_be_used_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(NoAnswer, match=r"^ssl\.ca\.location: .* can't be read: No such file"):
-        reach({"security.protocol": "SSL", "ssl.ca.location": str(tmp_path / "none")}, "127.0.0.1:1", TIMEOUT_S)
+        reach_brokers({"security.protocol": "SSL", "ssl.ca.location": str(tmp_path / "none")}, "127.0.0.1:1", TIMEOUT_S)
 
 
 async def test_for_the_log_only_what_is_wrong_is_told(server: tuple[Path, Path]) -> None:
     with broker() as plain, broker(server_context(server)) as secure:
         client = {"bootstrap.servers": "passed over", "log_level": "2"}
-        assert await why_not(client, plain, TIMEOUT_S) == ""
-        said = await why_not(client, f"{plain},{secure}", TIMEOUT_S)
+        assert await explain_unreachable(client, plain, TIMEOUT_S) == ""
+        said = await explain_unreachable(client, f"{plain},{secure}", TIMEOUT_S)
         assert said == f"{secure}: it speaks TLS (security.protocol must be SSL or SASL_SSL there)"
         assert PLAIN["sasl.password"] not in said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.kafka.sasl import MAX_ITERATIONS, ExchangeFailed, exchange, scram
+from gateway.kafka.sasl import MAX_ITERATIONS, SaslExchangeFailed, scram_exchange, start_exchange
 
 # RFC 7677, 3.
 NONCE = b"rOprNGfwEbeRWgbNEkqO"
@@ -14,14 +14,14 @@ VERDICT = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
 def test_plain_says_it_all_at_once() -> None:
-    steps = exchange("PLAIN", "tim", "täns=,t")
+    steps = start_exchange("PLAIN", "tim", "täns=,t")
     assert next(steps) == b"\0tim\0t\xc3\xa4ns=,t"
     with pytest.raises(StopIteration):
         steps.send(b"")
 
 
 def test_scram_is_the_rfc_s() -> None:
-    steps = scram("sha256", "user", "pencil", NONCE)
+    steps = scram_exchange("sha256", "user", "pencil", NONCE)
     assert next(steps) == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
     assert steps.send(CHALLENGE) == FINAL
     with pytest.raises(StopIteration):
@@ -29,12 +29,12 @@ def test_scram_is_the_rfc_s() -> None:
 
 
 def test_a_name_s_commas_and_equals_signs_are_escaped() -> None:
-    assert next(scram("sha512", "a=b,c", "p", b"x")) == b"n,,n=a=3Db=2Cc,r=x"
+    assert next(scram_exchange("sha512", "a=b,c", "p", b"x")) == b"n,,n=a=3Db=2Cc,r=x"
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_no_two_exchanges_begin_alike(mechanism: str) -> None:
-    assert next(exchange(mechanism, "u", "p")) != next(exchange(mechanism, "u", "p"))
+    assert next(start_exchange(mechanism, "u", "p")) != next(start_exchange(mechanism, "u", "p"))
 
 
 @pytest.mark.parametrize(
@@ -50,16 +50,16 @@ def test_no_two_exchanges_begin_alike(mechanism: str) -> None:
     ],
 )
 def test_a_challenge_that_is_none(challenge: bytes) -> None:
-    steps = scram("sha256", "user", "pencil", NONCE)
+    steps = scram_exchange("sha256", "user", "pencil", NONCE)
     next(steps)
-    with pytest.raises(ExchangeFailed, match="SCRAM"):
+    with pytest.raises(SaslExchangeFailed, match="SCRAM"):
         steps.send(challenge)
 
 
 @pytest.mark.parametrize("verdict", [b"", b"v=", b"v=6rriTRBi", b"v=" + 44 * b"A", b"e=invalid-proof"])
 def test_a_server_that_does_not_know_the_password(verdict: bytes) -> None:
-    steps = scram("sha256", "user", "pencil", NONCE)
+    steps = scram_exchange("sha256", "user", "pencil", NONCE)
     next(steps)
     steps.send(CHALLENGE)
-    with pytest.raises(ExchangeFailed, match="SCRAM"):
+    with pytest.raises(SaslExchangeFailed, match="SCRAM"):
         steps.send(verdict)

@@ -15,19 +15,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config import ConfigError, parse
+from gateway.config import ConfigError, parse_settings
 from gateway.log.logs import (
-    BURST,
+    EVENT_KINDS,
     FIELDS,
-    KINDS,
+    LINE_BURST,
     LOGGERS,
-    MAX_LINE,
-    DefaultLog,
+    MAX_LINE_BYTES,
+    DefaultLogSettings,
     LineHandler,
-    _may_match,
+    _may_contain_secret,
     configure_logging,
-    fields_of,
     hide_secrets,
+    select_fields,
 )
 
 GATEWAY = Path(__file__).parents[3] / "gateway"
@@ -43,7 +43,7 @@ class Written:
         self.pieces: list[bytes] = []
 
     def configure(self, form: Forms = "json", **more: Any) -> Written:
-        settings = DefaultLog(form)
+        settings = DefaultLogSettings(form)
         vars(settings).update(more)
         configure_logging(settings, self.pieces.append)
         return self
@@ -79,7 +79,7 @@ def log(name: str = "gateway.traffic") -> logging.Logger:
 def test_a_line_of_json_has_its_fields_and_the_time(written: Written) -> None:
     written.configure()
     fields = {"kind": "traffic", "topic": "clicks", "broker": 1, "clients": [{"principal": "User:u", "client_id": "a"}]}
-    log().warning("rejected: %d bytes", 5, extra=fields_of(fields | {"name": "none of ours", "reason": ""}))
+    log().warning("rejected: %d bytes", 5, extra=select_fields(fields | {"name": "none of ours", "reason": ""}))
     (event,) = written.events
     assert re.fullmatch(STAMP, event.pop("timestamp"))
     assert event == {"level": "warning", "logger": "gateway.traffic", "event": "rejected: 5 bytes"} | fields
@@ -113,7 +113,7 @@ def test_a_line_is_one_write_that_a_pipe_keeps_whole(written: Written, form: For
         log().error("%s", "ä" * 9000 if what == "event" else "x", exc_info=what == "exception",
                     extra={"reason": "ö" * 9000} if what == "field" else None)  # fmt: skip
     (piece,) = written.pieces
-    assert len(piece) <= MAX_LINE
+    assert len(piece) <= MAX_LINE_BYTES
     assert piece.endswith(b"\n")
     if form == "json":
         json.loads(piece)
@@ -153,18 +153,18 @@ def test_a_storm_of_one_event_is_a_few_lines_and_their_number(
     now = 0.0
     monkeypatch.setattr("gateway.log.logs.time.monotonic", lambda: now)
     written.configure()
-    for n in range(3 * BURST):
+    for n in range(3 * LINE_BURST):
         log().error("it failed %d times", n)
         log().error("%s", f"connection {n} closed", extra={"kind": "connection-closed"})
     log("gateway.audit").info("policy")
-    assert len(written.events) == 2 * BURST + 1
-    for n in range(3 * BURST):
+    assert len(written.events) == 2 * LINE_BURST + 1
+    for n in range(3 * LINE_BURST):
         log("gateway.audit").info("policy version %d", n)
-    assert len(written.events) == 3 * BURST  # each change is told
+    assert len(written.events) == 3 * LINE_BURST  # each change is told
     now = 11.0
     log().info("all is well")
     told = written.events
-    assert [event.get("lines_left_out") for event in told] == [2 * BURST, 2 * BURST, None]
+    assert [event.get("lines_left_out") for event in told] == [2 * LINE_BURST, 2 * LINE_BURST, None]
     assert told[0]["event"] == "200 more lines like this were left out within 11 s: it failed %d times"
     assert (told[0]["kind"], told[0]["level"]) == ("left-out", "error")
 
@@ -184,7 +184,7 @@ def test_a_storm_of_one_event_is_a_few_lines_and_their_number(
 )
 def test_words_of_others_that_look_like_a_secret_are_hidden(text: str, shown: str) -> None:
     assert hide_secrets(text) == shown
-    assert text == shown or _may_match(text)
+    assert text == shown or _may_contain_secret(text)
 
 
 @given(
@@ -192,7 +192,7 @@ def test_words_of_others_that_look_like_a_secret_are_hidden(text: str, shown: st
 )
 def test_a_line_without_a_hint_of_a_secret_has_none(parts: list[str]) -> None:
     text = "".join(parts)
-    assert hide_secrets(text) == text or _may_match(text)
+    assert hide_secrets(text) == text or _may_contain_secret(text)
 
 
 def test_a_secret_is_hidden_in_every_part_of_a_line(written: Written) -> None:
@@ -237,19 +237,19 @@ def test_kinds_and_fields_in_the_code_are_those_of_the_tables() -> None:
         for key, value in zip(node.keys, node.values, strict=True)
         if isinstance(key, ast.Constant) and key.value == "kind" and isinstance(value, ast.Constant)
     }
-    assert kinds <= KINDS.keys()
-    assert KINDS.keys() - kinds <= {"connection-closed", "tls-handshake-failed"}  # which are said by name
+    assert kinds <= EVENT_KINDS.keys()
+    assert EVENT_KINDS.keys() - kinds <= {"connection-closed", "tls-handshake-failed"}  # which are said by name
     assert not FIELDS.keys() & vars(logging.makeLogRecord({})).keys()
 
 
 def test_the_configuration_names_form_and_levels() -> None:
-    settings = parse(CONFIG + "log: {format: json, level: warning, levels: {gateway.traffic: error}}")
+    settings = parse_settings(CONFIG + "log: {format: json, level: warning, levels: {gateway.traffic: error}}")
     assert (settings.log.format, settings.log.level, settings.log.levels) == (
         "json",
         "warning",
         {"gateway.traffic": "error"},
     )
-    assert parse(CONFIG).log.format == "console"
+    assert parse_settings(CONFIG).log.format == "console"
 
 
 @pytest.mark.parametrize(
@@ -266,5 +266,5 @@ def test_the_configuration_names_form_and_levels() -> None:
 )
 def test_a_wrong_section_is_told(section: str, finding: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(f"{CONFIG}log: {section}")
+        parse_settings(f"{CONFIG}log: {section}")
     assert finding in caught.value.lines[0]

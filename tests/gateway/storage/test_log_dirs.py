@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.storage.log_dirs import LogDirs, active, active_brokers, observation, placed
+from gateway.storage.log_dirs import LogDirs, active_brokers, active_ids, make_observation, topics_by_volume
 from policies.storage import Observation, ObservationFailed, Volume
 from protocol.cluster import (
     DESCRIBE_CLUSTER,
     DESCRIBE_LOG_DIRS,
-    Broker,
-    DescribeClusterAnswer,
-    DescribeLogDirsAnswer,
+    DescribeClusterBroker,
+    DescribeClusterResponse,
+    DescribeLogDirsResponse,
     LogDir,
     LogDirPartition,
     LogDirTopic,
@@ -25,14 +25,14 @@ from protocol.cluster import (
 from tests.background import accepting
 from tests.leftovers import no_descriptors_left
 
-CLUSTER = DescribeClusterAnswer(
+CLUSTER = DescribeClusterResponse(
     throttle_time_ms=0,
     error_code=0,
     error_message=None,
     endpoint_type=1,
     cluster_id="HeDkDJlTSJiZz_8b_4d9KA",
     controller_id=1,
-    brokers=(Broker(1, "127.0.0.1", 30182, None), Broker(2, "127.0.0.1", 30183, None)),
+    brokers=(DescribeClusterBroker(1, "127.0.0.1", 30182, None), DescribeClusterBroker(2, "127.0.0.1", 30183, None)),
     cluster_authorized_operations=-(2**31),
 )
 
@@ -41,22 +41,22 @@ def described(name: str, total: int = 270_553_174_016, usable: int = 79_420_157_
     return LogDir(error, name, (), total, usable)
 
 
-def answer(*log_dirs: LogDir, error: int = 0) -> DescribeLogDirsAnswer:
-    return DescribeLogDirsAnswer(0, error, log_dirs)
+def answer(*log_dirs: LogDir, error: int = 0) -> DescribeLogDirsResponse:
+    return DescribeLogDirsResponse(0, error, log_dirs)
 
 
 ONE = answer(described("/data/1"))
 TWO = answer(described("/data/2", 1000, 10))
 
 
-def fenced(*broker_ids: int) -> DescribeClusterAnswer:
+def fenced(*broker_ids: int) -> DescribeClusterResponse:
     brokers = (broker._replace(is_fenced=broker.broker_id in broker_ids) for broker in CLUSTER.brokers)
     return CLUSTER._replace(brokers=tuple(brokers))
 
 
-def why(cluster: DescribeClusterAnswer, answers: dict[int, DescribeLogDirsAnswer]) -> str:
+def why(cluster: DescribeClusterResponse, answers: dict[int, DescribeLogDirsResponse]) -> str:
     with pytest.raises(ObservationFailed) as caught:
-        observation(cluster, answers)
+        make_observation(cluster, answers)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -68,13 +68,13 @@ def holding(name: str, *topics: str, error: int = 0) -> LogDir:
 
 def test_the_topics_of_each_log_dir_are_told() -> None:
     one = answer(holding("/data/a", "x", "y"), holding("/data/b", "y"), holding("/bad", "z", error=56))
-    assert placed([1], {1: one, 2: TWO}) == {(1, "/data/a"): {"x", "y"}, (1, "/data/b"): {"y"}}
+    assert topics_by_volume([1], {1: one, 2: TWO}) == {(1, "/data/a"): {"x", "y"}, (1, "/data/b"): {"y"}}
 
 
 @pytest.mark.parametrize("answers", [{}, {1: answer(error=31)}])
-def test_a_broker_that_does_not_tell_its_topics_fails_all(answers: dict[int, DescribeLogDirsAnswer]) -> None:
+def test_a_broker_that_does_not_tell_its_topics_fails_all(answers: dict[int, DescribeLogDirsResponse]) -> None:
     with pytest.raises(ObservationFailed, match="broker 1: DescribeLogDirs: "):
-        placed([1], answers)
+        topics_by_volume([1], answers)
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -84,24 +84,24 @@ def test_a_broker_that_does_not_tell_its_topics_fails_all(answers: dict[int, Des
 def test_every_log_dir_of_every_broker_is_a_volume() -> None:
     both = answer(described("/data/a", 5, 4), described("/data/b", 7, 0))
     volumes = (Volume(1, "/data/a", 5, 4), Volume(1, "/data/b", 7, 0), Volume(2, "/data/2", 1000, 10))
-    assert observation(CLUSTER, {2: TWO, 1: both}) == Observation(frozenset({1, 2}), volumes)
+    assert make_observation(CLUSTER, {2: TWO, 1: both}) == Observation(frozenset({1, 2}), volumes)
 
 
 @pytest.mark.seed("035.16", "DISK.17")
 def test_a_fenced_broker_is_not_active_and_need_not_answer() -> None:
-    seen = observation(fenced(2), {1: ONE})
+    seen = make_observation(fenced(2), {1: ONE})
     assert seen.brokers == {1}
     assert [volume.broker_id for volume in seen.volumes] == [1]
 
 
 def test_a_fenced_broker_that_answers_nevertheless_does_not_count() -> None:
-    assert [volume.broker_id for volume in observation(fenced(2), {1: ONE, 2: TWO}).volumes] == [1]
+    assert [volume.broker_id for volume in make_observation(fenced(2), {1: ONE, 2: TWO}).volumes] == [1]
 
 
 def test_versions_before_2_name_only_active_brokers() -> None:
-    frame = DESCRIBE_CLUSTER.encode_answer(fenced(2), 1, 7)[4:]
-    _, read = DESCRIBE_CLUSTER.decode_answer(frame, 0, len(frame), 1)
-    assert active(read) == {1, 2}
+    frame = DESCRIBE_CLUSTER.encode_response(fenced(2), 1, 7)[4:]
+    _, read = DESCRIBE_CLUSTER.decode_response(frame, 0, len(frame), 1)
+    assert active_ids(read) == {1, 2}
 
 
 def test_no_active_broker_at_all_is_no_view() -> None:
@@ -129,7 +129,7 @@ def test_a_broker_that_describes_nothing_is_no_view() -> None:
 
 def test_an_offline_log_dir_is_left_out_and_listed() -> None:
     half = answer(described("/bad", -1, -1, error=56), described("/good", 10, 3))
-    seen = observation(CLUSTER, {1: ONE, 2: half})
+    seen = make_observation(CLUSTER, {1: ONE, 2: half})
     assert seen.offline == ((2, "/bad"),)
     assert [volume.name for volume in seen.volumes] == ["/data/1", "/good"]
 
@@ -142,8 +142,8 @@ def test_any_other_error_of_a_log_dir_fails_all() -> None:
 @pytest.mark.seed("DISK.40")
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_broker_before_kip_827_fails_all(version: int) -> None:
-    frame = DESCRIBE_LOG_DIRS.encode_answer(answer(described("/o")), version, 7)[4:]
-    _, old = DESCRIBE_LOG_DIRS.decode_answer(frame, 0, len(frame), version)
+    frame = DESCRIBE_LOG_DIRS.encode_response(answer(described("/o")), version, 7)[4:]
+    _, old = DESCRIBE_LOG_DIRS.decode_response(frame, 0, len(frame), version)
     assert "broker 2 does not tell total and usable bytes of /o" in why(CLUSTER, {1: ONE, 2: old})
     assert "KIP-827" in why(CLUSTER, {1: ONE, 2: old})
 
@@ -162,7 +162,7 @@ def test_a_volume_of_no_size_says_nothing() -> None:
 
 @pytest.mark.seed("DISK.13", "DISK.40")
 def test_a_full_volume_is_a_volume() -> None:
-    assert observation(fenced(2), {1: answer(described("/full", 100, 0))}).volumes[0].available == 0
+    assert make_observation(fenced(2), {1: answer(described("/full", 100, 0))}).volumes[0].available == 0
 
 
 # --- servers that don't answer ----------------------------------------------------------------------------------------

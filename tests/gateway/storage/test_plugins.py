@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gateway import config
-from gateway.control.components.parts import SOURCE, Parts
+from gateway.control.components.optional_components import SOURCE, OptionalComponents
 from gateway.control.storage import sources
 from gateway.plugins import PluginError
 from gateway.storage import plugins
@@ -44,7 +44,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 def refused(group: str, name: str, **options: object) -> str:
     with pytest.raises(PluginError) as error:
-        plugins.load(group, name, options)
+        plugins.load_plugin(group, name, options)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -70,7 +70,7 @@ def example(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("example")
 def test_the_example_of_a_quota_source_gives_what_its_file_says(tmp_path: Path) -> None:
     path = tmp_path / "limits.json"
-    source = plugins.load(plugins.QUOTA_SOURCES, "acme-file", {"path": str(path)})
+    source = plugins.load_plugin(plugins.QUOTA_SOURCES, "acme-file", {"path": str(path)})
     with pytest.raises(ObservationFailed, match=r"limits\.json"):
         source.quotas()
     path.write_text(json.dumps({"total": 20_000_000, "topics": {"clicks": 5_000_000}}))
@@ -80,13 +80,13 @@ def test_the_example_of_a_quota_source_gives_what_its_file_says(tmp_path: Path) 
         source.quotas()
     upstream = "upstream: {bootstrap_servers: '127.0.0.1:9092'}\n"
     named = f"{upstream}thresholds: {{source: acme-file, options: {{path: {path}}}}}"
-    assert [SOURCE in Parts(config.parse(text)) for text in (upstream, named)] == [False, True]
+    assert [SOURCE in OptionalComponents(config.parse_settings(text)) for text in (upstream, named)] == [False, True]
 
 
 @pytest.mark.usefixtures("example")
 def test_the_example_of_a_factor_source_gives_what_its_file_says(tmp_path: Path) -> None:
     path = tmp_path / "factor"
-    source = plugins.load(plugins.FACTOR_SOURCES, "acme-shared", {"path": str(path), "lowest": 0.1})
+    source = plugins.load_plugin(plugins.FACTOR_SOURCES, "acme-shared", {"path": str(path), "lowest": 0.1})
     for text, factor in (("0.5\n", 0.5), ("0", 0.1), ("1", 1.0)):
         path.write_text(text)
         assert source.factor() == factor
@@ -108,20 +108,20 @@ def test_the_example_refuses_in_one_line() -> None:
 
 
 def test_the_examples_configurations_are_accepted() -> None:
-    settings = config.parse(block("yaml", "acme-file"))
+    settings = config.parse_settings(block("yaml", "acme-file"))
     assert settings.storage is not None
     assert (settings.thresholds.source, settings.storage.factor_source) == ("acme-file", "acme-shared")
     upstream = "upstream: {bootstrap_servers: 'broker1:9092'}\n"
     prometheus = block("yaml", "job=")
-    assert config.parse(upstream + prometheus).storage
+    assert config.parse_settings(upstream + prometheus).storage
     kubelet = block("yaml", "kubelet_volume_stats")
     parts = re.split(r"(?m)^    available: .*\n    size: .*\n", prometheus)
-    assert config.parse(upstream + parts[0] + kubelet + parts[1]).storage
+    assert config.parse_settings(upstream + parts[0] + kubelet + parts[1]).storage
 
 
 @pytest.mark.seed("DISK.6")
 def test_groups_and_methods_are_those_of_the_page() -> None:
-    for group, methods in plugins.METHODS.items():
+    for group, methods in plugins.REQUIRED_METHODS.items():
         row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{group}`"))
         assert all(method in row for method in methods)
 
@@ -131,13 +131,13 @@ def test_groups_and_methods_are_those_of_the_page() -> None:
 
 def test_our_own_sources_are_found_by_the_same_way() -> None:
     registered = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
-    assert set(registered) <= set(plugins.METHODS)
-    assert tuple(registered[plugins.VOLUME_SOURCES]) == plugins.OWN[plugins.VOLUME_SOURCES]
-    assert set(plugins.OWN[plugins.VOLUME_SOURCES]) <= set(plugins.names(plugins.VOLUME_SOURCES))
+    assert set(registered) <= set(plugins.REQUIRED_METHODS)
+    assert tuple(registered[plugins.VOLUME_SOURCES]) == plugins.OWN_PLUGINS[plugins.VOLUME_SOURCES]
+    assert set(plugins.OWN_PLUGINS[plugins.VOLUME_SOURCES]) <= set(plugins.plugin_names(plugins.VOLUME_SOURCES))
     offers = {"properties": {}, "bootstrap_servers": "127.0.0.1:9092", "active_brokers": frozenset}
-    source = plugins.load(plugins.VOLUME_SOURCES, "log-dirs", {}, offers)
+    source = plugins.load_plugin(plugins.VOLUME_SOURCES, "log-dirs", {}, offers)
     source.close()
-    assert plugins.load(plugins.VOLUME_SOURCES, "prometheus", {"url": "http://127.0.0.1:9090"}, offers)
+    assert plugins.load_plugin(plugins.VOLUME_SOURCES, "prometheus", {"url": "http://127.0.0.1:9090"}, offers)
     told = refused(plugins.VOLUME_SOURCES, "prometheus", url="ftp://127.0.0.1")
     assert told.endswith("url 'ftp://127.0.0.1' is not a valid URL of Prometheus; for example: http://prometheus:9090")
 
@@ -151,12 +151,12 @@ UPSTREAM = "upstream: {bootstrap_servers: 'broker1:9092'}\n"
      ("prometheus", "{source: prometheus, min.available.bytes: 1, prometheus: {url: 'http://p'}}")],
 )  # fmt: skip
 def test_the_gateway_itself_looks_ours_up_there(install: Install, name: str, storage: str) -> None:
-    settings = config.parse(UPSTREAM + f"storage: {storage}")
+    settings = config.parse_settings(UPSTREAM + f"storage: {storage}")
     assert settings.storage is not None
-    sources.try_parts(settings, settings.storage)
+    sources.check_storage(settings, settings.storage)
     install("other", {plugins.VOLUME_SOURCES: {name: "json:loads"}}, {})
     with pytest.raises(sources.StorageError, match="registered more than once"):
-        sources.try_parts(settings, settings.storage)
+        sources.check_storage(settings, settings.storage)
 
 
 @pytest.mark.seed("DISK.6")
@@ -179,9 +179,9 @@ def test_a_source_and_limits_of_ones_own_have_options_of_their_own(install: Inst
     }
     install("two", groups, {"two_plugins": source})
     text = "{source: mine, options: {path: /x}, limit_policy: my, limit_policy_options: {level: 0.25}}"
-    settings = config.parse(UPSTREAM + f"storage: {text}")
+    settings = config.parse_settings(UPSTREAM + f"storage: {text}")
     assert settings.storage is not None
-    policy, made = sources.make_parts(settings, settings.storage)
+    policy, made = sources.make_policy_and_source(settings, settings.storage)
     assert getattr(made, "path", None) == "/x"
     assert policy.quota_factor(Volume(1, "/data", 100, 50)) == 0.25
 
@@ -241,7 +241,7 @@ def test_a_mistake_of_a_plugin_is_one_line(name: str, options: dict[str, object]
 
 @pytest.mark.usefixtures("zoo")
 def test_options_and_offers_become_arguments() -> None:
-    load = plugins.load
+    load = plugins.load_plugin
     made = load(plugins.VOLUME_SOURCES, "source", {"url": "x", "depth": 3}, {"active_brokers": 7, "other": 8})
     assert made.observe() == ("x", 3, 7)
     made = load(plugins.VOLUME_SOURCES, "source", {"url": "x", "active_brokers": 1}, {"active_brokers": 7})
@@ -259,7 +259,7 @@ def test_an_unknown_name_is_told_with_the_known_ones() -> None:
 def test_a_name_that_two_packages_claim_is_refused(install: Install) -> None:
     module = {"one_source": "class S:\n    def factor(self): return 1.0\n"}
     install("one", {plugins.FACTOR_SOURCES: {"twice": "one_source:S"}}, module)
-    assert plugins.load(plugins.FACTOR_SOURCES, "twice", {}).factor() == 1.0
+    assert plugins.load_plugin(plugins.FACTOR_SOURCES, "twice", {}).factor() == 1.0
     install("two", {plugins.FACTOR_SOURCES: {"twice": "two_source:S"}}, {})
     told = refused(plugins.FACTOR_SOURCES, "twice")
     assert "registered more than once: one_source:S of one, two_source:S of two" in told
@@ -289,6 +289,6 @@ def test_a_limit_policy_needs_all_four_methods(install: Install) -> None:
     names = {"half": "half_policy:Half", "whole": "half_policy:Whole"}
     install("half", {plugins.LIMIT_POLICIES: names}, {"half_policy": source})
     assert refused(plugins.LIMIT_POLICIES, "half").endswith("has no method levels (see policies/storage/)")
-    policy = plugins.load(plugins.LIMIT_POLICIES, "whole", {})
+    policy = plugins.load_plugin(plugins.LIMIT_POLICIES, "whole", {})
     volume = Volume(1, "/data", 100, 40, hard=VolumeLimit("MinFreeBytes", 1))
     assert (policy.quota_factor(volume), policy.levels(volume)) == (0.5, (50.0, None))

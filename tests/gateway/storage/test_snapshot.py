@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.storage.snapshot import InvalidSnapshot, broker_of, decode, encode
-from policies.storage import Snapshot, Volume, VolumeLimit
+from gateway.storage.snapshot import InvalidVolumeSnapshot, decode_snapshot, encode_snapshot, parse_broker_key
+from policies.storage import Volume, VolumeLimit, VolumeSnapshot
 
 BYTES = {"type": "integer", "minimum": 0}
 LIMIT = {
@@ -82,14 +82,14 @@ def example(**changes: Any) -> dict[str, Any]:
     return {**EXAMPLE, **changes}
 
 
-def read(document: object) -> Snapshot:
-    return decode(json.dumps(document).encode())
+def read(document: object) -> VolumeSnapshot:
+    return decode_snapshot(json.dumps(document).encode())
 
 
-def judge(document: object) -> Snapshot | str:
+def judge(document: object) -> VolumeSnapshot | str:
     try:
         return read(document)
-    except InvalidSnapshot as error:
+    except InvalidVolumeSnapshot as error:
         return str(error)
 
 
@@ -128,35 +128,35 @@ limits = st.none() | st.one_of(
 
 
 @st.composite
-def snapshots(draw: st.DrawFn) -> Snapshot:
+def snapshots(draw: st.DrawFn) -> VolumeSnapshot:
     broker_id = draw(st.integers(0, 2**31 - 1))
     volumes = []
     for name in draw(st.lists(st.text(), min_size=1, max_size=4, unique=True)):
         total = draw(st.integers(1, LONG))
         volumes.append(Volume(broker_id, name, total, draw(st.integers(0, total)), draw(limits), draw(limits)))
     unreadable = tuple(draw(st.lists(st.text(), max_size=3)))
-    return Snapshot(broker_id, draw(st.integers(-(10**12), 10**14)) / 1000, tuple(volumes), unreadable)
+    return VolumeSnapshot(broker_id, draw(st.integers(-(10**12), 10**14)) / 1000, tuple(volumes), unreadable)
 
 
 @pytest.mark.seed("035.28", "035.32")
 @given(snapshots(), limits, limits)
 def test_an_encoded_snapshot_is_valid_and_decodes_to_the_same(
-    snapshot: Snapshot, soft: VolumeLimit, hard: VolumeLimit
+    snapshot: VolumeSnapshot, soft: VolumeLimit, hard: VolumeLimit
 ) -> None:
-    value = encode(snapshot, soft, hard)
+    value = encode_snapshot(snapshot, soft, hard)
     document = json.loads(value)
     assert list(VALIDATOR.iter_errors(document)) == []
     assert state(document)
-    assert decode(value, str(snapshot.broker_id).encode()) == snapshot
+    assert decode_snapshot(value, str(snapshot.broker_id).encode()) == snapshot
 
 
 @pytest.mark.seed("035.33")
 def test_the_proposals_example_both_ways() -> None:
     soft, hard = VolumeLimit("MinFreePercentage", 0.05), VolumeLimit("MinFreeBytes", 1e6)
     at = datetime(2022, 4, 7, 13, tzinfo=UTC).timestamp()
-    wanted = Snapshot(0, at, (Volume(0, "/dev/sdd", 107374182400, 96636764160, soft, hard),))
+    wanted = VolumeSnapshot(0, at, (Volume(0, "/dev/sdd", 107374182400, 96636764160, soft, hard),))
     assert read(EXAMPLE) == wanted
-    assert json.loads(encode(wanted, soft, hard)) == example(snapshotAt="2022-04-07T13:00:00.000Z")
+    assert json.loads(encode_snapshot(wanted, soft, hard)) == example(snapshotAt="2022-04-07T13:00:00.000Z")
 
 
 def test_fractions_become_the_next_stricter_whole() -> None:
@@ -166,7 +166,7 @@ def test_fractions_become_the_next_stricter_whole() -> None:
         (VolumeLimit("MinFreeBytes", 10.5), 11),
         (VolumeLimit("ConsumedBytes", 10.5), 10),
     ):
-        written = json.loads(encode(Snapshot(1, 0.0, (Volume(1, "a", 100, 50),)), limit))
+        written = json.loads(encode_snapshot(VolumeSnapshot(1, 0.0, (Volume(1, "a", 100, 50),)), limit))
         assert written["softLimit"] == {"type": limit.type, "level": level}
 
 
@@ -234,8 +234,8 @@ def test_valid_is_what_the_schema_allows_and_tells_a_brokers_state(many: list[An
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 def test_any_bytes_give_a_snapshot_or_one_line(value: bytes) -> None:
-    with pytest.raises(InvalidSnapshot) as caught:
-        decode(value)
+    with pytest.raises(InvalidVolumeSnapshot) as caught:
+        decode_snapshot(value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
 
@@ -278,7 +278,7 @@ def test_any_bytes_give_a_snapshot_or_one_line(value: bytes) -> None:
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
 def test_errors_say_where_and_what(document: object, line: str) -> None:
-    with pytest.raises(InvalidSnapshot) as caught:
+    with pytest.raises(InvalidVolumeSnapshot) as caught:
         read(document)
     assert str(caught.value).startswith(line)
 
@@ -295,15 +295,15 @@ def test_errors_say_where_and_what(document: object, line: str) -> None:
     ],
 )
 def test_values_that_are_no_json(value: bytes) -> None:
-    with pytest.raises(InvalidSnapshot, match=r"^no JSON: ") as caught:
-        decode(value)
+    with pytest.raises(InvalidVolumeSnapshot, match=r"^no JSON: ") as caught:
+        decode_snapshot(value)
     assert caught.value.kind == "no JSON"
 
 
 def test_faults_of_one_kind_have_one_name() -> None:
     kinds = set()
     for names in (["a", "a"], ["a", "b", "b"]):
-        with pytest.raises(InvalidSnapshot) as caught:
+        with pytest.raises(InvalidVolumeSnapshot) as caught:
             read(example(volumes=[{"volumeName": name, "capacity": 1, "consumed": 0} for name in names]))
         kinds.add(caught.value.kind)
     assert kinds == {"volumes[].volumeName"}
@@ -311,14 +311,14 @@ def test_faults_of_one_kind_have_one_name() -> None:
 
 def test_the_key_must_be_the_broker_id() -> None:
     value = json.dumps(example(brokerId="3")).encode()
-    assert decode(value, b"3").broker_id == 3
+    assert decode_snapshot(value, b"3").broker_id == 3
     for key in (b"4", b"03", b"", b'"3"'):
-        with pytest.raises(InvalidSnapshot, match=r"^brokerId: 3 under the key b"):
-            decode(value, key)
-    assert broker_of(b"3") == 3
+        with pytest.raises(InvalidVolumeSnapshot, match=r"^brokerId: 3 under the key b"):
+            decode_snapshot(value, key)
+    assert parse_broker_key(b"3") == 3
     for other in (b"", None, b"x", b"03", b"\xff"):
-        with pytest.raises(InvalidSnapshot, match=r"^key: "):
-            broker_of(other)
+        with pytest.raises(InvalidVolumeSnapshot, match=r"^key: "):
+            parse_broker_key(other)
 
 
 def test_more_consumed_than_capacity_is_a_full_volume() -> None:
@@ -334,12 +334,12 @@ def test_digits_beyond_microseconds_are_dropped() -> None:
 def test_no_opinion_leaves_the_volume_to_the_gateways_limits() -> None:
     bare = Volume(1, "/dev/sda", 100, 50)
     soft = VolumeLimit("MinFreeBytes", 10.0)
-    written = json.loads(encode(Snapshot(1, 0.0, (bare,))))
+    written = json.loads(encode_snapshot(VolumeSnapshot(1, 0.0, (bare,))))
     assert written["softLimit"] == written["hardLimit"] == {"type": "MinFreeBytes", "level": 0}
     assert "softLimit" not in written["volumes"][0]
     assert read(written).volumes == (bare,)
     # A volume that shall not have the snapshot's limit says so itself.
-    written = json.loads(encode(Snapshot(1, 0.0, (bare,)), soft))
+    written = json.loads(encode_snapshot(VolumeSnapshot(1, 0.0, (bare,)), soft))
     assert written["volumes"][0]["softLimit"] == {"type": "MinFreeBytes", "level": 0}
     assert read(written).volumes == (bare,)
 

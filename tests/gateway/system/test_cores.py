@@ -29,8 +29,8 @@ def eight(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_cores_are_bounded_by_the_containers_limit(tmp_path: Path, eight: None, cpu_max: str, expected: int) -> None:
     (tmp_path / "cpu.max").write_text(cpu_max)
-    assert cores.count(tmp_path / "cpu.max") == expected
+    assert cores.count_cores(tmp_path / "cpu.max") == expected
 
 
 def test_without_such_a_limit_all_cores_count(tmp_path: Path, eight: None) -> None:
-    assert cores.count(tmp_path / "none") == 8
+    assert cores.count_cores(tmp_path / "none") == 8

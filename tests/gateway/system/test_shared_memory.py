@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from gateway.system import shared_memory
-from gateway.system.shared_memory import SharedMemory
+from gateway.system.shared_memory import SharedMemoryRegion
 from policies.fleet import page
-from policies.fleet.page import Page
+from policies.fleet.page import SharedPage
 from tests.gateway.page_worker import KEY, MANY, RATE, WORKERS, bucket
 
 PROGRAM = Path(__file__).parents[1] / "page_worker.py"
@@ -62,7 +62,7 @@ Start = Callable[[int], Process]
 
 @pytest.fixture
 def fd() -> Iterator[int]:
-    made = shared_memory.create(page.size(WORKERS))
+    made = shared_memory.create_shared_memory(page.page_size(WORKERS))
     yield made
     os.close(made)
 
@@ -122,17 +122,17 @@ def test_bytes_that_a_killed_process_took_stay_taken(start: Start) -> None:
 
 def test_a_row_that_a_killed_process_held_is_free_when_it_is_started_again(fd: int, start: Start) -> None:
     start(0).kill()
-    memory = SharedMemory(fd)
-    mine = Page(memory.view, WORKERS, 1, memory.locked)
+    memory = SharedMemoryRegion(fd)
+    mine = SharedPage(memory.view, WORKERS, 1, memory.hold_lock)
 
     def users() -> float:
-        row = mine.row(KEY)
+        row = mine.acquire_row(KEY)
         assert row is not None
-        row.release()
+        row.release_row()
         return sum(row._cells[page.USERS :: page.CELLS])
 
     assert users() == 1
-    Page(memory.view, WORKERS, 0, memory.locked)
+    SharedPage(memory.view, WORKERS, 0, memory.hold_lock)
     assert users() == 0
 
 
@@ -150,8 +150,8 @@ def test_the_lock_keeps_out_a_process_that_inherited_the_same_descriptor_and_die
 
 
 def test_memory_that_no_process_writes_to_takes_none(fd: int) -> None:
-    assert os.fstat(fd).st_size == page.size(WORKERS) > 2**20
+    assert os.fstat(fd).st_size == page.page_size(WORKERS) > 2**20
     assert os.fstat(fd).st_blocks == 0
-    memory = SharedMemory(fd)
-    bucket(Page(memory.view, WORKERS, 0, memory.locked)).take(1, 10.0)
-    assert os.fstat(fd).st_blocks * 512 < 0.1 * page.size(WORKERS)
+    memory = SharedMemoryRegion(fd)
+    bucket(SharedPage(memory.view, WORKERS, 0, memory.hold_lock)).consume_tokens(1, 10.0)
+    assert os.fstat(fd).st_blocks * 512 < 0.1 * page.page_size(WORKERS)

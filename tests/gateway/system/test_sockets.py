@@ -10,16 +10,16 @@ import pytest
 import trio
 
 from gateway import config
-from gateway.channel import Accepted
+from gateway.channel import AcceptedConnection
 from gateway.cli import main
 from gateway.config import Listener
-from gateway.control.cluster.listeners import Listeners
-from gateway.data.connecting.addresses import Arriving
-from gateway.kafka.client import Address
+from gateway.control.cluster.listeners import BrokerListeners
+from gateway.data.connecting.addresses import ArrivingConnection
+from gateway.kafka.client import BrokerAddress
 from gateway.listener_names import DEFAULT_LISTENER
 from gateway.supervisor import ListenFailed, open_listener
-from gateway.system.sockets import address_text, host_of_peer, network_of
-from protocol.proxy_header import Ends
+from gateway.system.sockets import address_text, host_of_peer, network_of_peer
+from protocol.proxy_header import ConnectionEnds
 
 ROOT = Path(__file__).parents[3]
 V6 = """\
@@ -43,17 +43,17 @@ def v6(host: str = "'::1'") -> str:
     ],
 )
 def test_an_ipv6_literal_is_in_brackets_before_a_port(host: str, text: str) -> None:
-    assert address_text(host, 5) == str(Address(host, 5)) == text
+    assert address_text(host, 5) == str(BrokerAddress(host, 5)) == text
     assert host_of_peer(text) == host_of_peer(f"{host}:5") == host
-    assert network_of(text) == network_of(f"{host}:5")
+    assert network_of_peer(text) == network_of_peer(f"{host}:5")
 
 
 @pytest.mark.parametrize("host", ["'::1'", "'[::1]'"])
 def test_hosts_are_read_with_and_without_brackets(host: str) -> None:
-    settings = config.parse(v6(host))
+    settings = config.parse_settings(v6(host))
     listener = settings.all_listeners[DEFAULT_LISTENER]
     assert (listener.host, settings.admin.host, settings.admin.url) == ("::1", "::1", "http://[::1]:9190")
-    assert (listener.bootstrap, listener.broker_address(7)[0]) == (("::1", 19092), "::1")
+    assert (listener.bootstrap_address, listener.broker_address(7)[0]) == (("::1", 19092), "::1")
 
 
 def test_check_prints_addresses_that_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,8 +72,8 @@ def test_check_prints_addresses_that_can_be_used(tmp_path: Path, capsys: pytest.
 
 def test_a_client_by_ipv6_is_passed_on_as_it_is() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        arriving = Arriving(Accepted(1, "[2001:db8::1]:5"), server)
-        assert arriving.ends == Ends(("2001:db8::1", 5), server.getsockname())
+        arriving = ArrivingConnection(AcceptedConnection(1, "[2001:db8::1]:5"), server)
+        assert arriving.endpoints == ConnectionEnds(("2001:db8::1", 5), server.getsockname())
         assert arriving.address == "2001:db8::/64"
 
 
@@ -82,10 +82,10 @@ async def _never(*args: object) -> socket.socket:
 
 
 def test_the_log_prints_addresses_that_can_be_used() -> None:
-    listeners = Listeners(
+    listeners = BrokerListeners(
         {"default": Listener(host="::1", port=19092)}, listen=_never, unlisten=lambda name: None, accept=_accept
     )
-    lines = listeners.describe("[::1]:9092", {})
+    lines = listeners.describe_all("[::1]:9092", {})
     assert lines == ["bootstrap: [::1]:19092 -> [::1]:9092", "try: kcat -b [::1]:19092 -L"]
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import trio
 
-from gateway.channel import PROTOCOL, ListenerSettings, Log, WorkerSettings
-from gateway.data.connecting.addresses import Addresses
-from gateway.data.connecting.arrivals import Arrivals
-from gateway.data.connecting.handshakes import Bench
-from gateway.data.shared.uplink import Uplink
-from gateway.data.shared.world import World
-from gateway.tls.certificate_names import AdvertisedHost, CertificateNames, name_warnings, names_of
-from gateway.tls.certificates import LOOK_S, ListenerTls, make_context
-from policies.engine import Engine
+from gateway.channel import PROTOCOL, ListenerSettings, LogMessage, WorkerSettings
+from gateway.data.connecting.addresses import AddressCounts
+from gateway.data.connecting.arrivals import ClientArrivals
+from gateway.data.connecting.handshakes import TlsWorkspace
+from gateway.data.shared.uplink import ControlUplink
+from gateway.data.shared.worker_state import WorkerState
+from gateway.tls.certificate_names import AdvertisedHost, CertificateNames, find_name_warnings, read_certificate_names
+from gateway.tls.certificates import CHECK_INTERVAL_S, ListenerTls, make_listener_context
+from policies.engine import PolicyEngine
 from tests.certificates import Authority
 
 SIGNED = (
@@ -41,13 +41,13 @@ def listener(authority: Authority) -> ListenerTls:
 
 @pytest.fixture(scope="module")
 def names(listener: ListenerTls) -> CertificateNames:
-    return names_of(listener)
+    return read_certificate_names(listener)
 
 
 def takes(authority: Authority, listener: ListenerTls, host: str) -> bool:
     """Whether a client of OpenSSL takes the certificate for that host."""
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    server = make_context(ListenerTls(listener.keystore, listener.key)).wrap_bio(up, down, server_side=True)
+    server = make_listener_context(ListenerTls(listener.keystore, listener.key)).wrap_bio(up, down, server_side=True)
     client = authority.client_context().wrap_bio(down, up, server_hostname=host)
     for step in (client, server, client):
         try:
@@ -62,7 +62,7 @@ def takes(authority: Authority, listener: ListenerTls, host: str) -> bool:
 @pytest.mark.parametrize("protocols", VERSIONS, ids=lambda versions: str(versions[0]))
 def test_a_certificates_names_are_read(listener: ListenerTls, protocols: tuple[str, ...]) -> None:
     spoken = ListenerTls(listener.keystore, listener.key, protocols=protocols)
-    assert names_of(spoken) == (
+    assert read_certificate_names(spoken) == (
         ("kafka.example.com", "*.kafka.example.com", "b*.part.example.com", "*.example", "one-7.other.example.com"),
         ("192.0.2.1", "2001:db8::1"),
     )
@@ -88,7 +88,7 @@ def test_a_certificates_names_are_read(listener: ListenerTls, protocols: tuple[s
 def test_a_name_is_covered_as_clients_see_it(
     authority: Authority, listener: ListenerTls, names: CertificateNames, host: str, is_covered: bool
 ) -> None:
-    assert names.cover(host) == is_covered
+    assert names.covers_host(host) == is_covered
     assert takes(authority, listener, host.removesuffix(".")) == is_covered
 
 
@@ -104,7 +104,7 @@ def test_a_name_is_covered_as_clients_see_it(
     ],
 )
 def test_a_pattern_of_brokers_is_covered(names: CertificateNames, pattern: str, is_covered: bool) -> None:
-    assert names.cover_brokers(pattern) == is_covered
+    assert names.covers_brokers(pattern) == is_covered
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_what_would_be_right_is_said(listener: ListenerTls, host: str, wanted: s
         AdvertisedHost(BROKERS, "x"),
         AdvertisedHost(host, "its.key"),
     )
-    (line,) = name_warnings(listener, told)
+    (line,) = find_name_warnings(listener, told)
     assert line.startswith(
         f"ssl.keystore.location: {listener.keystore} is not for {host}, which clients are told (its.key)"
     )
@@ -133,7 +133,7 @@ def test_what_would_be_right_is_said(listener: ListenerTls, host: str, wanted: s
 def test_a_certificate_that_nobody_would_take_is_said(authority: Authority) -> None:
     certificate, key = authority.sign("expired", days=-1)
     told = [AdvertisedHost("localhost", "advertised_host")]
-    (line,) = name_warnings(ListenerTls(str(certificate), str(key)), told)
+    (line,) = find_name_warnings(ListenerTls(str(certificate), str(key)), told)
     assert (
         line
         == f"ssl.keystore.location: clients will refuse {certificate}: certificate has expired: another one is needed"
@@ -153,14 +153,14 @@ async def test_workers_say_it_at_the_start_and_at_each_renewal(authority: Author
     settings = WorkerSettings(
         PROTOCOL, "gw", listeners={"out": ListenerSettings(ListenerTls(str(keystore), str(key)), None, told)}
     )
-    uplink = Uplink()
-    world = World(settings, Engine(0.0), uplink.log)
-    certificates = Arrivals(world, uplink, Addresses(), Bench())._entrances["out"].certificates
+    uplink = ControlUplink()
+    world = WorkerState(settings, PolicyEngine(0.0), uplink.log)
+    certificates = ClientArrivals(world, uplink, AddressCounts(), TlsWorkspace())._listeners["out"].certificates
     assert certificates is not None
 
     def said() -> list[tuple[str, str]]:
-        lines: list[Log] = list(uplink._lines)
-        uplink._lines.clear()
+        lines: list[LogMessage] = list(uplink._log_backlog)
+        uplink._log_backlog.clear()
         return [(line.level, line.text.partition(" which")[0]) for line in lines]
 
     wrong = ("warning", f"listeners.out.ssl.keystore.location: {keystore} is not for gw.example,")
@@ -169,8 +169,8 @@ async def test_workers_say_it_at_the_start_and_at_each_renewal(authority: Author
     now = trio.current_time()
     for host, expected in (("gw.example", [renewed]), ("older.example", [renewed, wrong])):
         bring(host)
-        now += 2 * LOOK_S
-        certificates.context(now)
-        certificates.context(now + LOOK_S)
-        now += LOOK_S
+        now += 2 * CHECK_INTERVAL_S
+        certificates.get_context(now)
+        certificates.get_context(now + CHECK_INTERVAL_S)
+        now += CHECK_INTERVAL_S
         assert said() == expected

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tls.server_names import NODE_ID, NONE, UNKNOWN, ServerNames, UnknownName
+from gateway.tls.server_names import NO_SERVER_NAME, NODE_ID, UNKNOWN_SERVER_NAME, ServerNames, UnknownServerName
 
 NAMES = ServerNames("kafka.example", "broker-$(node_id).kafka.example")
 node_ids = st.integers(0, 2**31 - 1)
@@ -33,38 +33,38 @@ def by_regex(names: ServerNames, name: str) -> int | None:
 
 @given(patterns(), node_ids)
 def test_a_brokers_name_leads_back_to_it(names: ServerNames, node_id: int) -> None:
-    for name in (names.of(node_id), names.of(node_id).upper(), names.of(node_id) + "."):
-        assert names.find(name) == node_id
+    for name in (names.broker_name(node_id), names.broker_name(node_id).upper(), names.broker_name(node_id) + "."):
+        assert names.find_broker(name) == node_id
 
 
 @given(patterns(), st.text("abcz019-.AZk", max_size=20) | st.text(max_size=20))
 def test_any_other_name_is_refused(names: ServerNames, name: str) -> None:
     wanted = by_regex(names, name.lower().removesuffix("."))
     if wanted is not None:
-        assert names.find(name) == wanted
+        assert names.find_broker(name) == wanted
         return
-    with pytest.raises(UnknownName) as refused:
-        names.find(name)
-    assert refused.value.reason == (UNKNOWN if name else NONE)
+    with pytest.raises(UnknownServerName) as refused:
+        names.find_broker(name)
+    assert refused.value.reason == (UNKNOWN_SERVER_NAME if name else NO_SERVER_NAME)
 
 
 @given(patterns(), node_ids, st.integers(0, 30), st.sampled_from("0-.9x"))
 def test_a_name_with_a_letter_more_is_another_brokers_or_nobodys(
     names: ServerNames, node_id: int, at: int, letter: str
 ) -> None:
-    name = names.of(node_id)
+    name = names.broker_name(node_id)
     changed = name[:at] + letter + name[at:]
     wanted = by_regex(names, changed.removesuffix("."))
     if wanted is None:
-        with pytest.raises(UnknownName):
-            names.find(changed)
+        with pytest.raises(UnknownServerName):
+            names.find_broker(changed)
     else:
-        assert names.find(changed) == wanted
+        assert names.find_broker(changed) == wanted
 
 
 @pytest.mark.parametrize("name", ["kafka.example", "KAFKA.Example", "kafka.example."])
 def test_the_bootstraps_name_is_nobodys_in_particular(name: str) -> None:
-    assert NAMES.find(name) is None
+    assert NAMES.find_broker(name) is None
 
 
 @pytest.mark.parametrize(
@@ -83,23 +83,23 @@ def test_the_bootstraps_name_is_nobodys_in_particular(name: str) -> None:
 )
 def test_names_that_are_nearly_a_brokers_are_not(name: str) -> None:
     with pytest.raises(
-        UnknownName, match=re.escape(f"{name!r} is neither kafka.example nor one like broker-$(node_id)")
+        UnknownServerName, match=re.escape(f"{name!r} is neither kafka.example nor one like broker-$(node_id)")
     ):
-        NAMES.find(name)
+        NAMES.find_broker(name)
 
 
 def test_a_long_name_is_said_in_part() -> None:
-    with pytest.raises(UnknownName) as refused:
-        NAMES.find("x" * 10_000)
+    with pytest.raises(UnknownServerName) as refused:
+        NAMES.find_broker("x" * 10_000)
     assert len(str(refused.value)) < 400
 
 
 def test_a_client_without_a_server_name_is_told_what_to_write() -> None:
-    with pytest.raises(UnknownName) as refused:
-        NAMES.find(None)
+    with pytest.raises(UnknownServerName) as refused:
+        NAMES.find_broker(None)
     assert "sent no server name (SNI)" in str(refused.value)
     assert "its bootstrap.servers must name kafka.example" in str(refused.value)
-    assert refused.value.reason == NONE
+    assert refused.value.reason == NO_SERVER_NAME
 
 
 @pytest.mark.parametrize(
@@ -117,6 +117,6 @@ def test_a_client_without_a_server_name_is_told_what_to_write() -> None:
     ],
 )
 def test_names_that_can_not_tell_brokers_apart_are_found(bootstrap: str, brokers: str, problem: str) -> None:
-    said = ServerNames(bootstrap, brokers).problem()
+    said = ServerNames(bootstrap, brokers).find_problem()
     assert problem in said
     assert bool(problem) == bool(said)

@@ -11,27 +11,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.definitions.policy_records import (
-    Entry,
-    Head,
+    AlterationHead,
+    ChangeSource,
     InvalidPolicyRecord,
-    Past,
-    Record,
-    Source,
+    PastChange,
+    PolicyEntry,
+    PolicyRecord,
     changes_json,
-    decode,
-    encode,
-    key_bytes,
+    decode_record,
+    encode_alteration,
+    encode_key,
 )
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import Change, End, Op, PolicyError, PolicyKey, TopicId, Value
+from policies.definitions.policy_values import (
+    PolicyChange,
+    PolicyError,
+    PolicyKey,
+    PolicyOperation,
+    PolicyValue,
+    TopicId,
+    ValueEnd,
+)
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
-from policies.thresholds.values import OUT_KEY
+from policies.thresholds.values import TOTAL_OUT_KEY
 
 MB = 10**6
 AT = 1_700_000_000_000  # now
 HOUR = 3_600_000
 CLICKS, VIEWS, ORDERS = (PolicyKey.of_topic(name) for name in ("clicks", "views", "orders"))
-TOTAL, TOTAL_2, TOTAL_OUT = PolicyKey.of_broker(), PolicyKey.of_broker(2), PolicyKey.of_broker(key=OUT_KEY)
+TOTAL, TOTAL_2, TOTAL_OUT = PolicyKey.of_broker(), PolicyKey.of_broker(2), PolicyKey.of_broker(key=TOTAL_OUT_KEY)
 PRODUCE = QuotaKey("producer_byte_rate", "broker_bps")
 ALICE_RATE, BOB_RATE = (PolicyKey.of_quota(Entity(user), PRODUCE) for user in ("alice", "bob"))
 PERCENT = PolicyKey.of_quota(Entity("alice"), QuotaKey("request_percentage", "percent"))
@@ -39,7 +47,7 @@ BASE = {TOTAL: 12.0 * MB, CLICKS: 5.0 * MB, ALICE_RATE: 1000.0}
 keys = st.sampled_from(
     [TOTAL, TOTAL_2, CLICKS, VIEWS, ORDERS, ALICE_RATE, BOB_RATE, PolicyKey.of_quota(Entity(DEFAULT, "a,b=c"), PRODUCE)]
 )
-HEAD = Head(7, "token", 1_700_000_000_000, Source("User:alice", "kafka", "127.0.0.1:5"), 2)
+HEAD = AlterationHead(7, "token", 1_700_000_000_000, ChangeSource("User:alice", "kafka", "127.0.0.1:5"), 2)
 names = st.text(min_size=1).filter(lambda name: all(not 0xD800 <= ord(char) <= 0xDFFF for char in name))
 
 
@@ -52,18 +60,20 @@ names = st.text(min_size=1).filter(lambda name: all(not 0xD800 <= ord(char) <= 0
     st.integers(1, 10**12),
 )
 def test_a_written_record_is_read(key: PolicyKey, value: int) -> None:
-    set_, removed, head = encode([Change(key, value, None, value), Change(key, None, value, None)], HEAD)
-    set_past = Past(7, HEAD.at_ms, HEAD.source, key, None, value, None)
-    assert decode(*set_) == Entry(key, float(value), None, set_past)
-    assert decode(*removed) == Entry(key, None, None, set_past._replace(old=value, new=None))
-    assert decode(removed.key, removed.value) == Entry(key, None)
-    assert set_.key == removed.key == key_bytes(key)
-    assert decode(head.key, head.value) == HEAD
+    set_, removed, head = encode_alteration(
+        [PolicyChange(key, value, None, value), PolicyChange(key, None, value, None)], HEAD
+    )
+    set_past = PastChange(7, HEAD.at_ms, HEAD.source, key, None, value, None)
+    assert decode_record(*set_) == PolicyEntry(key, float(value), None, set_past)
+    assert decode_record(*removed) == PolicyEntry(key, None, None, set_past._replace(old=value, new=None))
+    assert decode_record(removed.key, removed.value) == PolicyEntry(key, None)
+    assert set_.key == removed.key == encode_key(key)
+    assert decode_record(head.key, head.value) == HEAD
 
 
 def test_a_record_says_who_when_from_where_old_and_new() -> None:
-    changes = [Change(CLICKS, 6.0 * MB, 5.0 * MB, 6.0 * MB), Change(VIEWS, None, 2.5, None)]
-    set_, removed, _ = encode(changes, HEAD)
+    changes = [PolicyChange(CLICKS, 6.0 * MB, 5.0 * MB, 6.0 * MB), PolicyChange(VIEWS, None, 2.5, None)]
+    set_, removed, _ = encode_alteration(changes, HEAD)
     by = {"v": 1, "version": 7, "at_ms": 1_700_000_000_000, "who": "User:alice", "door": "kafka", "peer": "127.0.0.1:5"}
     assert set_.key == b'["topic","clicks","bytes.in.per.sec.threshold"]'
     assert json.loads(set_.value or b"") == {"value": 6_000_000, **by, "old": 5_000_000, "new": 6_000_000}
@@ -80,38 +90,38 @@ def test_a_record_says_who_when_from_where_old_and_new() -> None:
         (b'["head"]', b'{"v":1,"token":"x","version":9007199254740992}', "a version being below 9007199254740992"),
         (b'["head"]', b'{"v":1,"token":"x","version":true}', "a version being below 9007199254740992"),
         (b'["head"]', b'{"v":1,"token":"x","version":-1}', "a version being below 9007199254740992"),
-        (key_bytes(CLICKS), b'{"v":1,"value":1e308}', "at most 9223372036854775807"),
-        (key_bytes(TOTAL), b'{"v":1,"value":1e308}', "at most 9223372036854775807"),
-        (key_bytes(PERCENT), b'{"v":1,"value":5e-324}', "from 0.001 to 100,000 %"),
-        (key_bytes(PERCENT), b'{"v":1,"value":1.7e308}', "from 0.001 to 100,000 %"),
-        (key_bytes(TOTAL_OUT), b'{"v":1,"value":0}', "total.bytes.out.per.sec.threshold: 0.0 must be a finite number"),
+        (encode_key(CLICKS), b'{"v":1,"value":1e308}', "at most 9223372036854775807"),
+        (encode_key(TOTAL), b'{"v":1,"value":1e308}', "at most 9223372036854775807"),
+        (encode_key(PERCENT), b'{"v":1,"value":5e-324}', "from 0.001 to 100,000 %"),
+        (encode_key(PERCENT), b'{"v":1,"value":1.7e308}', "from 0.001 to 100,000 %"),
+        (encode_key(TOTAL_OUT), b'{"v":1,"value":0}', "total.bytes.out.per.sec.threshold: 0.0 must be a finite number"),
         (b"\xff", b"{}", "is no JSON"),
         (b"[" * 100_000, b"{}", "is no JSON"),
         (b'"topic"', b"{}", "is not [kind, name, key]"),
         (b'["topic",1,"x"]', b"{}", "is not [kind, name, key]"),
         (b'["topic","a","x"]', b'{"v":1,"value":1}', "unknown key 'x'"),
-        (key_bytes(CLICKS), b"", "is no JSON"),
-        (key_bytes(CLICKS), b"[]", "is no object"),
-        (key_bytes(CLICKS), b'{"v":2,"value":1}', "its layout is 2, known is 1"),
-        (key_bytes(CLICKS), b'{"v":1,"value":true}', "its value is no number: True"),
-        (key_bytes(CLICKS), b'{"v":1,"value":-5}', "must be a finite number, 0 or more"),
-        (key_bytes(CLICKS), b'{"v":1,"value":NaN}', "must be a finite number"),
-        (key_bytes(CLICKS), b'{"v":1,"value":1' + b"0" * 400 + b"}", "too large"),
-        (key_bytes(TOTAL), b'{"v":1,"value":0}', "above 0"),
+        (encode_key(CLICKS), b"", "is no JSON"),
+        (encode_key(CLICKS), b"[]", "is no object"),
+        (encode_key(CLICKS), b'{"v":2,"value":1}', "its layout is 2, known is 1"),
+        (encode_key(CLICKS), b'{"v":1,"value":true}', "its value is no number: True"),
+        (encode_key(CLICKS), b'{"v":1,"value":-5}', "must be a finite number, 0 or more"),
+        (encode_key(CLICKS), b'{"v":1,"value":NaN}', "must be a finite number"),
+        (encode_key(CLICKS), b'{"v":1,"value":1' + b"0" * 400 + b"}", "too large"),
+        (encode_key(TOTAL), b'{"v":1,"value":0}', "above 0"),
         (b'["head"]', b'{"v":1,"version":"7","token":"t"}', "a head without version"),
         (b'["head"]', b"7", "is no object"),
     ],
 )
 def test_a_foreign_record_is_refused_in_one_line(key: bytes | None, value: bytes, text: str) -> None:
     with pytest.raises(InvalidPolicyRecord) as error:
-        decode(key, value)
+        decode_record(key, value)
     assert text in str(error.value)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("audit", [b"", b"{", b"\xff", b"[]", b"{}", b'{"v":2,"version":7,"at_ms":5}'])
 def test_a_removal_counts_whatever_stands_beside_it(audit: bytes) -> None:
-    assert decode(key_bytes(CLICKS), None, audit) == Entry(CLICKS, None)
+    assert decode_record(encode_key(CLICKS), None, audit) == PolicyEntry(CLICKS, None)
 
 
 @pytest.mark.parametrize(
@@ -125,14 +135,14 @@ def test_a_removal_counts_whatever_stands_beside_it(audit: bytes) -> None:
         ({"new": math.inf}, "new", None),
         ({"new": "gold"}, "new", None),
         ({"new": -1}, "new", None),
-        ({"who": "a\ud800b"}, "source", Source("a?b", "", "")),
-        ({"who": 5, "door": "d" * 10_000}, "source", Source("", "d" * 1000, "")),
+        ({"who": "a\ud800b"}, "source", ChangeSource("a?b", "", "")),
+        ({"who": 5, "door": "d" * 10_000}, "source", ChangeSource("", "d" * 1000, "")),
     ],
 )
 def test_what_can_not_be_is_left_out_of_the_history(odd: dict[str, object], part: str, read: object) -> None:
     audit = json.dumps({"v": 1, "version": 7, "at_ms": AT, **odd}).encode()
-    entry = decode(key_bytes(CLICKS), None, audit)
-    assert isinstance(entry, Entry)
+    entry = decode_record(encode_key(CLICKS), None, audit)
+    assert isinstance(entry, PolicyEntry)
     assert entry.past is not None
     assert getattr(entry.past, part) == read
 
@@ -140,26 +150,26 @@ def test_what_can_not_be_is_left_out_of_the_history(odd: dict[str, object], part
 @given(st.lists(st.lists(st.tuples(keys, st.none() | st.integers(1, 99).map(float)), max_size=4), max_size=8))
 def test_compaction_loses_nothing_of_what_holds(alterations: list[list[tuple[PolicyKey, float | None]]]) -> None:
     policies = PolicySet()
-    log: list[Record] = []
+    log: list[PolicyRecord] = []
     for each in alterations:
         try:
-            new = policies.alter([Op(key, value) for key, value in dict(each).items()])
+            new = policies.alter_policies([PolicyOperation(key, value) for key, value in dict(each).items()])
         except PolicyError:
             continue
         changes = new.changes_since(policies)
-        log += encode(changes, HEAD._replace(version=new.version)) if changes else []
+        log += encode_alteration(changes, HEAD._replace(version=new.version)) if changes else []
         policies = new
     latest = {record.key: index for index, record in enumerate(log)}
     compacted = [record for index, record in enumerate(log) if latest[record.key] == index]
     assert replay(log) == replay(compacted) == (policies.changes, policies.version)
 
 
-def replay(log: list[Record]) -> tuple[dict[PolicyKey, Value], int]:
-    held: dict[PolicyKey, Value] = {}
+def replay(log: list[PolicyRecord]) -> tuple[dict[PolicyKey, PolicyValue], int]:
+    held: dict[PolicyKey, PolicyValue] = {}
     version = 0
     for record in log:
-        said = decode(record.key, record.value)
-        if isinstance(said, Head):
+        said = decode_record(record.key, record.value)
+        if isinstance(said, AlterationHead):
             version = said.version
         elif said is not None and said.value is not None:
             held[said.key] = said.value
@@ -169,47 +179,51 @@ def replay(log: list[Record]) -> tuple[dict[PolicyKey, Value], int]:
 
 
 def test_a_removed_head_says_nothing() -> None:
-    assert decode(b'["head"]', None) is None
+    assert decode_record(b'["head"]', None) is None
 
 
 def test_ends_are_written_down_and_read() -> None:
     old = PolicySet(BASE, {CLICKS: 4.0 * MB})
-    new = old.alter([Op(CLICKS, 6 * MB, AT + HOUR), Op(VIEWS, 1, AT + HOUR)], now_ms=AT)
-    entries = [decode(*record) for record in encode(new.changes_since(old), HEAD)[:-1]]
-    read = PolicySet.read(BASE, [entry for entry in entries if isinstance(entry, Entry)], new.version)
+    new = old.alter_policies(
+        [PolicyOperation(CLICKS, 6 * MB, AT + HOUR), PolicyOperation(VIEWS, 1, AT + HOUR)], now_ms=AT
+    )
+    entries = [decode_record(*record) for record in encode_alteration(new.changes_since(old), HEAD)[:-1]]
+    read = PolicySet.from_entries(BASE, [entry for entry in entries if isinstance(entry, PolicyEntry)], new.version)
     assert (read.changes, read.ends) == (new.changes, new.ends)
-    assert [entry.past.until_ms for entry in entries if isinstance(entry, Entry) and entry.past] == [AT + HOUR] * 2
+    assert [entry.past.until_ms for entry in entries if isinstance(entry, PolicyEntry) and entry.past] == [
+        AT + HOUR
+    ] * 2
     assert changes_json(new.changes_since(old))[0]["until"] == "2023-11-14T23:13:20Z"
 
 
 @pytest.mark.parametrize("until", [b'"soon"', b"-1", b"1.5", b"true", b"9007199254740991"])
 def test_a_record_whose_end_can_not_be_is_none(until: bytes) -> None:
     with pytest.raises(InvalidPolicyRecord, match="its end is no time"):
-        decode(key_bytes(CLICKS), b'{"v":1,"value":5,"until_ms":%b}' % until)
+        decode_record(encode_key(CLICKS), b'{"v":1,"value":5,"until_ms":%b}' % until)
 
 
 def test_the_topic_of_a_threshold_is_written_down_and_read() -> None:
     topic_id = TopicId("cluster", "id")
-    record, _ = encode([Change(CLICKS, 6.0, 5.0, 6.0, End(AT, 4.0), topic_id)], HEAD)
+    record, _ = encode_alteration([PolicyChange(CLICKS, 6.0, 5.0, 6.0, ValueEnd(AT, 4.0), topic_id)], HEAD)
     said = json.loads(record.value or b"")
     assert (said["topic_id"], said["cluster_id"]) == ("id", "cluster")
-    entry = decode(*record)
-    assert isinstance(entry, Entry)
-    assert (entry.value, entry.end, entry.topic_id) == (6.0, End(AT, 4.0), topic_id)
-    assert PolicySet.read({}, [entry], 7).topic_ids == {"clicks": topic_id}
+    entry = decode_record(*record)
+    assert isinstance(entry, PolicyEntry)
+    assert (entry.value, entry.end, entry.topic_id) == (6.0, ValueEnd(AT, 4.0), topic_id)
+    assert PolicySet.from_entries({}, [entry], 7).topic_ids == {"clicks": topic_id}
     for odd in (7, None, "", ["id"]):
-        found = decode(record.key, json.dumps({**said, "topic_id": odd}).encode())
-        assert isinstance(found, Entry)
+        found = decode_record(record.key, json.dumps({**said, "topic_id": odd}).encode())
+        assert isinstance(found, PolicyEntry)
         assert found.topic_id is None
 
 
 def test_a_value_that_is_written_again_with_its_topics_id_keeps_its_author() -> None:
-    (first, _) = encode([Change(CLICKS, 6.0, 5.0, 6.0)], HEAD)
-    held = decode(*first)
-    assert isinstance(held, Entry)
-    later = Head(8, "other", HEAD.at_ms + 5, Source("itself", "topic deleted"), 1)
-    change = Change(CLICKS, 6.0, 6.0, 6.0, None, TopicId("c", "t"), True)
-    again = decode(*encode([change], later, {CLICKS: held})[0])
-    assert isinstance(again, Entry)
+    (first, _) = encode_alteration([PolicyChange(CLICKS, 6.0, 5.0, 6.0)], HEAD)
+    held = decode_record(*first)
+    assert isinstance(held, PolicyEntry)
+    later = AlterationHead(8, "other", HEAD.at_ms + 5, ChangeSource("itself", "topic deleted"), 1)
+    change = PolicyChange(CLICKS, 6.0, 6.0, 6.0, None, TopicId("c", "t"), True)
+    again = decode_record(*encode_alteration([change], later, {CLICKS: held})[0])
+    assert isinstance(again, PolicyEntry)
     assert again.past == held.past
     assert again.topic_id == TopicId("c", "t")

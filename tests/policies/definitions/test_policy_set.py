@@ -13,29 +13,29 @@ from policies.definitions.policy_records import (
 )
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import (
-    Change,
-    End,
-    Fault,
-    Held,
-    Op,
-    Origin,
+    PolicyChange,
     PolicyError,
+    PolicyFault,
     PolicyKey,
-    Setting,
+    PolicyOperation,
+    PolicySetting,
+    PolicyValue,
+    PolicyValues,
+    RuntimeValue,
     TopicId,
-    Value,
-    Values,
+    ValueEnd,
+    ValueOrigin,
 )
-from policies.quotas.names import DEFAULT, KEYS, Entity, QuotaKey
+from policies.quotas.names import DEFAULT, QUOTA_KEYS, Entity, QuotaKey
 from policies.quotas.store import Alteration
 from policies.quotas.store import Op as QuotaOp
-from policies.thresholds.sums import Places
-from policies.thresholds.values import OUT_KEY, TOPIC_KEY
+from policies.thresholds.sums import TopicPlaces
+from policies.thresholds.values import TOPIC_KEY, TOTAL_OUT_KEY
 
 MB = 10**6
 CLICKS, VIEWS, ORDERS = (PolicyKey.of_topic(name) for name in ("clicks", "views", "orders"))
 TOTAL, TOTAL_2 = PolicyKey.of_broker(), PolicyKey.of_broker(2)
-TOTAL_OUT = PolicyKey.of_broker(key=OUT_KEY)
+TOTAL_OUT = PolicyKey.of_broker(key=TOTAL_OUT_KEY)
 PRODUCE = QuotaKey("producer_byte_rate", "broker_bps")
 SHARES = QuotaKey("producer_byte_rate", "shares")
 ALICE, BOB = Entity("alice"), Entity("bob")
@@ -44,9 +44,9 @@ BOB_RATE = PolicyKey.of_quota(BOB, PRODUCE)
 BASE = {TOTAL: 12.0 * MB, CLICKS: 5.0 * MB, ALICE_RATE: 2000.0}
 
 
-def refused(policies: PolicySet, *ops: Op, places: Places | None = None) -> tuple[Fault, ...]:
+def refused(policies: PolicySet, *ops: PolicyOperation, places: TopicPlaces | None = None) -> tuple[PolicyFault, ...]:
     with pytest.raises(PolicyError) as error:
-        policies.alter(ops, places=places)
+        policies.alter_policies(ops, places=places)
     return error.value.faults
 
 
@@ -55,90 +55,109 @@ def refused(policies: PolicySet, *ops: Op, places: Places | None = None) -> tupl
 
 def test_a_change_wins_over_the_base_and_without_it_the_base_shows_again() -> None:
     policies = PolicySet(BASE)
-    changed = policies.alter([Op(CLICKS, 6 * MB), Op(VIEWS, 1 * MB)])
-    assert changed.topics() == {"clicks": 6 * MB, "views": 1 * MB}
-    assert changed.alter([Op(CLICKS, None), Op(VIEWS, None)]).topics() == {"clicks": 5 * MB}
-    assert policies.topics() == {"clicks": 5 * MB}
+    changed = policies.alter_policies([PolicyOperation(CLICKS, 6 * MB), PolicyOperation(VIEWS, 1 * MB)])
+    assert changed.topic_thresholds() == {"clicks": 6 * MB, "views": 1 * MB}
+    assert changed.alter_policies([PolicyOperation(CLICKS, None), PolicyOperation(VIEWS, None)]).topic_thresholds() == {
+        "clicks": 5 * MB
+    }
+    assert policies.topic_thresholds() == {"clicks": 5 * MB}
 
 
 def test_both_values_are_shown_with_which_wins() -> None:
-    policies = PolicySet(BASE).alter([Op(CLICKS, 6 * MB), Op(TOTAL_2, 8 * MB), Op(BOB_RATE, 50)])
-    origins: list[tuple[Setting, Origin, Value]] = [(s, s.origin, s.value) for s in policies.settings()]
+    policies = PolicySet(BASE).alter_policies(
+        [PolicyOperation(CLICKS, 6 * MB), PolicyOperation(TOTAL_2, 8 * MB), PolicyOperation(BOB_RATE, 50)]
+    )
+    origins: list[tuple[PolicySetting, ValueOrigin, PolicyValue]] = [
+        (s, s.origin, s.value) for s in policies.list_settings()
+    ]
     assert origins == [
-        (Setting(TOTAL, 12 * MB, None), "file", 12 * MB),
-        (Setting(TOTAL_2, None, 8 * MB), "run time", 8 * MB),
-        (Setting(CLICKS, 5 * MB, 6 * MB), "run time", 6 * MB),
-        (Setting(ALICE_RATE, 2000, None), "file", 2000),
-        (Setting(BOB_RATE, None, 50), "run time", 50),
+        (PolicySetting(TOTAL, 12 * MB, None), "file", 12 * MB),
+        (PolicySetting(TOTAL_2, None, 8 * MB), "run time", 8 * MB),
+        (PolicySetting(CLICKS, 5 * MB, 6 * MB), "run time", 6 * MB),
+        (PolicySetting(ALICE_RATE, 2000, None), "file", 2000),
+        (PolicySetting(BOB_RATE, None, 50), "run time", 50),
     ]
 
 
 def test_a_broker_has_its_own_total_or_the_default() -> None:
-    policies = PolicySet(BASE).alter([Op(TOTAL_2, 8 * MB)])
-    assert [policies.total(), policies.total(1), policies.total(2)] == [12 * MB, 12 * MB, 8 * MB]
-    assert policies.totals() == {2: 8 * MB}
-    assert PolicySet().total(2) is None
+    policies = PolicySet(BASE).alter_policies([PolicyOperation(TOTAL_2, 8 * MB)])
+    assert [policies.broker_total(), policies.broker_total(1), policies.broker_total(2)] == [12 * MB, 12 * MB, 8 * MB]
+    assert policies.broker_totals() == {2: 8 * MB}
+    assert PolicySet().broker_total(2) is None
 
 
 def test_quotas_are_a_store_of_all_values_in_force() -> None:
-    policies = PolicySet(BASE).alter([Op(ALICE_RATE, 3000), Op(PolicyKey.of_quota(BOB, KEYS[0]), 5)])
-    store = policies.quotas()
-    assert dict(store.entries) == {ALICE: {PRODUCE: 3000.0}, BOB: {KEYS[0]: 5.0}}
-    assert policies.quotas() is store
+    policies = PolicySet(BASE).alter_policies(
+        [PolicyOperation(ALICE_RATE, 3000), PolicyOperation(PolicyKey.of_quota(BOB, QUOTA_KEYS[0]), 5)]
+    )
+    store = policies.quota_store()
+    assert dict(store.entries) == {ALICE: {PRODUCE: 3000.0}, BOB: {QUOTA_KEYS[0]: 5.0}}
+    assert policies.quota_store() is store
     assert store.version == policies.version
 
 
 def test_after_a_change_the_quotas_of_others_are_not_worked_out_again() -> None:
-    before = PolicySet(BASE).alter([Op(BOB_RATE, 5)])
-    kept = before.quotas().entries[BOB]
+    before = PolicySet(BASE).alter_policies([PolicyOperation(BOB_RATE, 5)])
+    kept = before.quota_store().entries[BOB]
     for after in (
-        before.alter([Op(ALICE_RATE, 7)]),
-        before.alter([Op(CLICKS, MB)]),
-        before.rebased({}),
-        PolicySet(BASE, {BOB_RATE: 5.0}, 7).succeeding(before),
+        before.alter_policies([PolicyOperation(ALICE_RATE, 7)]),
+        before.alter_policies([PolicyOperation(CLICKS, MB)]),
+        before.with_base({}),
+        PolicySet(BASE, {BOB_RATE: 5.0}, 7).inherit_quotas(before),
     ):
-        assert after.quotas().entries[BOB] is kept
-        assert after.quotas().version == after.version
+        assert after.quota_store().entries[BOB] is kept
+        assert after.quota_store().version == after.version
 
 
-_QUOTA_KEYS = [PolicyKey.of_quota(entity, key) for entity in (ALICE, BOB, Entity(DEFAULT, "app")) for key in KEYS]
+_QUOTA_KEYS = [PolicyKey.of_quota(entity, key) for entity in (ALICE, BOB, Entity(DEFAULT, "app")) for key in QUOTA_KEYS]
 
 
 @given(st.lists(st.dictionaries(st.sampled_from([*_QUOTA_KEYS, CLICKS]), st.none() | st.integers(1, 9)), max_size=5))
 def test_the_quotas_after_any_changes_are_those_of_a_set_made_anew(steps: list[dict[PolicyKey, int | None]]) -> None:
     policies = PolicySet(dict.fromkeys((TOTAL, TOTAL_OUT), 1.0))
-    policies.quotas()
+    policies.quota_store()
     for number, step in enumerate(steps):
         values = {key: float(value) for key, value in step.items() if value is not None}
         if number % 2:
-            policies = policies.rebased({TOTAL: 1.0, TOTAL_OUT: 1.0, **values})
+            policies = policies.with_base({TOTAL: 1.0, TOTAL_OUT: 1.0, **values})
         else:
-            policies = policies.alter([Op(key, value) for key, value in values.items() if key != CLICKS])
+            policies = policies.alter_policies(
+                [PolicyOperation(key, value) for key, value in values.items() if key != CLICKS]
+            )
         anew = PolicySet(policies.base, policies.changes, policies.version)
-        assert policies.quotas().entries == anew.quotas().entries
-        assert [list(values) for values in policies.quotas().entries.values()] == [
-            sorted(values) for values in policies.quotas().entries.values()
+        assert policies.quota_store().entries == anew.quota_store().entries
+        assert [list(values) for values in policies.quota_store().entries.values()] == [
+            sorted(values) for values in policies.quota_store().entries.values()
         ]
 
 
 def test_each_alteration_is_a_version_and_what_alters_nothing_is_none() -> None:
     first = PolicySet(BASE)
-    second = first.alter([Op(CLICKS, 6 * MB), Op(VIEWS, MB)])
+    second = first.alter_policies([PolicyOperation(CLICKS, 6 * MB), PolicyOperation(VIEWS, MB)])
     assert [first.version, second.version] == [0, 1]
-    assert second.alter([Op(CLICKS, 6 * MB), Op(ORDERS, None)]) is second
-    pinned = first.alter([Op(CLICKS, 5 * MB)])  # as the base has it, but it stays when the base is changed
+    assert second.alter_policies([PolicyOperation(CLICKS, 6 * MB), PolicyOperation(ORDERS, None)]) is second
+    pinned = first.alter_policies(
+        [PolicyOperation(CLICKS, 5 * MB)]
+    )  # as the base has it, but it stays when the base is changed
     assert pinned.version == 1
-    assert pinned.rebased({}).topics() == {"clicks": 5 * MB}
+    assert pinned.with_base({}).topic_thresholds() == {"clicks": 5 * MB}
 
 
 def test_changes_say_what_was_and_is_in_force() -> None:
     old = PolicySet(BASE, {CLICKS: 6.0 * MB, VIEWS: 2.0 * MB})
-    new = old.alter([Op(VIEWS, None), Op(CLICKS, None), Op(ORDERS, 1 * MB), Op(TOTAL, 10 * MB)])
+    new = old.alter_policies(
+        [
+            PolicyOperation(VIEWS, None),
+            PolicyOperation(CLICKS, None),
+            PolicyOperation(ORDERS, 1 * MB),
+            PolicyOperation(TOTAL, 10 * MB),
+        ]
+    )
     assert new.changes_since(old) == (
-        Change(TOTAL, 10 * MB, 12 * MB, 10 * MB),
-        Change(CLICKS, None, 6 * MB, 5 * MB),
-        Change(ORDERS, 1 * MB, None, 1 * MB),
-        Change(VIEWS, None, 2 * MB, None),
+        PolicyChange(TOTAL, 10 * MB, 12 * MB, 10 * MB),
+        PolicyChange(CLICKS, None, 6 * MB, 5 * MB),
+        PolicyChange(ORDERS, 1 * MB, None, 1 * MB),
+        PolicyChange(VIEWS, None, 2 * MB, None),
     )
     assert new.changes_since(new) == ()
     assert changes_json(new.changes_since(old))[1] == {
@@ -151,7 +170,9 @@ def test_changes_say_what_was_and_is_in_force() -> None:
 
 
 def test_a_value_only_in_the_base_is_not_removed_and_the_line_says_where_it_is_set() -> None:
-    faults = refused(PolicySet({**BASE, TOTAL_2: 9.0 * MB}), *(Op(key, None) for key in (TOTAL, TOTAL_2, CLICKS)))
+    faults = refused(
+        PolicySet({**BASE, TOTAL_2: 9.0 * MB}), *(PolicyOperation(key, None) for key in (TOTAL, TOTAL_2, CLICKS))
+    )
     assert [fault.key for fault in faults] == [TOTAL, TOTAL_2, CLICKS]
     assert faults[2].message == (
         "bytes.in.per.sec.threshold of topic clicks is set in the configuration file"
@@ -159,59 +180,71 @@ def test_a_value_only_in_the_base_is_not_removed_and_the_line_says_where_it_is_s
     )
     assert "(thresholds.total.bytes.in.per.sec.threshold)" in faults[0].message
     assert "(thresholds.brokers.2.total.bytes.in.per.sec.threshold)" in faults[1].message
-    (fault,) = refused(PolicySet(BASE), Op(ALICE_RATE, None))
+    (fault,) = refused(PolicySet(BASE), PolicyOperation(ALICE_RATE, None))
     assert "producer_byte_rate:broker_bps of {user=alice} is set in the configuration file" in fault.message
     assert "(client_quotas, {user=alice})" in fault.message
 
 
 @pytest.mark.seed("V1.7")
 def test_the_sum_may_not_exceed_any_total_whichever_side_moves() -> None:
-    policies = PolicySet(BASE).alter([Op(TOTAL_2, 8 * MB)])
-    assert [fault.key for fault in refused(policies, Op(VIEWS, 4 * MB))] == [TOTAL_2]
-    assert [fault.key for fault in refused(policies, Op(VIEWS, 8 * MB))] == [TOTAL, TOTAL_2]
-    assert [fault.key for fault in refused(policies, Op(TOTAL_2, 4 * MB))] == [TOTAL_2]
-    assert [fault.key for fault in refused(policies, Op(PolicyKey.of_broker(7), 4 * MB))] == [PolicyKey.of_broker(7)]
-    assert refused(policies, Op(TOTAL, 4 * MB))[0].message == (
+    policies = PolicySet(BASE).alter_policies([PolicyOperation(TOTAL_2, 8 * MB)])
+    assert [fault.key for fault in refused(policies, PolicyOperation(VIEWS, 4 * MB))] == [TOTAL_2]
+    assert [fault.key for fault in refused(policies, PolicyOperation(VIEWS, 8 * MB))] == [TOTAL, TOTAL_2]
+    assert [fault.key for fault in refused(policies, PolicyOperation(TOTAL_2, 4 * MB))] == [TOTAL_2]
+    assert [fault.key for fault in refused(policies, PolicyOperation(PolicyKey.of_broker(7), 4 * MB))] == [
+        PolicyKey.of_broker(7)
+    ]
+    assert refused(policies, PolicyOperation(TOTAL, 4 * MB))[0].message == (
         "the topics' bytes.in.per.sec.threshold sum up to 5,000,000 bytes/s, which exceeds"
         " total.bytes.in.per.sec.threshold = 4,000,000 bytes/s by 1,000,000 bytes/s: lower some of them, or raise the"
         " total to at least 5,000,000 bytes/s"
     )
-    assert refused(policies, Op(TOTAL_2, 4 * MB))[0].message.startswith("broker 2: its topics'")
+    assert refused(policies, PolicyOperation(TOTAL_2, 4 * MB))[0].message.startswith("broker 2: its topics'")
 
 
 def test_a_base_that_shows_again_is_part_of_the_sum() -> None:
-    policies = PolicySet(BASE).alter([Op(CLICKS, 1 * MB), Op(VIEWS, 9 * MB)])
-    assert [fault.key for fault in refused(policies, Op(CLICKS, None))] == [TOTAL]
+    policies = PolicySet(BASE).alter_policies([PolicyOperation(CLICKS, 1 * MB), PolicyOperation(VIEWS, 9 * MB)])
+    assert [fault.key for fault in refused(policies, PolicyOperation(CLICKS, None))] == [TOTAL]
 
 
 def test_thresholds_are_judged_all_together_so_their_order_does_not_matter() -> None:
     policies = PolicySet(BASE)
-    ops = [Op(VIEWS, 20 * MB), Op(TOTAL, 30 * MB)]
-    assert policies.alter(ops).effective() == policies.alter(ops[::-1]).effective()
+    ops = [PolicyOperation(VIEWS, 20 * MB), PolicyOperation(TOTAL, 30 * MB)]
+    assert policies.alter_policies(ops).effective_values() == policies.alter_policies(ops[::-1]).effective_values()
 
 
 def test_one_fault_and_nothing_is_done() -> None:
     policies = PolicySet(BASE)
-    faults = refused(policies, Op(VIEWS, 1 * MB), Op(PolicyKey.of_topic("no/topic"), 1), Op(ORDERS, -1))
+    faults = refused(
+        policies,
+        PolicyOperation(VIEWS, 1 * MB),
+        PolicyOperation(PolicyKey.of_topic("no/topic"), 1),
+        PolicyOperation(ORDERS, -1),
+    )
     assert [fault.key.name for fault in faults] == ["no/topic", "orders"]
-    assert policies.topics() == {"clicks": 5 * MB}
+    assert policies.topic_thresholds() == {"clicks": 5 * MB}
 
 
 def test_a_topic_takes_its_part_only_of_brokers_that_have_a_partition_of_it() -> None:
     """Thirty brokers with three topics each, which have all of a broker's total together: ninety thresholds."""
     places = {broker: {f"t{3 * broker + number}" for number in range(3)} for broker in range(30)}
-    ops = [Op(PolicyKey.of_topic(name), 4 * MB) for names in places.values() for name in sorted(names)]
-    policies = PolicySet({TOTAL: 12.0 * MB}).alter(ops, places=places)
-    assert len(policies.topics()) == 90
-    (fault,) = refused(policies, Op(PolicyKey.of_topic("t4"), 5 * MB), places=places)
+    ops = [PolicyOperation(PolicyKey.of_topic(name), 4 * MB) for names in places.values() for name in sorted(names)]
+    policies = PolicySet({TOTAL: 12.0 * MB}).alter_policies(ops, places=places)
+    assert len(policies.topic_thresholds()) == 90
+    (fault,) = refused(policies, PolicyOperation(PolicyKey.of_topic("t4"), 5 * MB), places=places)
     assert fault.key == TOTAL
     assert fault.message == (
         "broker 1: its topics' bytes.in.per.sec.threshold sum up to 13,000,000 bytes/s, which exceeds"
         " total.bytes.in.per.sec.threshold = 12,000,000 bytes/s by 1,000,000 bytes/s: lower some of them, or raise the"
         " total to at least 13,000,000 bytes/s"
     )
-    assert refused(policies, Op(PolicyKey.of_broker(7), 11 * MB), places=places)[0].key == PolicyKey.of_broker(7)
-    assert policies.alter([Op(PolicyKey.of_broker(31), 1 * MB)], places=places).total(31) == MB, "it has no topics"
+    assert refused(policies, PolicyOperation(PolicyKey.of_broker(7), 11 * MB), places=places)[
+        0
+    ].key == PolicyKey.of_broker(7)
+    assert (
+        policies.alter_policies([PolicyOperation(PolicyKey.of_broker(31), 1 * MB)], places=places).broker_total(31)
+        == MB
+    ), "it has no topics"
     spread = {broker: {"t4", *names} for broker, names in places.items()}
     faults = refused(PolicySet({TOTAL: 12.0 * MB}), *ops, places=spread)
     assert len(faults) == 4
@@ -221,144 +254,154 @@ def test_a_topic_takes_its_part_only_of_brokers_that_have_a_partition_of_it() ->
 @pytest.mark.seed("V1.7")
 def test_a_topic_that_is_not_there_yet_counts_wherever_it_may_be_placed_until_it_is() -> None:
     places = {1: {"clicks"}, 2: {"orders"}}
-    policies = PolicySet(BASE).alter([Op(VIEWS, 7 * MB)], places=places)
-    (fault,) = refused(policies, Op(VIEWS, 7.5 * MB), places=places)
+    policies = PolicySet(BASE).alter_policies([PolicyOperation(VIEWS, 7 * MB)], places=places)
+    (fault,) = refused(policies, PolicyOperation(VIEWS, 7.5 * MB), places=places)
     assert fault.key == TOTAL
     assert fault.message.startswith(
         "broker 1: its topics' bytes.in.per.sec.threshold sum up to 12,500,000 bytes/s (7,500,000 bytes/s of it for"
         " topics that are not there yet and may come here), which exceeds total"
     )
-    assert refused(policies, Op(ORDERS, 6 * MB), places=places), "whichever of the two is set first"
-    assert refused(policies, Op(TOTAL, 11 * MB), places=places)
-    assert policies.alter([Op(ORDERS, 5 * MB)], places=places)
+    assert refused(policies, PolicyOperation(ORDERS, 6 * MB), places=places), "whichever of the two is set first"
+    assert refused(policies, PolicyOperation(TOTAL, 11 * MB), places=places)
+    assert policies.alter_policies([PolicyOperation(ORDERS, 5 * MB)], places=places)
     there = {1: {"clicks"}, 2: {"orders"}, 3: {"views"}}
-    assert policies.alter([Op(ORDERS, 12 * MB)], places=there), "it was placed elsewhere"
-    (warning,) = policies.alter([Op(VIEWS, 6 * MB)], places=places).warnings(places)
+    assert policies.alter_policies([PolicyOperation(ORDERS, 12 * MB)], places=there), "it was placed elsewhere"
+    (warning,) = policies.alter_policies([PolicyOperation(VIEWS, 6 * MB)], places=places).collect_warnings(places)
     assert warning.startswith("bytes.in.per.sec.threshold of topics that are not there (views): each takes its part of")
-    assert policies.warnings(there) == ()
+    assert policies.collect_warnings(there) == ()
 
 
 def test_a_broker_that_has_no_topic_yet_may_get_one() -> None:
     policies = PolicySet({**BASE, TOTAL_2: 1.0 * MB})
-    assert refused(policies, Op(VIEWS, 2 * MB), places={1: {"clicks"}, 2: set()})[0].key == TOTAL_2
+    assert refused(policies, PolicyOperation(VIEWS, 2 * MB), places={1: {"clicks"}, 2: set()})[0].key == TOTAL_2
 
 
 # --- topics come and go -----------------------------------------------------------------------------------------------
 
 OLD, NEW, ELSEWHERE = TopicId("c1", "old"), TopicId("c1", "new"), TopicId("c2", "new")
-THERE: Places = {1: {"clicks", "views"}}
-GONE: Places = {1: {"clicks"}}
+THERE: TopicPlaces = {1: {"clicks", "views"}}
+GONE: TopicPlaces = {1: {"clicks"}}
 
 
-def of_topic(value: float = 7.0 * MB, base: Values = BASE) -> PolicySet:
-    return PolicySet(base).alter([Op(VIEWS, value)], places=THERE, topic_ids={"views": OLD})
+def of_topic(value: float = 7.0 * MB, base: PolicyValues = BASE) -> PolicySet:
+    return PolicySet(base).alter_policies([PolicyOperation(VIEWS, value)], places=THERE, topic_ids={"views": OLD})
 
 
 def test_the_threshold_of_an_earlier_topic_of_the_name_is_gone_with_its_end() -> None:
-    policies = of_topic().alter([Op(VIEWS, 6 * MB, 5000)], places=THERE, topic_ids={"views": OLD})
-    assert policies.following({"views": OLD}) is policies
-    after = policies.following({"views": NEW})
+    policies = of_topic().alter_policies([PolicyOperation(VIEWS, 6 * MB, 5000)], places=THERE, topic_ids={"views": OLD})
+    assert policies.follow_topic_ids({"views": OLD}) is policies
+    after = policies.follow_topic_ids({"views": NEW})
     assert (after.changes, after.ends, after.topic_ids) == ({}, {}, {})
     assert after.version == policies.version + 1
     (change,) = after.changes_since(policies)
-    assert (change.key, change.old, change.new, change.only_id) == (VIEWS, 6 * MB, None, False)
-    assert after.following({"views": NEW}) is after, "another gateway finds it done"
+    assert (change.key, change.old, change.new, change.only_topic_id) == (VIEWS, 6 * MB, None, False)
+    assert after.follow_topic_ids({"views": NEW}) is after, "another gateway finds it done"
 
 
 def test_what_the_file_says_of_a_topic_holds_for_the_next_one_too() -> None:
-    after = of_topic(6.0 * MB, {**BASE, VIEWS: 2.0 * MB}).following({"views": NEW})
-    assert after.topics()["views"] == 2 * MB
+    after = of_topic(6.0 * MB, {**BASE, VIEWS: 2.0 * MB}).follow_topic_ids({"views": NEW})
+    assert after.topic_thresholds()["views"] == 2 * MB
 
 
 def test_a_value_whose_topic_was_not_known_is_the_present_ones_from_here_on() -> None:
-    policies = PolicySet(BASE).alter([Op(VIEWS, MB, 5000)], places=GONE)
-    bound = policies.following({"views": OLD, "clicks": OLD, "other": OLD})
+    policies = PolicySet(BASE).alter_policies([PolicyOperation(VIEWS, MB, 5000)], places=GONE)
+    bound = policies.follow_topic_ids({"views": OLD, "clicks": OLD, "other": OLD})
     assert bound.topic_ids == {"views": OLD}, "only what was set at run time"
     (change,) = bound.changes_since(policies)
-    assert change == Change(VIEWS, MB, MB, MB, End(5000, None), OLD, True)
-    assert bound.following({"views": NEW}).changes == {}
-    moved = bound.following({"views": ELSEWHERE})
+    assert change == PolicyChange(VIEWS, MB, MB, MB, ValueEnd(5000, None), OLD, True)
+    assert bound.follow_topic_ids({"views": NEW}).changes == {}
+    moved = bound.follow_topic_ids({"views": ELSEWHERE})
     assert moved.topic_ids == {"views": ELSEWHERE}, "another cluster's ids say nothing about this one's topics"
-    assert moved.topics() == bound.topics()
+    assert moved.topic_thresholds() == bound.topic_thresholds()
 
 
 def test_the_topic_of_a_value_survives_what_changes_beside_it() -> None:
-    policies = of_topic().alter([Op(VIEWS, 6 * MB, 5000)], places=THERE, topic_ids={"views": OLD})
-    assert policies.rebased({}).topic_ids == {"views": OLD}
-    assert policies.taken_back(5000).held(VIEWS) == Held(7 * MB, None, OLD)
-    assert policies.restored({CLICKS: Held(MB)}).topic_ids == {"views": OLD}
-    again = policies.alter([Op(VIEWS, 6 * MB, 5000)], places=THERE)
+    policies = of_topic().alter_policies([PolicyOperation(VIEWS, 6 * MB, 5000)], places=THERE, topic_ids={"views": OLD})
+    assert policies.with_base({}).topic_ids == {"views": OLD}
+    assert policies.revert_expired(5000).runtime_value(VIEWS) == RuntimeValue(7 * MB, None, OLD)
+    assert policies.restore_values({CLICKS: RuntimeValue(MB)}).topic_ids == {"views": OLD}
+    again = policies.alter_policies([PolicyOperation(VIEWS, 6 * MB, 5000)], places=THERE)
     assert again.topic_ids == {}, "a value set for a topic that nobody knows may be the next one's"
 
 
 def test_a_deletion_takes_the_threshold_that_was_there_by_then() -> None:
     policies = of_topic()
-    held = policies.held(VIEWS)
-    assert policies.without_topics({"views": held, "other": Held(1.0)}).changes == {}
-    for other in (Op(VIEWS, 6 * MB), Op(VIEWS, 7 * MB), Op(VIEWS, 7 * MB, 5000)):
-        meanwhile = policies.alter([other], places=GONE)
+    held = policies.runtime_value(VIEWS)
+    assert policies.without_topics({"views": held, "other": RuntimeValue(1.0)}).changes == {}
+    for other in (PolicyOperation(VIEWS, 6 * MB), PolicyOperation(VIEWS, 7 * MB), PolicyOperation(VIEWS, 7 * MB, 5000)):
+        meanwhile = policies.alter_policies([other], places=GONE)
         assert meanwhile.without_topics({"views": held}) is meanwhile
 
 
 def test_a_topic_that_was_deleted_or_is_away_takes_no_room() -> None:
     policies = of_topic()
-    assert policies.reserved(GONE) == {}
-    assert policies.warnings(GONE) == ()
-    assert policies.alter([Op(CLICKS, 12 * MB)], places=GONE)
-    assert refused(policies, Op(CLICKS, 12 * MB), places=THERE)
+    assert policies.reserved_thresholds(GONE) == {}
+    assert policies.collect_warnings(GONE) == ()
+    assert policies.alter_policies([PolicyOperation(CLICKS, 12 * MB)], places=GONE)
+    assert refused(policies, PolicyOperation(CLICKS, 12 * MB), places=THERE)
     filed = of_topic(6.0 * MB, {**BASE, VIEWS: 2.0 * MB})
-    assert filed.reserved(GONE) == {"views": 2 * MB}, "the next one has it by the file"
-    anew = policies.alter([Op(VIEWS, 7 * MB)], places=GONE)
-    assert anew.reserved(GONE) == {"views": 7 * MB}, "set again, for one to come"
+    assert filed.reserved_thresholds(GONE) == {"views": 2 * MB}, "the next one has it by the file"
+    anew = policies.alter_policies([PolicyOperation(VIEWS, 7 * MB)], places=GONE)
+    assert anew.reserved_thresholds(GONE) == {"views": 7 * MB}, "set again, for one to come"
 
 
 def test_partitions_that_move_leave_the_thresholds_and_a_warning_says_which_broker_has_too_much() -> None:
-    policies = PolicySet(BASE).alter([Op(VIEWS, 8 * MB)], places={1: {"clicks"}, 2: {"views"}})
-    assert policies.warnings({1: {"clicks"}, 2: {"views"}}) == ()
+    policies = PolicySet(BASE).alter_policies([PolicyOperation(VIEWS, 8 * MB)], places={1: {"clicks"}, 2: {"views"}})
+    assert policies.collect_warnings({1: {"clicks"}, 2: {"views"}}) == ()
     moved = {1: {"clicks"}, 2: {"views", "clicks"}}
-    (warning,) = policies.warnings(moved)
+    (warning,) = policies.collect_warnings(moved)
     assert warning.startswith("broker 2: its topics' ")
     assert "by 1,000,000 bytes/s" in warning
-    assert policies.committed(moved)["2"].excess == MB
-    assert [fault.key for fault in refused(policies, Op(VIEWS, 9 * MB), places=moved)] == [TOTAL]
-    assert policies.alter([Op(VIEWS, 7.5 * MB)], places=moved).topics()["views"] == 7.5 * MB
-    (used_up,) = policies.alter([Op(VIEWS, 7 * MB)], places=moved).warnings(moved)
+    assert policies.commitments_by_broker(moved)["2"].excess == MB
+    assert [fault.key for fault in refused(policies, PolicyOperation(VIEWS, 9 * MB), places=moved)] == [TOTAL]
+    assert (
+        policies.alter_policies([PolicyOperation(VIEWS, 7.5 * MB)], places=moved).topic_thresholds()["views"]
+        == 7.5 * MB
+    )
+    (used_up,) = policies.alter_policies([PolicyOperation(VIEWS, 7 * MB)], places=moved).collect_warnings(moved)
     assert used_up.startswith("broker 2: its topics' bytes.in.per.sec.threshold use up")
 
 
 @pytest.mark.seed("V1.7")
 def test_a_sum_that_is_too_large_already_may_shrink_or_stay_but_not_grow() -> None:
     policies = PolicySet({TOTAL: 10.0, CLICKS: 8.0, VIEWS: 6.0})
-    assert policies.alter([Op(CLICKS, 7)]).topics() == {"clicks": 7, "views": 6}
-    assert policies.alter([Op(CLICKS, 9), Op(VIEWS, 5)]).topics() == {"clicks": 9, "views": 5}
-    assert policies.alter([Op(TOTAL, 11)]).total() == 11
-    assert [fault.key for fault in refused(policies, Op(CLICKS, 8.5))] == [TOTAL]
-    assert [fault.key for fault in refused(policies, Op(TOTAL, 9.5))] == [TOTAL]
-    assert [fault.key for fault in refused(policies, Op(TOTAL_2, 13))] == [TOTAL_2]  # a new total has no former excess
-    assert policies.alter([Op(BOB_RATE, 5)]).version == 1  # no part of the sum
+    assert policies.alter_policies([PolicyOperation(CLICKS, 7)]).topic_thresholds() == {"clicks": 7, "views": 6}
+    assert policies.alter_policies([PolicyOperation(CLICKS, 9), PolicyOperation(VIEWS, 5)]).topic_thresholds() == {
+        "clicks": 9,
+        "views": 5,
+    }
+    assert policies.alter_policies([PolicyOperation(TOTAL, 11)]).broker_total() == 11
+    assert [fault.key for fault in refused(policies, PolicyOperation(CLICKS, 8.5))] == [TOTAL]
+    assert [fault.key for fault in refused(policies, PolicyOperation(TOTAL, 9.5))] == [TOTAL]
+    assert [fault.key for fault in refused(policies, PolicyOperation(TOTAL_2, 13))] == [
+        TOTAL_2
+    ]  # a new total has no former excess
+    assert policies.alter_policies([PolicyOperation(BOB_RATE, 5)]).version == 1  # no part of the sum
 
 
 def test_shares_need_a_total_and_losing_the_last_one_is_a_warning() -> None:
     without = PolicySet()
-    (fault,) = refused(without, Op(ALICE_SHARES, 10))
+    (fault,) = refused(without, PolicyOperation(ALICE_SHARES, 10))
     assert fault.key == ALICE_SHARES
     assert "no total" in fault.message
-    both = without.alter([Op(ALICE_SHARES, 10), Op(TOTAL_2, 5 * MB)])  # together they can
-    assert both.warnings() == ()
-    lost = both.alter([Op(TOTAL_2, None)])
-    assert lost.warnings() == ("1 quotas in shares have no effect: there is no broker total to share",)
-    (fault,) = refused(both, Op(TOTAL_2, None), Op(ALICE_SHARES, 20))
+    both = without.alter_policies(
+        [PolicyOperation(ALICE_SHARES, 10), PolicyOperation(TOTAL_2, 5 * MB)]
+    )  # together they can
+    assert both.collect_warnings() == ()
+    lost = both.alter_policies([PolicyOperation(TOTAL_2, None)])
+    assert lost.collect_warnings() == ("1 quotas in shares have no effect: there is no broker total to share",)
+    (fault,) = refused(both, PolicyOperation(TOTAL_2, None), PolicyOperation(ALICE_SHARES, 20))
     assert fault.key == ALICE_SHARES
     consumer = PolicyKey.of_quota(ALICE, QuotaKey("consumer_byte_rate", "shares"))
-    assert [fault.key for fault in refused(both, Op(consumer, 10))] == [consumer]
+    assert [fault.key for fault in refused(both, PolicyOperation(consumer, 10))] == [consumer]
 
 
 def test_a_key_is_one_however_it_is_spelled() -> None:
     spelled = PolicyKey("quota", ALICE.path, "producer_byte_rate:broker_bps")
-    assert spelled.checked() == ALICE_RATE
-    policies = PolicySet(BASE).alter([Op(spelled, 7)])
+    assert spelled.validate_key() == ALICE_RATE
+    policies = PolicySet(BASE).alter_policies([PolicyOperation(spelled, 7)])
     assert policies.changes == {ALICE_RATE: 7.0}
-    assert "is given twice" in refused(policies, Op(spelled, 7), Op(ALICE_RATE, 8))[0].message
+    assert "is given twice" in refused(policies, PolicyOperation(spelled, 7), PolicyOperation(ALICE_RATE, 8))[0].message
 
 
 # --- AlterClientQuotas ------------------------------------------------------------------------------------------------
@@ -387,10 +430,10 @@ def test_a_quota_of_the_base_can_be_changed_but_not_removed() -> None:
     assert error is not None
     assert "is set in the configuration file" in str(error)
     changed, _ = policies.alter_quotas([Alteration([("user", "alice")], [QuotaOp("producer_byte_rate", 5)])])
-    assert changed.quotas().entries[ALICE] == {PRODUCE: 5.0}
+    assert changed.quota_store().entries[ALICE] == {PRODUCE: 5.0}
     back, errors = changed.alter_quotas([Alteration([("user", "alice")], remove[0].ops[:1])])
     assert errors == (None,)
-    assert back.quotas().entries[ALICE] == {PRODUCE: 2000.0}
+    assert back.quota_store().entries[ALICE] == {PRODUCE: 2000.0}
 
 
 def test_shares_by_kafka_need_a_total_too() -> None:
@@ -413,30 +456,36 @@ def test_a_second_apply_of_the_same_does_nothing(
 ) -> None:
     policies = PolicySet(base, changes)
     try:
-        applied = policies.alter(policies.diff(wanted, prune=prune))
+        applied = policies.alter_policies(policies.diff_values(wanted, prune=prune))
     except PolicyError:
         return  # the sum
-    assert {key: applied.effective()[key] for key in wanted} == wanted
-    assert applied.diff(wanted, prune=prune) == []
+    assert {key: applied.effective_values()[key] for key in wanted} == wanted
+    assert applied.diff_values(wanted, prune=prune) == []
     if prune:
         assert {key for key in applied.changes if key not in wanted} == set()
-        assert set(applied.effective()) == set(wanted) | set(base)
+        assert set(applied.effective_values()) == set(wanted) | set(base)
     else:
-        assert set(applied.effective()) == set(wanted) | set(base) | set(changes)
+        assert set(applied.effective_values()) == set(wanted) | set(base) | set(changes)
 
 
 def test_without_prune_nothing_is_removed_and_the_base_never_is() -> None:
     policies = PolicySet(BASE, {VIEWS: 1.0, CLICKS: 2.0})
-    assert policies.diff({ORDERS: 3.0}) == [Op(ORDERS, 3.0)]
-    assert policies.diff({ORDERS: 3.0}, prune=True) == [Op(CLICKS, None), Op(ORDERS, 3.0), Op(VIEWS, None)]
+    assert policies.diff_values({ORDERS: 3.0}) == [PolicyOperation(ORDERS, 3.0)]
+    assert policies.diff_values({ORDERS: 3.0}, prune=True) == [
+        PolicyOperation(CLICKS, None),
+        PolicyOperation(ORDERS, 3.0),
+        PolicyOperation(VIEWS, None),
+    ]
 
 
 def test_a_total_for_consumers_is_no_total_of_producers() -> None:
-    made = PolicySet({TOTAL_OUT: 5.0, PolicyKey.of_broker(2, OUT_KEY): 3.0})
-    assert (made.total(), made.totals()) == (None, {})
-    assert made.shared() == {"consumer_byte_rate"}
-    assert (made.total_out(), made.total_out(2), made.totals_out()) == (5.0, 3.0, {2: 3.0})
-    assert made.alter([Op(CLICKS, 100.0)]).topics() == {"clicks": 100.0}  # what is read takes nothing of it
+    made = PolicySet({TOTAL_OUT: 5.0, PolicyKey.of_broker(2, TOTAL_OUT_KEY): 3.0})
+    assert (made.broker_total(), made.broker_totals()) == (None, {})
+    assert made.shareable_types() == {"consumer_byte_rate"}
+    assert (made.broker_total_out(), made.broker_total_out(2), made.broker_totals_out()) == (5.0, 3.0, {2: 3.0})
+    assert made.alter_policies([PolicyOperation(CLICKS, 100.0)]).topic_thresholds() == {
+        "clicks": 100.0
+    }  # what is read takes nothing of it
 
 
 # --- with an end ------------------------------------------------------------------------------------------------------
@@ -447,72 +496,81 @@ HOUR = 3_600_000
 
 def test_a_change_ends_and_what_it_replaced_holds_again() -> None:
     before = PolicySet(BASE, {VIEWS: 2.0 * MB}, 1)
-    ops = [Op(CLICKS, 6 * MB, AT + HOUR), Op(VIEWS, 3 * MB, AT + 2 * HOUR), Op(ORDERS, 1 * MB, AT + HOUR)]
-    during = before.alter(ops, now_ms=AT)
-    assert during.topics() == {"clicks": 6 * MB, "views": 3 * MB, "orders": 1 * MB}
+    ops = [
+        PolicyOperation(CLICKS, 6 * MB, AT + HOUR),
+        PolicyOperation(VIEWS, 3 * MB, AT + 2 * HOUR),
+        PolicyOperation(ORDERS, 1 * MB, AT + HOUR),
+    ]
+    during = before.alter_policies(ops, now_ms=AT)
+    assert during.topic_thresholds() == {"clicks": 6 * MB, "views": 3 * MB, "orders": 1 * MB}
     assert during.next_end_ms == AT + HOUR
-    assert during.taken_back(AT + HOUR - 1) is during
-    first = during.taken_back(AT + HOUR)
-    assert first.topics() == {"clicks": 5 * MB, "views": 3 * MB}
+    assert during.revert_expired(AT + HOUR - 1) is during
+    first = during.revert_expired(AT + HOUR)
+    assert first.topic_thresholds() == {"clicks": 5 * MB, "views": 3 * MB}
     assert first.next_end_ms == AT + 2 * HOUR
-    late = during.taken_back(AT + 100 * HOUR)  # nobody was there at that time
-    assert (late.topics(), late.changes, late.next_end_ms) == (
+    late = during.revert_expired(AT + 100 * HOUR)  # nobody was there at that time
+    assert (late.topic_thresholds(), late.changes, late.next_end_ms) == (
         {"clicks": 5 * MB, "views": 2 * MB},
         before.changes,
         None,
     )
-    assert late.taken_back(AT + 100 * HOUR) is late
+    assert late.revert_expired(AT + 100 * HOUR) is late
     assert late.version == during.version + 1 == before.version + 2
 
 
 def test_of_changes_with_an_end_that_replace_each_other_the_first_ones_former_value_holds_again() -> None:
-    first = PolicySet(BASE, {CLICKS: 4.0 * MB}).alter([Op(CLICKS, 6 * MB, AT + HOUR)], now_ms=AT)
-    second = first.alter([Op(CLICKS, 7 * MB, AT + 3 * HOUR)], now_ms=AT + 1)
-    assert second.ends == {CLICKS: End(AT + 3 * HOUR, 4 * MB)}
-    assert second.taken_back(AT + HOUR).topics()["clicks"] == 7 * MB
-    longer = second.alter([Op(CLICKS, 7 * MB, AT + 4 * HOUR)], now_ms=AT)
-    assert longer.ends == {CLICKS: End(AT + 4 * HOUR, 4 * MB)}
+    first = PolicySet(BASE, {CLICKS: 4.0 * MB}).alter_policies([PolicyOperation(CLICKS, 6 * MB, AT + HOUR)], now_ms=AT)
+    second = first.alter_policies([PolicyOperation(CLICKS, 7 * MB, AT + 3 * HOUR)], now_ms=AT + 1)
+    assert second.ends == {CLICKS: ValueEnd(AT + 3 * HOUR, 4 * MB)}
+    assert second.revert_expired(AT + HOUR).topic_thresholds()["clicks"] == 7 * MB
+    longer = second.alter_policies([PolicyOperation(CLICKS, 7 * MB, AT + 4 * HOUR)], now_ms=AT)
+    assert longer.ends == {CLICKS: ValueEnd(AT + 4 * HOUR, 4 * MB)}
     assert [(change.old, change.new, change.end) for change in longer.changes_since(second)] == [
-        (7 * MB, 7 * MB, End(AT + 4 * HOUR, 4 * MB))
+        (7 * MB, 7 * MB, ValueEnd(AT + 4 * HOUR, 4 * MB))
     ]
-    assert longer.alter([Op(CLICKS, 7 * MB, AT + 4 * HOUR)], now_ms=AT) is longer
-    assert longer.taken_back(AT + 4 * HOUR).topics()["clicks"] == 4 * MB
+    assert longer.alter_policies([PolicyOperation(CLICKS, 7 * MB, AT + 4 * HOUR)], now_ms=AT) is longer
+    assert longer.revert_expired(AT + 4 * HOUR).topic_thresholds()["clicks"] == 4 * MB
 
 
 def test_a_later_change_without_an_end_stays_and_a_removal_removes_both() -> None:
-    during = PolicySet(BASE, {CLICKS: 4.0 * MB}).alter([Op(CLICKS, 6 * MB, AT + HOUR)], now_ms=AT)
+    during = PolicySet(BASE, {CLICKS: 4.0 * MB}).alter_policies([PolicyOperation(CLICKS, 6 * MB, AT + HOUR)], now_ms=AT)
     for value, left in ((7 * MB, 7 * MB), (6 * MB, 6 * MB), (None, 5 * MB)):
-        after = during.alter([Op(CLICKS, value)])
+        after = during.alter_policies([PolicyOperation(CLICKS, value)])
         assert (after.ends, after.next_end_ms) == ({}, None)
-        assert after.taken_back(AT + 2 * HOUR).topics()["clicks"] == left
+        assert after.revert_expired(AT + 2 * HOUR).topic_thresholds()["clicks"] == left
 
 
 def test_a_value_taken_back_is_not_judged_again_and_its_error_is_said() -> None:
-    during = PolicySet(BASE).alter([Op(CLICKS, 1 * MB, AT + HOUR)], now_ms=AT)
-    filled = during.alter([Op(VIEWS, 11 * MB)])
-    after = filled.taken_back(AT + HOUR)
-    assert after.topics() == {"clicks": 5 * MB, "views": 11 * MB}
-    assert "exceeds" in after.warnings()[0]
+    during = PolicySet(BASE).alter_policies([PolicyOperation(CLICKS, 1 * MB, AT + HOUR)], now_ms=AT)
+    filled = during.alter_policies([PolicyOperation(VIEWS, 11 * MB)])
+    after = filled.revert_expired(AT + HOUR)
+    assert after.topic_thresholds() == {"clicks": 5 * MB, "views": 11 * MB}
+    assert "exceeds" in after.collect_warnings()[0]
 
 
 def test_an_end_survives_another_base() -> None:
-    during = PolicySet(BASE).alter([Op(CLICKS, 6 * MB, AT + HOUR)], now_ms=AT)
-    assert during.rebased({TOTAL: 12.0 * MB, CLICKS: 3.0 * MB}).taken_back(AT + HOUR).topics() == {"clicks": 3 * MB}
+    during = PolicySet(BASE).alter_policies([PolicyOperation(CLICKS, 6 * MB, AT + HOUR)], now_ms=AT)
+    assert during.with_base({TOTAL: 12.0 * MB, CLICKS: 3.0 * MB}).revert_expired(AT + HOUR).topic_thresholds() == {
+        "clicks": 3 * MB
+    }
 
 
 @pytest.mark.parametrize(
     ("op", "text"),
     [
-        (Op(CLICKS, 6 * MB, AT), "until 2023-11-14T22:13:20Z has to be later than now, which is 2023-11-14T22:13:20Z"),
-        (Op(CLICKS, 6 * MB, 2**62), f"until {2**62} has to be later than now"),
-        (Op(VIEWS, None, AT + HOUR), "a value that is removed has no end"),
-        (Op(PolicyKey.of_group("gold"), 1, AT + HOUR), "only limits have an end"),
-        (Op(PolicyKey.of_tenant("acme"), "gold", AT + HOUR), "only limits have an end"),
+        (
+            PolicyOperation(CLICKS, 6 * MB, AT),
+            "until 2023-11-14T22:13:20Z has to be later than now, which is 2023-11-14T22:13:20Z",
+        ),
+        (PolicyOperation(CLICKS, 6 * MB, 2**62), f"until {2**62} has to be later than now"),
+        (PolicyOperation(VIEWS, None, AT + HOUR), "a value that is removed has no end"),
+        (PolicyOperation(PolicyKey.of_group("gold"), 1, AT + HOUR), "only limits have an end"),
+        (PolicyOperation(PolicyKey.of_tenant("acme"), "gold", AT + HOUR), "only limits have an end"),
     ],
 )
-def test_ends_that_can_not_be(op: Op, text: str) -> None:
+def test_ends_that_can_not_be(op: PolicyOperation, text: str) -> None:
     with pytest.raises(PolicyError, match=re.escape(text)):
-        PolicySet(BASE, {VIEWS: 1.0}).alter([op], now_ms=AT)
+        PolicySet(BASE, {VIEWS: 1.0}).alter_policies([op], now_ms=AT)
 
 
 def test_client_quotas_and_documents_have_ends_as_well() -> None:
@@ -520,41 +578,41 @@ def test_client_quotas_and_documents_have_ends_as_well() -> None:
     rate = QuotaKey("producer_byte_rate", "broker_bps")
     set_ = [QuotaOp("producer_byte_rate", 5.0)]
     altered = PolicySet().alter_quotas(
-        [Alteration(alice.pairs, set_, AT + HOUR), Alteration(bob.pairs, set_, AT)], now_ms=AT
+        [Alteration(alice.wire_pairs, set_, AT + HOUR), Alteration(bob.wire_pairs, set_, AT)], now_ms=AT
     )
     assert [error is None for error in altered.errors] == [True, False]
-    assert altered.policies.ends == {PolicyKey.of_quota(alice, rate): End(AT + HOUR, None)}
-    assert altered.policies.taken_back(AT + HOUR).quotas().entries == {}
-    applied = PolicySet(BASE).apply({CLICKS: 5.0 * MB, VIEWS: 1.0 * MB}, until_ms=AT + HOUR, now_ms=AT)
-    assert applied.ends == {VIEWS: End(AT + HOUR, None)}  # of what it changes
+    assert altered.policies.ends == {PolicyKey.of_quota(alice, rate): ValueEnd(AT + HOUR, None)}
+    assert altered.policies.revert_expired(AT + HOUR).quota_store().entries == {}
+    applied = PolicySet(BASE).apply_values({CLICKS: 5.0 * MB, VIEWS: 1.0 * MB}, until_ms=AT + HOUR, now_ms=AT)
+    assert applied.ends == {VIEWS: ValueEnd(AT + HOUR, None)}  # of what it changes
 
 
 def test_an_end_of_an_entity_is_that_of_the_values_that_it_sets() -> None:
     ops = [QuotaOp("producer_byte_rate", 5.0), QuotaOp("producer_byte_rate:shares", None)]
     policies, errors = PolicySet({TOTAL: 12.0 * MB}, {ALICE_SHARES: 3.0}).alter_quotas(
-        [Alteration(ALICE.pairs, ops, AT + HOUR), Alteration(BOB.pairs, ops[1:], AT + HOUR)], now_ms=AT
+        [Alteration(ALICE.wire_pairs, ops, AT + HOUR), Alteration(BOB.wire_pairs, ops[1:], AT + HOUR)], now_ms=AT
     )
-    assert (policies.changes, policies.ends) == ({ALICE_RATE: 5.0}, {ALICE_RATE: End(AT + HOUR, None)})
+    assert (policies.changes, policies.ends) == ({ALICE_RATE: 5.0}, {ALICE_RATE: ValueEnd(AT + HOUR, None)})
     assert errors[0] is None
     assert "a value that is removed has no end" in str(errors[1])
 
 
 def test_an_apply_moves_an_end_and_without_one_makes_its_values_permanent() -> None:
     wanted = {CLICKS: 6.0 * MB, TOTAL: 12.0 * MB}
-    during = PolicySet(BASE).apply(wanted, until_ms=AT + HOUR, now_ms=AT)
-    assert during.diff(wanted, until_ms=AT + HOUR) == []
-    later = during.apply(wanted, until_ms=AT + 2 * HOUR, now_ms=AT)
-    assert later.ends == {CLICKS: End(AT + 2 * HOUR, None)}
-    assert later.diff({TOTAL: 12.0 * MB}) == []
-    kept = later.apply(wanted, now_ms=AT)
+    during = PolicySet(BASE).apply_values(wanted, until_ms=AT + HOUR, now_ms=AT)
+    assert during.diff_values(wanted, until_ms=AT + HOUR) == []
+    later = during.apply_values(wanted, until_ms=AT + 2 * HOUR, now_ms=AT)
+    assert later.ends == {CLICKS: ValueEnd(AT + 2 * HOUR, None)}
+    assert later.diff_values({TOTAL: 12.0 * MB}) == []
+    kept = later.apply_values(wanted, now_ms=AT)
     assert (kept.changes, kept.ends) == ({CLICKS: 6.0 * MB}, {})
-    assert kept.diff(wanted) == kept.diff(wanted, until_ms=AT + HOUR) == []
+    assert kept.diff_values(wanted) == kept.diff_values(wanted, until_ms=AT + HOUR) == []
 
 
 def test_of_a_document_with_groups_only_limits_have_an_end() -> None:
     gold, acme = PolicyKey.of_group("gold"), PolicyKey.of_tenant("acme")
     rate = PolicyKey.of_group("gold", "publishRateInBytes")
-    wanted: dict[PolicyKey, Value] = {gold: 1.0, rate: 5.0, acme: "gold"}
-    applied = PolicySet().apply(wanted, until_ms=AT + HOUR, now_ms=AT)
-    assert (applied.effective(), applied.ends) == (wanted, {rate: End(AT + HOUR, None)})
-    assert applied.diff(wanted, until_ms=AT + HOUR) == []
+    wanted: dict[PolicyKey, PolicyValue] = {gold: 1.0, rate: 5.0, acme: "gold"}
+    applied = PolicySet().apply_values(wanted, until_ms=AT + HOUR, now_ms=AT)
+    assert (applied.effective_values(), applied.ends) == (wanted, {rate: ValueEnd(AT + HOUR, None)})
+    assert applied.diff_values(wanted, until_ms=AT + HOUR) == []

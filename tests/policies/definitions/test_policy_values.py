@@ -6,7 +6,14 @@ import math
 
 import pytest
 
-from policies.definitions.policy_values import Fault, InvalidPolicy, PolicyError, PolicyKey, check_value, value_text
+from policies.definitions.policy_values import (
+    InvalidPolicy,
+    PolicyError,
+    PolicyFault,
+    PolicyKey,
+    check_value,
+    value_text,
+)
 from policies.quotas.names import Entity, QuotaKey
 from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
 
@@ -31,13 +38,13 @@ ALICE_SHARES = PolicyKey.of_quota(ALICE, QuotaKey("producer_byte_rate", "shares"
         (PolicyKey("broker", "02", TOTAL_KEY), 1, "'02' is no broker id"),
         (PolicyKey("broker", "-1", TOTAL_KEY), 1, "no broker id"),
         (PolicyKey("user", "x", "y"), 1, "'user' is no kind of policy"),  # type: ignore[arg-type]
-        (PolicyKey("quota", "alice", PRODUCE.wire), 1, "'alice' is no entity"),
+        (PolicyKey("quota", "alice", PRODUCE.wire_name), 1, "'alice' is no entity"),
         (PolicyKey("quota", ALICE.path, "bytes"), 1, "unknown quota 'bytes'"),
     ],
 )
 def test_an_impossible_value_is_refused_in_one_line(key: PolicyKey, value: float, text: str) -> None:
     with pytest.raises(InvalidPolicy) as error:
-        check_value(key.checked(), value)
+        check_value(key.validate_key(), value)
     assert text in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -52,4 +59,4 @@ def test_values_for_people() -> None:
 
 def test_invalid_policies_are_value_errors_as_the_doors_expect() -> None:
     assert issubclass(InvalidPolicy, ValueError)
-    assert str(PolicyError([Fault(CLICKS, "a"), Fault(VIEWS, "b")])) == "a; b"
+    assert str(PolicyError([PolicyFault(CLICKS, "a"), PolicyFault(VIEWS, "b")])) == "a; b"

@@ -8,12 +8,12 @@ import pytest
 
 from policies.engine import Mode
 from policies.explain import (
-    Level,
-    Rule,
-    in_force,
+    ExplainedRule,
+    LimitLevel,
+    quota_in_force,
 )
-from policies.limits.limit_use import utilization
-from policies.storage import Factor
+from policies.limits.limit_use import limit_utilization
+from policies.storage import StorageFactor
 from tests.policies.explain_play import (
     ALICE,
     BPS,
@@ -32,26 +32,26 @@ from tests.policies.explain_play import (
     ("rate", "limit", "ratio"), [(1.0, 2.0, 0.5), (3.0, 2.0, 1.5), (0.0, 0.0, 0.0), (1.0, 0.0, math.inf)]
 )
 def test_utilization_is_rate_by_limit_and_not_capped(rate: float, limit: float, ratio: float) -> None:
-    assert utilization(rate, limit) == ratio
+    assert limit_utilization(rate, limit) == ratio
 
 
 def test_without_a_limit_or_a_rate_there_is_none() -> None:
-    assert math.isnan(utilization(1.0, None))
-    assert math.isnan(utilization(None, 1.0))
+    assert math.isnan(limit_utilization(1.0, None))
+    assert math.isnan(limit_utilization(None, 1.0))
 
 
 def test_the_factor_is_part_of_what_is_in_force_for_bytes_that_are_produced() -> None:
     base = {quota(ALICE, key): 50.0 for key in (BPS, BROKER_BPS, SHARES, TIME, CONSUME)} | {TOTAL: 12.0 * MB}
-    modes: tuple[tuple[Factor | None, Mode, float], ...] = (
-        (None, "enforce", 50.0), (Factor(0.5), "enforce", 25.0), (Factor(0.0), "enforce", 0.0),
-        (Factor(1.0), "enforce", 50.0), (Factor(0.5), "observe", 50.0),
+    modes: tuple[tuple[StorageFactor | None, Mode, float], ...] = (
+        (None, "enforce", 50.0), (StorageFactor(0.5), "enforce", 25.0), (StorageFactor(0.0), "enforce", 0.0),
+        (StorageFactor(1.0), "enforce", 50.0), (StorageFactor(0.5), "observe", 50.0),
     )  # fmt: skip
     for storage, mode, produce in modes:
         state = known(base, storage=storage, storage_mode=mode)
-        found = {each.key: in_force(state, each) for each in state.policies.quotas().effective(ALICE)}
+        found = {each.key: quota_in_force(state, each) for each in state.policies.quota_store().effective_quotas(ALICE)}
         assert found == {BPS: produce, BROKER_BPS: produce, SHARES: 50.0, TIME: 50.0, CONSUME: 50.0}
 
 
 def test_texts_need_no_numbers() -> None:
-    assert Level("x", "", None, None, 5.0).text == "5.0 B/s, no limit"
-    assert Rule("fence", None, (), "reject", "produce", "enforce", False, "why").text == "why"
+    assert LimitLevel("x", "", None, None, 5.0).text == "5.0 B/s, no limit"
+    assert ExplainedRule("fence", None, (), "reject", "produce", "enforce", False, "why").text == "why"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from policies.explain import (
-    explain,
+    explain_traffic,
 )
-from policies.storage import Affected, Factor
+from policies.storage import AffectedTopics, StorageFactor
 from tests.policies.explain_play import (
     ALICE,
     ASKED,
@@ -26,13 +26,13 @@ from tests.policies.explain_play import (
 def test_a_factor_lowers_every_produce_limit_and_shares_the_total() -> None:
     base = {TOTAL: 12.0 * MB, CLICKS: 4.0 * MB, quota(ALICE, BPS): 2.0 * MB, quota(ALICE, CONSUME): 9.0 * MB}
     why = "broker 2 volume /a: 1.0 GB free"
-    found = explain(ASKED, known(base, rates=rates(), storage=Factor(0.5, why=why)))
+    found = explain_traffic(ASKED, known(base, rates=rates(), storage=StorageFactor(0.5, why=why)))
     assert named(found)[0] == ("storage-throttle", 1)
     shared = rule(found, "storage-throttle")
     assert (shared.levels[0].configured, shared.levels[0].limit, shared.note) == (12.0 * MB, 6.0 * MB, why)
     assert [level.limit for level in rule(found, "topic-threshold").levels] == [2.0 * MB, 6.0 * MB]
     assert rule(found, "topic-threshold").action == "delay"  # whatever on_exceed says, as in the engine
-    assert rule(explain(ASKED, known(base, rates=rates())), "topic-threshold").action == "reject"
+    assert rule(explain_traffic(ASKED, known(base, rates=rates())), "topic-threshold").action == "reject"
     produce, consume = sorted((r for r in found.rules if r.name == "client-quota"), key=lambda r: r.traffic == "fetch")
     assert (produce.levels[0].configured, produce.levels[0].limit) == (2.0 * MB, 1.0 * MB)
     assert (consume.levels[0].limit, consume.traffic) == (9.0 * MB, "fetch")
@@ -40,15 +40,19 @@ def test_a_factor_lowers_every_produce_limit_and_shares_the_total() -> None:
 
 
 def test_a_pause_comes_before_everything_and_leaves_limits_as_they_are() -> None:
-    found = explain(ASKED, known(rates=rates(over=True), storage=Factor(0.0, "fallback", "no view")))
-    assert found.first is not None
-    assert (found.first.name, found.first.action, found.first.limits_now) == ("storage-pause", "hold", True)
+    found = explain_traffic(ASKED, known(rates=rates(over=True), storage=StorageFactor(0.0, "fallback", "no view")))
+    assert found.first_rule is not None
+    assert (found.first_rule.name, found.first_rule.action, found.first_rule.limits_now) == (
+        "storage-pause",
+        "hold",
+        True,
+    )
     assert [level.limit for level in rule(found, "topic-threshold").levels] == [12.0 * MB / 2, 12.0 * MB]
     assert found.summary.startswith("held now by storage-pause: storage factor 0")
 
 
 def test_a_soft_limit_without_a_total_has_no_effect() -> None:
-    found = explain(ASKED, known({}, storage=Factor(0.5, why="x")))
+    found = explain_traffic(ASKED, known({}, storage=StorageFactor(0.5, why="x")))
     assert named(found) == [("fence", None)]
     assert whys(found, "storage factor") == [
         "there is no total.bytes.in.per.sec.threshold that the factor 0.5 could lower"
@@ -56,30 +60,30 @@ def test_a_soft_limit_without_a_total_has_no_effect() -> None:
 
 
 def test_storage_that_is_only_observed_lowers_nothing_and_is_never_first() -> None:
-    observed = Factor(0.5, why="x")
-    found = explain(ASKED, known(rates=rates(5.0 * MB, 11.0 * MB), storage=observed, storage_mode="observe"))
+    observed = StorageFactor(0.5, why="x")
+    found = explain_traffic(ASKED, known(rates=rates(5.0 * MB, 11.0 * MB), storage=observed, storage_mode="observe"))
     shared = rule(found, "storage-throttle")
     assert (shared.mode, shared.levels[0].limit, shared.limits_now, shared.first) == ("observe", 6.0 * MB, True, False)
     assert rule(found, "topic-threshold").levels[1].limit == 12.0 * MB
-    assert found.first is not None
-    assert found.first.name == "topic-threshold"
+    assert found.first_rule is not None
+    assert found.first_rule.name == "topic-threshold"
 
 
-FULL = Affected("broker 3 /d", 0.0, "broker 3 volume /d: full", ("clicks",), (3,))
+FULL = AffectedTopics("broker 3 /d", 0.0, "broker 3 volume /d: full", ("clicks",), (3,))
 
 
 def test_a_full_volume_pauses_the_topics_on_it() -> None:
-    worst = Factor(0.0, why="broker 3 volume /d: full")
-    found = explain(ASKED, known(rates=rates(), storage=worst, affected=[FULL]))
-    assert found.first is not None
-    assert (found.first.name, found.first.limits_now) == ("storage-pause", True)
+    worst = StorageFactor(0.0, why="broker 3 volume /d: full")
+    found = explain_traffic(ASKED, known(rates=rates(), storage=worst, affected=[FULL]))
+    assert found.first_rule is not None
+    assert (found.first_rule.name, found.first_rule.limits_now) == ("storage-pause", True)
     assert found.storage == "PAUSE of 1 topics with a replica on a full volume: broker 3 volume /d: full"
 
 
 def test_topics_without_a_replica_on_a_full_volume_stay_as_they_are() -> None:
     base = {TOTAL: 12.0 * MB, quota(ALICE, BPS): 2.0 * MB}
     other = FULL._replace(topics=("views",))
-    found = explain(ASKED, known(base, rates=rates(), storage=Factor(0.5, why="x"), affected=[other]))
+    found = explain_traffic(ASKED, known(base, rates=rates(), storage=StorageFactor(0.5, why="x"), affected=[other]))
     assert all(not rule.name.startswith("storage") for rule in found.rules)
     assert [level.limit for level in rule(found, "client-quota").levels] == [2.0 * MB]
     assert whys(found, "storage factor") == ["no replica of the topic is on a volume at its limit"]
@@ -88,7 +92,7 @@ def test_topics_without_a_replica_on_a_full_volume_stay_as_they_are() -> None:
 def test_a_volume_between_its_limits_slows_its_topics_down_and_lowers_no_quota() -> None:
     base = {TOTAL: 12.0 * MB, quota(ALICE, BPS): 2.0 * MB}
     half = FULL._replace(value=0.5)
-    found = explain(ASKED, known(base, rates=rates(), storage=Factor(0.1, why="x"), affected=[half]))
+    found = explain_traffic(ASKED, known(base, rates=rates(), storage=StorageFactor(0.1, why="x"), affected=[half]))
     (shared,) = rule(found, "storage-throttle").levels
     assert (shared.configured, shared.limit) == (12.0 * MB, 6.0 * MB)
     assert shared.what.startswith("producers to topics of broker 3 /d of broker 1 together")
@@ -96,12 +100,12 @@ def test_a_volume_between_its_limits_slows_its_topics_down_and_lowers_no_quota()
 
 
 def test_the_gateways_own_topics_refuse_before_all_else() -> None:
-    everything = known(protected_topics=("clicks",), storage=Factor(0.0, why="x"), rates=rates(over=True))
-    found = explain(ASKED, everything)
-    assert found.first is found.rules[0]
-    assert (found.first.name, found.first.action) == ("protected-topic", "refuse")
+    everything = known(protected_topics=("clicks",), storage=StorageFactor(0.0, why="x"), rates=rates(over=True))
+    found = explain_traffic(ASKED, everything)
+    assert found.first_rule is found.rules[0]
+    assert (found.first_rule.name, found.first_rule.action) == ("protected-topic", "refuse")
 
 
 def test_policies_of_the_operators_own_are_named() -> None:
-    found = explain(ASKED, known(plugins=("mine.limits:make",)))
+    found = explain_traffic(ASKED, known(plugins=("mine.limits:make",)))
     assert "mine.limits:make is asked about every partition" in rule(found, "plugin").text

@@ -6,17 +6,17 @@ import pytest
 
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
-from policies.definitions.rollout import Rollout, place
+from policies.definitions.rollout import PolicyRollout, rollout_place
 from policies.explain import (
-    Asked,
-    Explanation,
-    explain,
+    ExplainSubject,
+    TrafficExplanation,
+    explain_traffic,
 )
 from policies.limits.meter import TICK_S
-from policies.quotas.lines import UNDEALT, QuotaLines
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
+from policies.quotas.quota_limiters import UNALLOCATED, QuotaLimiters
 from policies.quotas.store import QuotaStore
-from policies.thresholds.values import OUT_KEY
+from policies.thresholds.values import TOTAL_OUT_KEY
 from tests.policies.explain_play import (
     ALICE,
     ANYBODY,
@@ -40,7 +40,7 @@ from tests.policies.explain_play import (
 
 def test_the_most_specific_quota_holds_and_the_others_are_shadowed() -> None:
     base = {quota(ALICE, BPS): 2.0 * MB, quota(ANYBODY, BPS): 1.0 * MB, quota(APP, BPS): 3.0 * MB}
-    found = explain(ASKED, known(base, rates=rates(quotas=[line(APP, BPS, 2.4 * MB, 3.0 * MB)])))
+    found = explain_traffic(ASKED, known(base, rates=rates(quotas=[line(APP, BPS, 2.4 * MB, 3.0 * MB)])))
     only = rule(found, "client-quota")
     assert (only.levels[0].rate, only.utilization, only.limits_now, only.broker) == (2.4 * MB, 0.8, False, None)
     assert only.text == "producer_byte_rate:bps=3000000 {user=alice, client-id=app}: 2.4 MB/s of 3.0 MB/s (80%)"
@@ -52,37 +52,39 @@ def test_the_most_specific_quota_holds_and_the_others_are_shadowed() -> None:
 
 
 def test_a_quota_per_broker_has_a_rule_for_each() -> None:
-    two = known({quota(ALICE, BROKER_BPS): 2.0 * MB}, leads={1: ("clicks",), 2: ("clicks",)})
+    two = known({quota(ALICE, BROKER_BPS): 2.0 * MB}, led_topics={1: ("clicks",), 2: ("clicks",)})
     used = rates(quotas=[line(ALICE, BROKER_BPS, 2.5 * MB, 2.0 * MB, 2)])
-    found = explain(ASKED, two._replace(rates=used))
+    found = explain_traffic(ASKED, two._replace(rates=used))
     assert named(found)[:2] == [("client-quota", 1), ("client-quota", 2)]
     assert [each.levels[0].rate for each in found.rules[:2]] == [0.0, 2.5 * MB]
     assert [each.limits_now for each in found.rules[:2]] == [False, True]
-    assert found.first is found.rules[1]
+    assert found.first_rule is found.rules[1]
     assert found.summary.startswith("delayed now by client-quota on broker 2: ")
 
 
 def test_a_quota_on_time_is_in_percent() -> None:
-    found = explain(ASKED, known({quota(ALICE, TIME): 50.0}, rates=rates(quotas=[line(ALICE, TIME, 0.25, 0.5, 1)])))
+    found = explain_traffic(
+        ASKED, known({quota(ALICE, TIME): 50.0}, rates=rates(quotas=[line(ALICE, TIME, 0.25, 0.5, 1)]))
+    )
     only = rule(found, "client-quota")
     level = only.levels[0]
     assert (level.unit, level.limit, level.rate, only.utilization) == ("%", 50.0, 25.0, 0.5)
     assert (only.traffic, only.headroom) == ("both", None)
     assert "25 % of 50 % (50%); of one thread's time" in only.text
-    assert found.first is only  # no other can be compared
+    assert found.first_rule is only  # no other can be compared
 
 
 def test_shares_are_what_was_dealt_out_last() -> None:
     base = {TOTAL: 12.0 * MB, quota(ALICE, SHARES): 3.0}
-    found = explain(ASKED, known(base, rates=rates(quotas=[line(ALICE, SHARES, 1.0 * MB, 4.0 * MB, 1)])))
+    found = explain_traffic(ASKED, known(base, rates=rates(quotas=[line(ALICE, SHARES, 1.0 * MB, 4.0 * MB, 1)])))
     level = rule(found, "client-quota").levels[0]
     assert (level.configured, level.limit, level.utilization) == (None, 4.0 * MB, 0.25)
-    for undealt in (rates(quotas=[line(ALICE, SHARES, 0.0, UNDEALT, 1)]), rates()):
-        assert rule(explain(ASKED, known(base, rates=undealt)), "client-quota").levels[0].limit is None
+    for undealt in (rates(quotas=[line(ALICE, SHARES, 0.0, UNALLOCATED, 1)]), rates()):
+        assert rule(explain_traffic(ASKED, known(base, rates=undealt)), "client-quota").levels[0].limit is None
 
 
 def test_shares_of_nothing_have_no_effect() -> None:
-    found = explain(ASKED, known({quota(ALICE, SHARES): 3.0}))
+    found = explain_traffic(ASKED, known({quota(ALICE, SHARES): 3.0}))
     assert named(found) == [("fence", None)]
     assert whys(found, "shares") == ["there is no total.bytes.in.per.sec.threshold on broker 1 to have a share of"]
 
@@ -90,9 +92,11 @@ def test_shares_of_nothing_have_no_effect() -> None:
 def test_a_quota_for_the_default_is_found_by_the_actual_names() -> None:
     shared = Entity(DEFAULT, DEFAULT)
     said = [line(shared, BPS, 0.5 * MB, 1.0 * MB)]
-    found = explain(ASKED, known({quota(shared, BPS): 1.0 * MB}, rates=rates(quotas=said)))
+    found = explain_traffic(ASKED, known({quota(shared, BPS): 1.0 * MB}, rates=rates(quotas=said)))
     assert rule(found, "client-quota").utilization == 0.5
-    nobody = explain(Asked("clicks"), known({quota(Entity(None, DEFAULT), BPS): 1.0 * MB}, rates=rates()))
+    nobody = explain_traffic(
+        ExplainSubject("clicks"), known({quota(Entity(None, DEFAULT), BPS): 1.0 * MB}, rates=rates())
+    )
     assert rule(nobody, "client-quota").utilization == 0.0
 
 
@@ -103,14 +107,16 @@ def test_rates_of_the_lines_that_really_are_are_found(client_id: str) -> None:
         quota(Entity(None, DEFAULT), BROKER_BPS): 3.0 * MB,
     }  # fmt: skip
     policies = PolicySet(base)
-    lines = QuotaLines()
-    lines.set_store(policies.quotas(), 0.0)
-    kept = lines.of(1, "alice", client_id, 0.0)
-    for each in (*kept.produce, *kept.request):
-        each.take(1, 0.0)
-    lines.tick(TICK_S)
-    said = lines.rates(9, TICK_S)
-    found = explain(Asked("clicks", "alice", client_id), known(policies=policies, rates=rates(quotas=said)))
+    lines = QuotaLimiters()
+    lines.set_quotas(policies.quota_store(), 0.0)
+    kept = lines.connection_limit(1, "alice", client_id, 0.0)
+    for each in (*kept.produce_limiters, *kept.time_limiters):
+        each.charge_amount(1, 0.0)
+    lines.close_tick(TICK_S)
+    said = lines.busiest_rates(9, TICK_S)
+    found = explain_traffic(
+        ExplainSubject("clicks", "alice", client_id), known(policies=policies, rates=rates(quotas=said))
+    )
     levels = [each.levels[0] for each in found.rules if each.name == "client-quota"]
     assert len(levels) == len(said)
     assert all(level.rate for level in levels)
@@ -119,20 +125,20 @@ def test_rates_of_the_lines_that_really_are_are_found(client_id: str) -> None:
 def test_a_quota_that_is_not_among_those_that_are_told_has_no_rate() -> None:
     base = {quota(ALICE, BPS): 5.0 * MB}
     told = rates(quotas=[line(Entity("bob"), BPS, 5.0, 1.0)])
-    assert rule(explain(ASKED, known(base, rates=told)), "client-quota").levels[0].rate == 0.0
-    found = explain(ASKED, known(base, rates=told._replace(partial=True)))
+    assert rule(explain_traffic(ASKED, known(base, rates=told)), "client-quota").levels[0].rate == 0.0
+    found = explain_traffic(ASKED, known(base, rates=told._replace(partial=True)))
     assert rule(found, "client-quota").levels[0].rate is None
     assert "nothing known of its rate" in rule(found, "client-quota").text
     assert any("busiest client quotas only" in note for note in found.notes)
     own = rates(quotas=[line(ALICE, BPS, 3.0, 5.0)])._replace(partial=True)
-    assert rule(explain(ASKED, known(base, rates=own)), "client-quota").levels[0].rate == 3.0
+    assert rule(explain_traffic(ASKED, known(base, rates=own)), "client-quota").levels[0].rate == 3.0
 
 
 def test_brokers_quotas_are_rules_of_their_own() -> None:
     theirs = QuotaStore({ALICE: {BROKER_BPS: 1.0 * MB}, ANYBODY: {BROKER_BPS: 9.0 * MB}})
     ours = {TOTAL: 12.0 * MB, quota(ALICE, BROKER_BPS): 5.0 * MB}
     measured = rates(quotas=[line(ALICE, BROKER_BPS, 0.4 * MB, 5.0 * MB, 1)])
-    found = explain(ASKED, known(ours, broker_quotas=theirs, rates=measured))
+    found = explain_traffic(ASKED, known(ours, broker_quotas=theirs, rates=measured))
     told = rule(found, "broker-quota", 1)
     (level,) = told.levels
     assert (level.origin, level.configured, level.limit, level.rate) == ("brokers", 1.0 * MB, 1.0 * MB, 0.4 * MB)
@@ -141,25 +147,27 @@ def test_brokers_quotas_are_rules_of_their_own() -> None:
     assert whys(found, "broker_bps of {user=<default>}") == [
         "{user=alice} is more specific and has producer_byte_rate:broker_bps=1000000"
     ]
-    alone = rule(explain(ASKED, known(broker_quotas=theirs, rates=rates())), "broker-quota", 1)
+    alone = rule(explain_traffic(ASKED, known(broker_quotas=theirs, rates=rates())), "broker-quota", 1)
     assert alone.levels[0].rate is None, "nobody here measures it"
 
 
 def test_brokers_quotas_hold_for_internal_principals_and_where_the_gateway_only_observes() -> None:
     theirs = QuotaStore({ALICE: {BROKER_BPS: 1.0 * MB}})
-    found = explain(ASKED, known(broker_quotas=theirs, internal_principals=("User:alice",), observe=True))
+    found = explain_traffic(ASKED, known(broker_quotas=theirs, internal_principals=("User:alice",), observe=True))
     assert [(each.name, each.mode) for each in found.rules] == [("broker-quota", "enforce")]
 
 
 def test_shares_of_consumption_are_of_the_total_for_consumers() -> None:
     shares = QuotaKey.parse("consumer_byte_rate:shares")
     base = {TOTAL: 12.0 * MB, quota(ALICE, shares): 2.0}
-    found = explain(ASKED, known(base))
+    found = explain_traffic(ASKED, known(base))
     assert "client-quota" not in [each.name for each in found.rules]
     assert whys(found, "consumer_byte_rate:shares") == [
         "there is no total.bytes.out.per.sec.threshold on broker 1 to have a share of"
     ]
-    told = rule(explain(ASKED, known({**base, PolicyKey.of_broker(key=OUT_KEY): 5.0 * MB})), "client-quota", 1)
+    told = rule(
+        explain_traffic(ASKED, known({**base, PolicyKey.of_broker(key=TOTAL_OUT_KEY): 5.0 * MB})), "client-quota", 1
+    )
     assert told.traffic == "fetch"
     assert told.note.startswith("2 shares of what total.bytes.out.per.sec.threshold of broker 1 leaves")
 
@@ -167,27 +175,27 @@ def test_shares_of_consumption_are_of_the_total_for_consumers() -> None:
 def test_which_of_ours_and_the_brokers_quota_binds_is_said_by_whether_ours_is_enforced() -> None:
     theirs = QuotaStore({ALICE: {BROKER_BPS: 5.0 * MB}})
     base = {quota(ALICE, BROKER_BPS): 1.0 * MB}
-    at = place(ASKED.principal, ASKED.client_id)
+    at = rollout_place(ASKED.principal, ASKED.client_id)
     busy = rates(quotas=[line(ALICE, BROKER_BPS, 2.0 * MB, 1.0 * MB, 1)])
 
-    def found(**more: object) -> Explanation:
-        return explain(ASKED, known(base, broker_quotas=theirs, rates=busy, **more))
+    def found(**more: object) -> TrafficExplanation:
+        return explain_traffic(ASKED, known(base, broker_quotas=theirs, rates=busy, **more))
 
     ours = "enforced by the brokers, beside the gateway's producer_byte_rate:broker_bps=1000000 {user=alice}, which is"
-    held, held_too = found(), found(rollout=Rollout(quota=at + 1))
+    held, held_too = found(), found(rollout=PolicyRollout(quota=at + 1))
     for each in (held, held_too):
         assert rule(each, "broker-quota", 1).note == f"{ours} less"
-        assert each.first is rule(each, "client-quota", 1)
-    for more in ({"quota_mode": "observe"}, {"observe": True}, {"rollout": Rollout(quota=at - 1)}):
+        assert each.first_rule is rule(each, "client-quota", 1)
+    for more in ({"quota_mode": "observe"}, {"observe": True}, {"rollout": PolicyRollout(quota=at - 1)}):
         observed = found(**more)
         assert rule(observed, "broker-quota", 1).note == f"{ours} only observed for this client"
-        assert observed.first is rule(observed, "broker-quota", 1)
+        assert observed.first_rule is rule(observed, "broker-quota", 1)
 
 
 def test_the_time_of_brokers_threads_is_a_source_of_its_own_and_compared_with_nothing() -> None:
     theirs = QuotaStore({ALICE: {TIME: 5.0}})
     measured = rates(quotas=[line(ALICE, TIME, 0.25, 0.5, 1)])
-    found = explain(ASKED, known({quota(ALICE, TIME): 50.0}, broker_quotas=theirs, rates=measured))
+    found = explain_traffic(ASKED, known({quota(ALICE, TIME): 50.0}, broker_quotas=theirs, rates=measured))
     told = rule(found, "broker-quota", 1)
     (level,) = told.levels
     assert (level.what, level.origin, level.limit, level.unit) == (

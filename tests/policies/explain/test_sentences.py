@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from policies.definitions.policy_values import PolicyKey
-from policies.definitions.rollout import Rollout, place
+from policies.definitions.rollout import PolicyRollout, rollout_place
 from policies.engine import Mode
 from policies.explain import (
-    Held,
-    explain,
-    storage_effect,
+    HeldTraffic,
+    explain_traffic,
+    storage_effect_text,
 )
-from policies.storage import Factor
+from policies.storage import StorageFactor
 from tests.policies.explain_play import (
     ALICE,
     ASKED,
@@ -32,9 +32,11 @@ from tests.policies.explain_play import (
 def test_a_broker_whose_topics_have_more_than_its_total_is_noted_where_it_is_asked_about() -> None:
     base = {TOTAL: 12.0 * MB, CLICKS: 8.0 * MB, PolicyKey.of_topic("views"): 5.0 * MB}
     leads = {1: ("clicks",), 2: ("clicks", "views")}
-    (note,) = (note for note in explain(ASKED, known(base, leads=leads, rates=rates())).notes if "exceeds" in note)
+    (note,) = (
+        note for note in explain_traffic(ASKED, known(base, led_topics=leads, rates=rates())).notes if "exceeds" in note
+    )
     assert note.startswith("broker 2: its topics' ")
-    one = explain(ASKED._replace(broker=1), known(base, leads=leads, rates=rates()))
+    one = explain_traffic(ASKED._replace(broker=1), known(base, led_topics=leads, rates=rates()))
     assert not any("exceeds" in note for note in one.notes)
 
 
@@ -42,39 +44,39 @@ def test_a_broker_whose_topics_have_more_than_its_total_is_noted_where_it_is_ask
     ("storage", "mode", "text"),
     [
         (None, "enforce", "storage protection is off: full disks change no limit"),
-        (Factor(1.0), "enforce", "OPEN: every limit holds as it is configured"),
+        (StorageFactor(1.0), "enforce", "OPEN: every limit holds as it is configured"),
         (
-            Factor(1.0, "fallback", "no answer"),
+            StorageFactor(1.0, "fallback", "no answer"),
             "enforce",
             "OPEN (fallback): every limit holds as it is configured: no answer",
         ),
-        (Factor(0.0, "fail-safe", "x"), "enforce", "PAUSE (fail-safe), factor 0: nothing is forwarded: x"),
+        (StorageFactor(0.0, "fail-safe", "x"), "enforce", "PAUSE (fail-safe), factor 0: nothing is forwarded: x"),
         (
-            Factor(0.25, why="x"),
+            StorageFactor(0.25, why="x"),
             "observe",
             "THROTTLE, every produce limit x 0.25, mode observe: limits stay as they are, it is only counted: x",
         ),
     ],
 )
-def test_the_effect_of_the_factor_is_one_line(storage: Factor | None, mode: Mode, text: str) -> None:
-    assert storage_effect(known(storage=storage, storage_mode=mode)) == text
+def test_the_effect_of_the_factor_is_one_line(storage: StorageFactor | None, mode: Mode, text: str) -> None:
+    assert storage_effect_text(known(storage=storage, storage_mode=mode)) == text
 
 
 def test_observing_everything_enforces_nothing() -> None:
-    found = explain(ASKED, known(observe=True, rates=rates(over=True)))
+    found = explain_traffic(ASKED, known(observe=True, rates=rates(over=True)))
     assert {each.mode for each in found.rules} == {"observe"}
-    assert found.first is None
+    assert found.first_rule is None
     assert "mode observe: nothing is enforced, all of it is only counted" in found.notes
-    assert explain(ASKED, known(threshold_mode="observe")).first is None
+    assert explain_traffic(ASKED, known(threshold_mode="observe")).first_rule is None
     base = {quota(ALICE, BPS): 1.0}
-    assert explain(ASKED, known(base, quota_mode="observe")).first is None
+    assert explain_traffic(ASKED, known(base, quota_mode="observe")).first_rule is None
 
 
 def test_a_policy_that_is_enforced_for_a_part_of_the_clients_says_whether_this_is_one_of_them() -> None:
-    at = place(ASKED.principal, ASKED.client_id)
+    at = rollout_place(ASKED.principal, ASKED.client_id)
     base = {TOTAL: 12.0 * MB, quota(ALICE, BPS): 1.0}
-    some = known(base, rollout=Rollout(quota=at + 1, threshold=at - 1), rates=rates(over=True))
-    found = explain(ASKED, some)
+    some = known(base, rollout=PolicyRollout(quota=at + 1, threshold=at - 1), rates=rates(over=True))
+    found = explain_traffic(ASKED, some)
     assert {each.name: each.mode for each in found.rules if each.levels} == {
         "client-quota": "enforce", "topic-threshold": "observe",
     }  # fmt: skip
@@ -82,40 +84,44 @@ def test_a_policy_that_is_enforced_for_a_part_of_the_clients_says_whether_this_i
         f"thresholds are enforced for {at - 1:g} % of the clients: this one, at {at:.2f} of 100, is not among them",
         f"client quotas are enforced for {at + 1:g} % of the clients: this one, at {at:.2f} of 100, is among them",
     ]
-    assert not any("clients" in note for note in explain(ASKED, known(base)).notes)
+    assert not any("clients" in note for note in explain_traffic(ASKED, known(base)).notes)
     everything = some._replace(observe=True)
-    assert not any("% of the clients" in note for note in explain(ASKED, everything).notes)
+    assert not any("% of the clients" in note for note in explain_traffic(ASKED, everything).notes)
 
 
 def test_one_sentence_says_what_is_done_by_what_set_where_and_how_long_it_takes() -> None:
     base, lines = {quota(ALICE, BPS): 2.0 * MB}, [line(ALICE, BPS, 2.5 * MB, 2.0 * MB)]
-    waited = Held("clicks", "User:alice", "app", 1, "delayed", "client-quota", 0, NOW_MS - 3000, 10**6, 4, 6000, 0)
+    waited = HeldTraffic(
+        "clicks", "User:alice", "app", 1, "delayed", "client-quota", 0, NOW_MS - 3000, 10**6, 4, 6000, 0
+    )
     busy = known(base, rates=rates(quotas=lines))
-    assert explain(ASKED, busy, [waited]).summary == (
+    assert explain_traffic(ASKED, busy, [waited]).summary == (
         "delayed now by client-quota: producer_byte_rate:bps=2000000 {user=alice}: 2.5 MB/s of 2.0 MB/s (125%);"
         " limit from file; 4 requests were delayed by 1.5 s each lately, the latest 3 s ago"
     )
     both = [waited, waited._replace(outcome="rejected", requests=1, last_ms=NOW_MS - 9000)]
-    assert explain(ASKED, busy, both).summary.endswith(
+    assert explain_traffic(ASKED, busy, both).summary.endswith(
         "4 requests were delayed by 1.5 s each and 1 request was rejected lately, the latest 3 s ago"
     )
-    assert explain(ASKED, busy).summary.endswith("(125%); limit from file")
+    assert explain_traffic(ASKED, busy).summary.endswith("(125%); limit from file")
     idle = known(base, rates=rates())
-    assert explain(ASKED, idle, [waited._replace(last_ms=NOW_MS - 45_000)]).summary.startswith(
+    assert explain_traffic(ASKED, idle, [waited._replace(last_ms=NOW_MS - 45_000)]).summary.startswith(
         "nothing limits this traffic now; client-quota delayed some of it 45 s ago; client-quota would be first"
     )
-    observed = explain(ASKED, idle, [waited._replace(outcome="would_delay")]).summary
+    observed = explain_traffic(ASKED, idle, [waited._replace(outcome="would_delay")]).summary
     assert "ago" not in observed
-    gone = explain(ASKED, known({}), [waited._replace(requests=1)]).summary
+    gone = explain_traffic(ASKED, known({}), [waited._replace(requests=1)]).summary
     assert gone == "nothing limits this traffic; client-quota delayed some of it 3 s ago"
 
 
 def test_a_client_throttled_on_fetch_is_told_so_first() -> None:
     lines = [line(ALICE, CONSUME, 5.0, 1.0)]
-    both = explain(ASKED, known({quota(ALICE, CONSUME): 1.0, TOTAL: 12.0 * MB}, rates=rates(quotas=lines)))
+    both = explain_traffic(ASKED, known({quota(ALICE, CONSUME): 1.0, TOTAL: 12.0 * MB}, rates=rates(quotas=lines)))
     assert both.summary.startswith("client-quota limits this client's Fetch requests now: consumer_byte_rate:bps=1")
     assert "; of what it produces: nothing limits this traffic now; topic-threshold on broker 1 would" in both.summary
-    only = explain(ASKED, known({quota(ALICE, CONSUME): 1.0}, rates=rates(quotas=lines)))
+    only = explain_traffic(ASKED, known({quota(ALICE, CONSUME): 1.0}, rates=rates(quotas=lines)))
     assert only.summary.endswith("; nothing limits what it produces")
-    observed = explain(ASKED, known({quota(ALICE, CONSUME): 1.0}, rates=rates(quotas=lines), quota_mode="observe"))
+    observed = explain_traffic(
+        ASKED, known({quota(ALICE, CONSUME): 1.0}, rates=rates(quotas=lines), quota_mode="observe")
+    )
     assert "Fetch" not in observed.summary

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.definitions.policy_values import PolicyKey
-from policies.engine import Engine, Mode
+from policies.engine import Mode, PolicyEngine
 from policies.explain import (
-    Asked,
-    Rates,
-    explain,
-    topics,
+    ExplainSubject,
+    MeterRates,
+    explain_traffic,
+    topic_statuses,
 )
 from policies.limits.meter import TICK_S
-from policies.storage import Factor
+from policies.storage import StorageFactor
 from tests.policies.asking import record
 from tests.policies.explain_play import (
     ASKED,
@@ -32,7 +32,7 @@ from tests.policies.explain_play import (
 
 
 def test_a_threshold_binds_when_topic_and_total_are_exceeded() -> None:
-    found = explain(ASKED, known({TOTAL: 12.0 * MB, CLICKS: 5.0 * MB}, rates=rates(6.0 * MB, 3.0 * MB)))
+    found = explain_traffic(ASKED, known({TOTAL: 12.0 * MB, CLICKS: 5.0 * MB}, rates=rates(6.0 * MB, 3.0 * MB)))
     threshold = rule(found, "topic-threshold")
     topic, total = threshold.levels
     assert (topic.limit, topic.rate, topic.utilization) == (5.0 * MB, 6.0 * MB, 1.2)
@@ -45,7 +45,7 @@ def test_a_threshold_binds_when_topic_and_total_are_exceeded() -> None:
 def test_a_burst_is_told_where_thresholds_reject() -> None:
     values = {TOTAL: 12.0 * MB, CLICKS: 5.0 * MB}
     (one, delayed) = (
-        rule(explain(ASKED, known(values, rates=rates(), burst_s=10.0, on_exceed=how)), "topic-threshold")
+        rule(explain_traffic(ASKED, known(values, rates=rates(), burst_s=10.0, on_exceed=how)), "topic-threshold")
         for how in ("reject", "delay")
     )
     assert one.note == "10 s of each may pass above it at once, whatever the one-minute rate is"
@@ -53,20 +53,20 @@ def test_a_burst_is_told_where_thresholds_reject() -> None:
 
 
 def test_a_broker_of_its_own_total_shadows_the_default() -> None:
-    found = explain(ASKED._replace(broker=2), known({TOTAL: 12.0 * MB, TOTAL_2: 8.0 * MB}))
+    found = explain_traffic(ASKED._replace(broker=2), known({TOTAL: 12.0 * MB, TOTAL_2: 8.0 * MB}))
     assert rule(found, "topic-threshold").levels[1].limit == 8.0 * MB
     assert whys(found, "of all brokers") == ["broker 2 has a total of its own, 8,000,000 bytes/s"]
 
 
 def test_an_explicit_threshold_shadows_the_implicit_share() -> None:
-    found = explain(ASKED, known({TOTAL: 12.0 * MB, CLICKS: 5.0 * MB}))
+    found = explain_traffic(ASKED, known({TOTAL: 12.0 * MB, CLICKS: 5.0 * MB}))
     (share,) = [each for each in found.shadowed if each.what == "implicit share"]
     assert (share.value, share.broker) == ("7,000,000 bytes/s", 1)
     assert "of its own" in share.why
 
 
 def test_a_threshold_without_a_total_has_no_effect() -> None:
-    found = explain(ASKED, known({CLICKS: 5.0 * MB}))
+    found = explain_traffic(ASKED, known({CLICKS: 5.0 * MB}))
     assert named(found) == [("fence", None)]
     assert whys(found, "of topic clicks") == [
         "without total.bytes.in.per.sec.threshold on broker 1 nothing is ever over"
@@ -75,7 +75,7 @@ def test_a_threshold_without_a_total_has_no_effect() -> None:
 
 
 def test_kafkas_own_topics_have_no_implicit_threshold() -> None:
-    found = explain(Asked("__consumer_offsets"), known(leads={1: ("__consumer_offsets",)}))
+    found = explain_traffic(ExplainSubject("__consumer_offsets"), known(led_topics={1: ("__consumer_offsets",)}))
     assert named(found) == [("fence", None)]
     assert whys(found, "implicit share") == ["Kafka's internal topics have no implicit threshold"]
 
@@ -96,23 +96,23 @@ def test_thresholds_are_those_that_the_engine_goes_by(
     factor: float,
     observe: bool,
 ) -> None:
-    engine = Engine(0.0)
-    engine.set_policy(total, explicit)
-    engine.set_topics(1, listed)
-    engine.set_storage(factor, "why", 0.0, mode="observe" if observe else "enforce")
+    engine = PolicyEngine(0.0)
+    engine.set_thresholds(total, explicit)
+    engine.set_listed_topics(1, listed)
+    engine.set_storage_factor(factor, "why", 0.0, mode="observe" if observe else "enforce")
     for name in produced:
-        record(engine.broker(1), name.encode(), 1000)
-    engine.tick(TICK_S)
-    said = Rates(engine.rates())
+        record(engine.broker_meters(1), name.encode(), 1000)
+    engine.apply_due_ticks(TICK_S)
+    said = MeterRates(engine.collect_rates())
     base = {TOTAL: total, **{PolicyKey.of_topic(name): value for name, value in explicit.items()}}
     mode: Mode = "observe" if observe else "enforce"
-    all_known = known(base, leads={1: listed}, rates=said, storage=Factor(factor, why="why"), storage_mode=mode)
-    lines = {each.topic: each for each in topics(all_known, {})}
+    all_known = known(base, led_topics={1: listed}, rates=said, storage=StorageFactor(factor, why="why"), storage_mode=mode)
+    lines = {each.topic: each for each in topic_statuses(all_known, {})}
     for meter in said.brokers[0].topics:
-        found = rule(explain(Asked(meter.topic), all_known), "topic-threshold")
+        found = rule(explain_traffic(ExplainSubject(meter.topic), all_known), "topic-threshold")
         assert found.levels[0].limit == pytest.approx(meter.threshold)
         assert found.levels[1].limit == pytest.approx(said.brokers[0].threshold)
         assert lines[meter.topic].threshold == pytest.approx(meter.threshold)
-    bare = {each.topic: each.threshold for each in topics(all_known._replace(rates=Rates()), {})}
+    bare = {each.topic: each.threshold for each in topic_statuses(all_known._replace(rates=MeterRates()), {})}
     for name in listed if produced <= listed else ():
         assert bare[name] == pytest.approx(lines[name].threshold)

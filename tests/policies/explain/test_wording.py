@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from policies.explain.wording import amount_text, place_text, scaled
+from policies.explain.wording import amount_text, place_text, scale_text
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ def test_a_place_is_one_broker_or_each() -> None:
 
 
 def test_a_factor_of_one_is_not_worth_a_word() -> None:
-    assert (scaled(1.0), scaled(0.5)) == ("", "times the storage factor 0.5")
+    assert (scale_text(1.0), scale_text(0.5)) == ("", "times the storage factor 0.5")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from policies.engine import Engine
-from policies.fleet.shares import Use
-from policies.groups.lines import GroupLimits
+from policies.engine import PolicyEngine
+from policies.fleet.shares import LimitDemand
+from policies.groups.group_limiters import GroupLimitValues
 from tests.policies.fleet_sim import ALL, KEY, LIMIT, World, dealer, measure, noisy
 from tests.policies.group_play import Loop, Producer, finder
 
 
-def hungry(rate: float) -> Use:
-    return Use(rate, hungry=True)
+def hungry(rate: float) -> LimitDemand:
+    return LimitDemand(rate, hungry=True)
 
 
 @pytest.mark.seed("82.5")
@@ -47,13 +47,13 @@ def test_demand_80_and_20_gets_80_and_20_from_any_allocation(before: tuple[float
 def test_the_quota_is_not_under_utilized() -> None:
     """Allocated 70/30, usage 80/20: nothing of the quota may be left unused."""
     (b1, book1), (b2, book2) = (dealer(), dealer())
-    for uses in ((hungry(70), hungry(30)), (hungry(50), Use(20))):
+    for uses in ((hungry(70), hungry(30)), (hungry(50), LimitDemand(20))):
         for fleet, book, (own, peers) in ((b1, book1, uses), (b2, book2, uses[::-1])):
-            fleet.take_demand("w", {KEY: own})
-            fleet.heard(book.hear("peer", {KEY: peers}))
-            fleet.deal(0.0)
-    assert b1.share(KEY) == 80
-    assert b2.share(KEY) >= 20
+            fleet.update_demand("w", {KEY: own})
+            fleet.mark_peers_changed(book.hear("peer", {KEY: peers}))
+            fleet.allocate_shares(0.0)
+    assert b1.share_of(KEY) == 80
+    assert b2.share_of(KEY) >= 20
 
 
 @pytest.mark.seed("82.31")
@@ -85,10 +85,12 @@ def test_quotas_converge_in_few_iterations_and_without_jags() -> None:
 # --- publishing -------------------------------------------------------------------------------------------------------
 
 
-def published(limits: GroupLimits, producers: list[Producer], *, namespaces: dict[str, str] | None = None) -> Engine:
+def published(
+    limits: GroupLimitValues, producers: list[Producer], *, namespaces: dict[str, str] | None = None
+) -> PolicyEngine:
     """What producers got in 40 s under group gold, which tenant acme is attached to."""
-    engine = Engine(0.0)
-    engine.set_groups({"gold": limits, "own": GroupLimits(2e5)}, finder({"acme": "gold"}, namespaces), 0.0)
+    engine = PolicyEngine(0.0)
+    engine.set_groups({"gold": limits, "own": GroupLimitValues(2e5)}, finder({"acme": "gold"}, namespaces), 0.0)
     Loop((engine, producers)).run(40.0)
     return engine
 
@@ -96,5 +98,5 @@ def published(limits: GroupLimits, producers: list[Producer], *, namespaces: dic
 @pytest.mark.seed("82.10")
 def test_the_usage_quota_is_shared_among_all_that_is_attached_to_the_group() -> None:
     producers = [Producer("acme.orders.t", 5000), Producer("acme.clicks.t", 5000)]
-    published(GroupLimits(5e5), producers)
+    published(GroupLimitValues(5e5), producers)
     assert sum(producer.rate(10.0, 40.0) for producer in producers) == pytest.approx(5e5, rel=0.02)

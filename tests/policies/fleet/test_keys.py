@@ -13,20 +13,20 @@ TEXT = st.text(max_size=20)
 @given(TEXT, st.sampled_from(["publish", "dispatch"]), st.sampled_from(["bytes", "msgs"]))
 def test_a_groups_key_says_what_it_was_made_of(group: str, direction: str, unit: str) -> None:
     key = fleet_keys.group_key(group, direction, unit)  # type: ignore[arg-type]
-    assert fleet_keys.parse(key) == GroupName(group, direction, unit)  # type: ignore[arg-type]
+    assert fleet_keys.parse_key(key) == GroupName(group, direction, unit)  # type: ignore[arg-type]
 
 
 @given(TEXT, st.none() | TEXT, st.none() | TEXT, st.none() | st.integers(0, 2**31 - 1))
 def test_a_quotas_key_says_what_it_was_made_of(
     name: str, user: str | None, client_id: str | None, node_id: int | None
 ) -> None:
-    assert fleet_keys.parse(fleet_keys.quota_key(name, user, client_id, node_id)) == QuotaName(
+    assert fleet_keys.parse_key(fleet_keys.quota_key(name, user, client_id, node_id)) == QuotaName(
         name, user, client_id, node_id
     )
 
 
 def test_a_totals_key_says_which_broker() -> None:
-    assert fleet_keys.parse(fleet_keys.total_key(7)) == TotalName(7)
+    assert fleet_keys.parse_key(fleet_keys.total_key(7)) == TotalName(7)
 
 
 def test_a_user_called_none_is_a_user() -> None:
@@ -39,4 +39,4 @@ def test_a_user_called_none_is_a_user() -> None:
 )
 def test_an_invalid_key_is_refused_with_its_text(key: str) -> None:
     with pytest.raises(ValueError, match="names no limit of a fleet"):
-        fleet_keys.parse(key)
+        fleet_keys.parse_key(key)

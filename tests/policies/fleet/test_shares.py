@@ -19,18 +19,18 @@ from policies.fleet.shares import (
     FADE_S,
     FLOORS,
     FROZEN_S,
-    GONE,
     HEADROOM,
     IDLE,
     MISSING,
+    REVOKED,
     SETTLE_S,
-    Dealer,
-    Part,
-    Share,
-    Use,
-    fair,
-    split,
-    together,
+    FairShare,
+    LimitDemand,
+    ShareAllocator,
+    ShareGrant,
+    max_min_fair,
+    split_limit,
+    sum_demands,
 )
 from tests.policies.fleet_sim import (
     ALL,
@@ -46,14 +46,16 @@ from tests.policies.fleet_sim import (
     waves,
 )
 
-WANTS = Use(0.0, hungry=True)  # everything, whatever it takes at present
+WANTS = LimitDemand(0.0, hungry=True)  # everything, whatever it takes at present
 USES = st.lists(
-    st.builds(Use, st.floats(0, 200), st.booleans(), st.sampled_from([1.0, 1.0, 1.0, 2.0, 0.5])), min_size=1, max_size=8
+    st.builds(LimitDemand, st.floats(0, 200), st.booleans(), st.sampled_from([1.0, 1.0, 1.0, 2.0, 0.5])),
+    min_size=1,
+    max_size=8,
 )
 
 
-def wants(rate: float = 0.0, weight: float = 1.0) -> Use:
-    return Use(rate, hungry=True, weight=weight)
+def wants(rate: float = 0.0, weight: float = 1.0) -> LimitDemand:
+    return LimitDemand(rate, hungry=True, weight=weight)
 
 
 # --- the function -----------------------------------------------------------------------------------------------------
@@ -61,7 +63,7 @@ def wants(rate: float = 0.0, weight: float = 1.0) -> Use:
 
 @pytest.mark.seed("82.13", "82.30")
 def test_the_hungry_one_has_what_the_content_one_does_not_take() -> None:
-    assert parts([wants(), Use(20)], 100)[0] == 80
+    assert parts([wants(), LimitDemand(20)], 100)[0] == 80
 
 
 @pytest.mark.seed("82.3")
@@ -75,19 +77,25 @@ def test_hungry_ones_share_by_weight() -> None:
 
 
 def test_a_content_gateway_that_takes_more_than_its_part_is_held_to_it() -> None:
-    assert parts([Use(90), wants()], 100) == pytest.approx([50, 50])
+    assert parts([LimitDemand(90), wants()], 100) == pytest.approx([50, 50])
 
 
 def test_a_content_gateway_may_grow_by_a_quarter_within_the_headroom_of_all() -> None:
-    assert parts([wants(), Use(10)], 100)[1] == pytest.approx(10 + 100 * HEADROOM)
-    assert parts([wants(), Use(8), Use(40)], 100) == pytest.approx([52 - 0, 8 + 2, 40 + 100 * HEADROOM - 2])
+    assert parts([wants(), LimitDemand(10)], 100)[1] == pytest.approx(10 + 100 * HEADROOM)
+    assert parts([wants(), LimitDemand(8), LimitDemand(40)], 100) == pytest.approx(
+        [52 - 0, 8 + 2, 40 + 100 * HEADROOM - 2]
+    )
 
 
 @pytest.mark.seed("82.30")
 def test_the_unused_rest_is_shared_alike_while_no_gateway_is_hungry() -> None:
-    assert parts([Use(10), Use(30), IDLE], 100) == pytest.approx([30, 50, 20])
-    assert split([Use(10), Use(30), IDLE], 100, 4) == [Share(30, 0), Share(50, 0), Share(20, 0)]
-    assert split([Use(50), Use(49)], 100, 4) == [Share(50.5, 1.5), Share(49.5, 1.5)]
+    assert parts([LimitDemand(10), LimitDemand(30), IDLE], 100) == pytest.approx([30, 50, 20])
+    assert split_limit([LimitDemand(10), LimitDemand(30), IDLE], 100, 4) == [
+        FairShare(30, 0),
+        FairShare(50, 0),
+        FairShare(20, 0),
+    ]
+    assert split_limit([LimitDemand(50), LimitDemand(49)], 100, 4) == [FairShare(50.5, 1.5), FairShare(49.5, 1.5)]
 
 
 def test_an_idle_one_keeps_a_floor_that_is_taken_from_no_other() -> None:
@@ -96,19 +104,19 @@ def test_an_idle_one_keeps_a_floor_that_is_taken_from_no_other() -> None:
 
 @pytest.mark.seed("82.30")
 def test_a_single_member_has_the_limit_exactly() -> None:
-    for use in (IDLE, Use(30), Use(99.9), wants(), Use(500)):
+    for use in (IDLE, LimitDemand(30), LimitDemand(99.9), wants(), LimitDemand(500)):
         assert parts([use], 100) == [100]
-    assert split([Use(30)], 100, 4) == [Share(100, 0)]
+    assert split_limit([LimitDemand(30)], 100, 4) == [FairShare(100, 0)]
 
 
 def test_no_gateway_has_more_than_the_limit() -> None:
-    assert max(parts([Use(99), IDLE], 100)) <= 100
+    assert max(parts([LimitDemand(99), IDLE], 100)) <= 100
 
 
 @pytest.mark.seed("82.13")
 @given(USES)
-def test_together_they_have_the_limit_and_no_more_above_it_than_headroom_and_floors(uses: list[Use]) -> None:
-    shares = split(uses, 100, HEADROOM * 100)
+def test_together_they_have_the_limit_and_no_more_above_it_than_headroom_and_floors(uses: list[LimitDemand]) -> None:
+    shares = split_limit(uses, 100, HEADROOM * 100)
     if any(not use.is_idle for use in uses):
         assert sum(share.base for share in shares) == pytest.approx(100)
     assert sum(share.headroom for share in shares) <= HEADROOM * 100 + 1e-9
@@ -117,7 +125,7 @@ def test_together_they_have_the_limit_and_no_more_above_it_than_headroom_and_flo
 
 @pytest.mark.seed("82.3")
 @given(USES)
-def test_no_gateway_that_wants_something_gets_less_than_its_fair_part(uses: list[Use]) -> None:
+def test_no_gateway_that_wants_something_gets_less_than_its_fair_part(uses: list[LimitDemand]) -> None:
     got = parts(uses, 100)
     weight = sum(use.weight for use in uses if not use.is_idle)
     for use, part in zip(uses, got, strict=True):
@@ -128,7 +136,7 @@ def test_no_gateway_that_wants_something_gets_less_than_its_fair_part(uses: list
 
 
 @given(USES)
-def test_floors_together_are_a_twentieth_at_most(uses: list[Use]) -> None:
+def test_floors_together_are_a_twentieth_at_most(uses: list[LimitDemand]) -> None:
     uses = [*uses, wants()]
     assert sum(p for use, p in zip(uses, parts(uses, 100), strict=True) if use.is_idle) <= 5
 
@@ -136,72 +144,74 @@ def test_floors_together_are_a_twentieth_at_most(uses: list[Use]) -> None:
 @given(st.floats(0, 90), st.floats(0.1, 10))
 def test_a_little_more_demand_is_a_little_more_part(rate: float, more: float) -> None:
     """No step anywhere, and none where a gateway that is content with the most it may have turns hungry."""
-    before, after = (split([Use(r), wants(), Use(5)], 100, 4) for r in (rate, rate + more))
+    before, after = (split_limit([LimitDemand(r), wants(), LimitDemand(5)], 100, 4) for r in (rate, rate + more))
     assert all(abs(b.base - a.base) <= more + 1e-9 for a, b in zip(before, after, strict=True))
-    level = parts([wants(), wants(), Use(5)], 100)
-    at = parts([Use(level[0]), wants(), Use(5)], 100)
+    level = parts([wants(), wants(), LimitDemand(5)], 100)
+    at = parts([LimitDemand(level[0]), wants(), LimitDemand(5)], 100)
     assert at[1] == pytest.approx(level[1])
     assert at[0] == pytest.approx(level[0])
 
 
 @pytest.mark.seed("82.3", "82.13", "82.29")
 def test_max_min_by_sorting_is_max_min() -> None:
-    assert fair([(1, 10), (1, math.inf), (2, math.inf), (1, 25)], 100) == pytest.approx([10, 22.5, 45, 22.5])
-    assert fair([(1, 10), (1, math.inf), (2, math.inf), (1, 20)], 100) == pytest.approx([10, 70 / 3, 140 / 3, 20])
-    assert fair([(1, 10), (3, 10)], 100) == pytest.approx([30, 70])
-    assert fair([], 100) == []
+    assert max_min_fair([(1, 10), (1, math.inf), (2, math.inf), (1, 25)], 100) == pytest.approx([10, 22.5, 45, 22.5])
+    assert max_min_fair([(1, 10), (1, math.inf), (2, math.inf), (1, 20)], 100) == pytest.approx(
+        [10, 70 / 3, 140 / 3, 20]
+    )
+    assert max_min_fair([(1, 10), (3, 10)], 100) == pytest.approx([30, 70])
+    assert max_min_fair([], 100) == []
 
 
 # --- several workers in one row ---------------------------------------------------------------------------------------
 
 
 def test_workers_of_one_bucket_take_the_sum_and_want_more_if_one_of_them_does() -> None:
-    assert together([Use(10, topics=2), wants(20), Use(5, topics=1)]) == Use(35, True, 1, 3)
-    assert together([Use(10), Use(5)]) == Use(15)
+    assert sum_demands([LimitDemand(10, topics=2), wants(20), LimitDemand(5, topics=1)]) == LimitDemand(35, True, 1, 3)
+    assert sum_demands([LimitDemand(10), LimitDemand(5)]) == LimitDemand(15)
 
 
 def test_a_gateway_weighs_no_more_for_having_many_workers_and_idle_ones_weigh_nothing() -> None:
-    assert together([wants(10, weight=3), wants(10, weight=1), IDLE]).weight == 2
-    assert together([wants(10, weight=3), IDLE]) == wants(10, weight=3)
-    assert together([]) == together([IDLE, IDLE]) == IDLE
+    assert sum_demands([wants(10, weight=3), wants(10, weight=1), IDLE]).weight == 2
+    assert sum_demands([wants(10, weight=3), IDLE]) == wants(10, weight=3)
+    assert sum_demands([]) == sum_demands([IDLE, IDLE]) == IDLE
 
 
 # --- one gateway ------------------------------------------------------------------------------------------------------
 
 
-class Gateway(Dealer):
+class Gateway(ShareAllocator):
     """And what stands around it: what it heard of peers, what it has told them."""
 
     def __init__(self) -> None:
         self.book = Book()
         super().__init__(self.book)
-        self.uses: dict[str, Use] = {}
+        self.uses: dict[str, LimitDemand] = {}
 
-    def hear(self, peer: str, uses: dict[str, Use], *, whole: bool = False) -> None:
-        self.heard(self.book.hear(peer, uses, whole=whole))
+    def hear(self, peer: str, uses: dict[str, LimitDemand], *, whole: bool = False) -> None:
+        self.mark_peers_changed(self.book.hear(peer, uses, whole=whole))
 
     def lose(self, peer: str) -> None:
         self.book.lose(peer)
-        self.heard()
+        self.mark_peers_changed()
 
-    def own(self) -> dict[str, Use]:
+    def own(self) -> dict[str, LimitDemand]:
         """What it takes: what it said first, and what changed since then."""
-        self.uses |= self.changes()
+        self.uses |= self.drain_changes()
         return {key: use for key, use in self.uses.items() if use != IDLE}
 
     def publish(self) -> None:
         self.is_urgent = False
         self.book.own = self.own()
-        self.published(self.uses)
+        self.mark_published(self.uses)
 
 
-def fleet(limit: float = 100, peer: Use | None = None, **workers: Use) -> Gateway:
+def fleet(limit: float = 100, peer: LimitDemand | None = None, **workers: LimitDemand) -> Gateway:
     """A gateway that can be heard, whose workers take that of limit `k`, as `peer` does."""
     made = Gateway()
-    made.thaw(0.0)
+    made.thaw_shares(0.0)
     made.set_limits({"k": limit})
     for name, use in workers.items():
-        made.take_demand(name, {"k": use})
+        made.update_demand(name, {"k": use})
     if peer is not None:
         made.hear("peer", {"k": peer})
     return made
@@ -209,37 +219,42 @@ def fleet(limit: float = 100, peer: Use | None = None, **workers: Use) -> Gatewa
 
 def dealt(made: Gateway, now: float = 0.0) -> float | None:
     """What workers are told of `k`, if anything."""
-    part = made.deal(now).get("k")
+    part = made.allocate_shares(now).get("k")
     return None if part is None else part.rate
 
 
 def test_a_gateway_alone_has_the_limit_exactly_and_is_told_so_once() -> None:
-    made = fleet(a=Use(10), b=Use(5))
-    assert made.deal(0.0) == made.parts == {"k": Part(100, 100)}
-    for use in (wants(90), Use(300), IDLE):
-        made.take_demand("a", {"k": use})
-        assert made.deal(1.0) == {}
+    made = fleet(a=LimitDemand(10), b=LimitDemand(5))
+    assert made.allocate_shares(0.0) == made.grants == {"k": ShareGrant(100, 100)}
+    for use in (wants(90), LimitDemand(300), IDLE):
+        made.update_demand("a", {"k": use})
+        assert made.allocate_shares(1.0) == {}
 
 
 def test_two_gateways_share_by_the_same_function() -> None:
-    for own, peer in ((wants(), Use(20)), (Use(20), wants()), (Use(20), Use(30)), (IDLE, wants())):
-        made = fleet(peer=peer, a=Use(1))
-        made.take_demand("a", {"k": own})
+    for own, peer in (
+        (wants(), LimitDemand(20)),
+        (LimitDemand(20), wants()),
+        (LimitDemand(20), LimitDemand(30)),
+        (IDLE, wants()),
+    ):
+        made = fleet(peer=peer, a=LimitDemand(1))
+        made.update_demand("a", {"k": own})
         assert dealt(made) == pytest.approx(parts([own, peer], 100)[0])
 
 
 def test_gateways_have_equal_parts_however_many_workers_want_more() -> None:
     made = fleet(peer=wants(50), a=wants(20), b=wants(20), c=wants(10))
-    assert made.gateways == 2
-    assert made.deal(0.0) == {"k": Part(50, 50)}
-    assert made.share("k") == 50
+    assert made.gateway_count == 2
+    assert made.allocate_shares(0.0) == {"k": ShareGrant(50, 50)}
+    assert made.share_of("k") == 50
 
 
 def test_the_fallback_is_the_limit_by_all_gateways() -> None:
     made = fleet(peer=IDLE, a=wants())
-    assert made.deal(0.0)["k"].fallback == 50
+    assert made.allocate_shares(0.0)["k"].fallback == 50
     made.hear("another", {})
-    assert made.deal(1.0)["k"].fallback == pytest.approx(100 / 3)
+    assert made.allocate_shares(1.0)["k"].fallback == pytest.approx(100 / 3)
 
 
 # --- what is missing --------------------------------------------------------------------------------------------------
@@ -249,10 +264,10 @@ def let_wait(made: Gateway, start: float, seconds: float, own: float, peer: floa
     """Both gateways wait, and take these; what this one has in the end."""
     for look in range(int(seconds * 4)):
         swing = 1.0 + 0.001 * (look % 2)  # a use that stays the same is no news
-        made.take_demand("a", {"k": wants(own * swing)})
+        made.update_demand("a", {"k": wants(own * swing)})
         made.hear("peer", {"k": wants(peer * swing)})
         dealt(made, start + look / 4)
-    return made.share("k")
+    return made.share_of("k")
 
 
 def settled(taken: float) -> float:
@@ -280,7 +295,7 @@ def test_nothing_is_dealt_on_top_of_a_limit_all_taken_and_an_earlier_extra_goes(
 def test_an_excess_that_all_take_is_dealt_less() -> None:
     made = fleet(peer=wants(50), a=wants(50))
     assert let_wait(made, 0, 30, 52, 52) == pytest.approx(50 * (1 + settled(1.04)), rel=0.003)
-    assert made.share("k") < 50
+    assert made.share_of("k") < 50
 
 
 def test_a_gap_below_the_limit_is_bounded_for_any_reports() -> None:
@@ -292,8 +307,8 @@ def test_a_gap_below_the_limit_is_bounded_for_any_reports() -> None:
 def test_a_gap_below_the_limit_is_dealt_also_if_it_stays_the_same() -> None:
     made = fleet(peer=wants(30), a=wants(60))
     for look in range(200):
-        made.deal(look / 4)
-    assert made.share("k") == pytest.approx(50 * (1 + settled(0.9)), rel=0.003)
+        made.allocate_shares(look / 4)
+    assert made.share_of("k") == pytest.approx(50 * (1 + settled(0.9)), rel=0.003)
 
 
 def test_two_gateways_find_the_same_to_be_missing_whenever_they_began() -> None:
@@ -301,56 +316,56 @@ def test_two_gateways_find_the_same_to_be_missing_whenever_they_began() -> None:
     let_wait(made, 0, 10, 60, 30)
     let_wait(made, 10, 20, 60, 30)
     let_wait(late, 10, 20, 30, 60)
-    assert made.share("k") == pytest.approx(late.share("k"), rel=0.003)
+    assert made.share_of("k") == pytest.approx(late.share_of("k"), rel=0.003)
 
 
 def test_a_gap_below_the_limit_is_not_for_a_gateway_that_wants_no_more() -> None:
-    made = fleet(peer=wants(30), a=Use(30))
+    made = fleet(peer=wants(30), a=LimitDemand(30))
     for look in range(100):
-        made.deal(look / 4)
-    assert made.share("k") == pytest.approx(parts([Use(30), wants(30)], 100)[0])
+        made.allocate_shares(look / 4)
+    assert made.share_of("k") == pytest.approx(parts([LimitDemand(30), wants(30)], 100)[0])
 
 
 # --- what is told -----------------------------------------------------------------------------------------------------
 
 
 def test_only_parts_that_changed_are_told() -> None:
-    made = fleet(peer=Use(20), a=wants())
+    made = fleet(peer=LimitDemand(20), a=wants())
     assert dealt(made) == 80
     assert dealt(made) is None
-    made.hear("peer", {"k": Use(20.02)})  # within the tolerance
+    made.hear("peer", {"k": LimitDemand(20.02)})  # within the tolerance
     assert dealt(made) is None
-    made.hear("peer", {"k": Use(30)})
+    made.hear("peer", {"k": LimitDemand(30)})
     assert dealt(made) == 70
 
 
 def test_an_idle_gateway_is_not_told_every_change_of_what_is_left_over() -> None:
-    made = fleet(peer=Use(10), a=Use(1))
-    made.take_demand("a", {"k": IDLE})
+    made = fleet(peer=LimitDemand(10), a=LimitDemand(1))
+    made.update_demand("a", {"k": IDLE})
     assert dealt(made) == pytest.approx(45)
-    made.hear("peer", {"k": Use(12)})
+    made.hear("peer", {"k": LimitDemand(12)})
     assert dealt(made) is None
-    made.take_demand("a", {"k": Use(0.5)})
+    made.update_demand("a", {"k": LimitDemand(0.5)})
     assert dealt(made) == pytest.approx(44.25)
 
 
 def test_a_key_that_a_whole_demand_leaves_out_is_idle() -> None:
     made = fleet(peer=wants(), a=wants(), b=wants())
-    made.take_demand("b", {}, whole=True)
+    made.update_demand("b", {}, whole=True)
     assert dealt(made) == 50
-    made.take_demand("a", {}, whole=True)
+    made.update_demand("a", {}, whole=True)
     assert dealt(made) == 100 * FLOORS / 2
 
 
 def test_a_key_of_a_worker_that_ended_is_taken_no_more() -> None:
-    made = fleet(peer=wants(), a=Use(10), b=wants(50))
-    made.take_demand("b", {"other": wants()})
+    made = fleet(peer=wants(), a=LimitDemand(10), b=wants(50))
+    made.update_demand("b", {"other": wants()})
     assert dealt(made) == 50
     assert made.own() == {"k": wants(60), "other": wants()}
     made.forget_worker("b")
-    assert dealt(made) == pytest.approx(parts([Use(10), wants()], 100)[0])
-    assert made.changes() == {"k": Use(10), "other": IDLE}
-    assert set(made._live) == set(made._demand.users) == {"k"}
+    assert dealt(made) == pytest.approx(parts([LimitDemand(10), wants()], 100)[0])
+    assert made.drain_changes() == {"k": LimitDemand(10), "other": IDLE}
+    assert set(made._active_demands) == set(made._demand.users) == {"k"}
     made.forget_worker("nobody")
 
 
@@ -358,9 +373,9 @@ def test_a_key_only_of_a_worker_that_ended_is_told_to_be_no_limit() -> None:
     made = fleet(peer=wants(), a=wants())
     dealt(made)
     made.forget_worker("a")
-    assert made.deal(0.0) == {"k": GONE}
-    assert made.parts == {}
-    made.take_demand("a", {"k": wants()})
+    assert made.allocate_shares(0.0) == {"k": REVOKED}
+    assert made.grants == {}
+    made.update_demand("a", {"k": wants()})
     assert dealt(made) == 50
 
 
@@ -368,21 +383,21 @@ def test_a_removed_limit_is_told_once_and_may_come_back() -> None:
     made = fleet(peer=wants(), a=wants())
     dealt(made)
     made.set_limits({})
-    assert made.deal(0.0) == {"k": GONE}
-    assert made.deal(0.0) == made.parts == {}
-    assert made.share("k") == 0.0
+    assert made.allocate_shares(0.0) == {"k": REVOKED}
+    assert made.allocate_shares(0.0) == made.grants == {}
+    assert made.share_of("k") == 0.0
     made.set_limits({"k": 50})
-    assert made.deal(0.0) == {"k": Part(25, 25)}
+    assert made.allocate_shares(0.0) == {"k": ShareGrant(25, 25)}
 
 
 def test_a_limit_that_went_while_it_was_used_is_forgotten_when_it_is_not_any_more() -> None:
     made = fleet(peer=wants(), a=wants(), b=wants())
     dealt(made)
     made.set_limits({})
-    made.take_demand("a", {"k": IDLE})
-    assert made.deal(0.0) == {"k": GONE}
-    made.take_demand("b", {"k": IDLE})
-    made.deal(0.0)
+    made.update_demand("a", {"k": IDLE})
+    assert made.allocate_shares(0.0) == {"k": REVOKED}
+    made.update_demand("b", {"k": IDLE})
+    made.allocate_shares(0.0)
     assert not made._demand.users
     assert not any(made._demand._workers.values())
 
@@ -392,13 +407,13 @@ def test_a_limit_that_went_and_came_between_two_deals_was_never_away() -> None:
     dealt(made)
     made.set_limits({})
     made.set_limits({"k": 100})
-    assert made.deal(0.0) == {}
+    assert made.allocate_shares(0.0) == {}
 
 
 def test_only_keys_that_are_used_are_dealt() -> None:
     made = fleet(a=wants())
     made.set_limits({"k": 100, "other": 7})
-    assert set(made.deal(0.0)) == {"k"}
+    assert set(made.allocate_shares(0.0)) == {"k"}
 
 
 def test_a_gateway_that_weighs_nothing_does_not_starve() -> None:
@@ -412,10 +427,10 @@ def test_many_limits_are_dealt_a_few_at_once() -> None:
     made = fleet(peer=wants(), a=wants())
     keys = [f"k{number}" for number in range(10)]
     made.set_limits(dict.fromkeys(keys, 100.0))
-    made.take_demand("a", dict.fromkeys(keys, wants()))
+    made.update_demand("a", dict.fromkeys(keys, wants()))
     told: list[int] = []
     while not told or made.is_behind:
-        told.append(len(made.deal(0.0, 4)))
+        told.append(len(made.allocate_shares(0.0, 4)))
     assert sum(told) == 10
     assert max(told) <= 4
 
@@ -433,9 +448,9 @@ def test_an_idle_entry_takes_a_peer_out_of_that_limit() -> None:
 
 def test_a_key_that_a_whole_report_leaves_out_is_idle() -> None:
     made = fleet(a=wants())
-    made.hear("peer", {"k": wants(50), "x": Use(1)})
+    made.hear("peer", {"k": wants(50), "x": LimitDemand(1)})
     dealt(made)
-    made.hear("peer", {"x": Use(1)}, whole=True)
+    made.hear("peer", {"x": LimitDemand(1)}, whole=True)
     assert dealt(made) == 100
 
 
@@ -444,46 +459,48 @@ def test_a_peer_that_said_goodbye_is_forgotten_at_once() -> None:
     dealt(made)
     made.lose("peer")
     assert dealt(made) == 100
-    assert made.gateways == 1
+    assert made.gateway_count == 1
     made.lose("nobody")
 
 
 def test_only_what_changed_is_published_a_few_keys_at_once() -> None:
     made = fleet()
-    made.take_demand("a", {f"k{n}": Use(n + 1.0) for n in range(10)})
-    found: list[dict[str, Use]] = []
+    made.update_demand("a", {f"k{n}": LimitDemand(n + 1.0) for n in range(10)})
+    found: list[dict[str, LimitDemand]] = []
     while made.has_changes:
-        found.append(made.changes(3))
+        found.append(made.drain_changes(3))
     assert max(map(len, found)) == 3
-    assert {key: use for some in found for key, use in some.items()} == {f"k{n}": Use(n + 1.0) for n in range(10)}
-    made.take_demand("a", {"k3": IDLE, "k5": Use(6.0), "k7": Use(9.0)})
-    assert made.changes() == {"k3": IDLE, "k7": Use(9.0)}
-    assert made.changes() == {}
+    assert {key: use for some in found for key, use in some.items()} == {
+        f"k{n}": LimitDemand(n + 1.0) for n in range(10)
+    }
+    made.update_demand("a", {"k3": IDLE, "k5": LimitDemand(6.0), "k7": LimitDemand(9.0)})
+    assert made.drain_changes() == {"k3": IDLE, "k7": LimitDemand(9.0)}
+    assert made.drain_changes() == {}
 
 
 def test_a_gateway_counts_itself_as_others_do() -> None:
     """It takes 40 by now, and others were told 20: they go by 20, so the others together have 80."""
-    made = fleet(peer=wants(80), a=Use(20))
+    made = fleet(peer=wants(80), a=LimitDemand(20))
     made.publish()
     assert dealt(made) == pytest.approx(20 + 100 * HEADROOM)
-    made.take_demand("a", {"k": wants(40)})
+    made.update_demand("a", {"k": wants(40)})
     assert dealt(made) is None
     made.publish()
     assert dealt(made) == 50
 
 
 def test_own_uses_are_sums_of_workers_that_are_not_idle() -> None:
-    made = fleet(a=Use(10, topics=2), b=Use(5, topics=1))
-    assert made.own() == {"k": Use(15, False, 1, 3)}
-    made.take_demand("a", {"k": IDLE})
-    made.take_demand("b", {"k": IDLE})
+    made = fleet(a=LimitDemand(10, topics=2), b=LimitDemand(5, topics=1))
+    assert made.own() == {"k": LimitDemand(15, False, 1, 3)}
+    made.update_demand("a", {"k": IDLE})
+    made.update_demand("b", {"k": IDLE})
     assert made.own() == {}
 
 
 def test_the_part_of_a_limit_that_this_gateway_takes_nothing_of_is_known_as_well() -> None:
-    made = fleet(peer=Use(10), a=Use(10))
-    assert made.share("unknown") == 0
-    assert made.share("unknown", 50.0) == pytest.approx(25.0)
+    made = fleet(peer=LimitDemand(10), a=LimitDemand(10))
+    assert made.share_of("unknown") == 0
+    assert made.share_of("unknown", 50.0) == pytest.approx(25.0)
 
 
 # --- what peers have to know at once ----------------------------------------------------------------------------------
@@ -492,35 +509,35 @@ def test_the_part_of_a_limit_that_this_gateway_takes_nothing_of_is_known_as_well
 def test_beginning_or_ending_to_take_or_to_want_more_is_urgent_until_it_is_told() -> None:
     made = fleet(peer=wants(50))
     assert not made.is_urgent
-    for use in (Use(10), wants(10), Use(10), wants(10), IDLE):
-        made.take_demand("a", {"k": use})
+    for use in (LimitDemand(10), wants(10), LimitDemand(10), wants(10), IDLE):
+        made.update_demand("a", {"k": use})
         assert made.is_urgent, f"peers don't know of {use}"
         made.publish()
         assert not made.is_urgent
 
 
 def test_another_rate_is_in_no_hurry() -> None:
-    for state in (Use(1), wants(1)):
+    for state in (LimitDemand(1), wants(1)):
         made = fleet(peer=wants(50), a=state)
         made.publish()
-        made.take_demand("a", {"k": state._replace(rate=500.0, weight=3.0, topics=9)})
+        made.update_demand("a", {"k": state._replace(rate=500.0, weight=3.0, topics=9)})
         assert made.has_changes
         assert not made.is_urgent
 
 
 def test_peers_hear_only_of_the_first_worker_that_wants_more_and_of_the_last_one() -> None:
-    made = fleet(peer=wants(50), a=Use(10), b=Use(10))
+    made = fleet(peer=wants(50), a=LimitDemand(10), b=LimitDemand(10))
     made.publish()
     urgent = []
-    for worker, use in (("a", wants(10)), ("b", wants(10)), ("a", Use(10)), ("b", Use(10))):
-        made.take_demand(worker, {"k": use})
+    for worker, use in (("a", wants(10)), ("b", wants(10)), ("a", LimitDemand(10)), ("b", LimitDemand(10))):
+        made.update_demand(worker, {"k": use})
         urgent.append(made.is_urgent)
         made.publish()
     assert urgent == [True, False, False, True]
 
 
 def test_a_hungry_worker_that_ended_is_urgent_as_well() -> None:
-    made = fleet(peer=wants(50), a=Use(10), b=wants(10))
+    made = fleet(peer=wants(50), a=LimitDemand(10), b=wants(10))
     made.publish()
     made.forget_worker("b")
     assert made.is_urgent
@@ -530,9 +547,9 @@ def test_a_hungry_worker_that_ended_is_urgent_as_well() -> None:
 
 
 def frozen() -> Gateway:
-    made = fleet(peer=Use(10), a=wants(), b=wants())
+    made = fleet(peer=LimitDemand(10), a=wants(), b=wants())
     assert dealt(made) == pytest.approx(90)
-    made.freeze(1.0)
+    made.freeze_shares(1.0)
     return made
 
 
@@ -540,17 +557,17 @@ def test_shares_freeze_while_the_exchange_is_away() -> None:
     made = frozen()
     for now in (1.0, 5.0, 1.0 + FROZEN_S):
         assert dealt(made, now) is None
-    assert made.gateways == 2
+    assert made.gateway_count == 2
     assert made.frozen_at == 1.0
 
 
 def test_a_frozen_share_stays_as_it_was_also_for_a_gateway_that_wants_less_by_now() -> None:
     made = frozen()
     dealt(made, 1.0)
-    made.take_demand("a", {"k": IDLE})
-    made.take_demand("b", {"k": Use(20)})
+    made.update_demand("a", {"k": IDLE})
+    made.update_demand("b", {"k": LimitDemand(20)})
     assert dealt(made, 2.0) is None
-    assert made.share("k") == pytest.approx(90)
+    assert made.share_of("k") == pytest.approx(90)
 
 
 def test_then_they_go_smoothly_to_an_even_part_of_all_gateways_that_were_known() -> None:
@@ -573,34 +590,34 @@ def test_a_limit_that_changes_meanwhile_holds() -> None:
 def test_a_new_key_has_its_even_part_while_frozen() -> None:
     made = frozen()
     made.set_limits({"k": 100, "new": 100})
-    made.take_demand("a", {"new": wants()})
-    assert made.deal(2.0)["new"].rate == pytest.approx(50)
+    made.update_demand("a", {"new": wants()})
+    assert made.allocate_shares(2.0)["new"].rate == pytest.approx(50)
 
 
 def test_thawed_it_deals_by_reports_again() -> None:
     made = frozen()
     for step in range(400):
-        made.deal(1.0 + step / 4)
-    made.thaw(100.0)
+        made.allocate_shares(1.0 + step / 4)
+    made.thaw_shares(100.0)
     assert dealt(made, 100.0) == pytest.approx(90)
 
 
 def test_a_gateway_that_has_just_started_deals_nothing_before_it_knows_the_others() -> None:
     made = Gateway()
     made.set_limits({"k": 100})
-    made.take_demand("a", {"k": wants()})
-    assert made.deal(0.0) == {}
+    made.update_demand("a", {"k": wants()})
+    assert made.allocate_shares(0.0) == {}
     assert not made.is_behind
     made.hear("peer", {"k": wants(100)})
-    made.thaw(1.0)
+    made.thaw_shares(1.0)
     assert dealt(made, 1.0) == 50
 
 
 def test_a_gateway_that_starts_without_an_exchange_deals_as_if_frozen() -> None:
     made = Gateway()
     made.set_limits({"k": 100})
-    made.take_demand("a", {"k": wants()})
-    made.freeze(0.0)
+    made.update_demand("a", {"k": wants()})
+    made.freeze_shares(0.0)
     assert dealt(made, 0.0) == 100
 
 
@@ -748,5 +765,5 @@ def test_the_picture_in_the_docs_is_what_the_simulator_draws() -> None:
 
 
 def test_a_limit_of_nothing_harms_no_other() -> None:
-    made = fleet(0, Use(5), a=Use(5, True))
+    made = fleet(0, LimitDemand(5), a=LimitDemand(5, True))
     assert dealt(made) == 0.0

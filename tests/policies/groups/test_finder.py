@@ -9,19 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.groups.finder import DEFAULT_PATTERN, MAX_NAME, MAX_PATTERN, Finder, PatternError, Place, check_pattern
+from policies.groups.finder import (
+    DEFAULT_PATTERN,
+    MAX_NAME_CHARS,
+    MAX_PATTERN_CHARS,
+    GroupPatternError,
+    GroupResolver,
+    TenantNamespace,
+    check_pattern,
+)
 from tests.effort import growth
 
 TENANTS = {"acme": "gold"}
 NAMESPACES = {"acme/orders": "silver"}
 
 
-def finder(topic: str = DEFAULT_PATTERN, principal: str = "") -> Finder:
-    return Finder(topic, principal, TENANTS, NAMESPACES)
+def finder(topic: str = DEFAULT_PATTERN, principal: str = "") -> GroupResolver:
+    return GroupResolver(topic, principal, TENANTS, NAMESPACES)
 
 
-def place(pattern: str, topic: str) -> Place | None:
-    return finder(pattern).place(topic, "")
+def place(pattern: str, topic: str) -> TenantNamespace | None:
+    return finder(pattern).find_namespace(topic, "")
 
 
 # --- which group ------------------------------------------------------------------------------------------------------
@@ -29,47 +37,47 @@ def place(pattern: str, topic: str) -> Place | None:
 
 def test_a_namespace_has_its_own_group_or_its_tenants() -> None:
     find = finder()
-    assert find.group_of("acme.orders.new", "User:x") == "silver"
-    assert find.group_of("acme.clicks.new", "User:x") == "gold"
-    assert find.group_of("other.orders.new", "User:x") is None
+    assert find.find_group("acme.orders.new", "User:x") == "silver"
+    assert find.find_group("acme.clicks.new", "User:x") == "gold"
+    assert find.find_group("other.orders.new", "User:x") is None
 
 
 def test_a_topic_that_does_not_fit_has_no_place() -> None:
     find = finder()
     for name in ("acme", "acme.orders", "acme.orders.", ".orders.new", "acme..new", "..", ""):
-        assert find.place(name, "User:x") is None
-        assert find.group_of(name, "User:x") is None
+        assert find.find_namespace(name, "User:x") is None
+        assert find.find_group(name, "User:x") is None
 
 
 def test_a_tenant_that_is_called_like_another_ones_namespace_is_not_confused_with_it() -> None:
-    find = Finder(DEFAULT_PATTERN, "", {}, {"a/b": "one"})
-    assert find.group_of("a.b.t", "") == "one"
-    assert find.group_of("b.a.t", "") is None
+    find = GroupResolver(DEFAULT_PATTERN, "", {}, {"a/b": "one"})
+    assert find.find_group("a.b.t", "") == "one"
+    assert find.find_group("b.a.t", "") is None
 
 
 def test_the_topics_name_goes_before_the_principal() -> None:
     find = finder(principal=r"User:(?P<tenant>\w+)-(?P<namespace>\w+)")
-    assert find.group_of("other.x.new", "User:acme-orders") is None  # its name says whose it is
-    assert find.group_of("plain", "User:acme-orders") == "silver"
-    assert find.group_of("plain", "User:acme-x") == "gold"
-    assert find.group_of("plain", "User:acme") is None
+    assert find.find_group("other.x.new", "User:acme-orders") is None  # its name says whose it is
+    assert find.find_group("plain", "User:acme-orders") == "silver"
+    assert find.find_group("plain", "User:acme-x") == "gold"
+    assert find.find_group("plain", "User:acme") is None
 
 
 def test_a_principal_may_say_the_tenant_alone() -> None:
     find = finder(principal=r"User:CN=[^,]+,O=(?P<tenant>[^,]+).*")
-    assert find.place("plain", "User:CN=app,O=acme,C=DE") == Place("acme", "")
-    assert find.group_of("plain", "User:CN=app,O=acme,C=DE") == "gold"
+    assert find.find_namespace("plain", "User:CN=app,O=acme,C=DE") == TenantNamespace("acme", "")
+    assert find.find_group("plain", "User:CN=app,O=acme,C=DE") == "gold"
 
 
 def test_only_with_a_principal_pattern_and_attachments_the_answer_depends_on_the_principal() -> None:
     assert not finder().by_principal
     assert finder(principal="User:{tenant}").by_principal
-    assert not Finder(DEFAULT_PATTERN, "User:{tenant}", {}, {}).by_principal
-    assert finder("", "User:{tenant}").group_of("acme.orders.new", "User:acme") == "gold"
+    assert not GroupResolver(DEFAULT_PATTERN, "User:{tenant}", {}, {}).by_principal
+    assert finder("", "User:{tenant}").find_group("acme.orders.new", "User:acme") == "gold"
 
 
 def test_without_attachments_there_is_nothing_to_find() -> None:
-    assert Finder(DEFAULT_PATTERN, "", {}, {}).group_of("acme.orders.new", "") is None
+    assert GroupResolver(DEFAULT_PATTERN, "", {}, {}).find_group("acme.orders.new", "") is None
 
 
 # --- templates --------------------------------------------------------------------------------------------------------
@@ -94,7 +102,7 @@ def test_without_attachments_there_is_nothing_to_find() -> None:
     ],
 )
 def test_a_template_is_read(pattern: str, topic: str, found: tuple[str, str] | None) -> None:
-    assert place(pattern, topic) == (found and Place(*found))
+    assert place(pattern, topic) == (found and TenantNamespace(*found))
 
 
 @given(
@@ -103,7 +111,7 @@ def test_a_template_is_read(pattern: str, topic: str, found: tuple[str, str] | N
     st.from_regex(r"[a-z._-]{1,100}", fullmatch=True),
 )
 def test_a_name_put_together_by_the_template_is_taken_apart_again(tenant: str, namespace: str, topic: str) -> None:
-    assert place(DEFAULT_PATTERN, f"{tenant}.{namespace}.{topic}") == Place(tenant, namespace)
+    assert place(DEFAULT_PATTERN, f"{tenant}.{namespace}.{topic}") == TenantNamespace(tenant, namespace)
 
 
 # --- regular expressions ----------------------------------------------------------------------------------------------
@@ -121,7 +129,7 @@ def test_a_name_put_together_by_the_template_is_taken_apart_again(tenant: str, n
     ],
 )
 def test_a_regular_expression_is_read(pattern: str, topic: str, found: tuple[str, str] | None) -> None:
-    assert place(pattern, topic) == (found and Place(*found))
+    assert place(pattern, topic) == (found and TenantNamespace(*found))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +142,7 @@ def test_a_regular_expression_is_read(pattern: str, topic: str, found: tuple[str
         ("(", "not a valid regular expression (RE2's): missing ): ("),
         ("[a-z]+", r"says nothing of a tenant: write a template such as {tenant}.{namespace}.{topic}"),
         ("(?P<tenant>a)(?P<team>b)", "(?P<team>…) means nothing: tenant, namespace and topic do"),
-        ("(?P<tenant>" + "a" * MAX_PATTERN + ")", "1000 are the most"),
+        ("(?P<tenant>" + "a" * MAX_PATTERN_CHARS + ")", "1000 are the most"),
         ("(?P<tenant>a)-x|y-(?P<tenant>b)", "(?P<tenant>…) is there twice"),
         (r"(?P<tenant>(a+)\2)", "it has no back-references: say what a part may hold"),
         ("(?P<tenant>a+)(?P=tenant)", "it has no back-references: say what a part may hold"),
@@ -152,7 +160,7 @@ def test_a_regular_expression_is_read(pattern: str, topic: str, found: tuple[str
 )
 def test_a_pattern_that_can_not_be_is_refused_with_what_would_be_right(pattern: str, text: str) -> None:
     for check in (lambda: check_pattern(pattern), lambda: finder("", pattern)):
-        with pytest.raises(PatternError) as error:
+        with pytest.raises(GroupPatternError) as error:
             check()
         assert text in str(error.value)
 
@@ -179,7 +187,7 @@ def test_an_accepted_pattern_keeps_no_worker_busy_for_long(pattern: str, part: s
 
         def often() -> None:
             for _ in range(100):
-                assert find.place(name, "") is None
+                assert find.find_namespace(name, "") is None
 
         return often
 
@@ -188,19 +196,19 @@ def test_an_accepted_pattern_keeps_no_worker_busy_for_long(pattern: str, part: s
 
 
 def test_a_name_with_half_a_character_has_no_place() -> None:
-    assert finder(r"(?P<tenant>a+).*").place("a\ud800", "") is None
+    assert finder(r"(?P<tenant>a+).*").find_namespace("a\ud800", "") is None
 
 
 def test_a_longer_name_than_a_topic_can_have_has_no_place() -> None:
     find = finder("", "User:{tenant}")
-    assert find.place("t", "User:" + "a" * (MAX_NAME - 5)) is not None
-    assert find.place("t", "User:" + "a" * (MAX_NAME - 4)) is None
+    assert find.find_namespace("t", "User:" + "a" * (MAX_NAME_CHARS - 5)) is not None
+    assert find.find_namespace("t", "User:" + "a" * (MAX_NAME_CHARS - 4)) is None
 
 
 @given(st.text(max_size=40))
 def test_any_text_is_a_pattern_or_a_pattern_error(pattern: str) -> None:
     try:
         find = finder(pattern, pattern)
-    except PatternError:
+    except GroupPatternError:
         return
-    find.group_of("acme.orders.new", "User:x")
+    find.find_group("acme.orders.new", "User:x")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from policies.groups.names import (
-    ANSWERED,
     EXISTS,
     GROUP_KEYS,
+    PROPOSAL_KEYS,
     GroupNameError,
     check_group,
     check_namespace,
@@ -23,7 +23,7 @@ from policies.groups.names import (
 def test_each_spelling_of_a_rate_is_known() -> None:
     seed = ["publishRateInmsgs", "publishRateInbytes", "DispatchRateInmsgs", "DispatchRateInbytes"]
     assert [rate_key(name) for name in seed] == list(GROUP_KEYS)
-    assert [rate_key(name) for name in ANSWERED.values()] == list(GROUP_KEYS)
+    assert [rate_key(name) for name in PROPOSAL_KEYS.values()] == list(GROUP_KEYS)
     assert [rate_key(name.upper()) for name in GROUP_KEYS] == list(GROUP_KEYS)
     assert [rate_key(name) for name in ("publishRate", EXISTS, "", "publishRateInMsgs ")] == [None] * 4
 

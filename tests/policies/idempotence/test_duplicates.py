@@ -13,82 +13,84 @@ from tests.variants import COMPILED, PURE, module
 
 T = b"clicks"
 BATCHES = 5  # what a broker keeps
-Acknowledged = duplicates.Acknowledged
+Acknowledged = duplicates.AcknowledgedBatches
 
 
 @pytest.fixture(scope="module", params=[PURE, COMPILED], autouse=True)
 def variant(request: pytest.FixtureRequest) -> Iterator[None]:
     """Compiled or not; all tests hold for both."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"{__name__}.Acknowledged", module("policies.idempotence.duplicates", request.param).Acknowledged)
+        patch.setattr(
+            f"{__name__}.Acknowledged", module("policies.idempotence.duplicates", request.param).AcknowledgedBatches
+        )
         yield
 
 
 def test_a_batch_acknowledged_at_the_same_offset_again_is_a_duplicate() -> None:
     acknowledged = Acknowledged()
-    assert acknowledged.seen(7, 0, T, 0, 10, 100) is False
-    assert acknowledged.seen(7, 0, T, 0, 10, 100) is True
-    assert acknowledged.seen(7, 0, T, 0, 10, 100) is True
+    assert acknowledged.record_batch(7, 0, T, 0, 10, 100) is False
+    assert acknowledged.record_batch(7, 0, T, 0, 10, 100) is True
+    assert acknowledged.record_batch(7, 0, T, 0, 10, 100) is True
 
 
 def test_batches_in_sequence_are_none() -> None:
     acknowledged = Acknowledged()
-    assert not any(acknowledged.seen(7, 0, T, 0, seq, 100 + seq) for seq in range(50))
+    assert not any(acknowledged.record_batch(7, 0, T, 0, seq, 100 + seq) for seq in range(50))
 
 
 @pytest.mark.parametrize("back", range(BATCHES))
 def test_the_last_five_are_known(back: int) -> None:
     acknowledged = Acknowledged()
     for seq in range(20):
-        acknowledged.seen(7, 0, T, 0, seq, 100 + seq)
-    assert acknowledged.seen(7, 0, T, 0, 19 - back, 119 - back) is True
+        acknowledged.record_batch(7, 0, T, 0, seq, 100 + seq)
+    assert acknowledged.record_batch(7, 0, T, 0, 19 - back, 119 - back) is True
 
 
 def test_the_sixth_is_forgotten_as_the_broker_forgets_it() -> None:
     acknowledged = Acknowledged()
     for seq in range(20):
-        acknowledged.seen(7, 0, T, 0, seq, 100 + seq)
-    assert acknowledged.seen(7, 0, T, 0, 19 - BATCHES, 119 - BATCHES) is False
+        acknowledged.record_batch(7, 0, T, 0, seq, 100 + seq)
+    assert acknowledged.record_batch(7, 0, T, 0, 19 - BATCHES, 119 - BATCHES) is False
 
 
 def test_the_same_sequence_at_a_new_offset_was_appended_anew() -> None:
     """The broker had forgotten the producer: it grew the log."""
     acknowledged = Acknowledged()
-    acknowledged.seen(7, 0, T, 0, 0, 100)
-    assert acknowledged.seen(7, 0, T, 0, 0, 200) is False
-    assert acknowledged.seen(7, 0, T, 0, 0, 200) is True
+    acknowledged.record_batch(7, 0, T, 0, 0, 100)
+    assert acknowledged.record_batch(7, 0, T, 0, 0, 200) is False
+    assert acknowledged.record_batch(7, 0, T, 0, 0, 200) is True
 
 
 @pytest.mark.parametrize("other", [(8, 0, T, 0), (7, 1, T, 0), (7, 0, b"views", 0), (7, 0, T, 1)])
 def test_another_producer_epoch_topic_or_partition_is_another_batch(other: tuple[int, int, bytes, int]) -> None:
     acknowledged = Acknowledged()
-    acknowledged.seen(7, 0, T, 0, 0, 0)
-    assert acknowledged.seen(*other, 0, 0) is False
+    acknowledged.record_batch(7, 0, T, 0, 0, 0)
+    assert acknowledged.record_batch(*other, 0, 0) is False
 
 
 def test_batches_without_a_producer_id_cannot_be_told_apart() -> None:
     acknowledged = Acknowledged()
-    assert acknowledged.seen(-1, -1, T, 0, -1, 100) is False
-    assert acknowledged.seen(-1, -1, T, 0, -1, 100) is False
+    assert acknowledged.record_batch(-1, -1, T, 0, -1, 100) is False
+    assert acknowledged.record_batch(-1, -1, T, 0, -1, 100) is False
     assert len(acknowledged) == 0
 
 
 def test_sequences_wrap() -> None:
     acknowledged = Acknowledged()
-    acknowledged.seen(7, 0, T, 0, 2**31 - 2, 100)
-    assert acknowledged.seen(7, 0, T, 0, 0, 102) is False
-    assert acknowledged.seen(7, 0, T, 0, 2**31 - 2, 100) is True
+    acknowledged.record_batch(7, 0, T, 0, 2**31 - 2, 100)
+    assert acknowledged.record_batch(7, 0, T, 0, 0, 102) is False
+    assert acknowledged.record_batch(7, 0, T, 0, 2**31 - 2, 100) is True
 
 
 def test_memory_is_bounded_and_entries_in_use_stay() -> None:
     acknowledged = Acknowledged(generation=100)
     for pid in range(10_000):
-        acknowledged.seen(pid, 0, T, 0, 0, pid)
+        acknowledged.record_batch(pid, 0, T, 0, 0, pid)
         if pid % 50 == 0:
-            assert acknowledged.seen(10**6, 0, T, 0, 0, 5) is (pid > 0)
+            assert acknowledged.record_batch(10**6, 0, T, 0, 0, 5) is (pid > 0)
         assert len(acknowledged) <= 200
-    assert acknowledged.seen(9_900, 0, T, 0, 0, 9_900) is True
-    assert acknowledged.seen(0, 0, T, 0, 0, 0) is False
+    assert acknowledged.record_batch(9_900, 0, T, 0, 0, 9_900) is True
+    assert acknowledged.record_batch(0, 0, T, 0, 0, 0) is False
 
 
 batches = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(0, 12), st.integers(0, 3)), max_size=120)
@@ -101,7 +103,7 @@ def test_agrees_with_a_model_that_remembers_the_last_five_of_each(batches: list[
         known = model.setdefault((pid, index), [])
         # a sequence that advances is new, whatever its offset
         is_duplicate = (seq, offset) in known[-BATCHES:] and seq <= known[-1][0]
-        assert acknowledged.seen(pid, 0, T, index, seq, offset) is is_duplicate
+        assert acknowledged.record_batch(pid, 0, T, index, seq, offset) is is_duplicate
         if not is_duplicate:
             known.append((seq, offset))
 
@@ -110,7 +112,7 @@ def test_agrees_with_a_model_that_remembers_the_last_five_of_each(batches: list[
 def test_as_many_producers_as_promised_are_remembered(uses: list[tuple[int, int]], generation: int) -> None:
     acknowledged, order = Acknowledged(generation), list[int]()
     for pid, _ in uses:
-        duplicate = acknowledged.seen(pid, 0, T, 0, 0, 0)
+        duplicate = acknowledged.record_batch(pid, 0, T, 0, 0, 0)
         recent = list(dict.fromkeys(reversed(order)))[:generation]
         assert duplicate or pid not in recent
         assert pid in order or not duplicate
@@ -121,16 +123,16 @@ def test_as_many_producers_as_promised_are_remembered(uses: list[tuple[int, int]
 def test_offsets_fit_64_bits() -> None:
     assert array("q").itemsize == 8
     acknowledged = Acknowledged()
-    acknowledged.seen(2**63 - 1, 0, T, 0, 0, 2**63 - 1)
-    assert acknowledged.seen(2**63 - 1, 0, T, 0, 0, 2**63 - 1) is True
+    acknowledged.record_batch(2**63 - 1, 0, T, 0, 0, 2**63 - 1)
+    assert acknowledged.record_batch(2**63 - 1, 0, T, 0, 0, 2**63 - 1) is True
 
 
 def test_a_client_that_sends_again_over_another_worker_or_gateway_is_counted_as_accepted_twice() -> None:
     """They share no memory. The broker answers with the old offset and writes nothing: only the count is too high."""
     here, there = Acknowledged(), Acknowledged()
-    assert here.seen(7, 0, T, 0, 10, 100) is False
-    assert there.seen(7, 0, T, 0, 10, 100) is False
-    assert here.seen(7, 0, T, 0, 10, 100) is True  # over this one it is told apart, on whichever connection
+    assert here.record_batch(7, 0, T, 0, 10, 100) is False
+    assert there.record_batch(7, 0, T, 0, 10, 100) is False
+    assert here.record_batch(7, 0, T, 0, 10, 100) is True  # over this one it is told apart, on whichever connection
 
 
 # --- whole requests ---------------------------------------------------------------------------------------------------
@@ -152,7 +154,7 @@ def seen_of(acknowledged: Any, parts: list[Part], offsets: list[int]) -> list[in
         else:
             topics.append((part.topic, place, place + 1))
         numbers.extend((part.partition, 100, 1, part.pid, part.epoch, part.seq, 0))
-    found: list[int] = acknowledged.seen_of(topics, numbers, array("q", offsets))
+    found: list[int] = acknowledged.record_batches(topics, numbers, array("q", offsets))
     return found
 
 
@@ -166,10 +168,10 @@ requests = st.lists(st.lists(st.tuples(parts, st.integers(0, 3)), max_size=12), 
 def test_a_request_is_the_same_as_its_partitions_one_by_one(
     requests: list[list[tuple[Part, int]]], generation: int
 ) -> None:
-    together, single = Acknowledged(generation), duplicates.Acknowledged(generation)
+    together, single = Acknowledged(generation), duplicates.AcknowledgedBatches(generation)
     for request in requests:
         found = seen_of(together, [part for part, _ in request], [offset for _, offset in request])
-        expected = [single.seen(*part, offset) for part, offset in request]
+        expected = [single.record_batch(*part, offset) for part, offset in request]
         assert found == [place for place, seen in enumerate(expected) if seen]
         assert len(together) == len(single)
 

@@ -7,103 +7,103 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.idempotence import fence as fence_module
-from policies.idempotence.fence import EXPIRY_S, Fence, is_later
+from policies.idempotence.fence import EXPIRY_S, ProducerFence, is_later_sequence
 
 LAST = 2**31 - 1
 T = b"clicks"
 
 
 def test_nothing_is_blocked_before_a_rejection() -> None:
-    fence = Fence()
+    fence = ProducerFence()
     assert not fence.entries
-    assert fence.blocks(7, 0, T, 0, 5, 0.0) is False
+    assert fence.blocks_batch(7, 0, T, 0, 5, 0.0) is False
 
 
 def test_a_fresh_producer_with_five_batches_in_flight_stays_in_order() -> None:
     """The Java case: sequence 0 is rejected, the broker would accept 1 and never 0 again."""
-    fence = Fence()
-    fence.rejected(7, 0, T, 0, 0, 0.0)
-    assert [fence.blocks(7, 0, T, 0, seq, 0.1) for seq in (1, 2, 3, 4)] == [True] * 4
+    fence = ProducerFence()
+    fence.record_rejection(7, 0, T, 0, 0, 0.0)
+    assert [fence.blocks_batch(7, 0, T, 0, seq, 0.1) for seq in (1, 2, 3, 4)] == [True] * 4
     # when 0 comes again and there is room
-    assert fence.blocks(7, 0, T, 0, 0, 1.0) is False
-    fence.admitted(7, 0, T, 0)
+    assert fence.blocks_batch(7, 0, T, 0, 0, 1.0) is False
+    fence.record_admission(7, 0, T, 0)
     # then the others follow
-    assert [fence.blocks(7, 0, T, 0, seq, 1.0) for seq in (1, 2, 3, 4)] == [False] * 4
+    assert [fence.blocks_batch(7, 0, T, 0, seq, 1.0) for seq in (1, 2, 3, 4)] == [False] * 4
     assert not fence.entries
 
 
 def test_an_earlier_batch_that_is_rejected_too_becomes_the_base() -> None:
-    fence = Fence()
-    fence.rejected(7, 0, T, 0, 10, 0.0)
-    fence.rejected(7, 0, T, 0, 5, 1.0)
-    assert fence.blocks(7, 0, T, 0, 10, 1.0) is True
-    assert fence.blocks(7, 0, T, 0, 5, 1.0) is False
+    fence = ProducerFence()
+    fence.record_rejection(7, 0, T, 0, 10, 0.0)
+    fence.record_rejection(7, 0, T, 0, 5, 1.0)
+    assert fence.blocks_batch(7, 0, T, 0, 10, 1.0) is True
+    assert fence.blocks_batch(7, 0, T, 0, 5, 1.0) is False
 
 
 def test_a_blocked_batch_neither_moves_the_base_nor_prolongs_the_fence() -> None:
-    fence = Fence()
-    fence.rejected(7, 0, T, 0, 10, 0.0)
-    fence.rejected(7, 0, T, 0, 11, 50.0)
-    assert fence.blocks(7, 0, T, 0, 10, 50.0) is False
-    assert fence.blocks(7, 0, T, 0, 11, EXPIRY_S) is False
+    fence = ProducerFence()
+    fence.record_rejection(7, 0, T, 0, 10, 0.0)
+    fence.record_rejection(7, 0, T, 0, 11, 50.0)
+    assert fence.blocks_batch(7, 0, T, 0, 10, 50.0) is False
+    assert fence.blocks_batch(7, 0, T, 0, 11, EXPIRY_S) is False
 
 
 def test_the_base_seen_again_prolongs_the_fence() -> None:
-    fence = Fence()
-    fence.rejected(7, 0, T, 0, 10, 0.0)
-    fence.rejected(7, 0, T, 0, 10, 50.0)
-    assert fence.blocks(7, 0, T, 0, 11, EXPIRY_S) is True
-    assert fence.blocks(7, 0, T, 0, 11, 50.0 + EXPIRY_S) is False
+    fence = ProducerFence()
+    fence.record_rejection(7, 0, T, 0, 10, 0.0)
+    fence.record_rejection(7, 0, T, 0, 10, 50.0)
+    assert fence.blocks_batch(7, 0, T, 0, 11, EXPIRY_S) is True
+    assert fence.blocks_batch(7, 0, T, 0, 11, 50.0 + EXPIRY_S) is False
     assert not fence.entries
 
 
 @pytest.mark.parametrize("other", [(8, 0, T, 0), (7, 1, T, 0), (7, 0, b"views", 0), (7, 0, T, 1)])
 def test_another_producer_epoch_topic_or_partition_is_not_behind_it(other: tuple[int, int, bytes, int]) -> None:
     """A producer that gives a batch up comes back with a new epoch and sequence 0."""
-    fence = Fence()
-    fence.rejected(7, 0, T, 0, 10, 0.0)
-    assert fence.blocks(*other, 11, 0.0) is False
+    fence = ProducerFence()
+    fence.record_rejection(7, 0, T, 0, 10, 0.0)
+    assert fence.blocks_batch(*other, 11, 0.0) is False
 
 
 def test_sequences_wrap_after_the_largest_int32() -> None:
-    fence = Fence()
-    fence.rejected(7, 0, T, 0, LAST, 0.0)
-    assert fence.blocks(7, 0, T, 0, 0, 0.0) is True
-    assert fence.blocks(7, 0, T, 0, LAST - 1, 0.0) is False
-    fence.admitted(7, 0, T, 0)
-    fence.rejected(7, 0, T, 0, 3, 0.0)
-    assert fence.blocks(7, 0, T, 0, LAST, 0.0) is False
+    fence = ProducerFence()
+    fence.record_rejection(7, 0, T, 0, LAST, 0.0)
+    assert fence.blocks_batch(7, 0, T, 0, 0, 0.0) is True
+    assert fence.blocks_batch(7, 0, T, 0, LAST - 1, 0.0) is False
+    fence.record_admission(7, 0, T, 0)
+    fence.record_rejection(7, 0, T, 0, 3, 0.0)
+    assert fence.blocks_batch(7, 0, T, 0, LAST, 0.0) is False
 
 
 @given(st.integers(0, LAST), st.integers(0, 2**30 - 1))
 def test_of_two_sequences_one_is_later_or_they_are_equal(base: int, ahead: int) -> None:
     later = (base + ahead) % 2**31
-    assert is_later(later, base) is (ahead > 0)
-    assert is_later(base, later) is False
+    assert is_later_sequence(later, base) is (ahead > 0)
+    assert is_later_sequence(base, later) is False
 
 
 def test_producers_without_an_id_are_never_fenced() -> None:
-    fence = Fence()
-    fence.rejected(-1, -1, T, 0, -1, 0.0)
+    fence = ProducerFence()
+    fence.record_rejection(-1, -1, T, 0, -1, 0.0)
     assert not fence.entries
 
 
 def test_the_fence_is_bounded_and_the_oldest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fence_module, "MAX_ENTRIES", 3)
-    fence = Fence()
+    fence = ProducerFence()
     for index in range(3):
-        fence.rejected(7, 0, T, index, 5, float(index))
-    fence.rejected(7, 0, T, 1, 5, 3.0)  # seen again: now the youngest, and no other had to go for it
+        fence.record_rejection(7, 0, T, index, 5, float(index))
+    fence.record_rejection(7, 0, T, 1, 5, 3.0)  # seen again: now the youngest, and no other had to go for it
     assert [key[3] for key in fence.entries] == [0, 2, 1]
-    fence.rejected(7, 0, T, 3, 5, 4.0)
+    fence.record_rejection(7, 0, T, 3, 5, 4.0)
     assert [key[3] for key in fence.entries] == [2, 1, 3]
 
 
 def test_expired_entries_go_with_the_next_rejection() -> None:
-    fence = Fence()
+    fence = ProducerFence()
     for index in range(100):
-        fence.rejected(7, 0, T, index, 5, 0.0)
-    fence.rejected(7, 0, T, 100, 5, EXPIRY_S)
+        fence.record_rejection(7, 0, T, index, 5, 0.0)
+    fence.record_rejection(7, 0, T, 100, 5, EXPIRY_S)
     assert [key[3] for key in fence.entries] == [100]
 
 
@@ -132,17 +132,17 @@ steps = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(0, 
 
 @given(steps)
 def test_agrees_with_the_model_for_any_order_of_batches(steps: list[tuple[int, int, int, bool, float]]) -> None:
-    fence, model, now = Fence(), Model(), 0.0
+    fence, model, now = ProducerFence(), Model(), 0.0
     for pid, index, seq, has_room, pause in steps:
         now += pause
         base = model.base((pid, index), now)
-        blocked = fence.blocks(pid, 0, T, index, seq, now)
+        blocked = fence.blocks_batch(pid, 0, T, index, seq, now)
         assert blocked is (base is not None and seq > base)
         if has_room and not blocked:
-            fence.admitted(pid, 0, T, index)
+            fence.record_admission(pid, 0, T, index)
             model.history.append(("admitted", (pid, index), seq, now))
         else:
-            fence.rejected(pid, 0, T, index, seq, now)
+            fence.record_rejection(pid, 0, T, index, seq, now)
             model.history.append(("rejected", (pid, index), seq, now))
 
 
@@ -151,14 +151,14 @@ def test_a_producer_with_batches_in_flight_gets_them_in_order_without_a_gap(
     room: list[bool], in_flight: int, first: int
 ) -> None:
     """Batches of one record, the client's retries in order: the admitted batches never have a gap."""
-    fence, waiting, admitted = Fence(), list(range(in_flight)), []
+    fence, waiting, admitted = ProducerFence(), list(range(in_flight)), []
     for turn, has_room in enumerate(room):
         for number in list(waiting):
             seq = (first + number) % 2**31
-            if fence.blocks(7, 0, T, 0, seq, turn / 10) or not has_room:
-                fence.rejected(7, 0, T, 0, seq, turn / 10)
+            if fence.blocks_batch(7, 0, T, 0, seq, turn / 10) or not has_room:
+                fence.record_rejection(7, 0, T, 0, seq, turn / 10)
             else:
-                fence.admitted(7, 0, T, 0)
+                fence.record_admission(7, 0, T, 0)
                 waiting.remove(number)
                 admitted.append(number)
             has_room = not has_room  # the quota changes its mind between any two batches
@@ -169,11 +169,11 @@ def test_a_producer_with_batches_in_flight_gets_them_in_order_without_a_gap(
 
 def test_an_abandoned_batch_leaves_the_connection_free_again_after_it_expired() -> None:
     """Else the connection would be on the slow way for ever: no request asks about that key any more."""
-    fence = Fence()
-    fence.rejected(7, 0, T, 0, 10, 0.0)
-    assert fence.blocks(7, 1, T, 0, 0, EXPIRY_S - 1) is False  # it goes on with a new epoch
+    fence = ProducerFence()
+    fence.record_rejection(7, 0, T, 0, 10, 0.0)
+    assert fence.blocks_batch(7, 1, T, 0, 0, EXPIRY_S - 1) is False  # it goes on with a new epoch
     assert fence.entries
-    assert fence.blocks(7, 1, T, 0, 1, EXPIRY_S) is False
+    assert fence.blocks_batch(7, 1, T, 0, 1, EXPIRY_S) is False
     assert not fence.entries
 
 
@@ -183,12 +183,12 @@ class Producer:
     def __init__(self, first: int) -> None:
         self.unacknowledged = [(first + i) % 2**31 for i in range(5)]
 
-    def send_all(self, fence: Fence, rooms: list[bool], log: list[int], now: float) -> None:
+    def send_all(self, fence: ProducerFence, rooms: list[bool], log: list[int], now: float) -> None:
         for seq, room in zip(list(self.unacknowledged), rooms, strict=False):
-            if fence.blocks(7, 0, T, 0, seq, now) or not room:
-                fence.rejected(7, 0, T, 0, seq, now)
+            if fence.blocks_batch(7, 0, T, 0, seq, now) or not room:
+                fence.record_rejection(7, 0, T, 0, seq, now)
             else:
-                fence.admitted(7, 0, T, 0)
+                fence.record_admission(7, 0, T, 0)
                 log.append(seq)
                 self.unacknowledged.remove(seq)
 
@@ -203,15 +203,15 @@ def test_a_client_that_reconnects_to_another_worker_or_gateway_stays_in_order(
     """
     producer, log = Producer(first), list[int]()
     for rooms in connections:
-        producer.send_all(Fence(), rooms, log, 0.0)
-    producer.send_all(Fence(), [True] * 5, log, 0.0)
+        producer.send_all(ProducerFence(), rooms, log, 0.0)
+    producer.send_all(ProducerFence(), [True] * 5, log, 0.0)
     assert log == [(first + i) % 2**31 for i in range(5)]
 
 
 def test_a_fence_that_outlived_its_connection_would_reject_what_is_in_order() -> None:
     """The reason that none is shared: the batch that it waits for was admitted elsewhere and does not come again."""
-    old, new = Fence(), Fence()
-    old.rejected(7, 0, T, 0, 0, 0.0)
-    assert new.blocks(7, 0, T, 0, 0, 1.0) is False  # admitted on the new connection
-    assert new.blocks(7, 0, T, 0, 1, 1.0) is False
-    assert old.blocks(7, 0, T, 0, 1, 1.0) is True
+    old, new = ProducerFence(), ProducerFence()
+    old.record_rejection(7, 0, T, 0, 0, 0.0)
+    assert new.blocks_batch(7, 0, T, 0, 0, 1.0) is False  # admitted on the new connection
+    assert new.blocks_batch(7, 0, T, 0, 1, 1.0) is False
+    assert old.blocks_batch(7, 0, T, 0, 1, 1.0) is True

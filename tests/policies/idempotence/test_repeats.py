@@ -7,27 +7,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.idempotence.repeats import (
-    KEPT_S,
     MAX_BATCHES,
-    MAX_LOOKED_AT,
+    MAX_COMPARED,
     NO_EPOCH,
-    Batch,
-    Owner,
-    Rejected,
+    RETENTION_S,
+    BatchId,
+    BatchOwner,
+    RejectedBatches,
     sends_same_bytes,
 )
 from tests.effort import growth
 
 T = b"clicks"
-A: Batch = (0, 10, 500, 5)  # epoch, sequence, bytes, messages
-PLAIN: Owner = ("User:ANONYMOUS", "app")
-P: Batch = (NO_EPOCH, 0xDEADBEEF, 500, 5)
+A: BatchId = (0, 10, 500, 5)  # epoch, sequence, bytes, messages
+PLAIN: BatchOwner = ("User:ANONYMOUS", "app")
+P: BatchId = (NO_EPOCH, 0xDEADBEEF, 500, 5)
 
 
-def rejected(*batches: Batch, owner: Owner = 7, now: float = 0.0, max_batches: int = 1000) -> Rejected:
-    made = Rejected(max_batches)
+def rejected(*batches: BatchId, owner: BatchOwner = 7, now: float = 0.0, max_batches: int = 1000) -> RejectedBatches:
+    made = RejectedBatches(max_batches)
     for batch in batches:
-        made.add(owner, T, 0, batch, now)
+        made.record_rejection(owner, T, 0, batch, now)
     return made
 
 
@@ -36,21 +36,21 @@ def rejected(*batches: Batch, owner: Owner = 7, now: float = 0.0, max_batches: i
 
 @pytest.mark.parametrize(("owner", "batch"), [(7, A), (PLAIN, P)])
 def test_the_next_attempt_at_a_rejected_batch_is_a_repeat_and_the_one_after_it_is_not(
-    owner: Owner, batch: Batch
+    owner: BatchOwner, batch: BatchId
 ) -> None:
     memory = rejected(batch, owner=owner)
-    assert memory.asks
-    assert memory.resent(owner, T, 0, batch) == 500
-    assert memory.resent(owner, T, 0, batch) == 0
-    assert not memory.asks
+    assert memory.may_match
+    assert memory.match_retry(owner, T, 0, batch) == 500
+    assert memory.match_retry(owner, T, 0, batch) == 0
+    assert not memory.may_match
     assert len(memory) == 0
 
 
 def test_a_batch_that_is_rejected_again_and_again_is_outstanding_once() -> None:
     memory = rejected(A)
     for now in range(100):
-        assert memory.resent(7, T, 0, A) == 500
-        memory.add(7, T, 0, A, now)
+        assert memory.match_retry(7, T, 0, A) == 500
+        memory.record_rejection(7, T, 0, A, now)
     assert len(memory) == 1
 
 
@@ -65,20 +65,20 @@ def test_a_batch_that_is_rejected_again_and_again_is_outstanding_once() -> None:
     ],
 )
 def test_a_batch_of_another_producer_or_partition_or_of_a_later_sequence_is_new(
-    owner: Owner, topic: bytes, index: int, batch: Batch
+    owner: BatchOwner, topic: bytes, index: int, batch: BatchId
 ) -> None:
-    assert rejected(A).resent(owner, topic, index, batch) == 0
+    assert rejected(A).match_retry(owner, topic, index, batch) == 0
 
 
 def test_another_client_name_is_another_client_where_there_is_no_producer_id() -> None:
-    assert rejected(P, owner=PLAIN).resent(("User:ANONYMOUS", "app2"), T, 0, P) == 0
+    assert rejected(P, owner=PLAIN).match_retry(("User:ANONYMOUS", "app2"), T, 0, P) == 0
 
 
 def test_the_question_for_outstanding_batches_is_for_one_partition() -> None:
     memory = rejected(P, owner=PLAIN)
-    assert memory.has(PLAIN, T, 0)
-    assert not memory.has(PLAIN, T, 1)
-    assert not memory.has(("User:ANONYMOUS", "app2"), T, 0)
+    assert memory.has_rejected(PLAIN, T, 0)
+    assert not memory.has_rejected(PLAIN, T, 1)
+    assert not memory.has_rejected(("User:ANONYMOUS", "app2"), T, 0)
 
 
 # --- what can't be told -----------------------------------------------------------------------------------------------
@@ -86,29 +86,31 @@ def test_the_question_for_outstanding_batches_is_for_one_partition() -> None:
 
 def test_the_same_sequence_with_other_records_can_not_be_told() -> None:
     """KafkaJS makes the request anew when it tries again; a client that gives up may use the sequence for another."""
-    assert rejected(A).resent(7, T, 0, (0, 10, 499, 5)) is None
+    assert rejected(A).match_retry(7, T, 0, (0, 10, 499, 5)) is None
 
 
 def test_the_start_of_a_new_epoch_may_be_what_was_rejected_in_the_old_one() -> None:
     """KIP-360: it starts at sequence 0 with what is left, in order, so behind as many messages all is new."""
     memory = rejected(A, (0, 15, 300, 3))
-    assert memory.resent(7, T, 0, (1, 0, 900, 8)) is None
-    assert memory.resent(7, T, 0, (1, 7, 100, 1)) is None
-    assert memory.resent(7, T, 0, (1, 8, 100, 1)) == 0
-    assert memory.resent(7, T, 1, (1, 0, 100, 1)) == 0
-    memory.add(7, T, 0, (1, 8, 100, 1), 1.0)  # one of this epoch says nothing about its others
-    assert memory.resent(7, T, 0, (1, 9, 100, 1)) == 0
-    assert memory.resent(7, T, 0, (1, 8, 100, 1)) == 100
+    assert memory.match_retry(7, T, 0, (1, 0, 900, 8)) is None
+    assert memory.match_retry(7, T, 0, (1, 7, 100, 1)) is None
+    assert memory.match_retry(7, T, 0, (1, 8, 100, 1)) == 0
+    assert memory.match_retry(7, T, 1, (1, 0, 100, 1)) == 0
+    memory.record_rejection(7, T, 0, (1, 8, 100, 1), 1.0)  # one of this epoch says nothing about its others
+    assert memory.match_retry(7, T, 0, (1, 9, 100, 1)) == 0
+    assert memory.match_retry(7, T, 0, (1, 8, 100, 1)) == 100
 
 
 def test_clients_that_put_records_into_new_batches_can_not_be_followed() -> None:
     memory = rejected(P, owner=PLAIN)
     other = (NO_EPOCH, 1, 800, 8)
-    assert memory.resent(PLAIN, T, 0, other, same_bytes=False) is None
-    assert memory.resent(PLAIN, T, 1, other, same_bytes=False) == 0
-    assert memory.resent(PLAIN, T, 0, other, same_bytes=True) == 0
-    assert memory.resent(PLAIN, T, 0, P, same_bytes=False) == 500  # the same bytes are the same, whoever sends them
-    assert memory.resent(PLAIN, T, 0, other, same_bytes=False) == 0  # nothing is outstanding any more
+    assert memory.match_retry(PLAIN, T, 0, other, same_bytes=False) is None
+    assert memory.match_retry(PLAIN, T, 1, other, same_bytes=False) == 0
+    assert memory.match_retry(PLAIN, T, 0, other, same_bytes=True) == 0
+    assert (
+        memory.match_retry(PLAIN, T, 0, P, same_bytes=False) == 500
+    )  # the same bytes are the same, whoever sends them
+    assert memory.match_retry(PLAIN, T, 0, other, same_bytes=False) == 0  # nothing is outstanding any more
 
 
 @pytest.mark.parametrize(
@@ -120,9 +122,9 @@ def test_which_clients_send_the_same_bytes_again(software: str, same: bool) -> N
 
 
 def test_a_producer_that_leaves_more_behind_than_any_client_does_is_not_looked_at_batch_by_batch() -> None:
-    memory = rejected(*((0, seq, 100, 1) for seq in range(MAX_LOOKED_AT + 1)))
-    assert memory.resent(7, T, 0, (0, 10**6, 100, 1)) is None
-    assert memory.resent(7, T, 0, (0, 5, 100, 1)) == 100
+    memory = rejected(*((0, seq, 100, 1) for seq in range(MAX_COMPARED + 1)))
+    assert memory.match_retry(7, T, 0, (0, 10**6, 100, 1)) is None
+    assert memory.match_retry(7, T, 0, (0, 5, 100, 1)) == 100
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------------
@@ -130,42 +132,42 @@ def test_a_producer_that_leaves_more_behind_than_any_client_does_is_not_looked_a
 
 def test_a_batch_is_known_for_ten_minutes_after_its_last_rejection() -> None:
     memory = rejected(A)
-    memory.expire(KEPT_S - 0.1)
-    assert memory.resent(7, T, 0, A) == 500
-    memory.add(7, T, 0, A, 100.0)
-    memory.expire(100.0 + KEPT_S)
-    assert not memory.asks
-    assert memory.resent(7, T, 0, A) == 0
+    memory.expire_batches(RETENTION_S - 0.1)
+    assert memory.match_retry(7, T, 0, A) == 500
+    memory.record_rejection(7, T, 0, A, 100.0)
+    memory.expire_batches(100.0 + RETENTION_S)
+    assert not memory.may_match
+    assert memory.match_retry(7, T, 0, A) == 0
 
 
 def test_a_batch_that_is_not_sent_again_goes_though_others_are_rejected_at_the_same_place() -> None:
     memory = rejected(A)
-    memory.add(7, T, 0, (0, 15, 100, 1), KEPT_S - 1)
+    memory.record_rejection(7, T, 0, (0, 15, 100, 1), RETENTION_S - 1)
     assert len(memory) == 2
-    memory.add(7, T, 0, (0, 16, 100, 1), KEPT_S)
+    memory.record_rejection(7, T, 0, (0, 16, 100, 1), RETENTION_S)
     assert len(memory) == 2
-    assert memory.resent(7, T, 0, A) == 0
+    assert memory.match_retry(7, T, 0, A) == 0
 
 
 def _of_many_producers(batches: int) -> Callable[[], None]:
-    memory = Rejected()
+    memory = RejectedBatches()
     for pid in range(batches):
-        memory.add(pid, T, 0, A, 0.0)
+        memory.record_rejection(pid, T, 0, A, 0.0)
 
     def go() -> None:
-        memory.expire(KEPT_S)
+        memory.expire_batches(RETENTION_S)
         assert len(memory) == 0
 
     return go
 
 
 def _of_one_producer(batches: int) -> Callable[[], None]:
-    memory = Rejected()
+    memory = RejectedBatches()
     for sequence in range(batches - 1):
-        memory.add(7, T, 0, (0, sequence, 100, 1), 0.0)
+        memory.record_rejection(7, T, 0, (0, sequence, 100, 1), 0.0)
 
     def go() -> None:
-        memory.add(7, T, 0, A, KEPT_S)
+        memory.record_rejection(7, T, 0, A, RETENTION_S)
         assert len(memory) == 1
 
     return go
@@ -178,20 +180,20 @@ def test_much_that_goes_at_once_stops_no_client_for_long(prepare: Callable[[int]
 
 
 def test_beyond_its_bound_it_can_not_tell_for_as_long_as_it_would_have_known() -> None:
-    memory = Rejected(max_batches=3)
+    memory = RejectedBatches(max_batches=3)
     for pid in range(4):
-        memory.add(pid, T, 0, A, float(pid))
+        memory.record_rejection(pid, T, 0, A, float(pid))
     assert len(memory) <= 3
-    assert memory.blind
-    assert memory.resent(0, T, 0, A) is None  # forgotten
-    assert memory.resent(99, T, 0, A) is None  # nobody knows
-    assert memory.resent(3, T, 0, A) == 500
-    memory.expire(3.0 + KEPT_S - 0.1)
-    assert memory.asks
-    memory.expire(3.0 + KEPT_S)
-    assert not memory.blind
-    assert not memory.asks
-    assert memory.resent(99, T, 0, A) == 0
+    assert memory.is_blind
+    assert memory.match_retry(0, T, 0, A) is None  # forgotten
+    assert memory.match_retry(99, T, 0, A) is None  # nobody knows
+    assert memory.match_retry(3, T, 0, A) == 500
+    memory.expire_batches(3.0 + RETENTION_S - 0.1)
+    assert memory.may_match
+    memory.expire_batches(3.0 + RETENTION_S)
+    assert not memory.is_blind
+    assert not memory.may_match
+    assert memory.match_retry(99, T, 0, A) == 0
 
 
 # --- against an oracle ------------------------------------------------------------------------------------------------
@@ -212,37 +214,37 @@ def size_of(pid: int, seq: int) -> int:
 def test_rejected_less_repeats_is_what_was_rejected_at_its_last_attempt(
     events: list[tuple[int, int, int, str]],
 ) -> None:
-    memory, last = Rejected(), dict[tuple[int, int, int], str]()
+    memory, last = RejectedBatches(), dict[tuple[int, int, int], str]()
     refused = repeats = 0
     for now, (pid, index, seq, outcome) in enumerate(events):
         batch = (0, seq, size_of(pid, seq), 1)
-        said = memory.resent(pid, T, index, batch) if memory.asks else 0
+        said = memory.match_retry(pid, T, index, batch) if memory.may_match else 0
         assert said is not None
         repeats += said
         if outcome == "rejected":
             refused += batch[2]
-            memory.add(pid, T, index, batch, now)
+            memory.record_rejection(pid, T, index, batch, now)
         last[pid, index, seq] = outcome
     dropped = [(pid, seq) for (pid, _, seq), outcome in last.items() if outcome == "rejected"]
     assert refused - repeats == sum(size_of(pid, seq) for pid, seq in dropped)
     assert len(memory) == len(dropped)
-    assert memory.asks is bool(dropped)
+    assert memory.may_match is bool(dropped)
 
 
 @given(events, st.integers(1, 5))
 def test_a_small_memory_gives_bounds_that_hold(events: list[tuple[int, int, int, str]], max_batches: int) -> None:
-    memory, last = Rejected(max_batches), dict[tuple[int, int, int], str]()
+    memory, last = RejectedBatches(max_batches), dict[tuple[int, int, int], str]()
     refused = repeats = unknown = 0
     for now, (pid, index, seq, outcome) in enumerate(events):
         batch = (0, seq, size_of(pid, seq), 1)
-        said = memory.resent(pid, T, index, batch) if memory.asks else 0
+        said = memory.match_retry(pid, T, index, batch) if memory.may_match else 0
         if said is None:
             unknown += batch[2]
         else:
             repeats += said
         if outcome == "rejected":
             refused += batch[2]
-            memory.add(pid, T, index, batch, now)
+            memory.record_rejection(pid, T, index, batch, now)
         last[pid, index, seq] = outcome
         assert len(memory) <= max_batches
     dropped = sum(size_of(pid, seq) for (pid, _, seq), outcome in last.items() if outcome == "rejected")

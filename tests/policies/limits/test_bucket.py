@@ -6,80 +6,80 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.limits.bucket import Bucket
+from policies.limits.bucket import TokenBucket
 
 
-def bucket(rate: float = 100.0, burst_s: float = 2.0, debt_s: float = 10.0, now: float = 0.0) -> Bucket:
-    return Bucket(rate, burst_s, debt_s, now)
+def bucket(rate: float = 100.0, burst_s: float = 2.0, debt_s: float = 10.0, now: float = 0.0) -> TokenBucket:
+    return TokenBucket(rate, burst_s, debt_s, now)
 
 
 def test_a_bucket_starts_empty() -> None:
-    assert bucket().level(0.0) == 0
-    assert bucket().take(50, 0.0) == pytest.approx(0.5)
+    assert bucket().token_level(0.0) == 0
+    assert bucket().consume_tokens(50, 0.0) == pytest.approx(0.5)
 
 
 def test_it_starts_with_the_first_call_if_nothing_else_is_said() -> None:
-    made = Bucket(100.0, 2.0, 10.0)
-    assert made.level(1000.0) == 0
-    assert made.level(1001.0) == 100
+    made = TokenBucket(100.0, 2.0, 10.0)
+    assert made.token_level(1000.0) == 0
+    assert made.token_level(1001.0) == 100
 
 
 def test_each_later_taker_is_told_a_later_time() -> None:
     made = bucket()
-    assert [made.take(100, 0.0) for _ in range(5)] == [1, 2, 3, 4, 5]
+    assert [made.consume_tokens(100, 0.0) for _ in range(5)] == [1, 2, 3, 4, 5]
 
 
 def test_a_client_that_waits_as_told_finds_the_debt_of_those_before_paid() -> None:
     made = bucket()
-    told = [made.take(100, 0.0) for _ in range(3)]
-    assert made.level(told[0]) == -200
-    assert made.level(told[2]) == 0
+    told = [made.consume_tokens(100, 0.0) for _ in range(3)]
+    assert made.token_level(told[0]) == -200
+    assert made.token_level(told[2]) == 0
 
 
 def test_saved_bytes_are_given_without_a_wait() -> None:
     made = bucket()
-    assert made.take(100, 1.0) == 0
-    assert made.take(1, 1.0) == pytest.approx(0.01)
+    assert made.consume_tokens(100, 1.0) == 0
+    assert made.consume_tokens(1, 1.0) == pytest.approx(0.01)
 
 
 def test_idle_time_saves_up_one_burst_at_most() -> None:
     made = bucket()
-    assert made.level(3600.0) == 200
-    assert made.take(300, 3600.0) == 1
+    assert made.token_level(3600.0) == 200
+    assert made.consume_tokens(300, 3600.0) == 1
 
 
 def test_with_a_smaller_burst_less_is_saved_up_and_savings_beyond_it_go() -> None:
     made = bucket()
-    assert made.level(10.0) == 200
+    assert made.token_level(10.0) == 200
     made.set_burst(0.5, 11.0)
-    assert made.level(20.0) == 50
+    assert made.token_level(20.0) == 50
     made.set_burst(2.0, 20.0)
-    assert made.level(20.0) == 50
-    assert made.level(30.0) == 200
+    assert made.token_level(20.0) == 50
+    assert made.token_level(30.0) == 200
 
 
 def test_a_request_larger_than_the_burst_passes_once() -> None:
     made = bucket()
-    assert made.take(900, 0.0) == 9
-    assert made.wait(0.0) == 9
-    assert made.wait(9.0) == 0
+    assert made.consume_tokens(900, 0.0) == 9
+    assert made.debt_wait_s(0.0) == 9
+    assert made.debt_wait_s(9.0) == 0
 
 
 def test_debt_is_bounded() -> None:
     """apache/pulsar#24001: tokens far below zero stalled producers for minutes."""
     made = bucket()
-    assert made.take(10**9, 0.0) == 10
-    assert made.take(1, 0.0) == 10
-    assert made.level(10.0) == 0
+    assert made.consume_tokens(10**9, 0.0) == 10
+    assert made.consume_tokens(1, 0.0) == 10
+    assert made.token_level(10.0) == 0
 
 
 def test_bytes_that_are_given_back_are_there_again_within_the_burst() -> None:
     made = bucket()
-    made.take(500, 0.0)
-    assert made.take(-500, 0.0) == 0
-    assert made.level(0.0) == 0
-    made.take(-(10**9), 0.0)
-    assert made.level(0.0) == 200
+    made.consume_tokens(500, 0.0)
+    assert made.consume_tokens(-500, 0.0) == 0
+    assert made.token_level(0.0) == 0
+    made.consume_tokens(-(10**9), 0.0)
+    assert made.token_level(0.0) == 200
 
 
 # --- debt that nobody waits for ---------------------------------------------------------------------------------------
@@ -87,25 +87,25 @@ def test_bytes_that_are_given_back_are_there_again_within_the_burst() -> None:
 
 def test_debt_beyond_the_bound_is_paid_from_what_could_not_be_saved() -> None:
     made = bucket()
-    made.take(1500, 0.0)
-    assert (made.level(0.0), made.beyond) == (-1000, 500)
-    assert made.level(12.0) == 200
-    assert made.beyond == 500
-    made.take(100, 12.0)  # what is used meanwhile pays nothing
-    made.absorb(100, 13.0)
-    assert (made.level(15.0), made.beyond) == (200, 400)
+    made.consume_tokens(1500, 0.0)
+    assert (made.token_level(0.0), made.excess_debt) == (-1000, 500)
+    assert made.token_level(12.0) == 200
+    assert made.excess_debt == 500
+    made.consume_tokens(100, 12.0)  # what is used meanwhile pays nothing
+    made.consume_evenly(100, 13.0)
+    assert (made.token_level(15.0), made.excess_debt) == (200, 400)
     assert not made.is_full(18.0)
     assert made.is_full(19.0)
-    assert made.beyond == 0
+    assert made.excess_debt == 0
 
 
 def test_bytes_that_are_given_back_pay_first_the_debt_without_a_waiter() -> None:
     made = bucket()
-    made.take(1500, 0.0)
-    made.give_back(300)
-    assert (made.level(0.0), made.beyond) == (-1000, 200)
-    made.give_back(300)
-    assert (made.level(0.0), made.beyond) == (-900, 0)
+    made.consume_tokens(1500, 0.0)
+    made.refund_tokens(300)
+    assert (made.token_level(0.0), made.excess_debt) == (-1000, 200)
+    made.refund_tokens(300)
+    assert (made.token_level(0.0), made.excess_debt) == (-900, 0)
 
 
 @pytest.mark.parametrize(
@@ -113,25 +113,25 @@ def test_bytes_that_are_given_back_pay_first_the_debt_without_a_waiter() -> None
 )
 def test_forgiving_begins_with_the_debt_without_a_waiter(left: int, level: int, beyond: int) -> None:
     made = bucket()
-    made.take(1500, 0.0)
-    made.forgive(left)
-    assert (made.level(0.0), made.beyond) == (level, beyond)
+    made.consume_tokens(1500, 0.0)
+    made.forgive_debt(left)
+    assert (made.token_level(0.0), made.excess_debt) == (level, beyond)
 
 
 def test_credit_is_no_debt_to_forgive() -> None:
     made = bucket()
-    made.take(1500, 0.0)
-    made.forgive(made.level(12.0))
-    assert (made.level(12.0), made.beyond) == (200, 200)
+    made.consume_tokens(1500, 0.0)
+    made.forgive_debt(made.token_level(12.0))
+    assert (made.token_level(12.0), made.excess_debt) == (200, 200)
 
 
 def test_a_bucket_without_a_bound_keeps_all_of_its_debt() -> None:
     made = bucket(debt_s=math.inf)
-    made.take(1e9, 0.0)
+    made.consume_tokens(1e9, 0.0)
     made.set_rate(1.0, 0.0)
     made.set_rate(100.0, 0.0)
-    assert (made.level(0.0), made.beyond) == (-1e9, 0)
-    assert made.wait(0.0) == 1e7
+    assert (made.token_level(0.0), made.excess_debt) == (-1e9, 0)
+    assert made.debt_wait_s(0.0) == 1e7
 
 
 # --- bytes that came in meanwhile -------------------------------------------------------------------------------------
@@ -140,36 +140,36 @@ def test_a_bucket_without_a_bound_keeps_all_of_its_debt() -> None:
 def test_even_traffic_at_the_rate_leaves_the_level_as_it_is() -> None:
     made = bucket()
     for second in range(10, 100, 10):
-        made.absorb(1000, float(second))
-        assert made.level(float(second)) == 0
+        made.consume_evenly(1000, float(second))
+        assert made.token_level(float(second)) == 0
 
 
 def test_even_traffic_below_the_rate_saves_up_one_burst_at_most() -> None:
     made = bucket()
-    made.absorb(900, 10.0)
-    assert made.level(10.0) == 100
-    made.absorb(0, 100.0)
-    assert made.level(100.0) == 200
+    made.consume_evenly(900, 10.0)
+    assert made.token_level(10.0) == 100
+    made.consume_evenly(0, 100.0)
+    assert made.token_level(100.0) == 200
 
 
 def test_even_traffic_above_the_rate_is_owed_within_the_bound() -> None:
     made = bucket()
-    made.absorb(1100, 10.0)
-    assert made.level(10.0) == -100
-    made.absorb(10**9, 20.0)
-    assert made.level(20.0) == -1000
+    made.consume_evenly(1100, 10.0)
+    assert made.token_level(10.0) == -100
+    made.consume_evenly(10**9, 20.0)
+    assert made.token_level(20.0) == -1000
 
 
 def test_forgiving_leaves_that_much_debt_and_touches_no_credit() -> None:
     made = bucket()
-    made.take(500, 0.0)
-    made.forgive(600)
-    assert made.level(0.0) == -500
-    made.forgive(100)
-    assert made.level(0.0) == -100
-    made.absorb(-200, 0.0)
-    made.forgive(0)
-    assert made.level(0.0) == 100
+    made.consume_tokens(500, 0.0)
+    made.forgive_debt(600)
+    assert made.token_level(0.0) == -500
+    made.forgive_debt(100)
+    assert made.token_level(0.0) == -100
+    made.consume_evenly(-200, 0.0)
+    made.forgive_debt(0)
+    assert made.token_level(0.0) == 100
 
 
 # --- another rate -----------------------------------------------------------------------------------------------------
@@ -177,20 +177,20 @@ def test_forgiving_leaves_that_much_debt_and_touches_no_credit() -> None:
 
 def test_a_higher_rate_pays_the_same_debt_sooner() -> None:
     made = bucket()
-    made.take(800, 0.0)
+    made.consume_tokens(800, 0.0)
     made.set_rate(400.0, 2.0)
-    assert made.level(2.0) == -600
-    assert made.wait(2.0) == 1.5
+    assert made.token_level(2.0) == -600
+    assert made.debt_wait_s(2.0) == 1.5
 
 
 def test_a_lower_rate_has_a_lower_bound_of_debt_and_burst() -> None:
     made = bucket()
-    made.take(1000, 0.0)
+    made.consume_tokens(1000, 0.0)
     made.set_rate(10.0, 0.0)
-    assert (made.level(0.0), made.wait(0.0), made.beyond) == (-100, 10, 900)
+    assert (made.token_level(0.0), made.debt_wait_s(0.0), made.excess_debt) == (-100, 10, 900)
     made = bucket()
     made.set_rate(10.0, 100.0)
-    assert made.level(100.0) == 20
+    assert made.token_level(100.0) == 20
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.inf, math.nan])
@@ -214,24 +214,24 @@ def test_bounds_below_zero_are_refused() -> None:
 def test_a_clock_that_stands_still_gives_nothing() -> None:
     made = bucket(now=5.0)
     for _ in range(100):
-        made.level(5.0)
-    assert made.take(100, 5.0) == 1
+        made.token_level(5.0)
+    assert made.consume_tokens(100, 5.0) == 1
 
 
 def test_a_clock_that_jumps_far_gives_one_burst() -> None:
     made = bucket()
-    made.take(1000, 0.0)
-    assert made.level(1e15) == 200
+    made.consume_tokens(1000, 0.0)
+    assert made.token_level(1e15) == 200
 
 
 def test_a_clock_that_steps_back_neither_gives_nor_stops() -> None:
     """apache/pulsar#23930: after a step back limits throttled until the clock had caught up."""
     made = bucket(now=1000.0)
-    made.take(300, 1000.0)
-    assert made.level(400.0) == -300
-    assert made.level(401.0) == -200
-    made.absorb(0, 100.0)
-    assert made.level(100.0) == -200
+    made.consume_tokens(300, 1000.0)
+    assert made.token_level(400.0) == -300
+    assert made.token_level(401.0) == -200
+    made.consume_evenly(0, 100.0)
+    assert made.token_level(100.0) == -200
 
 
 # --- in the long run --------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ sizes = st.lists(st.integers(1, 900), min_size=20, max_size=60)
 def test_a_taker_that_waits_as_told_gets_the_rate_exactly(sizes: list[int]) -> None:
     made, now = bucket(), 0.0
     for size in sizes:
-        now += made.take(size, now)
+        now += made.consume_tokens(size, now)
     assert now == pytest.approx(sum(sizes) / 100)
 
 
@@ -253,6 +253,6 @@ def test_the_level_is_what_came_in_less_what_was_taken_within_the_bounds(steps: 
     for size, pause in steps:
         now += pause
         level = max(min(200.0, level + 100 * pause) - size, -1000.0)
-        assert made.take(size, now) == pytest.approx(max(0.0, -level / 100), abs=1e-6)
-        assert made.level(now) == pytest.approx(level, abs=1e-6)
-        assert made.in_debt is (made.level(now) < 0)
+        assert made.consume_tokens(size, now) == pytest.approx(max(0.0, -level / 100), abs=1e-6)
+        assert made.token_level(now) == pytest.approx(level, abs=1e-6)
+        assert made.in_debt is (made.token_level(now) < 0)

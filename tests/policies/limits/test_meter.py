@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.limits.meter import SECOND_S, TICK_S, FleetMeter, Meter, Ticks
+from policies.limits.meter import SECOND_S, TICK_S, FleetMeter, RateMeter, TickSchedule
 from tests.variants import COMPILED, PURE, module
 
 
@@ -18,7 +18,7 @@ def variant(request: pytest.FixtureRequest) -> Iterator[None]:
     """Compiled or not; all tests hold for both."""
     made = module("policies.limits.meter", request.param)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"{__name__}.Meter", made.Meter)
+        patch.setattr(f"{__name__}.RateMeter", made.RateMeter)
         patch.setattr(f"{__name__}.FleetMeter", made.FleetMeter)
         yield
 
@@ -61,19 +61,19 @@ def play(
     """A meter that begins so many steps behind a tick, beside Dropwizard's: age and both rates, for a minute. It hears
     of `others` that long after its beginning.
     """
-    ticks, meter = Ticks(0.0), FleetMeter()
+    ticks, meter = TickSchedule(0.0), FleetMeter()
     oracle = Dropwizard(phase * STEP_S)
     for step in range(round(65 / STEP_S)):
         now, age = step * STEP_S, (step - phase) * STEP_S
-        ticks.look(now + 1e-9)
-        if ticks.take(now + 1e-9):
+        ticks.start_new_meters(now + 1e-9)
+        if ticks.consume_due_ticks(now + 1e-9):
             meter.tick()
         if step < phase:
             continue
         if step == phase:
-            ticks.begin(meter)
+            ticks.register_meter(meter)
         if age >= heard_s - STEP_S / 2:
-            meter.others = others
+            meter.peer_rate = others
         oracle.tick_if_necessary(now + 1e-6)
         yield age, meter.rate, oracle.rate
         size = round(traffic(age) * STEP_S)
@@ -136,24 +136,24 @@ def test_traffic_that_others_meter_already_counts_twice_only_as_far_as_it_came_b
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_topic_that_two_workers_begin_with_has_together_the_rate_of_one_meter(phase: int, later_s: float) -> None:
     """Each is told the other's rate half a second after it has one."""
-    ticks, meters = Ticks(0.0), (FleetMeter(), FleetMeter())
+    ticks, meters = TickSchedule(0.0), (FleetMeter(), FleetMeter())
     oracle = Dropwizard(phase * STEP_S)
     started: dict[FleetMeter, float] = {}
     begins = (phase, phase + round(later_s / STEP_S))
     for step in range(begins[1] + round(12 / STEP_S)):
         now = step * STEP_S
-        ticks.look(now + 1e-9)
-        if ticks.take(now + 1e-9):
+        ticks.start_new_meters(now + 1e-9)
+        if ticks.consume_due_ticks(now + 1e-9):
             for meter in meters:
                 meter.tick()
         oracle.tick_if_necessary(now + 1e-6)
         for meter, other, begin in zip(meters, meters[::-1], begins, strict=True):
             if step == begin:
-                ticks.begin(meter)
+                ticks.register_meter(meter)
             if meter.started:
                 started.setdefault(meter, now)
             if other in started and now >= started[other] + 0.5:
-                meter.others = other.rate
+                meter.peer_rate = other.rate
             if step >= begin:
                 meter.mark(round(1e6 * STEP_S))
                 oracle.uncounted += round(1e6 * STEP_S)
@@ -163,30 +163,30 @@ def test_a_topic_that_two_workers_begin_with_has_together_the_rate_of_one_meter(
 
 
 def test_a_meter_not_read_for_a_whole_tick_gets_the_average_of_that_time() -> None:
-    ticks = Ticks(100.0)
-    meter = ticks.begin(FleetMeter())
+    ticks = TickSchedule(100.0)
+    meter = ticks.register_meter(FleetMeter())
     meter.mark(500)
-    assert ticks.look(110.0)
+    assert ticks.start_new_meters(110.0)
     assert meter.rate == 50.0
-    assert not ticks.has_begun
+    assert not ticks.has_new_meters
 
 
 def test_a_meter_that_is_dropped_gets_no_rate() -> None:
-    ticks = Ticks(0.0)
-    meter = ticks.begin(FleetMeter())
-    ticks.drop(meter)
+    ticks = TickSchedule(0.0)
+    meter = ticks.register_meter(FleetMeter())
+    ticks.forget_meter(meter)
     meter.mark(500)
-    assert not ticks.look(10.0)
+    assert not ticks.start_new_meters(10.0)
     assert (meter.rate, meter.started) == (0.0, False)
 
 
 def test_bytes_taken_back_before_the_first_rate_are_no_part_of_it() -> None:
-    ticks = Ticks(0.0)
-    meter = ticks.begin(FleetMeter())
+    ticks = TickSchedule(0.0)
+    meter = ticks.register_meter(FleetMeter())
     meter.mark(5000)
     for second in range(1, 7):
-        ticks.look(float(second))
-        if ticks.take(float(second)):
+        ticks.start_new_meters(float(second))
+        if ticks.consume_due_ticks(float(second)):
             meter.tick()
             meter.uncounted -= 6000
     assert (meter.rate, meter.started) == (0.0, True)
@@ -194,19 +194,19 @@ def test_bytes_taken_back_before_the_first_rate_are_no_part_of_it() -> None:
 
 @given(st.floats(0, 1e6), st.lists(st.floats(0, 12), max_size=60))
 def test_seconds_end_at_whole_ones_from_the_start_also_for_a_late_question(start: float, pauses: list[float]) -> None:
-    ticks, now = Ticks(start), start
+    ticks, now = TickSchedule(start), start
     for pause in pauses:
-        now = ticks.second if pause > 10 else now + pause
-        ticks.look(now)
-        assert now < ticks.second <= now + SECOND_S * 1.000001
-        assert ticks.second == start + round(ticks.second - start)
+        now = ticks.next_second_at if pause > 10 else now + pause
+        ticks.start_new_meters(now)
+        assert now < ticks.next_second_at <= now + SECOND_S * 1.000001
+        assert ticks.next_second_at == start + round(ticks.next_second_at - start)
 
 
 @pytest.mark.seed("V1.11")
 @given(st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 10**9)), max_size=60))
 def test_equals_dropwizard_for_any_traffic(steps: list[tuple[int, int]]) -> None:
     """Steps of (milliseconds until, bytes): ticks at 5 s boundaries, several at once after a long pause."""
-    oracle, meter, done, now_ms = Dropwizard(0.0), Meter(), 0, 0
+    oracle, meter, done, now_ms = Dropwizard(0.0), RateMeter(), 0, 0
     for pause_ms, size in steps:
         now_ms += pause_ms
         oracle.tick_if_necessary(now_ms / 1000)
@@ -221,14 +221,14 @@ def test_equals_dropwizard_for_any_traffic(steps: list[tuple[int, int]]) -> None
 
 
 def test_the_first_tick_is_the_instant_rate() -> None:
-    meter = Meter()
+    meter = RateMeter()
     meter.mark(500)
     meter.tick()
     assert meter.rate == 100.0
 
 
 def test_a_first_tick_without_traffic_starts_the_average_at_zero() -> None:
-    meter = Meter()
+    meter = RateMeter()
     meter.tick()
     meter.mark(500)
     meter.tick()
@@ -236,7 +236,7 @@ def test_a_first_tick_without_traffic_starts_the_average_at_zero() -> None:
 
 
 def test_a_constant_stream_is_its_own_rate_at_once() -> None:
-    meter = Meter()
+    meter = RateMeter()
     for _ in range(100):
         meter.mark(700)
         meter.tick()
@@ -244,7 +244,7 @@ def test_a_constant_stream_is_its_own_rate_at_once() -> None:
 
 
 def test_after_a_minute_of_silence_the_rate_is_an_eth_part() -> None:
-    meter = Meter()
+    meter = RateMeter()
     meter.mark(5000)
     meter.tick()
     for _ in range(12):
@@ -253,7 +253,7 @@ def test_after_a_minute_of_silence_the_rate_is_an_eth_part() -> None:
 
 
 def test_bytes_taken_back_may_exceed_what_came_in_but_the_rate_is_never_below_zero() -> None:
-    meter = Meter()
+    meter = RateMeter()
     meter.mark(500)
     meter.tick()
     meter.uncounted -= 100_000
@@ -265,7 +265,7 @@ def test_bytes_taken_back_may_exceed_what_came_in_but_the_rate_is_never_below_ze
 
 
 def test_bytes_taken_back_lower_the_rate_that_they_raised() -> None:
-    meter = Meter()
+    meter = RateMeter()
     for _ in range(3):
         meter.mark(5000)
         meter.tick()
@@ -277,18 +277,18 @@ def test_bytes_taken_back_lower_the_rate_that_they_raised() -> None:
 
 @given(st.integers(-(10**6), 10**6), st.integers(0, 10**6), st.integers(1, 30))
 def test_the_forecast_is_what_comes_true_if_nothing_more_comes_in(taken: int, size: int, ticks: int) -> None:
-    meter = Meter()
+    meter = RateMeter()
     meter.mark(size)
     meter.tick()
     meter.mark(taken)
-    forecast = meter.after(ticks)
+    forecast = meter.rate_after(ticks)
     for _ in range(ticks):
         meter.tick()
     assert meter.rate == pytest.approx(forecast)
 
 
 def test_a_week_of_silence_costs_no_more_than_a_tick() -> None:
-    meter = Meter()
+    meter = RateMeter()
     meter.mark(10**12)
     meter.tick()
     meter.tick(int(7 * 86_400 / TICK_S))

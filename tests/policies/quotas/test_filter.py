@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from policies.quotas.filter import Component, Filter, Match
+from policies.quotas.filter import Component, EntityFilter, Match
 from policies.quotas.names import DEFAULT, Entity, QuotaError
 
 ENTITIES = [
@@ -32,8 +32,8 @@ def client(match_type: int, match: str | None = None) -> Component:
 
 
 def found(*components: Component, strict: bool = False) -> set[int]:
-    wanted = Filter(components, strict)
-    return {index for index, entity in enumerate(ENTITIES) if wanted.matches(entity)}
+    wanted = EntityFilter(components, strict)
+    return {index for index, entity in enumerate(ENTITIES) if wanted.matches_entity(entity)}
 
 
 ALL = set(range(len(ENTITIES)))
@@ -67,8 +67,8 @@ def test_the_entities_that_match(components: list[Component], lenient: set[int],
 
 
 def test_an_exact_default_is_a_name_and_not_the_default() -> None:
-    assert not Filter([user(Match.EXACT, "<default>")], strict=False).matches(Entity(DEFAULT))
-    assert Filter([user(Match.EXACT, "<default>")], strict=False).matches(Entity("<default>"))
+    assert not EntityFilter([user(Match.EXACT, "<default>")], strict=False).matches_entity(Entity(DEFAULT))
+    assert EntityFilter([user(Match.EXACT, "<default>")], strict=False).matches_entity(Entity("<default>"))
 
 
 @pytest.mark.seed("546.14", "546.18")
@@ -89,7 +89,7 @@ def test_an_exact_default_is_a_name_and_not_the_default() -> None:
 )
 def test_filters_are_refused_as_kafka_does(components: list[Component], error: str, said: str) -> None:
     with pytest.raises(QuotaError, match=said) as caught:
-        Filter(components, strict=False)
+        EntityFilter(components, strict=False)
     assert caught.value.error == error
 
 

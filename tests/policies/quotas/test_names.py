@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from policies.quotas.names import (
     DEFAULT,
-    KEYS,
+    QUOTA_KEYS,
     UNITS,
     Entity,
-    Name,
+    EntityName,
     QuotaError,
     QuotaKey,
-    desanitize,
-    named,
-    sanitize,
-    spelled,
+    desanitize_name,
+    parse_name,
+    sanitize_name,
+    spell_name,
 )
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
@@ -43,21 +43,21 @@ LEVELS = (
 @pytest.mark.seed("546.3")
 @pytest.mark.parametrize(("level", "entity", "path"), [(i, *row) for i, row in enumerate(LEVELS)])
 def test_the_eight_levels_and_their_paths(level: int, entity: Entity, path: str) -> None:
-    assert entity.level == level
+    assert entity.specificity_level == level
     assert entity.path == path
-    assert Entity.of_path(path) == entity
+    assert Entity.from_path(path) == entity
 
 
 def test_entities_sort_by_level_and_then_by_name() -> None:
     others = [Entity("b"), Entity("b", "a"), Entity("a", "b"), Entity(None, "a")]
-    assert sorted(others, key=lambda entity: entity.order) == [others[2], others[1], others[0], others[3]]
+    assert sorted(others, key=lambda entity: entity.sort_key) == [others[2], others[1], others[0], others[3]]
 
 
 @given(ENTITIES)
 def test_pairs_and_paths_tell_the_whole_entity(entity: Entity) -> None:
-    assert Entity.of(entity.pairs) == entity
-    assert Entity.of(reversed(entity.pairs)) == entity
-    assert Entity.of_path(entity.path) == entity
+    assert Entity.from_pairs(entity.wire_pairs) == entity
+    assert Entity.from_pairs(reversed(entity.wire_pairs)) == entity
+    assert Entity.from_path(entity.path) == entity
 
 
 @given(ENTITIES, ENTITIES)
@@ -69,7 +69,7 @@ def test_a_user_called_default_is_not_the_default() -> None:
     user = Entity("<default>")
     assert user != Entity(DEFAULT)
     assert user.path == "/config/users/%3Cdefault%3E"
-    assert Entity.of_path(user.path) == user
+    assert Entity.from_path(user.path) == user
 
 
 @pytest.mark.seed("546.16", "546.41")
@@ -89,7 +89,7 @@ def test_a_user_called_default_is_not_the_default() -> None:
 )
 def test_an_invalid_entity_is_refused_as_kafka_does(pairs: list[tuple[str, str | None]], said: str) -> None:
     with pytest.raises(QuotaError, match=said) as caught:
-        Entity.of(pairs)
+        Entity.from_pairs(pairs)
     assert caught.value.error == "INVALID_REQUEST"
     assert "\n" not in str(caught.value)
 
@@ -114,24 +114,24 @@ def test_an_invalid_entity_is_refused_as_kafka_does(pairs: list[tuple[str, str |
 )
 def test_an_invalid_path_is_refused(path: str) -> None:
     with pytest.raises(QuotaError):
-        Entity.of_path(path)
+        Entity.from_path(path)
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", KEYS, ids=str)
+@pytest.mark.parametrize("key", QUOTA_KEYS, ids=str)
 def test_both_spellings_name_the_same_key(key: QuotaKey) -> None:
-    assert QuotaKey.parse(str(key)) == key == QuotaKey.parse(f"{key.type}.{key.unit}") == QuotaKey.parse(key.wire)
+    assert QuotaKey.parse(str(key)) == key == QuotaKey.parse(f"{key.type}.{key.unit}") == QuotaKey.parse(key.wire_name)
     assert str(key) == f"{key.type}:{key.unit}"
-    assert ":" not in key.wire
+    assert ":" not in key.wire_name
 
 
 def test_the_bare_key_is_kafkas_own_per_broker() -> None:
     assert QuotaKey.parse("producer_byte_rate") == QuotaKey("producer_byte_rate", "broker_bps")
     assert QuotaKey.parse("consumer_byte_rate") == QuotaKey("consumer_byte_rate", "broker_bps")
     assert QuotaKey.parse("request_percentage") == QuotaKey("request_percentage", "percent")
-    assert [key.wire for key in KEYS] == [
+    assert [key.wire_name for key in QUOTA_KEYS] == [
         "consumer_byte_rate.bps",
         "consumer_byte_rate",
         "consumer_byte_rate.shares",
@@ -168,8 +168,8 @@ def test_an_unknown_key_is_refused_as_kafka_does(text: str, said: str) -> None:
 
 @pytest.mark.seed("546.11")
 def test_every_type_has_every_unit_of_its_own_once() -> None:
-    assert set(KEYS) == {QuotaKey(kind, unit) for kind, units in UNITS.items() for unit in units}
-    assert list(KEYS) == sorted(KEYS, key=str)
+    assert set(QUOTA_KEYS) == {QuotaKey(kind, unit) for kind, units in UNITS.items() for unit in units}
+    assert list(QUOTA_KEYS) == sorted(QUOTA_KEYS, key=str)
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -192,35 +192,35 @@ def test_every_type_has_every_unit_of_its_own_once() -> None:
     ],
 )
 def test_names_are_sanitized_as_kafka_does(name: str, sanitized: str) -> None:
-    assert sanitize(name) == sanitized
+    assert sanitize_name(name) == sanitized
 
 
 @given(NAMES)
 def test_a_sanitized_name_comes_back_and_separates_nothing(name: str) -> None:
-    text = sanitize(name)
-    assert desanitize(text) == name
+    text = sanitize_name(name)
+    assert desanitize_name(text) == name
     assert not set(text) & set(",=/{}:<>*?\"' \n")
 
 
 def test_a_plus_is_no_space() -> None:
-    assert desanitize("a+b") == "a+b"
+    assert desanitize_name("a+b") == "a+b"
 
 
 @pytest.mark.parametrize("text", ["100%", "%zz", "a%2", "%ff", "%C3"])
 def test_a_percent_sign_that_encodes_nothing_is_refused(text: str) -> None:
     with pytest.raises(QuotaError, match="written %25"):
-        desanitize(text)
+        desanitize_name(text)
 
 
 @given(st.one_of(NAMES, st.just(DEFAULT)))
-def test_the_default_has_a_spelling_that_no_name_has(name: Name) -> None:
+def test_the_default_has_a_spelling_that_no_name_has(name: EntityName) -> None:
     assert name is not None
-    assert named(spelled(name)) == name
-    assert (spelled(name) == "<default>") == (name is DEFAULT)
+    assert parse_name(spell_name(name)) == name
+    assert (spell_name(name) == "<default>") == (name is DEFAULT)
 
 
 def test_levels_are_all_there_are() -> None:
-    kinds: list[Name] = ["x", DEFAULT, None]
+    kinds: list[EntityName] = ["x", DEFAULT, None]
     assert {entity for entity, _ in LEVELS} == {
         Entity(u and (u if u is DEFAULT else "U"), c and (c if c is DEFAULT else "C"))
         for u, c in itertools.product(kinds, kinds)

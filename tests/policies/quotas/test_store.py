@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.quotas.filter import Component, Match
-from policies.quotas.names import DEFAULT, DEFAULT_TEXT, KEYS, Entity, Name, QuotaError, QuotaKey, QuotaType
+from policies.quotas.names import DEFAULT, DEFAULT_TEXT, QUOTA_KEYS, Entity, EntityName, QuotaError, QuotaKey, QuotaType
 from policies.quotas.store import (
-    NO_LIMITS,
+    NO_QUOTA_LIMITS,
     Alteration,
     BucketKey,
-    Entry,
-    Limit,
+    EntityValues,
     Op,
+    QuotaLimit,
+    QuotaSetting,
     QuotaStore,
-    Values,
-    checked,
-    paths,
+    check_quota,
+    matching_entities,
 )
 
 PRODUCE = QuotaKey("producer_byte_rate", "broker_bps")
@@ -33,11 +33,11 @@ Pairs = list[tuple[str, str | None]]
 ALICE: Pairs = [("user", "alice")]
 
 
-def store(entries: dict[Entity, Values] | None = None) -> QuotaStore:
+def store(entries: dict[Entity, EntityValues] | None = None) -> QuotaStore:
     return QuotaStore(entries or {Entity("alice"): {PRODUCE: 1000.0, REQUEST: 50.0}})
 
 
-def values(made: QuotaStore, *names: Name) -> dict[str, float]:
+def values(made: QuotaStore, *names: EntityName) -> dict[str, float]:
     return {str(key): value for key, value in made.entries.get(Entity(*names), {}).items()}
 
 
@@ -46,7 +46,7 @@ def values(made: QuotaStore, *names: Name) -> dict[str, float]:
 
 def test_a_change_is_a_new_store_with_a_higher_version() -> None:
     old = store()
-    new = old.set(Entity("alice"), PRODUCE, 2000.0)
+    new = old.set_quota(Entity("alice"), PRODUCE, 2000.0)
     assert new.version > old.version
     assert values(old, "alice")["producer_byte_rate:broker_bps"] == 1000.0
     assert values(new, "alice")["producer_byte_rate:broker_bps"] == 2000.0
@@ -54,29 +54,29 @@ def test_a_change_is_a_new_store_with_a_higher_version() -> None:
 
 def test_a_change_of_nothing_gives_the_same_store() -> None:
     old = store()
-    assert old.set(Entity("alice"), PRODUCE, 1000.0) is old
-    assert old.delete(Entity("alice"), PRODUCE_BPS) is old
-    assert old.replaced({Entity("alice"): {REQUEST: 50.0, PRODUCE: 1000.0}, Entity("bob"): {}}) is old
-    assert old.alter([Alteration(ALICE, [Op("producer_byte_rate", 1000.0)])]).store is old
+    assert old.set_quota(Entity("alice"), PRODUCE, 1000.0) is old
+    assert old.delete_quota(Entity("alice"), PRODUCE_BPS) is old
+    assert old.replace_entries({Entity("alice"): {REQUEST: 50.0, PRODUCE: 1000.0}, Entity("bob"): {}}) is old
+    assert old.alter_quotas([Alteration(ALICE, [Op("producer_byte_rate", 1000.0)])]).store is old
 
 
 @pytest.mark.seed("546.10", "546.19")
 def test_an_entity_without_values_is_gone() -> None:
-    made = store().delete(Entity("alice"), PRODUCE).delete(Entity("alice"), REQUEST)
+    made = store().delete_quota(Entity("alice"), PRODUCE).delete_quota(Entity("alice"), REQUEST)
     assert dict(made.entries) == {}
 
 
 def test_replaced_entities_have_the_new_values_and_no_others() -> None:
-    made = store().replaced({Entity("alice"): {CONSUME: 5.0}, Entity("bob"): {PRODUCE: 7.0}})
+    made = store().replace_entries({Entity("alice"): {CONSUME: 5.0}, Entity("bob"): {PRODUCE: 7.0}})
     assert values(made, "alice") == {"consumer_byte_rate:broker_bps": 5.0}
     assert values(made, "bob") == {"producer_byte_rate:broker_bps": 7.0}
-    assert dict(made.replaced({Entity("alice"): {}, Entity("bob"): {}}).entries) == {}
+    assert dict(made.replace_entries({Entity("alice"): {}, Entity("bob"): {}}).entries) == {}
 
 
 @pytest.mark.seed("546.10", "546.22", "546.23")
 def test_alter_sets_and_removes_at_once() -> None:
     ops = [Op("producer_byte_rate.bps", 5e6), Op("producer_byte_rate", None), Op("request_percentage", 12.3)]
-    done = store().alter([Alteration(ALICE, ops)])
+    done = store().alter_quotas([Alteration(ALICE, ops)])
     assert done.errors == (None,)
     assert done.changed == (Entity("alice"),)
     assert values(done.store, "alice") == {"producer_byte_rate:bps": 5e6, "request_percentage:percent": 12.3}
@@ -84,7 +84,7 @@ def test_alter_sets_and_removes_at_once() -> None:
 
 def test_removing_what_is_not_there_is_no_error() -> None:
     old = store()
-    done = old.alter([Alteration(ALICE, [Op("consumer_byte_rate", None)]), Alteration([("user", "bob")], [])])
+    done = old.alter_quotas([Alteration(ALICE, [Op("consumer_byte_rate", None)]), Alteration([("user", "bob")], [])])
     assert done.errors == (None, None)
     assert done.changed == ()
     assert done.store is old
@@ -92,7 +92,7 @@ def test_removing_what_is_not_there_is_no_error() -> None:
 
 @pytest.mark.seed("546.24")
 def test_one_wrong_operation_undoes_its_entity_and_no_other() -> None:
-    done = store().alter(
+    done = store().alter_quotas(
         [
             Alteration(ALICE, [Op("producer_byte_rate", 1.0), Op("producer_byte_rate.bps", -1.0)]),
             Alteration([("user", "bob")], [Op("producer_byte_rate", 2.0)]),
@@ -111,7 +111,7 @@ def test_validate_only_says_the_same_and_changes_nothing() -> None:
         Alteration(ALICE, [Op("producer_byte_rate", 1.0)]),
         Alteration([("user", "")], [Op("producer_byte_rate", 1.0)]),
     ]
-    dry, wet = old.alter(alterations, validate_only=True), old.alter(alterations)
+    dry, wet = old.alter_quotas(alterations, validate_only=True), old.alter_quotas(alterations)
     assert dry.store is old
     assert [str(error) for error in dry.errors] == [str(error) for error in wet.errors]
     assert dry.changed == wet.changed == (Entity("alice"),)
@@ -119,7 +119,7 @@ def test_validate_only_says_the_same_and_changes_nothing() -> None:
 
 def test_an_entity_that_is_altered_twice_is_not_altered_at_all() -> None:
     both: Pairs = [("user", "alice"), ("client-id", None)]
-    done = store().alter(
+    done = store().alter_quotas(
         [
             Alteration(both, [Op("producer_byte_rate", 1.0)]),
             Alteration([("user", "bob")], [Op("producer_byte_rate", 2.0)]),
@@ -147,62 +147,62 @@ def test_an_entity_that_is_altered_twice_is_not_altered_at_all() -> None:
 )
 def test_the_alterations_that_are_refused(entity: Pairs, ops: list[Op], said: str) -> None:
     old = store()
-    (error,) = (done := old.alter([Alteration(entity, ops)], totals=PRODUCERS)).errors
+    (error,) = (done := old.alter_quotas([Alteration(entity, ops)], totals=PRODUCERS)).errors
     assert error is not None
     assert said in str(error)
     assert error.error == "INVALID_REQUEST"
     assert done.store is old
 
 
-@pytest.mark.parametrize("key", KEYS, ids=str)
+@pytest.mark.parametrize("key", QUOTA_KEYS, ids=str)
 @pytest.mark.parametrize("value", [0.0, -1.0, -0.0, float("nan"), float("inf"), -float("inf")])
 def test_a_value_is_finite_and_above_0(key: QuotaKey, value: float) -> None:
     with pytest.raises(QuotaError, match="finite number above 0"):
-        checked(key, value)
+        check_quota(key, value)
 
 
 @pytest.mark.seed("546.39")
-@pytest.mark.parametrize("key", [key for key in KEYS if key != REQUEST], ids=str)
+@pytest.mark.parametrize("key", [key for key in QUOTA_KEYS if key != REQUEST], ids=str)
 def test_byte_rates_and_shares_are_whole_numbers_as_large_as_kafka_takes(key: QuotaKey) -> None:
-    assert checked(key, 1.0) == 1.0
-    assert checked(key, 2.0**63) == 2.0**63  # Long.MAX_VALUE as it comes in, a double
+    assert check_quota(key, 1.0) == 1.0
+    assert check_quota(key, 2.0**63) == 2.0**63  # Long.MAX_VALUE as it comes in, a double
     for wrong in (0.5, 1.25, 2.0**64):
         with pytest.raises(QuotaError):
-            checked(key, wrong)
+            check_quota(key, wrong)
 
 
 @pytest.mark.parametrize("value", [5e-324, 0.0009, 100_001.0, 1.7e308])
 def test_a_percentage_beyond_what_can_be_measured_is_refused(value: float) -> None:
     with pytest.raises(QuotaError, match=r"from 0\.001 to 100,000 % can be had"):
-        QuotaStore().set(Entity("alice"), REQUEST, value)
+        QuotaStore().set_quota(Entity("alice"), REQUEST, value)
     for fine in (0.001, 100_000.0):
-        QuotaStore().set(Entity("alice"), REQUEST, fine)
+        QuotaStore().set_quota(Entity("alice"), REQUEST, fine)
 
 
 def test_a_percentage_may_have_fractions() -> None:
-    assert checked(REQUEST, 12.34) == 12.34
+    assert check_quota(REQUEST, 12.34) == 12.34
 
 
 def test_shares_need_a_total_to_be_shares_of() -> None:
     old = store()
     with pytest.raises(QuotaError, match="brokers have no total"):
-        old.set(Entity("alice"), PRODUCE_SHARES, 100.0)
-    made = old.set(Entity("alice"), PRODUCE_SHARES, 100.0, totals=PRODUCERS)
+        old.set_quota(Entity("alice"), PRODUCE_SHARES, 100.0)
+    made = old.set_quota(Entity("alice"), PRODUCE_SHARES, 100.0, totals=PRODUCERS)
     # when the total goes later, what is stored stays, can be removed, and is warned about
     assert QuotaStore(made.entries).entries == made.entries
-    assert made.warnings(PRODUCERS) == ()
-    assert made.warnings(frozenset())[0].startswith("1 quotas in shares have no effect")
-    assert values(made.delete(Entity("alice"), PRODUCE_SHARES), "alice") == values(old, "alice")
+    assert made.collect_warnings(PRODUCERS) == ()
+    assert made.collect_warnings(frozenset())[0].startswith("1 quotas in shares have no effect")
+    assert values(made.delete_quota(Entity("alice"), PRODUCE_SHARES), "alice") == values(old, "alice")
 
 
 @pytest.mark.parametrize(
     "entries", [{Entity(): {PRODUCE: 1.0}}, {Entity(""): {PRODUCE: 1.0}}, {Entity("a"): {PRODUCE: 0.0}}]
 )
-def test_a_store_takes_only_what_could_be_set(entries: dict[Entity, Values]) -> None:
+def test_a_store_takes_only_what_could_be_set(entries: dict[Entity, EntityValues]) -> None:
     with pytest.raises(QuotaError):
         QuotaStore(entries)
     with pytest.raises(QuotaError):
-        store().replaced(entries)
+        store().replace_entries(entries)
 
 
 # --- what is set ------------------------------------------------------------------------------------------------------
@@ -218,12 +218,12 @@ def test_describe_gives_what_matches_in_a_fixed_order() -> None:
         Entity("a"): {PRODUCE: 3.0},
     }
     for order in (entries, dict(reversed(entries.items()))):
-        said = QuotaStore(order).describe([Component("client-id", Match.EXACT, "c")])
+        said = QuotaStore(order).describe_quotas([Component("client-id", Match.EXACT, "c")])
         assert [entity for entity, _ in said] == [*map(Entity, "ab", "cc"), Entity(DEFAULT, "c"), Entity(None, "c")]
         assert list(said[1][1].items()) == [(CONSUME, 3.0), (PRODUCE_BPS, 4.0), (REQUEST, 5.0)]
-    assert len(QuotaStore(entries).describe()) == 5
-    assert QuotaStore(entries).describe(strict=True) == ()
-    assert [e for e, _ in QuotaStore(entries).describe([Component("user", Match.EXACT, "a")], strict=True)] == [
+    assert len(QuotaStore(entries).describe_quotas()) == 5
+    assert QuotaStore(entries).describe_quotas(strict=True) == ()
+    assert [e for e, _ in QuotaStore(entries).describe_quotas([Component("user", Match.EXACT, "a")], strict=True)] == [
         Entity("a")
     ]
 
@@ -241,23 +241,25 @@ def test_each_key_takes_its_own_way_through_the_levels() -> None:
             Entity(None, "app"): {PRODUCE: 6.0},
         },
     )
-    said = {each.key: each for each in made.resolve("alice", "app")}
+    said = {each.key: each for each in made.resolve_connection("alice", "app")}
     assert list(said) == [CONSUME, PRODUCE_BPS, PRODUCE]
     assert said[CONSUME][1:] == (
         Entity("alice", "app"),
         1.0,
         BucketKey(CONSUME, "alice", "app"),
-        (Entry(Entity("alice"), 3.0),),
+        (QuotaSetting(Entity("alice"), 3.0),),
     )
     assert said[PRODUCE][1:] == (
         Entity("alice"),
         2.0,
         BucketKey(PRODUCE, "alice", None),
-        (Entry(Entity(DEFAULT, DEFAULT), 5.0), Entry(Entity(None, "app"), 6.0)),
+        (QuotaSetting(Entity(DEFAULT, DEFAULT), 5.0), QuotaSetting(Entity(None, "app"), 6.0)),
     )
     assert said[PRODUCE_BPS].bucket == BucketKey(PRODUCE_BPS, "alice", "app")
     assert said[PRODUCE_BPS].overridden == ()
-    assert {each.overridden for each in made.effective(Entity("alice", "app"), omit_overridden_values=True)} == {None}
+    assert {each.overridden for each in made.effective_quotas(Entity("alice", "app"), omit_overridden_values=True)} == {
+        None
+    }
 
 
 @pytest.mark.seed("546.1", "546.4", "546.6")
@@ -280,8 +282,8 @@ def test_a_bucket_is_per_actual_name_of_the_matched_types(
     together: set[tuple[str, str]],
 ) -> None:
     made = QuotaStore({entity: {PRODUCE: 1.0}})
-    shared = {limit.bucket for who in together for limit in made.limits(*who).produce}
-    others = {limit.bucket for who in alone for limit in made.limits(*who).produce}
+    shared = {limit.bucket for who in together for limit in made.connection_limits(*who).produce}
+    others = {limit.bucket for who in alone for limit in made.connection_limits(*who).produce}
     assert len(shared) == 1
     assert len(others) == len(alone)
     assert not others & shared
@@ -290,8 +292,11 @@ def test_a_bucket_is_per_actual_name_of_the_matched_types(
 def test_a_bucket_outlives_a_change_of_level() -> None:
     """Alice's debt stays hers when she gets a value of her own in place of the default's."""
     by_default = QuotaStore({Entity(DEFAULT): {PRODUCE: 1.0}})
-    of_her_own = by_default.set(Entity("alice"), PRODUCE, 2.0)
-    (before,), (after,) = by_default.limits("alice", "a").produce, of_her_own.limits("alice", "a").produce
+    of_her_own = by_default.set_quota(Entity("alice"), PRODUCE, 2.0)
+    (before,), (after,) = (
+        by_default.connection_limits("alice", "a").produce,
+        of_her_own.connection_limits("alice", "a").produce,
+    )
     assert before.bucket == after.bucket
     assert (before.rate, after.rate) == (1.0, 2.0)
 
@@ -300,32 +305,32 @@ def test_a_bucket_outlives_a_change_of_level() -> None:
 @pytest.mark.parametrize("unnamed", [None, ""])
 def test_clients_without_a_client_id_match_the_default_and_share_a_bucket(unnamed: str | None) -> None:
     made = QuotaStore({Entity(None, DEFAULT): {PRODUCE: 1.0}, Entity(None, "app"): {PRODUCE: 2.0}})
-    (limit,) = made.limits("alice", unnamed).produce
-    assert limit == Limit(BucketKey(PRODUCE, None, ""), "broker_bps", 1.0, Entity(None, DEFAULT))
+    (limit,) = made.connection_limits("alice", unnamed).produce
+    assert limit == QuotaLimit(BucketKey(PRODUCE, None, ""), "broker_bps", 1.0, Entity(None, DEFAULT))
 
 
 @pytest.mark.seed("546.4")
 @pytest.mark.parametrize("unnamed", [None, ""])
 def test_an_unknown_user_matches_the_default_and_no_others_name(unnamed: str | None) -> None:
     made = QuotaStore({Entity(DEFAULT): {PRODUCE: 1.0}, Entity("ANONYMOUS"): {PRODUCE: 2.0}})
-    assert [limit.rate for limit in made.limits(unnamed, "app").produce] == [1.0]
-    assert [limit.rate for limit in made.limits("ANONYMOUS", "app").produce] == [2.0]
+    assert [limit.rate for limit in made.connection_limits(unnamed, "app").produce] == [1.0]
+    assert [limit.rate for limit in made.connection_limits("ANONYMOUS", "app").produce] == [2.0]
 
 
 def test_a_name_that_is_spelled_like_the_default_is_a_name() -> None:
     made = QuotaStore({Entity(DEFAULT): {PRODUCE: 1.0}, Entity("<default>"): {PRODUCE: 2.0}})
-    assert [limit.rate for limit in made.limits("<default>", "app").produce] == [2.0]
-    assert [limit.rate for limit in made.limits("alice", "app").produce] == [1.0]
+    assert [limit.rate for limit in made.connection_limits("<default>", "app").produce] == [2.0]
+    assert [limit.rate for limit in made.connection_limits("alice", "app").produce] == [1.0]
 
 
 @pytest.mark.seed("546.12")
 def test_limits_are_sorted_by_what_they_limit_and_all_hold() -> None:
-    made = QuotaStore({Entity("a"): dict.fromkeys(KEYS, 7.0)})
-    produce, consume, request = made.limits("a", "c")
+    made = QuotaStore({Entity("a"): dict.fromkeys(QUOTA_KEYS, 7.0)})
+    produce, consume, request = made.connection_limits("a", "c")
     assert [limit.unit for limit in produce] == [limit.unit for limit in consume] == ["bps", "broker_bps", "shares"]
     assert [limit.unit for limit in request] == ["percent"]
     assert {limit.bucket.key.type for limit in consume} == {"consumer_byte_rate"}
-    assert made.limits("b", "c") is NO_LIMITS
+    assert made.connection_limits("b", "c") is NO_QUOTA_LIMITS
 
 
 @pytest.mark.seed("546.1", "546.2", "546.4")
@@ -344,9 +349,9 @@ def test_defaults_can_be_asked_about_themselves_and_types_left_out() -> None:
         (Entity(DEFAULT, DEFAULT), [3.0, 4.0, 5.0]),
         (Entity(None, "app"), [5.0]),
     ):
-        (found,) = made.effective(entity)
+        (found,) = made.effective_quotas(entity)
         assert [found.value, *(entry.value for entry in found.overridden or ())] == expected
-    assert made.effective(Entity()) == ()
+    assert made.effective_quotas(Entity()) == ()
 
 
 # --- against an oracle ------------------------------------------------------------------------------------------------
@@ -355,7 +360,7 @@ SOME = st.sampled_from(["a", "b", "<default>"])
 ENTITIES = st.builds(Entity, *[st.one_of(SOME, st.just(DEFAULT), st.none())] * 2).filter(any)
 SETTINGS = st.dictionaries(
     ENTITIES,
-    st.dictionaries(st.sampled_from(KEYS), st.integers(1, 9).map(float), min_size=1),
+    st.dictionaries(st.sampled_from(QUOTA_KEYS), st.integers(1, 9).map(float), min_size=1),
     max_size=16,
 )
 ASKED = st.sampled_from(["a", "b", "<default>", "unheard-of", ""])
@@ -386,17 +391,22 @@ def quoted(entity: Entity) -> str:
 
 @pytest.mark.seed("546.1", "546.2")
 @given(SETTINGS, ASKED, ASKED)
-def test_resolution_is_a_walk_along_the_eight_paths(settings: dict[Entity, Values], user: str, client: str) -> None:
+def test_resolution_is_a_walk_along_the_eight_paths(
+    settings: dict[Entity, EntityValues], user: str, client: str
+) -> None:
     tree = {quoted(entity): (entity, settings[entity]) for entity in settings}
     walked = [tree[path] for path in eight_paths(user, client) if path in tree]
     made = QuotaStore(settings)
-    said = {each.key: (Entry(each.source, each.value), *(each.overridden or ())) for each in made.resolve(user, client)}
+    said = {
+        each.key: (QuotaSetting(each.source, each.value), *(each.overridden or ()))
+        for each in made.resolve_connection(user, client)
+    }
     expected = {
-        key: tuple(Entry(entity, here[key]) for entity, here in walked if key in here)
+        key: tuple(QuotaSetting(entity, here[key]) for entity, here in walked if key in here)
         for key in {key for _, here in walked for key in here}
     }
     assert said == expected
-    flat = [limit for kind in made.limits(user, client) for limit in kind]
+    flat = [limit for kind in made.connection_limits(user, client) for limit in kind]
     assert {(limit.bucket.key, limit.source, limit.rate) for limit in flat} == {
         (key, *entries[0]) for key, entries in expected.items()
     }
@@ -404,15 +414,15 @@ def test_resolution_is_a_walk_along_the_eight_paths(settings: dict[Entity, Value
 
 @given(SETTINGS, ASKED, ASKED, ASKED, ASKED)
 def test_two_connections_share_a_bucket_only_with_the_same_limit(
-    settings: dict[Entity, Values],
+    settings: dict[Entity, EntityValues],
     user: str,
     client: str,
     other_user: str,
     other_client: str,
 ) -> None:
     made = QuotaStore(settings)
-    one = {limit.bucket: limit for kind in made.limits(user, client) for limit in kind}
-    other = {limit.bucket: limit for kind in made.limits(other_user, other_client) for limit in kind}
+    one = {limit.bucket: limit for kind in made.connection_limits(user, client) for limit in kind}
+    other = {limit.bucket: limit for kind in made.connection_limits(other_user, other_client) for limit in kind}
     for bucket in one.keys() & other.keys():
         assert one[bucket] == other[bucket]
         assert bucket.user in (None, user)
@@ -420,14 +430,16 @@ def test_two_connections_share_a_bucket_only_with_the_same_limit(
 
 
 @given(SETTINGS, SETTINGS)
-def test_changing_is_the_same_as_building_anew(before: dict[Entity, Values], after: dict[Entity, Values]) -> None:
-    gone: dict[Entity, Values] = {entity: {} for entity in before.keys() - after.keys()}
-    made = QuotaStore(before).replaced({**after, **gone})
+def test_changing_is_the_same_as_building_anew(
+    before: dict[Entity, EntityValues], after: dict[Entity, EntityValues]
+) -> None:
+    gone: dict[Entity, EntityValues] = {entity: {} for entity in before.keys() - after.keys()}
+    made = QuotaStore(before).replace_entries({**after, **gone})
     assert made.entries == QuotaStore(after).entries
-    assert made.describe() == QuotaStore(after).describe()
-    by_ops = QuotaStore(before).alter(
+    assert made.describe_quotas() == QuotaStore(after).describe_quotas()
+    by_ops = QuotaStore(before).alter_quotas(
         [
-            Alteration(e.pairs, [Op(key.wire, after.get(e, {}).get(key)) for key in KEYS])
+            Alteration(e.wire_pairs, [Op(key.wire_name, after.get(e, {}).get(key)) for key in QUOTA_KEYS])
             for e in before.keys() | after.keys()
         ],
         totals={"producer_byte_rate", "consumer_byte_rate"},
@@ -438,5 +450,5 @@ def test_changing_is_the_same_as_building_anew(before: dict[Entity, Values], aft
 
 @pytest.mark.seed("546.3")
 def test_paths_are_in_the_order_of_the_levels() -> None:
-    found = paths(Entity("u", "c"))
-    assert [entity.level for entity in found] == list(range(8))
+    found = matching_entities(Entity("u", "c"))
+    assert [entity.specificity_level for entity in found] == list(range(8))

@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.quotas.filter import Component, Match
-from policies.quotas.names import DEFAULT, Entity, QuotaError, QuotaKey, named, sanitize
+from policies.quotas.names import DEFAULT, Entity, QuotaError, QuotaKey, parse_name, sanitize_name
 from policies.quotas.store import Op, QuotaStore
 from policies.quotas.text import (
     check_flags,
-    components_of,
     enforced_text,
-    entity_of,
     entity_text,
     limit_text,
     number_text,
-    ops_of,
+    parse_components,
+    parse_entity,
+    parse_ops,
     quota_text,
 )
 
@@ -31,7 +31,7 @@ ENTITIES = st.builds(Entity, *[st.one_of(NAMES, st.just(DEFAULT), st.none())] * 
 def read(text: str) -> Entity:
     """What `entity_text` wrote."""
     pairs = [part.split("=") for part in text.removeprefix("{").removesuffix("}").split(", ")]
-    return Entity(**{kind.replace("client-id", "client_id"): named(name) for kind, name in pairs})
+    return Entity(**{kind.replace("client-id", "client_id"): parse_name(name) for kind, name in pairs})
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def test_every_entity_can_be_read_again(entity: Entity) -> None:
 )
 def test_quotas(key: QuotaKey, value: float, text: str) -> None:
     assert quota_text(key, value) == text
-    (op,) = ops_of(add=text)
+    (op,) = parse_ops(add=text)
     assert (QuotaKey.parse(op.key), op.value) == (key, value)
 
 
@@ -81,17 +81,17 @@ def test_nothing_is_printed_for_nothing() -> None:
 @pytest.mark.seed("546.21")
 def test_overridden_values_have_a_star_if_they_were_asked_for() -> None:
     made = QuotaStore({Entity("a"): {REQUEST: 1.5}, Entity(DEFAULT): {REQUEST: 2.0}})
-    (asked,) = made.effective(Entity("a", "c"))
+    (asked,) = made.effective_quotas(Entity("a", "c"))
     assert enforced_text([(asked, "", None, "")]) == (
         "request_percentage:percent=1.5 {user=a}\n*request_percentage:percent=2 {user=<default>}"
     )
-    (not_asked,) = made.effective(Entity("a", "c"), omit_overridden_values=True)
+    (not_asked,) = made.effective_quotas(Entity("a", "c"), omit_overridden_values=True)
     assert enforced_text([(not_asked, "", None, "")]) == "request_percentage:percent=1.5 {user=a}"
 
 
 def test_a_limit_says_where_it_comes_from() -> None:
     made = QuotaStore({Entity(DEFAULT): {PRODUCE: 500.0}})
-    (limit,) = made.limits("alice", "app").produce
+    (limit,) = made.connection_limits("alice", "app").produce
     assert limit_text(limit) == "producer_byte_rate:broker_bps=500 {user=<default>}"
 
 
@@ -100,22 +100,22 @@ def test_a_limit_says_where_it_comes_from() -> None:
 
 @pytest.mark.seed("546.28")
 def test_names_and_defaults_make_an_entity() -> None:
-    assert entity_of("user=alice,client-id=app") == Entity("alice", "app")
-    assert entity_of("client-id=app", "user") == Entity(DEFAULT, "app")
-    assert entity_of(defaults="user,client-id") == Entity(DEFAULT, DEFAULT)
-    assert entity_of("user=CN=alice") == Entity("CN=alice")
-    assert entity_of(f"user={sanitize(DN)}") == Entity(DN)
-    assert entity_of("user=%3Cdefault%3E") == Entity("<default>")
+    assert parse_entity("user=alice,client-id=app") == Entity("alice", "app")
+    assert parse_entity("client-id=app", "user") == Entity(DEFAULT, "app")
+    assert parse_entity(defaults="user,client-id") == Entity(DEFAULT, DEFAULT)
+    assert parse_entity("user=CN=alice") == Entity("CN=alice")
+    assert parse_entity(f"user={sanitize_name(DN)}") == Entity(DN)
+    assert parse_entity("user=%3Cdefault%3E") == Entity("<default>")
 
 
 @pytest.mark.seed("546.29")
 def test_the_given_names_make_a_filter() -> None:
-    assert components_of() == ()
-    assert components_of("user=a%2Cb", "client-id") == (
+    assert parse_components() == ()
+    assert parse_components("user=a%2Cb", "client-id") == (
         Component("user", Match.EXACT, "a,b"),
         Component("client-id", Match.DEFAULT),
     )
-    assert components_of(prefix="user=team-,client-id=x") == (
+    assert parse_components(prefix="user=team-,client-id=x") == (
         Component("user", Match.PREFIX, "team-"),
         Component("client-id", Match.PREFIX, "x"),
     )
@@ -123,7 +123,7 @@ def test_the_given_names_make_a_filter() -> None:
 
 @pytest.mark.seed("546.30")
 def test_additions_and_deletions_make_operations_for_the_wire() -> None:
-    assert ops_of("producer_byte_rate:bps=5,request_percentage=1.5", "consumer_byte_rate:broker_bps") == (
+    assert parse_ops("producer_byte_rate:bps=5,request_percentage=1.5", "consumer_byte_rate:broker_bps") == (
         Op("producer_byte_rate.bps", 5.0),
         Op("request_percentage", 1.5),
         Op("consumer_byte_rate", None),
@@ -151,7 +151,7 @@ def test_additions_and_deletions_make_operations_for_the_wire() -> None:
 )
 def test_the_error_of_a_specification_is_said(names: str, defaults: str, prefix: str, said: str) -> None:
     with pytest.raises(QuotaError) as caught:
-        components_of(names, defaults, prefix)
+        parse_components(names, defaults, prefix)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -169,7 +169,7 @@ def test_the_error_of_a_specification_is_said(names: str, defaults: str, prefix:
 )
 def test_the_error_of_a_change_is_said(add: str, delete: str, said: str) -> None:
     with pytest.raises(QuotaError) as caught:
-        ops_of(add, delete)
+        parse_ops(add, delete)
     assert said in str(caught.value)
 
 
@@ -224,7 +224,7 @@ def test_numbers_are_printed_with_no_more_digits_than_they_need(value: float, te
 
 def test_printed_entities_can_be_pasted() -> None:
     entity = Entity("CN=a,OU=b", "my client")
-    assert entity_of(entity_text(entity).strip("{}")) == entity
+    assert parse_entity(entity_text(entity).strip("{}")) == entity
 
 
 @pytest.mark.parametrize(
@@ -232,15 +232,15 @@ def test_printed_entities_can_be_pasted() -> None:
     [("producer_byte_rate=10MB", 1e7), ("consumer_byte_rate:bps=1MiB", 2**20), ("request_percentage=2.5e1", 25.0)],
 )
 def test_sizes_may_be_written_as_in_the_configuration(add: str, value: float) -> None:
-    assert [op.value for op in ops_of(add)] == [value]
+    assert [op.value for op in parse_ops(add)] == [value]
 
 
 @pytest.mark.parametrize("value", ["1_000", "inf", "nan", "\u0661\u0660", "0x10", "1MB"])
 def test_a_text_only_python_takes_for_a_number_is_none(value: str) -> None:
     with pytest.raises(QuotaError, match="is no number"):
-        ops_of(f"request_percentage={value}")
+        parse_ops(f"request_percentage={value}")
 
 
 def test_a_comma_in_a_name_is_hinted_at_where_it_made_two_names() -> None:
     with pytest.raises(QuotaError, match=r"unknown entity type 'OU'.*a comma in a name is written %2C"):
-        entity_of("user=CN=a,OU=b")
+        parse_entity("user=CN=a,OU=b")

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.storage import (
-    Assessment,
-    Finding,
     MinAvailable,
     ObservationFailed,
     SoftHard,
     Volume,
+    VolumeAssessment,
+    VolumeFinding,
     VolumeLimit,
-    assess,
+    assess_volumes,
 )
 from tests.policies.storage_play import (
     GB,
@@ -34,15 +34,15 @@ from tests.policies.storage_play import (
 def test_the_worst_volume_decides_in_any_order_and_any_number_of_descriptions(
     many: list[Volume], policy: MinAvailable | SoftHard, paused: bool, random: object
 ) -> None:
-    said = assess(many, policy, paused)
+    said = assess_volumes(many, policy, paused)
     shuffled = many + many[::2]
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert assess(shuffled, policy, paused) == said
+    assert assess_volumes(shuffled, policy, paused) == said
     assert said.factor <= min((policy.quota_factor(one) for one in many), default=1.0)
     assert said.held or said.factor == min((policy.quota_factor(one) for one in many), default=1.0)
     assert (said.worst is None) is (not many)
-    assert bool(said.why) is (said.factor < 1)
-    assert "\n" not in said.why
+    assert bool(said.reason_text) is (said.factor < 1)
+    assert "\n" not in said.reason_text
 
 
 @pytest.mark.seed("DISK.7")
@@ -52,12 +52,12 @@ def test_descriptions_of_one_volume_that_differ_only_in_its_limits_have_one_orde
 ) -> None:
     limits = None, VolumeLimit("MinFreeBytes", GB), VolumeLimit("MinFreePercentage", 0.1)
     many = [volume(50 * GB)._replace(soft=soft, hard=hard) for soft in limits for hard in limits]
-    assert assess(many, policy, False) == assess(many[::-1], policy, False)
+    assert assess_volumes(many, policy, False) == assess_volumes(many[::-1], policy, False)
 
 
 @given(st.lists(volumes(), max_size=8), policies())
 def test_hysteresis_only_ever_lengthens_a_pause(many: list[Volume], policy: MinAvailable | SoftHard) -> None:
-    fresh, again = assess(many, policy, False), assess(many, policy, True)
+    fresh, again = assess_volumes(many, policy, False), assess_volumes(many, policy, True)
     assert not fresh.held
     assert again.factor in (0.0, fresh.factor)
     if again.factor != fresh.factor:
@@ -65,21 +65,21 @@ def test_hysteresis_only_ever_lengthens_a_pause(many: list[Volume], policy: MinA
         assert again.worst is not None
         assert again.worst.is_short_of_release
     # asking again on the same observation changes nothing any more
-    assert assess(many, policy, fresh.paused).factor == fresh.factor
-    assert assess(many, policy, again.paused) == again
+    assert assess_volumes(many, policy, fresh.paused).factor == fresh.factor
+    assert assess_volumes(many, policy, again.paused) == again
 
 
 def test_no_volume_at_all_limits_nothing() -> None:
-    assert assess((), SOFT_HARD, True) == Assessment(1.0, (), None)
-    assert assess((), SOFT_HARD, True).why == ""
-    assert not assess((), SOFT_HARD, True).paused
+    assert assess_volumes((), SOFT_HARD, True) == VolumeAssessment(1.0, (), None)
+    assert assess_volumes((), SOFT_HARD, True).reason_text == ""
+    assert not assess_volumes((), SOFT_HARD, True).paused
 
 
 def test_of_equally_bad_volumes_the_fuller_one_is_named() -> None:
-    said = assess((volume(0.9 * GB, 1), volume(0.2 * GB, 2), volume(50 * GB, 3)), MinAvailable(bytes=GB), False)
+    said = assess_volumes((volume(0.9 * GB, 1), volume(0.2 * GB, 2), volume(50 * GB, 3)), MinAvailable(bytes=GB), False)
     assert said.worst is not None
     assert said.worst.volume.broker_id == 2
-    assert [finding.volume.broker_id for finding in said.violated] == [1, 2]
+    assert [finding.volume.broker_id for finding in said.hard_limit_findings] == [1, 2]
 
 
 @pytest.mark.parametrize("nonsense", [-0.1, 1.1, math.nan])
@@ -91,7 +91,7 @@ def test_a_foreign_policy_that_gives_no_factor_is_no_observation(nonsense: float
     with pytest.raises(
         ObservationFailed, match=rf"Odd: factor {nonsense} for broker 1 volume /data/0 must be from 0 to 1"
     ):
-        assess((volume(1),), Odd(), False)
+        assess_volumes((volume(1),), Odd(), False)
 
 
 # --- hysteresis -------------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def states(policy: SoftHard | MinAvailable, *observations: tuple[Volume, ...]) -
     """The factors of one observation after the other."""
     factors, paused = [], False
     for observation in observations:
-        said = assess(observation, policy, paused)
+        said = assess_volumes(observation, policy, paused)
         factors.append(round(said.factor, 3))
         paused = said.paused
     return factors
@@ -114,10 +114,12 @@ def test_a_pause_ends_when_more_than_a_tenth_of_the_way_to_soft_is_free_again() 
 
 
 def test_the_limit_at_which_a_pause_ends_is_told() -> None:
-    said = assess((volume(10.5 * GB),), SOFT_HARD, True)
+    said = assess_volumes((volume(10.5 * GB),), SOFT_HARD, True)
     assert said.held
-    assert said.violated == ()
-    assert said.why == "broker 1 volume /data/0: 10.5 GB of 100.0 GB free, paused until more than 11.0 GB are free"
+    assert said.hard_limit_findings == ()
+    assert (
+        said.reason_text == "broker 1 volume /data/0: 10.5 GB of 100.0 GB free, paused until more than 11.0 GB are free"
+    )
 
 
 def test_a_pause_by_a_minimum_ends_with_the_next_free_byte() -> None:
@@ -149,11 +151,11 @@ def test_the_volume_that_holds_a_pause_need_not_be_the_one_with_the_lowest_rate_
         soft=VolumeLimit("MinFreeBytes", 210 * GB), hard=VolumeLimit("MinFreeBytes", 10 * GB)
     )
     tight = volume(11.5 * GB, 2)
-    said = assess((wide, tight), SOFT_HARD, True)  # wide: released above 30 GB; tight: above 11 GB
+    said = assess_volumes((wide, tight), SOFT_HARD, True)  # wide: released above 30 GB; tight: above 11 GB
     assert said.factor == 0
     assert said.worst is not None
     assert said.worst.volume is wide
-    assert assess((wide._replace(available=31 * GB), tight), SOFT_HARD, True).factor == pytest.approx(0.105)
+    assert assess_volumes((wide._replace(available=31 * GB), tight), SOFT_HARD, True).factor == pytest.approx(0.105)
 
 
 def test_a_pause_that_is_not_over_survives_one_that_has_no_band() -> None:
@@ -169,13 +171,13 @@ def test_a_volume_at_its_hard_limit_is_named_before_one_that_only_holds_a_pause(
     hard_only = volume(50 * GB, 2)._replace(
         soft=VolumeLimit("MinFreeBytes", 60 * GB), hard=VolumeLimit("MinFreeBytes", 60 * GB)
     )
-    said = assess((volume(10.5 * GB, 1), hard_only), SOFT_HARD, True)
-    assert said.why == "broker 2 volume /data/0: 50.0 GB of 100.0 GB free, hard limit at 60.0 GB"
+    said = assess_volumes((volume(10.5 * GB, 1), hard_only), SOFT_HARD, True)
+    assert said.reason_text == "broker 2 volume /data/0: 50.0 GB of 100.0 GB free, hard limit at 60.0 GB"
 
 
 def test_of_several_volumes_that_hold_a_pause_the_one_closest_to_its_limit_is_named() -> None:
-    said = assess((volume(10.9 * GB, 1), volume(10.1 * GB, 2), volume(10.5 * GB, 3)), SOFT_HARD, True)
-    assert said.why.startswith("broker 2 ")
+    said = assess_volumes((volume(10.9 * GB, 1), volume(10.1 * GB, 2), volume(10.5 * GB, 3)), SOFT_HARD, True)
+    assert said.reason_text.startswith("broker 2 ")
 
 
 def test_a_byte_above_the_limit_is_no_pause_even_where_floats_cannot_tell() -> None:
@@ -194,25 +196,25 @@ def test_without_a_past_the_band_is_throttled_and_not_paused() -> None:
 def test_the_message_names_broker_and_volume_and_how_far_it_is() -> None:
     low = Volume(2, "/data/kafka-logs", 100 * GB, 900_000_000)
     assert (
-        assess((low,), MinAvailable(bytes=GB), False).why
+        assess_volumes((low,), MinAvailable(bytes=GB), False).reason_text
         == "broker 2 volume /data/kafka-logs: 0.9 GB of 100.0 GB free, hard limit at 1.0 GB"
     )
     policy = SoftHard(VolumeLimit("MinFreePercentage", 0.1), VolumeLimit("MinFreeBytes", GB))
     assert (
-        assess((low._replace(available=5 * GB),), policy, False).why
+        assess_volumes((low._replace(available=5 * GB),), policy, False).reason_text
         == "broker 2 volume /data/kafka-logs: 5.0 GB of 100.0 GB free, between soft limit 10.0 GB and hard limit 1.0 GB"
     )
-    assert assess((low._replace(available=50 * GB),), policy, False).why == ""
+    assert assess_volumes((low._replace(available=50 * GB),), policy, False).reason_text == ""
 
 
 def test_a_foreign_name_neither_breaks_the_line_nor_fills_the_message() -> None:
-    said = assess((volume(0, name="/data\r\nERROR " + "x" * 10_000),), MinAvailable(bytes=GB), False)
-    assert "\n" not in said.why
-    assert "\r" not in said.why
-    assert len(said.why) < 300
+    said = assess_volumes((volume(0, name="/data\r\nERROR " + "x" * 10_000),), MinAvailable(bytes=GB), False)
+    assert "\n" not in said.reason_text
+    assert "\r" not in said.reason_text
+    assert len(said.reason_text) < 300
 
 
 def test_a_finding_says_when_it_would_release() -> None:
-    assert Finding(volume(1), 0.0, 20.0, 10.0).release_free == 11.0
-    assert Finding(volume(1), 0.0, 10.0, 10.0).release_free is None
-    assert Finding(volume(1), 0.0, None, 10.0).release_free is None
+    assert VolumeFinding(volume(1), 0.0, 20.0, 10.0).release_free == 11.0
+    assert VolumeFinding(volume(1), 0.0, 10.0, 10.0).release_free is None
+    assert VolumeFinding(volume(1), 0.0, None, 10.0).release_free is None

@@ -13,7 +13,7 @@ from policies.storage import (
     SoftHard,
     Volume,
     VolumeLimit,
-    assess,
+    assess_volumes,
 )
 from tests.policies.storage_play import (
     GB,
@@ -61,8 +61,11 @@ def test_a_consumed_limit_beyond_the_volumes_size_is_reached_when_it_is_full() -
     hard = VolumeLimit("ConsumedBytes", 200 * GB)
     for policy in (SoftHard(hard=hard), SoftHard(VolumeLimit("ConsumedBytes", 150 * GB), hard)):
         assert policy.quota_factor(volume(1)) == 1
-        full = assess([volume(0)], policy, False)
-        assert (full.factor, full.why) == (0, "broker 1 volume /data/0: 0 B of 100.0 GB free, hard limit at 0 B")
+        full = assess_volumes([volume(0)], policy, False)
+        assert (full.factor, full.reason_text) == (
+            0,
+            "broker 1 volume /data/0: 0 B of 100.0 GB free, hard limit at 0 B",
+        )
 
 
 @pytest.mark.parametrize(("total", "available"), [(0, 0), (-1, -1), (100, -1), (-1, 100)])
@@ -83,11 +86,11 @@ def test_a_volume_whose_sizes_cannot_be_true_counts_as_full(
     assert broken.available_ratio == 0
     assert policy.breaches_hard_limit(broken)
     assert policy.breaches_soft_limit(broken) or policy.levels(broken)[0] is None
-    assert assess((broken,), policy, False).why.startswith("broker 1 volume /data: size unknown")
+    assert assess_volumes((broken,), policy, False).reason_text.startswith("broker 1 volume /data: size unknown")
 
 
 def test_without_any_limit_even_a_full_volume_leaves_everything() -> None:
-    assert assess((volume(0), Volume(1, "b", -1, -1)), SoftHard(), False).factor == 1
+    assert assess_volumes((volume(0), Volume(1, "b", -1, -1)), SoftHard(), False).factor == 1
     assert SoftHard().levels(volume(0)) == (None, None)
 
 

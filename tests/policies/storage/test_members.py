@@ -11,20 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.storage import (
-    Last,
-    Memory,
+    LastVolumes,
     MinAvailable,
-    Newcomers,
-    Placement,
-    Snapshot,
+    NewBrokers,
+    ReplicaPlacement,
     SnapshotView,
     SoftHard,
     Volume,
     VolumeLimit,
-    assess,
-    crowded,
+    VolumeMemory,
+    VolumeSnapshot,
+    assess_volumes,
+    crowded_brokers,
+    departed_volumes,
     find_affected,
-    volumes_of,
 )
 from tests.policies.storage_play import GB, SOFT_HARD, volume, volumes
 
@@ -47,14 +47,14 @@ def last_factors(
     looks: Sequence[Look], policy: SoftHard | MinAvailable, remembers: bool, replicas: dict[int, frozenset[str]]
 ) -> tuple[float, dict[str, float]]:
     """After these looks: the factor of the cluster, and that of each topic that some volume holds."""
-    memory, paused = Memory(FORGET_S), False
+    memory, paused = VolumeMemory(FORGET_S), False
     for look in looks:
-        departed = memory.departed(look.free, look.at, look.registered) if remembers else {}
+        departed = memory.find_departed(look.free, look.at, look.registered) if remembers else {}
         here = [volume(free * GB, broker_id) for broker_id, free in look.free.items()]
-        assessment = assess([*here, *volumes_of(departed)], policy, paused)
+        assessment = assess_volumes([*here, *departed_volumes(departed)], policy, paused)
         paused = assessment.paused
-        memory.note(assessment, departed)
-    affected = find_affected(assessment, Placement(replicas), {})
+        memory.record_assessment(assessment, departed)
+    affected = find_affected(assessment, ReplicaPlacement(replicas), {})
     assert affected is not None
     return assessment.factor, {topic: each.value for each in affected for topic in each.topics}
 
@@ -111,56 +111,65 @@ def test_table(
 
 
 def test_it_is_told_that_the_broker_left() -> None:
-    memory = Memory(FORGET_S)
-    memory.note(assess([volume(5 * GB, 2)], HARD, False), {})
-    said = assess(volumes_of(memory.departed({1}, 60.0)), HARD, False)
-    assert said.why == ("broker 2 volume /data/0: 5.0 GB of 100.0 GB free when its broker left, hard limit at 10.0 GB")
+    memory = VolumeMemory(FORGET_S)
+    memory.record_assessment(assess_volumes([volume(5 * GB, 2)], HARD, False), {})
+    said = assess_volumes(departed_volumes(memory.find_departed({1}, 60.0)), HARD, False)
+    assert said.reason_text == (
+        "broker 2 volume /data/0: 5.0 GB of 100.0 GB free when its broker left, hard limit at 10.0 GB"
+    )
 
 
 def test_what_lies_where_is_not_asked_of_a_broker_that_left() -> None:
     two = [volume(5 * GB, 2, name=name)._replace(left=left) for name in ("/a", "/b") for left in (True,)]
-    assert crowded(assess(two, HARD, False)) == frozenset()
-    assert crowded(assess([each._replace(left=False) for each in two], HARD, False)) == {2}
+    assert crowded_brokers(assess_volumes(two, HARD, False)) == frozenset()
+    assert crowded_brokers(assess_volumes([each._replace(left=False) for each in two], HARD, False)) == {2}
 
 
 def test_a_process_that_takes_over_knows_who_left_and_who_may() -> None:
-    first, second = Memory(FORGET_S), Memory(FORGET_S)
+    first, second = VolumeMemory(FORGET_S), VolumeMemory(FORGET_S)
     full = [volume(5 * GB, 2), volume(4 * GB, 3)]
-    first.note(assess(full, HARD, False), {})
-    departed = first.departed({3}, 100.0)
-    first.note(assess([full[1], *volumes_of(departed)], HARD, False), departed)
-    assert {broker_id: last.left_at for broker_id, last in first.lasts.items()} == {2: 100.0, 3: None}
-    second.adopt(first.lasts)
-    assert second.departed({3}, 200.0) == first.departed({3}, 200.0) == {2: Last((full[0]._replace(left=True),), 100.0)}
-    assert second.departed({1}, 200.0).keys() == {2, 3}
-    second.adopt({2: Last((), 50.0)})
-    assert second.lasts[2].left_at == 100.0, "another one knows it from an earlier time"
-    second.adopt({2: Last((full[0],))})
-    assert second.lasts[2].left_at is None
+    first.record_assessment(assess_volumes(full, HARD, False), {})
+    departed = first.find_departed({3}, 100.0)
+    first.record_assessment(assess_volumes([full[1], *departed_volumes(departed)], HARD, False), departed)
+    assert {broker_id: last.left_at for broker_id, last in first.last_volumes.items()} == {2: 100.0, 3: None}
+    second.adopt_volumes(first.last_volumes)
+    assert (
+        second.find_departed({3}, 200.0)
+        == first.find_departed({3}, 200.0)
+        == {2: LastVolumes((full[0]._replace(left=True),), 100.0)}
+    )
+    assert second.find_departed({1}, 200.0).keys() == {2, 3}
+    second.adopt_volumes({2: LastVolumes((), 50.0)})
+    assert second.last_volumes[2].left_at == 100.0, "another one knows it from an earlier time"
+    second.adopt_volumes({2: LastVolumes((full[0],))})
+    assert second.last_volumes[2].left_at is None
 
 
 def test_one_that_is_at_no_limit_by_the_limits_of_today_is_forgotten() -> None:
     """As after a restart with other limits."""
-    memory = Memory(FORGET_S)
-    memory.adopt({2: Last((volume(15 * GB, 2),), 0.0)})
-    departed = memory.departed({1}, 60.0)
-    memory.note(assess(volumes_of(departed), HARD, False), departed)
-    assert memory.lasts == {}
+    memory = VolumeMemory(FORGET_S)
+    memory.adopt_volumes({2: LastVolumes((volume(15 * GB, 2),), 0.0)})
+    departed = memory.find_departed({1}, 60.0)
+    memory.record_assessment(assess_volumes(departed_volumes(departed), HARD, False), departed)
+    assert memory.last_volumes == {}
 
 
 @given(st.lists(st.tuples(st.integers(0, 400), st.lists(volumes(own=False), max_size=4)), max_size=6))
 def test_a_memory_only_ever_holds_more(looks: list[tuple[int, list[Volume]]]) -> None:
     """And only brokers that were at a limit when they were seen last, no longer than it says."""
-    memory, paused, free_paused, now = Memory(300.0), False, False, 0
+    memory, paused, free_paused, now = VolumeMemory(300.0), False, False, 0
     at_limit: dict[int, float] = {}  # broker id -> when it was seen last
     for after, seen in looks:
         now += after
         active = {each.broker_id for each in seen}
-        departed = memory.departed(active, now)
+        departed = memory.find_departed(active, now)
         assert departed.keys() <= at_limit.keys() - active
-        said, free = assess([*seen, *volumes_of(departed)], SOFT_HARD, paused), assess(seen, SOFT_HARD, free_paused)
+        said, free = (
+            assess_volumes([*seen, *departed_volumes(departed)], SOFT_HARD, paused),
+            assess_volumes(seen, SOFT_HARD, free_paused),
+        )
         assert said.factor <= free.factor
-        memory.note(said, departed)
+        memory.record_assessment(said, departed)
         for broker_id in active:
             at_limit.pop(broker_id, None)
         at_limit |= {
@@ -172,22 +181,22 @@ def test_a_memory_only_ever_holds_more(looks: list[tuple[int, list[Volume]]]) ->
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
 def test_a_time_that_is_none_is_refused(seconds: float) -> None:
     with pytest.raises(ValueError, match="forget_after"):
-        Memory(seconds)
+        VolumeMemory(seconds)
 
 
 # --- brokers that join ------------------------------------------------------------------------------------------------
 
 
-def excused(newcomers: Newcomers, active: Collection[int], missing: Collection[int], now: float) -> frozenset[int]:
+def excused(newcomers: NewBrokers, active: Collection[int], missing: Collection[int], now: float) -> frozenset[int]:
     """A look; empty where it fails."""
-    found = newcomers.excused(missing, now)
+    found = newcomers.excused_brokers(missing, now)
     if found == frozenset(missing):
-        newcomers.note(active, found, now)
+        newcomers.record_active(active, found, now)
     return found
 
 
 def test_a_broker_that_joins_may_be_undescribed_for_the_grace_and_no_longer() -> None:
-    newcomers = Newcomers(60.0)
+    newcomers = NewBrokers(60.0)
     assert excused(newcomers, {1, 2}, {2}, 0.0) == frozenset(), "at the start nobody is new"
     assert excused(newcomers, {1}, (), 1.0) == frozenset()
     assert excused(newcomers, {1, 2}, {2}, 10.0) == {2}
@@ -197,14 +206,14 @@ def test_a_broker_that_joins_may_be_undescribed_for_the_grace_and_no_longer() ->
 
 
 def test_a_broker_that_was_described_has_no_grace() -> None:
-    newcomers = Newcomers(60.0)
+    newcomers = NewBrokers(60.0)
     excused(newcomers, {1, 2}, (), 0.0)
     assert excused(newcomers, {1, 2}, {2}, 10.0) == frozenset()
     assert excused(newcomers, {1, 2, 3}, {2, 3}, 10.0) == {3}
 
 
 def test_a_broker_that_returns_is_not_new() -> None:
-    newcomers = Newcomers(60.0)
+    newcomers = NewBrokers(60.0)
     excused(newcomers, {1, 2}, (), 0.0)
     for now in (10.0, 200.0):
         assert excused(newcomers, {1}, (), now) == frozenset()
@@ -212,7 +221,7 @@ def test_a_broker_that_returns_is_not_new() -> None:
 
 
 def test_a_broker_that_leaves_within_its_grace_does_not_get_another() -> None:
-    newcomers = Newcomers(60.0)
+    newcomers = NewBrokers(60.0)
     excused(newcomers, {1}, (), 0.0)
     assert excused(newcomers, {1, 2}, {2}, 10.0) == {2}
     excused(newcomers, {1}, (), 20.0)
@@ -221,15 +230,15 @@ def test_a_broker_that_leaves_within_its_grace_does_not_get_another() -> None:
 
 
 def test_a_fenced_broker_that_was_registered_already_is_not_new_and_one_that_was_unregistered_is() -> None:
-    newcomers = Newcomers(60.0)
-    newcomers.note({1}, (), 0.0, {1, 2})
-    assert newcomers.excused({2}, 10.0) == frozenset()
-    newcomers.note({1}, (), 20.0, {1})
-    assert newcomers.excused({2}, 30.0) == {2}
+    newcomers = NewBrokers(60.0)
+    newcomers.record_active({1}, (), 0.0, {1, 2})
+    assert newcomers.excused_brokers({2}, 10.0) == frozenset()
+    newcomers.record_active({1}, (), 20.0, {1})
+    assert newcomers.excused_brokers({2}, 30.0) == {2}
 
 
 def test_without_a_grace_nobody_is_excused() -> None:
-    newcomers = Newcomers(0.0)
+    newcomers = NewBrokers(0.0)
     excused(newcomers, {1}, (), 0.0)
     assert excused(newcomers, {1, 2}, {2}, 10.0) == frozenset()
 
@@ -240,22 +249,22 @@ def test_without_a_grace_nobody_is_excused() -> None:
 def snapshots(free: dict[int, float], grace_s: float = 0.0, forget_after_s: float | None = FORGET_S) -> SnapshotView:
     made = SnapshotView(180.0, "PAUSE", SOFT_HARD, 1e9, grace_s=grace_s, forget_after_s=forget_after_s)
     for broker_id, each in free.items():
-        made.put(broker_id, Snapshot(broker_id, 1000.0, (volume(each * GB, broker_id),)))
-    made.active(free, 1000.0)
+        made.put_snapshot(broker_id, VolumeSnapshot(broker_id, 1000.0, (volume(each * GB, broker_id),)))
+    made.set_active_brokers(free, 1000.0)
     return made
 
 
 def test_the_snapshot_of_a_broker_that_left_counts_on_by_its_own_time() -> None:
     made = snapshots(FULL)
-    made.active(WITHOUT, 1010.0)
+    made.set_active_brokers(WITHOUT, 1010.0)
     for broker_id in WITHOUT:
-        made.put(broker_id, Snapshot(broker_id, 4600.0, (volume(50 * GB, broker_id),)))
-    view = made.current(4599.0, 4599.0)
+        made.put_snapshot(broker_id, VolumeSnapshot(broker_id, 4600.0, (volume(50 * GB, broker_id),)))
+    view = made.assess_current(4599.0, 4599.0)
     assert (view.factor.value, view.factor.origin, view.left) == (0.0, "valid", {2: 4600.0})
     assert "when its broker left" in view.factor.why
-    assert made.until(4599.0, 4599.0) == 4600.0
-    assert made.current(4600.0, 4600.0).factor == made.next(4599.0, 4599.0)
-    assert made.current(4600.0, 4600.0).left == {}
+    assert made.changes_at(4599.0, 4599.0) == 4600.0
+    assert made.assess_current(4600.0, 4600.0).factor == made.next_factor(4599.0, 4599.0)
+    assert made.assess_current(4600.0, 4600.0).left == {}
 
 
 @pytest.mark.parametrize(
@@ -263,57 +272,57 @@ def test_the_snapshot_of_a_broker_that_left_counts_on_by_its_own_time() -> None:
 )
 def test_of_a_broker_that_left_only_a_limit_counts(free: float, factor: float, left: set[int]) -> None:
     made = snapshots({1: 50.0, 2: free})
-    made.active([1], 1010.0)
-    view = made.current(1010.0, 1010.0)
+    made.set_active_brokers([1], 1010.0)
+    view = made.assess_current(1010.0, 1010.0)
     assert (view.factor.value, set(view.left)) == (factor, left)
     assert all(each.volume.left == (each.volume.broker_id == 2) for each in view.assessment.findings)
 
 
 def test_a_snapshot_that_is_taken_back_and_a_memory_that_is_not_wanted() -> None:
     made = snapshots({1: 50.0, 2: 5.0})
-    made.active([1], 1010.0)
-    made.put(2, None)
-    assert made.current(1010.0, 1010.0).factor.value == 1.0
+    made.set_active_brokers([1], 1010.0)
+    made.put_snapshot(2, None)
+    assert made.assess_current(1010.0, 1010.0).factor.value == 1.0
     ignoring = snapshots({1: 50.0, 2: 5.0}, forget_after_s=None)
-    ignoring.active([1], 1010.0)
-    assert ignoring.current(1010.0, 1010.0).factor.value == 1.0
+    ignoring.set_active_brokers([1], 1010.0)
+    assert ignoring.assess_current(1010.0, 1010.0).factor.value == 1.0
 
 
 def test_a_reader_that_starts_after_the_broker_left_knows_it_from_the_topic() -> None:
     made = SnapshotView(180.0, "PAUSE", SOFT_HARD, 1e9, forget_after_s=FORGET_S)
     for broker_id, free in FULL.items():
-        made.put(broker_id, Snapshot(broker_id, 1000.0, (volume(free * GB, broker_id),)))
-    assert made.current(1010.0, 1010.0).left == {}, "without a list of brokers nobody has left"
-    made.active(WITHOUT, 1010.0)
-    assert made.current(1010.0, 1010.0).factor.value == 0.0
+        made.put_snapshot(broker_id, VolumeSnapshot(broker_id, 1000.0, (volume(free * GB, broker_id),)))
+    assert made.assess_current(1010.0, 1010.0).left == {}, "without a list of brokers nobody has left"
+    made.set_active_brokers(WITHOUT, 1010.0)
+    assert made.assess_current(1010.0, 1010.0).factor.value == 0.0
 
 
 def test_a_broker_that_joins_has_a_grace_until_its_first_snapshot() -> None:
     made = snapshots({1: 50.0}, grace_s=60.0)
-    made.active([1, 2], 1010.0)
-    view = made.current(1069.0, 1069.0)
+    made.set_active_brokers([1, 2], 1010.0)
+    view = made.assess_current(1069.0, 1069.0)
     assert (view.factor.value, view.factor.origin, set(view.fresh)) == (1.0, "valid", {2})
-    assert made.until(1069.0, 1069.0) == 1070.0
-    assert made.current(1070.0, 1070.0).reasons == {2: "missing"}
-    assert made.current(1070.0, 1070.0).factor == made.next(1069.0, 1069.0)
-    made.put(2, Snapshot(2, 1069.0, (volume(5 * GB, 2),)))
-    assert made.current(1069.0, 1069.0).factor.value == 0.0
+    assert made.changes_at(1069.0, 1069.0) == 1070.0
+    assert made.assess_current(1070.0, 1070.0).reasons == {2: "missing"}
+    assert made.assess_current(1070.0, 1070.0).factor == made.next_factor(1069.0, 1069.0)
+    made.put_snapshot(2, VolumeSnapshot(2, 1069.0, (volume(5 * GB, 2),)))
+    assert made.assess_current(1069.0, 1069.0).factor.value == 0.0
 
 
 def test_a_broker_that_returns_without_a_snapshot_is_unknown() -> None:
     made = snapshots({1: 50.0}, grace_s=60.0)
     for now in (1010.0, 1200.0):
-        made.active([1, 2], now)
-        made.active([1], now + 1)
-        assert made.current(1010.0, now + 61).reasons == {}
-        made.active([1, 2], now + 62)
-        assert made.current(1010.0, now + 62).reasons == {2: "missing"}
+        made.set_active_brokers([1, 2], now)
+        made.set_active_brokers([1], now + 1)
+        assert made.assess_current(1010.0, now + 61).reasons == {}
+        made.set_active_brokers([1, 2], now + 62)
+        assert made.assess_current(1010.0, now + 62).reasons == {2: "missing"}
 
 
 def test_nobody_is_new_at_the_start_and_none_that_had_a_snapshot() -> None:
     made = SnapshotView(180.0, "PAUSE", SOFT_HARD, 1e9, grace_s=60.0)
-    made.active([1], 1000.0)
-    assert made.current(1000.0, 1000.0).reasons == {1: "missing"}
-    made.put(2, Snapshot(2, 500.0, (volume(50 * GB, 2),)))
-    made.active([1, 2], 1001.0)
-    assert made.current(1001.0, 1001.0).reasons == {1: "missing", 2: "stale"}
+    made.set_active_brokers([1], 1000.0)
+    assert made.assess_current(1000.0, 1000.0).reasons == {1: "missing"}
+    made.put_snapshot(2, VolumeSnapshot(2, 500.0, (volume(50 * GB, 2),)))
+    made.set_active_brokers([1, 2], 1001.0)
+    assert made.assess_current(1001.0, 1001.0).reasons == {1: "missing", 2: "stale"}

@@ -6,19 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.definitions.policy_records import Head, Source, decode, encode
+from policies.definitions.policy_records import AlterationHead, ChangeSource, decode_record, encode_alteration
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import Change, End, InvalidPolicy, Op, PolicyError, PolicyKey
+from policies.definitions.policy_values import (
+    InvalidPolicy,
+    PolicyChange,
+    PolicyError,
+    PolicyKey,
+    PolicyOperation,
+    ValueEnd,
+)
 from policies.storage import (
-    Affected,
-    Factor,
+    AffectedTopics,
     InvalidOverride,
-    Override,
-    Placement,
+    ReplicaPlacement,
     SoftHard,
-    assess,
+    StorageFactor,
+    StorageOverride,
+    apply_override,
+    assess_volumes,
     find_affected,
-    override,
 )
 from tests.policies.storage_play import GB, SOFT_HARD, volume
 
@@ -30,10 +37,10 @@ WHY = "an operator pauses all producers until then: a disk"
 @given(st.sampled_from(["PAUSE", "OPEN"]), st.text(max_size=200), st.booleans())
 def test_the_text_says_all_of_it(state: str, reason: str, force: bool) -> None:
     try:
-        made = Override(state, reason, force).checked()  # type: ignore[arg-type]
+        made = StorageOverride(state, reason, force).validate_override()  # type: ignore[arg-type]
     except InvalidOverride:
         return
-    assert Override.read(str(made)) == made
+    assert StorageOverride.parse_text(str(made)) == made
 
 
 @pytest.mark.parametrize(
@@ -41,31 +48,31 @@ def test_the_text_says_all_of_it(state: str, reason: str, force: bool) -> None:
 )
 def test_another_text_is_none(text: str) -> None:
     with pytest.raises(InvalidOverride):
-        Override.read(text)
+        StorageOverride.parse_text(text)
     with pytest.raises(PolicyError, match="override of storage protection"):
-        PolicySet().alter([Op(KEY, text, 1000)])
+        PolicySet().alter_policies([PolicyOperation(KEY, text, 1000)])
 
 
 def test_it_is_a_policy_that_ends_and_that_no_document_prunes() -> None:
-    kept = PolicySet().alter([Op(KEY, "PAUSE: a disk", 5000)], now_ms=1000)
+    kept = PolicySet().alter_policies([PolicyOperation(KEY, "PAUSE: a disk", 5000)], now_ms=1000)
     (change,) = kept.changes_since(PolicySet())
-    (record, head) = encode([change], Head(1, "token", 1000, Source("alice", "rest"), 1))
-    entry = decode(*record)
-    assert (entry.key, entry.value, entry.end) == (KEY, "PAUSE: a disk", End(5000, None))  # type: ignore[union-attr]
-    assert decode(*head) is not None
-    assert entry.past.source == Source("alice", "rest")  # type: ignore[union-attr]
-    assert kept.diff({}, prune=True) == []
-    assert kept.taken_back(5000).changes == {}
-    assert (kept.tenants(), kept.namespaces(), kept.groups()) == ({}, {}, {})
-    assert [str(each.key) for each in kept.settings()] == ["override of storage protection"]
+    (record, head) = encode_alteration([change], AlterationHead(1, "token", 1000, ChangeSource("alice", "rest"), 1))
+    entry = decode_record(*record)
+    assert (entry.key, entry.value, entry.end) == (KEY, "PAUSE: a disk", ValueEnd(5000, None))  # type: ignore[union-attr]
+    assert decode_record(*head) is not None
+    assert entry.past.source == ChangeSource("alice", "rest")  # type: ignore[union-attr]
+    assert kept.diff_values({}, prune=True) == []
+    assert kept.revert_expired(5000).changes == {}
+    assert (kept.tenant_groups(), kept.namespace_groups(), kept.group_limits()) == ({}, {}, {})
+    assert [str(each.key) for each in kept.list_settings()] == ["override of storage protection"]
     with pytest.raises(InvalidPolicy, match="it has no name"):
-        PolicyKey("storage", "x", "override").checked()
-    assert Change(KEY, None, None, None).key.checked() == KEY
+        PolicyKey("storage", "x", "override").validate_key()
+    assert PolicyChange(KEY, None, None, None).key.validate_key() == KEY
 
 
-def held(frees: dict[int, float], policy: SoftHard = SOFT_HARD) -> tuple[object, tuple[Affected, ...]]:
-    said = assess([volume(free * GB, broker_id) for broker_id, free in frees.items()], policy, False)
-    affected = find_affected(said, Placement(REPLICAS), {})
+def held(frees: dict[int, float], policy: SoftHard = SOFT_HARD) -> tuple[object, tuple[AffectedTopics, ...]]:
+    said = assess_volumes([volume(free * GB, broker_id) for broker_id, free in frees.items()], policy, False)
+    affected = find_affected(said, ReplicaPlacement(REPLICAS), {})
     assert affected is not None
     return said, affected
 
@@ -73,8 +80,9 @@ def held(frees: dict[int, float], policy: SoftHard = SOFT_HARD) -> tuple[object,
 @pytest.mark.parametrize("by_topic", [False, True])
 def test_a_pause_is_for_all(by_topic: bool) -> None:
     said, affected = held({1: 50, 2: 50})
-    found = override(Override("PAUSE"), WHY, Factor(1.0, "valid"), affected, said, by_topic=by_topic)  # type: ignore[arg-type]
-    assert found == (Factor(0.0, "operator", WHY), None, ())
+    factor = StorageFactor(1.0, "valid")
+    found = apply_override(StorageOverride("PAUSE"), WHY, factor, affected, said, by_topic=by_topic)  # type: ignore[arg-type]
+    assert found == (StorageFactor(0.0, "operator", WHY), None, ())
 
 
 @pytest.mark.parametrize("frees", [{1: 50, 2: 50}, {1: 15, 2: 50}, {1: 15, 2: 12}])
@@ -82,23 +90,23 @@ def test_a_pause_is_for_all(by_topic: bool) -> None:
 def test_an_opening_lifts_what_is_no_hard_limit(frees: dict[int, float], origin: str) -> None:
     """A throttle, a fallback, and a fail-safe."""
     said, affected = held(frees)
-    factor = Factor(0.0, origin, "x")  # type: ignore[arg-type]
-    found = override(Override("OPEN"), WHY, factor, None, said, by_topic=False)  # type: ignore[arg-type]
+    factor = StorageFactor(0.0, origin, "x")  # type: ignore[arg-type]
+    found = apply_override(StorageOverride("OPEN"), WHY, factor, None, said, by_topic=False)  # type: ignore[arg-type]
     assert (found.factor.value, found.affected, found.full) == (1.0, None, ())
-    found = override(Override("OPEN"), WHY, factor, affected, said, by_topic=True)  # type: ignore[arg-type]
+    found = apply_override(StorageOverride("OPEN"), WHY, factor, affected, said, by_topic=True)  # type: ignore[arg-type]
     assert (found.factor.value, found.affected, found.full) == (1.0, (), ())
 
 
 def test_an_opening_never_opens_a_hard_limit_but_by_force() -> None:
     said, affected = held({1: 15, 2: 5})
-    paused = Factor(0.0, "valid", "broker 2 is full")
-    everybody = override(Override("OPEN"), WHY, paused, None, said, by_topic=False)  # type: ignore[arg-type]
+    paused = StorageFactor(0.0, "valid", "broker 2 is full")
+    everybody = apply_override(StorageOverride("OPEN"), WHY, paused, None, said, by_topic=False)  # type: ignore[arg-type]
     assert everybody == (paused, None, ("broker 2 volume /data/0",))
-    by_topic = override(Override("OPEN"), WHY, paused, affected, said, by_topic=True)  # type: ignore[arg-type]
+    by_topic = apply_override(StorageOverride("OPEN"), WHY, paused, affected, said, by_topic=True)  # type: ignore[arg-type]
     assert by_topic.affected is not None
     assert [(each.topics, each.value) for each in by_topic.affected] == [(("two",), 0.0)], "the slowed one is let in"
     assert (by_topic.factor.value, by_topic.factor.origin) == (0.0, "operator")
-    forced = override(Override("OPEN", "", True), WHY, paused, affected, said, by_topic=True)  # type: ignore[arg-type]
+    forced = apply_override(StorageOverride("OPEN", "", True), WHY, paused, affected, said, by_topic=True)  # type: ignore[arg-type]
     assert (forced.factor.value, forced.affected, forced.full) == (1.0, (), ())
-    unknown = override(Override("OPEN"), WHY, Factor(0.0, "fallback"), None, said, by_topic=True)  # type: ignore[arg-type]
+    unknown = apply_override(StorageOverride("OPEN"), WHY, StorageFactor(0.0, "fallback"), None, said, by_topic=True)  # type: ignore[arg-type]
     assert unknown.factor.origin == "fallback", "who knows which topics are there"

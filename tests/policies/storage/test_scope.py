@@ -7,37 +7,37 @@ from collections.abc import Mapping
 import pytest
 
 from policies.storage import (
-    Affected,
-    Assessment,
+    AffectedTopics,
     MinAvailable,
-    Placement,
+    ReplicaPlacement,
     SoftHard,
     Volume,
+    VolumeAssessment,
     VolumeLimit,
-    assess,
-    crowded,
+    assess_volumes,
+    crowded_brokers,
     find_affected,
-    matcher,
+    topic_matcher,
 )
-from policies.storage.scope import MOST_TOPICS
+from policies.storage.scope import MAX_TOPICS
 
 GB = 10**9
 SOFT_HARD = SoftHard(VolumeLimit("MinFreeBytes", 20 * GB), VolumeLimit("MinFreeBytes", 10 * GB))
 REPLICAS = {1: frozenset({"a", "ab", "abc"}), 2: frozenset({"ab", "abc", "b"}), 3: frozenset({"abc", "c"})}
 
 
-def judged(*free: tuple[int, str, int], paused: bool = False) -> Assessment:
+def judged(*free: tuple[int, str, int], paused: bool = False) -> VolumeAssessment:
     """(broker, volume, free GB)."""
-    return assess([Volume(b, name, 100 * GB, left * GB) for b, name, left in free], SOFT_HARD, paused)
+    return assess_volumes([Volume(b, name, 100 * GB, left * GB) for b, name, left in free], SOFT_HARD, paused)
 
 
 def held(
-    assessment: Assessment,
+    assessment: VolumeAssessment,
     dirs: Mapping[tuple[int, str], frozenset[str]] | None = None,
     unknown: Mapping[int, str] | None = None,
     *exempt: str,
 ) -> dict[str, tuple[float, str]]:
-    found = find_affected(assessment, Placement(REPLICAS, dirs or {}), unknown or {}, matcher(exempt))
+    found = find_affected(assessment, ReplicaPlacement(REPLICAS, dirs or {}), unknown or {}, topic_matcher(exempt))
     assert found is not None
     return {each.key: (round(each.value, 3), " ".join(each.topics)) for each in found}
 
@@ -98,17 +98,18 @@ def test_a_broker_of_which_nothing_is_known_holds_its_topics() -> None:
 
 
 def test_where_nothing_is_known_at_all_every_topic_is_held() -> None:
-    assert find_affected(Assessment(1.0, (), None), Placement(REPLICAS), None) is None
+    assert find_affected(VolumeAssessment(1.0, (), None), ReplicaPlacement(REPLICAS), None) is None
     assert find_affected(judged((1, "/d", 5)), None, {}) is None
     assert find_affected(judged((1, "/d", 50)), None, {}) == ()
 
 
 def test_what_is_said_of_each_volume_is_what_it_is_said_of_the_cluster() -> None:
-    found = find_affected(judged((2, "/d", 5), (1, "/d", 15)), Placement(REPLICAS), {})
+    found = find_affected(judged((2, "/d", 5), (1, "/d", 15)), ReplicaPlacement(REPLICAS), {})
     assert found == (
-        Affected("broker 2 /d", 0.0, "broker 2 volume /d: 5.0 GB of 100.0 GB free, hard limit at 10.0 GB",
+        AffectedTopics("broker 2 /d", 0.0, "broker 2 volume /d: 5.0 GB of 100.0 GB free, hard limit at 10.0 GB",
                  ("ab", "abc", "b"), (2,)),
-        Affected("broker 1 /d", 0.5, "broker 1 volume /d: 15.0 GB of 100.0 GB free, between soft limit 20.0 GB and hard"
+        AffectedTopics("broker 1 /d", 0.5, "broker 1 volume /d: 15.0 GB of 100.0 GB free, between"
+                 " soft limit 20.0 GB and hard"
                  " limit 10.0 GB", ("a",), (1,)),
     )  # fmt: skip
     assert [each.state for each in found] == ["PAUSE", "THROTTLE"]
@@ -120,22 +121,22 @@ def test_exempt_topics_are_not_held() -> None:
 
 
 def test_a_star_stands_for_any_characters_and_nothing_else_is_special() -> None:
-    is_exempt = matcher(["connect-*", "app-*-changelog", "a.b"])
+    is_exempt = topic_matcher(["connect-*", "app-*-changelog", "a.b"])
     assert [name for name in ("connect-", "connect-x", "app-1-changelog", "a.b") if not is_exempt(name)] == []
     assert [name for name in ("my-connect-x", "app-1-changelog2", "a-b") if is_exempt(name)] == []
-    assert not matcher([])("a")
+    assert not topic_matcher([])("a")
 
 
 def test_more_topics_than_one_message_should_have_hold_all() -> None:
-    many = {1: frozenset(f"t{number}" for number in range(MOST_TOPICS + 1))}
-    assert find_affected(judged((1, "/d", 5)), Placement(many), {}) is None
+    many = {1: frozenset(f"t{number}" for number in range(MAX_TOPICS + 1))}
+    assert find_affected(judged((1, "/d", 5)), ReplicaPlacement(many), {}) is None
 
 
 def test_it_matters_what_lies_where_only_where_one_of_several_volumes_is_at_a_limit() -> None:
     free = (1, "/d1", 50), (1, "/d2", 50), (2, "/d", 5), (3, "/d1", 5), (3, "/d2", 50)
-    assert crowded(judged(*free)) == {3}
+    assert crowded_brokers(judged(*free)) == {3}
 
 
 def test_a_limit_without_hysteresis_holds_too() -> None:
-    assessment = assess([Volume(1, "/d", 100, 5)], MinAvailable(bytes=5), False)
+    assessment = assess_volumes([Volume(1, "/d", 100, 5)], MinAvailable(bytes=5), False)
     assert held(assessment) == {"broker 1 /d": (0, "a ab abc")}

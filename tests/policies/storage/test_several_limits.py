@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.storage import LimitError, PlaceLimits, SoftHard, Volume, VolumeLimit, assess
+from policies.storage import LimitError, PlaceLimits, SoftHard, Volume, VolumeLimit, assess_volumes
 from tests.policies.storage_play import GB, limits, volume, volumes
 
 TEN = VolumeLimit("MinFreeBytes", 10 * GB)
@@ -36,23 +36,25 @@ def test_of_several_the_strictest_counts(one: Volume, soft: list[VolumeLimit], h
     ],
 )
 def test_bytes_and_ratio_together(total: float, free: float, factor: float, said: str) -> None:
-    found = assess([volume(free * GB, total=total * GB)], SoftHard(None, [TEN, FIVE_PERCENT]), False)
+    found = assess_volumes([volume(free * GB, total=total * GB)], SoftHard(None, [TEN, FIVE_PERCENT]), False)
     assert found.factor == factor
-    assert found.why.endswith(said)
-    assert bool(found.why) is bool(said)
+    assert found.reason_text.endswith(said)
+    assert bool(found.reason_text) is bool(said)
 
 
 def test_one_limit_is_not_named() -> None:
-    assert assess([volume(GB)], SoftHard(None, [TEN]), False).why.endswith("free, hard limit at 10.0 GB")
+    assert assess_volumes([volume(GB)], SoftHard(None, [TEN]), False).reason_text.endswith(
+        "free, hard limit at 10.0 GB"
+    )
 
 
 def test_soft_and_hard_may_be_of_different_limits() -> None:
     policy = SoftHard(
         [VolumeLimit("MinFreeBytes", 20 * GB), VolumeLimit("MinFreePercentage", 0.1)], [TEN, FIVE_PERCENT]
     )
-    found = assess([volume(75 * GB, total=1000 * GB)], policy, False)
+    found = assess_volumes([volume(75 * GB, total=1000 * GB)], policy, False)
     assert found.factor == 0.5
-    assert found.why.endswith(
+    assert found.reason_text.endswith(
         "between soft limit 100.0 GB (MinFreePercentage 10 %) and hard limit 50.0 GB (MinFreePercentage 5 %)"
     )
 
@@ -78,7 +80,7 @@ def test_the_first_pattern_that_matches_counts(
 ) -> None:
     policy = SoftHard(None, TEN, PLACES)
     one = volume(50 * GB, broker_id, name=name)
-    assert (policy.levels(one), policy.reasons(one)) == (levels, reasons)
+    assert (policy.levels(one), policy.limit_reasons(one)) == (levels, reasons)
 
 
 def test_what_a_pattern_means() -> None:
@@ -91,7 +93,7 @@ def test_what_a_pattern_means() -> None:
 def test_a_volume_s_own_limits_win_over_patterns() -> None:
     own = volume(5 * GB, 3, name="/data/1")._replace(hard=VolumeLimit("MinFreeBytes", GB))
     assert SoftHard(None, TEN, PLACES).levels(own) == (None, GB)
-    assert SoftHard(None, TEN, PLACES).reasons(own) == ("", "")
+    assert SoftHard(None, TEN, PLACES).limit_reasons(own) == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.storage import Finding, Headroom, MinAvailable, Share, SoftHard, Volume, VolumeLimit, find_headroom
+from policies.storage import (
+    MinAvailable,
+    ReplicaShare,
+    SoftHard,
+    Volume,
+    VolumeFinding,
+    VolumeHeadroom,
+    VolumeLimit,
+    find_headroom,
+)
 from policies.storage import find_writers as find
-from policies.storage.spread import REQUEST_S, SHOWN
+from policies.storage.spread import MAX_SHOWN, REQUEST_S
 
 MB = 1e6
-SHARES = {"clicks": Share(3, 3), "views": Share(1, 4)}
+SHARES = {"clicks": ReplicaShare(3, 3), "views": ReplicaShare(1, 4)}
 
 
 def test_a_volume_gets_of_each_topic_what_its_share_of_the_partitions_is() -> None:
@@ -25,18 +34,18 @@ def test_a_volume_gets_of_each_topic_what_its_share_of_the_partitions_is() -> No
 
 @given(st.dictionaries(st.tuples(st.sampled_from(["a", "b", "c", "d"]), st.text(max_size=2)), st.floats(0, 1e9)))
 def test_topics_and_principals_tell_the_same_bytes(rates: dict[tuple[str, str], float]) -> None:
-    shares = {"a": Share(1, 1), "b": Share(1, 2), "c": Share(2, 3)}
+    shares = {"a": ReplicaShare(1, 1), "b": ReplicaShare(1, 2), "c": ReplicaShare(2, 3)}
     topics, principals = find(rates, shares)
-    assert len(topics) <= SHOWN
+    assert len(topics) <= MAX_SHOWN
     assert [rate for _, rate in topics] == sorted((rate for _, rate in topics), reverse=True)
     assert all(rate > 0 for _, rate in (*topics, *principals))
-    if len(principals) < SHOWN:
+    if len(principals) < MAX_SHOWN:
         assert sum(rate for _, rate in topics) == pytest.approx(sum(rate for _, rate in principals))
 
 
-def finding(policy: SoftHard | MinAvailable, free: int = 10**9, hard: VolumeLimit | None = None) -> Finding:
+def finding(policy: SoftHard | MinAvailable, free: int = 10**9, hard: VolumeLimit | None = None) -> VolumeFinding:
     volume = Volume(1, "/a", 10**9, free, hard=hard)
-    return Finding(volume, 1.0, *policy.levels(volume))
+    return VolumeFinding(volume, 1.0, *policy.levels(volume))
 
 
 @pytest.mark.parametrize(
@@ -61,14 +70,14 @@ def test_every_kind_of_limit_has_its_room(
 def test_every_broker_that_leads_a_replica_there_fills_it_too() -> None:
     totals = {1: 20 * MB, 2: 10 * MB, 3: 1 * MB}
     found = find_headroom(finding(MinAvailable(bytes=1)), (1, 2), totals.get, 15.0)
-    assert found == Headroom(1, 30 * MB * 30)
+    assert found == VolumeHeadroom(1, 30 * MB * 30)
     assert find_headroom(finding(MinAvailable(bytes=1)), (2,), totals.get, 15.0) == found, "its own in any case"
 
 
 def test_without_a_bound_nobody_can_say_and_without_a_hard_limit_there_is_nothing_to_say() -> None:
     totals = {1: 20 * MB}
     found = find_headroom(finding(MinAvailable(bytes=1)), (1, 2), totals.get, 15.0)
-    assert found == Headroom(1, None)
+    assert found == VolumeHeadroom(1, None)
     assert found is not None
     assert not found.is_short
     assert find_headroom(finding(SoftHard()), (1,), totals.get, 15.0) is None

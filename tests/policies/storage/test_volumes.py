@@ -13,7 +13,7 @@ from policies.storage import (
     Observation,
     SoftHard,
     VolumeLimit,
-    checked,
+    check_limit,
 )
 from tests.policies.storage_play import (
     GB,
@@ -67,7 +67,7 @@ def test_a_limit_that_is_none_is_refused_in_one_line(limit: VolumeLimit, wrong: 
     with pytest.raises(LimitError, match="soft: "):
         SoftHard(soft=limit)
     with pytest.raises(LimitError, match="snapshot"):
-        checked(limit, "snapshot of broker 1")
+        check_limit(limit, "snapshot of broker 1")
 
 
 def test_limits_are_written_with_their_unit() -> None:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from policies.engine import Engine
-from policies.thresholds.broker_meters import Others
+from policies.engine import PolicyEngine
+from policies.thresholds.broker_meters import PeerTraffic
 from policies.verdict import REJECT, Verdict
 from tests.policies.asking import Request
 
@@ -29,22 +29,22 @@ class Course(NamedTuple):
         return self.passed[topic].index(0) * STEP_S
 
 
-def engine(burst_s: float = BURST_S, total: float = 10 * MB, quiet_s: float = 60.0, **topics: float) -> Engine:
-    made = Engine(0.0)
-    made.set_policy(total, topics, burst_s=burst_s)
-    made.set_topics(1, topics or ["t"])
-    made.broker(1)
+def engine(burst_s: float = BURST_S, total: float = 10 * MB, quiet_s: float = 60.0, **topics: float) -> PolicyEngine:
+    made = PolicyEngine(0.0)
+    made.set_thresholds(total, topics, burst_s=burst_s)
+    made.set_listed_topics(1, topics or ["t"])
+    made.broker_meters(1)
     for second in range(round(quiet_s) + 1):
-        made.tick(float(second))
+        made.apply_due_ticks(float(second))
     return made
 
 
-def play(made: Engine, rates: Mapping[str, float], seconds: float, start: float = 60.0) -> Course:
+def play(made: PolicyEngine, rates: Mapping[str, float], seconds: float, start: float = 60.0) -> Course:
     """Each topic offers its rate in requests of a step each."""
     course = Course({topic: [] for topic in rates}, 0, None)
     for step in range(round(seconds / STEP_S)):
         now = start + step * STEP_S
-        made.tick(now)
+        made.apply_due_ticks(now)
         for topic, rate in rates.items():
             request = Request(made, topic.encode(), round(rate * STEP_S))
             why = request.ask(now)
@@ -135,18 +135,18 @@ def test_the_average_still_rejects() -> None:
 def test_it_is_shown_as_over() -> None:
     made = engine(t=10 * MB)
     play(made, {"t": 50 * MB}, 4.0)
-    ((topic,),) = (broker.topics for broker in made.rates())
+    ((topic,),) = (broker.topics for broker in made.collect_rates())
     assert topic.over
     calm = engine(t=10 * MB)
     play(calm, {"t": 9 * MB}, 4.0)
-    ((topic,),) = (broker.topics for broker in calm.rates())
+    ((topic,),) = (broker.topics for broker in calm.collect_rates())
     assert not topic.over
 
 
 def test_workers_have_their_parts_of_it() -> None:
     makers = [engine(t=10 * MB) for _ in range(4)]
     for made in makers:
-        made.set_others({1: Others(0.0, {})}, 4)
+        made.set_peer_traffic({1: PeerTraffic(0.0, {})}, 4)
     passed = sum(play(made, {"t": 10 * MB}, 5.0).total("t") for made in makers)
     assert passed <= (5 + BURST_S) * 10 * MB + 4 * 2 * MB
     assert passed >= 0.9 * (5 + BURST_S) * 10 * MB
@@ -155,27 +155,27 @@ def test_workers_have_their_parts_of_it() -> None:
 def test_it_comes_and_goes_with_its_setting() -> None:
     made = engine(0.0, t=10 * MB)
     play(made, {"t": 30 * MB}, 3.0)
-    made.set_policy(10 * MB, {"t": 10 * MB}, burst_s=BURST_S)
+    made.set_thresholds(10 * MB, {"t": 10 * MB}, burst_s=BURST_S)
     course = play(made, {"t": 30 * MB}, 10.0, 63.0)
     assert course.first_rejection_s("t") == pytest.approx(5.1, abs=0.2)
-    made.set_policy(10 * MB, {"t": 10 * MB})
+    made.set_thresholds(10 * MB, {"t": 10 * MB})
     assert Request(made, b"t", MB).ask(73.0) is None
-    made.set_policy(10 * MB, {"t": 10 * MB}, burst_s=BURST_S)
-    made.set_policy(10 * MB, {"t": 10 * MB}, on_exceed="delay", burst_s=BURST_S)
-    assert made.broker(1).limits.strategy.delays
+    made.set_thresholds(10 * MB, {"t": 10 * MB}, burst_s=BURST_S)
+    made.set_thresholds(10 * MB, {"t": 10 * MB}, on_exceed="delay", burst_s=BURST_S)
+    assert made.broker_meters(1).limits.strategy.delays_requests
 
 
 def test_no_total_is_no_limit() -> None:
-    made = Engine(0.0)
-    made.set_policy(None, {"t": 1.0}, burst_s=BURST_S)
+    made = PolicyEngine(0.0)
+    made.set_thresholds(None, {"t": 1.0}, burst_s=BURST_S)
     assert play(made, {"t": 50 * MB}, 30.0, 0.0).last is None
 
 
 def test_topics_that_left_the_broker_are_forgotten() -> None:
     made = engine(a=2 * MB, b=2 * MB)
     play(made, {"a": 4 * MB, "b": 4 * MB}, 6.0)
-    strategy = made.broker(1).limits.strategy
+    strategy = made.broker_meters(1).limits.strategy
     assert len(strategy._buckets) == 2  # type: ignore[attr-defined]
-    made.set_topics(1, ["a"])
+    made.set_listed_topics(1, ["a"])
     play(made, {"a": 1 * MB}, 6.0, 66.0)
     assert {meter.name for meter in strategy._buckets} == {b"a"}  # type: ignore[attr-defined]

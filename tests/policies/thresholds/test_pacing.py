@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.engine import Engine
-from policies.limits.line import MAX_WAIT_S
+from policies.engine import PolicyEngine
+from policies.limits.limiter import MAX_WAIT_S
 from policies.limits.meter import TICK_S
 from policies.thresholds.broker_meters import BrokerMeters
-from policies.thresholds.pacing import PACE_S, Pacer
+from policies.thresholds.pacing import PACE_S, ThresholdPacer
 from policies.thresholds.topic_meter import TopicMeter
 from policies.verdict import Verdict
 from tests.effort import lines_run
@@ -20,11 +20,11 @@ from tests.policies.pacing_play import Connection, Loop
 MB = 1_000_000
 
 
-def engine(total: float | None = 10 * MB, mode: str = "enforce", **topics: float) -> Engine:
-    made = Engine(now=0.0)
-    made.set_policy(total, topics, on_exceed="delay", mode=mode)  # type: ignore[arg-type]
-    made.broker(1)
-    made.pace(0.0)
+def engine(total: float | None = 10 * MB, mode: str = "enforce", **topics: float) -> PolicyEngine:
+    made = PolicyEngine(now=0.0)
+    made.set_thresholds(total, topics, on_exceed="delay", mode=mode)  # type: ignore[arg-type]
+    made.broker_meters(1)
+    made.pace_limits(0.0)
     return made
 
 
@@ -33,11 +33,11 @@ def producer(topic: str, size: int = 100_000, connections: int = 4, start: float
 
 
 def topic(broker: BrokerMeters, name: bytes) -> TopicMeter:
-    broker.vouch(name)
+    broker.confirm_topic(name)
     return broker.topics[name]
 
 
-def send(made: Engine, name: bytes, size: int, now: float, may_delay: bool = True) -> Verdict | None:
+def send(made: PolicyEngine, name: bytes, size: int, now: float, may_delay: bool = True) -> Verdict | None:
     """One request, asked about or not as its topic's `over` says, and counted if it is admitted."""
     request = Request(made, name, size)
     verdict = request.ask(now, may_delay=may_delay)
@@ -85,8 +85,8 @@ def test_a_flood_between_two_looks_finds_no_more_than_what_was_saved(topics: int
     for name in names:
         send(made, name, 1000, 0.0)
     now = 10.0
-    made.pace(now)
-    assert not any(made.broker(1).topics[name].over for name in names)
+    made.pace_limits(now)
+    assert not any(made.broker_meters(1).topics[name].needs_decision for name in names)
     free = 0
     for number in range(20_000):
         why = send(made, names[number % topics], 1000, now)
@@ -104,22 +104,22 @@ def test_topics_that_begin_one_after_another_find_together_no_more_than_what_was
     for name in names:
         send(made, name, 1000, now)
         now += PACE_S
-        made.pace(now)
-    meters = [made.broker(1).topics[name] for name in names]
-    assert sum(max(0.0, meter.thresholds_to - meter.uncounted) for meter in meters) <= 1.1 * MB
+        made.pace_limits(now)
+    meters = [made.broker_meters(1).topics[name] for name in names]
+    assert sum(max(0.0, meter.thresholds_free_to - meter.uncounted) for meter in meters) <= 1.1 * MB
 
 
 def test_a_total_that_is_cut_holds_and_stops_no_client_for_longer_than_any_waits() -> None:
     made = engine(100 * MB)
     loop = Loop(made, [Connection("clicks", MB, start=n * 0.001) for n in range(20)])
     loop.run(60.0)
-    made.set_policy(1 * MB, {}, on_exceed="delay")
+    made.set_thresholds(1 * MB, {}, on_exceed="delay")
     loop.run(120.0)
     assert loop.rate(61.0, 120.0) <= 1.2 * MB
     assert loop.rate(75.0, 120.0) >= 0.8 * MB
-    strategy = made.broker(1).limits.strategy
-    assert isinstance(strategy, Pacer)
-    assert strategy.bucket.beyond == 0
+    strategy = made.broker_meters(1).limits.strategy
+    assert isinstance(strategy, ThresholdPacer)
+    assert strategy.bucket.excess_debt == 0
 
 
 def test_a_topic_may_use_what_others_leave_up_to_the_total() -> None:
@@ -150,7 +150,7 @@ def test_topics_that_all_want_more_get_their_thresholds_however_many_connections
 
 def test_a_topic_within_its_threshold_never_waits_beside_any_others() -> None:
     made = engine(10 * MB, clicks=8 * MB)
-    made.set_topics(1, ["clicks", "calm"])
+    made.set_listed_topics(1, ["clicks", "calm"])
     loop = Loop(made, producer("clicks", connections=8))
     calm: list[Verdict | None] = []
 
@@ -179,7 +179,7 @@ def test_a_threshold_of_zero_leaves_a_topic_the_rest_no_other_wants() -> None:
 def test_a_limit_that_changes_in_the_middle_holds_at_once(after: int) -> None:
     made = engine(4 * MB, clicks=4 * MB)
     loop = Loop(made, producer("clicks", 20_000))
-    loop.at(30.25, lambda _: made.set_policy(after, {"clicks": after}, on_exceed="delay"))
+    loop.at(30.25, lambda _: made.set_thresholds(after, {"clicks": after}, on_exceed="delay"))
     loop.run(60.0)
     assert loop.rate(0.0, 30.0) == pytest.approx(4 * MB, rel=0.05)
     assert loop.rate(31.0, 60.0) == pytest.approx(after, rel=0.05)
@@ -190,10 +190,10 @@ def test_a_limit_that_is_lifted_delays_no_client_any_more() -> None:
     made = engine(1 * MB, clicks=1 * MB)
     connections = producer("clicks", 20_000)
     loop = Loop(made, connections)
-    loop.at(10.0, lambda _: made.set_policy(None, {}, on_exceed="delay"))
+    loop.at(10.0, lambda _: made.set_thresholds(None, {}, on_exceed="delay"))
     loop.run(10.5)
     told = sum(len(c.told) for c in connections)
-    assert made.paces is False
+    assert made.needs_pacing is False
     loop.run(11.0)
     assert sum(len(c.told) for c in connections) == told
     assert loop.rate(10.6, 11.0) > 50 * MB
@@ -270,10 +270,10 @@ def test_with_only_the_total_or_only_the_topic_in_debt_nothing_waits() -> None:
 
 def test_slack_that_was_used_without_asking_costs_one_second_at_most_too() -> None:
     made = engine(10 * MB, clicks=MB, views=9 * MB)
-    broker = made.broker(1)
+    broker = made.broker_meters(1)
     topic(broker, b"clicks").uncounted += 40 * MB  # 8 of 10 MB/s
     broker.total.uncounted += 40 * MB
-    made.tick(TICK_S)
+    made.apply_due_ticks(TICK_S)
     send(made, b"views", 60 * MB, TICK_S)  # the total owes 5 s
     verdict = send(made, b"clicks", MB // 2, TICK_S)
     assert verdict is not None
@@ -294,8 +294,8 @@ def test_beyond_the_longest_wait_requests_are_rejected_and_not_charged() -> None
     assert [v.action for v in said if v] == ["delay"] * 4 + ["reject"] * 4
     assert said[3] is not None
     assert said[3].throttle_ms == 12_000
-    assert made.broker(1).total.uncounted == 12 * MB
-    made.pace(2.1)
+    assert made.broker_meters(1).total.uncounted == 12 * MB
+    made.pace_limits(2.1)
     after = send(made, b"clicks", 3 * MB, 2.1)  # 9.9 s left
     assert after is not None
     assert after.action == "delay"
@@ -329,10 +329,10 @@ def test_a_request_that_could_not_be_paid_for_waits_until_none_is_before_it() ->
     large = send(made, b"clicks", 40 * MB, 1.0)
     assert large is not None
     assert large.action == "delay"
-    made.pace(1.0)
-    pacer = made.broker(1).limits.strategy
-    assert isinstance(pacer, Pacer)
-    assert pacer.bucket.level(1.0) == -30 * MB  # and what is beyond the bound is forgiven
+    made.pace_limits(1.0)
+    pacer = made.broker_meters(1).limits.strategy
+    assert isinstance(pacer, ThresholdPacer)
+    assert pacer.bucket.token_level(1.0) == -30 * MB  # and what is beyond the bound is forgiven
 
 
 def test_a_connection_that_may_not_be_delayed_any_more_gets_what_is_there_and_else_a_rejection() -> None:
@@ -345,14 +345,14 @@ def test_a_connection_that_may_not_be_delayed_any_more_gets_what_is_there_and_el
     assert (second.action, second.throttle_ms) == ("reject", 300)
     assert "this connection has waited" in second.text
     assert send(made, b"clicks", 300_000, 0.3, may_delay=False) is not None
-    assert made.broker(1).total.uncounted == 600_000
+    assert made.broker_meters(1).total.uncounted == 600_000
 
 
 def test_bytes_not_admitted_after_all_are_not_taken() -> None:
     """Another partition of the same request was refused, and its client takes only one answer for all."""
     made = engine(MB, clicks=MB)
     decide(made, 1, b"clicks", 5 * MB, 0.0)
-    topic(made.broker(1), b"clicks")
+    topic(made.broker_meters(1), b"clicks")
     decide(made, 1, b"clicks", 5 * MB, 0.0)
     verdict = send(made, b"clicks", 500_000, 0.0)
     assert verdict is not None
@@ -361,22 +361,22 @@ def test_bytes_not_admitted_after_all_are_not_taken() -> None:
 
 def test_all_topics_of_a_request_are_asked_before_any_is_taken_from_the_total() -> None:
     made = engine(MB, clicks=MB)
-    pacer = made.broker(1).limits.strategy
-    assert isinstance(pacer, Pacer)
+    pacer = made.broker_meters(1).limits.strategy
+    assert isinstance(pacer, ThresholdPacer)
     parts = [Request(made, b"clicks", 20 * MB), Request(made, b"views", 25 * MB)]
     assert [part.ask(0.0) for part in parts] != [None, None]
-    assert pacer.bucket.level(0.0) == 0
+    assert pacer.bucket.token_level(0.0) == 0
     for part in parts:
         part.admit(0.0)
-    assert pacer.bucket.level(0.0) == -30 * MB
-    made.pace(0.0)
-    assert pacer.bucket.level(0.0) == -30 * MB  # also where a part of what was taken has been forgiven
+    assert pacer.bucket.token_level(0.0) == -30 * MB
+    made.pace_limits(0.0)
+    assert pacer.bucket.token_level(0.0) == -30 * MB  # also where a part of what was taken has been forgiven
 
 
 def test_bytes_that_the_broker_refuses_are_given_back() -> None:
     made = engine(MB, clicks=MB)
     send(made, b"clicks", 5 * MB, 0.0)
-    made.refund(1, b"clicks", 5 * MB)
+    made.record_broker_refusal(1, b"clicks", 5 * MB)
     verdict = send(made, b"clicks", 500_000, 0.0)
     assert verdict is not None
     assert verdict.throttle_ms == 500
@@ -385,7 +385,7 @@ def test_bytes_that_the_broker_refuses_are_given_back() -> None:
 def test_bytes_counted_without_asking_are_paid_for_as_well() -> None:
     """Internal principals are metered, never limited; nor is a topic's traffic in the moment before it is noticed."""
     made = engine(MB, clicks=MB)
-    broker = made.broker(1)
+    broker = made.broker_meters(1)
     topic(broker, b"clicks").uncounted += 3 * MB
     broker.total.uncounted += 3 * MB
     verdict = send(made, b"clicks", MB, 0.0)
@@ -396,7 +396,7 @@ def test_bytes_counted_without_asking_are_paid_for_as_well() -> None:
 def test_a_verdict_says_limits_rates_reason_and_how_long() -> None:
     made = engine(MB, clicks=500_000)
     send(made, b"clicks", 4 * MB, 0.0)
-    made.tick(TICK_S)
+    made.apply_due_ticks(TICK_S)
     send(made, b"clicks", 8 * MB, TICK_S)
     delayed = send(made, b"clicks", 2 * MB, TICK_S)
     rejected = send(made, b"clicks", 2 * MB, TICK_S)
@@ -426,34 +426,34 @@ def test_a_verdict_says_limits_rates_reason_and_how_long() -> None:
 
 def test_a_quiet_topic_is_asked_about_and_one_with_traffic_is_not_while_there_is_credit() -> None:
     made = engine(10 * MB, clicks=5 * MB)
-    meter = topic(made.broker(1), b"clicks")
-    assert meter.over
-    made.pace(1.0)
+    meter = topic(made.broker_meters(1), b"clicks")
+    assert meter.needs_decision
+    made.pace_limits(1.0)
     send(made, b"clicks", 1000, 1.0)
-    made.pace(1.05)
-    assert not meter.over
+    made.pace_limits(1.05)
+    assert not meter.needs_decision
     send(made, b"clicks", 1000, 1.1)
-    made.tick(5.0)
-    assert not meter.over
-    made.tick(10.0)
-    assert meter.over
+    made.apply_due_ticks(5.0)
+    assert not meter.needs_decision
+    made.apply_due_ticks(10.0)
+    assert meter.needs_decision
 
 
 def test_a_topic_is_asked_about_again_before_total_and_topic_have_used_up_their_credit() -> None:
     made = engine(10 * MB, clicks=4 * MB)
-    made.pace(1.0)
+    made.pace_limits(1.0)
     send(made, b"clicks", 1000, 1.0)
-    made.pace(1.05)
-    meter = made.broker(1).topics[b"clicks"]
+    made.pace_limits(1.05)
+    meter = made.broker_meters(1).topics[b"clicks"]
     send(made, b"clicks", 6 * MB, 1.05)  # the total has 4 MB left, less than half a second's worth
-    assert meter.over
-    made.pace(1.05)
-    assert meter.over
-    made.pace(1.3)  # the total has 6.5 MB, the topic nothing
-    assert meter.over
+    assert meter.needs_decision
+    made.pace_limits(1.05)
+    assert meter.needs_decision
+    made.pace_limits(1.3)  # the total has 6.5 MB, the topic nothing
+    assert meter.needs_decision
     send(made, b"clicks", 1000, 1.5)
-    made.pace(1.5)  # the total has 8.5 MB
-    assert not meter.over
+    made.pace_limits(1.5)  # the total has 8.5 MB
+    assert not meter.needs_decision
 
 
 def test_a_topic_that_has_waited_is_asked_about_when_it_comes_again() -> None:
@@ -461,8 +461,8 @@ def test_a_topic_that_has_waited_is_asked_about_when_it_comes_again() -> None:
     made = engine(MB, clicks=MB)
     send(made, b"clicks", 2 * MB, 0.0)
     for step in range(100):
-        made.pace(step * PACE_S)
-    assert made.broker(1).topics[b"clicks"].over
+        made.pace_limits(step * PACE_S)
+    assert made.broker_meters(1).topics[b"clicks"].needs_decision
 
 
 def test_a_topic_within_its_threshold_is_not_asked_about_though_the_total_is_in_debt() -> None:
@@ -472,37 +472,37 @@ def test_a_topic_within_its_threshold_is_not_asked_about_though_the_total_is_in_
         send(made, b"views", round(4 * MB * PACE_S), now)
         for _ in range(5):
             send(made, b"clicks", round(2 * MB * PACE_S), now)
-        made.pace(now)
-    topics = made.broker(1).topics
-    assert topics[b"clicks"].over
-    assert not topics[b"views"].over
-    rates = {rate.topic: rate.over for rate in made.rates()[0].topics}
+        made.pace_limits(now)
+    topics = made.broker_meters(1).topics
+    assert topics[b"clicks"].needs_decision
+    assert not topics[b"views"].needs_decision
+    rates = {rate.topic: rate.over for rate in made.collect_rates()[0].topics}
     assert rates == {"clicks": True, "views": False}
 
 
 def test_a_topic_and_its_total_say_how_their_buckets_stand() -> None:
     made = engine(2 * MB, clicks=MB, views=MB)
     assert send(made, b"clicks", 8 * MB, 0.0) is not None
-    made.look(1.0)
-    (broker,) = made.rates()
-    assert broker.use is not None
-    assert broker.use[:3] == (2 * MB, 2 * MB, True)  # used up, whatever its rate
-    assert broker.use.wait_s == pytest.approx(3.0, abs=0.1)
+    made.start_new_meters(1.0)
+    (broker,) = made.collect_rates()
+    assert broker.bucket_use is not None
+    assert broker.bucket_use[:3] == (2 * MB, 2 * MB, True)  # used up, whatever its rate
+    assert broker.bucket_use.wait_s == pytest.approx(3.0, abs=0.1)
     (clicks,) = broker.topics
-    assert clicks.use is not None
-    assert (clicks.use.rate, clicks.use.limit, clicks.use.waiting) == (MB, MB, True)
-    assert clicks.used is clicks.use
-    made.look(30.0)
-    (broker,) = made.rates()
-    assert broker.use is not None
-    assert (broker.use.limit, broker.use.waiting, broker.use.wait_s) == (2 * MB, False, 0.0)
+    assert clicks.bucket_use is not None
+    assert (clicks.bucket_use.rate, clicks.bucket_use.limit, clicks.bucket_use.waiting) == (MB, MB, True)
+    assert clicks.limit_use is clicks.bucket_use
+    made.start_new_meters(30.0)
+    (broker,) = made.collect_rates()
+    assert broker.bucket_use is not None
+    assert (broker.bucket_use.limit, broker.bucket_use.waiting, broker.bucket_use.wait_s) == (2 * MB, False, 0.0)
 
 
 def test_topics_without_a_threshold_never_wait() -> None:
     made = engine(MB)
     assert [send(made, b"__consumer_offsets", 5 * MB, 0.0) for _ in range(5)] == [None] * 5
-    made.pace(0.05)
-    assert not made.broker(1).topics[b"__consumer_offsets"].over
+    made.pace_limits(0.05)
+    assert not made.broker_meters(1).topics[b"__consumer_offsets"].needs_decision
     clicks = send(made, b"clicks", MB, 0.05)
     assert clicks is not None  # but the total is spent
     assert clicks.throttle_ms == 950
@@ -510,37 +510,37 @@ def test_topics_without_a_threshold_never_wait() -> None:
 
 def test_a_topic_that_has_gone_is_asked_about_no_more() -> None:
     made = engine(MB)
-    made.set_topics(1, ["clicks", "views"])
-    made.pace(0.0)
+    made.set_listed_topics(1, ["clicks", "views"])
+    made.pace_limits(0.0)
     send(made, b"clicks", 5 * MB, 0.0)
-    made.set_topics(1, ["views"])
-    made.pace(0.05)
+    made.set_listed_topics(1, ["views"])
+    made.pace_limits(0.05)
     assert decide(made, 1, b"clicks", 1, 0.05) is None
-    assert made.broker(1).topics.keys() == set()
+    assert made.broker_meters(1).topics.keys() == set()
 
 
 # --- from one way to the other ----------------------------------------------------------------------------------------
 
 
 def test_nothing_is_paced_where_thresholds_reject_or_there_is_no_total() -> None:
-    made = Engine(0.0)
-    made.set_policy(MB, {})
-    assert made.paces is False
-    made.set_policy(None, {}, on_exceed="delay")
-    assert made.paces is False
-    assert not topic(made.broker(1), b"clicks").over
-    made.set_policy(MB, {}, on_exceed="delay")
-    assert made.paces is True
-    assert made.broker(1).topics[b"clicks"].over
+    made = PolicyEngine(0.0)
+    made.set_thresholds(MB, {})
+    assert made.needs_pacing is False
+    made.set_thresholds(None, {}, on_exceed="delay")
+    assert made.needs_pacing is False
+    assert not topic(made.broker_meters(1), b"clicks").needs_decision
+    made.set_thresholds(MB, {}, on_exceed="delay")
+    assert made.needs_pacing is True
+    assert made.broker_meters(1).topics[b"clicks"].needs_decision
 
 
 def test_thresholds_that_reject_say_in_decide_what_they_say_in_rejection() -> None:
-    made = Engine(0.0)
-    made.set_policy(MB, {"clicks": MB})
+    made = PolicyEngine(0.0)
+    made.set_thresholds(MB, {"clicks": MB})
     assert decide(made, 1, b"clicks", 1, 0.0) is None
-    record(made.broker(1), b"clicks", 50 * MB)
+    record(made.broker_meters(1), b"clicks", 50 * MB)
     assert decide(made, 1, b"clicks", 1, 0.0) is None
-    made.tick(TICK_S)
+    made.apply_due_ticks(TICK_S)
     assert decide(made, 1, b"clicks", 1, 6.0) == rejection(made, 1, b"clicks", 6.0)
     assert decide(made, 1, b"other", 1, 6.0) is None
 
@@ -549,12 +549,12 @@ def test_changing_to_rejection_and_back_leaves_neither_debts_nor_marks() -> None
     made = engine(MB, clicks=MB)
     for _ in range(3):
         send(made, b"clicks", 4 * MB, 0.0)
-    made.set_policy(MB, {"clicks": MB})
-    assert not made.broker(1).topics[b"clicks"].over
-    made.tick(TICK_S)
-    assert made.broker(1).topics[b"clicks"].over
-    made.set_policy(MB, {"clicks": MB}, on_exceed="delay")
-    made.pace(TICK_S)
+    made.set_thresholds(MB, {"clicks": MB})
+    assert not made.broker_meters(1).topics[b"clicks"].needs_decision
+    made.apply_due_ticks(TICK_S)
+    assert made.broker_meters(1).topics[b"clicks"].needs_decision
+    made.set_thresholds(MB, {"clicks": MB}, on_exceed="delay")
+    made.pace_limits(TICK_S)
     verdict = send(made, b"clicks", 100_000, TICK_S)
     assert verdict is not None
     assert (verdict.action, verdict.throttle_ms) == ("delay", 100)
@@ -568,15 +568,15 @@ def test_observed_only_verdicts_are_marked() -> None:
     verdict = send(made, b"clicks", MB, 0.0)
     assert verdict is not None
     assert verdict.observed_only
-    assert verdict.would == "would_delay"
-    rejects = Engine(0.0)
-    rejects.set_policy(MB, {"clicks": MB}, mode="observe")
-    record(rejects.broker(1), b"clicks", 50 * MB)
-    rejects.tick(TICK_S)
+    assert verdict.would_outcome == "would_delay"
+    rejects = PolicyEngine(0.0)
+    rejects.set_thresholds(MB, {"clicks": MB}, mode="observe")
+    record(rejects.broker_meters(1), b"clicks", 50 * MB)
+    rejects.apply_due_ticks(TICK_S)
     rejected = decide(rejects, 1, b"clicks", 1, TICK_S)
     assert rejected is not None
     assert rejected.observed_only
-    assert rejected.would == "would_reject"
+    assert rejected.would_outcome == "would_reject"
 
 
 def test_of_three_times_the_limit_two_thirds_would_be_rejected() -> None:
@@ -595,7 +595,7 @@ def test_of_three_times_the_limit_two_thirds_would_be_rejected() -> None:
     loop.run(130.0)
     assert sizes["delay"] / 100 == pytest.approx(MB, rel=0.05)
     assert sizes["reject"] / 100 == pytest.approx(2 * MB, rel=0.05)
-    assert made.broker(1).total.rate == pytest.approx(3 * MB, rel=0.05)  # the meters say what is
+    assert made.broker_meters(1).total.rate == pytest.approx(3 * MB, rel=0.05)  # the meters say what is
 
 
 # --- any order of events ----------------------------------------------------------------------------------------------
@@ -612,16 +612,16 @@ def test_in_any_run_the_total_owes_the_bytes_beyond_its_rate(
 ) -> None:
     """Asked about or not, ticked or not, given back or not: each byte is in the bucket once."""
     made, now = engine(1000.0, a=500.0), 0.0
-    made.pace(0.0)
+    made.pace_limits(0.0)
     level = 0.0
     for name, size, pause, what in steps:
         then, now = now, now + pause
-        made.tick(now)
-        made.pace(now)
-        broker = made.broker(1)
+        made.apply_due_ticks(now)
+        made.pace_limits(now)
+        broker = made.broker_meters(1)
         level = min(1000.0, level + 1000.0 * (now - then))
         if what == 0:
-            made.refund(1, name, size)
+            made.record_broker_refusal(1, name, size)
             level += size
         elif what == 1:
             topic(broker, name).uncounted += size
@@ -632,9 +632,9 @@ def test_in_any_run_the_total_owes_the_bytes_beyond_its_rate(
             assert verdict is None or 0 < verdict.throttle_ms <= 10_000
             level -= 0 if verdict is not None and verdict.action == "reject" else size
         level = max(min(level, 1000.0), -30_000.0)
-        made.pace(now)
-        assert isinstance(broker.limits.strategy, Pacer)
-        assert broker.limits.strategy.bucket.level(now) == pytest.approx(level, abs=1e-3)
+        made.pace_limits(now)
+        assert isinstance(broker.limits.strategy, ThresholdPacer)
+        assert broker.limits.strategy.bucket.token_level(now) == pytest.approx(level, abs=1e-3)
 
 
 # --- cost -------------------------------------------------------------------------------------------------------------
@@ -642,25 +642,25 @@ def test_in_any_run_the_total_owes_the_bytes_beyond_its_rate(
 
 def test_pacing_ten_thousand_topics_is_short() -> None:
     made = engine(100 * MB)
-    broker = made.broker(1)
+    broker = made.broker_meters(1)
     meters = [broker.add_topic(b"t%d" % i) for i in range(10_000)]
-    made.pace(0.0)
+    made.pace_limits(0.0)
     for step in range(1, 9):
         for active in (0, 1000):
             for meter in meters[:active]:
                 meter.uncounted += 100
             broker.total.uncounted += 100 * MB
             # A comparison for each, and an update (in the first pass, a bucket too) for those that had traffic.
-            assert lines_run(made.pace, step * PACE_S) < 22_000 + 60 * active
+            assert lines_run(made.pace_limits, step * PACE_S) < 22_000 + 60 * active
 
 
 def test_while_the_total_has_credit_ten_thousand_topics_cost_nothing() -> None:
     made = engine(100 * MB)
-    broker = made.broker(1)
+    broker = made.broker_meters(1)
     meters = [broker.add_topic(b"t%d" % i) for i in range(10_000)]
-    made.pace(0.0)
+    made.pace_limits(0.0)
     for step in range(20, 40):
         for meter in meters:
             meter.uncounted += 100
         broker.total.uncounted += MB
-        assert lines_run(made.pace, step * PACE_S) < 80
+        assert lines_run(made.pace_limits, step * PACE_S) < 80

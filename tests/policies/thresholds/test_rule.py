@@ -8,8 +8,8 @@ import random
 import pytest
 
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import Op, PolicyError, PolicyKey
-from policies.engine import Engine
+from policies.definitions.policy_values import PolicyError, PolicyKey, PolicyOperation
+from policies.engine import PolicyEngine
 from policies.limits.meter import TICK_S
 from policies.thresholds.broker_meters import BrokerMeters
 from tests.policies.asking import begin, record, rejection
@@ -18,26 +18,26 @@ MB = 1_000_000
 TOTAL, CLICKS, VIEWS = PolicyKey.of_broker(), PolicyKey.of_topic("clicks"), PolicyKey.of_topic("views")
 
 
-def engine(total: float | None = 20 * MB, **topics: float) -> Engine:
-    made = Engine(now=0.0)
-    made.set_policy(total, topics)
+def engine(total: float | None = 20 * MB, **topics: float) -> PolicyEngine:
+    made = PolicyEngine(now=0.0)
+    made.set_thresholds(total, topics)
     return made
 
 
-def offer(made: Engine, seconds: float, node_id: int = 1, **rates: float) -> dict[str, list[bool]]:
+def offer(made: PolicyEngine, seconds: float, node_id: int = 1, **rates: float) -> dict[str, list[bool]]:
     """Steady traffic in 0.5 s steps from the engine's present time on; what was decided, per topic."""
     said: dict[str, list[bool]] = {topic: [] for topic in rates}
     begin(made, *rates, node_id=node_id)
-    start = made.due - TICK_S
+    start = made.next_tick_at - TICK_S
     for step in range(round(seconds * 2)):
         for topic, rate in rates.items():
-            said[topic].append(record(made.broker(node_id), topic.encode(), round(rate / 2)))
-        made.tick(start + (step + 1) * 0.5)
+            said[topic].append(record(made.broker_meters(node_id), topic.encode(), round(rate / 2)))
+        made.apply_due_ticks(start + (step + 1) * 0.5)
     return said
 
 
 def threshold(meters: BrokerMeters, topic: bytes) -> float | None:
-    return (meters.topics.get(topic) or meters.add_topic(topic)).threshold
+    return (meters.topics.get(topic) or meters.add_topic(topic)).effective_threshold
 
 
 # --- high level design ------------------------------------------------------------------------------------------------
@@ -61,11 +61,11 @@ def test_the_rate_is_below_the_threshold_at_the_very_tick_at_which_data_is_taken
     made = engine(total=10 * MB, clicks=10 * MB)
     offer(made, TICK_S, clicks=30 * MB)
     for _ in range(30):
-        broker = made.broker(1)
+        broker = made.broker_meters(1)
         before = broker.total.rate
         taken = record(broker, b"clicks", MB)
         assert taken is (before <= 10 * MB)
-        made.tick(made.due)
+        made.apply_due_ticks(made.next_tick_at)
 
 
 @pytest.mark.seed("V1.1")
@@ -74,18 +74,18 @@ def test_the_total_threshold_is_global_per_broker_not_per_cluster() -> None:
     offer(made, TICK_S, node_id=1, clicks=9 * MB)
     # when another broker is over, the first is not
     for _ in range(10):
-        record(made.broker(2), b"clicks", 100 * MB)
-    made.tick(made.due)
-    assert record(made.broker(2), b"clicks", 1) is False
-    assert record(made.broker(1), b"clicks", 1) is True
+        record(made.broker_meters(2), b"clicks", 100 * MB)
+    made.apply_due_ticks(made.next_tick_at)
+    assert record(made.broker_meters(2), b"clicks", 1) is False
+    assert record(made.broker_meters(1), b"clicks", 1) is True
 
 
 @pytest.mark.seed("V1.4")
 def test_over_the_total_only_topics_over_their_own_threshold_are_dropped() -> None:
     made = engine(total=10 * MB, clicks=4 * MB, views=6 * MB)
     offer(made, TICK_S, clicks=12 * MB, views=5 * MB)
-    assert record(made.broker(1), b"clicks", 1) is False
-    assert record(made.broker(1), b"views", 1) is True
+    assert record(made.broker_meters(1), b"clicks", 1) is False
+    assert record(made.broker_meters(1), b"views", 1) is True
 
 
 @pytest.mark.seed("V1.4")
@@ -99,8 +99,8 @@ def test_below_the_total_nothing_is_dropped_however_far_a_topic_is_over_its_thre
 def test_a_topic_may_have_its_own_threshold_since_some_topics_matter_more() -> None:
     made = engine(total=10 * MB, payments=8 * MB, debug=1 * MB)
     offer(made, TICK_S, payments=7 * MB, debug=7 * MB)
-    assert record(made.broker(1), b"payments", 1) is True
-    assert record(made.broker(1), b"debug", 1) is False
+    assert record(made.broker_meters(1), b"payments", 1) is True
+    assert record(made.broker_meters(1), b"debug", 1) is False
 
 
 # --- low level design 1 -----------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def test_a_topic_may_have_its_own_threshold_since_some_topics_matter_more() -> N
 def test_a_change_is_rejected_if_the_sum_of_the_specified_thresholds_exceeds_the_total() -> None:
     set_before = PolicySet({TOTAL: 20.0 * MB, CLICKS: 15.0 * MB})
     with pytest.raises(PolicyError, match=r"exceeds total\.bytes\.in.* = 20,000,000 bytes/s by 1,000,000 bytes/s"):
-        set_before.alter([Op(VIEWS, 6 * MB)], places={1: {"clicks", "views"}})
+        set_before.alter_policies([PolicyOperation(VIEWS, 6 * MB)], places={1: {"clicks", "views"}})
 
 
 @pytest.mark.seed("V1.7")
@@ -118,15 +118,23 @@ def test_a_refused_change_leaves_everything_as_it_was() -> None:
     """A rejected change is not half-applied."""
     set_before = PolicySet({TOTAL: 20.0 * MB, CLICKS: 15.0 * MB})
     with pytest.raises(PolicyError):
-        set_before.alter([Op(CLICKS, 2 * MB), Op(VIEWS, 9 * MB), Op(TOTAL, 10 * MB)], places={1: {"clicks", "views"}})
-    assert (set_before.total(), set_before.topics()) == (20 * MB, {"clicks": 15 * MB})
+        set_before.alter_policies(
+            [PolicyOperation(CLICKS, 2 * MB), PolicyOperation(VIEWS, 9 * MB), PolicyOperation(TOTAL, 10 * MB)],
+            places={1: {"clicks", "views"}},
+        )
+    assert (set_before.broker_total(), set_before.topic_thresholds()) == (20 * MB, {"clicks": 15 * MB})
 
 
 @pytest.mark.seed("V1.7")
 def test_a_sum_equal_to_the_total_is_allowed() -> None:
     """Only exceeding is refused."""
     set_before = PolicySet({TOTAL: 20.0 * MB, CLICKS: 15.0 * MB})
-    assert set_before.alter([Op(VIEWS, 5 * MB)], places={1: {"clicks", "views"}}).topics()["views"] == 5 * MB
+    assert (
+        set_before.alter_policies([PolicyOperation(VIEWS, 5 * MB)], places={1: {"clicks", "views"}}).topic_thresholds()[
+            "views"
+        ]
+        == 5 * MB
+    )
 
 
 @pytest.mark.seed("V1.7")
@@ -134,62 +142,64 @@ def test_lowering_the_total_below_the_sum_is_refused_too() -> None:
     """The same sum holds when the other side of it changes."""
     set_before = PolicySet({TOTAL: 20.0 * MB, CLICKS: 15.0 * MB})
     with pytest.raises(PolicyError, match="by 1,000,000 bytes/s"):
-        set_before.alter([Op(TOTAL, 14 * MB)], places={1: {"clicks"}})
+        set_before.alter_policies([PolicyOperation(TOTAL, 14 * MB)], places={1: {"clicks"}})
 
 
 @pytest.mark.seed("V1.7")
 def test_the_sum_is_that_of_a_brokers_own_topics() -> None:
     """This value can probably be maintained inside LogManager: each broker adds up the topics that it has."""
     set_before = PolicySet({TOTAL: 20.0 * MB, CLICKS: 15.0 * MB})
-    changed = set_before.alter([Op(VIEWS, 15 * MB)], places={1: {"clicks"}, 2: {"views", "a", "b"}})
-    made = engine(total=20 * MB, **changed.topics())
-    made.set_topics(1, ["clicks"])
-    made.set_topics(2, ["views", "a", "b"])
-    made.set_topics(3, ["a", "b"])
-    shares = [threshold(made.broker(node_id), b"a") for node_id in (2, 3)]
+    changed = set_before.alter_policies(
+        [PolicyOperation(VIEWS, 15 * MB)], places={1: {"clicks"}, 2: {"views", "a", "b"}}
+    )
+    made = engine(total=20 * MB, **changed.topic_thresholds())
+    made.set_listed_topics(1, ["clicks"])
+    made.set_listed_topics(2, ["views", "a", "b"])
+    made.set_listed_topics(3, ["a", "b"])
+    shares = [threshold(made.broker_meters(node_id), b"a") for node_id in (2, 3)]
     assert shares == [(20 * MB - 15 * MB) / 2, 20 * MB / 2]
 
 
 @pytest.mark.seed("V1.8")
 def test_other_topics_share_evenly_what_the_explicit_thresholds_leave_of_the_total() -> None:
     made = engine(total=20 * MB, clicks=5 * MB)
-    made.set_topics(1, ["clicks", "a", "b", "c"])
-    assert threshold(made.broker(1), b"a") == (20 * MB - 5 * MB) / 3
-    made.set_policy(20 * MB, {"clicks": 20 * MB})
-    assert threshold(made.broker(1), b"a") == 0
+    made.set_listed_topics(1, ["clicks", "a", "b", "c"])
+    assert threshold(made.broker_meters(1), b"a") == (20 * MB - 5 * MB) / 3
+    made.set_thresholds(20 * MB, {"clicks": 20 * MB})
+    assert threshold(made.broker_meters(1), b"a") == 0
 
 
 @pytest.mark.seed("V1.9")
 def test_the_implicit_threshold_is_recomputed_when_a_threshold_changes() -> None:
     made = engine(total=20 * MB, clicks=5 * MB)
-    made.set_topics(1, ["clicks", "a", "b", "c"])
-    made.set_policy(20 * MB, {"clicks": 8 * MB})
-    assert threshold(made.broker(1), b"a") == 4 * MB
-    made.set_policy(20 * MB, {"clicks": 8 * MB, "c": 2 * MB})
-    assert threshold(made.broker(1), b"a") == 5 * MB
-    made.set_policy(20 * MB, {})
-    assert threshold(made.broker(1), b"clicks") == 5 * MB
+    made.set_listed_topics(1, ["clicks", "a", "b", "c"])
+    made.set_thresholds(20 * MB, {"clicks": 8 * MB})
+    assert threshold(made.broker_meters(1), b"a") == 4 * MB
+    made.set_thresholds(20 * MB, {"clicks": 8 * MB, "c": 2 * MB})
+    assert threshold(made.broker_meters(1), b"a") == 5 * MB
+    made.set_thresholds(20 * MB, {})
+    assert threshold(made.broker_meters(1), b"clicks") == 5 * MB
 
 
 @pytest.mark.seed("V1.10", "V1.8")
 def test_the_implicit_threshold_is_recomputed_when_a_topic_is_added_to_the_broker() -> None:
     """One in metadata, or one that is produced to before metadata knows it."""
     made = engine(total=20 * MB, clicks=5 * MB)
-    made.set_topics(1, ["clicks", "a"])
-    assert threshold(made.broker(1), b"a") == 15 * MB
-    made.set_topics(1, ["clicks", "a", "b"])
-    assert threshold(made.broker(1), b"a") == 7.5 * MB
-    record(made.broker(1), b"new", 1)
-    assert threshold(made.broker(1), b"a") == 5 * MB
+    made.set_listed_topics(1, ["clicks", "a"])
+    assert threshold(made.broker_meters(1), b"a") == 15 * MB
+    made.set_listed_topics(1, ["clicks", "a", "b"])
+    assert threshold(made.broker_meters(1), b"a") == 7.5 * MB
+    record(made.broker_meters(1), b"new", 1)
+    assert threshold(made.broker_meters(1), b"a") == 5 * MB
 
 
 @pytest.mark.seed("V1.10")
 def test_a_topic_added_elsewhere_does_not_change_this_brokers_share() -> None:
     made = engine(total=20 * MB)
-    made.set_topics(1, ["a"])
-    made.set_topics(2, ["a", "b"])
-    assert threshold(made.broker(1), b"a") == 20 * MB
-    assert threshold(made.broker(2), b"a") == 10 * MB
+    made.set_listed_topics(1, ["a"])
+    made.set_listed_topics(2, ["a", "b"])
+    assert threshold(made.broker_meters(1), b"a") == 20 * MB
+    assert threshold(made.broker_meters(2), b"a") == 10 * MB
 
 
 @pytest.mark.seed("V1.10")
@@ -197,9 +207,9 @@ def test_a_share_lowered_by_a_new_topic_counts_for_the_very_next_batch() -> None
     """Not at the next tick."""
     made = engine(total=10 * MB, big=4 * MB)
     offer(made, TICK_S, big=8 * MB, a=4 * MB)
-    assert record(made.broker(1), b"a", 1) is True  # share 6 MB/s
-    record(made.broker(1), b"b", 1)  # share 3 MB/s
-    assert record(made.broker(1), b"a", 1) is False
+    assert record(made.broker_meters(1), b"a", 1) is True  # share 6 MB/s
+    record(made.broker_meters(1), b"b", 1)  # share 3 MB/s
+    assert record(made.broker_meters(1), b"a", 1) is False
 
 
 # --- low level design 2 -----------------------------------------------------------------------------------------------
@@ -209,13 +219,13 @@ def test_a_share_lowered_by_a_new_topic_counts_for_the_very_next_batch() -> None
 def test_the_observed_rate_is_a_one_minute_ewma_refreshed_every_five_seconds() -> None:
     made = engine()
     begin(made, "clicks")
-    record(made.broker(1), b"clicks", 50 * MB)
-    made.tick(4.999)
-    assert made.broker(1).total.rate == 0
-    made.tick(5.0)
-    assert made.broker(1).total.rate == 10 * MB
-    made.tick(10.0)
-    assert made.broker(1).total.rate == pytest.approx(10 * MB * 2.718281828459045 ** (-5 / 60))
+    record(made.broker_meters(1), b"clicks", 50 * MB)
+    made.apply_due_ticks(4.999)
+    assert made.broker_meters(1).total.rate == 0
+    made.apply_due_ticks(5.0)
+    assert made.broker_meters(1).total.rate == 10 * MB
+    made.apply_due_ticks(10.0)
+    assert made.broker_meters(1).total.rate == pytest.approx(10 * MB * 2.718281828459045 ** (-5 / 60))
 
 
 # --- low level design 3: recordQuota ----------------------------------------------------------------------------------
@@ -233,7 +243,7 @@ def test_false_only_if_total_rate_exceeds_total_threshold_and_topic_rate_exceeds
     topic_limit = 3 * MB if topic_over else 5 * MB
     made = engine(total=9 * MB if total_over else 11 * MB, clicks=topic_limit)
     offer(made, TICK_S, clicks=4 * MB, rest=6 * MB)
-    assert record(made.broker(1), b"clicks", 1) is not (total_over and topic_over)
+    assert record(made.broker_meters(1), b"clicks", 1) is not (total_over and topic_over)
 
 
 @pytest.mark.seed("V1.12", "V1.4")
@@ -242,14 +252,14 @@ def test_a_rate_equal_to_its_threshold_does_not_exceed_it(total: int, clicks: in
     """Strictly greater, on both sides of the &&."""
     made = engine(total=total * MB, clicks=clicks * MB)
     offer(made, TICK_S, clicks=4 * MB, rest=6 * MB)
-    assert record(made.broker(1), b"clicks", 1) is True
+    assert record(made.broker_meters(1), b"clicks", 1) is True
 
 
 @pytest.mark.seed("V1.12")
 def test_a_batch_of_any_size_is_decided_as_a_whole() -> None:
     """Only observed rates are compared: the incoming size takes no part in the decision."""
     made = engine(total=1 * MB, clicks=1 * MB)
-    assert record(made.broker(1), b"clicks", 500 * MB) is True
+    assert record(made.broker_meters(1), b"clicks", 500 * MB) is True
 
 
 # --- discussion -------------------------------------------------------------------------------------------------------
@@ -258,24 +268,24 @@ def test_a_batch_of_any_size_is_decided_as_a_whole() -> None:
 @pytest.mark.seed("V1.15")
 def test_bytes_in_is_what_gets_into_the_log_so_refused_data_moves_to_an_error_meter() -> None:
     made = engine()
-    record(made.broker(1), b"clicks", 5_000)
-    record(made.broker(1), b"clicks", 50_000)
-    made.refund(1, b"clicks", 50_000)
-    made.tick(TICK_S)
-    assert made.broker(1).total.rate == 1_000
-    assert made.broker(1).topics[b"clicks"].rate == 1_000
-    assert made.broker(1).errors.rate == 10_000
+    record(made.broker_meters(1), b"clicks", 5_000)
+    record(made.broker_meters(1), b"clicks", 50_000)
+    made.record_broker_refusal(1, b"clicks", 50_000)
+    made.apply_due_ticks(TICK_S)
+    assert made.broker_meters(1).total.rate == 1_000
+    assert made.broker_meters(1).topics[b"clicks"].rate == 1_000
+    assert made.broker_meters(1).errors.rate == 10_000
 
 
 @pytest.mark.seed("V1.17")
 def test_error_and_throttled_rates_exist_per_broker_only() -> None:
     made = engine(total=1 * MB, clicks=1 * MB)
     offer(made, TICK_S, clicks=4 * MB)
-    record(made.broker(1), b"clicks", 50_000)
-    (broker,) = made.rates()
+    record(made.broker_meters(1), b"clicks", 50_000)
+    (broker,) = made.collect_rates()
     assert broker.error_rate == 0
     assert broker.throttled_rate == 0
-    assert broker.topics[0]._fields == ("topic", "rate", "threshold", "over", "fleet_rate", "use")
+    assert broker.topics[0]._fields == ("topic", "rate", "threshold", "over", "fleet_rate", "bucket_use")
 
 
 @pytest.mark.seed("V1.18")
@@ -313,15 +323,15 @@ def test_ticks_that_come_late_admit_no_more(late_s: float) -> None:
     made, chance, step_s = engine(total=10 * MB, **limits), random.Random(7), 0.1
     begin(made, *limits)
     admitted = dict.fromkeys(limits, 0)
-    ticks_at = made.due + chance.uniform(0, late_s)
+    ticks_at = made.next_tick_at + chance.uniform(0, late_s)
     for step in range(round(660 / step_s)):
         now = step * step_s
         if now >= ticks_at:
-            made.tick(now)
-            ticks_at = made.due + chance.uniform(0, late_s)
+            made.apply_due_ticks(now)
+            ticks_at = made.next_tick_at + chance.uniform(0, late_s)
         for topic, limit in limits.items():
             size = round(3 * limit * step_s)
-            if record(made.broker(1), topic.encode(), size) and now >= 60:
+            if record(made.broker_meters(1), topic.encode(), size) and now >= 60:
                 admitted[topic] += size
     for topic, limit in limits.items():
         assert admitted[topic] / 600 == pytest.approx(limit, rel=0.10), topic
@@ -331,7 +341,7 @@ def test_ticks_that_come_late_admit_no_more(late_s: float) -> None:
 def test_a_topic_below_its_share_is_never_rejected_beside_any_others() -> None:
     """A topic's own rate has to exceed its threshold: the implicit one included."""
     made = engine(total=10 * MB, clicks=6 * MB)
-    made.set_topics(1, ["clicks", "calm", "loud"])  # 2 MB/s each
+    made.set_listed_topics(1, ["clicks", "calm", "loud"])  # 2 MB/s each
     said = offer(made, 240, clicks=18 * MB, calm=1.9 * MB, loud=9 * MB)
     assert all(said["calm"])
     assert not all(said["clicks"])

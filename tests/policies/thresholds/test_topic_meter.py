@@ -11,25 +11,27 @@ from tests.policies.asking import rejecting
 
 @pytest.mark.parametrize(("thresholds", "group"), list(product([False, True], repeat=2)))
 def test_a_topic_is_over_while_its_threshold_or_its_group_has_to_be_asked(thresholds: bool, group: bool) -> None:
-    meter = rejecting().broker(1).add_topic(b"clicks")
-    for first, second in ((meter.ask_thresholds, thresholds), (meter.ask_group, group)):
+    meter = rejecting().broker_meters(1).add_topic(b"clicks")
+    for first, second in ((meter.set_thresholds_ask, thresholds), (meter.set_group_asks, group)):
         first(second)
-    assert meter.over is (thresholds or group)
-    meter.ask_thresholds(False)
-    assert meter.over is group
+    assert meter.needs_decision is (thresholds or group)
+    meter.set_thresholds_ask(False)
+    assert meter.needs_decision is group
 
 
 def test_without_an_explicit_threshold_the_share_holds_and_for_internal_topics_nothing() -> None:
     made = rejecting(total=20.0, clicks=5.0)
-    made.set_topics(1, ["clicks", "a", "b", "c"])
-    thresholds = [made.broker(1).add_topic(name).threshold for name in (b"clicks", b"a", b"__transaction_state")]
+    made.set_listed_topics(1, ["clicks", "a", "b", "c"])
+    thresholds = [
+        made.broker_meters(1).add_topic(name).effective_threshold for name in (b"clicks", b"a", b"__transaction_state")
+    ]
     assert thresholds == [5.0, 5.0, None]
-    made.set_policy(None, {})
-    assert made.broker(1).topics[b"a"].threshold is None
+    made.set_thresholds(None, {})
+    assert made.broker_meters(1).topics[b"a"].effective_threshold is None
 
 
 def test_bytes_its_group_knows_of_are_carried_over_a_tick() -> None:
-    meter = rejecting().broker(1).add_topic(b"clicks")
-    meter.uncounted, meter.settled = 700, 500
+    meter = rejecting().broker_meters(1).add_topic(b"clicks")
+    meter.uncounted, meter.counted_in_group = 700, 500
     meter.tick()
-    assert (meter.uncounted, meter.settled) == (0, -200)  # 200 bytes are still to be found
+    assert (meter.uncounted, meter.counted_in_group) == (0, -200)  # 200 bytes are still to be found

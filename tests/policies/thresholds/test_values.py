@@ -6,35 +6,42 @@ import math
 
 import pytest
 
-from policies.thresholds.values import ThresholdError, check, check_each, excess_text, used_up_text, without_total_text
+from policies.thresholds.values import (
+    ThresholdError,
+    check_single_thresholds,
+    check_thresholds,
+    excess_text,
+    used_up_text,
+    without_total_text,
+)
 
 
 @pytest.mark.parametrize("total", [0, -1, math.inf, math.nan])
 def test_a_total_that_is_no_rate_is_refused(total: float) -> None:
     with pytest.raises(ThresholdError, match=r"total\.bytes\.in\.per\.sec\.threshold"):
-        check(total, {})
+        check_thresholds(total, {})
 
 
 @pytest.mark.parametrize("value", [1e308, 2.0**63 + 2048, 10**400])
 def test_a_value_larger_than_a_long_is_refused_in_a_short_line(value: float) -> None:
     for total, topics in ((value, {}), (None, {"a": value, "b": value})):
         with pytest.raises(ThresholdError, match="at most 9223372036854775807") as refused:
-            check(total, topics)
+            check_thresholds(total, topics)
         assert len(str(refused.value)) < 200
-    check(float(2**63 - 1), {f"t{i}": float(2**63 - 1) for i in range(1000)})
+    check_thresholds(float(2**63 - 1), {f"t{i}": float(2**63 - 1) for i in range(1000)})
 
 
 @pytest.mark.parametrize("threshold", [-1, math.inf, math.nan])
 def test_a_topic_threshold_that_is_no_rate_is_refused_by_name(threshold: float) -> None:
     with pytest.raises(ThresholdError, match="of topic clicks"):
-        check(None, {"clicks": threshold})
+        check_thresholds(None, {"clicks": threshold})
 
 
 def test_a_topic_that_would_fit_on_no_broker_is_refused_and_others_not() -> None:
-    check_each([10.0, 20.0], {"clicks": 20.0, "views": 20.0})
-    check_each([], {"clicks": 1e12})
+    check_single_thresholds([10.0, 20.0], {"clicks": 20.0, "views": 20.0})
+    check_single_thresholds([], {"clicks": 1e12})
     with pytest.raises(ThresholdError) as refused:
-        check_each([10_000_000, 20_000_000], {"clicks": 20_000_001})
+        check_single_thresholds([10_000_000, 20_000_000], {"clicks": 20_000_001})
     assert str(refused.value) == (
         "bytes.in.per.sec.threshold of topic clicks is 20,000,001 bytes/s, which exceeds"
         " total.bytes.in.per.sec.threshold = 20,000,000 bytes/s by 1 bytes/s: lower it, or raise the total of a broker"

@@ -8,7 +8,7 @@ import pytest
 
 from policies.definitions.policy_values import PolicyKey
 from policies.quotas.names import Entity, QuotaKey
-from policies.whatif.rows import Rules
+from policies.whatif.rows import ReplayRules
 
 
 def quota(key: str) -> PolicyKey:
@@ -28,16 +28,16 @@ def quota(key: str) -> PolicyKey:
 def test_brokers_are_replayed_by_themselves_unless_a_limit_holds_over_all(
     values: dict[PolicyKey, float], alone: bool
 ) -> None:
-    assert Rules(values).is_per_broker is alone
+    assert ReplayRules(values).is_per_broker is alone
 
 
 def test_the_clients_that_are_exempt() -> None:
-    rules = Rules({}, exempt_principals=frozenset({"User:mirror"}), exempt_clients=frozenset({"tool"}))
-    assert rules.exempts((1, "clicks", "User:mirror", "x"))
-    assert rules.exempts((1, "clicks", "User:alice", "tool"))
-    assert not rules.exempts((1, "clicks", "User:alice", "app"))
+    rules = ReplayRules({}, exempt_principals=frozenset({"User:mirror"}), exempt_clients=frozenset({"tool"}))
+    assert rules.exempts_stream((1, "clicks", "User:mirror", "x"))
+    assert rules.exempts_stream((1, "clicks", "User:alice", "tool"))
+    assert not rules.exempts_stream((1, "clicks", "User:alice", "app"))
 
 
 def test_they_travel_to_other_processes() -> None:
-    rules = Rules({PolicyKey.of_broker(): 1e6, quota("producer_byte_rate:bps"): 5.0}, topics={1: ("clicks",)})
+    rules = ReplayRules({PolicyKey.of_broker(): 1e6, quota("producer_byte_rate:bps"): 5.0}, topics={1: ("clicks",)})
     assert pickle.loads(pickle.dumps(rules)) == rules

@@ -5,7 +5,7 @@
 #   site.py       the ASGI application: which path is whose, headers, files
 #   pages.py      the pages: what each asks of the API
 #   edits.py      changes of limits: looked at first, then made
-#   asking.py     the API, asked within the process
+#   api_client.py the API, asked within the process
 #   rendering.py  templates, and values as people read them
 #   charts.py     numbers over time as the geometry of a drawing: pure
 #

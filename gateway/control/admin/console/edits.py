@@ -7,7 +7,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from gateway.control.admin.console.asking import Api, Refused, below
+from gateway.control.admin.console.api_client import ApiClient, ApiError, child_path
 from policies.units import exact_size, format_time, parse_until
 
 Form = Mapping[str, str]
@@ -19,10 +19,10 @@ NAMESPACES: Final = "/admin/v2/namespaces"
 QUOTAS: Final = "/v1/client-quotas:alter"
 QUOTA_KEYS: Final = ("producer_byte_rate", "consumer_byte_rate")  # those that a form has also where they are not set
 GROUP_KEYS: Final = ("publishRateInBytes", "publishRateInMsgs", "dispatchRateInBytes", "dispatchRateInMsgs")
-MOST_SUMS: Final = 5
+MAX_SUMS: Final = 5
 
 
-class Sum(NamedTuple):
+class ThresholdSum(NamedTuple):
     """The thresholds of topics on one broker, and the total that they are parts of: bytes per second."""
 
     broker: str
@@ -30,7 +30,7 @@ class Sum(NamedTuple):
     total: float
 
 
-class Outcome(NamedTuple):
+class EditOutcome(NamedTuple):
     """What came of a form. `done`: the change is made, as this version. Otherwise it is what it would do, or why it
     can't be: `problem`, with what the API found in detail. `form`: as it was sent.
     """
@@ -39,86 +39,86 @@ class Outcome(NamedTuple):
     done: bool = False
     version: int = 0
     changes: Sequence[Mapping[str, Any]] = ()
-    sums: Sequence[Sum] = ()
+    sums: Sequence[ThresholdSum] = ()
     warnings: Sequence[str] = ()
     problem: str = ""
     findings: Sequence[Mapping[str, str]] = ()
 
 
-async def topic(api: Api, given: Form, form: Form, now_ms: int) -> Outcome:
-    return await _threshold(api, below(TOPICS, given.get("topic", "")), form, now_ms)
+async def edit_topic(api: ApiClient, given: Form, form: Form, now_ms: int) -> EditOutcome:
+    return await _edit_threshold(api, child_path(TOPICS, given.get("topic", "")), form, now_ms)
 
 
-async def total(api: Api, given: Form, form: Form, now_ms: int) -> Outcome:
+async def edit_total(api: ApiClient, given: Form, form: Form, now_ms: int) -> EditOutcome:
     broker = given.get("broker", "")
-    return await _threshold(api, below(TOTAL, broker) if broker else TOTAL, form, now_ms)
+    return await _edit_threshold(api, child_path(TOTAL, broker) if broker else TOTAL, form, now_ms)
 
 
-async def _threshold(api: Api, path: str, form: Form, now_ms: int) -> Outcome:
+async def _edit_threshold(api: ApiClient, path: str, form: Form, now_ms: int) -> EditOutcome:
     async def change(validate_only: bool) -> Mapping[str, Any]:
         if form.get("do") == "remove":
-            return await _send(api, "DELETE", path, None, validate_only)
-        body = {"value": form.get("value", "").strip(), "until": _until(form, now_ms)}
-        return await _send(api, "PUT", path, body, validate_only)
+            return await _send_change(api, "DELETE", path, None, validate_only)
+        body = {"value": form.get("value", "").strip(), "until": _parse_end(form, now_ms)}
+        return await _send_change(api, "PUT", path, body, validate_only)
 
-    return await _made(form, change)
+    return await _make_change(form, change)
 
 
-async def group(api: Api, given: Form, form: Form, now_ms: int) -> Outcome:
+async def edit_group(api: ApiClient, given: Form, form: Form, now_ms: int) -> EditOutcome:
     """The limits of a group; with `place` in the form, what it is attached to."""
     name = given.get("group", "")
-    path = below(GROUPS, name)
+    path = child_path(GROUPS, name)
     if "place" in form:
-        return await _attachment(api, name, form)
+        return await _edit_attachment(api, name, form)
 
     async def change(validate_only: bool) -> Mapping[str, Any]:
         if form.get("do") == "remove":
-            return await _send(api, "DELETE", path, None, validate_only)
-        body: dict[str, Any] = {key: _number(form[key]) for key in GROUP_KEYS if key in form}
-        if until := _until(form, now_ms):
+            return await _send_change(api, "DELETE", path, None, validate_only)
+        body: dict[str, Any] = {key: _parse_number(form[key]) for key in GROUP_KEYS if key in form}
+        if until := _parse_end(form, now_ms):
             body["until"] = until
-        return await _send(api, "PUT", path, body, validate_only)
+        return await _send_change(api, "PUT", path, body, validate_only)
 
-    return await _made(form, change)
+    return await _make_change(form, change)
 
 
-async def _attachment(api: Api, name: str, form: Form) -> Outcome:
+async def _edit_attachment(api: ApiClient, name: str, form: Form) -> EditOutcome:
     async def change(validate_only: bool) -> Mapping[str, Any]:
         tenant, slash, namespace = form["place"].strip().partition("/")
         if slash:
-            place = f"{below(below(NAMESPACES, tenant), namespace)}/resourcegroup"
+            place = f"{child_path(child_path(NAMESPACES, tenant), namespace)}/resourcegroup"
         else:
-            place = f"{below(TENANTS, tenant)}/resourcegroup"
+            place = f"{child_path(TENANTS, tenant)}/resourcegroup"
         if form.get("do") == "remove":
-            return await _send(api, "DELETE", place, None, validate_only)
-        return await _send(api, "PUT", below(place, name), None, validate_only)
+            return await _send_change(api, "DELETE", place, None, validate_only)
+        return await _send_change(api, "PUT", child_path(place, name), None, validate_only)
 
-    return await _made(form, change)
+    return await _make_change(form, change)
 
 
-async def quota(api: Api, given: Form, form: Form, now_ms: int) -> Outcome:
+async def edit_quota(api: ApiClient, given: Form, form: Form, now_ms: int) -> EditOutcome:
     """Only the values that differ from those that the form was made with (`was.KEY`) are changed."""
     entity = entity_of(given)
 
     async def change(validate_only: bool) -> Mapping[str, Any]:
         keys = [name.removeprefix("was.") for name in form if name.startswith("was.")]
         ops = [
-            {"key": key, "value": _number(form.get(key, ""))}
+            {"key": key, "value": _parse_number(form.get(key, ""))}
             for key in keys
             if form.get(key, "").strip() != form[f"was.{key}"] or form.get("do") == "remove"
         ]
         if form.get("do") == "remove":
             ops = [{"key": each["key"], "value": None} for each in ops if form[f"was.{each['key']}"]]
         if not ops:
-            raise Refused(422, "nothing is different: change a value first")
-        body = {"alterations": [{"entity": entity, "ops": ops, "until": _until(form, now_ms)}]}
+            raise ApiError(422, "nothing is different: change a value first")
+        body = {"alterations": [{"entity": entity, "ops": ops, "until": _parse_end(form, now_ms)}]}
         said = await api.send("POST", QUOTAS, {**body, "validate_only": validate_only}, {})
         refused = [each["message"] for each in said["results"] if each["error"] is not None]
         if refused:
-            raise Refused(422, "; ".join(refused))
+            raise ApiError(422, "; ".join(refused))
         return dict(said)
 
-    return await _made(form, change)
+    return await _make_change(form, change)
 
 
 def entity_of(given: Form) -> list[dict[str, str | None]]:
@@ -135,46 +135,46 @@ def entity_of(given: Form) -> list[dict[str, str | None]]:
 def quota_fields(values: Mapping[str, float]) -> dict[str, str]:
     """The text of each value by key: those that are set, and those that a form always has."""
     keys = (*QUOTA_KEYS, *(key for key in values if key not in QUOTA_KEYS))
-    return {key: _exact(key, values.get(key)) for key in keys}
+    return {key: _exact_text(key, values.get(key)) for key in keys}
 
 
 def group_fields(limits: Mapping[str, float | None]) -> dict[str, str]:
     """The text of each limit by key."""
-    return {key: _exact("byte_rate" if key.endswith("Bytes") else "", limits.get(key)) for key in GROUP_KEYS}
+    return {key: _exact_text("byte_rate" if key.endswith("Bytes") else "", limits.get(key)) for key in GROUP_KEYS}
 
 
-def _exact(key: str, value: float | None) -> str:
+def _exact_text(key: str, value: float | None) -> str:
     if value is None:
         return ""
     is_size = key.endswith(("byte_rate", "bps"))
     return str(exact_size(value)) if is_size else f"{value:g}"
 
 
-async def _send(api: Api, method: str, path: str, body: Any, validate_only: bool) -> Mapping[str, Any]:
+async def _send_change(api: ApiClient, method: str, path: str, body: Any, validate_only: bool) -> Mapping[str, Any]:
     said: Mapping[str, Any] = await api.send(method, path, body, {"validate_only": True if validate_only else None})
     return said
 
 
-async def _made(form: Form, change: Callable[[bool], Awaitable[Mapping[str, Any]]]) -> Outcome:
+async def _make_change(form: Form, change: Callable[[bool], Awaitable[Mapping[str, Any]]]) -> EditOutcome:
     is_real = form.get("do") in ("apply", "remove")
     try:
         said = await change(not is_real)
     except ValueError as error:
-        return Outcome(form, problem=str(error))
-    except Refused as error:
+        return EditOutcome(form, problem=str(error))
+    except ApiError as error:
         if error.status == 401:
             raise
-        return Outcome(form, problem=error.detail, findings=error.findings)
-    sums = [Sum(broker, each["explicit"], each["total"]) for broker, each in said["committed"].items()]
+        return EditOutcome(form, problem=error.detail, findings=error.findings)
+    sums = [ThresholdSum(broker, each["explicit"], each["total"]) for broker, each in said["committed"].items()]
     sums.sort(key=lambda each: -each.explicit / each.total if each.total else 0.0)
     changes = said["changes"]
     about_sums = any(each["kind"] in ("topic", "broker") for each in changes)
-    return Outcome(
-        form, is_real, said["version"], changes, sums[:MOST_SUMS] if about_sums else (), list(said["warnings"])
+    return EditOutcome(
+        form, is_real, said["version"], changes, sums[:MAX_SUMS] if about_sums else (), list(said["warnings"])
     )
 
 
-def _until(form: Form, now_ms: int) -> str | None:
+def _parse_end(form: Form, now_ms: int) -> str | None:
     """
     Raises:
         ValueError: it is no time.
@@ -183,7 +183,7 @@ def _until(form: Form, now_ms: int) -> str | None:
     return format_time(parse_until(text, now_ms)) if text else None
 
 
-def _number(text: str) -> float | str | None:
+def _parse_number(text: str) -> float | str | None:
     """What is no number may be a size, which the API reads."""
     text = text.strip()
     if not text:
@@ -195,9 +195,9 @@ def _number(text: str) -> float | str | None:
     return number if math.isfinite(number) else text
 
 
-EDITS: Final[Mapping[str, Callable[[Api, Form, Form, int], Awaitable[Outcome]]]] = {
-    "/console/topic": topic,
-    "/console/total": total,
-    "/console/group": group,
-    "/console/quota": quota,
+EDITS: Final[Mapping[str, Callable[[ApiClient, Form, Form, int], Awaitable[EditOutcome]]]] = {
+    "/console/topic": edit_topic,
+    "/console/total": edit_total,
+    "/console/group": edit_group,
+    "/console/quota": edit_quota,
 }

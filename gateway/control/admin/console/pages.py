@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from gateway.control.admin.console import charts, edits
-from gateway.control.admin.console.asking import Api, Refused
+from gateway.control.admin.console.api_client import ApiClient, ApiError
 
 Values = dict[str, Any]
 Given = Mapping[str, str]  # the page's own query
 ROOT: Final = "/console/"
-MINUTES: Final = (10, 30, 60)
-SHOWN: Final = 200  # rows of a table
-FEW: Final = 8  # rows of one among others
+MINUTE_RANGES: Final = (10, 30, 60)
+MAX_ROWS: Final = 200  # rows of a table
+MAX_SIDE_ROWS: Final = 8  # rows of one among others
 
 
-class Page(NamedTuple):
+class ConsolePage(NamedTuple):
     """`every_s`: between two looks; None: it doesn't change by itself. `nav`: its name among the pages that every page
     leads to; "" for the page of one thing, which `under` another belongs to.
     """
@@ -26,43 +26,43 @@ class Page(NamedTuple):
     path: str
     template: str
     title: str
-    load: Callable[[Api, Given], Awaitable[Values]]
+    load: Callable[[ApiClient, Given], Awaitable[Values]]
     every_s: int | None = None
     nav: str = ""
     under: str = ""
 
 
-async def overview(api: Api, given: Given) -> Values:
-    minutes = int(given["minutes"]) if given.get("minutes", "").isdigit() else MINUTES[0]
-    minutes = minutes if minutes in MINUTES else MINUTES[0]
+async def load_overview(api: ApiClient, given: Given) -> Values:
+    minutes = int(given["minutes"]) if given.get("minutes", "").isdigit() else MINUTE_RANGES[0]
+    minutes = minutes if minutes in MINUTE_RANGES else MINUTE_RANGES[0]
     traffic = await api.get("/v1/traffic")
     points, step_ms = traffic["points"], traffic["step_ms"]
     end_ms = points[-1]["at_ms"] + step_ms if points else traffic["at_ms"]
     return {
         "minutes": minutes,
-        "ranges": MINUTES,
-        "chart": charts.traffic(points, step_ms, end_ms, minutes),
+        "ranges": MINUTE_RANGES,
+        "chart": charts.draw_traffic(points, step_ms, end_ms, minutes),
         "latest": points[-1] if points else None,
-        "held": await api.get("/v1/clients", by="held", held=True, limit=FEW),
-        "topics": await api.get("/v1/top", limit=FEW),
+        "held": await api.get("/v1/clients", by="held", held=True, limit=MAX_SIDE_ROWS),
+        "topics": await api.get("/v1/top", limit=MAX_SIDE_ROWS),
         "storage": await api.get("/v1/storage"),
         "peers": await api.get("/v1/peers"),
         "warnings": (await api.get("/v1/thresholds"))["warnings"],
     }
 
 
-async def topics(api: Api, given: Given) -> Values:
+async def load_topics(api: ApiClient, given: Given) -> Values:
     by, contains = given.get("by", "rate"), given.get("contains", "")
     return {
         "by": by,
         "contains": contains,
-        "topics": await api.get("/v1/top", by=by, contains=contains, limit=SHOWN),
+        "topics": await api.get("/v1/top", by=by, contains=contains, limit=MAX_ROWS),
         "thresholds": await api.get("/v1/thresholds"),
     }
 
 
-async def topic(api: Api, given: Given) -> Values:
-    name = _named(given, "topic")
+async def load_topic(api: ApiClient, given: Given) -> Values:
+    name = _require_name(given, "topic")
     thresholds = await api.get("/v1/thresholds")
     found = (await api.get("/v1/top", topic=name))["topics"]
     return {
@@ -75,14 +75,14 @@ async def topic(api: Api, given: Given) -> Values:
     }
 
 
-async def total(api: Api, given: Given) -> Values:
+async def load_total(api: ApiClient, given: Given) -> Values:
     """The total of one broker, or of all that have none of their own."""
     broker = given.get("broker", "")
     totals = (await api.get("/v1/thresholds"))["total"]
     return {"broker": broker, "own": totals["brokers"].get(broker) if broker else totals["default"]}
 
 
-async def clients(api: Api, given: Given) -> Values:
+async def load_clients(api: ApiClient, given: Given) -> Values:
     by, held = given.get("by", "rate"), given.get("held") == "true"
     user, client_id = given.get("user") or None, given.get("client_id") or None
     return {
@@ -90,12 +90,12 @@ async def clients(api: Api, given: Given) -> Values:
         "only_held": held,
         "user": user or "",
         "client_id": client_id or "",
-        "clients": await api.get("/v1/clients", by=by, held=held, user=user, client_id=client_id, limit=SHOWN),
+        "clients": await api.get("/v1/clients", by=by, held=held, user=user, client_id=client_id, limit=MAX_ROWS),
     }
 
 
-async def client(api: Api, given: Given) -> Values:
-    principal, client_id = _named(given, "principal"), given.get("client_id", "")
+async def load_client(api: ApiClient, given: Given) -> Values:
+    principal, client_id = _require_name(given, "principal"), given.get("client_id", "")
     user = principal.partition(":")[2]
     found = (await api.get("/v1/clients", user=user, client_id=client_id))["clients"]
     shown = next((each for each in found if each["principal"] == principal), None)
@@ -111,21 +111,23 @@ async def client(api: Api, given: Given) -> Values:
         "explained": explained,
         "effective": await api.get("/v1/client-quotas/effective", user=user, client_id=client_id),
         "decisions": await api.get("/v1/decisions", user=user, client_id=client_id, limit=20),
-        "connections": await _allowed(api.get("/v1/connections", principal=principal, client_id=client_id, limit=50)),
+        "connections": await _get_if_allowed(
+            api.get("/v1/connections", principal=principal, client_id=client_id, limit=50)
+        ),
     }
 
 
-async def quotas(api: Api, given: Given) -> Values:
+async def load_quotas(api: ApiClient, given: Given) -> Values:
     user, client_id = given.get("user_prefix") or None, given.get("client_id_prefix") or None
-    found = await api.get("/v1/client-quotas", user_prefix=user, client_id_prefix=client_id, limit=SHOWN)
+    found = await api.get("/v1/client-quotas", user_prefix=user, client_id_prefix=client_id, limit=MAX_ROWS)
     return {"user_prefix": user or "", "client_id_prefix": client_id or "", "quotas": found}
 
 
-async def quota(api: Api, given: Given) -> Values:
+async def load_quota(api: ApiClient, given: Given) -> Values:
     """The quotas of one entity. A name that isn't given is none; `default_user`, `default_client_id`: the default."""
     entity = edits.entity_of(given)
     if not entity:
-        raise Refused(404, "no user and no client id is named")
+        raise ApiError(404, "no user and no client id is named")
     asked: dict[str, str | bool | None] = {}
     for part in entity:
         name = "user" if part["type"] == "user" else "client_id"
@@ -137,12 +139,12 @@ async def quota(api: Api, given: Given) -> Values:
     return {"entity": entity, "entry": own, "fields": fields, "effective": effective}
 
 
-async def groups(api: Api, given: Given) -> Values:
+async def load_groups(api: ApiClient, given: Given) -> Values:
     return {"said": await api.get("/v1/resource-groups")}
 
 
-async def group(api: Api, given: Given) -> Values:
-    name = _named(given, "group")
+async def load_group(api: ApiClient, given: Given) -> Values:
+    name = _require_name(given, "group")
     found = (await api.get("/v1/resource-groups"))["groups"].get(name)
     fields = edits.group_fields({key: rate["limit"] for key, rate in found["rates"].items()} if found else {})
     places = [(each, "tenant") for each in found["tenants"]] if found else []
@@ -150,70 +152,70 @@ async def group(api: Api, given: Given) -> Values:
     return {"name": name, "group": found, "fields": fields, "places": places}
 
 
-async def storage(api: Api, given: Given) -> Values:
+async def load_storage(api: ApiClient, given: Given) -> Values:
     return {"storage": await api.get("/v1/storage")}
 
 
-async def connections(api: Api, given: Given) -> Values:
+async def load_connections(api: ApiClient, given: Given) -> Values:
     names = ("principal", "client_id", "address")
     asked = {name: given.get(name) or None for name in names}
     muted = given.get("muted") == "true"
-    found = await api.get("/v1/connections", limit=SHOWN, muted=muted, **asked)
+    found = await api.get("/v1/connections", limit=MAX_ROWS, muted=muted, **asked)
     return {"asked": {name: value or "" for name, value in asked.items()}, "muted": muted, "found": found}
 
 
-async def decisions(api: Api, given: Given) -> Values:
+async def load_decisions(api: ApiClient, given: Given) -> Values:
     asked = {name: given.get(name) or None for name in ("topic", "user", "client_id", "outcome")}
-    found = await api.get("/v1/decisions", limit=SHOWN, **asked)
+    found = await api.get("/v1/decisions", limit=MAX_ROWS, **asked)
     return {"asked": {name: value or "" for name, value in asked.items()}, "decisions": found}
 
 
-async def explain(api: Api, given: Given) -> Values:
+async def load_explanation(api: ApiClient, given: Given) -> Values:
     asked = {name: given.get(name) or None for name in ("topic", "user", "client_id", "broker")}
     explained = await api.get("/v1/explain", **asked) if asked["topic"] else None
     return {"asked": {name: value or "" for name, value in asked.items()}, "explained": explained}
 
 
-async def history(api: Api, given: Given) -> Values:
+async def load_history(api: ApiClient, given: Given) -> Values:
     asked = {name: given.get(name) or None for name in ("kind", "name")}
-    found = await api.get("/v1/policies/history", limit=SHOWN, **asked)
+    found = await api.get("/v1/policies/history", limit=MAX_ROWS, **asked)
     return {"asked": {name: value or "" for name, value in asked.items()}, "history": found}
 
 
-def _named(given: Given, what: str) -> str:
+def _require_name(given: Given, what: str) -> str:
     name = given.get(what, "")
     if not name:
-        raise Refused(404, f"no {what} is named")
+        raise ApiError(404, f"no {what} is named")
     return name
 
 
-async def _allowed(question: Awaitable[Any]) -> Any:
+async def _get_if_allowed(question: Awaitable[Any]) -> Any:
     """The answer, or its refusal for lack of rights."""
     try:
         return await question
-    except Refused as error:
+    except ApiError as error:
         if error.status not in (401, 403):
             raise
         return {"refused": error.detail}
 
 
-PAGES: Final[Mapping[str, Page]] = {
+PAGES: Final[Mapping[str, ConsolePage]] = {
     page.path: page
     for page in (
-        Page(ROOT, "overview.html", "Overview", overview, 2, "Overview"),
-        Page("/console/topics", "topics.html", "Topics", topics, 2, "Topics"),
-        Page("/console/topic", "topic.html", "Topic", topic, 2, under="/console/topics"),
-        Page("/console/total", "total.html", "Total", total, None, under="/console/topics"),
-        Page("/console/clients", "clients.html", "Clients", clients, 2, "Clients"),
-        Page("/console/client", "client.html", "Client", client, 2, under="/console/clients"),
-        Page("/console/quotas", "quotas.html", "Client quotas", quotas, 10, "Quotas"),
-        Page("/console/quota", "quota.html", "Client quota", quota, None, under="/console/quotas"),
-        Page("/console/groups", "groups.html", "Resource groups", groups, 5, "Groups"),
-        Page("/console/group", "group.html", "Resource group", group, None, under="/console/groups"),
-        Page("/console/storage", "storage.html", "Storage", storage, 5, "Storage"),
-        Page("/console/connections", "connections.html", "Connections", connections, 5, "Connections"),
-        Page("/console/decisions", "decisions.html", "Decisions", decisions, 2, "Decisions"),
-        Page("/console/explain", "explain.html", "Explain", explain, 2, "Explain"),
-        Page("/console/history", "history.html", "History of changes", history, 5, "History"),
+        ConsolePage(ROOT, "overview.html", "Overview", load_overview, 2, "Overview"),
+        ConsolePage("/console/topics", "topics.html", "Topics", load_topics, 2, "Topics"),
+        ConsolePage("/console/topic", "topic.html", "Topic", load_topic, 2, under="/console/topics"),
+        ConsolePage("/console/total", "total.html", "Total", load_total, None, under="/console/topics"),
+        ConsolePage("/console/clients", "clients.html", "Clients", load_clients, 2, "Clients"),
+        ConsolePage("/console/client", "client.html", "Client", load_client, 2, under="/console/clients"),
+        ConsolePage("/console/quotas", "quotas.html", "Client quotas", load_quotas, 10, "Quotas"),
+        ConsolePage("/console/quota", "quota.html", "Client quota", load_quota, None, under="/console/quotas"),
+        ConsolePage("/console/groups", "groups.html", "Resource groups", load_groups, 5, "Groups"),
+        ConsolePage("/console/group", "group.html", "Resource group", load_group, None, under="/console/groups"),
+        ConsolePage("/console/storage", "storage.html", "Storage", load_storage, 5, "Storage"),
+        ConsolePage("/console/connections", "connections.html", "Connections", load_connections, 5, "Connections"),
+        ConsolePage("/console/decisions", "decisions.html", "Decisions", load_decisions, 2, "Decisions"),
+        ConsolePage("/console/explain", "explain.html", "Explain", load_explanation, 2, "Explain"),
+        ConsolePage("/console/history", "history.html", "History of changes", load_history, 5, "History"),
     )
 }

@@ -22,7 +22,7 @@ OUTCOMES: Final = {
 }
 
 
-class Templates:
+class ConsoleTemplates:
     """Compiles each once."""
 
     def __init__(self) -> None:
@@ -35,41 +35,41 @@ class Templates:
             lstrip_blocks=True,
         )
         environment.filters |= {
-            "rate": rate,
-            "size": size,
+            "rate": rate_text,
+            "size": size_text,
             "age": format_duration,
-            "day": day,
-            "clock": clock,
+            "day": day_text,
+            "clock": clock_text,
             "exact": exact_size,
-            "percent": percent,
+            "percent": percent_text,
             "count": "{:,}".format,
-            "outcome": outcome,
+            "outcome": outcome_text,
         }
-        environment.globals |= {"url": url}
+        environment.globals |= {"url": make_url}
         # Blocks are rendered alone as well, so what a template imports would not be there.
         environment.globals["ui"] = environment.get_template("ui.html").module
 
-    def page(self, name: str, values: Mapping[str, Any]) -> str:
+    def render_page(self, name: str, values: Mapping[str, Any]) -> str:
         return self._environment.get_template(name).render(values)
 
-    def block(self, name: str, block: str, values: Mapping[str, Any]) -> str:
+    def render_block(self, name: str, block: str, values: Mapping[str, Any]) -> str:
         """One part of a page."""
         template = self._environment.get_template(name)
         return "".join(template.blocks[block](template.new_context(dict(values))))
 
 
-def url(path: str, **query: Any) -> str:
+def make_url(path: str, **query: Any) -> str:
     """A value None leaves the parameter out."""
     given = {name: value for name, value in query.items() if value is not None}
     return f"{path}?{urlencode(given)}" if given else path
 
 
-def outcome(name: str) -> str:
+def outcome_text(name: str) -> str:
     """What became of bytes that a policy looked at."""
     return OUTCOMES.get(name, name)
 
 
-def rate(value: float | None, unit: str = "bytes/s") -> str:
+def rate_text(value: float | None, unit: str = "bytes/s") -> str:
     """`value` None: there is none, or nobody knows it."""
     if value is None:
         return "–"
@@ -78,17 +78,17 @@ def rate(value: float | None, unit: str = "bytes/s") -> str:
     return f"{value:,.0f} {unit}" if value >= 100 or value == int(value) else f"{value:,.2f} {unit}"
 
 
-def size(value: float | None) -> str:
+def size_text(value: float | None) -> str:
     return "–" if value is None else format_size(value)
 
 
-def day(at_ms: int) -> str:
+def day_text(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def clock(at_ms: int) -> str:
+def clock_text(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M:%SZ")
 
 
-def percent(ratio: float | None) -> str:
+def percent_text(ratio: float | None) -> str:
     return "–" if ratio is None or not math.isfinite(ratio) else f"{ratio:.0%}"

@@ -16,40 +16,40 @@ from fastapi import Depends, FastAPI, Query, Request, Response
 from starlette.exceptions import HTTPException
 
 from gateway import channel
-from gateway.access_tokens.roles import Role
+from gateway.access_tokens.roles import AccessRole
 from gateway.control.access.gate import gate_of
 from gateway.control.admin.rest import configuration, problems, session, state, storage
 from gateway.control.admin.rest import groups as rest_groups
 from gateway.control.admin.rest import models as shapes
 from gateway.control.admin.rest.asker import check_lasting, source_of
-from gateway.control.admin.rest.context import Gateway
-from gateway.control.admin.rest.guard import guarded
+from gateway.control.admin.rest.context import GatewayContext
+from gateway.control.admin.rest.guard import guard_requests
 from gateway.control.http_server import Application
 from policies import explain
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import Op, PolicyError, PolicyKey
-from policies.definitions.rollout import EVERYBODY
-from policies.groups.finder import Finder
-from policies.quotas.names import KEYS, Entity
-from policies.quotas.store import Alteration, QuotaStore, Values
+from policies.definitions.policy_values import PolicyError, PolicyKey, PolicyOperation
+from policies.definitions.rollout import ALL_CLIENTS
+from policies.groups.finder import GroupResolver
+from policies.quotas.names import QUOTA_KEYS, Entity
+from policies.quotas.store import Alteration, EntityValues, QuotaStore
 from policies.quotas.store import Op as QuotaOp
 from policies.thresholds.sums import EVERY_BROKER
-from policies.thresholds.values import OUT_KEY, TOTAL_KEY
+from policies.thresholds.values import TOTAL_KEY, TOTAL_OUT_KEY
 
-_NONE: Final = QuotaStore()
+_NO_QUOTAS: Final = QuotaStore()
 
 
 # --- the application --------------------------------------------------------------------------------------------------
 
 
-def make_api(gateway: Gateway) -> Application:
+def make_api(gateway: GatewayContext) -> Application:
     """The API as an ASGI application, for `admin.make_application`, which puts the gate before it."""
-    return guarded(describe(gateway))
+    return guard_requests(describe_api(gateway))
 
 
-def describe(gateway: Gateway) -> FastAPI:
+def describe_api(gateway: GatewayContext) -> FastAPI:
     """The API with all its routes, and nothing before it."""
-    app = _Described(
+    app = _DescribedApi(
         title="produce-gateway",
         version=version("produce-gateway"),
         description="Policies of a running gateway, and their effects. See docs/rest.md.",
@@ -59,7 +59,7 @@ def describe(gateway: Gateway) -> FastAPI:
         telemetry=_NO_TELEMETRY,
         responses={code: {"model": problems.Problem} for code in (400, 401, 403, 404, 412, 413, 415, 422, 429, 503)},
     )
-    problems.install(app)
+    problems.install_handlers(app)
     _add_thresholds(app, gateway)
     _add_quotas(app, gateway)
     _add_documents(app, gateway)
@@ -67,7 +67,7 @@ def describe(gateway: Gateway) -> FastAPI:
     state.add_paths(app, gateway)
     configuration.add_paths(app, gateway)
     storage.add_paths(app, gateway)
-    _add_views(app, _Views(gateway))
+    _add_views(app, _TrafficViews(gateway))
     session.add_paths(app)
     return app
 
@@ -77,7 +77,7 @@ _NO_TELEMETRY: Final[Any] = {
 }  # fmt: skip
 
 
-class _Described(FastAPI):
+class _DescribedApi(FastAPI):
     """FastAPI would describe errors as application/json."""
 
     def openapi(self) -> dict[str, Any]:
@@ -90,33 +90,37 @@ class _Described(FastAPI):
         return said
 
 
-def _add_thresholds(app: FastAPI, gateway: Gateway) -> None:
+def _add_thresholds(app: FastAPI, gateway: GatewayContext) -> None:
     @app.get("/v1/thresholds")
     async def get_thresholds() -> shapes.Thresholds:
         """All thresholds, in bytes per second of each broker."""
-        now, told, places = gateway.policies.policies, gateway.latest(channel.Policy), gateway.places()
-        settings = [setting for setting in now.settings() if setting.key.kind in ("topic", "broker")]
-        shown = {setting.key: shapes.of_setting(setting, gateway.base) for setting in settings}
+        now, told, places = (
+            gateway.policies.policies,
+            gateway.latest_snapshot(channel.ThresholdPolicy),
+            gateway.places(),
+        )
+        settings = [setting for setting in now.list_settings() if setting.key.kind in ("topic", "broker")]
+        shown = {setting.key: shapes.show_setting(setting, gateway.base) for setting in settings}
         totals, out = (
-            {key.name: value for key, value in shown.items() if key.key == name} for name in (TOTAL_KEY, OUT_KEY)
+            {key.name: value for key, value in shown.items() if key.key == name} for name in (TOTAL_KEY, TOTAL_OUT_KEY)
         )
         return shapes.Thresholds(
             version=now.version,
             on_exceed=told.on_exceed if told else "reject",
             mode=told.mode if told else "enforce",
-            enforce_percent=told.enforce_percent if told else EVERYBODY,
+            enforce_percent=told.enforce_percent if told else ALL_CLIENTS,
             total=shapes.Totals(default=totals.pop(EVERY_BROKER, None), brokers=totals),
             total_out=shapes.Totals(default=out.pop(EVERY_BROKER, None), brokers=out),
             topics={key.name: value for key, value in shown.items() if key.kind == "topic"},
-            committed=shapes.of_committed(now.committed(places) if places is not None else {}),
-            warnings=list(now.warnings(places)),
+            committed=shapes.show_committed(now.commitments_by_broker(places) if places is not None else {}),
+            warnings=list(now.collect_warnings(places)),
         )
 
     for threshold in _THRESHOLDS:
         _add_threshold(app, gateway, threshold)
 
 
-class _Threshold(NamedTuple):
+class _ThresholdKind(NamedTuple):
     """One kind of threshold. `key_of`: the dependency that says which one a request is about."""
 
     name: str
@@ -126,48 +130,54 @@ class _Threshold(NamedTuple):
     about_delete: str = ""
 
 
-async def _total() -> PolicyKey:
+async def _total_key() -> PolicyKey:
     return PolicyKey.of_broker()
 
 
-async def _of_broker(broker: int) -> PolicyKey:
+async def _broker_key(broker: int) -> PolicyKey:
     return PolicyKey.of_broker(broker)
 
 
-async def _total_out() -> PolicyKey:
-    return PolicyKey.of_broker(key=OUT_KEY)
+async def _total_out_key() -> PolicyKey:
+    return PolicyKey.of_broker(key=TOTAL_OUT_KEY)
 
 
-async def _of_broker_out(broker: int) -> PolicyKey:
-    return PolicyKey.of_broker(broker, OUT_KEY)
+async def _broker_out_key(broker: int) -> PolicyKey:
+    return PolicyKey.of_broker(broker, TOTAL_OUT_KEY)
 
 
-async def _of_topic(topic: str) -> PolicyKey:
+async def _topic_key(topic: str) -> PolicyKey:
     return PolicyKey.of_topic(topic)
 
 
 _THRESHOLDS: Final = (
-    _Threshold(
-        "total", "/v1/thresholds/total", _total,
+    _ThresholdKind(
+        "total", "/v1/thresholds/total", _total_key,
         "The total of brokers without one of their own.", "The file's value holds again.",
     ),
-    _Threshold("broker", "/v1/thresholds/total/{broker}", _of_broker, "The total that this broker has of its own."),
-    _Threshold("total_out", "/v1/thresholds/total-out", _total_out, "The total that consumers have shares of."),
-    _Threshold("broker_out", "/v1/thresholds/total-out/{broker}", _of_broker_out, "The same of this broker alone."),
-    _Threshold("topic", "/v1/thresholds/topics/{topic}", _of_topic),
+    _ThresholdKind(
+        "broker", "/v1/thresholds/total/{broker}", _broker_key,
+        "The total that this broker has of its own.",
+    ),
+    _ThresholdKind("total_out", "/v1/thresholds/total-out", _total_out_key, "The total that consumers have shares of."),
+    _ThresholdKind(
+        "broker_out", "/v1/thresholds/total-out/{broker}", _broker_out_key,
+        "The same of this broker alone.",
+    ),
+    _ThresholdKind("topic", "/v1/thresholds/topics/{topic}", _topic_key),
 )  # fmt: skip
 
 
-def _add_threshold(app: FastAPI, gateway: Gateway, threshold: _Threshold) -> None:
+def _add_threshold(app: FastAPI, gateway: GatewayContext, threshold: _ThresholdKind) -> None:
     policies, name, chosen = gateway.policies, threshold.name, Depends(threshold.key_of)
 
     @app.get(threshold.path, name=f"get_{name}", description=threshold.about_get)
     async def get(key: PolicyKey = chosen) -> shapes.Value:
-        key = key.checked()
-        found = policies.policies.setting(key)
+        key = key.validate_key()
+        found = policies.policies.find_setting(key)
         if found is None:
             raise HTTPException(404, f"{key} is not set: PUT {{value: 12MB}} here would")
-        return shapes.of_setting(found, gateway.base)
+        return shapes.show_setting(found, gateway.base)
 
     @app.put(threshold.path, name=f"put_{name}")
     async def put(
@@ -177,10 +187,10 @@ def _add_threshold(app: FastAPI, gateway: Gateway, threshold: _Threshold) -> Non
         key: PolicyKey = chosen,
     ) -> shapes.Alterations:
         check_lasting(request, new.until, gateway, preview=how.validate_only)
-        altered = await policies.alter(
-            [Op(key, new.value, new.until)], source_of(request), validate_only=how.validate_only
+        altered = await policies.alter_policies(
+            [PolicyOperation(key, new.value, new.until)], source_of(request), validate_only=how.validate_only
         )
-        return shapes.of_altered(altered, how.validate_only)
+        return shapes.show_altered(altered, how.validate_only)
 
     @app.delete(threshold.path, name=f"delete_{name}", description=threshold.about_delete)
     async def delete(
@@ -188,27 +198,31 @@ def _add_threshold(app: FastAPI, gateway: Gateway, threshold: _Threshold) -> Non
         request: Request,
         key: PolicyKey = chosen,
     ) -> shapes.Alterations:
-        key = key.checked()
-        if key not in policies.policies.effective():
+        key = key.validate_key()
+        if key not in policies.policies.effective_values():
             raise HTTPException(404, f"{key} is not set, so there is nothing to delete")
-        altered = await policies.alter([Op(key, None)], source_of(request), validate_only=how.validate_only)
-        return shapes.of_altered(altered, how.validate_only)
+        altered = await policies.alter_policies(
+            [PolicyOperation(key, None)], source_of(request), validate_only=how.validate_only
+        )
+        return shapes.show_altered(altered, how.validate_only)
 
 
-def _add_quotas(app: FastAPI, gateway: Gateway) -> None:
+def _add_quotas(app: FastAPI, gateway: GatewayContext) -> None:
     policies = gateway.policies
 
     @app.get("/v1/client-quotas")
     async def get_quotas(wanted: Annotated[shapes.QuotaFilter, Query()]) -> shapes.QuotaEntries:
         """DescribeClientQuotas: the values set in the gateway and in the brokers behind it."""
-        now, told = policies.policies, gateway.latest(channel.Quotas) or channel.Quotas(0)
-        theirs, problem = await _brokers_of(gateway)
+        now, told = policies.policies, gateway.latest_snapshot(channel.QuotaSnapshot) or channel.QuotaSnapshot(0)
+        theirs, problem = await _broker_quotas(gateway)
 
-        def find(store: QuotaStore) -> dict[Entity, Values]:
-            return dict(store.describe(wanted.components(), wanted.strict))
+        def find(store: QuotaStore) -> dict[Entity, EntityValues]:
+            return dict(store.describe_quotas(wanted.make_components(), wanted.strict))
 
-        found, upstream = [await trio.to_thread.run_sync(find, store) for store in (now.quotas(), theirs or _NONE)]
-        entities = sorted({*found, *upstream}, key=lambda entity: entity.order)
+        found, upstream = [
+            await trio.to_thread.run_sync(find, store) for store in (now.quota_store(), theirs or _NO_QUOTAS)
+        ]
+        entities = sorted({*found, *upstream}, key=lambda entity: entity.sort_key)
         return shapes.QuotaEntries(
             version=now.version,
             mode=told.mode,
@@ -216,7 +230,7 @@ def _add_quotas(app: FastAPI, gateway: Gateway) -> None:
             brokers_problem=problem,
             total=len(entities),
             entries=[
-                shapes.of_entry(each, found.get(each, {}), upstream.get(each, {}), now.ends)
+                shapes.show_quota_entry(each, found.get(each, {}), upstream.get(each, {}), now.ends)
                 for each in entities[: wanted.limit]
             ],
         )
@@ -224,12 +238,12 @@ def _add_quotas(app: FastAPI, gateway: Gateway) -> None:
     @app.post("/v1/client-quotas:alter", response_model=shapes.QuotaAlterations)
     async def alter_quotas(given: shapes.GivenAlterations, request: Request) -> Response:
         """AlterClientQuotas: an entity that is refused leaves the others alone; an error only where all are."""
-        alterations = await trio.to_thread.run_sync(_alterations, given)
+        alterations = await trio.to_thread.run_sync(_make_alterations, given)
         for until in {each.until for each in given.alterations}:
             check_lasting(request, until, gateway, preview=given.validate_only)
         altered = await policies.alter_quotas(alterations, source_of(request), validate_only=given.validate_only)
         if altered.errors and None not in altered.errors:
-            raise problems.Refused(
+            raise problems.RequestRefused(
                 "nothing was changed: every entity was refused",
                 [
                     problems.Finding(where=f"body.alterations.{i}", what=str(error))
@@ -246,19 +260,19 @@ def _add_quotas(app: FastAPI, gateway: Gateway) -> None:
                 )
                 for each, error, note in zip(given.alterations, altered.errors, altered.notes, strict=True)
             ]
-            said = shapes.of_altered(altered, given.validate_only)
+            said = shapes.show_altered(altered, given.validate_only)
             return shapes.QuotaAlterations.model_construct(**dict(said), results=results).model_dump_json()
 
         return Response(await trio.to_thread.run_sync(answer), media_type="application/json")
 
 
-def _add_documents(app: FastAPI, gateway: Gateway) -> None:
+def _add_documents(app: FastAPI, gateway: GatewayContext) -> None:
     policies = gateway.policies
 
     @app.get("/v1/policies")
     async def export() -> shapes.Exported:
         """All policies as the document that :apply takes, and where each value comes from."""
-        return shapes.Exported(**await trio.to_thread.run_sync(policies.overview))
+        return shapes.Exported(**await trio.to_thread.run_sync(policies.export_overview))
 
     @app.get("/v1/policies/history")
     async def get_history(wanted: Annotated[shapes.HistoryQuery, Query()]) -> shapes.History:
@@ -269,16 +283,16 @@ def _add_documents(app: FastAPI, gateway: Gateway) -> None:
             if wanted.kind in (None, past.key.kind) and wanted.name in (None, past.key.name)
         ]
         return shapes.History(
-            version=policies.policies.version, changes=[shapes.of_past(past) for past in found[: wanted.limit]]
+            version=policies.policies.version, changes=[shapes.show_past_change(past) for past in found[: wanted.limit]]
         )
 
     @app.post("/v1/policies:apply")
     async def apply(given: shapes.GivenDocument, request: Request) -> shapes.Applied:
         """Make a document hold: all of it, or nothing. A change of resource groups needs admin rights."""
         check_lasting(request, None if given.prune else given.until, gateway, preview=given.dry_run)
-        missing = gate_of(request.scope).lacks(request.scope, Role.ADMIN, identified=True)
+        missing = gate_of(request.scope).missing_rights(request.scope, AccessRole.ADMIN, identified=True)
         try:
-            altered = await policies.apply(
+            altered = await policies.apply_document(
                 given.document,
                 source_of(request),
                 dry_run=given.dry_run,
@@ -293,110 +307,122 @@ def _add_documents(app: FastAPI, gateway: Gateway) -> None:
         return shapes.Applied(
             version=altered.version,
             dry_run=given.dry_run,
-            ops=shapes.of_changes(altered),
+            ops=shapes.show_changes(altered),
             warnings=list(altered.warnings),
         )
 
 
-def _add_views(app: FastAPI, views: _Views) -> None:
+def _add_views(app: FastAPI, views: _TrafficViews) -> None:
     @app.get("/v1/explain")
     async def explain_traffic(asked: Annotated[shapes.ExplainQuery, Query()]) -> shapes.Explained:
         """Every rule that looks at this traffic, the one that binds first, and the latest rejections and delays."""
-        return await views.traffic(asked)
+        return await views.explain_traffic(asked)
 
     @app.get("/v1/client-quotas/effective")
     async def get_effective(wanted: Annotated[shapes.EffectiveQuery, Query()]) -> shapes.EffectiveQuotas:
         """DescribeEffectiveQuotas: the values in force, key by key, their enforcer, the overridden values, and the
         effect of storage protection.
         """
-        return await views.effective(wanted)
+        return await views.effective_quotas(wanted)
 
     @app.get("/v1/topics", response_model=shapes.ShownTopics)
     async def get_topics() -> Response:
         """All topics, by name."""
-        return await views.topics()
+        return await views.list_topics()
 
     @app.get("/v1/top", response_model=shapes.ShownTopics)
     async def get_top(how: Annotated[shapes.TopQuery, Query()]) -> Response:
         """The busiest topics."""
-        return await views.topics(how)
+        return await views.list_topics(how)
 
 
-class _Views:
+class _TrafficViews:
     """Gathers the facts on the loop, and works the answer out in a thread: there may be ten thousand topics."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: GatewayContext) -> None:
         self._gateway = gateway
-        self._finder: tuple[PolicySet, tuple[str, str], Finder] | None = None
+        self._finder: tuple[PolicySet, tuple[str, str], GroupResolver] | None = None
 
-    async def traffic(self, query: shapes.ExplainQuery) -> shapes.Explained:
-        asked = explain.Asked(
+    async def explain_traffic(self, query: shapes.ExplainQuery) -> shapes.Explained:
+        asked = explain.ExplainSubject(
             query.topic, explain.ANONYMOUS if query.user is None else query.user, query.client_id or "", query.broker
         )
-        theirs, problem = await _brokers_of(self._gateway)
-        known, rates = self._known()
-        known = known._replace(broker_quotas=theirs or _NONE, broker_quotas_problem=problem)
-        known = self._with_groups(known)._replace(rates=_rates(rates))
-        fleet = self._gateway.fleet(explain.shared_limits(asked, known))
-        brought = self._gateway.brought(asked.topic, [node for node in known.brokers(asked) if node is not None])
-        known = known._replace(rates=known.rates._replace(fleet=fleet, brought=brought))
+        theirs, problem = await _broker_quotas(self._gateway)
+        known, rates = self._gather_facts()
+        known = known._replace(broker_quotas=theirs or _NO_QUOTAS, broker_quotas_problem=problem)
+        known = self._with_groups(known)._replace(rates=_make_rates(rates))
+        fleet = self._gateway.fleet_uses(explain.shared_limit_keys(asked, known))
+        brought = self._gateway.peer_rates(
+            asked.topic, [node for node in known.subject_brokers(asked) if node is not None]
+        )
+        known = known._replace(rates=known.rates._replace(fleet=fleet, peer_rates=brought))
         principal = None if query.user is None else asked.principal
-        held = self._gateway.recent.held(known.now_ms, query.topic, principal, query.client_id, query.broker)
-        return await trio.to_thread.run_sync(lambda: shapes.of_explanation(explain.explain(asked, known, held), known))
+        held = self._gateway.recent.find_held(known.now_ms, query.topic, principal, query.client_id, query.broker)
+        return await trio.to_thread.run_sync(
+            lambda: shapes.show_explanation(explain.explain_traffic(asked, known, held), known)
+        )
 
-    async def effective(self, query: shapes.EffectiveQuery) -> shapes.EffectiveQuotas:
-        entity = query.entity()
-        theirs, problem = await _brokers_of(self._gateway)
-        known, _ = self._known()
+    async def effective_quotas(self, query: shapes.EffectiveQuery) -> shapes.EffectiveQuotas:
+        entity = query.make_entity()
+        theirs, problem = await _broker_quotas(self._gateway)
+        known, _ = self._gather_facts()
         ours, brokers = (
-            {each.key: each for each in store.effective(entity, query.omit_overridden)}
-            for store in (known.policies.quotas(), theirs or _NONE)
+            {each.key: each for each in store.effective_quotas(entity, query.omit_overridden)}
+            for store in (known.policies.quota_store(), theirs or _NO_QUOTAS)
         )
         return shapes.EffectiveQuotas(
             version=known.policies.version,
-            storage=shapes.of_storage(known),
+            storage=shapes.show_storage_effect(known),
             brokers_problem=problem,
-            quotas=[each for key in KEYS for each in shapes.of_enforced(ours.get(key), brokers.get(key), known)],
+            quotas=[
+                each for key in QUOTA_KEYS for each in shapes.show_enforced(ours.get(key), brokers.get(key), known)
+            ],
         )
 
-    async def topics(self, how: shapes.TopQuery | None = None) -> Response:
-        known, rates = self._known()
-        flows = self._gateway.recent.flows(known.now_ms)
-        elsewhere, traffic = self._gateway.elsewhere(), self._gateway.others()
+    async def list_topics(self, how: shapes.TopQuery | None = None) -> Response:
+        known, rates = self._gather_facts()
+        flows = self._gateway.recent.topic_flows(known.now_ms)
+        elsewhere, traffic = self._gateway.peer_broker_rates(), self._gateway.peer_traffic()
 
         def work() -> str:
-            others: dict[str, dict[str, explain.Flow]] = {}
+            others: dict[str, dict[str, explain.TopicFlow]] = {}
             for gateway, told in traffic.items():
                 for topic, flow in told.topics.items():
                     others.setdefault(topic, {})[gateway] = flow
-            sums = {topic: reduce(explain.Flow.plus, of.values()) for topic, of in others.items()}
-            lines = explain.topics(known._replace(rates=_rates(rates)._replace(elsewhere=elsewhere)), flows, sums)
+            sums = {topic: reduce(explain.TopicFlow.combined_with, of.values()) for topic, of in others.items()}
+            lines = explain.topic_statuses(
+                known._replace(rates=_make_rates(rates)._replace(peer_traffic=elsewhere)), flows, sums
+            )
             total = len(lines)
             if how is not None:
                 found = [line for line in lines if how.contains in line.topic and how.topic in (None, line.topic)]
-                found = explain.top(found, how.by)
+                found = explain.top_topics(found, how.by)
                 total, lines = len(found), found[: how.limit]
-            shown = [shapes.of_topic(line, others.get(line.topic, {})) for line in lines]
+            shown = [shapes.show_topic(line, others.get(line.topic, {})) for line in lines]
             said = shapes.ShownTopics(at_ms=known.now_ms, total=total, topics=shown)
             return said.model_dump_json()
 
         return Response(await trio.to_thread.run_sync(work), media_type="application/json")
 
-    def _with_groups(self, known: explain.Known) -> explain.Known:
-        told = self._gateway.latest(channel.Groups) or channel.Groups(0)
+    def _with_groups(self, known: explain.ExplainInputs) -> explain.ExplainInputs:
+        told = self._gateway.latest_snapshot(channel.GroupSnapshot) or channel.GroupSnapshot(0)
         policies = known.policies
         patterns = (told.topic_pattern, told.principal_pattern)
         if self._finder is None or self._finder[:2] != (policies, patterns):  # there may be many namespaces
-            finder = Finder(*patterns, policies.tenants(), policies.namespaces())
+            finder = GroupResolver(*patterns, policies.tenant_groups(), policies.namespace_groups())
             self._finder = (policies, patterns, finder)
         rollout = known.rollout._replace(group=told.enforce_percent)
         return known._replace(finder=self._finder[2], group_mode=told.mode, rollout=rollout)
 
-    def _known(self) -> tuple[explain.Known, channel.Rates | None]:
-        latest = self._gateway.latest
-        settings, topics, policy = latest(channel.WorkerSettings), latest(channel.Topics), latest(channel.Policy)
-        quotas, factor = latest(channel.Quotas), latest(channel.Storage)
-        known = explain.Known(
+    def _gather_facts(self) -> tuple[explain.ExplainInputs, channel.WorkerRates | None]:
+        latest = self._gateway.latest_snapshot
+        settings, topics, policy = (
+            latest(channel.WorkerSettings),
+            latest(channel.TopicSnapshot),
+            latest(channel.ThresholdPolicy),
+        )
+        quotas, factor = latest(channel.QuotaSnapshot), latest(channel.StorageSnapshot)
+        known = explain.ExplainInputs(
             self._gateway.policies.policies,
             self._gateway.base,
             {} if topics is None else topics.leads,
@@ -419,24 +445,24 @@ class _Views:
                 protected_topics=settings.protected_topics,
                 plugins=settings.policies,
             )
-        return known._replace(now_ms=round(self._gateway.clock() * 1000)), latest(channel.Rates)
+        return known._replace(now_ms=round(self._gateway.clock() * 1000)), latest(channel.WorkerRates)
 
 
-async def _brokers_of(gateway: Gateway) -> tuple[QuotaStore | None, str]:
+async def _broker_quotas(gateway: GatewayContext) -> tuple[QuotaStore | None, str]:
     """The brokers' own quotas, None: unknown, and why."""
     if gateway.broker_quotas is None:
         return None, ""
-    return await gateway.broker_quotas.look(), gateway.broker_quotas.problem
+    return await gateway.broker_quotas.fetch_quotas(), gateway.broker_quotas.problem
 
 
-def _rates(said: channel.Rates | None) -> explain.Rates:
+def _make_rates(said: channel.WorkerRates | None) -> explain.MeterRates:
     if said is None:
-        return explain.Rates()
+        return explain.MeterRates()
     partial = len(said.quotas) >= channel.MAX_QUOTA_RATES
-    return explain.Rates(said.brokers, said.quotas, partial, said.groups)
+    return explain.MeterRates(said.brokers, said.quotas, partial, said.groups)
 
 
-def _alterations(given: shapes.GivenAlterations) -> list[Alteration]:
+def _make_alterations(given: shapes.GivenAlterations) -> list[Alteration]:
     return [
         Alteration(
             [(part.type, part.name) for part in each.entity],
@@ -452,4 +478,6 @@ def _quota_value(op: shapes.GivenOp, i: int, j: int) -> float | None:
         return shapes.quota_value(op)
     except ValueError as error:
         where = f"body.alterations.{i}.ops.{j}.value"
-        raise problems.Refused("nothing was changed", [problems.Finding(where=where, what=str(error))]) from error
+        raise problems.RequestRefused(
+            "nothing was changed", [problems.Finding(where=where, what=str(error))]
+        ) from error

@@ -8,8 +8,8 @@ from starlette.exceptions import HTTPException
 
 from gateway.control.admin.rest import problems
 from gateway.control.admin.rest.asker import source_of
-from gateway.control.admin.rest.context import Gateway
-from gateway.control.lifecycle.reload import DOOR, State
+from gateway.control.admin.rest.context import GatewayContext
+from gateway.control.lifecycle.reload import DOOR, ConfigStatus
 
 
 class ReloadAttempt(BaseModel):
@@ -34,23 +34,23 @@ class ConfigState(BaseModel):
     last: ReloadAttempt | None
 
 
-def add_paths(app: FastAPI, gateway: Gateway) -> None:
+def add_paths(app: FastAPI, gateway: GatewayContext) -> None:
     @app.post("/v1/reload")
     async def reload_configuration(request: Request) -> ConfigState:
         """Read the configuration file again; the answer has its state then, an error what is wrong with the file."""
-        if gateway.reload is None:
+        if gateway.reload_config is None:
             raise HTTPException(404, "this gateway can't read its configuration again")
-        attempt = await gateway.reload(source_of(request)._replace(door=DOOR))
+        attempt = await gateway.reload_config(source_of(request)._replace(door=DOOR))
         if attempt.problems:
             status = 422 if attempt.outcome == "refused" else 503
             text = "the configuration was not taken over, the old one stays"
-            raise problems.Refused(
+            raise problems.RequestRefused(
                 text, [problems.Finding(where="configuration", what=each) for each in attempt.problems], status
             )
-        return of_state(gateway.standing().config)
+        return show_config_state(gateway.health_status().config)
 
 
-def of_state(state: State) -> ConfigState:
+def show_config_state(state: ConfigStatus) -> ConfigState:
     last = state.last
     return ConfigState(
         file=state.file,

@@ -10,55 +10,57 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from gateway.channel import FindConnections
 from gateway.control.cluster.broker_quotas import BrokerQuotas
-from gateway.control.fleet.exchange.form import GatewayTraffic
-from gateway.control.fleet.exchange.peers import Seen
-from gateway.control.lifecycle.reload import Attempt, State
-from gateway.control.policies.service import Altered
-from gateway.control.usage.recent import Recent
-from gateway.control.usage.timeline import Timeline
-from gateway.control.workers.inquiries import Found
-from policies.definitions.policy_records import Past, Source
+from gateway.control.fleet.exchange.peers import PeerStatus
+from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
+from gateway.control.lifecycle.reload import ConfigStatus, ReloadResult
+from gateway.control.policies.service import ChangeResult
+from gateway.control.usage.recent import RecentTraffic
+from gateway.control.usage.timeline import TrafficTimeline
+from gateway.control.workers.inquiries import InquiryResult
+from policies.definitions.policy_records import ChangeSource, PastChange
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import Op
+from policies.definitions.policy_values import PolicyOperation
 from policies.explain import FleetUse
 from policies.fleet.keys import FleetKey
 from policies.quotas.store import Alteration
-from policies.thresholds.broker_meters import Others
-from policies.thresholds.sums import Places
+from policies.thresholds.broker_meters import PeerTraffic
+from policies.thresholds.sums import TopicPlaces
 
 _T = TypeVar("_T")
 
 
-class Policies(Protocol):
+class ApiPolicies(Protocol):
     """The part of the policy service that the API needs; see gateway.control.policies.service.PolicyService."""
 
     @property
     def policies(self) -> PolicySet: ...
 
     @property
-    def history(self) -> Sequence[Past]: ...
+    def history(self) -> Sequence[PastChange]: ...
 
-    async def alter(self, ops: Sequence[Op], source: Source, *, validate_only: bool = False) -> Altered: ...
+    async def alter_policies(
+        self, ops: Sequence[PolicyOperation], source: ChangeSource, *, validate_only: bool = False
+    ) -> ChangeResult: ...
 
     async def alter_quotas(
-        self, alterations: Sequence[Alteration], source: Source, *, validate_only: bool = False
-    ) -> Altered: ...
+        self, alterations: Sequence[Alteration], source: ChangeSource, *, validate_only: bool = False
+    ) -> ChangeResult: ...
 
-    async def apply(
+    async def apply_document(
         self,
         data: object,
-        source: Source,
+        source: ChangeSource,
         *,
         dry_run: bool = False,
         prune: bool = False,
         until_ms: int | None = None,
         groups: bool = True,
-    ) -> Altered: ...
+    ) -> ChangeResult: ...
 
-    def overview(self) -> dict[str, Any]: ...
+    def export_overview(self) -> dict[str, Any]: ...
 
 
-class Latest(Protocol):
+class LatestSnapshot(Protocol):
     """The last message of a type: of Settings, Topics, Policy, Quotas and Storage the one to workers, of Rates the one
     from them; None: none yet.
     """
@@ -66,7 +68,7 @@ class Latest(Protocol):
     def __call__(self, kind: type[_T], /) -> _T | None: ...
 
 
-class Standing(NamedTuple):
+class HealthStatus(NamedTuple):
     """How this gateway is: `problems` keep it from being ready, `lacking` are parts that it goes on without."""
 
     upstream: str = ""
@@ -76,10 +78,10 @@ class Standing(NamedTuple):
     workers: int = 0
     connected: int = 0  # of these
     connections: int = 0
-    config: State = State()
+    config: ConfigStatus = ConfigStatus()
 
 
-class Fleet(NamedTuple):
+class FleetStatus(NamedTuple):
     """News of other gateways. `enabled` False: limits hold for this one alone."""
 
     enabled: bool = False
@@ -87,56 +89,56 @@ class Fleet(NamedTuple):
     up: bool = False
     problem: str = ""
     round_trip_s: float | None = None
-    seen: Sequence[Seen] = ()
+    seen: Sequence[PeerStatus] = ()
 
 
-async def _no_connections(_: FindConnections) -> Found:
-    return Found()
+async def _no_connections(_: FindConnections) -> InquiryResult:
+    return InquiryResult()
 
 
-def _no_fleet(_: Iterable[FleetKey] | None) -> Mapping[FleetKey, FleetUse]:
+def _no_fleet_uses(_: Iterable[FleetKey] | None) -> Mapping[FleetKey, FleetUse]:
     return {}
 
 
-def _nothing_brought(_: str, __: Iterable[int]) -> Mapping[tuple[int, str | None], FleetUse]:
+def _no_peer_rates(_: str, __: Iterable[int]) -> Mapping[tuple[int, str | None], FleetUse]:
     return {}
 
 
 @dataclass(frozen=True)
-class Gateway:
+class GatewayContext:
     """A running gateway, as the API sees it.
 
     Attributes:
-        latest: snapshots and rates.
+        latest_snapshot: snapshots and rates.
         base: the source of policies that were not changed at run time.
         places: where topics have partitions, None while that is unknown.
-        fleet: these limits over all gateways; None: all that this one takes of. Empty while it is alone.
-        brought: the bytes that other gateways bring to that topic and these brokers, by gateway.
-        elsewhere: the bytes that all of them together bring, by broker.
-        others: the busiest topics and clients of other gateways, by gateway.
+        fleet_uses: these limits over all gateways; None: all that this one takes of. Empty while it is alone.
+        peer_rates: the bytes that other gateways bring to that topic and these brokers, by gateway.
+        peer_broker_rates: the bytes that all of them together bring, by broker.
+        peer_traffic: the busiest topics and clients of other gateways, by gateway.
         broker_quotas: client quotas that the brokers enforce.
-        standing, peers: how this gateway is, and what it hears of others.
-        connections: asks workers for theirs.
+        health_status, fleet_status: how this gateway is, and what it hears of others.
+        find_connections: asks workers for theirs.
         timeline: the traffic of the last hour.
-        storage: the answer of GET /v1/storage.
-        reload: reads the configuration again; None: that can't be asked for.
+        storage_status: the answer of GET /v1/storage.
+        reload_config: reads the configuration again; None: that can't be asked for.
         clock: Unix time.
     """
 
-    policies: Policies
-    recent: Recent
-    latest: Latest
+    policies: ApiPolicies
+    recent: RecentTraffic
+    latest_snapshot: LatestSnapshot
     base: str = "file"
-    places: Callable[[], Places | None] = lambda: None
-    fleet: Callable[[Iterable[FleetKey] | None], Mapping[FleetKey, FleetUse]] = _no_fleet
-    brought: Callable[[str, Iterable[int]], Mapping[tuple[int, str | None], FleetUse]] = _nothing_brought
-    elsewhere: Callable[[], Mapping[int, Others]] = dict
-    others: Callable[[], Mapping[str, GatewayTraffic]] = dict
+    places: Callable[[], TopicPlaces | None] = lambda: None
+    fleet_uses: Callable[[Iterable[FleetKey] | None], Mapping[FleetKey, FleetUse]] = _no_fleet_uses
+    peer_rates: Callable[[str, Iterable[int]], Mapping[tuple[int, str | None], FleetUse]] = _no_peer_rates
+    peer_broker_rates: Callable[[], Mapping[int, PeerTraffic]] = dict
+    peer_traffic: Callable[[], Mapping[str, GatewayTraffic]] = dict
     broker_quotas: BrokerQuotas | None = None
-    standing: Callable[[], Standing] = Standing
-    peers: Callable[[], Fleet] = Fleet
-    connections: Callable[[FindConnections], Awaitable[Found]] = _no_connections
-    timeline: Timeline = field(default_factory=Timeline)
-    storage: Callable[[], Mapping[str, Any]] = lambda: {"enabled": False}
-    reload: Callable[[Source], Awaitable[Attempt]] | None = None
+    health_status: Callable[[], HealthStatus] = HealthStatus
+    fleet_status: Callable[[], FleetStatus] = FleetStatus
+    find_connections: Callable[[FindConnections], Awaitable[InquiryResult]] = _no_connections
+    timeline: TrafficTimeline = field(default_factory=TrafficTimeline)
+    storage_status: Callable[[], Mapping[str, Any]] = lambda: {"enabled": False}
+    reload_config: Callable[[ChangeSource], Awaitable[ReloadResult]] | None = None
     clock: Callable[[], float] = time.time

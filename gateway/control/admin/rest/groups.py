@@ -16,23 +16,23 @@ from pydantic.fields import FieldInfo
 from starlette.exceptions import HTTPException
 
 from gateway import channel
-from gateway.cli_support.suggest import hint
+from gateway.cli_support.suggest import name_hint
 from gateway.control.admin.rest import models as shapes
 from gateway.control.admin.rest.asker import MAX_NAME, source_of
-from gateway.control.admin.rest.context import Gateway
-from policies.definitions.policy_records import time_text
+from gateway.control.admin.rest.context import GatewayContext
+from policies.definitions.policy_records import end_text
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import Op, PolicyError, PolicyKey, as_number
+from policies.definitions.policy_values import PolicyError, PolicyKey, PolicyOperation, as_number
 from policies.explain import FleetUse, origin_of
 from policies.fleet.keys import FleetKey, group_key
-from policies.groups.lines import GroupRate
+from policies.groups.group_limiters import GroupRate
 from policies.groups.names import (
-    ANSWERED,
     DISPATCH_BYTES,
     DISPATCH_MSGS,
     EXISTS,
     GROUP_KEYS,
-    MEANS,
+    KEY_MEANINGS,
+    PROPOSAL_KEYS,
     PUBLISH_BYTES,
     PUBLISH_MSGS,
     check_rate,
@@ -40,16 +40,16 @@ from policies.groups.names import (
 )
 from policies.units import parse_size
 
-PATHS: Final = ("/admin/v2/resourcegroup", "/admin/v2/resourcegroups")  # the proposal's, and Pulsar's
+GROUP_PATHS: Final = ("/admin/v2/resourcegroup", "/admin/v2/resourcegroups")  # the proposal's, and Pulsar's
 NO_LIMIT: Final = -1  # as Pulsar says it
 
 
 # --- what is given ----------------------------------------------------------------------------------------------------
 
 
-def _rate(key: str) -> tuple[BeforeValidator, FieldInfo]:
+def _rate_field(key: str) -> tuple[BeforeValidator, FieldInfo]:
     """The reader of one of GROUP_KEYS, and its description."""
-    direction, unit = MEANS[key]
+    direction, unit = KEY_MEANINGS[key]
     is_bytes = unit == "bytes"
 
     def read(value: object) -> object:
@@ -67,7 +67,7 @@ def _rate(key: str) -> tuple[BeforeValidator, FieldInfo]:
     return BeforeValidator(read), cast("FieldInfo", Field(description=text))
 
 
-class _Keys(BaseModel):
+class _GroupKeys(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
@@ -80,20 +80,20 @@ class _Keys(BaseModel):
         for name, value in data.items():
             key = "until" if name == "until" else rate_key(str(name))
             if key is None:
-                raise ValueError(f"unknown: {str(name)[:MAX_NAME]!r}; {hint(str(name), GROUP_KEYS)}")
+                raise ValueError(f"unknown: {str(name)[:MAX_NAME]!r}; {name_hint(str(name), GROUP_KEYS)}")
             if key in found and found[key] != value:
                 raise ValueError(f"{key} is given twice, as {found[key]!r} and as {value!r}: give it once")
             found[key] = value
         return found
 
 
-class GivenGroup(_Keys):
+class GivenGroup(_GroupKeys):
     """Keys are read without regard to case: the proposal has publishRateInmsgs and DispatchRateInbytes."""
 
-    publishRateInMsgs: Annotated[float | None, *_rate(PUBLISH_MSGS)] = None  # noqa: N815
-    publishRateInBytes: Annotated[float | None, *_rate(PUBLISH_BYTES)] = None  # noqa: N815
-    dispatchRateInMsgs: Annotated[float | None, *_rate(DISPATCH_MSGS)] = None  # noqa: N815
-    dispatchRateInBytes: Annotated[float | None, *_rate(DISPATCH_BYTES)] = None  # noqa: N815
+    publishRateInMsgs: Annotated[float | None, *_rate_field(PUBLISH_MSGS)] = None  # noqa: N815
+    publishRateInBytes: Annotated[float | None, *_rate_field(PUBLISH_BYTES)] = None  # noqa: N815
+    dispatchRateInMsgs: Annotated[float | None, *_rate_field(DISPATCH_MSGS)] = None  # noqa: N815
+    dispatchRateInBytes: Annotated[float | None, *_rate_field(DISPATCH_BYTES)] = None  # noqa: N815
     until: shapes.Until = None
 
     @model_validator(mode="after")
@@ -161,9 +161,9 @@ class ShownGroups(BaseModel):
 # --- paths ------------------------------------------------------------------------------------------------------------
 
 
-def add_paths(app: FastAPI, gateway: Gateway) -> None:
-    asking = _Asking(gateway)
-    for path in PATHS:
+def add_paths(app: FastAPI, gateway: GatewayContext) -> None:
+    asking = _GroupRequests(gateway)
+    for path in GROUP_PATHS:
         _add_groups(app, path, asking)
     _add_attachments(app, "/admin/v2/namespaces/{tenant}/{namespace}/resourcegroup", asking)
     _add_attachments(app, "/admin/v2/tenants/{tenant}/resourcegroup", asking)
@@ -171,28 +171,28 @@ def add_paths(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/v1/resource-groups", response_model=ShownGroups)
     async def get_all() -> Response:
         """All groups: limits, their origin, attachments and usage."""
-        latest, now, uses = gateway.latest, gateway.policies.policies, gateway.fleet(None)
-        told, rates = latest(channel.Groups), latest(channel.Rates)
+        latest, now, uses = gateway.latest_snapshot, gateway.policies.policies, gateway.fleet_uses(None)
+        told, rates = latest(channel.GroupSnapshot), latest(channel.WorkerRates)
 
         def work() -> str:  # in a thread: there may be thousands of groups, and the exchange of shares must not wait
             measured = () if rates is None else rates.groups
-            return _shown(now, told or channel.Groups(0), measured, uses, gateway.base).model_dump_json()
+            return _show_groups(now, told or channel.GroupSnapshot(0), measured, uses, gateway.base).model_dump_json()
 
         return Response(await trio.to_thread.run_sync(work), media_type="application/json")
 
 
-def _add_groups(app: FastAPI, path: str, asking: _Asking) -> None:
+def _add_groups(app: FastAPI, path: str, asking: _GroupRequests) -> None:
     @app.get(path)
     @app.get(path + "/", include_in_schema=False)
     async def list_groups() -> list[str]:
         """Names of all groups."""
-        return sorted(asking.policies.groups())
+        return sorted(asking.policies.group_limits())
 
     @app.get(path + "/{resourcegroup}")
     async def get_group(resourcegroup: str) -> GroupDetail:
         """A group's limits, in both spellings."""
-        asking.find(resourcegroup)
-        return detail(asking.policies.groups()[resourcegroup])
+        asking.require_group(resourcegroup)
+        return group_detail(asking.policies.group_limits()[resourcegroup])
 
     @app.put(path + "/{resourcegroup}")
     async def put_group(
@@ -202,41 +202,47 @@ def _add_groups(app: FastAPI, path: str, asking: _Asking) -> None:
         given = {key: getattr(new, key) for key in GROUP_KEYS if key in new.model_fields_set}
         is_any_set = any(value is not None for value in given.values())
         ops = [
-            Op(PolicyKey.of_group(resourcegroup, key), value, None if value is None and is_any_set else new.until)
+            PolicyOperation(
+                PolicyKey.of_group(resourcegroup, key), value, None if value is None and is_any_set else new.until
+            )
             for key, value in given.items()
         ]
         exists = PolicyKey.of_group(resourcegroup)
         if exists not in asking.policies.base:  # also if the group exists: another request may be deleting it
-            ops.append(Op(exists, 1))
-        return await asking.alter(ops, request, how.validate_only)
+            ops.append(PolicyOperation(exists, 1))
+        return await asking.alter_policies(ops, request, how.validate_only)
 
     @app.delete(path + "/{resourcegroup}")
     async def delete_group(
         resourcegroup: str, how: Annotated[shapes.Validation, Query()], request: Request
     ) -> shapes.Alterations:
         """412 while it is attached to anything. Of a group in the file only the values set at run time are deleted."""
-        asking.find(resourcegroup)
+        asking.require_group(resourcegroup)
         policies = asking.policies
         keys = [PolicyKey.of_group(resourcegroup, key) for key in (*GROUP_KEYS, EXISTS)]
         removable = [key for key in keys if key in policies.changes or key not in policies.base]
         if not any(key in policies.changes for key in keys):
             removable = [key for key in keys if key in policies.base]  # is refused, and says where it is set
-        return await asking.alter([Op(key, None) for key in removable], request, how.validate_only)
+        return await asking.alter_policies(
+            [PolicyOperation(key, None) for key in removable], request, how.validate_only
+        )
 
 
-def _add_attachments(app: FastAPI, path: str, asking: _Asking) -> None:
+def _add_attachments(app: FastAPI, path: str, asking: _GroupRequests) -> None:
     """`path` has the place's names as parameters."""
 
     @app.get(path)
     async def get_attached(request: Request) -> str:
         """The name of the group that is attached here, as a JSON string."""
-        return asking.attached(_place(request))
+        return asking.attached_group(_attachment_key(request))
 
     async def attach(
         resourcegroup: str, how: Annotated[shapes.Validation, Query()], request: Request
     ) -> shapes.Alterations:
         """Attach a group; it takes the place of another one that is attached here."""
-        return await asking.alter([Op(_place(request), resourcegroup)], request, how.validate_only)
+        return await asking.alter_policies(
+            [PolicyOperation(_attachment_key(request), resourcegroup)], request, how.validate_only
+        )
 
     app.put(path + "/{resourcegroup}")(attach)
     app.post(path + "/{resourcegroup}", include_in_schema=False)(attach)  # Pulsar's method
@@ -244,53 +250,55 @@ def _add_attachments(app: FastAPI, path: str, asking: _Asking) -> None:
     @app.delete(path)
     async def detach(how: Annotated[shapes.Validation, Query()], request: Request) -> shapes.Alterations:
         """Nothing is attached here any more; the file's value holds again."""
-        place = _place(request)
-        asking.attached(place)
-        return await asking.alter([Op(place, None)], request, how.validate_only)
+        place = _attachment_key(request)
+        asking.attached_group(place)
+        return await asking.alter_policies([PolicyOperation(place, None)], request, how.validate_only)
 
 
-def _place(request: Request) -> PolicyKey:
+def _attachment_key(request: Request) -> PolicyKey:
     given = request.path_params
     if "namespace" in given:
         return PolicyKey.of_namespace(given["tenant"], given["namespace"])
     return PolicyKey.of_tenant(given["tenant"])
 
 
-class _Asking:
+class _GroupRequests:
     """The common part of the endpoints."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: GatewayContext) -> None:
         self._service = gateway.policies
 
     @property
     def policies(self) -> PolicySet:
         return self._service.policies
 
-    def find(self, group: str) -> None:
-        if group not in self.policies.groups():
+    def require_group(self, group: str) -> None:
+        if group not in self.policies.group_limits():
             raise HTTPException(404, f"there is no group {group[:MAX_NAME]}: PUT here creates it")
 
-    def attached(self, place: PolicyKey) -> str:
-        group = self.policies.effective().get(place)
+    def attached_group(self, place: PolicyKey) -> str:
+        group = self.policies.effective_values().get(place)
         if group is None:
             raise HTTPException(404, f"no group is attached to {place.kind} {place.name[:MAX_NAME]}")
         return str(group)
 
-    async def alter(self, ops: list[Op], request: Request, validate_only: bool) -> shapes.Alterations:
+    async def alter_policies(
+        self, ops: list[PolicyOperation], request: Request, validate_only: bool
+    ) -> shapes.Alterations:
         try:
-            altered = await self._service.alter(ops, source_of(request), validate_only=validate_only)
+            altered = await self._service.alter_policies(ops, source_of(request), validate_only=validate_only)
         except PolicyError as error:
             status = {"unknown": 404, "in use": 412}.get(error.faults[0].kind)
             if status is None:
                 raise
             raise HTTPException(status, str(error)) from error
-        return shapes.of_altered(altered, validate_only)
+        return shapes.show_altered(altered, validate_only)
 
 
-def detail(rates: Mapping[str, float]) -> GroupDetail:
+def group_detail(rates: Mapping[str, float]) -> GroupDetail:
     """A group's limits by every spelling that is answered."""
     found: dict[str, _Limit] = {}
-    for names in ({key: key for key in GROUP_KEYS}, ANSWERED):
+    for names in ({key: key for key in GROUP_KEYS}, PROPOSAL_KEYS):
         for key, name in names.items():
             value = rates.get(key, NO_LIMIT)
             found[name] = int(value) if value == int(value) else value
@@ -300,26 +308,26 @@ def detail(rates: Mapping[str, float]) -> GroupDetail:
 # --- what is used -----------------------------------------------------------------------------------------------------
 
 
-def _shown(
+def _show_groups(
     policies: PolicySet,
-    told: channel.Groups,
+    told: channel.GroupSnapshot,
     rates: tuple[GroupRate, ...],
     fleet: Mapping[FleetKey, FleetUse],
     base: str,
 ) -> ShownGroups:
     users: dict[str, tuple[list[str], list[str]]] = {}
-    for index, attached in enumerate((policies.tenants(), policies.namespaces())):
+    for index, attached in enumerate((policies.tenant_groups(), policies.namespace_groups())):
         for name, group in attached.items():
             users.setdefault(group, ([], []))[index].append(name)
     measured: dict[str, dict[str, GroupRate]] = {}
     for each in rates:
         measured.setdefault(each.group, {})[each.direction] = each
     groups = {}
-    for name in sorted(policies.groups()):
+    for name in sorted(policies.group_limits()):
         here = measured.get(name, {})
         tenants, namespaces = users.get(name, ([], []))
         groups[name] = ShownGroup(
-            rates={key: _shown_rate(policies, name, key, here, fleet, base) for key in GROUP_KEYS},
+            rates={key: _show_rate(policies, name, key, here, fleet, base) for key in GROUP_KEYS},
             tenants=sorted(tenants),
             namespaces=sorted(namespaces),
             waiting=sorted(direction for direction, each in here.items() if each.waiting),
@@ -332,11 +340,11 @@ def _shown(
         topic_pattern=told.topic_pattern,
         principal_pattern=told.principal_pattern,
         groups=groups,
-        warnings=[text for text in policies.warnings() if text.startswith("there is no group ")],
+        warnings=[text for text in policies.collect_warnings() if text.startswith("there is no group ")],
     )
 
 
-def _shown_rate(
+def _show_rate(
     policies: PolicySet,
     group: str,
     key: str,
@@ -344,8 +352,8 @@ def _shown_rate(
     fleet: Mapping[FleetKey, FleetUse],
     base: str,
 ) -> ShownRate:
-    direction, unit = MEANS[key]
-    setting = policies.setting(PolicyKey.of_group(group, key))
+    direction, unit = KEY_MEANINGS[key]
+    setting = policies.find_setting(PolicyKey.of_group(group, key))
     measured = here.get(direction)
     used = fleet.get(group_key(group, direction, unit), FleetUse())
     use = None if measured is None else measured.bytes if unit == "bytes" else measured.msgs
@@ -354,7 +362,7 @@ def _shown_rate(
     return ShownRate(
         limit=None if setting is None else as_number(setting.value),
         origin=origin_of(setting, base),
-        until=None if setting is None else time_text(setting.end),
+        until=None if setting is None else end_text(setting.end),
         here=rate,
         part=part,
         fleet=None if used.gateways == 1 else (rate or 0.0) + math.fsum(used.others.values()),

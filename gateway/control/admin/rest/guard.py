@@ -15,54 +15,54 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from gateway.control.access.gate import headers_of
-from gateway.control.admin.rest.problems import MAX_ERRORS, Finding, problem
+from gateway.control.admin.rest.problems import MAX_ERRORS, Finding, problem_response
 from gateway.control.http_server import Application
 
-BODY_S: Final = 60.0
+BODY_TIMEOUT_S: Final = 60.0
 MAX_BODY: Final = 32 * 2**20  # a document of 100,000 quotas is about ten
-_SAFE: Final = ("GET", "HEAD", "OPTIONS")
+_SAFE_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 
 
-def guarded(app: Application) -> Application:
+def guard_requests(app: Application) -> Application:
     """Refuses bodies that are no JSON or too large; answers HEAD as GET without the body."""
 
     async def guard(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
         method = scope["method"]
-        refusal = _refusal(method, headers_of(scope)) or _ambiguous(scope["query_string"])
+        refusal = _refuse_form(method, headers_of(scope)) or _refuse_repeated(scope["query_string"])
         if refusal is not None:
             await refusal(scope, receive, send)
             return
         if method == "HEAD":
             scope, send = {**scope, "method": "GET"}, _without_body(send)
-        await app(scope, _bounded(receive), send)
+        await app(scope, _bound_body(receive), send)
 
     return guard
 
 
-def _refusal(method: str, headers: Mapping[str, str]) -> JSONResponse | None:
+def _refuse_form(method: str, headers: Mapping[str, str]) -> JSONResponse | None:
     if headers.get("content-length", "0").isdigit() and int(headers.get("content-length", "0")) > MAX_BODY:
-        return problem(413, f"a body may have {MAX_BODY} bytes")
-    if method in _SAFE:
+        return problem_response(413, f"a body may have {MAX_BODY} bytes")
+    if method in _SAFE_METHODS:
         return None
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     is_empty = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
     if kind != "application/json" and method != "DELETE" and not (method == "PUT" and is_empty):
-        return problem(415, f"content type {kind or 'of nothing'!r}: send changes as application/json")
+        return problem_response(415, f"content type {kind or 'of nothing'!r}: send changes as application/json")
     return None
 
 
-def _ambiguous(query: bytes) -> JSONResponse | None:
+def _refuse_repeated(query: bytes) -> JSONResponse | None:
     """No parameter of this API may come twice, and of two values one would be ignored without a word."""
     counts = Counter(name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True))
     twice = [Finding(where=f"query.{name}", what=f"given {n} times: once") for name, n in counts.items() if n > 1]
-    return problem(422, "a parameter is given more than once", twice[:MAX_ERRORS]) if twice else None
+    return problem_response(422, "a parameter is given more than once", twice[:MAX_ERRORS]) if twice else None
 
 
-def _bounded(receive: Any) -> Any:
+def _bound_body(receive: Any) -> Any:
     size, is_whole = 0, False
-    deadline = trio.current_time() + BODY_S
+    deadline = trio.current_time() + BODY_TIMEOUT_S
 
     async def bounded() -> Any:
         nonlocal size, is_whole
@@ -70,17 +70,17 @@ def _bounded(receive: Any) -> Any:
             with trio.fail_at(math.inf if is_whole else deadline):
                 message = await receive()
         except trio.TooSlowError:
-            raise HTTPException(408, f"a body has to be there within {BODY_S:g} s") from None
+            raise HTTPException(408, f"a body has to be there within {BODY_TIMEOUT_S:g} s") from None
         size += len(message.get("body", b""))
         is_whole |= not message.get("more_body", False)
         if size > MAX_BODY:
-            raise _TooLarge
+            raise _BodyTooLarge
         return message
 
     return bounded
 
 
-class _TooLarge(HTTPException):
+class _BodyTooLarge(HTTPException):
     def __init__(self) -> None:
         super().__init__(413, f"a body may have {MAX_BODY} bytes")
 

@@ -10,16 +10,16 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from gateway.cli_support.suggest import hint
-from gateway.control.policies.service import Altered
+from gateway.cli_support.suggest import name_hint
+from gateway.control.policies.service import ChangeResult
 from policies import explain
 from policies.definitions import policy_records, policy_values
-from policies.definitions.policy_records import changes_json, time_text
-from policies.definitions.policy_values import PolicyKey, Setting, as_number
-from policies.definitions.rollout import mode_text
+from policies.definitions.policy_records import changes_json, end_text
+from policies.definitions.policy_values import PolicyKey, PolicySetting, as_number
+from policies.definitions.rollout import rollout_text
 from policies.quotas.filter import Component, Match
-from policies.quotas.names import CLIENT_ID, DEFAULT, USER, Entity, Name, QuotaError, QuotaKey
-from policies.quotas.store import Effective, Values
+from policies.quotas.names import CLIENT_ID, DEFAULT, USER, Entity, EntityName, QuotaError, QuotaKey
+from policies.quotas.store import EntityValues, ResolvedQuota
 from policies.quotas.text import entity_text, quota_text
 from policies.thresholds import sums
 from policies.units import format_time, parse_size, parse_time
@@ -30,7 +30,7 @@ MAX_NAME: Final = 200
 # --- what is given ----------------------------------------------------------------------------------------------------
 
 
-class _Given(BaseModel):
+class _RequestModel(BaseModel):
     """Nothing that is written is ignored without a word."""
 
     model_config = ConfigDict(extra="forbid")
@@ -41,7 +41,7 @@ class _Given(BaseModel):
         known = cls.__pydantic_fields__  # as model_fields, without a call for each of 30,000 objects of a request
         for key in data if isinstance(data, dict) else ():
             if key not in known:
-                raise ValueError(f"unknown: {str(key)[:MAX_NAME]!r}; {hint(str(key), known)}")
+                raise ValueError(f"unknown: {str(key)[:MAX_NAME]!r}; {name_hint(str(key), known)}")
         return data
 
 
@@ -83,37 +83,37 @@ Until = Annotated[
 ]
 
 
-class NewThreshold(_Given):
+class NewThreshold(_RequestModel):
     value: Size
     until: Until = None
 
 
-class GivenEntity(_Given):
+class GivenEntity(_RequestModel):
     """`name` null: the default."""
 
     type: Literal["user", "client-id"]
     name: str | None = None
 
 
-class GivenOp(_Given):
+class GivenOp(_RequestModel):
     """`value` null removes the quota; a size such as 1MB is a number of bytes per second."""
 
     key: str = Field(examples=["producer_byte_rate", "producer_byte_rate.bps"])
     value: QuotaValue
 
 
-class GivenAlteration(_Given):
+class GivenAlteration(_RequestModel):
     entity: list[GivenEntity]
     ops: list[GivenOp]
     until: Until = None
 
 
-class GivenAlterations(_Given):
+class GivenAlterations(_RequestModel):
     alterations: list[GivenAlteration]
     validate_only: bool = False
 
 
-class GivenDocument(_Given):
+class GivenDocument(_RequestModel):
     """`prune`: remove values set at run time that are not in the document. `until`: of the changed values."""
 
     document: Any
@@ -122,11 +122,11 @@ class GivenDocument(_Given):
     until: Until = None
 
 
-class Validation(_Given):
+class Validation(_RequestModel):
     validate_only: bool = False
 
 
-class QuotaFilter(_Given):
+class QuotaFilter(_RequestModel):
     """DescribeClientQuotas. For each of user and client id: a name, a prefix, the default, any that is set, or nothing,
     which matches anything.
     """
@@ -142,7 +142,7 @@ class QuotaFilter(_Given):
     strict: bool = Field(default=False, description="Leave out entities that have a type which is not asked for.")
     limit: int = Field(default=1_000_000, ge=1, le=1_000_000)
 
-    def components(self) -> list[Component]:
+    def make_components(self) -> list[Component]:
         found = []
         for kind, name in ((USER, "user"), (CLIENT_ID, "client_id")):
             exact, prefix = getattr(self, name), getattr(self, name + "_prefix")
@@ -153,7 +153,7 @@ class QuotaFilter(_Given):
         return found
 
 
-class EffectiveQuery(_Given):
+class EffectiveQuery(_RequestModel):
     """The client: a name, or the default, which asks for clients that have nothing of their own."""
 
     user: str | None = None
@@ -162,25 +162,25 @@ class EffectiveQuery(_Given):
     default_client_id: bool = False
     omit_overridden: bool = False
 
-    def entity(self) -> Entity:
+    def make_entity(self) -> Entity:
         for name, default in (("user", self.default_user), ("client_id", self.default_client_id)):
             if default and getattr(self, name) is not None:
                 raise QuotaError(f"{name} and default_{name} exclude each other")
-        user: Name = DEFAULT if self.default_user else self.user
-        client_id: Name = DEFAULT if self.default_client_id else self.client_id
+        user: EntityName = DEFAULT if self.default_user else self.user
+        client_id: EntityName = DEFAULT if self.default_client_id else self.client_id
         if user is None and client_id is None:
             raise QuotaError("no entity: give user, client_id or both, or default_user, default_client_id")
         return Entity(user, client_id)
 
 
-class ExplainQuery(_Given):
+class ExplainQuery(_RequestModel):
     topic: str
     user: str | None = Field(default=None, description="Without one: a client that has not authenticated.")
     client_id: str | None = Field(default=None, description="Without one: a client that gives none.")
     broker: int | None = Field(default=None, ge=0, description="Without one: all that lead a part of the topic.")
 
 
-class HistoryQuery(_Given):
+class HistoryQuery(_RequestModel):
     """`kind`, `name`: of the changed thing, as the answer has them."""
 
     limit: int = Field(default=100, ge=1, le=1000)
@@ -188,7 +188,7 @@ class HistoryQuery(_Given):
     name: str | None = None
 
 
-class TopQuery(_Given):
+class TopQuery(_RequestModel):
     by: Literal["rate", "rejected", "utilization"] = "rate"
     limit: int = Field(default=20, ge=1, le=10_000)
     contains: str = Field(default="", max_length=MAX_NAME, description="Only topics whose names have this in them.")
@@ -525,17 +525,17 @@ class ShownTopics(BaseModel):
 # --- made of what we have ---------------------------------------------------------------------------------------------
 
 
-def of_setting(setting: Setting, base: str) -> Value:
+def show_setting(setting: PolicySetting, base: str) -> Value:
     origin = explain.origin_of(setting, base)
     then = None if setting.end is None else setting.end.then
     file, run_time, then = (
         None if value is None else as_number(value) for value in (setting.base, setting.change, then)
     )
-    until = time_text(setting.end)
+    until = end_text(setting.end)
     return Value(value=as_number(setting.value), origin=origin, file=file, run_time=run_time, until=until, then=then)
 
 
-def of_past(past: policy_records.Past) -> Past:
+def show_past_change(past: policy_records.PastChange) -> Past:
     return Past(
         **past.key._asdict(),
         old=past.old,
@@ -547,21 +547,21 @@ def of_past(past: policy_records.Past) -> Past:
     )
 
 
-def of_changes(altered: Altered) -> list[Changed]:
+def show_changes(altered: ChangeResult) -> list[Changed]:
     return [Changed(**change) for change in changes_json(altered.changes)]
 
 
-def of_altered(altered: Altered, validate_only: bool) -> Alterations:
+def show_altered(altered: ChangeResult, validate_only: bool) -> Alterations:
     return Alterations(
         version=altered.version,
         validate_only=validate_only,
-        changes=of_changes(altered),
+        changes=show_changes(altered),
         warnings=list(altered.warnings),
-        committed=of_committed(altered.committed),
+        committed=show_committed(altered.committed),
     )
 
 
-def of_committed(found: Mapping[str, sums.Committed]) -> dict[str, Committed]:
+def show_committed(found: Mapping[str, sums.CommittedTotal]) -> dict[str, Committed]:
     return {
         broker: Committed(
             total=each.total, explicit=each.explicit, reserved=each.reserved, excess=max(0.0, each.excess)
@@ -570,18 +570,20 @@ def of_committed(found: Mapping[str, sums.Committed]) -> dict[str, Committed]:
     }
 
 
-def _entity(entity: Entity) -> list[EntityPart]:
-    return [EntityPart(type=kind, name=name) for kind, name in entity.pairs]
+def _entity_parts(entity: Entity) -> list[EntityPart]:
+    return [EntityPart(type=kind, name=name) for kind, name in entity.wire_pairs]
 
 
-def of_entry(entity: Entity, values: Values, brokers: Values, ends: policy_values.Ends) -> QuotaEntry:
-    ours, theirs = ({key.wire: value for key, value in found.items()} for found in (values, brokers))
-    found = {key.wire: ends.get(PolicyKey.of_quota(entity, key)) for key in values} if ends else {}
+def show_quota_entry(
+    entity: Entity, values: EntityValues, brokers: EntityValues, ends: policy_values.ValueEnds
+) -> QuotaEntry:
+    ours, theirs = ({key.wire_name: value for key, value in found.items()} for found in (values, brokers))
+    found = {key.wire_name: ends.get(PolicyKey.of_quota(entity, key)) for key in values} if ends else {}
     until = {key: format_time(end.until_ms) for key, end in found.items() if end is not None}
-    return QuotaEntry(entity=_entity(entity), text=entity_text(entity), values=ours, brokers=theirs, until=until)
+    return QuotaEntry(entity=_entity_parts(entity), text=entity_text(entity), values=ours, brokers=theirs, until=until)
 
 
-def of_storage(known: explain.Known) -> EffectiveStorage:
+def show_storage_effect(known: explain.ExplainInputs) -> EffectiveStorage:
     storage = known.storage
     mode = "observe" if known.observe or known.storage_mode == "observe" else "enforce"
     if storage is None:
@@ -590,33 +592,37 @@ def of_storage(known: explain.Known) -> EffectiveStorage:
     return EffectiveStorage(factor=factor, state=storage.state, origin=storage.origin, why=storage.why, mode=mode)
 
 
-def of_enforced(ours: Effective | None, theirs: Effective | None, known: explain.Known) -> list[EffectiveQuota]:
+def show_enforced(
+    ours: ResolvedQuota | None, theirs: ResolvedQuota | None, known: explain.ExplainInputs
+) -> list[EffectiveQuota]:
     """One key; both may be None. Of request_percentage they are two rows: a worker's time and that of brokers' threads
     are no lesser or greater than each other.
     """
-    made = [_effective(ours, "gateway", known)] if ours is not None else []
-    made += [_effective(theirs, "brokers", known)] if theirs is not None else []
+    made = [_show_effective(ours, "gateway", known)] if ours is not None else []
+    made += [_show_effective(theirs, "brokers", known)] if theirs is not None else []
     if len(made) < 2 or (ours is not None and ours.key.type == "request_percentage"):
         return made
     made.sort(key=lambda each: (each.mode != "enforce", each.in_force))
     return [made[0].model_copy(update={"also": made[1]})]
 
 
-def _effective(found: Effective, by: Literal["gateway", "brokers"], known: explain.Known) -> EffectiveQuota:
+def _show_effective(
+    found: ResolvedQuota, by: Literal["gateway", "brokers"], known: explain.ExplainInputs
+) -> EffectiveQuota:
     overridden = found.overridden
     return EffectiveQuota(
-        key=found.key.wire,
+        key=found.key.wire_name,
         by=by,
-        mode=mode_text(explain.quotas_percent(known)) if by == "gateway" else "enforce",
+        mode=rollout_text(explain.quota_rollout_percent(known)) if by == "gateway" else "enforce",
         value=found.value,
-        in_force=explain.in_force(known, found) if by == "gateway" else found.value,
-        entity=_entity(found.source),
+        in_force=explain.quota_in_force(known, found) if by == "gateway" else found.value,
+        entity=_entity_parts(found.source),
         text=f"{quota_text(found.key, found.value)} {entity_text(found.source)}",
         overridden=None
         if overridden is None
         else [
             Overridden(
-                entity=_entity(source), value=value, text=f"{quota_text(found.key, value)} {entity_text(source)}"
+                entity=_entity_parts(source), value=value, text=f"{quota_text(found.key, value)} {entity_text(source)}"
             )
             for source, value in overridden
         ],
@@ -637,7 +643,7 @@ def quota_value(op: GivenOp) -> float | None:
     return float(parse_size(op.value))
 
 
-def _finite(value: float | None) -> float | None:
+def _finite_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -649,7 +655,7 @@ def _ratio_text(ratio: float, limited: bool) -> str:
     return f"{ratio:.0%}"
 
 
-def _level(level: explain.Level) -> ShownLevel:
+def _show_level(level: explain.LimitLevel) -> ShownLevel:
     ratio = level.utilization
     return ShownLevel(
         what=level.what,
@@ -658,18 +664,18 @@ def _level(level: explain.Level) -> ShownLevel:
         configured=level.configured,
         limit=level.limit,
         rate=level.rate,
-        utilization=_finite(ratio),
+        utilization=_finite_or_none(ratio),
         utilization_text=_ratio_text(ratio, level.limit is not None),
         whole=level.limit if level.whole is None else level.whole,
         gateways=level.fleet.gateways,
-        used=level.used,
+        used=level.fleet_used,
         used_here=level.used_here,
         others=dict(level.fleet.others),
         wait_s=level.wait_s,
     )
 
 
-def _rule(rule: explain.Rule) -> ShownRule:
+def _show_rule(rule: explain.ExplainedRule) -> ShownRule:
     first = rule.levels[0] if rule.levels else None
     return ShownRule(
         name=rule.name,
@@ -682,21 +688,21 @@ def _rule(rule: explain.Rule) -> ShownRule:
         since_ms=rule.since_ms,
         limit=first.limit if first else None,
         rate=first.rate if first else None,
-        utilization=_finite(rule.utilization),
+        utilization=_finite_or_none(rule.utilization),
         utilization_text=_ratio_text(rule.utilization, any(level.limit is not None for level in rule.levels)),
-        headroom=_finite(rule.headroom),
+        headroom=_finite_or_none(rule.headroom),
         note=rule.note,
         text=rule.text,
-        levels=[_level(level) for level in rule.levels],
+        levels=[_show_level(level) for level in rule.levels],
     )
 
 
-def of_explanation(found: explain.Explanation, known: explain.Known) -> Explained:
+def show_explanation(found: explain.TrafficExplanation, known: explain.ExplainInputs) -> Explained:
     storage = known.storage
     return Explained(
-        topic=found.asked.topic,
-        user=found.asked.user,
-        client_id=found.asked.client_id,
+        topic=found.subject.topic,
+        user=found.subject.user,
+        client_id=found.subject.client_id,
         brokers=list(found.brokers),
         at_ms=known.now_ms,
         summary=found.summary,
@@ -707,22 +713,22 @@ def of_explanation(found: explain.Explanation, known: explain.Known) -> Explaine
             origin=None if storage is None else storage.origin,
             why="" if storage is None else storage.why,
         ),
-        rules=[_rule(rule) for rule in found.rules],
+        rules=[_show_rule(rule) for rule in found.rules],
         shadowed=[ShownShadowed(**each._asdict()) for each in found.shadowed],
-        held=[of_held(each) for each in found.held],
+        held=[show_held(each) for each in found.held],
         notes=list(found.notes),
     )
 
 
-def of_held(held: explain.Held) -> ShownHeld:
+def show_held(held: explain.HeldTraffic) -> ShownHeld:
     return ShownHeld(**{**held._asdict(), "broker": None if held.broker < 0 else held.broker})
 
 
-def of_flows(flows: Mapping[str, explain.Flow]) -> dict[str, ShownFlow]:
+def show_flows(flows: Mapping[str, explain.TopicFlow]) -> dict[str, ShownFlow]:
     return {name: ShownFlow(**flow._asdict()) for name, flow in flows.items()}
 
 
-def of_topic(line: explain.TopicLine, others: Mapping[str, explain.Flow]) -> ShownTopic:
+def show_topic(line: explain.TopicStatus, others: Mapping[str, explain.TopicFlow]) -> ShownTopic:
     return ShownTopic(
         topic=line.topic,
         brokers=list(line.brokers),
@@ -732,9 +738,9 @@ def of_topic(line: explain.TopicLine, others: Mapping[str, explain.Flow]) -> Sho
         broker=line.on,
         rate=line.rate,
         elsewhere=line.elsewhere,
-        utilization=_finite(line.utilization),
+        utilization=_finite_or_none(line.utilization),
         utilization_text=_ratio_text(line.utilization, line.on is not None and line.threshold is not None),
         over=line.over,
         **line.flow._asdict(),
-        others=of_flows(others),
+        others=show_flows(others),
     )

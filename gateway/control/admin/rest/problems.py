@@ -22,12 +22,12 @@ MEDIA_TYPE: Final = "application/problem+json"
 MAX_ERRORS: Final = 100
 
 
-def _encodable(value: object) -> object:
+def _make_encodable(value: object) -> object:
     """JSON may bring half a character, which no answer can hold as it is."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
-_Text = Annotated[str, BeforeValidator(_encodable)]
+_Text = Annotated[str, BeforeValidator(_make_encodable)]
 
 
 class Finding(BaseModel):
@@ -47,7 +47,7 @@ class Problem(BaseModel):
     errors: list[Finding] = []
 
 
-class Refused(HTTPException):
+class RequestRefused(HTTPException):
     """The request can't be, for these reasons."""
 
     def __init__(self, detail: str, errors: list[Finding], status: int = 422) -> None:
@@ -55,7 +55,7 @@ class Refused(HTTPException):
         self.errors = errors
 
 
-def install(app: FastAPI) -> None:
+def install_handlers(app: FastAPI) -> None:
     """Let every error of this application be a problem document."""
     app.exception_handler(HTTPException)(_on_http)
     app.exception_handler(RequestValidationError)(_on_invalid)
@@ -64,7 +64,7 @@ def install(app: FastAPI) -> None:
     app.exception_handler(Exception)(_on_bug)
 
 
-def problem(
+def problem_response(
     status: int, detail: str, errors: Iterable[Finding] = (), headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
     said = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, errors=list(errors))
@@ -80,7 +80,7 @@ async def _on_http(_: Request, error: Exception) -> JSONResponse:
         detail = f"here are {(error.headers or {}).get('Allow') or 'other methods'}: see GET /openapi.json"
     elif error.status_code == 400:
         detail = "the body can't be read as JSON"
-    return problem(error.status_code, detail, getattr(error, "errors", ()), error.headers)
+    return problem_response(error.status_code, detail, getattr(error, "errors", ()), error.headers)
 
 
 async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
@@ -93,21 +93,21 @@ async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
         if each["type"] == "json_invalid":
             what = f"no JSON: {each['ctx']['error']} at character {each['loc'][-1]}"
         found.append(Finding(where=".".join(map(str, each["loc"])), what=what))
-    return problem(400 if unreadable else 422, "the request can't be understood: nothing was done", found)
+    return problem_response(400 if unreadable else 422, "the request can't be understood: nothing was done", found)
 
 
 async def _on_refused(_: Request, error: Exception) -> JSONResponse:
     if isinstance(error, StoreError):
-        return problem(503, f"policies can't be changed just now: {error}")
+        return problem_response(503, f"policies can't be changed just now: {error}")
     if isinstance(error, PolicyError):
-        return problem(
+        return problem_response(
             422, "refused, nothing was changed", [Finding(where=str(f.key), what=f.message) for f in error.faults]
         )
     if isinstance(error, DocumentError):
         found = [Finding(where=where, what=what) for where, what in error.findings]
-        return problem(422, "the document can't be used, nothing was changed", found)
-    return problem(422, str(error))
+        return problem_response(422, "the document can't be used, nothing was changed", found)
+    return problem_response(422, str(error))
 
 
 async def _on_bug(_: Request, error: Exception) -> JSONResponse:
-    return problem(500, "a fault of the gateway's own: its log says more")
+    return problem_response(500, "a fault of the gateway's own: its log says more")

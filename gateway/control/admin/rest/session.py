@@ -6,16 +6,16 @@ from __future__ import annotations
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.access_tokens.tokens import MAX_LENGTH
-from gateway.control.access.caller import Caller, caller_of
-from gateway.control.access.gate import Answered, gate_of
-from gateway.control.admin.rest.problems import problem
+from gateway.access_tokens.tokens import MAX_TOKEN_LENGTH
+from gateway.control.access.caller import AdminCaller, caller_of
+from gateway.control.access.gate import LoginOutcome, gate_of
+from gateway.control.admin.rest.problems import problem_response
 
 
 class GivenToken(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    token: str = Field(max_length=MAX_LENGTH)
+    token: str = Field(max_length=MAX_TOKEN_LENGTH)
 
 
 class ShownCaller(BaseModel):
@@ -37,14 +37,14 @@ def add_paths(app: FastAPI) -> None:
         answered = await gate_of(request.scope).log_in(request.scope, given.token)
         if answered.caller is None:
             wait = {"Retry-After": str(answered.retry_after_s)} if answered.retry_after_s else None
-            return problem(answered.status, answered.problem, headers=wait)
+            return problem_response(answered.status, answered.problem, headers=wait)
         _add_headers(response, answered)
-        return _shown(answered.caller)
+        return _show_caller(answered.caller)
 
     @app.get("/v1/session")
     async def get_caller(request: Request) -> ShownCaller:
         """Who asks, and what that one may."""
-        return _shown(caller_of(request.scope))
+        return _show_caller(caller_of(request.scope))
 
     @app.delete("/v1/session", status_code=204)
     async def log_out(request: Request, response: Response) -> None:
@@ -52,16 +52,16 @@ def add_paths(app: FastAPI) -> None:
         _add_headers(response, gate_of(request.scope).log_out(request.scope))
 
 
-def _add_headers(response: Response, answered: Answered) -> None:
+def _add_headers(response: Response, answered: LoginOutcome) -> None:
     for name, value in answered.headers:
         response.headers.append(name.decode(), value.decode())
 
 
-def _shown(caller: Caller) -> ShownCaller:
+def _show_caller(caller: AdminCaller) -> ShownCaller:
     return ShownCaller(
         name=caller.name,
-        role=caller.role.text,
+        role=caller.role.label,
         identified=caller.identified,
-        how=caller.how,
+        how=caller.auth_method,
         csrf_token=caller.csrf,
     )

@@ -11,19 +11,19 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway import channel, compiled
 from gateway.config.fields import Host
-from gateway.control.admin.rest.configuration import ConfigState, of_state
-from gateway.control.admin.rest.context import Gateway
-from gateway.control.admin.rest.models import ShownFlow, ShownHeld, of_flows, of_held
-from gateway.control.fleet.exchange.form import GatewayTraffic
+from gateway.control.admin.rest.configuration import ConfigState, show_config_state
+from gateway.control.admin.rest.context import GatewayContext
+from gateway.control.admin.rest.models import ShownFlow, ShownHeld, show_flows, show_held
+from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
 from gateway.control.usage.timeline import SLOT_MS
-from policies.explain import Flow
+from policies.explain import TopicFlow
 
 
-class _Query(BaseModel):
+class _QueryModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class ClientsQuery(_Query):
+class ClientsQuery(_QueryModel):
     """`user`, `client_id`: exactly these. `held`: only those that were held back; by `held`: the latest first."""
 
     by: Literal["rate", "rejected", "delayed", "held"] = "rate"
@@ -33,11 +33,11 @@ class ClientsQuery(_Query):
     held: bool = False
 
 
-class TrafficQuery(_Query):
+class TrafficQuery(_QueryModel):
     minutes: int = Field(default=60, ge=1, le=60)
 
 
-class DecisionsQuery(_Query):
+class DecisionsQuery(_QueryModel):
     """`topic`, `user`, `client_id`: exactly these. `outcome`: rejected, dropped, delayed, would_reject, would_delay."""
 
     limit: int = Field(default=100, ge=1, le=1000)
@@ -47,7 +47,7 @@ class DecisionsQuery(_Query):
     outcome: str | None = None
 
 
-class ConnectionsQuery(_Query):
+class ConnectionsQuery(_QueryModel):
     """`principal`, `client_id`, `address` (without port): exactly these. `muted`: only connections that are."""
 
     limit: int = Field(default=100, ge=1, le=1000)
@@ -213,18 +213,18 @@ class ShownConnections(BaseModel):
     connections: list[ShownConnection]
 
 
-def add_paths(app: FastAPI, gateway: Gateway) -> None:
+def add_paths(app: FastAPI, gateway: GatewayContext) -> None:
     @app.get("/v1/status")
     async def get_status() -> Status:
         """The gateway in short."""
         now_ms = round(gateway.clock() * 1000)
-        flows = gateway.recent.flows(now_ms).values()
-        told = gateway.latest(channel.Storage)
-        settings, standing = gateway.latest(channel.WorkerSettings), gateway.standing()
-        peers = gateway.peers()
+        flows = gateway.recent.topic_flows(now_ms).values()
+        told = gateway.latest_snapshot(channel.StorageSnapshot)
+        settings, standing = gateway.latest_snapshot(channel.WorkerSettings), gateway.health_status()
+        peers = gateway.fleet_status()
         return Status(
             version=app.version,
-            hot_path=compiled.form(),
+            hot_path=compiled.compilation_state(),
             gateway=settings.gateway if settings else "",
             upstream=standing.upstream,
             at_ms=now_ms,
@@ -235,20 +235,20 @@ def add_paths(app: FastAPI, gateway: Gateway) -> None:
             mode="observe" if settings is not None and settings.observe else "enforce",
             workers=ShownWorkers(configured=standing.workers, connected=standing.connected),
             connections=standing.connections,
-            flow=_flow(Flow(*(sum(parts) for parts in zip(*flows, strict=True))) if flows else Flow()),
+            flow=_show_flow(TopicFlow(*(sum(parts) for parts in zip(*flows, strict=True))) if flows else TopicFlow()),
             storage=StorageState(factor=1.0, state="OFF", why="")
             if told is None
             else StorageState(factor=told.factor.value, state=told.factor.state, why=told.factor.why),
             policies_version=gateway.policies.policies.version,
-            peers=sum(peer.living for peer in peers.seen) if peers.enabled else None,
-            elsewhere=sum(flow.accepted for told in gateway.others().values() for flow in told.topics.values()),
-            config=of_state(standing.config),
+            peers=sum(peer.is_living for peer in peers.seen) if peers.enabled else None,
+            elsewhere=sum(flow.accepted for told in gateway.peer_traffic().values() for flow in told.topics.values()),
+            config=show_config_state(standing.config),
         )
 
     @app.get("/v1/peers")
     async def get_peers() -> ShownPeers:
         """The other gateways of this cluster, as they were heard last."""
-        peers = gateway.peers()
+        peers = gateway.fleet_status()
         return ShownPeers(
             enabled=peers.enabled,
             topic=peers.topic,
@@ -262,7 +262,7 @@ def add_paths(app: FastAPI, gateway: Gateway) -> None:
                     cycle_s=each.cycle_s,
                     since_s=each.since,
                     heard_s=each.heard,
-                    living=each.living,
+                    living=each.is_living,
                 )
                 for each in peers.seen
             ],
@@ -272,11 +272,11 @@ def add_paths(app: FastAPI, gateway: Gateway) -> None:
     async def get_clients(how: Annotated[ClientsQuery, Query()]) -> ShownClients:
         """Clients that produce, or were held back lately, with the latest reason."""
         now_ms = round(gateway.clock() * 1000)
-        clients, others = gateway.recent.clients(now_ms), _others(gateway.others())
+        clients, others = gateway.recent.client_flows(now_ms), _peer_client_flows(gateway.peer_traffic())
         for name in others.keys() - clients.keys():
-            clients[name] = Flow(), None
+            clients[name] = TopicFlow(), None
         found = [
-            (name, reduce(Flow.plus, others.get(name, {}).values(), flow), held)
+            (name, reduce(TopicFlow.combined_with, others.get(name, {}).values(), flow), held)
             for name, (flow, held) in clients.items()
             if how.user in (None, name[0].partition(":")[2]) and how.client_id in (None, name[1])
             if held is not None or not how.held
@@ -295,8 +295,8 @@ def add_paths(app: FastAPI, gateway: Gateway) -> None:
                 ShownClient(
                     principal=name[0],
                     client_id=name[1],
-                    flow=_flow(flow),
-                    others=of_flows(others.get(name, {})),
+                    flow=_show_flow(flow),
+                    others=show_flows(others.get(name, {})),
                     held=held
                     and LastHeld(
                         outcome=held.outcome,
@@ -317,7 +317,7 @@ def add_paths(app: FastAPI, gateway: Gateway) -> None:
     async def get_traffic(how: Annotated[TrafficQuery, Query()]) -> Traffic:
         """The bytes of all topics and clients over the last hour."""
         now_ms = round(gateway.clock() * 1000)
-        points = gateway.timeline.points(now_ms, how.minutes * 60_000 // SLOT_MS)
+        points = gateway.timeline.list_points(now_ms, how.minutes * 60_000 // SLOT_MS)
         return Traffic(at_ms=now_ms, step_ms=SLOT_MS, points=[TrafficPoint(**point._asdict()) for point in points])
 
     @app.get("/v1/decisions")
@@ -326,15 +326,15 @@ def add_paths(app: FastAPI, gateway: Gateway) -> None:
         now_ms = round(gateway.clock() * 1000)
         found = [
             held
-            for held in gateway.recent.held(now_ms, how.topic, client_id=how.client_id)
+            for held in gateway.recent.find_held(now_ms, how.topic, client_id=how.client_id)
             if how.user in (None, held.principal.partition(":")[2]) and how.outcome in (None, held.outcome)
         ]
-        return Decisions(at_ms=now_ms, total=len(found), decisions=[of_held(held) for held in found[: how.limit]])
+        return Decisions(at_ms=now_ms, total=len(found), decisions=[show_held(held) for held in found[: how.limit]])
 
     @app.get("/v1/connections")
     async def get_connections(how: Annotated[ConnectionsQuery, Query()]) -> ShownConnections:
         """Clients' connections that are relayed, the longest muted first, then the oldest."""
-        found = await gateway.connections(channel.FindConnections(**how.model_dump()))
+        found = await gateway.find_connections(channel.FindConnections(**how.model_dump()))
         return ShownConnections(
             total=found.total,
             matched=found.matched,
@@ -358,14 +358,14 @@ def add_paths(app: FastAPI, gateway: Gateway) -> None:
         )
 
 
-def _others(traffic: Mapping[str, GatewayTraffic]) -> dict[tuple[str, str], dict[str, Flow]]:
+def _peer_client_flows(traffic: Mapping[str, GatewayTraffic]) -> dict[tuple[str, str], dict[str, TopicFlow]]:
     """The busiest clients of other gateways, by gateway."""
-    found: dict[tuple[str, str], dict[str, Flow]] = {}
+    found: dict[tuple[str, str], dict[str, TopicFlow]] = {}
     for gateway, told in traffic.items():
         for client, flow in told.clients.items():
             found.setdefault(client, {})[gateway] = flow
     return found
 
 
-def _flow(flow: Flow) -> ShownFlow:
+def _show_flow(flow: TopicFlow) -> ShownFlow:
     return ShownFlow(**flow._asdict())

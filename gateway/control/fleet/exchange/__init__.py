@@ -2,7 +2,7 @@
 # "Communications between brokers".
 #
 #   resource_usage_pb2.py  the message, generated from resource_usage.proto
-#   form.py                its bytes
+#   usage_codec.py         its bytes
 #   reports.py             what this gateway says
 #   peers.py               what it has heard
 #   writer.py, reader.py   clients of the topic that carries it

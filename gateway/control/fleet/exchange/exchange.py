@@ -16,48 +16,55 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
-from gateway.control.fleet.exchange.form import MAX_BYTES, MAX_SALT, GatewayTraffic
-from gateway.control.fleet.exchange.health import Health
-from gateway.control.fleet.exchange.peers import DROPPED, SILENT_CYCLES, Heard, Peers
-from gateway.control.fleet.exchange.reader import MAX_AT_ONCE, Reader, Record
-from gateway.control.fleet.exchange.reports import EVERY, Rate, Reporter
-from gateway.control.fleet.exchange.writer import LEAVE_S, Writer
+from gateway.control.fleet.exchange.health import ExchangeHealth
+from gateway.control.fleet.exchange.peers import DROP_REASONS, SILENT_CYCLES, PeerNews, PeerTable
+from gateway.control.fleet.exchange.reader import MAX_READ_MESSAGES, ReportReader, ReportRecord
+from gateway.control.fleet.exchange.reports import REPORT_CYCLES, ThresholdRate, UsageReporter
+from gateway.control.fleet.exchange.usage_codec import MAX_BYTES, MAX_SALT, GatewayTraffic
+from gateway.control.fleet.exchange.writer import LEAVE_S, ReportWriter
 from gateway.kafka import internal_topic
-from gateway.kafka.internal_topic import METADATA_S, Absent, Essential, InternalTopic, Spec, TopicError
+from gateway.kafka.internal_topic import (
+    LOOKUP_INTERVAL_S,
+    EssentialConfig,
+    InternalTopic,
+    TopicAbsent,
+    TopicError,
+    TopicSpec,
+)
 from policies.fleet.keys import FleetKey
-from policies.fleet.shares import Use
+from policies.fleet.shares import LimitDemand
 
 log = logging.getLogger("gateway.fleet")
 
 RETRY_S: Final = 0.5
 TURN_S: Final = 0.004  # messages are taken in for this long before another task has a turn
 REPORTS_PER_CYCLE: Final = 5
-_STAMP: Final = "message.timestamp.type"
-SPEC: Final = Spec(
+_TIMESTAMP_TYPE: Final = "message.timestamp.type"
+TOPIC_SPEC: Final = TopicSpec(
     {
         "cleanup.policy": "delete",
         "retention.ms": "600000",
         "segment.ms": "300000",
         "segment.bytes": str(16 * 2**20),
         "max.message.bytes": str(MAX_BYTES),
-        _STAMP: "LogAppendTime",
+        _TIMESTAMP_TYPE: "LogAppendTime",
     },
-    Essential(_STAMP, ("LogAppendTime",), "old messages can't be told from new ones"),
+    EssentialConfig(_TIMESTAMP_TYPE, ("LogAppendTime",), "old messages can't be told from new ones"),
     durable=False,
-    adopts=True,
+    repairs_config=True,
 )
 
 
-class Present(NamedTuple):
+class GatewayUsage(NamedTuple):
     """The usage of this gateway: of limits, by key, where that has changed since the last question (idle: not used any
-    more); V1's rates, all of them, None where they are as before; the number of workers that share it. `more`: ask
+    more); V1's rates, all of them, None where they are as before; the number of workers that share it. `has_more`: ask
     again at once.
     """
 
-    uses: Mapping[FleetKey, Use]
-    rates: Iterable[Rate] | None = None
+    demands: Mapping[FleetKey, LimitDemand]
+    rates: Iterable[ThresholdRate] | None = None
     workers: int = 1
-    more: bool = False
+    has_more: bool = False
 
 
 class FleetParty(Protocol):
@@ -65,32 +72,32 @@ class FleetParty(Protocol):
     loop, so nothing here may wait.
     """
 
-    def present(self) -> Present:
+    def current_usage(self) -> GatewayUsage:
         """The usage of this gateway; asked before each report, until there is no more to tell."""
         ...
 
-    def hear(self, heard: Heard) -> None:
+    def on_peer_news(self, heard: PeerNews) -> None:
         """A peer said something."""
 
-    def forget(self, peer: str) -> None:
-        """A peer (`Heard.peer`) was silent for two cycles; its messages have no effect any more."""
+    def on_peer_lost(self, peer: str) -> None:
+        """A peer (`PeerNews.peer`) was silent for two cycles; its messages have no effect any more."""
 
-    def follow_exchange(self, up: bool) -> None:
-        """`Exchange.up` has changed: False, freeze; True, thaw."""
+    def on_exchange_state(self, up: bool) -> None:
+        """`UsageExchange.up` has changed: False, freeze; True, thaw."""
 
-    def traffic(self) -> GatewayTraffic:
+    def busiest_traffic(self) -> GatewayTraffic:
         """The busiest topics and clients of this gateway."""
         ...
 
-    def publish(self, keys: Sequence[FleetKey]) -> None:
+    def on_report_published(self, keys: Sequence[FleetKey]) -> None:
         """A report is on its way: from here on peers count this gateway otherwise in these limits (`peers.told`)."""
 
-    def limit_of(self, key: FleetKey) -> float | None:
+    def find_limit(self, key: FleetKey) -> float | None:
         """Per second; a change of usage by 2 % of it is told at once. None: there is no such limit."""
         ...
 
 
-class Exchange:
+class UsageExchange:
     """Run it as a task.
 
     Args:
@@ -103,7 +110,7 @@ class Exchange:
         peers: the messages of others.
         health: whether own messages come back, and any fault.
         writer: the sent messages.
-        received, received_bytes: messages of others.
+        received_messages, received_bytes: messages of others.
     """
 
     def __init__(
@@ -114,49 +121,49 @@ class Exchange:
         party: FleetParty,
         *,
         cycle_s: float = 1.0,
-        every: int = EVERY,
+        every: int = REPORT_CYCLES,
         replication: int | None = None,
         boot: bytes | None = None,
     ) -> None:
         client = {"log_level": 2, "reconnect.backoff.max.ms": 1000, **client}
-        self.health = Health(topic)
-        self.received = self.received_bytes = 0
+        self.health = ExchangeHealth(topic)
+        self.received_messages = self.received_bytes = 0
         self._cycle_s = cycle_s
         self._party = party
-        self._reporter = Reporter(
-            gateway, boot or secrets.token_bytes(8), cycle_s=cycle_s, every=every, limit_of=party.limit_of
+        self._reporter = UsageReporter(
+            gateway, boot or secrets.token_bytes(8), cycle_s=cycle_s, every=every, limit_of=party.find_limit
         )
-        self.peers = Peers(self._reporter)
-        self.writer = Writer(client, topic, self._reporter, self.health)
-        self._reader = Reader(client, topic, self.health)
-        self._topic = InternalTopic({**client, "error_cb": self.health.on_error}, topic, SPEC, replication)
-        self._found: internal_topic.Present | None = None  # the topic that is read and written
-        self._hurry = trio.Event()
+        self.peers = PeerTable(self._reporter)
+        self.writer = ReportWriter(client, topic, self._reporter, self.health)
+        self._reader = ReportReader(client, topic, self.health)
+        self._topic = InternalTopic({**client, "error_cb": self.health.on_error}, topic, TOPIC_SPEC, replication)
+        self._found: internal_topic.TopicPresent | None = None  # the topic that is read and written
+        self._report_requested = trio.Event()
 
-    def brokers_time(self) -> float | None:
+    def broker_unix_time(self) -> float | None:
         """Unix time by the broker that keeps the topic, late by the time that a message takes; None: not known."""
-        return self.peers.clock.unix_s(trio.current_time())
+        return self.peers.clock.unix_time(trio.current_time())
 
-    def hurry(self) -> None:
+    def report_soon(self) -> None:
         """Something began, or a limit changed: don't wait for the next cycle with it (at most five times per cycle)."""
-        self._hurry.set()
+        self._report_requested.set()
 
     async def run(self) -> None:
         """For ever; says that it leaves when cancelled."""
-        self.health.begin(trio.current_time())
+        self.health.begin_grace(trio.current_time())
         self._reader.open()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._look_after_topic)
-                nursery.start_soon(self._read)
+                nursery.start_soon(self._maintain_topic)
+                nursery.start_soon(self._read_messages)
                 nursery.start_soon(self._report_each_cycle)
         finally:
             with trio.move_on_after(LEAVE_S) as scope:
                 scope.shield = True
-                await trio.to_thread.run_sync(self._leave, abandon_on_cancel=True)
+                await trio.to_thread.run_sync(self._leave_fleet, abandon_on_cancel=True)
 
-    def _leave(self) -> None:
-        self.writer.leave()
+    def _leave_fleet(self) -> None:
+        self.writer.write_leave()
         self._reader.close()
 
     # --- reporting ----------------------------------------------------------------------------------------------------
@@ -164,84 +171,84 @@ class Exchange:
     async def _report_each_cycle(self) -> None:
         due = trio.current_time()
         while True:
-            await self._report()
+            await self._send_report()
             due = max(due + self._cycle_s, trio.current_time())  # cycles that were missed aren't made up for
             while (left := due - trio.current_time()) > 0:
                 with trio.move_on_after(left):
-                    await self._hurry.wait()
-                if self._hurry.is_set():
+                    await self._report_requested.wait()
+                if self._report_requested.is_set():
                     earliest = self.writer.wrote_at + self._cycle_s / REPORTS_PER_CYCLE
                     await trio.sleep(max(0.0, earliest - trio.current_time()))
-                    await self._report(is_turn=False)
+                    await self._send_report(is_turn=False)
 
-    async def _report(self, *, is_turn: bool = True) -> None:
+    async def _send_report(self, *, is_turn: bool = True) -> None:
         """Unless there is no topic, or the last report is still on its way. Nor before the peers' answers are read."""
         await trio.lowlevel.checkpoint()
-        self._hurry = trio.Event()
+        self._report_requested = trio.Event()
         if self._found is None or not self._reader.is_reading or not self.writer.is_free(trio.current_time()):
             return
         found = self._found
         # A name that clients don't know, unless they may describe the topic: it keeps them from finding names that have
         # the numbers of others'.
-        self._reporter.salt(found.topic_id.encode()[:MAX_SALT])
-        workers = await self._take_note()
+        self._reporter.set_salt(found.topic_id.encode()[:MAX_SALT])
+        workers = await self._collect_demands()
         messages = []
-        for message in self._reporter.report(workers=workers, is_turn=is_turn):
+        for message in self._reporter.make_report(workers=workers, is_turn=is_turn):
             messages.append(message)
-            self._party.publish(self._reporter.take_said())
+            self._party.on_report_published(self._reporter.pop_changed_limits())
             await trio.lowlevel.checkpoint()
         if self._found is found:
-            self.writer.write(messages, trio.current_time())
-            self.peers.said(trio.current_time())
+            self.writer.write_report(messages, trio.current_time())
+            self.peers.record_sent(trio.current_time())
         else:  # the topic was lost meanwhile
-            self._reporter.lost()
+            self._reporter.on_report_lost()
 
-    async def _take_note(self) -> int:
+    async def _collect_demands(self) -> int:
         """Tell the reporter the present usage; gives the number of workers."""
         while True:
-            uses, rates, workers, more = self._party.present()
-            self._reporter.note(uses)
-            for _ in self._reporter.note_rates(rates) if rates is not None else ():
+            uses, rates, workers, more = self._party.current_usage()
+            self._reporter.record_demands(uses)
+            for _ in self._reporter.record_rates(rates) if rates is not None else ():
                 await trio.lowlevel.checkpoint()
             if not more:
-                if self._reporter.tells_traffic:
-                    self._reporter.note_traffic(self._party.traffic())
+                if self._reporter.includes_traffic:
+                    self._reporter.record_traffic(self._party.busiest_traffic())
                 return workers
             await trio.lowlevel.checkpoint()
 
     # --- hearing ------------------------------------------------------------------------------------------------------
 
-    async def _read(self) -> None:
+    async def _read_messages(self) -> None:
         judged = trio.current_time()
         while True:
             was_reading = self._reader.is_reading
-            records = await self._reader.read()
+            records = await self._reader.read_records()
             now = began = trio.current_time()
             for record in records:
                 if trio.current_time() - began > TURN_S:
                     await trio.lowlevel.checkpoint()
                     began = trio.current_time()
-                self._take(record, now)
-            self.writer.poll()
-            if self._reporter.is_asked or self._reader.is_reading > was_reading:
-                self._hurry.set()  # a new peer must not count on usage that it doesn't know
+                self._handle_record(record, now)
+            self.writer.poll_deliveries()
+            if self._reporter.is_report_requested or self._reader.is_reading > was_reading:
+                self._report_requested.set()  # a new peer must not count on usage that it doesn't know
             # While more is waiting, a peer that was not read yet is not silent; but that may last.
-            if len(records) < MAX_AT_ONCE or now - judged >= self._cycle_s:
+            if len(records) < MAX_READ_MESSAGES or now - judged >= self._cycle_s:
                 judged = now
-                self._judge(now)
+                self._judge_peers(now)
 
-    def _take(self, record: Record, now: float) -> None:
+    def _handle_record(self, record: ReportRecord, now: float) -> None:
         if record.key != self._reporter.boot:
-            self.received += 1
+            self.received_messages += 1
             self.received_bytes += len(record.data)
-        heard = self.peers.take(record.data, record.published_ms, now)
+        heard = self.peers.handle_report(record.data, record.published_ms, now)
         if heard is not None:
-            self._party.hear(heard)
+            self._party.on_peer_news(heard)
 
-    def _judge(self, now: float) -> None:
+    def _judge_peers(self, now: float) -> None:
         """The remaining gateways: the exchange itself first."""
-        is_heard, began = self.peers.is_heard(now), self.writer.began
-        changed = self.health.judge(
+        is_heard, began = self.peers.is_own_heard(now), self.writer.first_wrote_at
+        changed = self.health.update_state(
             is_heard=is_heard,
             has_begun=began <= now,
             is_overdue=now - began > SILENT_CYCLES * self._cycle_s,
@@ -250,58 +257,58 @@ class Exchange:
         )
         if changed:
             if is_heard:
-                self.peers.excuse(now)
-            self._party.follow_exchange(is_heard)
+                self.peers.excuse_silence(now)
+            self._party.on_exchange_state(is_heard)
         if is_heard:
-            for peer in self.peers.expire(now):
-                self._party.forget(peer)
+            for peer in self.peers.expire_peers(now):
+                self._party.on_peer_lost(peer)
 
     # --- the topic ----------------------------------------------------------------------------------------------------
 
-    async def _look_after_topic(self) -> None:
+    async def _maintain_topic(self) -> None:
         while True:
-            self.health.missing = trio.Event()
-            wait = METADATA_S if self.health.up else RETRY_S
+            self.health.topic_missing = trio.Event()
+            wait = LOOKUP_INTERVAL_S if self.health.is_up else RETRY_S
             try:
                 # Abandoned when cancelled: a cluster that doesn't answer must not hold up a stop.
-                found = await trio.to_thread.run_sync(self._find, abandon_on_cancel=True)
+                found = await trio.to_thread.run_sync(self._find_topic, abandon_on_cancel=True)
             except TopicError as error:
                 wait = RETRY_S
-                self.health.fail(str(error))
+                self.health.record_failure(str(error))
             else:
-                if isinstance(found, Absent):
+                if isinstance(found, TopicAbsent):
                     wait = RETRY_S
-                    self.health.fail(f"topic {self._topic.name} does not exist")
+                    self.health.record_failure(f"topic {self._topic.name} does not exist")
                     self._found = None
                     self.writer.close()
                 else:
-                    self._follow(found)
+                    self._follow_topic(found)
             with trio.move_on_after(wait):
-                await self.health.missing.wait()
+                await self.health.topic_missing.wait()
             await trio.sleep(0.05)  # reader and writer may both have set it again and again
 
-    def _find(self) -> internal_topic.Present | Absent:
+    def _find_topic(self) -> internal_topic.TopicPresent | TopicAbsent:
         """The topic; it is created where it isn't there. In a thread.
 
         Raises:
             TopicError: it can't be had.
         """
-        found, before = self._topic.have(), self._found
-        is_new = not isinstance(found, Absent) and (before is None or found.topic_id != before.topic_id)
-        if is_new and (wrong := self._topic.judge()):
+        found, before = self._topic.lookup_or_create(), self._found
+        is_new = not isinstance(found, TopicAbsent) and (before is None or found.topic_id != before.topic_id)
+        if is_new and (wrong := self._topic.find_config_fault()):
             log.warning("exchange: %s", wrong)
         return found
 
-    def _follow(self, found: internal_topic.Present) -> None:
+    def _follow_topic(self, found: internal_topic.TopicPresent) -> None:
         before = self._found
         if found == before:
             return
         self._found = found
         if before is None or found.topic_id != before.topic_id:
             self.writer.open()
-            self._reporter.lost()
+            self._reporter.on_report_lost()
             self._reporter.repeat_all()
-        self._reader.follow(found.partitions)
+        self._reader.follow_partitions(found.partitions)
 
 
-__all__ = ["DROPPED", "Exchange", "FleetParty", "Heard", "Present", "Rate"]
+__all__ = ["DROP_REASONS", "FleetParty", "GatewayUsage", "PeerNews", "ThresholdRate", "UsageExchange"]

@@ -14,22 +14,22 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from gateway.control.fleet.exchange.form import (
+from gateway.control.fleet.exchange.reports import UsageReporter
+from gateway.control.fleet.exchange.resource_usage_pb2 import ResourceUsage
+from gateway.control.fleet.exchange.usage_codec import (
     NO_TRAFFIC,
     VERSION,
     GatewayTraffic,
-    Malformed,
-    Place,
+    MalformedUsage,
+    RatePlace,
     UnknownVersion,
-    flows_in,
-    place_of,
-    unpack,
-    uses_in,
+    decode_usage,
+    rate_place,
+    read_demands,
+    read_flows,
 )
-from gateway.control.fleet.exchange.reports import Reporter
-from gateway.control.fleet.exchange.resource_usage_pb2 import ResourceUsage
 from policies.fleet.keys import FleetKey
-from policies.fleet.shares import Use
+from policies.fleet.shares import LimitDemand
 from policies.text import one_line
 
 SILENT_CYCLES: Final = 2.0  # without a message: the peer is gone
@@ -37,23 +37,25 @@ MISSED_CYCLES: Final = 1.25
 FORGOTTEN_CYCLES: Final = 20.0  # and so is what it used: a peer that was only late continues where it was
 STALE_CYCLES: Final = 3.0  # old messages: what a peer did then says nothing about now
 CLASH_CYCLES: Final = 10.0  # a name that two gateways have is complained about for this long after it was seen
-ROOM: Final = 20_000  # usages altogether up to which those of limits that this gateway doesn't use are remembered
+DEMAND_ROOM: Final = (
+    20_000  # usages altogether up to which those of limits that this gateway doesn't use are remembered
+)
 MAX_RATES: Final = 100_000  # of brokers and topics, of all peers; for whole brokers there is as much room again
 MAX_PEERS: Final = 1000
 MIN_CYCLE_S: Final = 0.05
 MAX_CYCLE_S: Final = 60.0  # by which a peer can claim to live on; our own cycle may be longer
 
-DROPPED: Final = ("stale", "malformed", "version", "late", "too-many")
+DROP_REASONS: Final = ("stale", "malformed", "version", "late", "too-many")
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Heard(NamedTuple):
+class PeerNews(NamedTuple):
     """The news of one message. `peer` names one boot of a gateway.
 
-    `keys`: limits that this gateway uses, or did lately, of which the peer takes something else than before; `Peers.of`
-    tells how much. `left`: a leave message. `rates`: whether `Peers.rates` changed.
+    `keys`: limits that this gateway uses, or did lately, of which the peer takes something else than before;
+    `PeerTable.demands_for` tells how much. `left`: a leave message. `rates`: whether `PeerTable.broker_rates` changed.
     """
 
     peer: str
@@ -63,9 +65,9 @@ class Heard(NamedTuple):
     rates: bool = False
 
 
-class Seen(NamedTuple):
-    """Another gateway as its messages show it. `since`, `heard`: seconds ago. `living`: it counts; else it was silent
-    for too long, and isn't forgotten yet.
+class PeerStatus(NamedTuple):
+    """Another gateway as its messages show it. `since`, `heard`: seconds ago. `is_living`: it counts; else it was
+    silent for too long, and isn't forgotten yet.
     """
 
     gateway: str
@@ -73,10 +75,10 @@ class Seen(NamedTuple):
     cycle_s: float
     since: float
     heard: float
-    living: bool
+    is_living: bool
 
 
-class Clock:
+class ClusterClock:
     """The cluster's clock, as far as our own messages tell it when they come back."""
 
     def __init__(self) -> None:
@@ -85,7 +87,7 @@ class Clock:
         self.round_trip_s = math.nan  # of that one
         self._ahead_ms: float | None = None
 
-    def learn(self, publish_ms: int | None, sent: float, now: float, at_most: float) -> None:
+    def learn_offset(self, publish_ms: int | None, sent: float, now: float, at_most: float) -> None:
         """One came back, published then. If it took longer than a cycle, `at_most`, we have read it late: it tells no
         time. If it took so long that others' messages are stale by then, we can't hear them either.
         """
@@ -99,18 +101,18 @@ class Clock:
         elif self.round_trip_s <= at_most or self._ahead_ms is None:
             self._ahead_ms = publish_ms - now * 1000
 
-    def unix_s(self, now: float) -> float | None:
+    def unix_time(self, now: float) -> float | None:
         """Unix time by the cluster, late by the time that a message takes; None: not known."""
         return None if self._ahead_ms is None else now + self._ahead_ms / 1000
 
-    def age(self, publish_ms: int | None, now: float) -> float | None:
+    def message_age(self, publish_ms: int | None, now: float) -> float | None:
         """Its age in seconds, or a little more; None: not known."""
         if publish_ms is None or self._ahead_ms is None:
             return None
         return now + (self._ahead_ms - publish_ms) / 1000
 
 
-class _Latest(Generic[K, V]):
+class _LatestRounds(Generic[K, V]):
     """The last news of each thing from a peer, in this round of its reports and in the one before."""
 
     def __init__(self) -> None:
@@ -128,7 +130,7 @@ class _Latest(Generic[K, V]):
         found = self._new.get(what)
         return self._old.get(what) if found is None else found
 
-    def put(self, what: K, value: V) -> None:
+    def set_value(self, what: K, value: V) -> None:
         self._old.pop(what, None)
         self._new[what] = value
 
@@ -144,7 +146,7 @@ class _Latest(Generic[K, V]):
 
 
 @dataclass(slots=True, eq=False)
-class _Peer:
+class _PeerState:
     boot: bytes
     gateway: str
     label: str
@@ -155,47 +157,49 @@ class _Peer:
     cycle_s: float = 1.0
     sequence: int = -1
     has_gap: bool = False  # a message is missing that may have belonged to this round
-    living: bool = False
-    uses: _Latest[int, Use] = field(default_factory=_Latest)  # by the limit's number
-    rates: _Latest[Place, float] = field(default_factory=_Latest)
+    is_living: bool = False
+    demands: _LatestRounds[int, LimitDemand] = field(default_factory=_LatestRounds)  # by the limit's number
+    rates: _LatestRounds[RatePlace, float] = field(default_factory=_LatestRounds)
     traffic: GatewayTraffic = NO_TRAFFIC
-    told_round: int = 0  # when that was told
+    traffic_round: int = 0  # when that was told
 
 
-class Peers:
+class PeerTable:
     """The messages of others.
 
     Attributes:
-        counts: messages dropped, by reason (DROPPED).
-        living: gateways beside this one.
-        workers: of those, together.
+        drop_counts: messages dropped, by reason (DROPPED).
+        peer_count: gateways beside this one.
+        worker_count: of those, together.
     """
 
-    def __init__(self, reporter: Reporter, *, room: int = ROOM) -> None:
-        self.clock = Clock()
-        self.counts = dict.fromkeys(DROPPED, 0)
-        self.living = self.workers = 0
+    def __init__(self, reporter: UsageReporter, *, room: int = DEMAND_ROOM) -> None:
+        self.clock = ClusterClock()
+        self.drop_counts = dict.fromkeys(DROP_REASONS, 0)
+        self.peer_count = self.worker_count = 0
         self._reporter = reporter
         self._limits = reporter.limits
         self._room = room
-        self._peers: dict[bytes, _Peer] = {}
-        self._said: deque[tuple[int, float]] = deque(maxlen=64)  # the sequence behind our messages, and when they went
+        self._peers: dict[bytes, _PeerState] = {}
+        self._sent_messages: deque[tuple[int, float]] = deque(
+            maxlen=64
+        )  # the sequence behind our messages, and when they went
         self._excused = 0.0  # no peer could be heard before this
         self._clashes: dict[str, float] = {}  # gateways of the same name, and when that was seen last
-        self._crowded: float | None = None  # when there was no room for a rate last
+        self._crowded_at: float | None = None  # when there was no room for a rate last
         self._versions: dict[str, float] = {}  # of the form, that others write in, likewise
 
     # --- what is known ---
 
     @property
-    def gateways(self) -> dict[str, str]:
-        """The living ones' names, by `Heard.peer`."""
-        return {peer.label: peer.gateway for peer in self._peers.values() if peer.living}
+    def living_gateways(self) -> dict[str, str]:
+        """The living ones' names, by `PeerNews.peer`."""
+        return {peer.label: peer.gateway for peer in self._peers.values() if peer.is_living}
 
-    def seen(self, now: float) -> list[Seen]:
+    def peer_statuses(self, now: float) -> list[PeerStatus]:
         """All that are remembered, by name."""
         found = [
-            Seen(peer.gateway, peer.workers, peer.cycle_s, now - peer.since, now - peer.heard, peer.living)
+            PeerStatus(peer.gateway, peer.workers, peer.cycle_s, now - peer.since, now - peer.heard, peer.is_living)
             for peer in self._peers.values()
         ]
         return sorted(found)
@@ -214,48 +218,48 @@ class Peers:
             for name in sorted(self._clashes)
         ]
         crowd = [f"more than {MAX_RATES} rates of topics: some of what others bring to topics isn't counted"]
-        return "; ".join(versions + names + (crowd if self._crowded is not None else []))
+        return "; ".join(versions + names + (crowd if self._crowded_at is not None else []))
 
-    def of(self, key: FleetKey) -> list[Use]:
+    def demands_for(self, key: FleetKey) -> list[LimitDemand]:
         """The amounts that living peers take of a limit, where they take any."""
-        number = self._limits.number(key)
-        uses = [peer.uses.get(number) for peer in self._peers.values() if peer.living]
+        number = self._limits.limit_number(key)
+        uses = [peer.demands.get(number) for peer in self._peers.values() if peer.is_living]
         return [use for use in uses if use is not None and not use.is_idle]
 
-    def takers(self, key: FleetKey) -> dict[str, float]:
+    def rates_by_gateway(self, key: FleetKey) -> dict[str, float]:
         """The rates, per second, that living peers take of a limit, by their names."""
-        number, found = self._limits.number(key), dict.fromkeys(self.gateways.values(), 0.0)
+        number, found = self._limits.limit_number(key), dict.fromkeys(self.living_gateways.values(), 0.0)
         for peer in self._peers.values():
-            if peer.living and (use := peer.uses.get(number)) is not None:
+            if peer.is_living and (use := peer.demands.get(number)) is not None:
                 found[peer.gateway] += use.rate
         return found
 
-    def brought(self, place: Place) -> dict[str, float]:
+    def place_rates(self, place: RatePlace) -> dict[str, float]:
         """The rates, in bytes per second, that living peers bring there, by their names: of those that bring any."""
         found: dict[str, float] = {}
         for peer in self._peers.values():
-            if peer.living and (rate := peer.rates.get(place)):
+            if peer.is_living and (rate := peer.rates.get(place)):
                 found[peer.gateway] = found.get(peer.gateway, 0.0) + rate
         return found
 
-    def traffic(self) -> dict[str, GatewayTraffic]:
+    def traffic_by_gateway(self) -> dict[str, GatewayTraffic]:
         """The busiest topics and clients of living peers, by their names, as told in this round or the one before."""
         return {
             peer.gateway: peer.traffic
             for peer in self._peers.values()
-            if peer.living and peer.traffic is not NO_TRAFFIC and peer.round - peer.told_round <= 1
+            if peer.is_living and peer.traffic is not NO_TRAFFIC and peer.round - peer.traffic_round <= 1
         }
 
-    def told(self, key: FleetKey) -> Use:
+    def published_demand(self, key: FleetKey) -> LimitDemand:
         """The amounts that those count for this gateway."""
-        return self._reporter.told(key)
+        return self._reporter.published_demand(key)
 
-    def rates(self) -> dict[int, tuple[float, dict[str, float]]]:
+    def broker_rates(self) -> dict[int, tuple[float, dict[str, float]]]:
         """By broker: the rates of all living peers together to it, and to topics there, bytes per second."""
         totals: dict[int, float] = {}
         topics: dict[int, dict[str, float]] = {}
         for peer in self._peers.values():
-            for place in peer.rates if peer.living else ():
+            for place in peer.rates if peer.is_living else ():
                 if rate := peer.rates.get(place):
                     node_id, topic = place
                     if topic is None:
@@ -272,73 +276,73 @@ class Peers:
         """Of our last message; NaN: none came back."""
         return self.clock.round_trip_s
 
-    def is_heard(self, now: float) -> bool:
+    def is_own_heard(self, now: float) -> bool:
         """Whether our own messages come back: only then a peer's silence means anything."""
         return self.clock.heard_at is not None and now - self.clock.heard_at <= SILENT_CYCLES * self._reporter.cycle_s
 
     # --- what comes ---
 
-    def said(self, now: float) -> None:
+    def record_sent(self, now: float) -> None:
         """Everything reported so far is on its way since now."""
-        self._said.append((self._reporter.sequence, now))
+        self._sent_messages.append((self._reporter.sequence, now))
 
-    def take(self, data: bytes, publish_ms: int | None, now: float) -> Heard | None:
+    def handle_report(self, data: bytes, publish_ms: int | None, now: float) -> PeerNews | None:
         """One message. `publish_ms`: when the cluster took it; None: that isn't known.
 
         Returns:
             Its news; None for our own, and for one that was dropped (`counts`).
         """
         try:
-            message = unpack(data)
+            message = decode_usage(data)
         except UnknownVersion as version:
             self._versions[str(version)] = now
-            self.counts["version"] += 1
+            self.drop_counts["version"] += 1
             return None
-        except Malformed:
-            self.counts["malformed"] += 1
+        except MalformedUsage:
+            self.drop_counts["malformed"] += 1
             return None
         if message.boot == self._reporter.boot:
-            sent = next((at for end, at in self._said if message.sequence < end), now)
-            self.clock.learn(publish_ms, sent, now, self._reporter.cycle_s)
+            sent = next((at for end, at in self._sent_messages if message.sequence < end), now)
+            self.clock.learn_offset(publish_ms, sent, now, self._reporter.cycle_s)
             return None
         cycle_s = min(MAX_CYCLE_S, max(MIN_CYCLE_S, message.cycle_ms / 1000))
-        age = self.clock.age(publish_ms, now)
+        age = self.clock.message_age(publish_ms, now)
         if age is not None and age > STALE_CYCLES * max(cycle_s, self._reporter.cycle_s):
-            self.counts["stale"] += 1
+            self.drop_counts["stale"] += 1
             return None
         peer = self._peers.get(message.boot)
         if peer is None:
             if len(self._peers) >= MAX_PEERS:
-                self.counts["too-many"] += 1
+                self.drop_counts["too-many"] += 1
                 return None
-            peer = self._meet(message, now)
+            peer = self._add_peer(message, now)
         elif message.sequence <= peer.sequence:
-            self.counts["late"] += 1
+            self.drop_counts["late"] += 1
             return None
         else:
-            self._look_for_clash(peer, now)
-        returns = not peer.living
+            self._check_name_clash(peer, now)
+        returns = not peer.is_living
         is_next = message.sequence == peer.sequence + 1
         peer.heard, peer.cycle_s, peer.sequence = now, cycle_s, message.sequence
-        self._count(peer, max(1, message.workers))
+        self._set_workers(peer, max(1, message.workers))
         if message.leaving:
-            self._forget(peer)
-            return Heard(peer.label, peer.gateway, left=True, rates=True)
+            self._remove_peer(peer)
+            return PeerNews(peer.label, peer.gateway, left=True, rates=True)
         numbers, rates = self._end_round(peer, message.round, is_next=is_next)
         if message.flows:
-            peer.traffic, peer.told_round = flows_in(message), message.round
-        numbers |= self._take_uses(peer, message)
-        rates |= self._take_rates(peer, message, now)
+            peer.traffic, peer.traffic_round = read_flows(message), message.round
+        numbers |= self._update_demands(peer, message)
+        rates |= self._update_rates(peer, message, now)
         if returns:
-            numbers.update(peer.uses)
-        keys = frozenset(key for key in map(self._limits.key, numbers) if key is not None)
-        return Heard(peer.label, peer.gateway, keys, rates=rates or returns)
+            numbers.update(peer.demands)
+        keys = frozenset(key for key in map(self._limits.limit_key, numbers) if key is not None)
+        return PeerNews(peer.label, peer.gateway, keys, rates=rates or returns)
 
-    def excuse(self, now: float) -> None:
+    def excuse_silence(self, now: float) -> None:
         """No peer could be heard until now."""
         self._excused = now
 
-    def expire(self, now: float) -> list[str]:
+    def expire_peers(self, now: float) -> list[str]:
         """Take out peers that were silent for too long; returns them. None while our own messages don't come back."""
         if self.clock.heard_at is None:
             return []
@@ -349,35 +353,35 @@ class Peers:
             # When the topic fails, a peer that spoke before us is silent for longer than we are: it missed a turn
             # while ours still came through.
             if now - since > SILENT_CYCLES * cycle_s and self.clock.heard_at - since > MISSED_CYCLES * cycle_s:
-                if peer.living:
-                    self._count(peer, 0)
+                if peer.is_living:
+                    self._set_workers(peer, 0)
                     gone.append(peer.label)
                 if now - since > FORGOTTEN_CYCLES * cycle_s:
-                    self._forget(peer)
-        if self._crowded is not None and now - self._crowded > CLASH_CYCLES * self._reporter.cycle_s:
-            self._crowded = None
+                    self._remove_peer(peer)
+        if self._crowded_at is not None and now - self._crowded_at > CLASH_CYCLES * self._reporter.cycle_s:
+            self._crowded_at = None
         for complaints in (self._clashes, self._versions):
             for what, seen in list(complaints.items()):
                 if now - seen > CLASH_CYCLES * self._reporter.cycle_s:
                     del complaints[what]
         return gone
 
-    def _meet(self, message: ResourceUsage, now: float) -> _Peer:
+    def _add_peer(self, message: ResourceUsage, now: float) -> _PeerState:
         label = f"{message.broker}#{message.boot.hex()}"
-        peer = self._peers[message.boot] = _Peer(message.boot, message.broker, label, now, now, message.round)
+        peer = self._peers[message.boot] = _PeerState(message.boot, message.broker, label, now, now, message.round)
         self._reporter.repeat_all()
         return peer
 
-    def _look_for_clash(self, peer: _Peer, now: float) -> None:
+    def _check_name_clash(self, peer: _PeerState, now: float) -> None:
         """A known peer speaks, after another one of its name has begun: that is no restart."""
         began = self.clock.began
         if peer.gateway == self._reporter.gateway and began is not None and began < now:
             self._clashes[peer.gateway] = now
         for other in self._peers.values():
-            if other.gateway == peer.gateway and other is not peer and other.living and other.since >= peer.since:
+            if other.gateway == peer.gateway and other is not peer and other.is_living and other.since >= peer.since:
                 self._clashes[peer.gateway] = now
 
-    def _end_round(self, peer: _Peer, number: int, *, is_next: bool) -> tuple[set[int], bool]:
+    def _end_round(self, peer: _PeerState, number: int, *, is_next: bool) -> tuple[set[int], bool]:
         """Take out the things that ended in the round before: limits' numbers, and whether any rate did. Nothing has
         ended where a message is missing, lost or dropped as stale: it may have repeated that.
         """
@@ -388,58 +392,58 @@ class Peers:
         is_whole = number == before + 1 and not peer.has_gap
         peer.has_gap = not is_next  # what is missing may belong to either round
         if not is_whole:
-            peer.uses.miss_round()
+            peer.demands.miss_round()
             peer.rates.miss_round()
             return set(), False
-        ended = {number for number, use in peer.uses.next_round().items() if not use.is_idle}
+        ended = {number for number, use in peer.demands.next_round().items() if not use.is_idle}
         return ended, any(peer.rates.next_round().values())
 
-    def _take_uses(self, peer: _Peer, message: ResourceUsage) -> set[int]:
+    def _update_demands(self, peer: _PeerState, message: ResourceUsage) -> set[int]:
         """Take over usages that concern us, or that there is room for; numbers of limits where something changed."""
         changed = set()
-        room = self._room - sum(len(other.uses) for other in self._peers.values())
-        for number, fields in uses_in(message.limits):
-            key, use = self._limits.key(number), peer.uses.get(number)
+        room = self._room - sum(len(other.demands) for other in self._peers.values())
+        for number, fields in read_demands(message.limits):
+            key, use = self._limits.limit_key(number), peer.demands.get(number)
             if use is None:
                 rate, hungry, *_ = fields
                 if not (rate or hungry) or (key is None and room <= 0):
                     continue
                 room -= 1
                 if key is not None:
-                    self._reporter.repeat(number)
+                    self._reporter.repeat_limit(number)
             if use != fields:
-                use = Use(*fields)
+                use = LimitDemand(*fields)
                 changed.add(number)
             # One object for all peers that name it.
-            peer.uses.put(number if key is None else self._limits.number(key), use)
+            peer.demands.set_value(number if key is None else self._limits.limit_number(key), use)
         return changed
 
-    def _take_rates(self, peer: _Peer, message: ResourceUsage, now: float) -> bool:
+    def _update_rates(self, peer: _PeerState, message: ResourceUsage, now: float) -> bool:
         """Whether any of them changed."""
         changed = is_crowded = False
         room = MAX_RATES - sum(len(other.rates) for other in self._peers.values()) if message.rates else 0
         for rate in message.rates:
-            place = place_of(rate)
+            place = rate_place(rate)
             before = peer.rates.get(place)
             if before is not None or room > (0 if place.topic is not None else -MAX_RATES):
                 room -= before is None
-                peer.rates.put(place, rate.rate)
+                peer.rates.set_value(place, rate.rate)
                 changed |= rate.rate != (before or 0.0)
             elif rate.rate:
                 is_crowded = True
         if is_crowded:
-            self.counts["too-many"] += 1
-            self._crowded = now
+            self.drop_counts["too-many"] += 1
+            self._crowded_at = now
         return changed
 
-    def _count(self, peer: _Peer, workers: int) -> None:
+    def _set_workers(self, peer: _PeerState, workers: int) -> None:
         """It lives and has so many; 0: it doesn't."""
-        before = peer.workers if peer.living else 0
-        self.workers += workers - before
-        self.living += (workers > 0) - (before > 0)
-        peer.living = workers > 0
+        before = peer.workers if peer.is_living else 0
+        self.worker_count += workers - before
+        self.peer_count += (workers > 0) - (before > 0)
+        peer.is_living = workers > 0
         peer.workers = workers or peer.workers
 
-    def _forget(self, peer: _Peer) -> None:
-        self._count(peer, 0)
+    def _remove_peer(self, peer: _PeerState) -> None:
+        self._set_workers(peer, 0)
         del self._peers[peer.boot]

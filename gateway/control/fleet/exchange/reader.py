@@ -17,16 +17,16 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from gateway.control.fleet.exchange.health import Health
-from gateway.kafka.describe import NO_TOPIC
+from gateway.control.fleet.exchange.health import ExchangeHealth
+from gateway.kafka.describe import NO_TOPIC_ERRORS
 
 OFFSET_S: Final = 0.5  # for the cluster to say where the topic ends
 POLL_S: Final = 0.05
 FETCH_WAIT_MS: Final = 100  # of a fetch that brings nothing; what comes is answered at once
-MAX_AT_ONCE: Final = 500  # messages
+MAX_READ_MESSAGES: Final = 500  # messages
 
 
-class Record(NamedTuple):
+class ReportRecord(NamedTuple):
     """`published_ms`: when the cluster took it; None: that isn't known."""
 
     data: bytes
@@ -34,20 +34,20 @@ class Record(NamedTuple):
     published_ms: int | None
 
 
-class Reader:
+class ReportReader:
     """`open` comes first."""
 
-    def __init__(self, client: Mapping[str, Any], topic: str, health: Health) -> None:
+    def __init__(self, client: Mapping[str, Any], topic: str, health: ExchangeHealth) -> None:
         self._client = client
         self._topic = topic
         self._health = health
         self._consumer: Consumer | None = None
-        self._wanted: frozenset[int] | None = frozenset()  # partitions to begin with; None: it has
+        self._wanted_partitions: frozenset[int] | None = frozenset()  # partitions to begin with; None: it has
 
     @property
     def is_reading(self) -> bool:
         """Whether every message written from now on will be read."""
-        return self._wanted is None
+        return self._wanted_partitions is None
 
     def open(self) -> None:
         self._consumer = Consumer(
@@ -64,19 +64,19 @@ class Reader:
             }
         )
 
-    def follow(self, partitions: frozenset[int]) -> None:
+    def follow_partitions(self, partitions: frozenset[int]) -> None:
         """Read these from where they end, also where the topic was made anew."""
-        self._wanted = partitions
+        self._wanted_partitions = partitions
 
-    async def read(self) -> list[Record]:
+    async def read_records(self) -> list[ReportRecord]:
         """At most MAX_AT_ONCE; none after a while."""
-        wanted = self._wanted
+        wanted = self._wanted_partitions
         if wanted is None:
-            return self._records(await trio.to_thread.run_sync(self._poll))
-        if not wanted or not await trio.to_thread.run_sync(self._assign, wanted):
+            return self._convert_messages(await trio.to_thread.run_sync(self._poll_messages))
+        if not wanted or not await trio.to_thread.run_sync(self._assign_ends, wanted):
             await trio.sleep(POLL_S)
-        elif self._wanted == wanted:
-            self._wanted = None
+        elif self._wanted_partitions == wanted:
+            self._wanted_partitions = None
         return []
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class Reader:
         if self._consumer is not None:
             self._consumer.close()
 
-    def _assign(self, partitions: frozenset[int]) -> bool:
+    def _assign_ends(self, partitions: frozenset[int]) -> bool:
         """False: no broker says where they end."""
         assert self._consumer is not None
         ends = [TopicPartition(self._topic, partition) for partition in sorted(partitions)]
@@ -96,32 +96,32 @@ class Reader:
         self._consumer.assign(ends)
         return True
 
-    def _poll(self) -> list[Message]:
+    def _poll_messages(self) -> list[Message]:
         assert self._consumer is not None
         found: list[Message] = []
         message = self._consumer.poll(POLL_S)
         while message is not None:
             found.append(message)
-            message = self._consumer.poll(0) if len(found) < MAX_AT_ONCE else None
+            message = self._consumer.poll(0) if len(found) < MAX_READ_MESSAGES else None
         return found
 
-    def _records(self, messages: Sequence[Message]) -> list[Record]:
+    def _convert_messages(self, messages: Sequence[Message]) -> list[ReportRecord]:
         found = []
         for message in messages:
             error = message.error()
             if error is None:
-                found.append(_record(message))
-            elif error.code() in NO_TOPIC:
-                self._health.missing.set()
+                found.append(_make_record(message))
+            elif error.code() in NO_TOPIC_ERRORS:
+                self._health.topic_missing.set()
             elif error.code() not in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._ALL_BROKERS_DOWN):
-                self._health.fail_by(error, "can't be read")
+                self._health.record_kafka_error(error, "can't be read")
         return found
 
 
-def _record(message: Message) -> Record:
+def _make_record(message: Message) -> ReportRecord:
     value, key = message.value() or b"", message.key()
     kind, stamp = message.timestamp()
-    return Record(
+    return ReportRecord(
         value.encode() if isinstance(value, str) else value,
         key.encode() if isinstance(key, str) else key,
         stamp if kind == TIMESTAMP_LOG_APPEND_TIME else None,

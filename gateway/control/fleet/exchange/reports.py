@@ -14,34 +14,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from gateway.control.fleet.exchange.form import (
+from gateway.control.fleet.exchange.resource_usage_pb2 import ResourceUsage
+from gateway.control.fleet.exchange.usage_codec import (
     MAX_ENTRIES,
     MAX_TOPIC,
     NO_TRAFFIC,
     GatewayTraffic,
-    Place,
+    RatePlace,
+    add_flows,
+    add_limits,
+    encode_usage,
     limit_id,
-    pack,
-    put_flows,
-    put_limits,
-    rate_at,
+    make_broker_rate,
 )
-from gateway.control.fleet.exchange.resource_usage_pb2 import ResourceUsage
 from policies.fleet.keys import FleetKey
-from policies.fleet.shares import IDLE, Use
+from policies.fleet.shares import IDLE, LimitDemand
 
-EVERY: Final = 5  # cycles: PIP-82's N
-CHANGED: Final = 0.0999  # of the reported rate, so that rounding hides no change of 10 %
-CHANGED_OF_LIMIT: Final = 0.02  # shares are exact to 3 %
-DRIFTED: Final = 0.01  # of the reported rate: a smaller change isn't news, only repeated
+REPORT_CYCLES: Final = 5  # cycles: PIP-82's N
+CHANGED_SHARE: Final = 0.0999  # of the reported rate, so that rounding hides no change of 10 %
+CHANGED_LIMIT_SHARE: Final = 0.02  # shares are exact to 3 %
+DRIFTED_SHARE: Final = 0.01  # of the reported rate: a smaller change isn't news, only repeated
 IDLE_S: Final = 600.0  # a limit that isn't used for this long is forgotten
 MAX_FOR_NEW: Final = 10_000  # usages: more aren't repeated because a peer is new
-STEP: Final = 500  # rates noted at once
+RATES_PER_STEP: Final = 500  # rates noted at once
 
-Entry = int | Place  # a limit's number, or where a rate is measured
+ReportEntry = int | RatePlace  # a limit's number, or where a rate is measured
 
 
-class Rate(NamedTuple):
+class ThresholdRate(NamedTuple):
     """Bytes per second to a broker (`topic` None), or to a topic there: V1's one-minute EWMA, unadjusted."""
 
     node_id: int
@@ -49,12 +49,12 @@ class Rate(NamedTuple):
     rate: float
 
 
-class Reporter:
+class UsageReporter:
     """Our own side.
 
     Args:
         boot: 8 bytes, others at every start.
-        cycle_s: how often `report` is called.
+        cycle_s: how often `make_report` is called.
         every: cycles in which each usage is reported at least once (PIP-82's N).
         limit_of: a limit by its key, per second, where there is one.
 
@@ -68,7 +68,7 @@ class Reporter:
         boot: bytes,
         *,
         cycle_s: float = 1.0,
-        every: int = EVERY,
+        every: int = REPORT_CYCLES,
         limit_of: Callable[[FleetKey], float | None] | None = None,
     ) -> None:
         self.gateway = gateway
@@ -78,158 +78,160 @@ class Reporter:
         self.sequence = 0
         self._limit_of = limit_of
         self._cycle = 0
-        self._now: dict[Entry, Use] = {}  # neither here nor …
-        self._told: dict[Entry, Use] = {}  # … there is anything idle
-        self._turns: list[dict[Entry, int]] = [{} for _ in range(max(1, every))]  # when each was noted last
-        self._news: set[Entry] = set()  # has to be told at once
-        self._unsure: set[Entry] = set()  # was told, and may not have arrived
-        self._said: list[FleetKey] = []  # limits of which something else was told than before
-        self._answers = False  # a peer waits for something
-        self._all = False  # a new peer needs everything …
+        self._current: dict[ReportEntry, LimitDemand] = {}  # neither here nor …
+        self._published: dict[ReportEntry, LimitDemand] = {}  # … there is anything idle
+        self._turns: list[dict[ReportEntry, int]] = [{} for _ in range(max(1, every))]  # when each was noted last
+        self._news: set[ReportEntry] = set()  # has to be told at once
+        self._unsure: set[ReportEntry] = set()  # was told, and may not have arrived
+        self._changed_limits: list[FleetKey] = []  # limits of which something else was told than before
+        self._is_peer_waiting = False  # a peer waits for something
+        self._repeats_all = False  # a new peer needs everything …
         self._traffic = NO_TRAFFIC
-        self._all_from = 0  # … which isn't told before this cycle
+        self._repeat_all_from = 0  # … which isn't told before this cycle
 
     @property
-    def is_asked(self) -> bool:
+    def is_report_requested(self) -> bool:
         """Whether a peer waits to hear of something."""
-        return self._answers or (self._all and self._cycle >= self._all_from)
+        return self._is_peer_waiting or (self._repeats_all and self._cycle >= self._repeat_all_from)
 
-    def note(self, uses: Mapping[FleetKey, Use]) -> None:
+    def record_demands(self, uses: Mapping[FleetKey, LimitDemand]) -> None:
         """The present usage of these limits; idle: not used any more. Others have not changed."""
         for key, use in uses.items():
             if key in self.limits or not use.is_idle:
-                self._note(self.limits.add(key), use, None if self._limit_of is None else self._limit_of(key))
+                self._record_demand(
+                    self.limits.add_limit(key), use, None if self._limit_of is None else self._limit_of(key)
+                )
 
-    def note_rates(self, rates: Iterable[Rate]) -> Iterator[None]:
+    def record_rates(self, rates: Iterable[ThresholdRate]) -> Iterator[None]:
         """All of V1's rates; those not given have ended. A generator, for there may be many: take all its steps, and
         there is time for something else between them.
         """
-        ended = {entry for entry in self._now if isinstance(entry, Place)}
+        ended = {entry for entry in self._current if isinstance(entry, RatePlace)}
         for at, (node_id, topic, rate) in enumerate(rates):
             if rate > 0.0 and len(topic or "") <= MAX_TOPIC:
-                place = Place(node_id, topic)
+                place = RatePlace(node_id, topic)
                 ended.discard(place)
-                self._note(place, Use(rate))
-            if at % STEP == STEP - 1:
+                self._record_demand(place, LimitDemand(rate))
+            if at % RATES_PER_STEP == RATES_PER_STEP - 1:
                 yield
         for place in ended:
-            self._note(place, IDLE)
+            self._record_demand(place, IDLE)
 
-    def note_traffic(self, traffic: GatewayTraffic) -> None:
+    def record_traffic(self, traffic: GatewayTraffic) -> None:
         """The busiest topics and clients; told once in a round."""
         self._traffic = traffic
 
     @property
-    def tells_traffic(self) -> bool:
+    def includes_traffic(self) -> bool:
         """Whether the next report of a cycle has them in it."""
         return self._cycle % len(self._turns) == 0
 
-    def report(self, *, workers: int = 1, is_turn: bool = True) -> Iterator[bytes]:
+    def make_report(self, *, workers: int = 1, is_turn: bool = True) -> Iterator[bytes]:
         """A cycle's messages, in their order. Mostly one. A generator, for it may take some time to make one: take all
         of them, and call nothing but `repeat` and `repeat_all` meanwhile; or `lost`, which has to be called again then.
 
         `is_turn`: False between two cycles, where something can't wait.
         """
         news, self._news = self._news, set()
-        listed = news | (self._turn() if is_turn else set())
-        if self._all and self._cycle >= self._all_from:
-            listed |= self._now.keys()
-            self._all, self._all_from = False, self._cycle + 1
-        self._answers = False
+        listed = news | (self._due_entries() if is_turn else set())
+        if self._repeats_all and self._cycle >= self._repeat_all_from:
+            listed |= self._current.keys()
+            self._repeats_all, self._repeat_all_from = False, self._cycle + 1
+        self._is_peer_waiting = False
         entries = list(listed)  # a set has numbers that are close to each other side by side: so groups' compress
-        traffic = self._traffic if is_turn and self.tells_traffic else NO_TRAFFIC
+        traffic = self._traffic if is_turn and self.includes_traffic else NO_TRAFFIC
         for at in range(0, max(1, len(entries)), MAX_ENTRIES):
-            yield self._message(entries[at : at + MAX_ENTRIES], news, workers, NO_TRAFFIC if at else traffic)
+            yield self._make_message(entries[at : at + MAX_ENTRIES], news, workers, NO_TRAFFIC if at else traffic)
         self._cycle += is_turn
 
-    def leave(self) -> list[bytes]:
+    def make_leave_message(self) -> list[bytes]:
         """The last message."""
-        message = self._header(0)
+        message = self._make_header(0)
         message.leaving = True
-        return [pack(message)]
+        return [encode_usage(message)]
 
-    def lost(self) -> None:
+    def on_report_lost(self) -> None:
         """The news since the last `arrived` may not have reached any peer."""
         self._news |= self._unsure
         self._unsure = set()
 
-    def arrived(self) -> None:
+    def on_report_arrived(self) -> None:
         """Everything told so far has reached the topic."""
         self._unsure.clear()
 
-    def repeat(self, number: int) -> None:
+    def repeat_limit(self, number: int) -> None:
         """A peer began to use this limit: it needs to know the other users."""
-        if number in self._told:
+        if number in self._published:
             self._news.add(number)
-            self._answers = True
+            self._is_peer_waiting = True
 
     def repeat_all(self) -> None:
         """A peer is new. Done at most once per cycle: many may come at once."""
-        self._all = 0 < len(self._now) <= MAX_FOR_NEW
+        self._repeats_all = 0 < len(self._current) <= MAX_FOR_NEW
 
-    def told(self, key: FleetKey) -> Use:
+    def published_demand(self, key: FleetKey) -> LimitDemand:
         """The amount that others count with: a limit's usage as last told."""
-        return self._told.get(self.limits.number(key), IDLE)
+        return self._published.get(self.limits.limit_number(key), IDLE)
 
-    def take_said(self) -> list[FleetKey]:
+    def pop_changed_limits(self) -> list[FleetKey]:
         """Limits of which something else was told than before, since the last call."""
-        said, self._said = self._said, []
+        said, self._changed_limits = self._changed_limits, []
         return said
 
-    def salt(self, salt: bytes) -> None:
+    def set_salt(self, salt: bytes) -> None:
         """Other numbers stand for limits from now on: those of this salt. Not while a report is being made."""
         if salt == self.limits.salt:
             return
-        numbers = self.limits.replace(salt)
+        numbers = self.limits.replace_salt(salt)
 
-        def renamed(entry: Entry) -> Entry:
-            return entry if isinstance(entry, Place) else numbers[entry]
+        def renamed(entry: ReportEntry) -> ReportEntry:
+            return entry if isinstance(entry, RatePlace) else numbers[entry]
 
-        for uses in (self._now, self._told):
+        for uses in (self._current, self._published):
             renewed = {renamed(entry): use for entry, use in uses.items()}
             uses.clear()
             uses.update(renewed)
         noted = [item for turn in self._turns for item in turn.items()]
         self._turns = [{} for _ in self._turns]
         for entry, cycle in noted:
-            self._turns[self._turn_of(renamed(entry))][renamed(entry)] = cycle
+            self._turns[self._turn_index(renamed(entry))][renamed(entry)] = cycle
         self._unsure = set()
-        self._news = {*self._now, *self._told}
+        self._news = {*self._current, *self._published}
 
     # --- what is so ---
 
-    def _note(self, entry: Entry, use: Use, limit: float | None = None) -> None:
-        self._turns[self._turn_of(entry)][entry] = self._cycle
+    def _record_demand(self, entry: ReportEntry, use: LimitDemand, limit: float | None = None) -> None:
+        self._turns[self._turn_index(entry)][entry] = self._cycle
         if use.is_idle:
-            self._now.pop(entry, None)
+            self._current.pop(entry, None)
         else:
-            self._now[entry] = use
-        told = self._told.get(entry, IDLE)
+            self._current[entry] = use
+        told = self._published.get(entry, IDLE)
         change = abs(use.rate - told.rate)
         if (
             (told.hungry, told.weight, told.is_idle) != (use.hungry, use.weight, use.is_idle)
-            or change > CHANGED * told.rate
-            or (limit is not None and change > CHANGED_OF_LIMIT * limit)
+            or change > CHANGED_SHARE * told.rate
+            or (limit is not None and change > CHANGED_LIMIT_SHARE * limit)
         ):
             self._news.add(entry)
 
-    def _turn_of(self, entry: Entry) -> int:
+    def _turn_index(self, entry: ReportEntry) -> int:
         """In which cycle of a round it is repeated. A group's four limits belong together: so they compress."""
-        return (hash(entry) if isinstance(entry, Place) else entry >> 2) % len(self._turns)
+        return (hash(entry) if isinstance(entry, RatePlace) else entry >> 2) % len(self._turns)
 
-    def _turn(self) -> set[Entry]:
+    def _due_entries(self) -> set[ReportEntry]:
         """The repeats of this cycle. Forgets limits unused for long."""
         mine = self._turns[self._cycle % len(self._turns)]
         before = self._cycle - IDLE_S / self.cycle_s
-        for entry in [entry for entry, noted in mine.items() if noted < before and entry not in self._now]:
+        for entry in [entry for entry, noted in mine.items() if noted < before and entry not in self._current]:
             del mine[entry]
-            if not isinstance(entry, Place):
-                self.limits.remove(entry)
-        return mine.keys() & self._now.keys()
+            if not isinstance(entry, RatePlace):
+                self.limits.remove_limit(entry)
+        return mine.keys() & self._current.keys()
 
     # --- messages ---
 
-    def _header(self, workers: int) -> ResourceUsage:
+    def _make_header(self, workers: int) -> ResourceUsage:
         message = ResourceUsage(
             broker=self.gateway,
             boot=self.boot,
@@ -241,30 +243,32 @@ class Reporter:
         self.sequence += 1
         return message
 
-    def _message(self, entries: list[Entry], news: set[Entry], workers: int, traffic: GatewayTraffic) -> bytes:
-        message = self._header(workers)
-        put_flows(message, traffic)
+    def _make_message(
+        self, entries: list[ReportEntry], news: set[ReportEntry], workers: int, traffic: GatewayTraffic
+    ) -> bytes:
+        message = self._make_header(workers)
+        add_flows(message, traffic)
         limits = []
         for entry in entries:
-            use = self._tell(entry, is_news=entry in news)
-            if isinstance(entry, Place):
-                message.rates.append(rate_at(entry, use.rate))
+            use = self._publish_entry(entry, is_news=entry in news)
+            if isinstance(entry, RatePlace):
+                message.rates.append(make_broker_rate(entry, use.rate))
             else:
                 limits.append((entry, use))
-        put_limits(message.limits, sorted(limits))
+        add_limits(message.limits, sorted(limits))
         self._unsure.update(entries)
-        return pack(message)
+        return encode_usage(message)
 
-    def _tell(self, entry: Entry, *, is_news: bool) -> Use:
-        told, use = self._told.get(entry, IDLE), self._now.get(entry, IDLE)
+    def _publish_entry(self, entry: ReportEntry, *, is_news: bool) -> LimitDemand:
+        told, use = self._published.get(entry, IDLE), self._current.get(entry, IDLE)
         if told == use or (not is_news and _is_close(told, use)):
             return told
         if use.is_idle:
-            self._told.pop(entry, None)
+            self._published.pop(entry, None)
         else:
-            self._told[entry] = use
-        if not isinstance(entry, Place) and (key := self.limits.key(entry)) is not None:
-            self._said.append(key)
+            self._published[entry] = use
+        if not isinstance(entry, RatePlace) and (key := self.limits.limit_key(entry)) is not None:
+            self._changed_limits.append(key)
         return use
 
 
@@ -279,14 +283,14 @@ class KnownLimits:
     def __contains__(self, key: FleetKey) -> bool:
         return key in self._numbers
 
-    def add(self, key: FleetKey) -> int:
+    def add_limit(self, key: FleetKey) -> int:
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = limit_id(key, self.salt)
             self._keys[number] = key
         return number
 
-    def replace(self, salt: bytes) -> dict[int, int]:
+    def replace_salt(self, salt: bytes) -> dict[int, int]:
         """Go by the numbers of this salt; gives them by the former ones."""
         self.salt = salt
         before = self._keys
@@ -294,19 +298,19 @@ class KnownLimits:
         self._keys = {number: key for key, number in self._numbers.items()}
         return {number: self._numbers[key] for number, key in before.items()}
 
-    def remove(self, number: int) -> None:
+    def remove_limit(self, number: int) -> None:
         del self._numbers[self._keys.pop(number)]
 
-    def number(self, key: FleetKey) -> int:
+    def limit_number(self, key: FleetKey) -> int:
         """Of any limit."""
         number = self._numbers.get(key)
         return limit_id(key, self.salt) if number is None else number
 
-    def key(self, number: int) -> FleetKey | None:
+    def limit_key(self, number: int) -> FleetKey | None:
         """None: it is none of those."""
         return self._keys.get(number)
 
 
-def _is_close(told: Use, use: Use) -> bool:
+def _is_close(told: LimitDemand, use: LimitDemand) -> bool:
     """Whether peers needn't know that it is something else."""
-    return told._replace(rate=0.0) == use._replace(rate=0.0) and abs(use.rate - told.rate) <= DRIFTED * told.rate
+    return told._replace(rate=0.0) == use._replace(rate=0.0) and abs(use.rate - told.rate) <= DRIFTED_SHARE * told.rate

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from gateway.control.fleet.exchange.health import Health
-from gateway.control.fleet.exchange.reports import Reporter
+from gateway.control.fleet.exchange.health import ExchangeHealth
+from gateway.control.fleet.exchange.reports import UsageReporter
 
 LATE_S: Final = 1.0  # a report may be on its way for this long, or a cycle
 LEAVE_S: Final = 0.5
@@ -18,25 +18,25 @@ LINGER_MS: Final = 5  # a report's messages are compressed together
 COMPRESSION: Final = "gzip"  # of all codecs the smallest reports, and every cluster and client has it
 
 
-class Writer:
+class ReportWriter:
     """
     Attributes:
-        sent, sent_bytes: messages; `failed`: those that weren't taken.
+        sent_messages, sent_bytes: messages; `failed_messages`: those that weren't taken.
         wrote_at: when the last report was written.
-        began: when the first one was, on this topic; infinite: none was.
+        first_wrote_at: when the first one was, on this topic; infinite: none was.
     """
 
-    def __init__(self, client: Mapping[str, Any], topic: str, reporter: Reporter, health: Health) -> None:
-        self.sent = self.sent_bytes = self.failed = 0
+    def __init__(self, client: Mapping[str, Any], topic: str, reporter: UsageReporter, health: ExchangeHealth) -> None:
+        self.sent_messages = self.sent_bytes = self.failed_messages = 0
         self.wrote_at = -math.inf
-        self.began = math.inf
+        self.first_wrote_at = math.inf
         self._client = client
         self._topic = topic
         self._reporter = reporter
         self._health = health
         self._late_s = max(LATE_S, reporter.cycle_s)
         self._producer: Producer | None = None
-        self._flight = 0  # reports thrown away don't count any more when they are heard of later
+        self._delivery_epoch = 0  # reports thrown away don't count any more when they are heard of later
         self._pending = 0  # messages on their way
 
     def open(self) -> None:
@@ -60,33 +60,33 @@ class Writer:
     def close(self) -> None:
         """There is no topic."""
         if self._producer is not None:
-            self._throw_away(self._producer)
+            self._discard_pending(self._producer)
             self._producer = None
-            self.began = math.inf
+            self.first_wrote_at = math.inf
 
-    def poll(self) -> None:
+    def poll_deliveries(self) -> None:
         """Hear of the messages that were taken."""
         if self._producer is not None:
             self._producer.poll(0)
 
     def is_free(self, now: float) -> bool:
         """Whether the next report may be written. A report still on its way after so long is of no use any more."""
-        self.poll()
+        self.poll_deliveries()
         if self._producer is not None and self._pending and now - self.wrote_at >= self._late_s:
-            self._throw_away(self._producer)
+            self._discard_pending(self._producer)
         return self._producer is not None and not self._pending
 
-    def write(self, messages: Iterable[bytes], now: float) -> None:
+    def write_report(self, messages: Iterable[bytes], now: float) -> None:
         """One report; where there is no topic any more it is lost."""
         if self._producer is None:
-            self._reporter.lost()
+            self._reporter.on_report_lost()
             return
-        self.wrote_at, self.began = now, min(self.began, now)
-        flight = self._flight
+        self.wrote_at, self.first_wrote_at = now, min(self.first_wrote_at, now)
+        flight = self._delivery_epoch
 
         def delivered(error: KafkaError | None, message: Message) -> None:
-            if flight == self._flight:
-                self._settle(error)
+            if flight == self._delivery_epoch:
+                self._settle_delivery(error)
 
         for message in messages:
             self._pending += 1
@@ -94,33 +94,33 @@ class Writer:
                 # With the boot as its key a gateway's messages keep their order, should there be several partitions.
                 self._producer.produce(self._topic, value=message, key=self._reporter.boot, on_delivery=delivered)
             except (BufferError, KafkaException) as error:
-                self._settle(error.args[0] if isinstance(error, KafkaException) else None, is_lost=True)
+                self._settle_delivery(error.args[0] if isinstance(error, KafkaException) else None, is_lost=True)
                 return
-            self.sent += 1
+            self.sent_messages += 1
             self.sent_bytes += len(message)
         self._producer.poll(0)
 
-    def leave(self) -> None:
+    def write_leave(self) -> None:
         """Write the leave message, and wait for it; for a thread."""
-        if self._producer is not None and self._health.up:
-            for message in self._reporter.leave():
+        if self._producer is not None and self._health.is_up:
+            for message in self._reporter.make_leave_message():
                 self._producer.produce(self._topic, value=message, key=self._reporter.boot)
             self._producer.flush(LEAVE_S)
 
-    def _settle(self, error: KafkaError | None, *, is_lost: bool = False) -> None:
+    def _settle_delivery(self, error: KafkaError | None, *, is_lost: bool = False) -> None:
         self._pending -= 1
         if error is not None or is_lost:
-            self.failed += 1
-            self._reporter.lost()
+            self.failed_messages += 1
+            self._reporter.on_report_lost()
             if error is not None:
-                self._health.fail_by(error, "takes no messages")
+                self._health.record_kafka_error(error, "takes no messages")
         elif not self._pending:
-            self._reporter.arrived()
+            self._reporter.on_report_arrived()
 
-    def _throw_away(self, producer: Producer) -> None:
-        self.failed += self._pending
-        self._flight += 1
+    def _discard_pending(self, producer: Producer) -> None:
+        self.failed_messages += self._pending
+        self._delivery_epoch += 1
         self._pending = 0
         producer.purge(blocking=False)
         producer.poll(0)
-        self._reporter.lost()
+        self._reporter.on_report_lost()

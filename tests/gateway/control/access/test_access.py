@@ -13,27 +13,27 @@ import pytest
 import trio
 from pytest_trio import trio_fixture
 
-from gateway.access_tokens.roles import Role
-from gateway.access_tokens.tokens import line_of
+from gateway.access_tokens.roles import AccessRole
+from gateway.access_tokens.tokens import format_token_line
 from gateway.config import Admin
-from gateway.control.access.failures import BURST, Failures
-from gateway.control.access.gate import Gate, gate_of
-from gateway.control.access.holders import Holders
+from gateway.control.access.failures import MAX_BURST, FailedAttempts
+from gateway.control.access.gate import AccessGate, gate_of
+from gateway.control.access.holders import CredentialHolders
 from gateway.control.access.making import make_gate
-from gateway.control.access.rules import OTHERS, TABLE, Rule, Rules
-from gateway.control.access.sessions import Sessions
-from gateway.control.admin.rest.api import describe
+from gateway.control.access.rules import ACCESS_TABLE, DEFAULT_RULE, AccessRule, AccessRules
+from gateway.control.access.sessions import BrowserSessions
+from gateway.control.admin.rest.api import describe_api
 from gateway.control.admin.rest.asker import TEMPORARY_S
-from gateway.control.http_server import serve
-from gateway.policy_document import of_data
+from gateway.control.http_server import serve_http
+from gateway.policy_document import read_document
 from gateway.supervisor import open_listener
 from policies.units import format_time
 from tests.gateway.control.admin.test_rest import JSON, NOW_MS, Server
 
 OLD = "old-0123456789abcdef"  # a token itself, as in earlier releases
 TOKENS = {name: f"{name}-0123456789abcdef" for name in ("vera", "otto", "anna")}
-ROLES = {"vera": Role.VIEWER, "otto": Role.OPERATOR, "anna": Role.ADMIN}
-LINES = [OLD, *(line_of(name, ROLES[name], token) for name, token in TOKENS.items())]
+ROLES = {"vera": AccessRole.VIEWER, "otto": AccessRole.OPERATOR, "anna": AccessRole.ADMIN}
+LINES = [OLD, *(format_token_line(name, ROLES[name], token) for name, token in TOKENS.items())]
 SOON = format_time(round(NOW_MS + TEMPORARY_S * 1000))
 LATER = format_time(round(NOW_MS + TEMPORARY_S * 1000 + 1000))
 SITE = {"Origin": "http://127.0.0.1", "Host": "127.0.0.1"}
@@ -51,11 +51,11 @@ class Port(Server):
         super().__init__()
         self.refused: list[str] = []
         self.peer = "127.0.0.1"
-        self.limits = Failures(burst=1000)
+        self.limits = FailedAttempts(burst=1000)
         self.configure(LINES)
 
     def configure(self, *holders: Any, **more: Any) -> None:
-        self.gate = Gate(Holders(*holders), failures=self.limits, count=self.refused.append, **more)
+        self.gate = AccessGate(CredentialHolders(*holders), failures=self.limits, count=self.refused.append, **more)
 
     def application(self) -> Any:
         app = super().application()
@@ -72,7 +72,7 @@ async def port() -> AsyncIterator[Any]:
     port = Port()
     async with trio.open_nursery() as nursery:
         port.up = lambda: nursery.start_soon(  # type: ignore[attr-defined]
-            serve, open_listener("127.0.0.1", port.port), port.application()
+            serve_http, open_listener("127.0.0.1", port.port), port.application()
         )
         yield port
         nursery.cancel_scope.cancel()
@@ -87,7 +87,7 @@ async def status(port: Port, method: str, path: str, headers: dict[str, str], bo
 
 def routes() -> set[tuple[str, str]]:
     """Of the API, those that OpenAPI doesn't list included."""
-    app = describe(Server().gateway())
+    app = describe_api(Server().gateway())
     found = {(method, str(each.path)) for each in app.routes for method in each.methods - {"HEAD"}}  # type: ignore[attr-defined]
     listed = {(method.upper(), path) for path, methods in app.openapi()["paths"].items() for method in methods}
     assert listed <= found
@@ -96,18 +96,18 @@ def routes() -> set[tuple[str, str]]:
 
 def test_the_table_has_every_route_of_the_api_and_no_other() -> None:
     beside = {("GET", path) for path in ("/metrics", "/healthz", "/readyz", "/v1/storage")}
-    pages = {(rule.method, rule.path) for rule in TABLE if rule.page}
-    assert {(rule.method, rule.path) for rule in TABLE} - pages == routes() | beside
-    assert len({(rule.method, rule.path) for rule in TABLE}) == len(TABLE)
+    pages = {(rule.method, rule.path) for rule in ACCESS_TABLE if rule.page}
+    assert {(rule.method, rule.path) for rule in ACCESS_TABLE} - pages == routes() | beside
+    assert len({(rule.method, rule.path) for rule in ACCESS_TABLE}) == len(ACCESS_TABLE)
 
 
 @pytest.mark.seed("82.41")
 def test_no_change_is_open_but_a_login() -> None:
-    for rule in TABLE:
+    for rule in ACCESS_TABLE:
         if rule.method != "GET":
-            assert rule.role >= Role.OPERATOR or rule.path in ("/v1/session", "/login", "/logout")
+            assert rule.role >= AccessRole.OPERATOR or rule.path in ("/v1/session", "/login", "/logout")
         if rule.path.startswith("/admin/v2/"):
-            assert (rule.role, rule.identified) == (Role.ADMIN, True)
+            assert (rule.role, rule.identified) == (AccessRole.ADMIN, True)
 
 
 @pytest.mark.seed("82.41")
@@ -120,16 +120,18 @@ def test_no_change_is_open_but_a_login() -> None:
     ],
 )  # fmt: skip
 def test_what_has_no_row_needs_an_identified_admin(method: str, path: str) -> None:
-    assert Rules().of(method, path) is OTHERS
-    assert (OTHERS.role, OTHERS.identified) == (Role.ADMIN, True)
+    assert AccessRules().rule_for(method, path) is DEFAULT_RULE
+    assert (DEFAULT_RULE.role, DEFAULT_RULE.identified) == (AccessRole.ADMIN, True)
 
 
 def test_a_row_is_found_by_its_pattern() -> None:
-    rules = Rules([Rule("GET", "/a/{b}/c", Role.VIEWER), Rule("GET", "/static/{file:path}", Role.NONE)])
-    assert rules.of("GET", "/a/x/c").role is Role.VIEWER
-    assert rules.of("HEAD", "/a/x\n.+/c").role is Role.VIEWER
-    assert rules.of("GET", "/static/x/y.js").role is Role.NONE
-    assert rules.of("GET", "/a//c") is rules.of("GET", "/a/x/y/c") is OTHERS
+    rules = AccessRules(
+        [AccessRule("GET", "/a/{b}/c", AccessRole.VIEWER), AccessRule("GET", "/static/{file:path}", AccessRole.NONE)]
+    )
+    assert rules.rule_for("GET", "/a/x/c").role is AccessRole.VIEWER
+    assert rules.rule_for("HEAD", "/a/x\n.+/c").role is AccessRole.VIEWER
+    assert rules.rule_for("GET", "/static/x/y.js").role is AccessRole.NONE
+    assert rules.rule_for("GET", "/a//c") is rules.rule_for("GET", "/a/x/y/c") is DEFAULT_RULE
 
 
 # --- with tokens ------------------------------------------------------------------------------------------------------
@@ -137,7 +139,7 @@ def test_a_row_is_found_by_its_pattern() -> None:
 ASKED = {"{broker}": "7", "{topic}": "clicks", "{resourcegroup}": "gold", "{tenant}": "acme", "{namespace}": "orders"}
 
 
-async def pass_gate(gate: Gate, method: str, path: str, headers: dict[str, str]) -> int:
+async def pass_gate(gate: AccessGate, method: str, path: str, headers: dict[str, str]) -> int:
     """The answer's status: 200 of what is behind the gate, or its own."""
     statuses: list[int] = []
 
@@ -149,7 +151,7 @@ async def pass_gate(gate: Gate, method: str, path: str, headers: dict[str, str])
 
     pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": pairs}
-    await gate.before(behind)({**scope, "client": ("127.0.0.1", 1)}, None, send)
+    await gate.guard_application(behind)({**scope, "client": ("127.0.0.1", 1)}, None, send)
     return statuses[0]
 
 
@@ -157,13 +159,13 @@ async def pass_gate(gate: Gate, method: str, path: str, headers: dict[str, str])
 @pytest.mark.trio
 async def test_every_request_needs_the_role_of_its_row() -> None:
     refused: list[str] = []
-    gate = Gate(Holders(LINES), count=refused.append)
-    for rule in TABLE:
+    gate = AccessGate(CredentialHolders(LINES), count=refused.append)
+    for rule in ACCESS_TABLE:
         path = rule.path
         for name, value in ASKED.items():
             path = path.replace(name, value)
-        for who, role in {"": Role.NONE, **ROLES}.items():
-            may = role >= rule.role or (not who and rule.role is Role.VIEWER and not rule.identified)
+        for who, role in {"": AccessRole.NONE, **ROLES}.items():
+            may = role >= rule.role or (not who and rule.role is AccessRole.VIEWER and not rule.identified)
             answer = await pass_gate(gate, rule.method, path, by(who) if who else JSON)
             assert answer == (200 if may else 403 if who else 303 if rule.page else 401), (rule, who)
     assert set(refused) == {"missing", "role"}
@@ -268,7 +270,7 @@ def _head(port: Port, headers: dict[str, str]) -> Any:
 
 @pytest.mark.trio
 async def test_anonymous_callers_read_nothing_where_that_is_configured(port: Any) -> None:
-    port.configure(LINES, anonymous=Role.NONE, metrics=Role.VIEWER)
+    port.configure(LINES, anonymous=AccessRole.NONE, metrics=AccessRole.VIEWER)
     port.up()
     for path in ("/v1/status", "/v1/thresholds", "/openapi.json", "/metrics", "/v1/session"):
         assert await status(port, "GET", path, {}) == 401
@@ -307,7 +309,7 @@ async def test_who_one_is(port: Any) -> None:
 
 @pytest.mark.trio
 async def test_an_address_with_too_many_wrong_tokens_has_to_wait_and_no_other(port: Any) -> None:
-    port.limits = Failures(burst=3, every_s=1000)
+    port.limits = FailedAttempts(burst=3, every_s=1000)
     port.configure(LINES)
     port.up()
     for expected in (401, 401, 401, 429, 429):
@@ -333,7 +335,7 @@ async def test_wrong_tokens_of_a_client_behind_an_ingress_keep_nobody_else_out(
     port.gate = make_gate(Admin(tokens=tuple(LINES), trusted_proxies=("10.0.0.0/24",)), port.refused.append)
     port.peer = INGRESS
     port.up()
-    for number in range(BURST):  # the ingress appends where it was connected from; what is before, its client wrote
+    for number in range(MAX_BURST):  # the ingress appends where it was connected from; what is before, its client wrote
         forged = {"X-Forwarded-For": f"192.0.2.{number}, 198.51.100.{number}, 203.0.113.9"}
         assert await status(port, "GET", "/v1/status", by("x" * 20, **forged)) == 401
     own, other = {"X-Forwarded-For": "192.0.2.1, 203.0.113.9"}, {"X-Forwarded-For": "203.0.113.10"}
@@ -343,7 +345,7 @@ async def test_wrong_tokens_of_a_client_behind_an_ingress_keep_nobody_else_out(
     assert "admin: 203.0.113.9: GET /v1/status: the token is not valid" in caplog.text
     assert {record.__dict__["peer"] for record in caplog.records} == {"203.0.113.9"}
     port.peer = "10.0.9.5"  # in no listed network: it is a client like any other, wherever it says it is
-    for _ in range(BURST):
+    for _ in range(MAX_BURST):
         assert await status(port, "GET", "/v1/status", by("x" * 20, **other)) == 401
     assert await status(port, "GET", "/v1/status", by("anna", **other)) == 429
 
@@ -436,7 +438,7 @@ async def test_a_session_is_over_as_soon_as_its_token_is(port: Any, tmp_path: Pa
     port.up()
     (anna, _), (vera, _) = await log_in(port, "anna"), await log_in(port, "vera")
     fresh = tmp_path / "fresh"
-    fresh.write_text(line_of("anna", Role.VIEWER, TOKENS["anna"]))
+    fresh.write_text(format_token_line("anna", AccessRole.VIEWER, TOKENS["anna"]))
     fresh.replace(path)
     assert await status(port, "GET", "/v1/connections", vera) == 401
     assert await status(port, "GET", "/v1/connections", anna) == 200
@@ -460,37 +462,37 @@ async def test_a_wrong_token_begins_no_session_and_a_foreign_page_none_either(po
 
 def test_a_session_ends_by_idleness_and_by_age() -> None:
     names = iter(str(n) for n in range(100))
-    sessions = Sessions(idle_s=10, absolute_s=25, make=lambda: next(names))
-    name, session = sessions.create(b"t", 0)
+    sessions = BrowserSessions(idle_s=10, absolute_s=25, make=lambda: next(names))
+    name, session = sessions.create_session(b"t", 0)
     for now in (9, 18, 24.9):
-        assert sessions.find(name, now) == session
-    assert sessions.find(name, 25) is None
-    name, session = sessions.create(b"t", 100)
-    assert sessions.find(name, 109.9) == session
-    assert sessions.find(name, 119.9) is None
-    assert sessions.find(name, 110) is None  # gone
-    assert sessions.find("", 110) is sessions.find("x", 110) is None
-    name, _ = sessions.create(b"t", 200)
-    sessions.end(name)
-    sessions.end("x")
-    assert sessions.find(name, 200) is None
+        assert sessions.find_session(name, now) == session
+    assert sessions.find_session(name, 25) is None
+    name, session = sessions.create_session(b"t", 100)
+    assert sessions.find_session(name, 109.9) == session
+    assert sessions.find_session(name, 119.9) is None
+    assert sessions.find_session(name, 110) is None  # gone
+    assert sessions.find_session("", 110) is sessions.find_session("x", 110) is None
+    name, _ = sessions.create_session(b"t", 200)
+    sessions.end_session(name)
+    sessions.end_session("x")
+    assert sessions.find_session(name, 200) is None
     assert len(sessions) == 0
 
 
 def test_sessions_are_bounded_in_all_and_for_each_token() -> None:
-    sessions = Sessions(most=4, most_of_one=2)
-    first, second, third = (sessions.create(b"a", now)[0] for now in (1, 2, 3))
-    assert sessions.find(first, 4) is None
-    others = [sessions.create(bytes([n]), 5)[0] for n in range(2)]
-    assert sessions.find(second, 6) is not None  # used last
-    sessions.create(b"c", 7)
-    assert (len(sessions), sessions.find(third, 8)) == (4, None)
-    assert all(sessions.find(name, 8) for name in (second, *others))
+    sessions = BrowserSessions(most=4, most_of_one=2)
+    first, second, third = (sessions.create_session(b"a", now)[0] for now in (1, 2, 3))
+    assert sessions.find_session(first, 4) is None
+    others = [sessions.create_session(bytes([n]), 5)[0] for n in range(2)]
+    assert sessions.find_session(second, 6) is not None  # used last
+    sessions.create_session(b"c", 7)
+    assert (len(sessions), sessions.find_session(third, 8)) == (4, None)
+    assert all(sessions.find_session(name, 8) for name in (second, *others))
 
 
 def test_ids_and_csrf_tokens_are_random_and_long() -> None:
-    sessions = Sessions()
-    made = [sessions.create(b"a", 0) for _ in range(20)]
+    sessions = BrowserSessions()
+    made = [sessions.create_session(b"a", 0) for _ in range(20)]
     texts = {name for name, _ in made} | {session.csrf for _, session in made}
     assert len(texts) == 40
     assert min(map(len, texts)) >= 43  # 256 bits
@@ -499,10 +501,10 @@ def test_ids_and_csrf_tokens_are_random_and_long() -> None:
 # --- pages ------------------------------------------------------------------------------------------------------------
 
 PAGES = (
-    Rule("GET", "/login", Role.NONE, page=True),
-    Rule("POST", "/login", Role.NONE, page=True),
-    Rule("GET", "/topics", Role.VIEWER, identified=True, page=True),
-    Rule("POST", "/topics", Role.ADMIN, page=True),
+    AccessRule("GET", "/login", AccessRole.NONE, page=True),
+    AccessRule("POST", "/login", AccessRole.NONE, page=True),
+    AccessRule("GET", "/topics", AccessRole.VIEWER, identified=True, page=True),
+    AccessRule("POST", "/topics", AccessRole.ADMIN, page=True),
 )
 FORM = {"Content-Type": "application/x-www-form-urlencoded", "Host": "127.0.0.1", "Origin": "http://127.0.0.1"}
 
@@ -511,7 +513,7 @@ class Pages:
     """What is behind the gate gets a form, or logs in with its field `token`."""
 
     def __init__(self) -> None:
-        self.gate = Gate(Holders(LINES), table=PAGES)
+        self.gate = AccessGate(CredentialHolders(LINES), table=PAGES)
         self.received: list[dict[str, list[str]]] = []
 
     async def ask(
@@ -529,7 +531,7 @@ class Pages:
         pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         scope = {"type": "http", "method": method, "path": path, "query_string": query, "headers": pairs}
         scope |= {"client": ("127.0.0.1", 1), "server": ("127.0.0.1", 9190), "scheme": "http"}
-        await self.gate.before(self._behind)(scope, receive, send)
+        await self.gate.guard_application(self._behind)(scope, receive, send)
         return answer[0]["status"], {name.decode(): value.decode() for name, value in answer[0]["headers"]}
 
     async def _behind(self, scope: Any, receive: Any, send: Any) -> None:
@@ -561,7 +563,7 @@ async def test_a_form_within_a_session_brings_the_csrf_token_and_reaches_the_pag
         status, headers = await pages.ask("POST", "/login", FORM, {"token": token})
         assert status == expected
     cookie = {"Cookie": headers["set-cookie"].partition(";")[0]}
-    (session,) = [kept.session for kept in pages.gate._sessions._kept.values()]
+    (session,) = [kept.session for kept in pages.gate._sessions._entries.values()]
     for csrf, expected in (("", 403), ("x", 403), (session.csrf, 200)):
         form = {"topic": "a & b", "csrf_token": csrf}
         assert (await pages.ask("POST", "/topics", {**FORM, **cookie}, form))[0] == expected
@@ -575,7 +577,7 @@ async def test_a_form_within_a_session_brings_the_csrf_token_and_reaches_the_pag
 async def test_a_form_without_a_session_has_to_say_which_page_it_is_of() -> None:
     """As its browser would send it for a page of any site: with a certificate, or from this machine."""
     pages = Pages()
-    pages.gate = Gate(table=PAGES)
+    pages.gate = AccessGate(table=PAGES)
     form = {"topic": "a"}
     assert (await pages.ask("POST", "/topics", FORM, form))[0] == 200
     unsaid = {"Content-Type": FORM["Content-Type"], "Host": "127.0.0.1"}
@@ -605,7 +607,7 @@ async def test_without_credentials_a_client_on_this_machine_is_an_admin(port: An
 @pytest.mark.trio
 @pytest.mark.parametrize("peer", ["192.0.2.7", "10.0.0.1", "::2", "::ffff:192.0.2.7", "", "localhost"])
 async def test_without_credentials_others_do_all_for_which_nobody_has_to_say_who_he_is(port: Any, peer: str) -> None:
-    port.configure(anonymous=Role.NONE)
+    port.configure(anonymous=AccessRole.NONE)
     port.peer = peer
     port.up()
     for path in ("/admin/v2/resourcegroup", "/v1/connections", "/v1/policies/history", "/v1/resource-groups"):
@@ -622,7 +624,7 @@ async def test_a_document_is_no_way_around_the_rights_to_groups(port: Any) -> No
     port.peer = "192.0.2.7"
     port.up()
     apply = "/v1/policies:apply"
-    before = port.policies.policies = port.policies.policies.apply(of_data({"resource_groups": GOLD}))
+    before = port.policies.policies = port.policies.policies.apply_values(read_document({"resource_groups": GOLD}))
     for document, more in (
         ({"resource_groups": {"groups": {"silver": {}}}}, {}),
         ({"resource_groups": {"tenants": {"other": "gold"}}}, {}),

@@ -16,21 +16,21 @@ import pytest
 import trio
 from pytest_trio import trio_fixture
 
-from gateway.access_tokens.roles import Role
-from gateway.access_tokens.tokens import line_of
+from gateway.access_tokens.roles import AccessRole
+from gateway.access_tokens.tokens import format_token_line
 from gateway.commands import topics
 from gateway.control.access.admin_tls import AdminTls
-from gateway.control.access.gate import Gate
-from gateway.control.access.holders import Holders
-from gateway.control.http_server import serve
+from gateway.control.access.gate import AccessGate
+from gateway.control.access.holders import CredentialHolders
+from gateway.control.http_server import serve_http
 from gateway.embedded import wait_for
 from gateway.supervisor import open_listener
-from gateway.tls.certificates import LOOK_S, ListenerTls
+from gateway.tls.certificates import CHECK_INTERVAL_S, ListenerTls
 from tests.certificates import Authority
 from tests.gateway.control.admin.test_rest import JSON, Server
 
 TOKEN = "vera-0123456789abcdef"
-PRINCIPALS = {"User:CN=anna": Role.ADMIN, "User:CN=otto": Role.OPERATOR}
+PRINCIPALS = {"User:CN=anna": AccessRole.ADMIN, "User:CN=otto": AccessRole.OPERATOR}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,10 @@ class Secured(Server):
         super().__init__()
         self.authority = authority
         self.counted: list[str] = []
-        self.gate = Gate(Holders([line_of("vera", Role.VIEWER, TOKEN)], None, PRINCIPALS), count=self.counted.append)
+        self.gate = AccessGate(
+            CredentialHolders([format_token_line("vera", AccessRole.VIEWER, TOKEN)], None, PRINCIPALS),
+            count=self.counted.append,
+        )
         self.certificate, self.key = authority.sign("server")
         truststore = str(authority.certificate) if client_auth != "none" else ""
         settings = ListenerTls(str(self.certificate), str(self.key), "", truststore, client_auth)
@@ -58,7 +61,7 @@ class Secured(Server):
         self.url = f"https://127.0.0.1:{self.port}"
 
     async def serve(self) -> None:
-        await serve(open_listener("127.0.0.1", self.port), self.application(), tls=self.tls)
+        await serve_http(open_listener("127.0.0.1", self.port), self.application(), tls=self.tls)
 
     def connect(self, name: str = "", by: Authority | None = None) -> http.client.HTTPSConnection:
         """`name`: of a client certificate."""
@@ -230,7 +233,7 @@ async def test_a_new_certificate_is_used_and_connections_that_are_there_go_on(
     before = port.connect()
     old = await apart(lambda: serial(before))
     port.authority.sign("server")  # into the same files
-    await trio.sleep(LOOK_S)  # real time: the files are looked at so often at most
+    await trio.sleep(CHECK_INTERVAL_S)  # real time: the files are looked at so often at most
     after = port.connect()
     assert await apart(lambda: serial(after)) != old
     assert await apart(lambda: serial(before)) == old
@@ -270,7 +273,7 @@ def running(authority: Authority) -> Iterator[Callable[..., Secured]]:
             loop.append(trio.lowlevel.current_trio_token())
             sock = open_listener("127.0.0.1", port.port)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(lambda: serve(sock, port.application(), tls=port.tls))
+                nursery.start_soon(lambda: serve_http(sock, port.application(), tls=port.tls))
                 up.set()
                 await stop.wait()
                 nursery.cancel_scope.cancel()

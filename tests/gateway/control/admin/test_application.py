@@ -12,9 +12,9 @@ import trio
 from pytest_trio import trio_fixture
 from trio.testing import MockClock
 
-from gateway.control.admin.application import EXPOSITION_S, make_application
-from gateway.control.http_server import serve
-from gateway.embedded import free_port
+from gateway.control.admin.application import EXPOSITION_PAUSE_S, make_application
+from gateway.control.http_server import serve_http
+from gateway.embedded import find_free_port
 from gateway.supervisor import open_listener
 
 
@@ -22,7 +22,7 @@ class Server:
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.lacking: list[str] = []
-        self.port = free_port()
+        self.port = find_free_port()
 
     async def ask(
         self, path: str, method: str = "GET", headers: dict[str, str] | tuple[()] = ()
@@ -52,7 +52,7 @@ async def server() -> AsyncIterator[Any]:
             find_lacking=lambda: server.lacking,
             hosts={"gw.example"},
         )
-        nursery.start_soon(serve, sock, application)
+        nursery.start_soon(serve_http, sock, application)
         yield server
         nursery.cancel_scope.cancel()
 
@@ -150,11 +150,11 @@ async def test_the_exposition_is_made_once_for_all_who_ask_at_a_time_and_is_neve
         for _ in range(50):
             nursery.start_soon(ask)
         for _ in range(50):
-            nursery.start_soon(ask, EXPOSITION_S / 2)
+            nursery.start_soon(ask, EXPOSITION_PAUSE_S / 2)
     assert {body for asked_at, body in answers if asked_at == start} == {b"metric 1\n"}
     assert {body for asked_at, body in answers if asked_at > start} == {b"metric 2\n"}
     assert (len(answers), len(made_at)) == (100, 2)
-    assert made_at[1] >= made_at[0] + EXPOSITION_S
+    assert made_at[1] >= made_at[0] + EXPOSITION_PAUSE_S
 
 
 async def test_an_exposition_that_fails_is_made_again_for_who_asks_next(autojump_clock: MockClock) -> None:

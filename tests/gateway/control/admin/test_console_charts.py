@@ -29,7 +29,7 @@ def places(path: str) -> list[tuple[float, float]]:
 
 def test_areas_lie_on_each_other_and_the_line_is_what_came_in() -> None:
     points = [point(2, 8000.0, 6000.0, 2000.0, 1000.0), point(1, 10_000.0, 5000.0, 5000.0)]
-    chart = charts.traffic(points, STEP, END, 10)
+    chart = charts.draw_traffic(points, STEP, END, 10)
     assert (chart.top, chart.middle) == ("10 kB/s", "5 kB/s")
     assert [name for name, _ in chart.layers] == ["accepted", "delayed", "rejected"]
     at_once, delayed, rejected = (places(path) for _, path in chart.layers)
@@ -42,19 +42,19 @@ def test_areas_lie_on_each_other_and_the_line_is_what_came_in() -> None:
 
 
 def test_what_never_was_has_no_area() -> None:
-    assert [name for name, _ in charts.traffic([point(1, 5.0, 5.0)], STEP, END, 10).layers] == ["accepted"]
+    assert [name for name, _ in charts.draw_traffic([point(1, 5.0, 5.0)], STEP, END, 10).layers] == ["accepted"]
 
 
 def test_without_any_point_the_drawing_is_empty() -> None:
     for points in ([], [point(70, 5.0, 5.0)]):  # the latter is older than what is shown
-        chart = charts.traffic(points, STEP, END, 10)
+        chart = charts.draw_traffic(points, STEP, END, 10)
         assert (chart.layers, chart.offered, chart.spots) == ([], "", [])
         assert chart.words == "The last 10 minutes: nothing is known yet"
 
 
 def test_spots_say_their_means_and_cover_the_time_without_a_gap() -> None:
     points = [point(360 - index, float(index), float(index)) for index in range(360)]
-    spots = charts.traffic(points, STEP, END, 60).spots
+    spots = charts.draw_traffic(points, STEP, END, 60).spots
     assert len(spots) == COLUMNS
     assert spots[0].words == "in 2.5 B/s, accepted 2.5 B/s, delayed 0.0 B/s, rejected 0.0 B/s"
     for before, after in itertools.pairwise(spots):
@@ -64,7 +64,7 @@ def test_spots_say_their_means_and_cover_the_time_without_a_gap() -> None:
 
 @given(st.floats(0, 1e15))
 def test_the_scale_has_room_and_wastes_little(most: float) -> None:
-    top = charts.scale(most)
+    top = charts.round_scale(most)
     assert top >= most
     assert top == 1000 or top <= 2 * most
     assert top / 2 == float(f"{top / 2:.2g}")
@@ -80,7 +80,7 @@ def test_nothing_is_drawn_beyond_the_box(rates: list[tuple[float, float, float]]
         point(len(rates) - index, accepted + rejected, accepted, rejected, delayed)
         for index, (accepted, rejected, delayed) in enumerate(rates)
     ]
-    chart = charts.traffic(points, STEP, END, 10)
+    chart = charts.draw_traffic(points, STEP, END, 10)
     for path in (*(path for _, path in chart.layers), chart.offered):
         for x, y in places(path):
             assert -0.1 <= x <= WIDTH + 0.1

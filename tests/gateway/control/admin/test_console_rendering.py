@@ -6,33 +6,33 @@ import jinja2
 import pytest
 
 from gateway.control.admin.console import rendering
-from gateway.control.admin.console.rendering import Templates
+from gateway.control.admin.console.rendering import ConsoleTemplates
 from policies.units import format_duration
 
 MS = 1_700_000_000_123
 
 
 def test_values_are_shown_in_the_unit_that_matters() -> None:
-    assert rendering.rate(None) == "–"
-    assert rendering.rate(0.0) == "0 B/s"
-    assert rendering.rate(2_500_000.0) == "2.5 MB/s"
-    assert rendering.rate(12_345.0, "msg/s") == "12,345 msg/s"
-    assert rendering.rate(0.25, "msg/s") == "0.25 msg/s"
-    assert (rendering.size(None), rendering.size(12e9)) == ("–", "12.0 GB")
+    assert rendering.rate_text(None) == "–"
+    assert rendering.rate_text(0.0) == "0 B/s"
+    assert rendering.rate_text(2_500_000.0) == "2.5 MB/s"
+    assert rendering.rate_text(12_345.0, "msg/s") == "12,345 msg/s"
+    assert rendering.rate_text(0.25, "msg/s") == "0.25 msg/s"
+    assert (rendering.size_text(None), rendering.size_text(12e9)) == ("–", "12.0 GB")
     assert [format_duration(seconds) for seconds in (0.4, 119, 121, 7300, 200_000)] == [
         "0 s", "119 s", "2 min", "2 h", "2 d",
     ]  # fmt: skip
-    assert (rendering.clock(MS), rendering.day(MS)) == ("22:13:20Z", "2023-11-14 22:13:20Z")
-    assert [rendering.percent(each) for each in (None, float("inf"), 0.126)] == ["–", "–", "13%"]
+    assert (rendering.clock_text(MS), rendering.day_text(MS)) == ("22:13:20Z", "2023-11-14 22:13:20Z")
+    assert [rendering.percent_text(each) for each in (None, float("inf"), 0.126)] == ["–", "–", "13%"]
 
 
 def test_addresses_keep_empty_names_and_drop_what_is_not_asked() -> None:
-    assert rendering.url("/x", a="b&c=d", client_id="", user=None) == "/x?a=b%26c%3Dd&client_id="
-    assert rendering.url("/x", user=None) == "/x"
+    assert rendering.make_url("/x", a="b&c=d", client_id="", user=None) == "/x?a=b%26c%3Dd&client_id="
+    assert rendering.make_url("/x", user=None) == "/x"
 
 
 def test_names_are_escaped() -> None:
-    macros = Templates()._environment.globals["ui"]
+    macros = ConsoleTemplates()._environment.globals["ui"]
     shown = str(macros.topic_link('<script>"', "x"))  # type: ignore[attr-defined]
     assert "<script>" not in shown
     assert "&lt;script&gt;" in shown
@@ -40,8 +40,8 @@ def test_names_are_escaped() -> None:
 
 
 def test_every_template_compiles_and_an_unknown_name_is_an_error() -> None:
-    templates = Templates()
+    templates = ConsoleTemplates()
     for name in templates._environment.list_templates():
         templates._environment.get_template(name)
     with pytest.raises(jinja2.UndefinedError):
-        templates.page("login.html", {})
+        templates.render_page("login.html", {})

@@ -11,17 +11,17 @@ from urllib.parse import urlencode
 import pytest
 
 from gateway import channel
-from gateway.access_tokens.roles import Role
-from gateway.access_tokens.tokens import line_of
-from gateway.channel import Interval, Row
-from gateway.control.access.gate import Gate
-from gateway.control.access.holders import Holders
-from gateway.control.access.rules import TABLE
+from gateway.access_tokens.roles import AccessRole
+from gateway.access_tokens.tokens import format_token_line
+from gateway.channel import UsageInterval, UsageRow
+from gateway.control.access.gate import AccessGate
+from gateway.control.access.holders import CredentialHolders
+from gateway.control.access.rules import ACCESS_TABLE
 from gateway.control.admin.application import make_application
 from gateway.control.admin.console import edits, pages
 from gateway.control.admin.console.site import MAX_FORM, make_console
 from gateway.control.admin.rest import api as rest
-from gateway.control.lifecycle.reload import Attempt, State
+from gateway.control.lifecycle.reload import ConfigStatus, ReloadResult
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
 from policies.quotas.names import Entity, QuotaKey
@@ -30,7 +30,7 @@ from tests.gateway.control.admin.test_rest_state import busy
 
 HOST = "127.0.0.1:9190"
 OURS = {"origin": f"http://{HOST}", "sec-fetch-site": "same-origin"}
-TOKENS = {role: f"{role.text}-0123456789abcdef" for role in (Role.VIEWER, Role.OPERATOR, Role.ADMIN)}
+TOKENS = {role: f"{role.label}-0123456789abcdef" for role in (AccessRole.VIEWER, AccessRole.OPERATOR, AccessRole.ADMIN)}
 THINGS = {
     "/console/topic": {"topic": "clicks"},
     "/console/client": {"principal": "User:alice", "client_id": "app"},
@@ -59,7 +59,9 @@ class Browser(Server):
     def lock(self) -> None:
         """From now on there are tokens, one of each role."""
         self._served = None
-        self.gate = Gate(Holders([line_of(role.text, role, token) for role, token in TOKENS.items()]))
+        self.gate = AccessGate(
+            CredentialHolders([format_token_line(role.label, role, token) for role, token in TOKENS.items()])
+        )
 
     def application(self) -> Any:
         if self._served is None:
@@ -77,7 +79,7 @@ class Browser(Server):
         kind = {"content-type": "application/x-www-form-urlencoded"}
         return await self._send("POST", path, query, {**kind, **headers}, urlencode(form).encode())
 
-    async def log_in(self, role: Role, place: str = "") -> Answer:
+    async def log_in(self, role: AccessRole, place: str = "") -> Answer:
         return await self.post("/login", {"token": TOKENS[role], "next": place})
 
     async def _send(
@@ -117,7 +119,9 @@ def browser() -> Browser:
         {**BASE, PolicyKey.of_group("gold"): 1, PolicyKey.of_group("gold", "publishRateInBytes"): 5.0 * MB,
          PolicyKey.of_tenant("acme"): "gold"}
     )  # fmt: skip
-    browser.told[channel.Rates] = rates([("clicks", 6.1 * MB, 5.0 * MB, True), ("views", 1.0 * MB, 7.0 * MB, False)])
+    browser.told[channel.WorkerRates] = rates(
+        [("clicks", 6.1 * MB, 5.0 * MB, True), ("views", 1.0 * MB, 7.0 * MB, False)]
+    )
     return browser
 
 
@@ -149,7 +153,9 @@ def loaded(text: str) -> _Loaded:
 
 
 @pytest.mark.parametrize("page", pages.PAGES.values(), ids=lambda page: page.path)
-async def test_a_page_shows_its_part_again_and_loads_nothing_from_elsewhere(browser: Browser, page: pages.Page) -> None:
+async def test_a_page_shows_its_part_again_and_loads_nothing_from_elsewhere(
+    browser: Browser, page: pages.ConsolePage
+) -> None:
     given = THINGS.get(page.path, {})
     whole = await browser.get(page.path, **given)
     assert (whole.status, whole.headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -169,7 +175,7 @@ async def test_a_page_shows_its_part_again_and_loads_nothing_from_elsewhere(brow
 
 
 @pytest.mark.parametrize("page", pages.PAGES.values(), ids=lambda page: page.path)
-async def test_a_page_of_a_gateway_at_rest_says_that_there_is_nothing(page: pages.Page) -> None:
+async def test_a_page_of_a_gateway_at_rest_says_that_there_is_nothing(page: pages.ConsolePage) -> None:
     browser = Browser()
     browser.told.clear()
     browser.policies.policies = PolicySet()
@@ -179,11 +185,11 @@ async def test_a_page_of_a_gateway_at_rest_says_that_there_is_nothing(page: page
 
 
 def test_every_page_and_form_has_its_row_in_the_table_of_roles() -> None:
-    rows = {(rule.method, rule.path): rule for rule in TABLE}
+    rows = {(rule.method, rule.path): rule for rule in ACCESS_TABLE}
     for path in pages.PAGES:
         assert rows["GET", path].page
     for path in edits.EDITS:
-        assert rows["POST", path].role >= Role.OPERATOR
+        assert rows["POST", path].role >= AccessRole.OPERATOR
 
 
 async def test_the_root_leads_to_the_console(browser: Browser) -> None:
@@ -206,8 +212,8 @@ async def test_files_are_kept_under_the_address_of_their_version(browser: Browse
 
 async def test_names_of_strangers_stay_text(browser: Browser) -> None:
     name = "<img src=x onerror=alert(1)>\"'"
-    row = Row(1, name, f"User:{name}", name, "rejected", "topic-threshold", 15 * MB, 2, 2, 0)
-    browser.recent.add(Interval("b", 0, 4, NOW_MS - 8_000, NOW_MS - 7_000, (row,)), NOW_MS)
+    row = UsageRow(1, name, f"User:{name}", name, "rejected", "topic-threshold", 15 * MB, 2, 2, 0)
+    browser.recent.add_interval(UsageInterval("b", 0, 4, NOW_MS - 8_000, NOW_MS - 7_000, (row,)), NOW_MS)
     for path, given in (
         ("/console/", {}), ("/console/clients", {}), ("/console/decisions", {}), ("/console/explain", {"topic": name}),
         ("/console/topic", {"topic": name}), ("/console/client", {"principal": f"User:{name}", "client_id": name}),
@@ -231,8 +237,8 @@ async def test_from_the_overview_one_step_leads_to_limit_rate_and_reason(browser
 
 
 async def test_a_configuration_that_was_not_taken_over_is_said(browser: Browser) -> None:
-    attempt = Attempt("refused", NOW_MS, ("line 7: a fault",))
-    browser.standing = browser.standing._replace(config=State("gateway.yaml", NOW_MS, ("workers",), attempt))
+    attempt = ReloadResult("refused", NOW_MS, ("line 7: a fault",))
+    browser.standing = browser.standing._replace(config=ConfigStatus("gateway.yaml", NOW_MS, ("workers",), attempt))
     text = (await browser.get("/console/")).text
     assert "was not taken over</strong> at 22:13:20Z, the old one holds: line 7: a fault" in text
     assert "Waits for a restart:</strong> workers" in text
@@ -295,7 +301,7 @@ async def test_a_change_is_looked_at_first_and_then_made(browser: Browser) -> No
     assert browser.policies.policies.version == 0
     made = await browser.post("/console/topic", {"value": "6MB", "until": "2h", "do": "apply"}, topic="clicks")
     assert (made.status, made.headers["location"]) == (303, "/console/topic?topic=clicks&saved=1")
-    setting = browser.policies.policies.setting(PolicyKey.of_topic("clicks"))
+    setting = browser.policies.policies.find_setting(PolicyKey.of_topic("clicks"))
     assert setting is not None
     assert setting.value == 6 * MB
     assert setting.end is not None
@@ -304,7 +310,7 @@ async def test_a_change_is_looked_at_first_and_then_made(browser: Browser) -> No
     assert "policies are at version 1" in page.text
     removed = await browser.post("/console/topic", {"do": "remove"}, topic="clicks")
     assert removed.status == 303
-    assert browser.policies.policies.topics()["clicks"] == 5 * MB
+    assert browser.policies.policies.topic_thresholds()["clicks"] == 5 * MB
 
 
 @pytest.mark.parametrize(
@@ -327,8 +333,8 @@ async def test_a_refused_change_says_what_would_be_right(browser: Browser, form:
 async def test_totals_are_changed_of_all_brokers_or_of_one(browser: Browser) -> None:
     assert (await browser.post("/console/total", {"value": "20MB", "do": "apply"})).status == 303
     assert (await browser.post("/console/total", {"value": "8MB", "do": "apply"}, broker="2")).status == 303
-    assert browser.policies.policies.total() == 20 * MB
-    assert browser.policies.policies.totals() == {2: 8.0 * MB}
+    assert browser.policies.policies.broker_total() == 20 * MB
+    assert browser.policies.policies.broker_totals() == {2: 8.0 * MB}
     assert "8.0 MB/s" in (await browser.get("/console/total", broker="2")).text
 
 
@@ -341,7 +347,7 @@ async def test_of_a_quota_only_what_differs_is_changed(browser: Browser) -> None
     assert (same.status, "nothing is different" in same.text) == (422, True)
     form["consumer_byte_rate"] = "2MB"
     assert (await browser.post("/console/quota", {**form, "do": "apply"}, user="alice")).status == 303
-    values = browser.policies.policies.quotas().entries[Entity("alice")]
+    values = browser.policies.policies.quota_store().entries[Entity("alice")]
     assert values == {QuotaKey.parse("producer_byte_rate.bps"): 3 * MB, QuotaKey.parse("consumer_byte_rate"): 2 * MB}
     form |= {"was.consumer_byte_rate": "2MB", "consumer_byte_rate": "-1"}
     refused = await browser.post("/console/quota", {**form, "do": "apply"}, user="alice")
@@ -360,7 +366,7 @@ async def test_a_group_is_made_and_changed(browser: Browser) -> None:
     assert (
         await browser.post("/console/group", {"publishRateInBytes": "3MB", "do": "apply"}, group="new")
     ).status == 303
-    assert browser.policies.policies.groups()["new"] == {"publishRateInBytes": 3 * MB}
+    assert browser.policies.policies.group_limits()["new"] == {"publishRateInBytes": 3 * MB}
     assert "5.0 MB/s" in (await browser.get("/console/groups")).text
     assert (await browser.post("/console/group", {"publishRateInBytes": "1MB"}, group="a/b")).status == 404
 
@@ -374,15 +380,15 @@ async def test_a_group_is_attached_and_detached_and_deleted(browser: Browser) ->
     whole = await browser.post("/console/group", {**form, "do": "preview"}, group="gold")
     limits, _, places = whole.text.partition('id="outcome-place"')
     assert ("This would change" in limits, "This would change" in places) == (False, True)
-    assert browser.policies.policies.namespaces() == {}
+    assert browser.policies.policies.namespace_groups() == {}
     done = await browser.post("/console/group", {**form, "do": "apply"}, group="gold")
     assert (done.status, done.headers["location"]) == (303, "/console/group?group=gold&saved=1")
-    assert browser.policies.policies.namespaces() == {"acme/orders": "gold"}
+    assert browser.policies.policies.namespace_groups() == {"acme/orders": "gold"}
     refused = await browser.post("/console/group", {"place": "a/b/c", "do": "apply"}, group="gold")
     assert (refused.status, "nothing is changed" in refused.text) == (422, True)
     assert (await browser.post("/console/group", {"place": "", "do": "apply"}, group="gold")).status == 422
     assert (await browser.post("/console/group", {**form, "do": "remove"}, group="gold")).status == 303
-    assert browser.policies.policies.namespaces() == {}
+    assert browser.policies.policies.namespace_groups() == {}
 
     assert (await browser.post("/console/group", {"publishRateInMsgs": "5", "do": "apply"}, group="new")).status == 303
     assert (await browser.post("/console/group", {**form, "do": "apply"}, group="new")).status == 303
@@ -390,7 +396,7 @@ async def test_a_group_is_attached_and_detached_and_deleted(browser: Browser) ->
     assert (used.status, "group new is in use by namespace acme/orders" in used.text) == (422, True)
     assert (await browser.post("/console/group", {**form, "do": "remove"}, group="new")).status == 303
     assert (await browser.post("/console/group", {"do": "remove"}, group="new")).status == 303
-    assert set(browser.policies.policies.groups()) == {"gold"}
+    assert set(browser.policies.policies.group_limits()) == {"gold"}
 
 
 # --- who may ----------------------------------------------------------------------------------------------------------
@@ -406,7 +412,7 @@ async def test_a_page_that_names_people_asks_for_a_login_and_comes_back(browser:
     assert (client.status, "10.0.0.1" in client.text) == (200, False)
     wrong = await browser.post("/login", {"token": "wrong-0123456789abcdef", "next": ""})
     assert (wrong.status, "the token is not valid" in wrong.text) == (401, True)
-    done = await browser.log_in(Role.VIEWER, "/console/connections?muted=true")
+    done = await browser.log_in(AccessRole.VIEWER, "/console/connections?muted=true")
     assert (done.status, done.headers["location"]) == (303, "/console/connections?muted=true")
     page = await browser.get(done.headers["location"])
     assert (page.status, "10.0.0.1:5" in page.text, "Log out" in page.text) == (200, True, True)
@@ -415,13 +421,13 @@ async def test_a_page_that_names_people_asks_for_a_login_and_comes_back(browser:
 @pytest.mark.parametrize("place", ["//evil.example", "/\\evil.example", "https://evil.example", "", "/a\r\nb: c"])
 async def test_a_login_never_leads_elsewhere(browser: Browser, place: str) -> None:
     browser.lock()
-    assert (await browser.log_in(Role.VIEWER, place)).headers["location"] == "/console/"
+    assert (await browser.log_in(AccessRole.VIEWER, place)).headers["location"] == "/console/"
 
 
 async def test_who_may_not_change_anything_gets_no_form(browser: Browser) -> None:
     browser.lock()
     assert "Log in</a> as an operator or an admin" in (await browser.get("/console/topic", topic="clicks")).text
-    await browser.log_in(Role.VIEWER)
+    await browser.log_in(AccessRole.VIEWER)
     page = await browser.get("/console/topic", topic="clicks")
     assert "Changes need the role operator or admin; viewer has viewer" in page.text
     form = {"value": "6MB", "do": "apply", "csrf_token": csrf(page)}
@@ -431,14 +437,14 @@ async def test_who_may_not_change_anything_gets_no_form(browser: Browser) -> Non
 
 async def test_an_operator_s_change_ends_soon_and_an_admin_s_needn_t(browser: Browser) -> None:
     browser.lock()
-    await browser.log_in(Role.OPERATOR)
+    await browser.log_in(AccessRole.OPERATOR)
     page = await browser.get("/console/topic", topic="clicks")
     form = {"value": "6MB", "do": "apply", "csrf_token": csrf(page)}
     refused = await browser.post("/console/topic", form, topic="clicks")
     assert (refused.status, "with until, at most 7 days" in refused.text) == (422, True)
     assert (await browser.post("/console/topic", {**form, "until": "1d"}, topic="clicks")).status == 303
     assert browser.policies.sources[-1].who == "operator"
-    await browser.log_in(Role.ADMIN)
+    await browser.log_in(AccessRole.ADMIN)
     form["csrf_token"] = csrf(await browser.get("/console/topic", topic="clicks"))
     assert (await browser.post("/console/topic", form, topic="clicks")).status == 303
 
@@ -448,7 +454,7 @@ async def test_another_site_s_page_changes_nothing(browser: Browser) -> None:
     evil = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
     assert (await browser.post("/console/topic", form, evil, topic="clicks")).status == 403
     browser.lock()
-    await browser.log_in(Role.ADMIN)
+    await browser.log_in(AccessRole.ADMIN)
     assert (
         await browser.post("/console/topic", form, topic="clicks")
     ).status == 403  # without the session's CSRF token
@@ -457,7 +463,7 @@ async def test_another_site_s_page_changes_nothing(browser: Browser) -> None:
 
 async def test_a_session_ends_with_the_logout(browser: Browser) -> None:
     browser.lock()
-    await browser.log_in(Role.ADMIN)
+    await browser.log_in(AccessRole.ADMIN)
     token = csrf(await browser.get("/console/"))
     before = browser.cookie
     answer = await browser.post("/logout", {"csrf_token": token})

@@ -16,33 +16,33 @@ from jsonschema import Draft202012Validator
 
 from gateway import channel
 from gateway import policy_document as document
-from gateway.channel import PROTOCOL, Interval, Row
-from gateway.control.access.gate import Gate
+from gateway.channel import PROTOCOL, UsageInterval, UsageRow
+from gateway.control.access.gate import AccessGate
 from gateway.control.admin.application import make_application
 from gateway.control.admin.rest import api as rest
 from gateway.control.admin.rest import guard
-from gateway.control.admin.rest.context import Fleet, Gateway, Standing
+from gateway.control.admin.rest.context import FleetStatus, GatewayContext, HealthStatus
 from gateway.control.cluster.broker_quotas import BrokerQuotas
-from gateway.control.fleet.exchange.form import GatewayTraffic
-from gateway.control.policies.service import Altered
+from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
+from gateway.control.policies.service import ChangeResult
 from gateway.control.policies.store import StoreError
-from gateway.control.usage.recent import Recent
-from gateway.control.usage.timeline import Timeline
-from gateway.control.workers.inquiries import Found
-from gateway.embedded import free_port
-from gateway.quotas.client import Described, QuotaClientError
-from policies.definitions.policy_records import Past, Source
+from gateway.control.usage.recent import RecentTraffic
+from gateway.control.usage.timeline import TrafficTimeline
+from gateway.control.workers.inquiries import InquiryResult
+from gateway.embedded import find_free_port
+from gateway.quotas.client import DescribedQuotas, QuotaClientError
+from policies.definitions.policy_records import ChangeSource, PastChange
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import Op, PolicyKey, Value
+from policies.definitions.policy_values import PolicyKey, PolicyOperation, PolicyValue
 from policies.engine import BrokerRate, TopicRate
-from policies.explain import FleetUse, Flow
+from policies.explain import FleetUse, TopicFlow
 from policies.limits.limit_use import LimitUse
-from policies.quotas.lines import QuotaRate
 from policies.quotas.names import Entity, QuotaKey
-from policies.quotas.store import Alteration, Values
-from policies.storage import Factor
-from policies.thresholds.broker_meters import Others
-from policies.thresholds.sums import Places
+from policies.quotas.quota_limiters import QuotaRate
+from policies.quotas.store import Alteration, EntityValues
+from policies.storage import StorageFactor
+from policies.thresholds.broker_meters import PeerTraffic
+from policies.thresholds.sums import TopicPlaces
 
 MB = 10**6
 NOW_MS = 1_700_000_000_000
@@ -59,48 +59,50 @@ BASE = {
 class Service:
     """The real rules, in memory; changes take effect at once."""
 
-    def __init__(self, base: Mapping[PolicyKey, Value] = BASE) -> None:
+    def __init__(self, base: Mapping[PolicyKey, PolicyValue] = BASE) -> None:
         self.policies = PolicySet(base)
-        self.sources: list[Source] = []
-        self.history: list[Past] = []
+        self.sources: list[ChangeSource] = []
+        self.history: list[PastChange] = []
         self.problem = ""
         self.bug = False
-        self.places: Places | None = None
+        self.places: TopicPlaces | None = None
 
-    async def alter(self, ops: Sequence[Op], source: Source, *, validate_only: bool = False) -> Altered:
-        return self._take(self.policies.alter(ops, places=self.places, now_ms=NOW_MS), source, validate_only)
+    async def alter_policies(
+        self, ops: Sequence[PolicyOperation], source: ChangeSource, *, validate_only: bool = False
+    ) -> ChangeResult:
+        return self._take(self.policies.alter_policies(ops, places=self.places, now_ms=NOW_MS), source, validate_only)
 
     async def alter_quotas(
-        self, alterations: Sequence[Alteration], source: Source, *, validate_only: bool = False
-    ) -> Altered:
+        self, alterations: Sequence[Alteration], source: ChangeSource, *, validate_only: bool = False
+    ) -> ChangeResult:
         new, errors = self.policies.alter_quotas(alterations, now_ms=NOW_MS)
         altered = self._take(new, source, validate_only)
         altered.errors, altered.notes = errors, ("",) * len(errors)
         return altered
 
-    async def apply(
+    async def apply_document(
         self,
         data: object,
-        source: Source,
+        source: ChangeSource,
         *,
         dry_run: bool = False,
         prune: bool = False,
         until_ms: int | None = None,
         groups: bool = True,
-    ) -> Altered:
-        wanted = document.of_data(data)
-        new = self.policies.apply(wanted, prune=prune, until_ms=until_ms, groups=groups, now_ms=NOW_MS)
+    ) -> ChangeResult:
+        wanted = document.read_document(data)
+        new = self.policies.apply_values(wanted, prune=prune, until_ms=until_ms, groups=groups, now_ms=NOW_MS)
         return self._take(new, source, dry_run)
 
-    def overview(self) -> dict[str, Any]:
+    def export_overview(self) -> dict[str, Any]:
         policies = self.policies
         return {
             "version": policies.version,
-            "document": document.export(policies),
-            "origins": document.origins(policies.settings()),
+            "document": document.export_policies(policies),
+            "origins": document.describe_origins(policies.list_settings()),
         }
 
-    def _take(self, new: PolicySet, source: Source, validate_only: bool) -> Altered:
+    def _take(self, new: PolicySet, source: ChangeSource, validate_only: bool) -> ChangeResult:
         if self.problem:
             raise StoreError(self.problem)
         if self.bug:
@@ -109,70 +111,72 @@ class Service:
         changes = new.changes_since(self.policies)
         if not validate_only:
             self.history += [
-                Past(new.version, NOW_MS, source, each.key, each.old, each.new, each.end and each.end.until_ms)
+                PastChange(new.version, NOW_MS, source, each.key, each.old, each.new, each.end and each.end.until_ms)
                 for each in changes
             ]
             self.policies = new
-        return Altered(self.policies.version, changes, new.warnings(), committed=new.committed(self.places))
+        return ChangeResult(
+            self.policies.version, changes, new.collect_warnings(), committed=new.commitments_by_broker(self.places)
+        )
 
 
 class Server:
     def __init__(self) -> None:
         self.policies = Service()
-        self.recent, self.timeline = Recent(), Timeline()
+        self.recent, self.timeline = RecentTraffic(), TrafficTimeline()
         self.told = {
             channel.WorkerSettings: channel.WorkerSettings(
                 PROTOCOL, "gw", protected_topics=("__usage",), internal_principals=("User:mirror",)
             ),
-            channel.Policy: channel.Policy(1, 12.0 * MB, {"clicks": 5.0 * MB}),
-            channel.Topics: channel.Topics({1: ("clicks", "views")}),
+            channel.ThresholdPolicy: channel.ThresholdPolicy(1, 12.0 * MB, {"clicks": 5.0 * MB}),
+            channel.TopicSnapshot: channel.TopicSnapshot({1: ("clicks", "views")}),
         }
-        self.port = free_port()
+        self.port = find_free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.gate = Gate(hosts={"gw.example"})
+        self.gate = AccessGate(hosts={"gw.example"})
         self.fleet: dict[str, FleetUse] = {}
         self.brought: dict[tuple[int, str | None], FleetUse] = {}
-        self.elsewhere: dict[int, Others] = {}
+        self.elsewhere: dict[int, PeerTraffic] = {}
         self.others: dict[str, GatewayTraffic] = {}
-        self.upstream: str | list[tuple[Entity, Values]] = []  # what the brokers describe; a text: why they don't
+        self.upstream: str | list[tuple[Entity, EntityValues]] = []  # what the brokers describe; a text: why they don't
         self.broker_quotas = BrokerQuotas(lambda: self)  # type: ignore[arg-type, return-value]
-        self.standing, self.peers, self.found = Standing("b:9092", NOW_MS), Fleet(), Found()
+        self.standing, self.peers, self.found = HealthStatus("b:9092", NOW_MS), FleetStatus(), InquiryResult()
         self.storage: dict[str, Any] = {"enabled": False}
         self.questions: list[channel.FindConnections] = []  # to workers
         self.asking = trio.CapacityLimiter(200)  # the server needs threads of its own
 
-    def give_gate(self, gate: Gate) -> None:
+    def give_gate(self, gate: AccessGate) -> None:
         """Also while it serves."""
         self.gate.__dict__.update(gate.__dict__)
 
-    def describe(self) -> tuple[Described, ...]:
+    def describe(self) -> tuple[DescribedQuotas, ...]:
         if isinstance(self.upstream, str):
             raise QuotaClientError(self.upstream)
-        return tuple(Described(entity.pairs, values, {}) for entity, values in self.upstream)
+        return tuple(DescribedQuotas(entity.wire_pairs, values, {}) for entity, values in self.upstream)
 
-    async def find(self, question: channel.FindConnections) -> Found:
+    async def find(self, question: channel.FindConnections) -> InquiryResult:
         self.questions.append(question)
         return self.found
 
     def latest(self, kind: Any) -> Any:
         return self.told.get(kind)
 
-    def gateway(self) -> Gateway:
-        return Gateway(
+    def gateway(self) -> GatewayContext:
+        return GatewayContext(
             self.policies,
             self.recent,
             self.latest,
             places=lambda: self.policies.places,
-            fleet=lambda _: self.fleet,
-            brought=lambda *_: self.brought,
-            elsewhere=lambda: self.elsewhere,
-            others=lambda: self.others,
+            fleet_uses=lambda _: self.fleet,
+            peer_rates=lambda *_: self.brought,
+            peer_broker_rates=lambda: self.elsewhere,
+            peer_traffic=lambda: self.others,
             broker_quotas=self.broker_quotas,
-            standing=lambda: self.standing,
-            peers=lambda: self.peers,
-            connections=self.find,
+            health_status=lambda: self.standing,
+            fleet_status=lambda: self.peers,
+            find_connections=self.find,
             timeline=self.timeline,
-            storage=lambda: self.storage,
+            storage_status=lambda: self.storage,
             clock=lambda: NOW_MS / 1000,
         )
 
@@ -354,7 +358,7 @@ async def test_a_total_for_consumers_lets_them_have_shares(server: Server) -> No
     assert said["total_out"]["brokers"]["2"]["value"] == 4 * MB
     assert said["total"]["brokers"] == {}
     assert (await server.ask("POST", "/v1/client-quotas:alter", shares))[0] == 200
-    values = server.policies.policies.quotas().entries[Entity("alice")]
+    values = server.policies.policies.quota_store().entries[Entity("alice")]
     assert values[QuotaKey("consumer_byte_rate", "shares")] == 2
 
 
@@ -388,7 +392,7 @@ async def test_totals_are_of_all_brokers_or_of_one(server: Server) -> None:
     for method in ("GET", "DELETE"):
         status, said = await server.ask(method, "/v1/thresholds/total/2")
         assert (status, "is not set" in said["detail"]) == (404, True)
-    assert server.policies.policies.total(2) == 20 * MB
+    assert server.policies.policies.broker_total(2) == 20 * MB
 
 
 @pytest.mark.trio
@@ -396,7 +400,7 @@ async def test_a_validation_changes_nothing(server: Server) -> None:
     status, said = await server.ask("PUT", "/v1/thresholds/total", {"value": "20MB"}, validate_only="true")
     assert (status, said["validate_only"], said["version"]) == (200, True, 0)
     assert said["changes"][0]["new"] == 20 * MB
-    assert server.policies.policies.total() == 12 * MB
+    assert server.policies.policies.broker_total() == 12 * MB
 
 
 @pytest.mark.trio
@@ -461,7 +465,7 @@ async def test_a_parameter_that_is_given_twice_is_an_error(server: Server) -> No
         "PUT", "/v1/thresholds/topics/a?validate_only=true&validate_only=false", {"value": 1}
     )
     assert (status, said["errors"][0]["where"]) == (422, "query.validate_only")
-    assert PolicyKey.of_topic("a") not in server.policies.policies.effective()
+    assert PolicyKey.of_topic("a") not in server.policies.policies.effective_values()
 
 
 @pytest.mark.trio
@@ -624,7 +628,9 @@ async def test_a_value_in_force_is_shown_with_those_that_it_overrides(server: Se
         }
     ]
     assert said["storage"] == {"factor": 1.0, "state": "OFF", "origin": None, "why": "", "mode": "enforce"}
-    server.told[channel.Storage] = channel.Storage(Factor(0.25, "kept", "broker 1 volume /a: 1.0 GB free"))
+    server.told[channel.StorageSnapshot] = channel.StorageSnapshot(
+        StorageFactor(0.25, "kept", "broker 1 volume /a: 1.0 GB free")
+    )
     _, said = await server.ask("GET", path, user="alice", omit_overridden="true")
     assert said["quotas"][0]["in_force"] == 0.75 * MB
     assert said["storage"] == {
@@ -658,7 +664,7 @@ async def test_brokers_quotas_are_a_source_of_their_own_and_the_lesser_value_hol
     }
     also = shown["producer_byte_rate"]["also"]
     assert (also["by"], also["value"], also["also"]) == ("gateway", 5.0 * MB, None)
-    server.told[channel.Storage] = channel.Storage(Factor(0.1, "kept", "little is free"))
+    server.told[channel.StorageSnapshot] = channel.StorageSnapshot(StorageFactor(0.1, "kept", "little is free"))
     said = (await server.ask("GET", path, user="alice"))[1]
     (least,) = (each for each in said["quotas"] if each["key"] == "producer_byte_rate")
     assert (least["by"], least["in_force"], least["also"]["in_force"]) == ("gateway", 0.5 * MB, 1.0 * MB)
@@ -674,19 +680,19 @@ async def test_brokers_quotas_are_a_source_of_their_own_and_the_lesser_value_hol
 @pytest.mark.parametrize(
     ("told", "mode"),
     [
-        (channel.Quotas(1, mode="observe"), "observe"),
-        (channel.Quotas(1, enforce_percent=5), "enforce for 5 % of the clients"),
+        (channel.QuotaSnapshot(1, mode="observe"), "observe"),
+        (channel.QuotaSnapshot(1, enforce_percent=5), "enforce for 5 % of the clients"),
     ],
 )
 async def test_the_brokers_value_comes_first_unless_the_gateways_is_enforced_for_all(
-    server: Server, told: channel.Quotas, mode: str
+    server: Server, told: channel.QuotaSnapshot, mode: str
 ) -> None:
     await alter(server, alteration("producer_byte_rate", 1 * MB, user="alice"))
     server.upstream = [(ALICE, {QuotaKey.parse("producer_byte_rate"): 5.0 * MB})]
     path = "/v1/client-quotas/effective"
     shown = {each["key"]: each for each in (await server.ask("GET", path, user="alice"))[1]["quotas"]}
     assert (shown["producer_byte_rate"]["by"], shown["producer_byte_rate"]["mode"]) == ("gateway", "enforce")
-    server.told[channel.Quotas] = told
+    server.told[channel.QuotaSnapshot] = told
     shown = {each["key"]: each for each in (await server.ask("GET", path, user="alice"))[1]["quotas"]}
     both = shown["producer_byte_rate"]
     assert (both["by"], both["mode"], both["value"]) == ("brokers", "enforce", 5.0 * MB)
@@ -754,7 +760,7 @@ async def test_more_quotas_than_are_told_of_leave_a_rate_unknown(server: Server)
         for i in range(channel.MAX_QUOTA_RATES)
     )
     for count, rate in ((channel.MAX_QUOTA_RATES - 1, 0.0), (channel.MAX_QUOTA_RATES, None)):
-        server.told[channel.Rates] = rates([], quotas=lines[:count])
+        server.told[channel.WorkerRates] = rates([], quotas=lines[:count])
         _, said = await server.ask("GET", "/v1/explain", topic="clicks", user="alice")
         assert next(rule["rate"] for rule in said["rules"] if rule["name"] == "client-quota") == rate
 
@@ -766,8 +772,8 @@ def rates(
     topics: list[tuple[str, float, float, bool]],
     brokers: tuple[tuple[int, float], ...] = ((1, 11.0 * MB),),
     quotas: tuple[QuotaRate, ...] = (),
-) -> channel.Rates:
-    return channel.Rates(
+) -> channel.WorkerRates:
+    return channel.WorkerRates(
         tuple(
             BrokerRate(node, rate, 0.0, 0.0, 12.0 * MB, [TopicRate(*each) for each in topics]) for node, rate in brokers
         ),
@@ -776,18 +782,20 @@ def rates(
     )
 
 
-def interval(*rows: Row) -> Interval:
-    return Interval("boot", 0, 1, NOW_MS - 8_000, NOW_MS - 7_000, rows)
+def interval(*rows: UsageRow) -> UsageInterval:
+    return UsageInterval("boot", 0, 1, NOW_MS - 8_000, NOW_MS - 7_000, rows)
 
 
 @pytest.mark.trio
 async def test_topics_and_thresholds_are_of_all_gateways_together(server: Server) -> None:
     clicks = TopicRate("clicks", 2.0 * MB, 5.0 * MB, True, 6.0 * MB)
-    server.told[channel.Rates] = channel.Rates((BrokerRate(1, 3.0 * MB, 0, 0, 12.0 * MB, [clicks], 7.0 * MB),))
+    server.told[channel.WorkerRates] = channel.WorkerRates(
+        (BrokerRate(1, 3.0 * MB, 0, 0, 12.0 * MB, [clicks], 7.0 * MB),)
+    )
     away = FleetUse(None, {"gwb": 4.0 * MB}, 2)
     server.brought = {(1, "clicks"): away, (1, None): away}
-    server.elsewhere = {1: Others(4.0 * MB, {b"clicks": 4.0 * MB, b"away": 1.0 * MB})}
-    server.others = {"gwb": GatewayTraffic({"clicks": Flow(3.0 * MB, 1.0 * MB)})}
+    server.elsewhere = {1: PeerTraffic(4.0 * MB, {b"clicks": 4.0 * MB, b"away": 1.0 * MB})}
+    server.others = {"gwb": GatewayTraffic({"clicks": TopicFlow(3.0 * MB, 1.0 * MB)})}
     _, said = await server.ask("GET", "/v1/explain", topic="clicks")
     (rule,) = [rule for rule in said["rules"] if rule["name"] == "topic-threshold"]
     found = [
@@ -811,7 +819,9 @@ async def test_a_threshold_that_delays_is_explained_by_the_bucket_of_this_gatewa
     use = LimitUse(2.5 * MB, 2.5 * MB, True, 3.1)
     clicks = TopicRate("clicks", 2.0 * MB, 5.0 * MB, True, 4.0 * MB, use)
     total = LimitUse(6.0 * MB, 6.0 * MB, True, 1.5)
-    server.told[channel.Rates] = channel.Rates((BrokerRate(1, 3.0 * MB, 0, 0, 12.0 * MB, [clicks], 7.0 * MB, total),))
+    server.told[channel.WorkerRates] = channel.WorkerRates(
+        (BrokerRate(1, 3.0 * MB, 0, 0, 12.0 * MB, [clicks], 7.0 * MB, total),)
+    )
     server.brought = {(1, None): FleetUse(None, {"gwb": 4.0 * MB}, 2)}
     _, said = await server.ask("GET", "/v1/explain", topic="clicks")
     (rule,) = [rule for rule in said["rules"] if rule["name"] == "topic-threshold"]
@@ -824,12 +834,12 @@ async def test_a_threshold_that_delays_is_explained_by_the_bucket_of_this_gatewa
 
 @pytest.mark.trio
 async def test_traffic_is_explained(server: Server) -> None:
-    server.told[channel.Rates] = rates([("clicks", 4.0 * MB, 5.0 * MB, False)])
-    server.recent.add(
+    server.told[channel.WorkerRates] = rates([("clicks", 4.0 * MB, 5.0 * MB, False)])
+    server.recent.add_interval(
         interval(
-            Row(1, "clicks", "User:alice", "app", "rejected", "topic-threshold", 100, 1, 1, 500),
-            Row(1, "clicks", "User:bob", "app", "rejected", "topic-threshold", 200, 1, 1, 500),
-            Row(1, "views", "User:alice", "app", "rejected", "topic-threshold", 300, 1, 1, 500),
+            UsageRow(1, "clicks", "User:alice", "app", "rejected", "topic-threshold", 100, 1, 1, 500),
+            UsageRow(1, "clicks", "User:bob", "app", "rejected", "topic-threshold", 200, 1, 1, 500),
+            UsageRow(1, "views", "User:alice", "app", "rejected", "topic-threshold", 300, 1, 1, 500),
         ),
         NOW_MS,
     )
@@ -852,11 +862,13 @@ async def test_traffic_is_explained(server: Server) -> None:
 
 @pytest.mark.trio
 async def test_storage_internal_clients_and_quotas_at_work_are_part_of_it(server: Server) -> None:
-    server.told[channel.Storage] = channel.Storage(Factor(0.5, "valid", "broker 1 volume /a: 1.0 GB free"))
+    server.told[channel.StorageSnapshot] = channel.StorageSnapshot(
+        StorageFactor(0.5, "valid", "broker 1 volume /a: 1.0 GB free")
+    )
     line = QuotaRate(
         "producer_byte_rate:bps", "{user=alice}", "alice", None, None, LimitUse(1.5 * MB, 1.5 * MB, True), 3.0 * MB
     )
-    server.told[channel.Rates] = rates([("clicks", 0.0, 2.5 * MB, False)], ((1, 1.0 * MB),), (line,))
+    server.told[channel.WorkerRates] = rates([("clicks", 0.0, 2.5 * MB, False)], ((1, 1.0 * MB),), (line,))
     _, said = await server.ask("GET", "/v1/explain", topic="clicks", user="alice")
     (first,) = [rule for rule in said["rules"] if rule["first"]]
     assert (first["name"], first["limit"], first["limits_now"]) == ("client-quota", 1.5 * MB, True)
@@ -885,12 +897,14 @@ async def test_nothing_known_is_null_with_a_text(server: Server) -> None:
 @pytest.mark.trio
 async def test_topics_are_listed_and_the_busiest_come_first(server: Server) -> None:
     server.policies.policies = PolicySet({**BASE, PolicyKey.of_topic("none"): 0.0})
-    server.told[channel.Topics] = channel.Topics({1: ("clicks", "views", "none")})
-    server.told[channel.Rates] = rates(
+    server.told[channel.TopicSnapshot] = channel.TopicSnapshot({1: ("clicks", "views", "none")})
+    server.told[channel.WorkerRates] = rates(
         [("clicks", 4.0 * MB, 5.0 * MB, False), ("views", 6.0 * MB, 7.0 * MB, False), ("none", 5.0, 0.0, True)]
     )
-    server.recent.add(interval(Row(1, "clicks", "User:a", "", "rejected", "fence", 30_000, 1, 1, 0)), NOW_MS - 20_000)
-    server.recent.add(interval(Row(1, "clicks", "User:a", "", "accepted", "", 15_000, 1, 1, 0)), NOW_MS)
+    server.recent.add_interval(
+        interval(UsageRow(1, "clicks", "User:a", "", "rejected", "fence", 30_000, 1, 1, 0)), NOW_MS - 20_000
+    )
+    server.recent.add_interval(interval(UsageRow(1, "clicks", "User:a", "", "accepted", "", 15_000, 1, 1, 0)), NOW_MS)
     _, said = await server.ask("GET", "/v1/topics")
     assert [line["topic"] for line in said["topics"]] == ["clicks", "none", "views"]
     clicks, none, views = said["topics"]
@@ -906,7 +920,9 @@ async def test_topics_are_listed_and_the_busiest_come_first(server: Server) -> N
     assert await top(by="utilization", limit=2) == ["none", "views"]
     assert await top(contains="i") == ["views", "clicks"]
     assert (await server.ask("GET", "/v1/top", contains="i", limit=1))[1]["total"] == 2
-    server.recent.add(interval(Row(1, "clicks", "User:a", "", "rejected", "fence", 30_000, 1, 1, 0)), NOW_MS)
+    server.recent.add_interval(
+        interval(UsageRow(1, "clicks", "User:a", "", "rejected", "fence", 30_000, 1, 1, 0)), NOW_MS
+    )
     assert (await top(by="rejected"))[0] == "clicks"
     for wrong in ({"by": "size"}, {"limit": 0}, {"limit": "all"}):
         assert (await server.ask("GET", "/v1/top", **wrong))[0] == 422
@@ -1000,9 +1016,11 @@ async def test_a_hundred_at_once_are_all_answered(server: Server) -> None:
 
 @pytest.mark.trio
 async def test_for_how_many_clients_a_policy_is_enforced_is_shown_and_explained(server: Server) -> None:
-    server.told[channel.Policy] = channel.Policy(1, 12.0 * MB, {"clicks": 5.0 * MB}, enforce_percent=5)
-    server.told[channel.Quotas] = channel.Quotas(1, enforce_percent=60)
-    server.told[channel.Groups] = channel.Groups(1, enforce_percent=0.5)
+    server.told[channel.ThresholdPolicy] = channel.ThresholdPolicy(
+        1, 12.0 * MB, {"clicks": 5.0 * MB}, enforce_percent=5
+    )
+    server.told[channel.QuotaSnapshot] = channel.QuotaSnapshot(1, enforce_percent=60)
+    server.told[channel.GroupSnapshot] = channel.GroupSnapshot(1, enforce_percent=0.5)
     assert (await server.ask("GET", "/v1/thresholds"))[1]["enforce_percent"] == 5
     assert (await server.ask("GET", "/v1/client-quotas"))[1]["enforce_percent"] == 60
     assert (await server.ask("GET", "/v1/resource-groups"))[1]["enforce_percent"] == 0.5

@@ -13,20 +13,20 @@ from pytest_trio import trio_fixture
 
 from gateway import channel
 from gateway.control.admin.rest import groups as rest_groups
-from gateway.control.http_server import serve
+from gateway.control.http_server import serve_http
 from gateway.supervisor import open_listener
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import PolicyKey, Value
+from policies.definitions.policy_values import PolicyKey, PolicyValue
 from policies.explain import FleetUse
 from policies.fleet.keys import group_key
-from policies.groups.lines import GroupRate
+from policies.groups.group_limiters import GroupRate
 from policies.groups.names import PUBLISH_BYTES
 from policies.limits.limit_use import LimitUse
 from tests.gateway.control.admin.test_rest import MB, Server
 
 GROUP = "/admin/v2/resourcegroup"
 NAMESPACE = "/admin/v2/namespaces/acme/orders/resourcegroup"
-BASE: dict[PolicyKey, Value] = {
+BASE: dict[PolicyKey, PolicyValue] = {
     PolicyKey.of_group("gold"): 1.0,
     PolicyKey.of_group("gold", PUBLISH_BYTES): 12.0 * MB,
     PolicyKey.of_tenant("acme"): "gold",
@@ -38,7 +38,7 @@ async def server() -> AsyncIterator[Server]:
     server = Server()
     server.policies.policies = PolicySet(BASE)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve, open_listener("127.0.0.1", server.port), server.application())
+        nursery.start_soon(serve_http, open_listener("127.0.0.1", server.port), server.application())
         yield server
         nursery.cancel_scope.cancel()
 
@@ -83,7 +83,7 @@ async def test_a_group_that_is_put_is_there_whatever_became_of_its_limits_meanwh
     limit = PolicyKey.of_group("silver", PUBLISH_BYTES)
     server.policies.policies = PolicySet(changes={limit: 5.0})
     assert (await server.ask("PUT", f"{GROUP}/silver", {"publishRateInBytes": -1}))[0] == 200
-    assert server.policies.policies.groups() == {"silver": {}}
+    assert server.policies.policies.group_limits() == {"silver": {}}
 
 
 @pytest.mark.trio
@@ -130,7 +130,7 @@ async def test_a_group_of_the_file_is_changed_and_shows_again_when_that_is_delet
     assert status == 422
     assert {each["where"] for each in said["errors"]} == {"group gold", "publishRateInBytes of group gold"}
     assert "remove it there" in said["errors"][0]["what"]
-    assert "gold" in server.policies.policies.groups()
+    assert "gold" in server.policies.policies.group_limits()
 
 
 @pytest.mark.trio
@@ -147,9 +147,9 @@ async def test_a_limit_of_the_file_is_not_taken_away(server: Server) -> None:
 
 
 def busy(server: Server) -> None:
-    server.told[channel.Groups] = channel.Groups(1, mode="enforce")
+    server.told[channel.GroupSnapshot] = channel.GroupSnapshot(1, mode="enforce")
     publish = GroupRate("gold", "publish", 7, LimitUse(4.0 * MB, 5.0 * MB, True, 3.1), LimitUse(400.0, None))
-    server.told[channel.Rates] = channel.Rates((), groups=(publish,))
+    server.told[channel.WorkerRates] = channel.WorkerRates((), groups=(publish,))
     server.fleet[group_key("gold", "publish", "bytes")] = FleetUse(5.0 * MB, {"gwb": 7.5 * MB}, 2)
 
 
@@ -180,13 +180,13 @@ async def test_thousands_of_groups_are_put_together_beside_the_loop(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[threading.Thread] = []
-    shown = rest_groups._shown
+    shown = rest_groups._show_groups
 
     def noting(*args: Any) -> Any:
         threads.append(threading.current_thread())
         return shown(*args)
 
-    monkeypatch.setattr(rest_groups, "_shown", noting)
+    monkeypatch.setattr(rest_groups, "_show_groups", noting)
     assert (await server.ask("GET", "/v1/resource-groups"))[0] == 200
     assert threads
     assert threading.current_thread() not in threads

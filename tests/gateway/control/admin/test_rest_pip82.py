@@ -11,18 +11,18 @@ import trio
 from pytest_trio import trio_fixture
 
 from gateway import config
-from gateway.access_tokens.roles import Role
-from gateway.access_tokens.tokens import line_of
-from gateway.control.access.failures import Failures
-from gateway.control.access.gate import Gate
-from gateway.control.access.holders import Holders
-from gateway.control.http_server import serve
+from gateway.access_tokens.roles import AccessRole
+from gateway.access_tokens.tokens import format_token_line
+from gateway.control.access.failures import FailedAttempts
+from gateway.control.access.gate import AccessGate
+from gateway.control.access.holders import CredentialHolders
+from gateway.control.http_server import serve_http
 from gateway.control.workers.snapshots import groups_of
 from gateway.supervisor import open_listener
 from policies import explain
 from policies.definitions.policy_set import PolicySet
-from policies.groups.finder import Finder
-from policies.groups.lines import GroupLimits
+from policies.groups.finder import GroupResolver
+from policies.groups.group_limiters import GroupLimitValues
 from tests.gateway.control.admin.test_rest import Server
 
 TOKEN = "0123456789abcdef"
@@ -41,10 +41,10 @@ LIMITS = {
 async def server() -> AsyncIterator[Any]:
     server = Server()
     server.policies.policies = PolicySet()
-    holders = Holders([TOKEN, line_of("otto", Role.OPERATOR, OPERATOR)])
-    server.gate = Gate(holders, failures=Failures(burst=100))
+    holders = CredentialHolders([TOKEN, format_token_line("otto", AccessRole.OPERATOR, OPERATOR)])
+    server.gate = AccessGate(holders, failures=FailedAttempts(burst=100))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve, open_listener("127.0.0.1", server.port), server.application())
+        nursery.start_soon(serve_http, open_listener("127.0.0.1", server.port), server.application())
         yield server
         nursery.cancel_scope.cancel()
 
@@ -69,8 +69,8 @@ async def test_a_group_can_be_associated_with_a_tenant_or_a_namespace(server: Se
     await make(server, "gold")
     assert (await ask(server, "PUT", f"{TENANT}/gold"))[0] == 200
     assert (await ask(server, "PUT", f"{NAMESPACE}/gold"))[0] == 200
-    assert server.policies.policies.tenants() == {"acme": "gold"}
-    assert server.policies.policies.namespaces() == {"acme/orders": "gold"}
+    assert server.policies.policies.tenant_groups() == {"acme": "gold"}
+    assert server.policies.policies.namespace_groups() == {"acme/orders": "gold"}
 
 
 @pytest.mark.seed("82.10")
@@ -80,8 +80,8 @@ async def test_several_entities_are_attached_to_one_group(server: Server) -> Non
     for tenant in ("a", "b"):
         assert (await ask(server, "PUT", f"/admin/v2/tenants/{tenant}/resourcegroup/gold"))[0] == 200
     policies = server.policies.policies
-    find = Finder("{tenant}.{namespace}.{topic}", "", policies.tenants(), policies.namespaces())
-    assert [find.group_of(topic, "") for topic in ("a.x.t", "a.y.t", "b.x.t")] == ["gold"] * 3
+    find = GroupResolver("{tenant}.{namespace}.{topic}", "", policies.tenant_groups(), policies.namespace_groups())
+    assert [find.find_group(topic, "") for topic in ("a.x.t", "a.y.t", "b.x.t")] == ["gold"] * 3
 
 
 @pytest.mark.seed("82.11")
@@ -90,15 +90,15 @@ async def test_limits_are_in_bytes_and_messages_for_producers_and_consumers(serv
     """The limits as workers are told them."""
     await make(server, "gold")
 
-    told = groups_of(server.policies.policies, config.parse("upstream: {bootstrap_servers: 'k:9092'}"))
-    assert told.groups == {"gold": GroupLimits(1000.0, 100.0, 2000.0, 200.0)}
+    told = groups_of(server.policies.policies, config.parse_settings("upstream: {bootstrap_servers: 'k:9092'}"))
+    assert told.groups == {"gold": GroupLimitValues(1000.0, 100.0, 2000.0, 200.0)}
 
 
 # --- Non-goals --------------------------------------------------------------------------------------------------------
 
 
-def find_in(policies: PolicySet) -> Finder:
-    return Finder("{tenant}.{namespace}.{topic}", "", policies.tenants(), policies.namespaces())
+def find_in(policies: PolicySet) -> GroupResolver:
+    return GroupResolver("{tenant}.{namespace}.{topic}", "", policies.tenant_groups(), policies.namespace_groups())
 
 
 @pytest.mark.seed("82.6")
@@ -108,10 +108,10 @@ async def test_there_is_no_hierarchy_a_namespaces_group_replaces_its_tenants(ser
     await ask(server, "PUT", f"{TENANT}/big")
     await ask(server, "PUT", f"{NAMESPACE}/small")
     find = find_in(server.policies.policies)
-    assert find.group_of("acme.orders.new", "") == "small"
-    assert find.group_of("acme.clicks.new", "") == "big"
-    known = explain.Known(server.policies.policies, finder=find)
-    found = explain.explain(explain.Asked("acme.orders.new"), known)
+    assert find.find_group("acme.orders.new", "") == "small"
+    assert find.find_group("acme.clicks.new", "") == "big"
+    known = explain.ExplainInputs(server.policies.policies, finder=find)
+    found = explain.explain_traffic(explain.ExplainSubject("acme.orders.new"), known)
     rules = [rule for rule in found.rules if rule.name == "resource-group"]
     assert {rule.levels[0].what.split(" of ")[1] for rule in rules} == {
         "group small, attached to namespace acme/orders"
@@ -130,8 +130,8 @@ async def test_a_tenants_limit_is_not_divided_among_its_namespaces_nor_a_namespa
     await ask(server, "PUT", f"{TENANT}/gold")
     find = find_in(server.policies.policies)
     for topic in ("acme.a.t", "acme.b.t", "acme.b.u"):
-        known = explain.Known(server.policies.policies, finder=find)
-        rules = explain.explain(explain.Asked(topic), known).rules
+        known = explain.ExplainInputs(server.policies.policies, finder=find)
+        rules = explain.explain_traffic(explain.ExplainSubject(topic), known).rules
         assert [r.levels[0].limit for r in rules if r.name == "resource-group"] == [100, 1000, 200, 2000]
 
 
@@ -250,7 +250,7 @@ async def test_the_list_is_an_array_of_names(server: Server) -> None:
 async def test_delete_deletes_a_group(server: Server) -> None:
     await make(server, "gold")
     assert (await ask(server, "DELETE", f"{GROUP}/gold"))[0] == 200
-    assert server.policies.policies.effective() == {}
+    assert server.policies.policies.effective_values() == {}
     assert (await ask(server, "GET", f"{GROUP}/gold"))[0] == 404
 
 
@@ -310,7 +310,7 @@ async def test_pulsars_path_and_keys_are_taken(server: Server) -> None:
 async def test_keys_are_read_without_regard_to_case(server: Server) -> None:
     body = {"PUBLISHRATEINMSGS": 1, "publishratelimitinbytes": 2, "dispatchRateInMSGS": 3, "DISPATCHrateinbytes": "4kB"}
     assert (await ask(server, "PUT", f"{GROUP}/gold", body))[0] == 200
-    assert server.policies.policies.groups() == {
+    assert server.policies.policies.group_limits() == {
         "gold": {
             "publishRateInMsgs": 1, "publishRateInBytes": 2, "dispatchRateInMsgs": 3, "dispatchRateInBytes": 4000,
         }

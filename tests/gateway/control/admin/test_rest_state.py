@@ -14,20 +14,20 @@ import pytest
 import yaml
 
 from gateway import channel
-from gateway.channel import FindConnections, Interval, Row
+from gateway.channel import FindConnections, UsageInterval, UsageRow
 from gateway.commands import output, topics, views
-from gateway.control.access.gate import Gate
-from gateway.control.access.holders import Holders
-from gateway.control.admin.rest.context import Fleet, Standing
-from gateway.control.fleet.exchange.form import GatewayTraffic
-from gateway.control.fleet.exchange.peers import Seen
-from gateway.control.lifecycle.reload import Attempt, State
+from gateway.control.access.gate import AccessGate
+from gateway.control.access.holders import CredentialHolders
+from gateway.control.admin.rest.context import FleetStatus, HealthStatus
+from gateway.control.fleet.exchange.peers import PeerStatus
+from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
+from gateway.control.lifecycle.reload import ConfigStatus, ReloadResult
 from gateway.control.usage.timeline import SLOT_MS
-from gateway.control.workers.inquiries import Found
-from policies.definitions.policy_records import Past, Source
+from gateway.control.workers.inquiries import InquiryResult
+from policies.definitions.policy_records import ChangeSource, PastChange
 from policies.definitions.policy_values import PolicyKey
-from policies.explain import Flow
-from policies.storage import Factor
+from policies.explain import TopicFlow
+from policies.storage import StorageFactor
 from tests.gateway.control.admin.test_rest import NOW_MS, Server
 from tests.gateway.data.worker.test_listing import shown
 
@@ -36,13 +36,15 @@ TOKEN = "0123456789abcdef0123"
 
 
 def busy(server: Server) -> None:
-    server.told[channel.Storage] = channel.Storage(Factor(0.5, why="broker 1 /data: 91 % used"))
-    server.standing = Standing("b:9092", NOW_MS - 7_200_000, ("no worker is connected",), ("spool: full",), 2, 1, 1234)
-    state = State("gw.yaml", 5, ("workers",), Attempt("refused", 9, ("gw.yaml:3: mode: …",)))
+    server.told[channel.StorageSnapshot] = channel.StorageSnapshot(StorageFactor(0.5, why="broker 1 /data: 91 % used"))
+    server.standing = HealthStatus(
+        "b:9092", NOW_MS - 7_200_000, ("no worker is connected",), ("spool: full",), 2, 1, 1234
+    )
+    state = ConfigStatus("gw.yaml", 5, ("workers",), ReloadResult("refused", 9, ("gw.yaml:3: mode: …",)))
     server.standing = server.standing._replace(config=state)
-    seen = (Seen("gw-2", 2, 1.0, 600.0, 0.4, True), Seen("gw-3", 1, 1.0, 700.0, 12.5, False))
-    server.peers = Fleet(True, "__usage", True, "", 0.034, seen)
-    server.found = Found(
+    seen = (PeerStatus("gw-2", 2, 1.0, 600.0, 0.4, True), PeerStatus("gw-3", 1, 1.0, 700.0, 12.5, False))
+    server.peers = FleetStatus(True, "__usage", True, "", 0.034, seen)
+    server.found = InquiryResult(
         40,
         3,
         (
@@ -52,14 +54,14 @@ def busy(server: Server) -> None:
         1,
     )
     rows = (
-        Row(1, "clicks", "User:alice", "app", "accepted", "", 60 * MB, 1, 1, 0),
-        Row(1, "clicks", "User:alice", "app", "rejected", "topic-threshold", 15 * MB, 2, 2, 1000),
-        Row(-1, "views", "User:bob", "", "accepted", "", 90 * MB, 1, 1, 0),
+        UsageRow(1, "clicks", "User:alice", "app", "accepted", "", 60 * MB, 1, 1, 0),
+        UsageRow(1, "clicks", "User:alice", "app", "rejected", "topic-threshold", 15 * MB, 2, 2, 1000),
+        UsageRow(-1, "views", "User:bob", "", "accepted", "", 90 * MB, 1, 1, 0),
     )
-    server.recent.add(Interval("b", 0, 1, NOW_MS - 20_000, NOW_MS - 19_000, ()), NOW_MS - 20_000)
-    server.recent.add(Interval("b", 0, 2, NOW_MS - 8_000, NOW_MS - 7_000, rows), NOW_MS)
-    old = (Row(1, "clicks", "User:carol", "x", "delayed", "client-quota", 7, 1, 1, 50),)
-    server.recent.add(Interval("b", 0, 3, NOW_MS - 90_000, NOW_MS - 89_000, old), NOW_MS)
+    server.recent.add_interval(UsageInterval("b", 0, 1, NOW_MS - 20_000, NOW_MS - 19_000, ()), NOW_MS - 20_000)
+    server.recent.add_interval(UsageInterval("b", 0, 2, NOW_MS - 8_000, NOW_MS - 7_000, rows), NOW_MS)
+    old = (UsageRow(1, "clicks", "User:carol", "x", "delayed", "client-quota", 7, 1, 1, 50),)
+    server.recent.add_interval(UsageInterval("b", 0, 3, NOW_MS - 90_000, NOW_MS - 89_000, old), NOW_MS)
 
 
 async def test_the_state_of_a_gateway_is_told_in_short(server: Server) -> None:
@@ -135,10 +137,10 @@ async def test_clients_are_sorted_filtered_and_cut(server: Server) -> None:
 
 async def test_clients_at_other_gateways_are_among_them(server: Server) -> None:
     busy(server)
-    clients = {("User:alice", "app"): Flow(2.0 * MB, 1.0 * MB), ("User:away", "far"): Flow(1.0)}
+    clients = {("User:alice", "app"): TopicFlow(2.0 * MB, 1.0 * MB), ("User:away", "far"): TopicFlow(1.0)}
     server.others = {
-        "gwb": GatewayTraffic({"t": Flow(2.0 * MB)}, clients),
-        "gwc": GatewayTraffic({"t": Flow(1.0 * MB)}),
+        "gwb": GatewayTraffic({"t": TopicFlow(2.0 * MB)}, clients),
+        "gwc": GatewayTraffic({"t": TopicFlow(1.0 * MB)}),
     }
     _, said = await server.ask("GET", "/v1/clients", user="alice")
     (alice,) = said["clients"]
@@ -189,12 +191,12 @@ async def test_decisions_are_what_was_held_back_of_any_topic(server: Server) -> 
 async def test_traffic_is_told_by_steps_up_to_the_last_whole_one(server: Server) -> None:
     assert (await server.ask("GET", "/v1/traffic"))[1] == {"at_ms": NOW_MS, "step_ms": SLOT_MS, "points": []}
     rows = (
-        Row(1, "t", "u", "c", "accepted", "", 20 * MB, 1, 1, 0),
-        Row(1, "t", "u", "c", "rejected", "x", MB, 1, 1, 0),
+        UsageRow(1, "t", "u", "c", "accepted", "", 20 * MB, 1, 1, 0),
+        UsageRow(1, "t", "u", "c", "rejected", "x", MB, 1, 1, 0),
     )
     for ago_s in (130, 40):
         at_ms = NOW_MS - ago_s * 1000
-        server.timeline.add(Interval("b", 0, 1, at_ms, at_ms + 1000, rows, storage_factor=0.5), at_ms)
+        server.timeline.add_interval(UsageInterval("b", 0, 1, at_ms, at_ms + 1000, rows, storage_factor=0.5), at_ms)
     _, said = await server.ask("GET", "/v1/traffic")
     assert [(NOW_MS - point["at_ms"]) // 1000 for point in said["points"]] == list(range(130, 10, -10))
     assert said["points"][0] == {
@@ -222,7 +224,7 @@ async def test_workers_are_asked_for_the_connections_that_are_wanted(server: Ser
 
 
 async def test_addresses_of_clients_are_for_who_has_admin_rights(server: Server) -> None:
-    server.give_gate(Gate(Holders([TOKEN])))
+    server.give_gate(AccessGate(CredentialHolders([TOKEN])))
     assert (await server.ask("GET", "/v1/connections"))[0] == 401
     assert (await server.ask("GET", "/v1/connections", headers={"Authorization": f"Bearer {TOKEN}"}))[0] == 200
     for path in ("/v1/status", "/v1/peers", "/v1/clients"):
@@ -281,7 +283,7 @@ def test_what_runs_through_other_gateways_has_a_column(
     gateway: Server, lines: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     busy(gateway)
-    gateway.others = {"gwb": GatewayTraffic({"away": Flow(2.0 * MB)}, {("User:away", "far"): Flow(9.0 * MB)})}
+    gateway.others = {"gwb": GatewayTraffic({"away": TopicFlow(2.0 * MB)}, {("User:away", "far"): TopicFlow(9.0 * MB)})}
     clients = lines("clients")
     assert clients[0].endswith("ALSO AT")
     assert next(line for line in clients if line.startswith("User:away")).endswith("gwb")
@@ -299,9 +301,9 @@ def test_nothing_is_said_in_words(lines: Callable[..., list[str]]) -> None:
 
 
 def test_history_can_be_asked_of_one_thing(gateway: Server, lines: Callable[..., list[str]]) -> None:
-    source = Source("ann", "rest", "127.0.0.1:5")
+    source = ChangeSource("ann", "rest", "127.0.0.1:5")
     gateway.policies.history = [
-        Past(version, NOW_MS, source, key, None, 5.0 * MB, None)
+        PastChange(version, NOW_MS, source, key, None, 5.0 * MB, None)
         for version, key in ((1, PolicyKey.of_topic("clicks")), (2, PolicyKey.of_topic("views")))
     ]
     assert len(lines("history")) == 2
@@ -319,15 +321,15 @@ def test_json_and_yaml_are_the_answer(gateway: Server, lines: Callable[..., list
 
 def test_a_name_writes_nothing_but_text(gateway: Server, lines: Callable[..., list[str]]) -> None:
     evil = "x\x1b[2J\nz\N{RIGHT-TO-LEFT OVERRIDE}"
-    gateway.found = Found(1, 1, (shown(principal=evil, client_id=evil, software=evil),))
-    for form in output.FORMATS:
+    gateway.found = InquiryResult(1, 1, (shown(principal=evil, client_id=evil, software=evil),))
+    for form in output.OUTPUT_FORMATS:
         said = lines("connections", "-o", form)
         assert "x" in "".join(said)
         assert all(char.isprintable() for line in said for char in line)
 
 
 def test_columns_are_as_wide_as_a_terminal_shows_them() -> None:
-    rows = output.table(("NAME", "N"), [["集群", "1"], ["abc", "22"]])
+    rows = output.format_table(("NAME", "N"), [["集群", "1"], ["abc", "22"]])
     assert rows == ["NAME   N", "集群   1", "abc   22"]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.control.storage.override import KEY, find_hand
+from gateway.control.storage.override import OVERRIDE_KEY, find_override
 from policies.units import format_time
 from tests.gateway.control.admin.test_rest import NOW_MS, Server
 
@@ -31,19 +31,19 @@ async def test_it_is_kept_as_a_policy_with_author_reason_and_end(server: Server)
     (change,) = said["changes"]
     assert (change["kind"], change["old"], change["new"]) == ("storage", None, "PAUSE: a disk is replaced")
     policies = server.policies
-    hand = find_hand(policies.policies, policies.history, NOW_MS)
+    hand = find_override(policies.policies, policies.history, NOW_MS)
     assert hand is not None
-    assert hand.shown == {
+    assert hand.rest_fields == {
         "state": "PAUSE", "force": False, "reason": "a disk is replaced", "who": "eve", "at": format_time(NOW_MS),
         "until": format_time(UNTIL_MS), "left_s": 1800.0,
     }  # fmt: skip
-    assert find_hand(policies.policies, policies.history, UNTIL_MS) is None
+    assert find_override(policies.policies, policies.history, UNTIL_MS) is None
     _, history = await server.ask("GET", "/v1/policies/history", kind="storage")
     assert [(each["who"], each["new"]) for each in history["changes"]] == [("eve", "PAUSE: a disk is replaced")]
     _, exported = await server.ask("GET", "/v1/policies")
     assert "PAUSE" not in str(exported["document"])
     assert (await server.ask("DELETE", PATH))[0] == 200
-    assert KEY not in server.policies.policies.changes
+    assert OVERRIDE_KEY not in server.policies.policies.changes
     assert (await server.ask("DELETE", PATH))[0] == 404
 
 
@@ -58,7 +58,7 @@ async def test_an_opening_is_refused_at_a_hard_limit_that_is_everybody_s_and_tol
     )  # fmt: skip
     assert server.policies.policies.changes == {}
     assert (await server.ask("PUT", PATH, {**OPEN, "force": True}))[0] == 200
-    assert server.policies.policies.changes == {KEY: "OPEN forced: a disk is replaced"}
+    assert server.policies.policies.changes == {OVERRIDE_KEY: "OPEN forced: a disk is replaced"}
     server.storage = status("affected", 0.0)
     code, said = await server.ask("PUT", PATH, OPEN)
     assert (code, said["still_full"]) == (200, ["broker 1 /a"])

@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from gateway.control.cluster.broker_quotas import KEPT_S, BrokerQuotas
-from gateway.quotas.client import QuotaClientError, Quotas, Row
+from gateway.control.cluster.broker_quotas import CACHE_S, BrokerQuotas
+from gateway.quotas.client import QuotaApi, QuotaClientError, QuotaRow
 from policies.quotas.filter import Component
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import Alteration
@@ -24,12 +24,12 @@ class Brokers:
         self.asked = 0
         self.error = ""
 
-    def describe(self, components: Sequence[Component], strict: bool) -> Sequence[Row]:
+    def describe(self, components: Sequence[Component], strict: bool) -> Sequence[QuotaRow]:
         self.asked += 1
         if self.error:
             raise QuotaClientError(self.error)
-        address = Row((("ip", "10.0.0.1"),), {"connection_creation_rate": 5.0})
-        return [Row((("user", "alice"),), {"producer_byte_rate": 0.0, "controller_mutation_rate": 1.0}), address]
+        address = QuotaRow((("ip", "10.0.0.1"),), {"connection_creation_rate": 5.0})
+        return [QuotaRow((("user", "alice"),), {"producer_byte_rate": 0.0, "controller_mutation_rate": 1.0}), address]
 
     def describe_apart(self, components: object = (), strict: bool = False) -> None:
         raise AssertionError("brokers tell nothing apart")
@@ -40,27 +40,27 @@ class Brokers:
 
 async def test_they_are_asked_once_in_a_while(mock_clock: trio.testing.MockClock) -> None:
     brokers = Brokers()
-    quotas = BrokerQuotas(lambda: Quotas(brokers))
+    quotas = BrokerQuotas(lambda: QuotaApi(brokers))
     for look in range(2):
         for _ in range(3):
-            store = await quotas.look()
+            store = await quotas.fetch_quotas()
             assert store is not None
             assert store.entries == {Entity("alice"): {RATE: 0.0}}, "also what the gateway would refuse"
         assert (brokers.asked, quotas.problem) == (1 + look, "")
-        mock_clock.jump(KEPT_S)
+        mock_clock.jump(CACHE_S)
     brokers.error = "kafka:9092: no answer in time"
     for _ in range(2):
-        assert await quotas.look() is None
+        assert await quotas.fetch_quotas() is None
         assert (brokers.asked, quotas.problem) == (3, brokers.error)
-    mock_clock.jump(KEPT_S)
+    mock_clock.jump(CACHE_S)
     brokers.error = ""
-    assert await quotas.look()
+    assert await quotas.fetch_quotas()
     assert quotas.problem == ""
 
 
 async def test_properties_that_cant_be_used_are_a_problem_and_no_crash() -> None:
     quotas = BrokerQuotas.of_cluster("localhost:1", {"security.protocol": "TELNET"})
-    assert await quotas.look() is None
+    assert await quotas.fetch_quotas() is None
     assert quotas.problem.startswith("security.protocol: must be one of")
 
 

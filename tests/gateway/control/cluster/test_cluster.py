@@ -14,20 +14,20 @@ import trio.testing
 from pytest_trio import trio_fixture
 
 from gateway import embedded
-from gateway.channel import Broker, Brokers, Topics
+from gateway.channel import BrokerTable, TopicSnapshot, UpstreamBroker
 from gateway.config import Listener
 from gateway.config.listeners import BrokerPlace
-from gateway.control.cluster.cluster import KEEP_LISTENER_S, Cluster
-from gateway.control.cluster.listeners import Listeners
-from gateway.control.cluster.metadata import DESCRIBE_AT_ONCE, AdminSource, Unreachable, View
-from gateway.control.metrics import Metrics
+from gateway.control.cluster.cluster import KEEP_LISTENER_S, ClusterMonitor
+from gateway.control.cluster.listeners import BrokerListeners
+from gateway.control.cluster.metadata import DESCRIBE_AT_ONCE, AdminSource, ClusterMetadata, ClusterUnreachable
+from gateway.control.metrics import GatewayMetrics
 from gateway.listener_names import DEFAULT_LISTENER
 from policies.definitions.policy_values import TopicId, TopicIds
-from policies.thresholds.sums import Places
+from policies.thresholds.sums import TopicPlaces
 from tests.background import until
 from tests.gateway.null_broker import NullBroker
 
-Message = TypeVar("Message", Brokers, Topics)
+Message = TypeVar("Message", BrokerTable, TopicSnapshot)
 BOOTSTRAP = (("b", 9092),)
 TIME_OF_DAY = r"\d\d:\d\d:\d\dZ"
 
@@ -37,33 +37,33 @@ class Scene:
 
     def __init__(self, nursery: trio.Nursery, **more: Listener) -> None:
         self.nursery = nursery
-        self.view: View | str = View({1: ("b1", 9092)}, {1: ("a",)})
+        self.view: ClusterMetadata | str = ClusterMetadata({1: ("b1", 9092)}, {1: ("a",)})
         self.asked = 0
         self.open: dict[str, int] = {}  # name -> port
         self.taken: set[int] = set()  # ports that can't be opened
         self.accepting: set[int] = set()
-        self.told: list[Brokers | Topics] = []
-        self.moves: list[Places | None] = []
+        self.told: list[BrokerTable | TopicSnapshot] = []
+        self.moves: list[TopicPlaces | None] = []
         self.seen: list[TopicIds] = []
         self.relocations: list[Mapping[int, frozenset[str]] | None] = []
-        self.metrics = Metrics()
+        self.metrics = GatewayMetrics()
         self.configured = {DEFAULT_LISTENER: Listener(port=19092, advertised_host="gw"), **more}
-        listeners = Listeners(
+        listeners = BrokerListeners(
             self.configured,
             listen=self.listen, unlisten=self.unlisten, accept=self.accept,
         )  # fmt: skip
-        self.cluster = Cluster(
+        self.cluster = ClusterMonitor(
             self, BOOTSTRAP, listeners, 5.0, self.metrics, tell=self.tell,
             moved=lambda: self.moves.append(self.cluster.places),
             relocated=lambda: self.relocations.append(self.cluster.replicas),
             looked=self.seen.append,
         )  # fmt: skip
 
-    async def ask(self) -> View:
+    async def fetch_metadata(self) -> ClusterMetadata:
         await trio.sleep(0.01)
         self.asked += 1
         if isinstance(self.view, str):
-            raise Unreachable(self.view)
+            raise ClusterUnreachable(self.view)
         return self.view
 
     async def listen(self, name: str, host: str, port: int) -> str:
@@ -85,8 +85,8 @@ class Scene:
         finally:
             self.accepting.discard(node_id)
 
-    def tell(self, message: Brokers | Topics) -> None:
-        if isinstance(message, Brokers):
+    def tell(self, message: BrokerTable | TopicSnapshot) -> None:
+        if isinstance(message, BrokerTable):
             for node_id, (_, port) in message.addresses.get(DEFAULT_LISTENER, {}).items():
                 assert self.open[f"broker {node_id} default"] == port
         self.told.append(message)
@@ -98,7 +98,7 @@ class Scene:
         self.nursery.start_soon(self.cluster.run, self.nursery)
 
     def brokers(self) -> list[int]:
-        return [broker.node_id for broker in self.last(Brokers).brokers]
+        return [broker.node_id for broker in self.last(BrokerTable).brokers]
 
 
 @trio_fixture
@@ -112,15 +112,15 @@ async def scene() -> AsyncIterator[Scene]:
 async def test_each_broker_gets_a_listener_and_is_told_with_it(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
-    scene.view = View({1: ("b1", 9092), 5: ("b5", 9095)}, {1: ("a",), 5: ("a", "c")}, {b"i" * 16: "a"})
+    scene.view = ClusterMetadata({1: ("b1", 9092), 5: ("b5", 9095)}, {1: ("a",), 5: ("a", "c")}, {b"i" * 16: "a"})
     scene.run()
     await until(lambda: scene.accepting == {1, 5}, 0.1)
-    assert scene.last(Brokers) == Brokers(
+    assert scene.last(BrokerTable) == BrokerTable(
         BOOTSTRAP,
-        (Broker(1, "b1", 9092), Broker(5, "b5", 9095)),
+        (UpstreamBroker(1, "b1", 9092), UpstreamBroker(5, "b5", 9095)),
         {DEFAULT_LISTENER: {1: ("gw", 19094), 5: ("gw", 19098)}},
     )
-    assert scene.last(Topics) == Topics({1: ("a",), 5: ("a", "c")}, {b"i" * 16: "a"})
+    assert scene.last(TopicSnapshot) == TopicSnapshot({1: ("a",), 5: ("a", "c")}, {b"i" * 16: "a"})
 
 
 @pytest.mark.trio
@@ -138,7 +138,7 @@ async def test_a_reader_of_places_is_told_when_partitions_moved(
     scene.run()
     await until(lambda: scene.asked >= 3, 0.1)
     assert scene.moves == [{}]
-    scene.view = View({1: ("b1", 9092)}, {1: ("a",)}, places={1: frozenset("a"), 2: frozenset("a")})
+    scene.view = ClusterMetadata({1: ("b1", 9092)}, {1: ("a",)}, places={1: frozenset("a"), 2: frozenset("a")})
     await until(lambda: scene.asked >= 7, 0.1)
     assert scene.moves[1:] == [{1: {"a"}, 2: {"a"}}]
 
@@ -151,14 +151,14 @@ async def test_a_reader_of_replicas_is_told_when_there_are_others(
     scene.run()
     await until(lambda: scene.asked >= 3, 0.1)
     assert scene.relocations == [{}]
-    scene.view = View({1: ("b1", 9092)}, {1: ("a",)}, replicas={2: frozenset("a")})
+    scene.view = ClusterMetadata({1: ("b1", 9092)}, {1: ("a",)}, replicas={2: frozenset("a")})
     await until(lambda: scene.asked >= 7, 0.1)
     assert scene.relocations[1:] == [{2: frozenset("a")}]
 
 
 @pytest.mark.trio
 async def test_the_ids_of_topics_are_told_at_every_look(autojump_clock: trio.testing.MockClock, scene: Scene) -> None:
-    scene.view = View({1: ("b1", 9092)}, topic_ids={"a": TopicId("c", "t")})
+    scene.view = ClusterMetadata({1: ("b1", 9092)}, topic_ids={"a": TopicId("c", "t")})
     scene.run()
     await trio.sleep(12)
     assert len(scene.seen) > 2
@@ -173,12 +173,12 @@ async def test_a_refresh_is_over_when_a_question_asked_after_it_is_answered(
     scene.run()
     await until(lambda: scene.told, 0.1)
     for topics in (("a", "b"), ("a", "b", "c")):
-        scene.view = View({1: ("b1", 9092)}, {1: topics}, places={1: frozenset(topics)})
-        await scene.cluster.refresh()
+        scene.view = ClusterMetadata({1: ("b1", 9092)}, {1: topics}, places={1: frozenset(topics)})
+        await scene.cluster.await_refresh()
         assert scene.cluster.places == {1: set(topics)}
     scene.view = "away"
     began = trio.current_time()
-    await scene.cluster.refresh()
+    await scene.cluster.await_refresh()
     assert trio.current_time() - began < 1.0, "there is nothing to wait for"
 
 
@@ -188,9 +188,9 @@ async def test_a_broker_that_joins_later_is_there_at_once_when_a_worker_asks(
 ) -> None:
     scene.run()
     await until(lambda: scene.told, 0.1)
-    scene.view = View({1: ("b1", 9092), 2: ("b2", 9092)}, {})
+    scene.view = ClusterMetadata({1: ("b1", 9092), 2: ("b2", 9092)}, {})
     now = trio.current_time()
-    scene.cluster.want()
+    scene.cluster.request_refresh()
     await until(lambda: scene.brokers() == [1, 2], 0.1)
     assert trio.current_time() - now < 1.0
 
@@ -202,7 +202,7 @@ async def test_asking_all_the_time_does_not_ask_the_cluster_all_the_time(
     scene.run()
     begin = trio.current_time()
     while trio.current_time() < begin + 10:
-        scene.cluster.want()
+        scene.cluster.request_refresh()
         await trio.sleep(0.01)
     assert 20 <= scene.asked <= 45
 
@@ -212,7 +212,7 @@ async def test_a_broker_whose_port_cannot_be_opened_is_withheld_until_it_can(
     autojump_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.taken.add(19095)
-    scene.view = View({1: ("b1", 9092), 2: ("b2", 9092), 60_000: ("b3", 9092)}, {})
+    scene.view = ClusterMetadata({1: ("b1", 9092), 2: ("b2", 9092), 60_000: ("b3", 9092)}, {})
     scene.run()
     await until(lambda: scene.asked >= 4, 0.1)
     assert scene.brokers() == [1]
@@ -233,11 +233,11 @@ async def test_each_listener_tells_addresses_of_its_own_and_withholds_brokers_fo
     caplog.set_level("INFO")
     scene = Scene(nursery, external=EXTERNAL)
     scene.taken.add(19095)
-    scene.view = View({1: ("b1", 9092), 2: ("b2", 9092)}, {})
+    scene.view = ClusterMetadata({1: ("b1", 9092), 2: ("b2", 9092)}, {})
     scene.run()
     await until(lambda: scene.told, 0.1)
     assert scene.brokers() == [1, 2], "there is a way to each"
-    assert scene.last(Brokers).addresses == {
+    assert scene.last(BrokerTable).addresses == {
         DEFAULT_LISTENER: {1: ("gw", 19094)},
         "external": {1: ("b1.kafka.example", 443), 2: ("b2.kafka.example", 443)},
     }
@@ -251,9 +251,9 @@ async def test_each_listener_tells_addresses_of_its_own_and_withholds_brokers_fo
     ):
         assert line in caplog.text
     scene.taken.add(19096)
-    scene.view = View({1: ("b1", 9092), 2: ("b2", 9092), 3: ("b3", 9092)}, {})
+    scene.view = ClusterMetadata({1: ("b1", 9092), 2: ("b2", 9092), 3: ("b3", 9092)}, {})
     await until(lambda: scene.brokers() == [1, 2, 3], 0.1)
-    assert scene.last(Brokers).addresses["external"][3] == ("b3.kafka.example", 443)
+    assert scene.last(BrokerTable).addresses["external"][3] == ("b3.kafka.example", 443)
     assert "listener external: broker 3: b3.kafka.example:443 -> b3:9092" in caplog.text
 
 
@@ -261,17 +261,17 @@ async def test_each_listener_tells_addresses_of_its_own_and_withholds_brokers_fo
 async def test_other_addresses_for_clients_are_told_at_once_and_on_the_same_sockets(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
-    scene.view = View({1: ("b1", 9092)}, {}, {})
-    scene.cluster.configure({DEFAULT_LISTENER: Listener(port=19092, advertised_host="early")}, 5.0)
+    scene.view = ClusterMetadata({1: ("b1", 9092)}, {}, {})
+    scene.cluster.apply_settings({DEFAULT_LISTENER: Listener(port=19092, advertised_host="early")}, 5.0)
     assert scene.told == [], "nothing is known yet"
     scene.run()
     await until(lambda: scene.accepting == {1}, 0.1)
     before, told = dict(scene.open), len(scene.told)
     other = Listener(port=19092, advertised_host="other", brokers={1: BrokerPlace(advertised_host="b1.other")})
-    scene.cluster.configure({DEFAULT_LISTENER: other}, 60.0)
-    assert scene.last(Brokers).addresses == {DEFAULT_LISTENER: {1: ("b1.other", 19094)}}
+    scene.cluster.apply_settings({DEFAULT_LISTENER: other}, 60.0)
+    assert scene.last(BrokerTable).addresses == {DEFAULT_LISTENER: {1: ("b1.other", 19094)}}
     assert scene.open == before
-    scene.cluster.configure({DEFAULT_LISTENER: other}, 60.0)
+    scene.cluster.apply_settings({DEFAULT_LISTENER: other}, 60.0)
     assert len(scene.told) == told + 1
     asked = scene.asked
     await trio.sleep(50)
@@ -283,10 +283,10 @@ async def test_an_advertised_port_that_can_not_be_is_not_told(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene = Scene(nursery, shifted=Listener(port=20000, advertised_host="gw", advertised_port=65000))
-    scene.view = View({1: ("b1", 9092), 600: ("b2", 9092)}, {})
+    scene.view = ClusterMetadata({1: ("b1", 9092), 600: ("b2", 9092)}, {})
     scene.run()
     await until(lambda: scene.told, 0.1)
-    assert scene.last(Brokers).addresses["shifted"] == {1: ("gw", 65002)}
+    assert scene.last(BrokerTable).addresses["shifted"] == {1: ("gw", 65002)}
     assert "listener shifted: broker 600 is withheld from clients: no listener on advertised port 65601" in caplog.text
 
 
@@ -294,10 +294,10 @@ async def test_an_advertised_port_that_can_not_be_is_not_told(
 async def test_a_broker_that_left_keeps_its_listener_for_a_while(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
-    scene.view = View({1: ("b1", 9092), 2: ("b2", 9092)}, {})
+    scene.view = ClusterMetadata({1: ("b1", 9092), 2: ("b2", 9092)}, {})
     scene.run()
     await until(lambda: scene.accepting == {1, 2}, 0.1)
-    scene.view = View({1: ("b1", 9092)}, {})
+    scene.view = ClusterMetadata({1: ("b1", 9092)}, {})
     left = trio.current_time()
     await until(lambda: trio.current_time() > left + KEEP_LISTENER_S - 20, 0.1)
     assert scene.brokers() == [1, 2]
@@ -313,18 +313,18 @@ async def test_a_broker_that_comes_back_in_time_was_never_away_for_workers(
     autojump_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    both = View({1: ("b1", 9092), 2: ("b2", 9092)}, {})
+    both = ClusterMetadata({1: ("b1", 9092), 2: ("b2", 9092)}, {})
     scene.view = both
     scene.run()
     await until(lambda: scene.accepting == {1, 2}, 0.1)
     for _ in range(2):
-        scene.view = View({1: ("b1", 9092)}, {})
+        scene.view = ClusterMetadata({1: ("b1", 9092)}, {})
         left = trio.current_time()
         await until(lambda left=left: trio.current_time() > left + KEEP_LISTENER_S * 0.7, 0.1)
         scene.view = both
         await until(lambda: not scene.cluster.problem, 0.1)
         await trio.sleep(20)
-    assert len([message for message in scene.told if isinstance(message, Brokers)]) == 1
+    assert len([message for message in scene.told if isinstance(message, BrokerTable)]) == 1
     assert caplog.text.count("broker 2 is not in the cluster's metadata any more") == 2
     assert len(re.findall(r"broker 2 is back in the cluster's metadata after \d+ s", caplog.text)) == 2
 
@@ -335,9 +335,9 @@ async def test_a_broker_that_moved_is_told_with_its_new_address(
 ) -> None:
     scene.run()
     await until(lambda: scene.told, 0.1)
-    scene.view = View({1: ("elsewhere", 9999)}, {})
-    await until(lambda: scene.last(Brokers).brokers[0].host == "elsewhere", 0.1)
-    assert scene.last(Brokers).addresses == {DEFAULT_LISTENER: {1: ("gw", 19094)}}
+    scene.view = ClusterMetadata({1: ("elsewhere", 9999)}, {})
+    await until(lambda: scene.last(BrokerTable).brokers[0].host == "elsewhere", 0.1)
+    assert scene.last(BrokerTable).addresses == {DEFAULT_LISTENER: {1: ("gw", 19094)}}
 
 
 @pytest.mark.trio
@@ -349,11 +349,11 @@ async def test_an_unreachable_cluster_is_one_line_and_is_asked_again(
     scene.run()
     await until(lambda: scene.asked >= 4, 0.1)
     assert caplog.text.count("the cluster at b:9092 does not answer (Connection refused)") == 1
-    assert scene.told == [Brokers(BOOTSTRAP, ())]
-    assert not scene.cluster.known
-    assert scene.cluster.asked.is_set()
-    scene.view = View({1: ("b1", 9092)}, {})
-    await until(lambda: scene.cluster.known, 0.1)
+    assert scene.told == [BrokerTable(BOOTSTRAP, ())]
+    assert not scene.cluster.is_known
+    assert scene.cluster.attempted.is_set()
+    scene.view = ClusterMetadata({1: ("b1", 9092)}, {})
+    await until(lambda: scene.cluster.is_known, 0.1)
     assert "the cluster answers again" in caplog.text
     assert scene.brokers() == [1]
     assert "try: kcat -b gw:19092 -L" in caplog.text
@@ -376,12 +376,12 @@ async def test_after_a_restart_listeners_accept_before_the_cluster_answers(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
     scene.view = "unreachable"
-    await scene.cluster.adopt(scene.nursery, ["bootstrap default", "broker 1 default", "admin"])
+    await scene.cluster.adopt_sockets(scene.nursery, ["bootstrap default", "broker 1 default", "admin"])
     scene.run()
     await until(lambda: scene.asked >= 2, 0.1)
     assert scene.accepting == {1}
     assert scene.told == []  # the worker keeps what it knows
-    scene.view = View({1: ("b1", 9092)}, {})
+    scene.view = ClusterMetadata({1: ("b1", 9092)}, {})
     await until(lambda: scene.told, 0.1)
     assert scene.brokers() == [1]
 
@@ -401,7 +401,7 @@ def test_a_broker_with_metadata_only_is_understood(null_broker: NullBroker) -> N
     null_broker.topics = {"a": [1, 2, -1], "b": [2], "__consumer_offsets": [1], "own": [1]}
     source = AdminSource({"bootstrap.servers": f"127.0.0.1:{null_broker.port}", "log_level": 2}, ["own"])
     for _ in range(2):  # topic ids can't be had, which must not spoil the rest
-        view = trio.run(source.ask)
+        view = trio.run(source.fetch_metadata)
         assert view.brokers == {1: ("127.0.0.1", null_broker.port), 2: ("127.0.0.1", 9)}
         assert view.leads == {1: ("a",), 2: ("a", "b")}
         assert view.ids == {}
@@ -409,18 +409,22 @@ def test_a_broker_with_metadata_only_is_understood(null_broker: NullBroker) -> N
 
 def test_a_topic_is_where_it_is_led_and_where_it_should_be_also_while_brokers_are_away(null_broker: NullBroker) -> None:
     null_broker.topics = {"a": [1, (-1, 3)], "b": [(1, 2)], "own": [(-1, 3)], "waits": [-1]}
-    view = AdminSource({"bootstrap.servers": f"127.0.0.1:{null_broker.port}", "log_level": 2}, ["own"])._ask()
+    view = AdminSource(
+        {"bootstrap.servers": f"127.0.0.1:{null_broker.port}", "log_level": 2}, ["own"]
+    )._fetch_blocking()
     assert view.leads == {1: ("a", "b")}
     assert view.places == {1: {"a", "b"}, 2: {"b"}, 3: {"a", "own"}}, "a hidden topic is there as well"
     null_broker.brokers[4] = ("127.0.0.1", 9)  # it may get the next topic
-    view = AdminSource({"bootstrap.servers": f"127.0.0.1:{null_broker.port}", "log_level": 2}, ["own"])._ask()
+    view = AdminSource(
+        {"bootstrap.servers": f"127.0.0.1:{null_broker.port}", "log_level": 2}, ["own"]
+    )._fetch_blocking()
     assert view.places == {1: {"a", "b"}, 2: {"b"}, 3: {"a", "own"}, 4: set()}
 
 
 def test_how_topics_are_spread_is_told_where_somebody_wants_to_know(null_broker: NullBroker) -> None:
     null_broker.topics = {"a": [1, 1, (-1, 3)], "b": [(1, 2)], "own": [(-1, 3)]}
     source = AdminSource({"bootstrap.servers": f"127.0.0.1:{null_broker.port}", "log_level": 2}, ["own"], spread=True)
-    spread = source._ask().spread
+    spread = source._fetch_blocking().spread
     assert spread is not None
     assert spread.shares == {1: {"a": (2, 3)}, 2: {"b": (1, 1)}, 3: {"a": (1, 3)}}
     assert spread.feeds == {1: {1}, 2: {1}}, "nobody leads a's last partition"
@@ -429,23 +433,23 @@ def test_how_topics_are_spread_is_told_where_somebody_wants_to_know(null_broker:
 def test_a_view_is_made_anew_only_where_something_has_changed(null_broker: NullBroker) -> None:
     null_broker.topics = {"a": [1, (1, 2)], "b": [1]}
     source = AdminSource({"bootstrap.servers": f"127.0.0.1:{null_broker.port}", "log_level": 2}, replicas=True)
-    first = source._ask()
-    assert source._ask() is first
+    first = source._fetch_blocking()
+    assert source._fetch_blocking() is first
     null_broker.topics["b"] = [(1, 2)]  # another replica, by the same leader
-    second = source._ask()
+    second = source._fetch_blocking()
     assert second.replicas == {1: {"a"}, 2: {"a", "b"}}
     assert second.leads == first.leads
     null_broker.brokers = {**null_broker.brokers, 2: ("127.0.0.1", null_broker.port)}
-    assert source._ask().brokers.keys() == {1, 2}
+    assert source._fetch_blocking().brokers.keys() == {1, 2}
 
 
 def test_no_broker_is_unreachable_with_the_cause() -> None:
-    with pytest.raises(Unreachable, match="refused"):
-        AdminSource({"bootstrap.servers": "127.0.0.1:1", "log_level": 2})._ask()
+    with pytest.raises(ClusterUnreachable, match="refused"):
+        AdminSource({"bootstrap.servers": "127.0.0.1:1", "log_level": 2})._fetch_blocking()
 
 
 @pytest.mark.kafka
-def test_topic_ids_are_the_brokers_own(kafka: embedded.Cluster) -> None:
+def test_topic_ids_are_the_brokers_own(kafka: embedded.EmbeddedCluster) -> None:
     from confluent_kafka import TopicCollection
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
@@ -455,8 +459,8 @@ def test_topic_ids_are_the_brokers_own(kafka: embedded.Cluster) -> None:
     embedded.wait_for("the broker to learn of ids-a", lambda: "ids-a" in admin.list_topics(timeout=10).topics)
     source = AdminSource({"bootstrap.servers": kafka.bootstrap_servers}, replicas=True)
     # Without ids where the broker takes longer to describe topics than a refresh waits for it.
-    embedded.wait_for("its id", lambda: "ids-a" in source._ask().ids.values(), 60)
-    view = source._ask()
+    embedded.wait_for("its id", lambda: "ids-a" in source._fetch_blocking().ids.values(), 60)
+    view = source._fetch_blocking()
     assert "ids-a" in view.replicas[1]
     (topic_id,) = [topic_id for topic_id, name in view.ids.items() if name == "ids-a"]
     described = admin.describe_topics(TopicCollection(["ids-a"]))["ids-a"].result(timeout=30)
@@ -464,7 +468,7 @@ def test_topic_ids_are_the_brokers_own(kafka: embedded.Cluster) -> None:
 
 
 @pytest.mark.kafka
-def test_watched_topics_have_the_ids_that_they_have_now(kafka: embedded.Cluster) -> None:
+def test_watched_topics_have_the_ids_that_they_have_now(kafka: embedded.EmbeddedCluster) -> None:
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
@@ -476,34 +480,36 @@ def test_watched_topics_have_the_ids_that_they_have_now(kafka: embedded.Cluster)
     source = AdminSource(
         {"bootstrap.servers": kafka.bootstrap_servers}, topic_ids=False, watched=lambda: [*names[:2], "none"]
     )
-    embedded.wait_for("their ids", lambda: len(source._ask().topic_ids) == 2, 60)
-    first = dict(source._ask().topic_ids)
+    embedded.wait_for("their ids", lambda: len(source._fetch_blocking().topic_ids) == 2, 60)
+    first = dict(source._fetch_blocking().topic_ids)
     assert len(set(first.values())) == 2
     assert len({topic_id.cluster for topic_id in first.values()}) == 1
     assert all(topic_id.cluster for topic_id in first.values())
-    named = trio.run(source.identify, [*names, "none"])
+    named = trio.run(source.fetch_topic_ids, [*names, "none"])
     assert named.keys() == set(names)
     assert first.items() <= named.items()
     admin.delete_topics(["ids-w1"])["ids-w1"].result(timeout=30)
-    embedded.wait_for("the broker to forget it", lambda: "ids-w1" not in source._ask().topic_ids, 60)
+    embedded.wait_for("the broker to forget it", lambda: "ids-w1" not in source._fetch_blocking().topic_ids, 60)
     admin.create_topics(new[:1])["ids-w1"].result(timeout=30)
     embedded.wait_for(
-        "its new id", lambda: source._ask().topic_ids.get("ids-w1", first["ids-w1"]) != first["ids-w1"], 60
+        "its new id", lambda: source._fetch_blocking().topic_ids.get("ids-w1", first["ids-w1"]) != first["ids-w1"], 60
     )
-    assert source._ask().topic_ids["ids-w2"] == first["ids-w2"]
+    assert source._fetch_blocking().topic_ids["ids-w2"] == first["ids-w2"]
 
 
 def test_of_many_watched_topics_each_look_asks_for_some_in_turn() -> None:
     source = AdminSource({"bootstrap.servers": "127.0.0.1:1", "log_level": 2})
     names = {f"t{number:04}" for number in range(2 * DESCRIBE_AT_ONCE + 1)}
-    looks = [source._next(names) for _ in range(4)]
+    looks = [source._choose_watched(names) for _ in range(4)]
     assert [len(look) for look in looks] == [DESCRIBE_AT_ONCE, DESCRIBE_AT_ONCE, 1, DESCRIBE_AT_ONCE]
     assert {name for look in looks[:3] for name in look} == names
-    assert source._next(set()) == []
+    assert source._choose_watched(set()) == []
 
 
 @pytest.mark.kafka
-def test_our_own_topics_keep_every_id_that_they_ever_had_and_are_led_by_no_broker(kafka: embedded.Cluster) -> None:
+def test_our_own_topics_keep_every_id_that_they_ever_had_and_are_led_by_no_broker(
+    kafka: embedded.EmbeddedCluster,
+) -> None:
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
@@ -512,14 +518,14 @@ def test_our_own_topics_keep_every_id_that_they_ever_had_and_are_led_by_no_broke
     admin.create_topics([new])["ids-own"].result(timeout=30)
     embedded.wait_for("the broker to learn of ids-own", lambda: "ids-own" in admin.list_topics(timeout=10).topics)
     source = AdminSource({"bootstrap.servers": kafka.bootstrap_servers}, ["ids-own"], topic_ids=False)
-    embedded.wait_for("its id", lambda: bool(source._ask().ids), 60)
-    (first,) = source._ask().ids
+    embedded.wait_for("its id", lambda: bool(source._fetch_blocking().ids), 60)
+    (first,) = source._fetch_blocking().ids
     admin.delete_topics(["ids-own"])["ids-own"].result(timeout=30)
     deadline = time.monotonic() + 60
     while "ids-own" in admin.list_topics(timeout=10).topics:
         assert time.monotonic() < deadline
     admin.create_topics([new])["ids-own"].result(timeout=30)
-    while len(ids := (view := source._ask()).ids) < 2:
+    while len(ids := (view := source._fetch_blocking()).ids) < 2:
         assert time.monotonic() < deadline
     assert first in ids
     assert set(ids.values()) == {"ids-own"}

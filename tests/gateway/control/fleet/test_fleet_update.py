@@ -9,23 +9,23 @@ import pytest
 
 from gateway import config
 from gateway.control import app
-from gateway.control.components.parts import Parts
-from gateway.control.fleet.exchange import form
+from gateway.control.components.optional_components import OptionalComponents
+from gateway.control.fleet.exchange import usage_codec as form
 from gateway.kafka import topic_names
 from gateway.supervisor import NO_ORIGIN
 from policies.fleet.keys import group_key
-from policies.fleet.shares import Use
+from policies.fleet.shares import LimitDemand
 from tests.gateway.control.fleet.exchange.test_fleet_reports import boot, only, trio_of
 from tests.gateway.fleet_play import Reporter
 
 UPSTREAM = "upstream: {bootstrap_servers: '127.0.0.1:9092'}\n"
 
 
-def group(name: str, topics: int, messages: float, size: float) -> dict[str, Use]:
+def group(name: str, topics: int, messages: float, size: float) -> dict[str, LimitDemand]:
     """The message that a broker publishes."""
     return {
-        group_key(name, "publish", "msgs"): Use(messages, topics=topics),
-        group_key(name, "publish", "bytes"): Use(size, topics=topics),
+        group_key(name, "publish", "msgs"): LimitDemand(messages, topics=topics),
+        group_key(name, "publish", "bytes"): LimitDemand(size, topics=topics),
     }
 
 
@@ -44,11 +44,11 @@ ONE = group_key("resource-group-1", "publish", "bytes")
 def test_each_broker_publishes_its_current_usage_as_an_absolute_number() -> None:
     """The whole value, not the change: a broker that missed an update is right again after the next one."""
     fleet, a, b, _ = trio_of()
-    a.uses = {ONE: Use(1000.0)}
+    a.uses = {ONE: LimitDemand(1000.0)}
     fleet.cycle(2)
-    a.uses = {ONE: Use(2000.0)}
+    a.uses = {ONE: LimitDemand(2000.0)}
     a.say()  # lost
-    a.uses = {ONE: Use(4000.0)}
+    a.uses = {ONE: LimitDemand(4000.0)}
     [message] = a.say()
     fleet.deliver(message)
     assert b.knows(ONE)[0].rate == pytest.approx(4000, rel=0.003)
@@ -57,7 +57,7 @@ def test_each_broker_publishes_its_current_usage_as_an_absolute_number() -> None
 @pytest.mark.seed("82.12")
 def test_others_keep_track_of_which_brokers_are_active_on_a_group() -> None:
     fleet, a, b, c = trio_of()
-    a.uses, b.uses = SEED_UPDATE, {ONE: Use(5.0)}
+    a.uses, b.uses = SEED_UPDATE, {ONE: LimitDemand(5.0)}
     fleet.cycle(2)
     assert len(c.knows(ONE)) == 2
     assert len(c.knows(group_key("resource-group-2", "publish", "bytes"))) == 1
@@ -66,7 +66,7 @@ def test_others_keep_track_of_which_brokers_are_active_on_a_group() -> None:
 
 @pytest.mark.seed("82.21")
 def test_the_update_is_a_protocol_buffers_message_with_broker_topics_messages_and_bytes() -> None:
-    said = form.unpack(only(Reporter("broker-1.example.com", boot(1)).say(SEED_UPDATE)))
+    said = form.decode_usage(only(Reporter("broker-1.example.com", boot(1)).say(SEED_UPDATE)))
     assert said.broker == "broker-1.example.com"
     numbers = [form.limit_id(key) for key in SEED_UPDATE]
     found = dict(zip(said.limits.limit, zip(said.limits.rate, said.limits.topics, strict=True), strict=True))
@@ -90,20 +90,20 @@ def test_usage_carries_a_number_instead_of_a_name() -> None:
 
 @pytest.mark.seed("82.40")
 def test_the_settings_have_the_seed_s_names() -> None:
-    defaults = config.parse(UPSTREAM)
+    defaults = config.parse_settings(UPSTREAM)
     assert (defaults.usage_topic, defaults.publishes_usage, defaults.usage_interval) == (
         topic_names.RESOURCE_USAGE,
         True,
         1.0,
     )
-    chosen = config.parse(
+    chosen = config.parse_settings(
         UPSTREAM
         + "resourceUsagePublishTopicName: resource-usage\n"
         + "resourceUsagePublishToTopic: false\n"
         + "resourceUsagePublishIntervalInSecs: 60\n"
     )
     assert (chosen.usage_topic, chosen.publishes_usage, chosen.usage_interval) == ("resource-usage", False, 60.0)
-    assert not chosen.exchanges
+    assert not chosen.exchanges_usage
 
 
 @pytest.mark.seed("82.40")
@@ -117,8 +117,10 @@ def test_the_settings_have_the_seed_s_names() -> None:
     ids=["defaults", "other values", "off"],
 )
 def test_control_publishes_as_the_settings_say(tmp_path: Path, given: str, exchange: tuple[str, float] | None) -> None:
-    settings = config.parse(f"{UPSTREAM}usage_log: {{spool_dir: {tmp_path}}}\n{given}")
-    control = app._Control(settings, Mock(was_up=False, origin=NO_ORIGIN), Parts(settings), lambda settings: None)
+    settings = config.parse_settings(f"{UPSTREAM}usage_log: {{spool_dir: {tmp_path}}}\n{given}")
+    control = app._ControlProcess(
+        settings, Mock(was_up=False, origin=NO_ORIGIN), OptionalComponents(settings), lambda settings: None
+    )
     made = control._fleet.exchange
     assert exchange == (None if made is None else (made._topic.name, made._cycle_s))
     assert made is None or exchange == (made.writer._topic, made._reporter.cycle_s)

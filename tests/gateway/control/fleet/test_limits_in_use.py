@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from gateway.control.fleet import limits_in_use
-from gateway.control.fleet.limits_in_use import IDLE_S, Keys
+from gateway.control.fleet.limits_in_use import IDLE_S, LimitsInUse
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
 from policies.fleet.keys import group_key, quota_key, total_key, total_out_key
 from policies.groups.names import DISPATCH_MSGS, EXISTS, PUBLISH_BYTES
-from policies.quotas.names import DEFAULT, Default, Entity, QuotaKey
-from policies.thresholds.values import OUT_KEY
+from policies.quotas.names import DEFAULT, DefaultName, Entity, QuotaKey
+from policies.thresholds.values import TOTAL_OUT_KEY
 
 BPS = "producer_byte_rate.bps"
 
 
 def quota(
-    key: str, value: int, user: Default | str | None = None, client_id: Default | str | None = None
+    key: str, value: int, user: DefaultName | str | None = None, client_id: DefaultName | str | None = None
 ) -> dict[PolicyKey, float]:
     return {PolicyKey.of_quota(Entity(user, client_id), QuotaKey.parse(key)): float(value)}
 
@@ -32,8 +32,8 @@ def policies(**more: Any) -> PolicySet:
             PolicyKey.of_group("gold", DISPATCH_MSGS): 7.0,
             PolicyKey.of_broker(): 1000.0,
             PolicyKey.of_broker(2): 500.0,
-            PolicyKey.of_broker(key=OUT_KEY): 2000.0,
-            PolicyKey.of_broker(2, OUT_KEY): 900.0,
+            PolicyKey.of_broker(key=TOTAL_OUT_KEY): 2000.0,
+            PolicyKey.of_broker(2, TOTAL_OUT_KEY): 900.0,
             **quota(BPS, 10, user="alice"),
             **quota(BPS, 20, user=DEFAULT),
             **quota(BPS, 30, user="alice", client_id=DEFAULT),
@@ -46,9 +46,9 @@ def policies(**more: Any) -> PolicySet:
 
 
 def limit_of(key: str) -> float | None:
-    keys = Keys(policies())
-    assert keys.use(0, key, idle=False)
-    keys.refresh()
+    keys = LimitsInUse(policies())
+    assert keys.record_use(0, key, idle=False)
+    keys.refresh_limits()
     return keys.limits.get(key)
 
 
@@ -82,61 +82,61 @@ def test_a_key_has_the_limit_that_is_configured(key: str, limit: float | None) -
 
 
 def test_a_text_that_is_no_key_is_left_out() -> None:
-    assert not Keys(policies()).use(0, "nonsense", idle=False)
+    assert not LimitsInUse(policies()).record_use(0, "nonsense", idle=False)
 
 
 def test_nothing_is_new_the_second_time() -> None:
-    keys = Keys(policies())
-    keys.use(0, quota_key(BPS, "alice", None, None), idle=False)
-    assert keys.refresh()
-    assert not keys.refresh()
+    keys = LimitsInUse(policies())
+    keys.record_use(0, quota_key(BPS, "alice", None, None), idle=False)
+    assert keys.refresh_limits()
+    assert not keys.refresh_limits()
 
 
 def test_limits_follow_the_policies() -> None:
-    keys = Keys(PolicySet())
+    keys = LimitsInUse(PolicySet())
     gold, total = group_key("gold", "publish", "bytes"), total_key(1)
     for key in (gold, total):
-        keys.use(0, key, idle=False)
-    assert not keys.refresh(), "no limits, no change"
+        keys.record_use(0, key, idle=False)
+    assert not keys.refresh_limits(), "no limits, no change"
     keys.set_policies(policies())
-    assert keys.refresh()
+    assert keys.refresh_limits()
     assert keys.limits == {gold: 100, total: 1000}
     keys.set_policies(PolicySet({PolicyKey.of_broker(): 900.0}))
-    assert keys.refresh()
+    assert keys.refresh_limits()
     assert keys.limits == {total: 900}
 
 
 def test_keys_that_no_worker_uses_are_forgotten_after_a_while() -> None:
-    keys = Keys(policies())
+    keys = LimitsInUse(policies())
     busy, idle, twice = (quota_key(BPS, name, None, None) for name in ("a", "b", "c"))
     for key in (busy, idle, twice):
-        keys.use(0, key, idle=False)
-    keys.use(1, twice, idle=False)
-    keys.use(0, idle, idle=True)
-    keys.use(0, twice, idle=True)  # the other worker does
-    keys.sweep(100.0)
-    keys.sweep(100.0 + IDLE_S - 1)
-    keys.refresh()
+        keys.record_use(0, key, idle=False)
+    keys.record_use(1, twice, idle=False)
+    keys.record_use(0, idle, idle=True)
+    keys.record_use(0, twice, idle=True)  # the other worker does
+    keys.forget_idle_limits(100.0)
+    keys.forget_idle_limits(100.0 + IDLE_S - 1)
+    keys.refresh_limits()
     assert set(keys.limits) == {busy, idle, twice}
-    keys.sweep(100.0 + IDLE_S)
-    assert keys.refresh()
+    keys.forget_idle_limits(100.0 + IDLE_S)
+    assert keys.refresh_limits()
     assert set(keys.limits) == {busy, twice}
     keys.forget_worker(1)
-    keys.sweep(200.0)
-    keys.use(0, twice, idle=False)  # back in time
-    keys.sweep(300.0)
-    keys.refresh()
+    keys.forget_idle_limits(200.0)
+    keys.record_use(0, twice, idle=False)  # back in time
+    keys.forget_idle_limits(300.0)
+    keys.refresh_limits()
     assert set(keys.limits) == {busy, twice}
     keys.set_busy(0, [])
-    keys.sweep(400.0)
-    keys.sweep(400.0 + IDLE_S)
-    keys.refresh()
+    keys.forget_idle_limits(400.0)
+    keys.forget_idle_limits(400.0 + IDLE_S)
+    keys.refresh_limits()
     assert keys.limits == {}
 
 
 def test_there_is_an_end_to_names_that_clients_make_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits_in_use, "MAX_KEYS", 3)
-    keys = Keys(policies())
+    keys = LimitsInUse(policies())
     made_up = [quota_key(BPS, f"user-{number}", None, None) for number in range(5)]
-    assert [keys.use(0, key, idle=False) for key in made_up] == [True, True, True, False, False]
-    assert keys.use(0, made_up[0], idle=False)
+    assert [keys.record_use(0, key, idle=False) for key in made_up] == [True, True, True, False, False]
+    assert keys.record_use(0, made_up[0], idle=False)

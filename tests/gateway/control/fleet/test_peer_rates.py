@@ -6,16 +6,16 @@ import math
 
 import pytest
 
-from gateway.channel import Rates
-from gateway.control.fleet.peer_rates import FleetRates, differ
-from policies.engine import BrokerRate, Engine, TopicRate
+from gateway.channel import WorkerRates
+from gateway.control.fleet.peer_rates import FleetRates, rates_differ
+from policies.engine import BrokerRate, PolicyEngine, TopicRate
 from policies.limits.meter import TICK_S
-from policies.thresholds.broker_meters import Others
+from policies.thresholds.broker_meters import PeerTraffic
 
 
-def rates(broker: int, **topics: float) -> Rates:
+def rates(broker: int, **topics: float) -> WorkerRates:
     named = [TopicRate(topic, rate, None, False) for topic, rate in topics.items()]
-    return Rates((BrokerRate(broker, sum(topics.values()), 1.0, 1.0, None, named),))
+    return WorkerRates((BrokerRate(broker, sum(topics.values()), 1.0, 1.0, None, named),))
 
 
 def test_a_worker_is_told_of_all_but_itself() -> None:
@@ -23,9 +23,12 @@ def test_a_worker_is_told_of_all_but_itself() -> None:
     brought.set_worker(0, rates(1, a=10.0, b=5.0))
     brought.set_worker(1, rates(1, a=3.0))
     brought.set_worker(2, rates(2, c=7.0))
-    brought.set_peers({1: Others(150.0, {b"b": 80.0})})
-    assert brought.others_of(0) == {1: Others(153.0, {b"a": 3.0, b"b": 80.0}), 2: Others(7.0, {b"c": 7.0})}
-    assert brought.own() == {1: Others(18.0, {b"a": 13.0, b"b": 5.0}), 2: Others(7.0, {b"c": 7.0})}
+    brought.set_peers({1: PeerTraffic(150.0, {b"b": 80.0})})
+    assert brought.rates_without(0) == {
+        1: PeerTraffic(153.0, {b"a": 3.0, b"b": 80.0}),
+        2: PeerTraffic(7.0, {b"c": 7.0}),
+    }
+    assert brought.own_rates() == {1: PeerTraffic(18.0, {b"a": 13.0, b"b": 5.0}), 2: PeerTraffic(7.0, {b"c": 7.0})}
 
 
 def test_rates_of_a_worker_that_is_gone_fade_as_an_average_without_traffic() -> None:
@@ -35,13 +38,13 @@ def test_rates_of_a_worker_that_is_gone_fade_as_an_average_without_traffic() -> 
     brought.set_worker(1, rates(1, a=300.0))
     brought.set_worker(1, None)
     brought.set_worker(1, None)
-    assert brought.others_of(0) == brought.others_of(1) | {1: Others(300.0, {b"a": 300.0}, {b"a": 300.0})}
+    assert brought.rates_without(0) == brought.rates_without(1) | {1: PeerTraffic(300.0, {b"a": 300.0}, {b"a": 300.0})}
     now[0] = 60.0
     left = 300.0 / math.e
-    assert brought.others_of(0) == {1: Others(left, {b"a": left}, {b"a": left})}
-    assert brought.own() == {1: Others(10 + left, {b"a": 10 + left})}, "peers go on with it as well"
+    assert brought.rates_without(0) == {1: PeerTraffic(left, {b"a": left}, {b"a": left})}
+    assert brought.own_rates() == {1: PeerTraffic(10 + left, {b"a": 10 + left})}, "peers go on with it as well"
     now[0] = 301.0
-    assert brought.others_of(0) == {}
+    assert brought.rates_without(0) == {}
 
 
 def test_a_client_that_comes_back_to_another_worker_counts_once() -> None:
@@ -49,13 +52,13 @@ def test_a_client_that_comes_back_to_another_worker_counts_once() -> None:
     brought = FleetRates(lambda: now[0])
     brought.set_worker(0, rates(1, a=100.0))
     brought.set_worker(0, None)
-    meter = Engine(0.0).broker(1).add_topic(b"a")
+    meter = PolicyEngine(0.0).broker_meters(1).add_topic(b"a")
     meter.started = True  # at 0, as others bring it
     for tick in range(1, 30):
         now[0] = tick * TICK_S
         meter.uncounted += round(100 * TICK_S)
         meter.tick()
-        assert meter.rate + brought.others_of(1)[1].topics[b"a"] == pytest.approx(100.0)
+        assert meter.rate + brought.rates_without(1)[1].topics[b"a"] == pytest.approx(100.0)
 
 
 def test_a_worker_that_only_lost_its_channel_counts_once() -> None:
@@ -63,9 +66,9 @@ def test_a_worker_that_only_lost_its_channel_counts_once() -> None:
     brought.set_worker(0, rates(1, a=100.0, b=20.0))
     brought.set_worker(0, None)
     brought.set_worker(0, rates(1, a=101.0))
-    assert brought.own() == {1: Others(120.0, {b"a": 101.0, b"b": 20.0})}
+    assert brought.own_rates() == {1: PeerTraffic(120.0, {b"a": 101.0, b"b": 20.0})}
     brought.set_worker(0, rates(1, a=90.0))
-    assert brought.own() == {1: Others(109.0, {b"a": 90.0, b"b": 20.0})}, "from then on it is as it says"
+    assert brought.own_rates() == {1: PeerTraffic(109.0, {b"a": 90.0, b"b": 20.0})}, "from then on it is as it says"
 
 
 def test_workers_that_go_one_after_the_other_fade_together() -> None:
@@ -77,33 +80,33 @@ def test_workers_that_go_one_after_the_other_fade_together() -> None:
     brought.set_worker(0, rates(1, a=0.0))
     brought.set_worker(0, rates(1, a=10.0))
     brought.set_worker(0, None)
-    assert brought.others_of(1)[1].rate == pytest.approx(10.0 + 100.0 / math.e)
+    assert brought.rates_without(1)[1].rate == pytest.approx(10.0 + 100.0 / math.e)
 
 
 def test_small_changes_can_wait() -> None:
-    told = {1: Others(100.0, {b"a": 50.0})}
-    assert not differ({1: Others(101.0, {b"a": 49.5})}, told)
-    assert differ({1: Others(103.0, {b"a": 50.0})}, told)
-    assert differ({1: Others(100.0, {b"a": 48.0})}, told)
-    assert differ({1: Others(100.0, {b"a": 50.0, b"b": 0.0})}, told)
-    assert differ({}, told)
-    assert differ(told, {})
+    told = {1: PeerTraffic(100.0, {b"a": 50.0})}
+    assert not rates_differ({1: PeerTraffic(101.0, {b"a": 49.5})}, told)
+    assert rates_differ({1: PeerTraffic(103.0, {b"a": 50.0})}, told)
+    assert rates_differ({1: PeerTraffic(100.0, {b"a": 48.0})}, told)
+    assert rates_differ({1: PeerTraffic(100.0, {b"a": 50.0, b"b": 0.0})}, told)
+    assert rates_differ({}, told)
+    assert rates_differ(told, {})
 
 
 def test_rates_of_a_gateway_that_is_gone_fade_until_they_are_brought_again() -> None:
     now = [0.0]
     brought = FleetRates(lambda: now[0])
     brought.set_worker(0, rates(1, a=10.0))
-    brought.set_peers({1: Others(150.0, {b"a": 100.0, b"b": 50.0})})
-    brought.set_peers({1: Others(40.0, {b"a": 40.0})}, is_one_gone=True)
-    assert brought.others_of(0) == {1: Others(150.0, {b"a": 100.0, b"b": 50.0}, {b"a": 60.0, b"b": 50.0})}
-    assert brought.own() == {1: Others(10.0, {b"a": 10.0})}
+    brought.set_peers({1: PeerTraffic(150.0, {b"a": 100.0, b"b": 50.0})})
+    brought.set_peers({1: PeerTraffic(40.0, {b"a": 40.0})}, is_one_gone=True)
+    assert brought.rates_without(0) == {1: PeerTraffic(150.0, {b"a": 100.0, b"b": 50.0}, {b"a": 60.0, b"b": 50.0})}
+    assert brought.own_rates() == {1: PeerTraffic(10.0, {b"a": 10.0})}
     now[0] = 60.0
     left = 60.0 / math.e
-    assert brought.others_of(0)[1].topics[b"a"] == pytest.approx(40.0 + left)
-    brought.set_peers({1: Others(60.0, {b"a": 60.0})})
-    assert brought.others_of(0)[1].topics[b"a"] == pytest.approx(60.0 + left - 20.0)
-    brought.set_peers({1: Others(50.0, {b"a": 50.0})})
-    assert brought.others_of(0)[1].topics[b"a"] == pytest.approx(50.0 + left - 20.0), "they may bring less"
+    assert brought.rates_without(0)[1].topics[b"a"] == pytest.approx(40.0 + left)
+    brought.set_peers({1: PeerTraffic(60.0, {b"a": 60.0})})
+    assert brought.rates_without(0)[1].topics[b"a"] == pytest.approx(60.0 + left - 20.0)
+    brought.set_peers({1: PeerTraffic(50.0, {b"a": 50.0})})
+    assert brought.rates_without(0)[1].topics[b"a"] == pytest.approx(50.0 + left - 20.0), "they may bring less"
     brought.assume_peers(0.0)
-    assert brought.others_of(0) == {1: Others(0.0, {b"a": 0.0})}
+    assert brought.rates_without(0) == {1: PeerTraffic(0.0, {b"a": 0.0})}

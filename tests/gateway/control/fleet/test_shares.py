@@ -12,12 +12,12 @@ import pytest
 import trio
 import trio.testing
 
-from gateway.channel import Demand, OtherRates, Parts
-from gateway.control.fleet.exchange.exchange import Heard, Rate
+from gateway.channel import DemandReport, LimitShares, PeerRates
+from gateway.control.fleet.exchange.exchange import PeerNews, ThresholdRate
 from gateway.control.fleet.limits_in_use import IDLE_S
 from gateway.control.fleet.peer_rates import FADED_S, FADING_S, TICK_S, UNSURE_S
 from gateway.control.fleet.reachability import KNOWN_S
-from gateway.control.fleet.shares import DEAL_S, MOST_DEALT, MOST_TOLD, FleetControl
+from gateway.control.fleet.shares import ALLOCATE_INTERVAL_S, MAX_ALLOCATED, MAX_REPORTED, FleetControl
 from gateway.control.metrics import FleetMetrics
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
@@ -26,7 +26,7 @@ from policies.fleet import shares
 from policies.fleet.keys import group_key, quota_key
 from policies.groups.names import EXISTS, PUBLISH_BYTES
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
-from policies.thresholds.broker_meters import Others
+from policies.thresholds.broker_meters import PeerTraffic
 from tests.gateway.control.fleet.test_peer_rates import rates
 from tests.policies.fleet_sim import Book
 
@@ -53,29 +53,29 @@ class Peers(Book):
 
     def __init__(self) -> None:
         super().__init__()
-        self.brought: dict[int, tuple[float, dict[str, float]]] = {}
+        self.place_rates: dict[int, tuple[float, dict[str, float]]] = {}
         self.of_each: dict[str, int] = {}
-        self.counts = {"stale": 3}
+        self.drop_counts = {"stale": 3}
 
     @property
-    def workers(self) -> int:
+    def worker_count(self) -> int:
         return sum(self.of_each[peer] for peer in self._living)
 
-    def rates(self) -> dict[int, tuple[float, dict[str, float]]]:
-        return self.brought
+    def broker_rates(self) -> dict[int, tuple[float, dict[str, float]]]:
+        return self.place_rates
 
 
 class Exchange:
     """A simulated exchange: reports of peers, its own messages, and its health."""
 
     def __init__(self) -> None:
-        self.health = SimpleNamespace(up=True, problem="topic t can't be had")
-        self.writer = SimpleNamespace(sent=0, sent_bytes=0)
-        self.received = self.received_bytes = 0
+        self.health = SimpleNamespace(is_up=True, problem="topic t can't be had")
+        self.writer = SimpleNamespace(sent_messages=0, sent_bytes=0)
+        self.received_messages = self.received_bytes = 0
         self.hurries = 0
         self.peers = Peers()
 
-    def hurry(self) -> None:
+    def report_soon(self) -> None:
         self.hurries += 1
 
 
@@ -84,41 +84,41 @@ class Local:
 
     def __init__(self, workers: int = 1, **options: Any) -> None:
         self.now = 1000.0
-        self.posted: list[tuple[int, OtherRates | Parts]] = []
+        self.posted: list[tuple[int, PeerRates | LimitShares]] = []
         self.deaf: set[int] = set()
         self.metrics = FleetMetrics()
         self.fleet = FleetControl(self.metrics, clock=lambda: self.now, **options)
         self.fleet.set_policies(policies())
-        self.parts: dict[int, dict[str, shares.Part]] = {}
+        self.parts: dict[int, dict[str, shares.ShareGrant]] = {}
         self.gateways: dict[int, int] = {}
         for number in range(workers):
             self.join(number)
 
-    def post(self, number: int, message: OtherRates | Parts) -> bool:
+    def post(self, number: int, message: PeerRates | LimitShares) -> bool:
         if number in self.deaf:
             return False
         self.posted.append((number, message))
-        if isinstance(message, Parts):
+        if isinstance(message, LimitShares):
             self.gateways[number] = message.gateways
             mine = self.parts.setdefault(number, {})
-            mine |= message.parts
+            mine |= message.grants
             for key in [key for key, part in mine.items() if part.rate < 0]:
                 del mine[key]
         return True
 
     def join(self, number: int, gateways: int = 1) -> None:
         self.parts[number] = {}
-        self.fleet.join(number, partial(self.post, number), gateways)
+        self.fleet.add_worker(number, partial(self.post, number), gateways)
 
     def use(self, number: int, *uses: tuple[Any, ...], whole: bool = False) -> None:
         """A worker reports its demand. Each use: the limit's key, then the fields of a shares.Use."""
-        self.fleet.take_demand(number, Demand({key: shares.Use(*use) for key, *use in uses}, whole))
+        self.fleet.record_demand(number, DemandReport({key: shares.LimitDemand(*use) for key, *use in uses}, whole))
 
     def step(self, seconds: float = 0.0) -> None:
         """Let time pass, then do one step of `run`."""
         self.now += seconds
         self.posted.clear()
-        self.fleet.look()
+        self.fleet.refresh_shares()
 
     def rate(self, number: int = 0, key: str = GOLD) -> float | None:
         part = self.parts[number].get(key)
@@ -128,9 +128,9 @@ class Local:
         """The part's rate; the worker must have one."""
         return self.parts[number][GOLD].rate
 
-    def told(self, number: int) -> list[dict[str, shares.Part]]:
+    def told(self, number: int) -> list[dict[str, shares.ShareGrant]]:
         """The parts of each message to that worker since the last step."""
-        return [message.parts for to, message in self.posted if to == number and isinstance(message, Parts)]
+        return [message.grants for to, message in self.posted if to == number and isinstance(message, LimitShares)]
 
 
 class Fleet(Local):
@@ -140,7 +140,7 @@ class Fleet(Local):
         self.exchange = Exchange()
         super().__init__(workers, exchange=lambda party: self.exchange, **options)
         if up:
-            self.fleet.follow_exchange(True)
+            self.fleet.on_exchange_state(True)
             self.step(2.0)
 
     def hear(
@@ -151,19 +151,19 @@ class Fleet(Local):
         rates: bool = False,
         **uses: tuple[Any, ...],
     ) -> None:
-        named = {GOLD: shares.Use(*uses["gold"])} if "gold" in uses else {}
+        named = {GOLD: shares.LimitDemand(*uses["gold"])} if "gold" in uses else {}
         self.exchange.peers.of_each[peer] = workers
         keys = self.exchange.peers.hear(peer, named, self.now, whole=whole)
-        self.fleet.hear(Heard(peer, peer.partition("#")[0], set(keys or named), rates=rates))
+        self.fleet.on_peer_news(PeerNews(peer, peer.partition("#")[0], set(keys or named), rates=rates))
 
-    def report(self) -> dict[str, shares.Use]:
+    def report(self) -> dict[str, shares.LimitDemand]:
         """One cycle of our own: peers learn what we take."""
         more, told = True, dict(self.exchange.peers.own)
         while more:
-            uses, _, _, more = self.fleet.present()
-            told |= {key: use for key, use in uses.items() if isinstance(use, shares.Use)}
+            uses, _, _, more = self.fleet.current_usage()
+            told |= {key: use for key, use in uses.items() if isinstance(use, shares.LimitDemand)}
             self.exchange.peers.own = told
-            self.fleet.publish(list(uses))
+            self.fleet.on_report_published(list(uses))
         return {key: use for key, use in told.items() if not use.is_idle}
 
     @property
@@ -183,20 +183,20 @@ def test_a_gateway_without_others_tells_its_workers_nothing() -> None:
     """Workers share one bucket, and need no fleet for it."""
     play = Local(workers=2)
     play.use(0, (GOLD, 80.0, True), (TIME, 0.1, True))
-    play.fleet.take_rates(0, rates(1, a=5.0))
+    play.fleet.record_rates(0, rates(1, a=5.0))
     for _ in range(20):
-        play.step(DEAL_S)
+        play.step(ALLOCATE_INTERVAL_S)
         assert play.posted == []
-    assert play.fleet.uses() == {}
+    assert play.fleet.find_uses() == {}
     assert play.fleet.state == "local"
 
 
 def test_a_gateway_that_hears_of_no_others_tells_so_once_and_nothing_else() -> None:
     play = Fleet(workers=2)
-    assert play.posted == [(0, Parts(whole=True)), (1, Parts(whole=True))]
+    assert play.posted == [(0, LimitShares(whole=True)), (1, LimitShares(whole=True))]
     play.use(0, (GOLD, 80.0, True), (TIME, 0.1, True))
     for _ in range(20):
-        play.step(DEAL_S)
+        play.step(ALLOCATE_INTERVAL_S)
         assert play.posted == []
 
 
@@ -207,7 +207,7 @@ def test_all_workers_are_told_the_gateways_part_of_which_they_take_together() ->
     play = two(workers=3)
     play.use(0, (GOLD, 30.0, True))
     play.use(1, (GOLD, 15.0))
-    assert play.report() == {GOLD: shares.Use(45.0, True)}
+    assert play.report() == {GOLD: shares.LimitDemand(45.0, True)}
     play.step()
     assert [play.rate(number) for number in range(3)] == [50.0] * 3
     assert play.parts[0][GOLD].fallback == 50.0
@@ -230,10 +230,10 @@ def test_parts_that_a_worker_missed_while_it_did_not_read_are_told_again() -> No
     play.deaf = {1}
     play.hear(gold=(0.0, False))
     for _ in range(8):
-        play.step(DEAL_S)
+        play.step(ALLOCATE_INTERVAL_S)
     assert (play.rate(0), play.rate(1)) == (100.0, 50.0)
     play.deaf = set()
-    play.step(DEAL_S)
+    play.step(ALLOCATE_INTERVAL_S)
     assert play.rate(1) == 100.0
     assert [set(parts) for parts in play.told(1)] == [{GOLD, SILVER}], "all of it"
 
@@ -270,7 +270,7 @@ def test_parts_are_renewed_before_they_expire() -> None:
     for _ in range(40):
         play.step(0.25)
         for _, message in play.posted:
-            assert isinstance(message, Parts)
+            assert isinstance(message, LimitShares)
             until = message.valid_until or 0.0
         assert until > play.now + 1, "a cycle ahead"
 
@@ -279,10 +279,10 @@ def test_a_worker_that_ends_takes_no_more_and_one_that_comes_is_told_everything(
     play = two(workers=2)
     play.use(0, (GOLD, 10.0), (SILVER, 5.0))
     play.use(1, (GOLD, 50.0, True))
-    assert play.report()[GOLD] == shares.Use(60.0, True)
+    assert play.report()[GOLD] == shares.LimitDemand(60.0, True)
     play.step()
-    play.fleet.leave(1)
-    assert play.report()[GOLD] == shares.Use(10.0)
+    play.fleet.remove_worker(1)
+    assert play.report()[GOLD] == shares.LimitDemand(10.0)
     play.step()
     play.posted.clear()
     play.join(1)
@@ -300,7 +300,7 @@ def test_a_channel_that_broke_is_a_worker_that_joins_once_more() -> None:
     play.use(1, (GOLD, 25.0, True), whole=True)
     play.step()
     assert play.rate(1) == pytest.approx(50.0)
-    assert play.report() == {GOLD: shares.Use(50.0, True)}
+    assert play.report() == {GOLD: shares.LimitDemand(50.0, True)}
 
 
 def test_a_worker_that_tells_everything_is_told_everything() -> None:
@@ -325,7 +325,7 @@ def test_a_limit_that_a_whole_demand_does_not_list_is_idle() -> None:
     play.use(1, (GOLD, 50.0, True), (SILVER, 5.0))
     assert set(play.report()) == {GOLD, SILVER}
     play.use(1, (SILVER, 5.0), whole=True)
-    assert play.report() == {GOLD: shares.Use(10.0), SILVER: shares.Use(5.0)}
+    assert play.report() == {GOLD: shares.LimitDemand(10.0), SILVER: shares.LimitDemand(5.0)}
 
 
 def test_a_limit_that_a_whole_demand_leaves_out_is_forgotten_in_time() -> None:
@@ -334,10 +334,10 @@ def test_a_limit_that_a_whole_demand_leaves_out_is_forgotten_in_time() -> None:
     play.step()
     play.use(0, (GOLD, 50.0, True), whole=True)
     for _ in range(2):
-        play.fleet.sweep()
+        play.fleet.forget_idle_limits()
         play.now += IDLE_S
     play.step()
-    assert set(play.fleet.uses()) == {GOLD}
+    assert set(play.fleet.find_uses()) == {GOLD}
 
 
 def test_a_share_of_a_threads_time_is_not_dealt_out() -> None:
@@ -354,14 +354,14 @@ def test_names_that_traffic_brings_are_not_kept_for_ever() -> None:
     for number in range(300):
         key = quota_key("producer_byte_rate.bps", f"user-{number}", None, None)
         play.use(number % 2, (key, 5.0, True))
-        play.step(DEAL_S)
+        play.step(ALLOCATE_INTERVAL_S)
         play.use(number % 2, (key, 0.0))
         play.now += IDLE_S / 10
-        play.fleet.sweep()
-        play.step(DEAL_S)
+        play.fleet.forget_idle_limits()
+        play.step(ALLOCATE_INTERVAL_S)
     assert 5 < len(play.parts[0]) < 20
     assert play.parts[0] == play.parts[1]
-    kept = play.fleet._dealer
+    kept = play.fleet._allocator
     assert kept is not None
     assert len(kept._demand.users) < 20
     assert sum(map(len, kept._demand._workers.values())) < 20
@@ -369,10 +369,10 @@ def test_names_that_traffic_brings_are_not_kept_for_ever() -> None:
 
 def test_many_limits_are_dealt_a_few_at_a_time() -> None:
     play = two()
-    keys = [quota_key("producer_byte_rate.bps", f"user-{number}", None, None) for number in range(MOST_DEALT + 7)]
+    keys = [quota_key("producer_byte_rate.bps", f"user-{number}", None, None) for number in range(MAX_ALLOCATED + 7)]
     play.use(0, *[(key, 5.0, True) for key in keys])
-    play.step(DEAL_S)
-    assert len(play.parts[0]) == MOST_DEALT
+    play.step(ALLOCATE_INTERVAL_S)
+    assert len(play.parts[0]) == MAX_ALLOCATED
     assert play.fleet.is_behind
     play.step()
     assert len(play.parts[0]) == len(keys)
@@ -381,50 +381,50 @@ def test_many_limits_are_dealt_a_few_at_a_time() -> None:
 # --- what others bring ------------------------------------------------------------------------------------------------
 
 
-def other_rates(play: Local, number: int) -> list[OtherRates]:
-    return [message for to, message in play.posted if to == number and isinstance(message, OtherRates)]
+def other_rates(play: Local, number: int) -> list[PeerRates]:
+    return [message for to, message in play.posted if to == number and isinstance(message, PeerRates)]
 
 
-def others(play: Local, number: int) -> dict[int, Others] | None:
+def others(play: Local, number: int) -> dict[int, PeerTraffic] | None:
     found = other_rates(play, number)
     return found[-1].brokers if found else None
 
 
 def test_workers_hear_what_the_others_bring_when_it_changed_or_at_the_next_tick() -> None:
     play = Local(workers=2)
-    play.fleet.take_rates(0, rates(1, a=100.0))
-    play.fleet.take_rates(1, rates(1, a=30.0))
+    play.fleet.record_rates(0, rates(1, a=100.0))
+    play.fleet.record_rates(1, rates(1, a=30.0))
     play.posted.clear()
-    play.fleet.tell_others()
-    assert others(play, 0) == {1: Others(30.0, {b"a": 30.0})}
-    assert others(play, 1) == {1: Others(100.0, {b"a": 100.0})}
+    play.fleet.publish_peer_rates()
+    assert others(play, 0) == {1: PeerTraffic(30.0, {b"a": 30.0})}
+    assert others(play, 1) == {1: PeerTraffic(100.0, {b"a": 100.0})}
     assert [message.processes for number in range(2) for message in other_rates(play, number)] == [2, 2]
     play.posted.clear()
-    play.fleet.take_rates(0, rates(1, a=101.0))
-    play.fleet.tell_others()
+    play.fleet.record_rates(0, rates(1, a=101.0))
+    play.fleet.publish_peer_rates()
     assert play.posted == []
     play.now += TICK_S
-    play.fleet.tell_others()
-    assert others(play, 1) == {1: Others(101.0, {b"a": 101.0})}
-    play.fleet.leave(0)
+    play.fleet.publish_peer_rates()
+    assert others(play, 1) == {1: PeerTraffic(101.0, {b"a": 101.0})}
+    play.fleet.remove_worker(0)
     play.now += FADING_S
-    play.fleet.tell_others()
+    play.fleet.publish_peer_rates()
     assert (others(play, 1) or {})[1].rate == pytest.approx(101.0 / math.e)
     assert other_rates(play, 1)[-1].processes == 1
     play.now += FADED_S
-    play.fleet.tell_others()
+    play.fleet.publish_peer_rates()
     assert others(play, 1) == {}
 
 
 def test_workers_hear_how_many_there_are_also_where_the_others_bring_nothing() -> None:
     play = Local(workers=2)
     for number in range(2):
-        play.fleet.take_rates(number, rates(1, a=100.0))
-    play.fleet.tell_others()
+        play.fleet.record_rates(number, rates(1, a=100.0))
+    play.fleet.publish_peer_rates()
     play.join(2)
     play.posted.clear()
     play.now += TICK_S
-    play.fleet.tell_others()
+    play.fleet.publish_peer_rates()
     assert [message.processes for number in range(2) for message in other_rates(play, number)] == [3, 3]
 
 
@@ -432,13 +432,13 @@ def test_rates_that_an_earlier_control_told_of_others_that_are_gone_do_not_stay_
     play = Local(workers=2)
     for seconds in (0.0, UNSURE_S - 1):
         play.now += seconds
-        play.fleet.tell_others()
+        play.fleet.publish_peer_rates()
         assert others(play, 0) is None, "not everybody has said yet what he brings"
     play.now += 1
-    play.fleet.tell_others()
+    play.fleet.publish_peer_rates()
     assert others(play, 0) == {}
     play.posted.clear()
-    play.fleet.tell_others()
+    play.fleet.publish_peer_rates()
     assert play.posted == []
 
 
@@ -448,27 +448,27 @@ def test_rates_that_an_earlier_control_told_of_others_that_are_gone_do_not_stay_
 def test_nothing_is_dealt_before_others_could_be_heard() -> None:
     play = Fleet(up=False)
     assert play.posted == []
-    assert not play.fleet.reach.known.is_set()
-    play.fleet.follow_exchange(True)
+    assert not play.fleet.reach.decided.is_set()
+    play.fleet.on_exchange_state(True)
     play.hear(workers=2)
     play.step(1.0)
     assert play.posted == [], "somebody may not have spoken yet"
     play.step(0.3)
-    assert play.fleet.reach.known.is_set()
+    assert play.fleet.reach.decided.is_set()
     assert play.gateways == {0: 2}
 
 
 def test_alone_once_no_other_gateway_has_said_anything() -> None:
     play = Fleet(up=False)
-    play.fleet.follow_exchange(True)
+    play.fleet.on_exchange_state(True)
     play.step(1.3)
-    assert play.posted == [(0, Parts(whole=True))]
+    assert play.posted == [(0, LimitShares(whole=True))]
 
 
 def test_a_gateway_that_has_gone_leaves_its_part_at_once() -> None:
     play = Fleet()
-    said = partial(play.fleet.hear, Heard("gw-2#1", "gw-2", left=True))
-    for leave in (said, partial(play.fleet.forget, "gw-2#1")):
+    said = partial(play.fleet.on_peer_news, PeerNews("gw-2#1", "gw-2", left=True))
+    for leave in (said, partial(play.fleet.on_peer_lost, "gw-2#1")):
         play.hear(gold=(90.0, True))
         play.use(0, (GOLD, 50.0, True), whole=True)
         play.report()
@@ -490,9 +490,9 @@ def test_without_the_exchange_parts_stay_then_go_to_values_that_are_right_in_sum
     play.use(0, (GOLD, 80.0, True))
     play.report()
     play.step()
-    play.exchange.health.up = False
+    play.exchange.health.is_up = False
     for _ in range(2):
-        play.fleet.follow_exchange(False)
+        play.fleet.on_exchange_state(False)
     play.step()
     assert (play.state, play.metrics.state, play.metrics.gauges["fleet_exchange_up"]) == ("frozen", "frozen", 0)
     play.step(shares.FROZEN_S - 1)
@@ -502,8 +502,8 @@ def test_without_the_exchange_parts_stay_then_go_to_values_that_are_right_in_sum
     play.step(shares.DECAY_S / 2)
     assert play.rate() == pytest.approx(50.0)
     assert play.state == play.metrics.state == "fallback"
-    play.exchange.health.up = True
-    play.fleet.follow_exchange(True)
+    play.exchange.health.is_up = True
+    play.fleet.on_exchange_state(True)
     play.step()
     assert play.rate() == pytest.approx(80.0)
     assert play.state == "shared"
@@ -516,31 +516,31 @@ def test_without_the_exchange_parts_stay_then_go_to_values_that_are_right_in_sum
 def test_a_gateway_that_knows_no_other_says_that_limits_stay_whole(caplog: pytest.LogCaptureFixture) -> None:
     play = Fleet()
     play.step()
-    play.exchange.health.up = False
-    play.fleet.follow_exchange(False)
+    play.exchange.health.is_up = False
+    play.fleet.on_exchange_state(False)
     assert "none is known, so each limit stays whole here" in caplog.text
 
 
 def test_a_gateway_that_never_reached_the_others_limits_alone(caplog: pytest.LogCaptureFixture) -> None:
     play = Fleet(up=False)
     play.step(KNOWN_S - 0.1)
-    assert not play.fleet.reach.known.is_set()
+    assert not play.fleet.reach.decided.is_set()
     play.step(0.1)
-    assert play.fleet.reach.known.is_set()
+    assert play.fleet.reach.decided.is_set()
     assert play.gateways == {0: 1}
     assert caplog.text.count("it was not reached so far") == 1
     play.hear(workers=3)
-    play.fleet.follow_exchange(True)
+    play.fleet.on_exchange_state(True)
     play.step()
     assert play.gateways == {0: 2}
 
 
 def test_a_control_that_was_started_again_leaves_workers_their_parts_until_it_hears_the_others() -> None:
     play = Fleet(up=False, patient=True)
-    play.fleet.follow_exchange(False)
+    play.fleet.on_exchange_state(False)
     play.step(60.0)
     assert play.posted == []
-    play.fleet.follow_exchange(True)
+    play.fleet.on_exchange_state(True)
     play.hear()
     play.step(1.3)
     assert play.gateways == {0: 2}
@@ -550,9 +550,9 @@ def test_a_worker_that_starts_while_the_sharing_workers_are_unknown_does_not_tak
     play = Fleet(workers=0, up=False, patient=True)
     play.join(0, gateways=6)
     assert play.posted == []
-    play.fleet.follow_exchange(False)
+    play.fleet.on_exchange_state(False)
     play.join(1)
-    assert play.posted == [(1, Parts({}, 6, play.now, lease_s=2.0))], "others may have what would be its part"
+    assert play.posted == [(1, LimitShares({}, 6, play.now, lease_s=2.0))], "others may have what would be its part"
     play.step(1.0)
     assert play.posted == []
 
@@ -561,83 +561,89 @@ def test_while_no_gateway_can_be_heard_for_long_even_parts_hold_as_everywhere() 
     play = Fleet(workers=0, up=False, patient=True)
     play.join(0, gateways=6)
     play.join(1, gateways=6)
-    play.fleet.follow_exchange(False)
+    play.fleet.on_exchange_state(False)
     play.step(shares.FROZEN_S + shares.DECAY_S - 1.0)
     assert play.posted == []
     play.step(1.0)
-    assert play.posted == [(0, Parts({}, 6)), (1, Parts({}, 6))]
+    assert play.posted == [(0, LimitShares({}, 6)), (1, LimitShares({}, 6))]
     play.step(1.0)
     assert play.posted == []
 
 
 def leases(play: Fleet) -> set[tuple[int, float | None, float]]:
-    return {(number, m.lease_s, (m.valid_until or 0.0) - play.now) for number, m in play.posted if isinstance(m, Parts)}
+    return {
+        (number, m.lease_s, (m.valid_until or 0.0) - play.now)
+        for number, m in play.posted
+        if isinstance(m, LimitShares)
+    }
 
 
 def test_workers_have_their_parts_for_as_long_as_others_leave_them_to_this_gateway() -> None:
     play = Fleet(workers=2)
-    assert all(isinstance(message, Parts) and message.valid_until is None for _, message in play.posted), "no others"
+    assert all(isinstance(message, LimitShares) and message.valid_until is None for _, message in play.posted), (
+        "no others"
+    )
     play.hear(gold=(90.0, True))
     play.step(1.0)
     assert leases(play) == {(0, 2.0, 3.0), (1, 2.0, 3.0)}
-    play.fleet.follow_exchange(False)
+    play.fleet.on_exchange_state(False)
     play.step(1.0)
     assert leases(play) == {(0, None, 5.0), (1, None, 5.0)}, "nobody gives anything away while nobody is heard"
 
 
 def test_many_usages_are_told_to_the_exchange_a_few_at_a_time() -> None:
     play = Fleet()
-    keys = [quota_key("producer_byte_rate.bps", f"user-{number}", None, None) for number in range(MOST_TOLD + 7)]
+    keys = [quota_key("producer_byte_rate.bps", f"user-{number}", None, None) for number in range(MAX_REPORTED + 7)]
     play.use(0, *[(key, 5.0) for key in keys])
-    first, second = play.fleet.present(), play.fleet.present()
-    assert [(len(told.uses), told.more) for told in (first, second)] == [(MOST_TOLD, True), (7, False)]
-    assert {*first.uses, *second.uses} == set(keys)
+    first, second = play.fleet.current_usage(), play.fleet.current_usage()
+    assert [(len(told.demands), told.has_more) for told in (first, second)] == [(MAX_REPORTED, True), (7, False)]
+    assert {*first.demands, *second.demands} == set(keys)
 
 
 def test_without_the_exchange_others_are_taken_to_bring_as_much_as_we_do() -> None:
     play = Fleet(workers=2)
-    play.exchange.peers.brought = {1: (700.0, {"a": 600.0}), 9: (5.0, {})}
+    play.exchange.peers.place_rates = {1: (700.0, {"a": 600.0}), 9: (5.0, {})}
     play.hear(workers=4, rates=True)
     for number, rate in enumerate((30.0, 10.0)):
-        play.fleet.take_rates(number, rates(1, a=rate))
-    play.fleet.tell_others()
-    assert others(play, 0) == {1: Others(710.0, {b"a": 610.0}), 9: Others(5.0)}
-    play.fleet.follow_exchange(False)
+        play.fleet.record_rates(number, rates(1, a=rate))
+    play.fleet.publish_peer_rates()
+    assert others(play, 0) == {1: PeerTraffic(710.0, {b"a": 610.0}), 9: PeerTraffic(5.0)}
+    play.fleet.on_exchange_state(False)
     play.step(shares.FROZEN_S)
-    play.fleet.take_rates(0, rates(1, a=32.0))
-    play.fleet.tell_others()
-    assert others(play, 1) == {1: Others(732.0, {b"a": 632.0}), 9: Others(5.0)}
+    play.fleet.record_rates(0, rates(1, a=32.0))
+    play.fleet.publish_peer_rates()
+    assert others(play, 1) == {1: PeerTraffic(732.0, {b"a": 632.0}), 9: PeerTraffic(5.0)}
     play.step(shares.DECAY_S)
-    play.fleet.take_rates(0, rates(1, a=30.0))
-    play.fleet.tell_others()
-    assert others(play, 0) == {1: Others(90.0, {b"a": 90.0})}, "10 of our other worker, 2 * 40 of 4 others"
-    play.fleet.follow_exchange(True)
-    play.fleet.tell_others()
-    assert others(play, 0) == {1: Others(710.0, {b"a": 610.0}), 9: Others(5.0)}
+    play.fleet.record_rates(0, rates(1, a=30.0))
+    play.fleet.publish_peer_rates()
+    assert others(play, 0) == {1: PeerTraffic(90.0, {b"a": 90.0})}, "10 of our other worker, 2 * 40 of 4 others"
+    play.fleet.on_exchange_state(True)
+    play.fleet.publish_peer_rates()
+    assert others(play, 0) == {1: PeerTraffic(710.0, {b"a": 610.0}), 9: PeerTraffic(5.0)}
 
 
 def test_rates_that_all_gateways_bring_to_brokers_are_told_both_ways() -> None:
     play = Fleet()
-    play.fleet.take_rates(0, rates(1, a=30.0))
-    assert play.fleet.present().rates == [], "nobody asks: there is no total"
+    play.fleet.record_rates(0, rates(1, a=30.0))
+    assert play.fleet.current_usage().rates == [], "nobody asks: there is no total"
     play.fleet.set_policies(PolicySet({PolicyKey.of_broker(): 1000.0}))
-    assert play.fleet.present().rates == [Rate(1, None, 30.0), Rate(1, "a", 30.0)]
-    assert play.fleet.present().rates is None, "as before"
-    play.exchange.peers.brought = {1: (70.0, {"a": 60.0})}
+    assert play.fleet.current_usage().rates == [ThresholdRate(1, None, 30.0), ThresholdRate(1, "a", 30.0)]
+    assert play.fleet.current_usage().rates is None, "as before"
+    play.exchange.peers.place_rates = {1: (70.0, {"a": 60.0})}
     play.hear(rates=True)
     play.posted.clear()
-    play.fleet.tell_others()
-    assert others(play, 0) == {1: Others(70.0, {b"a": 60.0})}
-    play.exchange.peers.brought = {}
-    play.fleet.forget("gw-2#1")
-    play.fleet.tell_others()
+    play.fleet.publish_peer_rates()
+    assert others(play, 0) == {1: PeerTraffic(70.0, {b"a": 60.0})}
+    play.exchange.peers.place_rates = {}
+    play.fleet.on_peer_lost("gw-2#1")
+    play.fleet.publish_peer_rates()
     play.step(FADING_S)
-    play.fleet.tell_others()
+    play.fleet.publish_peer_rates()
     left = others(play, 0)
     assert left is not None
     assert left[1].rate == pytest.approx(70.0 / math.e), "its clients come to others"
     play.step(FADED_S)
-    play.fleet.tell_others()
+    play.fleet.publish_peer_rates()
     assert others(play, 0) == {}
 
 
@@ -648,10 +654,10 @@ def test_uses_show_what_each_other_gateway_takes_and_our_part() -> None:
     play.report()
     play.step()
     gold = FleetUse(80.0, {"gw-2#1": 20.0}, 2)
-    assert play.fleet.uses() == {GOLD: gold}
+    assert play.fleet.find_uses() == {GOLD: gold}
     unused = FleetUse(5.0, {"gw-2#1": 0.0}, 2)
-    assert play.fleet.uses([GOLD, SILVER]) == {GOLD: gold, SILVER: unused}
-    assert play.fleet.uses(["no limit"]) == {}
+    assert play.fleet.find_uses([GOLD, SILVER]) == {GOLD: gold, SILVER: unused}
+    assert play.fleet.find_uses(["no limit"]) == {}
     assert play.metrics.gauges == {"fleet_peers": 1, "fleet_members": 2, "fleet_exchange_up": 1}
     assert play.metrics.dropped == {"stale": 3}
 
@@ -703,8 +709,8 @@ async def test_urgent_changes_are_told_at_once_and_the_rest_at_the_next_look(
         await trio.testing.wait_all_tasks_blocked()
         play.use(0, (GOLD, 85.0))
         await trio.testing.wait_all_tasks_blocked()
-        assert play.fleet._dealer is not None
-        assert play.fleet._dealer.has_changes
+        assert play.fleet._allocator is not None
+        assert play.fleet._allocator.has_changes
         play.use(0, (GOLD, 85.0, True))
         await trio.testing.wait_all_tasks_blocked()
         assert play.exchange.hurries == before + 1
@@ -719,7 +725,7 @@ def test_a_gateway_whose_last_peer_has_gone_has_nothing_to_deal_out() -> None:
     play.use(0, (GOLD, 50.0, True), whole=True)
     play.step()
     play.exchange.peers.lose("gw-2#1")
-    play.fleet.hear(Heard("gw-2#1", "gw-2", left=True))
+    play.fleet.on_peer_news(PeerNews("gw-2#1", "gw-2", left=True))
     play.step()
     assert not play.fleet.is_behind
-    assert play.fleet.uses() == {}
+    assert play.fleet.find_uses() == {}

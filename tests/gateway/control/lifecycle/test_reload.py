@@ -20,16 +20,16 @@ import trio
 from pytest_trio import trio_fixture
 
 from gateway import channel
-from gateway.config import Examined, Settings, examine
-from gateway.control.lifecycle.reload import BY_FILE, BY_SIGNAL, Reloader
-from gateway.control.metrics import Metrics
+from gateway.config import ConfigExamination, Settings, examine_config
+from gateway.control.lifecycle.reload import BY_FILE, BY_SIGNAL, ConfigReloader
+from gateway.control.metrics import GatewayMetrics
 from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import FileStore
-from gateway.control.workers.orders import Orders
-from gateway.supervisor import Origin
-from policies.definitions.policy_records import Source
+from gateway.control.workers.snapshot_publisher import SnapshotPublisher
+from gateway.supervisor import ConfigOrigin
+from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import Op, PolicyKey
+from policies.definitions.policy_values import PolicyKey, PolicyOperation
 from tests.background import until
 from tests.gateway.control.test_app import Gateway, at
 from tests.gateway.null_broker import NullBroker
@@ -48,20 +48,20 @@ class Answers:
         self._latest: dict[type, Any] = {}
         self._gathered: list[Any] | None = None
 
-    def latest(self, kind: type) -> Any:
+    def latest_snapshot(self, kind: type) -> Any:
         return self._latest.get(kind)
 
-    def tell(self, message: Any, news: Any = None) -> None:
+    def publish_snapshot(self, message: Any, news: Any = None) -> None:
         self._latest[type(message)] = message
         if self._gathered is None:
             self.all.append([message])
         else:
             self._gathered.append(message)
 
-    suggest = tell
+    publish_provisional = publish_snapshot
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def batch_snapshots(self) -> Iterator[None]:
         if self._gathered is not None:
             yield
             return
@@ -82,11 +82,11 @@ class Control:
     def __init__(self, path: Path, text: str) -> None:
         self.file = path / "gw.yaml"
         self.file.write_text(text)
-        found = examine(self.file, environ={})
+        found = examine_config(self.file, environ={})
         assert found.settings is not None
         assert not found.findings, found.lines
-        self.told, self.metrics = Answers(), Metrics()
-        self.adopted: list[tuple[Settings, Origin]] = []
+        self.told, self.metrics = Answers(), GatewayMetrics()
+        self.adopted: list[tuple[Settings, ConfigOrigin]] = []
         self.store = FileStore(path / "policies.jsonl", found.settings.policy_values())
         self.service = PolicyService(
             self.store,
@@ -96,33 +96,35 @@ class Control:
         )
         workers: Any = self.told
         fleet: Any = NoFleet()
-        self.orders = Orders(found.settings, workers, fleet, lambda: False, self.metrics.produced.expect, b"")
-        self.orders.tell(self.service.policies)
+        self.orders = SnapshotPublisher(
+            found.settings, workers, fleet, lambda: False, self.metrics.produced.expect_effects, b""
+        )
+        self.orders.publish_policies(self.service.policies)
         self.told.all.clear()
-        self.reloader = Reloader(
-            Origin((str(self.file),), 10**9),
+        self.reloader = ConfigReloader(
+            ConfigOrigin((str(self.file),), 10**9),
             self.orders,
             self.service,
             self.metrics,
             self.take_over,
-            examine=lambda path: examine(path, environ={}),
+            examine=lambda path: examine_config(path, environ={}),
             clock=lambda: AT_S,
         )
 
     def tell(self, policies: PolicySet) -> None:
-        self.orders.tell(policies)
+        self.orders.publish_policies(policies)
 
     @contextmanager
-    def take_over(self, settings: Settings, origin: Origin) -> Iterator[None]:
-        with self.told.together():
+    def take_over(self, settings: Settings, origin: ConfigOrigin) -> Iterator[None]:
+        with self.told.batch_snapshots():
             self.orders.settings = settings
             yield
-            self.orders.tell(self.service.policies)
+            self.orders.publish_policies(self.service.policies)
         self.adopted.append((settings, origin))
 
-    async def reload(self, text: str, source: Source = BY_FILE) -> tuple[str, tuple[str, ...]]:
+    async def reload(self, text: str, source: ChangeSource = BY_FILE) -> tuple[str, tuple[str, ...]]:
         self.file.write_text(text)
-        attempt = await self.reloader.reload(source)
+        attempt = await self.reloader.reload_config(source)
         return attempt.outcome, attempt.problems or attempt.changed
 
     def metric(self, name: str, **labels: str) -> float | None:
@@ -148,7 +150,7 @@ async def test_what_changed_is_told_at_once_and_in_one(make: Any) -> None:
     assert set(keys) == {"mode", "client_quotas", "thresholds.total.bytes.in.per.sec.threshold"}
     (messages,) = control.told.all
     assert [type(each) for each in messages] == [
-        channel.WorkerSettings, channel.Policy, channel.Quotas, channel.Groups,
+        channel.WorkerSettings, channel.ThresholdPolicy, channel.QuotaSnapshot, channel.GroupSnapshot,
     ]  # fmt: skip
     settings, policy, *_ = messages
     assert (settings.observe, policy.total, policy.mode) == (True, 2e6, "observe")
@@ -160,12 +162,12 @@ async def test_what_changed_is_told_at_once_and_in_one(make: Any) -> None:
 
 async def test_what_limits_can_do_is_in_the_metrics_before_they_do_it(make: Any) -> None:
     control = await make("")
-    row = channel.Row(1, "t", "User:u", "app", "accepted", "", 1, 1, 1)
-    control.metrics.add_interval(channel.Interval("boot", 0, 0, 0, 1000, (row,)))
+    row = channel.UsageRow(1, "t", "User:u", "app", "accepted", "", 1, 1, 1)
+    control.metrics.add_interval(channel.UsageInterval("boot", 0, 0, 0, 1000, (row,)))
     expected = 'outcome="rejected",reason="topic-threshold",topic="t"} 0'
-    assert expected not in b"".join(control.metrics.text()).decode()
+    assert expected not in b"".join(control.metrics.render_text()).decode()
     assert (await control.reload(UPSTREAM + TOTAL % "2MB"))[0] == "applied"
-    assert expected in b"".join(control.metrics.text()).decode()
+    assert expected in b"".join(control.metrics.render_text()).decode()
 
 
 async def test_what_is_no_policy_is_told_too(make: Any) -> None:
@@ -190,14 +192,14 @@ async def test_a_file_with_a_fault_changes_nothing_at_all(make: Any, caplog: pyt
     ]
     assert (control.told.all, control.adopted) == ([], [])
     assert control.orders.settings is before
-    assert control.service.policies.total() == 1e6
+    assert control.service.policies.broker_total() == 1e6
     assert (control.metric("config_reload_total", outcome="refused"), control.metric("config_last_reload_successful")) \
         == (1, 0)  # fmt: skip
     assert control.reloader.state.loaded_ms == 1000
     assert (await control.reload(UPSTREAM + TOTAL % "2MB"))[0] == "applied"
     assert control.metric("config_last_reload_successful") == 1
     assert control.metric("config_last_reload_success_timestamp_seconds") == AT_S
-    assert control.service.policies.total() == 2e6
+    assert control.service.policies.broker_total() == 2e6
 
 
 async def test_what_takes_a_restart_is_named_and_all_else_holds(make: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -233,12 +235,14 @@ async def test_the_same_file_again_is_unchanged(make: Any) -> None:
 
 async def test_the_new_values_are_the_base_of_changes_at_run_time_and_in_their_history(make: Any) -> None:
     control = await make(TOTAL % "9MB" + "client_quotas: [{user: a, producer_byte_rate: 1}]\n")
-    await control.service.alter([Op(CLICKS, 5.0)], Source("alice", "rest"))
+    await control.service.alter_policies([PolicyOperation(CLICKS, 5.0)], ChangeSource("alice", "rest"))
     topics = "thresholds: {total.bytes.in.per.sec.threshold: 9MB, topics: {clicks: {bytes.in.per.sec.threshold: 1},"
     await control.reload(UPSTREAM + topics + " views: {bytes.in.per.sec.threshold: 2}}}\n", BY_SIGNAL)
-    assert control.service.policies.topics() == {"clicks": 5.0, "views": 2.0}, "what was set at run time still wins"
-    await control.service.alter([Op(CLICKS, None)], Source("alice", "rest"))
-    assert control.service.policies.topics() == {"clicks": 1.0, "views": 2.0}
+    assert control.service.policies.topic_thresholds() == {"clicks": 5.0, "views": 2.0}, (
+        "what was set at run time still wins"
+    )
+    await control.service.alter_policies([PolicyOperation(CLICKS, None)], ChangeSource("alice", "rest"))
+    assert control.service.policies.topic_thresholds() == {"clicks": 1.0, "views": 2.0}
     of_file = [past for past in control.service.history if past.source is BY_SIGNAL]
     assert {(past.key.kind, past.key.name, past.old, past.new) for past in of_file} == {
         ("topic", "views", None, 2.0),
@@ -258,8 +262,8 @@ async def test_a_secret_in_a_file_of_its_own_is_watched_with_the_configuration(m
 
 async def test_standard_input_can_not_be_read_again(make: Any) -> None:
     control = await make("")
-    reloader = Reloader(Origin(), control.orders, control.service, control.metrics, control.take_over)
-    attempt = await reloader.reload(BY_SIGNAL)
+    reloader = ConfigReloader(ConfigOrigin(), control.orders, control.service, control.metrics, control.take_over)
+    attempt = await reloader.reload_config(BY_SIGNAL)
     assert (attempt.outcome, len(attempt.problems)) == ("refused", 1)
     assert "standard input" in attempt.problems[0]
 
@@ -302,7 +306,7 @@ async def test_a_stop_in_the_middle_of_it_is_no_fault(tmp_path: Path) -> None:
 async def test_a_bug_leaves_the_old_configuration(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     control = await make("")
 
-    def stumble(path: Path) -> Examined:
+    def stumble(path: Path) -> ConfigExamination:
         raise ZeroDivisionError
 
     control.reloader._examine = stumble
@@ -330,14 +334,14 @@ async def test_an_interval_of_0_leaves_it_to_those_who_ask(
 ) -> None:
     control = await make("reload_interval: 0s\n")
     # The look at its start takes a file that was written just before for one that has changed since.
-    control.reloader._origin = Origin(control.reloader._origin.files, time.time_ns() + 10**12)
-    asked, looks, its_look = [trio.Event()], [0], control.reloader._look
+    control.reloader._origin = ConfigOrigin(control.reloader._origin.files, time.time_ns() + 10**12)
+    asked, looks, its_look = [trio.Event()], [0], control.reloader._read_file_states
 
     async def counted() -> Any:
         looks[0] += 1
         return await its_look()
 
-    control.reloader._look = counted
+    control.reloader._read_file_states = counted
     nursery.start_soon(control.reloader.run, lambda: asked[0])
     for _ in range(5):
         await trio.sleep(100)

@@ -9,11 +9,11 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.control.metrics.family import PREFIX, Family
-from gateway.control.metrics.lines import CounterLines, gauge_lines, joined, labels_text
+from gateway.control.metrics.family import PREFIX, MetricFamily
+from gateway.control.metrics.lines import CounterLines, gauge_lines, join_labels, labels_text
 
-COUNTER = Family("things", "counter", ("topic", "client"), "Things, by `client`.\nA \\ and a line's end.")
-GAUGE = Family("level", "gauge", ("topic", "client"), "A level.")
+COUNTER = MetricFamily("things", "counter", ("topic", "client"), "Things, by `client`.\nA \\ and a line's end.")
+GAUGE = MetricFamily("level", "gauge", ("topic", "client"), "A level.")
 NAMES = [
     "a",
     "",
@@ -37,7 +37,7 @@ def read(text: bytes) -> dict[tuple[str, ...], float]:
 
 
 def counter_text(lines: CounterLines) -> bytes:
-    return b"".join(lines.text())
+    return b"".join(lines.render_text())
 
 
 def test_lines_are_those_of_prometheus_client_for_any_name() -> None:
@@ -46,7 +46,7 @@ def test_lines_are_those_of_prometheus_client_for_any_name() -> None:
     ours = CounterLines(COUNTER, "d")
     for number, name in enumerate(NAMES):
         theirs.labels(name, f"app {name}").inc(number + 0.5)
-        ours.add(joined(name, f"app {name}"), number + 0.5)
+        ours.add_amount(join_labels(name, f"app {name}"), number + 0.5)
     expected = [line for line in generate_latest(registry).splitlines() if b"_created" not in line]
     assert counter_text(ours).splitlines() == expected
     assert read(counter_text(ours)) == {(name, f"app {name}"): n + 0.5 for n, name in enumerate(NAMES)}
@@ -75,8 +75,8 @@ def test_a_family_without_series_is_its_comments() -> None:
 
 def test_integers_are_exact_however_large() -> None:
     lines = CounterLines(COUNTER)
-    lines.add(joined("a", "b"), 2**53)
-    lines.add(joined("a", "b"), 1)
+    lines.add_amount(join_labels("a", "b"), 2**53)
+    lines.add_amount(join_labels("a", "b"), 1)
     assert b" 9007199254740993\n" in counter_text(lines)
 
 
@@ -85,7 +85,7 @@ def test_each_of_many_series_has_its_own_value() -> None:
     count = 12_345  # several steps, the last of them not full
     for again in range(2):
         for number in range(count):
-            lines.add(joined("t", str(number)), number + again)
+            lines.add_amount(join_labels("t", str(number)), number + again)
     assert read(counter_text(lines)) == {("t", str(number)): 2 * number + 1 for number in range(count)}
     values = [float(number) for number in range(count)]
     labels = [labels_text(GAUGE.labels, ("t", str(number))) for number in range(count)]
@@ -96,12 +96,12 @@ def test_each_of_many_series_has_its_own_value() -> None:
 def test_series_may_begin_between_two_pieces() -> None:
     lines = CounterLines(COUNTER)
     for number in range(6000):
-        lines.add(joined("t", str(number)), 1)
+        lines.add_amount(join_labels("t", str(number)), 1)
     found = []
-    for piece in lines.text():
+    for piece in lines.render_text():
         found.append(piece)
         if len(found) <= 3:
-            lines.add(joined("new", str(len(found))), 5)
+            lines.add_amount(join_labels("new", str(len(found))), 5)
     shown = read(b"".join(found))
     assert {key: value for key, value in shown.items() if key[0] == "t"} == {("t", str(n)): 1 for n in range(6000)}
     assert {value for key, value in shown.items() if key[0] == "new"} == {5}
@@ -109,14 +109,14 @@ def test_series_may_begin_between_two_pieces() -> None:
 
 def test_a_separator_in_the_last_label_does_no_harm() -> None:
     lines = CounterLines(COUNTER)
-    lines.add(joined("t", "a\0b"), 1)
+    lines.add_amount(join_labels("t", "a\0b"), 1)
     assert read(counter_text(lines)) == {("t", "a\0b"): 1}
 
 
 def test_the_garbage_collector_has_nothing_to_visit_in_series() -> None:
     lines = CounterLines(COUNTER)
     for number in range(2000):
-        lines.add(joined("t", str(number)), number)
+        lines.add_amount(join_labels("t", str(number)), number)
     gc.collect()
     visited = [each for each in vars(lines).values() if gc.is_tracked(each)]
     assert all(len(gc.get_referents(each)) < 100 for each in visited)

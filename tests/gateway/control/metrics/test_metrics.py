@@ -10,28 +10,46 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.channel import COUNTS, LATENCY_BOUNDS, Buckets, Gauges, Groups, Interval, Latencies, Rates, Row
-from gateway.control.metrics import FAMILIES, LABELS, SECTIONS, SHARE_STATES, Family, Metrics, Place
+from gateway.channel import (
+    COUNT_NAMES,
+    LATENCY_BOUNDS,
+    DurationBuckets,
+    GroupSnapshot,
+    LatencyReport,
+    UsageInterval,
+    UsageRow,
+    WorkerGauges,
+    WorkerRates,
+)
+from gateway.control.metrics import (
+    FAMILIES,
+    LABELS,
+    SECTIONS,
+    SHARE_STATES,
+    CertificateLocation,
+    GatewayMetrics,
+    MetricFamily,
+)
 from policies.engine import BrokerRate, TopicRate
 from policies.explain import FleetUse
 from policies.fleet.keys import Direction, group_key
-from policies.groups.lines import GroupLimits, GroupRate
+from policies.groups.group_limiters import GroupLimitValues, GroupRate
 from policies.limits.limit_use import LimitUse
-from policies.quotas.lines import QuotaRate
-from policies.storage import Finding, Volume
+from policies.quotas.quota_limiters import QuotaRate
+from policies.storage import Volume, VolumeFinding
 from tests.certificates import Authority
 
 
-def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+def samples(metrics: GatewayMetrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """(name without prefix, labels) -> value."""
     return {
         (sample.name.removeprefix("produce_gateway_"), frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(b"".join(metrics.text()).decode())
+        for family in text_string_to_metric_families(b"".join(metrics.render_text()).decode())
         for sample in family.samples
     }
 
 
-def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+def value(metrics: GatewayMetrics, name: str, **labels: str) -> float | None:
     return samples(metrics).get((name, frozenset(labels.items())))
 
 
@@ -43,21 +61,21 @@ def row(
     size: int = 100,
     broker: int = 1,
     repeats: int | None = 0,
-) -> Row:
-    return Row(broker, topic, "User:u", client, outcome, reason, size, 2, 1, repeats=repeats)
+) -> UsageRow:
+    return UsageRow(broker, topic, "User:u", client, outcome, reason, size, 2, 1, repeats=repeats)
 
 
-def interval(*rows: Row, **counts: int) -> Interval:
-    return Interval("boot", 0, 0, 0, 1000, rows, counts)
+def interval(*rows: UsageRow, **counts: int) -> UsageInterval:
+    return UsageInterval("boot", 0, 0, 0, 1000, rows, counts)
 
 
 def test_every_metric_is_in_the_exposition_from_the_start() -> None:
-    metrics = Metrics()
-    text = b"".join(metrics.text()).decode()
+    metrics = GatewayMetrics()
+    text = b"".join(metrics.render_text()).decode()
     titles = ("Storage protection", "Sharing limits with other gateways")  # shown where they are on
     hidden = {family for title in titles for family in SECTIONS[title]}
     for family in FAMILIES.values():
-        assert (f"# HELP {family.exposed} {family.help}\n" in text) == (family not in hidden)
+        assert (f"# HELP {family.exposed_name} {family.help}\n" in text) == (family not in hidden)
     assert "_created" not in text
 
 
@@ -65,7 +83,7 @@ def test_every_label_of_the_table_is_described_and_bounded() -> None:
     assert {label for family in FAMILIES.values() for label in family.labels} == LABELS.keys()
     assert all(label.values and label.most for label in LABELS.values())
     shown: dict[str, set[str]] = {}
-    for _, labels in samples(Metrics()):
+    for _, labels in samples(GatewayMetrics()):
         for name, value in labels:
             shown.setdefault(name, set()).add(value)
     for name, label in LABELS.items():
@@ -73,14 +91,14 @@ def test_every_label_of_the_table_is_described_and_bounded() -> None:
 
 
 def test_the_help_of_a_metric_is_its_text_without_markdown() -> None:
-    family = Family("a", "counter", (), "By `x`: [audit](audit.md#what), [here](#there) and [page](page.md).")
+    family = MetricFamily("a", "counter", (), "By `x`: [audit](audit.md#what), [here](#there) and [page](page.md).")
     assert family.help == "By x: audit (docs/audit.md), here and page (docs/page.md)."
-    assert family.exposed == "produce_gateway_a_total"
+    assert family.exposed_name == "produce_gateway_a_total"
 
 
 def test_every_count_of_a_worker_is_there_at_0() -> None:
-    shown = samples(Metrics())
-    for name in COUNTS:
+    shown = samples(GatewayMetrics())
+    for name in COUNT_NAMES:
         if name.startswith("disconnects_"):
             labels = frozenset({("cause", name.removeprefix("disconnects_"))})
             assert shown["disconnects_total", labels] == 0
@@ -96,7 +114,7 @@ def test_every_count_of_a_worker_is_there_at_0() -> None:
 THRESHOLD_EFFECTS = frozenset({("rejected", "topic-threshold"), ("delayed", "topic-threshold")})
 
 
-def series_of(metrics: Metrics, topic: str) -> dict[tuple[str, ...], float]:
+def series_of(metrics: GatewayMetrics, topic: str) -> dict[tuple[str, ...], float]:
     """(name, outcome, reason) -> value."""
     return {
         (name, *(dict(labels)[label] for label in ("outcome", "reason") if label in dict(labels))): v
@@ -106,9 +124,9 @@ def series_of(metrics: Metrics, topic: str) -> dict[tuple[str, ...], float]:
 
 
 def test_with_its_first_byte_a_topic_has_at_0_what_the_limits_in_force_can_do_to_its_bytes() -> None:
-    metrics = Metrics()
-    metrics.produced.expect(THRESHOLD_EFFECTS)
-    metrics.know_topics({"a", "b"})
+    metrics = GatewayMetrics()
+    metrics.produced.expect_effects(THRESHOLD_EFFECTS)
+    metrics.set_known_topics({"a", "b"})
     metrics.add_interval(interval(row("a"), row("b", outcome="discarded")))
     assert series_of(metrics, "a") == {
         ("produce_bytes_total", "accepted", ""): 100,
@@ -123,23 +141,23 @@ def test_with_its_first_byte_a_topic_has_at_0_what_the_limits_in_force_can_do_to
 
 
 def test_effects_of_a_new_limit_are_shown_for_topics_that_have_series_already_and_stay_without_it() -> None:
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     metrics.add_interval(interval(row("a"), row("made-up", outcome="unacknowledged")))
     assert len(series_of(metrics, "a")) == 3
-    metrics.produced.expect(THRESHOLD_EFFECTS)
+    metrics.produced.expect_effects(THRESHOLD_EFFECTS)
     shown = series_of(metrics, "a")
     assert shown["produce_bytes_total", "rejected", "topic-threshold"] == 0
     assert series_of(metrics, "made-up") == {}
     metrics.add_interval(interval(row("a", outcome="rejected", reason="topic-threshold")))
-    metrics.produced.expect(frozenset())
-    metrics.produced.expect(THRESHOLD_EFFECTS)
+    metrics.produced.expect_effects(frozenset())
+    metrics.produced.expect_effects(THRESHOLD_EFFECTS)
     shown = series_of(metrics, "a")
     assert shown["produce_bytes_total", "rejected", "topic-threshold"] == 100
     assert shown["policy_bytes_total", "delayed", "topic-threshold"] == 0
 
 
 def test_what_no_limit_in_force_can_do_begins_when_it_happens() -> None:
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     rejected = row("a", outcome="rejected", reason="of-a-plugin", size=70)
     metrics.add_interval(interval(row("a"), rejected, row("a", outcome="would_delay", reason="client-quota")))
     shown = series_of(metrics, "a")
@@ -151,15 +169,15 @@ def test_what_no_limit_in_force_can_do_begins_when_it_happens() -> None:
 
 
 def test_times_of_throttling_add_up_to_the_millisecond() -> None:
-    metrics = Metrics()
-    held = Row(1, "t", "User:u", "app", "delayed", "client-quota", 1, 1, 1, delay_ms=1250)
+    metrics = GatewayMetrics()
+    held = UsageRow(1, "t", "User:u", "app", "delayed", "client-quota", 1, 1, 1, delay_ms=1250)
     metrics.add_interval(interval(row(), held, held))
     assert series_of(metrics, "t")["throttle_seconds_total", "delayed", "client-quota"] == 2.5
 
 
 def test_topics_are_bounded_and_the_rest_is_other() -> None:
-    metrics = Metrics(max_topics=2)
-    metrics.produced.expect(THRESHOLD_EFFECTS)
+    metrics = GatewayMetrics(max_topics=2)
+    metrics.produced.expect_effects(THRESHOLD_EFFECTS)
     metrics.add_interval(interval(row("a"), row("b"), row("c")))
     rejected = {"broker": "1", "outcome": "rejected", "reason": "topic-threshold"}
     accepted = {"broker": "1", "outcome": "accepted", "reason": ""}
@@ -169,7 +187,7 @@ def test_topics_are_bounded_and_the_rest_is_other() -> None:
     assert value(metrics, "produce_bytes_total", topic="other", **rejected) is None
 
 
-def made_up(k: int, n: int = 100) -> list[Row]:
+def made_up(k: int, n: int = 100) -> list[UsageRow]:
     """Rows of every outcome that a client can get for invented names."""
     outcomes = [
         ("errored", "INVALID_TOPIC_EXCEPTION"),
@@ -181,34 +199,34 @@ def made_up(k: int, n: int = 100) -> list[Row]:
     return [row(f"made-up-{k}-{i}", f"client-{k}-{i}", *outcome) for i in range(n) for outcome in outcomes]
 
 
-def looks(metrics: Metrics) -> None:
+def looks(metrics: GatewayMetrics) -> None:
     """Metadata is asked for as often as needed to know that a topic doesn't exist."""
-    metrics.produced.look_again()
-    metrics.produced.look_again()
+    metrics.produced.recheck_waiting()
+    metrics.produced.recheck_waiting()
 
 
 def test_bytes_that_a_new_topic_got_before_metadata_listed_it_are_counted_under_its_name() -> None:
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     metrics.add_interval(interval(row("new", outcome="unacknowledged"), row("typo", outcome="unacknowledged")))
     labels = {"broker": "1", "outcome": "unacknowledged", "reason": ""}
-    metrics.know_topics({"new"})
-    metrics.produced.look_again()
+    metrics.set_known_topics({"new"})
+    metrics.produced.recheck_waiting()
     assert value(metrics, "produce_bytes_total", topic="new", **labels) == 100
     assert value(metrics, "produce_bytes_total", topic="other", **labels) is None
-    metrics.produced.look_again()
+    metrics.produced.recheck_waiting()
     assert value(metrics, "produce_bytes_total", topic="other", **labels) == 100
 
 
 def test_an_exposition_does_not_grow_by_names_that_clients_make_up() -> None:
-    metrics = Metrics()
-    metrics.know_topics({"clicks"})
+    metrics = GatewayMetrics()
+    metrics.set_known_topics({"clicks"})
     metrics.add_interval(interval(row("clicks"), *made_up(0)))
     looks(metrics)
-    size = len(b"".join(metrics.text()))
+    size = len(b"".join(metrics.render_text()))
     for k in range(1, 20):
         metrics.add_interval(interval(row("clicks"), *made_up(k)))
         looks(metrics)
-    shown = b"".join(metrics.text())
+    shown = b"".join(metrics.render_text())
     assert len(shown) < size + 1000  # numbers have got longer
     assert b"made-up" not in shown
     assert b"client-0" not in shown
@@ -218,8 +236,8 @@ def test_an_exposition_does_not_grow_by_names_that_clients_make_up() -> None:
 
 
 def test_a_topic_that_metadata_lists_is_shown_before_anything_got_in() -> None:
-    metrics = Metrics()
-    metrics.know_topics({"a"})
+    metrics = GatewayMetrics()
+    metrics.set_known_topics({"a"})
     metrics.add_interval(interval(row("a", outcome="rejected", reason="topic-threshold")))
     labels = {"broker": "1", "topic": "a", "outcome": "rejected"}
     assert value(metrics, "produce_bytes_total", reason="topic-threshold", **labels) == 100
@@ -227,26 +245,26 @@ def test_a_topic_that_metadata_lists_is_shown_before_anything_got_in() -> None:
 
 
 def test_a_topic_that_is_gone_keeps_its_series() -> None:
-    metrics = Metrics(max_topics=1)
-    metrics.know_topics({"a"})
+    metrics = GatewayMetrics(max_topics=1)
+    metrics.set_known_topics({"a"})
     metrics.add_interval(interval(row("a", outcome="unanswered")))
-    metrics.know_topics(())
+    metrics.set_known_topics(())
     metrics.add_interval(interval(row("a", outcome="unanswered")))
     assert value(metrics, "produce_bytes_total", broker="1", topic="a", outcome="unanswered", reason="") == 200
 
 
 def test_rates_are_of_topics_that_there_are_the_busiest_first() -> None:
-    metrics = Metrics(max_topics=2)
-    metrics.know_topics({"a", "b", "c"})
+    metrics = GatewayMetrics(max_topics=2)
+    metrics.set_known_topics({"a", "b", "c"})
     names = {"a": 1.0, "b": 3.0, "c": 2.0, "made-up": 9.0}
     topics = [TopicRate(name, rate, None, False) for name, rate in names.items()]
-    metrics.set_rates(Rates((BrokerRate(1, 15.0, 0, 0, None, topics),)))
+    metrics.set_rates(WorkerRates((BrokerRate(1, 15.0, 0, 0, None, topics),)))
     found = {name: value(metrics, "topic_rate_bytes_per_second", broker="1", topic=name) for name in names}
     assert found == {"a": None, "b": 3.0, "c": 2.0, "made-up": None}
 
 
 def test_a_client_s_name_is_cut_and_cleaned_before_it_is_a_label() -> None:
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     metrics.add_interval(interval(row(client="x\x1b[31m" + "y" * 30_000)))
     (name,) = {dict(labels)["client_id"] for name, labels in samples(metrics) if name == "client_bytes_total"}
     assert name.startswith("x [31my")
@@ -254,8 +272,8 @@ def test_a_client_s_name_is_cut_and_cleaned_before_it_is_a_label() -> None:
 
 
 def test_repeated_bytes_are_told_by_topic_and_bytes_that_may_be_repeats_as_well() -> None:
-    metrics = Metrics()
-    metrics.produced.expect(THRESHOLD_EFFECTS)
+    metrics = GatewayMetrics()
+    metrics.produced.expect_effects(THRESHOLD_EFFECTS)
     metrics.add_interval(interval(row(repeats=0)))
     place = {"broker": "1", "topic": "t"}
     assert value(metrics, "produce_repeats_bytes_total", **place) == 0
@@ -268,7 +286,7 @@ def test_repeated_bytes_are_told_by_topic_and_bytes_that_may_be_repeats_as_well(
 
 
 def test_rows_and_counts_add_up() -> None:
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     metrics.add_interval(interval(row(), row(client="other-app", size=50), requests=3, disconnects_client=1))
     metrics.add_interval(interval(row(outcome="errored", reason="MESSAGE_TOO_LARGE", broker=-1), requests=2))
     accepted = {"broker": "1", "topic": "t", "outcome": "accepted", "reason": ""}
@@ -284,7 +302,7 @@ def test_rows_and_counts_add_up() -> None:
 
 
 def test_requests_are_counted_by_api_and_produce_is_the_rest() -> None:
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     metrics.add_counts({"requests": 10, "api_requests_3": 2, "api_requests_18": 1, "api_requests_200": 1, "mutes": 1})
     metrics.add_interval(interval(row(), requests=5, api_requests_3=5))
     found = {dict(labels)["api"]: v for (name, labels), v in samples(metrics).items() if name == "requests_total"}
@@ -295,10 +313,10 @@ def test_requests_are_counted_by_api_and_produce_is_the_rest() -> None:
 
 
 def test_the_utilization_of_a_quota_is_that_of_kip_1373() -> None:
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     quotas = [QuotaRate("producer_byte_rate", name, name, None, None, LimitUse(300.0, limit), limit) for name, limit in
               (("half", 600.0), ("over", 200.0), ("paused", 0.0))]  # fmt: skip
-    metrics.set_rates(Rates((), quotas=tuple(quotas)))
+    metrics.set_rates(WorkerRates((), quotas=tuple(quotas)))
     labels = {"quota": "producer_byte_rate", "client_id": "", "broker": "all"}
     found = [
         value(metrics, "client_quota_utilization_ratio", source=name, user=name, **labels)
@@ -309,17 +327,17 @@ def test_the_utilization_of_a_quota_is_that_of_kip_1373() -> None:
     assert math.isnan(found[2])
 
 
-def said(*counts: int, total: float = 0.0) -> Buckets:
-    return Buckets((*counts, *[0] * (len(LATENCY_BOUNDS) + 1 - len(counts))), total)
+def said(*counts: int, total: float = 0.0) -> DurationBuckets:
+    return DurationBuckets((*counts, *[0] * (len(LATENCY_BOUNDS) + 1 - len(counts))), total)
 
 
 def test_latencies_of_all_workers_are_one_histogram() -> None:
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     assert value(metrics, "produce_request_seconds_count") == 0
     metrics.add_latencies(
-        0, Latencies(said(3, 1, total=0.5), {1: said(2, total=0.1), -1: said(1)}, batches=said(4), cpu_s=2.0)
+        0, LatencyReport(said(3, 1, total=0.5), {1: said(2, total=0.1), -1: said(1)}, batches=said(4), cpu_s=2.0)
     )
-    metrics.add_latencies(1, Latencies(said(1, total=0.25), {1: said(0, 1)}, cpu_s=5.0))
+    metrics.add_latencies(1, LatencyReport(said(1, total=0.25), {1: said(0, 1)}, cpu_s=5.0))
     assert value(metrics, "produce_request_seconds_count") == 5
     assert value(metrics, "produce_request_seconds_sum") == 0.75
     assert value(metrics, "produce_request_seconds_bucket", le=str(LATENCY_BOUNDS[0])) == 4
@@ -332,10 +350,12 @@ def test_latencies_of_all_workers_are_one_histogram() -> None:
 
 
 def test_waits_are_there_for_every_reason_and_for_no_other() -> None:
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     reasons = {dict(labels)["reason"] for name, labels in samples(metrics) if name == "limit_wait_seconds_count"}
     assert {"topic-threshold", "client-quota", "resource-group", "storage-pause", "fetch", "other"} <= reasons
-    metrics.add_latencies(0, Latencies(said(), waits={"client-quota": said(2), "a-plugin-s": said(1), "b": said(1)}))
+    metrics.add_latencies(
+        0, LatencyReport(said(), waits={"client-quota": said(2), "a-plugin-s": said(1), "b": said(1)})
+    )
     assert value(metrics, "limit_wait_seconds_count", reason="client-quota") == 2
     assert value(metrics, "limit_wait_seconds_count", reason="other") == 2
     assert {
@@ -344,22 +364,22 @@ def test_waits_are_there_for_every_reason_and_for_no_other() -> None:
 
 
 def test_cpu_time_of_a_worker_that_was_started_again_goes_on() -> None:
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     for cpu_s in (2.0, 9.0, 1.0, 3.0):
-        metrics.add_latencies(0, Latencies(said(), cpu_s=cpu_s))
+        metrics.add_latencies(0, LatencyReport(said(), cpu_s=cpu_s))
     assert value(metrics, "worker_cpu_seconds_total", worker="0") == 12
 
 
 def test_the_expiry_of_a_certificate_is_that_of_the_file_as_it_is_now(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     one, _ = authority.sign("one")
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     file = tmp_path / "chain.pem"
     file.write_bytes(one.read_bytes())
     places = {
-        "listener": Place(str(file)),
-        "upstream": Place(pem=one.read_text()),
-        "gone": Place(str(tmp_path / "none")),
+        "listener": CertificateLocation(str(file)),
+        "upstream": CertificateLocation(pem=one.read_text()),
+        "gone": CertificateLocation(str(tmp_path / "none")),
     }
     metrics.show_certificates(places)
     expires = value(metrics, "certificate_expiry_timestamp_seconds", certificate="listener")
@@ -372,7 +392,7 @@ def test_the_expiry_of_a_certificate_is_that_of_the_file_as_it_is_now(tmp_path: 
 
 
 def test_clients_beyond_the_cap_are_other_and_no_byte_is_lost() -> None:
-    metrics = Metrics(max_clients=2)
+    metrics = GatewayMetrics(max_clients=2)
     metrics.add_interval(interval(*(row(client=f"app-{i}", size=10**i) for i in range(4))))
     metrics.add_interval(interval(row(client="app-1", size=7)))
     assert value(metrics, "client_bytes_total", principal="User:u", client_id="app-1", outcome="accepted") == 17
@@ -380,10 +400,10 @@ def test_clients_beyond_the_cap_are_other_and_no_byte_is_lost() -> None:
 
 
 def test_rates_show_the_latest_snapshot_only() -> None:
-    metrics = Metrics()
-    metrics.know_topics({"a", "b", "c", "z"})
+    metrics = GatewayMetrics()
+    metrics.set_known_topics({"a", "b", "c", "z"})
     limited = TopicRate("a", 30.0, 20.0, True)
-    metrics.set_rates(Rates((BrokerRate(1, 50.0, 1.0, 2.0, 100.0, [limited, TopicRate("z", 1.0, 0.0, False)]),)))
+    metrics.set_rates(WorkerRates((BrokerRate(1, 50.0, 1.0, 2.0, 100.0, [limited, TopicRate("z", 1.0, 0.0, False)]),)))
     assert value(metrics, "broker_rate_bytes_per_second", broker="1") == 50
     assert value(metrics, "broker_error_rate_bytes_per_second", broker="1") == 1
     assert value(metrics, "broker_throttled_rate_bytes_per_second", broker="1") == 2
@@ -391,25 +411,25 @@ def test_rates_show_the_latest_snapshot_only() -> None:
     assert value(metrics, "topic_threshold_utilization_ratio", broker="1", topic="a") == 1.5  # not capped
     assert value(metrics, "topic_threshold_utilization_ratio", broker="1", topic="z") == math.inf
     assert value(metrics, "topic_over_threshold", broker="1", topic="a") == 1
-    metrics.set_rates(Rates((BrokerRate(1, 50.0, 0.0, 0.0, None, [TopicRate("b", 5.0, None, False)]),)))
+    metrics.set_rates(WorkerRates((BrokerRate(1, 50.0, 0.0, 0.0, None, [TopicRate("b", 5.0, None, False)]),)))
     assert value(metrics, "topic_rate_bytes_per_second", broker="1", topic="a") is None
     assert value(metrics, "topic_threshold_bytes_per_second", broker="1", topic="b") == math.inf
     assert math.isnan(value(metrics, "topic_threshold_utilization_ratio", broker="1", topic="b") or 0.0)
 
 
-def finding(broker_id: int, name: str, available: int, soft: float | None = None, hard: float = 10.0) -> Finding:
-    return Finding(Volume(broker_id, name, 100, available), 1.0, soft, hard)
+def finding(broker_id: int, name: str, available: int, soft: float | None = None, hard: float = 10.0) -> VolumeFinding:
+    return VolumeFinding(Volume(broker_id, name, 100, available), 1.0, soft, hard)
 
 
 @pytest.mark.seed("DISK.36")
 def test_storage_metrics_are_there_from_the_start_where_storage_is_on() -> None:
-    metrics = Metrics()
-    assert "_storage_" not in b"".join(metrics.text()).decode()
-    metrics.show_storage()
-    text = b"".join(metrics.text()).decode()
+    metrics = GatewayMetrics()
+    assert "_storage_" not in b"".join(metrics.render_text()).decode()
+    metrics.create_storage_series()
+    text = b"".join(metrics.render_text()).decode()
     families = SECTIONS["Storage protection"]
     for family in families:
-        assert f"# HELP {family.exposed} {family.help}\n" in text
+        assert f"# HELP {family.exposed_name} {family.help}\n" in text
     for name in (family.name for family in families if family.kind == "gauge" and not family.labels):
         assert value(metrics, name) == (1 if name == "storage_throttle_factor" else 0)
     for outcome in ("ok", "failed", "invalid"):
@@ -420,8 +440,8 @@ def test_storage_metrics_are_there_from_the_start_where_storage_is_on() -> None:
 
 @pytest.mark.seed("DISK.38")
 def test_storage_series_of_a_volume_come_and_go_with_it() -> None:
-    metrics = Metrics()
-    storage = metrics.show_storage()
+    metrics = GatewayMetrics()
+    storage = metrics.create_storage_series()
     full = finding(2, "/b", 5)
     storage.show_volumes((finding(1, "/a", 60, soft=20.0), full))
     storage.count_violated((full,))
@@ -444,10 +464,10 @@ def group(
 
 
 def test_rates_of_all_workers_add_up_in_the_exposition() -> None:
-    metrics = Metrics()
-    metrics.know_topics({"a", "b", "c"})
-    one = Rates((BrokerRate(1, 50.0, 1.0, 2.0, 100.0, [TopicRate("a", 50.0, 40.0, True)]),))
-    two = Rates((BrokerRate(1, 30.0, 1.0, 2.0, 100.0, [TopicRate("a", 30.0, 40.0, False)]),))
+    metrics = GatewayMetrics()
+    metrics.set_known_topics({"a", "b", "c"})
+    one = WorkerRates((BrokerRate(1, 50.0, 1.0, 2.0, 100.0, [TopicRate("a", 50.0, 40.0, True)]),))
+    two = WorkerRates((BrokerRate(1, 30.0, 1.0, 2.0, 100.0, [TopicRate("a", 30.0, 40.0, False)]),))
     metrics.set_rates(one, two)
     assert value(metrics, "broker_rate_bytes_per_second", broker="1") == 80
     assert value(metrics, "broker_threshold_utilization_ratio", broker="1") == 0.8
@@ -457,13 +477,13 @@ def test_rates_of_all_workers_add_up_in_the_exposition() -> None:
 
 
 def test_groups_show_rate_part_limit_and_the_rate_of_all_gateways() -> None:
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     metrics.set_rates(
-        Rates((), groups=(group("gold", 40.0, limit=30.0, waiting=True),)),
-        Rates((), groups=(group("gold", 20.0, limit=30.0), group("gold", 5.0, "dispatch"))),
+        WorkerRates((), groups=(group("gold", 40.0, limit=30.0, waiting=True),)),
+        WorkerRates((), groups=(group("gold", 20.0, limit=30.0), group("gold", 5.0, "dispatch"))),
     )
     metrics.show_groups(
-        Groups(1, {"gold": GroupLimits(publish_bytes=100.0)}),
+        GroupSnapshot(1, {"gold": GroupLimitValues(publish_bytes=100.0)}),
         {group_key("gold", "publish", "bytes"): FleetUse(58.0, {"gwb": 60.0}, 2)},
     )
     labels = {"group": "gold", "direction": "publish"}
@@ -484,18 +504,18 @@ def test_groups_show_rate_part_limit_and_the_rate_of_all_gateways() -> None:
 
 
 def test_groups_beyond_the_cap_are_left_out() -> None:
-    metrics = Metrics(max_clients=2)
-    metrics.set_rates(Rates((), groups=tuple(group(f"g{i}", float(i)) for i in range(5))))
+    metrics = GatewayMetrics(max_clients=2)
+    metrics.set_rates(WorkerRates((), groups=tuple(group(f"g{i}", float(i)) for i in range(5))))
     assert metrics.shown_groups() == [("g4", "publish"), ("g3", "publish")]
     assert value(metrics, "group_rate_bytes_per_second", group="g4", direction="publish") == 4
     assert value(metrics, "group_rate_bytes_per_second", group="g2", direction="publish") is None
 
 
 def test_metrics_of_the_fleet_are_there_from_the_start() -> None:
-    metrics = Metrics()
-    fleet = metrics.show_fleet(["stale"])
+    metrics = GatewayMetrics()
+    fleet = metrics.create_fleet_series(["stale"])
     for family in SECTIONS["Sharing limits with other gateways"]:
-        assert f"# HELP {family.exposed} {family.help}\n" in b"".join(metrics.text()).decode()
+        assert f"# HELP {family.exposed_name} {family.help}\n" in b"".join(metrics.render_text()).decode()
     assert value(metrics, "fleet_reports_dropped_total", reason="stale") == 0
     assert value(metrics, "fleet_share_state", state="local") == 1
     fleet.state, fleet.sent, fleet.received_bytes = "frozen", 3, 500
@@ -507,16 +527,16 @@ def test_metrics_of_the_fleet_are_there_from_the_start() -> None:
 
 
 def test_gauges_are_per_worker() -> None:
-    metrics = Metrics()
-    metrics.show_worker(0)
+    metrics = GatewayMetrics()
+    metrics.create_worker_series(0)
     assert value(metrics, "connections", worker="0") == 0
-    metrics.set_gauges(0, Gauges(5, 2, 1000))
+    metrics.set_gauges(0, WorkerGauges(5, 2, 1000))
     assert value(metrics, "connections", worker="0") == 5
     assert value(metrics, "muted_connections", worker="0") == 2
     assert value(metrics, "buffered_bytes", worker="0") == 1000
 
 
 def test_two_gateways_in_one_process_do_not_share_metrics() -> None:
-    first, second = Metrics(), Metrics()
+    first, second = GatewayMetrics(), GatewayMetrics()
     first.usage_log.written.inc()
     assert value(second, "usage_log_records_written_total") == 0

@@ -14,24 +14,32 @@ import trio
 import trio.testing
 from pytest_trio import trio_fixture
 
-from gateway.channel import Answer, Ask
+from gateway.channel import AdminAnswer, AdminQuery
 from gateway.control.policies import kafka_admin
-from gateway.control.policies.admin_configs import FEW
+from gateway.control.policies.admin_configs import FEW_RESOURCES
 from gateway.control.policies.kafka_admin import LATE_S, KafkaAdmin, managed_apis
 from gateway.control.policies.service import PolicyService
-from gateway.control.policies.store import Decide, FileStore, InDoubtError, StoreError, Written
-from policies.definitions.policy_records import Source
-from policies.definitions.policy_values import End, Held, Op, PolicyKey, TopicId, TopicIds, Value
+from gateway.control.policies.store import Decide, FileStore, InDoubtError, StoreError, WrittenChange
+from policies.definitions.policy_records import ChangeSource
+from policies.definitions.policy_values import (
+    PolicyKey,
+    PolicyOperation,
+    PolicyValue,
+    RuntimeValue,
+    TopicId,
+    TopicIds,
+    ValueEnd,
+)
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
-from policies.thresholds.sums import Committed, Places
-from policies.thresholds.values import OUT_KEY, TOPIC_KEY, TOTAL_KEY
+from policies.thresholds.sums import CommittedTotal, TopicPlaces
+from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY, TOTAL_OUT_KEY
 from protocol import api
 from protocol import configs as c
 from protocol import quotas as q
 from protocol import topic_deletion as d
 from protocol import topics as t
-from protocol.admin import Api
+from protocol.admin import ApiCodec
 from protocol.topics import NO_ID
 from tests.background import until
 
@@ -52,7 +60,7 @@ class Metrics:
     def show_policy_store(self, up: bool) -> None:
         pass
 
-    def show_committed(self, committed: Mapping[str, Committed]) -> None:
+    def show_committed(self, committed: Mapping[str, CommittedTotal]) -> None:
         pass
 
     def count_policy_change(self, outcome: str) -> None:
@@ -69,7 +77,7 @@ class Stage:
     def __init__(self, path: Path, base: dict[PolicyKey, float]) -> None:
         self.metrics = Metrics()
         self.upstream: QuotaStore | None = None
-        self.places: Places | None = None
+        self.places: TopicPlaces | None = None
         self.ids: dict[str, TopicId] = {}
         self.store = FileStore(path / "policies.jsonl", base)
         self.service = PolicyService(
@@ -84,8 +92,8 @@ class Stage:
         self.sent: list[Any] = []
         self.errors: dict[str | None, int] = {}
         self.late: dict[str, int] = {}
-        self.described: tuple[c.Config, ...] = (c.Config("retention.ms", "5", config_type=c.LONG),)
-        self.entries: tuple[q.Entry, ...] | None = ()
+        self.described: tuple[c.DescribedConfig, ...] = (c.DescribedConfig("retention.ms", "5", config_type=c.LONG),)
+        self.entries: tuple[q.EntityQuotas, ...] | None = ()
         self.until = float("inf")
 
     async def look_upstream(self) -> QuotaStore | None:
@@ -96,16 +104,18 @@ class Stage:
         await trio.lowlevel.checkpoint()
         return {name: topic_id for name, topic_id in self.ids.items() if name in topics}
 
-    async def ask(self, spoken: Api[Any, Any], body: Any, version: int | None = None) -> Any:
+    async def ask(self, spoken: ApiCodec[Any, Any], body: Any, version: int | None = None) -> Any:
         """The client's answer; None: the request passes as it is."""
         version = spoken.highest if version is None else version
         request = spoken.encode_request(body, version, 77, TOOL)[4:]
         memo = answer = b""
         for token in range(1, 9):
-            said = await self.door.answer(Ask(token, self.until, "10.0.0.9:5", "User:alice", request, memo, answer))
+            said = await self.door.answer_query(
+                AdminQuery(token, self.until, "10.0.0.9:5", "User:alice", request, memo, answer)
+            )
             assert said.token == token
             if said.client:
-                correlation, found = spoken.decode_answer(said.client, 4, len(said.client), version)
+                correlation, found = spoken.decode_response(said.client, 4, len(said.client), version)
                 assert correlation == 77
                 return found
             if not said.upstream:
@@ -113,16 +123,16 @@ class Stage:
             memo, answer = said.memo, self.broker(spoken, version, said.upstream)
         raise AssertionError("it never ends")
 
-    def broker(self, spoken: Api[Any, Any], version: int, frame: bytes) -> bytes:
+    def broker(self, spoken: ApiCodec[Any, Any], version: int, frame: bytes) -> bytes:
         head = spoken.decode_request(frame, 4, len(frame))
         assert (head.version, head.client_id) == (version, TOOL)
         body = head.body
         self.sent.append(body)
         if spoken.key == api.DESCRIBE_CLIENT_QUOTAS:
             code = self.errors.get(None, 0)
-            said: Any = q.DescribeClientQuotasAnswer(0, code, None, None if code else self.entries)
+            said: Any = q.DescribeClientQuotasResponse(0, code, None, None if code else self.entries)
         elif spoken.key == api.ALTER_CLIENT_QUOTAS:
-            said = q.AlterClientQuotasAnswer(
+            said = q.AlterClientQuotasResponse(
                 3,
                 tuple(
                     q.AlterClientQuotasResult(*self.error(str(dict(entity).get(q.USER)), body), entity)
@@ -130,7 +140,7 @@ class Stage:
                 ),
             )
         elif spoken.key == api.DESCRIBE_CONFIGS:
-            said = c.DescribeConfigsAnswer(
+            said = c.DescribeConfigsResponse(
                 0,
                 tuple(
                     c.DescribeConfigsResult(
@@ -143,18 +153,18 @@ class Stage:
             names = body.topic_names if version < 6 else [topic.name or "by-id" for topic in body.topics]
             ids = dict.fromkeys(names, TOPIC_ID if version >= 6 else NO_ID)
             gone = [d.DeleteTopicsResult(name, ids[name], *self.error(name, None)) for name in reversed(names)]
-            said = d.DeleteTopicsAnswer(3, tuple(gone))
+            said = d.DeleteTopicsResponse(3, tuple(gone))
         elif spoken.key == api.CREATE_TOPICS:
             created = []
             for topic in reversed(body.topics):
                 code, text = self.error(topic.name, body)
                 own = tuple(t.CreatedConfig(name, value, False, 1, False) for name, value in topic.configs)
                 created.append(t.CreateTopicsResult(topic.name, bytes(16), code, text, 3, 1, () if code else own))
-            said = t.CreateTopicsAnswer(3, tuple(created))
+            said = t.CreateTopicsResponse(3, tuple(created))
         else:
             rows = [c.AlterConfigsResult(*self.error(row[1], body), *row[:2]) for row in reversed(body.resources)]
-            said = c.AlterConfigsAnswer(3, tuple(rows))
-        return spoken.encode_answer(said, version, head.correlation_id)[4:]
+            said = c.AlterConfigsResponse(3, tuple(rows))
+        return spoken.encode_response(said, version, head.correlation_id)[4:]
 
     def error(self, name: str, body: Any) -> tuple[int, str | None]:
         code = self.errors.get(name) or self.errors.get(None) or 0
@@ -163,7 +173,7 @@ class Stage:
         return code, f"no {name}" if code else None
 
     @property
-    def changes(self) -> dict[PolicyKey, Value]:
+    def changes(self) -> dict[PolicyKey, PolicyValue]:
         return dict(self.service.policies.changes)
 
     async def incremental(self, *rows: tuple[int, str, Mapping[str, str | None]], check: bool = False) -> Any:
@@ -180,7 +190,7 @@ class Stage:
     async def delete(self, *topics: str | bytes, version: int = 6) -> list[tuple[str | None, int]]:
         """DeleteTopics, by name or by id: what is said of each topic; nothing where the request passes as it is."""
         if version < 6:
-            names = d.NamedTopics(tuple(str(topic) for topic in topics), 1000)
+            names = d.DeleteNamedTopicsRequest(tuple(str(topic) for topic in topics), 1000)
             said = await self.ask(d.DELETE_NAMED_TOPICS, names, version)
         else:
             given = [(each, NO_ID) if isinstance(each, str) else (None, each) for each in topics]
@@ -197,7 +207,7 @@ class Stage:
 
     async def quotas(self, *rows: tuple[q.Entity, Mapping[str, float | None]], check: bool = False) -> Any:
         entries = tuple(
-            q.Alteration(
+            q.EntityAlteration(
                 entity,
                 tuple(
                     q.QuotaOperation(key, 0.0 if value is None else value, value is None) for key, value in ops.items()
@@ -367,13 +377,13 @@ async def test_of_several_topics_those_that_go_together_are_taken_in_their_order
 @pytest.mark.trio
 async def test_each_of_thousands_of_topics_is_judged_in_one_pass(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    alter = stage.service.alter
+    alter = stage.service.alter_policies
 
     async def counted(*args: Any, **more: Any) -> Any:
         calls.append(args)
         return await alter(*args, **more)
 
-    monkeypatch.setattr(stage.service, "alter", counted)
+    monkeypatch.setattr(stage.service, "alter_policies", counted)
     said = await stage.incremental(*((c.TOPIC, f"t{i}", {TOPIC_KEY: "300"}) for i in range(5000)))
     assert [row.error_code for row in said.responses] == [0] * 2 + [44] * 4998
     assert len(stage.changes) == 2
@@ -468,10 +478,10 @@ async def test_a_replacement_deletes_the_keys_that_it_does_not_name_ours_as_well
 async def test_a_replacement_that_repeats_the_value_in_force_leaves_its_end(stage: Stage) -> None:
     until_ms = round(time.time() * 1000) + 3_600_000
     clicks = PolicyKey.of_topic("clicks")
-    await stage.service.alter([Op(clicks, 5.0, until_ms)], Source("alice", "rest"))
+    await stage.service.alter_policies([PolicyOperation(clicks, 5.0, until_ms)], ChangeSource("alice", "rest"))
     said = await stage.replace((c.TOPIC, "clicks", {"retention.ms": "9", TOPIC_KEY: "5"}))
     assert codes(said) == [(0, c.TOPIC, "clicks")]
-    assert stage.service.policies.ends == {clicks: End(until_ms, None)}
+    assert stage.service.policies.ends == {clicks: ValueEnd(until_ms, None)}
     await stage.incremental((c.TOPIC, "clicks", {TOPIC_KEY: "5"}))
     assert (stage.service.policies.ends, stage.changes) == ({}, {clicks: 5.0})
 
@@ -529,7 +539,7 @@ async def test_a_value_of_the_file_is_a_static_value(stage: Stage) -> None:
 
 @pytest.mark.trio
 async def test_of_many_resources_only_those_with_a_value_get_a_row(stage: Stage) -> None:
-    many = [(c.TOPIC, f"topic-{i}", None) for i in range(FEW)]
+    many = [(c.TOPIC, f"topic-{i}", None) for i in range(FEW_RESOURCES)]
     assert await stage.configs(*many, (c.TOPIC, "other", None)) is None
     said = await stage.configs(*many, (c.TOPIC, "filed", None))
     found = [result.resource_name for result in said.results if result.configs[-1].name == TOPIC_KEY]
@@ -544,7 +554,7 @@ async def test_a_brokers_total_has_the_default_and_the_file_behind_it(stage: Sta
         (c.BROKER, "2", None), (c.BROKER, "1", None), (c.BROKER, "", None), include_synonyms=True
     )
     rows = [next(row for row in result.configs if row.name == TOTAL_KEY) for result in said.results]
-    assert [(row.name, row.value) for row in said.results[0].configs[-1:]] == [(OUT_KEY, None)]
+    assert [(row.name, row.value) for row in said.results[0].configs[-1:]] == [(TOTAL_OUT_KEY, None)]
     synonyms = [[row[1:] for row in each.synonyms] for each in rows]
     own, every, filed = (
         ("800", c.DYNAMIC_BROKER_CONFIG),
@@ -554,7 +564,7 @@ async def test_a_brokers_total_has_the_default_and_the_file_behind_it(stage: Sta
     assert synonyms == [[own, every, filed], [every, filed], [every, filed]]
     assert [(row.value, row.config_source) for row in rows] == [own, every, every]
     for broker_id, (value, _) in ((2, own), (1, every)):
-        assert stage.service.policies.total(broker_id) == float(value), "what is shown is what holds"
+        assert stage.service.policies.broker_total(broker_id) == float(value), "what is shown is what holds"
 
 
 @pytest.mark.trio
@@ -570,7 +580,7 @@ async def test_a_client_that_may_not_describe_a_resource_is_not_told_our_part_of
 def new(name: str, threshold: str | None = "100", *, led_by: tuple[int, ...] = (), **configs: str) -> t.CreatableTopic:
     rows = {key.replace("_", "."): value for key, value in configs.items()}
     rows |= {} if threshold is None else {TOPIC_KEY: threshold}
-    assignments = tuple(t.Assignment(index, (broker, 9)) for index, broker in enumerate(led_by))
+    assignments = tuple(t.ReplicaAssignment(index, (broker, 9)) for index, broker in enumerate(led_by))
     return t.CreatableTopic(name, 3, 1, assignments, tuple(t.TopicConfig(*row) for row in rows.items()))
 
 
@@ -652,12 +662,12 @@ async def test_a_threshold_is_taken_back_where_the_broker_refuses_what_it_had_fo
 @pytest.mark.trio
 async def test_a_threshold_with_an_end_has_it_again_where_the_broker_refuses_the_topic(stage: Stage) -> None:
     topic, far = PolicyKey.of_topic("again"), 253_000_000_000_000
-    await stage.service.alter([Op(topic, 40.0)], Source("User:eve", "kafka"))
-    await stage.service.alter([Op(topic, 50.0, far)], Source("User:eve", "kafka"))
+    await stage.service.alter_policies([PolicyOperation(topic, 40.0)], ChangeSource("User:eve", "kafka"))
+    await stage.service.alter_policies([PolicyOperation(topic, 50.0, far)], ChangeSource("User:eve", "kafka"))
     stage.late = {"again": 36}
     assert await stage.create(new("again")) == [("again", 36, "no again")]
     assert stage.changes == {topic: 50.0}
-    assert stage.service.policies.ends == {topic: End(far, 40.0)}
+    assert stage.service.policies.ends == {topic: ValueEnd(far, 40.0)}
 
 
 @pytest.mark.trio
@@ -673,7 +683,7 @@ async def test_a_threshold_stays_where_the_topic_may_be_there(stage: Stage, code
 @pytest.mark.trio
 async def test_a_threshold_that_was_kept_too_late_is_taken_back_and_its_topic_not_created(stage: Stage) -> None:
     topic = PolicyKey.of_topic("again")
-    await stage.service.alter([Op(topic, 50.0)], Source("User:eve", "kafka"))
+    await stage.service.alter_policies([PolicyOperation(topic, 50.0)], ChangeSource("User:eve", "kafka"))
     stage.until = time.monotonic() + LATE_S / 2
     said = await stage.create(new("again"), new("new"))
     text = "keeping the threshold took too long, so the topic is not created: try again"
@@ -690,15 +700,15 @@ async def test_a_threshold_of_which_nobody_knows_whether_it_was_kept_is_taken_ba
     stage: Stage, monkeypatch: pytest.MonkeyPatch, is_written: bool
 ) -> None:
     store = stage.store
-    write = store.write
+    write = store.write_change
 
-    def lose_the_answer(decide: Decide, source: Source) -> Written:
+    def lose_the_answer(decide: Decide, source: ChangeSource) -> WrittenChange:
         monkeypatch.undo()
         if is_written:
             write(decide, source)
         raise InDoubtError("no answer; if it was written all the same, it will show")
 
-    monkeypatch.setattr(store, "write", lose_the_answer)
+    monkeypatch.setattr(store, "write_change", lose_the_answer)
     ((_, code, text),) = await stage.create(new("a"))
     assert (code, stage.changes) == (7, {})
     assert text is not None
@@ -709,9 +719,13 @@ async def test_a_threshold_of_which_nobody_knows_whether_it_was_kept_is_taken_ba
 
 @pytest.mark.trio
 async def test_a_value_that_another_client_set_in_between_is_not_taken_back(stage: Stage) -> None:
-    await stage.service.alter([Op(PolicyKey.of_topic("a"), 100.0)], Source("User:eve", "kafka"))
-    await stage.service.take_back(
-        {PolicyKey.of_topic("a"): Held()}, [Op(PolicyKey.of_topic("a"), 70.0)], Source("User:alice", "kafka")
+    await stage.service.alter_policies(
+        [PolicyOperation(PolicyKey.of_topic("a"), 100.0)], ChangeSource("User:eve", "kafka")
+    )
+    await stage.service.revert_changes(
+        {PolicyKey.of_topic("a"): RuntimeValue()},
+        [PolicyOperation(PolicyKey.of_topic("a"), 70.0)],
+        ChangeSource("User:alice", "kafka"),
     )
     assert stage.changes == {PolicyKey.of_topic("a"): 100.0}
 
@@ -724,7 +738,7 @@ async def test_a_threshold_that_cant_be_taken_back_is_told(stage: Stage) -> None
     def break_then(*args: Any) -> bytes:
         answer = broker(*args)
         if not stage.sent[-1].validate_only:
-            stage.service.take_back = fail  # type: ignore[assignment, method-assign]
+            stage.service.revert_changes = fail  # type: ignore[assignment, method-assign]
         return answer
 
     async def fail(*_: object) -> None:
@@ -752,7 +766,7 @@ async def test_a_brokers_config_is_none_of_a_topic(stage: Stage) -> None:
 async def test_a_version_that_brokers_of_today_lack_is_the_brokers_to_answer(stage: Stage) -> None:
     frame = t.CREATE_TOPICS.encode_request(t.CreateTopicsRequest((new("a"),), 1000), 2, 77, TOOL)
     old = frame[4:6] + b"\0\1" + frame[8:]
-    assert await stage.door.answer(Ask(1, stage.until, "", "User:alice", old, b"", b"")) == Answer(1)
+    assert await stage.door.answer_query(AdminQuery(1, stage.until, "", "User:alice", old, b"", b"")) == AdminAnswer(1)
 
 
 # --- topics that are deleted ------------------------------------------------------------------------------------------
@@ -764,32 +778,36 @@ A, B, FILED = (PolicyKey.of_topic(name) for name in ("a", "b", "filed"))
 @pytest.mark.trio
 @pytest.mark.parametrize("version", range(1, 7))
 async def test_a_threshold_is_deleted_with_its_topic_and_the_history_says_by_whom(stage: Stage, version: int) -> None:
-    await stage.service.alter([Op(A, 100.0, 10**14), Op(B, 50.0)], Source("User:eve", "kafka"))
+    await stage.service.alter_policies(
+        [PolicyOperation(A, 100.0, 10**14), PolicyOperation(B, 50.0)], ChangeSource("User:eve", "kafka")
+    )
     assert await stage.delete("a", "other", version=version) == [("other", 0), ("a", 0)], "the broker's own answer"
     assert stage.changes == {B: 50.0}
     assert stage.service.policies.ends == {}
     past = stage.service.history[-1]
     assert (past.source, past.key, past.old, past.new) == (
-        Source("User:alice", "topic deleted", "10.0.0.9:5"), A, 100.0, None,
+        ChangeSource("User:alice", "topic deleted", "10.0.0.9:5"), A, 100.0, None,
     )  # fmt: skip
 
 
 @pytest.mark.trio
 async def test_a_threshold_is_deleted_with_a_topic_that_is_named_by_its_id(stage: Stage) -> None:
-    stage.places, stage.ids = {1: {"by-id"}}, {"by-id": TopicId("c", d.printed(TOPIC_ID))}
+    stage.places, stage.ids = {1: {"by-id"}}, {"by-id": TopicId("c", d.topic_id_text(TOPIC_ID))}
     named = PolicyKey.of_topic("by-id")
-    await stage.service.alter([Op(named, 100.0)], Source("User:eve", "kafka"))
+    await stage.service.alter_policies([PolicyOperation(named, 100.0)], ChangeSource("User:eve", "kafka"))
     assert await stage.delete(TOPIC_ID) == [("by-id", 0)]
     assert stage.changes == {}
     stage.ids = {}
-    await stage.service.alter([Op(named, 100.0)], Source("User:eve", "kafka"))
+    await stage.service.alter_policies([PolicyOperation(named, 100.0)], ChangeSource("User:eve", "kafka"))
     assert await stage.delete(TOPIC_ID) == [("by-id", 0)], "an id that isn't known yet: the answer has the name"
     assert stage.changes == {}
 
 
 @pytest.mark.trio
 async def test_a_topic_that_the_broker_does_not_delete_keeps_its_threshold(stage: Stage) -> None:
-    await stage.service.alter([Op(A, 100.0), Op(B, 50.0)], Source("User:eve", "kafka"))
+    await stage.service.alter_policies(
+        [PolicyOperation(A, 100.0), PolicyOperation(B, 50.0)], ChangeSource("User:eve", "kafka")
+    )
     stage.errors = {"a": 29}
     assert await stage.delete("a", "b") == [("b", 0), ("a", 29)]
     assert stage.changes == {A: 100.0}
@@ -800,9 +818,9 @@ async def test_a_topic_that_the_broker_does_not_delete_keeps_its_threshold(stage
 
 @pytest.mark.trio
 async def test_topics_without_a_threshold_are_the_brokers_to_delete(stage: Stage) -> None:
-    await stage.service.alter([Op(A, 100.0)], Source("User:eve", "kafka"))
+    await stage.service.alter_policies([PolicyOperation(A, 100.0)], ChangeSource("User:eve", "kafka"))
     assert await stage.delete("other") == []
-    await stage.service.alter([Op(A, None)], Source("User:eve", "kafka"))
+    await stage.service.alter_policies([PolicyOperation(A, None)], ChangeSource("User:eve", "kafka"))
     stage.sent.clear()
     assert await stage.delete("a") == []
     assert stage.sent == []
@@ -813,9 +831,9 @@ async def test_what_the_file_says_of_a_deleted_topic_stays_and_is_told(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    await stage.service.alter([Op(FILED, 200.0)], Source("User:eve", "kafka"))
+    await stage.service.alter_policies([PolicyOperation(FILED, 200.0)], ChangeSource("User:eve", "kafka"))
     assert await stage.delete("filed") == [("filed", 0)]
-    assert stage.service.policies.topics() == {"filed": 300.0}
+    assert stage.service.policies.topic_thresholds() == {"filed": 300.0}
     assert await stage.delete("filed") == [("filed", 0)]
     said = (
         "topic filed was deleted: its threshold in the configuration"
@@ -830,13 +848,13 @@ async def test_a_topic_that_is_made_anew_before_the_answer_is_here_keeps_what_it
     stage: Stage, value: str
 ) -> None:
     stage.places, stage.ids = {1: {"a"}}, {"a": TopicId("c", "earlier")}
-    await stage.service.alter([Op(A, 100.0)], Source("User:eve", "kafka"))
+    await stage.service.alter_policies([PolicyOperation(A, 100.0)], ChangeSource("User:eve", "kafka"))
     broker = stage.broker
-    frame = d.DELETE_NAMED_TOPICS.encode_request(d.NamedTopics(("a",), 1000), 5, 77, TOOL)[4:]
-    first = await stage.door.answer(Ask(1, stage.until, "", "User:alice", frame, b"", b""))
+    frame = d.DELETE_NAMED_TOPICS.encode_request(d.DeleteNamedTopicsRequest(("a",), 1000), 5, 77, TOOL)[4:]
+    first = await stage.door.answer_query(AdminQuery(1, stage.until, "", "User:alice", frame, b"", b""))
     answer = broker(d.DELETE_NAMED_TOPICS, 5, first.upstream)
     assert await stage.create(new("a", value)) == [("a", 0, None)]
-    last = await stage.door.answer(Ask(2, stage.until, "", "User:alice", frame, first.memo, answer))
+    last = await stage.door.answer_query(AdminQuery(2, stage.until, "", "User:alice", frame, first.memo, answer))
     assert last.client[4:] == answer
     assert stage.changes == {A: float(value)}
 
@@ -846,31 +864,31 @@ async def test_a_topic_that_is_made_anew_before_the_answer_is_here_keeps_what_it
 async def test_whatever_fails_here_the_client_is_told_what_the_broker_said(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
-    await stage.service.alter([Op(A, 100.0)], Source("User:eve", "kafka"))
+    await stage.service.alter_policies([PolicyOperation(A, 100.0)], ChangeSource("User:eve", "kafka"))
 
     def fail(*_: object) -> None:
         raise error
 
     caplog.set_level("WARNING", logger="gateway.policy")  # another test may have set it
-    monkeypatch.setattr(stage.store, "write", fail)
+    monkeypatch.setattr(stage.store, "write_change", fail)
     assert await stage.delete("a") == [("a", 0)]
     assert str(error) in caplog.text
-    frame = d.DELETE_NAMED_TOPICS.encode_request(d.NamedTopics(("a",), 1000), 5, 77, TOOL)[4:]
-    memo = (await stage.door.answer(Ask(1, stage.until, "", "User:alice", frame, b"", b""))).memo
-    last = await stage.door.answer(Ask(2, stage.until, "", "User:alice", frame, memo, b"nonsense"))
+    frame = d.DELETE_NAMED_TOPICS.encode_request(d.DeleteNamedTopicsRequest(("a",), 1000), 5, 77, TOOL)[4:]
+    memo = (await stage.door.answer_query(AdminQuery(1, stage.until, "", "User:alice", frame, b"", b""))).memo
+    last = await stage.door.answer_query(AdminQuery(2, stage.until, "", "User:alice", frame, memo, b"nonsense"))
     assert last.client == b"\0\0\0\x08nonsense"
 
 
 @pytest.mark.trio
 async def test_a_removal_that_takes_long_keeps_no_client_waiting(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    await stage.service.alter([Op(A, 100.0)], Source("User:eve", "kafka"))
-    write, goes_on = stage.store.write, threading.Event()
+    await stage.service.alter_policies([PolicyOperation(A, 100.0)], ChangeSource("User:eve", "kafka"))
+    write, goes_on = stage.store.write_change, threading.Event()
 
-    def wait(decide: Decide, source: Source) -> Written:
+    def wait(decide: Decide, source: ChangeSource) -> WrittenChange:
         assert goes_on.wait(60)
         return write(decide, source)
 
-    monkeypatch.setattr(stage.store, "write", wait)
+    monkeypatch.setattr(stage.store, "write_change", wait)
     stage.until = time.monotonic() + LATE_S
     assert await stage.delete("a") == [("a", 0)]
     assert stage.changes == {A: 100.0}
@@ -882,11 +900,11 @@ async def test_a_removal_that_takes_long_keeps_no_client_waiting(stage: Stage, m
 
 
 def user(name: str | None) -> q.Entity:
-    return (q.EntityPart(q.USER, name),)
+    return (q.EntityData(q.USER, name),)
 
 
 def client(name: str | None) -> q.Entity:
-    return (q.EntityPart(q.CLIENT_ID, name),)
+    return (q.EntityData(q.CLIENT_ID, name),)
 
 
 def results(answer: Any) -> list[tuple[q.Entity, int]]:
@@ -906,11 +924,11 @@ async def test_quotas_of_every_unit_are_kept_here_and_others_by_the_broker(stage
     assert results(said) == [(user("bob"), 0), (both, 0), (user(None), 0)]
     rest = (q.QuotaOperation("controller_mutation_rate", 2.0),)
     assert stage.sent == [
-        q.AlterClientQuotasRequest((q.Alteration(user("bob"), rest), q.Alteration(both, ())), True),
+        q.AlterClientQuotasRequest((q.EntityAlteration(user("bob"), rest), q.EntityAlteration(both, ())), True),
         q.AlterClientQuotasRequest(
             (
-                q.Alteration(user("bob"), rest),
-                q.Alteration(user(None), (q.QuotaOperation("controller_mutation_rate", 4.0),)),
+                q.EntityAlteration(user("bob"), rest),
+                q.EntityAlteration(user(None), (q.QuotaOperation("controller_mutation_rate", 4.0),)),
             )
         ),
     ]
@@ -928,10 +946,10 @@ async def test_quotas_of_every_unit_are_kept_here_and_others_by_the_broker(stage
 async def test_quotas_of_an_entity_have_an_end_where_the_request_says_one(stage: Stage) -> None:
     until_ms = round(time.time() * 1000) + 3_600_000
     rate = PolicyKey.of_quota(Entity("bob"), QuotaKey.parse("producer_byte_rate"))
-    said = await stage.quotas((user("bob"), {"producer_byte_rate": 10.0, q.UNTIL: float(until_ms)}))
+    said = await stage.quotas((user("bob"), {"producer_byte_rate": 10.0, q.UNTIL_KEY: float(until_ms)}))
     assert results(said) == [(user("bob"), 0)]
     assert stage.changes == {rate: 10.0}
-    assert stage.service.policies.ends == {rate: End(until_ms, None)}
+    assert stage.service.policies.ends == {rate: ValueEnd(until_ms, None)}
     assert [op for body in stage.sent for entry in body.entries for op in entry.ops] == [], "it is no broker's business"
     assert results(await stage.quotas((user("bob"), {"producer_byte_rate": 10.0}))) == [(user("bob"), 0)]
     assert stage.service.policies.ends == {}
@@ -941,12 +959,12 @@ async def test_quotas_of_an_entity_have_an_end_where_the_request_says_one(stage:
 @pytest.mark.parametrize(
     ("ops", "text"),
     [
-        ({"producer_byte_rate": 10.0, q.UNTIL: float("nan")}, "needs a time"),
-        ({"producer_byte_rate": 10.0, q.UNTIL: None}, "needs a time"),
-        ({"producer_byte_rate": 10.0, q.UNTIL: 1000.0}, "has to be later than now"),
-        ({"producer_byte_rate": None, q.UNTIL: 4e12}, "a value that is removed has no end"),
-        ({q.UNTIL: 4e12}, "Only quotas of the gateway have an end"),
-        ({"producer_byte_rate": 1.0, "controller_mutation_rate": 4.0, q.UNTIL: 4e12}, "Only quotas of the gateway"),
+        ({"producer_byte_rate": 10.0, q.UNTIL_KEY: float("nan")}, "needs a time"),
+        ({"producer_byte_rate": 10.0, q.UNTIL_KEY: None}, "needs a time"),
+        ({"producer_byte_rate": 10.0, q.UNTIL_KEY: 1000.0}, "has to be later than now"),
+        ({"producer_byte_rate": None, q.UNTIL_KEY: 4e12}, "a value that is removed has no end"),
+        ({q.UNTIL_KEY: 4e12}, "Only quotas of the gateway have an end"),
+        ({"producer_byte_rate": 1.0, "controller_mutation_rate": 4.0, q.UNTIL_KEY: 4e12}, "Only quotas of the gateway"),
     ],
 )
 async def test_an_end_that_can_not_be_refuses_all_of_its_entity(
@@ -966,7 +984,7 @@ async def test_a_quota_that_only_the_broker_has_is_removed_there(stage: Stage) -
     keys = ("producer_byte_rate", "consumer_byte_rate.broker_bps", "request_percentage")
     bare = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
     ops = {**dict.fromkeys(keys), "producer_byte_rate.bps": None}
-    theirs = (q.Alteration(user("bob"), tuple(q.QuotaOperation(key, 0.0, True) for key in bare)),)
+    theirs = (q.EntityAlteration(user("bob"), tuple(q.QuotaOperation(key, 0.0, True) for key in bare)),)
     assert results(await stage.quotas((user("bob"), ops))) == [(user("bob"), 0)]
     assert stage.sent == [q.AlterClientQuotasRequest(theirs, True), q.AlterClientQuotasRequest(theirs)]
     stage.sent.clear()
@@ -980,7 +998,7 @@ async def test_a_quota_that_only_the_broker_has_is_removed_there(stage: Stage) -
 @pytest.mark.trio
 async def test_a_brokers_quota_is_taken_away_from_it_alone(stage: Stage) -> None:
     ops = {"producer_byte_rate": 5.0, "producer_byte_rate.upstream": None}
-    theirs = (q.Alteration(user("bob"), (q.QuotaOperation("producer_byte_rate", 0.0, True),)),)
+    theirs = (q.EntityAlteration(user("bob"), (q.QuotaOperation("producer_byte_rate", 0.0, True),)),)
     assert results(await stage.quotas((user("bob"), ops), check=True)) == [(user("bob"), 0)]
     assert not stage.changes
     stage.sent.clear()
@@ -1051,7 +1069,7 @@ async def test_each_entity_is_refused_by_itself(stage: Stage) -> None:
 @pytest.mark.trio
 async def test_an_entity_that_does_not_exist_is_refused_as_the_broker_refuses_it(stage: Stage) -> None:
     stage.errors = {None: 42}
-    planet = (q.EntityPart("planet", "x"),)
+    planet = (q.EntityData("planet", "x"),)
     said = await stage.quotas((planet, {"producer_byte_rate": 1.0}), ((), {"producer_byte_rate": 1.0}))
     assert results(said) == [(planet, 42), ((), 42)]
     assert stage.changes == {}
@@ -1065,9 +1083,9 @@ async def test_quotas_of_addresses_are_not_set_where_they_would_hold_for_the_gat
     stage: Stage, name: str | None, version: int, check: bool
 ) -> None:
     """As kafka-configs.sh --entity-type ips --entity-name 10.0.0.1, or --entity-default, writes it."""
-    address = (q.EntityPart(q.IP, name),)
+    address = (q.EntityData(q.IP, name),)
     rate = q.QuotaOperation("connection_creation_rate", 20.0, False)
-    request = q.AlterClientQuotasRequest((q.Alteration(address, (rate,)),), check)
+    request = q.AlterClientQuotasRequest((q.EntityAlteration(address, (rate,)),), check)
     said = await stage.ask(q.ALTER_CLIENT_QUOTAS, request, version)
     assert results(said) == [(address, api.ERROR_CODES["POLICY_VIOLATION"])]
     assert "limits.max_connections_per_address" in said.entries[0].error_message
@@ -1076,7 +1094,7 @@ async def test_quotas_of_addresses_are_not_set_where_they_would_hold_for_the_gat
 
 @pytest.mark.trio
 async def test_quotas_of_addresses_keep_no_other_change_back(stage: Stage) -> None:
-    address = (q.EntityPart(q.IP, "10.0.0.1"),)
+    address = (q.EntityData(q.IP, "10.0.0.1"),)
     mutations = {"controller_mutation_rate": 5.0}
     said = await stage.quotas(
         (address, {"connection_creation_rate": 20.0}), (user("bob"), {"producer_byte_rate": 5.0, **mutations})
@@ -1088,7 +1106,7 @@ async def test_quotas_of_addresses_keep_no_other_change_back(stage: Stage) -> No
 
 @pytest.mark.trio
 async def test_quotas_of_addresses_that_the_brokers_have_may_be_removed(stage: Stage) -> None:
-    address = (q.EntityPart(q.IP, "10.0.0.1"),)
+    address = (q.EntityData(q.IP, "10.0.0.1"),)
     assert await stage.quotas((address, {"connection_creation_rate": None})) is None  # it passes as it is
 
 
@@ -1102,8 +1120,8 @@ async def test_quotas_that_are_only_to_be_validated(stage: Stage) -> None:
     assert stage.changes == {}
 
 
-def component(kind: str, match_type: int, match: str | None = None) -> q.Component:
-    return q.Component(kind, match_type, match)
+def component(kind: str, match_type: int, match: str | None = None) -> q.FilterComponent:
+    return q.FilterComponent(kind, match_type, match)
 
 
 @pytest.mark.trio
@@ -1121,16 +1139,16 @@ def component(kind: str, match_type: int, match: str | None = None) -> q.Compone
     ],
 )
 async def test_filters_find_ours_beside_the_brokers(
-    stage: Stage, version: int, components: tuple[q.Component, ...], strict: bool, found: list[str]
+    stage: Stage, version: int, components: tuple[q.FilterComponent, ...], strict: bool, found: list[str]
 ) -> None:
     ours = {"bob": user("bob"), "bob/app": user("bob") + client("app"), "<default>": user(None), "-/app": client("app")}
     await stage.quotas(*((entity, {"producer_byte_rate": 5.0}) for entity in ours.values()))
-    theirs = q.Entry(user("carol"), (q.Value("controller_mutation_rate", 1.0),))
-    stage.entries = (theirs, q.Entry(user("bob"), (q.Value("producer_byte_rate", 1.0),)))
+    theirs = q.EntityQuotas(user("carol"), (q.QuotaValue("controller_mutation_rate", 1.0),))
+    stage.entries = (theirs, q.EntityQuotas(user("bob"), (q.QuotaValue("producer_byte_rate", 1.0),)))
     said = await stage.ask(q.DESCRIBE_CLIENT_QUOTAS, q.DescribeClientQuotasRequest(components, strict), version)
     assert theirs in said.entries
     entries = {q.entity_key(entry.entity): entry.values for entry in said.entries}
-    own = q.Value("producer_byte_rate", 5.0)
+    own = q.QuotaValue("producer_byte_rate", 5.0)
     assert [name for name, entity in ours.items() if own in entries.get(q.entity_key(entity), ())] == sorted(
         found, key=list(ours).index
     )
@@ -1140,10 +1158,12 @@ async def test_filters_find_ours_beside_the_brokers(
 async def test_the_brokers_quotas_are_told_apart_from_ours_where_that_is_asked_for(stage: Stage) -> None:
     await stage.quotas((user("bob"), {"producer_byte_rate": 5.0}))
     stage.entries = (
-        q.Entry(user("bob"), (q.Value("producer_byte_rate", 9.0),)),
-        q.Entry(user("eve"), (q.Value("producer_byte_rate", 1.0), q.Value("controller_mutation_rate", 2.0))),
+        q.EntityQuotas(user("bob"), (q.QuotaValue("producer_byte_rate", 9.0),)),
+        q.EntityQuotas(
+            user("eve"), (q.QuotaValue("producer_byte_rate", 1.0), q.QuotaValue("controller_mutation_rate", 2.0))
+        ),
     )
-    asked = q.DescribeClientQuotasRequest((q.Component(q.APART, q.SPECIFIED, None),))
+    asked = q.DescribeClientQuotasRequest((q.FilterComponent(q.APART_TYPE, q.SPECIFIED, None),))
     said = await stage.ask(q.DESCRIBE_CLIENT_QUOTAS, asked)
     assert {q.entity_key(entry.entity): dict(entry.values) for entry in said.entries} == {
         q.entity_key(user("bob")): {"producer_byte_rate": 5.0, "producer_byte_rate.upstream": 9.0},
@@ -1172,8 +1192,8 @@ async def test_brokers_keep_their_quotas_while_not_all_of_ours_are_enforced(stag
 @pytest.mark.trio
 async def test_whoever_wants_ours_told_apart_learns_for_how_many_clients_they_are_enforced(stage: Stage) -> None:
     await stage.quotas((user("bob"), {"producer_byte_rate": 5.0}))
-    asked = q.DescribeClientQuotasRequest((q.Component(q.APART, q.SPECIFIED, None),))
-    for percent, told in ((0.0, {q.ENFORCED: 0.0}), (5.0, {q.ENFORCED: 5.0}), (100.0, {})):
+    asked = q.DescribeClientQuotasRequest((q.FilterComponent(q.APART_TYPE, q.SPECIFIED, None),))
+    for percent, told in ((0.0, {q.ENFORCED_KEY: 0.0}), (5.0, {q.ENFORCED_KEY: 5.0}), (100.0, {})):
         stage.door = KafkaAdmin(stage.service, percent)
         said = await stage.ask(q.DESCRIBE_CLIENT_QUOTAS, asked)
         assert [dict(entry.values) for entry in said.entries] == [{"producer_byte_rate": 5.0, **told}]
@@ -1185,8 +1205,8 @@ async def test_whoever_wants_ours_told_apart_learns_for_how_many_clients_they_ar
 @pytest.mark.trio
 async def test_ends_are_told_only_to_who_wants_ours_and_the_brokers_told_apart(stage: Stage) -> None:
     end = float(round(time.time() * 1000) + 3_600_000)
-    await stage.quotas((user("bob"), {"producer_byte_rate.bps": 5.0, q.UNTIL: end}))
-    apart = q.DescribeClientQuotasRequest((q.Component(q.APART, q.SPECIFIED, None),))
+    await stage.quotas((user("bob"), {"producer_byte_rate.bps": 5.0, q.UNTIL_KEY: end}))
+    apart = q.DescribeClientQuotasRequest((q.FilterComponent(q.APART_TYPE, q.SPECIFIED, None),))
     values = {"producer_byte_rate.bps": 5.0}
     for asked, told in (
         (apart, {**values, "producer_byte_rate.bps.until": end}),
@@ -1223,7 +1243,7 @@ async def test_ten_thousand_quotas_in_one_request(stage: Stage) -> None:
 async def test_a_store_that_is_away_refuses_with_its_reason_and_nothing_is_sent(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage.service._store, "loaded", False)
+    monkeypatch.setattr(stage.service._store, "is_loaded", False)
     monkeypatch.setattr(stage.service._store, "problem", "topic __policies can't be read: broker away")
     said = await stage.incremental((c.TOPIC, "clicks", {TOPIC_KEY: "5", "retention.ms": "9"}))
     assert codes(said) == [(api.REQUEST_TIMED_OUT, c.TOPIC, "clicks")]
@@ -1234,7 +1254,7 @@ async def test_a_store_that_is_away_refuses_with_its_reason_and_nothing_is_sent(
 @pytest.mark.trio
 async def test_a_request_that_can_not_be_read_is_the_brokers_to_refuse(stage: Stage) -> None:
     for request in (b"\0\x2c\0\1\0\0\0\5", b"\0\x2c\0\7\0\0\0\5\xff\xff", b"\0\x20\0\0\0\0\0\5\xff\xff"):
-        assert await stage.door.answer(Ask(1, 0.0, "peer", "User:a", request)) == Answer(1)
+        assert await stage.door.answer_query(AdminQuery(1, 0.0, "peer", "User:a", request)) == AdminAnswer(1)
 
 
 @pytest.mark.trio
@@ -1242,10 +1262,10 @@ async def test_an_answer_that_can_not_be_read_and_a_bug_are_errors_of_their_own(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     frame = c.INCREMENTAL_ALTER_CONFIGS.encode_request(incremental((c.TOPIC, "a", {TOPIC_KEY: "5"})), 1, 77, None)
-    said = await stage.door.answer(Ask(1, 0.0, "peer", "User:a", frame[4:]))
+    said = await stage.door.answer_query(AdminQuery(1, 0.0, "peer", "User:a", frame[4:]))
     for memo, answer in ((said.memo, b"\0\0\0\1"), (b"\xc1", b"\0")):
-        broken = await stage.door.answer(Ask(2, 0.0, "peer", "User:a", frame[4:], memo, answer))
-        _, found = c.INCREMENTAL_ALTER_CONFIGS.decode_answer(broken.client, 4, len(broken.client), 1)
+        broken = await stage.door.answer_query(AdminQuery(2, 0.0, "peer", "User:a", frame[4:], memo, answer))
+        _, found = c.INCREMENTAL_ALTER_CONFIGS.decode_response(broken.client, 4, len(broken.client), 1)
         assert codes(found) == [(-1, c.TOPIC, "a")]
     assert "internal error (kafka_admin), which ends the request of peer" in caplog.text
     assert stage.changes == {}
@@ -1258,10 +1278,12 @@ async def test_another_control_can_go_on_where_the_former_one_stopped(stage: Sta
     )
     memo = answer = b""
     for _ in range(3):
-        said = await KafkaAdmin(stage.service).answer(Ask(1, 0.0, "peer", "User:a", frame[4:], memo, answer))
+        said = await KafkaAdmin(stage.service).answer_query(
+            AdminQuery(1, 0.0, "peer", "User:a", frame[4:], memo, answer)
+        )
         if said.upstream:
             memo, answer = said.memo, stage.broker(c.INCREMENTAL_ALTER_CONFIGS, 1, said.upstream)
-    assert codes(c.INCREMENTAL_ALTER_CONFIGS.decode_answer(said.client, 4, len(said.client), 1)[1]) == [
+    assert codes(c.INCREMENTAL_ALTER_CONFIGS.decode_response(said.client, 4, len(said.client), 1)[1]) == [
         (0, c.TOPIC, "a")
     ]
 
@@ -1271,9 +1293,9 @@ async def test_a_question_that_came_too_late_changes_nothing(stage: Stage, nurse
     nursery.start_soon(stage.door.run)
     await trio.testing.wait_all_tasks_blocked()
     frame = c.INCREMENTAL_ALTER_CONFIGS.encode_request(incremental((c.TOPIC, "a", {TOPIC_KEY: "5"})), 1, 77, None)
-    said: list[Answer] = []
-    stage.door.take(Ask(1, time.monotonic() - 1, "peer", "User:a", frame[4:]), said.append)
-    stage.door.take(Ask(2, time.monotonic() + 60, "peer", "User:a", frame[4:]), said.append)
+    said: list[AdminAnswer] = []
+    stage.door.submit_query(AdminQuery(1, time.monotonic() - 1, "peer", "User:a", frame[4:]), said.append)
+    stage.door.submit_query(AdminQuery(2, time.monotonic() + 60, "peer", "User:a", frame[4:]), said.append)
     while not said:
         await trio.testing.wait_all_tasks_blocked()
     assert [answer.token for answer in said] == [2]
@@ -1287,19 +1309,21 @@ async def test_requests_too_many_at_once_are_not_begun_and_take_no_other_client_
     nursery.start_soon(stage.door.run)
     await trio.testing.wait_all_tasks_blocked()
     frame = c.INCREMENTAL_ALTER_CONFIGS.encode_request(incremental((c.TOPIC, "a", {TOPIC_KEY: "5"})), 1, 77, None)
-    said: list[Answer] = []
+    said: list[AdminAnswer] = []
 
     def ask(token: int, principal: str, padding: int = 0) -> None:
         answer = b"x" * padding  # of a broker: counted with the request
-        stage.door.take(Ask(token, time.monotonic() + 60, "peer", principal, frame[4:], b"", answer), said.append)
+        stage.door.submit_query(
+            AdminQuery(token, time.monotonic() + 60, "peer", principal, frame[4:], b"", answer), said.append
+        )
 
-    for token in range(kafka_admin.MAX_OF_ONE + 5):
+    for token in range(kafka_admin.MAX_OF_PRINCIPAL + 5):
         ask(token, "User:a\n\x1b[31m")
     ask(100, "User:b")
     ask(101, "User:c", kafka_admin.MAX_BYTES)
-    while len(said) < kafka_admin.MAX_OF_ONE + 1:
+    while len(said) < kafka_admin.MAX_OF_PRINCIPAL + 1:
         await trio.testing.wait_all_tasks_blocked()
-    assert sorted(answer.token for answer in said) == [*range(kafka_admin.MAX_OF_ONE), 100]
+    assert sorted(answer.token for answer in said) == [*range(kafka_admin.MAX_OF_PRINCIPAL), 100]
     assert caplog.text.count("too many at once") == 1
     assert "lately from peer (User:a  [31m)" in caplog.text
     ask(102, "User:a\n\x1b[31m")  # those that were begun are over
@@ -1311,5 +1335,5 @@ async def test_requests_too_many_at_once_are_not_begun_and_take_no_other_client_
 def test_a_gateway_that_leaves_quotas_to_the_brokers_manages_configs_only() -> None:
     assert managed_apis("gateway") == (19, 20, 32, 33, 44, 48, 49)
     assert managed_apis("upstream") == (19, 20, 32, 33, 44)
-    assert set(managed_apis("gateway")) <= api.CAPS.keys()
+    assert set(managed_apis("gateway")) <= api.HIGHEST_VERSIONS.keys()
     assert kafka_admin.THREAD_BYTES < 2**20

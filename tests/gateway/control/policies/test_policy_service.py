@@ -17,25 +17,34 @@ import trio
 import trio.testing
 from pytest_trio import trio_fixture
 
-from gateway.control.policies.service import LOADING_S, OUTCOMES, Altered, PolicyService
-from gateway.control.policies.store import Decide, FileStore, RetriedStore, StoreError, Written
+from gateway.control.policies.service import LOADING_TIMEOUT_S, OUTCOMES, ChangeResult, PolicyService
+from gateway.control.policies.store import Decide, FileStore, RetriedStore, StoreError, WrittenChange
 from gateway.control.policies.topic_ids import CONFIRM_S
 from gateway.control.policies.topic_log import MAX_HISTORY
 from gateway.policy_document import DocumentError
-from policies.definitions.policy_records import BY_ITSELF, TOPIC_DELETED, Past, Source
+from policies.definitions.policy_records import BY_EXPIRY, BY_TOPIC_DELETION, ChangeSource, PastChange
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import End, Held, Op, PolicyError, PolicyKey, TopicId, TopicIds, Value
+from policies.definitions.policy_values import (
+    PolicyError,
+    PolicyKey,
+    PolicyOperation,
+    PolicyValue,
+    RuntimeValue,
+    TopicId,
+    TopicIds,
+    ValueEnd,
+)
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.quotas.store import Alteration, QuotaStore
 from policies.quotas.store import Op as QuotaOp
-from policies.thresholds.sums import Committed, Places
+from policies.thresholds.sums import CommittedTotal, TopicPlaces
 from tests.background import until
 
 CLICKS, VIEWS, ORDERS = (PolicyKey.of_topic(name) for name in ("clicks", "views", "orders"))
 TOTAL = PolicyKey.of_broker()
 ALICE_SHARES = PolicyKey.of_quota(Entity("alice"), QuotaKey("producer_byte_rate", "shares"))
 BASE = {TOTAL: 12.0, CLICKS: 5.0}
-ALICE = Source("User:alice", "kafka", "127.0.0.1:5")
+ALICE = ChangeSource("User:alice", "kafka", "127.0.0.1:5")
 AT_S = 1_700_000_000.0  # Unix time when trio's clock begins
 HOUR_MS = 3_600_000
 
@@ -55,7 +64,7 @@ class Metrics:
     def show_policy_store(self, up: bool) -> None:
         self.up = up
 
-    def show_committed(self, committed: Mapping[str, Committed]) -> None:
+    def show_committed(self, committed: Mapping[str, CommittedTotal]) -> None:
         self.excess = {broker: each.excess for broker, each in committed.items()}
 
     def count_policy_change(self, outcome: str) -> None:
@@ -68,9 +77,9 @@ class Gateway:
     def __init__(self, path: Path, nursery: trio.Nursery, base: dict[PolicyKey, float] | None = None) -> None:
         self.metrics = Metrics()
         self.told: list[PolicySet] = []
-        self.places: Places | None = None
+        self.places: TopicPlaces | None = None
         self.store = FileStore(path, BASE if base is None else base)
-        self.fresh: Places | None = None
+        self.fresh: TopicPlaces | None = None
         self.upstream = QuotaStore()
         self.is_sure = True  # what time it is
         self.ids: dict[str, TopicId] = {}  # that the cluster has, by topic
@@ -109,13 +118,13 @@ class Gateway:
 
     async def look(self, mock_clock: trio.testing.MockClock) -> None:
         """Looks at the cluster, until what they find counts."""
-        self.service.see_topics(self.ids)
+        self.service.on_topic_ids(self.ids)
         mock_clock.jump(CONFIRM_S)
-        self.service.see_topics(self.ids)
+        self.service.on_topic_ids(self.ids)
 
     @property
     def topics(self) -> Mapping[str, float]:
-        return self.service.policies.topics()
+        return self.service.policies.topic_thresholds()
 
 
 @pytest.fixture
@@ -142,9 +151,9 @@ def lines(path: Path) -> list[Any]:
 async def test_a_caller_that_has_the_answer_finds_its_change_in_force_told_and_kept(
     gateway: Gateway, path: Path
 ) -> None:
-    altered = await gateway.service.alter([Op(CLICKS, 6), Op(VIEWS, 1)], ALICE)
+    altered = await gateway.service.alter_policies([PolicyOperation(CLICKS, 6), PolicyOperation(VIEWS, 1)], ALICE)
     assert gateway.topics == {"clicks": 6, "views": 1}
-    assert [policies.topics() for policies in gateway.told] == [{"clicks": 6, "views": 1}]
+    assert [policies.topic_thresholds() for policies in gateway.told] == [{"clicks": 6, "views": 1}]
     assert (altered.version, gateway.metrics.version, gateway.metrics.up) == (1, 1, True)
     assert [(change.key, change.old, change.new) for change in altered.changes] == [(CLICKS, 5, 6), (VIEWS, None, 1)]
     records = lines(path)[-1]["records"]
@@ -157,8 +166,8 @@ async def test_each_change_is_a_line_that_says_who_from_where_old_and_new(
     gateway: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "gateway.audit")
-    await gateway.service.alter([Op(CLICKS, 6), Op(VIEWS, 1)], ALICE)
-    await gateway.service.alter([Op(CLICKS, None)], Source("evil\nname", "cli"))
+    await gateway.service.alter_policies([PolicyOperation(CLICKS, 6), PolicyOperation(VIEWS, 1)], ALICE)
+    await gateway.service.alter_policies([PolicyOperation(CLICKS, None)], ChangeSource("evil\nname", "cli"))
     assert [record.getMessage() for record in caplog.records if record.name == "gateway.audit"] == [
         "policy version 1: bytes.in.per.sec.threshold of topic clicks: 5 bytes/s -> 6 bytes/s,"
         " by User:alice via kafka from 127.0.0.1:5",
@@ -171,7 +180,7 @@ async def test_each_change_is_a_line_that_says_who_from_where_old_and_new(
 async def test_a_refusal_changes_tells_and_keeps_nothing(gateway: Gateway, path: Path) -> None:
     before = content(path)
     with pytest.raises(PolicyError, match="which exceeds"):
-        await gateway.service.alter([Op(VIEWS, 1), Op(ORDERS, 20)], ALICE)
+        await gateway.service.alter_policies([PolicyOperation(VIEWS, 1), PolicyOperation(ORDERS, 20)], ALICE)
     assert content(path) == before
     assert gateway.told == []
     assert gateway.metrics.outcomes == {"accepted": 0, "unchanged": 0, "refused": 1, "failed": 0}
@@ -179,13 +188,15 @@ async def test_a_refusal_changes_tells_and_keeps_nothing(gateway: Gateway, path:
 
 async def test_topics_count_on_brokers_that_have_a_partition_of_them(gateway: Gateway) -> None:
     gateway.places = {1: {"clicks"}, 2: {"views"}}
-    await gateway.service.alter([Op(VIEWS, 12)], ALICE)
+    await gateway.service.alter_policies([PolicyOperation(VIEWS, 12)], ALICE)
     assert gateway.topics == {"clicks": 5, "views": 12}
     assert gateway.metrics.excess == {"1": 5 - 12, "2": 0}
     with pytest.raises(PolicyError, match=r"^broker 2: its topics' .* by 1"):
-        await gateway.service.alter([Op(VIEWS, 13)], ALICE)
-    assert await gateway.service.fitting([Op(CLICKS, 12)]) == [None]
-    (error,) = await gateway.service.fitting([Op(ORDERS, 1)])  # that isn't there yet, and may come to broker 2
+        await gateway.service.alter_policies([PolicyOperation(VIEWS, 13)], ALICE)
+    assert await gateway.service.find_misfits([PolicyOperation(CLICKS, 12)]) == [None]
+    (error,) = await gateway.service.find_misfits(
+        [PolicyOperation(ORDERS, 1)]
+    )  # that isn't there yet, and may come to broker 2
     assert error is not None
     assert error.startswith("broker 2: ")
 
@@ -194,14 +205,20 @@ async def test_a_topic_that_is_not_known_yet_is_looked_for_before_its_threshold_
     gateway.places = {1: {"clicks"}}
     gateway.fresh = {1: {"clicks", "views"}}  # it was made a moment ago
     document = {"thresholds": {"topics": {"views": 8}}}
-    for change in (gateway.service.alter([Op(VIEWS, 8)], ALICE), gateway.service.apply(document, ALICE)):
+    for change in (
+        gateway.service.alter_policies([PolicyOperation(VIEWS, 8)], ALICE),
+        gateway.service.apply_document(document, ALICE),
+    ):
         gateway.places = {1: {"clicks"}}
         with pytest.raises(PolicyError, match=r"^broker 1: "):
             await change
     gateway.places = {1: {"clicks"}}
-    assert [error is None for error in await gateway.service.fitting([Op(VIEWS, 8), Op(CLICKS, 6)])] == [False, True]
+    assert [
+        error is None
+        for error in await gateway.service.find_misfits([PolicyOperation(VIEWS, 8), PolicyOperation(CLICKS, 6)])
+    ] == [False, True]
     gateway.places = {1: {"clicks"}}
-    await gateway.service.alter([Op(CLICKS, 6)], ALICE)
+    await gateway.service.alter_policies([PolicyOperation(CLICKS, 6)], ALICE)
     assert gateway.places == {1: {"clicks"}}, "nobody has to be asked about what is known"
 
 
@@ -209,12 +226,12 @@ async def test_partitions_that_move_leave_policies_as_they_are_and_say_which_bro
     gateway: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     gateway.places = {1: {"clicks"}, 2: {"views"}}
-    await gateway.service.alter([Op(VIEWS, 11)], ALICE)
+    await gateway.service.alter_policies([PolicyOperation(VIEWS, 11)], ALICE)
     caplog.set_level(logging.INFO)
     caplog.clear()
     gateway.places = {1: set(), 2: {"views", "clicks"}}
-    gateway.service.look()
-    gateway.service.look()
+    gateway.service.on_places_changed()
+    gateway.service.on_places_changed()
     assert [record.getMessage() for record in caplog.records] == [
         "policies: broker 2: its topics' bytes.in.per.sec.threshold sum up to 16 bytes/s, which exceeds"
         " total.bytes.in.per.sec.threshold = 12 bytes/s by 4 bytes/s: lower some of them, or raise the total to at"
@@ -224,7 +241,7 @@ async def test_partitions_that_move_leave_policies_as_they_are_and_say_which_bro
     assert gateway.topics == {"clicks": 5, "views": 11}
     caplog.clear()
     gateway.places = {1: {"clicks"}, 2: {"views"}}
-    gateway.service.look()
+    gateway.service.on_places_changed()
     assert [record.getMessage() for record in caplog.records] == [
         "policies: broker 2: the topics' bytes.in.per.sec.threshold do not exceed its total any more"
     ]
@@ -233,27 +250,27 @@ async def test_partitions_that_move_leave_policies_as_they_are_and_say_which_bro
 
 async def test_to_validate_changes_nothing_but_says_what_would(gateway: Gateway, path: Path) -> None:
     before = content(path)
-    altered = await gateway.service.alter([Op(VIEWS, 7)], ALICE, validate_only=True)
+    altered = await gateway.service.alter_policies([PolicyOperation(VIEWS, 7)], ALICE, validate_only=True)
     assert altered.version == 0
     assert [(change.key, change.new) for change in altered.changes] == [(VIEWS, 7)]
     assert "use up" in altered.warnings[0]
     with pytest.raises(PolicyError):
-        await gateway.service.alter([Op(VIEWS, 8)], ALICE, validate_only=True)
+        await gateway.service.alter_policies([PolicyOperation(VIEWS, 8)], ALICE, validate_only=True)
     assert content(path) == before
     assert gateway.told == []
     assert sum(gateway.metrics.outcomes.values()) == 0
 
 
 async def test_a_change_of_only_a_values_origin_is_kept_but_not_told(gateway: Gateway) -> None:
-    altered = await gateway.service.alter([Op(CLICKS, 5)], ALICE)
+    altered = await gateway.service.alter_policies([PolicyOperation(CLICKS, 5)], ALICE)
     assert altered.version == 1
     assert gateway.told == []
-    assert gateway.service.overview()["origins"][1]["origin"] == "run time"
+    assert gateway.service.export_overview()["origins"][1]["origin"] == "run time"
 
 
 async def test_many_at_once_are_made_one_after_another(gateway: Gateway) -> None:
     async def put(number: int) -> None:
-        await gateway.service.alter([Op(PolicyKey.of_topic(f"t{number}"), 1)], ALICE)
+        await gateway.service.alter_policies([PolicyOperation(PolicyKey.of_topic(f"t{number}"), 1)], ALICE)
 
     async with trio.open_nursery() as nursery:
         for number in range(7):
@@ -267,8 +284,8 @@ async def test_losing_the_last_total_while_there_are_shares_is_a_warning(
     path: Path, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     gateway = await Gateway(path, nursery, {}).start()
-    await gateway.service.alter([Op(TOTAL, 10), Op(ALICE_SHARES, 3)], ALICE)
-    altered = await gateway.service.alter([Op(TOTAL, None)], ALICE)
+    await gateway.service.alter_policies([PolicyOperation(TOTAL, 10), PolicyOperation(ALICE_SHARES, 3)], ALICE)
+    altered = await gateway.service.alter_policies([PolicyOperation(TOTAL, None)], ALICE)
     assert altered.warnings == ("1 quotas in shares have no effect: there is no broker total to share",)
     assert altered.warnings[0] in caplog.text
 
@@ -282,8 +299,10 @@ async def test_a_value_with_an_end_is_taken_back_by_itself_and_is_in_the_history
     caplog.set_level(logging.INFO, "gateway.audit")
     gateway = await Gateway(path, nursery).start()
     until_ms = round(gateway.clock() * 1000) + HOUR_MS
-    await gateway.service.alter([Op(CLICKS, 4)], ALICE)
-    await gateway.service.alter([Op(CLICKS, 6, until_ms), Op(VIEWS, 1, until_ms + HOUR_MS)], ALICE)
+    await gateway.service.alter_policies([PolicyOperation(CLICKS, 4)], ALICE)
+    await gateway.service.alter_policies(
+        [PolicyOperation(CLICKS, 6, until_ms), PolicyOperation(VIEWS, 1, until_ms + HOUR_MS)], ALICE
+    )
     mock_clock.jump(3599)
     await trio.testing.wait_all_tasks_blocked()
     assert gateway.topics == {"clicks": 6, "views": 1}
@@ -302,7 +321,7 @@ async def test_a_value_with_an_end_is_taken_back_by_itself_and_is_in_the_history
     ]
     assert [(past.version, past.key, past.source, past.old, past.new) for past in gateway.service.history] == [
         (1, CLICKS, ALICE, 5, 4), (2, CLICKS, ALICE, 4, 6), (2, VIEWS, ALICE, None, 1),
-        (3, CLICKS, BY_ITSELF, 6, 4), (4, VIEWS, BY_ITSELF, 1, None),
+        (3, CLICKS, BY_EXPIRY, 6, 4), (4, VIEWS, BY_EXPIRY, 1, None),
     ]  # fmt: skip
     assert gateway.metrics.outcomes == {"accepted": 2, "unchanged": 0, "refused": 0, "failed": 0}
 
@@ -311,14 +330,14 @@ async def test_a_value_that_ended_while_no_gateway_ran_is_taken_back_at_the_star
     path: Path, nursery: trio.Nursery, mock_clock: trio.testing.MockClock
 ) -> None:
     with closing(FileStore(path, BASE)) as store:
-        put(store, Op(CLICKS, 4))
-        put(store, Op(CLICKS, 6, 1))
-        assert store.policies.topics() == {"clicks": 6}
+        put(store, PolicyOperation(CLICKS, 4))
+        put(store, PolicyOperation(CLICKS, 6, 1))
+        assert store.policies.topic_thresholds() == {"clicks": 6}
     with closing(FileStore(path, BASE)) as store:
-        assert store.policies.ends == {CLICKS: End(1, 4)}, "also after it was compacted"
+        assert store.policies.ends == {CLICKS: ValueEnd(1, 4)}, "also after it was compacted"
     gateway = await Gateway(path, nursery).start()
     await until(lambda: gateway.topics == {"clicks": 4})
-    assert gateway.service.history[-1].source == BY_ITSELF
+    assert gateway.service.history[-1].source == BY_EXPIRY
     assert gateway.service.policies.ends == {}
 
 
@@ -328,11 +347,11 @@ async def test_nothing_is_taken_back_before_the_time_is_known(
     gateway = Gateway(path, nursery)
     gateway.is_sure = False
     await gateway.start()
-    await gateway.service.alter([Op(CLICKS, 6, round(gateway.clock() * 1000) + 1000)], ALICE)
+    await gateway.service.alter_policies([PolicyOperation(CLICKS, 6, round(gateway.clock() * 1000) + 1000)], ALICE)
     for value in (1, 2, 3):
         mock_clock.jump(2)
         await trio.testing.wait_all_tasks_blocked()
-        await gateway.service.alter([Op(VIEWS, value)], ALICE)  # behind what was begun before it
+        await gateway.service.alter_policies([PolicyOperation(VIEWS, value)], ALICE)  # behind what was begun before it
         assert gateway.topics == {"clicks": 6, "views": value}
     gateway.is_sure = True
     mock_clock.jump(2)
@@ -356,16 +375,16 @@ async def test_a_value_that_can_not_be_taken_back_is_tried_again(
     text: str,
 ) -> None:
     gateway = await Gateway(path, nursery).start()
-    await gateway.service.alter([Op(CLICKS, 6, round(gateway.clock() * 1000) + 1000)], ALICE)
-    write, tries = gateway.store.write, []
+    await gateway.service.alter_policies([PolicyOperation(CLICKS, 6, round(gateway.clock() * 1000) + 1000)], ALICE)
+    write, tries = gateway.store.write_change, []
 
-    def fail(decide: Decide, source: Source) -> Written:
+    def fail(decide: Decide, source: ChangeSource) -> WrittenChange:
         tries.append(source)
         if len(tries) < 3:
             raise error(len(tries))
         return write(decide, source)
 
-    monkeypatch.setattr(gateway.store, "write", fail)
+    monkeypatch.setattr(gateway.store, "write_change", fail)
     said = f"policies: ended values can't be taken back: {text}"
     for count in (1, 2):
         mock_clock.jump(4)
@@ -373,17 +392,17 @@ async def test_a_value_that_can_not_be_taken_back_is_tried_again(
         await trio.testing.wait_all_tasks_blocked()
         mock_clock.jump(4)
         await trio.testing.wait_all_tasks_blocked()
-        assert tries == [BY_ITSELF] * count
+        assert tries == [BY_EXPIRY] * count
     mock_clock.jump(4)
     await until(lambda: gateway.topics == {"clicks": 5})
-    assert tries == [BY_ITSELF] * 3
+    assert tries == [BY_EXPIRY] * 3
 
 
 def test_the_history_survives_a_restart_as_far_as_it_is_kept(path: Path) -> None:
     with closing(FileStore(path, BASE)) as store:
         for value in (1, 2):
-            put(store, Op(VIEWS, value), Op(ORDERS, 1))
-        put(store, Op(ORDERS, None), source=Source("bob", "cli"))
+            put(store, PolicyOperation(VIEWS, value), PolicyOperation(ORDERS, 1))
+        put(store, PolicyOperation(ORDERS, None), source=ChangeSource("bob", "cli"))
         all_of_it = store.history
     assert [(past.key, past.new) for past in all_of_it] == [
         (ORDERS, 1), (VIEWS, 1), (VIEWS, 2), (ORDERS, None),
@@ -397,7 +416,7 @@ def test_the_history_survives_a_restart_as_far_as_it_is_kept(path: Path) -> None
 def test_the_history_is_bounded(path: Path) -> None:
     with closing(FileStore(path, {})) as store:
         for count in (MAX_HISTORY, 3):
-            put(store, *(Op(PolicyKey.of_topic(f"t{number}"), count) for number in range(count)))
+            put(store, *(PolicyOperation(PolicyKey.of_topic(f"t{number}"), count) for number in range(count)))
         assert len(store.history) == MAX_HISTORY
         assert [past.new for past in store.history[-3:]] == [3, 3, 3]
 
@@ -413,25 +432,25 @@ async def test_a_threshold_is_gone_once_another_topic_has_its_topics_name(
     caplog.set_level(logging.INFO, "gateway.audit")
     gateway = await Gateway(path, nursery).start()
     gateway.places, gateway.ids = {1: {"views"}}, {"views": OLD}
-    await gateway.service.alter([Op(VIEWS, 1)], ALICE)
-    assert gateway.service.watched == ["views"]
+    await gateway.service.alter_policies([PolicyOperation(VIEWS, 1)], ALICE)
+    assert gateway.service.watched_topics == ["views"]
     for found in ({"views": OLD}, {}, {"clicks": NEW}):  # there, away, and another one's
         gateway.ids = found
         await gateway.look(mock_clock)
         await trio.testing.wait_all_tasks_blocked()
         assert gateway.topics == {"clicks": 5, "views": 1}
     gateway.ids = {"views": NEW}
-    gateway.service.see_topics(gateway.ids)
+    gateway.service.on_topic_ids(gateway.ids)
     mock_clock.jump(CONFIRM_S - 0.001)
-    gateway.service.see_topics(gateway.ids)
+    gateway.service.on_topic_ids(gateway.ids)
     await trio.testing.wait_all_tasks_blocked()
     assert gateway.topics == {"clicks": 5, "views": 1}, "a broker that is behind may say so"
     mock_clock.jump(0.001)
-    gateway.service.see_topics(gateway.ids)
+    gateway.service.on_topic_ids(gateway.ids)
     await until(lambda: gateway.topics == {"clicks": 5})
-    assert gateway.told[-1].topics() == {"clicks": 5}
+    assert gateway.told[-1].topic_thresholds() == {"clicks": 5}
     past = gateway.service.history[-1]
-    assert (past.source, past.key, past.old, past.new) == (TOPIC_DELETED, VIEWS, 1, None)
+    assert (past.source, past.key, past.old, past.new) == (BY_TOPIC_DELETION, VIEWS, 1, None)
     assert caplog.messages[-1].endswith("of topic views: 1 bytes/s -> none, by itself via topic deleted")
     version = gateway.service.policies.version
     await gateway.look(mock_clock)
@@ -443,7 +462,7 @@ async def test_the_topic_of_a_threshold_is_remembered_over_a_restart(
     path: Path, nursery: trio.Nursery, mock_clock: trio.testing.MockClock
 ) -> None:
     with closing(FileStore(path, BASE)) as store:
-        put(store, Op(VIEWS, 1), Op(ORDERS, 1))
+        put(store, PolicyOperation(VIEWS, 1), PolicyOperation(ORDERS, 1))
     gateway = await Gateway(path, nursery).start()
     gateway.ids = {"views": OLD}
     await gateway.look(mock_clock)  # the topic was made after its threshold was set
@@ -466,10 +485,10 @@ async def test_a_value_that_is_set_again_is_the_present_topics(
     gateway.places, gateway.ids = {1: {"views"}}, {"views": OLD}
     document = {"thresholds": {"topics": {"views": 2}}}
 
-    async def change(by_document: bool) -> Altered:
+    async def change(by_document: bool) -> ChangeResult:
         if by_document:
-            return await gateway.service.apply(document, ALICE)
-        return await gateway.service.alter([Op(VIEWS, 1)], ALICE)
+            return await gateway.service.apply_document(document, ALICE)
+        return await gateway.service.alter_policies([PolicyOperation(VIEWS, 1)], ALICE)
 
     for by_document in (False, True):
         assert (await change(by_document)).changes
@@ -477,7 +496,7 @@ async def test_a_value_that_is_set_again_is_the_present_topics(
         assert not (await change(by_document)).changes
         assert gateway.service.policies.topic_ids == {"views": OLD}
     gateway.ids = {"views": NEW}
-    altered = await gateway.service.alter([Op(VIEWS, 2)], ALICE)
+    altered = await gateway.service.alter_policies([PolicyOperation(VIEWS, 2)], ALICE)
     assert altered.changes == ()
     assert gateway.service.policies.topic_ids == {"views": NEW}
     await gateway.look(mock_clock)
@@ -497,16 +516,16 @@ async def test_a_cluster_that_does_not_name_ids_holds_no_change_up(
     gateway.service._identify = wait
     await gateway.start()
     gateway.places = {1: {"views"}}
-    await gateway.service.alter([Op(VIEWS, 1)], ALICE)
+    await gateway.service.alter_policies([PolicyOperation(VIEWS, 1)], ALICE)
     assert gateway.topics["views"] == 1
     assert gateway.service.policies.topic_ids == {}
 
 
 async def test_a_deletion_is_in_the_history_with_its_author(gateway: Gateway) -> None:
-    await gateway.service.alter([Op(VIEWS, 1)], ALICE)
-    held = gateway.service.policies.held(VIEWS)
-    by = Source("User:bob", "topic deleted")
-    await gateway.service.remove_topics({"views": Held(2)}, by)
+    await gateway.service.alter_policies([PolicyOperation(VIEWS, 1)], ALICE)
+    held = gateway.service.policies.runtime_value(VIEWS)
+    by = ChangeSource("User:bob", "topic deleted")
+    await gateway.service.remove_topics({"views": RuntimeValue(2)}, by)
     assert gateway.topics["views"] == 1, "set since"
     await gateway.service.remove_topics({"views": held}, by)
     assert gateway.topics == {"clicks": 5}
@@ -522,16 +541,16 @@ async def test_a_removal_that_fails_is_told_once_and_tried_again_at_the_next_loo
 ) -> None:
     gateway = await Gateway(path, nursery).start()
     gateway.places, gateway.ids = {1: {"views"}}, {"views": OLD}
-    await gateway.service.alter([Op(VIEWS, 1)], ALICE)
+    await gateway.service.alter_policies([PolicyOperation(VIEWS, 1)], ALICE)
     tries = []
 
-    def fail(decide: Decide, source: Source) -> Written:
+    def fail(decide: Decide, source: ChangeSource) -> WrittenChange:
         tries.append(source)
         raise StoreError("no disk")
 
     gateway.ids = {"views": NEW}
     with monkeypatch.context() as broken:
-        broken.setattr(gateway.store, "write", fail)
+        broken.setattr(gateway.store, "write_change", fail)
         while len(tries) < 2:
             before = len(tries)
             await gateway.look(mock_clock)
@@ -546,17 +565,17 @@ async def test_topics_that_are_not_there_are_in_the_answer_and_in_the_log_after_
 ) -> None:
     gateway.places = {1: {"clicks"}}
     said = "bytes.in.per.sec.threshold of topics that are not there (views): each takes its part of every broker's"
-    altered = await gateway.service.alter([Op(VIEWS, 1)], ALICE)
+    altered = await gateway.service.alter_policies([PolicyOperation(VIEWS, 1)], ALICE)
     assert altered.warnings[0].startswith(said)
-    assert altered.committed["1"] == Committed(12, 5, 1)
+    assert altered.committed["1"] == CommittedTotal(12, 5, 1)
     assert "not there" not in caplog.text, "a topic that is created with a threshold has it a moment before"
     for _ in range(2):
-        gateway.service.see_topics({})
+        gateway.service.on_topic_ids({})
     assert caplog.text.count(said) == 1
     gateway.places = {1: {"clicks", "views"}}
-    gateway.service.see_topics({})
+    gateway.service.on_topic_ids({})
     gateway.places = {1: {"clicks"}}
-    gateway.service.see_topics({})
+    gateway.service.on_topic_ids({})
     assert caplog.text.count(said) == 2
 
 
@@ -565,10 +584,10 @@ async def test_thresholds_of_the_file_for_topics_that_are_not_there_are_taken_wi
 ) -> None:
     gateway = await Gateway(path, nursery, {TOTAL: 120_000.0, CLICKS: 50_000.0}).start()
     gateway.places = {1: {"clicks"}, 2: set()}
-    gateway.service.see_topics({})
+    gateway.service.on_topic_ids({})
     assert not caplog.messages
-    await gateway.service.rebase({TOTAL: 120_000.0, CLICKS: 50_000.0, VIEWS: 90_000.0})
-    gateway.service.see_topics({})
+    await gateway.service.replace_base({TOTAL: 120_000.0, CLICKS: 50_000.0, VIEWS: 90_000.0})
+    gateway.service.on_topic_ids({})
     broker, topics = caplog.messages
     assert "of topics that are not there (views): each takes its part" in topics
     assert broker.startswith(
@@ -576,8 +595,8 @@ async def test_thresholds_of_the_file_for_topics_that_are_not_there_are_taken_wi
     )
     assert gateway.topics["views"] == 90_000
     with pytest.raises(PolicyError, match="of it for topics that are not there yet"):
-        await gateway.service.alter([Op(CLICKS, 60_000)], ALICE)
-    await gateway.service.alter([Op(CLICKS, 40_000)], ALICE)
+        await gateway.service.alter_policies([PolicyOperation(CLICKS, 60_000)], ALICE)
+    await gateway.service.alter_policies([PolicyOperation(CLICKS, 40_000)], ALICE)
 
 
 # --- client quotas ----------------------------------------------------------------------------------------------------
@@ -590,14 +609,14 @@ def of(user: str, value: float) -> Alteration:
 async def test_an_entity_that_is_refused_leaves_the_others_alone(gateway: Gateway) -> None:
     altered = await gateway.service.alter_quotas([of("alice", 5), of("bob", -1)], ALICE)
     assert [error is None for error in altered.errors] == [True, False]
-    assert list(gateway.service.policies.quotas().entries) == [Entity("alice")]
+    assert list(gateway.service.policies.quota_store().entries) == [Entity("alice")]
     only_errors = await gateway.service.alter_quotas([of("bob", -1)], ALICE)
     assert "finite number above 0" in str(only_errors.errors[0])
     assert only_errors.version == 1
     assert gateway.metrics.outcomes == {"accepted": 1, "unchanged": 0, "refused": 1, "failed": 0}
     validated = await gateway.service.alter_quotas([of("carol", 5), of("bob", -1)], ALICE, validate_only=True)
     assert [error is None for error in validated.errors] == [True, False]
-    assert list(gateway.service.policies.quotas().entries) == [Entity("alice")]
+    assert list(gateway.service.policies.quota_store().entries) == [Entity("alice")]
 
 
 async def test_a_senseless_limit_is_a_warning_at_every_door(gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
@@ -607,12 +626,12 @@ async def test_a_senseless_limit_is_a_warning_at_every_door(gateway: Gateway, ca
     assert altered.notes[1:] == ("", "")
     assert sum(warning.startswith(text) for warning in altered.warnings) == 1
     assert f"policies: {text}" in caplog.text
-    altered = await gateway.service.alter([Op(VIEWS, 1), Op(TOTAL, 10**9)], ALICE)
+    altered = await gateway.service.alter_policies([PolicyOperation(VIEWS, 1), PolicyOperation(TOTAL, 10**9)], ALICE)
     assert any(
         warning.startswith("bytes.in.per.sec.threshold of topic views: 1 bytes/s") for warning in altered.warnings
     )
     document = {"client_quotas": [{"user": "dave", "producer_byte_rate": 10}]}
-    applied = await gateway.service.apply(document, ALICE, dry_run=True)
+    applied = await gateway.service.apply_document(document, ALICE, dry_run=True)
     assert any("{user=dave}: 10 bytes/s" in warning for warning in applied.warnings)
 
 
@@ -624,46 +643,46 @@ async def test_an_apply_twice_does_it_once(gateway: Gateway, path: Path) -> None
         "thresholds": {"total": {"default": "20kB"}, "topics": {"views": "2kB"}},
         "client_quotas": [{"user": "alice", "producer_byte_rate": "1MB"}],
     }
-    dry = await gateway.service.apply(document, ALICE, dry_run=True)
+    dry = await gateway.service.apply_document(document, ALICE, dry_run=True)
     assert gateway.told == []
-    altered = await gateway.service.apply(document, ALICE)
+    altered = await gateway.service.apply_document(document, ALICE)
     assert altered.changes == dry.changes
     assert len(altered.changes) == 3
     before = content(path)
-    assert (await gateway.service.apply(document, ALICE)).changes == ()
+    assert (await gateway.service.apply_document(document, ALICE)).changes == ()
     assert content(path) == before
     assert gateway.metrics.outcomes["unchanged"] == 1
-    pruned = await gateway.service.apply({}, ALICE, prune=True)
+    pruned = await gateway.service.apply_document({}, ALICE, prune=True)
     assert len(pruned.changes) == 3
-    assert gateway.service.policies.effective() == BASE
+    assert gateway.service.policies.effective_values() == BASE
 
 
 async def test_an_apply_of_anything_but_a_document_is_refused(gateway: Gateway) -> None:
     with pytest.raises(DocumentError, match="'5XB' is not a valid size"):
-        await gateway.service.apply({"thresholds": {"total": "5XB"}}, ALICE)
+        await gateway.service.apply_document({"thresholds": {"total": "5XB"}}, ALICE)
 
 
 async def test_ten_thousand_values_are_one_line_in_the_file(gateway: Gateway, path: Path) -> None:
     topics = {f"t{number}": number for number in range(10_000)}
     before = len(lines(path))
-    await gateway.service.apply({"thresholds": {"total": "1GB", "topics": topics}}, ALICE)
+    await gateway.service.apply_document({"thresholds": {"total": "1GB", "topics": topics}}, ALICE)
     assert len(lines(path)) == before + 1
     assert len(gateway.told) == 1
     assert len(gateway.topics) == 10_001
 
 
 async def test_the_overview_is_a_document_that_changes_nothing(gateway: Gateway) -> None:
-    await gateway.service.alter([Op(VIEWS, 7), Op(ALICE_SHARES, 3)], ALICE)
-    overview = gateway.service.overview()
+    await gateway.service.alter_policies([PolicyOperation(VIEWS, 7), PolicyOperation(ALICE_SHARES, 3)], ALICE)
+    overview = gateway.service.export_overview()
     assert overview["version"] == 1
-    assert (await gateway.service.apply(overview["document"], ALICE, prune=True)).changes == ()
+    assert (await gateway.service.apply_document(overview["document"], ALICE, prune=True)).changes == ()
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-def put(store: FileStore | RetriedStore, *ops: Op, source: Source = ALICE) -> Written:
-    return store.write(lambda policies: policies.alter(ops), source)
+def put(store: FileStore | RetriedStore, *ops: PolicyOperation, source: ChangeSource = ALICE) -> WrittenChange:
+    return store.write_change(lambda policies: policies.alter_policies(ops), source)
 
 
 def reopened(path: Path, base: dict[PolicyKey, float] | None = None) -> PolicySet:
@@ -674,8 +693,8 @@ def reopened(path: Path, base: dict[PolicyKey, float] | None = None) -> PolicySe
 def test_a_restart_finds_everything_and_compacts(path: Path) -> None:
     with closing(FileStore(path, BASE)) as store:
         for value in (1, 2, 3):
-            put(store, Op(VIEWS, value), Op(ORDERS, 1))
-            put(store, Op(ORDERS, None), source=Source("bob", "cli"))
+            put(store, PolicyOperation(VIEWS, value), PolicyOperation(ORDERS, 1))
+            put(store, PolicyOperation(ORDERS, None), source=ChangeSource("bob", "cli"))
     assert len(lines(path)) == 6
     policies = reopened(path)
     assert (policies.version, policies.changes) == (6, {VIEWS: 3})
@@ -683,36 +702,36 @@ def test_a_restart_finds_everything_and_compacts(path: Path) -> None:
     views, head = kept["records"]
     assert (views["value"]["who"], views["value"]["version"]) == ("User:alice", 5)  # who set it is still known
     assert (head["value"]["who"], head["value"]["version"]) == ("bob", 6)
-    assert reopened(path, {}).effective() == {VIEWS: 3}
+    assert reopened(path, {}).effective_values() == {VIEWS: 3}
     assert sorted(file.name for file in path.parent.iterdir()) == ["policies.jsonl", "policies.jsonl.lock"]
 
 
 def test_half_a_line_of_a_crash_is_dropped(path: Path) -> None:
     with closing(FileStore(path, BASE)) as store:
-        put(store, Op(VIEWS, 1))
+        put(store, PolicyOperation(VIEWS, 1))
         one = path.read_bytes()
-        put(store, Op(VIEWS, 2))
+        put(store, PolicyOperation(VIEWS, 2))
     for size in range(len(one), path.stat().st_size):
         whole = path.read_bytes()
         path.write_bytes(whole[:size])
-        assert reopened(path).topics()["views"] == 1
+        assert reopened(path).topic_thresholds()["views"] == 1
         assert path.read_bytes() == one
         path.write_bytes(whole)
-    assert reopened(path).topics()["views"] == 2
+    assert reopened(path).topic_thresholds()["views"] == 2
 
 
 def test_a_damaged_line_is_left_out_and_stays_for_a_look(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with closing(FileStore(path, BASE)) as store:
-        put(store, Op(VIEWS, 1))
+        put(store, PolicyOperation(VIEWS, 1))
     whole = path.read_bytes()
     path.write_bytes(b"garbage\n" + whole + b'{"records":[{"key":5,"value":5}]}\n' + whole[:-5])
     with closing(FileStore(path, BASE)) as store:
-        put(store, Op(VIEWS, 2))
+        put(store, PolicyOperation(VIEWS, 2))
     assert path.read_bytes().startswith(b"garbage\n" + whole)
     assert path.read_bytes().count(b"\n") == 4
     assert f"{path}, line 1 is left out" in caplog.text
     assert f"{path}, line 3 is left out" in caplog.text
-    assert reopened(path).topics()["views"] == 2
+    assert reopened(path).topic_thresholds()["views"] == 2
 
 
 def test_a_file_has_one_gateway(path: Path) -> None:
@@ -728,7 +747,7 @@ def test_limits_are_no_business_of_other_users(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         with closing(FileStore(path, BASE)) as store:
-            put(store, Op(VIEWS, 1))
+            put(store, PolicyOperation(VIEWS, 1))
         with closing(FileStore(path, BASE)):  # which writes it anew
             pass
     finally:
@@ -742,18 +761,18 @@ def test_a_store_that_can_not_be_opened_yet_is_tried_again(tmp_path: Path) -> No
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "policies.jsonl"
     store = RetriedStore(lambda: FileStore(path, BASE), BASE)
-    assert not store.loaded
+    assert not store.is_loaded
     assert "can't be used" in store.problem
-    assert store.policies.effective() == BASE
+    assert store.policies.effective_values() == BASE
     with pytest.raises(StoreError, match="can't be used"):
-        put(store, Op(VIEWS, 1))
-    store.rebase({})
+        put(store, PolicyOperation(VIEWS, 1))
+    store.replace_base({})
     (tmp_path / "file").unlink()
-    while not store.loaded:
-        store.poll(0.01)
+    while not store.is_loaded:
+        store.poll_changes(0.01)
     with closing(store):
-        assert (store.problem, store.policies.effective()) == ("", {})
-        put(store, Op(VIEWS, 1))
+        assert (store.problem, store.policies.effective_values()) == ("", {})
+        put(store, PolicyOperation(VIEWS, 1))
         assert store.policies.changes == {VIEWS: 1}
 
 
@@ -765,29 +784,29 @@ def test_a_place_that_can_not_be_used_is_said_at_once(tmp_path: Path) -> None:
 
 def test_a_deleted_file_is_written_anew_with_all_that_is_known(path: Path) -> None:
     with closing(FileStore(path, BASE)) as store:
-        put(store, Op(VIEWS, 1))
+        put(store, PolicyOperation(VIEWS, 1))
         path.unlink()
-        put(store, Op(ORDERS, 2))
+        put(store, PolicyOperation(ORDERS, 2))
     assert reopened(path).changes == {VIEWS: 1, ORDERS: 2}
 
 
 def test_a_full_disk_refuses_changes_and_leaves_no_half_line(path: Path) -> None:
     with closing(FileStore(path, BASE)) as store:
-        put(store, Op(VIEWS, 1))
+        put(store, PolicyOperation(VIEWS, 1))
         whole = path.read_bytes()
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 50, limits[1]))  # a disk with room for 50 more bytes
         try:
             with pytest.raises(StoreError, match=rf"{path}: can't be written: File too large"):
-                put(store, Op(VIEWS, 2))
+                put(store, PolicyOperation(VIEWS, 2))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert path.read_bytes() == whole
         assert "File too large" in store.problem
-        assert store.policies.topics() == {"clicks": 5, "views": 1}
-        put(store, Op(VIEWS, 3))
+        assert store.policies.topic_thresholds() == {"clicks": 5, "views": 1}
+        put(store, PolicyOperation(VIEWS, 3))
         assert store.problem == ""
-    assert reopened(path).topics()["views"] == 3
+    assert reopened(path).topic_thresholds()["views"] == 3
 
 
 # --- a store that is away ---------------------------------------------------------------------------------------------
@@ -796,26 +815,26 @@ def test_a_full_disk_refuses_changes_and_leaves_no_half_line(path: Path) -> None
 class Away:
     """A store that other gateways write too, and that can be out of reach."""
 
-    follows = True
+    has_other_writers = True
 
     def __init__(self) -> None:
         self.policies = PolicySet(BASE)
-        self.history: Sequence[Past] = ()
-        self.loaded = False
+        self.history: Sequence[PastChange] = ()
+        self.is_loaded = False
         self.problem = "not read yet"
-        self.arriving: Sequence[Op] = ()
+        self.arriving: Sequence[PolicyOperation] = ()
 
-    def poll(self, timeout_s: float) -> None:
+    def poll_changes(self, timeout_s: float) -> None:
         if self.arriving:
-            self.policies, self.arriving = self.policies.alter(self.arriving), ()
+            self.policies, self.arriving = self.policies.alter_policies(self.arriving), ()
 
-    def write(self, decide: Decide, source: Source) -> Written:
+    def write_change(self, decide: Decide, source: ChangeSource) -> WrittenChange:
         if self.problem:
             raise StoreError(self.problem)
         raise ZeroDivisionError("a bug")
 
-    def rebase(self, base: Any) -> None:
-        self.policies = self.policies.rebased(base)
+    def replace_base(self, base: Any) -> None:
+        self.policies = self.policies.with_base(base)
 
     def close(self) -> None:
         self.problem = "closed"
@@ -824,11 +843,11 @@ class Away:
 async def test_a_change_right_after_the_start_waits_until_all_was_read(path: Path, nursery: trio.Nursery) -> None:
     store: Any = FileStore(path, BASE)
     store.follows, store.loaded, store.problem = True, False, "not read yet"
-    service, found = PolicyService(store, Metrics(), list[PolicySet]().append), dict[bool, Value | None]()
+    service, found = PolicyService(store, Metrics(), list[PolicySet]().append), dict[bool, PolicyValue | None]()
     nursery.start_soon(service.run)
 
     async def ask(validate_only: bool) -> None:
-        altered = await service.alter([Op(CLICKS, 1)], ALICE, validate_only=validate_only)
+        altered = await service.alter_policies([PolicyOperation(CLICKS, 1)], ALICE, validate_only=validate_only)
         found[validate_only] = altered.changes[0].new
 
     async with trio.open_nursery() as askers:
@@ -838,7 +857,7 @@ async def test_a_change_right_after_the_start_waits_until_all_was_read(path: Pat
         assert found == {}
         store.loaded, store.problem = True, ""
     assert found == {True: 1, False: 1}
-    assert service.policies.topics() == {"clicks": 1}
+    assert service.policies.topic_thresholds() == {"clicks": 1}
 
 
 async def test_before_all_was_read_and_while_it_is_away_changes_are_refused_with_the_reason(
@@ -851,41 +870,41 @@ async def test_before_all_was_read_and_while_it_is_away_changes_are_refused_with
 
         async def ask() -> None:
             with pytest.raises(StoreError, match="not read yet"):
-                await service.alter([Op(CLICKS, 1)], ALICE)
+                await service.alter_policies([PolicyOperation(CLICKS, 1)], ALICE)
 
         askers.start_soon(ask)
         await trio.testing.wait_all_tasks_blocked()
-        mock_clock.jump(LOADING_S)
+        mock_clock.jump(LOADING_TIMEOUT_S)
     assert not metrics.up
-    store.loaded, store.problem, store.arriving = True, "", [Op(CLICKS, 2)]
+    store.is_loaded, store.problem, store.arriving = True, "", [PolicyOperation(CLICKS, 2)]
     await service.loaded.wait()
     await until(lambda: told)
-    assert service.policies.topics() == {"clicks": 2}
+    assert service.policies.topic_thresholds() == {"clicks": 2}
     assert metrics.up
     store.problem = "the topic is gone"
     for validate_only in (False, True):
         with pytest.raises(StoreError, match="the topic is gone"):
-            await service.alter([Op(CLICKS, 1)], ALICE, validate_only=validate_only)
+            await service.alter_policies([PolicyOperation(CLICKS, 1)], ALICE, validate_only=validate_only)
     await until(lambda: not metrics.up)
-    assert service.policies.topics() == {"clicks": 2}  # what was known last stays
+    assert service.policies.topic_thresholds() == {"clicks": 2}  # what was known last stays
     assert metrics.outcomes["failed"] == 2
     store.problem = ""
     with pytest.raises(ZeroDivisionError):  # a bug is the asker's, not everybody's
-        await service.alter([Op(CLICKS, 1)], ALICE)
-    await service.rebase({})
-    assert service.policies.topics() == {"clicks": 2}
-    assert service.policies.total() is None
+        await service.alter_policies([PolicyOperation(CLICKS, 1)], ALICE)
+    await service.replace_base({})
+    assert service.policies.topic_thresholds() == {"clicks": 2}
+    assert service.policies.broker_total() is None
 
 
 async def test_a_stop_closes_the_store_and_callers_that_wait_are_told() -> None:
     store = Away()
-    store.loaded, store.problem = True, ""
+    store.is_loaded, store.problem = True, ""
     service = PolicyService(store, Metrics(), list[PolicySet]().append)
     async with trio.open_nursery() as askers:
 
         async def ask() -> None:
             with pytest.raises(StoreError, match="the gateway is stopping"):
-                await service.alter([Op(CLICKS, 1)], ALICE)
+                await service.alter_policies([PolicyOperation(CLICKS, 1)], ALICE)
 
         askers.start_soon(ask)
         askers.start_soon(ask)
@@ -921,5 +940,5 @@ async def test_a_caller_that_sets_a_quota_above_the_brokers_is_warned(gateway: G
     assert altered.warnings[-1:] == (text,)
     document = {"client_quotas": [{"user": "f", "producer_byte_rate": 6000}]}
     for dry_run in (True, False):
-        applied = await gateway.service.apply(document, ALICE, dry_run=dry_run)
+        applied = await gateway.service.apply_document(document, ALICE, dry_run=dry_run)
         assert applied.warnings[-1].startswith("producer_byte_rate:broker_bps=6000 of {user=f} does not hold")

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from gateway.control.policies.quota_source import QuotaFeed
+from gateway.control.policies.quota_source import ThresholdFeed
 from policies.storage import ObservationFailed, QuotaValues
 from tests.background import until
 
@@ -51,8 +51,8 @@ async def start(nursery: trio.Nursery, source: Source) -> list[Any]:
     async def take(total: float | None, topics: dict[str, float]) -> None:
         taken.append((total, topics))
 
-    feed = QuotaFeed(source, 60.0, take)
-    source.is_under_way = lambda: bool(feed._asked._thread.borrowed_tokens)
+    feed = ThresholdFeed(source, 60.0, take)
+    source.is_under_way = lambda: bool(feed._bounded_call._thread.borrowed_tokens)
     nursery.start_soon(feed.run)
     return taken
 

@@ -20,7 +20,7 @@ from gateway.config import AuthenticationSettings
 from gateway.control.sasl.bearer import LATEST, BearerTokens, parse_keys
 from gateway.control.sasl.credentials import CredentialsError
 from protocol.identity import AmbiguousIdentity
-from protocol.scram import Refused
+from protocol.scram import ScramRefused
 from tests.integration.oidc import Issuer
 
 NOW = 1_800_000_000.0
@@ -75,14 +75,14 @@ def tokens(keys: Path, **more: Any) -> BearerTokens:
 
 @pytest.mark.parametrize("alg", sorted(KEYS))
 async def test_a_token_of_the_issuer_names_its_subject(keys: Path, alg: str) -> None:
-    assert await tokens(keys).check(message(token(alg))) == ("olivia", NOW + 60 + 30)
+    assert await tokens(keys).check_token(message(token(alg))) == ("olivia", NOW + 60 + 30)
 
 
 async def test_another_claim_may_name_it(keys: Path) -> None:
     named = tokens(keys, **{"sasl.oauthbearer.sub.claim.name": "client_id"})
-    assert (await named.check(message(token(client_id="app"))))[0] == "app"
-    with pytest.raises(Refused, match="client_id"):
-        await named.check(message(token()))
+    assert (await named.check_token(message(token(client_id="app"))))[0] == "app"
+    with pytest.raises(ScramRefused, match="client_id"):
+        await named.check_token(message(token()))
 
 
 @pytest.mark.parametrize(
@@ -107,13 +107,13 @@ async def test_another_claim_may_name_it(keys: Path) -> None:
     ids=str,
 )
 async def test_claims_that_are_not_taken(keys: Path, claims: dict[str, Any]) -> None:
-    with pytest.raises(Refused, match="OAUTHBEARER"):
-        await tokens(keys).check(message(token(**claims)))
+    with pytest.raises(ScramRefused, match="OAUTHBEARER"):
+        await tokens(keys).check_token(message(token(**claims)))
 
 
 @pytest.mark.parametrize("claims", [{"exp": NOW - 29}, {"nbf": NOW + 29}, {"aud": ["x", "kafka"]}], ids=str)
 async def test_a_clock_may_go_wrong_a_little(keys: Path, claims: dict[str, Any]) -> None:
-    assert (await tokens(keys).check(message(token(**claims))))[0] == "olivia"
+    assert (await tokens(keys).check_token(message(token(**claims))))[0] == "olivia"
 
 
 def forged() -> dict[str, bytes]:
@@ -145,8 +145,8 @@ def forged() -> dict[str, bytes]:
 @pytest.mark.parametrize("kind", sorted(forged()))
 @pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
 async def test_what_the_issuer_has_not_made(keys: Path, kind: str) -> None:
-    with pytest.raises((Refused, AmbiguousIdentity)):
-        await tokens(keys).check(forged()[kind])
+    with pytest.raises((ScramRefused, AmbiguousIdentity)):
+        await tokens(keys).check_token(forged()[kind])
 
 
 async def test_the_only_key_needs_no_id(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ async def test_the_only_key_needs_no_id(tmp_path: Path) -> None:
     del row["kid"]
     path.write_text(json.dumps({"keys": [row]}))
     text = jwt.encode(CLAIMS, EC, "ES256")
-    assert (await tokens(path).check(message(text)))[0] == "olivia"
+    assert (await tokens(path).check_token(message(text)))[0] == "olivia"
 
 
 @pytest.mark.parametrize(
@@ -189,8 +189,8 @@ async def test_brackets_within_brackets_are_refused(keys: Path, part: int) -> No
         signature = EC.sign(".".join(parts[:2]).encode(), ec.ECDSA(hashes.SHA256()))
         r, s = decode_dss_signature(signature)
         parts[2] = base64.urlsafe_b64encode(r.to_bytes(32, "big") + s.to_bytes(32, "big")).decode().rstrip("=")
-    with pytest.raises(Refused, match="OAUTHBEARER"):
-        await tokens(keys).check(message(".".join(parts)))
+    with pytest.raises(ScramRefused, match="OAUTHBEARER"):
+        await tokens(keys).check_token(message(".".join(parts)))
 
 
 @pytest.mark.parametrize(
@@ -200,10 +200,10 @@ async def test_brackets_within_brackets_are_refused(keys: Path, part: int) -> No
 async def test_times_are_bounded(keys: Path, given: float, until: float | None) -> None:
     text = message(token(exp=given))
     if until is None:
-        with pytest.raises(Refused, match="exp is no time"):
-            await tokens(keys).check(text)
+        with pytest.raises(ScramRefused, match="exp is no time"):
+            await tokens(keys).check_token(text)
     else:
-        assert await tokens(keys).check(text) == ("olivia", until)
+        assert await tokens(keys).check_token(text) == ("olivia", until)
 
 
 def write(path: Path, text: str) -> None:
@@ -212,29 +212,29 @@ def write(path: Path, text: str) -> None:
 
 async def test_a_file_that_changes_is_read_again(keys: Path, autojump_clock: object) -> None:
     known = tokens(keys)
-    await known.check(message(token()))
+    await known.check_token(message(token()))
     write(keys, json.dumps({"keys": [jwk("ES256", kid="new")]}))
     await trio.sleep(2)
-    assert (await known.check(message(token(kid="new"))))[0] == "olivia"
+    assert (await known.check_token(message(token(kid="new"))))[0] == "olivia"
     write(keys, "broken")
     await trio.sleep(2)
-    assert (await known.check(message(token(kid="new"))))[0] == "olivia"
+    assert (await known.check_token(message(token(kid="new"))))[0] == "olivia"
 
 
 async def test_keys_of_an_address_are_fetched_again_for_a_key_that_is_new() -> None:
     with Issuer() as issuer:
         known = BearerTokens(settings(issuer.jwks_url), lambda: NOW)
         text = issuer.token("olivia", iat=NOW, exp=NOW + 9)
-        assert await known.check(message(text)) == ("olivia", NOW + 39)
+        assert await known.check_token(message(text)) == ("olivia", NOW + 39)
         issuer.renew()
         renewed = message(issuer.token("olivia", iat=NOW, exp=NOW + 9))
-        with pytest.raises(Refused, match="no key 'key-2'"):  # strangers can't make the gateway ask all the time
-            await known.check(renewed)
+        with pytest.raises(ScramRefused, match="no key 'key-2'"):  # strangers can't make the gateway ask all the time
+            await known.check_token(renewed)
         known._keys._fetched_at = trio.current_time() - 10  # type: ignore[attr-defined]
-        assert (await known.check(renewed))[0] == "olivia"
+        assert (await known.check_token(renewed))[0] == "olivia"
 
 
 async def test_an_address_that_does_not_answer_is_said() -> None:
     known = BearerTokens(settings("http://127.0.0.1:9/keys"), lambda: NOW)
     with pytest.raises(CredentialsError, match=r"127\.0\.0\.1:9/keys: Connection refused"):
-        await known.check(message(token()))
+        await known.check_token(message(token()))

@@ -15,16 +15,16 @@ import yaml
 from gateway.control.sasl import credentials
 from gateway.control.sasl.credentials import (
     COMMANDS_OF_ADDRESS,
-    UNKNOWN_S,
+    UNKNOWN_USER_S,
     BrokerCredentials,
     BrokerTokens,
-    Command,
+    CredentialsCommand,
     CredentialsError,
-    Watched,
+    WatchedFile,
     read_broker_credentials,
     read_records,
 )
-from gateway.kafka.oauthbearer import Bearer, NoToken
+from gateway.kafka.oauthbearer import NoTokenError, TokenSource
 from protocol.scram import make_record, record_text
 from tests.integration.oidc import Issuer
 
@@ -83,7 +83,7 @@ default:
     assert read_broker_credentials(written(tmp_path, text)) == {
         "User:alice": BrokerCredentials("OAUTHBEARER", "/run/token", token_file="/run/token"),
         "default": BrokerCredentials(
-            "OAUTHBEARER", "gateway", bearer=Bearer("https://idp.example/token", "gateway", "hidden")
+            "OAUTHBEARER", "gateway", bearer=TokenSource("https://idp.example/token", "gateway", "hidden")
         ),
     }
 
@@ -111,7 +111,7 @@ async def test_a_file_is_read_again_when_it_changes_and_kept_when_it_breaks(
     tmp_path: Path, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "file.yaml"
-    watched = Watched(path, read_records)
+    watched = WatchedFile(path, read_records)
     with pytest.raises(CredentialsError):
         await watched.get()
     assert len(caplog.records) == 1
@@ -139,14 +139,14 @@ async def test_a_token_of_a_file_is_the_one_that_is_there_now(tmp_path: Path) ->
     file = tmp_path / "token"
     own = BrokerCredentials("OAUTHBEARER", str(file), token_file=str(file))
     tokens = BrokerTokens()
-    with pytest.raises(NoToken, match="can't be read: No such file"):
-        await tokens.fill(own)
+    with pytest.raises(NoTokenError, match="can't be read: No such file"):
+        await tokens.fill_token(own)
     for token in ("first.of.them", "second.of.them"):
         file.write_text(token + "\n")
-        assert (await tokens.fill(own)).password == f"n,,\1auth=Bearer {token}\1\1"
+        assert (await tokens.fill_token(own)).password == f"n,,\1auth=Bearer {token}\1\1"
     file.write_text("hidden \1 thing")
-    with pytest.raises(NoToken, match="has no token that fits") as caught:
-        await tokens.fill(own)
+    with pytest.raises(NoTokenError, match="has no token that fits") as caught:
+        await tokens.fill_token(own)
     assert "hidden" not in str(caught.value)
 
 
@@ -154,8 +154,8 @@ async def test_an_issuer_is_asked_once_while_its_token_holds() -> None:
     with Issuer() as issuer:
         tokens = BrokerTokens()
         for name in ("gateway", "gateway", "another"):
-            bearer = Bearer(issuer.token_url, name, "a secret", extensions=("logicalCluster=lkc-1",))
-            message = (await tokens.fill(BrokerCredentials("OAUTHBEARER", name, bearer=bearer))).password
+            bearer = TokenSource(issuer.token_url, name, "a secret", extensions=("logicalCluster=lkc-1",))
+            message = (await tokens.fill_token(BrokerCredentials("OAUTHBEARER", name, bearer=bearer))).password
             assert message.startswith("n,,\1auth=Bearer ey")
             assert message.endswith("\1logicalCluster=lkc-1\1\1")
         assert [asked["id"] for asked in issuer.asked] == ["gateway", "another"]
@@ -164,32 +164,32 @@ async def test_an_issuer_is_asked_once_while_its_token_holds() -> None:
 async def test_an_issuer_that_does_not_answer_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credentials, "TOKEN_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        bearer = Bearer(f"http://127.0.0.1:{silent.getsockname()[1]}/", "gateway", "a secret")
-        with pytest.raises(NoToken, match=r"gateway: no answer within 0\.05 s"):
-            await BrokerTokens().fill(BrokerCredentials("OAUTHBEARER", "gateway", bearer=bearer))
+        bearer = TokenSource(f"http://127.0.0.1:{silent.getsockname()[1]}/", "gateway", "a secret")
+        with pytest.raises(NoTokenError, match=r"gateway: no answer within 0\.05 s"):
+            await BrokerTokens().fill_token(BrokerCredentials("OAUTHBEARER", "gateway", bearer=bearer))
 
 
 async def test_others_need_no_token() -> None:
     own = BrokerCredentials("PLAIN", "a", "7")
-    assert await BrokerTokens().fill(own) is own
+    assert await BrokerTokens().fill_token(own) is own
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def command(tmp_path: Path, body: str, timeout_s: float = DEADLINE_S, cache_s: float = 60.0) -> Command:
+def command(tmp_path: Path, body: str, timeout_s: float = DEADLINE_S, cache_s: float = 60.0) -> CredentialsCommand:
     program = tmp_path / "program.py"
     program.write_text(f"import json, sys\nasked = json.load(sys.stdin)\nopen({str(tmp_path / 'asked')!r}, 'a')"
                        f".write(asked['username'] + ' ' + asked['mechanism'] + chr(10))\n{body}\n")  # fmt: skip
-    return Command((sys.executable, "-S", "-E", str(program)), timeout_s, cache_s)
+    return CredentialsCommand((sys.executable, "-S", "-E", str(program)), timeout_s, cache_s)
 
 
 async def test_a_command_is_asked_once_while_its_answer_holds(tmp_path: Path) -> None:
     said = json.dumps({"SCRAM-SHA-256": TEXT})
     asked = command(tmp_path, f"print({said!r}) if asked['username'] == 'alice' else None")
     for _ in range(2):
-        assert await asked.ask("alice", "PLAIN", "192.0.2.1") == {"SCRAM-SHA-256": RECORD}
-        assert await asked.ask("nobody", "PLAIN", "192.0.2.1") == {}
+        assert await asked.fetch_records("alice", "PLAIN", "192.0.2.1") == {"SCRAM-SHA-256": RECORD}
+        assert await asked.fetch_records("nobody", "PLAIN", "192.0.2.1") == {}
     assert (tmp_path / "asked").read_text().split("\n") == ["alice PLAIN", "nobody PLAIN", ""]
 
 
@@ -205,12 +205,12 @@ async def test_a_command_is_asked_once_while_its_answer_holds(tmp_path: Path) ->
 async def test_commands_that_say_nothing_useful(tmp_path: Path, body: str, said: str) -> None:
     asked = command(tmp_path, body, 1.0 if "sleep" in body else DEADLINE_S)
     with pytest.raises(CredentialsError, match=said):
-        await asked.ask("alice", "PLAIN", "192.0.2.1")
+        await asked.fetch_records("alice", "PLAIN", "192.0.2.1")
 
 
 async def test_a_command_that_is_not_there() -> None:
     with pytest.raises(CredentialsError, match="No such file"):
-        await Command(("/no/such/program",), 5.0, 0.0).ask("alice", "PLAIN", "192.0.2.1")
+        await CredentialsCommand(("/no/such/program",), 5.0, 0.0).fetch_records("alice", "PLAIN", "192.0.2.1")
 
 
 async def test_names_that_nobody_has_are_asked_again_soon(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
@@ -218,8 +218,8 @@ async def test_names_that_nobody_has_are_asked_again_soon(tmp_path: Path, mock_c
     asked = command(tmp_path, f"print({said!r}) if asked['username'] == 'alice' else None")
     for _ in range(2):
         for name in ("alice", "nobody"):
-            await asked.ask(name, "PLAIN", "192.0.2.1")
-        mock_clock.jump(UNKNOWN_S)
+            await asked.fetch_records(name, "PLAIN", "192.0.2.1")
+        mock_clock.jump(UNKNOWN_USER_S)
     assert (tmp_path / "asked").read_text().split() == ["alice", "PLAIN", "nobody", "PLAIN", "nobody", "PLAIN"]
 
 
@@ -228,7 +228,7 @@ async def test_made_up_names_drive_no_user_out(tmp_path: Path, monkeypatch: pyte
     said = json.dumps({"SCRAM-SHA-256": TEXT})
     asked = command(tmp_path, f"print({said!r}) if asked['username'] == 'alice' else None")
     for name in ("alice", "a", "b", "c", "alice", "a"):
-        await asked.ask(name, "PLAIN", "192.0.2.1")
+        await asked.fetch_records(name, "PLAIN", "192.0.2.1")
     assert (tmp_path / "asked").read_text().split()[::2] == ["alice", "a", "b", "c", "a"]
 
 
@@ -238,9 +238,9 @@ async def test_made_up_names_from_one_address_leave_room_for_others(tmp_path: Pa
     with trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery:
             for at in range(20):
-                nursery.start_soon(asked.ask, f"stranger-{at}", "PLAIN", "192.0.2.1")
+                nursery.start_soon(asked.fetch_records, f"stranger-{at}", "PLAIN", "192.0.2.1")
             await trio.testing.wait_all_tasks_blocked()
-            assert await asked.ask("alice", "PLAIN", "192.0.2.2") == {"SCRAM-SHA-256": RECORD}
+            assert await asked.fetch_records("alice", "PLAIN", "192.0.2.2") == {"SCRAM-SHA-256": RECORD}
             nursery.cancel_scope.cancel()
 
 
@@ -249,5 +249,5 @@ async def test_what_many_ask_at_the_same_time_is_asked_once_they_have_a_turn(tmp
     asked = command(tmp_path, f"print({said!r})")
     async with trio.open_nursery() as nursery:
         for _ in range(10):
-            nursery.start_soon(asked.ask, "alice", "PLAIN", "192.0.2.1")
+            nursery.start_soon(asked.fetch_records, "alice", "PLAIN", "192.0.2.1")
     assert (tmp_path / "asked").read_text().count("alice") == COMMANDS_OF_ADDRESS

@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.channel import Ask
+from gateway.channel import AdminQuery
 from gateway.config import AuthenticationSettings
-from gateway.control.sasl.authentication import Authenticator
-from gateway.control.sasl.decoys import MAX_PROFILES, Decoys
+from gateway.control.sasl.authentication import SaslAuthenticator
+from gateway.control.sasl.decoys import MAX_PROFILES, DecoyRecords
 from protocol.handshake import SASL_AUTHENTICATE, SaslAuthenticateRequest
-from protocol.scram import Record, Shape, record_text
+from protocol.scram import RecordShape, ScramRecord, record_text
 
 SECRET = b"a secret of the gateway's own, of all gateways that share it"
 USERS = 300
 SHA_256, SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
 
 
-def record(salt: bytes, iterations: int, size: int) -> Record:
-    return Record(salt, secrets.token_bytes(size), secrets.token_bytes(size), iterations)
+def record(salt: bytes, iterations: int, size: int) -> ScramRecord:
+    return ScramRecord(salt, secrets.token_bytes(size), secrets.token_bytes(size), iterations)
 
 
 def users(chance: random.Random) -> dict[str, dict[str, str]]:
@@ -53,25 +53,25 @@ def _kafkas(number: int) -> bytes:
     return digits.encode()
 
 
-def authenticator(folder: Path, secret: bytes = SECRET, **settings: Any) -> Authenticator:
+def authenticator(folder: Path, secret: bytes = SECRET, **settings: Any) -> SaslAuthenticator:
     given = {"sasl.enabled.mechanisms": ["PLAIN", SHA_256, SHA_512], **settings}
     given["connection.failed.authentication.delay.ms"] = 0
-    return Authenticator(AuthenticationSettings.model_validate(given), secret, folder)
+    return SaslAuthenticator(AuthenticationSettings.model_validate(given), secret, folder)
 
 
-def of_file(folder: Path, known: dict[str, dict[str, str]], secret: bytes = SECRET) -> Authenticator:
+def of_file(folder: Path, known: dict[str, dict[str, str]], secret: bytes = SECRET) -> SaslAuthenticator:
     path = folder / "credentials.yaml"
     path.write_text(yaml.safe_dump(known))
     return authenticator(folder, secret, credentials_file=path)
 
 
-async def ask(asked: Authenticator, mechanism: str, message: bytes) -> bytes:
+async def ask(asked: SaslAuthenticator, mechanism: str, message: bytes) -> bytes:
     frame = SASL_AUTHENTICATE.encode_request(SaslAuthenticateRequest(message), 2, 1, b"app")[4:]
-    said = await asked.answer(Ask(1, 2.0**40, "192.0.2.1:1", "User:ANONYMOUS", frame, b"", b"", mechanism))
-    return SASL_AUTHENTICATE.decode_answer(said.client, 4, len(said.client), 2)[1].auth_bytes
+    said = await asked.answer_query(AdminQuery(1, 2.0**40, "192.0.2.1:1", "User:ANONYMOUS", frame, b"", b"", mechanism))
+    return SASL_AUTHENTICATE.decode_response(said.client, 4, len(said.client), 2)[1].auth_bytes
 
 
-async def challenge(asked: Authenticator, name: str, mechanism: str = SHA_512) -> tuple[bytes, int]:
+async def challenge(asked: SaslAuthenticator, name: str, mechanism: str = SHA_512) -> tuple[bytes, int]:
     """Salt and iterations."""
     said = await ask(asked, mechanism, f"n,,n={name},r=nonce".encode())
     fields = dict(field.split(b"=", 1) for field in said.split(b","))
@@ -99,7 +99,7 @@ async def test_a_name_s_challenge_stays_over_restarts_and_changes_of_the_file(tm
     names = [f"name-{number}" for number in range(100)]
     keys = [(name, mechanism) for name in names for mechanism in (SHA_256, SHA_512)]
 
-    async def challenges(asked: Authenticator) -> dict[tuple[str, str], tuple[bytes, int]]:
+    async def challenges(asked: SaslAuthenticator) -> dict[tuple[str, str], tuple[bytes, int]]:
         return {key: await challenge(asked, *key) for key in keys}
 
     asked = of_file(tmp_path, known)
@@ -184,9 +184,9 @@ async def test_what_a_command_s_users_look_like_is_kept(tmp_path: Path) -> None:
 
 def test_profiles_are_bounded() -> None:
     """Each costs time in every step of a stranger."""
-    decoys = Decoys(SECRET)
+    decoys = DecoyRecords(SECRET)
     for number in range(2 * MAX_PROFILES):
-        decoys.note({SHA_512: record(bytes(24), 5000 + number, 64)})
+        decoys.learn_profile({SHA_512: record(bytes(24), 5000 + number, 64)})
     decoys.set_users(
         {str(number): {SHA_256: record(bytes(8), 5000 + number, 32)} for number in range(2 * MAX_PROFILES)}
     )
@@ -194,7 +194,7 @@ def test_profiles_are_bounded() -> None:
 
 
 def test_without_users_decoys_look_as_the_product_s_own_tool_makes_records() -> None:
-    decoys = Decoys(SECRET)
-    made = decoys.record("nobody", SHA_512)
-    assert (len(made.salt), made.iterations) == (Shape().salt_bytes, Shape().iterations)
-    assert decoys.mechanisms("nobody") == [SHA_256, SHA_512]
+    decoys = DecoyRecords(SECRET)
+    made = decoys.decoy_record("nobody", SHA_512)
+    assert (len(made.salt), made.iterations) == (RecordShape().salt_bytes, RecordShape().iterations)
+    assert decoys.decoy_mechanisms("nobody") == [SHA_256, SHA_512]

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.commands.scram_record import main
 from gateway.control.sasl.credentials import read_records
-from protocol.scram import HASHES, knows
+from protocol.scram import HASHES, matches_password
 
 
 @pytest.mark.parametrize("mechanism", sorted(HASHES))
@@ -24,8 +24,8 @@ def test_what_it_prints_is_a_line_of_the_file(
     path = tmp_path / "credentials.yaml"
     path.write_text(printed)
     record = read_records(path)[user][mechanism]
-    assert knows(record, HASHES[mechanism], b"pass word")
-    assert not knows(record, HASHES[mechanism], b"pass word\n")
+    assert matches_password(record, HASHES[mechanism], b"pass word")
+    assert not matches_password(record, HASHES[mechanism], b"pass word\n")
 
 
 def test_no_password_and_too_few_iterations(

@@ -12,10 +12,18 @@ import trio.testing
 from pytest_trio import trio_fixture
 
 from gateway import channel
-from gateway.config import ConfigError, parse
-from gateway.storage.observed import Observed
-from gateway.storage.views import Snapshots
-from policies.storage import Affected, Factor, Keeper, ObservationFailed, Snapshot, SnapshotView, Volume
+from gateway.config import ConfigError, parse_settings
+from gateway.storage.observed import VolumeSourceView
+from gateway.storage.views import VolumeTopicView
+from policies.storage import (
+    AffectedTopics,
+    FactorKeeper,
+    ObservationFailed,
+    SnapshotView,
+    StorageFactor,
+    Volume,
+    VolumeSnapshot,
+)
 from tests.background import until
 from tests.gateway.control.storage.test_storage_control import (
     FULL,
@@ -34,7 +42,7 @@ from tests.gateway.control.storage.test_storage_control import (
 AFFECTED = "storage: {hard: {type: MinFreeBytes, level: 10GB}, scope: affected, exempt_topics: ['connect-*']}"
 SNAPSHOTS = "storage: {source: snapshots, scope: affected}"
 REPLICAS = {1: frozenset({"a", "both"}), 2: frozenset({"both", "b", "connect-offsets"})}
-HELD = (Affected("broker 2 /b", 0.0, FULL, ("b", "both"), (2,)),)
+HELD = (AffectedTopics("broker 2 /b", 0.0, FULL, ("b", "both"), (2,)),)
 
 
 class Play(Scene):
@@ -43,11 +51,11 @@ class Play(Scene):
     replicas: Mapping[int, frozenset[str]] | None = REPLICAS
 
     def see(self, source: Disks, **more: Any) -> Play:
-        eye = Observed(source, SOFT_HARD, Keeper(120.0, 0.0, 60.0), trio.current_time, places=True)
+        eye = VolumeSourceView(source, SOFT_HARD, FactorKeeper(120.0, 0.0, 60.0), trio.current_time, places=True)
         self.start(eye, AFFECTED, replicas=lambda: self.replicas, **more)
         return self
 
-    def held(self) -> tuple[tuple[float, str], tuple[Affected, ...] | None]:
+    def held(self) -> tuple[tuple[float, str], tuple[AffectedTopics, ...] | None]:
         """The last word to workers: factor and origin, and the topics that it is about."""
         return self.state, self.last.affected
 
@@ -91,7 +99,7 @@ async def test_topics_that_get_a_replica_there_are_held_without_a_look(
     scene.see(disks)
     await scene.at(0)
     scene.replicas = {**REPLICAS, 2: REPLICAS[2] | {"new"}}
-    scene.control.look()
+    scene.control.on_replicas_changed()
     assert scene.last.affected == (HELD[0]._replace(topics=("b", "both", "new")),)
     assert disks.asked == 1
 
@@ -143,16 +151,17 @@ async def test_of_several_log_dirs_the_full_one_holds_its_own_topics(
 async def test_a_restarted_control_goes_on_with_the_topics_that_workers_hold(
     mock_clock: trio.testing.MockClock, scene: Play, caplog: pytest.LogCaptureFixture
 ) -> None:
-    held = channel.Storage(
-        Factor(0.0, "valid", FULL), valid_until=trio.current_time() + 100, following=Factor(0.0, "fallback"),
+    held = channel.StorageSnapshot(
+        StorageFactor(0.0, "valid", FULL), valid_until=trio.current_time() + 100,
+        following=StorageFactor(0.0, "fallback"),
         affected=HELD,
     )  # fmt: skip
     scene.see(Disks(ObservationFailed("away")), restarted=True, run=False)
-    scene.control.adopt(held)
+    scene.control.adopt_factor(held)
     assert scene.held() == ((0.0, "kept"), HELD)
     assert lines(caplog) == [f"going on with what workers hold: PAUSE (kept): 2 topics are paused: {FULL}"]
     mock_clock.jump(101)
-    scene.control._settle()
+    scene.control._publish_state()
     assert scene.held() == ((0.0, "fallback"), None)
 
 
@@ -162,13 +171,13 @@ async def test_without_a_snapshot_only_the_topics_of_that_broker_are_held(
 ) -> None:
     records = Records()
     for broker_id, volume in enumerate(volumes(50 * GB), 1):
-        records.queue.put((broker_id, Snapshot(broker_id, WALL, (volume,))))
+        records.queue.put((broker_id, VolumeSnapshot(broker_id, WALL, (volume,))))
     view = SnapshotView(180.0, "PAUSE", SOFT_HARD)
-    eye = Snapshots(records, lambda: frozenset({1, 2, 3}), view, 60.0, trio.current_time, wall)
+    eye = VolumeTopicView(records, lambda: frozenset({1, 2, 3}), view, 60.0, trio.current_time, wall)
     scene.start(eye, SNAPSHOTS, replicas=lambda: {**REPLICAS, 3: frozenset({"c"})})
     await scene.at(0)
     why = "broker 3 has no snapshot of its volumes"
-    await until(lambda: scene.last.affected == (Affected("broker 3", 0.0, why, ("c",), (3,)),))
+    await until(lambda: scene.last.affected == (AffectedTopics("broker 3", 0.0, why, ("c",), (3,)),))
     assert scene.state == (0.0, "fail-safe")
 
 
@@ -199,4 +208,4 @@ async def test_the_status_says_which_topics_and_how_many(mock_clock: trio.testin
 )
 def test_what_has_no_effect_is_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        parse(f"upstream: {{bootstrap_servers: 'b:1'}}\n{text}")
+        parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\n{text}")

@@ -11,14 +11,17 @@ import trio
 import trio.testing
 from pytest_trio import trio_fixture
 
-from gateway.control.storage.forecast import Around, Outlook
-from gateway.storage.observed import Observed
-from policies.storage import Keeper, Observation, Share, Spread, Volume
-from policies.usage import Disks as Noted
+from gateway.control.storage.forecast import DiskForecast, ForecastInputs
+from gateway.storage.observed import VolumeSourceView
+from policies.storage import FactorKeeper, Observation, ReplicaShare, ReplicaSpread, Volume
+from policies.usage import DiskNotes as Noted
 from policies.usage import SpreadNote, VolumeNote
 from tests.gateway.control.storage.test_storage_control import DISK, GB, SOFT_HARD, Disks, Scene, lines, seen
 
-SPREAD = Spread({2: {"clicks": Share(1, 2), "views": Share(3, 3), "quiet": Share(1, 1)}}, {2: frozenset({1, 2})})
+SPREAD = ReplicaSpread(
+    {2: {"clicks": ReplicaShare(1, 2), "views": ReplicaShare(3, 3), "quiet": ReplicaShare(1, 1)}},
+    {2: frozenset({1, 2})},
+)
 RATES = {("clicks", "User:a"): 8e6, ("views", "User:b"): 1e6, ("elsewhere", "User:c"): 5e6}
 
 
@@ -26,15 +29,15 @@ class Play(Scene):
     """A Scene with an outlook; `total` of every broker."""
 
     total: float | None = None
-    spread: Spread | None = SPREAD
+    spread: ReplicaSpread | None = SPREAD
 
     def look(self, source: Disks, **more: Any) -> Play:
         self.noted: list[Noted] = []
-        eye = Observed(source, SOFT_HARD, Keeper(120.0, 0.0, 60.0), trio.current_time, places=True)
-        around = Around(lambda: RATES, lambda: self.spread, self.noted.append)
+        eye = VolumeSourceView(source, SOFT_HARD, FactorKeeper(120.0, 0.0, 60.0), trio.current_time, places=True)
+        around = ForecastInputs(lambda: RATES, lambda: self.spread, self.noted.append)
 
-        def outlook(metrics: Any) -> Outlook:
-            return Outlook(60.0, metrics, lambda broker_id: self.total, around)
+        def outlook(metrics: Any) -> DiskForecast:
+            return DiskForecast(60.0, metrics, lambda broker_id: self.total, around)
 
         self.start(eye, DISK, make_outlook=outlook, **more)
         return self

@@ -14,18 +14,18 @@ import trio.testing
 from pytest_trio import trio_fixture
 
 from gateway import channel
-from gateway.config import ConfigError, parse
-from gateway.storage.observed import Observed
-from gateway.storage.views import Snapshots
+from gateway.config import ConfigError, parse_settings
+from gateway.storage.observed import VolumeSourceView
+from gateway.storage.views import VolumeTopicView
 from policies.storage import (
-    Affected,
-    Keeper,
-    Memory,
+    AffectedTopics,
+    FactorKeeper,
     Observation,
     ObservationFailed,
-    Snapshot,
     SnapshotView,
     Volume,
+    VolumeMemory,
+    VolumeSnapshot,
 )
 from tests.background import until
 from tests.gateway.control.storage.test_affected import AFFECTED, REPLICAS, Placed
@@ -44,20 +44,20 @@ from tests.gateway.control.storage.test_storage_control import (
 
 CLUSTER = "storage: {min.available.bytes: 10GB, fenced_brokers: remember}"
 LEFT = "broker 2 volume /b: 5.0 GB of 100.0 GB free when its broker left, hard limit at 10.0 GB"
-HELD = (Affected("broker 2 /b", 0.0, LEFT, ("b", "both"), (2,)),)
+HELD = (AffectedTopics("broker 2 /b", 0.0, LEFT, ("b", "both"), (2,)),)
 ALONE = Observation(frozenset({1}), volumes()[:1])
 FORGET_S = 600.0
 
 
 class Play(Scene):
     def see(self, source: Disks, text: str = CLUSTER, fallback: float = 0.0, **more: Any) -> Play:
-        eye = Observed(
+        eye = VolumeSourceView(
             source,
             SOFT_HARD,
-            Keeper(120.0, fallback, 60.0),
+            FactorKeeper(120.0, fallback, 60.0),
             trio.current_time,
             places=text == AFFECTED,
-            memory=Memory(FORGET_S),
+            memory=VolumeMemory(FORGET_S),
             grace_s=90.0,
         )
         self.start(eye, text, replicas=lambda: REPLICAS, **more)
@@ -174,10 +174,10 @@ async def test_a_control_that_is_started_again_knows_it_from_the_workers(
     if left == "before":
         disks.said = ALONE
         await former.at(60)
-    told = msgspec.msgpack.decode(msgspec.msgpack.encode(former.last), type=channel.Storage)
+    told = msgspec.msgpack.decode(msgspec.msgpack.encode(former.last), type=channel.StorageSnapshot)
     assert told == former.last
     scene.see(Disks(ALONE), restarted=True, run=False)
-    scene.control.adopt(told)
+    scene.control.adopt_factor(told)
     scene.nursery.start_soon(scene.control.run)
     await until(lambda: scene.checks() == 1)
     assert scene.state == (0.0, "valid")
@@ -210,7 +210,7 @@ async def test_what_workers_say_while_a_look_is_under_way_is_not_lost(
     try:
         scene.see(disks, AFFECTED, restarted=True)
         await until(lambda: bool(disks.placed))
-        scene.control.adopt(former.last)
+        scene.control.adopt_factor(former.last)
     finally:
         gate.set()
     await until(lambda: scene.checks() == 1)
@@ -254,24 +254,24 @@ async def test_a_broker_that_returns_undescribed_is_not_new(mock_clock: trio.tes
 async def test_of_snapshots_it_is_known_from_the_topic(mock_clock: trio.testing.MockClock, scene: Play) -> None:
     records = Records()
     for broker_id, each in enumerate(volumes(5 * GB), 1):
-        records.queue.put((broker_id, Snapshot(broker_id, WALL, (each,))))
+        records.queue.put((broker_id, VolumeSnapshot(broker_id, WALL, (each,))))
     listed = Disks(frozenset({1, 3}))
     view = SnapshotView(180.0, "PAUSE", SOFT_HARD, grace_s=90.0, forget_after_s=FORGET_S)
-    eye = Snapshots(records, listed.observe, view, 60.0, trio.current_time, wall)
+    eye = VolumeTopicView(records, listed.observe, view, 60.0, trio.current_time, wall)
     replicas: Mapping[int, frozenset[str]] = {**REPLICAS, 3: frozenset({"c"})}
     scene.start(eye, "storage: {source: snapshots, scope: affected}", replicas=lambda: replicas)
     await scene.at(0)
-    unknown = Affected("broker 3", 0.0, "broker 3 has no snapshot of its volumes", ("c",), (3,))
-    held = Affected("broker 2 /b", 0.0, LEFT, ("b", "both", "connect-offsets"), (2,))
+    unknown = AffectedTopics("broker 3", 0.0, "broker 3 has no snapshot of its volumes", ("c",), (3,))
+    held = AffectedTopics("broker 2 /b", 0.0, LEFT, ("b", "both", "connect-offsets"), (2,))
     await until(lambda: scene.last.affected == (unknown, held))
     (shown,) = [each for each in scene.control.status()["brokers"] if each["left"]]
     assert shown["left"]["forgotten_in_s"] == pytest.approx(FORGET_S, abs=0.01)
 
 
 def remembers(text: str) -> bool:
-    storage = parse(f"upstream: {{bootstrap_servers: 'b:1'}}\nstorage: {{{text}}}").storage
+    storage = parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\nstorage: {{{text}}}").storage
     assert storage is not None
-    return storage.remembers
+    return storage.remembers_brokers
 
 
 def test_brokers_are_remembered_by_scope_or_by_choice() -> None:

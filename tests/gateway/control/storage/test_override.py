@@ -13,8 +13,8 @@ from pytest_trio import trio_fixture
 
 from gateway import channel
 from gateway.commands import storage as command
-from gateway.control.storage.override import Hand
-from policies.storage import Factor, ObservationFailed, Override
+from gateway.control.storage.override import ActiveOverride
+from policies.storage import ObservationFailed, StorageFactor, StorageOverride
 from policies.units import format_time
 from tests.background import until
 from tests.gateway.control.storage.test_affected import HELD, Play
@@ -29,12 +29,16 @@ OPENED = f"an operator lets in all producers until {format_time(UNTIL_MS)}: swap
 class Handled(Play):
     """A Scene, and an operator's hand on it."""
 
-    given: Override | None = None
+    given: StorageOverride | None = None
     knows = True
 
-    def hand(self) -> Hand | None:
+    def hand(self) -> ActiveOverride | None:
         left_s = ENDS_S - trio.current_time()
-        return None if self.given is None or left_s <= 0 else Hand(self.given, left_s, UNTIL_MS, "alice", UNTIL_MS)
+        return (
+            None
+            if self.given is None or left_s <= 0
+            else ActiveOverride(self.given, left_s, UNTIL_MS, "alice", UNTIL_MS)
+        )
 
     def begin(self, source: Disks, *, affected: bool = False, **more: Any) -> Handled:
         more |= {"hand": self.hand, "knows_hands": lambda: self.knows}
@@ -44,9 +48,9 @@ class Handled(Play):
             self.observe(source, **more)
         return self
 
-    def give(self, given: Override | None) -> None:
+    def give(self, given: StorageOverride | None) -> None:
         self.given = given
-        self.control.heed()
+        self.control.on_policies_changed()
 
 
 @trio_fixture
@@ -63,14 +67,14 @@ async def test_a_pause_by_hand_is_told_logged_and_shown_and_ends_by_itself(
 ) -> None:
     scene.begin(Disks(seen()))
     await scene.at(0)
-    scene.give(Override("PAUSE", "swap"))
-    assert scene.last.factor == Factor(0.0, "operator", PAUSED)
+    scene.give(StorageOverride("PAUSE", "swap"))
+    assert scene.last.factor == StorageFactor(0.0, "operator", PAUSED)
     assert (scene.last.valid_until, scene.last.following.value) == (ENDS_S, 1.0)
     assert lines(caplog)[-1] == f"PAUSE (operator), every produce limit x 0: {PAUSED}"
     assert (scene.sample("override", state="PAUSE"), scene.sample("override", state="OPEN")) == (1, 0)
     status = scene.control.status()
     assert status["override"]["who"] == "alice"
-    assert any(line.startswith("override    PAUSE until ") for line in command.describe(status))
+    assert any(line.startswith("override    PAUSE until ") for line in command.describe_storage(status))
     for minute in range(1, 17):
         await scene.at(60 * minute)
         assert scene.state == (0.0, "operator")
@@ -87,7 +91,7 @@ async def test_a_pause_by_hand_is_news_also_where_the_disks_pause(
 ) -> None:
     scene.begin(Disks(seen(5 * GB)))
     await scene.at(0)
-    scene.give(Override("PAUSE", "swap"))
+    scene.give(StorageOverride("PAUSE", "swap"))
     assert lines(caplog)[-1] == f"PAUSE (operator), every produce limit x 0: {PAUSED}"
     scene.give(None)
     assert lines(caplog)[-1] == f"PAUSE, every produce limit x 0: {FULL}"
@@ -97,7 +101,7 @@ async def test_a_pause_by_hand_is_news_also_where_the_disks_pause(
 async def test_it_is_taken_back_before_its_time(mock_clock: trio.testing.MockClock, scene: Handled) -> None:
     scene.begin(Disks(seen()))
     await scene.at(0)
-    scene.give(Override("PAUSE"))
+    scene.give(StorageOverride("PAUSE"))
     assert scene.state == (0.0, "operator")
     scene.give(None)
     assert scene.state == (1.0, "valid")
@@ -109,20 +113,20 @@ async def test_an_opening_lifts_a_throttle_and_a_fallback_but_no_hard_limit_with
 ) -> None:
     disks = Disks(seen(15 * GB))
     scene.begin(disks)
-    scene.give(Override("OPEN", "swap"))
+    scene.give(StorageOverride("OPEN", "swap"))
     assert scene.state == (1.0, "operator"), "before the first look there is the fallback, 0"
     await scene.at(0)
-    assert scene.last.factor == Factor(1.0, "operator", OPENED)
+    assert scene.last.factor == StorageFactor(1.0, "operator", OPENED)
     disks.said = seen(5 * GB)
     await scene.at(60)
     assert (scene.state, scene.last.factor.why) == ((0.0, "valid"), FULL)
-    scene.give(Override("OPEN", "swap", force=True))
+    scene.give(StorageOverride("OPEN", "swap", force=True))
     assert scene.state == (1.0, "operator")
     disks.said = ObservationFailed("away")
     for minute in range(2, 6):
         await scene.at(60 * minute)
     assert scene.state == (1.0, "operator"), "whatever becomes of the disks"
-    scene.give(Override("OPEN", "swap"))
+    scene.give(StorageOverride("OPEN", "swap"))
     assert scene.state == (0.0, "fallback"), "it was full when it was seen last"
     disks.said = seen(50 * GB)
     await scene.at(360)
@@ -135,11 +139,11 @@ async def test_with_scope_affected_a_hard_limit_holds_its_topics_and_no_others(
 ) -> None:
     scene.begin(Disks(seen(5 * GB)), affected=True)
     await scene.at(0)
-    scene.give(Override("OPEN"))
+    scene.give(StorageOverride("OPEN"))
     assert scene.held() == ((0.0, "operator"), HELD)
-    scene.give(Override("PAUSE"))
+    scene.give(StorageOverride("PAUSE"))
     assert scene.held() == ((0.0, "operator"), None)
-    scene.give(Override("OPEN", force=True))
+    scene.give(StorageOverride("OPEN", force=True))
     assert scene.held() == ((1.0, "operator"), ())
 
 
@@ -148,29 +152,31 @@ async def test_a_control_that_is_started_again_goes_by_the_workers_until_policie
     mock_clock: trio.testing.MockClock, scene: Handled
 ) -> None:
     now = trio.current_time()
-    told = channel.Storage(Factor(0.0, "operator", PAUSED), valid_until=now + 100, following=Factor(1.0, "valid"))
+    told = channel.StorageSnapshot(
+        StorageFactor(0.0, "operator", PAUSED), valid_until=now + 100, following=StorageFactor(1.0, "valid")
+    )
     scene.knows = False
     scene.begin(Disks(seen()), restarted=True, run=False)
-    scene.control.adopt(told)
+    scene.control.adopt_factor(told)
     scene.nursery.start_soon(scene.control.run)
     await until(lambda: scene.checks() == 1)
     assert scene.state == (0.0, "operator")
     scene.knows = True
-    scene.control.heed()
+    scene.control.on_policies_changed()
     assert scene.state == (1.0, "valid"), "it was taken back meanwhile"
 
 
 @pytest.mark.trio
-@pytest.mark.parametrize("following", [Factor(1.0, "valid"), Factor(0.0, "valid", FULL)])
+@pytest.mark.parametrize("following", [StorageFactor(1.0, "valid"), StorageFactor(0.0, "valid", FULL)])
 async def test_before_snapshots_are_read_it_goes_on_with_what_was_to_follow_a_hand_that_is_gone(
-    mock_clock: trio.testing.MockClock, scene: Handled, following: Factor
+    mock_clock: trio.testing.MockClock, scene: Handled, following: StorageFactor
 ) -> None:
     records = Records()
     records.caught_up = False
-    by_hand = Factor(1.0 - following.value, "operator", PAUSED)
-    told = channel.Storage(by_hand, valid_until=trio.current_time() + 100, following=following)
+    by_hand = StorageFactor(1.0 - following.value, "operator", PAUSED)
+    told = channel.StorageSnapshot(by_hand, valid_until=trio.current_time() + 100, following=following)
     scene.read(records, {1}, restarted=True, run=False)
-    scene.control.adopt(told)
+    scene.control.adopt_factor(told)
     assert scene.state == (following.value, "kept")
 
 

@@ -6,9 +6,9 @@ import pytest
 import trio.testing
 
 from gateway.cli import _describe_limits
-from gateway.commands.storage import describe
-from gateway.config import ConfigError, Storage, parse
-from gateway.control.storage.sources import make_parts
+from gateway.commands.storage import describe_storage
+from gateway.config import ConfigError, Storage, parse_settings
+from gateway.control.storage.sources import make_policy_and_source
 from policies.storage import SoftHard, Volume
 from tests.gateway.control.storage.test_storage_control import GB, Disks, Scene, lines, scene, seen
 
@@ -30,19 +30,19 @@ def limits(text: str) -> str:
 
 
 def storage_of(text: str) -> Storage:
-    storage = parse(HEAD + text).storage
+    storage = parse_settings(HEAD + text).storage
     assert storage is not None
     return storage
 
 
 def test_the_file_s_limits_are_those_that_hold() -> None:
-    settings = parse(HEAD + BOTH)
+    settings = parse_settings(HEAD + BOTH)
     assert settings.storage is not None
-    policy, _ = make_parts(settings, settings.storage)
+    policy, _ = make_policy_and_source(settings, settings.storage)
     assert policy.levels(Volume(1, "/a", 100 * GB, 0)) == (20 * GB, 10 * GB)
     assert policy.levels(Volume(1, "/a", 1000 * GB, 0)) == (200 * GB, 50 * GB)
     assert policy.levels(Volume(2, "/b", 100 * GB, 0)) == (20 * GB, 4 * GB)
-    assert parse(HEAD + BOTH).model_validate_json(settings.model_dump_json(by_alias=True)) == settings
+    assert parse_settings(HEAD + BOTH).model_validate_json(settings.model_dump_json(by_alias=True)) == settings
     assert _describe_limits(settings.storage) == (
         "soft MinFreePercentage 20 %, hard MinFreeBytes 10.0 GB, hard MinFreePercentage 5 %;"
         " 2:/b: hard MinFreeBytes 4.0 GB"
@@ -53,9 +53,9 @@ def test_the_file_s_limits_are_those_that_hold() -> None:
 async def test_the_one_that_is_reached_is_told_everywhere(
     mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = parse(HEAD + BOTH)
+    settings = parse_settings(HEAD + BOTH)
     assert settings.storage is not None
-    policy, _ = make_parts(settings, settings.storage)
+    policy, _ = make_policy_and_source(settings, settings.storage)
     assert isinstance(policy, SoftHard)
     scene.observe(Disks(seen(3 * GB)), policy)
     await scene.at(0)
@@ -64,7 +64,7 @@ async def test_the_one_that_is_reached_is_told_everywhere(
     assert lines(caplog)[-1].endswith(why)
     status = scene.control.status()
     assert status["brokers"][1]["volumes"][0]["hard_limit"] == "MinFreeBytes 4.0 GB of volumes 2:/b"
-    assert f"reason      {why}" in describe(status)
+    assert f"reason      {why}" in describe_storage(status)
 
 
 @pytest.mark.parametrize(

@@ -22,27 +22,27 @@ from pytest_trio import trio_fixture
 from trio.testing import wait_all_tasks_blocked
 
 from gateway import channel
-from gateway.config import parse
-from gateway.control.components.parts import STORAGE, Parts
-from gateway.control.metrics import Metrics, StorageMetrics
+from gateway.config import parse_settings
+from gateway.control.components.optional_components import STORAGE, OptionalComponents
+from gateway.control.metrics import GatewayMetrics, StorageMetrics
 from gateway.control.storage import sources
-from gateway.control.storage.forecast import Outlook
+from gateway.control.storage.forecast import DiskForecast
 from gateway.control.storage.storage_control import StorageControl, make_status
-from gateway.storage.observed import Observed
-from gateway.storage.views import BoundedCall, Guarded, Snapshots
+from gateway.storage.observed import VolumeSourceView
+from gateway.storage.views import BoundedCall, GuardedPolicy, VolumeTopicView
 from policies.storage import (
     GRACE_S,
-    Factor,
+    FactorKeeper,
     FailSafe,
-    Keeper,
     MinAvailable,
     Observation,
     ObservationFailed,
-    Snapshot,
     SnapshotView,
     SoftHard,
+    StorageFactor,
     Volume,
     VolumeLimit,
+    VolumeSnapshot,
 )
 from tests.background import until
 
@@ -98,11 +98,11 @@ class Records:
 
     def __init__(self) -> None:
         self.connected = self.caught_up = True
-        self.invalid = 0
-        self.queue: queue.SimpleQueue[tuple[int, Snapshot]] = queue.SimpleQueue()
+        self.invalid_records = 0
+        self.queue: queue.SimpleQueue[tuple[int, VolumeSnapshot]] = queue.SimpleQueue()
         self.closed = False
 
-    def poll(self, timeout_s: float) -> list[tuple[int, Snapshot | None]]:
+    def poll_snapshots(self, timeout_s: float) -> list[tuple[int, VolumeSnapshot | None]]:
         try:
             return [self.queue.get(timeout=0.1)]  # long enough for all tasks to be blocked meanwhile
         except queue.Empty:
@@ -117,23 +117,23 @@ class Scene:
 
     def __init__(self, nursery: trio.Nursery, clock: trio.testing.MockClock) -> None:
         self.nursery, self.clock = nursery, clock
-        self.told: list[channel.Storage] = []
+        self.told: list[channel.StorageSnapshot] = []
         self.has_limits = True
 
     def start(
         self,
-        eye: Observed | Snapshots,
+        eye: VolumeSourceView | VolumeTopicView,
         text: str = DISK,
         run: bool = True,
-        make_outlook: Callable[[StorageMetrics], Outlook | None] = lambda metrics: None,
+        make_outlook: Callable[[StorageMetrics], DiskForecast | None] = lambda metrics: None,
         **more: Any,
     ) -> Scene:
-        settings = parse(f"upstream: {{bootstrap_servers: 'b:1'}}\n{text}").storage
+        settings = parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\n{text}").storage
         assert settings is not None
         self.settings = settings
         self.eye = eye
-        self.metrics = Metrics()
-        metrics = self.metrics.show_storage()
+        self.metrics = GatewayMetrics()
+        metrics = self.metrics.create_storage_series()
         self.control = StorageControl(
             self.settings,
             eye,
@@ -149,21 +149,21 @@ class Scene:
             self.nursery.start_soon(self.control.run)
         return self
 
-    def observe(self, source: Disks, policy: Guarded | SoftHard | None = SOFT_HARD, **more: Any) -> Scene:
-        keeper = Keeper(120.0, 0.0, 60.0)
-        return self.start(Observed(source, policy, keeper, trio.current_time), **more)
+    def observe(self, source: Disks, policy: GuardedPolicy | SoftHard | None = SOFT_HARD, **more: Any) -> Scene:
+        keeper = FactorKeeper(120.0, 0.0, 60.0)
+        return self.start(VolumeSourceView(source, policy, keeper, trio.current_time), **more)
 
     def read(
         self,
         records: Records,
         brokers: set[int],
         fail_safe: FailSafe = "PAUSE",
-        policy: Guarded | SoftHard = SOFT_HARD,
+        policy: GuardedPolicy | SoftHard = SOFT_HARD,
         **more: Any,
     ) -> Scene:
         self.listed = Disks(frozenset(brokers))
         view = SnapshotView(180.0, fail_safe, policy)
-        eye = Snapshots(records, self.listed.observe, view, 60.0, trio.current_time, wall)
+        eye = VolumeTopicView(records, self.listed.observe, view, 60.0, trio.current_time, wall)
         return self.start(eye, "storage: {source: snapshots}", **more)
 
     async def at(self, seconds: int, checks: int | None = None) -> None:
@@ -179,7 +179,7 @@ class Scene:
         return self.metrics.registry.get_sample_value(f"produce_gateway_storage_{name}", labels)
 
     @property
-    def last(self) -> channel.Storage:
+    def last(self) -> channel.StorageSnapshot:
         return self.told[-1]
 
     @property
@@ -234,11 +234,11 @@ async def test_workers_are_told_until_when_and_what_then(mock_clock: trio.testin
     assert scene.state == (0.0, "fallback")  # before the first look
     await scene.at(0)
     start = trio.current_time()
-    assert scene.last == channel.Storage(
-        Factor(0.0, "valid", FULL),
+    assert scene.last == channel.StorageSnapshot(
+        StorageFactor(0.0, "valid", FULL),
         "enforce",
         start + 180 + GRACE_S,
-        Factor(0.0, "fallback", "no valid throttle factor for more than 180 s"),
+        StorageFactor(0.0, "fallback", "no valid throttle factor for more than 180 s"),
     )
     await scene.at(60)
     assert scene.last.valid_until == start + 240 + GRACE_S
@@ -284,7 +284,7 @@ async def test_a_factor_holds_while_the_check_that_may_end_it_is_under_way(
 ) -> None:
     """The disk is always full; brokers were away and are slow once they are back. The fallback admits everything."""
     disks = Disks(seen(5 * GB))
-    scene.start(Observed(disks, SOFT_HARD, Keeper(120.0, 1.0, 60.0), trio.current_time))
+    scene.start(VolumeSourceView(disks, SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time))
     await scene.at(0)
     disks.said = ObservationFailed("away")
     for minute in (1, 2):
@@ -316,7 +316,7 @@ async def test_the_expiry_comes_without_a_check(mock_clock: trio.testing.MockClo
     try:
         await scene.at(60, checks=1)
         await until(lambda: disks.asked == 2)
-        scene.eye._asked.limit_s = 1e9
+        scene.eye._source_call.limit_s = 1e9
         scene.clock.jump(119.0)
         await wait_all_tasks_blocked(0.01)
         scene.clock.jump(2.0)
@@ -329,8 +329,8 @@ async def test_the_expiry_comes_without_a_check(mock_clock: trio.testing.MockClo
 @pytest.mark.parametrize(("interval", "looks"), [("PT0S", False), ("PT1M", True)])
 def test_with_an_interval_of_zero_nothing_looks_at_disks(interval: str, looks: bool) -> None:
     storage = f"storage: {{check_interval: {interval}, min.available.bytes: 1GB, source: log-dirs}}"
-    settings = parse(f"upstream: {{bootstrap_servers: 'b:1'}}\n{storage}")
-    assert (STORAGE in Parts(settings)) is looks
+    settings = parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\n{storage}")
+    assert (STORAGE in OptionalComponents(settings)) is looks
 
 
 @pytest.mark.seed("DISK.15")
@@ -355,11 +355,11 @@ async def test_a_restarted_control_goes_on_with_the_workers_pause(
     mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     disks = Disks(ObservationFailed("away"))
-    eye = Observed(disks, SOFT_HARD, Keeper(120.0, 1.0, 60.0), trio.current_time)
+    eye = VolumeSourceView(disks, SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time)
     scene.start(eye, run=False)
     end = trio.current_time() + 100
     assert scene.state == (1.0, "fallback")
-    scene.control.adopt(channel.Storage(Factor(0.0, "valid", "full"), valid_until=end))
+    scene.control.adopt_factor(channel.StorageSnapshot(StorageFactor(0.0, "valid", "full"), valid_until=end))
     assert (*scene.state, scene.last.factor.why, scene.last.valid_until) == (0.0, "kept", "full", end)
     assert lines(caplog) == ["going on with what workers hold: PAUSE (kept), every produce limit x 0: full"]
     scene.nursery.start_soon(scene.control.run)
@@ -373,9 +373,11 @@ async def test_a_restarted_control_goes_on_with_the_workers_pause(
 
 @pytest.mark.trio
 async def test_an_adopted_pause_has_the_hysteresis_of_its_own(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
-    eye = Observed(Disks(seen(int(10.5 * GB))), SOFT_HARD, Keeper(120.0, 1.0, 60.0), trio.current_time)
+    eye = VolumeSourceView(Disks(seen(int(10.5 * GB))), SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time)
     scene.start(eye, run=False)
-    scene.control.adopt(channel.Storage(Factor(0.0, "valid", "full"), valid_until=trio.current_time() + 100))
+    scene.control.adopt_factor(
+        channel.StorageSnapshot(StorageFactor(0.0, "valid", "full"), valid_until=trio.current_time() + 100)
+    )
     scene.nursery.start_soon(scene.control.run)
     await scene.at(0)
     assert scene.state == (0.0, "valid")
@@ -387,12 +389,16 @@ async def test_an_adopted_pause_has_the_hysteresis_of_its_own(mock_clock: trio.t
 async def test_adopting_is_one_line(
     mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture, after_a_look: bool
 ) -> None:
-    eye = Observed(Disks(ObservationFailed("away")), SOFT_HARD, Keeper(120.0, 1.0, 60.0), trio.current_time)
+    eye = VolumeSourceView(
+        Disks(ObservationFailed("away")), SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time
+    )
     scene.start(eye, run=after_a_look)
     if after_a_look:
         await scene.at(0)
     caplog.clear()
-    scene.control.adopt(channel.Storage(Factor(0.0, "valid", "full"), valid_until=trio.current_time() + 100))
+    scene.control.adopt_factor(
+        channel.StorageSnapshot(StorageFactor(0.0, "valid", "full"), valid_until=trio.current_time() + 100)
+    )
     if not after_a_look:
         scene.nursery.start_soon(scene.control.run)
         await scene.at(0)
@@ -407,9 +413,9 @@ async def test_adopting_is_one_line(
 async def test_a_factor_that_workers_hold_never_ends_while_all_goes_well(
     mock_clock: trio.testing.MockClock, scene: Scene, interval: float
 ) -> None:
-    source, keeper = Disks(seen()), Keeper(0.0, 0.0, interval)
+    source, keeper = Disks(seen()), FactorKeeper(0.0, 0.0, interval)
     text = f"storage: {{min.available.bytes: 10GB, check_interval: {interval}}}"
-    scene.start(Observed(source, SOFT_HARD, keeper, trio.current_time), text)
+    scene.start(VolumeSourceView(source, SOFT_HARD, keeper, trio.current_time), text)
     await scene.at(0)
     start = trio.current_time()
     for number in range(1, 8):
@@ -429,7 +435,7 @@ async def test_a_check_that_ends_just_before_the_next_one_is_due_ends_nothing(
         drift[0] += 1e-3
         return trio.current_time() + drift[0]
 
-    scene.start(Observed(Disks(seen()), SOFT_HARD, Keeper(120.0, 0.0, 0.1), clock), text=DISK, run=False)
+    scene.start(VolumeSourceView(Disks(seen()), SOFT_HARD, FactorKeeper(120.0, 0.0, 0.1), clock), text=DISK, run=False)
     scene.control._clock = clock
     scene.control._settings = scene.settings.model_copy(update={"check_interval": 0.001})
     scene.nursery.start_soon(scene.control.run)
@@ -438,18 +444,20 @@ async def test_a_check_that_ends_just_before_the_next_one_is_due_ends_nothing(
 
 @pytest.mark.trio
 async def test_a_factor_that_says_nothing_is_not_adopted(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
-    eye = Observed(Disks(seen()), SOFT_HARD, Keeper(120.0, 1.0, 60.0), trio.current_time)
+    eye = VolumeSourceView(Disks(seen()), SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time)
     scene.start(eye, run=False)
     now = trio.current_time()
     for held in (
-        channel.Storage(Factor(0.0, "fallback", "no data"), valid_until=None),
-        channel.Storage(Factor(0.0, "valid", "full"), valid_until=now - 1, following=Factor(0.3, "fallback")),
+        channel.StorageSnapshot(StorageFactor(0.0, "fallback", "no data"), valid_until=None),
+        channel.StorageSnapshot(
+            StorageFactor(0.0, "valid", "full"), valid_until=now - 1, following=StorageFactor(0.3, "fallback")
+        ),
     ):
-        scene.control.adopt(held)
+        scene.control.adopt_factor(held)
         assert scene.state == (1.0, "fallback")
     scene.nursery.start_soon(scene.control.run)
     await scene.at(0)
-    scene.control.adopt(channel.Storage(Factor(0.0, "valid", "full"), valid_until=now + 100))
+    scene.control.adopt_factor(channel.StorageSnapshot(StorageFactor(0.0, "valid", "full"), valid_until=now + 100))
     assert scene.state == (1.0, "valid")
 
 
@@ -581,11 +589,11 @@ async def test_a_factor_that_throttles_nothing_says_so(
     scene: Scene,
     caplog: pytest.LogCaptureFixture,
     source: Disks,
-    policy: Guarded | SoftHard | None,
+    policy: GuardedPolicy | SoftHard | None,
     what: str,
 ) -> None:
     scene.has_limits = False
-    scene.start(Observed(source, policy, Keeper(120.0, 0.1, 60.0), trio.current_time))
+    scene.start(VolumeSourceView(source, policy, FactorKeeper(120.0, 0.1, 60.0), trio.current_time))
     await scene.at(0)
     assert scene.sample("throttle_without_effect") == 1
     assert scene.control.status()["throttle_without_effect"] is True
@@ -692,7 +700,7 @@ async def test_levels_that_are_none_and_an_exit_are_a_failed_policy(
                 raise levels
             return levels
 
-    policy = Guarded(Odd(bytes=1))
+    policy = GuardedPolicy(Odd(bytes=1))
     if snapshots:
         records = Records()
         scene.read(records, {1}, policy=policy)
@@ -730,9 +738,9 @@ async def test_a_question_that_found_no_thread_is_not_under_way_for_ever(mock_cl
         try:
             await trio.testing.wait_all_tasks_blocked()
             with trio.move_on_after(0):
-                await asked.call(lambda: 1)
+                await asked.call_source(lambda: 1)
             for _ in range(2):  # others' threads don't keep it waiting either
-                assert await asked.call(lambda: 1) == 1
+                assert await asked.call_source(lambda: 1) == 1
         finally:
             release.set()
 
@@ -745,7 +753,7 @@ async def test_a_policy_of_ones_own_that_fails_is_a_failed_observation(
         def quota_factor(self, volume: Volume) -> float:
             return 1 / 0
 
-    scene.observe(Disks(seen()), Guarded(Broken(bytes=1)))
+    scene.observe(Disks(seen()), GuardedPolicy(Broken(bytes=1)))
     await scene.at(0)
     assert scene.control.status()["problem"] == "limit policy Broken: ZeroDivisionError: division by zero"
 
@@ -829,9 +837,9 @@ async def test_status_is_what_an_operator_asks_for(mock_clock: trio.testing.Mock
 # --- snapshots --------------------------------------------------------------------------------------------------------
 
 
-def snapshot(broker_id: int, free: int, age: float = 0.0) -> tuple[int, Snapshot]:
+def snapshot(broker_id: int, free: int, age: float = 0.0) -> tuple[int, VolumeSnapshot]:
     volume = Volume(broker_id, "/a", 100 * GB, free)
-    return broker_id, Snapshot(broker_id, WALL + trio.current_time() - age, (volume,))
+    return broker_id, VolumeSnapshot(broker_id, WALL + trio.current_time() - age, (volume,))
 
 
 @pytest.mark.seed("035.15", "035.22", "035.24", "035.34")
@@ -902,7 +910,7 @@ async def test_a_restarted_control_holds_what_workers_hold_until_it_has_read_the
     records.caught_up = False
     scene.read(records, {1}, "OPEN" if factor == 0 else "PAUSE", run=False)
     end = trio.current_time() + 100
-    scene.control.adopt(channel.Storage(Factor(factor, "valid", "why"), valid_until=end))
+    scene.control.adopt_factor(channel.StorageSnapshot(StorageFactor(factor, "valid", "why"), valid_until=end))
     assert (*scene.state, scene.last.valid_until) == (factor, "kept", end)
     scene.nursery.start_soon(scene.control.run)
     await scene.at(0)
@@ -921,7 +929,9 @@ async def test_a_factor_that_workers_held_ends_when_it_would_have(
     records = Records()
     records.caught_up = False
     scene.read(records, {1})
-    scene.control.adopt(channel.Storage(Factor(1.0, "valid", ""), valid_until=trio.current_time() + 20))
+    scene.control.adopt_factor(
+        channel.StorageSnapshot(StorageFactor(1.0, "valid", ""), valid_until=trio.current_time() + 20)
+    )
     assert scene.state == (1.0, "kept")
     scene.clock.jump(21.0)
     await until(lambda: scene.state == (0.0, "fail-safe"))
@@ -951,17 +961,17 @@ async def test_a_list_that_is_renewed_more_seldom_than_snapshots_age_pauses_noth
     mock_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
     text = "upstream: {bootstrap_servers: 'b:1'}\nstorage: {source: snapshots, check_interval: 10m}"
-    settings = parse(text)
+    settings = parse_settings(text)
     assert settings.storage is not None
-    eye = sources.make_view(settings, settings.storage)
-    assert isinstance(eye, Snapshots)
+    eye = sources.make_storage_view(settings, settings.storage)
+    assert isinstance(eye, VolumeTopicView)
     try:
         view = eye._view
-        view.active({1}, 0.0)
+        view.set_active_brokers({1}, 0.0)
         for now in (1.0, 599.0, 1199.0):
-            view.put(*snapshot(1, 50 * GB))
-            assert view.current(WALL + trio.current_time(), now).factor.origin == "valid"
-        assert view.current(WALL + trio.current_time(), 1300.0).factor.origin == "fail-safe"
+            view.put_snapshot(*snapshot(1, 50 * GB))
+            assert view.assess_current(WALL + trio.current_time(), now).factor.origin == "valid"
+        assert view.assess_current(WALL + trio.current_time(), 1300.0).factor.origin == "fail-safe"
     finally:
         eye._reader.close()
 
@@ -972,10 +982,10 @@ async def test_a_wall_clock_that_is_set_right_pauses_nothing(mock_clock: trio.te
     scene.read(records, {1})
     await scene.at(0)
     step = [0.0]
-    assert isinstance(scene.eye, Snapshots)
+    assert isinstance(scene.eye, VolumeTopicView)
     scene.eye._wall = scene.control._wall = lambda: wall() + step[0]
     step[0] = 3600.0
-    records.queue.put((1, Snapshot(1, WALL + trio.current_time() + 3600, volumes()[:1])))
+    records.queue.put((1, VolumeSnapshot(1, WALL + trio.current_time() + 3600, volumes()[:1])))
     await until(lambda: scene.state == (1.0, "valid"))
     assert scene.last.valid_until == pytest.approx(trio.current_time() + 180, abs=0.01)
 
@@ -987,7 +997,7 @@ async def test_thousands_of_volumes_are_not_judged_anew_for_each_record(
     records, judged = Records(), list[int]()
     scene.read(records, {1}, run=False)
     eye = scene.eye
-    assert isinstance(eye, Snapshots)
+    assert isinstance(eye, VolumeTopicView)
     for free in range(200):
         records.queue.put(snapshot(1, free * GB))
 
@@ -995,7 +1005,7 @@ async def test_thousands_of_volumes_are_not_judged_anew_for_each_record(
         time.sleep(0.02)  # as long as it takes there
         judged.append(eye._view._snapshots[1].volumes[0].available)
 
-    scene.nursery.start_soon(eye.follow, judge)
+    scene.nursery.start_soon(eye.run_between_checks, judge)
     await until(lambda: judged[-1:] == [199 * GB])
     assert len(judged) < 50
 
@@ -1035,7 +1045,7 @@ async def test_invalid_records_are_counted_and_the_reader_is_closed(
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(scene.control.run)
-            records.invalid = 3
+            records.invalid_records = 3
             await until(lambda: scene.sample("observations_total", outcome="invalid") == 3)
             records.connected = False
             await until(lambda: scene.sample("source_connected") == 0)
@@ -1054,7 +1064,7 @@ async def test_the_topic_is_made_again_and_again_until_it_is_there(
         made.append(1)
         return answers.popleft()
 
-    eye = Snapshots(
+    eye = VolumeTopicView(
         Records(), lambda: frozenset({1}), SnapshotView(180, "PAUSE", SOFT_HARD), 60.0, trio.current_time,
         lambda: WALL + trio.current_time(), make,
     )  # fmt: skip

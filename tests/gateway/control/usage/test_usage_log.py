@@ -15,34 +15,34 @@ import pytest
 import trio
 import trio.testing
 
-from gateway.channel import Interval, Row
-from gateway.control.metrics import Metrics
+from gateway.channel import UsageInterval, UsageRow
+from gateway.control.metrics import GatewayMetrics
 from gateway.control.usage import usage_log as module
-from gateway.control.usage.usage_log import Publisher, Spool, SpoolFull, SpoolInUse, UsageLog
-from gateway.embedded import Cluster
+from gateway.control.usage.usage_log import SpoolFull, SpoolInUse, UsageLogWriter, UsagePublisher, UsageSpool
+from gateway.embedded import EmbeddedCluster
 from policies import usage
 from tests.background import until
 
 MiB = 2**20
 
 
-def interval(seq: int, boot: str = "boot-1", final: bool = False, topic: str = "t", rows: int = 1) -> Interval:
-    row = Row(1, topic, "User:ANONYMOUS", "app", "accepted", "", 100, 1, 1)
-    return Interval(boot, 0, seq, 1000 * seq, 1000 * seq + 1000, (row,) * rows, {}, final)
+def interval(seq: int, boot: str = "boot-1", final: bool = False, topic: str = "t", rows: int = 1) -> UsageInterval:
+    row = UsageRow(1, topic, "User:ANONYMOUS", "app", "accepted", "", 100, 1, 1)
+    return UsageInterval(boot, 0, seq, 1000 * seq, 1000 * seq + 1000, (row,) * rows, {}, final)
 
 
 def line(seq: int, boot: str = "boot-1", final: bool = False, padding: int = 0, version: int = usage.VERSION) -> bytes:
-    rows = [Row(1, "t", "User:ANONYMOUS", "x" * 200, "accepted", "", 100, 1, 1)] * max(1, padding // 330)
+    rows = [UsageRow(1, "t", "User:ANONYMOUS", "x" * 200, "accepted", "", 100, 1, 1)] * max(1, padding // 330)
     return usage.encode_interval("gw", boot, 0, seq, rows, start_ms=0, end_ms=1, final=final, version=version)[0]
 
 
 def open_spool(
     path: Path, max_bytes: int = 64 * MiB, retention_s: float = 3600.0, published_only: bool = True
-) -> Spool:
-    return Spool(path, max_bytes, retention_s, published_only=published_only)
+) -> UsageSpool:
+    return UsageSpool(path, max_bytes, retention_s, published_only=published_only)
 
 
-def fill(spool: Spool, boot: str) -> int:
+def fill(spool: UsageSpool, boot: str) -> int:
     """Append up to the bound; return how many records went in."""
     for seq in range(1000):
         try:
@@ -54,10 +54,12 @@ def fill(spool: Spool, boot: str) -> int:
 
 def on_disk(path: Path) -> list[Any]:
     """Every record in every file, in order."""
-    return [usage.decode(text) for file in sorted(path.glob("*.jsonl")) for text in file.read_bytes().splitlines()]
+    return [
+        usage.decode_record(text) for file in sorted(path.glob("*.jsonl")) for text in file.read_bytes().splitlines()
+    ]
 
 
-def sample(metrics: Metrics, name: str, labels: dict[str, str] | None = None) -> float | None:
+def sample(metrics: GatewayMetrics, name: str, labels: dict[str, str] | None = None) -> float | None:
     return metrics.registry.get_sample_value(f"produce_gateway_{name}", labels or {})
 
 
@@ -67,12 +69,12 @@ def sample(metrics: Metrics, name: str, labels: dict[str, str] | None = None) ->
 def test_records_are_read_in_order_from_where_the_topic_has_them(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     spool.append([line(0), line(1)])
-    lines, position = spool.read()
+    lines, position = spool.read_unpublished()
     assert lines == [line(0), line(1)]
-    spool.acknowledge(position)
-    assert spool.read()[0] == []
+    spool.mark_published(position)
+    assert spool.read_unpublished()[0] == []
     spool.append([line(2)])
-    assert spool.read()[0] == [line(2)]
+    assert spool.read_unpublished()[0] == [line(2)]
     assert spool.backlog_bytes == len(line(2)) + 1
     spool.close()
 
@@ -80,15 +82,15 @@ def test_records_are_read_in_order_from_where_the_topic_has_them(tmp_path: Path)
 def test_a_restart_goes_on_publishing_where_the_last_one_stopped(tmp_path: Path) -> None:
     first = open_spool(tmp_path)
     first.append([line(0)])
-    first.acknowledge(first.read()[1])
+    first.mark_published(first.read_unpublished()[1])
     first.append([line(1)])
     first.close()
     second = open_spool(tmp_path)
     second.append([line(2)])
-    lines, position = second.read()
+    lines, position = second.read_unpublished()
     assert lines == [line(1)]
-    second.acknowledge(position)
-    assert second.read()[0] == [line(2)]
+    second.mark_published(position)
+    assert second.read_unpublished()[0] == [line(2)]
     second.close()
 
 
@@ -97,12 +99,16 @@ def test_an_upgrade_goes_on_with_what_the_release_before_has_left(tmp_path: Path
     first.append([line(0, version=1), line(1, version=1)])
     first.close()
     second = open_spool(tmp_path)
-    assert second.unfinished(0) == [("gw", "boot-1", 1)]
+    assert second.unfinished_lives(0) == [("gw", "boot-1", 1)]
     second.append([line(0, boot="boot-2")])
-    lines, position = second.read()
-    second.acknowledge(position)
-    lines += second.read()[0]
-    assert [(usage.decode(each)["version"], usage.decode(each)["seq"]) for each in lines] == [(1, 0), (1, 1), (2, 0)]
+    lines, position = second.read_unpublished()
+    second.mark_published(position)
+    lines += second.read_unpublished()[0]
+    assert [(usage.decode_record(each)["version"], usage.decode_record(each)["seq"]) for each in lines] == [
+        (1, 0),
+        (1, 1),
+        (2, 0),
+    ]
     second.close()
 
 
@@ -110,7 +116,7 @@ def test_a_lost_position_means_copies_and_never_a_gap(tmp_path: Path) -> None:
     for content in (None, "", "{}", '{"segment": "x"}'):
         spool = open_spool(tmp_path / str(content))
         spool.append([line(0)])
-        spool.acknowledge(spool.read()[1])
+        spool.mark_published(spool.read_unpublished()[1])
         spool.close()
         position = tmp_path / str(content) / "published.json"
         if content is None:
@@ -118,7 +124,7 @@ def test_a_lost_position_means_copies_and_never_a_gap(tmp_path: Path) -> None:
         else:
             position.write_text(content)
         again = open_spool(tmp_path / str(content))
-        assert again.read()[0] == [line(0)]
+        assert again.read_unpublished()[0] == [line(0)]
         again.close()
 
 
@@ -157,7 +163,7 @@ def test_a_write_that_fails_half_way_leaves_nothing_of_it(tmp_path: Path) -> Non
     assert next(tmp_path.glob("*.jsonl")).stat().st_size == size
     spool.append([line(2)])
     assert [record["seq"] for record in on_disk(tmp_path)] == [0, 2]
-    assert spool.read()[0] == [line(0), line(2)]
+    assert spool.read_unpublished()[0] == [line(0), line(2)]
     spool.close()
 
 
@@ -173,7 +179,7 @@ def test_room_is_made_by_deleting_records_that_the_topic_has_oldest_first(tmp_pa
     spool = open_spool(tmp_path, max_bytes=MiB)
     for seq in range(100):
         spool.append([line(seq, padding=30_000)])
-        spool.acknowledge(spool.read()[1])
+        spool.mark_published(spool.read_unpublished()[1])
     kept = [record["seq"] for record in on_disk(tmp_path)]
     assert kept == list(range(kept[0], 100))
     assert 20 < len(kept) < 36
@@ -188,13 +194,13 @@ def test_retention_deletes_old_files_once_they_are_published(tmp_path: Path) -> 
     assert len(files) == 3
     for file in files:
         os.utime(file, (time.time() - 100, time.time() - 100))
-    spool.prune()
+    spool.prune_expired()
     assert sorted(tmp_path.glob("*.jsonl")) == files  # nothing is published
-    while (batch := spool.read(max_bytes=60_000))[1][0] < 3:
-        spool.acknowledge(batch[1])
-    spool.prune()
+    while (batch := spool.read_unpublished(max_bytes=60_000))[1][0] < 3:
+        spool.mark_published(batch[1])
+    spool.prune_expired()
     assert sorted(tmp_path.glob("*.jsonl")) == files[2:]  # the last one is written to
-    assert spool.read()[0]
+    assert spool.read_unpublished()[0]
     spool.close()
 
 
@@ -204,10 +210,10 @@ def test_without_a_topic_age_alone_deletes(tmp_path: Path) -> None:
     spool.close()
     (file,) = tmp_path.glob("*.jsonl")
     again = open_spool(tmp_path, retention_s=60, published_only=False)
-    again.prune()
+    again.prune_expired()
     assert file.exists()
     os.utime(file, (time.time() - 100, time.time() - 100))
-    again.prune()
+    again.prune_expired()
     assert not file.exists()
     again.close()
 
@@ -217,10 +223,10 @@ def test_the_last_sign_of_a_worker_without_an_end_is_kept(tmp_path: Path) -> Non
     spool.append([line(0, boot="open"), line(0, boot="ended", final=True)])
     spool.close()
     again = open_spool(tmp_path, retention_s=0, published_only=False)
-    again.prune()
-    assert again.unfinished(0) == [("gw", "open", 0)]
+    again.prune_expired()
+    assert again.unfinished_lives(0) == [("gw", "open", 0)]
     again.append([usage.encode_lost("gw", "open", 0, 0, 1)])
-    again.prune()
+    again.prune_expired()
     assert len(list(tmp_path.glob("*.jsonl"))) == 1
     again.close()
 
@@ -242,15 +248,17 @@ def test_a_file_that_is_deleted_while_it_is_written_to_is_noticed(
 
 @pytest.mark.trio
 async def test_an_interval_is_confirmed_only_when_it_is_on_disk(tmp_path: Path) -> None:
-    spool, metrics, confirmed = open_spool(tmp_path), Metrics(), []
-    log = UsageLog(spool, "gw", metrics)
+    spool, metrics, confirmed = open_spool(tmp_path), GatewayMetrics(), []
+    log = UsageLogWriter(spool, "gw", metrics)
     async with trio.open_nursery() as nursery:
         for seq in range(3):
-            assert log.put(interval(seq), partial(lambda n: confirmed.append((n, len(on_disk(tmp_path)))), seq))
+            assert log.enqueue_interval(
+                interval(seq), partial(lambda n: confirmed.append((n, len(on_disk(tmp_path)))), seq)
+            )
         assert confirmed == []
         nursery.start_soon(log.run)
         with trio.fail_after(20):
-            await log.drained()
+            await log.wait_drained()
         assert confirmed == [(0, 3), (1, 3), (2, 3)]
         assert sample(metrics, "usage_log_records_written_total") == 3
         nursery.cancel_scope.cancel()
@@ -263,10 +271,10 @@ async def test_what_was_seen_of_disks_is_in_one_record_once_the_disk_has_it(
 ) -> None:
     monkeypatch.setattr(module, "RETRY_S", 0.01)
     spool = open_spool(tmp_path)
-    log = UsageLog(spool, "gw", Metrics())
-    disks = usage.Disks((usage.VolumeNote(1, "/a", 100, 80),))
-    log.note(disks)
-    log.put_lost(1, "other")  # which says nothing of disks
+    log = UsageLogWriter(spool, "gw", GatewayMetrics())
+    disks = usage.DiskNotes((usage.VolumeNote(1, "/a", 100, 80),))
+    log.record_disks(disks)
+    log.enqueue_lost(1, "other")  # which says nothing of disks
 
     def refuse(lines: list[bytes], append: Any = spool.append) -> None:
         monkeypatch.setattr(spool, "append", append)
@@ -275,13 +283,13 @@ async def test_what_was_seen_of_disks_is_in_one_record_once_the_disk_has_it(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.run)
         with trio.fail_after(20):
-            await log.drained()
+            await log.wait_drained()
             monkeypatch.setattr(spool, "append", refuse)
             for seq in range(2):
-                log.put(interval(seq), lambda: None)
-            await log.drained()
-            log.put(interval(2), lambda: None)
-            await log.drained()
+                log.enqueue_interval(interval(seq), lambda: None)
+            await log.wait_drained()
+            log.enqueue_interval(interval(2), lambda: None)
+            await log.wait_drained()
         nursery.cancel_scope.cancel()
     assert ["volumes" in record for record in on_disk(tmp_path)] == [False, True, False, False]
     spool.close()
@@ -293,14 +301,14 @@ async def test_an_interval_that_comes_again_is_confirmed_and_not_written_twice(t
     spool.append([line(0)])
     spool.close()
     spool = open_spool(tmp_path)  # control was restarted; the worker sends what it had no answer for
-    log = UsageLog(spool, "gw", Metrics())
+    log = UsageLogWriter(spool, "gw", GatewayMetrics())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.run)
-        assert not log.put(interval(0), lambda: confirmed.append(0))
-        assert log.put(interval(1), lambda: confirmed.append(1))
-        assert not log.put(interval(1), lambda: confirmed.append(1))
+        assert not log.enqueue_interval(interval(0), lambda: confirmed.append(0))
+        assert log.enqueue_interval(interval(1), lambda: confirmed.append(1))
+        assert not log.enqueue_interval(interval(1), lambda: confirmed.append(1))
         with trio.fail_after(20):
-            await log.drained()
+            await log.wait_drained()
         assert confirmed == [0, 1, 1]
         assert [record["seq"] for record in on_disk(tmp_path)] == [0, 1]
         nursery.cancel_scope.cancel()
@@ -311,14 +319,14 @@ async def test_an_interval_that_comes_again_is_confirmed_and_not_written_twice(t
 async def test_intervals_wait_while_the_disk_takes_none(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
-    spool, metrics, confirmed = open_spool(tmp_path, max_bytes=MiB), Metrics(), list[int]()
+    spool, metrics, confirmed = open_spool(tmp_path, max_bytes=MiB), GatewayMetrics(), list[int]()
     fill(spool, "old")
-    log = UsageLog(spool, "gw", metrics)
+    log = UsageLogWriter(spool, "gw", metrics)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.run)
         seq = 0
         while log.has_room:
-            log.put(interval(seq, rows=20), partial(confirmed.append, seq))
+            log.enqueue_interval(interval(seq, rows=20), partial(confirmed.append, seq))
             seq += 1
             assert sample(metrics, "usage_log_queued_intervals") == seq  # at once: readers go by it
         assert seq == module.MAX_QUEUED
@@ -327,7 +335,7 @@ async def test_intervals_wait_while_the_disk_takes_none(
         assert confirmed == []
         assert caplog.text.count("can't write to the spool") == 1
         assert "max_spool_bytes" in log.problem
-        spool.acknowledge(spool.read()[1])  # now there is something that may be deleted
+        spool.mark_published(spool.read_unpublished()[1])  # now there is something that may be deleted
         spool._max_bytes = 64 * MiB  # and the operator made room for the rest
         await until(lambda: not log.queued, 0.5)
         assert confirmed == list(range(module.MAX_QUEUED))
@@ -343,13 +351,13 @@ async def test_intervals_wait_while_the_disk_takes_none(
 async def test_an_interval_that_no_reader_would_take_is_left_out_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spool, metrics, confirmed = open_spool(tmp_path), Metrics(), []
-    log = UsageLog(spool, "gw", metrics)
+    spool, metrics, confirmed = open_spool(tmp_path), GatewayMetrics(), []
+    log = UsageLogWriter(spool, "gw", metrics)
     backwards = msgspec.structs.replace(interval(0), start_ms=2000, end_ms=1999)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.run)
-        log.put(backwards, lambda: confirmed.append(0))
-        log.put(interval(1), lambda: confirmed.append(1))
+        log.enqueue_interval(backwards, lambda: confirmed.append(0))
+        log.enqueue_interval(interval(1), lambda: confirmed.append(1))
         await until(lambda: not log.queued, 0.5)
         nursery.cancel_scope.cancel()
     spool.close()
@@ -361,10 +369,10 @@ async def test_an_interval_that_no_reader_would_take_is_left_out_and_counted(
 
 @pytest.mark.trio
 async def test_rows_that_wait_are_bounded_as_well(tmp_path: Path) -> None:
-    log = UsageLog(None, "gw", Metrics())
+    log = UsageLogWriter(None, "gw", GatewayMetrics())
     for seq in range(4):
         assert log.has_room
-        log.put(interval(seq, rows=module.MAX_QUEUED_ROWS // 4), lambda: None)
+        log.enqueue_interval(interval(seq, rows=module.MAX_QUEUED_ROWS // 4), lambda: None)
     assert not log.has_room
 
 
@@ -373,17 +381,17 @@ async def test_a_spool_that_opens_late_gets_all_that_waited_once(tmp_path: Path)
     before = open_spool(tmp_path)
     before.append([line(0, boot="boot-1"), line(4, boot="old")])
     before.close()
-    metrics, confirmed = Metrics(), list[int]()
-    log = UsageLog(None, "gw", metrics)
+    metrics, confirmed = GatewayMetrics(), list[int]()
+    log = UsageLogWriter(None, "gw", metrics)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.run)
-        assert log.put_lost_before(0, "boot-1") == []
+        assert log.enqueue_lost_before(0, "boot-1") == []
         for seq in (0, 1, 2):  # the first of them is on disk, and nobody can know it yet
-            log.put(interval(seq), partial(confirmed.append, seq))
+            log.enqueue_interval(interval(seq), partial(confirmed.append, seq))
         await trio.testing.wait_all_tasks_blocked()
         assert confirmed == []
         spool = open_spool(tmp_path)
-        log.open(spool)
+        log.attach_spool(spool)
         await until(lambda: not log.queued, 0.5)
         assert confirmed == [0, 1, 2]
         assert [(r["boot"], r["seq"], r["kind"]) for r in on_disk(tmp_path)] == [
@@ -404,13 +412,13 @@ async def test_a_life_without_an_end_is_noted_as_lost_when_the_next_one_begins(t
     spool.append([line(4, boot="old"), line(9, boot="done", final=True)])
     spool.close()
     spool = open_spool(tmp_path)
-    log = UsageLog(spool, "gw", Metrics())
+    log = UsageLogWriter(spool, "gw", GatewayMetrics())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.run)
-        assert log.put_lost_before(0, "new") == ["old"]
+        assert log.enqueue_lost_before(0, "new") == ["old"]
         with trio.fail_after(20):
-            await log.drained()
-        assert log.put_lost_before(0, "new") == []
+            await log.wait_drained()
+        assert log.enqueue_lost_before(0, "new") == []
         nursery.cancel_scope.cancel()
     lost = on_disk(tmp_path)[-1]
     assert (lost["kind"], lost["boot"], lost["seq"]) == ("lost", "old", 4)
@@ -437,17 +445,17 @@ def read_topic(servers: str, topic: str, count: int) -> tuple[list[tuple[bytes, 
 
 
 @pytest.mark.kafka
-def test_all_of_the_spool_gets_to_the_topic_that_is_created_for_it(tmp_path: Path, kafka: Cluster) -> None:
-    metrics = Metrics()
+def test_all_of_the_spool_gets_to_the_topic_that_is_created_for_it(tmp_path: Path, kafka: EmbeddedCluster) -> None:
+    metrics = GatewayMetrics()
     spool = open_spool(tmp_path)
     lines = [line(seq) for seq in range(2000)]
     spool.append(lines[:1500])
     client = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 2}
-    publisher = Publisher(spool, client, "usage-a", 2, None, metrics)
-    assert publisher.publish() == 1500
+    publisher = UsagePublisher(spool, client, "usage-a", 2, None, metrics)
+    assert publisher.publish_batch() == 1500
     spool.append(lines[1500:])
-    assert publisher.publish() == 500
-    assert publisher.publish() == 0
+    assert publisher.publish_batch() == 500
+    assert publisher.publish_batch() == 0
     found, partitions = read_topic(kafka.bootstrap_servers, "usage-a", 2000)
     assert partitions == 2
     assert found == [(b"gw/boot-1/0", value) for value in lines]
@@ -456,22 +464,24 @@ def test_all_of_the_spool_gets_to_the_topic_that_is_created_for_it(tmp_path: Pat
 
 
 @pytest.mark.kafka
-def test_a_record_that_the_topic_refuses_for_ever_does_not_hold_up_the_others(tmp_path: Path, kafka: Cluster) -> None:
+def test_a_record_that_the_topic_refuses_for_ever_does_not_hold_up_the_others(
+    tmp_path: Path, kafka: EmbeddedCluster
+) -> None:
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     topic = NewTopic("usage-b", num_partitions=1, replication_factor=1, config={"max.message.bytes": "2000"})
     admin.create_topics([topic])["usage-b"].result(timeout=30)
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     spool = open_spool(tmp_path)
     client = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 2}
-    publisher = Publisher(spool, client, "usage-b", 2, None, metrics)
+    publisher = UsagePublisher(spool, client, "usage-b", 2, None, metrics)
     large = os.urandom(30_000).hex().join(['{"gateway":"', '","rows":[]}']).encode()
     spool.append([line(0), large, line(1)])
-    assert publisher.publish() == 3
+    assert publisher.publish_batch() == 3
     assert sample(metrics, "usage_log_dropped_total", {"reason": "refused"}) == 1
-    assert spool.read()[0] == []
+    assert spool.read_unpublished()[0] == []
     found, _ = read_topic(kafka.bootstrap_servers, "usage-b", 2)
     assert sorted(value for _, value in found) == [line(0), line(1)]
     spool.close()
@@ -480,16 +490,16 @@ def test_a_record_that_the_topic_refuses_for_ever_does_not_hold_up_the_others(tm
 def test_a_topic_that_cannot_be_reached_leaves_all_in_the_spool(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     spool.append([line(0)])
-    publisher = Publisher(spool, {"bootstrap.servers": "127.0.0.1:1", "log_level": 2}, "u", 1, 1, Metrics())
+    publisher = UsagePublisher(spool, {"bootstrap.servers": "127.0.0.1:1", "log_level": 2}, "u", 1, 1, GatewayMetrics())
     with pytest.raises(module.PublishError, match="topic u can't be had"):
-        publisher.publish()
-    assert spool.read()[0] == [line(0)]
+        publisher.publish_batch()
+    assert spool.read_unpublished()[0] == [line(0)]
     spool.close()
 
 
 def test_published_json_says_where(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     spool.append([line(0)])
-    spool.acknowledge(spool.read()[1])
+    spool.mark_published(spool.read_unpublished()[1])
     assert json.loads((tmp_path / "published.json").read_text()) == {"segment": 1, "offset": len(line(0)) + 1}
     spool.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway import config
-from gateway.control.workers.effects import effects_of
+from gateway.control.workers.effects import possible_effects
 from gateway.control.workers.snapshots import groups_of, quotas_of, thresholds_of
 from policies.definitions.policy_set import PolicySet
 from policies.usage import NOTES, OUTCOMES, REASONS
@@ -18,10 +18,10 @@ STORAGE = "storage: {min.available.ratio: 0.1}\n"
 
 
 def effects(text: str) -> set[tuple[str, str]]:
-    settings = config.parse(UPSTREAM + text)
+    settings = config.parse_settings(UPSTREAM + text)
     policies = PolicySet(settings.policy_values())
     told = thresholds_of(policies, settings), quotas_of(policies, settings), groups_of(policies, settings)
-    return set(effects_of(*told, settings))
+    return set(possible_effects(*told, settings))
 
 
 def both(reason: str) -> set[tuple[str, str]]:

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from gateway.channel import FindConnections, FoundConnections
-from gateway.control.workers.inquiries import Found, Inquiries
+from gateway.control.workers.inquiries import InquiryResult, WorkerInquiries
 from tests.gateway.data.worker.test_listing import shown
 
 
@@ -16,7 +16,7 @@ class Workers:
 
     def __init__(self, workers: int, answering: int) -> None:
         self.workers, self.answering = workers, answering
-        self.inquiries = Inquiries(self.post)
+        self.inquiries = WorkerInquiries(self.post)
         self.questions: list[FindConnections] = []
 
     def post(self, question: FindConnections) -> int:
@@ -27,37 +27,37 @@ class Workers:
     def answer(self, question: FindConnections) -> None:
         for number in range(self.answering):
             rows = tuple(shown(f"w{number}-{index}", muted_s=float(9 - index - number)) for index in range(3))
-            self.inquiries.take(FoundConnections(question.token, 10, 5, rows))
+            self.inquiries.record_answer(FoundConnections(question.token, 10, 5, rows))
 
 
 async def test_answers_become_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.control.workers.inquiries.ANSWER_S", 60.0)
+    monkeypatch.setattr("gateway.control.workers.inquiries.ANSWER_TIMEOUT_S", 60.0)
     workers = Workers(2, 2)
-    found = await workers.inquiries.ask(FindConnections(limit=4, client_id="c"))
+    found = await workers.inquiries.find_connections(FindConnections(limit=4, client_id="c"))
     assert (found.total, found.matched, found.missing) == (20, 10, 0)
     assert [each.peer for each in found.connections] == ["w0-0", "w0-1", "w1-0", "w0-2"]
     assert workers.questions[0].client_id == "c"
-    await workers.inquiries.ask(FindConnections())
+    await workers.inquiries.find_connections(FindConnections())
     assert [each.token for each in workers.questions] == [1, 2]
 
 
 async def test_a_worker_that_does_not_answer_is_missing(autojump_clock: trio.testing.MockClock) -> None:
     workers = Workers(3, 1)
-    found = await workers.inquiries.ask(FindConnections())
+    found = await workers.inquiries.find_connections(FindConnections())
     assert (found.total, found.matched, found.missing, len(found.connections)) == (10, 5, 2, 3)
     workers.answer(workers.questions[0])  # too late: nobody waits for it
 
 
 async def test_without_workers_there_is_nothing_to_wait_for() -> None:
     with trio.fail_after(20):
-        assert await Workers(0, 0).inquiries.ask(FindConnections()) == Found()
+        assert await Workers(0, 0).inquiries.find_connections(FindConnections()) == InquiryResult()
 
 
 async def test_few_questions_are_open_at_once(autojump_clock: trio.testing.MockClock) -> None:
     workers = Workers(1, 0)
     async with trio.open_nursery() as nursery:
         for _ in range(6):
-            nursery.start_soon(workers.inquiries.ask, FindConnections())
+            nursery.start_soon(workers.inquiries.find_connections, FindConnections())
         await trio.testing.wait_all_tasks_blocked()
         assert len(workers.questions) == 4
         nursery.cancel_scope.cancel()

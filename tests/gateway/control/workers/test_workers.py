@@ -14,49 +14,49 @@ from pytest_trio import trio_fixture
 
 from gateway.channel import (
     PROTOCOL,
-    Accepted,
-    Answer,
-    Ask,
-    Brokers,
-    Channel,
+    AcceptedConnection,
+    AdminAnswer,
+    AdminQuery,
+    BrokerTable,
     ChannelClosed,
-    Demand,
-    Down,
-    Drain,
+    DemandReport,
+    DrainRequest,
     FindConnections,
     FoundConnections,
-    Gauges,
-    Hello,
-    Identity,
-    Interval,
-    Located,
-    Log,
-    Orders,
-    Parts,
-    Policy,
+    LimitShares,
+    LocatedConnection,
+    LogMessage,
+    ProcessChannel,
     QuotaChanges,
-    Quotas,
-    Rates,
-    Refresh,
-    Row,
-    Spooled,
-    Storage,
-    Topics,
-    Up,
+    QuotaSnapshot,
+    RefreshRequest,
+    SaslIdentity,
+    SnapshotBundle,
+    SpoolConfirmation,
+    StorageSnapshot,
+    ThresholdPolicy,
+    ToControl,
+    TopicSnapshot,
+    ToWorker,
+    UsageInterval,
+    UsageRow,
+    WorkerGauges,
+    WorkerHello,
+    WorkerRates,
     WorkerSettings,
-    decode_down,
+    decode_for_worker,
 )
 from gateway.control.internal_errors import InternalErrors
-from gateway.control.metrics import Metrics
-from gateway.control.usage.usage_log import Spool, UsageLog
-from gateway.control.workers.inquiries import Found
-from gateway.control.workers.intake import Intake
-from gateway.control.workers.workers import MAX_PARTS_BACKLOG, Workers
+from gateway.control.metrics import GatewayMetrics
+from gateway.control.usage.usage_log import UsageLogWriter, UsageSpool
+from gateway.control.workers.inquiries import InquiryResult
+from gateway.control.workers.interval_receiver import IntervalReceiver
+from gateway.control.workers.workers import MAX_PARTS_BACKLOG, WorkerPool
 from policies import usage
 from policies.engine import BrokerRate
-from policies.fleet.shares import Part, Use
+from policies.fleet.shares import LimitDemand, ShareGrant
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
-from policies.storage import Factor
+from policies.storage import StorageFactor
 from tests.background import until
 from tests.gateway.data.worker.test_listing import shown
 
@@ -69,16 +69,16 @@ class Control:
     def __init__(self, path: Path, nursery: trio.Nursery) -> None:
         self.path = path
         self.nursery = nursery
-        self.metrics = Metrics()
-        self.spool = Spool(path, 2**24, 3600, published_only=True)
-        self.usage_log = UsageLog(self.spool, "gw", self.metrics)
+        self.metrics = GatewayMetrics()
+        self.spool = UsageSpool(path, 2**24, 3600, published_only=True)
+        self.usage_log = UsageLogWriter(self.spool, "gw", self.metrics)
         self.wanted: list[int] = []
         self.reconnects: list[int] = []
-        self.adopted: list[Storage | None] = []
+        self.adopted: list[StorageSnapshot | None] = []
         self.asked: list[tuple[Any, ...]] = []
         self.sharing = Followed()
-        self.intake = Intake(self.usage_log, self.metrics)
-        self.workers = Workers(
+        self.intake = IntervalReceiver(self.usage_log, self.metrics)
+        self.workers = WorkerPool(
             self.intake,
             self.metrics,
             self.sharing,
@@ -90,32 +90,32 @@ class Control:
         )
         nursery.start_soon(self.usage_log.run)
 
-    def adopt(self, held: Storage | None) -> None:
+    def adopt(self, held: StorageSnapshot | None) -> None:
         """Adopt the factor as storage protection does: all workers are told the one that a worker holds."""
         self.adopted.append(held)
         if held is not None:
-            self.workers.tell(held)
+            self.workers.publish_snapshot(held)
 
     async def join(
         self,
         number: int = 0,
         boot: str = "boot-1",
         protocol: int = PROTOCOL,
-        storage: Storage | None = None,
+        storage: StorageSnapshot | None = None,
         informed: bool = False,
-    ) -> Channel[Up, Down]:
+    ) -> ProcessChannel[ToControl, ToWorker]:
         """A worker's end of its channel, after its hello."""
         ours, theirs = socket.socketpair()
-        self.nursery.start_soon(self.workers.serve, number, ours)
-        channel = Channel[Up, Down](theirs, decode_down)
+        self.nursery.start_soon(self.workers.serve_worker, number, ours)
+        channel = ProcessChannel[ToControl, ToWorker](theirs, decode_for_worker)
         self.nursery.start_soon(self._run, channel)
-        channel.post(Hello(protocol, number, 1, boot, storage, informed=informed))
+        channel.post(WorkerHello(protocol, number, 1, boot, storage, informed=informed))
         with trio.move_on_after(20):
             while protocol == PROTOCOL and boot not in [w.boot for w in self.workers._workers.values()]:
                 await trio.testing.wait_all_tasks_blocked()
         return channel
 
-    async def _run(self, channel: Channel[Up, Down]) -> None:
+    async def _run(self, channel: ProcessChannel[ToControl, ToWorker]) -> None:
         try:
             await channel.run()
         except ChannelClosed:
@@ -124,7 +124,7 @@ class Control:
             channel.close()
 
     def records(self) -> list[Any]:
-        return [usage.decode(x) for f in sorted(self.path.glob("*.jsonl")) for x in f.read_bytes().splitlines()]
+        return [usage.decode_record(x) for f in sorted(self.path.glob("*.jsonl")) for x in f.read_bytes().splitlines()]
 
     def sample(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"produce_gateway_{name}", labels)
@@ -140,11 +140,11 @@ async def control(tmp_path: Path) -> AsyncIterator[Control]:
     control.spool.close()
 
 
-def row(client: str = "app", outcome: str = "accepted", reason: str = "", topic: str = "t") -> Row:
-    return Row(1, topic, "User:u", client, outcome, reason, 100, 2, 1)
+def row(client: str = "app", outcome: str = "accepted", reason: str = "", topic: str = "t") -> UsageRow:
+    return UsageRow(1, topic, "User:u", client, outcome, reason, 100, 2, 1)
 
 
-async def receive(channel: Channel[Up, Down], kind: Any) -> tuple[Any, int]:
+async def receive(channel: ProcessChannel[ToControl, ToWorker], kind: Any) -> tuple[Any, int]:
     while True:
         message, fd = await channel.receive()
         if isinstance(message, kind):
@@ -153,55 +153,55 @@ async def receive(channel: Channel[Up, Down], kind: Any) -> tuple[Any, int]:
 
 @pytest.mark.trio
 async def test_a_worker_gets_the_latest_snapshots_settings_first(control: Control) -> None:
-    control.workers.tell(Policy(1))
-    control.workers.tell(SETTINGS)
-    control.workers.tell(Brokers((), ()))
-    control.workers.tell(Policy(2, 5.0))
-    control.workers.tell(Topics({1: ("a",)}))
+    control.workers.publish_snapshot(ThresholdPolicy(1))
+    control.workers.publish_snapshot(SETTINGS)
+    control.workers.publish_snapshot(BrokerTable((), ()))
+    control.workers.publish_snapshot(ThresholdPolicy(2, 5.0))
+    control.workers.publish_snapshot(TopicSnapshot({1: ("a",)}))
     worker = await control.join()
     got = [(await worker.receive())[0] for _ in range(4)]
-    assert got == [SETTINGS, Brokers((), ()), Topics({1: ("a",)}), Policy(2, 5.0)]
-    control.workers.tell(Policy(3))
-    assert (await worker.receive())[0] == Policy(3)
+    assert got == [SETTINGS, BrokerTable((), ()), TopicSnapshot({1: ("a",)}), ThresholdPolicy(2, 5.0)]
+    control.workers.publish_snapshot(ThresholdPolicy(3))
+    assert (await worker.receive())[0] == ThresholdPolicy(3)
     assert control.sample("worker_up", worker="0") == 1
 
 
 @pytest.mark.trio
 async def test_what_is_told_together_comes_together_and_to_those_who_come_later_as_well(control: Control) -> None:
     worker = await control.join()
-    with control.workers.together():
-        control.workers.tell(SETTINGS)
-        with control.workers.together():
-            control.workers.tell(Policy(1, 5.0))
-        control.workers.tell(Brokers((), ()))
-    with control.workers.together():
+    with control.workers.batch_snapshots():
+        control.workers.publish_snapshot(SETTINGS)
+        with control.workers.batch_snapshots():
+            control.workers.publish_snapshot(ThresholdPolicy(1, 5.0))
+        control.workers.publish_snapshot(BrokerTable((), ()))
+    with control.workers.batch_snapshots():
         pass
-    with control.workers.together():
-        control.workers.tell(Policy(2))
-    assert (await worker.receive())[0] == Orders((SETTINGS, Policy(1, 5.0), Brokers((), ())))
-    assert (await worker.receive())[0] == Policy(2)
+    with control.workers.batch_snapshots():
+        control.workers.publish_snapshot(ThresholdPolicy(2))
+    assert (await worker.receive())[0] == SnapshotBundle((SETTINGS, ThresholdPolicy(1, 5.0), BrokerTable((), ())))
+    assert (await worker.receive())[0] == ThresholdPolicy(2)
     later = await control.join(1, "b")
-    assert [(await later.receive())[0] for _ in range(3)] == [SETTINGS, Brokers((), ()), Policy(2)]
+    assert [(await later.receive())[0] for _ in range(3)] == [SETTINGS, BrokerTable((), ()), ThresholdPolicy(2)]
 
 
 @pytest.mark.trio
 async def test_client_quotas_are_a_snapshot_too(control: Control) -> None:
-    quotas = Quotas(4, {Entity("alice", DEFAULT): {QuotaKey("producer_byte_rate", "broker_bps"): 5.0}})
-    control.workers.tell(quotas)
+    quotas = QuotaSnapshot(4, {Entity("alice", DEFAULT): {QuotaKey("producer_byte_rate", "broker_bps"): 5.0}})
+    control.workers.publish_snapshot(quotas)
     assert (await (await control.join()).receive())[0] == quotas
 
 
 @pytest.mark.trio
 async def test_workers_that_know_the_quotas_are_told_what_has_changed_and_later_ones_all(control: Control) -> None:
     first, rate = await control.join(0, "a"), QuotaKey("producer_byte_rate", "broker_bps")
-    before = Quotas(1, {Entity("alice"): {rate: 5.0}, Entity("bob"): {rate: 1.0}})
-    after = Quotas(2, {Entity("alice"): {rate: 6.0}, Entity("bob"): {rate: 1.0}})
+    before = QuotaSnapshot(1, {Entity("alice"): {rate: 5.0}, Entity("bob"): {rate: 1.0}})
+    after = QuotaSnapshot(2, {Entity("alice"): {rate: 6.0}, Entity("bob"): {rate: 1.0}})
     news = QuotaChanges({Entity("alice"): {rate: 6.0}})
-    control.workers.tell(before)
-    with control.workers.together():
-        control.workers.tell(after, news)
-        control.workers.tell(Policy(2))
-    assert [(await first.receive())[0] for _ in range(2)] == [before, Orders((news, Policy(2)))]
+    control.workers.publish_snapshot(before)
+    with control.workers.batch_snapshots():
+        control.workers.publish_snapshot(after, news)
+        control.workers.publish_snapshot(ThresholdPolicy(2))
+    assert [(await first.receive())[0] for _ in range(2)] == [before, SnapshotBundle((news, ThresholdPolicy(2)))]
     later = await control.join(1, "b")
     assert after in [(await later.receive())[0] for _ in range(2)]
 
@@ -209,36 +209,36 @@ async def test_workers_that_know_the_quotas_are_told_what_has_changed_and_later_
 @pytest.mark.trio
 async def test_the_answer_to_a_question_goes_to_the_worker_that_asked(control: Control) -> None:
     first, second = await control.join(0, "a"), await control.join(1, "b")
-    first.post(Ask(7, 0.0, "peer-1", "User:a", b"x"))
+    first.post(AdminQuery(7, 0.0, "peer-1", "User:a", b"x"))
     await until(lambda: len(control.asked) == 1)
-    second.post(Ask(7, 0.0, "peer-2", "User:b", b"y"))
+    second.post(AdminQuery(7, 0.0, "peer-2", "User:b", b"y"))
     await until(lambda: len(control.asked) == 2)
     assert [question.peer for question, _ in control.asked] == ["peer-1", "peer-2"]
-    control.asked[1][1](Answer(7, client=b"for the second"))
-    control.asked[0][1](Answer(7, client=b"for the first"))
-    assert await receive(first, Answer) == (Answer(7, client=b"for the first"), -1)
-    assert await receive(second, Answer) == (Answer(7, client=b"for the second"), -1)
+    control.asked[1][1](AdminAnswer(7, client=b"for the second"))
+    control.asked[0][1](AdminAnswer(7, client=b"for the first"))
+    assert await receive(first, AdminAnswer) == (AdminAnswer(7, client=b"for the first"), -1)
+    assert await receive(second, AdminAnswer) == (AdminAnswer(7, client=b"for the second"), -1)
 
 
 @pytest.mark.trio
 async def test_the_answer_to_a_worker_that_died_meanwhile_goes_nowhere(control: Control) -> None:
     worker = await control.join(0, "a")
-    worker.post(Ask(7, 0.0, "peer", "User:a", b"x"))
+    worker.post(AdminQuery(7, 0.0, "peer", "User:a", b"x"))
     await until(lambda: control.asked)
     worker.close()
     await until(lambda: control.reconnects)
     again = await control.join(0, "b")
-    control.asked[0][1](Answer(7, client=b"too late"))
-    control.workers.tell(Policy(9))
-    assert (await again.receive())[0] == Policy(9)
+    control.asked[0][1](AdminAnswer(7, client=b"too late"))
+    control.workers.publish_snapshot(ThresholdPolicy(9))
+    assert (await again.receive())[0] == ThresholdPolicy(9)
 
 
 @pytest.mark.trio
 async def test_a_factor_that_a_worker_still_holds_is_adopted_before_the_worker_is_told_anything(
     control: Control,
 ) -> None:
-    control.workers.tell(Storage(Factor(1.0, "fallback")))
-    held = Storage(Factor(0.0, "valid", "full"), valid_until=5.0)
+    control.workers.publish_snapshot(StorageSnapshot(StorageFactor(1.0, "fallback")))
+    held = StorageSnapshot(StorageFactor(0.0, "valid", "full"), valid_until=5.0)
     first = await control.join(0, "a", storage=held)
     assert (await first.receive())[0] == held  # never the fallback
     second = await control.join(1, "b")
@@ -254,19 +254,19 @@ async def test_connections_on_their_way_count(control: Control) -> None:
     async def connect() -> None:
         ours, theirs = socket.socketpair()
         clients.append(ours)
-        await control.workers.hand_over(theirs, Accepted(1, "peer"))
+        await control.workers.hand_over_connection(theirs, AcceptedConnection(1, "peer"))
 
     for _ in range(4):
         await connect()
     # The first has one of its two at a broker, one is being dialled; the second has not even read of its own.
-    first.post(Gauges(1, 0, 0, dialling=1, taken=2))
-    second.post(Gauges(0, 0, 1, dialling=0, taken=0))
+    first.post(WorkerGauges(1, 0, 0, dialling=1, accepted_count=2))
+    second.post(WorkerGauges(0, 0, 1, dialling=0, accepted_count=0))
     await until(lambda: control.sample("buffered_bytes", worker="1") == 1)
     for _ in range(2):
         await connect()
     for channel in (first, second):
         for _ in range(3):
-            _, fd = await receive(channel, Accepted)
+            _, fd = await receive(channel, AcceptedConnection)
             socket.close(fd)
     for client in clients:
         client.close()
@@ -282,11 +282,11 @@ async def test_connections_to_brokers_are_spread_although_every_client_comes_by_
         for broker in (None, 1):  # a client's connections, as librdkafka makes them
             ours, theirs = socket.socketpair()
             clients.append(ours)
-            await control.workers.hand_over(theirs, Accepted(broker, "peer"))
+            await control.workers.hand_over_connection(theirs, AcceptedConnection(broker, "peer"))
     for channel in workers:
         brokers = []
         for _ in range(4):
-            message, fd = await receive(channel, Accepted)
+            message, fd = await receive(channel, AcceptedConnection)
             brokers.append(message.broker)
             socket.close(fd)
         assert brokers.count(1) == 2
@@ -301,36 +301,36 @@ class Followed:
         self.told: list[tuple[Any, ...]] = []
         self.posts: dict[int, Any] = {}
 
-    def join(self, worker: int, post: Any, gateways: int = 1) -> None:
+    def add_worker(self, worker: int, post: Any, gateways: int = 1) -> None:
         self.posts[worker] = post
         self.told.append(("join", worker))
 
-    def leave(self, worker: int) -> None:
+    def remove_worker(self, worker: int) -> None:
         self.told.append(("leave", worker))
 
-    def take_demand(self, worker: int, demand: Demand) -> None:
+    def record_demand(self, worker: int, demand: DemandReport) -> None:
         self.told.append((worker, demand))
 
-    def take_rates(self, worker: int, rates: Rates) -> None:
+    def record_rates(self, worker: int, rates: WorkerRates) -> None:
         self.told.append((worker, rates))
 
 
 @pytest.mark.trio
 async def test_the_dealer_of_parts_hears_of_workers_and_reaches_each_alone(control: Control) -> None:
     fleet = control.sharing
-    control.workers.tell(SETTINGS)
+    control.workers.publish_snapshot(SETTINGS)
     first, second = await control.join(0, "a"), await control.join(1, "b")
-    demand = Demand({"k": Use(5.0, True)})
+    demand = DemandReport({"k": LimitDemand(5.0, True)})
     first.post(demand)
     second.post(rates(3.0))
     await until(lambda: len(fleet.told) == 4)
     assert fleet.told[:2] == [("join", 0), ("join", 1)]
     assert sorted(fleet.told[2:], key=lambda told: told[0]) == [(0, demand), (1, rates(3.0))]
-    parts = Parts({"k": Part(5.0, 2.0)}, 2, 100.0)
+    parts = LimitShares({"k": ShareGrant(5.0, 2.0)}, 2, 100.0)
     assert fleet.posts[1](parts)
-    control.workers.tell(Policy(1))
-    assert [(await first.receive())[0] for _ in range(2)] == [SETTINGS, Policy(1)]
-    assert [(await second.receive())[0] for _ in range(3)] == [SETTINGS, parts, Policy(1)]
+    control.workers.publish_snapshot(ThresholdPolicy(1))
+    assert [(await first.receive())[0] for _ in range(2)] == [SETTINGS, ThresholdPolicy(1)]
+    assert [(await second.receive())[0] for _ in range(3)] == [SETTINGS, parts, ThresholdPolicy(1)]
     first.close()
     await until(lambda: fleet.told[-1] == ("leave", 0))
     assert not fleet.posts[0](parts)
@@ -338,57 +338,57 @@ async def test_the_dealer_of_parts_hears_of_workers_and_reaches_each_alone(contr
 
 @pytest.mark.trio
 async def test_parts_for_a_worker_that_does_not_read_do_not_pile_up(control: Control) -> None:
-    control.workers.tell(SETTINGS)
+    control.workers.publish_snapshot(SETTINGS)
     await control.join(0, "a")
     await until(lambda: control.workers.connected == 1)
-    parts = Parts({"k" * 100_000: Part(5.0, 2.0)}, 2, 100.0)
+    parts = LimitShares({"k" * 100_000: ShareGrant(5.0, 2.0)}, 2, 100.0)
     taken = [control.sharing.posts[0](parts) for _ in range(3 * MAX_PARTS_BACKLOG)]
     assert MAX_PARTS_BACKLOG <= sum(taken) < 2 * MAX_PARTS_BACKLOG
 
 
-def rates(rate: float, *warnings: str) -> Rates:
-    return Rates((BrokerRate(1, rate, 0.0, 0.0, None, []),), warnings)
+def rates(rate: float, *warnings: str) -> WorkerRates:
+    return WorkerRates((BrokerRate(1, rate, 0.0, 0.0, None, []),), warnings)
 
 
 @pytest.mark.trio
 async def test_rates_of_all_workers_are_one_and_go_with_their_worker(
     control: Control, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert control.workers.latest(Rates) is None
+    assert control.workers.latest_snapshot(WorkerRates) is None
     first, second = await control.join(0, "a"), await control.join(1, "b")
     first.post(rates(10.0, "a share is 0"))
     await until(lambda: control.sample("broker_rate_bytes_per_second", broker="1") == 10)
     second.post(rates(5.0, "a share is 0"))
     await until(lambda: control.sample("broker_rate_bytes_per_second", broker="1") == 15)
-    assert control.workers.latest(Rates) == rates(15.0, "a share is 0")
+    assert control.workers.latest_snapshot(WorkerRates) == rates(15.0, "a share is 0")
     second.post(rates(6.0, "a share is 0"))  # in the place of what it said before
-    await until(lambda: control.workers.latest(Rates) == rates(16.0, "a share is 0"))
+    await until(lambda: control.workers.latest_snapshot(WorkerRates) == rates(16.0, "a share is 0"))
     assert caplog.text.count("a share is 0") == 1
     first.close()
     await until(lambda: control.reconnects)
-    assert control.workers.latest(Rates) == rates(6.0, "a share is 0")
+    assert control.workers.latest_snapshot(WorkerRates) == rates(6.0, "a share is 0")
     assert control.sample("broker_rate_bytes_per_second", broker="1") == 6
     second.close()
     await until(lambda: len(control.reconnects) == 2)
-    assert control.workers.latest(Rates) is None
+    assert control.workers.latest_snapshot(WorkerRates) is None
     assert control.sample("broker_rate_bytes_per_second", broker="1") is None
 
 
 @pytest.mark.trio
 async def test_connections_go_to_the_worker_with_the_fewest(control: Control) -> None:
     first, second = await control.join(0, "a"), await control.join(1, "b")
-    first.post(Gauges(5, 0, 0))
-    second.post(Gauges(3, 0, 0))
+    first.post(WorkerGauges(5, 0, 0))
+    second.post(WorkerGauges(3, 0, 0))
     await until(lambda: control.sample("connections", worker="1") == 3)
     clients = []
     for i in range(6):
         ours, theirs = socket.socketpair()
         clients.append(ours)
-        await control.workers.hand_over(theirs, Accepted(i, f"peer-{i}"))
+        await control.workers.hand_over_connection(theirs, AcceptedConnection(i, f"peer-{i}"))
     for worker, expected in ((second, [0, 1, 3, 5]), (first, [2, 4])):
         for i in expected:  # the first takes part when both have five
-            message, fd = await receive(worker, Accepted)
-            assert message == Accepted(i, f"peer-{i}")
+            message, fd = await receive(worker, AcceptedConnection)
+            assert message == AcceptedConnection(i, f"peer-{i}")
             with socket.socket(fileno=fd) as got:
                 got.send(b"x")
             assert clients[i].recv(1) == b"x"
@@ -399,11 +399,11 @@ async def test_connections_go_to_the_worker_with_the_fewest(control: Control) ->
 @pytest.mark.trio
 async def test_a_connection_waits_for_a_worker(control: Control) -> None:
     ours, theirs = socket.socketpair()
-    control.nursery.start_soon(control.workers.hand_over, theirs, Accepted(None, "peer"))
+    control.nursery.start_soon(control.workers.hand_over_connection, theirs, AcceptedConnection(None, "peer"))
     await trio.testing.wait_all_tasks_blocked(0.02)
     worker = await control.join()
-    message, fd = await receive(worker, Accepted)
-    assert message == Accepted(None, "peer")
+    message, fd = await receive(worker, AcceptedConnection)
+    assert message == AcceptedConnection(None, "peer")
     socket.close(fd)
     ours.close()
 
@@ -412,20 +412,20 @@ async def test_a_connection_waits_for_a_worker(control: Control) -> None:
 async def test_an_interval_is_counted_once_and_confirmed_when_it_is_on_disk(control: Control) -> None:
     worker = await control.join()
     for _ in range(2):
-        worker.post(Interval("boot-1", 0, 0, 0, 1000, (row(),), {"requests": 3}))
-        assert (await receive(worker, Spooled))[0] == Spooled(0)
+        worker.post(UsageInterval("boot-1", 0, 0, 0, 1000, (row(),), {"requests": 3}))
+        assert (await receive(worker, SpoolConfirmation))[0] == SpoolConfirmation(0)
     assert [record["seq"] for record in control.records()] == [0]
     assert control.sample("requests_total", api="Produce") == 3
     counted = b'produce_bytes_total{broker="1",outcome="accepted",reason="",topic="t"} 100\n'
-    assert counted in b"".join(control.metrics.text())
+    assert counted in b"".join(control.metrics.render_text())
 
 
 @pytest.mark.trio
 async def test_counts_without_rows_are_for_the_metrics_only(control: Control) -> None:
     worker = await control.join()
-    worker.post(Interval("boot-1", 0, -1, 0, 1000, (), {"connections_accepted": 2}))
-    worker.post(Interval("boot-1", 0, 0, 0, 1000, (row(),), {"connections_accepted": 1}))
-    assert (await receive(worker, Spooled))[0] == Spooled(0)
+    worker.post(UsageInterval("boot-1", 0, -1, 0, 1000, (), {"connections_accepted": 2}))
+    worker.post(UsageInterval("boot-1", 0, 0, 0, 1000, (row(),), {"connections_accepted": 1}))
+    assert (await receive(worker, SpoolConfirmation))[0] == SpoolConfirmation(0)
     assert control.sample("connections_accepted_total") == 3
     assert [record["seq"] for record in control.records()] == [0]
 
@@ -433,14 +433,14 @@ async def test_counts_without_rows_are_for_the_metrics_only(control: Control) ->
 @pytest.mark.trio
 async def test_a_worker_that_dies_is_noted_as_lost_when_its_successor_comes(control: Control) -> None:
     worker = await control.join(boot="old")
-    worker.post(Interval("old", 0, 4, 0, 1000, (row(),)))
-    await receive(worker, Spooled)
+    worker.post(UsageInterval("old", 0, 4, 0, 1000, (row(),)))
+    await receive(worker, SpoolConfirmation)
     worker.close()
     await until(lambda: control.reconnects)
     assert control.sample("worker_up", worker="0") == 0
     assert len(control.records()) == 1  # perhaps only the channel broke
     await control.join(boot="new")
-    await control.usage_log.drained()
+    await control.usage_log.wait_drained()
     lost = control.records()[-1]
     assert (lost["kind"], lost["boot"], lost["seq"]) == ("lost", "old", 4)
     assert control.sample("workers_lost_total") == 1
@@ -451,7 +451,7 @@ async def test_a_worker_that_died_before_its_first_interval_is_noted_too(control
     (await control.join(boot="old")).close()
     await until(lambda: control.reconnects)
     await control.join(boot="new")
-    await control.usage_log.drained()
+    await control.usage_log.wait_drained()
     assert [(r["kind"], r["boot"], r["seq"]) for r in control.records()] == [("lost", "old", -1)]
 
 
@@ -459,8 +459,8 @@ async def test_a_worker_that_died_before_its_first_interval_is_noted_too(control
 async def test_a_channel_that_broke_is_no_loss(control: Control) -> None:
     for seq in range(2):
         worker = await control.join()
-        worker.post(Interval("boot-1", 0, seq, 0, 1000, (row(),)))
-        await receive(worker, Spooled)
+        worker.post(UsageInterval("boot-1", 0, seq, 0, 1000, (row(),)))
+        await receive(worker, SpoolConfirmation)
         worker.close()
         await until(lambda seq=seq: len(control.reconnects) == seq + 1)
     assert [record["kind"] for record in control.records()] == ["interval", "interval"]
@@ -469,12 +469,12 @@ async def test_a_channel_that_broke_is_no_loss(control: Control) -> None:
 @pytest.mark.trio
 async def test_a_worker_that_ended_in_order_is_no_loss(control: Control) -> None:
     worker = await control.join()
-    worker.post(Interval("boot-1", 0, 0, 0, 1000, (), {}, True))
-    await receive(worker, Spooled)
+    worker.post(UsageInterval("boot-1", 0, 0, 0, 1000, (), {}, True))
+    await receive(worker, SpoolConfirmation)
     worker.close()
-    await control.workers.ended()
-    control.intake.end()
-    await control.usage_log.drained()
+    await control.workers.wait_ended()
+    control.intake.record_lost_workers()
+    await control.usage_log.wait_drained()
     assert [record["final"] for record in control.records()] == [True]
     assert control.reconnects == []
 
@@ -483,11 +483,11 @@ async def test_a_worker_that_ended_in_order_is_no_loss(control: Control) -> None
 async def test_a_worker_that_never_said_its_last_is_noted_at_the_end(control: Control) -> None:
     worker = await control.join()
     control.workers.drain(5)
-    assert (await receive(worker, Drain))[0] == Drain(5)
+    assert (await receive(worker, DrainRequest))[0] == DrainRequest(5)
     worker.close()
-    await control.workers.ended()
-    control.intake.end()
-    await control.usage_log.drained()
+    await control.workers.wait_ended()
+    control.intake.record_lost_workers()
+    await control.usage_log.wait_drained()
     assert control.records()[-1]["kind"] == "lost"
 
 
@@ -513,10 +513,10 @@ async def test_a_steady_delay_is_told_when_it_begins_and_rejections_every_time(
         row(outcome="accepted"),
     )
     for seq in range(3):
-        worker.post(Interval("boot-1", 0, seq, 0, 1000, rows))
-        await receive(worker, Spooled)
-    worker.post(Interval("boot-1", 0, 3, 0, 1000, (row(outcome="delayed", reason="client-quota"),)))
-    await receive(worker, Spooled)
+        worker.post(UsageInterval("boot-1", 0, seq, 0, 1000, rows))
+        await receive(worker, SpoolConfirmation)
+    worker.post(UsageInterval("boot-1", 0, 3, 0, 1000, (row(outcome="delayed", reason="client-quota"),)))
+    await receive(worker, SpoolConfirmation)
     lines = [record.getMessage() for record in caplog.records if record.name == "gateway.traffic"]
     assert [line.partition(":")[0] for line in lines].count("rejected") == 3
     assert len([line for line in lines if line.startswith("delayed") and "storage-throttle" in line]) == 1
@@ -527,10 +527,10 @@ async def test_a_steady_delay_is_told_when_it_begins_and_rejections_every_time(
 async def test_messages_of_a_worker_get_where_they_belong(control: Control, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     worker = await control.join()
-    worker.post(Log("error", "garbage from 1.2.3.4: it looks like HTTP"))
-    worker.post(Refresh("metadata"))
-    worker.post(Interval("boot-1", 0, 0, 0, 1000, (row(outcome="rejected", reason="topic-threshold"),)))
-    await receive(worker, Spooled)
+    worker.post(LogMessage("error", "garbage from 1.2.3.4: it looks like HTTP"))
+    worker.post(RefreshRequest("metadata"))
+    worker.post(UsageInterval("boot-1", 0, 0, 0, 1000, (row(outcome="rejected", reason="topic-threshold"),)))
+    await receive(worker, SpoolConfirmation)
     assert control.wanted == [1]
     assert "it looks like HTTP" in caplog.text
     assert "rejected: topic t on broker 1: topic-threshold: 100 bytes, 2 messages in 1 requests" in caplog.text
@@ -541,26 +541,28 @@ async def test_an_error_over_one_message_ends_neither_the_channel_nor_what_comes
     control: Control, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = await control.join()
-    monkeypatch.delattr("gateway.control.admission.Admission.move")
-    worker.post(Located(1, "via 10.0.0.1", "10.0.0.2"))
-    worker.post(Interval("boot-1", 0, 0, 0, 1000, (row(),)))
-    assert (await receive(worker, Spooled))[0] == Spooled(0)
+    monkeypatch.delattr("gateway.control.admission.ConnectionAdmission.move_connection")
+    worker.post(LocatedConnection(1, "via 10.0.0.1", "10.0.0.2"))
+    worker.post(UsageInterval("boot-1", 0, 0, 0, 1000, (row(),)))
+    assert (await receive(worker, SpoolConfirmation))[0] == SpoolConfirmation(0)
     assert control.reconnects == []
     assert control.sample("internal_errors_total", where="worker_message") == 1
-    assert "AttributeError: 'Admission' object has no attribute 'move'" in caplog.text
+    assert "AttributeError: 'ConnectionAdmission' object has no attribute 'move_connection'" in caplog.text
 
 
 @pytest.mark.trio
-@pytest.mark.parametrize("answer", [Answer(7, why="\ud800"), Answer(7, identity=Identity("User:a", 2**64))])
+@pytest.mark.parametrize(
+    "answer", [AdminAnswer(7, why="\ud800"), AdminAnswer(7, identity=SaslIdentity("User:a", 2**64))]
+)
 async def test_an_answer_that_no_message_can_hold_ends_its_client_s_connection(
-    control: Control, answer: Answer
+    control: Control, answer: AdminAnswer
 ) -> None:
     worker = await control.join()
-    worker.post(Ask(7, 1e9, "10.0.0.9:5", "User:a", b"request"))
+    worker.post(AdminQuery(7, 1e9, "10.0.0.9:5", "User:a", b"request"))
     while not control.asked:
         await trio.testing.wait_all_tasks_blocked()
     control.asked[0][1](answer)
-    said, _ = await receive(worker, Answer)
+    said, _ = await receive(worker, AdminAnswer)
     assert (said.token, said.closes) == (7, "error")
     assert control.sample("internal_errors_total", where="worker_message") == 1
 
@@ -580,40 +582,40 @@ async def test_intervals_that_the_usage_log_has_no_room_for_stay_in_their_worker
     monkeypatch.setattr(control.spool, "append", append_or_refuse)
     worker = await control.join()
     for seq in range(4):
-        worker.post(Interval("boot-1", 0, seq, 0, 1000, (row(),)))
+        worker.post(UsageInterval("boot-1", 0, seq, 0, 1000, (row(),)))
     while control.usage_log.queued < 2:
         await trio.testing.wait_all_tasks_blocked(0.01)
     assert control.reconnects == []
     full = False
     while not control.reconnects:
-        worker.post(Gauges(0, 0, 0))
+        worker.post(WorkerGauges(0, 0, 0))
         await trio.sleep(0.05)
     again = await control.join()  # on the channel that the parent made
     for seq in (2, 3):
-        again.post(Interval("boot-1", 0, seq, 0, 1000, (row(),)))
-    while (await receive(again, Spooled))[0].seq != 3:
+        again.post(UsageInterval("boot-1", 0, seq, 0, 1000, (row(),)))
+    while (await receive(again, SpoolConfirmation))[0].seq != 3:
         pass
     assert [record["seq"] for record in control.records()] == [0, 1, 2, 3]
 
 
 @pytest.mark.trio
 async def test_a_worker_that_an_earlier_control_informed_keeps_what_it_knows(control: Control) -> None:
-    suggested, known = Policy(0, 1.0), Policy(3, 2.0)
-    control.workers.suggest(suggested)
+    suggested, known = ThresholdPolicy(0, 1.0), ThresholdPolicy(3, 2.0)
+    control.workers.publish_provisional(suggested)
     fresh, informed = await control.join(0, "boot-1"), await control.join(1, "boot-2", informed=True)
-    assert (await receive(fresh, Policy))[0] == suggested
-    control.workers.tell(known)
-    assert (await receive(informed, Policy))[0] == known
-    assert (await receive(fresh, Policy))[0] == known
+    assert (await receive(fresh, ThresholdPolicy))[0] == suggested
+    control.workers.publish_snapshot(known)
+    assert (await receive(informed, ThresholdPolicy))[0] == known
+    assert (await receive(fresh, ThresholdPolicy))[0] == known
 
 
 async def test_all_workers_are_asked_for_their_connections(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.control.workers.inquiries.ANSWER_S", 60.0)
+    monkeypatch.setattr("gateway.control.workers.inquiries.ANSWER_TIMEOUT_S", 60.0)
     ends = [await control.join(number, f"boot-{number}") for number in range(2)]
-    found: list[Found] = []
+    found: list[InquiryResult] = []
 
     async def ask() -> None:
-        found.append(await control.workers.inquiries.ask(FindConnections(limit=5)))
+        found.append(await control.workers.inquiries.find_connections(FindConnections(limit=5)))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)

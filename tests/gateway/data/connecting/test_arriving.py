@@ -15,7 +15,7 @@ import trio.testing
 from gateway.data.connecting import proxied
 from gateway.tls.certificates import ListenerTls
 from protocol import api
-from protocol.proxy_header import SIGNATURE, Ends, encode
+from protocol.proxy_header import SIGNATURE, ConnectionEnds, encode_header
 from tests.background import until
 from tests.certificates import Authority
 from tests.gateway.data.relay.test_links import receive_exactly
@@ -29,7 +29,7 @@ ASKED = other_request(1, key=api.METADATA, version=1, body=bytes(4))
 
 
 def header(host: str = "192.0.2.7", port: int = 5000, *, version: int = 2) -> bytes:
-    return encode(version, Ends((host, port), ("198.51.100.1", 9092)))
+    return encode_header(version, ConnectionEnds((host, port), ("198.51.100.1", 9092)))
 
 
 async def is_closed(stream: trio.SocketStream) -> bool:
@@ -93,14 +93,18 @@ async def test_a_header_from_elsewhere_is_no_request(tmp_path: Path, version: in
 async def test_a_health_check_is_no_fault(tmp_path: Path) -> None:
     async with opened(tmp_path, proxies=PROXIES) as yard:
         await (await yard.connect()).aclose()
-        addresses = yard.workers[0].configured.connections.addresses
-        await until(lambda: yard.workers[0].configured.connections.taken == 1 and not addresses.begin())
+        addresses = yard.workers[0].configured_plane.connections.addresses
+        await until(
+            lambda: (
+                yard.workers[0].configured_plane.connections.accepted_count == 1 and not addresses.reset_for_control()
+            )
+        )
         assert yard.counts() == {}
 
 
 @pytest.mark.parametrize("first", [b"", b"PROXY TCP4 "])
 async def test_a_header_has_to_come_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bytes) -> None:
-    monkeypatch.setattr(proxied, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(proxied, "LOCATE_TIMEOUT_S", 0.05)
     async with opened(tmp_path, proxies=PROXIES) as yard:
         assert await is_closed(await yard.connect(first))
         assert yard.counts() == {"disconnects_first_byte": 1}
@@ -118,14 +122,14 @@ async def test_clients_behind_a_proxy_are_limited_each_over_all_workers(tmp_path
         for port in (1, 2):
             await yard.connect(header(port=port) + ASKED)
         await relayed(yard, 2)
-        assert all(len(worker.configured.connections.reactor.links) == 1 for worker in yard.workers)
+        assert all(len(worker.configured_plane.connections.reactor.links) == 1 for worker in yard.workers)
         assert await is_closed(await yard.connect(header(port=3) + ASKED))
         assert yard.sample("connections_refused_total", limit="address") == 1
         for port in (4, 5):  # neighbours
             await yard.connect(header("192.0.2.8", port) + ASKED)
         await relayed(yard, 4)
         yard.end(lambda link: link.peer == "192.0.2.7:1")
-        await until(lambda: not yard.control.admission.refusal("192.0.2.7"))
+        await until(lambda: not yard.control.admission.refusal_reason("192.0.2.7"))
         await yard.connect(header(port=6) + ASKED)
         await until(lambda: "192.0.2.7:6" in [link.peer for link in yard.links()])
         assert yard.counts() == {"disconnects_drain": 1}
@@ -146,18 +150,18 @@ async def test_a_client_that_has_too_many_takes_no_room_of_others(
     async with opened(tmp_path, proxies=PROXIES, per_address=1) as yard:
         await yard.connect(header(port=1) + ASKED)
         await relayed(yard, 1)
-        locate, left = yard.control._locate, []
+        locate, left = yard.control._locate_connection, []
 
         def noting(*args: Any) -> None:
             locate(*args)
             left.append(yard.control.admission._total)
 
-        monkeypatch.setattr(yard.control, "_locate", noting)
+        monkeypatch.setattr(yard.control, "_locate_connection", noting)
         for port in (2, 3):
             assert await is_closed(await yard.connect(header(port=port) + ASKED))
         assert left == [1, 1], "not counted, from the refusal on"
-        connections = yard.workers[0].configured.connections
-        await until(lambda: connections.begin() == {"192.0.2.7": 1})
+        connections = yard.workers[0].configured_plane.connections
+        await until(lambda: connections.reset_for_control() == {"192.0.2.7": 1})
         yard.end()
         await until(lambda: not yard.control.admission._total)
 
@@ -179,15 +183,15 @@ async def test_a_new_control_counts_them_where_they_are(tmp_path: Path) -> None:
         await yard.connect(header() + ASKED)
         await yard.connect()
         await relayed(yard, 1)
-        connections = yard.workers[0].configured.connections
-        await until(lambda: connections.taken == 2)
-        assert connections.begin() == {"192.0.2.7": 1, "via 127.0.0.1": 1}
+        connections = yard.workers[0].configured_plane.connections
+        await until(lambda: connections.accepted_count == 2)
+        assert connections.reset_for_control() == {"192.0.2.7": 1, "via 127.0.0.1": 1}
 
 
 async def test_without_control_nobody_comes_in_through_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxied, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(proxied, "LOCATE_TIMEOUT_S", 0.05)
     async with opened(tmp_path, proxies=PROXIES) as yard:
-        monkeypatch.setattr(yard.control, "_locate", lambda *_: None)
+        monkeypatch.setattr(yard.control, "_locate_connection", lambda *_: None)
         assert await is_closed(await yard.connect(header() + ASKED))
         assert yard.links() == []
         assert yard.counts() == {"disconnects_first_byte": 1}
@@ -204,7 +208,7 @@ async def test_a_new_control_is_asked_what_the_former_one_did_not_answer(
         waiting = [await yard.connect()]  # of a client that isn't known yet: it counts as before
         with monkeypatch.context() as silent:
             asked: list[Any] = []
-            silent.setattr(yard.control, "_locate", lambda *question: asked.append(question))
+            silent.setattr(yard.control, "_locate_connection", lambda *question: asked.append(question))
             client = await yard.connect(header(port=2) + ASKED)
             await until(lambda: bool(asked))
         await yard.restart_control()
@@ -221,7 +225,7 @@ async def test_a_third_control_is_not_asked_what_two_have_ended_with(
 ) -> None:
     async with opened(tmp_path, proxies=PROXIES) as yard:
         asked: list[Any] = []
-        monkeypatch.setattr(yard.control, "_locate", lambda *question: asked.append(question))
+        monkeypatch.setattr(yard.control, "_locate_connection", lambda *question: asked.append(question))
         client = await yard.connect(header() + ASKED)
         await until(lambda: len(asked) == 1)
         await yard.restart_control()
@@ -240,11 +244,11 @@ async def test_a_third_control_is_not_asked_what_two_have_ended_with(
 async def test_a_broker_is_told_of_a_client(tmp_path: Path, version: int) -> None:
     async with opened(tmp_path, proxies=PROXIES, upstream_proxy=f"v{version}") as yard:
         await yard.connect(header("2001:db8::1") + ASKED)
-        expected = encode(version, Ends(("2001:db8::1", 5000), ("198.51.100.1", 9092))) + ASKED
+        expected = encode_header(version, ConnectionEnds(("2001:db8::1", 5000), ("198.51.100.1", 9092))) + ASKED
         assert await receive_exactly(await yard.broker.receive(), len(expected)) == expected
         client = await yard.connect(ASKED, host="127.0.0.9")
         port = client.socket.getsockname()[1]
-        expected = encode(version, Ends(("127.0.0.9", port), ("127.0.0.1", yard.port))) + ASKED
+        expected = encode_header(version, ConnectionEnds(("127.0.0.9", port), ("127.0.0.1", yard.port))) + ASKED
         assert await receive_exactly(await yard.broker.receive(), len(expected)) == expected
 
 
@@ -293,9 +297,9 @@ async def test_a_certificate_makes_the_principal(
         link = yard.links()[0]
         assert link.session.client.principal == principal
         assert link.peer.startswith("192.0.2.7:" if first else "127.0.0.1:")
-        assert yard.workers[0].configured.world.principals == {principal: 1}
+        assert yard.workers[0].configured_plane.world.principal_counts == {principal: 1}
         yard.end()
-        assert yard.workers[0].configured.world.principals == {}
+        assert yard.workers[0].configured_plane.world.principal_counts == {}
 
 
 async def test_a_client_that_shows_no_certificate_is_anonymous(
@@ -305,7 +309,7 @@ async def test_a_client_that_shows_no_certificate_is_anonymous(
         await shake_hands(yard, authority.client_context())
         await relayed(yard, 1)
         assert yard.links()[0].session.client.principal == "User:ANONYMOUS"
-        assert yard.workers[0].configured.world.principals == {}
+        assert yard.workers[0].configured_plane.world.principal_counts == {}
 
 
 async def test_a_certificate_to_which_no_rule_applies_lets_nobody_in(
@@ -343,8 +347,8 @@ async def test_the_principal_of_a_certificate_has_so_many_connections_and_no_mor
         with pytest.raises(trio.BrokenResourceError):
             await stream.receive_some(1)
         await until(lambda: yard.counts() == {"disconnects_principal_limit": 1})
-        configured = yard.workers[0].configured
-        assert configured.world.principals == {"User:CN=alice": 1}
+        configured = yard.workers[0].configured_plane
+        assert configured.world.principal_counts == {"User:CN=alice": 1}
         owners = configured.connections.reactor.budget.owners
-        assert {name: owner.connections for name, owner in owners.items()} == {"User:CN=alice": 1}
+        assert {name: owner.connection_count for name, owner in owners.items()} == {"User:CN=alice": 1}
         await relayed(yard, 1)

@@ -10,20 +10,20 @@ from typing import NamedTuple
 import pytest
 import trio
 
-from gateway.channel import PROTOCOL, Accepted, ListenerSettings, WorkerSettings
-from gateway.data.connecting.addresses import Addresses, Arriving
-from gateway.data.connecting.arrivals import Arrivals, Opened
-from gateway.data.connecting.handshakes import Bench
-from gateway.data.shared.complaints import NO_FIELDS
-from gateway.data.shared.uplink import Uplink
-from gateway.data.shared.world import World
-from gateway.data.sockets.inbound import SHARED_BYTES
-from gateway.data.sockets.tls import HandshakeError, Tls, go_by_name
-from gateway.embedded import free_port
+from gateway.channel import PROTOCOL, AcceptedConnection, ListenerSettings, WorkerSettings
+from gateway.data.connecting.addresses import AddressCounts, ArrivingConnection
+from gateway.data.connecting.arrivals import ClientArrivals, OpenedConnection
+from gateway.data.connecting.handshakes import TlsWorkspace
+from gateway.data.shared.uplink import ControlUplink
+from gateway.data.shared.warning_limiter import NO_LOG_FIELDS
+from gateway.data.shared.worker_state import WorkerState
+from gateway.data.sockets.inbound import SHARED_READ_BYTES
+from gateway.data.sockets.tls import HandshakeError, TlsConnection, require_server_name
+from gateway.embedded import find_free_port
 from gateway.supervisor import open_listener
-from gateway.tls.certificates import ListenerTls, make_context
+from gateway.tls.certificates import ListenerTls, make_listener_context
 from gateway.tls.server_names import ServerNames
-from policies.engine import Engine
+from policies.engine import PolicyEngine
 from tests.certificates import Authority
 from tests.gateway.play import request
 
@@ -40,9 +40,9 @@ def listener(tmp_path_factory: pytest.TempPathFactory) -> ListenerTls:
 
 
 def context_of(listener: ListenerTls, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl.SSLContext:
-    context = make_context(listener)
+    context = make_listener_context(listener)
     context.maximum_version = version
-    go_by_name(context, NAMES)
+    require_server_name(context, NAMES)
     return context
 
 
@@ -56,7 +56,7 @@ def client_context() -> ssl.SSLContext:
 class Outcome(NamedTuple):
     """`refusal`: the gateway's; `alert`: OpenSSL's word for what the client was sent."""
 
-    tls: Tls
+    tls: TlsConnection
     refusal: HandshakeError | None
     alert: str
 
@@ -67,7 +67,7 @@ def shake_hands(
     """In memory, so that nothing is received from a socket; the client's bytes come in pieces of `cut`."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = client_context().wrap_bio(incoming, outgoing, server_hostname=name)
-    tls = Tls(server, None, memoryview(bytearray(SHARED_BYTES)))  # type: ignore[arg-type]
+    tls = TlsConnection(server, None, memoryview(bytearray(SHARED_READ_BYTES)))  # type: ignore[arg-type]
     for _ in range(4):
         try:
             client.do_handshake()
@@ -78,13 +78,13 @@ def shake_hands(
         data = change(outgoing.read())
         try:
             for at in range(0, len(data), cut):
-                tls.shake_hands(data[at : at + cut])
+                tls.continue_handshake(data[at : at + cut])
         except HandshakeError as error:
-            incoming.write(tls.take())
+            incoming.write(tls.pop_output())
             with pytest.raises(ssl.SSLError) as alert:
                 client.do_handshake()
             return Outcome(tls, error, alert.value.reason or "")
-        incoming.write(tls.take())
+        incoming.write(tls.pop_output())
     return Outcome(tls, None, "")
 
 
@@ -96,7 +96,12 @@ def test_each_connection_has_the_broker_of_its_server_name(
     context = context_of(listener, version)
     names = ("kafka.example", "broker-7.kafka.example", "BROKER-0.Kafka.Example", "broker-8.kafka.example")
     connections = [shake_hands(context, name, cut=cut) for name in names]
-    assert [(each.tls.wanted, each.refusal) for each in connections] == [(None, None), (7, None), (0, None), (8, None)]
+    assert [(each.tls.requested_broker, each.refusal) for each in connections] == [
+        (None, None),
+        (7, None),
+        (0, None),
+        (8, None),
+    ]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -145,14 +150,16 @@ class Scene:
                 "named": ListenerSettings(listener, NAMES),
             },
         )
-        self.uplink = Uplink()
-        self.world = World(settings, Engine(0.0), lambda level, text, fields=NO_FIELDS: None)
-        self.arrivals = Arrivals(self.world, self.uplink, Addresses(), Bench())
+        self.uplink = ControlUplink()
+        self.world = WorkerState(settings, PolicyEngine(0.0), lambda level, text, fields=NO_LOG_FIELDS: None)
+        self.arrivals = ClientArrivals(self.world, self.uplink, AddressCounts(), TlsWorkspace())
 
-    async def open(self, listener: str, first: bytes, name: str | None, broker: int | None = None) -> Opened | None:
+    async def open(
+        self, listener: str, first: bytes, name: str | None, broker: int | None = None
+    ) -> OpenedConnection | None:
         """What comes of a client that begins with these bytes, over TLS with that server name but at `plain`."""
-        opened: list[Opened | None] = []
-        server = open_listener("127.0.0.1", free_port())
+        opened: list[OpenedConnection | None] = []
+        server = open_listener("127.0.0.1", find_free_port())
         async with trio.open_nursery() as nursery:
             with server:
                 stream: trio.abc.Stream = await trio.open_tcp_stream(*server.getsockname())
@@ -162,7 +169,9 @@ class Scene:
 
             async def be_gateway() -> None:
                 opened.append(
-                    await self.arrivals.open(Arriving(Accepted(broker, "10.0.0.9:1", listener=listener), near))
+                    await self.arrivals.open_connection(
+                        ArrivingConnection(AcceptedConnection(broker, "10.0.0.9:1", listener=listener), near)
+                    )
                 )
                 near.close()
 
@@ -202,7 +211,7 @@ async def test_refusals_are_counted_by_reason_and_said_once(listener: ListenerTl
         assert await scene.open("named", request(1), name) is None
     assert (scene.counted("unknown_server_name"), scene.counted("no_server_name")) == (2, 1)
     assert scene.world.ledger.counts["tls_handshakes_failed"] == 3
-    said = [line.text for line in scene.uplink._lines]
+    said = [line.text for line in scene.uplink._log_backlog]
     assert [line.partition(": no TLS handshake: ")[2][:34] for line in said] == [
         "server name 'elsewhere.example' is",
         "the client sent no server name (SN",

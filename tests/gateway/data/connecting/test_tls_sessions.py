@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from gateway.data.connecting.tls_sessions import MOST, Sessions
+from gateway.data.connecting.tls_sessions import MAX_THREADS, TlsSessions
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 
@@ -26,21 +26,21 @@ class Broker:
         return offered is not None and offered[:2] == (self.began, thread), (self.began, thread, self._count)
 
 
-def connect(sessions: Sessions[tuple[int, ...]], broker: Broker, times: int) -> list[bool]:
+def connect(sessions: TlsSessions[tuple[int, ...]], broker: Broker, times: int) -> list[bool]:
     seen = []
     for _ in range(times):
-        offered = sessions.next()
+        offered = sessions.next_session()
         is_taken_up, given = broker.connect(offered)
         if offered is not None:
-            sessions.learn(is_taken_up)
-        sessions.add(given)
+            sessions.record_resumption(is_taken_up)
+        sessions.add_session(given)
         seen.append(is_taken_up)
     return seen
 
 
-@pytest.mark.parametrize("threads", range(1, MOST + 1))
+@pytest.mark.parametrize("threads", range(1, MAX_THREADS + 1))
 def test_all_are_taken_up_once_each_thread_has_given_one(threads: int) -> None:
-    sessions: Sessions[tuple[int, ...]] = Sessions()
+    sessions: TlsSessions[tuple[int, ...]] = TlsSessions()
     broker = Broker(threads)
     assert connect(sessions, broker, threads + 50) == [False] * threads + [True] * 50
     broker.began += 1
@@ -49,7 +49,7 @@ def test_all_are_taken_up_once_each_thread_has_given_one(threads: int) -> None:
 
 def test_others_that_connect_in_between_cost_no_more_than_their_share() -> None:
     chance = random.Random(16)
-    sessions: Sessions[tuple[int, ...]] = Sessions()
+    sessions: TlsSessions[tuple[int, ...]] = TlsSessions()
     broker = Broker(3)
     seen = []
     for _ in range(3000):
@@ -60,4 +60,4 @@ def test_others_that_connect_in_between_cost_no_more_than_their_share() -> None:
 
 
 def test_more_threads_than_are_found_out_do_no_harm() -> None:
-    connect(Sessions(), Broker(MOST + 1), 100)
+    connect(TlsSessions(), Broker(MAX_THREADS + 1), 100)

@@ -14,30 +14,30 @@ import trio.testing
 
 from gateway.channel import (
     PROTOCOL,
-    Accepted,
-    Answer,
-    Ask,
-    Channel,
+    AcceptedConnection,
+    AdminAnswer,
+    AdminQuery,
     ChannelClosed,
-    Down,
-    Hello,
     ListenerSettings,
-    Orders,
-    OwnSasl,
-    Policy,
-    Up,
+    ProcessChannel,
+    SnapshotBundle,
+    TerminatedSasl,
+    ThresholdPolicy,
+    ToControl,
+    ToWorker,
+    WorkerHello,
     WorkerSettings,
-    decode_down,
-    decode_up,
+    decode_for_control,
+    decode_for_worker,
 )
-from gateway.data.relay.links import Link
-from gateway.data.session.session import Session
+from gateway.data.relay.links import RelayLink
+from gateway.data.session.session import ClientSession
 from gateway.data.shared import admin_turn
 from gateway.data.shared.admin_turn import ControlFailed
 from gateway.data.shared.errors import close_reason
-from gateway.data.shared.world import Asker
-from gateway.data.sockets.reactor import Reactor
-from gateway.data.worker.worker import Worker
+from gateway.data.shared.worker_state import AdminQuerier
+from gateway.data.sockets.reactor import SocketReactor
+from gateway.data.worker.worker import DataWorker
 from gateway.listener_names import DEFAULT_LISTENER
 from gateway.supervisor import ParentLink
 from tests.background import until
@@ -51,19 +51,19 @@ PROBE = other_request(-7, 44, 1, b"may this client?")
 CLIENTS = other_answer(5, b"what the client gets")
 
 
-def managed() -> tuple[Play, list[Asker]]:
+def managed() -> tuple[Play, list[AdminQuerier]]:
     play = Play(managed_apis=MANAGED)
-    asked: list[Asker] = []
-    play.world.questions._put = asked.append
+    asked: list[AdminQuerier] = []
+    play.world.control_queries._post_query = asked.append
     return play, asked
 
 
-def say(stage: Stage, asked: list[Asker], **said: Any) -> None:
+def say(stage: Stage, asked: list[AdminQuerier], **said: Any) -> None:
     """Control's answer, as the worker takes it."""
     turn = asked.pop().turn
     assert turn is not None
-    stage.play.world.questions.open.pop(turn.token).tell(Answer(turn.token, **said))
-    stage.reactor.settle(trio.current_time())
+    stage.play.world.control_queries.pending.pop(turn.token).on_control_answer(AdminAnswer(turn.token, **said))
+    stage.reactor.run_deferred(trio.current_time())
 
 
 async def test_a_request_and_those_behind_it_wait_for_control_and_the_broker() -> None:
@@ -119,14 +119,14 @@ async def test_a_large_request_and_large_answers_give_their_memory_back() -> Non
         say(stage, asked, client=large)
         assert await receive_exactly(client, len(large)) == large
         assert await receive_exactly(broker, len(request(6))) == request(6)
-        await until(lambda: stage.reactor.budget.used == 0)
+        await until(lambda: stage.reactor.budget.used_bytes == 0)
 
 
 async def test_a_broker_that_refuses_the_gateway_and_closes_leaves_time_to_tell_the_client() -> None:
     """Of SASL that ends here: brokers close behind such an answer at once."""
-    play = Play(listeners={DEFAULT_LISTENER: ListenerSettings(sasl=OwnSasl(("PLAIN",), True))})
-    asked: list[Asker] = []
-    play.world.questions._put = asked.append
+    play = Play(listeners={DEFAULT_LISTENER: ListenerSettings(sasl=TerminatedSasl(("PLAIN",), True))})
+    asked: list[AdminQuerier] = []
+    play.world.control_queries._post_query = asked.append
     async with staged(play) as stage:
         _, client, broker = stage.connect()
         for frame in (handshake("PLAIN"), authenticate(b"\0alice\0secret")):
@@ -161,10 +161,10 @@ async def test_a_side_that_goes_away_in_the_middle_is_harmless(who: str) -> None
             with trio.move_on_after(5):
                 await broker.receive_some(1000)
             await broker.aclose()
-        await until(lambda: link.closed)
-        assert play.world.questions.open == {}
-        link.session.admin.tell(Answer(turn.token, client=CLIENTS))
-        stage.reactor.settle(trio.current_time())
+        await until(lambda: link.is_closed)
+        assert play.world.control_queries.pending == {}
+        link.session.admin_requests.on_control_answer(AdminAnswer(turn.token, client=CLIENTS))
+        stage.reactor.run_deferred(trio.current_time())
 
 
 async def test_a_client_that_half_closes_still_gets_its_answer() -> None:
@@ -182,7 +182,7 @@ async def test_a_client_that_half_closes_still_gets_its_answer() -> None:
         assert await receive_exactly(client, len(CLIENTS)) == CLIENTS
         assert await broker.receive_some(1) == b""
         await broker.aclose()
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
 
 
 async def test_a_link_that_is_drained_answers_first() -> None:
@@ -191,16 +191,16 @@ async def test_a_link_that_is_drained_answers_first() -> None:
         link, client, _ = stage.connect()
         await client.send_all(ADMIN)
         await until(lambda: asked)
-        link.end_gently("disconnects_drain", trio.current_time())
-        stage.reactor.settle(trio.current_time())
-        assert not link.closed
+        link.drain("disconnects_drain", trio.current_time())
+        stage.reactor.run_deferred(trio.current_time())
+        assert not link.is_closed
         say(stage, asked, client=CLIENTS)
         assert await receive_exactly(client, len(CLIENTS)) == CLIENTS
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
 
 
 async def test_control_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_turn, "ASK_S", 0.05)
+    monkeypatch.setattr(admin_turn, "CONTROL_TIMEOUT_S", 0.05)
     play, asked = managed()
     frame = other_request(5, 44, 0, b"\0\0\0\1\2\0\1t\0\0\0\0\0")  # topic t, no key, not only to be validated
     async with staged(play) as stage:
@@ -217,7 +217,7 @@ async def test_control_that_never_answers_is_given_up(monkeypatch: pytest.Monkey
 # --- the worker -------------------------------------------------------------------------------------------------------
 
 
-def heeded(reactor: Reactor[Link]) -> set[int]:
+def heeded(reactor: SocketReactor[RelayLink]) -> set[int]:
     """The descriptors for which it gives way."""
     return {fd for fd, handler in reactor._handlers.items() if handler is reactor._slice}
 
@@ -232,27 +232,29 @@ class Staff:
         ours, theirs = socket.socketpair()
         theirs.close()
         self._link = ParentLink(ours)
-        self.worker = Worker(self._link, 0)
-        self.worker.obey(WorkerSettings(PROTOCOL, "gw", managed_apis=MANAGED))
+        self.worker = DataWorker(self._link, 0)
+        self.worker.handle_control_message(WorkerSettings(PROTOCOL, "gw", managed_apis=MANAGED))
 
     def close(self) -> None:
-        self._link._line.close()
-        self.worker.configured.connections.reactor._poller.close()
+        self._link._channel.close()
+        self.worker.configured_plane.connections.reactor._poller.close()
 
-    async def control(self) -> Channel[Down, Up]:
+    async def control(self) -> ProcessChannel[ToWorker, ToControl]:
         """A new control's end, once the worker has said hello."""
         ours, theirs = socket.socketpair()
         self.own = {ours.fileno()}
-        self.nursery.start_soon(self.worker.converse, Channel(ours, decode_down), self.nursery, self.controls)
+        self.nursery.start_soon(
+            self.worker.serve_channel, ProcessChannel(ours, decode_for_worker), self.nursery, self.controls
+        )
         self.controls += 1
-        channel = Channel[Down, Up](theirs, decode_up)
+        channel = ProcessChannel[ToWorker, ToControl](theirs, decode_for_control)
         self.nursery.start_soon(_run, channel)
         hello, _ = await channel.receive()
-        assert isinstance(hello, Hello)
+        assert isinstance(hello, WorkerHello)
         return channel
 
 
-async def _run(channel: Channel[Down, Up]) -> None:
+async def _run(channel: ProcessChannel[ToWorker, ToControl]) -> None:
     try:
         await channel.run()
     except ChannelClosed:
@@ -261,21 +263,21 @@ async def _run(channel: Channel[Down, Up]) -> None:
         channel.close()
 
 
-async def ask_of(channel: Channel[Down, Up]) -> Ask:
+async def ask_of(channel: ProcessChannel[ToWorker, ToControl]) -> AdminQuery:
     while True:
         message, _ = await channel.receive()
-        if isinstance(message, Ask):
+        if isinstance(message, AdminQuery):
             return message
 
 
 async def test_a_worker_goes_by_all_orders_from_one_moment_on() -> None:
     async with trio.open_nursery() as nursery:
         staff = Staff(nursery)
-        world = staff.worker.configured.world
+        world = staff.worker.configured_plane.world
         settings = WorkerSettings(PROTOCOL, "gw", observe=True, max_buffered_bytes=5 * 2**20, max_client_keys=7)
-        staff.worker.obey(Orders((settings, Policy(3, 5e6, mode="observe"))))
+        staff.worker.handle_control_message(SnapshotBundle((settings, ThresholdPolicy(3, 5e6, mode="observe"))))
         assert (world.settings.observe, world.ledger.max_names) == (True, 7)
-        assert staff.worker.configured.connections.reactor.budget.limit == 5 * 2**20
+        assert staff.worker.configured_plane.connections.reactor.budget.limit_bytes == 5 * 2**20
         assert (world.engine._rules.total, world.engine._rules.observes) == (5e6, True)
         staff.close()
 
@@ -284,18 +286,18 @@ async def test_a_connection_is_in_a_hurry_from_the_moment_when_it_is_handed_over
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             staff = Staff(nursery)
-            connections = staff.worker.configured.connections
-            assert not connections.reactor.hurried()
+            connections = staff.worker.configured_plane.connections
+            assert not connections.reactor.is_hurried()
             ours, theirs = socket.socketpair()
             with theirs:
-                accepted = Accepted(None, "10.0.0.9:5")
-                connections.accept(accepted, ours.detach(), nursery)
-                assert connections.opening == 1
-                assert connections.reactor.hurried()
+                accepted = AcceptedConnection(None, "10.0.0.9:5")
+                connections.accept_connection(accepted, ours.detach(), nursery)
+                assert connections.opening_count == 1
+                assert connections.reactor.is_hurried()
                 await trio.testing.wait_all_tasks_blocked()
-                assert connections.opening == 1
-            await until(lambda: not connections.opening)
-            assert not connections.reactor.hurried()
+                assert connections.opening_count == 1
+            await until(lambda: not connections.opening_count)
+            assert not connections.reactor.is_hurried()
             staff.close()
 
 
@@ -303,19 +305,19 @@ async def test_a_question_goes_to_control_and_again_to_the_next_one() -> None:
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             staff = Staff(nursery)
-            world, reactor = staff.worker.configured.world, staff.worker.configured.connections.reactor
+            world, reactor = staff.worker.configured_plane.world, staff.worker.configured_plane.connections.reactor
             first = await staff.control()
             assert heeded(reactor) == staff.own
-            reactor._slice.end = 1e9
-            session = Session(world, 1, account(), trio.current_time())
-            session.admin.peer = "10.0.0.9:5"
-            session.client.authenticate("User:alice")
+            reactor._slice.ends_at = 1e9
+            session = ClientSession(world, 1, account(), trio.current_time())
+            session.admin_requests.peer = "10.0.0.9:5"
+            session.client.set_principal("User:alice")
             buf = bytearray(ADMIN)
-            assert session.on_client(buf, 0, len(buf), trio.current_time()) == 0
-            assert reactor._slice.end == 0.0, "the question waits for the end of the slice"
-            assert reactor.hurried()
+            assert session.on_client_bytes(buf, 0, len(buf), trio.current_time()) == 0
+            assert reactor._slice.ends_at == 0.0, "the question waits for the end of the slice"
+            assert reactor.is_hurried()
             ask = await ask_of(first)
-            await until(lambda: not reactor.hurried())
+            await until(lambda: not reactor.is_hurried())
             assert (ask.peer, ask.principal, ask.request) == ("10.0.0.9:5", "User:alice", ADMIN[4:])
             first.close()
             second = await staff.control()
@@ -324,11 +326,11 @@ async def test_a_question_goes_to_control_and_again_to_the_next_one() -> None:
             assert (again.token, again.request) == (ask.token, ask.request)
             assert abs(again.until - ask.until) < 0.1
             woken = trio.Event()
-            session.admin.wake = woken.set
-            second.post(Answer(9999, client=b"nobody waits for this"))
-            second.post(Answer(ask.token, client=CLIENTS))
+            session.admin_requests.wake_link = woken.set
+            second.post(AdminAnswer(9999, client=b"nobody waits for this"))
+            second.post(AdminAnswer(ask.token, client=CLIENTS))
             await woken.wait()
-            assert session.on_client(buf, 0, len(buf), trio.current_time()) == len(buf)
+            assert session.on_client_bytes(buf, 0, len(buf), trio.current_time()) == len(buf)
             assert session.to_client == [CLIENTS]
             third = await staff.control()
             session.close()
@@ -344,15 +346,15 @@ async def test_the_second_question_of_a_connection_is_answered_as_the_first() ->
         async with trio.open_nursery() as nursery:
             staff = Staff(nursery)
             channel = await staff.control()
-            session = Session(staff.worker.configured.world, 1, account(), trio.current_time())
+            session = ClientSession(staff.worker.configured_plane.world, 1, account(), trio.current_time())
             woken: list[None] = []
-            session.admin.wake = partial(woken.append, None)
+            session.admin_requests.wake_link = partial(woken.append, None)
             buf = bytearray(ADMIN)
             for number in (1, 2):
-                assert session.on_client(buf, 0, len(buf), trio.current_time()) == 0
-                channel.post(Answer((await ask_of(channel)).token, client=CLIENTS))
+                assert session.on_client_bytes(buf, 0, len(buf), trio.current_time()) == 0
+                channel.post(AdminAnswer((await ask_of(channel)).token, client=CLIENTS))
                 await until(lambda number=number: len(woken) == number)
-                assert session.on_client(buf, 0, len(buf), trio.current_time()) == len(buf)
+                assert session.on_client_bytes(buf, 0, len(buf), trio.current_time()) == len(buf)
                 assert session.to_client == [CLIENTS]
                 session.to_client.clear()
             session.close()
@@ -365,13 +367,13 @@ async def test_a_question_that_two_controls_ended_with_is_not_put_to_a_third(cap
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             staff = Staff(nursery)
-            world = staff.worker.configured.world
+            world = staff.worker.configured_plane.world
             channel = await staff.control()
-            session = Session(world, 1, account(), trio.current_time())
+            session = ClientSession(world, 1, account(), trio.current_time())
             woken = trio.Event()
-            session.admin.wake = woken.set
+            session.admin_requests.wake_link = woken.set
             buf = bytearray(ADMIN)
-            assert session.on_client(buf, 0, len(buf), trio.current_time()) == 0
+            assert session.on_client_bytes(buf, 0, len(buf), trio.current_time()) == 0
             for is_another in (True, False, False):  # only another control, not another channel, counts
                 ask = await ask_of(channel)
                 channel.close()
@@ -383,9 +385,9 @@ async def test_a_question_that_two_controls_ended_with_is_not_put_to_a_third(cap
             channel.close()
             channel = await staff.control()
             await woken.wait()
-            assert world.questions.open == {}
+            assert world.control_queries.pending == {}
             with pytest.raises(ControlFailed, match="ended 2 times while it had this request") as caught:
-                session.on_client(buf, 0, len(buf), trio.current_time())
+                session.on_client_bytes(buf, 0, len(buf), trio.current_time())
             assert close_reason(caught.value) == "disconnects_error"
             session.close()
             channel.close()

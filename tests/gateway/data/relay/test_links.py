@@ -17,14 +17,14 @@ from msgspec.structs import replace
 
 from gateway.channel import LATENCY_BOUNDS
 from gateway.data.pending.in_flight import MAX_PENDING
-from gateway.data.relay.farewell import LINGER_S
-from gateway.data.relay.links import GRACE_S, LONG_WAIT_S, MAX_HELD, Link
+from gateway.data.relay.graceful_close import LINGER_S
+from gateway.data.relay.links import GRACE_S, LONG_WAIT_S, MAX_HELD, RelayLink
 from gateway.data.relay.tls_links import TlsInbound
-from gateway.data.session.session import Session
-from gateway.data.shared.budget import Account, Budget
-from gateway.data.sockets.inbound import SHARED_BYTES, Inbound, Shared
-from gateway.data.sockets.reactor import Reactor, SelectorPoller
-from gateway.data.sockets.sides import SMALL_BUFFER
+from gateway.data.session.session import ClientSession
+from gateway.data.shared.budget import MemoryAccount, MemoryBudget
+from gateway.data.sockets.inbound import SHARED_READ_BYTES, InboundBuffer, SharedReadBuffer
+from gateway.data.sockets.reactor import SelectorPoller, SocketReactor
+from gateway.data.sockets.sides import SMALL_BUFFER_BYTES
 from policies.verdict import DELAY, Verdict
 from tests import variants
 from tests.background import until
@@ -52,32 +52,32 @@ class Stage:
     def __init__(self, play: Play, max_buffered_bytes: int = 2**26) -> None:
         self.play = play
         self.bugs: list[Exception] = []
-        self.reactor: Reactor[Link] = Reactor(
+        self.reactor: SocketReactor[RelayLink] = SocketReactor(
             max_buffered_bytes, lambda _, bug: self.bugs.append(bug), latencies=play.world.ledger.latencies
         )
         self.streams: list[trio.SocketStream] = []
 
-    def connect(self, *, small: bool = False) -> tuple[Link, trio.SocketStream, trio.SocketStream]:
+    def connect(self, *, small: bool = False) -> tuple[RelayLink, trio.SocketStream, trio.SocketStream]:
         """A link of its own, the client's stream and the broker's. `small`: with small kernel buffers."""
         client, c_far = _tcp_pair(small)
         upstream, u_far = _tcp_pair(small)
         now = trio.current_time()
-        session = Session(self.play.world, 1, Account(self.reactor.budget, "test"), now)
-        link = Link(self.reactor, session, client, upstream, "test:1")
+        session = ClientSession(self.play.world, 1, MemoryAccount(self.reactor.budget, "test"), now)
+        link = RelayLink(self.reactor, session, client, upstream, "test:1")
         link.open()
         self.streams += (c_far, u_far)
         return link, c_far, u_far
 
-    def mute(self, link: Link) -> None:
+    def mute(self, link: RelayLink) -> None:
         """Until `end_mute`: a time of its own might be over before the link sees what it is to hold."""
-        link.session.hold.mute_until = trio.current_time() + 3600
+        link.session.hold.muted_until = trio.current_time() + 3600
 
-    def end_mute(self, link: Link, in_s: float = 0.0) -> None:
+    def end_mute(self, link: RelayLink, in_s: float = 0.0) -> None:
         hold = link.session.hold
-        hold.mute_until = hold.until = trio.current_time() + in_s
-        self.reactor.call_at(hold.until, link)
+        hold.muted_until = hold.held_until = trio.current_time() + in_s
+        self.reactor.call_at(hold.held_until, link)
 
-    def wakes(self, link: Link, at: float) -> bool:
+    def wakes(self, link: RelayLink, at: float) -> bool:
         """Whether it has a timer of its own for that time."""
         return any(one is link and when == at for when, _, one in self.reactor._timers)
 
@@ -109,12 +109,12 @@ async def staged(play: Play | None = None, **options: int) -> AsyncIterator[Stag
             yield stage
         for link in list(stage.reactor.links):
             link.close("disconnects_drain")
-        stage.reactor.settle(trio.current_time())
+        stage.reactor.run_deferred(trio.current_time())
         nursery.cancel_scope.cancel()
     for stream in stage.streams:
         stream.socket.close()
     assert stage.bugs == []
-    assert stage.reactor.budget.used == 0, "memory of closed connections was not given back"
+    assert stage.reactor.budget.used_bytes == 0, "memory of closed connections was not given back"
 
 
 async def receive_exactly(stream: trio.SocketStream, size: int) -> bytes:
@@ -155,31 +155,31 @@ async def test_large_requests_pass_whole_and_their_memory_is_given_back(size: in
             nursery.start_soon(client.send_all, frame + request(2))
             assert await receive_exactly(broker, len(frame)) == frame
             assert await receive_exactly(broker, len(request(2))) == request(2)
-        await until(lambda: stage.reactor.budget.used == 0)
+        await until(lambda: stage.reactor.budget.used_bytes == 0)
 
 
 @pytest.mark.parametrize(("kind", "begun", "is_looked_at"), [
-    (Inbound, b"", True),
-    (Inbound, b"half", False),  # what comes next is the rest of a frame whose beginning was read behind a pause
+    (InboundBuffer, b"", True),
+    (InboundBuffer, b"half", False),  # what comes next is the rest of a frame whose beginning was read behind a pause
     (partial(TlsInbound, cast("Any", None)), b"", False),  # what comes next is a record of TLS
 ])  # fmt: skip
 def test_only_the_head_of_a_frame_is_looked_at(kind: Any, begun: bytes, is_looked_at: bool) -> None:
     near, far = socket.socketpair()
     with near, far:
         far.sendall(struct.pack(">ihhi", 500_000, 0, 9, 7))
-        account = Account(Budget(2**30), "test")
-        used_before = account.take(500_000, 500_000)
+        account = MemoryAccount(MemoryBudget(2**30), "test")
+        used_before = account.reserve_buffer(500_000, 500_000)
         assert used_before is not None
-        account.give(used_before)
-        inbound = kind(Shared(), account, lambda: None, is_client=True)
-        inbound.begin(begun)
+        account.release_buffer(used_before)
+        inbound = kind(SharedReadBuffer(), account, lambda: None, is_client=True)
+        inbound.prepend_bytes(begun)
         inbound.is_large_next = True
-        inbound.look_ahead(near, 2**20)
-        assert (inbound.large is not None) is is_looked_at
-        assert inbound.partial == len(begun)
+        inbound.peek_request(near, 2**20)
+        assert (inbound.large_frame is not None) is is_looked_at
+        assert inbound.partial_bytes == len(begun)
         assert not inbound.is_large_next
         inbound.close()
-        assert account.used == 0
+        assert account.used_bytes == 0
 
 
 @pytest.mark.parametrize("behind", [b"", b"more"])
@@ -189,12 +189,14 @@ def test_where_a_large_frame_was_all_there_is_its_socket_is_known_to_be_empty(be
         near.setblocking(False)
         frame = struct.pack(">ihhi", 50_000 - 4, 0, 9, 7) + bytes(50_000 - 12)
         far.sendall(frame[:40_000])
-        inbound = Inbound(Shared(), Account(Budget(2**30), "test"), lambda: None, is_client=True)
+        inbound = InboundBuffer(
+            SharedReadBuffer(), MemoryAccount(MemoryBudget(2**30), "test"), lambda: None, is_client=True
+        )
         inbound.receive(near)
-        inbound.keep(inbound.start, len(frame))
+        inbound.keep_partial_frame(inbound.start, len(frame))
         far.sendall(frame[40_000:] + behind)
         assert inbound.receive(near) == len(frame)
-        assert inbound.drained is not bool(behind)
+        assert inbound.is_drained is not bool(behind)
         inbound.close()
 
 
@@ -207,23 +209,23 @@ async def test_what_was_read_on_behind_a_pause_is_not_taken_for_a_head() -> None
         await broker.send_all(answer(1))
         assert await receive_exactly(client, len(answer(1))) == answer(1)
         stage.mute(link)
-        first = request(2, values=(bytes(SHARED_BYTES + 50_000),))
-        heads = struct.pack(">ihhi", SHARED_BYTES + 1_000_000, 0, 9, 7) * 40_000
+        first = request(2, values=(bytes(SHARED_READ_BYTES + 50_000),))
+        heads = struct.pack(">ihhi", SHARED_READ_BYTES + 1_000_000, 0, 9, 7) * 40_000
         second = request(3, values=(heads,))
         cut = second.index(heads) + 12 * 8000
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, first)
-            await until(lambda: link.parked.held is not None)
+            await until(lambda: link.parked.input_slice is not None)
         inbound = link.client.inbound
         assert inbound.is_large_next
         await client.send_all(second[:cut])
         stage.end_mute(link)
         assert await receive_exactly(broker, len(first)) == first
-        await until(lambda: inbound.large is not None and inbound.partial == cut)
+        await until(lambda: inbound.large_frame is not None and inbound.partial_bytes == cut)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, second[cut:])
             assert await receive_exactly(broker, len(second)) == second
-        await until(lambda: stage.reactor.budget.used == 0)
+        await until(lambda: stage.reactor.budget.used_bytes == 0)
 
 
 async def test_a_large_answer_streams_through_in_bounded_memory() -> None:
@@ -238,7 +240,7 @@ async def test_a_large_answer_streams_through_in_bounded_memory() -> None:
             data = bytearray()
             while len(data) < len(frame):
                 data += await client.receive_some(65_536)
-                most = max(most, stage.reactor.budget.used)
+                most = max(most, stage.reactor.budget.used_bytes)
         assert bytes(data) == frame
         assert most < 2_000_000
 
@@ -250,7 +252,7 @@ async def test_a_broker_that_does_not_read_stops_the_client() -> None:
         await until(lambda: link.upstream.outbound.pieces)
         for _ in range(50):  # whatever else may happen happens now
             await trio.lowlevel.checkpoint()
-        assert stage.reactor.budget.used < 2_000_000
+        assert stage.reactor.budget.used_bytes < 2_000_000
         assert link.session.to_upstream == []
         nursery.cancel_scope.cancel()
 
@@ -265,7 +267,7 @@ async def test_a_client_that_does_not_read_its_answers_stops_the_broker_and_itse
         nursery.start_soon(client.send_all, 100_000 * other_request(2))
         for _ in range(50):
             await trio.lowlevel.checkpoint()
-        assert stage.reactor.budget.used < 2_000_000
+        assert stage.reactor.budget.used_bytes < 2_000_000
         assert len(link.session.in_flight) <= MAX_PENDING
         nursery.cancel_scope.cancel()
 
@@ -281,7 +283,7 @@ async def test_requests_before_a_half_close_are_answered() -> None:
         await broker.aclose()
         assert await receive_exactly(client, len(answer(1))) == answer(1)
         assert await client.receive_some(1) == b""
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
 
 
 async def test_acks_0_sent_before_a_close_is_forwarded() -> None:
@@ -302,7 +304,7 @@ async def test_a_broker_that_closes_closes_the_client_behind_its_last_answer() -
         await broker.aclose()
         assert await receive_exactly(client, len(answer(1))) == answer(1)
         assert await client.receive_some(1) == b""
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
         rows = stage.play.rows()
         assert rows["clicks", "accepted", ""][2] == 1
         assert rows["clicks", "unanswered", ""][2] == 1
@@ -326,16 +328,16 @@ async def test_a_clients_reset_does_not_decide_whether_its_bytes_count(took: boo
         assert await receive_exactly(broker, len(upstream)) == upstream
         reset(client)
         assert await broker.receive_some(1) == b"", "nothing more comes"
-        assert not link.closed
+        assert not link.is_closed
         if took:
             await broker.send_all(answer(1) if acks else TOOK)
         await broker.aclose()
-        await until(lambda: link.closed)
-        assert play.engine.broker(1).total.uncounted == (size_of() if took else 0)
+        await until(lambda: link.is_closed)
+        assert play.engine.broker_meters(1).total.uncounted == (size_of() if took else 0)
         outcome = "unacknowledged" if not acks else "accepted" if took else "unanswered"
         assert play.rows() == {("clicks", outcome, ""): (size_of(), 1, 1)}
         assert play.counts["disconnects_client"] == 1
-        assert stage.reactor.budget.used == 0
+        assert stage.reactor.budget.used_bytes == 0
 
 
 @pytest.mark.parametrize("asked", [b"", other_request(1, key=18)], ids=["silent", "asked"])
@@ -354,7 +356,7 @@ async def test_a_broker_that_resets_before_its_first_answer_resets_the_client(as
             with pytest.raises(trio.BrokenResourceError) as caught:
                 await client.receive_some(1)
             assert isinstance(caught.value.__cause__, ConnectionResetError)
-            await until(lambda: link.closed)
+            await until(lambda: link.is_closed)
             stage.play.ledger()
             assert stage.play.counts["disconnects_upstream"] == 1
 
@@ -373,7 +375,7 @@ async def test_a_broker_s_end_is_an_end_for_the_client(answered: bool) -> None:
         else:
             await broker.aclose()
         assert await client.receive_some(1) == b""
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
 
 
 async def test_a_malformed_frame_closes_that_connection_and_no_other() -> None:
@@ -382,11 +384,11 @@ async def test_a_malformed_frame_closes_that_connection_and_no_other() -> None:
         _, client, broker = stage.connect()
         await bad_client.send_all(request(1) + b"GET / HTTP/1.1\r\n\r\n")
         assert await receive_exactly(bad_broker, len(request(1))) == request(1)
-        assert not bad.closed, "the request before the malformed one is still answered"
+        assert not bad.is_closed, "the request before the malformed one is still answered"
         await bad_broker.send_all(answer(1))
         assert await receive_exactly(bad_client, len(answer(1))) == answer(1)
         assert await _ends(bad_client)
-        assert bad.closed
+        assert bad.is_closed
         assert len(stage.play.logs) == 1
         assert "HTTP" in stage.play.logs[0][1]
         await client.send_all(request(1))
@@ -409,20 +411,20 @@ async def test_half_a_frame_and_then_the_end_is_one_log_line() -> None:
         await client.send_eof()
         assert await broker.receive_some(1) == b""
         assert [line for _, line in stage.play.logs if "half a frame: 40 bytes" in line]
-        assert not link.closed
+        assert not link.is_closed
 
 
 async def test_a_half_sent_frame_without_progress_is_closed_after_the_deadline() -> None:
     async with staged() as stage:
         link, client, _ = stage.connect()
         await client.send_all(request(1)[:40])
-        await until(lambda: link.client.inbound.partial == 40)
+        await until(lambda: link.client.inbound.partial_bytes == 40)
         now = trio.current_time()
         settings = stage.play.world.settings
         link.check_progress(now, settings)
-        assert not link.closed
+        assert not link.is_closed
         link.check_progress(now + 61, settings)
-        assert link.closed
+        assert link.is_closed
 
 
 async def test_a_frame_waits_for_memory_in_turn_and_gets_it() -> None:
@@ -431,10 +433,10 @@ async def test_a_frame_waits_for_memory_in_turn_and_gets_it() -> None:
         second, two, two_broker = stage.connect()
         frame = request(1, values=(bytes(1_000_000),))
         await one.send_all(frame[:500_000])
-        await until(lambda: first.client.inbound.partial == 500_000)
+        await until(lambda: first.client.inbound.partial_bytes == 500_000)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(two.send_all, frame)
-            await until(lambda: second.client.inbound.waiting)
+            await until(lambda: second.client.inbound.waits_for_memory)
             nursery.start_soon(one.send_all, frame[500_000:])
             assert await receive_exactly(one_broker, len(frame)) == frame
             assert await receive_exactly(two_broker, len(frame)) == frame
@@ -451,9 +453,9 @@ async def test_a_muted_link_parks_its_requests_and_goes_on_by_itself() -> None:
         assert decode_answer(frame + rest)[2]["clicks", 0][0] == 89
         stage.mute(link)
         await client.send_all(request(2, {"free": [0]}))
-        await until(lambda: link.parked.held is not None)
+        await until(lambda: link.parked.input_slice is not None)
         assert link.is_muted
-        assert stage.wakes(link, link.session.hold.mute_until)
+        assert stage.wakes(link, link.session.hold.muted_until)
         stage.end_mute(link)
         assert await receive_exactly(broker, len(request(2, {"free": [0]}))) == request(2, {"free": [0]})
 
@@ -463,15 +465,15 @@ async def test_a_wait_for_a_limit_is_measured_and_is_no_part_of_the_broker_s_rou
     async with staged(play) as stage:
         link, client, broker = stage.connect()
         stage.mute(link)
-        link.session.hold.why = "topic-threshold"
+        link.session.hold.mute_reason = "topic-threshold"
         await client.send_all(request(1))
-        await until(lambda: link.parked.held is not None)
+        await until(lambda: link.parked.input_slice is not None)
         stage.end_mute(link, in_s=0.6)
         await receive_exactly(broker, len(request(1)))
         await broker.send_all(answer(1))
         await receive_exactly(client, len(answer(1)))
-        await until(lambda: not play.world.ledger.latencies.answered)
-        said = play.world.ledger.latencies.take(1.0, 0.0)
+        await until(lambda: not play.world.ledger.latencies.answered_stamps)
+        said = play.world.ledger.latencies.collect_latencies(1.0, 0.0)
     long = LATENCY_BOUNDS.index(0.5)
     assert sum(said.requests.counts) == sum(said.requests.counts[long + 1 :]) == 1
     assert said.waits.keys() == {"topic-threshold"}
@@ -489,8 +491,8 @@ async def test_a_request_that_is_not_held_by_a_limit_has_no_wait() -> None:
         await receive_exactly(broker, len(request(1) + request(2)))
         await broker.send_all(answer(1) + answer(2))
         await receive_exactly(client, len(answer(1) + answer(2)))
-        await until(lambda: not play.world.ledger.latencies.answered)
-        said = play.world.ledger.latencies.take(1.0, 0.0)
+        await until(lambda: not play.world.ledger.latencies.answered_stamps)
+        said = play.world.ledger.latencies.collect_latencies(1.0, 0.0)
     assert (sum(said.requests.counts), sum(said.round_trips[1].counts), said.waits) == (2, 2, {})
 
 
@@ -507,13 +509,13 @@ async def test_a_queue_that_never_empties_does_not_age_young_requests() -> None:
         stage.play.world.plugins = [Slow()]
         link, client, broker = stage.connect()
         await client.send_all(5 * request(1))
-        await until(lambda: link.parked.held is not None)
+        await until(lambda: link.parked.input_slice is not None)
         start = trio.current_time()
         link.session.hold.drained_at = start - 14
         for _ in range(6):
             await client.send_all(5 * request(1))
             await receive_exactly(broker, 5 * len(request(1)))
-            assert link.parked.held is not None
+            assert link.parked.input_slice is not None
         assert link.session.hold.drained_at >= start
 
 
@@ -529,22 +531,22 @@ async def test_what_a_patient_client_sends_ahead_stays_in_its_own_queue_while_it
         stage.play.world.plugins = [Slowest()]
         link, client, broker = stage.connect()
         hold, sock = link.session.hold, link.client.sock
-        hold.introduce(("librdkafka", "2.16.0"))
+        hold.set_software(("librdkafka", "2.16.0"))
         frame = request(1, values=(bytes(50_000),))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, 600 * frame)
             await receive_exactly(broker, len(frame))
-            await until(lambda: link.parked.held is not None)
+            await until(lambda: link.parked.input_slice is not None)
             usual = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
             hold.drained_at -= LONG_WAIT_S + 1
             stage.end_mute(link)
             await receive_exactly(broker, len(frame))
-            await until(lambda: sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * SMALL_BUFFER)
-            held = link.parked.held
+            await until(lambda: sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * SMALL_BUFFER_BYTES)
+            held = link.parked.input_slice
             assert held is not None
-            assert held[2] - held[1] <= MAX_HELD + SHARED_BYTES
+            assert held[2] - held[1] <= MAX_HELD + SHARED_READ_BYTES
             hold.drained_at = trio.current_time()  # and what waits is young again
-            link.parked._arrived.clear()
+            link.parked._arrival_samples.clear()
             stage.end_mute(link)
             await receive_exactly(broker, len(frame))
             await until(lambda: sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= min(usual, 2 * 212_992))
@@ -557,13 +559,13 @@ async def test_a_client_that_closes_during_a_mute_has_its_parked_requests_discar
         stage.mute(link)
         await client.send_all(request(1) + request(2, acks=0))
         await client.aclose()
-        await until(lambda: link.parked.held is not None)
+        await until(lambda: link.parked.input_slice is not None)
         stage.end_mute(link)
         assert await receive_exactly(broker, len(request(2, acks=0))) == request(2, acks=0)
         rows = stage.play.rows()
         assert rows["clicks", "discarded", ""] == (size_of(), 1, 1)
         assert rows["clicks", "unacknowledged", ""] == (size_of(), 1, 1)
-        assert link.session.hold.client_gone
+        assert link.session.hold.is_client_gone
 
 
 async def test_a_fin_behind_a_full_receive_window_is_seen_before_anything_is_forwarded() -> None:
@@ -580,22 +582,22 @@ async def test_a_fin_behind_a_full_receive_window_is_seen_before_anything_is_for
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.to_thread.run_sync, send_and_close)
-            await until(lambda: link.parked.held is not None)
+            await until(lambda: link.parked.input_slice is not None)
             stage.end_mute(link, in_s=0.3)  # the window fills meanwhile
             assert await broker.receive_some(1) == b"", "something that nobody waits for was forwarded"
         assert stage.play.rows()["clicks", "discarded", ""][2] == 60
-        assert link.session.hold.client_gone
+        assert link.session.hold.is_client_gone
 
 
 async def test_a_muted_link_whose_peer_resets_costs_no_events() -> None:
     async with staged() as stage:
         link, client, _ = stage.connect()
-        link.session.hold.mute_until = trio.current_time() + 3600
+        link.session.hold.muted_until = trio.current_time() + 3600
         await client.send_all(request(1))
-        await until(lambda: link.parked.held is not None)
+        await until(lambda: link.parked.input_slice is not None)
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.socket.close()
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
         assert stage.play.rows()["clicks", "discarded", ""] == (size_of(), 1, 1)
 
 
@@ -607,17 +609,17 @@ async def test_drain_answers_what_is_in_flight_and_then_closes() -> None:
         await receive_exactly(broker, len(request(1)))
         now = trio.current_time()
         for one in (link, idle):
-            one.end_gently("disconnects_drain", now)
-        stage.reactor.settle(now)
+            one.drain("disconnects_drain", now)
+        stage.reactor.run_deferred(now)
         assert await idle_client.receive_some(1) == b""
         await idle_client.aclose()
-        await until(lambda: idle.closed)
-        assert not link.closed
+        await until(lambda: idle.is_closed)
+        assert not link.is_closed
         await broker.send_all(answer(1))
         assert await receive_exactly(client, len(answer(1))) == answer(1)
         assert await client.receive_some(1) == b""
         await client.aclose()
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
         assert stage.play.world.ledger.counts["disconnects_drain"] == 2
 
 
@@ -629,7 +631,7 @@ async def test_what_a_client_had_sent_before_it_knew_of_the_end_is_lost_to_nobod
         link, client, broker = stage.connect()
         await client.send_all(request(1))
         await receive_exactly(broker, len(request(1)))
-        link.end_gently("disconnects_drain", trio.current_time())
+        link.drain("disconnects_drain", trio.current_time())
         last = request(4, {"other": [0]}, acks=0)
         await client.send_all(other_request(2) + request(3) + last + request(5)[:20])
         await broker.send_all(answer(1))
@@ -639,7 +641,7 @@ async def test_what_a_client_had_sent_before_it_knew_of_the_end_is_lost_to_nobod
         await broker.send_all(TOOK)
         assert await client.receive_some(1) == b"", "the end, and no reset"
         await client.aclose()
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
         assert await broker.receive_some(100) == b""
         counts = dict(stage.play.world.ledger.counts)
         assert (counts.get("disconnects_drain"), counts.get("requests_malformed", 0)) == (1, 0), counts
@@ -649,10 +651,10 @@ async def test_what_a_client_had_sent_before_it_knew_of_the_end_is_lost_to_nobod
 async def test_a_client_that_does_not_close_its_half_is_not_waited_for() -> None:
     async with staged() as stage:
         link, client, _ = stage.connect()
-        link.end_gently("disconnects_drain", trio.current_time() - LINGER_S)
+        link.drain("disconnects_drain", trio.current_time() - LINGER_S)
         link.on_ready(trio.current_time())
         assert await client.receive_some(1) == b""
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
         assert stage.play.world.ledger.counts["disconnects_drain"] == 1
 
 
@@ -663,33 +665,33 @@ async def test_a_connection_past_its_age_ends_between_two_requests(busy: str) ->
         settings = replace(stage.play.world.settings, max_connection_age_s=100.0, authentication_timeout_s=1000.0)
         now = link._watch.opened_at
         link.check_progress(now + 80.0, settings)
-        assert not link.finishing
+        assert not link.closing_cause
         if busy == "in flight":
             await client.send_all(request(1))
             await receive_exactly(broker, len(request(1)))
         elif busy == "half a frame":
             await client.send_all(request(1)[:20])
-            await until(lambda: link.client.inbound.partial)
+            await until(lambda: link.client.inbound.partial_bytes)
         elif busy == "held":
-            link.session.hold.mute_until = trio.current_time() + 3600
+            link.session.hold.muted_until = trio.current_time() + 3600
             await client.send_all(request(1))
-            await until(lambda: link.parked.held is not None)
+            await until(lambda: link.parked.input_slice is not None)
         elif busy == "not authenticated":
             stage.play.world.cluster.wants_sasl = True
         link._watch.read_at = now + 115.0
         link.check_progress(now + 115.0, settings)
-        assert bool(link.finishing) == (busy == "idle"), "none of them is between two requests"
+        assert bool(link.closing_cause) == (busy == "idle"), "none of them is between two requests"
         if busy == "in flight":
             await broker.send_all(answer(1))
             await receive_exactly(client, len(answer(1)))
             link.check_progress(now + 120.0, settings)
-            assert link.finishing
+            assert link.closing_cause
         if busy == "not authenticated":
             stage.play.world.cluster.wants_sasl = False
         link.check_progress(now + 110.0 + GRACE_S + 1.0, settings)
-        assert link.finishing, "there was no such moment for long"
+        assert link.closing_cause, "there was no such moment for long"
         await client.aclose()
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
         assert stage.play.world.ledger.counts["disconnects_age"] == 1
 
 
@@ -702,11 +704,11 @@ async def test_ages_of_connections_that_began_together_are_spread() -> None:
             now = links[0]._watch.opened_at + age
             for link in links:
                 link._watch.read_at = now
-                if not link.finishing:
+                if not link.closing_cause:
                     link.check_progress(now, settings)
-                    if link.finishing:
+                    if link.closing_cause:
                         ended.add(age)
-        assert all(link.finishing for link in links)
+        assert all(link.closing_cause for link in links)
         assert min(ended) >= 90
         assert max(ended) <= 111
         assert len(ended) > 8
@@ -718,7 +720,7 @@ async def test_an_unexpected_error_ends_its_own_link_only() -> None:
         _, fine, fine_broker = stage.connect()
         broken.session.gate.fence = None  # type: ignore[assignment]
         await client.send_all(request(1))
-        await until(lambda: broken.closed)
+        await until(lambda: broken.is_closed)
         assert [type(bug) for bug in stage.bugs] == [AttributeError]
         stage.bugs.clear()
         await fine.send_all(request(1))
@@ -739,60 +741,60 @@ async def test_the_reactor_works_without_epoll(monkeypatch: pytest.MonkeyPatch) 
 
 async def test_when_writes_are_not_paused_any_more_held_requests_go_on_without_waiting_for_their_time() -> None:
     play = Play()
-    play.engine.set_storage(0.0, "broker 2 volume /data is full", 0.0)
+    play.engine.set_storage_factor(0.0, "broker 2 volume /data is full", 0.0)
     async with staged(play) as stage:
         link, client, broker = stage.connect()
         await client.send_all(request(1))
-        await until(lambda: link.parked.held is not None)
-        assert link.session.hold.until > trio.current_time() + 10
-        play.engine.set_storage(1.0, "", 1.0)
-        assert link.session.hold.resume(trio.current_time())
+        await until(lambda: link.parked.input_slice is not None)
+        assert link.session.hold.held_until > trio.current_time() + 10
+        play.engine.set_storage_factor(1.0, "", 1.0)
+        assert link.session.hold.end_pause(trio.current_time())
         stage.reactor.call_soon(link)
-        stage.reactor.settle(trio.current_time())
+        stage.reactor.run_deferred(trio.current_time())
         assert await receive_exactly(broker, len(request(1))) == request(1)
 
 
 async def test_a_client_that_leaves_during_a_pause_has_its_request_discarded() -> None:
     play = Play()
-    play.engine.set_storage(0.0, "broker 2 volume /data is full", 0.0)
+    play.engine.set_storage_factor(0.0, "broker 2 volume /data is full", 0.0)
     async with staged(play) as stage:
         link, client, broker = stage.connect()
         await client.send_all(request(1))
-        await until(lambda: link.parked.held is not None)
+        await until(lambda: link.parked.input_slice is not None)
         await client.aclose()
-        play.engine.set_storage(1.0, "", 1.0)
-        link.session.hold.resume(trio.current_time())
+        play.engine.set_storage_factor(1.0, "", 1.0)
+        link.session.hold.end_pause(trio.current_time())
         stage.reactor.call_soon(link)
-        stage.reactor.settle(trio.current_time())
+        stage.reactor.run_deferred(trio.current_time())
         await broker.aclose()
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
         assert play.rows() == {("clicks", "discarded", ""): (size_of(), 1, 1)}
 
 
 async def test_a_link_held_in_a_pause_reads_no_further_however_often_it_is_looked_at() -> None:
     # All connections are held at once: each would read what its client can send, beyond any bound on memory.
     play = Play()
-    play.engine.set_storage(0.0, "broker 2 volume /data is full", 0.0)
+    play.engine.set_storage_factor(0.0, "broker 2 volume /data is full", 0.0)
     async with staged(play) as stage:
         link, client, _ = stage.connect()
         stage.streams.remove(client)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, request(1, acks=0, values=(bytes(1000),)) * 3000)
-            await until(lambda: link.parked.held is not None)
-            held = stage.reactor.budget.used
+            await until(lambda: link.parked.input_slice is not None)
+            held = stage.reactor.budget.used_bytes
             for _ in range(5):
-                link.session.hold.until = trio.current_time()
+                link.session.hold.held_until = trio.current_time()
                 stage.reactor.call_soon(link)
-                stage.reactor.settle(trio.current_time())
+                stage.reactor.run_deferred(trio.current_time())
                 await trio.testing.wait_all_tasks_blocked(0.01)
-            assert stage.reactor.budget.used == held
+            assert stage.reactor.budget.used_bytes == held
             nursery.cancel_scope.cancel()
         client.socket.close()
 
 
 async def test_acks_0_held_in_a_pause_makes_room_for_clients_that_are_not() -> None:
     play = Play(internal_client_ids=("ops",))
-    play.engine.set_storage(0.0, "broker 2 volume /data is full", 0.0)
+    play.engine.set_storage_factor(0.0, "broker 2 volume /data is full", 0.0)
     large = (bytes(900_000),)
     async with staged(play, max_buffered_bytes=2_000_000) as stage:
         async with trio.open_nursery() as nursery:
@@ -809,7 +811,7 @@ async def test_acks_0_held_in_a_pause_makes_room_for_clients_that_are_not() -> N
             nursery.cancel_scope.cancel()
         assert play.rows()["clicks", "dropped", "acks0-limit"][2] > 0
         # acks=0 that comes later is not dropped for that
-        assert not any(link.session.hold.memory_short for link in held)
+        assert not any(link.session.hold.is_memory_short for link in held)
 
 
 @pytest.mark.parametrize("more", [b"", b"\x15\x03\x03\0\x02\x02\x50"], ids=["one alert", "two"])
@@ -820,7 +822,7 @@ async def test_a_broker_that_speaks_tls_is_named_with_the_right_setting(more: by
         await receive_exactly(broker, len(request(1)))
         await broker.send_all(b"\x15\x03\x03\0\x02\x02\x0a" + more)
         assert await client.receive_some(1) == b""
-        assert link.closed
+        assert link.is_closed
         ((level, line),) = stage.play.logs
         assert level == "warning"
         assert line.startswith("test:1: broker 1: connection closed: it speaks TLS (security.protocol must be SSL or")

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import trio
 
-from gateway.channel import API_REQUESTS, Policy, Quotas
+from gateway.channel import API_REQUESTS, QuotaSnapshot, ThresholdPolicy
 from gateway.data.pending import pending
 from gateway.data.pending.in_flight import FEW_PARTITIONS
-from gateway.data.relay.links import Link
-from gateway.data.sockets.inbound import HEAD_ROOM, SHARED_BYTES, Shared
+from gateway.data.relay.links import RelayLink
+from gateway.data.sockets.inbound import HEAD_ROOM, SHARED_READ_BYTES, SharedReadBuffer
 from gateway.data.sockets.reactor import IN, OUT
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from protocol import api, rewrite
@@ -78,13 +78,13 @@ async def send_cut(to: trio.SocketStream, data: bytes, random: Random) -> None:
 
 
 def count_asked(far: Far, patch: pytest.MonkeyPatch) -> None:
-    terms = Link.terms
+    terms = RelayLink.current_terms
 
-    def counted(link: Link, now: float) -> Any:
+    def counted(link: RelayLink, now: float) -> Any:
         far.asked += link is far.link
         return terms(link, now)
 
-    patch.setattr(Link, "terms", counted)
+    patch.setattr(RelayLink, "current_terms", counted)
 
 
 @asynccontextmanager
@@ -111,7 +111,7 @@ async def test_usual_traffic_takes_it_and_is_counted_to_the_byte() -> None:
         await far.exchange()  # in another interval
         assert far.asked > asked
         assert play.rows() == {("clicks", "accepted", ""): (size_of(), 1, 1)}
-        assert play.engine.broker(1).topics[b"clicks"].uncounted == 24 * size_of()
+        assert play.engine.broker_meters(1).topics[b"clicks"].uncounted == 24 * size_of()
 
 
 async def test_requests_and_answers_that_come_together_pass_together() -> None:
@@ -128,7 +128,7 @@ async def test_frames_cut_anywhere_pass_whole_and_it_opens_again() -> None:
         whole, reply = request(50) + request(51), answer(50) + answer(51)
         for cut in (1, 5, 40, len(request(50)) - 1, len(request(50)), len(request(50)) + 7):
             await far.client.send_all(whole[:cut])
-            await until(lambda cut=cut: far.link.client.inbound.partial == cut % len(request(50)))
+            await until(lambda cut=cut: far.link.client.inbound.partial_bytes == cut % len(request(50)))
             await far.client.send_all(whole[cut:])
             assert await receive_exactly(far.broker, len(whole)) == whole
             await far.broker.send_all(reply[:cut])
@@ -145,7 +145,7 @@ async def test_reads_that_fill_the_buffer_and_cut_a_request_anywhere_take_it_too
         assert await receive_exactly(far.broker, len(frames)) == frames
         await far.pass_answer(b"".join(answer(i, {"clicks": {0: (0, i)}}) for i in range(200, 260)))
         await far.exchange()
-        assert far.stage.reactor.budget.used == 0
+        assert far.stage.reactor.budget.used_bytes == 0
         assert far.stage.play.rows()["clicks", "accepted", ""][2] == 64
 
 
@@ -155,11 +155,11 @@ async def test_the_beginning_of_a_request_is_kept_there(before: bytes) -> None:
         asked = far.asked
         frame = request(92, values=(bytes(60_000),))
         await far.client.send_all(before + frame[:40_000])
-        await until(lambda: far.link.client.inbound.partial == 40_000)
+        await until(lambda: far.link.client.inbound.partial_bytes == 40_000)
         await far.client.send_all(frame[40_000:])
         assert await receive_exactly(far.broker, len(before + frame)) == before + frame
         assert far.asked == asked, "the link was asked"
-        assert far.stage.reactor.budget.used == 0
+        assert far.stage.reactor.budget.used_bytes == 0
 
 
 async def test_a_malformed_frame_behind_whole_ones_ends_the_link_when_they_are_answered() -> None:
@@ -167,7 +167,7 @@ async def test_a_malformed_frame_behind_whole_ones_ends_the_link_when_they_are_a
         await far.client.send_all(request(90) + b"\x7f\xff\xff\xff\0\0\0\7")
         assert await receive_exactly(far.broker, len(request(90))) == request(90)
         await far.pass_answer(answer(90))
-        await until(lambda: far.link.closed)
+        await until(lambda: far.link.is_closed)
         far.stage.play.ledger()
         assert far.stage.play.counts["disconnects_malformed"] == 1
 
@@ -175,24 +175,24 @@ async def test_a_malformed_frame_behind_whole_ones_ends_the_link_when_they_are_a
 async def test_a_request_that_is_cut_where_there_is_no_memory_for_it_waits() -> None:
     async with opened() as far:
         budget, inbound = far.stage.reactor.budget, far.link.client.inbound
-        budget.limit = 200_000
+        budget.limit_bytes = 200_000
         other = Far(far.stage)
         held = request(60, values=(bytes(150_000),))
         for start in (0, 50_000):
             await other.client.send_all(held[start : start + 50_000])
-            await until(lambda come=start + 50_000: other.link.client.inbound.partial == come)
+            await until(lambda come=start + 50_000: other.link.client.inbound.partial_bytes == come)
         frame = request(91, values=(bytes(60_000),))
         async with trio.open_nursery() as nursery:
             await far.client.send_all(request(90) + frame[:40_000])
             assert await receive_exactly(far.broker, len(request(90))) == request(90)
-            await until(lambda: inbound.partial == 40_000)
+            await until(lambda: inbound.partial_bytes == 40_000)
             nursery.start_soon(far.client.send_all, frame[40_000:])
-            await until(lambda: inbound.waiting)
-            assert not far.link.client.mask & IN, "it is read on"
+            await until(lambda: inbound.waits_for_memory)
+            assert not far.link.client.event_mask & IN, "it is read on"
             await other.client.send_all(held[100_000:])
             assert await receive_exactly(other.broker, len(held)) == held
             assert await receive_exactly(far.broker, len(frame)) == frame
-        await until(lambda: budget.used == 0)
+        await until(lambda: budget.used_bytes == 0)
 
 
 async def test_other_requests_among_them_keep_their_order() -> None:
@@ -209,11 +209,11 @@ async def test_nothing_more_is_read_where_memory_is_short_for_what_is_owed() -> 
         indexes = list(range(FEW_PARTITIONS + 1))
         for correlation in (60, 61):
             if correlation == 61:
-                far.stage.reactor.budget.limit = 1000
+                far.stage.reactor.budget.limit_bytes = 1000
             await far.pass_request(request(correlation, {"clicks": indexes}))
-            assert (far.link.client.mask & IN == 0) == (correlation == 61)
+            assert (far.link.client.event_mask & IN == 0) == (correlation == 61)
             await far.pass_answer(answer(correlation, {"clicks": dict.fromkeys(indexes, (0, 0))}))
-        assert far.link.client.mask & IN
+        assert far.link.client.event_mask & IN
         await far.exchange()
 
 
@@ -266,7 +266,7 @@ class Consumer(Far):
 
     def __init__(self, far: Far, way: str) -> None:
         self.stage, self.link, self.client, self.broker, self.told = far.stage, far.link, far.client, far.broker, 1000
-        self._look = self.link.session.on_upstream = _Look(self.link.session.on_upstream)
+        self._look = self.link.session.on_upstream_bytes = _Look(self.link.session.on_upstream_bytes)
         if way == "no pipe":
             self.stage.reactor.shared.close_pipe()
 
@@ -337,20 +337,20 @@ async def test_how_much_may_pass_unseen_is_known_after_every_piece(way: str) -> 
             nursery.start_soon(far.broker.send_all, frame[start:stop])
             assert await receive_exactly(far.client, stop - start) == expected[start:stop]
             if stop < len(frame):
-                assert in_flight.walker is not None
-                assert in_flight.walker.left == len(frame) - stop
-                assert 2_000_000 < in_flight.walker.unseen < in_flight.walker.left
-        assert in_flight.walker is None
+                assert in_flight.stream_walker is not None
+                assert in_flight.stream_walker.left == len(frame) - stop
+                assert 2_000_000 < in_flight.stream_walker.unread < in_flight.stream_walker.left
+        assert in_flight.stream_walker is None
 
 
 async def test_whether_records_pass_unseen_is_asked_anew_when_it_was_shut() -> None:
     async with opened() as far:
         shortcut = far.link.shortcut
-        assert shortcut.passes_unseen
-        shortcut.shut()
-        assert not shortcut.passes_unseen
+        assert shortcut.splices_unseen
+        shortcut.invalidate_terms()
+        assert not shortcut.splices_unseen
         await far.exchange()
-        assert shortcut.passes_unseen
+        assert shortcut.splices_unseen
 
 
 async def test_a_client_that_has_said_all_gets_the_rest_of_an_answer(way: str) -> None:
@@ -359,7 +359,7 @@ async def test_a_client_that_has_said_all_gets_the_rest_of_an_answer(way: str) -
         nursery.start_soon(far.broker.send_all, frame[:100_000])
         assert await receive_exactly(far.client, 100_000) == expected[:100_000]
         await far.client.send_eof()
-        await until(lambda: far.link.client.is_over)
+        await until(lambda: far.link.client.has_ended)
         nursery.start_soon(far.broker.send_all, frame[100_000:])
         assert await receive_exactly(far.client, len(frame) - 100_000) == expected[100_000:]
 
@@ -370,10 +370,10 @@ async def test_of_an_answer_that_passes_unseen_the_rest_arrives_later_in_order(w
         frame, expected = fetched(await consumer.ask(), (600_000, 200_000))
         nursery.start_soon(far.broker.send_all, frame)
         await until(lambda: far.link.client.outbound.pieces)
-        assert not far.link.upstream.mask & IN, "it is read on"
+        assert not far.link.upstream.event_mask & IN, "it is read on"
         assert await receive_exactly(far.client, len(frame)) == expected
         await far.exchange()
-        await until(lambda: far.stage.reactor.budget.used == 0)
+        await until(lambda: far.stage.reactor.budget.used_bytes == 0)
 
 
 @pytest.mark.parametrize("end", ["close", "reset"])
@@ -395,7 +395,7 @@ async def test_an_end_within_an_answer_that_passes_unseen_ends_its_own_link(who:
             reset(stream)
         else:
             await stream.aclose()
-        await until(lambda: far.link.closed)
+        await until(lambda: far.link.is_closed)
         consumer = Consumer(other, "pipe")  # nothing of it is left in the pipe
         frame, expected = fetched(await consumer.ask(), (3_000_000,))
         nursery.start_soon(other.broker.send_all, frame)
@@ -421,8 +421,8 @@ async def test_an_answer_that_cannot_be_followed_passes_unseen_too_and_is_counte
 
 async def test_answers_pass_unseen_where_each_request_has_to_be_looked_at(way: str) -> None:
     async with opened() as far, trio.open_nursery() as nursery:
-        far.link.session.client.limited = True
-        far.stage.play.world.ledger.renew()
+        far.link.session.client.needs_judging = True
+        far.stage.play.world.ledger.advance_epoch()
         consumer = Consumer(far, way)
         frame, expected = fetched(await consumer.ask(), (3_000_000,))
         nursery.start_soon(far.broker.send_all, frame)
@@ -435,8 +435,8 @@ async def test_a_quota_on_time_is_told_of_every_event(way: str) -> None:
     async with opened() as far, trio.open_nursery() as nursery:
         world = far.stage.play.world
         percent = {QuotaKey("request_percentage", "percent"): 100_000.0}
-        world.set_quotas(Quotas(1, {Entity(DEFAULT): percent}), trio.current_time())
-        world.ledger.renew()
+        world.set_quotas(QuotaSnapshot(1, {Entity(DEFAULT): percent}), trio.current_time())
+        world.ledger.advance_epoch()
         consumer = Consumer(far, way)
         frame, expected = fetched(await consumer.ask(), (3_000_000,))
         nursery.start_soon(far.broker.send_all, frame)
@@ -449,9 +449,9 @@ async def test_records_pass_unseen_again_when_a_quota_on_time_is_lifted(way: str
         consumer, world = Consumer(far, way), far.stage.play.world
         limits = {QuotaKey("request_percentage", "percent"): 1e5}
         for version, entries in enumerate(({Entity(DEFAULT): limits}, {}), 1):
-            world.set_quotas(Quotas(version, entries), trio.current_time())
+            world.set_quotas(QuotaSnapshot(version, entries), trio.current_time())
             await consumer.pass_pieces(*fetched(await consumer.ask(), (200_000,)))
-            assert far.link.shortcut.passes_unseen == (not entries)
+            assert far.link.shortcut.splices_unseen == (not entries)
 
 
 async def test_while_memory_is_short_less_passes_unseen_at_once(way: str) -> None:
@@ -460,10 +460,10 @@ async def test_while_memory_is_short_less_passes_unseen_at_once(way: str) -> Non
         frame, expected = fetched(await consumer.ask(), (20_000_000,))
         await far.broker.send_all(frame[:100_000])
         assert await receive_exactly(far.client, 100_000) == expected[:100_000]
-        shared.bound(is_short=True)
+        shared.limit_reads(is_short=True)
         nursery.start_soon(far.broker.send_all, frame[100_000:])
         await until(lambda: far.link.client.outbound.pieces)
-        assert sum(map(len, far.link.client.outbound.pieces)) <= len(shared.room) < 100_000
+        assert sum(map(len, far.link.client.outbound.pieces)) <= len(shared.read_view) < 100_000
         assert await receive_exactly(far.client, len(frame) - 100_000) == expected[100_000:]
 
 
@@ -491,7 +491,7 @@ async def test_an_error_of_the_pipe_ends_one_link_and_no_other_gets_its_bytes() 
         read_end, empty = os.dup(shared.pipe[0]), os.pipe2(os.O_NONBLOCK)
         os.dup2(empty[0], shared.pipe[0])
         nursery.start_soon(_send_in_vain, far.broker, frame[100_000:])
-        await until(lambda: far.link.closed)
+        await until(lambda: far.link.is_closed)
         assert [type(bug) for bug in far.stage.bugs] == [BlockingIOError]
         far.stage.bugs.clear()
         frame, expected = fetched(await Consumer(other, "pipe").ask(), (3_000_000,))
@@ -502,7 +502,7 @@ async def test_an_error_of_the_pipe_ends_one_link_and_no_other_gets_its_bytes() 
 
 
 def test_a_pipe_that_may_not_be_large_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared, before = Shared(), len(os.listdir("/proc/self/fd"))
+    shared, before = SharedReadBuffer(), len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr("gateway.data.sockets.inbound.PIPE_BYTES", 1 << 31)  # a size that nobody may have
     shared.open_pipe()
     assert shared.pipe is None
@@ -551,7 +551,7 @@ async def test_answers_of_all_sizes_cut_anywhere_arrive_whole(seed: int, small: 
             nursery.start_soon(send_cut, far.broker, stream, random)
             for frame in expected:
                 assert await receive_exactly(far.client, len(frame)) == frame
-        await until(lambda: far.stage.reactor.budget.used == 0)
+        await until(lambda: far.stage.reactor.budget.used_bytes == 0)
         for _ in range(3):
             await far.exchange()
         assert far.is_open
@@ -561,7 +561,7 @@ async def test_answers_of_all_sizes_cut_anywhere_arrive_whole(seed: int, small: 
 
 
 def large(correlation: int) -> bytes:
-    return request(correlation, values=(bytes(SHARED_BYTES + 50_000),))
+    return request(correlation, values=(bytes(SHARED_READ_BYTES + 50_000),))
 
 
 async def pass_large(far: Far, correlation: int) -> None:
@@ -579,7 +579,7 @@ async def test_behind_a_large_request_the_next_one_is_read_into_its_own_buffer()
         frame = large(51)
         shared[:] = bytes(len(shared))
         await far.client.send_all(frame[:1000])
-        await until(lambda: inbound.partial == 1000)
+        await until(lambda: inbound.partial_bytes == 1000)
         assert not any(shared), "it was copied"
         async with trio.open_nursery() as nursery:
             nursery.start_soon(far.client.send_all, frame[1000:])
@@ -587,8 +587,8 @@ async def test_behind_a_large_request_the_next_one_is_read_into_its_own_buffer()
         await far.pass_answer(answer(51, {"clicks": {0: (0, 51)}}))
         await far.exchange()  # a small one: its head is looked at in vain
         await far.exchange()
-        assert far.link.shortcut.takes_requests
-        assert far.stage.reactor.budget.used == 0
+        assert far.link.shortcut.forwards_requests
+        assert far.stage.reactor.budget.used_bytes == 0
         assert far.stage.play.rows()["clicks", "accepted", ""][2] == 7
 
 
@@ -598,7 +598,7 @@ async def test_answers_take_it_while_a_large_request_comes() -> None:
         frame = large(53)
         await far.pass_request(request(51) + request(52))
         await far.client.send_all(frame[:1000])
-        await until(lambda: far.link.client.inbound.partial == 1000)
+        await until(lambda: far.link.client.inbound.partial_bytes == 1000)
         await far.pass_answer(answer(51, {"clicks": {0: (0, 51)}}))
         assert far.is_open
         asked = far.asked
@@ -617,18 +617,18 @@ async def test_a_large_request_takes_it_to_its_end() -> None:
         inbound, watch = far.link.client.inbound, far.link._watch
         frame = large(51)
         await far.client.send_all(frame[:1000])
-        await until(lambda: inbound.partial == 1000)
+        await until(lambda: inbound.partial_bytes == 1000)
         asked = far.asked
         for i in range(1000, 5000, 1000):
             await far.client.send_all(frame[i : i + 1000])
-            await until(lambda i=i: inbound.partial == i + 1000)
-        watch.frame_at = 1.0
+            await until(lambda i=i: inbound.partial_bytes == i + 1000)
+        watch.frame_since = 1.0
         async with trio.open_nursery() as nursery:
             nursery.start_soon(far.client.send_all, frame[5000:])
             assert await receive_exactly(far.broker, len(frame)) == frame
         assert far.asked == asked, "the link was asked"
-        assert watch.frame_at == 0.0, "its client would be held to be slow"
-        assert far.stage.reactor.budget.used == 0
+        assert watch.frame_since == 0.0, "its client would be held to be slow"
+        assert far.stage.reactor.budget.used_bytes == 0
         await far.pass_answer(answer(51, {"clicks": {0: (0, 51)}}))
         assert far.stage.play.rows()["clicks", "accepted", ""][2] == 5
 
@@ -640,11 +640,11 @@ async def test_of_a_large_request_what_a_broker_does_not_take_at_once_arrives_la
         asked, upstream = far.asked, far.link.upstream
         nursery.start_soon(far.client.send_all, frames)
         await until(lambda: upstream.outbound.pieces)
-        assert upstream.mask == IN | OUT
-        assert not far.link.client.mask & IN, "it is read on"
+        assert upstream.event_mask == IN | OUT
+        assert not far.link.client.event_mask & IN, "it is read on"
         assert await receive_exactly(far.broker, len(frames)) == frames
         assert far.asked == asked, "the link was asked"
-        await until(lambda: far.stage.reactor.budget.used == 0)
+        await until(lambda: far.stage.reactor.budget.used_bytes == 0)
         far.stage.play.ledger()
         assert far.stage.play.counts["requests"] == 6
 
@@ -677,7 +677,7 @@ async def test_a_client_of_large_requests_is_seen_to_have_none_waiting() -> None
         for i in range(50, 53):
             before = trio.current_time()
             await pass_large(far, i)
-            far.link.shortcut.shut()
+            far.link.shortcut.invalidate_terms()
             assert hold.drained_at >= before
 
 
@@ -686,7 +686,7 @@ async def test_a_client_that_ends_within_a_large_request_ends_the_link(end: str)
     async with opened() as far:
         await pass_large(far, 50)
         await far.client.send_all(large(51)[:1000])
-        await until(lambda: far.link.client.inbound.partial == 1000)
+        await until(lambda: far.link.client.inbound.partial_bytes == 1000)
         if end == "reset":
             reset(far.client)
         else:
@@ -694,29 +694,29 @@ async def test_a_client_that_ends_within_a_large_request_ends_the_link(end: str)
         with suppress(trio.BrokenResourceError):
             assert await far.broker.receive_some(1) == b""
         await far.broker.aclose()
-        await until(lambda: far.link.closed)
-        assert far.stage.reactor.budget.used == 0
+        await until(lambda: far.link.is_closed)
+        assert far.stage.reactor.budget.used_bytes == 0
         far.stage.play.ledger()
         assert far.stage.play.counts["disconnects_client"] == 1
 
 
 async def test_where_there_is_no_memory_at_once_it_waits_as_any_other() -> None:
     async with opened() as far:
-        far.stage.reactor.budget.limit = 2 * len(large(0))
+        far.stage.reactor.budget.limit_bytes = 2 * len(large(0))
         other = Far(far.stage)
         await pass_large(far, 50)
         held = large(60)
         for come in (1000, 2000):
             await other.client.send_all(held[come - 1000 : come])
-            await until(lambda come=come: other.link.client.inbound.partial == come)
+            await until(lambda come=come: other.link.client.inbound.partial_bytes == come)
         frame = large(51)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(far.client.send_all, frame)
-            await until(lambda: far.link.client.inbound.waiting)
+            await until(lambda: far.link.client.inbound.waits_for_memory)
             nursery.start_soon(other.client.send_all, held[2000:])
             assert await receive_exactly(other.broker, len(held)) == held
             assert await receive_exactly(far.broker, len(frame)) == frame
-        await until(lambda: far.stage.reactor.budget.used == 0)
+        await until(lambda: far.stage.reactor.budget.used_bytes == 0)
 
 
 @pytest.mark.parametrize(
@@ -736,7 +736,7 @@ async def test_what_else_may_stand_behind_a_large_request(next_one: bytes, cause
         await far.client.send_eof()
         assert await far.broker.receive_some(1) == b""
         await far.broker.aclose()
-        await until(lambda: far.link.closed)
+        await until(lambda: far.link.is_closed)
         far.stage.play.ledger()
         assert far.stage.play.counts[cause] == 1
 
@@ -770,7 +770,7 @@ async def test_requests_of_all_sizes_cut_anywhere_arrive_whole_and_are_counted(s
                 size, correlation = struct.unpack(">ii", await receive_exactly(far.client, 8))
                 assert correlation == i
                 await receive_exactly(far.client, size - 4)
-        assert far.stage.reactor.budget.used == 0
+        assert far.stage.reactor.budget.used_bytes == 0
         usual = [frame for frame in frames if frame[5] == 0]
         assert far.stage.play.rows()["clicks", "accepted", ""][2] == 3 + len(usual)
         for _ in range(3):
@@ -787,7 +787,7 @@ async def test_what_waits_while_the_broker_takes_nothing_is_not_taken_for_new() 
         sent_at = trio.current_time()
         assert await receive_exactly(far.broker, len(large(51))) == large(51)
         assert await receive_exactly(far.broker, len(request(52))) == request(52)
-        far.link.shortcut.shut()
+        far.link.shortcut.invalidate_terms()
         assert far.link.session.hold.drained_at < sent_at
 
 
@@ -796,13 +796,13 @@ async def test_a_client_that_has_said_nothing_since_it_was_held_is_not_taken_for
     # Else one that is idle for 15 s behind that, or has one request in flight all the time, is refused and not delayed.
     async with opened(small=True) as far, trio.open_nursery() as nursery:
         if why == "a mute":
-            far.link.shortcut.shut()
+            far.link.shortcut.invalidate_terms()
             far.stage.mute(far.link)
             frame = request(50)
         else:
             frame = large(50)
         nursery.start_soon(far.client.send_all, frame)
-        await until(lambda: far.link.parked.held is not None or far.link.upstream.outbound.pieces)
+        await until(lambda: far.link.parked.input_slice is not None or far.link.upstream.outbound.pieces)
         held_at = trio.current_time()
         if why == "a mute":
             far.stage.end_mute(far.link)
@@ -810,7 +810,7 @@ async def test_a_client_that_has_said_nothing_since_it_was_held_is_not_taken_for
         await far.pass_answer(answer(50))
         far.told = 50
         await far.exchange()
-        far.link.shortcut.shut()
+        far.link.shortcut.invalidate_terms()
         assert far.link.session.hold.drained_at > held_at
 
 
@@ -825,10 +825,10 @@ async def test_an_answer_of_our_own_waits_for_its_turn() -> None:
         await far.pass_answer(answer(79, {"payments": {0: (0, 0)}}))
         await far.exchange()
         assert far.is_open
-        play.engine.broker(1).topics[b"payments"].mark(10**9)
-        play.world.set_policy(Policy(1, 1.0, {"payments": 1.0, "clicks": 1e12}))
-        play.engine.tick(play.engine.due)
-        play.world.ledger.renew()
+        play.engine.broker_meters(1).topics[b"payments"].mark(10**9)
+        play.world.set_policy(ThresholdPolicy(1, 1.0, {"payments": 1.0, "clicks": 1e12}))
+        play.engine.apply_due_ticks(play.engine.next_tick_at)
+        play.world.ledger.advance_epoch()
         await far.client.send_all(first + second)
         assert await receive_exactly(far.broker, len(first)) == first
         reply = answer(80)
@@ -842,24 +842,24 @@ async def test_an_answer_of_our_own_waits_for_its_turn() -> None:
 
 def _ask_for_sasl(far: Far) -> None:
     far.stage.play.world.cluster.wants_sasl = True
-    far.stage.play.world.ledger.renew()
+    far.stage.play.world.ledger.advance_epoch()
 
 
 def _end(far: Far) -> None:
-    far.link.end_gently("disconnects_drain", trio.current_time())
+    far.link.drain("disconnects_drain", trio.current_time())
 
 
 def _mute(far: Far) -> None:
     play = far.stage.play
     play.world.set_quotas(
-        Quotas(1, {Entity(DEFAULT): {QuotaKey("producer_byte_rate", "broker_bps"): 1.0}}), trio.current_time()
+        QuotaSnapshot(1, {Entity(DEFAULT): {QuotaKey("producer_byte_rate", "broker_bps"): 1.0}}), trio.current_time()
     )
 
 
 def _pause(far: Far) -> None:
     play = far.stage.play
-    play.engine.set_storage(0.0, "broker 1 volume /data is full", 0.0)
-    play.world.ledger.renew()
+    play.engine.set_storage_factor(0.0, "broker 1 volume /data is full", 0.0)
+    play.world.ledger.advance_epoch()
 
 
 @pytest.mark.parametrize("change", [_ask_for_sasl, _end, _pause])
@@ -867,7 +867,9 @@ async def test_what_is_not_to_pass_any_more_does_not(change: Callable[[Far], Non
     async with opened() as far:
         change(far)
         await far.client.send_all(request(90))
-        await until(lambda: far.link.closed or far.link.parked.held is not None or far.link.session.hold.draining)
+        await until(
+            lambda: far.link.is_closed or far.link.parked.input_slice is not None or far.link.session.hold.is_draining
+        )
         with trio.move_on_after(0.05):
             data = await far.broker.receive_some(1)
             assert data == b"", "a request was forwarded"
@@ -879,7 +881,7 @@ async def test_a_quota_that_is_set_holds_for_the_next_request() -> None:
         frames = [request(i, values=(bytes(1000),)) for i in range(90, 94)]
         for frame in frames:
             await far.client.send_all(frame)
-        await until(lambda: far.link.parked.held is not None)
+        await until(lambda: far.link.parked.input_slice is not None)
         assert not far.is_open
 
 
@@ -891,7 +893,7 @@ async def test_a_quota_of_consumers_that_is_set_holds_for_the_next_fetch() -> No
         await receive_exactly(far.client, len(frame))
         assert far.is_open
         key = QuotaKey("consumer_byte_rate", "broker_bps")
-        far.stage.play.world.set_quotas(Quotas(1, {Entity(DEFAULT): {key: 1e9}}), trio.current_time())
+        far.stage.play.world.set_quotas(QuotaSnapshot(1, {Entity(DEFAULT): {key: 1e9}}), trio.current_time())
         await far.client.send_all(fetch(91, 17))
         await until(lambda: bool(far.link.session.in_flight))
         assert [entry[1] for entry in far.link.session.in_flight] == [pending.FETCH]
@@ -911,7 +913,7 @@ async def test_one_broker_that_asks_for_sasl_shuts_those_of_all() -> None:
         await other.pass_answer(other_answer(1, b"\0\0\0\0\0\1\0\5PLAIN"))
         assert far.stage.play.world.cluster.wants_sasl
         await far.client.send_all(request(90))
-        await until(lambda: far.link.closed)
+        await until(lambda: far.link.is_closed)
 
 
 # --- sockets ----------------------------------------------------------------------------------------------------------
@@ -929,7 +931,7 @@ async def test_what_a_broker_does_not_take_at_once_arrives_later_in_order() -> N
             if far.is_open:  # else the broker's socket took a little more just behind it
                 break
         assert far.is_open
-        assert not far.link.shortcut.takes_requests
+        assert not far.link.shortcut.forwards_requests
         assert await receive_exactly(far.broker, len(frames)) == frames
 
 
@@ -960,7 +962,7 @@ async def test_an_end_of_either_side_ends_the_link_under_its_name(who: str, end:
             await other.aclose()
         except trio.BrokenResourceError:
             pass
-        await until(lambda: far.link.closed)
+        await until(lambda: far.link.is_closed)
         far.stage.play.ledger()
         assert far.stage.play.counts[f"disconnects_{'client' if who == 'client' else 'upstream'}"] == 1
 
@@ -969,9 +971,9 @@ async def test_a_bug_ends_its_own_link() -> None:
     async with opened() as far:
         fine = Far(far.stage)
         await far.pass_request(request(90))
-        far.link.session.client.rows[b"clicks"] = []  # which nothing makes of it
+        far.link.session.client.accepted_rows[b"clicks"] = []  # which nothing makes of it
         await far.broker.send_all(answer(90))
-        await until(lambda: far.link.closed)
+        await until(lambda: far.link.is_closed)
         assert [type(bug) for bug in far.stage.bugs] == [IndexError]
         far.stage.bugs.clear()
         await fine.exchange()

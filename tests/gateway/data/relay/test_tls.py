@@ -16,14 +16,21 @@ from typing import Any
 import pytest
 import trio
 
-from gateway.data.connecting.handshakes import PROBE, shake_hands
+from gateway.data.connecting.handshakes import PROBE, perform_server_handshake
 from gateway.data.relay.tls_links import TlsLink
-from gateway.data.session.session import Session
-from gateway.data.shared.budget import Account
-from gateway.data.sockets.inbound import SHARED_BYTES
-from gateway.data.sockets.tls import RECORD, HandshakeError, Tls
-from gateway.tls.certificates import LOOK_S, SETTLE_S, CertificateError, Certificates, ListenerTls, make_context
-from gateway.tls.tls_reasons import BROKEN_RECORD_TEXT
+from gateway.data.session.session import ClientSession
+from gateway.data.shared.budget import MemoryAccount
+from gateway.data.sockets.inbound import SHARED_READ_BYTES
+from gateway.data.sockets.tls import MAX_FEED_BYTES, HandshakeError, TlsConnection
+from gateway.tls.certificates import (
+    CHECK_INTERVAL_S,
+    SETTLE_S,
+    CertificateError,
+    ListenerCertificates,
+    ListenerTls,
+    make_listener_context,
+)
+from gateway.tls.tls_reasons import BROKEN_RECORD_REASON
 from tests.background import until
 from tests.certificates import Authority, openssl
 from tests.gateway.data.relay.test_links import DEADLINE_S, Stage, _tcp_pair, receive_exactly, staged
@@ -32,7 +39,7 @@ from tests.gateway.play import answer, other_answer, other_request, request, siz
 pytestmark = pytest.mark.usefixtures("no_circles")
 
 # By OpenSSL up to 3.1, and from 3.2 on.
-BROKEN_RECORD_SAID = ("decryption failed or bad record mac", BROKEN_RECORD_TEXT)
+BROKEN_RECORD_SAID = ("decryption failed or bad record mac", BROKEN_RECORD_REASON)
 VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 
 
@@ -114,8 +121,8 @@ class TlsStage:
     def __init__(self, stage: Stage, authority: Authority, listener: ListenerTls) -> None:
         self.stage = stage
         self._authority = authority
-        self._context = make_context(listener)
-        self._scratch = memoryview(bytearray(SHARED_BYTES))
+        self._context = make_listener_context(listener)
+        self._scratch = memoryview(bytearray(SHARED_READ_BYTES))
 
     async def connect(
         self, *, small: bool = False, version: ssl.TLSVersion = VERSIONS[-1], first: bytes = b""
@@ -127,15 +134,15 @@ class TlsStage:
         context.minimum_version = context.maximum_version = version
         client = Client(far, context)
         near.setblocking(False)
-        tls = Tls(self._context, near, self._scratch)
+        tls = TlsConnection(self._context, near, self._scratch)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.shake_hands, first)
-            await shake_hands(tls, near, trio.Lock())
+            await perform_server_handshake(tls, near, trio.Lock())
         now = trio.current_time()
-        session = Session(self.stage.play.world, 1, Account(self.stage.reactor.budget, "test"), now)
+        session = ClientSession(self.stage.play.world, 1, MemoryAccount(self.stage.reactor.budget, "test"), now)
         link = TlsLink(self.stage.reactor, session, near, upstream, "test:1", tls)
         link.open()
-        self.stage.reactor.settle(now)
+        self.stage.reactor.run_deferred(now)
         return link, client, broker
 
 
@@ -196,7 +203,7 @@ async def test_large_requests_pass_whole_and_so_do_requests_behind_them(secure: 
             nursery.start_soon(client.send, frame + request(2))
             assert await receive_exactly(broker, len(frame)) == frame
             assert await receive_exactly(broker, len(request(2))) == request(2)
-        await until(lambda: stage.reactor.budget.used == 0)
+        await until(lambda: stage.reactor.budget.used_bytes == 0)
 
 
 async def test_a_large_answer_passes_in_bounded_memory_to_a_client_that_reads_slowly(secure: Any) -> None:
@@ -210,9 +217,9 @@ async def test_a_large_answer_passes_in_bounded_memory_to_a_client_that_reads_sl
             found = bytearray()
             while len(found) < len(frame):
                 found += await client.receive(min(50_000, len(frame) - len(found)))
-                assert stage.reactor.budget.used < 1_000_000
+                assert stage.reactor.budget.used_bytes < 1_000_000
         assert bytes(found) == frame
-        await until(lambda: stage.reactor.budget.used == 0)
+        await until(lambda: stage.reactor.budget.used_bytes == 0)
 
 
 async def test_a_broker_that_does_not_read_stops_the_client(secure: Any) -> None:
@@ -222,7 +229,7 @@ async def test_a_broker_that_does_not_read_stops_the_client(secure: Any) -> None
         await until(lambda: link.upstream.outbound.pieces)
         for _ in range(50):
             await trio.lowlevel.checkpoint()
-        assert stage.reactor.budget.used < 2_000_000
+        assert stage.reactor.budget.used_bytes < 2_000_000
         nursery.cancel_scope.cancel()
 
 
@@ -232,9 +239,9 @@ async def test_a_muted_link_parks_what_was_decrypted_and_goes_on_by_itself(secur
         stage.mute(link)
         frames = b"".join(request(i) for i in range(1, 200))
         await client.send(frames)
-        await until(lambda: link.parked.held is not None)
-        assert stage.reactor.budget.used > 0
-        assert stage.wakes(link, link.session.hold.mute_until)
+        await until(lambda: link.parked.input_slice is not None)
+        assert stage.reactor.budget.used_bytes > 0
+        assert stage.wakes(link, link.session.hold.muted_until)
         stage.end_mute(link)
         assert await receive_exactly(broker, len(frames)) == frames
 
@@ -244,7 +251,7 @@ async def test_a_client_that_has_said_nothing_since_it_was_held_is_not_taken_for
         link, client, broker = await secure(stage).connect()
         stage.mute(link)
         await client.send(request(1))
-        await until(lambda: link.parked.held is not None)
+        await until(lambda: link.parked.input_slice is not None)
         held_at = trio.current_time()
         stage.end_mute(link)
         assert await receive_exactly(broker, len(request(1))) == request(1)
@@ -271,25 +278,25 @@ async def test_a_socket_is_empty_only_when_nothing_is_left_in_the_kernel_or_in_m
     # says nothing.
     async with staged() as stage:
         link, client, _ = await secure(stage).connect()
-        near, tls, c_in = link.client.sock, link._of_client, link.client.inbound
+        near, tls, c_in = link.client.sock, link._client_tls, link.client.inbound
         stage.reactor.modify(near.fileno(), 0)
         data = client.encrypt(bytes(100_000))
         await client.stream.send_all(data)
         await until(lambda: len(near.recv(len(data), socket.MSG_PEEK)) == len(data))
-        c_in.large = link.session.account.take(80_000, 80_000)
+        c_in.large_frame = link.session.account.reserve_buffer(80_000, 80_000)
         assert c_in.receive(near) == 0
-        assert c_in.partial < 80_000
-        assert not c_in.drained, "the kernel has more"
+        assert c_in.partial_bytes < 80_000
+        assert not c_in.is_drained, "the kernel has more"
         assert c_in.receive(near) == 80_000
-        assert tls.ready
-        assert not c_in.drained, "there is more in memory"
-        c_in.keep(80_000, 0)
+        assert tls.has_plaintext
+        assert not c_in.is_drained, "there is more in memory"
+        c_in.keep_partial_frame(80_000, 0)
         left = 20_000
         while left:
             left -= c_in.receive(near)
-            c_in.keep(c_in.end, 0)
-        assert not tls.ready
-        assert c_in.drained
+            c_in.keep_partial_frame(c_in.end, 0)
+        assert not tls.has_plaintext
+        assert c_in.is_drained
 
 
 @asynccontextmanager
@@ -312,12 +319,12 @@ async def openssl_client(
     assert process.stdout is not None
     near = socket.socket(fileno=accepted.detach())
     near.setblocking(False)
-    tls = Tls(make_context(listener), near, memoryview(bytearray(SHARED_BYTES)))
-    await shake_hands(tls, near, trio.Lock())
+    tls = TlsConnection(make_listener_context(listener), near, memoryview(bytearray(SHARED_READ_BYTES)))
+    await perform_server_handshake(tls, near, trio.Lock())
     upstream, broker = _tcp_pair(False)
     stage.streams.append(broker)
     now = trio.current_time()
-    session = Session(stage.play.world, 1, Account(stage.reactor.budget, "test"), now)
+    session = ClientSession(stage.play.world, 1, MemoryAccount(stage.reactor.budget, "test"), now)
     link = TlsLink(stage.reactor, session, near, upstream, "test:1", tls)
     link.open()
     async with process.stdin, process.stdout:
@@ -371,14 +378,14 @@ async def test_a_client_that_sends_nothing_but_new_keys_is_closed_before_it_cost
     # Each costs a tenth of a millisecond: a full read of them would stop everybody for a second.
     async with staged() as stage:
         link, client, _ = await secure(stage).connect()
-        keys = link._of_client._object = _NewKeys(link._of_client._incoming)
+        keys = link._client_tls._ssl_object = _NewKeys(link._client_tls._incoming)
         data = 9000 * (b"\x17\x03\x03\0\x16" + bytes(22))
         try:
             for at in range(0, len(data), step):
                 await client.stream.send_all(data[at : at + step])
         except trio.BrokenResourceError:
             pass
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
         assert 0 < keys.handled <= 128
         assert [line for _, line in stage.play.logs if "TLS: too many records without data" in line]
 
@@ -386,14 +393,14 @@ async def test_a_client_that_sends_nothing_but_new_keys_is_closed_before_it_cost
 async def test_a_new_key_now_and_then_is_nothing_special(secure: Any) -> None:
     async with staged() as stage:
         link, client, broker = await secure(stage).connect()
-        link._of_client._beside += 60  # as so many would
+        link._client_tls._empty_records += 60  # as so many would
         for _ in range(90):
             await client.stream.send_all(client.encrypt(request(1), 1))
             await receive_exactly(broker, len(request(1)))
-        link._of_client._beside += 10
+        link._client_tls._empty_records += 10
         await client.send(request(1))
         assert await receive_exactly(broker, len(request(1))) == request(1)
-        assert not link.closed
+        assert not link.is_closed
 
 
 # --- ends -------------------------------------------------------------------------------------------------------------
@@ -410,7 +417,7 @@ async def test_requests_before_a_half_close_are_answered(secure: Any, notify: bo
         await broker.send_all(answer(1))
         await broker.aclose()
         assert await client.receive(len(answer(1)) + 1) == answer(1)
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
 
 
 @pytest.mark.parametrize("notify", [True, False], ids=["close_notify", "broken"])
@@ -418,23 +425,23 @@ async def test_an_end_that_is_given_to_openssl_in_a_piece_of_its_own_is_seen(sec
     # OpenSSL gets RECORD bytes at once; what ends here is the last record before that, and no further event comes.
     async with staged() as stage:
         link, client, _ = await secure(stage).connect()
-        near, tls = link.client.sock, link._of_client
+        near, tls = link.client.sock, link._client_tls
         stage.reactor.modify(near.fileno(), 0)
-        frames = client.encrypt(bytes(RECORD - 5 * 22))
-        assert len(frames) == RECORD
+        frames = client.encrypt(bytes(MAX_FEED_BYTES - 5 * 22))
+        assert len(frames) == MAX_FEED_BYTES
         await client.stream.send_all(frames)
         if notify:
             await client.say_end()
         else:
             await client.stream.send_all(b"\x17\x03\x03\0\x20" + bytes(32))
-        await until(lambda: len(near.recv(2 * RECORD, socket.MSG_PEEK)) > RECORD)
-        assert tls.recv_into(memoryview(bytearray(SHARED_BYTES))) == RECORD - 5 * 22
-        assert tls.ready
+        await until(lambda: len(near.recv(2 * MAX_FEED_BYTES, socket.MSG_PEEK)) > MAX_FEED_BYTES)
+        assert tls.recv_into(memoryview(bytearray(SHARED_READ_BYTES))) == MAX_FEED_BYTES - 5 * 22
+        assert tls.has_plaintext
         if notify:
-            assert tls.recv_into(memoryview(bytearray(SHARED_BYTES))) == 0
+            assert tls.recv_into(memoryview(bytearray(SHARED_READ_BYTES))) == 0
         else:
             with pytest.raises(ssl.SSLError):
-                tls.recv_into(memoryview(bytearray(SHARED_BYTES)))
+                tls.recv_into(memoryview(bytearray(SHARED_READ_BYTES)))
 
 
 async def test_a_broker_that_closes_ends_the_session_behind_its_last_answer(secure: Any) -> None:
@@ -446,7 +453,7 @@ async def test_a_broker_that_closes_ends_the_session_behind_its_last_answer(secu
         await broker.aclose()
         assert await client.receive(len(answer(1)) + 1) == answer(1)  # and then close_notify
         assert await client.stream.receive_some(1) == b""
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
 
 
 async def test_a_client_that_closes_in_the_middle_of_a_frame_is_one_log_line(secure: Any) -> None:
@@ -473,7 +480,7 @@ async def test_a_reset_ends_the_link(secure: Any) -> None:
         link, client, broker = await secure(stage).connect()
         client.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         client.stream.socket.close()
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
         assert await broker.receive_some(1) == b""
 
 
@@ -487,7 +494,7 @@ async def test_broken_records_close_that_connection_behind_what_came_before(secu
         assert await receive_exactly(broker, len(request(1))) == request(1)
         assert await broker.receive_some(1) == b""
         await broker.aclose()
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
         ((_, line),) = stage.play.logs
         assert line.removeprefix("test:1: connection closed: TLS: ") in BROKEN_RECORD_SAID
         stage.play.ledger()
@@ -502,7 +509,7 @@ async def test_a_malformed_frame_is_named_as_without_tls(secure: Any) -> None:
     async with staged() as stage:
         link, client, _ = await secure(stage).connect()
         await client.send(b"GET / HTTP/1.1\r\n\r\n")
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
         assert "HTTP" in stage.play.logs[0][1]
 
 
@@ -513,11 +520,11 @@ async def test_a_client_that_leaves_during_a_mute_has_its_requests_discarded(sec
         stage.mute(link)
         await client.send(request(1) + request(2, acks=0))
         await (client.say_end() if notify else client.stream.aclose())
-        await until(lambda: link.parked.held is not None)
+        await until(lambda: link.parked.input_slice is not None)
         stage.end_mute(link)
         assert await receive_exactly(broker, len(request(2, acks=0))) == request(2, acks=0)
         assert stage.play.rows()["clicks", "discarded", ""] == (size_of(), 1, 1)
-        assert link.session.hold.client_gone
+        assert link.session.hold.is_client_gone
 
 
 async def test_draining_answers_what_is_in_flight_and_says_goodbye(secure: Any) -> None:
@@ -525,11 +532,11 @@ async def test_draining_answers_what_is_in_flight_and_says_goodbye(secure: Any) 
         link, client, broker = await secure(stage).connect()
         await client.send(request(1))
         await receive_exactly(broker, len(request(1)))
-        link.end_gently("disconnects_drain", trio.current_time())
-        stage.reactor.settle(trio.current_time())
+        link.drain("disconnects_drain", trio.current_time())
+        stage.reactor.run_deferred(trio.current_time())
         await broker.send_all(answer(1))
         assert await client.receive(len(answer(1)) + 1) == answer(1)
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
 
 
 # --- handshakes -------------------------------------------------------------------------------------------------------
@@ -539,7 +546,7 @@ async def refused(listener: ListenerTls, first: bytes, context: ssl.SSLContext |
     """What the gateway logs about a client that begins with these bytes, or shakes hands with this context."""
     near, far = _tcp_pair(False)
     near.setblocking(False)
-    tls = Tls(make_context(listener), near, memoryview(bytearray(SHARED_BYTES)))
+    tls = TlsConnection(make_listener_context(listener), near, memoryview(bytearray(SHARED_READ_BYTES)))
     with near, trio.fail_after(DEADLINE_S):
         async with far, trio.open_nursery() as nursery:
             if context is not None:
@@ -550,7 +557,7 @@ async def refused(listener: ListenerTls, first: bytes, context: ssl.SSLContext |
             else:
                 await far.send_eof()
             with pytest.raises(HandshakeError) as caught:
-                await shake_hands(tls, near, trio.Lock())
+                await perform_server_handshake(tls, near, trio.Lock())
             nursery.cancel_scope.cancel()
     return caught.value
 
@@ -588,13 +595,13 @@ async def test_a_client_that_does_not_trust_the_certificate_is_named(listener: L
 async def test_why_a_client_is_refused_is_told_though_it_has_reset_the_connection(listener: ListenerTls) -> None:
     near, far = _tcp_pair(False)
     near.setblocking(False)
-    tls = Tls(make_context(listener), near, memoryview(bytearray(SHARED_BYTES)))
+    tls = TlsConnection(make_listener_context(listener), near, memoryview(bytearray(SHARED_READ_BYTES)))
     with near, trio.fail_after(DEADLINE_S):
         await far.send_all(b"\x16\x03\x01\x00\x05hello")
         far.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         far.socket.close()  # no alert can be sent any more
         with pytest.raises(HandshakeError, match=r"unexpected message|bad"):
-            await shake_hands(tls, near, trio.Lock())
+            await perform_server_handshake(tls, near, trio.Lock())
 
 
 async def test_an_older_client_is_named(listener: ListenerTls, authority: Authority) -> None:
@@ -618,19 +625,19 @@ async def test_client_certificates_are_demanded_and_checked(
 async def test_handshakes_take_turns_with_everything_else(listener: ListenerTls, authority: Authority) -> None:
     # A storm of them must not hold up the requests of those who are connected: one step, then everybody has a turn.
     turn, steps, others = trio.Lock(), [], 0
-    context = make_context(listener)
+    context = make_listener_context(listener)
 
-    class Counted(Tls):
+    class Counted(TlsConnection):
         __slots__ = ()
 
-        def shake_hands(self, data: bytes) -> bool:
+        def continue_handshake(self, data: bytes) -> bool:
             steps.append(others)
-            return super().shake_hands(data)
+            return super().continue_handshake(data)
 
     async def be_server(near: Any) -> None:
         near.setblocking(False)
         with near:
-            await shake_hands(Counted(context, near, memoryview(bytearray(SHARED_BYTES))), near, turn)
+            await perform_server_handshake(Counted(context, near, memoryview(bytearray(SHARED_READ_BYTES))), near, turn)
 
     async with trio.open_nursery() as all_of_it:
         async with trio.open_nursery() as nursery:
@@ -658,7 +665,7 @@ async def test_handshakes_take_turns_with_everything_else(listener: ListenerTls,
 
 def why(tls: ListenerTls) -> str:
     with pytest.raises(CertificateError) as caught:
-        make_context(tls)
+        make_listener_context(tls)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -694,14 +701,14 @@ def test_files_that_can_not_be_used_are_named_with_what_would_be_right(
 def test_a_kafka_keystore_has_key_and_certificate_in_one_file(server: tuple[Path, Path], tmp_path: Path) -> None:
     store = tmp_path / "keystore.pem"
     store.write_text(server[1].read_text() + server[0].read_text())
-    make_context(ListenerTls(str(store)))
+    make_listener_context(ListenerTls(str(store)))
 
 
 def test_an_encrypted_key_needs_its_password(authority: Authority) -> None:
     certificate, key = map(str, authority.sign("guarded", password="open sesame"))
     assert why(ListenerTls(certificate, key)) == f"ssl.key.password: is needed, because the key in {key} is encrypted"
     assert why(ListenerTls(certificate, key, "wrong")) == f"ssl.key.password: does not open the key in {key}"
-    make_context(ListenerTls(certificate, key, "open sesame"))
+    make_listener_context(ListenerTls(certificate, key, "open sesame"))
 
 
 class Files:
@@ -712,7 +719,7 @@ class Files:
         self.keystore, self.key = folder / "tls.crt", folder / "tls.key"
         self.said: list[tuple[str, str]] = []
         self.bring("first")
-        self.certificates = Certificates(
+        self.certificates = ListenerCertificates(
             ListenerTls(str(self.keystore), str(self.key)), lambda *line: self.said.append(line)
         )
 
@@ -729,12 +736,12 @@ class Files:
 
 def test_a_certificate_that_changed_is_read_again_for_new_connections(authority: Authority, tmp_path: Path) -> None:
     files = Files(authority, tmp_path)
-    first = files.certificates.context(0.0)
+    first = files.certificates.get_context(0.0)
     assert first is not None
-    assert files.certificates.context(LOOK_S) is first
+    assert files.certificates.get_context(CHECK_INTERVAL_S) is first
     files.bring("second")
-    assert files.certificates.context(LOOK_S + 0.1) is first, "not looked at for each connection"
-    second = files.certificates.context(2 * LOOK_S)
+    assert files.certificates.get_context(CHECK_INTERVAL_S + 0.1) is first, "not looked at for each connection"
+    second = files.certificates.get_context(2 * CHECK_INTERVAL_S)
     assert second not in (first, None)
     assert [level for level, _ in files.said] == ["info"]
     assert "new connections have the certificate that is in" in files.said[0][1]
@@ -744,29 +751,29 @@ def test_a_new_certificate_that_can_not_be_used_is_said_once_and_the_old_one_sta
     authority: Authority, tmp_path: Path
 ) -> None:
     files = Files(authority, tmp_path)
-    first = files.certificates.context(0.0)
+    first = files.certificates.get_context(0.0)
     files.replace(files.keystore, b"oops")
     for i in range(20):
-        assert files.certificates.context(10.0 + i) is first
+        assert files.certificates.get_context(10.0 + i) is first
     ((level, line),) = files.said
     assert level == "error"
     assert line.startswith("listener.ssl.keystore.location: ")
     assert line.endswith("the certificate that was read before stays in use")
     assert files.certificates.problem in line
     files.bring("second")
-    assert files.certificates.context(40.0) not in (first, None)
+    assert files.certificates.get_context(40.0) not in (first, None)
     assert files.certificates.problem == ""
 
 
 def test_a_certificate_whose_key_comes_a_moment_later_is_no_error(authority: Authority, tmp_path: Path) -> None:
     files = Files(authority, tmp_path)
-    first = files.certificates.context(0.0)
+    first = files.certificates.get_context(0.0)
     certificate, key = authority.sign("second")
     files.replace(files.keystore, certificate.read_bytes())
-    assert files.certificates.context(10.0) is first
-    assert files.certificates.context(10.0 + SETTLE_S - LOOK_S) is first
+    assert files.certificates.get_context(10.0) is first
+    assert files.certificates.get_context(10.0 + SETTLE_S - CHECK_INTERVAL_S) is first
     files.replace(files.key, key.read_bytes())
-    assert files.certificates.context(10.0 + SETTLE_S) not in (first, None)
+    assert files.certificates.get_context(10.0 + SETTLE_S) not in (first, None)
     assert [level for level, _ in files.said] == ["info"]
 
 
@@ -775,8 +782,8 @@ def test_without_a_usable_certificate_no_client_is_let_in(authority: Authority, 
     good = files.keystore.read_bytes()
     files.keystore.unlink()
     for i in range(5):
-        assert files.certificates.context(10.0 + i) is None
+        assert files.certificates.get_context(10.0 + i) is None
     assert [level for level, _ in files.said] == ["error"]
     assert files.said[0][1].endswith("; clients can't connect")
     files.replace(files.keystore, good)
-    assert files.certificates.context(20.0) is not None
+    assert files.certificates.get_context(20.0) is not None

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
-from gateway.data.relay.links import Link
+from gateway.data.relay.links import RelayLink
 from gateway.data.sockets.reactor import IN
-from gateway.data.sockets.tls import RECORD
+from gateway.data.sockets.tls import MAX_FEED_BYTES
 from gateway.tls.broker_tls import BrokerTls
 from gateway.tls.certificates import ListenerTls
 from protocol import api, rewrite
@@ -54,7 +54,7 @@ def server(authority: Authority) -> tuple[Path, Path]:
 class Far:
     """The far ends of a link, each of which has `send`, `receive` and a `stream`."""
 
-    def __init__(self, stage: Stage, link: Link, client: Any, broker: Any) -> None:
+    def __init__(self, stage: Stage, link: RelayLink, client: Any, broker: Any) -> None:
         self.stage, self.link, self.client, self.broker = stage, link, client, broker
         self.asked = 0  # times that the shortcut has asked the link on which terms
 
@@ -82,7 +82,9 @@ def opened(authority: Authority, server: tuple[Path, Path]) -> Opened:
     async def begin(way: str, variant: str = variants.COMPILED, *, small: bool = False) -> AsyncIterator[Far]:
         with variants.running(variant), pytest.MonkeyPatch.context() as patch:
             for module in (test_tls, test_tls_upstream):
-                patch.setattr(module, "Tls", variants.module("gateway.data.sockets.tls", variant).Tls)
+                patch.setattr(
+                    module, "TlsConnection", variants.module("gateway.data.sockets.tls", variant).TlsConnection
+                )
             async with staged() as stage:
                 far = await _connect(stage, way, small)
                 _count_asked(far, patch)
@@ -104,13 +106,13 @@ def opened(authority: Authority, server: tuple[Path, Path]) -> Opened:
 
 
 def _count_asked(far: Far, patch: pytest.MonkeyPatch) -> None:
-    terms = Link.terms
+    terms = RelayLink.current_terms
 
-    def counted(link: Link, now: float) -> Any:
+    def counted(link: RelayLink, now: float) -> Any:
         far.asked += link is far.link
         return terms(link, now)
 
-    patch.setattr(Link, "terms", counted)
+    patch.setattr(RelayLink, "current_terms", counted)
 
 
 # --- what takes it ----------------------------------------------------------------------------------------------------
@@ -147,7 +149,7 @@ async def test_large_requests_are_read_by_it(opened: Opened, way: str) -> None:
         nursery.start_soon(far.client.send, frames)
         assert await far.broker.receive(len(frames)) == frames
         await far.pass_answer(b"".join(answer(i) for i in range(FIRST, FIRST + 20)))
-        await until(lambda: far.stage.reactor.budget.used == 0)
+        await until(lambda: far.stage.reactor.budget.used_bytes == 0)
         assert far.stage.play.rows()["clicks", "accepted", ""][2] == 23
 
 
@@ -158,10 +160,10 @@ async def test_what_a_client_does_not_take_is_kept_encrypted_and_arrives_in_orde
         frames = other_answer(FIRST, Random(1).randbytes(500_000)) + answer(FIRST + 1)
         nursery.start_soon(far.broker.send, frames)
         await until(lambda: far.link.client.outbound.pieces)
-        assert not far.link.upstream.mask & IN, "the broker is read on"
+        assert not far.link.upstream.event_mask & IN, "the broker is read on"
         assert await far.client.receive(len(frames)) == frames
         await far.exchange(FIRST + 2)
-        await until(lambda: far.stage.reactor.budget.used == 0)
+        await until(lambda: far.stage.reactor.budget.used_bytes == 0)
 
 
 @pytest.mark.parametrize("way", ["broker", "both"])
@@ -170,10 +172,10 @@ async def test_what_a_broker_does_not_take_is_kept_encrypted_and_arrives_in_orde
         frames = b"".join(request(i, values=(bytes(20_000),)) for i in range(FIRST, FIRST + 30))
         nursery.start_soon(far.client.send, frames)
         await until(lambda: far.link.upstream.outbound.pieces)
-        assert not far.link.client.mask & IN, "the client is read on"
+        assert not far.link.client.event_mask & IN, "the client is read on"
         assert await far.broker.receive(len(frames)) == frames
         await far.pass_answer(b"".join(answer(i) for i in range(FIRST, FIRST + 30)))
-        await until(lambda: far.stage.reactor.budget.used == 0)
+        await until(lambda: far.stage.reactor.budget.used_bytes == 0)
 
 
 async def test_a_new_key_is_answered_and_requests_go_on(authority: Authority, server: tuple[Path, Path]) -> None:
@@ -191,7 +193,7 @@ async def test_a_new_key_is_answered_and_requests_go_on(authority: Authority, se
                 await broker.send_all(reply)
                 ours = rb"<<< TLS 1.3, Handshake .*KeyUpdate(.|\n)*" if correlation == 3 else b""
                 await say(process, b"", ours + re.escape(reply))
-            assert not link.closed
+            assert not link.is_closed
         assert stage.play.rows() == {("clicks", "accepted", ""): (6 * size_of(), 6, 6)}
 
 
@@ -200,15 +202,15 @@ async def test_a_client_that_sends_nothing_but_new_keys_is_closed_before_it_cost
     opened: Opened, step: int
 ) -> None:
     async with opened("client") as far:
-        tls = far.link._of_client
-        keys = tls._object = _NewKeys(tls._incoming)
+        tls = far.link._client_tls
+        keys = tls._ssl_object = _NewKeys(tls._incoming)
         data = 9000 * (b"\x17\x03\x03\0\x16" + bytes(22))
         try:
             for at in range(0, len(data), step):
                 await far.client.stream.send_all(data[at : at + step])
         except trio.BrokenResourceError:
             pass
-        await until(lambda: far.link.closed)
+        await until(lambda: far.link.is_closed)
         assert 0 < keys.handled <= 128
         assert [line for _, line in far.stage.play.logs if "TLS: too many records without data" in line]
 
@@ -273,7 +275,7 @@ class Script:
             data = b"".join(records)
         at = 0
         while at < len(data):
-            size = random.choice((7, 1000, RECORD, 100_000, 1_000_000))
+            size = random.choice((7, 1000, MAX_FEED_BYTES, 100_000, 1_000_000))
             await end.stream.send_all(data[at : at + size])
             for _ in range(random.choice((0, 0, 0, 20))):
                 await trio.lowlevel.checkpoint()
@@ -383,10 +385,10 @@ async def _outcome(
             await script.send(far.client, b"".join(script.requests[:half]))
             if mutes:
                 far.stage.mute(link)
-                link.shortcut.shut()
+                link.shortcut.invalidate_terms()
             nursery.start_soon(script.send, far.client, b"".join(script.requests[half:]))
             if mutes:
-                await until(lambda: link.parked.held is not None)
+                await until(lambda: link.parked.input_slice is not None)
                 far.stage.end_mute(link)
 
         nursery.start_soon(script.serve, far.broker, received)
@@ -394,7 +396,7 @@ async def _outcome(
         answered = await far.client.receive(len(script.answered))
         await until(lambda: len(received) == len(script.forwarded))
         await end(far)
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
         nursery.cancel_scope.cancel()
     rows = play.rows()
     assert bytes(received) == script.forwarded

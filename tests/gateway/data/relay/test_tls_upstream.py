@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import trio
 
-from gateway.data.connecting.handshakes import Bench, greet, shake_hands
-from gateway.data.relay.tls_links import AT_ONCE, TlsLink
-from gateway.data.session.session import Session
-from gateway.data.shared.budget import Account
-from gateway.data.sockets.tls import Tls
+from gateway.data.connecting.handshakes import TlsWorkspace, perform_client_handshake, perform_server_handshake
+from gateway.data.relay.tls_links import ENCRYPT_AT_ONCE, TlsLink
+from gateway.data.session.session import ClientSession
+from gateway.data.shared.budget import MemoryAccount
+from gateway.data.sockets.tls import TlsConnection
 from gateway.tls.broker_tls import BrokerTls, make_broker_context
-from gateway.tls.certificates import ListenerTls, make_context
+from gateway.tls.certificates import ListenerTls, make_listener_context
 from tests.background import until
 from tests.certificates import Authority
 from tests.gateway.data.relay.test_links import Stage, _tcp_pair, staged
@@ -70,9 +70,9 @@ class Secure:
         self.stage = stage
         self._trusting = make_broker_context(trusting)
         self._server = server
-        self._listener = make_context(ListenerTls(str(server[0]), str(server[1]))) if client == "TLS" else None
+        self._listener = make_listener_context(ListenerTls(str(server[0]), str(server[1]))) if client == "TLS" else None
         self._ca = trusting.ca
-        self._bench = Bench()
+        self._bench = TlsWorkspace()
 
     async def connect(
         self, *, small: bool = False, version: ssl.TLSVersion = VERSIONS[-1], first: bytes = b""
@@ -86,26 +86,26 @@ class Secure:
         upstream.setblocking(False)
         self.stage.streams += (far, broker)
         peer = Peer(broker, server_context(self._server, version))
-        of_upstream = Tls(self._trusting, upstream, self._bench.scratch, host="localhost")
+        of_upstream = TlsConnection(self._trusting, upstream, self._bench.scratch, host="localhost")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(peer.shake_hands, first)
             with trio.CancelScope() as scope:
-                await greet(of_upstream, upstream, self._bench.turn, scope)
+                await perform_client_handshake(of_upstream, upstream, self._bench.handshake_lock, scope)
         client: Any = Plain(far)
         of_client = None
         if self._listener is not None:
-            of_client = Tls(self._listener, near, self._bench.scratch)
+            of_client = TlsConnection(self._listener, near, self._bench.scratch)
             context = ssl.create_default_context(cafile=self._ca)
             context.verify_flags &= ~ssl.VERIFY_X509_STRICT
             client = Client(far, context)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(client.shake_hands)
-                await shake_hands(of_client, near, self._bench.turn)
+                await perform_server_handshake(of_client, near, self._bench.handshake_lock)
         now = trio.current_time()
-        session = Session(self.stage.play.world, NODE_ID, Account(self.stage.reactor.budget, "test"), now)
+        session = ClientSession(self.stage.play.world, NODE_ID, MemoryAccount(self.stage.reactor.budget, "test"), now)
         link = TlsLink(self.stage.reactor, session, near, upstream, "test:1", of_client, of_upstream)
         link.open()
-        self.stage.reactor.settle(now)
+        self.stage.reactor.run_deferred(now)
         return link, client, peer
 
 
@@ -166,12 +166,12 @@ async def test_answers_that_come_with_the_end_of_the_handshake_are_no_broken_con
     # Kafka never speaks first, so such a broker is none: but no event would ever tell of those bytes.
     async with staged() as stage:
         link, client, _ = await secure(stage).connect(first=answer(1))
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
         assert await client.receive(1) == b""
         assert any("broker 1 sent" in line for _, line in stage.play.logs)
 
 
-@pytest.mark.parametrize("size", [16_384 - 32, 40_000, AT_ONCE, 300_000, 5_000_000])
+@pytest.mark.parametrize("size", [16_384 - 32, 40_000, ENCRYPT_AT_ONCE, 300_000, 5_000_000])
 async def test_large_requests_pass_whole_and_their_memory_is_given_back(secure: Any, size: int) -> None:
     async with staged() as stage:
         _, client, broker = await secure(stage).connect()
@@ -180,7 +180,7 @@ async def test_large_requests_pass_whole_and_their_memory_is_given_back(secure: 
             nursery.start_soon(client.send, frame + request(2))
             assert await broker.receive(len(frame)) == frame
             assert await broker.receive(len(request(2))) == request(2)
-        await until(lambda: stage.reactor.budget.used == 0)
+        await until(lambda: stage.reactor.budget.used_bytes == 0)
 
 
 async def test_a_large_request_is_not_in_memory_twice_while_the_broker_does_not_read(secure: Any) -> None:
@@ -189,21 +189,21 @@ async def test_a_large_request_is_not_in_memory_twice_while_the_broker_does_not_
         link, client, broker = await secure(stage).connect(small=True)
         frame = request(1, values=(os.urandom(1_500_000),))
         nursery.start_soon(client.send, frame)
-        await until(lambda: link.upstream.is_stuck)
+        await until(lambda: link.upstream.has_unsent)
         await trio.testing.wait_all_tasks_blocked(0.01)
-        assert len(frame) <= stage.reactor.budget.used < len(frame) + 2 * AT_ONCE
+        assert len(frame) <= stage.reactor.budget.used_bytes < len(frame) + 2 * ENCRYPT_AT_ONCE
         assert await broker.receive(len(frame)) == frame
-        await until(lambda: stage.reactor.budget.used == 0)
+        await until(lambda: stage.reactor.budget.used_bytes == 0)
 
 
 async def test_a_large_request_whose_broker_goes_gives_its_memory_back(secure: Any) -> None:
     async with staged() as stage, trio.open_nursery() as nursery:
         link, client, broker = await secure(stage).connect(small=True)
         nursery.start_soon(_send_in_vain, client, request(1, values=(os.urandom(1_500_000),)))
-        await until(lambda: link.upstream.is_stuck)
+        await until(lambda: link.upstream.has_unsent)
         await broker.stream.aclose()
-        await until(lambda: link.closed)
-        assert stage.reactor.budget.used == 0
+        await until(lambda: link.is_closed)
+        assert stage.reactor.budget.used_bytes == 0
         nursery.cancel_scope.cancel()
 
 
@@ -219,7 +219,7 @@ async def test_what_is_sent_behind_a_stuck_large_request_comes_behind_it(secure:
         link, client, broker = await secure(stage).connect(small=True)
         frame = request(1, values=(os.urandom(1_000_000),))
         nursery.start_soon(client.send, frame)
-        await until(lambda: link.upstream.is_stuck)
+        await until(lambda: link.upstream.has_unsent)
         behind = bytearray(b"behind it")
         link.upstream.outbound.send(link.upstream.sock, [memoryview(behind)], None)
         behind[:] = bytes(len(behind))  # the caller's buffer is used for something else
@@ -237,9 +237,9 @@ async def test_a_large_answer_passes_in_bounded_memory_to_a_client_that_reads_sl
             found = bytearray()
             while len(found) < len(frame):
                 found += await client.receive(min(50_000, len(frame) - len(found)))
-                assert stage.reactor.budget.used < 1_000_000
+                assert stage.reactor.budget.used_bytes < 1_000_000
         assert bytes(found) == frame
-        await until(lambda: stage.reactor.budget.used == 0)
+        await until(lambda: stage.reactor.budget.used_bytes == 0)
 
 
 async def test_a_broker_that_does_not_read_stops_the_client(secure: Any) -> None:
@@ -249,7 +249,7 @@ async def test_a_broker_that_does_not_read_stops_the_client(secure: Any) -> None
         await until(lambda: link.upstream.outbound.pieces)
         for _ in range(50):
             await trio.lowlevel.checkpoint()
-        assert stage.reactor.budget.used < 2_000_000
+        assert stage.reactor.budget.used_bytes < 2_000_000
         nursery.cancel_scope.cancel()
 
 
@@ -264,7 +264,7 @@ async def test_answers_that_wait_in_memory_behind_a_client_that_does_not_read_ar
         answers = b"".join(other_answer(i + 1, os.urandom(size)) for i, size in enumerate(sizes))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(broker.send, answers)
-            await until(lambda: link.client.is_stuck)
+            await until(lambda: link.client.has_unsent)
             assert await client.receive(len(answers)) == answers
 
 
@@ -285,7 +285,7 @@ async def test_requests_before_a_half_close_are_answered_and_the_broker_is_told(
         await broker.send(answer(1))
         await broker.stream.aclose()
         assert await client.receive(len(answer(1)) + 1) == answer(1)
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
 
 
 @pytest.mark.parametrize("notify", [True, False], ids=["close_notify", "FIN"])
@@ -297,7 +297,7 @@ async def test_a_broker_that_closes_ends_the_session_behind_its_last_answer(secu
         await broker.send(answer(1))
         await (broker.say_end() if notify else broker.stream.aclose())
         assert await client.receive(len(answer(1)) + 1) == answer(1)
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
         stage.play.ledger()
         assert stage.play.counts["disconnects_upstream"] == 1
 
@@ -306,21 +306,21 @@ async def test_broken_records_of_a_broker_end_that_connection_behind_what_came_b
     async with staged() as stage:
         link, client, broker = await secure(stage).connect()
         failed: list[str] = []
-        link._course = Noted(failed)
+        link._broker_tls_observer = Noted(failed)
         await client.send(request(1) + request(2))
         await broker.receive(2 * len(request(1)))
         data = bytearray(broker.encrypt(answer(1) + answer(2), len(answer(1))))
         data[-1] ^= 1
         await broker.stream.send_all(data)
         assert await client.receive(len(answer(1)) + 1) == answer(1)
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
         (said,) = failed
         assert said in BROKEN_RECORD_SAID
 
 
 class Noted:
     def __init__(self, failed: list[str]) -> None:
-        self.fail = failed.append
+        self.on_tls_fault = failed.append
 
 
 async def test_a_reset_ends_the_link(secure: Any) -> None:
@@ -328,7 +328,7 @@ async def test_a_reset_ends_the_link(secure: Any) -> None:
         link, client, broker = await secure(stage).connect()
         broker.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         broker.stream.socket.close()
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
         with suppress(trio.BrokenResourceError):  # nothing was answered: it is reset as well
             assert await client.receive(1) == b""
 
@@ -338,9 +338,9 @@ async def test_draining_answers_what_is_in_flight_and_says_goodbye(secure: Any) 
         link, client, broker = await secure(stage).connect()
         await client.send(request(1))
         await broker.receive(len(request(1)))
-        link.end_gently("disconnects_drain", trio.current_time())
-        stage.reactor.settle(trio.current_time())
+        link.drain("disconnects_drain", trio.current_time())
+        stage.reactor.run_deferred(trio.current_time())
         await broker.send(answer(1))
         assert await client.receive(len(answer(1)) + 1) == answer(1)
-        await until(lambda: link.closed)
+        await until(lambda: link.is_closed)
         assert await broker.receive(1) == b""

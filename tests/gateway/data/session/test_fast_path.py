@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gateway.channel import API_REQUESTS
 from gateway.data.pending import in_flight, pending
 from gateway.data.shared.admin_turn import AdminTurn
-from gateway.data.shared.budget import Account, Budget
+from gateway.data.shared.budget import MemoryAccount, MemoryBudget
 from gateway.data.shared.errors import UpstreamError
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
@@ -55,10 +55,10 @@ def fast_path() -> ModuleType:
 
 
 def counted_of(play: Play) -> Any:
-    return play.session.counted
+    return play.session.response_counters
 
 
-def broker_says(entry: pending.Entry, code: int = 0, offset: int = 0, turned: bool = False) -> bytes:
+def broker_says(entry: pending.PendingEntry, code: int = 0, offset: int = 0, turned: bool = False) -> bytes:
     """To what it was sent of a request: some of its partitions may not have come so far."""
     if entry[1] == pending.PASS:
         return other_answer(entry[0])
@@ -89,12 +89,12 @@ def told(play: Play, batches: list[list[Any]], step: int) -> list[Any]:
         found.append(play.client(sent, step))
         owed = [entry for entry in play.session.in_flight if entry[1] != pending.LOCAL]
         found.append(play.broker(b"".join(broker_says(entry, *says.get(entry[0], ())) for entry in owed), step))
-        meters = play.engine.broker(1)
+        meters = play.engine.broker_meters(1)
         found.append({name: (each.uncounted, each.messages) for name, each in meters.topics.items()})
         found.append((meters.total.uncounted, meters.throttled.uncounted, len(play.session.in_flight)))
         if len(found) % 8 == 0:  # an interval is over: rows and meters are looked up again
             found.append(play.rows())
-    return [*found, play.rows(), play.session.account.used]
+    return [*found, play.rows(), play.session.account.used_bytes]
 
 
 @settings(max_examples=150, deadline=None)
@@ -114,12 +114,12 @@ def test_the_same_goes_on_and_is_counted_as_where_each_is_looked_at(
 
 def run(fast_path: ModuleType, play: Play, data: bytes, end: int) -> tuple[int, int]:
     session, gate = play.session, play.session.gate
-    terms = fast_path.Terms(
-        session.in_flight, gate.topics.by_name, gate.topics.by_id, gate.broker.total, gate.accounts.awaits,
-        gate.credit, gate.world.ledger,
+    terms = fast_path.ForwardingTerms(
+        session.in_flight, gate.topics.by_name, gate.topics.by_id, gate.broker.total, gate.accounts.awaits_repeats,
+        gate.find_credit, gate.world.ledger,
     )  # fmt: skip
-    terms.set(0, session.client.client_id, False, 10**6, 10**4)
-    found: tuple[int, int] = terms.pass_requests(bytearray(data), 0, end, play.now, play.now, False)
+    terms.update_terms(0, session.client.client_id, False, 10**6, 10**4)
+    found: tuple[int, int] = terms.admit_requests(bytearray(data), 0, end, play.now, play.now, False)
     return found
 
 
@@ -159,18 +159,18 @@ def test_a_run_ends_before_another_kind(fast_path: ModuleType, other: bytes) -> 
 def fetching(fast_path: ModuleType, play: Play, most: int = 1000) -> Any:
     """Terms on which Fetch requests pass: up to version 15 their answers as they are, those of 16 and 17 walked."""
     session, gate = play.session, play.session.gate
-    terms = fast_path.Terms(
-        session.in_flight, {}, {}, gate.broker.total, gate.accounts.awaits, gate.credit, gate.world.ledger
+    terms = fast_path.ForwardingTerms(
+        session.in_flight, {}, {}, gate.broker.total, gate.accounts.awaits_repeats, gate.find_credit, gate.world.ledger
     )
-    terms.set(0, session.client.client_id, False, 10**6, 10**4)
-    terms.set_fetches((pending.PASS,) * 16 + (pending.STREAM,) * 2, most)
+    terms.update_terms(0, session.client.client_id, False, 10**6, 10**4)
+    terms.update_fetch_terms((pending.PASS,) * 16 + (pending.STREAM,) * 2, most)
     return terms
 
 
 def test_fetches_pass_and_are_owed_what_others_are_that_are_looked_at(fast_path: ModuleType) -> None:
     play = Play().named()
     data = bytearray(fetch(1, 4) + fetch(2, 15) + fetch(3, 16) + fetch(4, 17))
-    assert fetching(fast_path, play).pass_requests(data, 0, len(data), play.now, play.now, False) == (len(data), 4)
+    assert fetching(fast_path, play).admit_requests(data, 0, len(data), play.now, play.now, False) == (len(data), 4)
     play.ledger()
     assert play.counts[f"{API_REQUESTS}{api.FETCH}"] == 4
     looked_at = Play().named()
@@ -190,7 +190,7 @@ def test_a_run_ends_before_a_fetch_that_has_to_be_looked_at(fast_path: ModuleTyp
     play = Play().named()
     one = fetch(3)
     data = bytearray(one + other)
-    assert fetching(fast_path, play).pass_requests(data, 0, len(data), play.now, play.now, False) == (len(one), 1)
+    assert fetching(fast_path, play).admit_requests(data, 0, len(data), play.now, play.now, False) == (len(one), 1)
 
 
 def test_a_fetch_as_large_as_one_may_be_passes_and_no_larger_one(fast_path: ModuleType) -> None:
@@ -198,16 +198,16 @@ def test_a_fetch_as_large_as_one_may_be_passes_and_no_larger_one(fast_path: Modu
     size = len(data) - 4
     for most, passed in ((size, 1), (size - 1, 0)):
         terms = fetching(fast_path, play, most)
-        assert terms.pass_requests(data, 0, len(data), play.now, play.now, False)[1] == passed
+        assert terms.admit_requests(data, 0, len(data), play.now, play.now, False)[1] == passed
 
 
 def test_a_sessions_terms_let_no_larger_fetch_pass_than_its_api_needs(fast_path: ModuleType) -> None:
-    play = Play(max_request_bytes=2 * api.LARGEST_OTHER).named()
-    for size, passed in ((api.LARGEST_OTHER, 1), (api.LARGEST_OTHER + 1, 0)):
+    play = Play(max_request_bytes=2 * api.MAX_OTHER_REQUEST_BYTES).named()
+    for size, passed in ((api.MAX_OTHER_REQUEST_BYTES, 1), (api.MAX_OTHER_REQUEST_BYTES + 1, 0)):
         data = bytearray(4 + size)
         framing.REQUEST_HEAD.pack_into(data, 0, size, api.FETCH, 17, 3)
-        terms: Any = play.session.terms(play.now)
-        assert terms.pass_requests(data, 0, len(data), play.now, play.now, False)[1] == passed
+        terms: Any = play.session.current_terms(play.now)
+        assert terms.admit_requests(data, 0, len(data), play.now, play.now, False)[1] == passed
 
 
 def test_no_fetch_passes_where_the_most_are_owed_or_no_one_said_so(fast_path: ModuleType) -> None:
@@ -215,16 +215,16 @@ def test_no_fetch_passes_where_the_most_are_owed_or_no_one_said_so(fast_path: Mo
     terms, flight = fetching(fast_path, play), play.session.in_flight
     while len(flight) < in_flight.MAX_PENDING - 1:
         flight.append((1, pending.PASS))
-    assert terms.pass_requests(data, 0, len(data), play.now, play.now, False)[1] == 1
-    assert terms.pass_requests(data, 0, len(data), play.now, play.now, False)[1] == 0
-    flight.clear()
-    terms.set(0, b"app", False, 10**6, 10**4)
-    assert terms.pass_requests(data, 0, len(data), play.now, play.now, False)[1] == 0
+    assert terms.admit_requests(data, 0, len(data), play.now, play.now, False)[1] == 1
+    assert terms.admit_requests(data, 0, len(data), play.now, play.now, False)[1] == 0
+    flight.drop_all()
+    terms.update_terms(0, b"app", False, 10**6, 10**4)
+    assert terms.admit_requests(data, 0, len(data), play.now, play.now, False)[1] == 0
 
 
 def _quota_of_another(play: Play) -> None:
     store = QuotaStore({Entity(client_id="other"): {QuotaKey.parse("consumer_byte_rate"): 1e9}})
-    play.world.quotas.set_store(store, play.now)
+    play.world.quotas.set_quotas(store, play.now)
 
 
 def _group_that_limits_consumers(play: Play) -> None:
@@ -232,15 +232,15 @@ def _group_that_limits_consumers(play: Play) -> None:
 
 
 def _goodbye(play: Play) -> None:
-    play.session.say_goodbye()
+    play.session.stop_answering()
 
 
 def _admin_request(play: Play) -> None:
-    play.session.admin.turn = AdminTurn(b"", 1000)
+    play.session.admin_requests.turn = AdminTurn(b"", 1000)
 
 
 def _mute(play: Play) -> None:
-    play.session.fetches.mute_until = play.now + 1.0
+    play.session.fetch_limiter.muted_until = play.now + 1.0
 
 
 @pytest.mark.parametrize("change", [_quota_of_another, _group_that_limits_consumers, _goodbye, _admin_request, _mute])
@@ -250,8 +250,8 @@ def test_a_sessions_terms_let_fetches_pass_as_long_as_nothing_concerns_them(
     play, data = familiar([0]), bytearray(fetch(3))
 
     def passed() -> int:
-        terms: Any = play.session.terms(play.now)
-        return int(terms.pass_requests(data, 0, len(data), play.now, play.now, False)[1])
+        terms: Any = play.session.current_terms(play.now)
+        return int(terms.admit_requests(data, 0, len(data), play.now, play.now, False)[1])
 
     assert passed() == 1
     change(play)
@@ -272,11 +272,11 @@ def test_answers_that_stream_through_pass_cut_anywhere_up_to_the_gateways_own(fa
         flight.append((3, pending.PASS))
         flight.append((-1, pending.LOCAL, b""))
         buf = bytearray(said)
-        pos = counted.pass_answers(buf, 0, cut, play.now, False)
+        pos = counted.count_responses(buf, 0, cut, play.now, False)
         assert cut - pos < 8 or cut > len(said) - len(other_answer(4))
-        pos = counted.pass_answers(buf, pos, len(buf), play.now, False)
+        pos = counted.count_responses(buf, pos, len(buf), play.now, False)
         assert buf[:pos] == expected
-        assert counted.in_flight.walker is None
+        assert counted.in_flight.stream_walker is None
         assert [entry[0] for entry in flight] == [-1]
 
 
@@ -289,11 +289,11 @@ def test_half_a_list_of_addresses_comes_again_with_the_rest_behind_it(fast_path:
         play, buf = Play().named(), bytearray(said)
         counted, flight = counted_of(play), play.session.in_flight
         flight.append((1, pending.STREAM, 2, api.SHARE_FETCH))
-        pos = counted.pass_answers(buf, 0, cut, play.now, False)
+        pos = counted.count_responses(buf, 0, cut, play.now, False)
         held += pos < cut
-        assert counted.pass_answers(buf, pos, len(buf), play.now, False) == len(said)
+        assert counted.count_responses(buf, pos, len(buf), play.now, False) == len(said)
         assert buf == expected
-        assert counted.in_flight.walker is None
+        assert counted.in_flight.stream_walker is None
         assert not flight
     assert held
 
@@ -303,9 +303,9 @@ def test_half_a_list_of_addresses_comes_again_with_the_rest_behind_it(fast_path:
 def test_an_answer_too_short_for_its_correlation_id_is_not_passed(fast_path: ModuleType, owed: Any, size: int) -> None:
     play = Play().named()
     play.session.in_flight.append(owed)
-    buf = bytearray(framing.ANSWER_HEAD.pack(size, 1) + bytes(8))
-    assert counted_of(play).pass_answers(buf, 0, len(buf), play.now, False) == 0
-    assert counted_of(play).in_flight.walker is None
+    buf = bytearray(framing.RESPONSE_HEAD.pack(size, 1) + bytes(8))
+    assert counted_of(play).count_responses(buf, 0, len(buf), play.now, False) == 0
+    assert counted_of(play).in_flight.stream_walker is None
     with pytest.raises(UpstreamError, match=f"a size of {size} bytes"):
         play.broker(bytes(buf))
 
@@ -330,9 +330,9 @@ def test_the_memory_of_many_partitions_is_given_back_with_their_answer(fast_path
     wide = {"clicks": list(range(in_flight.FEW_PARTITIONS + 1))}
     for correlation in range(1, 4):  # from the second one on they pass by the run
         said = exchange(play, correlation, wide)
-        assert account.used
+        assert account.used_bytes
         play.broker(said)
-        assert not account.used
+        assert not account.used_bytes
 
 
 def test_many_partitions_are_looked_at_where_some_may_have_been_rejected_before(fast_path: ModuleType) -> None:
@@ -340,8 +340,8 @@ def test_many_partitions_are_looked_at_where_some_may_have_been_rejected_before(
     play.broker(exchange(play, 1, {"clicks": [0, 1]}))
     said = bytearray(exchange(play, 2, {"clicks": [0, 1]}))
     counted = counted_of(play)
-    assert counted.pass_answers(said, 0, len(said), play.now, True) == 0
-    assert counted.pass_answers(said, 0, len(said), play.now, False) == len(said)
+    assert counted.count_responses(said, 0, len(said), play.now, True) == 0
+    assert counted.count_responses(said, 0, len(said), play.now, False) == len(said)
 
 
 @pytest.mark.parametrize("indexes", [[0], [0, 1]])
@@ -353,15 +353,15 @@ def test_a_request_is_looked_at_where_its_checksums_may_be_asked_for(fast_path: 
         asked.append(list(parts))
         return True
 
-    terms = fast_path.Terms(
+    terms = fast_path.ForwardingTerms(
         play.session.in_flight, play.session.gate.topics.by_name, {}, play.session.gate.broker.total,
-        awaits, play.session.gate.credit, play.world.ledger,
+        awaits, play.session.gate.find_credit, play.world.ledger,
     )  # fmt: skip
-    terms.set(0, b"app", False, 10**6, 10**4)
+    terms.update_terms(0, b"app", False, 10**6, 10**4)
     data = bytearray(request(2, {"clicks": indexes}))
-    assert terms.pass_requests(data, 0, len(data), play.now, play.now, True) == (0, 0)
+    assert terms.admit_requests(data, 0, len(data), play.now, play.now, True) == (0, 0)
     assert [[part[1] for part in parts] for parts in asked] == [indexes]
-    assert terms.pass_requests(data, 0, len(data), play.now, play.now, False) == (len(data), 1)
+    assert terms.admit_requests(data, 0, len(data), play.now, play.now, False) == (len(data), 1)
 
 
 @pytest.mark.parametrize("indexes", [[0], [0, 1]])
@@ -385,20 +385,20 @@ def test_a_run_ends_at_what_is_larger_than_any_may_be_and_where_the_most_are_owe
 ) -> None:
     play = familiar(indexes)
     session, gate = play.session, play.session.gate
-    terms = fast_path.Terms(
-        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, gate.credit,
+    terms = fast_path.ForwardingTerms(
+        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits_repeats, gate.find_credit,
         gate.world.ledger,
     )  # fmt: skip
     data = bytearray(request(3, {"clicks": indexes}))
     size = len(data) - 4
 
     def passed() -> int:
-        return int(terms.pass_requests(data, 0, len(data), play.now, play.now, False)[1])
+        return int(terms.admit_requests(data, 0, len(data), play.now, play.now, False)[1])
 
     for max_bytes, most, expected in ((size - 1, 2, 0), (size, 2, 1), (size, 1, 2 - len(indexes))):
-        terms.set(0, b"app", False, max_bytes, most)
+        terms.update_terms(0, b"app", False, max_bytes, most)
         assert passed() == expected
-    terms.set(0, b"app", False, size, 2)
+    terms.update_terms(0, b"app", False, size, 2)
     while len(session.in_flight) < in_flight.MAX_PENDING - 1:
         session.in_flight.append((1, pending.PASS))
     assert [passed(), passed()] == [1, 0]
@@ -408,13 +408,19 @@ def test_a_run_ends_where_memory_is_short_for_what_is_owed(fast_path: ModuleType
     indexes = list(range(in_flight.FEW_PARTITIONS + 1))
     play = familiar(indexes)
     gate, data = play.session.gate, bytearray(b"".join(request(each, {"clicks": indexes}) for each in (3, 4)))
-    flight = in_flight.InFlight(Account(Budget(1), ""))
-    terms = fast_path.Terms(
-        flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, gate.credit, play.world.ledger
+    flight = in_flight.InFlightRequests(MemoryAccount(MemoryBudget(1), ""))
+    terms = fast_path.ForwardingTerms(
+        flight,
+        gate.topics.by_name,
+        {},
+        gate.broker.total,
+        gate.accounts.awaits_repeats,
+        gate.find_credit,
+        play.world.ledger,
     )
-    terms.set(0, b"app", False, 10**6, 10**4)
-    assert terms.pass_requests(data, 0, len(data), play.now, play.now, False) == (len(data) // 2, 1)
-    assert flight.is_waiting
+    terms.update_terms(0, b"app", False, 10**6, 10**4)
+    assert terms.admit_requests(data, 0, len(data), play.now, play.now, False) == (len(data) // 2, 1)
+    assert flight.is_reading_blocked
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -423,12 +429,12 @@ def test_those_that_are_measured_are_noted_with_when_they_came(fast_path: Module
     play = familiar(indexes)
     data = b"".join(request(correlation, {"clicks": indexes}) for correlation in (4, 5))
     session, gate = play.session, play.session.gate
-    terms = fast_path.Terms(
-        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, gate.credit,
+    terms = fast_path.ForwardingTerms(
+        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits_repeats, gate.find_credit,
         gate.world.ledger,
     )  # fmt: skip
-    terms.set(1, b"app", False, 10**6, 10**4)
-    terms.pass_requests(bytearray(data), 0, len(data), play.now, play.now - 0.5, False)
+    terms.update_terms(1, b"app", False, 10**6, 10**4)
+    terms.admit_requests(bytearray(data), 0, len(data), play.now, play.now - 0.5, False)
     assert [entry[7] for entry in session.in_flight] == [(play.now - 0.5, play.now, 2), None]
 
 
@@ -437,19 +443,19 @@ def test_the_quota_that_a_request_was_charged_to_is_noted(fast_path: ModuleType,
     """It is told of the bytes that the broker doesn't write."""
     play = Play().named()
     store = QuotaStore({Entity(client_id="app"): {QuotaKey.parse("producer_byte_rate"): 1e9}})
-    play.world.quotas.set_store(store, play.now)
+    play.world.quotas.set_quotas(store, play.now)
     for correlation in (1, 2):
         play.broker(exchange(play, correlation, {"clicks": indexes}))
     play.now += 10.0  # a quota saves nothing before it is used
-    (line,) = play.session.client.lines.produce
-    free = line.bucket.level(play.now)
+    (line,) = play.session.client.quota_limit.produce_limiters
+    free = line.bucket.token_level(play.now)
     frame = request(3, {"clicks": indexes})
     play.client(frame)
     (entry,) = play.session.in_flight
-    assert entry[6].quota is play.session.client.quota, "it was looked at"
-    assert line.bucket.level(play.now) == free - (len(frame) - 4)
+    assert entry[6].quota is play.session.client.produce_quota, "it was looked at"
+    assert line.bucket.token_level(play.now) == free - (len(frame) - 4)
     play.broker(answer(3, {"clicks": dict.fromkeys(indexes, (6, -1))}))
-    assert line.bucket.level(play.now) == free - (len(frame) - 4)  # a client's own limit counts them all the same
+    assert line.bucket.token_level(play.now) == free - (len(frame) - 4)  # a client's own limit counts them all the same
 
 
 @pytest.mark.parametrize("of", ["thresholds", "group"])
@@ -459,17 +465,17 @@ def test_what_is_free_of_one_limit_ends_a_run_that_another_one_has_credit_for(
 ) -> None:
     play = familiar(indexes)
     store = QuotaStore({Entity(client_id="app"): {QuotaKey.parse("producer_byte_rate"): 1e9}})
-    play.world.quotas.set_store(store, play.now)
+    play.world.quotas.set_quotas(store, play.now)
     play.broker(exchange(play, 3, {"clicks": indexes}))
     play.now += 10.0
-    meter = play.engine.broker(1).topics[b"clicks"]
-    (meter.ask_thresholds if of == "thresholds" else meter.ask_group)(False, 1.0)
+    meter = play.engine.broker_meters(1).topics[b"clicks"]
+    (meter.set_thresholds_ask if of == "thresholds" else meter.set_group_asks)(False, 1.0)
     data = b"".join(request(correlation, {"clicks": indexes}) for correlation in (4, 5))
     session, gate = play.session, play.session.gate
-    assert gate.asks_always
-    terms = session.terms(play.now)
+    assert gate.must_ask_limits
+    terms = session.current_terms(play.now)
     assert terms is not None
-    assert terms.pass_requests(bytearray(data), 0, len(data), play.now, play.now, False) == (len(data) // 2, 1)
+    assert terms.admit_requests(bytearray(data), 0, len(data), play.now, play.now, False) == (len(data) // 2, 1)
 
 
 @pytest.mark.parametrize(("rows", "throttle_ms"), [([(b"views", 0, 89, "")], 0), (None, 5)])
@@ -477,13 +483,13 @@ def test_an_answer_that_has_more_to_say_is_looked_at(fast_path: ModuleType, rows
     play = familiar([0, 1])
     said = bytearray(exchange(play, 3, {"clicks": [0, 1]}))
     flight = play.session.in_flight
-    entry = flight.first()
-    flight.clear()
+    entry = flight.oldest_entry()
+    flight.drop_all()
     flight.append((*entry[:4], rows, throttle_ms, *entry[6:]))
-    assert counted_of(play).pass_answers(said, 0, len(said), play.now, False) == 0
-    flight.clear()
+    assert counted_of(play).count_responses(said, 0, len(said), play.now, False) == 0
+    flight.drop_all()
     flight.append(entry)
-    assert counted_of(play).pass_answers(said, 0, len(said), play.now, False) == len(said)
+    assert counted_of(play).count_responses(said, 0, len(said), play.now, False) == len(said)
 
 
 def test_a_topic_named_like_the_id_of_another_is_not_that_one(fast_path: ModuleType) -> None:
@@ -499,7 +505,7 @@ def test_a_topic_named_like_the_id_of_another_is_not_that_one(fast_path: ModuleT
         play.client(pair(correlation))
         entries = list(play.session.in_flight)
         play.broker(b"".join(broker_says_to(entry, alike) for entry in entries))
-    meters = play.engine.broker(1).topics
+    meters = play.engine.broker_meters(1).topics
     assert meters[alike].uncounted == 3 * size_of()
     assert meters[b"clicks"].uncounted == 3 * size_of((bytes(100),))
     rows = play.rows()
@@ -511,14 +517,14 @@ def test_a_request_counts_once_in_a_row_that_its_topics_share(fast_path: ModuleT
     """Where there are too many names for the ledger, they are counted as one."""
     play = Play().named()
     play.world.ledger.max_names = 1
-    play.world.ledger.row(1, "first", "User:x", "id", "accepted")
+    play.world.ledger.find_row(1, "first", "User:x", "id", "accepted")
     for correlation in range(1, 6):
         play.broker(exchange(play, correlation, {"clicks": [0], "views": [1, 0]}))
     (counts,) = (counts for (_, outcome, _), counts in play.rows().items() if outcome == "accepted" and counts[0])
     assert counts == (15 * size_of(), 15, 5)
 
 
-def broker_says_to(entry: pending.Entry, topic: bytes) -> bytes:
+def broker_says_to(entry: pending.PendingEntry, topic: bytes) -> bytes:
     """The answer to the only partition of a request, by name or id."""
     return answer(entry[0], {topic.decode(): {0: (0, 7)}}, version=entry[2], topic_id=topic)
 
@@ -532,8 +538,8 @@ def test_what_a_run_has_brought_counts_within_it(fast_path: ModuleType, run_of: 
     play = Play().named()
     play.broker(exchange(play, 1, {"clicks": [0, 1]}))
     play.broker(exchange(play, 2, {"clicks": [0]}))
-    meter = play.engine.broker(1).topics[b"clicks"]
-    meter.ask_thresholds(False, 2 * size_of())
+    meter = play.engine.broker_meters(1).topics[b"clicks"]
+    meter.set_thresholds_ask(False, 2 * size_of())
     data = b"".join(request(10 + place, {"clicks": indexes}) for place, indexes in enumerate(run_of))
     before = meter.uncounted
     assert run(fast_path, play, data, len(data))[1] == passed
@@ -557,8 +563,8 @@ def told_of_ids(seed: int) -> list[Any]:
             offset, turned = chance.randrange(3), chance.choice([1, -1])
             results = {index: (chance.choice([0, 0, 0, 6]), offset) for index in indexes[::turned]}
             said += answer(correlation, {topic: results}, version=version, topic_id=alike)
-        found += [play.client(asked), play.broker(said), play.session.account.used]
-        meters = play.engine.broker(1)
+        found += [play.client(asked), play.broker(said), play.session.account.used_bytes]
+        meters = play.engine.broker_meters(1)
         found.append({name: (each.uncounted, each.messages) for name, each in meters.topics.items()})
         found.append((meters.total.uncounted, play.rows() if chance.random() < 0.2 else None))
     return [*found, play.rows()]

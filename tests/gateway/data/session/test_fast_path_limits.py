@@ -10,13 +10,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.channel import Groups, Policy, Quotas
+from gateway.channel import GroupSnapshot, QuotaSnapshot, ThresholdPolicy
 from gateway.data.pending import pending
-from gateway.data.session.session import Session
+from gateway.data.session.session import ClientSession
 from policies.engine import Mode
-from policies.groups.lines import GroupLimits
+from policies.groups.group_limiters import GroupLimitValues
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
-from policies.storage import Affected
+from policies.storage import AffectedTopics
 from tests.gateway.play import Play, account, answer, request, size_of
 from tests.variants import COMPILED, PURE, module, running
 
@@ -44,7 +44,7 @@ def set_limits(on: Play, kinds: set[Kind], factor: float, held: float, mode: Mod
     total = 3 * SECOND if kinds & {"threshold", "rejecting", "burst"} or factor < 1.0 or held < 1.0 else None
     burst_s = 2.0 if "burst" in kinds else 0.0
     on.world.set_policy(
-        Policy(1, total, {GOLD: SECOND, HELD: SECOND}, on_exceed="delay" if "threshold" in kinds else "reject",
+        ThresholdPolicy(1, total, {GOLD: SECOND, HELD: SECOND}, on_exceed="delay" if "threshold" in kinds else "reject",
                burst_s=burst_s, enforce_percent=percent)
     )  # fmt: skip
     quotas: dict[Any, Any] = {}
@@ -52,26 +52,28 @@ def set_limits(on: Play, kinds: set[Kind], factor: float, held: float, mode: Mod
         quotas[Entity(client_id="app")] = {QuotaKey.parse("producer_byte_rate"): SECOND}
     if "strangers" in kinds:
         quotas[Entity(user=DEFAULT)] = {QuotaKey.parse("producer_byte_rate:broker_bps"): 2.0 * SECOND}
-    on.world.set_quotas(Quotas(1, quotas, enforce_percent=percent), on.now)
-    limit = GroupLimits(SECOND if kinds & {"group", "principal"} else None, 35.0 if "messages" in kinds else None)
+    on.world.set_quotas(QuotaSnapshot(1, quotas, enforce_percent=percent), on.now)
+    limit = GroupLimitValues(SECOND if kinds & {"group", "principal"} else None, 35.0 if "messages" in kinds else None)
     if kinds & {"group", "messages", "principal"}:
         pattern = r"User:(?P<tenant>\w+)" if "principal" in kinds else ""
-        groups = Groups(1, {"gold": limit}, {"acme": "gold"}, principal_pattern=pattern, enforce_percent=percent)
+        groups = GroupSnapshot(1, {"gold": limit}, {"acme": "gold"}, principal_pattern=pattern, enforce_percent=percent)
         on.world.set_groups(groups, on.now)
     if held < 1.0:
-        on.engine.set_affected([Affected("broker 1 /data", held, "it is full", (HELD,), ())], on.now, mode=mode)
+        on.engine.set_affected_topics(
+            [AffectedTopics("broker 1 /data", held, "it is full", (HELD,), ())], on.now, mode=mode
+        )
     elif factor < 1.0:
-        on.engine.set_storage(factor, "disks fill up", on.now, mode=mode)
-        on.world.quotas.set_factor(on.engine.factor, on.now)
+        on.engine.set_storage_factor(factor, "disks fill up", on.now, mode=mode)
+        on.world.quotas.set_storage_factor(on.engine.storage_factor, on.now)
 
 
 def connect(on: Play, number: int) -> Play:
     """A connection to the same worker, of a client of its own."""
     made = Play().named()
     made.now, made.engine, made.world = on.now, on.engine, on.world
-    made.session = Session(on.world, 1, account(), on.now)
+    made.session = ClientSession(on.world, 1, account(), on.now)
     made.named()
-    made.session.client.authenticate(f"User:{'acme' if number else 'other'}")
+    made.session.client.set_principal(f"User:{'acme' if number else 'other'}")
     return made
 
 
@@ -96,26 +98,35 @@ steps = st.tuples(
 
 def state(on: Play, connections: list[Play]) -> list[Any]:
     """What is counted, charged and owed."""
-    meters, world = on.engine.broker(1), on.world
+    meters, world = on.engine.broker_meters(1), on.world
     found: list[Any] = [
         {
-            name: (each.uncounted, each.messages, each.settled, each.seen, each.over)
+            name: (each.uncounted, each.messages, each.counted_in_group, each.counted_in_bucket, each.needs_decision)
             for name, each in meters.topics.items()
         },
         (meters.total.uncounted, meters.throttled.uncounted, meters.errors.uncounted),
-        [(each.session.hold.until, each.session.hold.mute_until, each.session.hold.why) for each in connections],
+        [(each.session.hold.held_until, each.session.hold.muted_until,
+        each.session.hold.mute_reason) for each in connections],
         [[(entry[1], len(entry[3])) for entry in each.session.in_flight if entry[1] == pending.PRODUCE]
          for each in connections],
     ]  # fmt: skip
     limits = meters.limits
-    buckets: list[Any] = [] if limits.storage is None else [limits.storage.line.bucket]
-    buckets += [each.line.bucket for each in limits.affected.shared]
-    buckets += [getattr(limits.strategy, "bucket", None), *(each.bucket for each in meters.topics.values())]
-    buckets += [line.bucket for _, line in sorted(world.quotas._lines.items(), key=str)]
-    for side in on.engine.groups._sides.values():
-        buckets += [line.bucket for line in side.lines]
-        found.append((side.bytes_meter.taken, side.msgs_meter.taken, side.owed_bytes, side.owed_msgs, side.asks))
-    found.append([None if each is None else (each.owed, each.beyond, each.rate) for each in buckets])
+    buckets: list[Any] = [] if limits.storage_throttle is None else [limits.storage_throttle.limiter.bucket]
+    buckets += [each.limiter.bucket for each in limits.affected_limits.throttles]
+    buckets += [getattr(limits.strategy, "bucket", None), *(each.pacing_bucket for each in meters.topics.values())]
+    buckets += [line.bucket for _, line in sorted(world.quotas._limiters.items(), key=str)]
+    for side in on.engine.groups._group_limits.values():
+        buckets += [line.bucket for line in side.limiters]
+        found.append(
+            (
+                side.byte_meter.charged,
+                side.message_meter.charged,
+                side.refunded_bytes,
+                side.refunded_messages,
+                side.asks_always,
+            )
+        )
+    found.append([None if each is None else (each.owed_tokens, each.excess_debt, each.rate) for each in buckets])
     return found
 
 
@@ -123,7 +134,7 @@ def told(limits: Any, played: list[Any]) -> list[Any]:
     """What goes on, is counted and is charged, step by step."""
     on = Play().named()
     for topic in TOPICS:
-        on.engine.broker(1).vouch(topic.encode())
+        on.engine.broker_meters(1).confirm_topic(topic.encode())
     set_limits(on, *limits)
     connections = [connect(on, number) for number in range(CLIENTS)]
     found: list[Any] = []
@@ -139,10 +150,10 @@ def told(limits: Any, played: list[Any]) -> list[Any]:
             for _ in range(times):
                 correlation += 1
                 data += request(correlation, **how)
-        if not client.session.may_go_on(now):
+        if not client.session.may_resume(now):
             client.unhandled += data
         else:
-            client.session.hold.arrived = now if client.unhandled else 0.0
+            client.session.hold.arrived_at = now if client.unhandled else 0.0
             found.append(client.client(data) if data else client.again())
         answers = b""
         for entry in client.session.in_flight:

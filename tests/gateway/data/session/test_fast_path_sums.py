@@ -26,7 +26,7 @@ def fast_path() -> ModuleType:
 
 
 def gathered(rows: list[Any]) -> Any:
-    return module("protocol.produce_fast", COMPILED).gathered(rows)
+    return module("protocol.produce_fast", COMPILED).gather_partitions(rows)
 
 
 def part(topic: bytes, index: int, size: int = 100, pid: int = 7, trailing: int = 0) -> Part:
@@ -38,7 +38,7 @@ def answered(parts: list[Part]) -> list[Answered]:
 
 
 def offsets(fast_path: ModuleType, parts: list[Part], rows: list[Answered]) -> list[int] | None:
-    found = fast_path.offsets(gathered(parts), gathered(rows))
+    found = fast_path.written_offsets(gathered(parts), gathered(rows))
     return None if found is None else list(found)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway.data.session.dispatch import DEBT_S, PART
-from policies.groups.finder import Finder
-from policies.groups.lines import GroupLimits, GroupSide
+from gateway.data.session.dispatch import DEBT_S, FETCH_PART
+from policies.groups.finder import GroupResolver
+from policies.groups.group_limiters import GroupLimit, GroupLimitValues
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
 from protocol import api, framing
@@ -25,12 +25,12 @@ ORDERS, CLICKS, FREE, PLAIN = "acme.shop.orders", "acme.web.clicks", "other.web.
 IDS = {name: uuid.UUID(int=n + 1) for n, name in enumerate((ORDERS, CLICKS, FREE, PLAIN))}
 ONE = batch((b"x" * 1000,) * 4)
 SIZE = len(ONE)
-GOLD = {"gold": GroupLimits(dispatch_bytes=float(SIZE))}
+GOLD = {"gold": GroupLimitValues(dispatch_bytes=float(SIZE))}
 MiB = 2**20
 
 
 def play(
-    limits: dict[str, GroupLimits] | None = None,
+    limits: dict[str, GroupLimitValues] | None = None,
     *,
     tenants: dict[str, str] | None = None,
     namespaces: dict[str, str] | None = None,
@@ -39,7 +39,9 @@ def play(
     **settings: Any,
 ) -> Play:
     made = Play(**settings).named()
-    finder = Finder("{tenant}.{namespace}.{topic}", principal_pattern, tenants or {"acme": "gold"}, namespaces or {})
+    finder = GroupResolver(
+        "{tenant}.{namespace}.{topic}", principal_pattern, tenants or {"acme": "gold"}, namespaces or {}
+    )
     made.engine.set_groups(GOLD if limits is None else limits, finder, made.now, observes=observes)
     made.world.cluster.topic_ids.update({id_.bytes: name.encode() for name, id_ in IDS.items()})
     return made
@@ -112,8 +114,8 @@ def asked(frame: bytes, version: int = 11, key: int = api.FETCH) -> int:
     return int(kio_messages.kio_decode(cls, frame[head:]).max_bytes)
 
 
-def side(on: Play, topic: str = ORDERS) -> GroupSide:
-    found = on.engine.groups.dispatch(topic.encode(), "", on.now)
+def side(on: Play, topic: str = ORDERS) -> GroupLimit:
+    found = on.engine.groups.dispatch_limit(topic.encode(), "", on.now)
     assert found is not None
     return found
 
@@ -140,9 +142,9 @@ def test_an_answer_is_charged_to_its_group_and_the_next_fetch_waits(version: int
         assert told(passed, version) == 3000
         struct.pack_into(">i", plain, 9 if version >= 12 else 8, 3000)
     assert passed == plain
-    assert (side(on).bytes_meter.taken, side(on).msgs_meter.taken) == (3 * SIZE, 12)
+    assert (side(on).byte_meter.charged, side(on).message_meter.charged) == (3 * SIZE, 12)
     assert on.client(fetch(2, version)) == (b"", b"")
-    assert on.session.hold.until == on.now + 3.0
+    assert on.session.hold.held_until == on.now + 3.0
     on.now += 3.0
     assert len(on.again()[0]) == len(fetch(2, version))
     assert counts(on)["fetches_delayed"] == 1
@@ -158,7 +160,7 @@ def test_answers_behind_one_that_is_charged_pass_in_their_order(step: int) -> No
     passed = on.broker(b"".join(said), step)
     correlations = []
     while passed:
-        size, correlation = framing.ANSWER_HEAD.unpack_from(passed)
+        size, correlation = framing.RESPONSE_HEAD.unpack_from(passed)
         correlations.append(correlation)
         passed = passed[4 + size :]
     assert correlations == [1, 2, 3, 4]
@@ -173,18 +175,18 @@ def test_a_share_fetch_is_charged_and_waits_as_well(version: int) -> None:
     assert on.client(fetch(2, version, key=api.SHARE_FETCH)) == (b"", b"")
     on.now += 1.0
     upstream, _ = on.again()
-    assert asked(upstream, version, api.SHARE_FETCH) == int(DEBT_S * PART * SIZE)
+    assert asked(upstream, version, api.SHARE_FETCH) == int(DEBT_S * FETCH_PART * SIZE)
 
 
 def test_messages_are_limited_whatever_their_size() -> None:
-    on = play({"gold": GroupLimits(dispatch_msgs=2.0)})
+    on = play({"gold": GroupLimitValues(dispatch_msgs=2.0)})
     on.client(fetch())
     assert told(on.broker(fetched())) == 2000
-    assert on.session.fetches.mute_until == on.now + 2.0
+    assert on.session.fetch_limiter.muted_until == on.now + 2.0
 
 
 def test_the_longer_wait_of_bytes_and_messages_counts() -> None:
-    on = play({"gold": GroupLimits(dispatch_bytes=float(SIZE), dispatch_msgs=1.0)})
+    on = play({"gold": GroupLimitValues(dispatch_bytes=float(SIZE), dispatch_msgs=1.0)})
     on.client(fetch())
     assert told(on.broker(fetched())) == 4000
 
@@ -199,24 +201,24 @@ def test_all_topics_and_connections_of_a_group_share_its_limit() -> None:
 
 
 def test_each_group_is_charged_for_its_own_topics_and_the_longest_wait_counts() -> None:
-    limits = {"gold": GroupLimits(dispatch_bytes=float(SIZE)), "web": GroupLimits(dispatch_bytes=SIZE / 5)}
+    limits = {"gold": GroupLimitValues(dispatch_bytes=float(SIZE)), "web": GroupLimitValues(dispatch_bytes=SIZE / 5)}
     on = play(limits, namespaces={"acme/web": "web"})
     on.client(fetch(topics=(ORDERS, CLICKS)))
     assert told(on.broker(fetched(topics={ORDERS: [ONE, ONE], CLICKS: [ONE]}))) == 5000
-    assert side(on, ORDERS).bytes_meter.taken == 2 * SIZE
-    assert side(on, CLICKS).bytes_meter.taken == SIZE
+    assert side(on, ORDERS).byte_meter.charged == 2 * SIZE
+    assert side(on, CLICKS).byte_meter.charged == SIZE
 
 
 def test_one_wait_is_bounded() -> None:
-    on = play({"gold": GroupLimits(dispatch_bytes=1.0)})
+    on = play({"gold": GroupLimitValues(dispatch_bytes=1.0)})
     on.client(fetch())
     assert told(on.broker(fetched())) == 10_000
-    assert on.session.fetches.mute_until == on.now + 10.0
+    assert on.session.fetch_limiter.muted_until == on.now + 10.0
 
 
 def test_the_principal_may_say_which_group_it_is() -> None:
     on = play(tenants={"billing": "gold"}, principal_pattern="User:(?P<tenant>[a-z]+)-app")
-    on.session.client.authenticate("User:billing-app")
+    on.session.client.set_principal("User:billing-app")
     on.client(fetch(topics=(FREE,)))
     assert told(on.broker(fetched(topics={FREE: [ONE]}))) == 0  # its name says another tenant
     on.client(fetch(2, topics=(PLAIN,)))
@@ -234,7 +236,7 @@ def test_an_answer_without_records_costs_nothing() -> None:
     on.client(fetch(2, topics=()))
     frame = fetched(2, topics={})
     assert on.broker(frame) == frame
-    assert on.session.fetches.mute_until == 0.0
+    assert on.session.fetch_limiter.muted_until == 0.0
 
 
 def test_the_brokers_own_throttle_time_is_never_lowered() -> None:
@@ -255,7 +257,7 @@ def test_other_requests_pass_while_fetch_waits() -> None:
     assert on.client(fetch(4)) == (b"", b"")
 
 
-@pytest.mark.parametrize("over", ["client_gone", "draining"])
+@pytest.mark.parametrize("over", ["is_client_gone", "is_draining"])
 def test_a_fetch_that_would_have_to_wait_for_its_group_is_not_sent_for_a_client_that_has_gone_or_a_drain(
     over: str,
 ) -> None:
@@ -271,15 +273,15 @@ def test_a_fetch_that_would_have_to_wait_for_its_group_is_not_sent_for_a_client_
 
 def test_the_wait_to_be_expected_after_an_answer_of_many_pieces_is_told_in_its_head() -> None:
     """The estimate goes by the last answer's composition; the answer's end decides how long the next request waits."""
-    on = play({"gold": GroupLimits(dispatch_bytes=100.0 * SIZE)})
+    on = play({"gold": GroupLimitValues(dispatch_bytes=100.0 * SIZE)})
     records = {ORDERS: [ONE] * 150, FREE: [ONE] * 150}
     on.client(fetch())
     assert told(on.broker(fetched(topics=records), 50_000)) == 0  # nobody knows yet
-    assert on.session.fetches.mute_until == on.now + 1.5
+    assert on.session.fetch_limiter.muted_until == on.now + 1.5
     on.now += 1.5
     on.client(fetch(2))
     assert told(on.broker(fetched(2, topics=records), 50_000)) == 1500
-    assert on.session.fetches.mute_until == on.now + 1.5
+    assert on.session.fetch_limiter.muted_until == on.now + 1.5
 
 
 def test_a_debt_is_charged_while_a_long_answer_passes() -> None:
@@ -287,11 +289,11 @@ def test_a_debt_is_charged_while_a_long_answer_passes() -> None:
     on.client(fetch())
     frame = fetched(topics={ORDERS: [ONE], CLICKS: [ONE]})
     on.broker(frame[: len(frame) // 2])
-    assert side(on).bytes_meter.taken == SIZE
-    assert on.session.fetches.mute_until == 0.0
+    assert side(on).byte_meter.charged == SIZE
+    assert on.session.fetch_limiter.muted_until == 0.0
     on.now += 1.0
     on.broker(frame[len(frame) // 2 :])
-    assert on.session.fetches.mute_until == on.now + 1.0
+    assert on.session.fetch_limiter.muted_until == on.now + 1.0
 
 
 # --- how much a Fetch may ask for -------------------------------------------------------------------------------------
@@ -299,28 +301,28 @@ def test_a_debt_is_charged_while_a_long_answer_passes() -> None:
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 17, 18])
 def test_a_fetch_may_ask_for_what_the_group_pays_for_in_a_while(version: int) -> None:
-    on = play({"gold": GroupLimits(dispatch_bytes=1e6)})
-    assert asked(on.client(fetch(1, version))[0], version) == int(DEBT_S * PART * 1e6)
+    on = play({"gold": GroupLimitValues(dispatch_bytes=1e6)})
+    assert asked(on.client(fetch(1, version))[0], version) == int(DEBT_S * FETCH_PART * 1e6)
 
 
 def test_the_slowest_group_that_it_is_about_counts() -> None:
-    limits = {"gold": GroupLimits(dispatch_bytes=1e6), "web": GroupLimits(dispatch_bytes=1e3)}
+    limits = {"gold": GroupLimitValues(dispatch_bytes=1e6), "web": GroupLimitValues(dispatch_bytes=1e3)}
     on = play(limits, namespaces={"acme/web": "web"})
-    assert asked(on.client(fetch(1, topics=(ORDERS, CLICKS)))[0]) == int(DEBT_S * PART * 1e3)
+    assert asked(on.client(fetch(1, topics=(ORDERS, CLICKS)))[0]) == int(DEBT_S * FETCH_PART * 1e3)
     on.broker(fetched(1, topics={}))
     assert asked(on.client(fetch(2, topics=()))[0]) == int(
-        DEBT_S * PART * 1e3
+        DEBT_S * FETCH_PART * 1e3
     )  # in a session it lists nothing any more
 
 
 def test_bytes_that_are_owed_already_are_not_asked_for() -> None:
-    on = play({"gold": GroupLimits(dispatch_bytes=1e6)})
+    on = play({"gold": GroupLimitValues(dispatch_bytes=1e6)})
     other = beside(on)
     on.client(fetch())
     on.broker(fetched(topics={ORDERS: []}))
-    side(on).take(500_000, 1, on.now)
-    assert asked(on.client(fetch(2))[0]) == pytest.approx(PART * (DEBT_S * 1e6 - 500_000), abs=1)
-    side(on).take(9 * 10**6, 1, on.now)
+    side(on).charge_request(500_000, 1, on.now)
+    assert asked(on.client(fetch(2))[0]) == pytest.approx(FETCH_PART * (DEBT_S * 1e6 - 500_000), abs=1)
+    side(on).charge_request(9 * 10**6, 1, on.now)
     on.broker(fetched(2, topics={ORDERS: []}))
     assert asked(on.client(fetch(3))[0]) == 1  # the broker gives one batch
     assert other.client(fetch()) == (b"", b"")
@@ -329,7 +331,7 @@ def test_bytes_that_are_owed_already_are_not_asked_for() -> None:
 def test_consumers_that_share_a_group_get_equal_parts_however_many_they_are() -> None:
     """Each consumer takes all that it may ask for, as soon as it may."""
     rate, many = 1e6, 12
-    on = play({"gold": GroupLimits(dispatch_bytes=rate)})
+    on = play({"gold": GroupLimitValues(dispatch_bytes=rate)})
     all_ = [beside(on) for _ in range(many)]
     taken = [0] * many
     end, began = on.now + 60.0, on.now + 20.0
@@ -340,11 +342,11 @@ def test_consumers_that_share_a_group_get_equal_parts_however_many_they_are() ->
             upstream, _ = each.again() if each.unhandled else each.client(fetch())
             if upstream:
                 size = asked(upstream)
-                found = each.session.fetches.dispatch
+                found = each.session.fetch_limiter.dispatch
                 assert found is not None
-                found.take([(ORDERS.encode(), size, 1)], False, now)
-                each.session.fetches._mute(found.end(size, now), now)
-                each.session.in_flight.clear()
+                found.charge_topics([(ORDERS.encode(), size, 1)], False, now)
+                each.session.fetch_limiter._mute_fetches(found.end_response(size, now), now)
+                each.session.in_flight.drop_all()
                 taken[n] += size if now >= began else 0
         now += 0.05
     assert sum(taken) / 40.0 == pytest.approx(rate, rel=0.03)
@@ -355,7 +357,7 @@ def test_consumers_that_share_a_group_get_equal_parts_however_many_they_are() ->
 def test_a_group_gets_its_limit_whatever_its_number_of_consumers_and_their_batches(
     rate: float, many: int, batch: int
 ) -> None:
-    on = play({"gold": GroupLimits(dispatch_bytes=rate)})
+    on = play({"gold": GroupLimitValues(dispatch_bytes=rate)})
     all_ = [beside(on) for _ in range(many)]
     next_at, total, seconds = [on.now] * many, 0, 400
     now, end = on.now, on.now + seconds
@@ -365,16 +367,16 @@ def test_a_group_gets_its_limit_whatever_its_number_of_consumers_and_their_batch
             each.now = now
             if now >= next_at[n]:
                 upstream, _ = each.again() if each.unhandled else each.client(fetch())
-                next_at[n] = each.session.hold.until
+                next_at[n] = each.session.hold.held_until
                 under_way += [(n, max(batch, asked(upstream)))] if upstream else []
         for n, size in under_way:
             each = all_[n]
-            found = each.session.fetches.dispatch
+            found = each.session.fetch_limiter.dispatch
             assert found is not None
-            found.take([(ORDERS.encode(), size, 1)], False, now)
-            each.session.fetches._mute(found.end(size, now), now)
-            each.session.in_flight.clear()
-            next_at[n] = each.session.fetches.mute_until
+            found.charge_topics([(ORDERS.encode(), size, 1)], False, now)
+            each.session.fetch_limiter._mute_fetches(found.end_response(size, now), now)
+            each.session.in_flight.drop_all()
+            next_at[n] = each.session.fetch_limiter.muted_until
             total += size
         now += 0.1
     once = many * batch + 11 * rate  # all may begin at once, with a batch each
@@ -383,23 +385,23 @@ def test_a_group_gets_its_limit_whatever_its_number_of_consumers_and_their_batch
 
 
 def test_consumers_that_all_start_at_once_do_not_all_take_everything() -> None:
-    on = play({"gold": GroupLimits(dispatch_bytes=1e6)})
+    on = play({"gold": GroupLimitValues(dispatch_bytes=1e6)})
     all_ = [beside(on) for _ in range(20)]
     sizes = [asked(each.client(fetch())[0]) for each in all_]
-    assert sizes[0] == int(DEBT_S * PART * 1e6)
+    assert sizes[0] == int(DEBT_S * FETCH_PART * 1e6)
     assert sum(sizes) < DEBT_S * 1e6
     for each in all_:
         each.broker(fetched(topics={ORDERS: []}))
-    assert side(on).promised == pytest.approx(0.0)
-    assert asked(all_[1].client(fetch(2))[0]) == int(DEBT_S * PART * 1e6)
+    assert side(on).promised_s == pytest.approx(0.0)
+    assert asked(all_[1].client(fetch(2))[0]) == int(DEBT_S * FETCH_PART * 1e6)
 
 
 def test_bytes_promised_to_a_connection_that_closes_are_free_again() -> None:
-    on = play({"gold": GroupLimits(dispatch_bytes=1e6)})
+    on = play({"gold": GroupLimitValues(dispatch_bytes=1e6)})
     gone = beside(on)
     gone.client(fetch())
     gone.session.close()
-    assert asked(on.client(fetch())[0]) == int(DEBT_S * PART * 1e6)
+    assert asked(on.client(fetch())[0]) == int(DEBT_S * FETCH_PART * 1e6)
 
 
 def test_a_consumer_that_is_new_to_a_group_waits_for_the_debt_that_is_there() -> None:
@@ -409,7 +411,7 @@ def test_a_consumer_that_is_new_to_a_group_waits_for_the_debt_that_is_there() ->
     on.broker(fetched())
     other = beside(on)
     assert other.client(fetch()) == (b"", b"")
-    assert other.session.hold.until == on.now + 1.0
+    assert other.session.hold.held_until == on.now + 1.0
     assert other.client(fetch(2, topics=(FREE,))) == (b"", b"")  # in order
     other.now += 1.0
     upstream, _ = other.again()
@@ -417,22 +419,22 @@ def test_a_consumer_that_is_new_to_a_group_waits_for_the_debt_that_is_there() ->
 
 
 def test_a_message_limit_bounds_bytes_by_what_messages_were_like() -> None:
-    on = play({"gold": GroupLimits(dispatch_msgs=1000.0)})
+    on = play({"gold": GroupLimitValues(dispatch_msgs=1000.0)})
     on.client(fetch())
     on.broker(fetched())
-    assert asked(on.client(fetch(2))[0]) == pytest.approx((DEBT_S * 1000 - 4) * PART * SIZE / 4, rel=0.01)
+    assert asked(on.client(fetch(2))[0]) == pytest.approx((DEBT_S * 1000 - 4) * FETCH_PART * SIZE / 4, rel=0.01)
 
 
 # --- who is not limited -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limits", [{}, {"gold": GroupLimits(publish_bytes=1.0)}])
-def test_without_a_dispatch_limit_fetches_cost_nothing(limits: dict[str, GroupLimits]) -> None:
+@pytest.mark.parametrize("limits", [{}, {"gold": GroupLimitValues(publish_bytes=1.0)}])
+def test_without_a_dispatch_limit_fetches_cost_nothing(limits: dict[str, GroupLimitValues]) -> None:
     on = play(limits)
     assert on.client(fetch())[0] == fetch()
-    assert on.session.in_flight.first() == (1, 0)
+    assert on.session.in_flight.oldest_entry() == (1, 0)
     assert on.broker(fetched()) == fetched()
-    assert on.session.fetches.dispatch is None
+    assert on.session.fetch_limiter.dispatch is None
 
 
 def test_topics_without_a_group_are_not_limited() -> None:
@@ -449,7 +451,7 @@ def test_internal_consumers_are_not_limited(settings: dict[str, Any]) -> None:
     on = play(**settings)
     assert on.client(fetch())[0] == fetch()
     assert on.broker(fetched()) == fetched()
-    assert on.session.fetches.mute_until == 0.0
+    assert on.session.fetch_limiter.muted_until == 0.0
 
 
 def test_observed_limits_are_counted_and_touch_nothing() -> None:
@@ -459,8 +461,8 @@ def test_observed_limits_are_counted_and_touch_nothing() -> None:
         assert on.broker(fetched(correlation)) == fetched(correlation)
     assert counts(on)["fetches_would_be_delayed"] == 2
     assert "fetches_delayed" not in on.counts
-    meter = side(on).bytes_meter
-    assert (meter.taken, meter.spared) == (SIZE, SIZE)
+    meter = side(on).byte_meter
+    assert (meter.charged, meter.uncharged) == (SIZE, SIZE)
 
 
 # --- beside client quotas ---------------------------------------------------------------------------------------------
@@ -468,7 +470,7 @@ def test_observed_limits_are_counted_and_touch_nothing() -> None:
 
 def with_quota(on: Play, rate: float, *, observes: bool = False) -> Play:
     store = QuotaStore({Entity(None, "app"): {QuotaKey.parse("consumer_byte_rate"): rate}})
-    on.world.quotas.set_store(store, on.now, observes=observes)
+    on.world.quotas.set_quotas(store, on.now, observes=observes)
     return on
 
 
@@ -479,7 +481,7 @@ def test_the_longest_of_quota_and_group_counts(step: int) -> None:
         on = with_quota(play(), rate)
         on.client(fetch())
         throttle_ms = told(on.broker(frame, step))
-        assert on.session.fetches.mute_until == pytest.approx(on.now + wait)
+        assert on.session.fetch_limiter.muted_until == pytest.approx(on.now + wait)
         assert counts(on)["fetches_delayed"] == 1
         assert on.counts["fetch_delay_ms"] == wait * 1000
         if not step:
@@ -494,7 +496,7 @@ def test_an_observed_quota_beside_a_group_that_is_not() -> None:
 
 
 def test_an_observed_group_beside_a_quota_that_is_not() -> None:
-    on = with_quota(play({"gold": GroupLimits(dispatch_bytes=1.0)}, observes=True), float(len(fetched())))
+    on = with_quota(play({"gold": GroupLimitValues(dispatch_bytes=1.0)}, observes=True), float(len(fetched())))
     on.client(fetch())
     assert told(on.broker(fetched())) == 1000
 
@@ -505,7 +507,7 @@ def test_an_observed_group_beside_a_quota_that_is_not() -> None:
 def test_an_unknown_topic_id_is_in_no_group_and_counted_once() -> None:
     on = play()
     wanted = []
-    on.world.cluster.want_metadata = lambda: wanted.append(True)
+    on.world.cluster.request_metadata = lambda: wanted.append(True)
     name = on.world.cluster.topic_ids.pop(IDS[ORDERS].bytes)
     on.client(fetch(1, 13))
     assert told(on.broker(fetched(1, 13)), 13) == 0
@@ -524,10 +526,10 @@ def test_names_that_a_client_makes_up_fill_nothing(monkeypatch: pytest.MonkeyPat
     for n in range(25):
         on.client(fetch(n, topics=(f"acme.shop.{n}", "acme.shop." + "x" * 240 + str(n))))
         on.broker(fetched(n, topics={}))
-    fetches = on.session.fetches.dispatch
+    fetches = on.session.fetch_limiter.dispatch
     assert fetches is not None
-    assert len(fetches._sides) <= 10
-    assert max(map(len, on.engine.groups._names)) <= 249
+    assert len(fetches._group_limits) <= 10
+    assert max(map(len, on.engine.groups._groups_by_topic)) <= 249
 
 
 def old_fetch(version: int) -> bytes:
@@ -556,7 +558,7 @@ def test_a_quota_reads_of_an_older_fetch_what_is_there(version: int) -> None:
     assert (on.client(frame)[0] == frame) == (version < 3)  # before there is no bound, but the count of topics
     answered = other_answer(1, b"\0" * 8)
     assert (on.broker(answered) == answered) == (version == 0)  # there is no throttle time yet
-    assert on.session.fetches.mute_until > on.now
+    assert on.session.fetch_limiter.muted_until > on.now
 
 
 @pytest.mark.parametrize("version", [11, 17])
@@ -573,7 +575,7 @@ def test_a_group_whose_limit_is_lifted_limits_nothing_from_the_next_answer_on() 
     on = play()
     on.client(fetch())
     on.broker(fetched())
-    on.engine.set_groups({}, Finder("", "", {}, {}), on.now)
+    on.engine.set_groups({}, GroupResolver("", "", {}, {}), on.now)
     on.now += 1.0
     assert on.client(fetch(2))[0] == fetch(2)
     assert on.broker(fetched(2)) == fetched(2)
@@ -584,22 +586,22 @@ def test_a_limit_that_is_lifted_while_an_answer_passes() -> None:
     on.client(fetch())
     frame = fetched()
     on.broker(frame[:100])
-    on.engine.set_groups({}, Finder("", "", {}, {}), on.now)
+    on.engine.set_groups({}, GroupResolver("", "", {}, {}), on.now)
     on.broker(frame[100:])
-    assert on.session.fetches.mute_until == 0.0
+    assert on.session.fetch_limiter.muted_until == 0.0
 
 
 def test_bytes_of_consumers_without_shares_are_counted_beside_those_with_shares() -> None:
     on = Play().named()
     shares = QuotaStore({Entity("alice"): {QuotaKey.parse("consumer_byte_rate:shares"): 1.0}})
-    on.world.quotas.set_store(QuotaStore({Entity("alice"): {QuotaKey.parse("consumer_byte_rate"): 1.0}}), on.now)
+    on.world.quotas.set_quotas(QuotaStore({Entity("alice"): {QuotaKey.parse("consumer_byte_rate"): 1.0}}), on.now)
     for counted, store in ((0, None), (len(fetched()), shares)):
         if store is not None:
-            on.world.quotas.set_store(store, on.now)
+            on.world.quotas.set_quotas(store, on.now)
         on.client(fetch())
         assert on.broker(fetched()) == fetched()
-        assert on.world.quotas.fetched.get(1, 0) == counted
+        assert on.world.quotas.fetched_bytes.get(1, 0) == counted
     on.client(fetch(key=api.SHARE_FETCH, version=1))
     share = fetched(key=api.SHARE_FETCH, version=1)
     on.broker(share)
-    assert on.world.quotas.fetched[1] == len(fetched()) + len(share)
+    assert on.world.quotas.fetched_bytes[1] == len(fetched()) + len(share)

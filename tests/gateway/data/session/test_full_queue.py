@@ -8,10 +8,10 @@ from typing import Final, Literal
 
 import pytest
 
-from gateway.channel import Groups, Policy, Quotas
-from gateway.data.session.session import Session
-from policies.groups.lines import GroupLimits
-from policies.limits.line import DEBT_S, ROOM_LOOK_S
+from gateway.channel import GroupSnapshot, QuotaSnapshot, ThresholdPolicy
+from gateway.data.session.session import ClientSession
+from policies.groups.group_limiters import GroupLimitValues
+from policies.limits.limiter import DEBT_S, RECHECK_S
 from policies.quotas.names import Entity, QuotaKey
 from tests.gateway.play import JAVA, Play, account, answer, decode_answer, request, size_of
 
@@ -28,21 +28,23 @@ KINDS = pytest.mark.parametrize("kind", list(REASONS))
 def limit(on: Play, kind: Kind, rate: float) -> None:
     """A limit of that many bytes per second for all connections together."""
     if kind == "quota":
-        on.world.set_quotas(Quotas(1, {Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): rate}}), on.now)
+        on.world.set_quotas(
+            QuotaSnapshot(1, {Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): rate}}), on.now
+        )
     elif kind == "group":
-        on.world.set_groups(Groups(1, {"gold": GroupLimits(rate)}, {"acme": "gold"}), on.now)
+        on.world.set_groups(GroupSnapshot(1, {"gold": GroupLimitValues(rate)}, {"acme": "gold"}), on.now)
     elif kind == "threshold":
-        on.world.set_policy(Policy(1, rate, {TOPIC: rate}, on_exceed="delay"))
+        on.world.set_policy(ThresholdPolicy(1, rate, {TOPIC: rate}, on_exceed="delay"))
     else:
-        on.world.set_policy(Policy(1, 2 * rate, {}))
-        on.engine.set_storage(0.5, "disks fill up", on.now)
+        on.world.set_policy(ThresholdPolicy(1, 2 * rate, {}))
+        on.engine.set_storage_factor(0.5, "disks fill up", on.now)
 
 
 def connected(on: Play, software: tuple[str, str] | None = JAVA) -> Play:
     """Another connection to the same worker."""
     made = Play()
     made.now, made.engine, made.world = on.now, on.engine, on.world
-    made.session = Session(on.world, 1, account(), on.now)
+    made.session = ClientSession(on.world, 1, account(), on.now)
     return made.named(software)
 
 
@@ -54,7 +56,7 @@ def filled(on: Play, kind: Kind, seconds: int) -> Play:
     other = connected(on)
     assert other.client(frame)[0]
     other.broker(answer(1, {TOPIC: {0: (0, 0)}}))
-    on.engine.pace(on.now)
+    on.engine.pace_limits(on.now)
     return connected(on)
 
 
@@ -66,10 +68,10 @@ def test_a_request_for_which_there_is_no_room_is_held_and_passes_in_time(kind: K
     assert each.client(frame) == (b"", b"")
     began, looks = each.now, 0
     while not (passed := each.again()[0]) and looks < 100:
-        assert each.now < each.session.hold.until <= each.now + ROOM_LOOK_S[1]
-        each.now, looks = each.session.hold.until, looks + 1
+        assert each.now < each.session.hold.held_until <= each.now + RECHECK_S[1]
+        each.now, looks = each.session.hold.held_until, looks + 1
         if kind in ("threshold", "storage"):
-            each.engine.pace(each.now)
+            each.engine.pace_limits(each.now)
     assert passed == frame
     assert 0 < each.now - began < 5
     assert decode_answer(each.broker(answer(1, {TOPIC: {0: (0, 0)}})))[1] > 5000
@@ -87,7 +89,7 @@ def test_what_still_finds_no_room_when_its_client_may_not_be_kept_any_longer_is_
     each.client(request(1, {TOPIC: [0]}, timeout_ms=15_000) + request(2, {TOPIC: [0]}))
     while each.unhandled:
         assert not client
-        each.now = on.now = each.session.hold.until
+        each.now = on.now = each.session.hold.held_until
         _, client = each.again()
     assert each.now - began == pytest.approx(12.0)
     _, throttle_ms, rows = decode_answer(client[: len(client) // 2])
@@ -114,8 +116,8 @@ def test_large_requests_of_a_client_that_waits_for_itself_only_pass_before_it_gi
         connected(on).client(request(1, {TOPIC: [0]}, client_id="other"))
     rejected = 0
     while each.unhandled:
-        each.now = each.session.hold.until
-        each.engine.pace(each.now)
+        each.now = each.session.hold.held_until
+        each.engine.pace_limits(each.now)
         upstream, client = each.again()
         rejected += bool(client)
         for _ in upstream[:: len(frame)]:
@@ -146,7 +148,7 @@ def test_however_a_client_sends_it_gets_some_of_its_quota_in_advance_once_and_th
         for number, each in enumerate(all_):
             if reconnects and not each.unhandled:
                 each.session.close()
-                on.world.quotas.renew()
+                on.world.quotas.renew_limits()
                 each = all_[number] = connected(on)
             each.now = on.now
             if not each.unhandled:
@@ -169,7 +171,7 @@ def test_a_limit_that_is_raised_lets_pass_at_the_next_look() -> None:
     frame = request(1, {TOPIC: [0]})
     each.client(frame)
     limit(on, "quota", 1000 * SIZE)
-    each.now += ROOM_LOOK_S[1]
+    each.now += RECHECK_S[1]
     assert each.again() == (frame, b"")
 
 
@@ -178,7 +180,7 @@ def test_behind_a_rejected_batch_of_an_idempotent_producer_nothing_is_held() -> 
     each = filled(on, "group", 12)
     each.session.hold.drained_at -= PATIENCE_S
     each.client(request(1, {TOPIC: [0]}, producer=(7, 0, 0)))
-    each.session.hold.drained_at = each.now = each.session.hold.mute_until or each.now
+    each.session.hold.drained_at = each.now = each.session.hold.muted_until or each.now
     _, client = each.client(request(2, {TOPIC: [0]}, producer=(7, 0, 1)))
     assert "earlier batch" in str(decode_answer(client)[2][TOPIC, 0][1])
 
@@ -187,7 +189,7 @@ def test_behind_a_rejected_batch_of_an_idempotent_producer_nothing_is_held() -> 
 def test_a_request_is_not_held_where_memory_is_short(memory_short: bool) -> None:
     on = Play()
     each = filled(on, "quota", 12)
-    each.session.hold.memory_short = memory_short
+    each.session.hold.is_memory_short = memory_short
     _, client = each.client(request(1, {TOPIC: [0]}))
     assert bool(client) is memory_short
 
@@ -221,7 +223,7 @@ def test_many_connections_come_in_turn_and_get_the_whole_limit(kind: Kind, conne
             each.broker(answered)
             got[number] += now > began + 60
         hold = each.session.hold
-        heapq.heapreplace(turns, (max(now + 0.001, hold.until, hold.mute_until), number, each))
+        heapq.heapreplace(turns, (max(now + 0.001, hold.held_until, hold.muted_until), number, each))
     total = sum(got)
     whole = 4 * (seconds - 60)
     # One entity may have some in advance, once, where its connections can't wait any longer.

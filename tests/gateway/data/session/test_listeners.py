@@ -6,10 +6,10 @@ import struct
 
 import pytest
 
-from gateway.channel import Broker, Brokers, ListenerSettings, OwnSasl
-from gateway.data.session.session import Session
-from gateway.data.shared.errors import Unauthenticated
-from gateway.data.shared.world import Asker
+from gateway.channel import BrokerTable, ListenerSettings, TerminatedSasl, UpstreamBroker
+from gateway.data.session.session import ClientSession
+from gateway.data.shared.errors import UnauthenticatedRequest
+from gateway.data.shared.worker_state import AdminQuerier
 from protocol import api
 from tests.gateway.data.session.test_termination import authenticate, handshake
 from tests.gateway.play import TOPIC_ID, Play, account, other_answer, other_request, request
@@ -23,8 +23,10 @@ TOLD = {
 
 def play_at(listener: str) -> Play:
     play = Play()
-    play.world.cluster.set_brokers(Brokers((), (Broker(1, "b1", 9092), Broker(2, "b2", 9092)), TOLD))
-    play.session = Session(play.world, 1, account(), play.now, listener)
+    play.world.cluster.set_brokers(
+        BrokerTable((), (UpstreamBroker(1, "b1", 9092), UpstreamBroker(2, "b2", 9092)), TOLD)
+    )
+    play.session = ClientSession(play.world, 1, account(), play.now, listener)
     return play
 
 
@@ -49,17 +51,17 @@ def test_brokers_have_the_addresses_of_the_clients_listener(listener: str, step:
 
 @pytest.mark.parametrize("brokers_want_it", [False, True])
 def test_sasl_ends_here_at_the_listeners_that_say_so(brokers_want_it: bool) -> None:
-    listeners = {"internal": ListenerSettings(), "external": ListenerSettings(sasl=OwnSasl(("PLAIN",)))}
+    listeners = {"internal": ListenerSettings(), "external": ListenerSettings(sasl=TerminatedSasl(("PLAIN",)))}
     play = Play(listeners=listeners, upstream_sasl=brokers_want_it)
-    asked: list[Asker] = []
-    play.world.questions._put = asked.append
+    asked: list[AdminQuerier] = []
+    play.world.control_queries._post_query = asked.append
     sent = handshake("PLAIN"), authenticate(b"\0alice\0secret")
 
-    play.session = Session(play.world, 1, account(), play.now, "internal")
+    play.session = ClientSession(play.world, 1, account(), play.now, "internal")
     assert play.client(sent[0]) == (sent[0], b"")
     assert not asked
 
-    play.session = Session(play.world, 1, account(), play.now, "external")
+    play.session = ClientSession(play.world, 1, account(), play.now, "external")
     upstream, answered = play.client(sent[0])
     assert upstream == b""
     assert answered.endswith(b"PLAIN")
@@ -69,14 +71,14 @@ def test_sasl_ends_here_at_the_listeners_that_say_so(brokers_want_it: bool) -> N
 
 @pytest.mark.parametrize("listener", ["internal", "external"])
 def test_before_authentication_nothing_else_passes_where_it_is_wanted(listener: str) -> None:
-    listeners = {"internal": ListenerSettings(), "external": ListenerSettings(sasl=OwnSasl(("PLAIN",)))}
+    listeners = {"internal": ListenerSettings(), "external": ListenerSettings(sasl=TerminatedSasl(("PLAIN",)))}
     play = Play(listeners=listeners)  # brokers want none
-    play.session = Session(play.world, 1, account(), play.now, listener)
+    play.session = ClientSession(play.world, 1, account(), play.now, listener)
     asked = other_request(1, api.METADATA, 0, struct.pack(">i", 0))
     if listener == "internal":
         assert play.client(asked) == (asked, b"")
     else:
-        with pytest.raises(Unauthenticated):
+        with pytest.raises(UnauthenticatedRequest):
             play.client(asked)
 
 
@@ -98,6 +100,8 @@ def test_new_leaders_in_answers_to_produce_have_them_as_well(listener: str) -> N
 def test_a_newer_snapshot_holds_for_connections_that_are_there() -> None:
     play = play_at("external")
     newer = {**TOLD, "external": {1: ("a", 1), 2: ("b", 2)}}
-    play.world.cluster.set_brokers(Brokers((), (Broker(1, "b1", 9092), Broker(2, "b2", 9092)), newer))
+    play.world.cluster.set_brokers(
+        BrokerTable((), (UpstreamBroker(1, "b1", 9092), UpstreamBroker(2, "b2", 9092)), newer)
+    )
     play.client(other_request(1, api.METADATA, 0, struct.pack(">i", 0)))
     assert play.broker(metadata((1, "b1", 9092), (2, "b2", 9092))) == metadata((1, "a", 1), (2, "b", 2))

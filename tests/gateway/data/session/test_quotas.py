@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.channel import QuotaChanges
-from gateway.data.session.session import Session
+from gateway.data.session.session import ClientSession
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.quotas.store import QuotaStore
 from tests.gateway.play import Play, account, answer, decode_answer, request, size_of
@@ -25,12 +25,12 @@ def play(*quotas: tuple[Entity, str, float], observes: bool = False, **settings:
     values: dict[Entity, dict[QuotaKey, float]] = {}
     for entity, key, value in quotas:
         values.setdefault(entity, {})[QuotaKey.parse(key)] = value
-    made.world.quotas.set_store(QuotaStore(values), made.now, observes=observes)
+    made.world.quotas.set_quotas(QuotaStore(values), made.now, observes=observes)
     return made
 
 
 def authenticated(made: Play, user: str) -> Play:
-    made.session.client.authenticate(f"User:{user}")
+    made.session.client.set_principal(f"User:{user}")
     return made
 
 
@@ -56,7 +56,7 @@ def test_a_client_over_its_quota_is_delayed_and_told_so(step: int) -> None:
     on = play((Entity(None, "app"), "producer_byte_rate", SIZE))
     assert on.client(request(1), step) == (request(1), b"")
     assert throttle_of(on) == 1000
-    assert on.session.hold.mute_until == on.now + 1.0
+    assert on.session.hold.muted_until == on.now + 1.0
     assert on.rows()["clicks", "delayed", "client-quota"] == (BATCH, 1, 1)
 
 
@@ -97,13 +97,13 @@ def test_a_quota_set_while_connected_binds_with_the_next_request() -> None:
     on = play()
     on.client(request(1))
     assert throttle_of(on) == 0
-    on.world.quotas.set_store(
+    on.world.quotas.set_quotas(
         QuotaStore({Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): float(SIZE)}}), on.now
     )
     on.client(request(2))
     assert throttle_of(on, 2) == 1000
     on.now += 1
-    on.world.quotas.set_store(QuotaStore(), on.now)
+    on.world.quotas.set_quotas(QuotaStore(), on.now)
     on.client(request(3))
     assert throttle_of(on, 3) == 0
 
@@ -129,13 +129,13 @@ def test_internal_clients_are_under_no_quota() -> None:
 
 def test_the_longest_of_quota_and_storage_wins_and_both_are_charged() -> None:
     on = play((Entity(None, "app"), "producer_byte_rate", SIZE))
-    on.engine.set_policy(4 * BATCH, {})
-    on.engine.set_storage(0.5, "broker 2 volume /data", on.now)
+    on.engine.set_thresholds(4 * BATCH, {})
+    on.engine.set_storage_factor(0.5, "broker 2 volume /data", on.now)
     on.client(request(1))
     assert throttle_of(on) == 1000
-    storage = on.engine.broker(1).limits.storage
+    storage = on.engine.broker_meters(1).limits.storage_throttle
     assert storage is not None
-    assert storage.line.bucket.level(on.now) == -BATCH
+    assert storage.limiter.bucket.token_level(on.now) == -BATCH
 
 
 def test_observed_quotas_touch_nothing() -> None:
@@ -160,7 +160,7 @@ def test_a_fetch_answer_carries_its_throttle_time_and_the_next_fetch_waits(versi
     struct.pack_into(">i", expected, 9 if version >= 12 else 8, 1000)
     assert on.broker(frame, step) == expected
     assert on.client(fetch_request(2, version)) == (b"", b"")
-    assert on.session.hold.until == on.now + 1.0
+    assert on.session.hold.held_until == on.now + 1.0
     on.now += 1.0
     assert on.again()[0] == fetch_request(2, version)
 
@@ -206,8 +206,8 @@ def test_a_client_that_consumes_too_much_may_still_produce_and_the_other_way_rou
     on.broker(fetch_answer(1, 11))
     assert on.client(request(2))[0] == request(2)
     on.broker(answer(2))
-    on.now = on.session.fetches.mute_until
-    assert on.session.hold.mute_until >= on.now
+    on.now = on.session.fetch_limiter.muted_until
+    assert on.session.hold.muted_until >= on.now
     assert on.client(fetch_request(3))[0] == fetch_request(3)
 
 
@@ -216,7 +216,7 @@ def test_fetches_without_a_quota_are_not_touched() -> None:
     on.client(fetch_request(1))
     frame = fetch_answer(1, 11)
     assert on.broker(frame) == frame
-    assert on.session.fetches.mute_until == 0.0
+    assert on.session.fetch_limiter.muted_until == 0.0
 
 
 def test_a_fetch_answer_of_a_consumer_that_has_left_charges_its_line() -> None:
@@ -224,15 +224,15 @@ def test_a_fetch_answer_of_a_consumer_that_has_left_charges_its_line() -> None:
     on.client(fetch_request(1))
     frame = fetch_answer(1, 11)
     on.broker(frame)
-    (line,) = on.engine.fleet.lines.values()
-    assert line.bucket.level(on.now) == -len(frame)
+    (line,) = on.engine.fleet.limiters.values()
+    assert line.bucket.token_level(on.now) == -len(frame)
 
 
 def beside(on: Play) -> Play:
     """Another connection to the same worker."""
     made = Play().named()
     made.world, made.engine, made.now = on.world, on.engine, on.now
-    made.session = Session(on.world, 1, account(), on.now)
+    made.session = ClientSession(on.world, 1, account(), on.now)
     return made
 
 
@@ -269,12 +269,12 @@ def fetched(rate: float, connections: int, batch: int, seconds: int, user: str =
                 under_way.append((number, max(batch, asked(upstream))))
                 gap, last = max(gap, now - last), now
             else:
-                next_at[number] = each.session.hold.until
+                next_at[number] = each.session.hold.held_until
         for number, size in under_way:
             each = all_[number]
             each.broker(large_answer(1, size))
             total += size
-            next_at[number] = each.session.fetches.mute_until
+            next_at[number] = each.session.fetch_limiter.muted_until
         now += 0.1
     for each in all_:
         each.session.close()
@@ -318,9 +318,9 @@ def test_a_fetch_waits_until_its_quota_has_room() -> None:
     assert other.client(fetch_request(1)) == (b"", b"")
     held = 0.0
     while not (upstream := other.again()[0]):
-        assert other.session.hold.until <= other.now + 10.0
-        held += other.session.hold.until - other.now
-        other.now = other.session.hold.until
+        assert other.session.hold.held_until <= other.now + 10.0
+        held += other.session.hold.held_until - other.now
+        other.now = other.session.hold.held_until
     assert upstream == fetch_request(1)
     assert 50.0 <= held <= 60.0
 
@@ -332,7 +332,7 @@ def test_a_fetch_that_would_have_to_wait_is_not_sent_for_a_client_that_has_gone(
     on.broker(large_answer(1, 60_000))
     other = beside(on)
     assert other.client(fetch_request(1) + fetch_request(2)) == (b"", b"")
-    other.session.hold.client_gone = True
+    other.session.hold.is_client_gone = True
     assert other.again() == (b"", b"")
     other.now += 60
     assert other.again() == (b"", b"")
@@ -345,15 +345,15 @@ def test_time_spent_on_a_connection_delays_its_next_requests() -> None:
     on = play((Entity(None, "app"), "request_percentage", 10))
     on.client(request(1))
     assert throttle_of(on) == 0
-    assert on.session.client.lines.request
-    on.session.client.spend(0.2, on.now)
+    assert on.session.client.quota_limit.time_limiters
+    on.session.client.charge_time(0.2, on.now)
     on.client(request(2))
     assert throttle_of(on, 2) == 2000
     on.now += 2
-    on.session.client.spend(0.1, on.now)
+    on.session.client.charge_time(0.1, on.now)
     on.client(fetch_request(3))
     on.broker(fetch_answer(3, 11))
-    assert on.session.fetches.mute_until == pytest.approx(on.now + 1.0)
+    assert on.session.fetch_limiter.muted_until == pytest.approx(on.now + 1.0)
 
 
 # --- far below a quota: charged without being judged ------------------------------------------------------------------
@@ -362,8 +362,8 @@ ROOM = 1000 * SIZE
 
 
 def saved(made: Play) -> float:
-    (line,) = made.world.quotas._lines.values()
-    return line.bucket.level(made.now)
+    (line,) = made.world.quotas._limiters.values()
+    return line.bucket.token_level(made.now)
 
 
 def with_room(**settings: Any) -> Play:
@@ -384,8 +384,8 @@ def test_what_a_quota_has_room_for_is_charged_to_it(topics: dict[str, list[int]]
     assert saved(on) == ROOM - size
     on.broker(answer(1, {topic: dict.fromkeys(parts, (0, 1)) for topic, parts in topics.items()}))
     assert saved(on) == ROOM - size
-    (line,) = on.world.quotas._lines.values()
-    assert line.meter.taken == size + SIZE
+    (line,) = on.world.quotas._limiters.values()
+    assert line.meter.charged == size + SIZE
 
 
 @pytest.mark.parametrize("index", [0, 2])
@@ -412,11 +412,11 @@ def test_a_request_that_is_larger_than_the_room_waits_as_it_would_alone() -> Non
         on.client(request(correlation))
         on.broker(answer(correlation))
     assert saved(on) == SIZE
-    assert not on.session.hold.mute_until
+    assert not on.session.hold.muted_until
     three = request(1, {"clicks": [0, 1, 2]})
     on.client(three)
     assert saved(on) == SIZE - (len(three) - 4)
-    assert not on.session.hold.mute_until  # 2 ms: not worth a timer
+    assert not on.session.hold.muted_until  # 2 ms: not worth a timer
 
 
 def test_a_quota_charges_a_topic_over_its_threshold_for_nothing() -> None:

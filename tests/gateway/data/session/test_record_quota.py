@@ -39,14 +39,14 @@ def taken(play: Play, topic: str = "clicks", batches: int = 1) -> list[bool]:
         got.append(bool(upstream))
         if upstream:
             play.broker(answer(1, {topic: {0: (0, 0)}}))
-        play.session.hold.mute_until = 0.0  # what the client would send next is asked for at once
+        play.session.hold.muted_until = 0.0  # what the client would send next is asked for at once
     return got
 
 
 def tick(play: Play) -> None:
-    play.now = play.engine.due
-    play.engine.tick(play.now)
-    play.world.ledger.renew()
+    play.now = play.engine.next_tick_at
+    play.engine.apply_due_ticks(play.now)
+    play.world.ledger.advance_epoch()
 
 
 @pytest.mark.seed("V1.2")
@@ -55,7 +55,7 @@ def test_data_is_dropped_while_the_observed_rate_exceeds_the_total_and_taken_aga
     assert all(taken(play, batches=30))
     for _ in range(30):
         tick(play)
-        observed = play.engine.broker(1).total.rate
+        observed = play.engine.broker_meters(1).total.rate
         assert taken(play, batches=3) == [observed <= 10 * RATE] * 3
     assert play.rows()["clicks", "accepted", ""][2] > 30  # it was taken again
 
@@ -80,10 +80,10 @@ def test_the_size_of_what_was_admitted_is_recorded_in_the_total_and_in_its_topic
     frame, clicks, all_ = ADMITTED[shape]
     play = Play(total=total)
     for topic in ("clicks", "views"):
-        play.engine.broker(1).vouch(topic.encode())
+        play.engine.broker_meters(1).confirm_topic(topic.encode())
     for times in (1, 2):
         play.client(frame)
-        meters = play.engine.broker(1)
+        meters = play.engine.broker_meters(1)
         assert (meters.topics[b"clicks"].uncounted, meters.total.uncounted) == (times * clicks, times * all_)
         assert meters.throttled.uncounted == 0
 
@@ -93,7 +93,7 @@ def test_the_size_of_what_was_admitted_is_recorded_in_the_total_and_in_its_topic
 def test_the_size_of_what_was_rejected_is_recorded_in_neither_but_in_the_throttled_rate(partitions: list[int]) -> None:
     play = Play(total=1.0).overload("clicks")
     assert play.client(request(1, {"clicks": partitions}))[0] == b""
-    meters = play.engine.broker(1)
+    meters = play.engine.broker_meters(1)
     assert (meters.topics[b"clicks"].uncounted, meters.total.uncounted) == (0, 0)
     assert meters.throttled.uncounted == len(partitions) * SIZE
     tick(play)

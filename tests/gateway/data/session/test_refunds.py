@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.channel import Groups
-from gateway.data.session.session import Session
-from policies.groups.lines import GroupLimits
-from policies.quotas.lines import CLAIMED_DEBT_S
+from gateway.channel import GroupSnapshot
+from gateway.data.session.session import ClientSession
+from policies.groups.group_limiters import GroupLimitValues
 from policies.quotas.names import Entity, QuotaKey
+from policies.quotas.quota_limiters import CLAIMED_DEBT_S
 from policies.quotas.store import QuotaStore
-from policies.thresholds.pacing import Pacer
+from policies.thresholds.pacing import ThresholdPacer
 from tests.gateway.play import (
     JAVA,
     TOOK,
@@ -42,7 +42,7 @@ def beside(on: Play) -> Play:
     """Another connection to the same worker."""
     made = Play().named()
     made.now, made.engine, made.world = on.now, on.engine, on.world
-    made.session = Session(on.world, 1, account(), on.now)
+    made.session = ClientSession(on.world, 1, account(), on.now)
     made.session.client.software = JAVA
     return made
 
@@ -61,47 +61,47 @@ def lost(on: Play) -> None:
 
 def quota(on: Play, *, observes: bool) -> None:
     values = {Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): float(SIZE)}}
-    on.world.quotas.set_store(QuotaStore(values), on.now, observes=observes)
+    on.world.quotas.set_quotas(QuotaStore(values), on.now, observes=observes)
 
 
 def quota_level(on: Play) -> float:
-    (line,) = on.world.quotas._lines.values()
-    return line.bucket.level(on.now)
+    (line,) = on.world.quotas._limiters.values()
+    return line.bucket.token_level(on.now)
 
 
 def group(on: Play, *, observes: bool) -> None:
     mode = "observe" if observes else "enforce"
-    on.world.set_groups(Groups(1, {"gold": GroupLimits(SIZE)}, {"acme": "gold"}, mode=mode), on.now)  # type: ignore[arg-type]
+    on.world.set_groups(GroupSnapshot(1, {"gold": GroupLimitValues(SIZE)}, {"acme": "gold"}, mode=mode), on.now)  # type: ignore[arg-type]
 
 
 def group_level(on: Play) -> float:
-    on.engine.pace(on.now)
-    line = on.engine.groups._side("gold", "publish", on.now).bytes
+    on.engine.pace_limits(on.now)
+    line = on.engine.groups._get_limit("gold", "publish", on.now).byte_limiter
     assert line is not None
-    return line.bucket.level(on.now)
+    return line.bucket.token_level(on.now)
 
 
 def storage(on: Play, *, observes: bool) -> None:
-    on.engine.set_policy(2 * SIZE, {})
-    on.engine.set_storage(0.5, "a full disk", on.now, mode="observe" if observes else "enforce")
+    on.engine.set_thresholds(2 * SIZE, {})
+    on.engine.set_storage_factor(0.5, "a full disk", on.now, mode="observe" if observes else "enforce")
 
 
 def storage_level(on: Play) -> float:
-    limit = on.engine.broker(1).limits.storage
+    limit = on.engine.broker_meters(1).limits.storage_throttle
     assert limit is not None
-    return limit.line.bucket.level(on.now)
+    return limit.limiter.bucket.token_level(on.now)
 
 
 def thresholds(on: Play, *, observes: bool) -> None:
     mode = "observe" if observes else "enforce"
-    on.engine.set_policy(SIZE, {TOPIC: SIZE}, on_exceed="delay", mode=mode)  # type: ignore[arg-type]
+    on.engine.set_thresholds(SIZE, {TOPIC: SIZE}, on_exceed="delay", mode=mode)  # type: ignore[arg-type]
 
 
 def threshold_level(on: Play) -> float:
-    on.engine.pace(on.now)
-    strategy = on.engine.broker(1).limits.strategy
-    assert isinstance(strategy, Pacer)
-    return strategy.bucket.level(on.now)
+    on.engine.pace_limits(on.now)
+    strategy = on.engine.broker_meters(1).limits.strategy
+    assert isinstance(strategy, ThresholdPacer)
+    return strategy.bucket.token_level(on.now)
 
 
 LIMITS = pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_limit_that_others_share_has_it_back(
     on.client(request(1))  # the connection's first one, for a topic under no group
     on.broker(answer(1))
     before = level(on)
-    on.session.hold.mute_until = 0.0
+    on.session.hold.muted_until = 0.0
     end(on)
     assert level(on) == before
 
@@ -176,7 +176,7 @@ def test_no_limit_gets_back_more_than_it_took_from_a_refused_request() -> None:
     """Else a client could pay for what got in with what did not."""
     on = Play().named()
     values = {Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): 1.0}}
-    on.world.quotas.set_store(QuotaStore(values), on.now)
+    on.world.quotas.set_quotas(QuotaStore(values), on.now)
     on.client(request(1, values=(bytes(10_000),)))
     on.broker(answer(1))
     on.now += 1e5
@@ -184,13 +184,13 @@ def test_no_limit_gets_back_more_than_it_took_from_a_refused_request() -> None:
     on.client(got_in)
     on.broker(answer(2))
     owed = -quota_level(on)
-    on.session.hold.mute_until = 0.0
+    on.session.hold.muted_until = 0.0
     other = beside(on)
-    (line,) = on.world.quotas._lines.values()
+    (line,) = on.world.quotas._limiters.values()
     frame = request(3, {TOPIC: [0, 1, 2]}, trailing=bytes(1000))
-    line.bucket.take(-owed, on.now)  # so that it passes …
+    line.bucket.consume_tokens(-owed, on.now)  # so that it passes …
     other.client(frame)
-    line.bucket.take(owed, on.now)  # … and what got in is still owed
+    line.bucket.consume_tokens(owed, on.now)  # … and what got in is still owed
     other.broker(answer(3, {TOPIC: dict.fromkeys(range(3), (10, -1))}))
     assert -quota_level(on) == pytest.approx(owed)
 
@@ -199,12 +199,12 @@ def test_a_limit_that_was_lifted_meanwhile_has_it_back_for_when_it_holds_again()
     on = Play().named()
     storage(on, observes=False)
     assert on.client(request(1, {TOPIC: [0]}))[0]
-    limit = on.engine.broker(1).limits.storage
+    limit = on.engine.broker_meters(1).limits.storage_throttle
     assert limit is not None
-    on.engine.set_storage(1.0, "", on.now)
-    assert limit.line.bucket.level(on.now) == -SIZE
+    on.engine.set_storage_factor(1.0, "", on.now)
+    assert limit.limiter.bucket.token_level(on.now) == -SIZE
     on.broker(answer(1, REFUSED))
-    assert limit.line.bucket.level(on.now) == 0
+    assert limit.limiter.bucket.token_level(on.now) == 0
 
 
 # --- a client's own quota ---------------------------------------------------------------------------------------------
@@ -212,8 +212,8 @@ def test_a_limit_that_was_lifted_meanwhile_has_it_back_for_when_it_holds_again()
 
 def alice(on: Play, rate: float = SIZE) -> None:
     """A quota of alice's, who is here; for batches that no limit holds, it is far below them."""
-    on.session.client.authenticate("User:alice")
-    on.world.quotas.set_store(QuotaStore({Entity("alice"): {QuotaKey.parse("producer_byte_rate"): rate}}), on.now)
+    on.session.client.set_principal("User:alice")
+    on.world.quotas.set_quotas(QuotaStore({Entity("alice"): {QuotaKey.parse("producer_byte_rate"): rate}}), on.now)
 
 
 @ENDS
@@ -223,8 +223,8 @@ def test_a_users_quota_keeps_what_it_sent(rate: float, end: Callable[[Play], Non
     alice(on, rate)
     end(on)
     assert quota_level(on) == -WHOLE
-    (line,) = on.world.quotas._lines.values()
-    assert (line.meter.taken, line.spent) == (WHOLE, WHOLE)
+    (line,) = on.world.quotas._limiters.values()
+    assert (line.meter.charged, line.spent) == (WHOLE, WHOLE)
 
 
 @ENDS
@@ -235,7 +235,7 @@ def test_who_only_says_a_client_id_leaves_a_bounded_debt(
     """Else who may write nothing keeps everybody of that client id out, for as long as he likes."""
     on = Play().named()
     values = {Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): rate}}
-    on.world.quotas.set_store(QuotaStore(values), on.now)
+    on.world.quotas.set_quotas(QuotaStore(values), on.now)
     end(on)
     assert -quota_level(on) / rate == pytest.approx(owed_s)
 
@@ -247,8 +247,8 @@ def test_a_duplicate_counts_in_its_clients_quota_as_in_kafka() -> None:
         on.client(request(correlation, producer=(5, 0, 0)))
         on.broker(answer(correlation))
     assert on.rows()["clicks", "duplicate", ""][2] == 2
-    (line,) = on.world.quotas._lines.values()
-    assert line.meter.taken == 3 * (len(request(1, producer=(5, 0, 0))) - 4)
+    (line,) = on.world.quotas._limiters.values()
+    assert line.meter.charged == 3 * (len(request(1, producer=(5, 0, 0))) - 4)
 
 
 def padded(tags: bytes) -> bytes:
@@ -274,9 +274,9 @@ def test_nothing_that_a_client_can_send_passes_its_quota(user: str, what: str) -
     frame, code = SENT[what]
     on = Play().named()
     values = {entity: {QuotaKey.parse("producer_byte_rate"): rate} for entity in (Entity("alice"), Entity(None, "app"))}
-    on.world.quotas.set_store(QuotaStore(values), on.now)
+    on.world.quotas.set_quotas(QuotaStore(values), on.now)
     if user == "alice":
-        on.session.client.authenticate("User:alice")
+        on.session.client.set_principal("User:alice")
     passed, start = 0, on.now + began
     while on.now < start + seconds:
         for _ in range(20):
@@ -287,9 +287,9 @@ def test_nothing_that_a_client_can_send_passes_its_quota(user: str, what: str) -
             on.broker(answer(1, {"t" * 20_000 if what == "a name" else "clicks": {0: (code, -1 if code else 0)}}))
         on.unhandled = b""
         on.now += 1.0
-        if on.now >= on.engine.due:
-            on.engine.tick(on.now)
-            on.world.quotas.tick(on.now)
+        if on.now >= on.engine.next_tick_at:
+            on.engine.apply_due_ticks(on.now)
+            on.world.quotas.close_tick(on.now)
     assert passed <= rate * seconds + 2 * len(frame)
 
 
@@ -313,7 +313,7 @@ def test_acks_0_that_the_broker_has_not_taken_is_given_back_at_any_end(
     limit(on, observes=False)
     on.client(request(1))
     on.broker(answer(1))
-    on.session.hold.mute_until = 0.0
+    on.session.hold.muted_until = 0.0
     before = level(on)
     upstream, _ = on.client(request(1, {TOPIC: [0]}, acks=0))
     assert upstream == with_question(request(1, {TOPIC: [0]}, acks=0))
@@ -330,12 +330,12 @@ def test_acks_0_that_the_broker_has_taken_counts(limit: Callable[..., None], lev
     limit(on, observes=False)
     on.client(request(1))
     on.broker(answer(1))
-    on.session.hold.mute_until = 0.0
+    on.session.hold.muted_until = 0.0
     on.client(request(1, {TOPIC: [0]}, acks=0))
     charged = level(on)
     assert on.broker(TOOK) == b""
     assert on.session.is_idle
-    on.session.hold.mute_until = 0.0
+    on.session.hold.muted_until = 0.0
     assert on.client(request(2, {TOPIC: [0]}, acks=0))[0] == request(2, {TOPIC: [0]}, acks=0), "asked once"
     again = level(on)
     assert again < charged
@@ -347,20 +347,20 @@ def test_many_partitions_with_acks_0_are_given_back_as_well_as_one() -> None:
     on = Play(total=1e6).named()
     indexes = list(range(3000))
     on.client(request(1, {TOPIC: indexes}, acks=0, values=(b"",)))
-    assert on.engine.broker(1).total.uncounted == 3000 * size_of((b"",))
-    assert on.session.account.used > 0
+    assert on.engine.broker_meters(1).total.uncounted == 3000 * size_of((b"",))
+    assert on.session.account.used_bytes > 0
     on.session.close()
-    assert on.engine.broker(1).total.uncounted == 0
-    assert on.session.account.used == 0
+    assert on.engine.broker_meters(1).total.uncounted == 0
+    assert on.session.account.used_bytes == 0
 
 
 def test_acks_0_of_which_a_second_has_passed_is_given_back_too() -> None:
     on = Play(total=1e6).named()
     on.client(request(1, acks=0))
-    on.world.ledger.close()
-    on.world.ledger.renew()
+    on.world.ledger.close_interval()
+    on.world.ledger.advance_epoch()
     on.session.close()
-    assert on.engine.broker(1).total.uncounted == 0
+    assert on.engine.broker_meters(1).total.uncounted == 0
 
 
 def test_a_broker_vouches_for_no_name_that_a_topic_can_not_have() -> None:
@@ -368,5 +368,5 @@ def test_a_broker_vouches_for_no_name_that_a_topic_can_not_have() -> None:
     on = Play(total=1e6).named()
     on.client(request(1, {"z" * 4000: [0]}, acks=0))
     on.broker(TOOK)
-    assert on.session.gate.accounts.taken == set()
-    assert not any(meter.vouched for meter in on.engine.broker(1).topics.values())
+    assert on.session.gate.accounts.accepted_topics == set()
+    assert not any(meter.is_confirmed for meter in on.engine.broker_meters(1).topics.values())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.channel import Groups
-from gateway.data.session.session import Session
-from policies.groups.lines import GroupLimits
-from policies.idempotence.repeats import KEPT_S
+from gateway.channel import GroupSnapshot
+from gateway.data.session.session import ClientSession
+from policies.groups.group_limiters import GroupLimitValues
+from policies.idempotence.repeats import RETENTION_S
 from tests.gateway.play import JAVA, TOPIC_ID, Play, account, answer, other_request, request, size_of
 
 SIZE = size_of()
@@ -24,22 +24,22 @@ def overloaded(software: tuple[str, str] | None = JAVA, **settings: object) -> P
 
 def limit(play: Play, *, on: bool) -> None:
     """Set the thresholds that `overloaded` exceeds, or none."""
-    play.engine.set_policy(100.0 if on else None, {"clicks": 50.0} if on else {})
-    play.world.ledger.renew()
+    play.engine.set_thresholds(100.0 if on else None, {"clicks": 50.0} if on else {})
+    play.world.ledger.advance_epoch()
 
 
 def second(first: Play, software: tuple[str, str] | None = JAVA) -> Play:
     """Another connection to the same worker."""
     made = Play().named(software)
     made.now, made.engine, made.world = first.now, first.engine, first.world
-    made.session = Session(first.world, 1, account(), first.now)
+    made.session = ClientSession(first.world, 1, account(), first.now)
     made.session.client.software = software
     return made
 
 
 def again(play: Play, frame: bytes) -> tuple[bytes, bytes]:
     """The client waits as long as it was told, then sends."""
-    play.now = max(play.now, play.session.hold.mute_until)
+    play.now = max(play.now, play.session.hold.muted_until)
     play.session.hold.drained_at = play.now
     return play.client(frame)
 
@@ -69,7 +69,7 @@ def test_a_batch_that_comes_again_after_a_rejection_is_a_repeat(producer: tuple[
     assert again(play, frame)[0] == frame
     play.broker(answer(1, version=version))
     assert told(play) == {ACCEPTED: (SIZE, SIZE)}
-    assert not play.world.rejected.asks
+    assert not play.world.rejected_batches.may_match
     again(play, frame)
     play.broker(answer(1, {"clicks": {0: (0, 9)}}, version=version))
     assert told(play) == {ACCEPTED: (SIZE, 0)}
@@ -147,7 +147,7 @@ def test_a_rejection_is_matched_whatever_becomes_of_the_next_attempt(
 def test_a_code_that_the_client_does_not_retry_ends_it(producer: tuple[int, int, int]) -> None:
     play = overloaded(reject_code=44)
     again(play, request(1, producer=producer))
-    assert not play.world.rejected.asks
+    assert not play.world.rejected_batches.may_match
     again(play, request(1, producer=producer))  # whoever that is, it isn't the client's own retry
     assert told(play) == {REJECTED: (2 * SIZE, 0)}
 
@@ -176,7 +176,7 @@ def test_notes_of_policies_beside_the_outcome_have_no_repeats(producer: tuple[in
     play = overloaded()
     again(play, request(1, producer=producer))
     play.rows()
-    play.engine.set_policy(100.0, {"clicks": 50.0}, mode="observe")
+    play.engine.set_thresholds(100.0, {"clicks": 50.0}, mode="observe")
     again(play, request(1, producer=producer))
     play.broker(answer(1))
     assert told(play) == {("would_reject", "topic-threshold"): (SIZE, None), ACCEPTED: (SIZE, SIZE)}
@@ -246,8 +246,8 @@ def test_a_batch_that_comes_after_its_rejection_is_forgotten_counts_as_new() -> 
     again(play, request(1, producer=IDEMPOTENT))
     play.rows()
     limit(play, on=False)
-    play.now += KEPT_S
-    play.world.rejected.expire(play.now)
+    play.now += RETENTION_S
+    play.world.rejected_batches.expire_batches(play.now)
     again(play, request(1, producer=IDEMPOTENT))
     play.broker(answer(1))
     assert told(play) == {ACCEPTED: (SIZE, 0)}
@@ -259,10 +259,10 @@ def test_names_that_are_remembered_are_no_longer_than_they_need_be() -> None:
         play.overload(topic)
     play.client(request(1, {"t" * 250: [0]}))  # longer than any topic's: a broker may say so
     play.broker(answer(1, {"t" * 250: {0: (17, -1)}}))
-    assert not play.world.rejected.asks
+    assert not play.world.rejected_batches.may_match
     client = "c" * 30_000
     again(play, request(2, {"t" * 249: [0]}, client_id=client))
-    assert [owner for owner, _, _ in play.world.rejected._places] == [("User:ANONYMOUS", client[:256])]
+    assert [owner for owner, _, _ in play.world.rejected_batches._places] == [("User:ANONYMOUS", client[:256])]
     limit(play, on=False)
     again(play, request(2, {"t" * 249: [0]}, client_id=client))
     play.broker(answer(2, {"t" * 249: {0: (0, 0)}}))
@@ -271,8 +271,10 @@ def test_names_that_are_remembered_are_no_longer_than_they_need_be() -> None:
 
 # --- whose it is ------------------------------------------------------------------------------------------------------
 
-GROUPS = Groups(1, {"gold": GroupLimits(10**9), "tin": GroupLimits(10**9)}, {"acme": "gold"})
-BY_PRINCIPAL = Groups(2, {"gold": GroupLimits(10**9)}, {"acme": "gold"}, principal_pattern=r"User:(?P<tenant>\w+)")
+GROUPS = GroupSnapshot(1, {"gold": GroupLimitValues(10**9), "tin": GroupLimitValues(10**9)}, {"acme": "gold"})
+BY_PRINCIPAL = GroupSnapshot(
+    2, {"gold": GroupLimitValues(10**9)}, {"acme": "gold"}, principal_pattern=r"User:(?P<tenant>\w+)"
+)
 
 
 def groups_of(play: Play) -> set[tuple[str, str]]:
@@ -287,7 +289,7 @@ def produce(play: Play, *topics: str) -> None:
 
 def test_rows_say_the_resource_group_that_is_charged() -> None:
     play = Play().named()
-    for groups in (Groups(0), GROUPS, Groups(2, GROUPS.groups, {"acme": "tin"})):  # within one interval
+    for groups in (GroupSnapshot(0), GROUPS, GroupSnapshot(2, GROUPS.groups, {"acme": "tin"})):  # within one interval
         play.world.set_groups(groups, play.now)
         produce(play, "acme.orders.t", "plain")
         produce(play, "acme.orders.t", "plain")
@@ -296,7 +298,7 @@ def test_rows_say_the_resource_group_that_is_charged() -> None:
 
 def test_where_only_the_principal_says_the_group_it_is_that_one() -> None:
     play = Play().named()
-    play.session.client.authenticate("User:acme")
+    play.session.client.set_principal("User:acme")
     play.world.set_groups(BY_PRINCIPAL, play.now)
     produce(play, "plain", "other.orders.t")
     assert groups_of(play) == {("plain", "gold"), ("other.orders.t", "")}
@@ -315,6 +317,6 @@ def test_rows_say_the_clients_software_by_its_name() -> None:
     body = b"\0" + b"\x0blibrdkafka" + b"\x062.1.0" + b"\0"
     hello = other_request(9, key=18, version=3, body=body)
     assert play.client(hello)[0] == hello
-    play.session.in_flight.clear()
+    play.session.in_flight.drop_all()
     produce(play, "clicks")
     assert {row.software for row in play.ledger()} == {"", "librdkafka"}

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import pytest
 
-from gateway.channel import Groups, Policy, Quotas
-from gateway.data.session.session import Session
-from policies.definitions.rollout import place
+from gateway.channel import GroupSnapshot, QuotaSnapshot, ThresholdPolicy
+from gateway.data.session.session import ClientSession
+from policies.definitions.rollout import rollout_place
 from policies.engine import OnExceed
-from policies.groups.lines import GroupLimits
+from policies.groups.group_limiters import GroupLimitValues
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from tests.gateway.data.session.test_fetches import fetch, fetched, told
 from tests.gateway.play import JAVA, Play, account, answer, decode_answer, request, size_of
@@ -32,22 +32,22 @@ def limit(
     how = {"enforce_percent": percent, **mode}
     if kind == "quota":
         on.world.set_quotas(
-            Quotas(1, {Entity(DEFAULT): {QuotaKey("producer_byte_rate", "broker_bps"): rate}}, **how), on.now
+            QuotaSnapshot(1, {Entity(DEFAULT): {QuotaKey("producer_byte_rate", "broker_bps"): rate}}, **how), on.now
         )
     elif kind == "group":
-        on.world.set_groups(Groups(1, {"gold": GroupLimits(rate)}, {"acme": "gold"}, **how), on.now)
+        on.world.set_groups(GroupSnapshot(1, {"gold": GroupLimitValues(rate)}, {"acme": "gold"}, **how), on.now)
     else:
-        on.world.set_policy(Policy(1, rate, {TOPIC: rate}, on_exceed=on_exceed, **how))
+        on.world.set_policy(ThresholdPolicy(1, rate, {TOPIC: rate}, on_exceed=on_exceed, **how))
 
 
 def connected(on: Play, user: str = "", client_id: str = "app") -> Play:
     """A connection to the same worker."""
     made = Play().named()
     made.now, made.engine, made.world = on.now, on.engine, on.world
-    made.session = Session(on.world, 1, account(), on.now)
+    made.session = ClientSession(on.world, 1, account(), on.now)
     made.session.client.software = JAVA
     if user:
-        made.session.client.authenticate(f"User:{user}")
+        made.session.client.set_principal(f"User:{user}")
     return made
 
 
@@ -66,10 +66,10 @@ def test_a_policy_holds_so_many_percent_of_the_clients(kind: Kind) -> None:
             each = connected(on, user)
             for _ in range(2):
                 is_held = produce(each) > 0
-                assert is_held is (place(f"User:{user}", "") < percent)
-                each.session.hold.mute_until = 0.0
+                assert is_held is (rollout_place(f"User:{user}", "") < percent)
+                each.session.hold.muted_until = 0.0
         rows = on.rows()
-        held = sum(place(f"User:{user}", "") < percent for user in MANY)
+        held = sum(rollout_place(f"User:{user}", "") < percent for user in MANY)
         assert rows.get((TOPIC, "delayed", REASONS[kind]), (0, 0, 0))[2] == 2 * held
         assert rows.get((TOPIC, "would_delay", REASONS[kind]), (0, 0, 0))[2] == 2 * (len(MANY) - held)
 
@@ -80,8 +80,8 @@ def test_clients_without_a_principal_are_told_apart_by_their_ids_and_can_t_compu
     on = Play(rollout_key=key)
     limit(on, kind, 50)
     held = {name for name in MANY if produce(connected(on), client_id=name) > 0}
-    assert held == {name for name in MANY if place("User:ANONYMOUS", name, key) < 50}
-    assert held != {name for name in MANY if place("User:ANONYMOUS", name) < 50}
+    assert held == {name for name in MANY if rollout_place("User:ANONYMOUS", name, key) < 50}
+    assert held != {name for name in MANY if rollout_place("User:ANONYMOUS", name) < 50}
 
 
 @KINDS
@@ -105,16 +105,16 @@ def test_in_mode_observe_it_holds_no_client(kind: Kind) -> None:
 def test_a_thread_s_time_that_only_observed_clients_take_beyond_their_quota_is_not_owed_by_the_others() -> None:
     on = Play()
     entries = {Entity(None, "app"): {QuotaKey("request_percentage", "percent"): 10.0}}
-    on.world.set_quotas(Quotas(1, entries, enforce_percent=50), on.now)
-    users = {place(f"User:{user}", "app") < 50: user for user in MANY}
+    on.world.set_quotas(QuotaSnapshot(1, entries, enforce_percent=50), on.now)
+    users = {rollout_place(f"User:{user}", "app") < 50: user for user in MANY}
     observed, held = connected(on, users[False]), connected(on, users[True])
     produce(observed)
     produce(held)
     for _ in range(100):
-        observed.session.client.spend(0.05, on.now)
-    (line,) = held.session.client.lines.request
-    assert line is observed.session.client.lines.request[0]
-    assert line.wait(on.now) <= 0.5, "the one look at which it was within its quota"
+        observed.session.client.charge_time(0.05, on.now)
+    (line,) = held.session.client.quota_limit.time_limiters
+    assert line is observed.session.client.quota_limit.time_limiters[0]
+    assert line.debt_wait_s(on.now) <= 0.5, "the one look at which it was within its quota"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_clients_that_are_held_get_as_much_as_if_all_were(
     for percent in (20, 100):
         on = Play()
         limit(on, kind, percent, rate, on_exceed)
-        held = {user for user in MANY if place(f"User:{user}", "") < 20}
+        held = {user for user in MANY if rollout_place(f"User:{user}", "") < 20}
         got = dict.fromkeys(MANY, 0)
         turns = [(on.now + number / 100, number, connected(on, user), user) for number, user in enumerate(MANY)]
         began = on.now
@@ -149,7 +149,7 @@ def test_clients_that_are_held_get_as_much_as_if_all_were(
                 each.broker(answered)
                 got[user] += size if now > began + warm_up_s else 0
                 each.unhandled = b""
-            until = max(now + want_s, each.session.hold.mute_until)
+            until = max(now + want_s, each.session.hold.muted_until)
             heapq.heapreplace(turns, (until, number, each, user))
         shares.append(sum(got[user] for user in held) / len(held) / (seconds - warm_up_s))
     assert 0.7 * shares[1] <= shares[0] <= 1.6 * shares[1]
@@ -161,7 +161,7 @@ def test_bytes_that_a_threshold_would_have_rejected_of_clients_that_are_not_in_a
         on = Play()
         limit(on, "threshold", percent, on_exceed="reject")
         alice = connected(on.overload(TOPIC), "alice")
-        meters = on.engine.broker(1)
+        meters = on.engine.broker_meters(1)
         upstream, _ = alice.client(request(1, {TOPIC: [0]}))
         assert bool(upstream) is (percent == 0)
         assert meters.total.uncounted == meters.topics[TOPIC.encode()].uncounted == 0
@@ -176,14 +176,16 @@ def test_bytes_that_a_threshold_would_have_rejected_of_clients_that_are_not_in_a
 def test_consumers_that_are_not_in_are_neither_held_nor_bounded_and_counted() -> None:
     on = Play()
     entries = {Entity(DEFAULT): {QuotaKey("consumer_byte_rate", "broker_bps"): 1000.0}}
-    on.world.set_quotas(Quotas(1, entries, enforce_percent=50), on.now)
-    held, free = (next(user for user in MANY if (place(f"User:{user}", "") < 50) is is_in) for is_in in (True, False))
+    on.world.set_quotas(QuotaSnapshot(1, entries, enforce_percent=50), on.now)
+    held, free = (
+        next(user for user in MANY if (rollout_place(f"User:{user}", "") < 50) is is_in) for is_in in (True, False)
+    )
     for user, is_held in ((held, True), (free, False)):
         each = connected(on, user)
         upstream, _ = each.client(fetch())
         assert (upstream != fetch()) is is_held
         assert (told(each.broker(fetched())) > 0) is is_held
-        assert (each.session.fetches.mute_until > on.now) is is_held
+        assert (each.session.fetch_limiter.muted_until > on.now) is is_held
         assert bool(each.client(fetch(2))[0]) is not is_held
     on.ledger()
     assert on.counts["fetches_would_be_delayed"] == 1
@@ -192,16 +194,18 @@ def test_consumers_that_are_not_in_are_neither_held_nor_bounded_and_counted() ->
 def test_consumers_of_a_group_that_are_not_in_leave_the_others_what_they_would_get() -> None:
     on = Play()
     rate = 1e6
-    groups = {"gold": GroupLimits(dispatch_bytes=rate)}
-    on.world.set_groups(Groups(1, groups, {"acme": "gold"}, enforce_percent=50), on.now)
-    users = [next(user for user in MANY if (place(f"User:{user}", "") < 50) is is_in) for is_in in (True, False)]
+    groups = {"gold": GroupLimitValues(dispatch_bytes=rate)}
+    on.world.set_groups(GroupSnapshot(1, groups, {"acme": "gold"}, enforce_percent=50), on.now)
+    users = [
+        next(user for user in MANY if (rollout_place(f"User:{user}", "") < 50) is is_in) for is_in in (True, False)
+    ]
     held, free = (connected(on, user) for user in users)
     got, began = 0, on.now
     for step in range(600):
         now = began + step / 10
         for each in (held, free):
             each.now = now
-            if now < each.session.fetches.mute_until:
+            if now < each.session.fetch_limiter.muted_until:
                 continue
             upstream, _ = each.again() if each.unhandled else each.client(fetch())
             if upstream:

@@ -71,7 +71,7 @@ def test_admitted_requests_and_their_answers_pass_untouched(step: int, version: 
 def test_admitted_bytes_are_recorded_in_the_meters() -> None:
     play = Play()
     play.client(request(1) + request(2, {"clicks": [0, 1]}))
-    meters = play.engine.broker(1)
+    meters = play.engine.broker_meters(1)
     assert meters.total.uncounted == meters.topics[b"clicks"].uncounted == 3 * SIZE
 
 
@@ -81,7 +81,7 @@ def test_a_batch_that_the_broker_refuses_moves_from_bytes_in_to_errors() -> None
     for times in (1, 2):
         play.client(request(1, values=(b"x" * 500,)))
         play.broker(answer(1, {"clicks": {0: (10, -1)}}))
-        meters = play.engine.broker(1)
+        meters = play.engine.broker_meters(1)
         assert (meters.total.uncounted, meters.topics[b"clicks"].uncounted) == (0, 0)
         assert meters.errors.uncounted == times * size
     assert play.rows() == {("clicks", "errored", "MESSAGE_TOO_LARGE"): (2 * size, 2, 2)}
@@ -181,21 +181,21 @@ def test_a_topic_over_its_limit_is_rejected_here_with_throttle_time_and_a_mute(v
     if version >= 8:
         assert text is not None
         assert "topic clicks is over its threshold" in text
-    assert play.session.hold.mute_until == pytest.approx(play.now + throttle_ms / 1000)
+    assert play.session.hold.muted_until == pytest.approx(play.now + throttle_ms / 1000)
     assert play.rows() == {("clicks", "rejected", "topic-threshold"): (SIZE, 1, 1)}
-    assert play.engine.broker(1).throttled.uncounted == SIZE
-    assert play.engine.broker(1).total.uncounted == 0
+    assert play.engine.broker_meters(1).throttled.uncounted == SIZE
+    assert play.engine.broker_meters(1).total.uncounted == 0
 
 
 def test_a_burst_passes_untouched_until_it_is_used_up_and_the_rest_is_rejected() -> None:
     play = Play().named()
-    play.engine.set_policy(SIZE, {"clicks": float(SIZE)}, burst_s=10.0)
-    play.engine.broker(1).vouch(b"clicks")
-    play.engine.look(play.now)
+    play.engine.set_thresholds(SIZE, {"clicks": float(SIZE)}, burst_s=10.0)
+    play.engine.broker_meters(1).confirm_topic(b"clicks")
+    play.engine.start_new_meters(play.now)
     sent = [request(number) for number in range(1, 15)]
     assert b"".join(play.client(frame)[0] for frame in sent) == b"".join(sent[:10])
     assert play.rows()["clicks", "rejected", "topic-threshold"] == (SIZE, 1, 1)  # the others wait behind the mute
-    assert play.engine.broker(1).total.uncounted == 10 * SIZE
+    assert play.engine.broker_meters(1).total.uncounted == 10 * SIZE
 
 
 def test_only_the_partitions_over_their_limit_are_taken_out_of_a_mixed_request() -> None:
@@ -254,7 +254,7 @@ def test_internal_clients_are_metered_and_never_limited() -> None:
     play = Play(**OVER, internal_client_ids=("app",)).named().overload()
     upstream, _ = play.client(request(1))
     assert upstream == request(1)
-    assert play.engine.broker(1).total.uncounted == SIZE
+    assert play.engine.broker_meters(1).total.uncounted == SIZE
 
 
 def test_an_internal_pair_exempts_both_together_only() -> None:
@@ -274,9 +274,9 @@ def test_the_gateways_own_topics_are_not_for_producers() -> None:
         0,
         {("__usage", 0): (29, "topic __usage is written by the gateway only")},
     )
-    assert play.session.hold.mute_until == 0.0
+    assert play.session.hold.muted_until == 0.0
     assert play.client(request(2, {"__usage": [0]}))[0] == b""  # the second time as well: no fast way around it
-    assert play.engine.broker(1).throttled.uncounted == 0  # no limit was reached
+    assert play.engine.broker_meters(1).throttled.uncounted == 0  # no limit was reached
 
 
 def test_a_client_without_a_name_loses_nothing_because_of_a_topic_that_is_not_for_it() -> None:
@@ -297,7 +297,7 @@ def test_a_client_without_a_name_learns_what_is_final_when_nothing_else_has_to_c
     assert upstream == b""
     assert {code for code, _ in decode_answer(client)[2].values()} == {NOT_ENOUGH_REPLICAS}
     assert play.rows()["__usage", "rejected", "protected-topic"] == (SIZE, 1, 1)
-    play.now = play.session.hold.mute_until
+    play.now = play.session.hold.muted_until
     _, client = play.client(request(2, {"__usage": [0]}))
     assert decode_answer(client)[2]["__usage", 0][0] == 29
 
@@ -314,21 +314,21 @@ def test_a_client_without_a_name_that_retries_no_rejection_loses_the_rejected_pa
 def test_a_mute_holds_produce_and_requests_behind_it_and_none_before() -> None:
     play = Play(**OVER).named().overload()
     play.client(request(1))
-    until = play.session.hold.mute_until
+    until = play.session.hold.muted_until
     upstream, _ = play.client(other_request(2) + request(3, {"free": [0]}) + other_request(4))
     assert upstream == other_request(2)
-    assert play.session.hold.until == until
+    assert play.session.hold.held_until == until
     play.now = until
     upstream, _ = play.again()
     assert upstream == request(3, {"free": [0]}) + other_request(4)
-    assert play.session.hold.until == 0.0
+    assert play.session.hold.held_until == 0.0
 
 
 def test_a_single_mute_is_bounded() -> None:
     play = Play(**OVER).named().overload()
     play.session.hold.drained_at = play.now
     play.client(request(1))
-    assert play.session.hold.mute_until <= play.now + MAX_MUTE_S
+    assert play.session.hold.muted_until <= play.now + MAX_MUTE_S
 
 
 def test_a_request_that_has_waited_as_long_as_it_may_is_answered_at_once() -> None:
@@ -336,7 +336,7 @@ def test_a_request_that_has_waited_as_long_as_it_may_is_answered_at_once() -> No
     play.session.hold.drained_at = play.now - 25.0  # its client waits for 30 s
     _, client = play.client(request(1))
     assert decode_answer(client)[2]["clicks", 0][0] == 89
-    assert play.session.hold.mute_until == 0.0  # the next one in the queue has waited as long
+    assert play.session.hold.muted_until == 0.0  # the next one in the queue has waited as long
 
 
 def test_requests_read_together_with_a_rejected_one_are_decided_together() -> None:
@@ -353,9 +353,9 @@ def test_requests_read_together_with_a_rejected_one_are_decided_together() -> No
 def test_batches_behind_a_rejected_one_of_an_idempotent_producer_are_rejected_until_it_comes_again() -> None:
     play = Play(**OVER).named().overload()
     play.client(request(1, producer=(7, 0, 0)))
-    play.engine.set_policy(None, {})  # the limit is lifted while a later batch is under way
-    play.world.ledger.renew()
-    play.now = play.session.hold.mute_until
+    play.engine.set_thresholds(None, {})  # the limit is lifted while a later batch is under way
+    play.world.ledger.advance_epoch()
+    play.now = play.session.hold.muted_until
     upstream, client = play.client(request(2, producer=(7, 0, 1)))
     assert upstream == b""
     assert decode_answer(client)[2]["clicks", 0][0] == THROTTLING_QUOTA_EXCEEDED
@@ -376,10 +376,10 @@ def test_no_fence_behind_a_code_that_the_client_does_not_retry() -> None:
 def test_acks_0_over_its_limit_waits_and_is_never_dropped() -> None:
     play = Play(**OVER).named().overload()
     assert play.client(request(1, acks=0)) == (b"", b"")
-    until = play.session.hold.until
+    until = play.session.hold.held_until
     assert play.now < until <= play.now + MAX_MUTE_S
-    play.engine.set_policy(None, {})
-    play.world.ledger.renew()
+    play.engine.set_thresholds(None, {})
+    play.world.ledger.advance_epoch()
     play.now = until
     assert play.again() == (with_question(request(1, acks=0)), b"")
     assert play.rows() == {
@@ -393,7 +393,7 @@ def test_acks_0_over_its_limit_waits_and_is_never_dropped() -> None:
 
 def test_unforwarded_requests_of_a_client_that_has_gone_are_discarded_but_acks_0_is_forwarded() -> None:
     play = Play().named()
-    play.session.hold.client_gone = True
+    play.session.hold.is_client_gone = True
     assert play.client(request(1) + request(2, acks=0)) == (with_question(request(2, acks=0)), b"")
     assert play.rows() == {("clicks", "discarded", ""): (SIZE, 1, 1), ("clicks", "unacknowledged", ""): (SIZE, 1, 1)}
 
@@ -446,7 +446,7 @@ def test_an_unknown_topic_id_is_asked_for_on_the_clients_own_connection() -> Non
     )
     assert play.broker(other_answer(1) + other_answer(correlation, told)) == other_answer(1)
     assert play.world.cluster.topic_ids[TOPIC_ID] == b"clicks"
-    assert play.session.hold.until == 0.0
+    assert play.session.hold.held_until == 0.0
     assert play.again()[0] == request(2, version=13) + other_request(3)
 
 
@@ -454,7 +454,7 @@ def test_a_topic_id_that_no_broker_names_in_time_is_refused_and_counted_under_th
     # A long poll is before the question: its answer comes too late. The topic may be one of the gateway's own.
     play = Play(protected_topics=("own",)).named()
     lookup = play.client(other_request(7, key=1, version=4, body=bytes(21)) + request(1, version=13))[0]
-    play.now = play.session.hold.until
+    play.now = play.session.hold.held_until
     assert play.again()[0] == b""
     (asked,) = struct.unpack_from(">i", lookup, len(other_request(7, key=1, version=4, body=bytes(21))) + 8)
     no_topics = b"\0" + struct.pack(">i", 0) + b"\1\0" + struct.pack(">i", 1) + b"\1\0"
@@ -471,8 +471,8 @@ def test_acks_0_to_a_topic_id_that_no_broker_names_is_dropped() -> None:
     play = Play()
     play.client(request(1, version=13, acks=0))
     began, looks = play.now, 0
-    while play.session.hold.until > play.now and play.now < began + 20:
-        play.now = play.session.hold.until
+    while play.session.hold.held_until > play.now and play.now < began + 20:
+        play.now = play.session.hold.held_until
         looks += play.again() != (b"", b"")
     assert play.now - began == MAX_WAIT_S
     assert looks == 14  # it was asked for again and again
@@ -483,7 +483,7 @@ def test_batches_that_may_stand_behind_a_refused_topic_id_wait_for_it() -> None:
     # The name comes to be known in between: without a fence the second batch would pass, and the first never again.
     play = Play().named()
     play.client(request(1, version=13, producer=(7, 0, 0)))
-    play.now = play.session.hold.until
+    play.now = play.session.hold.held_until
     play.again()
     play.world.cluster.topic_ids[TOPIC_ID] = b"clicks"
     assert play.client(request(2, version=13, producer=(7, 0, 1)))[0] == b""
@@ -586,7 +586,7 @@ def test_a_delayed_request_is_forwarded_at_once_and_its_answer_carries_the_throt
     assert play.client(request(1, version=version)) == (request(1, version=version), b"")
     frame = play.broker(answer(1, version=version))
     assert decode_answer(frame, version) == (1, 2500, {("clicks", 0): (0, None)})
-    assert play.session.hold.mute_until == play.now + 2.5
+    assert play.session.hold.muted_until == play.now + 2.5
 
 
 def test_the_larger_of_the_brokers_throttle_time_and_ours_is_told() -> None:
@@ -599,8 +599,8 @@ def test_requests_behind_a_delayed_one_stay_parked_and_undecided() -> None:
     play = asked(delay(1000))
     upstream, _ = play.client(request(1) + request(2) + other_request(3))
     assert upstream == request(1)
-    assert play.session.hold.until == play.now + 1.0
-    play.now = play.session.hold.until
+    assert play.session.hold.held_until == play.now + 1.0
+    play.now = play.session.hold.held_until
     upstream, _ = play.again()
     assert upstream == request(2) + other_request(3)
 
@@ -613,7 +613,7 @@ def test_requests_behind_a_delayed_one_stay_parked_and_undecided() -> None:
 def test_requests_other_than_produce_pass_a_mute(key: int, version: int, body: bytes) -> None:
     play = asked(delay(1000))
     play.client(request(1))
-    assert play.session.hold.mute_until > play.now
+    assert play.session.hold.muted_until > play.now
     frame = other_request(2, key=key, version=version, body=body)
     assert play.client(frame)[0] == frame
     assert play.client(request(3) + frame)[0] == b""  # but what is behind a Produce request waits with it
@@ -622,7 +622,7 @@ def test_requests_other_than_produce_pass_a_mute(key: int, version: int, body: b
 def test_a_single_delay_is_at_most_ten_seconds() -> None:
     play = asked(delay(60_000))
     play.client(request(1))
-    assert play.session.hold.mute_until == play.now + MAX_MUTE_S
+    assert play.session.hold.muted_until == play.now + MAX_MUTE_S
     assert decode_answer(play.broker(answer(1)))[1] == 10_000  # and no client is told more
 
 
@@ -638,11 +638,11 @@ def test_no_request_waits_longer_in_all_than_its_client_and_the_operator_allow(
     start = play.now
     frames = [request(i, timeout_ms=timeout_ms) for i in range(1, 11)]
     assert play.client(b"".join(frames))[0] == frames[0]
-    waits = [play.session.hold.until - start]
+    waits = [play.session.hold.held_until - start]
     while play.unhandled:
-        play.now = play.session.hold.until
+        play.now = play.session.hold.held_until
         play.again()
-        waits.append(play.session.hold.until - start)
+        waits.append(play.session.hold.held_until - start)
     assert max(waits) == pytest.approx(longest_s)
     assert play.unhandled == b""
 
@@ -652,18 +652,18 @@ def test_librdkafka_is_kept_for_as_long_as_it_waits_itself(software: tuple[str, 
     play = asked(delay(6000)).named(software)
     start = play.now
     upstream = play.client(b"".join(request(i) for i in range(1, 12)))[0]
-    while play.session.hold.until < start + 50.0:
-        play.now = play.session.hold.until
+    while play.session.hold.held_until < start + 50.0:
+        play.now = play.session.hold.held_until
         upstream += play.again()[0]
     assert upstream == b"".join(request(i) for i in range(1, 10)), "one in 6 s, for 50 s"
-    assert play.session.hold.until == start + 50.0
+    assert play.session.hold.held_until == start + 50.0
 
 
 def test_several_delays_of_one_request_do_not_add_up() -> None:
     play = asked(delay(1000))
     play.world.plugins.append(Fixed(delay(4000)))
     play.client(request(1))
-    assert play.session.hold.mute_until == play.now + 4.0
+    assert play.session.hold.muted_until == play.now + 4.0
 
 
 def test_a_rejection_beats_a_delay() -> None:
@@ -694,7 +694,7 @@ def test_acks_0_is_delayed_beyond_the_fifteen_seconds_since_no_client_times_out_
     play = asked(delay(9000))
     play.session.hold.drained_at = play.now - 60
     assert play.client(request(1, acks=0))[0] == with_question(request(1, acks=0))
-    assert play.session.hold.mute_until == play.now + 9.0
+    assert play.session.hold.muted_until == play.now + 9.0
 
 
 def test_acks_0_is_dropped_and_counted_only_where_the_operator_says_so() -> None:
@@ -706,14 +706,14 @@ def test_acks_0_is_dropped_and_counted_only_where_the_operator_says_so() -> None
         ("clicks", "dropped", "acks0-limit"): (2 * SIZE, 2, 2),
         ("free", "unacknowledged", ""): (SIZE, 1, 1),
     }
-    assert play.engine.broker(1).throttled.uncounted == 2 * SIZE
+    assert play.engine.broker_meters(1).throttled.uncounted == 2 * SIZE
 
 
 def test_acks_0_to_a_topic_of_the_gateways_own_is_dropped_under_that_reason() -> None:
     play = Play(protected_topics=("__usage",))
     assert play.client(request(1, {"__usage": [0, 1]}, acks=0)) == (b"", b"")
     assert play.rows() == {("__usage", "dropped", "protected-topic"): (2 * SIZE, 2, 1)}
-    assert play.engine.broker(1).throttled.uncounted == 0
+    assert play.engine.broker_meters(1).throttled.uncounted == 0
 
 
 # --- observe ----------------------------------------------------------------------------------------------------------
@@ -724,7 +724,7 @@ def test_observe_touches_nothing_and_counts_what_would_have_been(verdict: Verdic
     play = asked(verdict, observe=True)
     assert play.client(request(1)) == (request(1), b"")
     assert play.broker(answer(1)) == answer(1)
-    assert play.session.hold.mute_until == 0.0
+    assert play.session.hold.muted_until == 0.0
     assert play.rows() == {("clicks", "accepted", ""): (SIZE, 1, 1), ("clicks", outcome, "test"): (SIZE, 1, 1)}
 
 
@@ -737,7 +737,7 @@ def test_a_policy_that_only_observes_does_not_stop_one_that_enforces() -> None:
 
 def test_observed_thresholds_let_everything_pass() -> None:
     play = Play(**OVER).named()
-    play.engine.set_policy(100.0, {"clicks": 50.0}, mode="observe")
+    play.engine.set_thresholds(100.0, {"clicks": 50.0}, mode="observe")
     play.overload()
     assert play.client(request(1)) == (request(1), b"")
     play.broker(answer(1))
@@ -749,14 +749,14 @@ def test_observed_thresholds_let_everything_pass() -> None:
 
 def test_thresholds_that_delay_pace_a_producer_and_show_no_error() -> None:
     play = Play().named()
-    play.engine.set_policy(10_000.0, {"clicks": 10_000.0}, on_exceed="delay")
+    play.engine.set_thresholds(10_000.0, {"clicks": 10_000.0}, on_exceed="delay")
     sent, start = 0, play.now
     frame = request(1, values=(bytes(1000),))
     while play.now < start + 30:
-        play.engine.pace(play.now)
-        if play.engine.tick(play.now):
-            play.world.ledger.renew()
-        if play.session.hold.mute_until <= play.now:
+        play.engine.pace_limits(play.now)
+        if play.engine.apply_due_ticks(play.now):
+            play.world.ledger.advance_epoch()
+        if play.session.hold.muted_until <= play.now:
             play.session.hold.drained_at = play.now
             assert play.client(frame)[0] == frame
             play.broker(answer(1))

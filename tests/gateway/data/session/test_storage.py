@@ -15,13 +15,13 @@ SIZE = size_of()
 
 def play(factor: float = 0.0, total: float | None = None, mode: str = "enforce", **settings: Any) -> Play:
     made = Play(total=total, **settings).named()
-    made.engine.set_storage(factor, WHY, made.now, mode=mode)  # type: ignore[arg-type]
+    made.engine.set_storage_factor(factor, WHY, made.now, mode=mode)  # type: ignore[arg-type]
     return made
 
 
 def lift(on: Play, factor: float = 1.0) -> tuple[bytes, bytes]:
-    on.engine.set_storage(factor, WHY if factor < 1 else "", on.now)
-    assert on.session.hold.resume(on.now)
+    on.engine.set_storage_factor(factor, WHY if factor < 1 else "", on.now)
+    assert on.session.hold.end_pause(on.now)
     return on.again()
 
 
@@ -30,7 +30,7 @@ def lift(on: Play, factor: float = 1.0) -> tuple[bytes, bytes]:
 def test_in_a_pause_nothing_is_forwarded_and_nothing_answered(step: int) -> None:
     on = play()
     assert on.client(request(1) + request(2), step) == (b"", b"")
-    assert on.session.hold.until == on.now + MAX_WAIT_S
+    assert on.session.hold.held_until == on.now + MAX_WAIT_S
     assert on.rows() == {}
 
 
@@ -51,7 +51,7 @@ def test_the_wait_is_in_the_accounts_where_the_topic_of_what_was_held_is_known()
     for correlation in (1, 2):
         on.client(request(correlation))
         on.broker(answer(correlation))
-    on.engine.set_storage(0.0, WHY, on.now)
+    on.engine.set_storage_factor(0.0, WHY, on.now)
     assert on.client(request(3)) == (b"", b"")
     on.now += 3.0  # within one interval: then topics are looked up again
     assert lift(on) == (request(3), b"")
@@ -88,8 +88,8 @@ def test_a_batch_of_an_idempotent_producer_rejected_in_a_pause_stands_before_its
     on.client(request(1, producer=(7, 0, 0)))
     on.now += MAX_WAIT_S
     on.again()
-    on.now = on.session.hold.mute_until
-    on.engine.set_storage(1.0, "", on.now)
+    on.now = on.session.hold.muted_until
+    on.engine.set_storage_factor(1.0, "", on.now)
     upstream, _ = on.client(request(2, producer=(7, 0, 1)))
     assert upstream == b""
     again = request(3, producer=(7, 0, 0))
@@ -107,10 +107,10 @@ def test_acks_0_waits_on_and_is_forwarded_when_the_pause_is_over() -> None:
     frame = request(1, acks=0)
     on.client(frame)
     for _ in range(10):
-        on.now = on.session.hold.until
+        on.now = on.session.hold.held_until
         assert on.again() == (b"", b"")
-    on.session.hold.client_gone = True  # nobody can be told, and nobody sends it again
-    on.now = on.session.hold.until
+    on.session.hold.is_client_gone = True  # nobody can be told, and nobody sends it again
+    on.now = on.session.hold.held_until
     assert on.again() == (b"", b"")
     assert lift(on)[0] == with_question(frame)
     assert on.rows()["clicks", "unacknowledged", ""][2] == 1
@@ -121,7 +121,7 @@ def test_acks_0_is_dropped_and_counted_where_the_operator_says_so_or_the_gateway
     assert drops.client(request(1, acks=0)) == (b"", b"")
     assert drops.rows() == {("clicks", "dropped", "acks0-limit"): (SIZE, 1, 1)}
     stops = play()
-    stops.session.hold.draining = True
+    stops.session.hold.is_draining = True
     assert stops.client(request(1, acks=0)) == (b"", b"")
     assert stops.rows() == {("clicks", "dropped", "connection-lost"): (SIZE, 1, 1)}
 
@@ -129,18 +129,18 @@ def test_acks_0_is_dropped_and_counted_where_the_operator_says_so_or_the_gateway
 def test_acks_0_that_waits_in_a_pause_goes_when_others_need_the_memory() -> None:
     on = play()
     on.client(request(1, acks=0))
-    on.now = on.session.hold.until
-    on.session.hold.memory_short = True
+    on.now = on.session.hold.held_until
+    on.session.hold.is_memory_short = True
     assert on.again() == (b"", b"")
-    assert on.session.hold.until == 0.0
+    assert on.session.hold.held_until == 0.0
     assert on.rows() == {("clicks", "dropped", "acks0-limit"): (SIZE, 1, 1)}
 
 
 def test_requests_held_in_a_pause_are_discarded_when_their_client_has_gone() -> None:
     on = play()
     on.client(request(1))
-    on.session.hold.client_gone = True
-    on.now = on.session.hold.until
+    on.session.hold.is_client_gone = True
+    on.now = on.session.hold.held_until
     assert on.again() == (b"", b"")
     assert on.rows() == {("clicks", "discarded", ""): (SIZE, 1, 1)}
 
@@ -168,7 +168,7 @@ def test_below_1_every_producer_is_delayed_to_its_part_of_the_total() -> None:
     on = play(0.5, total=2 * SIZE)  # one request a second
     frames = request(1) + request(2)
     assert on.client(frames)[0] == request(1)  # forwarded at once; what is behind it waits
-    assert on.session.hold.until == pytest.approx(on.now + 1.0, abs=0.01)
+    assert on.session.hold.held_until == pytest.approx(on.now + 1.0, abs=0.01)
     throttle_ms = decode_answer(on.broker(answer(1)))[1]
     assert throttle_ms == pytest.approx(1000, abs=10)
     assert on.rows()["clicks", "delayed", "storage-throttle"][0] == SIZE
@@ -177,24 +177,24 @@ def test_below_1_every_producer_is_delayed_to_its_part_of_the_total() -> None:
 def test_a_request_under_several_topics_is_charged_once() -> None:
     on = play(0.5, total=2 * SIZE)
     on.client(request(1, {"a": [0], "b": [0]}))
-    limit = on.engine.broker(1).limits.storage
+    limit = on.engine.broker_meters(1).limits.storage_throttle
     assert limit is not None
-    line = limit.line
-    assert line.bucket.level(on.now) == -2 * SIZE
+    line = limit.limiter
+    assert line.bucket.token_level(on.now) == -2 * SIZE
 
 
 def test_rejected_bytes_are_not_charged() -> None:
     on = play(0.5, total=2 * SIZE)
-    limit = on.engine.broker(1).limits.storage
+    limit = on.engine.broker_meters(1).limits.storage_throttle
     assert limit is not None
-    line = limit.line
-    line.take(20 * SIZE, on.now)
-    line.ask(1, on.now, True, 0.0, "another client")
+    line = limit.limiter
+    line.charge_amount(20 * SIZE, on.now)
+    line.check_admission(1, on.now, True, 0.0, "another client")
     on.session.hold.drained_at -= 60.0  # its client may not be kept any longer
     _, client = on.client(request(1))
     assert "share" in str(decode_answer(client)[2]["clicks", 0][1])
     assert on.rows() == {("clicks", "rejected", "storage-throttle"): (SIZE, 1, 1)}
-    assert line.bucket.level(on.now) == -20 * SIZE
+    assert line.bucket.token_level(on.now) == -20 * SIZE
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_observed_it_touches_nothing_and_counts_what_would_have_been(
 ) -> None:
     on = play(factor, total=2 * SIZE, mode="enforce" if whole else "observe", observe=whole)
     if whole:  # the gateway's own mode
-        on.engine.set_storage(factor, WHY, on.now, mode="observe")
+        on.engine.set_storage_factor(factor, WHY, on.now, mode="observe")
     frame = request(1)
     assert on.client(frame) == (frame, b"")
     on.broker(answer(1))

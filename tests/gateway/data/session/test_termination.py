@@ -14,24 +14,24 @@ import trio
 import trio.testing
 import yaml
 
-from gateway.channel import Answer, Ask, Identity, ListenerSettings, OwnSasl
+from gateway.channel import AdminAnswer, AdminQuery, ListenerSettings, SaslIdentity, TerminatedSasl
 from gateway.config import AuthenticationSettings
-from gateway.control.sasl.authentication import FAILED, MAX_OF_ADDRESS, MAX_SAID, NOT_HERE, Authenticator
-from gateway.data.session.termination import Termination
-from gateway.data.shared.errors import AuthenticationFailed, Unauthenticated
-from gateway.data.shared.world import Asker
+from gateway.control.sasl.authentication import FAILED, MAX_LOGGED, MAX_OF_ADDRESS, NOT_HERE, SaslAuthenticator
+from gateway.data.session.termination import SaslTermination
+from gateway.data.shared.errors import AuthenticationFailed, UnauthenticatedRequest
+from gateway.data.shared.worker_state import AdminQuerier
 from gateway.kafka import sasl
 from gateway.listener_names import DEFAULT_LISTENER
 from protocol import api
 from protocol.handshake import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
-    SaslAuthenticateAnswer,
     SaslAuthenticateRequest,
-    SaslHandshakeAnswer,
+    SaslAuthenticateResponse,
     SaslHandshakeRequest,
+    SaslHandshakeResponse,
 )
-from protocol.scram import HASHES, Record, make_record, record_text
+from protocol.scram import HASHES, ScramRecord, make_record, record_text
 from protocol.wire import MalformedFrame
 from tests.background import until
 from tests.gateway.control.sasl.test_bearer import CLAIMS, jwk, message
@@ -68,28 +68,30 @@ class Stage(Play):
             given["upstream_credentials_file"] = folder / "own.yaml"
             given["upstream_credentials_file"].write_text(yaml.safe_dump(own))
         parsed = AuthenticationSettings.model_validate(given)
-        sasl = OwnSasl(parsed.mechanisms, own is not None)
+        sasl = TerminatedSasl(parsed.mechanisms, own is not None)
         super().__init__(listeners={DEFAULT_LISTENER: ListenerSettings(sasl=sasl)})
-        self.authenticator = Authenticator(parsed, b"the gateway's secret")
-        self.asked: list[Asker] = []
-        self.world.questions._put = self.asked.append
+        self.authenticator = SaslAuthenticator(parsed, b"the gateway's secret")
+        self.asked: list[AdminQuerier] = []
+        self.world.control_queries._post_query = self.asked.append
 
     @property
-    def termination(self) -> Termination:
-        assert isinstance(self.session.authentication, Termination)
+    def termination(self) -> SaslTermination:
+        assert isinstance(self.session.authentication, SaslTermination)
         return self.session.authentication
 
     async def control(self) -> tuple[bytes, bytes]:
         """What goes (upstream, to the client) when control answers its question; nothing where it has none."""
-        if not self.world.questions.open:
+        if not self.world.control_queries.pending:
             return b"", b""
-        ((token, asker),) = self.world.questions.open.items()
+        ((token, asker),) = self.world.control_queries.pending.items()
         turn = asker.turn
         assert turn is not None
         until = 2.0**40
-        ask = Ask(token, until, asker.peer, asker.principal, turn.request, turn.memo, turn.answer, turn.mechanism)
-        said = await self.authenticator.answer(ask)
-        self.world.questions.open.pop(token).tell(said)
+        ask = AdminQuery(
+            token, until, asker.peer, asker.principal, turn.request, turn.memo, turn.answer, turn.mechanism
+        )
+        said = await self.authenticator.answer_query(ask)
+        self.world.control_queries.pending.pop(token).on_control_answer(said)
         return self.again()
 
     async def say(self, data: bytes, step: int = 0) -> tuple[bytes, bytes]:
@@ -101,7 +103,7 @@ class Stage(Play):
         """What the broker gets at the end of the client's exchange, and what the client does."""
         upstream, client = await self.say(handshake(mechanism), step)
         assert (upstream, decoded_handshake(client).error_code) == (b"", 0)
-        exchange = sasl.exchange(mechanism, name, password)
+        exchange = sasl.start_exchange(mechanism, name, password)
         message = next(exchange)
         while True:
             upstream, client = await self.say(authenticate(message), step)
@@ -132,23 +134,23 @@ def authenticate(message: bytes, correlation: int = 6, version: int = 2) -> byte
     return SASL_AUTHENTICATE.encode_request(SaslAuthenticateRequest(message), version, correlation, b"app")
 
 
-def decoded(frame: bytes, version: int = 2) -> SaslAuthenticateAnswer:
+def decoded(frame: bytes, version: int = 2) -> SaslAuthenticateResponse:
     assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
-    correlation, said = SASL_AUTHENTICATE.decode_answer(frame, 4, len(frame), version)
+    correlation, said = SASL_AUTHENTICATE.decode_response(frame, 4, len(frame), version)
     assert correlation == 6
     return said
 
 
-def decoded_handshake(frame: bytes) -> SaslHandshakeAnswer:
-    return SASL_HANDSHAKE.decode_answer(frame, 4, len(frame), 1)[1]
+def decoded_handshake(frame: bytes) -> SaslHandshakeResponse:
+    return SASL_HANDSHAKE.decode_response(frame, 4, len(frame), 1)[1]
 
 
 def offered(*mechanisms: str, error: int = 0) -> bytes:
-    return SASL_HANDSHAKE.encode_answer(SaslHandshakeAnswer(error, mechanisms), 1, 1)
+    return SASL_HANDSHAKE.encode_response(SaslHandshakeResponse(error, mechanisms), 1, 1)
 
 
 def accepted(token: bytes = b"", error: int = 0, lifetime_ms: int = 0) -> bytes:
-    return SASL_AUTHENTICATE.encode_answer(SaslAuthenticateAnswer(error, None, token, lifetime_ms), 1, 2)
+    return SASL_AUTHENTICATE.encode_response(SaslAuthenticateResponse(error, None, token, lifetime_ms), 1, 2)
 
 
 def said_to_broker(frame: bytes) -> bytes:
@@ -168,13 +170,13 @@ async def test_a_client_gets_in_with_its_password_and_is_counted_by_its_name(
     upstream, client = await stage.sign_in(mechanism, "alice", "alice-secret", step)
     assert (upstream, decoded(client).error_code) == (b"", 0)
     assert stage.session.client.principal == "User:alice"
-    assert stage.world.principals == {"User:alice": 1}
+    assert stage.world.principal_counts == {"User:alice": 1}
     frame = request(7)
     assert stage.client(frame, step) == (frame, b"")
     assert stage.broker(answer(7)) == answer(7)
     assert {row.principal for row in stage.ledger()} == {"User:alice"}
     stage.session.close()
-    assert not stage.world.principals
+    assert not stage.world.principal_counts
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", SCRAM])
@@ -187,7 +189,7 @@ async def test_no_failure_tells_whether_there_is_such_a_user(
         await stage.sign_in(mechanism, name, password)
     said = decoded(stage._take(stage.session.to_client))
     assert (said.error_code, said.error_message) == (api.ERROR_CODES["SASL_AUTHENTICATION_FAILED"], FAILED)
-    assert not stage.session.authentication.is_done
+    assert not stage.session.authentication.is_authenticated
     stage.ledger()
     assert stage.counts["authentications_failed"] == 1
 
@@ -216,18 +218,18 @@ async def test_a_step_that_can_not_be_read_ends_its_connection_and_no_other(tmp_
     stage = Stage(tmp_path)
     with pytest.raises(MalformedFrame, match="SaslAuthenticate"):
         await stage.say(handshake("PLAIN") + frame)
-    assert stage.session.admin.turn is None
-    said: list[Answer] = []
+    assert stage.session.admin_requests.turn is None
+    said: list[AdminAnswer] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.authenticator.run)
         await trio.testing.wait_all_tasks_blocked()
         for token, request in enumerate((frame[4:], authenticate(b"\0alice\0alice-secret")[4:])):
-            ask = Ask(token, 2.0**40, "192.0.2.1:1", "User:ANONYMOUS", request, mechanism="PLAIN")
-            stage.authenticator.take(ask, said.append)
+            ask = AdminQuery(token, 2.0**40, "192.0.2.1:1", "User:ANONYMOUS", request, mechanism="PLAIN")
+            stage.authenticator.submit_query(ask, said.append)
         await until(lambda: len(said) == 2)
         nursery.cancel_scope.cancel()
     assert [(answer.token, answer.closes) for answer in said] == [(0, "malformed"), (1, "")]
-    assert said[1].identity == Identity("User:alice", 0, 0)
+    assert said[1].identity == SaslIdentity("User:alice", 0, 0)
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a\u202eb", "a\nb", " a", "", "x" * 1025], ids=ascii)
@@ -277,7 +279,7 @@ async def test_nothing_else_passes_before(tmp_path: Path, sent: list[bytes]) -> 
     stage = Stage(tmp_path)
     for frame in sent[:-1]:
         assert stage.client(frame)[0] == b""
-    with pytest.raises(Unauthenticated):
+    with pytest.raises(UnauthenticatedRequest):
         stage.client(sent[-1])
     assert stage._take(stage.session.to_upstream) == b""
 
@@ -331,11 +333,11 @@ async def tell_by_scram(stage: Stage, upstream: bytes, lifetime_ms: int = 0) -> 
 
     assert SASL_HANDSHAKE.decode_request(upstream, 4, len(upstream)).body.mechanism == "SCRAM-SHA-512"
     upstream, _ = await stage.hear(offered("SCRAM-SHA-512"))
-    first = scram.read_first(said_to_broker(upstream))
+    first = scram.read_first_message(said_to_broker(upstream))
     assert first.name == "others"
-    challenged = scram.challenge(first, BROKERS, b"brokers")
+    challenged = scram.make_challenge(first, BROKERS, b"brokers")
     upstream, _ = await stage.hear(accepted(challenged))
-    verdict = scram.verify(HASHES["SCRAM-SHA-512"], BROKERS, first, challenged, said_to_broker(upstream))
+    verdict = scram.verify_final(HASHES["SCRAM-SHA-512"], BROKERS, first, challenged, said_to_broker(upstream))
     return await stage.hear(accepted(verdict, lifetime_ms=lifetime_ms))
 
 
@@ -358,7 +360,7 @@ async def test_a_broker_that_refuses_the_gateway(tmp_path: Path, at: str, caplog
         await stage.hear(last)
     said = decoded(stage._take(stage.session.to_client))
     assert (said.error_code, said.error_message) == (58, NOT_HERE)
-    assert not stage.session.authentication.is_done
+    assert not stage.session.authentication.is_authenticated
     assert len(caplog.records) == 1
     assert "a-secret" not in caplog.text
 
@@ -382,8 +384,8 @@ async def test_a_client_for_whom_the_gateway_has_no_credentials(tmp_path: Path) 
 
 async def test_a_principal_that_a_certificate_makes_is_told_before_its_first_request(tmp_path: Path) -> None:
     stage = Stage(tmp_path, OWN, **{"sasl.enabled.mechanisms": [], "credentials_file": None})
-    assert not stage.termination.demand.wants_sasl
-    stage.termination.certify("User:CN=carol")
+    assert not stage.termination.sasl_demand.wants_sasl
+    stage.termination.accept_certificate("User:CN=carol")
     first = other_request(7, api.API_VERSIONS, 0)
     upstream, client = await stage.say(first)
     assert client == b""
@@ -407,7 +409,7 @@ async def test_a_client_s_session_ends_unless_it_authenticates_again(tmp_path: P
     assert stage.client(request(8)) == (request(8), b"")
     assert stage.broker(answer(8)) == answer(8)
     stage.now += 0.2
-    with pytest.raises(Unauthenticated, match="Produce before authentication"):
+    with pytest.raises(UnauthenticatedRequest, match="Produce before authentication"):
         stage.client(request(9))
     stage.unhandled = b""
     await stage.sign_in("PLAIN", "alice", "alice-secret")  # late, and still its own
@@ -471,7 +473,7 @@ async def test_a_control_that_does_not_answer_ends_the_exchange(tmp_path: Path) 
 
 async def test_no_more_connections_of_one_principal_than_allowed(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    stage.world.principals["User:alice"] = stage.world.settings.max_connections_per_principal
+    stage.world.principal_counts["User:alice"] = stage.world.settings.max_connections_per_principal
     with pytest.raises(AuthenticationFailed, match="connections already"):
         await stage.sign_in("PLAIN", "alice", "alice-secret")
 
@@ -483,17 +485,17 @@ async def test_answers_of_the_broker_come_to_clients_that_pass_it_on(tmp_path: P
     assert stage.broker(other_answer(9)) == other_answer(9)
 
 
-def certified(token: int, peer: str = "192.0.2.1:1") -> Ask:
+def certified(token: int, peer: str = "192.0.2.1:1") -> AdminQuery:
     """The question about a client that nobody has credentials for."""
-    return Ask(token, 2.0**40, peer, f"User:CN={token}", b"", b"", b"", "")
+    return AdminQuery(token, 2.0**40, peer, f"User:CN={token}", b"", b"", b"", "")
 
 
 async def test_lines_about_many_clients_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     authenticator = Stage(tmp_path, {"User:alice": OWN["User:alice"]}).authenticator
-    for token in range(3 * MAX_SAID):
-        assert (await authenticator.answer(certified(token))).why
-    assert len(authenticator._said_at) == MAX_SAID
-    assert len(caplog.records) == MAX_SAID + 1
+    for token in range(3 * MAX_LOGGED):
+        assert (await authenticator.answer_query(certified(token))).why
+    assert len(authenticator._logged_at) == MAX_LOGGED
+    assert len(caplog.records) == MAX_LOGGED + 1
     assert "neither User:CN=0 nor default" in caplog.text
     assert "more of that is not logged" in caplog.records[-1].message
 
@@ -502,16 +504,16 @@ async def test_one_address_takes_only_a_part_of_the_steps(tmp_path: Path, autoju
     settings = {"connection.failed.authentication.delay.ms": 5000}
     authenticator = Stage(tmp_path, {"User:alice": OWN["User:alice"]}, **settings).authenticator
     said: list[int] = []
-    await authenticator.answer(certified(0))  # the file is read, in a thread for which this clock doesn't wait
+    await authenticator.answer_query(certified(0))  # the file is read, in a thread for which this clock doesn't wait
     async with trio.open_nursery() as nursery:
         nursery.start_soon(authenticator.run)
         await trio.testing.wait_all_tasks_blocked()
         for token in range(MAX_OF_ADDRESS + 100):
-            authenticator.take(certified(token, f"192.0.2.1:{token}"), lambda answer: said.append(answer.token))
-        authenticator.take(certified(-1, "192.0.2.2:1"), lambda answer: said.append(answer.token))
+            authenticator.submit_query(certified(token, f"192.0.2.1:{token}"), lambda answer: said.append(answer.token))
+        authenticator.submit_query(certified(-1, "192.0.2.2:1"), lambda answer: said.append(answer.token))
         await trio.sleep(6)
         assert sorted(said) == list(range(-1, MAX_OF_ADDRESS))
-        authenticator.take(certified(-2), lambda answer: said.append(answer.token))
+        authenticator.submit_query(certified(-2), lambda answer: said.append(answer.token))
         await trio.sleep(6)
         assert said[-1] == -2
         nursery.cancel_scope.cancel()
@@ -522,11 +524,11 @@ async def test_a_password_of_nobody_takes_the_work_of_anybody_s(
 ) -> None:
     done: list[tuple[str, int]] = []
 
-    def knows(record: Record, hash_name: str, password: bytes) -> bool:
+    def knows(record: ScramRecord, hash_name: str, password: bytes) -> bool:
         done.append((hash_name, record.iterations))
         return False
 
-    monkeypatch.setattr("protocol.scram.knows", knows)
+    monkeypatch.setattr("protocol.scram.matches_password", knows)
     record = make_record("sha512", "x", b"some more salt", 5000)
     for name in ("alice", "nobody"):
         stage = Stage(tmp_path)

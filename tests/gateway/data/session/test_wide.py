@@ -69,7 +69,7 @@ def apart(wide: Wide) -> list[Wide]:
 def state(play: Play) -> tuple[object, ...]:
     """All that is counted and charged, but for the number of requests."""
     rows = {key: counts[:2] for key, counts in play.rows().items()}
-    meters = play.engine.broker(1)
+    meters = play.engine.broker_meters(1)
     topics = {name: (meter.uncounted, meter.messages) for name, meter in meters.topics.items()}
     return rows, topics, meters.total.uncounted
 
@@ -107,7 +107,7 @@ def test_of_a_repeated_request_what_the_log_has_already_is_a_duplicate() -> None
         ("clicks", "accepted", ""): (60 * size, 60, 2),
         ("clicks", "duplicate", ""): (20 * size, 20, 1),
     }
-    assert play.engine.broker(1).topics[b"clicks"].uncounted == 60 * size
+    assert play.engine.broker_meters(1).topics[b"clicks"].uncounted == 60 * size
 
 
 @pytest.mark.parametrize("missing", [0, 17, 39])
@@ -132,7 +132,7 @@ def test_a_partition_that_the_broker_refuses_is_errored_and_not_charged() -> Non
         ("clicks", "accepted", ""): (39 * size, 39, 1),
         ("clicks", "errored", "NOT_LEADER_OR_FOLLOWER"): (size, 1, 1),
     }
-    assert play.engine.broker(1).topics[b"clicks"].uncounted == 39 * size
+    assert play.engine.broker_meters(1).topics[b"clicks"].uncounted == 39 * size
 
 
 def test_with_topic_ids_they_are_counted_by_name() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gateway.channel import Answer
+from gateway.channel import AdminAnswer
 from gateway.data.shared import admin_turn
-from gateway.data.shared.admin_turn import ASK_S, AdminTurn, Unanswerable
-from gateway.data.shared.world import Asker
+from gateway.data.shared.admin_turn import CONTROL_TIMEOUT_S, AdminTurn, UnanswerableRequest
+from gateway.data.shared.worker_state import AdminQuerier
 from protocol import api
 from protocol import configs as c
 from protocol import quotas as q
@@ -41,28 +41,32 @@ class Managed(Play):
 
     def __init__(self, managed: tuple[int, ...] = MANAGED, **options: Any) -> None:
         super().__init__(managed_apis=managed, **options)
-        self.asked: list[Asker] = []
+        self.asked: list[AdminQuerier] = []
         self.woken = 0
-        self.world.questions._put = self.asked.append
-        self.session.admin.wake = self._wake
+        self.world.control_queries._post_query = self.asked.append
+        self.session.admin_requests.wake_link = self._wake
 
     def _wake(self) -> None:
         self.woken += 1
 
     @property
     def turn(self) -> AdminTurn:
-        assert self.session.admin.turn is not None
-        return self.session.admin.turn
+        assert self.session.admin_requests.turn is not None
+        return self.session.admin_requests.turn
 
     def control(self, **said: Any) -> tuple[bytes, bytes]:
         """Control answers; the bytes that go (upstream, to the client)."""
         token = self.turn.token
-        self.world.questions.open.pop(token).tell(Answer(token, **said))
+        self.world.control_queries.pending.pop(token).on_control_answer(AdminAnswer(token, **said))
         return self.go_on()
 
     def go_on(self) -> tuple[bytes, bytes]:
         """Go on as the link does after any event."""
-        return self.again() if self.session.admin.may_move(self.session.hold.until, self.now) else (b"", b"")
+        return (
+            self.again()
+            if self.session.admin_requests.can_advance(self.session.hold.held_until, self.now)
+            else (b"", b"")
+        )
 
 
 # --- order ------------------------------------------------------------------------------------------------------------
@@ -76,9 +80,9 @@ def test_control_is_asked_about_a_request_and_its_answer_goes_to_the_client(step
     assert play.turn.request == change()[4:]
     assert (play.turn.memo, play.turn.answer) == (b"", b"")
     assert play.control(client=CLIENTS) == (b"", CLIENTS)
-    assert play.session.admin.turn is None
+    assert play.session.admin_requests.turn is None
     assert play.session.is_idle
-    assert play.world.questions.open == {}
+    assert play.world.control_queries.pending == {}
 
 
 @STEPS
@@ -177,7 +181,9 @@ def test_control_is_asked_about_topics_with_a_key_of_ours_alone(version: int, st
 def deletion(*topics: str | bytes, version: int = 6) -> bytes:
     """DeleteTopics, by name or by id."""
     if version < 6:
-        return d.DELETE_NAMED_TOPICS.encode_request(d.NamedTopics(tuple(map(str, topics)), 1000), version, 5, b"tool")
+        return d.DELETE_NAMED_TOPICS.encode_request(
+            d.DeleteNamedTopicsRequest(tuple(map(str, topics)), 1000), version, 5, b"tool"
+        )
     given = tuple(d.DeletableTopic(each) if isinstance(each, str) else d.DeletableTopic(None, each) for each in topics)
     return d.DELETE_TOPICS.encode_request(d.DeleteTopicsRequest(given, 1000), version, 5, b"tool")
 
@@ -187,7 +193,7 @@ def deletion(*topics: str | bytes, version: int = 6) -> bytes:
 def test_control_is_asked_about_the_deletion_of_topics_with_a_threshold_alone(version: int, step: int) -> None:
     for names, asked in ((("other", "click"), 0), (("other", "clicks"), 1)):
         play = Managed()
-        play.world.engine.set_policy(None, {"clicks": 5.0})
+        play.world.engine.set_thresholds(None, {"clicks": 5.0})
         frame = deletion(*names, version=version)
         passed = play.client(frame + other_request(6, 18, 0), step)[0]
         assert len(play.asked) == asked
@@ -204,7 +210,7 @@ def test_control_is_asked_about_a_deletion_by_id_where_the_topic_may_have_a_thre
         ([clicks], {}, 0),
     ):
         play = Managed()
-        play.world.engine.set_policy(None, thresholds)
+        play.world.engine.set_thresholds(None, thresholds)
         play.world.cluster.topic_ids.update(ids)
         play.client(deletion(*topics))
         assert len(play.asked) == asked
@@ -214,14 +220,14 @@ def test_a_large_deletion_is_controls_to_read_and_one_beyond_all_measure_the_bro
     names = [f"topic-{number:0200}" for number in range(6000)]
     for count, asked in ((100, 1), (6000, 0)):
         play = Managed()
-        play.world.engine.set_policy(None, {"clicks": 5.0})
+        play.world.engine.set_thresholds(None, {"clicks": 5.0})
         play.client(deletion(*names[:count]))
         assert len(play.asked) == asked
 
 
 def test_a_deletion_that_can_not_be_read_is_the_brokers_to_refuse() -> None:
     play = Managed()
-    play.world.engine.set_policy(None, {"clicks": 5.0})
+    play.world.engine.set_thresholds(None, {"clicks": 5.0})
     frame = other_request(5, 20, 0, b"clicks")
     assert play.client(frame) == (frame, b"")
 
@@ -229,7 +235,7 @@ def test_a_deletion_that_can_not_be_read_is_the_brokers_to_refuse() -> None:
 def test_a_turn_goes_on_where_the_gateway_was_told_meanwhile_that_it_manages_nothing() -> None:
     play = Managed()
     play.client(change())
-    play.world.questions.apis = frozenset()
+    play.world.control_queries.apis = frozenset()
     assert play.control(client=CLIENTS) == (b"", CLIENTS)
 
 
@@ -240,27 +246,27 @@ def test_control_that_does_not_answer_in_time_is_an_error_for_each_resource() ->
     play = Managed()
     play.client(change() + other_request(6))
     late = play.turn.token
-    assert play.session.hold.until == play.now + ASK_S
-    play.now += ASK_S - 0.001
+    assert play.session.hold.held_until == play.now + CONTROL_TIMEOUT_S
+    play.now += CONTROL_TIMEOUT_S - 0.001
     assert play.go_on() == (b"", b"")
     play.now += 0.001
     upstream, client = play.go_on()
     assert upstream == other_request(6)
-    correlation, said = c.INCREMENTAL_ALTER_CONFIGS.decode_answer(client, 4, len(client), 1)
+    correlation, said = c.INCREMENTAL_ALTER_CONFIGS.decode_response(client, 4, len(client), 1)
     assert correlation == 5
     (row,) = said.responses
     assert (row.error_code, *row[2:]) == (api.REQUEST_TIMED_OUT, c.TOPIC, "clicks")
     assert row.error_message == "the gateway's control process did not answer within 10 s: nothing was changed"
-    assert play.world.questions.open == {}
-    play.session.admin.tell(Answer(late, client=CLIENTS))  # too late
+    assert play.world.control_queries.pending == {}
+    play.session.admin_requests.on_control_answer(AdminAnswer(late, client=CLIENTS))  # too late
     assert play.client(b"") == (b"", b"")
 
 
 def test_a_deletion_of_topics_does_not_depend_on_control() -> None:
     play = Managed()
-    play.world.engine.set_policy(None, {"clicks": 5.0})
+    play.world.engine.set_thresholds(None, {"clicks": 5.0})
     play.client(deletion("clicks"))
-    play.now += ASK_S
+    play.now += CONTROL_TIMEOUT_S
     assert play.go_on() == (deletion("clicks"), b"")
     assert play.broker(other_answer(5, b"deleted")) == other_answer(5, b"deleted")
     assert play.session.is_idle
@@ -269,7 +275,7 @@ def test_a_deletion_of_topics_does_not_depend_on_control() -> None:
     assert play.control(upstream=deletion("clicks"), memo=b"deleting") == (deletion("clicks"), b"")
     play.broker(other_answer(5, b"deleted"))
     assert play.go_on() == (b"", b"")
-    play.now += ASK_S
+    play.now += CONTROL_TIMEOUT_S
     assert play.go_on() == (b"", other_answer(5, b"deleted")), "the broker's answer, which is here already"
     assert play.session.is_idle
 
@@ -281,9 +287,9 @@ def test_control_that_goes_away_in_the_middle_leaves_the_outcome_open() -> None:
     play.now += 25  # that the broker takes its time is no fault of control's
     play.broker(other_answer(-7))
     assert play.go_on() == (b"", b"")
-    play.now += ASK_S
+    play.now += CONTROL_TIMEOUT_S
     _, client = play.go_on()
-    (row,) = c.INCREMENTAL_ALTER_CONFIGS.decode_answer(client, 4, len(client), 1)[1].responses
+    (row,) = c.INCREMENTAL_ALTER_CONFIGS.decode_response(client, 4, len(client), 1)[1].responses
     assert (row.error_message or "").endswith("describe what you changed, it may have been done")
 
 
@@ -295,7 +301,7 @@ def test_an_answer_to_an_earlier_question_is_none_to_the_present_one() -> None:
     play.broker(other_answer(-7))
     play.go_on()
     assert play.turn.token != first
-    play.session.admin.tell(Answer(first, client=CLIENTS))
+    play.session.admin_requests.on_control_answer(AdminAnswer(first, client=CLIENTS))
     assert play.go_on() == (b"", b"")
     assert play.control(client=other_answer(5, b"right")) == (b"", other_answer(5, b"right"))
 
@@ -313,7 +319,7 @@ def test_an_answer_to_an_earlier_question_is_none_to_the_present_one() -> None:
 def test_a_description_that_control_does_not_give_says_nothing_about_changes(frame: bytes) -> None:
     play = Managed()
     play.client(frame)
-    play.now += ASK_S
+    play.now += CONTROL_TIMEOUT_S
     _, client = play.go_on()
     assert b"did not answer within 10 s" in client
     assert b"change" not in client
@@ -324,13 +330,13 @@ def test_a_large_request_that_control_does_not_answer_closes_its_connection() ->
     frame = change(keys=3000)
     assert len(frame) > admin_turn.MAX_REFUSED_BYTES
     play.client(frame)
-    play.now += admin_turn.ASK_LARGE_S - 0.001  # thousands of entries take control seconds
+    play.now += admin_turn.LARGE_CONTROL_TIMEOUT_S - 0.001  # thousands of entries take control seconds
     assert play.go_on() == (b"", b"")
     play.now += 0.001
     with pytest.raises(MalformedFrame, match=r"no answer to IncrementalAlterConfigs of .* within 25 s"):
         play.go_on()
-    assert play.session.admin.turn is None
-    assert play.world.questions.open == {}
+    assert play.session.admin_requests.turn is None
+    assert play.world.control_queries.pending == {}
 
 
 def test_a_request_beyond_all_measure_is_not_even_asked_about() -> None:
@@ -342,14 +348,14 @@ def test_a_request_beyond_all_measure_is_not_even_asked_about() -> None:
 
 def test_an_answer_beyond_all_measure_closes_the_connection() -> None:
     turn = AdminTurn(change()[4:], 2**20)
-    with pytest.raises(Unanswerable, match="IncrementalAlterConfigs"):
-        turn.take(bytes(admin_turn.MAX_ANSWER_BYTES + 1))
+    with pytest.raises(UnanswerableRequest, match="IncrementalAlterConfigs"):
+        turn.on_broker_answer(bytes(admin_turn.MAX_RESPONSE_BYTES + 1))
 
 
 def test_a_request_that_can_not_be_read_is_not_refused_but_ends_its_connection() -> None:
     play = Managed()
     play.client(other_request(1, 44, 1, b"\xff\xff\xff"))
-    play.now += ASK_S
+    play.now += CONTROL_TIMEOUT_S
     with pytest.raises(MalformedFrame):
         play.go_on()
 
@@ -363,8 +369,8 @@ def test_a_connection_that_closes_in_the_middle_forgets_its_question() -> None:
     token = play.turn.token
     assert not play.session.is_idle
     play.session.close()
-    assert play.world.questions.open == {}
-    play.session.admin.tell(Answer(token, client=CLIENTS))
+    assert play.world.control_queries.pending == {}
+    play.session.admin_requests.on_control_answer(AdminAnswer(token, client=CLIENTS))
     assert play.woken == 0
     assert play.session.is_idle
 
@@ -372,15 +378,15 @@ def test_a_connection_that_closes_in_the_middle_forgets_its_question() -> None:
 def test_an_answer_wakes_the_link() -> None:
     play = Managed()
     play.client(change())
-    play.session.admin.tell(Answer(play.turn.token, client=CLIENTS))
+    play.session.admin_requests.on_control_answer(AdminAnswer(play.turn.token, client=CLIENTS))
     assert play.woken == 1
-    assert play.session.admin.may_move(play.session.hold.until, play.now)
+    assert play.session.admin_requests.can_advance(play.session.hold.held_until, play.now)
 
 
 def test_a_connection_that_is_drained_still_gets_its_answer() -> None:
     play = Managed()
     play.client(change() + request(6))
-    play.session.hold.draining = True
+    play.session.hold.is_draining = True
     assert play.again() == (b"", b"")
     assert not play.session.is_idle
     assert play.control(client=CLIENTS) == (b"", CLIENTS)
@@ -402,7 +408,7 @@ def test_a_topic_id_that_is_asked_for_and_a_turn_do_not_mix_their_answers_up() -
     play = Managed()
     upstream, _ = play.client(request(1, version=13, topic_id=b"\xee" * 16) + change())
     (lookup,) = struct.unpack_from(">i", upstream, 8)
-    assert play.session.admin.turn is None  # a request before it still waits
+    assert play.session.admin_requests.turn is None  # a request before it still waits
     play.now += 1
     upstream, _ = play.again()
     assert upstream == b""  # nobody knows that topic: refused, behind the answer to the question

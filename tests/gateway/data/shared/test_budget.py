@@ -12,8 +12,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.data.shared.budget import EXCESS, FIRST_BYTES, GROWTH, POOLED_BYTES, SHARE, Account, Budget, Large
-from gateway.data.sockets.inbound import HEAD_ROOM, SHARED_BYTES, Inbound, Shared
+from gateway.data.shared.budget import (
+    EXCESS_FACTOR,
+    FIRST_BYTES,
+    GROWTH_FACTOR,
+    OWNER_SHARE,
+    POOLED_BYTES,
+    FrameBuffer,
+    MemoryAccount,
+    MemoryBudget,
+)
+from gateway.data.sockets.inbound import HEAD_ROOM, SHARED_READ_BYTES, InboundBuffer, SharedReadBuffer
 
 LIMIT = 4 * 2**20
 FIRST = FIRST_BYTES + 1  # bytes of a first read for which there is a buffer
@@ -36,16 +45,16 @@ class Socket:
         return count
 
 
-class Reading(Inbound):
-    def is_empty(self, sock: Any) -> bool:
+class Reading(InboundBuffer):
+    def is_socket_empty(self, sock: Any) -> bool:
         return True  # it has no descriptor
 
 
 class Client:
     """One connection that sends one frame of `size` bytes after the other, `rest` of which it hasn't sent yet."""
 
-    def __init__(self, shared: Shared, budget: Budget, owner: str, *, is_client: bool = True) -> None:
-        self.account = Account(budget, owner)
+    def __init__(self, shared: SharedReadBuffer, budget: MemoryBudget, owner: str, *, is_client: bool = True) -> None:
+        self.account = MemoryAccount(budget, owner)
         self.sock = Socket()
         self.inbound = Reading(shared, self.account, lambda: None, is_client=is_client)
         self.size = self.rest = self.unasked = 0
@@ -63,25 +72,25 @@ class Client:
 
     def receive(self) -> int:
         """What the link does when its socket is ready; bytes that were read."""
-        inbound, before = self.inbound, self.inbound.partial
-        is_asked = inbound.large is not None
+        inbound, before = self.inbound, self.inbound.partial_bytes
+        is_asked = inbound.large_frame is not None
         n = inbound.receive(cast("Any", self.sock))
         if n and inbound.end - inbound.start == self.size:  # it is whole, and its broker takes it at once
-            large = inbound.large
+            large = inbound.large_frame
             if large is not None:
-                inbound.hand_over()
-                self.account.give(large)
+                inbound.detach_frame()
+                self.account.release_buffer(large)
             self.size = self.unasked = 0
             return n
         if n:
-            inbound.keep(inbound.start, self.size)
+            inbound.keep_partial_frame(inbound.start, self.size)
         if not is_asked:
-            self.unasked = inbound.partial
-        return inbound.partial - before
+            self.unasked = inbound.partial_bytes
+        return inbound.partial_bytes - before
 
     @property
     def is_ready(self) -> bool:
-        return bool(self.sock.there) and not self.inbound.waiting
+        return bool(self.sock.there) and not self.inbound.waits_for_memory
 
     def close(self) -> None:
         self.inbound.close()
@@ -90,13 +99,13 @@ class Client:
 
 
 @pytest.fixture
-def budget() -> Budget:
-    return Budget(LIMIT)
+def budget() -> MemoryBudget:
+    return MemoryBudget(LIMIT)
 
 
 @pytest.fixture
-def crowd(budget: Budget) -> Iterator[Any]:
-    shared = Shared()
+def crowd(budget: MemoryBudget) -> Iterator[Any]:
+    shared = SharedReadBuffer()
     clients: list[Client] = []
 
     def come(owner: str, size: int, come: int = FIRST, **how: Any) -> Client:
@@ -107,82 +116,82 @@ def crowd(budget: Budget) -> Iterator[Any]:
     yield come
     for client in clients:
         client.close()
-    assert (budget.used, budget.active, budget.owners, budget.has_waiters) == (0, 0, {}, False)
+    assert (budget.used_bytes, budget.active_requests, budget.owners, budget.has_waiters) == (0, 0, {}, False)
 
 
-def test_what_is_announced_holds_nothing(budget: Budget, crowd: Any) -> None:
+def test_what_is_announced_holds_nothing(budget: MemoryBudget, crowd: Any) -> None:
     strangers = [crowd("10.0.0.9", LIMIT - 100_000, FIRST) for _ in range(20)]
-    assert budget.used == 20 * FIRST
+    assert budget.used_bytes == 20 * FIRST
     good = crowd("10.0.0.9", 400_000, FIRST)
     good.send(400_000)
     while good.size:
         assert good.receive(), "it waits"
-    assert not any(stranger.inbound.waiting for stranger in strangers)
+    assert not any(stranger.inbound.waits_for_memory for stranger in strangers)
 
 
-def test_a_buffer_is_mapped_for_what_has_come(budget: Budget, crowd: Any) -> None:
+def test_a_buffer_is_mapped_for_what_has_come(budget: MemoryBudget, crowd: Any) -> None:
     client = crowd("10.0.0.9", 2_000_000, FIRST)
     while client.size:
-        large = client.inbound.large
+        large = client.inbound.large_frame
         assert large is not None
-        assert client.inbound.partial < len(large.buffer) <= 2 * GROWTH * client.inbound.partial
+        assert client.inbound.partial_bytes < len(large.buffer) <= 2 * GROWTH_FACTOR * client.inbound.partial_bytes
         client.send(300_000)
         client.receive()
 
 
 def test_of_a_frame_of_which_little_has_come_there_is_no_buffer(crowd: Any) -> None:
     client = crowd("10.0.0.9", 2_000_000, 100)
-    assert (client.inbound.large, client.inbound.partial) == (None, 100)
+    assert (client.inbound.large_frame, client.inbound.partial_bytes) == (None, 100)
 
 
-def test_buffers_that_were_written_to_are_not_all_lent_to_who_sends_nothing(crowd: Any, budget: Budget) -> None:
-    lent: list[Large | None] = []
+def test_buffers_that_were_written_to_are_not_all_lent_to_who_sends_nothing(crowd: Any, budget: MemoryBudget) -> None:
+    lent: list[FrameBuffer | None] = []
     for _ in range(2):
-        budget.limit = 2**30
+        budget.limit_bytes = 2**30
         for client in [crowd("User:a", 100_000) for _ in range(POOLED_BYTES // 2**17 + 10)]:  # each leaves a buffer
             client.send(100_000)
             client.receive()
             assert not client.size
-        assert budget._pooled == POOLED_BYTES
-        budget.limit = LIMIT
-        lent += [crowd("10.0.0.9", 100_000, 100).inbound.large for _ in range(400)]
+        assert budget._pooled_bytes == POOLED_BYTES
+        budget.limit_bytes = LIMIT
+        lent += [crowd("10.0.0.9", 100_000, 100).inbound.large_frame for _ in range(400)]
     assert sum(len(large.buffer) for large in lent if large is not None) == POOLED_BYTES
 
 
-def test_no_owner_takes_more_than_its_share_and_others_go_on_beside_it(budget: Budget, crowd: Any) -> None:
+def test_no_owner_takes_more_than_its_share_and_others_go_on_beside_it(budget: MemoryBudget, crowd: Any) -> None:
     greedy = [crowd("10.0.0.9", 1_000_000) for _ in range(4)]
     for client in greedy:
         client.send(900_000)
         while client.is_ready:
             client.receive()
-    assert budget.owners["10.0.0.9"].used <= LIMIT * SHARE
-    assert [client.inbound.waiting for client in greedy] == [False, True, True, True]
-    assert greedy[0].account.is_wanted
+    assert budget.owners["10.0.0.9"].used_bytes <= LIMIT * OWNER_SHARE
+    assert [client.inbound.waits_for_memory for client in greedy] == [False, True, True, True]
+    assert greedy[0].account.is_contended
     assert budget.has_waiters
-    assert not budget.is_wanted, "that makes memory short for others"
+    assert not budget.is_contended, "that makes memory short for others"
     other = crowd("User:a", 1_000_000)
     other.send(1_000_000)
     while other.size:
         assert other.receive(), "it waits"
     greedy[0].send(1_000_000)
     greedy[0].receive()
-    assert not greedy[1].inbound.waiting, "it waits for memory that is there"
+    assert not greedy[1].inbound.waits_for_memory, "it waits for memory that is there"
 
 
-def test_memory_that_a_connection_holds_goes_with_it_to_its_principal(budget: Budget, crowd: Any) -> None:
+def test_memory_that_a_connection_holds_goes_with_it_to_its_principal(budget: MemoryBudget, crowd: Any) -> None:
     client = crowd("10.0.0.9", 100_000)
-    client.account.rename("User:a")
-    held = {name: (owner.used, owner.active) for name, owner in budget.owners.items()}
+    client.account.change_owner("User:a")
+    held = {name: (owner.used_bytes, owner.active_requests) for name, owner in budget.owners.items()}
     assert held == {"User:a": (FIRST, 1)}
 
 
-def test_frames_larger_than_all_memory_pass_one_at_a_time(budget: Budget, crowd: Any) -> None:
+def test_frames_larger_than_all_memory_pass_one_at_a_time(budget: MemoryBudget, crowd: Any) -> None:
     one, two = crowd("User:a", LIMIT + 4), crowd("User:b", LIMIT + 4)
     for client in (one, two):
         client.send(3_000_000)
         while client.is_ready:
             client.receive()
-    assert two.inbound.waiting
+    assert two.inbound.waits_for_memory
     one.send(LIMIT)
     while one.size:
         assert one.receive()
@@ -191,67 +200,69 @@ def test_frames_larger_than_all_memory_pass_one_at_a_time(budget: Budget, crowd:
         assert two.receive()
 
 
-@pytest.mark.parametrize(("owners", "most"), [(150, LIMIT), (1, LIMIT * SHARE)], ids=["all", "those of one owner"])
-def test_where_all_wait_for_each_other_one_goes_on(owners: int, most: float, budget: Budget, crowd: Any) -> None:
+@pytest.mark.parametrize(
+    ("owners", "most"), [(150, LIMIT), (1, LIMIT * OWNER_SHARE)], ids=["all", "those of one owner"]
+)
+def test_where_all_wait_for_each_other_one_goes_on(owners: int, most: float, budget: MemoryBudget, crowd: Any) -> None:
     clients = [crowd(f"User:{number % owners}", 100_000) for number in range(int(most) // FIRST + 1)]
-    assert budget.used > most
+    assert budget.used_bytes > most
     for client in clients:
         client.send(100_000)
         client.receive()
-    assert clients[1].inbound.waiting
+    assert clients[1].inbound.waits_for_memory
     while ready := [client for client in clients if client.is_ready]:
         for client in ready:
             client.receive()
     assert not any(client.size for client in clients)
 
 
-def test_one_that_has_waited_for_long_goes_on_whatever_is_free(budget: Budget, crowd: Any) -> None:
+def test_one_that_has_waited_for_long_goes_on_whatever_is_free(budget: MemoryBudget, crowd: Any) -> None:
     holder = crowd("User:b", 100_000)
-    holder.account.charge(LIMIT)  # as of answers that nobody reads
+    holder.account.charge_bytes(LIMIT)  # as of answers that nobody reads
     waiting = [crowd("User:a", 500_000) for _ in range(2)]
     for client in waiting:
         client.send(500_000)
         client.receive()
-        assert client.inbound.waiting
-        client.account.put_first(client.inbound.large, client.inbound)
+        assert client.inbound.waits_for_memory
+        client.account.prioritize_frame(client.inbound.large_frame, client.inbound)
     one, two = waiting
-    assert (one.inbound.waiting, two.inbound.waiting) == (False, True)
+    assert (one.inbound.waits_for_memory, two.inbound.waits_for_memory) == (False, True)
     while one.size:
         assert one.receive()
-    two.account.put_first(two.inbound.large, two.inbound)
+    two.account.prioritize_frame(two.inbound.large_frame, two.inbound)
     while two.size:
         assert two.receive()
-    holder.account.discharge(LIMIT)
+    holder.account.release_bytes(LIMIT)
 
 
-def test_an_answer_waits_only_where_memory_is_far_exceeded(budget: Budget, crowd: Any) -> None:
+def test_an_answer_waits_only_where_memory_is_far_exceeded(budget: MemoryBudget, crowd: Any) -> None:
     holder = crowd("User:b", 100_000)
-    holder.account.charge(LIMIT)
+    holder.account.charge_bytes(LIMIT)
     answered = crowd("User:a", 300_000, is_client=False)
-    assert not answered.inbound.waiting
-    holder.account.charge(LIMIT)
+    assert not answered.inbound.waits_for_memory
+    holder.account.charge_bytes(LIMIT)
     waits = crowd("User:c", 300_000, is_client=False)
-    assert waits.inbound.waiting
+    assert waits.inbound.waits_for_memory
     answered.send(300_000)
     while answered.size:
         assert answered.receive(), "it has begun"
-    holder.account.discharge(2 * LIMIT - int(LIMIT * EXCESS) + FIRST + FIRST)
-    assert not waits.inbound.waiting
-    holder.account.discharge(int(LIMIT * EXCESS) - 2 * FIRST)
+    holder.account.release_bytes(2 * LIMIT - int(LIMIT * EXCESS_FACTOR) + FIRST + FIRST)
+    assert not waits.inbound.waits_for_memory
+    holder.account.release_bytes(int(LIMIT * EXCESS_FACTOR) - 2 * FIRST)
 
 
-def test_a_connection_that_ends_while_it_waits_leaves_its_turn(budget: Budget, crowd: Any) -> None:
+def test_a_connection_that_ends_while_it_waits_leaves_its_turn(budget: MemoryBudget, crowd: Any) -> None:
     holder = crowd("User:b", 100_000)
-    holder.account.charge(LIMIT)
+    holder.account.charge_bytes(LIMIT)
     gone, stays = crowd("User:a", 500_000), crowd("User:a", 600_000)
     for client in (gone, stays):
         client.send(100)
         client.receive()
-        assert client.inbound.waiting
+        assert client.inbound.waits_for_memory
     gone.close()
-    gone.account._enter("User:a")  # the fixture ends it as well
-    holder.account.discharge(LIMIT)
-    assert not stays.inbound.waiting
+    gone.account._join_owner("User:a")  # the fixture ends it as well
+    holder.account.release_bytes(LIMIT)
+    assert not stays.inbound.waits_for_memory
 
 
 # --- any order --------------------------------------------------------------------------------------------------------
@@ -262,8 +273,8 @@ class Memory(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.budget = Budget(LIMIT)
-        self.shared = Shared()
+        self.budget = MemoryBudget(LIMIT)
+        self.shared = SharedReadBuffer()
         self.clients: list[Client] = []
 
     def pick(self, which: int) -> Client:
@@ -272,11 +283,11 @@ class Memory(RuleBasedStateMachine):
     @rule(
         owner=st.sampled_from("abc"),
         size=st.one_of(st.integers(HEAD_ROOM + 1, LIMIT), st.just(LIMIT)),
-        come=st.one_of(st.integers(4, SHARED_BYTES), st.just(FIRST)),
+        come=st.one_of(st.integers(4, SHARED_READ_BYTES), st.just(FIRST)),
     )
     def announce(self, owner: str, size: int, come: int) -> None:
         client = next((each for each in self.clients if not each.size), None)
-        if client is None or client.account._name != owner:
+        if client is None or client.account._owner_name != owner:
             client = Client(self.shared, self.budget, owner)
             self.clients.append(client)
         client.announce(size, min(come, size))
@@ -291,12 +302,14 @@ class Memory(RuleBasedStateMachine):
                 self.turn(client)
 
     def turn(self, client: Client) -> int:
-        large, come = client.inbound.large, client.inbound.partial
+        large, come = client.inbound.large_frame, client.inbound.partial_bytes
         read = client.receive()
-        is_first = large is not None and large in (self.budget.first, client.account.owner.first)
+        is_first = large is not None and large in (self.budget.priority_frame, client.account.owner.priority_frame)
         if large is not None and read and client.size and not is_first:
-            assert self.budget.used + large.size - client.inbound.partial <= LIMIT, "it can't come to its end"
-        assert client.inbound.waiting or client.inbound.partial != come or not client.size
+            assert self.budget.used_bytes + large.size - client.inbound.partial_bytes <= LIMIT, (
+                "it can't come to its end"
+            )
+        assert client.inbound.waits_for_memory or client.inbound.partial_bytes != come or not client.size
         return read
 
     @precondition(lambda self: self.clients)
@@ -323,30 +336,30 @@ class Memory(RuleBasedStateMachine):
 
     @invariant()
     def only_what_has_come_is_charged(self) -> None:
-        assert self.budget.used == sum(client.inbound.partial for client in self.clients)
+        assert self.budget.used_bytes == sum(client.inbound.partial_bytes for client in self.clients)
 
     @invariant()
     def within_the_limit(self) -> None:
         """But for what came unasked, and for the rest of the first."""
         unasked = sum(client.unasked for client in self.clients)
-        first = self.budget.first
-        assert self.budget.used <= LIMIT + unasked + (first.size if first is not None else 0)
+        first = self.budget.priority_frame
+        assert self.budget.used_bytes <= LIMIT + unasked + (first.size if first is not None else 0)
 
     @invariant()
     def nobody_waits_for_what_is_there(self) -> None:
-        self.budget.grant()
+        self.budget.resume_waiters()
         for client in self.clients:
-            large = client.inbound.large
-            if client.inbound.waiting:
+            large = client.inbound.large_frame
+            if client.inbound.waits_for_memory:
                 assert large is not None
-                need, owner = large.need - client.inbound.partial, client.account.owner
-                fits = self.budget.used + need <= LIMIT and owner.used + need <= LIMIT * SHARE
+                need, owner = large.needed_bytes - client.inbound.partial_bytes, client.account.owner
+                fits = self.budget.used_bytes + need <= LIMIT and owner.used_bytes + need <= LIMIT * OWNER_SHARE
                 assert not fits, "it waits though it fits"
 
     def teardown(self) -> None:
         for client in self.clients:
             client.close()
-        assert (self.budget.used, self.budget.active, self.budget.owners) == (0, 0, {})
+        assert (self.budget.used_bytes, self.budget.active_requests, self.budget.owners) == (0, 0, {})
 
 
 Memory.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

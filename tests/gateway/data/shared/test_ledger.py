@@ -6,57 +6,57 @@ from typing import Any
 
 import pytest
 
-from gateway.channel import Row
-from gateway.data.shared.ledger import OTHER
+from gateway.channel import UsageRow
+from gateway.data.shared.ledger import OTHER_NAME
 from tests.variants import COMPILED, PURE, module
 
 
 @pytest.fixture(params=[PURE, COMPILED])
 def ledgers(request: pytest.FixtureRequest) -> Any:
-    return module("gateway.data.shared.ledger", request.param).Ledger
+    return module("gateway.data.shared.ledger", request.param).UsageLedger
 
 
 def test_names_that_clients_give_are_bounded_together(ledgers: Any) -> None:
     ledger = ledgers(max_names=2)
     for n in range(5):
-        ledger.row(1, "t", "User:a", "app", "accepted", software=f"client-{n}")[0] += 10
-    ledger.row(1, "t", "User:b", "app", "accepted", software="client-0")[0] += 10
-    rows, _ = ledger.close()
+        ledger.find_row(1, "t", "User:a", "app", "accepted", software=f"client-{n}")[0] += 10
+    ledger.find_row(1, "t", "User:b", "app", "accepted", software="client-0")[0] += 10
+    rows, _ = ledger.close_interval()
     assert [(row.principal, row.client_id, row.software, row.bytes) for row in rows] == [
         ("User:a", "app", "client-0", 10),
         ("User:a", "app", "client-1", 10),
-        (OTHER, OTHER, OTHER, 40),
+        (OTHER_NAME, OTHER_NAME, OTHER_NAME, 40),
     ]
 
 
 def test_a_row_of_nothing_but_bytes_that_may_be_repeats_is_one_row(ledgers: Any) -> None:
     ledger = ledgers()
-    row = ledger.row(1, "t", "User:a", "app", "accepted")
+    row = ledger.find_row(1, "t", "User:a", "app", "accepted")
     row[:] = [100, 3, 2, 50, 0, 100, 3]
-    assert ledger.close()[0] == (Row(1, "t", "User:a", "app", "accepted", "", 100, 3, 2, 50),)
-    row = ledger.row(1, "t", "User:a", "app", "accepted", "", "gold", "kgo")
+    assert ledger.close_interval()[0] == (UsageRow(1, "t", "User:a", "app", "accepted", "", 100, 3, 2, 50),)
+    row = ledger.find_row(1, "t", "User:a", "app", "accepted", "", "gold", "kgo")
     row[:] = [100, 3, 2, 50, 20, 70, 2]
-    assert ledger.close()[0] == (
-        Row(1, "t", "User:a", "app", "accepted", "", 30, 1, 2, 50, "gold", "kgo", 20),
-        Row(1, "t", "User:a", "app", "accepted", "", 70, 2, 0, 0, "gold", "kgo"),
+    assert ledger.close_interval()[0] == (
+        UsageRow(1, "t", "User:a", "app", "accepted", "", 30, 1, 2, 50, "gold", "kgo", 20),
+        UsageRow(1, "t", "User:a", "app", "accepted", "", 70, 2, 0, 0, "gold", "kgo"),
     )
 
 
 def test_each_interval_has_its_own_counts(ledgers: Any) -> None:
     ledger = ledgers()
-    ledger.row(1, "t", "User:a", "app", "accepted")[0] += 10
-    ledger.requests += 3
-    ledger.count("requests")
-    ledger.count("mutes", 2)
-    rows, counts = ledger.close()
+    ledger.find_row(1, "t", "User:a", "app", "accepted")[0] += 10
+    ledger.request_count += 3
+    ledger.count_event("requests")
+    ledger.count_event("mutes", 2)
+    rows, counts = ledger.close_interval()
     assert [row.bytes for row in rows] == [10]
     assert counts == {"requests": 4, "mutes": 2}
-    assert (ledger.epoch, ledger.size, ledger.requests) == (1, 0, 0)
-    assert ledger.close() == ((), {})
+    assert (ledger.epoch, ledger.size_bytes, ledger.request_count) == (1, 0, 0)
+    assert ledger.close_interval() == ((), {})
 
 
 def test_who_keeps_something_looks_it_up_anew_where_another_epoch_begins(ledgers: Any) -> None:
     ledger = ledgers()
-    ledger.renew()
+    ledger.advance_epoch()
     assert ledger.epoch == 1
-    assert ledger.row(1, "t", "User:a", "app", "accepted") is ledger.row(1, "t", "User:a", "app", "accepted")
+    assert ledger.find_row(1, "t", "User:a", "app", "accepted") is ledger.find_row(1, "t", "User:a", "app", "accepted")

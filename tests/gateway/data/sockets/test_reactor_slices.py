@@ -13,9 +13,9 @@ import pytest
 import trio
 import trio.lowlevel
 
-from gateway.data.relay.links import Link
+from gateway.data.relay.links import RelayLink
 from gateway.data.sockets import reactor as reactors
-from gateway.data.sockets.reactor import IN, Reactor, SelectorPoller
+from gateway.data.sockets.reactor import IN, SelectorPoller, SocketReactor
 from gateway.data.sockets.slices import EventHandler
 
 LONG_S = 30.0  # what has to wait for the end of such a slice is late
@@ -24,7 +24,7 @@ LONG_S = 30.0  # what has to wait for the end of such a slice is late
 class Echo(EventHandler):
     """The owner of a socket that is always ready: each byte that it reads is sent once more, by a thread."""
 
-    def __init__(self, reactor: Reactor[Link]) -> None:
+    def __init__(self, reactor: SocketReactor[RelayLink]) -> None:
         self.near, self._far = socket.socketpair()
         self.near.setblocking(False)
         self.events = 0
@@ -33,7 +33,7 @@ class Echo(EventHandler):
         self.link, self.on_event = self, self._echo
         reactor.register(self.near, IN, self)
 
-    def handle(self, fd: int, events: int, now: float) -> None:
+    def handle_event(self, fd: int, events: int, now: float) -> None:
         self.on_event(events, now)
 
     def _echo(self, events: int, now: float) -> None:
@@ -67,11 +67,11 @@ def any_poller(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 @asynccontextmanager
-async def busy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Reactor[Link], Echo]]:
+async def busy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[SocketReactor[RelayLink], Echo]]:
     """A reactor in the midst of a long slice, or about to begin it."""
     monkeypatch.setattr(reactors, "SLICE_S", LONG_S)
     bugs: list[Exception] = []
-    reactor: Reactor[Link] = Reactor(2**20, lambda _, bug: bugs.append(bug))
+    reactor: SocketReactor[RelayLink] = SocketReactor(2**20, lambda _, bug: bugs.append(bug))
     echo = Echo(reactor)
     with echo.playing():
         async with trio.open_nursery() as nursery:
@@ -86,7 +86,7 @@ async def test_a_message_for_one_of_trio_s_tasks_ends_the_slice(monkeypatch: pyt
     async with busy(monkeypatch) as (reactor, echo), trio.open_nursery() as nursery:
         ours, theirs = trio.socket.socketpair()
         with ours, theirs:
-            reactor.heed(ours)
+            reactor.watch_channel(ours)
             for turn in range(3):
                 said = threading.Timer(0.05, theirs._sock.send, [bytes([turn])])  # type: ignore[attr-defined]
                 said.start()
@@ -95,8 +95,8 @@ async def test_a_message_for_one_of_trio_s_tasks_ends_the_slice(monkeypatch: pyt
                 assert await ours.recv(10) == bytes([turn])
                 said.join()
             assert echo.events
-            reactor.ignore(ours)
-            reactor.ignore(ours)
+            reactor.unwatch_channel(ours)
+            reactor.unwatch_channel(ours)
         nursery.cancel_scope.cancel()
 
 
@@ -184,7 +184,7 @@ async def test_who_gives_way_ends_the_slice(monkeypatch: pytest.MonkeyPatch) -> 
             on_event(events, now)
             if echo.events == 20:
                 asked.set()
-                reactor.give_way()
+                reactor.end_slice()
 
         echo.on_event = ask
         nursery.start_soon(reactor.run)
@@ -194,7 +194,7 @@ async def test_who_gives_way_ends_the_slice(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_slices_are_brief_while_a_task_is_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     async with busy(monkeypatch) as (reactor, _), trio.open_nursery() as nursery:
-        reactor.hurried = lambda: True
+        reactor.is_hurried = lambda: True
         nursery.start_soon(reactor.run)
         for _ in range(5):
             await trio.lowlevel.checkpoint()  # each after a slice

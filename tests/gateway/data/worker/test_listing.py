@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import trio
 
-from gateway.channel import Connection, FindConnections, FoundConnections
+from gateway.channel import ConnectionInfo, FindConnections, FoundConnections
 from gateway.data.worker import listing
-from gateway.data.worker.listing import Listing, describe, matches
+from gateway.data.worker.listing import ConnectionListing, describe_link, matches_query
 from tests.gateway.data.relay.test_links import receive_exactly, staged
 from tests.gateway.play import JAVA, Play, request
 
 
-def shown(peer: str = "10.0.0.1:5", **other: object) -> Connection:
+def shown(peer: str = "10.0.0.1:5", **other: object) -> ConnectionInfo:
     fields = {
         "peer": peer, "broker": 1, "principal": "User:a", "client_id": "c", "software": "", "age_s": 1.0,
         "idle_s": 0.0, "in_flight": 0, "muted_s": 0.0, "why": "", "id": "",
     }  # fmt: skip
-    return Connection(**{**fields, **other})  # type: ignore[arg-type]
+    return ConnectionInfo(**{**fields, **other})  # type: ignore[arg-type]
 
 
 def test_what_is_asked_for_is_found_and_no_other() -> None:
@@ -25,15 +25,15 @@ def test_what_is_asked_for_is_found_and_no_other() -> None:
         FindConnections(),
         FindConnections(principal="User:a", client_id="c", address="2001:db8::1", broker=1, muted=True),
     ):
-        assert matches(one, question)
+        assert matches_query(one, question)
     for question in (
         FindConnections(principal="User:b"),
         FindConnections(client_id=""),
         FindConnections(address="2001:db8::2"),
         FindConnections(broker=2),
     ):
-        assert not matches(one, question)
-    assert not matches(shown(), FindConnections(muted=True))
+        assert not matches_query(one, question)
+    assert not matches_query(shown(), FindConnections(muted=True))
 
 
 async def test_a_connection_is_shown_with_who_it_is_and_why_it_waits() -> None:
@@ -42,36 +42,36 @@ async def test_a_connection_is_shown_with_who_it_is_and_why_it_waits() -> None:
     async with staged(play) as stage:
         link, client, broker = stage.connect()
         client_of = link.session.client
-        client_of.introduce(JAVA)
-        client_of.authenticate("User:alice")
-        fresh = describe(link, trio.current_time())
+        client_of.set_software(JAVA)
+        client_of.set_principal("User:alice")
+        fresh = describe_link(link, trio.current_time())
         assert (fresh.broker, fresh.principal, fresh.software) == (1, "User:alice", "apache-kafka-java 4.1.0")
         assert (fresh.peer, fresh.in_flight, fresh.muted_s, fresh.why) == ("test:1", 0, 0.0, "")
         frame = request(1)
         await client.send_all(frame)
         await receive_exactly(broker, len(frame))
-        assert describe(link, trio.current_time()).in_flight == 1
-        assert describe(link, trio.current_time()).client_id == "app"
-        later = describe(link, trio.current_time() + 7)
+        assert describe_link(link, trio.current_time()).in_flight == 1
+        assert describe_link(link, trio.current_time()).client_id == "app"
+        later = describe_link(link, trio.current_time() + 7)
         assert later.age_s >= 7
         assert 7 <= later.idle_s <= later.age_s
 
         now = trio.current_time()
-        link.session.hold.mute_until, link.session.hold.why = now + 3, "topic-threshold"
-        assert (describe(link, now).muted_s, describe(link, now).why) == (3.0, "topic-threshold")
-        assert (describe(link, now + 4).muted_s, describe(link, now + 4).why) == (0.0, "")
+        link.session.hold.muted_until, link.session.hold.mute_reason = now + 3, "topic-threshold"
+        assert (describe_link(link, now).muted_s, describe_link(link, now).why) == (3.0, "topic-threshold")
+        assert (describe_link(link, now + 4).muted_s, describe_link(link, now + 4).why) == (0.0, "")
         link.session.hold.paused_since = now
-        assert describe(link, now).why == "storage-pause"
+        assert describe_link(link, now).why == "storage-pause"
 
 
 def test_a_rejection_says_why_its_connection_waits() -> None:
     play = Play(total=100.0, topics={"clicks": 50.0}).named()
     play.client(request(1))
-    assert play.session.hold.why == ""
+    assert play.session.hold.mute_reason == ""
     play.overload()
     play.client(request(2))
-    assert play.session.hold.mute_until > play.now
-    assert play.session.hold.why == "topic-threshold"
+    assert play.session.hold.muted_until > play.now
+    assert play.session.hold.mute_reason == "topic-threshold"
 
 
 async def test_a_worker_answers_with_the_longest_muted_and_how_many_there_are() -> None:
@@ -81,17 +81,17 @@ async def test_a_worker_answers_with_the_longest_muted_and_how_many_there_are() 
         now = trio.current_time()
         for number, link in enumerate(links):
             link.peer = f"10.0.0.{number}:1"
-            link.session.hold.mute_until = now + 1000 * (number % 3)
-        there = Listing(lambda: iter(stage.reactor.links), said.append)
+            link.session.hold.muted_until = now + 1000 * (number % 3)
+        there = ConnectionListing(lambda: iter(stage.reactor.links), said.append)
         for token in range(1, 9):
-            there.take(FindConnections(token, limit=3))  # more than there is room for are left out
+            there.enqueue_query(FindConnections(token, limit=3))  # more than there is room for are left out
         nursery.start_soon(there.run)
-        while len(said) < listing.MAX_WAITING:
+        while len(said) < listing.MAX_WAITING_QUERIES:
             await trio.lowlevel.checkpoint()
         assert [each.token for each in said] == [1, 2, 3, 4]
         assert (said[0].total, said[0].matched) == (5, 5)
         assert [each.peer for each in said[0].connections] == ["10.0.0.2:1", "10.0.0.1:1", "10.0.0.4:1"]
-        there.take(FindConnections(9, muted=True, address="10.0.0.4"))
+        there.enqueue_query(FindConnections(9, muted=True, address="10.0.0.4"))
         while len(said) < 5:
             await trio.lowlevel.checkpoint()
         assert (said[4].total, said[4].matched, [each.peer for each in said[4].connections]) == (5, 1, ["10.0.0.4:1"])

@@ -9,18 +9,18 @@ import pytest
 import trio
 import trio.testing
 
-from gateway.channel import Demand, Parts
-from gateway.data.worker.share_reporter import LATE_S, MOST_AT_ONCE, ShareReporter
-from policies.engine import Engine
-from policies.fleet.demand import FORGET_S, LOOK_S, MOST_SMOOTH_S
+from gateway.channel import DemandReport, LimitShares
+from gateway.data.worker.share_reporter import LATE_S, MAX_PER_MESSAGE, ShareReporter
+from policies.engine import PolicyEngine
+from policies.fleet.demand import FORGET_S, MAX_SMOOTH_S, SAMPLE_S
 from policies.fleet.keys import group_key, quota_key, total_key, total_out_key
-from policies.fleet.shares import FLOORS, Part, Use
-from policies.groups.lines import GroupLimits
-from policies.quotas.lines import QuotaLines
+from policies.fleet.shares import FLOORS, LimitDemand, ShareGrant
+from policies.groups.group_limiters import GroupLimitValues
 from policies.quotas.names import Entity, QuotaKey
+from policies.quotas.quota_limiters import QuotaLimiters
 from policies.quotas.store import QuotaStore
-from policies.thresholds.broker_meters import Others
-from policies.thresholds.pacing import Pacer
+from policies.thresholds.broker_meters import PeerTraffic
+from policies.thresholds.pacing import ThresholdPacer
 from tests.policies.asking import record
 from tests.policies.group_play import Producer, finder, send
 
@@ -33,8 +33,8 @@ class Stage:
     """A reporter with an engine, quotas, and a control that reads its messages or not."""
 
     def __init__(self, now: float = 0.0) -> None:
-        self.engine = Engine(now)
-        self.quotas = QuotaLines(self.engine.fleet)
+        self.engine = PolicyEngine(now)
+        self.quotas = QuotaLimiters(self.engine.fleet)
         self.said: list[Any] = []
         self.logged: list[str] = []
         self.hears = True
@@ -48,24 +48,24 @@ class Stage:
             self.said.append(message)
         return self.hears
 
-    def told(self, gateways: int = 2, valid_until: float | None = None, **parts: Part) -> Stage:
+    def told(self, gateways: int = 2, valid_until: float | None = None, **parts: ShareGrant) -> Stage:
         named = {{"total": TOTAL, "gold": GOLD, "alice": ALICE}[name]: part for name, part in parts.items()}
-        self.reporter.take_parts(Parts(named, gateways, valid_until), self.now)
+        self.reporter.apply_shares(LimitShares(named, gateways, valid_until), self.now)
         return self
 
-    def look(self) -> dict[str, Use]:
+    def look(self) -> dict[str, LimitDemand]:
         """The demand that the next look reports."""
         before = len(self.said)
-        self.now += LOOK_S
-        self.reporter.look(self.quotas, self.now)
-        return {key: use for demand in self.said[before:] for key, use in demand.uses.items()}
+        self.now += SAMPLE_S
+        self.reporter.report_demand(self.quotas, self.now)
+        return {key: use for demand in self.said[before:] for key, use in demand.demands.items()}
 
     def with_quota(self, key: str, value: float) -> Any:
-        self.quotas.set_store(QuotaStore({Entity("alice"): {QuotaKey.parse(key): value}}), self.now)
-        return self.quotas.of(1, "alice", "app", self.now)
+        self.quotas.set_quotas(QuotaStore({Entity("alice"): {QuotaKey.parse(key): value}}), self.now)
+        return self.quotas.connection_limit(1, "alice", "app", self.now)
 
     def with_group(self, limit: float) -> Producer:
-        self.engine.set_groups({"gold": GroupLimits(publish_bytes=limit)}, finder({"acme": "gold"}), self.now)
+        self.engine.set_groups({"gold": GroupLimitValues(publish_bytes=limit)}, finder({"acme": "gold"}), self.now)
         return Producer("acme.orders.t", 1000, 1)
 
 
@@ -74,147 +74,147 @@ def test_bytes_that_lines_took_are_told_by_key_with_the_cause_of_their_hunger() 
     producer = on.with_group(8000.0)
     lines = on.with_quota("producer_byte_rate:bps", 1e6)
     on.look()
-    for line in lines.produce:
-        line.take(500, on.now)
+    for line in lines.produce_limiters:
+        line.charge_amount(500, on.now)
     send(on.engine, producer, on.now)
-    on.engine.pace(on.now)
+    on.engine.pace_limits(on.now)
     news = on.look()
-    assert news[ALICE] == pytest.approx((500 / MOST_SMOOTH_S, False, 1.0, 0))
-    assert news[GOLD] == pytest.approx((1000 / MOST_SMOOTH_S, True, 1.0, 1))
+    assert news[ALICE] == pytest.approx((500 / MAX_SMOOTH_S, False, 1.0, 0))
+    assert news[GOLD] == pytest.approx((1000 / MAX_SMOOTH_S, True, 1.0, 1))
     assert TOTAL not in news
 
 
 def test_idle_lines_are_told_once() -> None:
     on = Stage().told()
-    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
+    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce_limiters
     on.look()
-    line.take(500, on.now)
-    news = [on.look() for _ in range(round(1.5 * MOST_SMOOTH_S / LOOK_S))]
-    assert [each[ALICE] for each in news if ALICE in each][-1] == Use(0.0)
+    line.charge_amount(500, on.now)
+    news = [on.look() for _ in range(round(1.5 * MAX_SMOOTH_S / SAMPLE_S))]
+    assert [each[ALICE] for each in news if ALICE in each][-1] == LimitDemand(0.0)
     assert ALICE not in news[-1]
 
 
 def test_bytes_that_were_taken_while_alone_are_no_news() -> None:
     on = Stage()
-    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
-    line.take(10**6, 0.0)
+    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce_limiters
+    line.charge_amount(10**6, 0.0)
     on.now = 60.0
     on.told()
     assert on.look() == {}
-    assert on.said == [Demand({}, whole=True)]
+    assert on.said == [DemandReport({}, whole=True)]
 
 
 def test_rates_are_told_as_of_the_whole_limit_while_storage_lowers_it() -> None:
     on = Stage().told()
-    on.engine.set_policy(1000.0, {})
-    on.engine.set_storage(0.5, "broker 1 volume /data", 0.0)
-    on.quotas.set_factor(0.5, 0.0)
-    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
-    on.engine.broker(1)
+    on.engine.set_thresholds(1000.0, {})
+    on.engine.set_storage_factor(0.5, "broker 1 volume /data", 0.0)
+    on.quotas.set_storage_factor(0.5, 0.0)
+    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce_limiters
+    on.engine.broker_meters(1)
     on.look()
-    line.take(500, on.now)
-    on.engine.broker(1).total.uncounted += 100
+    line.charge_amount(500, on.now)
+    on.engine.broker_meters(1).total.uncounted += 100
     news = on.look()
-    assert news[ALICE].rate == pytest.approx(2 * 500 / MOST_SMOOTH_S)
-    assert news[TOTAL].rate == pytest.approx(2 * 100 / MOST_SMOOTH_S)
+    assert news[ALICE].rate == pytest.approx(2 * 500 / MAX_SMOOTH_S)
+    assert news[TOTAL].rate == pytest.approx(2 * 100 / MAX_SMOOTH_S)
 
 
 def test_a_total_is_told_only_where_it_delays() -> None:
     on = Stage().told()
-    on.engine.set_policy(1000.0, {})
-    on.engine.broker(1)
+    on.engine.set_thresholds(1000.0, {})
+    on.engine.broker_meters(1)
     on.look()
-    record(on.engine.broker(1), b"t", 100)
+    record(on.engine.broker_meters(1), b"t", 100)
     assert TOTAL not in on.look()
-    on.engine.set_policy(1000.0, {}, on_exceed="delay")
+    on.engine.set_thresholds(1000.0, {}, on_exceed="delay")
     on.look()
-    on.engine.broker(1).total.uncounted += 100
-    assert on.look()[TOTAL].rate == pytest.approx(100 / MOST_SMOOTH_S)
+    on.engine.broker_meters(1).total.uncounted += 100
+    assert on.look()[TOTAL].rate == pytest.approx(100 / MAX_SMOOTH_S)
 
 
 def test_a_broker_that_gets_nothing_is_never_told() -> None:
     on = Stage().told()
-    on.engine.set_policy(1000.0, {}, on_exceed="delay")
-    on.engine.broker(1)
-    assert not any(on.look() for _ in range(round(2 * FORGET_S / LOOK_S)))
+    on.engine.set_thresholds(1000.0, {}, on_exceed="delay")
+    on.engine.broker_meters(1)
+    assert not any(on.look() for _ in range(round(2 * FORGET_S / SAMPLE_S)))
 
 
 def test_shares_weigh_in_the_total_that_they_are_parts_of() -> None:
-    on = Stage().told(total=Part(600.0, 500.0))
-    on.engine.set_policy(1000.0, {})
-    on.engine.broker(1)
-    (line,) = on.with_quota("producer_byte_rate:shares", 7).produce
+    on = Stage().told(total=ShareGrant(600.0, 500.0))
+    on.engine.set_thresholds(1000.0, {})
+    on.engine.broker_meters(1)
+    (line,) = on.with_quota("producer_byte_rate:shares", 7).produce_limiters
     on.look()
-    line.take(100, on.now)
+    line.charge_amount(100, on.now)
     line.bucket.set_rate(1.0, on.now)
     for _ in range(2):  # the first one is large for the line, the second one finds it used up
-        line.ask(1000, on.now, True, 0.0)
-        line.take(1000, on.now)
-    record(on.engine.broker(1), b"t", 100)
+        line.check_admission(1000, on.now, True, 0.0)
+        line.charge_amount(1000, on.now)
+    record(on.engine.broker_meters(1), b"t", 100)
     use = on.look()[TOTAL]
     assert (use.hungry, use.weight) == (True, 7.0)
-    assert on.engine.broker(1).limits.own_total == 600
+    assert on.engine.broker_meters(1).limits.own_total == 600
 
 
 def test_percent_is_of_this_machine_and_no_other() -> None:
     on = Stage().told()
-    (line,) = on.with_quota("request_percentage", 50).request
+    (line,) = on.with_quota("request_percentage", 50).time_limiters
     on.look()
-    line.take(0.1, on.now)
+    line.charge_amount(0.1, on.now)
     key = quota_key("request_percentage", "alice", None, 1)
     assert key not in on.look()
-    on.reporter.take_parts(Parts({key: Part(0.2, 0.1)}, 2), on.now)
-    assert line.in_force == 0.5
+    on.reporter.apply_shares(LimitShares({key: ShareGrant(0.2, 0.1)}, 2), on.now)
+    assert line.gateway_rate == 0.5
 
 
 def test_a_wait_for_a_limit_is_told_at_the_next_look_and_so_is_its_end() -> None:
     on = Stage().told()
-    (line,) = on.with_quota("producer_byte_rate:bps", 10_000).produce
+    (line,) = on.with_quota("producer_byte_rate:bps", 10_000).produce_limiters
     on.look()
-    line.take(6000, on.now)
+    line.charge_amount(6000, on.now)
     assert not on.look()[ALICE].hungry
-    line.ask(100, on.now, True, 0.0)
+    line.check_admission(100, on.now, True, 0.0)
     assert on.look()[ALICE].hungry
     while not (news := on.look()) or ALICE not in news or news[ALICE].hungry:
         pass
-    assert on.now == pytest.approx(line.hungry_until, abs=LOOK_S)
+    assert on.now == pytest.approx(line.hungry_until, abs=SAMPLE_S)
 
 
 def test_a_new_control_and_one_that_did_not_hear_is_told_everything() -> None:
     on = Stage().told()
-    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
+    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce_limiters
     for _ in range(20):
-        line.take(500, on.now)
+        line.charge_amount(500, on.now)
         on.look()
     assert len(on.said) < 8
-    on.reporter.begin()
+    on.reporter.on_control_started()
     on.hears = False
-    line.take(500, on.now)
+    line.charge_amount(500, on.now)
     on.look()
     on.hears = True
-    line.take(500, on.now)
-    assert on.look()[ALICE].rate == pytest.approx(500 / LOOK_S)
+    line.charge_amount(500, on.now)
+    assert on.look()[ALICE].rate == pytest.approx(500 / SAMPLE_S)
     assert on.said[-1].whole
 
 
 def test_many_usages_are_told_in_several_messages_and_all_again_if_one_was_not_taken() -> None:
     on = Stage().told()
-    count = 2 * MOST_AT_ONCE + 3
-    limits = {f"g{number}": GroupLimits(publish_bytes=8000.0) for number in range(count)}
+    count = 2 * MAX_PER_MESSAGE + 3
+    limits = {f"g{number}": GroupLimitValues(publish_bytes=8000.0) for number in range(count)}
     on.engine.set_groups(limits, finder({f"t{number}": f"g{number}" for number in range(count)}), on.now)
     producers = [Producer(f"t{number}.orders.t", 1000, 1) for number in range(count)]
     on.look()
     on.said.clear()
-    on.reporter.begin()
+    on.reporter.on_control_started()
     for producer in producers:
         send(on.engine, producer, on.now)
-    on.engine.pace(on.now)
+    on.engine.pace_limits(on.now)
     assert len(on.look()) == count
-    assert [(len(said.uses), said.whole) for said in on.said] == [(500, True), (500, False), (3, False)]
+    assert [(len(said.demands), said.whole) for said in on.said] == [(500, True), (500, False), (3, False)]
     on.hears = False
     for producer in producers * 3:
         send(on.engine, producer, on.now)
-    on.engine.pace(on.now)
+    on.engine.pace_limits(on.now)
     on.look()
     on.hears = True
     on.said.clear()
@@ -224,44 +224,44 @@ def test_many_usages_are_told_in_several_messages_and_all_again_if_one_was_not_t
 
 def test_parts_reach_quotas_groups_and_totals() -> None:
     on = Stage()
-    on.engine.set_policy(1000.0, {}, on_exceed="delay")
-    on.engine.broker(1)
+    on.engine.set_thresholds(1000.0, {}, on_exceed="delay")
+    on.engine.broker_meters(1)
     producer = on.with_group(8000.0)
     send(on.engine, producer, 0.0)
-    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
-    on.told(3, total=Part(600.0, 300.0), gold=Part(5000.0, 2000.0), alice=Part(7e5, 3e5))
-    pacer = on.engine.broker(1).limits.strategy
-    assert isinstance(pacer, Pacer)
-    assert [pacer.bucket.rate, on.engine.fleet.lines[GOLD].bucket.rate, line.bucket.rate] == [600, 5000, 7e5]
+    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce_limiters
+    on.told(3, total=ShareGrant(600.0, 300.0), gold=ShareGrant(5000.0, 2000.0), alice=ShareGrant(7e5, 3e5))
+    pacer = on.engine.broker_meters(1).limits.strategy
+    assert isinstance(pacer, ThresholdPacer)
+    assert [pacer.bucket.rate, on.engine.fleet.limiters[GOLD].bucket.rate, line.bucket.rate] == [600, 5000, 7e5]
 
 
 def test_others_rates_reach_the_thresholds() -> None:
     on = Stage().told()
-    on.engine.set_policy(1000.0, {})
-    on.engine.broker(1)
-    on.engine.set_others({1: Others(5000.0, {b"t": 5000.0})})
-    assert on.engine.broker(1).limits.over
-    on.engine.set_others({})
-    assert not on.engine.broker(1).limits.over
+    on.engine.set_thresholds(1000.0, {})
+    on.engine.broker_meters(1)
+    on.engine.set_peer_traffic({1: PeerTraffic(5000.0, {b"t": 5000.0})})
+    assert on.engine.broker_meters(1).limits.is_over_total
+    on.engine.set_peer_traffic({})
+    assert not on.engine.broker_meters(1).limits.is_over_total
 
 
 async def test_alone_nothing_is_told_and_with_others_a_few_times_a_second(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     on = Stage(trio.current_time())
-    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
+    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce_limiters
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(on.reporter.report, on.quotas)
+        nursery.start_soon(on.reporter.run_reports, on.quotas)
         for _ in range(10):
-            line.take(500, trio.current_time())
+            line.charge_amount(500, trio.current_time())
             await trio.sleep(0.1)
         assert on.said == []
         on.told()
         for number in range(100):
-            line.take(500 * number, trio.current_time())
+            line.charge_amount(500 * number, trio.current_time())
             await trio.sleep(0.1)
         assert on.said[0].whole
-        assert 5 < len(on.said) <= 10 / LOOK_S + 1
+        assert 5 < len(on.said) <= 10 / SAMPLE_S + 1
         said = len(on.said)
         on.told(1)
         await trio.sleep(5)
@@ -276,17 +276,17 @@ async def test_when_nothing_new_is_heard_in_time_the_fallback_holds(
     monkeypatch.setattr(time, "monotonic", lambda: trio.current_time() + 500.0)
     on = Stage(trio.current_time())
     on.hears = hears
-    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
+    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce_limiters
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(on.reporter.watch)
-        on.told(alice=Part(7e5, 3e5), valid_until=time.monotonic() + 5.0)
+        nursery.start_soon(on.reporter.watch_expiry)
+        on.told(alice=ShareGrant(7e5, 3e5), valid_until=time.monotonic() + 5.0)
         await trio.sleep(4.9 + late_s)
         assert line.bucket.rate == 7e5
         await trio.sleep(0.2)
         assert line.bucket.rate == 3e5
         await trio.sleep(60)
         assert len(on.logged) == 1
-        on.told(alice=Part(8e5, 3e5), valid_until=time.monotonic() + 5.0)
+        on.told(alice=ShareGrant(8e5, 3e5), valid_until=time.monotonic() + 5.0)
         assert line.bucket.rate == 8e5
         await trio.sleep(6.5)
         assert line.bucket.rate == 3e5
@@ -301,26 +301,26 @@ async def test_parts_that_other_gateways_share_by_now_are_not_taken_any_more(
     monkeypatch.setattr(time, "monotonic", lambda: trio.current_time() + 500.0)
     began = trio.current_time()
     on = Stage(began)
-    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
-    (other,) = on.with_quota("producer_byte_rate:broker_bps", 1e6).produce
+    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce_limiters
+    (other,) = on.with_quota("producer_byte_rate:broker_bps", 1e6).produce_limiters
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(on.reporter.watch)
-        parts = Parts({ALICE: Part(7e5, 2.5e5)}, 4, time.monotonic() + 5.0, lease_s=2.0)
-        on.reporter.take_parts(parts, trio.current_time())
+        nursery.start_soon(on.reporter.watch_expiry)
+        parts = LimitShares({ALICE: ShareGrant(7e5, 2.5e5)}, 4, time.monotonic() + 5.0, lease_s=2.0)
+        on.reporter.apply_shares(parts, trio.current_time())
         if ended is not None:
             await trio.sleep_until(began + ended)
-            on.reporter.end()
+            on.reporter.on_control_lost()
         await trio.sleep_until(began + lost - 0.1)
         assert line.bucket.rate == 7e5
         await trio.sleep(0.2)
         assert line.bucket.rate == other.bucket.rate == FLOORS * 1e6 / 4
         # a new control counts us in again, but deals nothing yet
-        on.reporter.begin()
-        on.reporter.take_parts(Parts({}, 4, time.monotonic() + 5.0, lease_s=2.0), trio.current_time())
+        on.reporter.on_control_started()
+        on.reporter.apply_shares(LimitShares({}, 4, time.monotonic() + 5.0, lease_s=2.0), trio.current_time())
         assert line.bucket.rate == 2.5e5, "nothing is left of what an earlier one said"
         on.look()
         assert on.said[-1].whole, "so it has to be told everything"
-        on.reporter.take_parts(parts, trio.current_time())
+        on.reporter.apply_shares(parts, trio.current_time())
         assert line.bucket.rate == 7e5
         nursery.cancel_scope.cancel()
 
@@ -330,12 +330,12 @@ async def test_where_there_is_no_other_gateway_parts_outlive_control_for_as_long
 ) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: trio.current_time() + 500.0)
     on = Stage(trio.current_time())
-    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
+    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce_limiters
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(on.reporter.watch)
-        on.told(alice=Part(7e5, 3e5), valid_until=time.monotonic() + 5.0)
+        nursery.start_soon(on.reporter.watch_expiry)
+        on.told(alice=ShareGrant(7e5, 3e5), valid_until=time.monotonic() + 5.0)
         on.hears = False
-        on.reporter.end()
+        on.reporter.on_control_lost()
         await trio.sleep(4.9)
         assert line.bucket.rate == 7e5
         await trio.sleep(0.2)
@@ -348,10 +348,10 @@ def test_bytes_that_consumers_take_of_a_shared_total_are_told_with_the_shares_th
     lines = on.with_quota("consumer_byte_rate:shares", 3.0)
     on.quotas.set_totals_out(1000.0, {})
     key = total_out_key(1)
-    on.quotas.note_fetched(1, 1)
-    on.quotas.deal_out(on.now)
+    on.quotas.record_fetched(1, 1)
+    on.quotas.allocate_fetch_shares(on.now)
     assert key not in on.look()
-    on.quotas.note_fetched(1, 5000)
+    on.quotas.record_fetched(1, 5000)
     lines.charge_fetch(5000, on.now)
     use = on.look()[key]
     assert (use.rate > 0.0, use.weight) == (True, 3.0)

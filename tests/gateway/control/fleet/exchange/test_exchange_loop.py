@@ -8,33 +8,33 @@ from types import SimpleNamespace
 import trio
 import trio.testing
 
-from gateway.control.fleet.exchange import form
-from gateway.control.fleet.exchange.exchange import Exchange, Present
-from gateway.control.fleet.exchange.form import GatewayTraffic
-from gateway.control.fleet.exchange.reader import MAX_AT_ONCE, Record
+from gateway.control.fleet.exchange import usage_codec as form
+from gateway.control.fleet.exchange.exchange import GatewayUsage, UsageExchange
+from gateway.control.fleet.exchange.reader import MAX_READ_MESSAGES, ReportRecord
+from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
 from gateway.kafka import internal_topic
 from policies.fleet.keys import total_key
-from policies.fleet.shares import Use
+from policies.fleet.shares import LimitDemand
 
 
 class Flood:
     is_reading = True
 
-    async def read(self) -> list[Record]:
+    async def read_records(self) -> list[ReportRecord]:
         await trio.sleep(0.25)
-        return [Record(b"", None, None)] * MAX_AT_ONCE
+        return [ReportRecord(b"", None, None)] * MAX_READ_MESSAGES
 
 
 async def test_who_is_there_is_judged_once_per_cycle_however_much_comes(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    exchange = Exchange({}, "t", "a", SimpleNamespace(limit_of=None, follow_exchange=lambda up: None))
+    exchange = UsageExchange({}, "t", "a", SimpleNamespace(find_limit=None, on_exchange_state=lambda up: None))
     exchange._reader = Flood()  # type: ignore[assignment]
-    exchange.health.up = True
+    exchange.health.is_up = True
     with trio.move_on_after(3.1):
-        await exchange._read()
-    assert exchange.peers.counts["malformed"] > MAX_AT_ONCE
-    assert not exchange.health.up
+        await exchange._read_messages()
+    assert exchange.peers.drop_counts["malformed"] > MAX_READ_MESSAGES
+    assert not exchange.health.is_up
 
 
 class Collector:
@@ -44,7 +44,7 @@ class Collector:
     def is_free(self, now: float) -> bool:
         return True
 
-    def write(self, messages: Sequence[bytes], now: float) -> None:
+    def write_report(self, messages: Sequence[bytes], now: float) -> None:
         self.messages += messages
 
 
@@ -53,16 +53,16 @@ async def test_limits_have_the_numbers_of_the_topic_that_a_report_is_written_to(
 ) -> None:
     key = total_key(1)
     party = SimpleNamespace(
-        limit_of=lambda _: None,
-        traffic=GatewayTraffic,
-        publish=lambda _: None,
-        present=lambda: Present({key: Use(5.0)}, None, 1),
+        find_limit=lambda _: None,
+        busiest_traffic=GatewayTraffic,
+        on_report_published=lambda _: None,
+        current_usage=lambda: GatewayUsage({key: LimitDemand(5.0)}, None, 1),
     )
-    exchange = Exchange({}, "t", "a", party)
+    exchange = UsageExchange({}, "t", "a", party)
     exchange._reader, exchange.writer = Flood(), (written := Collector())  # type: ignore[assignment]
     for topic_id in ("one", "another"):
-        exchange._found = internal_topic.Present(topic_id, frozenset({0}))
-        await exchange._report()
+        exchange._found = internal_topic.TopicPresent(topic_id, frozenset({0}))
+        await exchange._send_report()
         [message] = written.messages
-        assert list(form.unpack(message).limits.limit) == [form.limit_id(key, topic_id.encode())]
+        assert list(form.decode_usage(message).limits.limit) == [form.limit_id(key, topic_id.encode())]
         written.messages.clear()

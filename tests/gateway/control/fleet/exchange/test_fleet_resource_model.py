@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from gateway.control.fleet.exchange.reports import EVERY
+from gateway.control.fleet.exchange.reports import REPORT_CYCLES
 from tests.bench.resource_model import Figures, Model, each_minute, each_second
 
 # A tenth of the seed's namespaces per gateway, on 10 gateways. No room for names of others: nor is there in the seed's
@@ -42,5 +42,5 @@ def test_a_gateway_that_begins_tells_no_more_than_any_report_of_everything(figur
 def test_traffic_is_below_half_where_reports_come_every_second_as_well(drift: bool) -> None:
     """The seed's own protocol sends as many: everything once in N cycles, and changes at once."""
     size, _ = each_second(MODEL, random.Random(82), 1, drift=drift)
-    reports = 60 / EVERY + (not drift)
+    reports = 60 / REPORT_CYCLES + (not drift)
     assert size <= reports * SEED_PUBLISHED / MODEL.gateways / 2

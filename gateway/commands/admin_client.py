@@ -1,0 +1,240 @@
+# How a command finds a running gateway's admin server, asks it, and says what came instead of an answer: one line.
+# Formats are output.py's. Knows no command and no answer.
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import http.client
+import json
+import os
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import quote, urlencode
+
+from gateway import config
+from gateway.access_tokens.tokens import FILE_VARIABLE, read_first_token
+from gateway.commands.output import add_format_arguments, replace_unprintable
+from gateway.http_client import HttpError, HttpResponse, TlsError, TlsFault, fetch_url
+from gateway.tls.certificates import CertificateError, check_certificates, load_chain
+from policies.units import format_time, parse_until
+
+DEFAULT_URL: Final = "http://127.0.0.1:9190"
+TIMEOUT_S: Final = 10.0
+CHANGE_TIMEOUT_S: Final = 60.0  # a change is one transaction; its coordinator may have to be found first
+MAX_RESPONSE_BYTES: Final = 100 * 2**20  # far beyond all topics and policies of a cluster
+USER_HEADER: Final = "Produce-Gateway-User"  # who runs the command, percent-encoded
+_HINTS: Final[Mapping[TlsFault, str]] = {
+    "untrusted": ": --ca FILE names its authority",
+    "plain": ": give --url http://…",
+    "wanted": ": give --cert FILE and --key FILE",
+    "other": "",
+}
+
+T = TypeVar("T")
+
+
+class CommandError(Exception):
+    """No answer that could be shown; one line, or several where several things are wrong."""
+
+
+class AdminEndpoint(NamedTuple):
+    """A gateway's admin server, and what is shown to it. `tls_context`: for https; None: the system's authorities."""
+
+    url: str
+    token: str | None = None
+    tls_context: ssl.SSLContext | None = None
+
+
+def add_endpoint_arguments(
+    parser: argparse.ArgumentParser, *, formats: bool = True, server: str = "admin server", url: str = DEFAULT_URL
+) -> None:
+    """Arguments that say where the gateway is, who asks and, with `formats`, how its answer is printed. `server`: which
+    one of its servers is asked, by default at `url`.
+    """
+    parser.add_argument(
+        "config", nargs="?", type=Path, metavar="CONFIG", help="its YAML file, with the address under admin:"
+    )
+    parser.add_argument("--url", help=f"of its {server} (default {url})")
+    parser.add_argument(
+        "--token-file", type=Path, metavar="FILE",
+        help=f"with a token of the admin server's (default ${FILE_VARIABLE}, else that of CONFIG)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--ca", type=Path, metavar="FILE",
+        help="PEM file with the authority of its certificate (default: the certificate in CONFIG, else the system's)",
+    )  # fmt: skip
+    parser.add_argument("--cert", type=Path, metavar="FILE", help="PEM file with a client certificate, for https")
+    parser.add_argument("--key", type=Path, metavar="FILE", help="PEM file with its key, unless that is in --cert")
+    if formats:
+        add_format_arguments(parser)
+
+
+def add_until_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--until",
+        type=_parse_until,
+        metavar="TIME",
+        help="the change ends then, and the earlier value holds again: a duration such as 2h, or 2026-11-22T21:00:00Z",
+    )
+
+
+def _parse_until(text: str) -> str:
+    try:
+        return format_time(parse_until(text, round(time.time() * 1000)))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def resolve_endpoint(parser: argparse.ArgumentParser, args: argparse.Namespace) -> AdminEndpoint:
+    """The admin server that these arguments mean, with the token and the certificates for it.
+
+    Raises:
+        CannotAsk: a file can't be read.
+    """
+    if args.config and args.url:
+        parser.error("CONFIG and --url both say where the gateway is: give one of them")
+    if args.key and not args.cert:
+        parser.error("--key: is that of a certificate: give --cert as well")
+    admin = load_config(args.config).admin if args.config else None
+    url = args.url or (admin.url if admin else DEFAULT_URL)
+    if not url.lower().startswith(("http://", "https://")):
+        raise CommandError(f"--url {url}: is not a valid address; for example: {DEFAULT_URL}")
+    if not url.lower().startswith("https://"):
+        for option in ("ca", "cert"):
+            if getattr(args, option):
+                raise CommandError(f"--{option}: is for TLS, and the address is {url}: give --url https://…")
+        return AdminEndpoint(url, _find_token(args, admin))
+    return AdminEndpoint(url, _find_token(args, admin), _make_tls_context(args, admin))
+
+
+def _find_token(args: argparse.Namespace, admin: config.Admin | None) -> str | None:
+    """The token of the file that is named on the command line, or in the environment, else one of CONFIG."""
+    path = args.token_file or os.environ.get(FILE_VARIABLE)
+    if path:
+        return _read_token(Path(path))
+    if admin is None:
+        return None
+    plain = [line for line in admin.tokens if ":" not in line]  # of others there are only hashes
+    if plain or admin.token_file is None:
+        return plain[0] if plain else None
+    try:
+        return read_first_token(admin.token_file)
+    except (OSError, ValueError):
+        return None  # the server says what is needed, if anything is
+
+
+def _read_token(path: Path) -> str:
+    try:
+        return read_first_token(path)
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{path}: {(error.strerror if isinstance(error, OSError) else None) or error}") from error
+
+
+def _make_tls_context(args: argparse.Namespace, admin: config.Admin | None) -> ssl.SSLContext:
+    """With CONFIG alone, the server is whoever has the certificate that is named there, whatever names are in it."""
+    try:
+        if args.ca:
+            check_certificates("--ca", str(args.ca))
+            context = ssl.create_default_context(cafile=args.ca)
+        elif admin is not None and admin.tls is not None:
+            check_certificates("admin.ssl.keystore.location", admin.tls.keystore)
+            context = ssl.create_default_context(cafile=admin.tls.keystore)
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # its own certificate is enough
+            context.check_hostname = False
+        else:
+            context = ssl.create_default_context()
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # Python 3.13's: many CAs of companies are older
+        if args.cert:
+            load_chain(context, ("--cert", str(args.cert)), ("--key", str(args.key or "")), "")
+    except CertificateError as error:
+        raise CommandError(str(error)) from error
+    return context
+
+
+def request_json(
+    place: AdminEndpoint,
+    path: str,
+    query: Mapping[str, object] | None = None,
+    *,
+    method: str = "GET",
+    body: Any = None,
+) -> dict[str, Any]:
+    """The JSON object of the answer. `query`: None values are left out. `body`: as JSON; None: none.
+
+    Raises:
+        CannotAsk: no answer, an error, or no object.
+    """
+    where = place.url.rstrip("/") + path
+    given = {name: value for name, value in (query or {}).items() if value is not None}
+    headers = {"Accept": "application/json", USER_HEADER: quote(_current_user())}
+    if place.token is not None:
+        headers["Authorization"] = f"Bearer {place.token}"
+    if body is not None:
+        headers["Content-Type"] = "application/json"
+    try:
+        answer = fetch_url(
+            f"{where}?{urlencode(given)}" if given else where,
+            method=method,
+            headers=headers,
+            body=None if body is None else json.dumps(body).encode(),
+            timeout_s=TIMEOUT_S if method == "GET" else CHANGE_TIMEOUT_S,
+            max_bytes=MAX_RESPONSE_BYTES,
+            trust=place.tls_context,
+        )
+    except TlsError as error:
+        raise CommandError(f"{where}: can't be asked: {error}{_HINTS[error.fault]}") from error
+    except HttpError as error:
+        raise CommandError(f"{where}: can't be asked: {error}: is the gateway running, and admin: right?") from error
+    if not 200 <= answer.status < 300:
+        raise CommandError(_problem_text(where, answer))
+    try:
+        said = json.loads(answer.body)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise CommandError(f"{where}: does not answer as a gateway's admin server does")
+    return said
+
+
+def describe_response(where: str, answer: T, describe: Callable[[T], list[str]]) -> list[str]:
+    """The answer as lines, without anything in it that a terminal would obey: names are others' choice.
+
+    Raises:
+        CannotAsk: it is another release's.
+    """
+    try:
+        return [replace_unprintable(line) for line in describe(answer)]
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise CommandError(f"{where}: answers with something that this release doesn't know: {error!r}") from error
+
+
+def load_config(path: Path) -> config.Settings:
+    try:
+        return config.load_settings(path)
+    except config.ConfigError as error:
+        raise CommandError(str(error)) from error
+
+
+def _current_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name
+        return ""
+
+
+def _problem_text(where: str, answer: HttpResponse) -> str:
+    """The text of a problem document (RFC 9457), else that there is none. A line for each of several findings."""
+    try:
+        said = json.loads(answer.body)
+        found = [f"{each['where']}: {each['what']}" for each in said.get("errors", ())]
+        told = [found[0]] if len(found) == 1 else [": ".join(filter(None, (said["title"], said.get("detail"))))]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        reason = answer.reason or http.client.responses.get(answer.status, "")
+        return f"{where}: answers {answer.status} {reason}: is it a gateway's admin server?"
+    return "\n  ".join(
+        replace_unprintable(line) for line in (f"{where}: {told[0]}", *(found if len(found) > 1 else ()))
+    )

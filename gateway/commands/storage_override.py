@@ -1,0 +1,84 @@
+# `produce-gateway storage pause|open|resume`: an operator's hand on storage protection of a running gateway, and of all
+# that share its policies. Asks PUT and DELETE /v1/storage/override.
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gateway.cli_support.arguments import CommandParser, add_examples
+from gateway.commands.admin_client import CommandError, add_endpoint_arguments, request_json, resolve_endpoint
+from gateway.commands.output import render_structured
+from policies.units import format_time, parse_until
+
+PATH: Final = "/v1/storage/override"
+ACTIONS: Final = ("pause", "open", "resume")
+_DESCRIPTIONS: Final = {
+    "pause": "Pause all producers for a time, whatever the disks say.",
+    "open": "Let all producers in for a time, whatever the disks say, except where a volume is at its hard limit.",
+    "resume": "End a pause or an opening before its time.",
+}
+
+
+def main(argv: list[str]) -> int:
+    """Exit codes: 0 done, 1 can't ask or was refused, 2 a wrong command line."""
+    action = argv[0]
+    parser = make_parser(action)
+    args = parser.parse_args(argv[1:])
+    try:
+        place = resolve_endpoint(parser, args)
+        if action == "resume":
+            answer = request_json(place, PATH, method="DELETE")
+        else:
+            body = {"state": action.upper(), "until": args.until, "reason": args.reason}
+            body |= {"force": True} if action == "open" and args.force else {}
+            answer = request_json(place, PATH, method="PUT", body=body)
+    except CommandError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    if args.output != "table":
+        sys.stdout.write(render_structured(answer, args.output))
+        return 0
+    if action == "resume":
+        print("storage protection goes by the disks again")
+        return 0
+    what = "paused" if action == "pause" else "let in"
+    print(f"producers are {what} until {args.until}, or until `produce-gateway storage resume`")
+    for volume in answer.get("still_full", ()):
+        print(f"except topics of {volume}, which is at its hard limit (--force lets them in as well)")
+    return 0
+
+
+def make_parser(action: str) -> CommandParser:
+    parser = CommandParser(prog=f"produce-gateway storage {action}", description=_DESCRIPTIONS[action])
+    add_endpoint_arguments(parser)
+    if action == "resume":
+        add_examples(parser, "", "gateway.yaml")
+        return parser
+    parser.add_argument(
+        "--for", dest="until", type=_parse_end, required=True, metavar="TIME",
+        help="it is taken back by itself then: a duration such as 30m, or 2026-11-22T21:00:00Z",
+    )  # fmt: skip
+    parser.add_argument("--reason", required=True, metavar="TEXT", help="for clients, log and history")
+    if action == "open":
+        parser.add_argument("--force", action="store_true", help="also where a volume is at its hard limit")
+    add_examples(parser, "--for 30m --reason 'a disk is replaced'")
+    return parser
+
+
+def describe_override(hand: Mapping[str, Any]) -> str:
+    """One in force, as GET /v1/storage has it."""
+    forced = " forced" if hand["force"] else ""
+    since = f" at {hand['at']}" if hand["at"] else ""
+    reason = f": {hand['reason']}" if hand["reason"] else ""
+    return f"{hand['state']}{forced} until {hand['until']}, by {hand['who'] or 'unknown'}{since}{reason}"
+
+
+def _parse_end(text: str) -> str:
+    try:
+        return format_time(parse_until(text, round(time.time() * 1000)))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

@@ -1,0 +1,93 @@
+# The usage log's way to disk and to its topic: the spool, as soon as there is one, its publisher, and what is shown of
+# both.
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import trio
+
+from gateway.config import Settings
+from gateway.control.components.optional_components import SPOOL, OptionalComponents
+from gateway.control.metrics import GatewayMetrics
+from gateway.control.usage.usage_log import UsageLogWriter, UsagePublisher, UsageSpool
+
+log = logging.getLogger("gateway.control")
+
+GAUGE_INTERVAL_S: Final = 1.0
+PRUNE_INTERVAL_S: Final = 60.0
+PUBLISH_AT_END_S: Final = 5.0  # the rest stays in the spool, and goes out after the next start
+
+
+class UsagePipeline:
+    """`run` has to be running until `flush_records` has returned; `close` comes last."""
+
+    def __init__(
+        self, settings: Settings, parts: OptionalComponents, usage_log: UsageLogWriter, metrics: GatewayMetrics
+    ) -> None:
+        self._settings = settings
+        self._components = parts
+        self._usage_log = usage_log
+        self._metrics = metrics
+        self._spool: UsageSpool | None = None
+        self._publisher: UsagePublisher | None = None
+
+    @property
+    def lacking(self) -> dict[str, str]:
+        """Why each part of it can't be had just now, "" where it can."""
+        found = {SPOOL: self._components.lacking[SPOOL] or self._usage_log.problem}
+        if self._settings.internal_topics == "kafka":
+            found["usage_log.topic"] = "" if self._publisher is None else self._publisher.problem
+        return found
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._publish_records)
+            nursery.start_soon(self._update_gauges)
+
+    async def flush_records(self, *, is_reached: bool) -> None:
+        """Return when what was reported is on disk; and in the topic, if the cluster `is_reached`, or soon after."""
+        await self._usage_log.wait_drained()
+        if self._publisher is not None and is_reached:
+            with trio.move_on_after(PUBLISH_AT_END_S):
+                await self._publisher.wait_caught_up()
+
+    def stop(self) -> None:
+        """Let what runs in threads return soon."""
+        if self._publisher is not None:
+            self._publisher.stop()
+
+    def close(self) -> None:
+        if self._spool is not None:
+            self._spool.close()
+
+    async def _publish_records(self) -> None:
+        settings = self._settings
+        self._spool = spool = await self._components.await_component(SPOOL)
+        self._usage_log.attach_spool(spool)
+        if settings.internal_topics == "kafka":
+            kept, client = settings.usage_log, settings.client_properties
+            self._publisher = UsagePublisher(
+                spool, client, kept.topic, kept.partitions, kept.replication, self._metrics
+            )
+            await self._publisher.run(self._usage_log)
+
+    async def _update_gauges(self) -> None:
+        next_prune = trio.current_time()
+        shown = self._metrics.usage_log
+        while True:
+            if self._spool is not None:
+                shown.spool_bytes.set(self._spool.total_bytes)
+                shown.backlog_bytes.set(self._spool.backlog_bytes if self._publisher is not None else 0)
+                if trio.current_time() >= next_prune:
+                    await trio.to_thread.run_sync(_prune_spool, self._spool)
+                    next_prune = trio.current_time() + PRUNE_INTERVAL_S
+            await trio.sleep(GAUGE_INTERVAL_S)
+
+
+def _prune_spool(spool: UsageSpool) -> None:
+    try:
+        spool.prune_expired()
+    except OSError as error:
+        log.warning("usage log: can't delete old spool files: %s", error)

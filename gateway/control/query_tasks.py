@@ -1,0 +1,97 @@
+# Tasks that answer workers' questions about clients' requests (channel.Ask): the one way to start them. A bounded
+# number runs at once, of it a part for one owner, so that no client takes the place of all others. An error in one ends
+# its client's connection (internal_errors.py) and no other task.
+#
+# Knows no protocol: the answer is made by the function that is given.
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import trio
+
+from gateway.channel import AdminAnswer, AdminQuery
+from gateway.control.internal_errors import InternalErrors
+
+Reply = Callable[[AdminAnswer], None]
+
+
+class TaskShare(NamedTuple):
+    """Of whom a question is, and how many of the same owner may run at once with it."""
+
+    owner: str
+    most: float
+
+
+class QueryTasks:
+    """`run` must be running; until then, and beyond the bounds, no task is started."""
+
+    def __init__(
+        self,
+        where: str,
+        answer: Callable[[AdminQuery], Awaitable[AdminAnswer]],
+        share_of: Callable[[AdminQuery], TaskShare],
+        errors: InternalErrors,
+        *,
+        most: int,
+        most_bytes: float = math.inf,
+    ) -> None:
+        """`where`: one of internal_errors.PLACES. `most` tasks, with `most_bytes` in their questions."""
+        self._where = where
+        self._answer = answer
+        self._share_of = share_of
+        self._errors = errors
+        self._most = most
+        self._most_bytes = most_bytes
+        self._nursery: trio.Nursery | None = None
+        self._running: Counter[str] = Counter()  # by owner
+        self._bytes = 0
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as self._nursery:
+            await trio.sleep_forever()
+
+    def submit_query(self, ask: AdminQuery, reply: Reply) -> bool:
+        """Answer in a task that outlives the worker: a change that has begun goes on when its client has gone. False:
+        there are too many; the question stays without an answer, and its worker tells the client so in time.
+        """
+        share, size = self._share_of(ask), _query_bytes(ask)
+        if (
+            self._nursery is None
+            or self._running.total() >= self._most
+            or self._running[share.owner] >= share.most
+            or self._bytes + size > self._most_bytes
+        ):
+            return False
+        self._running[share.owner] += 1
+        self._bytes += size
+        self._nursery.start_soon(self._run_task, ask, reply, share.owner)
+        return True
+
+    async def _run_task(self, ask: AdminQuery, reply: Reply, owner: str) -> None:
+        answer = internal_error_answer(ask.token)
+        try:
+            with self._errors.contain_errors(self._where, ask.peer):
+                if time.monotonic() < ask.until:  # else its client has been told that there was no answer
+                    answer = await self._answer(ask)
+            if time.monotonic() < ask.until:
+                with self._errors.contain_errors(self._where, ask.peer):
+                    reply(answer)
+        finally:
+            self._bytes -= _query_bytes(ask)
+            self._running[owner] -= 1
+            if not self._running[owner]:
+                del self._running[owner]
+
+
+def internal_error_answer(token: int) -> AdminAnswer:
+    """The answer where there is none: the client's connection ends, and its log line says why."""
+    return AdminAnswer(token, closes="error", why="an internal error of the gateway, see its log")
+
+
+def _query_bytes(ask: AdminQuery) -> int:
+    return len(ask.request) + len(ask.memo) + len(ask.answer)

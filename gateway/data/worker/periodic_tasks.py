@@ -1,0 +1,142 @@
+# A worker's work by the clock: ticks of the meters, buckets, shares of client quotas, and what it tells control of
+# itself. Also wakes tasks that sleep while they have nothing to do.
+
+from __future__ import annotations
+
+import time
+
+import trio
+
+from gateway.channel import MAX_QUOTA_RATES, EndedConnections, WorkerGauges, WorkerRates
+from gateway.data.connecting.connections import WorkerConnections
+from gateway.data.relay.relief import relieve_memory
+from gateway.data.shared.uplink import ControlUplink
+from gateway.data.shared.worker_state import WorkerState
+from gateway.data.worker.intervals import INTERVAL_S, UnspooledIntervals
+from policies.quotas.quota_limiters import ALLOCATE_S
+from policies.thresholds.pacing import PACE_S
+
+GAUGES_S = 0.25
+
+
+class PeriodicTasks:
+    """`run` has to be running; `wake_tasks` and `report_rates` are called after changes."""
+
+    def __init__(
+        self, world: WorkerState, connections: WorkerConnections, intervals: UnspooledIntervals, uplink: ControlUplink
+    ) -> None:
+        self._world = world
+        self._engine = world.engine
+        self._connections = connections
+        self._reactor = connections.reactor
+        self._intervals = intervals
+        self._uplink = uplink
+        self._pacing_due = trio.Event()
+        self._allocation_due = trio.Event()
+        self._engine.groups.wake_pacer = self.wake_tasks
+        self._latencies_reported_at = trio.current_time()
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for task in (self.run_ticks, self._run_pacing, self._allocate_shares, self._report_gauges):
+                nursery.start_soon(task)
+
+    def wake_tasks(self) -> None:
+        """Policies, quotas or the storage factor are others: there may be something to pace, or to deal out."""
+        self._pacing_due.set()
+        self._allocation_due.set()
+
+    async def run_ticks(self) -> None:
+        """Each second ends an interval, and meters that began are looked at; with every TICK_S of them all meters tick.
+        Its effects are in the interval behind it, and none of them in the one before (policies/whatif/replay.py lives
+        on that).
+        """
+        engine = self._engine
+        while True:
+            await trio.sleep(engine.seconds_to_next_second(trio.current_time()))
+            now = trio.current_time()
+            if now < engine.next_second_at:
+                continue
+            self._report_latencies(now)
+            if (
+                now >= engine.next_tick_at or engine.seconds_to_tick(now) > INTERVAL_S / 2
+            ):  # a late second's end is the tick's
+                self._intervals.end_interval()
+            began = engine.start_new_meters(now)
+            ticks = engine.apply_due_ticks(now)
+            if began and not ticks and engine.fleet.processes > 1:
+                self.report_rates()  # all go by the sum
+            if not ticks:
+                continue
+            self._world.quotas.close_tick(now)
+            self._world.rejected_batches.expire_batches(now)
+            self._world.ledger.advance_epoch()  # meters of topics that went quiet are gone
+            self.report_rates()
+            for link in list(self._reactor.links):
+                self._reactor.call_guarded(link, link.check_progress, now, self._world.settings)
+            self._reactor.run_deferred(now)
+            self._uplink.log_suppressed(now)
+
+    async def _run_pacing(self) -> None:
+        """Keep the buckets of thresholds that delay and of resource groups up to date, while there are any."""
+        while True:
+            if self._engine.needs_pacing:
+                self._engine.pace_limits(trio.current_time())
+                await trio.sleep(PACE_S)
+            else:
+                self._pacing_due = trio.Event()
+                await self._pacing_due.wait()
+
+    async def _allocate_shares(self) -> None:
+        """Deal shares of client quotas out, while there are any."""
+        counted: dict[int, int] = {}
+        while True:
+            if not self._world.quotas.has_shares:
+                self._allocation_due = trio.Event()
+                await self._allocation_due.wait()
+                continue
+            totals = {}
+            for node_id, broker in self._engine.brokers.items():
+                taken = broker.total_bytes - counted.get(node_id, broker.total_bytes)
+                counted[node_id] = broker.total_bytes
+                totals[node_id] = (broker.limits.own_total, float(taken))
+            now = trio.current_time()
+            self._world.quotas.allocate_shares(totals, now)
+            self._world.quotas.allocate_fetch_shares(now)
+            await trio.sleep(ALLOCATE_S)
+
+    def report_rates(self) -> None:
+        engine, now = self._engine, trio.current_time()
+        quotas = self._world.quotas.busiest_rates(MAX_QUOTA_RATES, now)
+        self._uplink.post_if_reading(
+            WorkerRates(
+                tuple(engine.collect_rates()),
+                engine.collect_warnings(),
+                tuple(quotas),
+                tuple(engine.groups.collect_rates(now)),
+            )
+        )
+
+    def _report_latencies(self, now: float) -> None:
+        """Unless control doesn't read: then later, of a longer time."""
+        if self._uplink.is_control_reading:
+            self._uplink.post(
+                self._world.ledger.latencies.collect_latencies(now - self._latencies_reported_at, time.process_time())
+            )
+            self._latencies_reported_at = now
+
+    async def _report_gauges(self) -> None:
+        told: WorkerGauges | None = None
+        while True:
+            links = self._reactor.links
+            muted = sum(link.is_muted for link in links)
+            used, came = self._reactor.budget.used_bytes, self._connections
+            gauges = WorkerGauges(len(links), muted, used, came.opening_count, came.accepted_count)
+            if gauges != told:
+                told = gauges
+                self._uplink.post_if_reading(gauges)
+            ended = came.addresses.ended_counts
+            if ended and self._uplink.post_if_reading(EndedConnections(dict(ended))):
+                ended.clear()
+            relieve_memory(self._reactor, trio.current_time(), self._world.settings.frame_timeout_s)
+            await trio.sleep(GAUGES_S)

@@ -1,0 +1,338 @@
+# Limits that hold over more than this process. Over all workers of this gateway, one bucket does (shared_bucket.py),
+# in memory that they share (page.py). Over all gateways, each of them goes by its part of a limit: control knows
+# the demand of all and deals parts out; this module only keeps them, and multiplies them by what makes a limit smaller
+# at the moment (the storage factor). A limit without a part yet begins with an even share of it.
+#
+# Alone (`gateways` 1) every limit is whole and parts are not looked at.
+#
+# When control no longer deals parts out, lines use the fallback that they were given for that case: an even share; or,
+# if the other gateways have taken over our part, a floor, and all parts are forgotten: they belong to others by then.
+#
+# An idle gateway has next to no part, and gets its true one a cycle or two after its traffic begins. So a client waits
+# no longer than that for a line that has just become busy, whatever the line owes; the debt stays.
+#
+# Knows no traffic, no clock and no other member.
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
+
+from policies.fleet.shared_bucket import SharedBucket
+from policies.fleet.shares import FLOORS, ShareGrant
+from policies.limits.bucket import TokenBucket
+from policies.limits.limiter import (
+    AT_ONCE,
+    BURST_S,
+    DEBT_S,
+    MAX_DELAY_S,
+    MAX_WAIT_S,
+    MIN_WAIT_S,
+    AdmissionResult,
+    RateLimiter,
+)
+
+if TYPE_CHECKING:
+    from policies.fleet.keys import FleetKey
+    from policies.fleet.page import PageRow, SharedPage
+    from policies.limits.limit_use import LimitMeter, LimitUse
+
+MIN_RATE: Final = 1.0  # per second: a line needs a rate, also where nothing is left
+# Seconds of a part that can be saved: fewer than of a whole limit, since all members may spend their savings in the
+# same second; and when our part becomes smaller, another member has what we had saved of it. With a second it was 1.13
+# times the limit behind each short stall, and 1.2 times for 2.5 s after parts changed.
+SHARED_BURST_S: Final = 0.25
+USED_UP_S: Final = 0.05  # a line that has saved less than this is used up
+HUNGER_S: Final = 0.1  # a client that waited may take this long after its wait to send again
+SLICE_MAX_AGE_S: Final = 2.0  # a worker that has reported nothing for this long takes nothing
+
+
+class FleetShares:
+    """This gateway's part of every limit, and the page that its workers share.
+
+    `gateways`: that share, this one included; `processes`: workers of all of them. `settle_s`: 0 while it is alone.
+    `limiters`: by key, those that are for all gateways. `page`: None where this worker is the only one.
+    """
+
+    def __init__(self, page: SharedPage | None = None) -> None:
+        self.gateways = self.processes = 1
+        self.settle_s = 0.0
+        self.page = page
+        self.limiters: WeakValueDictionary[FleetKey, FleetLimiter] = WeakValueDictionary()
+        self._grants: dict[FleetKey, ShareGrant] = {}
+        self._slices: dict[str, PageRow] = {}
+        self._slice_reports: dict[str, tuple[float, float, float]] = {}  # by this worker, of its slices, and when
+        self._falls_back = False
+        self._is_lost = False
+
+    @property
+    def worker_count(self) -> int:
+        """Of this gateway, which share its buckets."""
+        return 1 if self.page is None else self.page.workers
+
+    @property
+    def burst_s(self) -> float:
+        """Seconds of its rate that a bucket may save."""
+        return SHARED_BURST_S if self.gateways > 1 else BURST_S
+
+    def share_of(self, key: FleetKey, limit: float) -> float:
+        """Ours of `limit`, the whole one as configured; never more than that."""
+        if self.gateways == 1:
+            return limit
+        if self._is_lost:
+            return FLOORS * limit / self.gateways
+        part = self._grants.get(key)
+        if part is None:
+            return limit / self.gateways
+        return min(limit, part.fallback if self._falls_back else part.rate)
+
+    def fraction_of(self, key: FleetKey, limit: float) -> float:
+        """Ours of that limit, 0..1."""
+        return 1.0 if self.gateways == 1 or limit <= 0.0 else self.share_of(key, limit) / limit
+
+    def make_bucket(
+        self, key: FleetKey, rate: float, burst_s: float, debt_s: float, now: float = math.inf, *, limit: float
+    ) -> tuple[TokenBucket, int]:
+        """A bucket of all workers of this gateway, and how many of such there are: 1; where the page has no room for
+        it, each worker has its own. `rate` to `now`: see Bucket; `limit`: see SharedBucket.
+        """
+        if self.page is None:
+            return TokenBucket(rate, burst_s, debt_s, now), 1
+        row = self.page.acquire_row(key)
+        if row is None:
+            return TokenBucket(rate / self.page.workers, burst_s, debt_s, now), self.page.workers
+        return SharedBucket(rate, burst_s, debt_s, now, row, self.page.ahead_s, limit), 1
+
+    def read_slices(self, name: str, now: float) -> tuple[float, float]:
+        """The last word of this gateway's other workers on a limit that they share: the rate that they take in any
+        case, and the weight of the clients there that want more.
+        """
+        page, row = self.page, self._slices.get(name)
+        if page is None or row is None:
+            return 0.0, 0.0
+        oldest = now + page.ahead_s - SLICE_MAX_AGE_S
+        said = [(rate, of) for rate, at, of, _ in row.read_views() if at >= oldest]
+        rate, weight, at = self._slice_reports[name]
+        own = (rate, weight) if at + page.ahead_s >= oldest else (0.0, 0.0)
+        return max(0.0, sum([rate for rate, _ in said]) - own[0]), max(0.0, sum([of for _, of in said]) - own[1])
+
+    def update_slice(self, name: str, limit: float, taken: float, weight: float, wants: bool, now: float) -> float:
+        """The rate, per second, that this worker may take of `limit`, which it shares with the others of this gateway:
+        the rate that it takes in any case, and of the rest a part by the weight of its clients that want more, or an
+        even part where no worker has such.
+
+        `taken`, `weight`: its own; not `wants`: it begins with as much as if it did, which the others don't count.
+        """
+        page = self.page
+        if page is None:
+            return limit
+        row = self._slices.get(name) or page.acquire_row(f"slice {name}")
+        if row is None:
+            return limit / page.workers
+        self._slices[name] = row
+        row.write_view(taken, now + page.ahead_s, weight if wants else 0.0, 0.0)
+        self._slice_reports[name] = taken, weight if wants else 0.0, now
+        oldest = now + page.ahead_s - SLICE_MAX_AGE_S
+        said = [(rate, of) for rate, at, of, _ in row.read_views() if at >= oldest]
+        left = max(0.0, limit - sum([rate for rate, _ in said]))
+        weights = sum([of for _, of in said])
+        if not weights:
+            return taken + left / page.workers
+        return taken + left * weight / (weights if wants else weights + weight)
+
+    def update_grants(
+        self, parts: Mapping[FleetKey, ShareGrant], gateways: int, settle_s: float, now: float, *, whole: bool = False
+    ) -> None:
+        """Parts that are new; those not mentioned stay, or go (`whole`). A rate below 0 takes one away."""
+        if whole:
+            self._grants.clear()
+        for key, part in parts.items():
+            if part.rate < 0.0:
+                self._grants.pop(key, None)
+            else:
+                self._grants[key] = part
+        others_came = gateways != self.gateways
+        everything = others_came or self._falls_back or whole
+        self._falls_back = self._is_lost = False
+        self.gateways = max(1, gateways)
+        self.settle_s = settle_s if self.gateways > 1 else 0.0
+        if everything:
+            for line in list(self.limiters.values()):
+                if others_came:
+                    line.mark_provisional(now)
+                line.apply_share(now)
+            return
+        for key in parts:
+            changed = self.limiters.get(key)
+            if changed is not None:
+                changed.apply_share(now)
+
+    def use_fallback(self, now: float) -> None:
+        """Control has said nothing for too long."""
+        if not self._falls_back:
+            self._falls_back = True
+            for line in list(self.limiters.values()):
+                line.apply_share(now)
+
+    def revoke_grants(self, now: float) -> None:
+        """Control has said nothing, and other gateways have our part: until we are told a new one, a floor is left, as
+        for an idle gateway. It may be over soon, so a connection that has to wait waits for no longer than `settle_s`
+        at first.
+        """
+        if not self._is_lost:
+            self._falls_back = self._is_lost = True
+            self._grants.clear()
+            for line in list(self.limiters.values()):
+                line.mark_provisional(now)
+                line.apply_share(now)
+
+    @property
+    def uses_fallback(self) -> bool:
+        """Whether control has said nothing for too long."""
+        return self._falls_back
+
+
+class FleetLimiter(RateLimiter):
+    """One limit that holds over more than this process.
+
+    `limit`: the whole one, as configured; times `factor` it is in force. `spent`: of it by this worker since ever, in
+    the unit of `bucket`. `hungry_until`: a connection waits for it that long, or was turned away then. `key` "": the
+    caller sets its rate. `is_here`: it holds over this gateway's workers alone. `topics`: with traffic. `reported`: the
+    mark of the reader of `spent`. `name`: of its bucket, where several lines go by the part of one key: the caller
+    tells it of other parts (`apply_share`) and reports its demand.
+
+    Debts are bytes: our part and the factor change, debts don't. A limit that is cut takes effect at once. Waiting
+    connections come back at the old pace, so the debt stays as it is here, too; but only for as long as any connection
+    waits, or as it would have taken to pay before, since nothing passes meanwhile.
+    """
+
+    __slots__ = ("__weakref__", "_bucket_count", "_min_rate", "_provisional_until", "_used_at", "_was_used_up",
+                 "factor", "fleet",
+                 "hungry_until", "is_here", "key", "limit", "reported", "spent", "topics")  # fmt: skip
+
+    def __init__(
+        self,
+        fleet: FleetShares,
+        key: FleetKey,
+        limit: float,
+        factor: float,
+        now: float,
+        least: float = MIN_RATE,
+        *,
+        own: bool = False,
+        is_here: bool = False,
+        name: str = "",
+    ) -> None:
+        rate, debt_s = max(least, limit * factor), math.inf if own else DEBT_S
+        if key:
+            burst_s = BURST_S if is_here else fleet.burst_s
+            bucket, self._bucket_count = fleet.make_bucket(name or key, rate, burst_s, debt_s, now, limit=limit)
+        else:
+            bucket, self._bucket_count = TokenBucket(rate, BURST_S, debt_s, now), 1
+        super().__init__(rate, now, own=own, bucket=bucket)
+        self.fleet = fleet
+        self.key = key
+        self.limit = limit
+        self.factor = factor
+        self.spent = self.reported = 0.0
+        self.hungry_until = -math.inf
+        self.topics = 0
+        self.is_here = is_here
+        self._min_rate = least
+        self._used_at = -math.inf  # when something was taken
+        self._provisional_until = -math.inf  # until then its rate is provisional
+        self._was_used_up = False  # when something was taken last
+        if key and not is_here:
+            if not name:
+                fleet.limiters[key] = self
+            self.apply_share(now)
+
+    def check_admission(
+        self, size: float, now: float, may_wait: bool, denied_s: float, client: object = None
+    ) -> AdmissionResult:
+        answer = super().check_admission(size, now, may_wait, denied_s, client)
+        if answer is AT_ONCE:
+            return answer
+        longest = self.max_wait_s(now)
+        if answer.wait_s > longest:
+            answer = answer._replace(wait_s=longest, room_in_s=min(answer.room_in_s, longest))
+        if self._is_used_up(now):
+            self._mark_hungry(answer.wait_s, now)
+        return answer
+
+    def wait_after_charge(self, now: float) -> float:
+        """Seconds that the last taker has to wait; 0.0 for none."""
+        wait = self.debt_wait_s(now)
+        if wait < MIN_WAIT_S:
+            return 0.0
+        if self._was_used_up:
+            self._mark_hungry(min(wait, MAX_WAIT_S), now)
+        return wait
+
+    def _is_used_up(self, now: float) -> bool:
+        """A request that is large for its line waits for itself; one that finds the line used up, for others."""
+        return self.bucket.token_level(now) < USED_UP_S * self.bucket.rate
+
+    def _mark_hungry(self, wait: float, now: float) -> None:
+        self.hungry_until = max(self.hungry_until, now + min(wait, MAX_DELAY_S) + HUNGER_S)
+
+    def charge_amount(self, size: float, now: float) -> None:
+        self._was_used_up = self._is_used_up(now)
+        self.bucket.consume_tokens(size, now)
+        self.record_use(size, now)
+
+    def refund_amount(self, size: float) -> None:
+        self.bucket.refund_tokens(size)
+        self.spent -= size
+
+    def record_use(self, size: float, now: float) -> None:
+        """That much was taken from the bucket."""
+        self.spent += size
+        settle_s = self.fleet.settle_s
+        if now - self._used_at > settle_s:
+            self._provisional_until = now + settle_s
+        self._used_at = now
+
+    def debt_wait_s(self, now: float) -> float:
+        """Seconds until the debt is paid, but no more than `longest_wait`; 0.0 without one."""
+        wait = self.bucket.debt_wait_s(now)
+        return min(wait, self.max_wait_s(now)) if wait else 0.0
+
+    def max_wait_s(self, now: float) -> float:
+        """The most seconds that a connection may have to wait: without an end unless its rate is provisional."""
+        settle_s = 0.0 if self.is_here else self.fleet.settle_s
+        provisional = settle_s > 0.0 and (now < self._provisional_until or now - self._used_at > settle_s)
+        return settle_s if provisional else math.inf
+
+    @property
+    def gateway_rate(self) -> float:
+        """The rate, per second, that all workers of this gateway may take."""
+        return self.bucket.rate * self._bucket_count
+
+    def measure_use(self, meter: LimitMeter, now: float) -> LimitUse:
+        """The limit as it stands at this gateway. `meter`: of what this worker took of it."""
+        wait_s = self.debt_wait_s(now)
+        return meter.measure_use(self.gateway_rate, wait_s, waiting=wait_s > 0.0 or now < self.hungry_until)
+
+    def mark_provisional(self, now: float) -> None:
+        """Its rate is provisional from now on."""
+        self._provisional_until = now + self.fleet.settle_s
+
+    def set_limit(self, limit: float, factor: float, now: float) -> None:
+        """Another limit, or another factor."""
+        owed_s, before = self.bucket.debt_wait_s(now), self.limit
+        self.limit = limit
+        self.factor = factor
+        self.apply_share(now)
+        self.bucket.follow_limit(before, limit, max(owed_s, MAX_WAIT_S) * self.bucket.rate)
+
+    def apply_share(self, now: float) -> None:
+        """Go by our part as it is now."""
+        if self.is_here:
+            self.bucket.set_rate(max(self._min_rate, self.limit * self.factor / self._bucket_count), now)
+            return
+        self.bucket.set_burst(self.fleet.burst_s, now)
+        rate = self.fleet.share_of(self.key, self.limit) * self.factor / self._bucket_count
+        self.bucket.set_rate(max(self._min_rate, rate), now)

@@ -1,0 +1,501 @@
+# Resource groups at work in one worker (PIP-82): of each group one line (fleet/lines.py) for bytes and one for
+# messages, in each direction, shared by all topics of the group on all brokers.
+#
+# Produce: the hot path asks `over` of a topic's meter and adds to `uncounted` and `messages`, as without groups. `pace`
+# moves into the lines of their groups what topics that needn't ask took; while a group has little credit its topics ask
+# about every request, and what they take is charged at once. A topic that was quiet asks as well, since nobody knows
+# how much comes; its first request makes it known to its group. So only groups and topics in use cost anything.
+#
+# Fetch: what an answer holds is charged when it passes (`take`), and `wait` says for how long.
+#
+# The group of a topic is looked up when it is used, by the topic's name; where only the principal says it, each
+# connection has its own answer. Knows no request and no clock.
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from policies.decision import ClientPatience, RequestLimit
+from policies.fleet.fleet_limiter import MIN_RATE, FleetLimiter, FleetShares
+from policies.fleet.keys import Direction, LimitUnit, group_key
+from policies.limits.limit_use import LimitMeter, LimitUse
+from policies.limits.limiter import ASK_BELOW_S, ASK_UNTIL_S, MAX_WAIT_S, check_limiters
+from policies.verdict import Verdict, resource_group
+
+if TYPE_CHECKING:
+    from policies.thresholds.topic_meter import TopicMeter
+
+IDLE_S: Final = 2.0  # a topic that was quiet for this long asks again
+MAX_UPDATES: Final = 1000  # at groups and topics in one `pace`; with more of them in use each is looked at less often
+MIN_MSGS: Final = 0.01  # per second: a part of a few messages is less than one
+MAX_TOPIC_NAMES: Final = 100_000  # of topics whose group is remembered
+
+
+class GroupLimitValues(NamedTuple):
+    """Of one group, over the whole fleet, per second; None = none."""
+
+    publish_bytes: float | None = None
+    publish_msgs: float | None = None
+    dispatch_bytes: float | None = None
+    dispatch_msgs: float | None = None
+
+
+class GroupRate(NamedTuple):
+    """One resource group in one worker, or in all of a gateway's. `topics`: with traffic. `bytes`, `msgs`: its limits,
+    of which this gateway has a part.
+    """
+
+    group: str
+    direction: Direction
+    topics: int
+    bytes: LimitUse
+    msgs: LimitUse
+
+    @property
+    def waiting(self) -> bool:
+        """Whether clients wait for one of them."""
+        return self.bytes.waiting or self.msgs.waiting
+
+
+class GroupLookup(Protocol):
+    """policies.groups.finder.GroupResolver."""
+
+    by_principal: bool
+
+    def find_group(self, topic: str, principal: str) -> str | None: ...
+
+    def find_namespace(self, topic: str, principal: str) -> object | None: ...
+
+
+class _NoGroups:
+    """Attaches no group to anything."""
+
+    by_principal = False
+
+    def find_group(self, topic: str, principal: str) -> str | None:
+        return None
+
+    def find_namespace(self, topic: str, principal: str) -> object | None:
+        return None
+
+
+class GroupLimit(RequestLimit):
+    """One group in one direction.
+
+    `byte_limiter`, `message_limiter`: lines, None where there is no limit. `byte_meter`, `message_meter`: the amounts
+    taken. `asks_always`: whether its topics have to ask about every request. `topics`: with traffic since the last
+    tick; `topic_count`: how many these were at the last tick. `promised_s`: seconds of its rates that may come in the
+    first answers of connections that are new to it.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "active_topics",
+        "asks_always",
+        "byte_limiter",
+        "byte_meter",
+        "direction",
+        "group",
+        "is_queued",
+        "is_stale",
+        "message_limiter",
+        "message_meter",
+        "message_size",
+        "observes",
+        "promised_s",
+        "refunded_bytes",
+        "refunded_messages",
+        "topic_count",
+        "topics",
+    )  # fmt: skip
+
+    def __init__(self, group: str, direction: Direction, now: float) -> None:
+        self.group = group
+        self.direction = direction
+        self.byte_limiter: FleetLimiter | None = None
+        self.message_limiter: FleetLimiter | None = None
+        self.observes = False
+        self.byte_meter = LimitMeter(now)
+        self.message_meter = LimitMeter(now)
+        self.asks_always = True
+        self.topics: set[bytes] = set()
+        self.topic_count = 0
+        self.promised_s = 0.0
+        self.message_size = 0.0  # bytes, of what was charged last
+        self.active_topics: dict[TopicMeter, float] = {}  # since when quiet, if it is
+        self.is_queued = False  # for `pace`
+        self.is_stale = False  # topics came whose `over` is not as `asks` says
+        self.refunded_bytes = self.refunded_messages = 0  # given back, and in no bucket yet
+
+    @property
+    def limiters(self) -> tuple[FleetLimiter, ...]:
+        return tuple(line for line in (self.byte_limiter, self.message_limiter) if line is not None)
+
+    def read_rate(self, now: float) -> GroupRate:
+        """The group as it stands."""
+        of_bytes, of_msgs = (
+            meter.measure_use(None) if line is None else line.measure_use(meter, now)
+            for line, meter in ((self.byte_limiter, self.byte_meter), (self.message_limiter, self.message_meter))
+        )
+        return GroupRate(self.group, self.direction, self.topic_count, of_bytes, of_msgs)
+
+    def judge_request(self, size: int, messages: int, patience: ClientPatience, now: float) -> Verdict | None:
+        lines = ((self.byte_limiter, size), (self.message_limiter, messages))
+        answer, line = check_limiters([(line, count) for line, count in lines if line is not None], patience, now)
+        if line is None:
+            return None
+        unit: LimitUnit = "bytes" if line is self.byte_limiter else "msgs"
+        rate = (self.byte_meter if line is self.byte_limiter else self.message_meter).observed_rate
+        rates = rate, line.limit * line.factor
+        here = line.bucket.rate
+        return resource_group(self.group, unit, answer.throttle_ms, rates, here, answer.outcome, answer.room_in_s)
+
+    def available_credit(self, client: object, now: float) -> tuple[float, float]:
+        if (
+            self.refunded_bytes or self.refunded_messages
+        ):  # it is for the next request, and what is more than that may be lost
+            return 0.0, 0.0
+        of_bytes = math.inf if self.byte_limiter is None else self.byte_limiter.available_credit(client, now)
+        return of_bytes, math.inf if self.message_limiter is None else self.message_limiter.available_credit(
+            client, now
+        )
+
+    def charge_request(self, size: int, messages: int, now: float) -> None:
+        self.byte_meter.charged += size
+        self.message_meter.charged += messages
+        size -= self.refunded_bytes
+        messages -= self.refunded_messages
+        self.refunded_bytes = self.refunded_messages = 0
+        self._record_message_size(size, messages)
+        if self.byte_limiter is not None:
+            self.byte_limiter.charge_amount(size, now)
+        if self.message_limiter is not None:
+            self.message_limiter.charge_amount(messages, now)
+
+    def record_only(self, size: int, messages: int) -> None:
+        self.byte_meter.uncharged += size
+        self.message_meter.uncharged += messages
+
+    def refund_request(self, size: int, messages: int) -> None:
+        self.byte_meter.charged -= size
+        self.message_meter.charged -= messages
+        self.refunded_bytes += size
+        self.refunded_messages += messages
+
+    def wait_after_charge(self, now: float) -> float:
+        """Seconds that the last taker has to wait, at most MAX_WAIT_S; 0.0 for none."""
+        return min(max((line.wait_after_charge(now) for line in self.limiters), default=0.0), MAX_WAIT_S)
+
+    def charge_counted(self, size: int, messages: int, now: float) -> None:
+        """Take the bytes and messages that came in since the last look without asking."""
+        self.byte_meter.charged += size
+        self.message_meter.charged += messages
+        size -= self.refunded_bytes
+        messages -= self.refunded_messages
+        self.refunded_bytes = self.refunded_messages = 0
+        self._record_message_size(size, messages)
+        for line, count in ((self.byte_limiter, size), (self.message_limiter, messages)):
+            if line is not None and count:
+                line.bucket.consume_evenly(count, now)
+                line.record_use(count, now)
+
+    def _record_message_size(self, size: int, messages: int) -> None:
+        if messages > 0:
+            self.message_size = max(0.0, size / messages)
+
+    def saved_bytes(self, now: float) -> float:
+        """Bytes that its topics may take, at the size of messages that they have on average."""
+        left = math.inf if self.byte_limiter is None else max(0.0, self.byte_limiter.bucket.token_level(now))
+        if self.message_limiter is not None:
+            left = min(left, max(0.0, self.message_limiter.bucket.token_level(now)) * self.message_size)
+        return left
+
+    def is_short_of_credit(self, now: float) -> bool:
+        """Whether a limit may be reached before the next look; once it was, until there is a little more credit."""
+        bound = ASK_UNTIL_S if self.asks_always else ASK_BELOW_S
+        for line in (self.byte_limiter, self.message_limiter):
+            if line is not None and line.bucket.token_level(now) < bound * line.bucket.burst:
+                return True
+        return False
+
+
+class GroupLimiters:
+    """All groups of one worker.
+
+    `has_groups`: whether there are any groups. `version` changes with them. `wake_pacer`: called when `pace_limits` has
+    to be called every pacing.PACE_S from now on, for as long as `needs_pacing`. `has_dispatch_limits`: whether any of
+    them concerns Fetch. `observes`: verdicts are only to be counted.
+    """
+
+    def __init__(self, fleet: FleetShares, internal: frozenset[bytes] = frozenset()) -> None:
+        """`internal`: topics that are in no group."""
+        self.fleet = fleet
+        self.version = 0
+        self.has_groups = False
+        self.has_dispatch_limits = False
+        self.observes = False
+        self._internal = internal
+        self._limits: Mapping[str, GroupLimitValues] = {}
+        self.wake_pacer: Callable[[], None] = _no_wakeup
+        self._finder: GroupLookup = _NoGroups()
+        self._storage_factor = 1.0
+        self._group_limits: dict[tuple[str, Direction], GroupLimit] = {}  # of groups that were used
+        self._groups_by_topic: dict[
+            bytes, tuple[str | None, bool]
+        ] = {}  # topic: its group; whether the principal says which
+        self._queue: deque[GroupLimit] = deque()  # groups with topics in use
+
+    @property
+    def needs_pacing(self) -> bool:
+        """Whether any topic of a group is in use."""
+        return bool(self._queue)
+
+    # --- what holds ---------------------------------------------------------------------------------------------------
+
+    def set_groups(
+        self, limits: Mapping[str, GroupLimitValues], finder: GroupLookup, now: float, *, observes: bool = False
+    ) -> None:
+        """Replace all groups. Debts of those that stay, stay. Topics have to ask again: see `Engine.set_groups`."""
+        for side in self._queue:
+            self._charge_counted(side, now)
+            side.active_topics = {}
+            side.is_queued = False
+        self._queue.clear()
+        self._groups_by_topic = {}
+        self._limits = limits
+        self._finder = finder
+        self.observes = observes
+        self.has_groups = bool(limits)
+        self.has_dispatch_limits = any(
+            limit.dispatch_bytes is not None or limit.dispatch_msgs is not None for limit in limits.values()
+        )
+        self.version += 1
+        for key, side in list(self._group_limits.items()):
+            if side.group in limits:
+                self._set_limits(side, now)
+            else:
+                del self._group_limits[key]
+
+    def set_storage_factor(self, factor: float, now: float) -> None:
+        """The storage factor, above 0, times which every produce limit holds."""
+        if factor != self._storage_factor:
+            self._storage_factor = factor
+            for side in self._group_limits.values():
+                self._set_limits(side, now)
+
+    # --- who is in which ----------------------------------------------------------------------------------------------
+
+    def activate_publish_limit(self, meter: TopicMeter, name: bytes, now: float) -> GroupLimit | None:
+        """The group of a topic whose meter says that it asks; from here on it is in use. None: it is in none, or the
+        principal says in which (`meter.by_principal`); then it needn't ask any more.
+
+        A meter that stands for several topics asks always.
+        """
+        group, by_principal = self._resolve_group(name)
+        if meter.name != name:
+            return None if group is None else self._get_limit(group, "publish", now)
+        if meter.group_version != self.version:
+            meter.group_version = self.version
+            meter.by_principal = by_principal
+            meter.group_limit = None if group is None else self._get_limit(group, "publish", now)
+            meter.counted_in_group, meter.messages = meter.uncounted, 0
+        side = meter.group_limit
+        if side is None:
+            meter.set_group_asks(False)
+            return None
+        if meter not in side.active_topics:
+            meter.counted_in_group, meter.messages = meter.uncounted, 0
+            side.is_stale = True
+            side.topics.add(name)
+        elif not side.asks_always and self._extend_credit(side, meter, now):
+            return None
+        side.active_topics[meter] = now
+        if not side.is_queued:
+            side.is_queued = True
+            if not self._queue:
+                self.wake_pacer()
+            self._queue.append(side)
+        return side
+
+    def asking_limit(self, meter: TopicMeter, now: float) -> GroupLimit | None:
+        """The group of a topic that is in use, while all topics of that group have to ask; None: see `publish`."""
+        side = meter.group_limit
+        if (
+            side is None
+            or not side.asks_always
+            or meter.group_version != self.version
+            or meter not in side.active_topics
+        ):
+            return None
+        side.active_topics[meter] = now
+        return side
+
+    def group_by_name(self, topic: bytes) -> str | None:
+        """The group that the topic's name says it is in."""
+        return self._resolve_group(topic)[0]
+
+    def charged_limit(self, topic: bytes) -> GroupLimit | None:
+        """The group that the topic's bytes were charged to, as its name says."""
+        group = self.group_by_name(topic)
+        return None if group is None else self._group_limits.get((group, "publish"))
+
+    def depends_on_principal(self, topic: bytes) -> bool:
+        """Whether only the principal says which group that topic is in."""
+        return self._resolve_group(topic)[1]
+
+    def principal_publish_limit(self, principal: str, now: float) -> GroupLimit | None:
+        """The group of topics whose names say nothing, for connections of that principal (User:alice)."""
+        group = self._finder.find_group("", principal) if self._finder.by_principal else None
+        return None if group is None or group not in self._limits else self._get_limit(group, "publish", now)
+
+    def dispatch_limit(self, topic: bytes, principal: str, now: float) -> GroupLimit | None:
+        """The group of fetches from a topic, if it is in one."""
+        group, by_principal = self._resolve_group(topic)
+        if by_principal:
+            group = self._finder.find_group("", principal)
+        if group is None or group not in self._limits:
+            return None
+        side = self._get_limit(group, "dispatch", now)
+        side.topics.add(topic)
+        return side
+
+    def _resolve_group(self, topic: bytes) -> tuple[str | None, bool]:
+        """The group that the topic's name says; and whether the principal says it."""
+        found = self._groups_by_topic.get(topic)
+        if found is None:
+            name = topic.decode("utf-8", "replace")
+            group, by_principal = None, False
+            if topic not in self._internal:
+                group = self._finder.find_group(name, "")
+                if group is None and self._finder.by_principal:
+                    by_principal = self._finder.find_namespace(name, "") is None
+            if len(self._groups_by_topic) >= MAX_TOPIC_NAMES:
+                self._groups_by_topic.clear()
+            found = self._groups_by_topic[topic] = group if group in self._limits else None, by_principal
+        return found
+
+    def _get_limit(self, group: str, direction: Direction, now: float) -> GroupLimit:
+        side = self._group_limits.get((group, direction))
+        if side is None:
+            side = self._group_limits[group, direction] = GroupLimit(group, direction, now)
+            self._set_limits(side, now)
+        return side
+
+    def _set_limits(self, side: GroupLimit, now: float) -> None:
+        limits = self._limits[side.group]
+        side.observes = self.observes
+        if side.direction == "publish":
+            side.byte_limiter = self._make_limiter(
+                side, side.byte_limiter, "bytes", limits.publish_bytes, self._storage_factor, now
+            )
+            side.message_limiter = self._make_limiter(
+                side, side.message_limiter, "msgs", limits.publish_msgs, self._storage_factor, now
+            )
+        else:
+            side.byte_limiter = self._make_limiter(side, side.byte_limiter, "bytes", limits.dispatch_bytes, 1.0, now)
+            side.message_limiter = self._make_limiter(
+                side, side.message_limiter, "msgs", limits.dispatch_msgs, 1.0, now
+            )
+
+    def _make_limiter(
+        self,
+        side: GroupLimit,
+        line: FleetLimiter | None,
+        unit: LimitUnit,
+        limit: float | None,
+        factor: float,
+        now: float,
+    ) -> FleetLimiter | None:
+        if limit is None:
+            return None
+        if line is None:
+            # A group's tenants are strangers to each other: what one of them takes at once must not stall the others.
+            least = MIN_RATE if unit == "bytes" else MIN_MSGS
+            return FleetLimiter(self.fleet, group_key(side.group, side.direction, unit), limit, factor, now, least)
+        if (limit, factor) != (line.limit, line.factor):
+            line.set_limit(limit, factor, now)
+        return line
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def pace_limits(self, now: float) -> None:
+        """Move the bytes taken without asking into the lines, and find the groups whose topics have to ask."""
+        looks = MAX_UPDATES
+        for _ in range(len(self._queue)):
+            side = self._queue.popleft()
+            looks -= 1 + len(side.active_topics)
+            self._update_group(side, now)
+            if side.active_topics:
+                self._queue.append(side)
+            else:
+                side.is_queued = False
+            if looks <= 0:
+                return
+
+    def close_tick(self, now: float) -> None:
+        """Close the meters' tick."""
+        for side in self._queue:
+            self._charge_counted(side, now)
+        for side in self._group_limits.values():
+            side.byte_meter.tick(now)
+            side.message_meter.tick(now)
+            side.topic_count = len(side.topics)
+            side.topics = {meter.name for meter in side.active_topics}
+
+    def collect_rates(self, now: float) -> list[GroupRate]:
+        """Every group that was used."""
+        return [side.read_rate(now) for side in self._group_limits.values()]
+
+    def _update_group(self, side: GroupLimit, now: float) -> None:
+        self._charge_counted(side, now)
+        quiet = [meter for meter, used in side.active_topics.items() if now - used > IDLE_S]
+        for meter in quiet:
+            del side.active_topics[meter]
+            meter.set_group_asks(True)
+        for line in side.limiters:
+            line.topics = len(side.active_topics)
+        asks = side.is_short_of_credit(now)
+        if asks != side.asks_always or side.is_stale:
+            self._set_asking(side, asks, now)
+
+    def _set_asking(self, side: GroupLimit, asks: bool, now: float) -> None:
+        """All topics of a group have to ask from now on, or need not."""
+        side.asks_always, side.is_stale = asks, False
+        credit = 0.0 if asks else side.saved_bytes(now) / self.fleet.worker_count
+        for meter in side.active_topics:
+            meter.set_group_asks(asks, credit / len(side.active_topics))
+
+    def _extend_credit(self, side: GroupLimit, meter: TopicMeter, now: float) -> bool:
+        """A topic has used up the bytes that it might take without asking: whether the group has more for it. It may
+        have twice as much then, as long as there is that much.
+        """
+        size, messages = meter.uncounted - meter.counted_in_group, meter.messages
+        meter.counted_in_group, meter.messages = meter.uncounted, 0
+        if size or messages:
+            side.active_topics[meter] = now
+            side.charge_counted(size, messages, now)
+        if side.is_short_of_credit(now):
+            self._set_asking(side, True, now)
+            return False
+        credit = side.saved_bytes(now) / self.fleet.worker_count
+        meter.set_group_asks(False, min(credit, max(2.0 * size, credit / len(side.active_topics))))
+        return True
+
+    def _charge_counted(self, side: GroupLimit, now: float) -> None:
+        size = messages = 0
+        for meter in side.active_topics:
+            taken = meter.uncounted - meter.counted_in_group
+            if taken or meter.messages:
+                size += taken
+                messages += meter.messages
+                meter.counted_in_group, meter.messages = meter.uncounted, 0
+                side.active_topics[meter] = now
+        if size or messages or side.refunded_bytes or side.refunded_messages:
+            side.charge_counted(size, messages, now)
+
+
+def _no_wakeup() -> None:
+    """There is no pacer to wake."""

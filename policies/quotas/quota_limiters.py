@@ -1,0 +1,563 @@
+# Client quotas at work in one worker: a line (line.py) for each bucket that a connection is under, shared by all
+# connections of that bucket. A request waits for the longest of its lines; whichever limit is hit first.
+#
+# Rates: `bps` holds over all brokers, `broker_bps` and `percent` on each, and `shares` are parts of what the broker's
+# total leaves to the users that have shares, dealt out a few times a second by demand (max-min fair,
+# weighted); producers and consumers have a total each. Produce limits are multiplied by the storage factor. A line
+# lives as long as a connection uses it or it is not full again: reconnecting clears no debt. It is one entity's own
+# (line.py), but for the line that strangers share where there are too many of them.
+#
+# As in Kafka, a client's own limit counts all that it sends: whole requests, whatever becomes of them. So a limit keeps
+# what did not get into the log, but for what strangers might do to each other (`QuotaLimiter.refund_amount`).
+#
+# All of them hold over the whole fleet, so a line goes by our part (fleet/lines.py), and shares are parts of this
+# worker's slice of our part of the total. Knows no session and no clock. Source: KIP-546.
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakValueDictionary
+
+from policies.decision import ClientPatience, RequestLimit
+from policies.fleet.fleet_limiter import MIN_RATE, FleetLimiter, FleetShares
+from policies.fleet.keys import FleetKey, quota_key, total_out_key
+from policies.fleet.shares import max_min_fair
+from policies.limits.limit_use import LimitMeter, LimitUse
+from policies.limits.limiter import BURST_S, DEBT_S, MAX_WAIT_S, AdmissionResult, check_limiters
+from policies.quotas.names import UNNAMED_USERS, DefaultName, QuotaType
+from policies.quotas.store import BucketKey, QuotaStore
+from policies.quotas.text import entity_text, limit_text
+from policies.verdict import Verdict, client_quota
+
+if TYPE_CHECKING:
+    from policies.quotas.store import QuotaLimit as Quota
+
+ALLOCATE_S: Final = 0.25  # how often `deal` is called while there are shares
+IDLE_S: Final = 2.0  # a member that took nothing for this long leaves its shares to the others
+SMOOTH: Final = 0.3  # weight of the newest demand in a deal: one large batch must not move all rates
+# Shares of the whole total would never pay back what was taken beyond it, and the total's own line, where who comes
+# first is served first, would decide instead of them. So less is dealt out, at least half, until it is paid back.
+PAYBACK_S: Final = 2.0
+HELD_FREE: Final = 0.5  # of a member's part: the least that one that wants less may take until the next deal
+UNALLOCATED: Final = 1e12  # bytes per second: of a share that isn't known yet; the first deal is DEAL_S away
+# Of what can be owed before anybody waits for longer than MAX_WAIT_S, what one Fetch may ask for: whoever comes behind
+# others may ask for less and waits longer, and comes at a better time then. Nobody has to ask for less than these
+# seconds, or consumers whose Fetches wait for data would leave nothing to the others.
+FETCH_PART: Final = 1 / 3
+MIN_FETCH_S: Final = 0.1
+# Seconds of debt that refused requests leave in a limit of one entity that anybody can claim to be. With DEBT_S its
+# next request passes at the end of its client's patience (line.py): each has to cost some time.
+CLAIMED_DEBT_S: Final = DEBT_S + 2 * MAX_WAIT_S
+MIN_TIME_RATE: Final = 1e-6  # seconds per second
+MAX_LIMITERS: Final = 10_000
+OTHER_NAME: Final = "\0other"  # no client authenticates by such a name; one that takes it has itself to blame
+ALL_BROKERS: Final = -2  # in place of a node id; -1 is a broker that isn't known yet
+
+
+class QuotaRate(NamedTuple):
+    """One line of a client quota. `key`: type:unit. `source`: the entity that it is set for, as kafka-quotas prints it.
+    `user`, `client_id`: actual names of the clients that share it, None = not by that. `broker` None: all brokers.
+
+    `use`: at this gateway; `configured`: the limit as it is set, for all gateways, before the storage factor. Bytes per
+    second; for time, seconds per second; of shares, how many. `fleet_key`: "" where no other gateway shares it.
+    """
+
+    key: str
+    source: str
+    user: str | None
+    client_id: str | None
+    broker: int | None
+    use: LimitUse
+    configured: float
+    fleet_key: FleetKey = ""
+
+
+class QuotaLimiter(FleetLimiter):
+    """The line of one bucket. `rate` in bytes per second, or seconds per second for `percent`.
+
+    `node_id`: of the broker it is for, ALL_BROKERS for all. `quota`: the configured one. `meter`: of the amount taken.
+    `promised_bytes`: bytes that may come in answers to Fetches that are under way. `kept`: the collection that it is in
+    from the first take until it is found full again.
+    """
+
+    __slots__ = (
+        "_is_claimed",
+        "_retained",
+        "charged",
+        "demand",
+        "meter",
+        "node_id",
+        "promised_bytes",
+        "quota",
+        "used_at",
+    )
+
+    def __init__(
+        self,
+        fleet: FleetShares,
+        now: float,
+        node_id: int,
+        quota: Quota,
+        factor: float,
+        kept: set[QuotaLimiter],
+        *,
+        own: bool,
+    ) -> None:
+        least = MIN_TIME_RATE if quota.unit == "percent" else MIN_RATE
+        # A share of a thread's time is one of this machine's.
+        here = quota.unit == "percent"
+        super().__init__(
+            fleet, _limiter_key(quota, node_id), _limiter_rate(quota), factor, now, least, own=own, is_here=here
+        )
+        self._retained = kept
+        # Anybody can be under it who says so, since no broker has accepted the name of its user.
+        self._is_claimed = not own or quota.bucket.user is None or quota.bucket.user in UNNAMED_USERS
+        self.node_id = node_id
+        self.quota = quota
+        self.meter = LimitMeter(now)
+        self.promised_bytes = 0
+        self.charged = 0.0  # since the last deal
+        self.demand = 0.0  # bytes per second, smoothed
+        self.used_at = now  # when something was taken
+
+    def is_active(self, now: float) -> bool:
+        """Whether a client uses it, or waits for its debt, which may be worth many seconds."""
+        return now - self.used_at < IDLE_S or now < self.hungry_until
+
+    @property
+    def utilization(self) -> float:
+        """Taken by limit."""
+        return self.meter.observed_rate / self.bucket.rate
+
+    def read_rate(self, now: float) -> QuotaRate:
+        """The line as it stands."""
+        shared = self.quota.bucket
+        user, client_id = (
+            None if isinstance(name, DefaultName) else name and name.lstrip("\0")
+            for name in (shared.user, shared.client_id)
+        )
+        broker = None if self.node_id == ALL_BROKERS else self.node_id
+        fleet_key = "" if self.is_here else self.key
+        source = entity_text(self.quota.source)
+        return QuotaRate(
+            str(shared.key), source, user, client_id, broker, self.measure_use(self.meter, now), self.limit, fleet_key
+        )
+
+    @property
+    def text(self) -> str:
+        """The quota and the clients that share it, for messages."""
+        return limit_text(self.quota)
+
+    def charge_amount(self, size: float, now: float) -> None:
+        super().charge_amount(size, now)
+        self.meter.charged += size
+        self.charged += size
+        self.used_at = now
+        self._retained.add(self)
+
+    def record_only(self, size: float) -> None:
+        """These pass, and are only measured."""
+        self.meter.uncharged += size
+
+    def refund_amount(self, size: float) -> None:
+        """These did not get into the log. They count all the same, as in Kafka; but where anybody can claim to be under
+        this limit, they leave no more debt than CLAIMED_DEBT_S, or strangers wait for. Otherwise a client that may
+        write nothing could keep another one out for hours.
+        """
+        if self._is_claimed:
+            too_much = self.bucket.owed_tokens - (CLAIMED_DEBT_S if self.own else DEBT_S) * self.bucket.rate
+            if too_much > 0.0:
+                super().refund_amount(min(size, too_much))
+
+
+class UnchargedTraffic:
+    """Bytes of one broker that passed and were only measured, since the last deal: clients that are only observed must
+    not use up the total whose shares are dealt to the others.
+    """
+
+    __slots__ = ("fetched", "produced")
+
+    def __init__(self) -> None:
+        self.produced = self.fetched = 0
+
+    def drain_bytes(self, kind: QuotaType) -> int:
+        """Those of one kind, which are none any more."""
+        if kind == "producer_byte_rate":
+            found, self.produced = self.produced, 0
+        else:
+            found, self.fetched = self.fetched, 0
+        return found
+
+
+class ConnectionQuotaLimit(RequestLimit):
+    """All lines of one connection. Those of Fetch (`consume_limiters`) take no part in decisions about Produce
+    requests, and the thread's time (`time_limiters`) is taken when it was spent. `uncharged`: of their broker.
+    """
+
+    __slots__ = ("consume_limiters", "produce_limiters", "time_limiters", "uncharged")
+
+    def __init__(
+        self,
+        produce: tuple[QuotaLimiter, ...] = (),
+        consume: tuple[QuotaLimiter, ...] = (),
+        request: tuple[QuotaLimiter, ...] = (),
+        spared: UnchargedTraffic | None = None,
+    ) -> None:
+        self.produce_limiters = produce
+        self.consume_limiters = consume
+        self.time_limiters = request
+        self.uncharged = spared or UnchargedTraffic()
+
+    def judge_request(self, size: int, messages: int, patience: ClientPatience, now: float) -> Verdict | None:
+        asked = [*((line, size) for line in self.produce_limiters), *((line, 0) for line in self.time_limiters)]
+        answer, line = check_limiters(asked, patience, now)
+        if line is None:
+            return None
+        rates = line.meter.observed_rate, line.bucket.rate
+        return client_quota(line.text, answer.throttle_ms, rates, answer.outcome, answer.room_in_s)
+
+    def charge_request(self, size: int, messages: int, now: float) -> None:
+        for line in self.produce_limiters:
+            line.charge_amount(size, now)
+
+    def for_request(self, beside: int) -> RequestLimit:
+        """The same for one request, with `beside` bytes that are in none of its batches."""
+        return _RequestQuotaLimit(self, beside)
+
+    def available_credit(self, client: object, now: float) -> tuple[float, float]:
+        """Bytes of whole requests. The thread's time has none: each request has to be judged."""
+        if self.time_limiters:
+            return 0.0, 0.0
+        return min([line.available_credit(client, now) for line in self.produce_limiters], default=math.inf), math.inf
+
+    def record_only(self, size: int, messages: int) -> None:
+        self.uncharged.produced += size  # below 0 as well: a total has only what got into the log
+        for line in self.produce_limiters:
+            line.record_only(max(0, size))
+
+    def refund_request(self, size: int, messages: int) -> None:
+        for line in self.produce_limiters:
+            line.refund_amount(size)
+
+    def check_fetch(self, size: int, patience: ClientPatience, now: float) -> AdmissionResult:
+        """Whether a Fetch may be sent; its answer may bring as much as the last one, `size` bytes. An entity has to pay
+        for all that it gets; strangers don't wait for all of it.
+        """
+        asked = [
+            *((line, 0 if line.own else size) for line in self.consume_limiters),
+            *((line, 0) for line in self.time_limiters),
+        ]
+        return check_limiters(asked, patience, now)[0]
+
+    def reserve_fetch(self, now: float) -> int:
+        """Bytes that a Fetch may ask for, 0: any number. They count as owed until `release`; else all consumers that
+        start at once would be told that nothing is owed.
+        """
+        most = math.inf
+        for line in self.consume_limiters:
+            rate = line.bucket.rate
+            left = MAX_WAIT_S * rate + line.bucket.token_level(now) - line.promised_bytes
+            most = min(most, max(left * FETCH_PART, MIN_FETCH_S * rate))
+        if most == math.inf:
+            return 0
+        size = max(1, int(most))
+        for line in self.consume_limiters:
+            line.promised_bytes += size
+        return size
+
+    def charge_fetch(self, size: int, now: float) -> float:
+        """A Fetch answer of `size` bytes passes: seconds until the next one may be asked for, at most MAX_WAIT_S; or,
+        where quotas are only observed, for how long it would have had to wait.
+        """
+        for line in self.consume_limiters:
+            line.charge_amount(size, now)
+        longest = 0.0
+        for line in (*self.consume_limiters, *self.time_limiters):
+            longest = max(longest, line.wait_after_charge(now))
+        return min(longest, MAX_WAIT_S)
+
+    def record_fetch_only(self, size: int) -> None:
+        """A Fetch answer passes that would not have been asked for yet if quotas were enforced."""
+        self.uncharged.fetched += size
+        for line in self.consume_limiters:
+            line.record_only(size)
+
+    def release_fetch(self, size: int) -> None:
+        """The answer for which that much was promised is here, or will never come."""
+        for line in self.consume_limiters:
+            line.promised_bytes -= size
+
+
+NO_QUOTA_LIMIT: Final = ConnectionQuotaLimit()
+
+
+class _RequestQuotaLimit(RequestLimit):
+    """The lines of a connection, for one request. `beside`: its bytes that are in none of its batches. Kafka's quotas
+    count them as well, and a client may send as many as it likes: names, tagged fields, bytes behind a batch.
+    """
+
+    __slots__ = ("_beside", "_quota_limit")
+
+    def __init__(self, lines: ConnectionQuotaLimit, beside: int) -> None:
+        self._quota_limit = lines
+        self._beside = beside
+
+    def judge_request(self, size: int, messages: int, patience: ClientPatience, now: float) -> Verdict | None:
+        return self._quota_limit.judge_request(size + self._beside, messages, patience, now)
+
+    def charge_request(self, size: int, messages: int, now: float) -> None:
+        self._quota_limit.charge_request(size + self._beside, messages, now)
+
+    def record_only(self, size: int, messages: int) -> None:
+        self._quota_limit.record_only(size, messages)
+        if size > 0:
+            for line in self._quota_limit.produce_limiters:
+                line.record_only(self._beside)
+
+    def refund_request(self, size: int, messages: int) -> None:
+        beside, self._beside = self._beside, 0  # once, however many of its partitions come back
+        self._quota_limit.refund_request(size + beside, messages)
+
+
+class _ShareAllocation:
+    """The shares dealt out, of the total for producers or that for consumers; all but the time by broker."""
+
+    __slots__ = ("allocated_at", "excess_bytes", "left_rates", "other_rates")
+
+    def __init__(self) -> None:
+        self.allocated_at = 0.0
+        self.other_rates: dict[int, float] = {}  # rate of the clients without shares, smoothed
+        self.excess_bytes: dict[int, float] = {}  # bytes that all have taken beyond the total; below 0: saved
+        self.left_rates: dict[int, float] = {}  # to those with shares
+
+
+class QuotaLimiters:
+    """All lines of one worker.
+
+    `version` changes whenever connections have to look up their lines again. `has_shares`: whether `allocate_shares` is
+    needed. `has_fetch_limits`: whether any quota concerns Fetch. `counts_fetches`: whether `fetched_bytes` is counted.
+    `fetched_bytes`: bytes that consumers got from each broker while that was needed.
+    """
+
+    def __init__(self, fleet: FleetShares | None = None) -> None:
+        self.store = QuotaStore()
+        self.fleet = fleet or FleetShares()
+        self.version = 0
+        self.observes = False
+        self.has_shares = False
+        self.has_fetch_limits = self.counts_fetches = False
+        self.fetched_bytes: dict[int, int] = {}
+        self._uncharged: dict[int, UnchargedTraffic] = {}
+        self._counted: dict[int, int] = {}  # of `fetched` at the last deal
+        self._total_out: float | None = None
+        self._totals_out: Mapping[int, float] = {}
+        self.max_limiters = MAX_LIMITERS
+        self._storage_factor = 1.0
+        self._limiters: WeakValueDictionary[tuple[BucketKey, int], QuotaLimiter] = WeakValueDictionary()
+        self._retained: set[QuotaLimiter] = set()  # not full: they must not be forgotten
+        self._allocations: dict[QuotaType, _ShareAllocation] = {
+            "producer_byte_rate": _ShareAllocation(),
+            "consumer_byte_rate": _ShareAllocation(),
+        }
+
+    def set_quotas(self, store: QuotaStore, now: float, *, observes: bool = False) -> None:
+        """Go by these quotas from now on."""
+        self.store = store
+        self.observes = observes
+        keys = {key for values in store.entries.values() for key in values}
+        self.has_shares = any(key.unit == "shares" for key in keys)
+        self.has_fetch_limits = any(key.type != "producer_byte_rate" for key in keys)
+        self.counts_fetches = any((key.type, key.unit) == ("consumer_byte_rate", "shares") for key in keys)
+        self.version += 1
+
+    def set_totals_out(self, total: float | None, totals: Mapping[int, float]) -> None:
+        """Take the totals that consumers have shares of, in bytes per second of each broker; `totals`: of those with
+        their own.
+        """
+        self._total_out, self._totals_out = total, totals
+
+    def record_fetched(self, node_id: int, size: int) -> None:
+        """That many bytes go to a consumer."""
+        self.fetched_bytes[node_id] = self.fetched_bytes.get(node_id, 0) + size
+
+    def renew_limits(self) -> None:
+        """Connections have to look up their lines again, and all else that holds for their names."""
+        self.version += 1
+
+    def set_storage_factor(self, factor: float, now: float) -> None:
+        """The storage factor, above 0: times which every produce limit holds."""
+        if factor != self._storage_factor:
+            self._storage_factor = factor
+            for line in list(self._limiters.values()):
+                if line.key:
+                    line.set_limit(line.limit, self._factor_of(line.quota), now)
+
+    def connection_limit(self, node_id: int, user: str, client_id: str, now: float) -> ConnectionQuotaLimit:
+        """The lines of a connection to that broker."""
+        limits = self.store.connection_limits(user, client_id)
+        if not (limits.produce or limits.consume or limits.request):
+            return NO_QUOTA_LIMIT
+        spared = self._uncharged.setdefault(node_id, UnchargedTraffic())
+        produce, consume, request = (tuple(self._get_limiter(limit, node_id, now) for limit in kind) for kind in limits)
+        return ConnectionQuotaLimit(produce, consume, request, spared)
+
+    def close_tick(self, now: float) -> None:
+        """Close the meters' tick, and forget lines without users and without debt."""
+        for line in list(self._limiters.values()):
+            line.meter.tick(now)
+            if line.bucket.is_full(now):
+                self._retained.discard(line)
+
+    def allocate_fetch_shares(self, now: float) -> None:
+        """Deal out shares of the bytes that consumers may take."""
+        totals: dict[int, tuple[float | None, float]] = {}
+        for node_id, fetched in self.fetched_bytes.items():
+            total = self._totals_out.get(node_id, self._total_out)
+            if total is not None:
+                total = self.fleet.share_of(total_out_key(node_id), total)
+            totals[node_id] = total, float(fetched - self._counted.get(node_id, 0))
+            self._counted[node_id] = fetched
+        self.allocate_shares(totals, now, "consumer_byte_rate")
+
+    def allocate_shares(
+        self, totals: Mapping[int, tuple[float | None, float]], now: float, kind: QuotaType = "producer_byte_rate"
+    ) -> None:
+        """Deal shares out. `totals`: by broker, its limit in bytes per second (storage factor included), and the bytes
+        that all clients took since the last deal. In a fleet the limit is our part of it.
+        """
+        dealt = self._allocations[kind]
+        elapsed = now - dealt.allocated_at
+        dealt.allocated_at = now
+        if elapsed <= 0.0:
+            return
+        pools: dict[int, list[QuotaLimiter]] = {}
+        if self.fleet.page is not None:  # the part that others take here can't be shared elsewhere
+            pools = {node_id: [] for node_id in totals}
+        for line in self._limiters.values():
+            if line.quota.unit == "shares" and line.quota.bucket.key.type == kind:
+                pools.setdefault(line.node_id, []).append(line)
+        for node_id, lines in pools.items():
+            total, taken = totals.get(node_id, (None, 0.0))
+            if node_id in self._uncharged:
+                taken = max(0.0, taken - self._uncharged[node_id].drain_bytes(kind))
+            if total is None:  # shares of nothing are no limit: they were refused or warned about when they were set
+                dealt.left_rates.pop(node_id, None)
+                for line in lines:
+                    line.bucket.set_rate(UNALLOCATED, now)
+                    line.charged = 0.0
+                continue
+            others = max(0.0, taken - sum(line.charged for line in lines)) / elapsed
+            before = dealt.other_rates.get(node_id, others)
+            dealt.other_rates[node_id] = others = before + SMOOTH * (others - before)
+            total = self._update_slice(f"{kind} {node_id}", lines, total, others, now)
+            left = total - others
+            if kind == "producer_byte_rate":  # nothing but shares decides about consumers
+                ahead = dealt.excess_bytes.get(node_id, 0.0) + taken - total * elapsed
+                dealt.excess_bytes[node_id] = ahead = min(max(ahead, -BURST_S * total), PAYBACK_S * total)
+                left -= min(max(0.0, ahead) / PAYBACK_S, left / 2)
+            dealt.left_rates[node_id] = left = max(MIN_RATE, left)
+            _allocate_rates(lines, left, elapsed, now)
+
+    def _update_slice(self, name: str, lines: Sequence[QuotaLimiter], total: float, others: float, now: float) -> float:
+        """This worker's part of a broker's total, `name`: the more, the more shares the clients have that want more
+        here. A client that has all that it wants only because others have less for each of their shares is one of
+        those.
+        """
+        hungry = [line for line in lines if line.bucket.in_debt or now < line.hungry_until]
+        content = [line for line in lines if line.is_active(now) and line not in hungry]
+        taken, weights = self.fleet.read_slices(name, now)
+        weights += sum([line.quota.rate for line in hungry])
+        left = total - others - taken - sum([line.demand for line in content])
+        for line in sorted(content, key=lambda line: -line.demand / line.quota.rate):
+            if not weights or line.demand * weights <= max(0.0, left) * line.quota.rate:
+                break
+            content.remove(line)
+            hungry.append(line)
+            weights += line.quota.rate
+            left += line.demand
+        weight = sum([line.quota.rate for line in hungry or lines])
+        return self.fleet.update_slice(
+            name, total, others + sum([line.demand for line in content]), weight, bool(hungry), now
+        )
+
+    def busiest_rates(self, most: int, now: float) -> list[QuotaRate]:
+        """The lines that take most of their limits, that one first."""
+        busiest = heapq.nlargest(most, self._limiters.values(), key=lambda line: line.utilization)
+        return [line.read_rate(now) for line in busiest]
+
+    def _get_limiter(self, limit: Quota, node_id: int, now: float) -> QuotaLimiter:
+        node_id = ALL_BROKERS if limit.unit == "bps" else node_id
+        key = (limit.bucket, node_id)
+        line = self._limiters.get(key)
+        # Nobody else's, unless it is everybody's whose name isn't known. (Who says the client id of a quota has to get
+        # something into the log to use up more of it than CLAIMED_DEBT_S: see QuotaLine.give_back.)
+        own = limit.bucket.user not in UNNAMED_USERS or limit.bucket.client_id is not None
+        if line is None and len(self._limiters) >= self.max_limiters:
+            bucket = limit.bucket  # a client may make names up: the rest shares one line per limit
+            own = False
+            user, client_id = (None if name is None else OTHER_NAME for name in (bucket.user, bucket.client_id))
+            limit = limit._replace(bucket=BucketKey(bucket.key, user, client_id))
+            key = (limit.bucket, node_id)
+            line = self._limiters.get(key)
+        if line is None:
+            line = self._limiters[key] = QuotaLimiter(
+                self.fleet, now, node_id, limit, self._factor_of(limit), self._retained, own=own
+            )
+            if not line.key:
+                line.bucket.set_rate(self._allocations[limit.bucket.key.type].left_rates.get(node_id, UNALLOCATED), now)
+            self._retained.add(line)
+        elif line.quota is not limit and line.quota != limit:
+            line.quota = limit
+            if line.key:
+                line.set_limit(_limiter_rate(limit), self._factor_of(limit), now)
+        return line
+
+    def _factor_of(self, limit: Quota) -> float:
+        """Times which the configured limit is in force."""
+        return self._storage_factor if limit.bucket.key.type == "producer_byte_rate" else 1.0
+
+    def share_claims(self, now: float, kind: QuotaType = "producer_byte_rate") -> dict[int, tuple[float, bool]]:
+        """By broker, of the clients that have shares and use them: how many, and whether one of them has to wait."""
+        found: dict[int, tuple[float, bool]] = {}
+        for line in self._limiters.values():
+            if not line.key and line.quota.bucket.key.type == kind and line.is_active(now):
+                weight, hungry = found.get(line.node_id, (0.0, False))
+                found[line.node_id] = weight + line.quota.rate, hungry or now < line.hungry_until
+        return found
+
+
+def _limiter_rate(quota: Quota) -> float:
+    """In the unit of a line: bytes, or seconds, per second."""
+    return quota.rate / 100 if quota.unit == "percent" else quota.rate
+
+
+def _limiter_key(quota: Quota, node_id: int) -> FleetKey:
+    if quota.unit == "shares":  # the fleet's limit is the total that they are shares of
+        return ""
+    user, client_id = (None if isinstance(name, DefaultName) else name for name in quota.bucket[1:])
+    return quota_key(quota.bucket.key.wire_name, user, client_id, None if node_id == ALL_BROKERS else node_id)
+
+
+def _allocate_rates(lines: list[QuotaLimiter], left: float, elapsed: float, now: float) -> None:
+    for line in lines:
+        rate = line.charged / elapsed
+        line.demand += SMOOTH * (rate - line.demand)
+        line.charged = 0.0
+    active = [line for line in lines if line.is_active(now)]
+    weight = sum(line.quota.rate for line in active)
+    wants = [(line.quota.rate, _wanted_rate(line, left)) for line in active]
+    for line, rate in zip(active, max_min_fair(wants, left), strict=True):
+        # A client that wants next to nothing is not held to that: wanting more all of a sudden he would be told to wait
+        # for seconds, and has his part with the next deal. Not to all of it, or too much is dealt out for too long.
+        line.bucket.set_rate(max(MIN_RATE, rate, HELD_FREE * left * line.quota.rate / weight), now)
+    for line in lines:  # a member that comes back begins with its own share: the next deal takes it from the others
+        if not line.is_active(now):
+            line.bucket.set_rate(max(MIN_RATE, left * line.quota.rate / (weight + line.quota.rate)), now)
+
+
+def _wanted_rate(line: QuotaLimiter, left: float) -> float:
+    """A line with waiting clients wants more than it got; others a bit more than they took, so that they can grow."""
+    return left if line.bucket.in_debt else min(left, 1.25 * line.demand)

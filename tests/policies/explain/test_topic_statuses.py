@@ -1,0 +1,58 @@
+# All topics, each on the broker where it is nearest to its threshold.
+
+from __future__ import annotations
+
+from policies.definitions.policy_values import PolicyKey
+from policies.engine import BrokerRate, TopicRate
+from policies.explain import (
+    ExplainInputs,
+    MeterRates,
+    TopicFlow,
+    top_topics,
+    topic_statuses,
+)
+from tests.policies.explain_play import (
+    MB,
+    TOTAL,
+    known,
+    rates,
+)
+
+
+def test_every_known_topic_is_listed_once() -> None:
+    base = {TOTAL: 12.0 * MB, PolicyKey.of_topic("later"): 2.0 * MB}
+    flow = TopicFlow(5.0, 1.0, 2.0, 0.0)
+    lines = topic_statuses(known(base, rates=rates(topic="seen", over=True)), {"clicks": flow, "flow": TopicFlow()})
+    assert [each.topic for each in lines] == ["clicks", "flow", "later", "seen", "views"]
+    clicks, bare, later, seen, views = lines
+    assert (clicks.kind, clicks.origin, clicks.threshold, clicks.flow) == ("implicit", "computed", 12.0 * MB / 3, flow)
+    assert (bare.kind, bare.on, bare.brokers) == ("none", None, ())
+    assert (later.kind, later.origin, later.threshold, later.on) == ("explicit", "file", 2.0 * MB, None)
+    assert (seen.brokers, seen.over, seen.rate) == ((1,), True, 1.0 * MB)
+    assert views.brokers == (1, 2)
+
+
+def test_the_broker_where_a_topic_uses_most_speaks_for_it() -> None:
+    two = MeterRates(
+        [
+            BrokerRate(1, 0.0, 0.0, 0.0, None, [TopicRate("t", 1.0, 10.0, False)]),
+            BrokerRate(2, 0.0, 0.0, 0.0, None, [TopicRate("t", 3.0, 10.0, False)]),
+        ]
+    )
+    (only,) = topic_statuses(ExplainInputs(rates=two), {})
+    assert (only.on, only.rate, only.utilization, only.brokers) == (2, 4.0, 0.3, (1, 2))
+
+
+def test_top_is_sorted_by_what_is_asked_for() -> None:
+    said = MeterRates(
+        [
+            BrokerRate(
+                1, 0.0, 0.0, 0.0, None,
+                [TopicRate("a", 9.0, 100.0, False), TopicRate("b", 5.0, 6.0, False), TopicRate("c", 7.0, None, False)],
+            )
+        ]
+    )  # fmt: skip
+    lines = topic_statuses(ExplainInputs(rates=said), {"c": TopicFlow(rejected=3.0), "b": TopicFlow(rejected=1.0)})
+    assert [each.topic for each in top_topics(lines, "rate")] == ["a", "c", "b"]
+    assert [each.topic for each in top_topics(lines, "rejected")] == ["c", "b", "a"]
+    assert [each.topic for each in top_topics(lines, "utilization")] == ["b", "a", "c"]
