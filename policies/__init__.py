@@ -4,6 +4,8 @@
 # decision.py     what a limit is, and how several of them become one verdict
 # verdict.py      what a limit says and why; which error code a client understands
 # engine.py       thresholds, storage factor and groups of one worker; its ticks            [V1]
+# limited_broker.py
+#                 one broker: its meters, and the limits that ask them
 # limits/         what limits are made of: token buckets, lines, meters
 # thresholds/     thresholds that reject or delay, and the meters of one broker             [V1]
 # quotas/         client quotas: who one is for, which one holds, and the lines at work     [546]

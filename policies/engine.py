@@ -1,5 +1,5 @@
 # The policies of one worker put together: thresholds, the storage factor and resource groups, and every broker's meters
-# (thresholds/broker_meters.py) and limits; ticks, and what changes at run time.
+# and limits (limited_broker.py); ticks, and what changes at run time.
 #
 # Knows no request and no clock: `now` is seconds on a monotonic clock.
 
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from policies.fleet.fleet_limiter import FleetShares
 from policies.groups.group_limiters import GroupLimiters, GroupLimitValues, GroupLookup
+from policies.limited_broker import LimitedBroker
 from policies.limits.limit_use import LimitUse
 from policies.limits.meter import TickSchedule
-from policies.thresholds.broker_limits import NO_RULES, ThresholdRules
-from policies.thresholds.broker_meters import NO_PEER_TRAFFIC, BrokerMeters, PeerTraffic
+from policies.thresholds.broker_meters import NO_PEER_TRAFFIC, PeerTraffic
+from policies.thresholds.broker_thresholds import NO_RULES, ThresholdRules
 from policies.thresholds.storage_limits import NO_EFFECT, NO_HELD_TOPICS, HeldTopics, StorageEffect, StoragePause
 from policies.thresholds.values import without_total_text
 from policies.verdict import reduced_text, storage_pause
@@ -86,7 +87,7 @@ class PolicyEngine:
     """
 
     def __init__(self, now: float, internal: Iterable[str] = INTERNAL_TOPICS, page: SharedPage | None = None) -> None:
-        self.brokers: dict[int, BrokerMeters] = {}
+        self.brokers: dict[int, LimitedBroker] = {}
         self.fleet = FleetShares(page)
         self.pause: StoragePause | None = None
         self._rules = NO_RULES
@@ -145,8 +146,7 @@ class PolicyEngine:
         self._now = now
         self.held_topics = HeldTopics(parts, observes=mode == "observe")
         for broker in self.brokers.values():
-            broker.limits.set_affected_topics(self.held_topics, now)
-            broker.update_held_topics()
+            broker.set_affected_topics(self.held_topics, now)
 
     def set_groups(
         self, limits: Mapping[str, GroupLimitValues], finder: GroupLookup, now: float, *, observes: bool = False
@@ -179,15 +179,17 @@ class PolicyEngine:
         """
         self.broker_meters(node_id).set_listed_topics(frozenset(name.encode() for name in names))
 
-    def broker_meters(self, node_id: int) -> BrokerMeters:
-        meters = self.brokers.get(node_id)
-        if meters is None:
-            meters = self.brokers[node_id] = BrokerMeters(node_id, self._internal, self.fleet, self.groups, self._ticks)
-            meters.limits.apply_rules(self._rules, self._effect, self._now)
+    def broker_meters(self, node_id: int) -> LimitedBroker:
+        """The meters of that broker, with its limits."""
+        broker = self.brokers.get(node_id)
+        if broker is None:
+            broker = LimitedBroker(node_id, self._internal, self.fleet, self.groups, self._ticks)
+            self.brokers[node_id] = broker
+            broker.limits.apply_rules(self._rules, self._effect, self._now)
             if self.held_topics.parts:
-                meters.limits.set_affected_topics(self.held_topics, self._now)
-            meters.set_peer_traffic(self._peer_traffic.get(node_id, NO_PEER_TRAFFIC))
-        return meters
+                broker.set_affected_topics(self.held_topics, self._now)
+            broker.set_peer_traffic(self._peer_traffic.get(node_id, NO_PEER_TRAFFIC))
+        return broker
 
     @property
     def storage_factor(self) -> float:
@@ -230,7 +232,7 @@ class PolicyEngine:
         ticks = self._ticks.consume_due_ticks(now)
         if ticks:
             for broker in self.brokers.values():
-                broker.tick_meters(ticks, now)
+                broker.tick_limits(ticks, now)
             self.groups.close_tick(now)
         return ticks
 
@@ -264,12 +266,12 @@ class PolicyEngine:
                 broker.total.rate,
                 broker.errors.rate,
                 broker.throttled.rate,
-                broker.limits.total,
+                broker.limits.thresholds.total,
                 [
                     TopicRate(
                         meter.name.decode(errors="replace"),
                         meter.rate,
-                        meter.effective_threshold,
+                        broker.limits.thresholds.effective_threshold(meter),
                         broker.limits.strategy.is_limiting(meter),
                         meter.fleet_rate,
                         broker.limits.strategy.topic_use(meter, self._now),
@@ -287,7 +289,7 @@ class PolicyEngine:
         """Warnings of policies that are allowed but hardly meant, as things stand: empty when all is well."""
         if not self._rules.has_total:
             return (without_total_text(len(self._rules.topics)),) if self._rules.topics else ()
-        empty = sorted(node_id for node_id, broker in self.brokers.items() if broker.limits.has_empty_share)
+        empty = sorted(node_id for node_id, broker in self.brokers.items() if broker.limits.thresholds.has_empty_share)
         return tuple(
             f"broker {node_id} has topics whose implicit threshold is 0: nothing of the total is left for them"
             for node_id in empty

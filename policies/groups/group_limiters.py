@@ -303,7 +303,7 @@ class GroupLimiters:
             meter.group_limit = None if group is None else self._get_limit(group, "publish", now)
             meter.counted_in_group, meter.messages = meter.uncounted, 0
         side = meter.group_limit
-        if side is None:
+        if not isinstance(side, GroupLimit):
             meter.set_group_asks(False)
             return None
         if meter not in side.active_topics:
@@ -324,7 +324,7 @@ class GroupLimiters:
         """The group of a topic that is in use, while all topics of that group have to ask; None: see `publish`."""
         side = meter.group_limit
         if (
-            side is None
+            not isinstance(side, GroupLimit)
             or not side.asks_always
             or meter.group_version != self.version
             or meter not in side.active_topics

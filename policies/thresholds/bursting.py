@@ -19,7 +19,7 @@ from policies.verdict import MAX_THROTTLE_MS, Verdict, used_up_burst
 
 if TYPE_CHECKING:
     from policies.decision import ClientPatience
-    from policies.thresholds.broker_limits import BrokerLimits
+    from policies.thresholds.broker_thresholds import BrokerThresholds
     from policies.thresholds.topic_meter import TopicMeter
 
 MIN_RATE: Final = 1.0  # bytes per second, in place of a threshold of 0: such a topic gets only what others leave
@@ -34,15 +34,15 @@ class BurstRejecter(ThresholdRejecter):
 
     __slots__ = ("_buckets", "_burst_s", "_counted", "_now", "_since", "_total")
 
-    def __init__(self, limits: BrokerLimits, burst_s: float, now: float) -> None:
-        super().__init__(limits)
+    def __init__(self, thresholds: BrokerThresholds, burst_s: float, now: float) -> None:
+        super().__init__(thresholds)
         self._burst_s = burst_s
         self._now = self._since = now
-        self._counted = limits.meters.total.uncounted
+        self._counted = thresholds.meters.total.uncounted
         self._buckets: dict[TopicMeter, TokenBucket] = {}
-        assert limits.total is not None
-        self._total = self._full_bucket(self._share_rate(limits.total, limits.meters.total))
-        for meter in limits.meters.topics.values():
+        assert thresholds.total is not None
+        self._total = self._full_bucket(self._share_rate(thresholds.total, thresholds.meters.total))
+        for meter in thresholds.meters.topics.values():
             meter.counted_in_bucket = meter.uncounted
 
     @property
@@ -62,16 +62,16 @@ class BurstRejecter(ThresholdRejecter):
             self._grant_credit(meter, bucket)
             return None
         meter.set_thresholds_ask(False, 0.0)
-        limit, total_limit = meter.effective_threshold, self._limits.total
+        limit, total_limit = self._thresholds.effective_threshold(meter), self._thresholds.total
         assert limit is not None
         assert total_limit is not None
         wait_s = min(bucket.debt_wait_s(now) + size / bucket.rate, owed_s + size / self._total.rate)
         return used_up_burst(
             topic.decode(errors="replace"),
-            self._limits.meters.node_id,
+            self._thresholds.meters.node_id,
             min(max(math.ceil(1000 * wait_s), 1), MAX_THROTTLE_MS),
             (meter.fleet_rate, limit),
-            (self._limits.meters.total.fleet_rate, total_limit),
+            (self._thresholds.meters.total.fleet_rate, total_limit),
             self._burst_s,
         )
 
@@ -90,7 +90,7 @@ class BurstRejecter(ThresholdRejecter):
         self._now = now
         owed_s = self._settle_total(now)
         self._counted = 0
-        for meter in self._limits.meters.topics.values():
+        for meter in self._thresholds.meters.topics.values():
             if meter.uncounted != meter.counted_in_bucket or meter in self._buckets:
                 bucket = self._settle_topic(meter, owed_s, now)
                 if bucket is not None and bucket.is_full(now):
@@ -101,7 +101,7 @@ class BurstRejecter(ThresholdRejecter):
     def refresh_topics(self) -> None:
         super().refresh_topics()
         self._update_total_rate(self._now)
-        topics = self._limits.meters.topics
+        topics = self._thresholds.meters.topics
         for meter in topics.values():
             if not self.is_over(meter):
                 self._grant_credit(meter, self._buckets.get(meter))
@@ -111,14 +111,14 @@ class BurstRejecter(ThresholdRejecter):
 
     def release_topics(self) -> None:
         super().release_topics()
-        for meter in self._limits.meters.topics.values():
+        for meter in self._thresholds.meters.topics.values():
             meter.set_thresholds_ask(False)
 
     def _grant_credit(self, meter: TopicMeter, bucket: TokenBucket | None) -> None:
         """The bytes that the topic may bring before it is looked at again: what its own bucket holds, or its part of
         what the total's does.
         """
-        limit = meter.effective_threshold
+        limit = self._thresholds.effective_threshold(meter)
         if limit is None:
             meter.set_thresholds_ask(False)
             return
@@ -127,7 +127,7 @@ class BurstRejecter(ThresholdRejecter):
 
     def _settle_total(self, now: float) -> float:
         """Bring the total's bucket up to date; the seconds that it owes."""
-        total, counted = self._total, self._limits.meters.total.uncounted
+        total, counted = self._total, self._thresholds.meters.total.uncounted
         self._update_total_rate(now)
         total.consume_evenly(counted - self._counted, now)
         self._counted = counted
@@ -135,9 +135,9 @@ class BurstRejecter(ThresholdRejecter):
         return total.debt_wait_s(now)
 
     def _update_total_rate(self, now: float) -> None:
-        limits = self._limits
-        assert limits.total is not None
-        rate = self._share_rate(limits.total, limits.meters.total)
+        thresholds = self._thresholds
+        assert thresholds.total is not None
+        rate = self._share_rate(thresholds.total, thresholds.meters.total)
         if rate != self._total.rate:
             self._total.set_rate(rate, now)
 
@@ -145,7 +145,7 @@ class BurstRejecter(ThresholdRejecter):
         """Bring a topic's bucket up to date; None where nothing limits it. `owed_s`: by the total."""
         size = meter.uncounted - meter.counted_in_bucket
         meter.counted_in_bucket = meter.uncounted
-        limit = meter.effective_threshold
+        limit = self._thresholds.effective_threshold(meter)
         if limit is None:
             return None
         rate = self._share_rate(limit, meter)
@@ -166,5 +166,4 @@ class BurstRejecter(ThresholdRejecter):
 
     def _share_rate(self, limit: float, meter: FleetMeter) -> float:
         """Ours of a threshold."""
-        limits = self._limits
-        return max(limit * limits.portion_of(meter), MIN_RATE)
+        return max(limit * self._thresholds.portion_of(meter), MIN_RATE)

@@ -42,8 +42,7 @@ from policies.verdict import Verdict, used_up_threshold
 
 if TYPE_CHECKING:
     from policies.decision import ClientPatience
-    from policies.fleet.fleet_limiter import FleetShares
-    from policies.thresholds.broker_limits import BrokerLimits
+    from policies.thresholds.broker_thresholds import BrokerThresholds
     from policies.thresholds.topic_meter import TopicMeter
 
 PACE_S: Final = 0.05  # how often `pace` is called: a topic not asked about can exceed its threshold for this long
@@ -52,9 +51,19 @@ FREE_PART: Final = 0.05  # of what the total has saved, for a topic that has no 
 MIN_RATE: Final = 1.0  # bytes per second, in place of a threshold of 0: such a topic gets only what others leave
 
 
+class TopicBucket(TokenBucket):
+    """The bucket of one topic. `sole_client`: whether one client alone asks about the topic."""
+
+    __slots__ = ("sole_client",)
+
+    def __init__(self, rate: float, now: float) -> None:
+        super().__init__(rate, BURST_S, DEBT_S + SLACK_DEBT_S, now)
+        self.sole_client = SoleClient()
+
+
 class ThresholdPacer(ThresholdStrategy):
-    """The buckets of one broker, which has a total threshold: the total's, and one of each topic in use
-    (`TopicMeter.pacing_bucket`).
+    """The buckets of one broker, which has a total threshold: the total's, and one of each topic in use, which its
+    meter holds for it (`TopicMeter.pacing_bucket`).
     """
 
     __slots__ = (
@@ -66,9 +75,9 @@ class ThresholdPacer(ThresholdStrategy):
         "_fleet",
         "_free",
         "_hungry_until",
-        "_limits",
         "_provisional_until",
         "_since",
+        "_thresholds",
         "_topics",
         "_total",
         "_used_at",
@@ -76,17 +85,17 @@ class ThresholdPacer(ThresholdStrategy):
     )  # fmt: skip
     delays_requests = True
 
-    def __init__(self, limits: BrokerLimits, fleet: FleetShares) -> None:
-        total = limits.own_total
+    def __init__(self, thresholds: BrokerThresholds) -> None:
+        total, fleet = thresholds.own_total, thresholds.fleet
         assert total is not None
-        # Not the line's of storage (BrokerLimits.storage), which both are of the same total.
-        self._configured = limits.configured_total or total
+        # Not that of storage (BrokerLimits.storage_throttle), though both are of the same total.
+        self._configured = thresholds.configured_total or total
         self.bucket, self._bucket_count = fleet.make_bucket(
-            f"{total_key(limits.meters.node_id)} delays", total, BURST_S, DEBT_S, limit=self._configured
+            f"{total_key(thresholds.meters.node_id)} delays", total, BURST_S, DEBT_S, limit=self._configured
         )
-        self._limits = limits
-        self._topics = limits.meters.topics
-        self._total = limits.meters.total
+        self._thresholds = thresholds
+        self._topics = thresholds.meters.topics
+        self._total = thresholds.meters.total
         self._counted = self._total.uncounted  # of `total.uncounted`: what is in the bucket already
         self._since = math.inf  # what a topic without a bucket has not `seen` came in since then
         # Topics whose `over` is set and that are in use: whether `judge` was asked about them since the last `pace`.
@@ -106,10 +115,10 @@ class ThresholdPacer(ThresholdStrategy):
         meter.set_thresholds_ask(True)  # how much comes is unknown
 
     def apply_share(self, now: float) -> None:
-        rate = self._limits.own_total  # the topics' are looked up whenever they are used
+        rate = self._thresholds.own_total  # the topics' are looked up whenever they are used
         assert rate is not None
         rate /= self._bucket_count
-        configured = self._limits.configured_total or rate
+        configured = self._thresholds.configured_total or rate
         if rate != self.bucket.rate:
             owed_s = self.bucket.debt_wait_s(now)
             self.bucket.set_rate(rate, now)
@@ -143,24 +152,24 @@ class ThresholdPacer(ThresholdStrategy):
         answer = self._check_admission(meter, size, patience, now)
         if answer is AT_ONCE:
             return None
-        limit, total_limit = meter.effective_threshold, self._limits.total
+        limit, total_limit = self._thresholds.effective_threshold(meter), self._thresholds.total
         assert limit is not None, "a topic without a threshold never waits"
         assert total_limit is not None
         return used_up_threshold(
             topic.decode(errors="replace"),
-            self._limits.meters.node_id,
+            self._thresholds.meters.node_id,
             answer.throttle_ms,
             (meter.fleet_rate, limit),
             (self._total.fleet_rate, total_limit),
             answer.outcome,
-            self._limits.effect.note,
+            self._thresholds.effect.note,
             answer.room_in_s,
         )
 
     def charge_request(self, meter: TopicMeter, size: int, now: float) -> None:
         bucket = meter.pacing_bucket
-        if meter.effective_threshold is None or bucket is None:  # for `pace` to take from the total
-            return
+        if self._thresholds.effective_threshold(meter) is None or not isinstance(bucket, TopicBucket):
+            return  # it is for `pace_limits` to take from the total
         self.record_only(meter, size)
         owed = self.bucket.consume_tokens(size, now)
         bucket.consume_tokens(size, now)
@@ -178,7 +187,7 @@ class ThresholdPacer(ThresholdStrategy):
         total = self.bucket  # the shorter of the two debts decides
         return max(total.token_level(now) + CREDIT_S * total.rate, bucket.token_level(now) + CREDIT_S * bucket.rate)
 
-    def _update_buckets(self, meter: TopicMeter, client: object, now: float) -> tuple[TokenBucket | None, bool]:
+    def _update_buckets(self, meter: TopicMeter, client: object, now: float) -> tuple[TopicBucket | None, bool]:
         """Bring the total's bucket and the topic's up to date, about which that client asks; the topic's, None where
         nothing limits it, and whether nobody else asks about it.
         """
@@ -187,8 +196,7 @@ class ThresholdPacer(ThresholdStrategy):
         self._free.pop(meter, None)
         if bucket is None:
             return None, False
-        meter.sole_client = meter.sole_client or SoleClient()
-        return bucket, meter.sole_client.is_alone(client, now)
+        return bucket, bucket.sole_client.is_alone(client, now)
 
     def _check_admission(self, meter: TopicMeter, size: int, patience: ClientPatience, now: float) -> AdmissionResult:
         # Clients of other topics wait for the total beyond their own only.
@@ -238,11 +246,13 @@ class ThresholdPacer(ThresholdStrategy):
 
     def is_limiting(self, meter: TopicMeter) -> bool:
         bucket = meter.pacing_bucket
-        return meter.thresholds_ask and bucket is not None and bucket.in_debt and self.bucket.in_debt
+        return meter.thresholds_ask and isinstance(bucket, TopicBucket) and bucket.in_debt and self.bucket.in_debt
 
     def topic_use(self, meter: TopicMeter, now: float) -> LimitUse | None:
         bucket = meter.pacing_bucket
-        return None if bucket is None else _bucket_use(bucket.rate, meter.rate, bucket.debt_wait_s(now))
+        if not isinstance(bucket, TopicBucket):
+            return None
+        return _bucket_use(bucket.rate, meter.rate, bucket.debt_wait_s(now))
 
     def total_use(self, now: float) -> LimitUse | None:
         waits = self.is_hungry(now)
@@ -270,20 +280,20 @@ class ThresholdPacer(ThresholdStrategy):
         settle_s = self._fleet.settle_s
         return settle_s if now < self._provisional_until or now - self._used_at > settle_s > 0.0 else math.inf
 
-    def _settle_topic(self, meter: TopicMeter, owed: float, now: float) -> TokenBucket | None:
+    def _settle_topic(self, meter: TopicMeter, owed: float, now: float) -> TopicBucket | None:
         """Bring a topic's bucket up to date; None where nothing limits it. `owed`: the total's debt in seconds."""
         counted = meter.uncounted
         size = counted - meter.counted_in_bucket
         meter.counted_in_bucket = counted
-        limit = meter.effective_threshold
+        limit = self._thresholds.effective_threshold(meter)
         if limit is None:
             return None
         if self._fleet.processes > 1:
-            limit *= self._limits.portion_of(meter)
+            limit *= self._thresholds.portion_of(meter)
         rate = limit if limit > MIN_RATE else MIN_RATE
         bucket = meter.pacing_bucket
-        if bucket is None:
-            bucket = meter.pacing_bucket = TokenBucket(rate, BURST_S, DEBT_S + SLACK_DEBT_S, self._since)
+        if not isinstance(bucket, TopicBucket):
+            bucket = meter.pacing_bucket = TopicBucket(rate, self._since)
         elif bucket.rate != rate:
             bucket.set_rate(rate, now)
         bucket.consume_evenly(size, now)
@@ -301,7 +311,7 @@ class ThresholdPacer(ThresholdStrategy):
         for meter, recently in list(self._asking.items()):
             bucket = None if has_credit else self._settle_topic(meter, owed, now)
             if has_credit or bucket is None or bucket.token_level(now) >= ASK_UNTIL_S * bucket.rate:
-                if meter.effective_threshold is None:
+                if self._thresholds.effective_threshold(meter) is None:
                     own = math.inf
                 elif bucket is not None:
                     own = bucket.token_level(now)

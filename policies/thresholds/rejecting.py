@@ -17,26 +17,26 @@ from policies.verdict import MAX_THROTTLE_MS, Verdict, over_threshold
 
 if TYPE_CHECKING:
     from policies.decision import ClientPatience
-    from policies.thresholds.broker_limits import BrokerLimits
+    from policies.thresholds.broker_thresholds import BrokerThresholds
     from policies.thresholds.topic_meter import TopicMeter
 
 
 class ThresholdRejecter(ThresholdStrategy):
     """The topics of one broker that are over."""
 
-    __slots__ = ("_candidates", "_limits", "_over")
+    __slots__ = ("_candidates", "_over", "_thresholds")
     delays_requests = False
 
-    def __init__(self, limits: BrokerLimits) -> None:
-        self._limits = limits
+    def __init__(self, thresholds: BrokerThresholds) -> None:
+        self._thresholds = thresholds
         self._over: list[TopicMeter] = []
         self._candidates: list[TopicMeter] | None = None
 
     def judge_request(
         self, meter: TopicMeter, topic: bytes, size: int, patience: ClientPatience, now: float
     ) -> Verdict | None:
-        total, due = self._limits.meters.total, self._limits.ticks.next_tick_at
-        limit, total_limit = meter.effective_threshold, self._limits.total
+        total, due = self._thresholds.meters.total, self._thresholds.ticks.next_tick_at
+        limit, total_limit = self._thresholds.effective_threshold(meter), self._thresholds.total
         assert limit is not None, "a topic without a threshold is never over"
         assert total_limit is not None
         # The earliest it can be: a client that waits longer leaves the topic below its threshold.
@@ -44,7 +44,7 @@ class ThresholdRejecter(ThresholdStrategy):
         wait_ms = math.ceil((due + (ticks - 1) * TICK_S - now) * 1000)
         return over_threshold(
             topic.decode(errors="replace"),
-            self._limits.meters.node_id,
+            self._thresholds.meters.node_id,
             min(max(wait_ms, 1), MAX_THROTTLE_MS),
             (meter.fleet_rate, limit),
             (total.fleet_rate, total_limit),
@@ -55,8 +55,8 @@ class ThresholdRejecter(ThresholdStrategy):
         metered: else the others would be rejected for as long as such bytes come. Where they are only observed, all
         bytes are.
         """
-        if not self._limits.observes:
-            self._limits.meters.total.uncounted -= size
+        if not self._thresholds.observes:
+            self._thresholds.meters.total.uncounted -= size
             meter.uncounted -= size
             meter.counted_in_group -= size
 
@@ -69,24 +69,24 @@ class ThresholdRejecter(ThresholdStrategy):
 
     def refresh_topics(self) -> None:
         self.release_topics()
-        if not self._limits.is_over_total:
+        if not self._thresholds.is_over_total:
             return
-        share = self._limits.implicit_share
+        share = self._thresholds.implicit_share
         assert share is not None
-        for meter in self._limits.meters.topics.values():
+        for meter in self._thresholds.meters.topics.values():
             limit = meter.explicit_limit
             if meter.rate + meter.peer_rate > (share if limit is None else limit):
                 self._reject_topic(meter)
 
     def lower_share(self) -> None:
         # Rates stay as they are until the next tick, so each topic gets over at most once.
-        if not self._limits.is_over_total:
+        if not self._thresholds.is_over_total:
             return
-        share = self._limits.implicit_share
+        share = self._thresholds.implicit_share
         assert share is not None
         if self._candidates is None:
             topics = (
-                m for m in self._limits.meters.topics.values() if m.explicit_limit is None and not self.is_over(m)
+                m for m in self._thresholds.meters.topics.values() if m.explicit_limit is None and not self.is_over(m)
             )
             self._candidates = sorted(topics, key=attrgetter("fleet_rate"))
         while self._candidates and self._candidates[-1].fleet_rate > share:

@@ -10,13 +10,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from policies.decision import ClientPatience, RequestLimit
+from policies.fleet.fleet_limiter import FleetLimiter
+from policies.fleet.keys import total_key
 from policies.limits.limiter import AT_ONCE
 from policies.verdict import Verdict, reduced_text, storage_pause, storage_throttle
 
 if TYPE_CHECKING:
-    from policies.fleet.fleet_limiter import FleetLimiter
+    from policies.fleet.fleet_limiter import FleetShares
     from policies.storage import AffectedTopics
-    from policies.thresholds.broker_limits import BrokerLimits
+    from policies.thresholds.broker_meters import BrokerMeters
 
 
 class StorageEffect(NamedTuple):
@@ -39,13 +41,16 @@ NO_EFFECT = StorageEffect()
 class StorageThrottle(RequestLimit):
     """The limit that producers of one broker share while disks fill up: one line."""
 
-    __slots__ = ("_effect", "_limits", "limiter", "observes")
+    __slots__ = ("_effect", "_meters", "limiter", "observes")
 
-    def __init__(self, limits: BrokerLimits, effect: StorageEffect, line: FleetLimiter) -> None:
+    def __init__(
+        self, meters: BrokerMeters, fleet: FleetShares, total: float, effect: StorageEffect, now: float, name: str = ""
+    ) -> None:
+        """Producers share our part of `total` times the factor. `name`: see FleetLimiter."""
         self.observes = effect.observes
-        self.limiter = line
+        self.limiter = FleetLimiter(fleet, total_key(meters.node_id), total, effect.shared, now, name=name)
         self._effect = effect
-        self._limits = limits
+        self._meters = meters
 
     def update_limit(self, total: float, effect: StorageEffect, now: float) -> None:
         """Another total, or another factor."""
@@ -60,7 +65,7 @@ class StorageThrottle(RequestLimit):
         answer = self.limiter.check_admission(size, now, patience.may_delay, patience.denied_s, patience.client)
         if answer is AT_ONCE:
             return None
-        meters, effect = self._limits.meters, self._effect
+        meters, effect = self._meters, self._effect
         rates = meters.total.rate, self.limiter.bucket.rate
         return storage_throttle(
             meters.node_id, answer.throttle_ms, rates, effect.note, answer.outcome, effect.whose, answer.room_in_s
@@ -112,22 +117,30 @@ class HeldTopics:
                 self.pauses_by_part[index] = StoragePause(storage_pause(part.why, 0), observes=observes)
 
 
+NO_HELD_TOPICS = HeldTopics()
+
+
 class AffectedLimits:
-    """The limits of one broker's held topics. `throttles`: the lines of those that are slowed down. False where no
+    """The limits of one broker's held topics. `throttles`: the queues of those that are slowed down. False where no
     topic is held.
     """
 
-    __slots__ = ("_held_topics", "_limits", "_throttles", "_unlisted_part")
+    __slots__ = ("_fleet", "_held_topics", "_meters", "_throttles", "_unlisted_part")
 
-    def __init__(
-        self, limits: BrokerLimits | None, holding: HeldTopics, total: float | None, former: AffectedLimits | None,
-        now: float,
-    ) -> None:  # fmt: skip
-        """`total`: of that broker, which the shared lines have a part of; None: it has none, and only pauses hold."""
-        self._limits = limits
+    def __init__(self, meters: BrokerMeters, fleet: FleetShares) -> None:
+        """None is held."""
+        self._meters = meters
+        self._fleet = fleet
+        self._held_topics = NO_HELD_TOPICS
+        self._unlisted_part: int | None = None
+        self._throttles: dict[str, StorageThrottle] = {}
+
+    def set_held_topics(self, holding: HeldTopics, total: float | None, now: float) -> None:
+        """Storage holds these. Queues go on where their volume's did before: debts outlive a change. `total`: of the
+        broker, which the queues have a part of; None: it has none, and only pauses hold.
+        """
         self._held_topics = holding
-        self._unlisted_part = None if limits is None else holding.by_broker.get(limits.meters.node_id)
-        self._throttles: dict[str, StorageThrottle] = {} if former is None else dict(former._throttles)
+        self._unlisted_part = holding.by_broker.get(self._meters.node_id)
         self.set_total(total, now)
 
     def __bool__(self) -> bool:
@@ -157,9 +170,8 @@ class AffectedLimits:
 
     def set_total(self, total: float | None, now: float) -> None:
         """The broker has another total."""
-        limits = self._limits
         former, self._throttles = self._throttles, {}
-        if limits is None or total is None:
+        if total is None:
             return
         for part in self._held_topics.parts:
             if part.value >= 1.0:
@@ -177,12 +189,8 @@ class AffectedLimits:
                 f"producers to topics of {part.key}",
             )
             if kept is None:
-                name = f"{limits.meters.node_id} held by {part.key}"
-                kept = StorageThrottle(limits, effect, limits.make_limiter(total, part.value, now, name))
+                name = f"{self._meters.node_id} held by {part.key}"
+                kept = StorageThrottle(self._meters, self._fleet, total, effect, now, name)
             else:
                 kept.update_limit(total, effect, now)
             self._throttles[part.key] = kept
-
-
-NO_HELD_TOPICS = HeldTopics()
-NO_AFFECTED_LIMITS = AffectedLimits(None, NO_HELD_TOPICS, None, None, 0.0)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ThresholdStrategy:
-    """Decides about requests beyond the thresholds of one broker, whose meters tell it of changes. It alone says which
+    """Decides about requests beyond the thresholds of one broker, and is told of changes. It alone says which
     topics have to be asked about (`TopicMeter.set_thresholds_ask`).
 
     `delays_requests`: requests wait for the total, which is ours in part.

@@ -1,38 +1,35 @@
 # How much one topic brings to one upstream broker, and whether a limit has to be asked about its next batch.
 #
-# `TopicMeter.free_to` is that answer for the hot path: beyond it the thresholds have to be asked (rejecting.py,
-# pacing.py), a resource group (groups/lines.py), or storage, where it holds some topics only. It is an amount, as
-# whoever is asked every now and then would see only afterwards how much has come at once. Knows no request and no
-# clock.
+# `TopicMeter.free_to` is that answer for the hot path: beyond it the thresholds have to be asked, a resource group, or
+# storage, where it holds some topics only. It is an amount, as a limit that is asked every now and then would see only
+# afterwards how much has come at once.
+#
+# Knows no limit, no request and no clock: limits write here what the hot path has to know of them.
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from policies.limits.meter import FleetMeter
-
-if TYPE_CHECKING:
-    from policies.groups.group_limiters import GroupLimit
-    from policies.limits.bucket import TokenBucket
-    from policies.limits.limiter import SoleClient
-    from policies.thresholds.broker_limits import BrokerLimits
 
 
 class TopicMeter(FleetMeter):
     """bytesIn of one topic on one broker.
 
-    `free_to`: the level of `uncounted` at which the next batch has to be asked about: `thresholds_free_to`, and then
-    `TopicThreshold` (where thresholds reject, it will be rejected), `group_free_to`, and then `GroupLines`, or always,
-    where storage holds it (`is_held`). `messages`: counted by the hot path like `uncounted`, for resource groups.
-    `explicit_limit`: explicit threshold, None = the broker's implicit share. `is_confirmed`: a broker has said that
-    there is such a topic; else it may be a name that a client made up. `pacing_bucket`, `counted_in_bucket`,
-    `sole_client`: the pacer's own. `group_limit`, `by_principal`, `group_version`, `counted_in_group`: those of
-    GroupLines.
+    `free_to`: the level of `uncounted` at which the next batch has to be asked about: `thresholds_free_to` for
+    thresholds (where they reject, it will be rejected), `group_free_to` for resource groups, or always, where storage
+    holds it (`is_held`). `messages`: counted by the hot path like `uncounted`, for resource groups. `is_confirmed`: a
+    broker has said that there is such a topic; else it may be a name that a client made up.
+
+    Written by thresholds: `explicit_limit`, the topic's own threshold, None = the broker's implicit share;
+    `counted_in_bucket`, of `uncounted` what the topic's bucket knows of. Written by resource groups: `by_principal`,
+    `group_version`, `counted_in_group`.
+
+    `pacing_bucket`, `group_limit`: what the pacer and resource groups keep of this topic; they alone know the types.
+    They are here because a look into a dictionary for each request, and forgetting what has gone, would cost more.
     """
 
     __slots__ = (
-        "_limits",
         "by_principal",
         "counted_in_bucket",
         "counted_in_group",
@@ -46,26 +43,23 @@ class TopicMeter(FleetMeter):
         "messages",
         "name",
         "pacing_bucket",
-        "sole_client",
         "thresholds_free_to",
     )  # fmt: skip
 
-    def __init__(self, name: bytes, limits: BrokerLimits) -> None:
+    def __init__(self, name: bytes) -> None:
         super().__init__()
         self.name = name
-        self.explicit_limit = limits.explicit_threshold(name)
+        self.explicit_limit: float | None = None
         self.free_to = self.thresholds_free_to = self.group_free_to = math.inf
         self.is_held = False
         self.messages = 0
         self.is_confirmed = False
-        self.pacing_bucket: TokenBucket | None = None
-        self.sole_client: SoleClient | None = None
+        self.pacing_bucket: object = None
         self.counted_in_bucket = 0
-        self.group_limit: GroupLimit | None = None
+        self.group_limit: object = None
         self.by_principal = False
         self.group_version = -1
-        self.counted_in_group = 0  # of `uncounted`: what its group's lines know of
-        self._limits = limits
+        self.counted_in_group = 0  # of `uncounted`: what its group's limiters know of
 
     @property
     def needs_decision(self) -> bool:
@@ -111,9 +105,3 @@ class TopicMeter(FleetMeter):
         self.reset_count()
         self.uncounted = counted
         super().tick(ticks)
-
-    @property
-    def effective_threshold(self) -> float | None:
-        """Bytes per second; None where nothing limits this topic."""
-        limit = self._limits.implicit_share if self.explicit_limit is None else self.explicit_limit
-        return None if limit == math.inf else limit

@@ -26,8 +26,9 @@ from policies.decision import ClientPatience
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyValues
 from policies.engine import PolicyEngine
+from policies.limited_broker import LimitedBroker
 from policies.limits.meter import TICK_S
-from policies.thresholds.broker_meters import BrokerMeters, PeerTraffic
+from policies.thresholds.broker_meters import PeerTraffic
 from policies.thresholds.topic_meter import TopicMeter
 from policies.usage import DELAYED, NOTES
 from policies.verdict import CLIENT_QUOTA, FENCE, RESOURCE_GROUP, TOPIC_THRESHOLD
@@ -110,7 +111,7 @@ class _ReplayWorker:
         self.holding_streams: set[ReplayStream] = set()
         self.replayed_until = 0.0
 
-    def broker_meters(self, node_id: int) -> BrokerMeters:
+    def broker_meters(self, node_id: int) -> LimitedBroker:
         broker = self.engine.broker_meters(node_id)
         if self._is_first and not broker.total.started:
             broker.start_at_zero()  # it ticks from its worker's start on, until now without any bytes
@@ -447,7 +448,7 @@ class UsageReplay:
 
     def _topic_decision(
         self, worker: _ReplayWorker, key: tuple[int, str], parts: dict[StreamKey, _SlotPart], now: float
-    ) -> tuple[BrokerMeters, TopicMeter, bool, bool]:
+    ) -> tuple[LimitedBroker, TopicMeter, bool, bool]:
         """The meters of a topic; whether its threshold rejects here, and whether it did in the record."""
         broker = worker.broker_meters(key[0])
         meter = _find_meter(broker, key[1])
@@ -595,20 +596,21 @@ def _sum_parts(parts: dict[StreamKey, _SlotPart]) -> tuple[float, float]:
     return accepted, over
 
 
-def _find_meter(broker: BrokerMeters, topic: str) -> TopicMeter:
+def _find_meter(broker: LimitedBroker, topic: str) -> TopicMeter:
     name = topic.encode()
     broker.confirm_topic(name)  # no client made it up: it is in the accounts
     return broker.topics.get(name) or broker.add_topic(name)
 
 
-def _count_bytes(meter: TopicMeter, broker: BrokerMeters, size: float) -> None:
+def _count_bytes(meter: TopicMeter, broker: LimitedBroker, size: float) -> None:
     meter.uncounted += size  # type: ignore[assignment]  # bytes of a fluid
     broker.total.uncounted += size  # type: ignore[assignment]
 
 
-def _is_close(broker: BrokerMeters, meter: TopicMeter) -> bool:
+def _is_close(broker: LimitedBroker, meter: TopicMeter) -> bool:
     """Whether the records are too coarse to say which side of its limit a rate was on."""
-    total, limit = broker.limits.total, meter.effective_threshold
+    thresholds = broker.limits.thresholds
+    total, limit = thresholds.total, thresholds.effective_threshold(meter)
     if not total or not limit:
         return False
     return abs(min(broker.total.fleet_rate / total, meter.fleet_rate / limit) - 1.0) < TOLERANCE_BAND

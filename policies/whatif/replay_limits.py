@@ -21,11 +21,12 @@ from policies.fleet.fleet_limiter import FleetShares
 from policies.groups.finder import GroupResolver
 from policies.groups.group_limiters import GroupLimit, GroupLimiters, GroupLimitValues
 from policies.groups.names import PUBLISH_BYTES, PUBLISH_MSGS
+from policies.limited_broker import LimitedBroker
 from policies.limits.limiter import recheck_delay_s
 from policies.quotas.quota_limiters import ALLOCATE_S, NO_QUOTA_LIMIT, QuotaLimiters
 from policies.quotas.quota_limiters import ConnectionQuotaLimit as OwnLines
 from policies.thresholds.broker_limits import TopicThresholdLimit
-from policies.thresholds.broker_meters import OTHER_TOPICS, BrokerMeters
+from policies.thresholds.broker_meters import OTHER_TOPICS
 from policies.thresholds.topic_meter import TopicMeter
 from policies.whatif.client import ReplayStream
 from policies.whatif.rows import ReplayRules
@@ -44,7 +45,7 @@ class ReplayOffer:
     """
 
     stream: ReplayStream
-    broker: BrokerMeters
+    broker: LimitedBroker
     meter: TopicMeter
     rejects: bool
     was_rejecting: bool
@@ -192,7 +193,7 @@ class ReplayLimits:
             rates.append(side.byte_limiter.bucket.rate)
         if side is not None and side.message_limiter is not None and want.stream.messages:
             rates.append(side.message_limiter.bucket.rate / want.stream.messages)
-        limit = want.meter.effective_threshold if self.delays_requests else None
+        limit = want.broker.limits.thresholds.effective_threshold(want.meter) if self.delays_requests else None
         if limit is not None:
             rates.append(limit)
         return min(rates, default=0.0)

@@ -265,10 +265,10 @@ def test_an_interval_has_a_bound_for_any_names_of_strangers() -> None:
 
 def test_made_up_topics_leave_nothing_in_a_connection_or_a_meter() -> None:
     play = Play(total=10**9).named()
-    before = play.engine.broker_meters(1).limits.implicit_share
+    before = play.engine.broker_meters(1).limits.thresholds.implicit_share
     topics = {f"made-up-{n}": [0] for n in range(5000)}
     play.client(request(1, topics))
-    assert play.engine.broker_meters(1).limits.implicit_share == before  # nobody else gets less
+    assert play.engine.broker_meters(1).limits.thresholds.implicit_share == before  # nobody else gets less
     assert play.session.gate.topics.by_name == {}
     play.broker(answer(1, {topic: {0: (3, -1)} for topic in topics}))
     play.engine.apply_due_ticks(play.engine.next_tick_at)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from policies.decision import ClientPatience, RequestLimit, strictest_verdict
 from policies.engine import PolicyEngine
 from policies.groups.group_limiters import GroupLimit
+from policies.limited_broker import LimitedBroker
 from policies.limits.meter import TICK_S
 from policies.thresholds.broker_limits import TopicThresholdLimit
 from policies.thresholds.broker_meters import OTHER_TOPICS, BrokerMeters
@@ -34,6 +35,11 @@ def fill(made: PolicyEngine, node_id: int = 1, **rates: float) -> None:
     for topic, rate in rates.items():
         record(made.broker_meters(node_id), topic.encode(), round(rate * TICK_S))
     made.apply_due_ticks(made.next_tick_at)
+
+
+def threshold_of(broker: LimitedBroker, topic: bytes) -> float | None:
+    """The threshold in force of a topic, bytes per second; None where nothing limits it."""
+    return broker.limits.thresholds.effective_threshold(broker.topics.get(topic) or broker.add_topic(topic))
 
 
 def meter_of(broker: BrokerMeters, topic: bytes) -> TopicMeter | None:

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from policies.engine import INTERNAL_TOPICS, PolicyEngine
+from policies.limited_broker import LimitedBroker
 from policies.limits.meter import TICK_S
-from policies.thresholds.broker_meters import BrokerMeters, PeerTraffic
+from policies.thresholds.broker_meters import PeerTraffic
 from tests.effort import lines_run
-from tests.policies.asking import fill, record, rejecting
+from tests.policies.asking import fill, record, rejecting, threshold_of
 
 MB = 1_000_000
 
@@ -165,9 +166,9 @@ def test_a_broker_that_is_new_has_its_total_as_soon(phase: float) -> None:
 def test_kafkas_internal_topics_take_no_share_and_have_no_threshold(name: str) -> None:
     made = rejecting(total=20 * MB)
     made.set_listed_topics(1, ["a", "b", name])
-    assert made.broker_meters(1).limits.implicit_share == 10 * MB
+    assert made.broker_meters(1).limits.thresholds.implicit_share == 10 * MB
     fill(made, a=1, **{name: 100 * MB})
-    assert made.broker_meters(1).topics[name.encode()].effective_threshold is None
+    assert threshold_of(made.broker_meters(1), name.encode()) is None
     assert record(made.broker_meters(1), name.encode(), 1) is True
 
 
@@ -175,13 +176,13 @@ def test_which_topics_are_internal_can_be_said() -> None:
     made = PolicyEngine(0.0, internal=["mine"])
     made.set_thresholds(20 * MB, {})
     made.set_listed_topics(1, ["a", "mine", "__consumer_offsets"])
-    assert made.broker_meters(1).limits.implicit_share == 10 * MB
+    assert made.broker_meters(1).limits.thresholds.implicit_share == 10 * MB
 
 
 def test_a_topic_that_only_looks_internal_is_limited() -> None:
     made = rejecting(total=20 * MB)
     made.set_listed_topics(1, ["a", "__consumer_offsets_of_mine"])
-    assert made.broker_meters(1).limits.implicit_share == 10 * MB
+    assert made.broker_meters(1).limits.thresholds.implicit_share == 10 * MB
 
 
 def test_a_threshold_takes_its_part_of_a_broker_that_has_the_topic_and_of_no_other() -> None:
@@ -189,37 +190,38 @@ def test_a_threshold_takes_its_part_of_a_broker_that_has_the_topic_and_of_no_oth
     made.set_listed_topics(1, ["big"])
     made.set_listed_topics(2, ["clicks", "a", "b"])
     made.set_listed_topics(3, ["c"])
-    assert [made.broker_meters(node_id).limits.implicit_share for node_id in (1, 2, 3)] == [2 * MB, 7.5 * MB, 20 * MB]
+    shares = [made.broker_meters(node_id).limits.thresholds.implicit_share for node_id in (1, 2, 3)]
+    assert shares == [2 * MB, 7.5 * MB, 20 * MB]
 
 
 def test_a_topic_that_moves_takes_its_part_along_and_one_that_is_deleted_gives_it_back() -> None:
     made = rejecting(total=20 * MB, clicks=5 * MB)
     made.set_listed_topics(1, ["clicks", "a"])
     made.set_listed_topics(2, ["b"])
-    assert [made.broker_meters(node_id).limits.implicit_share for node_id in (1, 2)] == [15 * MB, 20 * MB]
+    assert [made.broker_meters(node_id).limits.thresholds.implicit_share for node_id in (1, 2)] == [15 * MB, 20 * MB]
     made.set_listed_topics(1, ["a"])
     made.set_listed_topics(2, ["b", "clicks"])
-    assert [made.broker_meters(node_id).limits.implicit_share for node_id in (1, 2)] == [20 * MB, 15 * MB]
-    assert made.broker_meters(2).add_topic(b"clicks").effective_threshold == 5 * MB
+    assert [made.broker_meters(node_id).limits.thresholds.implicit_share for node_id in (1, 2)] == [20 * MB, 15 * MB]
+    assert threshold_of(made.broker_meters(2), b"clicks") == 5 * MB
     made.set_listed_topics(2, ["b"])
-    assert made.broker_meters(2).limits.implicit_share == 20 * MB
+    assert made.broker_meters(2).limits.thresholds.implicit_share == 20 * MB
 
 
 def test_a_topic_with_a_threshold_takes_its_part_as_soon_as_a_broker_has_taken_something_for_it() -> None:
     made = rejecting(total=20 * MB, new=5 * MB)
     made.set_listed_topics(1, ["a"])
     made.broker_meters(1).confirm_topic(b"new")
-    assert made.broker_meters(1).limits.implicit_share == 15 * MB
+    assert made.broker_meters(1).limits.thresholds.implicit_share == 15 * MB
 
 
 def test_when_partitions_moved_too_many_thresholds_together_nothing_is_left_to_share() -> None:
     made = rejecting(total=10 * MB, one=8 * MB, two=8 * MB)
     made.set_listed_topics(1, ["one", "logs"])
     made.set_listed_topics(2, ["two"])
-    assert made.broker_meters(1).limits.implicit_share == 2 * MB
+    assert made.broker_meters(1).limits.thresholds.implicit_share == 2 * MB
     made.set_listed_topics(1, ["one", "two", "logs"])
-    assert made.broker_meters(1).limits.implicit_share == 0
-    assert made.broker_meters(1).add_topic(b"two").effective_threshold == 8 * MB
+    assert made.broker_meters(1).limits.thresholds.implicit_share == 0
+    assert threshold_of(made.broker_meters(1), b"two") == 8 * MB
     assert made.collect_warnings() == (
         "broker 1 has topics whose implicit threshold is 0: nothing of the total is left for them",
     )
@@ -313,22 +315,22 @@ class Machine(RuleBasedStateMachine):
         for node, broker in self.engine.brokers.items():
             self.check(broker, self.listed[node])
 
-    def check(self, broker: BrokerMeters, listed: set[str]) -> None:
+    def check(self, broker: LimitedBroker, listed: set[str]) -> None:
         there = listed | {name.decode() for name in broker.topics}
         sharing = len(there - self.explicit.keys())
         for name, meter in broker.topics.items():
             assert meter.rate >= 0
-            limit = self.explicit.get(name.decode(), broker.limits.implicit_share)
-            assert meter.effective_threshold == (
+            limit = self.explicit.get(name.decode(), broker.limits.thresholds.implicit_share)
+            assert broker.limits.thresholds.effective_threshold(meter) == (
                 limit if self.total is not None or name.decode() in self.explicit else None
             )
             over = self.total is not None and broker.total.rate > self.total
             assert meter.needs_decision is (over and limit is not None and meter.rate > limit)
         if self.total is None:
-            assert broker.limits.implicit_share is None
+            assert broker.limits.thresholds.implicit_share is None
         else:
             left = max(0.0, self.total - sum(limit for name, limit in self.explicit.items() if name in there))
-            assert broker.limits.implicit_share == pytest.approx(left / max(1, sharing))
+            assert broker.limits.thresholds.implicit_share == pytest.approx(left / max(1, sharing))
 
 
 TestMachine = Machine.TestCase
@@ -352,13 +354,13 @@ def test_a_broker_may_have_a_total_of_its_own() -> None:
     made.set_thresholds(10.0 * MB, {"clicks": 2.0 * MB}, totals={2: 4.0 * MB})
     for node_id in (1, 2):
         made.set_listed_topics(node_id, ["clicks", "logs"])
-    assert [made.broker_meters(node_id).limits.total for node_id in (1, 2, 3)] == [10 * MB, 4 * MB, 10 * MB]
-    assert [made.broker_meters(node_id).limits.implicit_share for node_id in (1, 2)] == [8 * MB, 2 * MB]
+    assert [made.broker_meters(node_id).limits.thresholds.total for node_id in (1, 2, 3)] == [10 * MB, 4 * MB, 10 * MB]
+    assert [made.broker_meters(node_id).limits.thresholds.implicit_share for node_id in (1, 2)] == [8 * MB, 2 * MB]
 
 
 def test_only_the_broker_that_has_a_total_is_limited() -> None:
     made = PolicyEngine(now=0.0)
     made.set_thresholds(None, {}, totals={2: 4.0 * MB}, on_exceed="delay")
     assert made.needs_pacing
-    assert made.broker_meters(1).limits.total is None
-    assert made.broker_meters(2).limits.total == 4 * MB
+    assert made.broker_meters(1).limits.thresholds.total is None
+    assert made.broker_meters(2).limits.thresholds.total == 4 * MB

@@ -9,7 +9,7 @@ from policies.engine import PolicyEngine
 from policies.limits.limiter import MAX_WAIT_S
 from policies.thresholds.pacing import ThresholdPacer
 from policies.verdict import DELAY, HOLD, REJECT, STORAGE_PAUSE, STORAGE_THROTTLE
-from tests.policies.asking import decide, record, say, storage
+from tests.policies.asking import decide, record, say, storage, threshold_of
 
 WHY = "broker 2 volume /data: 5.0 GB of 100.0 GB free"
 
@@ -27,8 +27,8 @@ def test_every_threshold_is_multiplied() -> None:
     (broker,) = engine(0.25).collect_rates()
     made = engine(0.25).broker_meters(1)
     assert broker.threshold == 250.0
-    assert [made.add_topic(name).effective_threshold for name in (b"clicks", b"logs")] == [100.0, 150.0]
-    assert engine(0.25, None).broker_meters(1).limits.total is None, "there is nothing to multiply"
+    assert [threshold_of(made, name) for name in (b"clicks", b"logs")] == [100.0, 150.0]
+    assert engine(0.25, None).broker_meters(1).limits.thresholds.total is None, "there is nothing to multiply"
 
 
 def test_thresholds_that_use_up_their_total_still_may_when_multiplied() -> None:
@@ -36,7 +36,7 @@ def test_thresholds_that_use_up_their_total_still_may_when_multiplied() -> None:
     one = PolicyEngine(0.0)
     one.set_thresholds(0.3, {"a": 0.1, "b": 0.19999999999999998})
     one.set_storage_factor(0.7, WHY, 0.0)
-    assert one.broker_meters(1).limits.total == pytest.approx(0.21)
+    assert one.broker_meters(1).limits.thresholds.total == pytest.approx(0.21)
 
 
 def test_a_factor_of_1_asks_no_limit() -> None:
@@ -49,10 +49,10 @@ def test_a_factor_of_1_asks_no_limit() -> None:
 def test_a_changed_policy_keeps_the_factor_and_a_changed_factor_the_policy() -> None:
     one = engine(0.5)
     one.set_thresholds(2000.0, {"clicks": 600.0})
-    assert one.broker_meters(1).limits.total == 1000.0
+    assert one.broker_meters(1).limits.thresholds.total == 1000.0
     one.set_storage_factor(1.0, "", 1.0)
-    assert one.broker_meters(1).limits.total == 2000.0
-    assert one.broker_meters(1).add_topic(b"clicks").effective_threshold == 600.0
+    assert one.broker_meters(1).limits.thresholds.total == 2000.0
+    assert threshold_of(one.broker_meters(1), b"clicks") == 600.0
 
 
 def test_all_producers_of_a_broker_share_its_total_times_the_factor_by_delay() -> None:
@@ -119,7 +119,7 @@ def test_a_pause_forgives_no_debt() -> None:
 
 def test_observing_multiplies_nothing_and_marks_its_verdicts() -> None:
     one = engine(0.5, mode="observe")
-    assert one.broker_meters(1).limits.total == 1000.0
+    assert one.broker_meters(1).limits.thresholds.total == 1000.0
     verdict = storage(one, 1, 5000, 0.0)
     assert verdict is not None
     assert verdict.observed_only

@@ -99,7 +99,7 @@ class PeriodicTasks:
             for node_id, broker in self._engine.brokers.items():
                 taken = broker.total_bytes - counted.get(node_id, broker.total_bytes)
                 counted[node_id] = broker.total_bytes
-                totals[node_id] = (broker.limits.own_total, float(taken))
+                totals[node_id] = (broker.limits.thresholds.own_total, float(taken))
             now = trio.current_time()
             self._world.quotas.allocate_shares(totals, now)
             self._world.quotas.allocate_fetch_shares(now)

@@ -123,7 +123,7 @@ class ShareReporter:
             size = taken - before.get(key, taken)
             hungry = broker.limits.is_hungry(now) or hungry
             self._demand.record_use(
-                key, max(0.0, size / broker.limits.effect.factor), hungry, now, weight=weight or 1.0
+                key, max(0.0, size / broker.limits.thresholds.effect.factor), hungry, now, weight=weight or 1.0
             )
         for node_id, (weight, hungry) in quotas.share_claims(now, "consumer_byte_rate").items():
             key = total_out_key(node_id)

@@ -9,7 +9,7 @@ from policies.engine import PolicyEngine
 from policies.fleet.fleet_limiter import HUNGER_S
 from policies.fleet.keys import group_key
 from policies.fleet.shares import ShareGrant
-from policies.groups.group_limiters import IDLE_S, MAX_UPDATES, GroupLimitValues
+from policies.groups.group_limiters import IDLE_S, MAX_UPDATES, GroupLimit, GroupLimitValues
 from policies.limits.limiter import MAX_WAIT_S
 from policies.limits.meter import TICK_S
 from policies.thresholds.broker_meters import OTHER_TOPICS
@@ -308,12 +308,13 @@ def test_bytes_that_did_not_get_into_the_log_are_given_back() -> None:
     producer = Producer("acme.orders.t", 5000, 50)
     send(engine, producer, 0.0)
     meter = engine.broker_meters(1).topics[b"acme.orders.t"]
-    assert meter.group_limit is not None
+    limit = meter.group_limit
+    assert isinstance(limit, GroupLimit)
     engine.record_broker_refusal(1, b"acme.orders.t", 5000)
-    meter.group_limit.refund_request(5000, 50)
+    limit.refund_request(5000, 50)
     engine.pace_limits(0.0)
-    assert [line.bucket.token_level(0.0) for line in meter.group_limit.limiters] == [0, 0]
-    assert meter.group_limit.byte_meter.charged == 0
+    assert [line.bucket.token_level(0.0) for line in limit.limiters] == [0, 0]
+    assert limit.byte_meter.charged == 0
 
 
 # --- changes ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ def test_a_rate_equal_to_a_share_that_a_new_topic_lowered_does_not_exceed_it() -
     made = rejecting(total=10 * MB, big=4 * MB)
     fill(made, big=9 * MB, a=3 * MB)
     made.broker_meters(1).confirm_topic(b"b")
-    assert made.broker_meters(1).limits.implicit_share == 3 * MB
+    assert made.broker_meters(1).limits.thresholds.implicit_share == 3 * MB
     assert record(made.broker_meters(1), b"a", 1) is True
 
 
@@ -73,14 +73,14 @@ def test_a_rejection_carries_its_numbers() -> None:
 def test_ten_thousand_topics_that_arrive_while_the_total_is_over_take_no_quadratic_time() -> None:
     made = rejecting(total=20 * MB)
     fill(made, **{f"first{i}": 5000 + 3 * i for i in range(3000)})
-    assert made.broker_meters(1).limits.is_over_total
+    assert made.broker_meters(1).limits.thresholds.is_over_total
 
     def arrive() -> None:
         for i in range(9000):
             made.broker_meters(1).confirm_topic(b"late%d" % i)
 
     took = lines_run(arrive)
-    share = made.broker_meters(1).limits.implicit_share
+    share = made.broker_meters(1).limits.thresholds.implicit_share
     assert share is not None
     assert all(m.needs_decision is (m.rate > share) for m in made.broker_meters(1).topics.values())
     assert took < 9000 * 100  # 53 each; thousands each where all are looked at for each

@@ -11,8 +11,7 @@ from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyError, PolicyKey, PolicyOperation
 from policies.engine import PolicyEngine
 from policies.limits.meter import TICK_S
-from policies.thresholds.broker_meters import BrokerMeters
-from tests.policies.asking import begin, record, rejection
+from tests.policies.asking import begin, record, rejection, threshold_of
 
 MB = 1_000_000
 TOTAL, CLICKS, VIEWS = PolicyKey.of_broker(), PolicyKey.of_topic("clicks"), PolicyKey.of_topic("views")
@@ -34,10 +33,6 @@ def offer(made: PolicyEngine, seconds: float, node_id: int = 1, **rates: float) 
             said[topic].append(record(made.broker_meters(node_id), topic.encode(), round(rate / 2)))
         made.apply_due_ticks(start + (step + 1) * 0.5)
     return said
-
-
-def threshold(meters: BrokerMeters, topic: bytes) -> float | None:
-    return (meters.topics.get(topic) or meters.add_topic(topic)).effective_threshold
 
 
 # --- high level design ------------------------------------------------------------------------------------------------
@@ -156,7 +151,7 @@ def test_the_sum_is_that_of_a_brokers_own_topics() -> None:
     made.set_listed_topics(1, ["clicks"])
     made.set_listed_topics(2, ["views", "a", "b"])
     made.set_listed_topics(3, ["a", "b"])
-    shares = [threshold(made.broker_meters(node_id), b"a") for node_id in (2, 3)]
+    shares = [threshold_of(made.broker_meters(node_id), b"a") for node_id in (2, 3)]
     assert shares == [(20 * MB - 15 * MB) / 2, 20 * MB / 2]
 
 
@@ -164,9 +159,9 @@ def test_the_sum_is_that_of_a_brokers_own_topics() -> None:
 def test_other_topics_share_evenly_what_the_explicit_thresholds_leave_of_the_total() -> None:
     made = engine(total=20 * MB, clicks=5 * MB)
     made.set_listed_topics(1, ["clicks", "a", "b", "c"])
-    assert threshold(made.broker_meters(1), b"a") == (20 * MB - 5 * MB) / 3
+    assert threshold_of(made.broker_meters(1), b"a") == (20 * MB - 5 * MB) / 3
     made.set_thresholds(20 * MB, {"clicks": 20 * MB})
-    assert threshold(made.broker_meters(1), b"a") == 0
+    assert threshold_of(made.broker_meters(1), b"a") == 0
 
 
 @pytest.mark.seed("V1.9")
@@ -174,11 +169,11 @@ def test_the_implicit_threshold_is_recomputed_when_a_threshold_changes() -> None
     made = engine(total=20 * MB, clicks=5 * MB)
     made.set_listed_topics(1, ["clicks", "a", "b", "c"])
     made.set_thresholds(20 * MB, {"clicks": 8 * MB})
-    assert threshold(made.broker_meters(1), b"a") == 4 * MB
+    assert threshold_of(made.broker_meters(1), b"a") == 4 * MB
     made.set_thresholds(20 * MB, {"clicks": 8 * MB, "c": 2 * MB})
-    assert threshold(made.broker_meters(1), b"a") == 5 * MB
+    assert threshold_of(made.broker_meters(1), b"a") == 5 * MB
     made.set_thresholds(20 * MB, {})
-    assert threshold(made.broker_meters(1), b"clicks") == 5 * MB
+    assert threshold_of(made.broker_meters(1), b"clicks") == 5 * MB
 
 
 @pytest.mark.seed("V1.10", "V1.8")
@@ -186,11 +181,11 @@ def test_the_implicit_threshold_is_recomputed_when_a_topic_is_added_to_the_broke
     """One in metadata, or one that is produced to before metadata knows it."""
     made = engine(total=20 * MB, clicks=5 * MB)
     made.set_listed_topics(1, ["clicks", "a"])
-    assert threshold(made.broker_meters(1), b"a") == 15 * MB
+    assert threshold_of(made.broker_meters(1), b"a") == 15 * MB
     made.set_listed_topics(1, ["clicks", "a", "b"])
-    assert threshold(made.broker_meters(1), b"a") == 7.5 * MB
+    assert threshold_of(made.broker_meters(1), b"a") == 7.5 * MB
     record(made.broker_meters(1), b"new", 1)
-    assert threshold(made.broker_meters(1), b"a") == 5 * MB
+    assert threshold_of(made.broker_meters(1), b"a") == 5 * MB
 
 
 @pytest.mark.seed("V1.10")
@@ -198,8 +193,8 @@ def test_a_topic_added_elsewhere_does_not_change_this_brokers_share() -> None:
     made = engine(total=20 * MB)
     made.set_listed_topics(1, ["a"])
     made.set_listed_topics(2, ["a", "b"])
-    assert threshold(made.broker_meters(1), b"a") == 20 * MB
-    assert threshold(made.broker_meters(2), b"a") == 10 * MB
+    assert threshold_of(made.broker_meters(1), b"a") == 20 * MB
+    assert threshold_of(made.broker_meters(2), b"a") == 10 * MB
 
 
 @pytest.mark.seed("V1.10")

@@ -153,7 +153,7 @@ def test_shares_weigh_in_the_total_that_they_are_parts_of() -> None:
     record(on.engine.broker_meters(1), b"t", 100)
     use = on.look()[TOTAL]
     assert (use.hungry, use.weight) == (True, 7.0)
-    assert on.engine.broker_meters(1).limits.own_total == 600
+    assert on.engine.broker_meters(1).limits.thresholds.own_total == 600
 
 
 def test_percent_is_of_this_machine_and_no_other() -> None:
@@ -240,9 +240,9 @@ def test_others_rates_reach_the_thresholds() -> None:
     on.engine.set_thresholds(1000.0, {})
     on.engine.broker_meters(1)
     on.engine.set_peer_traffic({1: PeerTraffic(5000.0, {b"t": 5000.0})})
-    assert on.engine.broker_meters(1).limits.is_over_total
+    assert on.engine.broker_meters(1).limits.thresholds.is_over_total
     on.engine.set_peer_traffic({})
-    assert not on.engine.broker_meters(1).limits.is_over_total
+    assert not on.engine.broker_meters(1).limits.thresholds.is_over_total
 
 
 async def test_alone_nothing_is_told_and_with_others_a_few_times_a_second(

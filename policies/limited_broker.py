@@ -1,0 +1,91 @@
+# One upstream broker put together: its meters, which know no limit, and its limits, which ask them. What changes in the
+# meters is told to the limits here, and a new topic's meter gets what thresholds, groups and storage say of it.
+#
+# Knows no request and no clock.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from policies.thresholds.broker_limits import BrokerLimits
+from policies.thresholds.broker_meters import OTHER_TOPICS, BrokerMeters
+
+if TYPE_CHECKING:
+    from policies.fleet.fleet_limiter import FleetShares
+    from policies.groups.group_limiters import GroupLimiters
+    from policies.limits.meter import TickSchedule
+    from policies.thresholds.broker_meters import PeerTraffic
+    from policies.thresholds.storage_limits import HeldTopics, StoragePause, StorageThrottle
+    from policies.thresholds.topic_meter import TopicMeter
+
+
+class LimitedBroker(BrokerMeters):
+    """The meters of a broker, with its limits. Whatever is told to the meters is told to the limits as well."""
+
+    __slots__ = ("_groups", "limits")
+
+    def __init__(
+        self, node_id: int, internal: frozenset[bytes], fleet: FleetShares, groups: GroupLimiters, ticks: TickSchedule
+    ) -> None:
+        super().__init__(node_id, ticks)
+        self._groups = groups
+        self.limits = BrokerLimits(self, internal, fleet, ticks)
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    def _make_meter(self, topic: bytes) -> TopicMeter:
+        meter = super()._make_meter(topic)
+        self.limits.add_topic(meter)
+        meter.set_group_asks(self._groups.has_groups)
+        if self.limits.affected_limits:
+            meter.set_held(self._is_topic_held(topic))
+        return meter
+
+    def confirm_topic(self, topic: bytes) -> TopicMeter | None:
+        new = super().confirm_topic(topic)
+        if new is not None:
+            self.limits.count_topic(new.name)
+        return new
+
+    def set_listed_topics(self, topics: frozenset[bytes]) -> bool:
+        if not super().set_listed_topics(topics):
+            return False
+        if self.limits.affected_limits:
+            self._update_held_topics()
+        self.limits.thresholds.recount_topics()
+        self.limits.strategy.refresh_topics()
+        return True
+
+    # --- storage ------------------------------------------------------------------------------------------------------
+
+    def set_affected_topics(self, holding: HeldTopics, now: float) -> None:
+        """Storage holds these topics, and no others."""
+        self.limits.set_affected_topics(holding, now)
+        self._update_held_topics()
+
+    def storage_limit_of(self, topic: bytes) -> StorageThrottle | StoragePause | None:
+        """The limit of a topic that storage holds; None for all others."""
+        return self.limits.affected_limits.limit_of(topic, topic in self._listed)
+
+    def _update_held_topics(self) -> None:
+        affected = self.limits.affected_limits
+        for topic, meter in self.topics.items():
+            meter.set_held(bool(affected) and self._is_topic_held(topic))
+
+    def _is_topic_held(self, topic: bytes) -> bool:
+        # The meter of names that found no room may have any topic that is held.
+        return topic == OTHER_TOPICS or self.limits.affected_limits.is_topic_held(topic, topic in self._listed)
+
+    # --- rates --------------------------------------------------------------------------------------------------------
+
+    def set_peer_traffic(self, others: PeerTraffic) -> None:
+        super().set_peer_traffic(others)
+        self.limits.strategy.refresh_topics()
+
+    def tick_limits(self, ticks: int, now: float) -> None:
+        """Apply that many ticks to meters and limits."""
+        strategy = self.limits.strategy
+        strategy.close_tick(now)
+        if self.tick_meters(ticks):
+            self.limits.thresholds.recount_topics()
+        strategy.refresh_topics()
