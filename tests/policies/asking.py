@@ -30,6 +30,15 @@ def rejecting(total: float | None = 20_000_000, **topics: float) -> PolicyEngine
     return made
 
 
+def delaying(gateways: int) -> PolicyEngine:
+    """One of several gateways, with thresholds that delay: 100 kB/s, of which two topics have half each."""
+    engine = PolicyEngine(0.0)
+    engine.fleet.update_grants({}, gateways, 2.0, 0.0)
+    engine.set_thresholds(100_000.0, {"a": 50_000.0, "b": 50_000.0}, on_exceed="delay")
+    engine.set_listed_topics(1, ["a", "b", "new"])
+    return engine
+
+
 def fill(made: PolicyEngine, node_id: int = 1, **rates: float) -> None:
     """One tick's worth of traffic at these rates, and the tick."""
     for topic, rate in rates.items():

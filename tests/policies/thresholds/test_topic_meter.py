@@ -1,4 +1,4 @@
-# The meter of one topic: who has to be asked about it, and what holds for it.
+# The meter of one topic: which limits have to be asked about it.
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from tests.policies.asking import rejecting, threshold_of
+from tests.policies.asking import rejecting
 
 
 @pytest.mark.parametrize(("thresholds", "group"), list(product([False, True], repeat=2)))
@@ -17,16 +17,6 @@ def test_a_topic_is_over_while_its_threshold_or_its_group_has_to_be_asked(thresh
     assert meter.needs_decision is (thresholds or group)
     meter.set_thresholds_ask(False)
     assert meter.needs_decision is group
-
-
-def test_without_an_explicit_threshold_the_share_holds_and_for_internal_topics_nothing() -> None:
-    made = rejecting(total=20.0, clicks=5.0)
-    made.set_listed_topics(1, ["clicks", "a", "b", "c"])
-    broker = made.broker_meters(1)
-    thresholds = [threshold_of(broker, name) for name in (b"clicks", b"a", b"__transaction_state")]
-    assert thresholds == [5.0, 5.0, None]
-    made.set_thresholds(None, {})
-    assert threshold_of(broker, b"a") is None
 
 
 def test_bytes_its_group_knows_of_are_carried_over_a_tick() -> None:
