@@ -31,10 +31,10 @@ from policies.engine import BrokerRate, Mode, OnExceed
 from policies.fleet.keys import FleetKey
 from policies.fleet.shares import LimitDemand, ShareGrant
 from policies.groups.group_limiters import GroupLimitValues, GroupRate
+from policies.meters.broker_meters import PeerTraffic
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.quota_limiters import QuotaRate
 from policies.storage import AffectedTopics, LastVolumes, StorageFactor
-from policies.thresholds.broker_meters import PeerTraffic
 
 PROTOCOL = 10
 MAX_QUOTA_RATES = 2000

@@ -6,8 +6,9 @@
 # engine.py       thresholds, storage factor and groups of one worker; its ticks            [V1]
 # limited_broker.py
 #                 one broker: its meters, and the limits that ask them
-# limits/         what limits are made of: token buckets, lines, meters
-# thresholds/     thresholds that reject or delay, and the meters of one broker             [V1]
+# meters/         how much comes, by broker and by topic                                    [V1]
+# limits/         what limits are made of: token buckets, queues, and how much of them is used
+# thresholds/     thresholds that reject or delay                                           [V1]
 # quotas/         client quotas: who one is for, which one holds, and the lines at work     [546]
 # groups/         resource groups: what is in which, and the lines at work                  [PIP82]
 # fleet/          limits that hold over several processes: keys, demand, shares, parts      [PIP82]

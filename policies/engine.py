@@ -13,10 +13,10 @@ from policies.fleet.fleet_limiter import FleetShares
 from policies.groups.group_limiters import GroupLimiters, GroupLimitValues, GroupLookup
 from policies.limited_broker import LimitedBroker
 from policies.limits.limit_use import LimitUse
-from policies.limits.meter import TickSchedule
-from policies.thresholds.broker_meters import NO_PEER_TRAFFIC, PeerTraffic
+from policies.meters.broker_meters import NO_PEER_TRAFFIC, PeerTraffic
+from policies.meters.meter import TickSchedule
+from policies.storage.request_limits import NO_EFFECT, NO_HELD_TOPICS, HeldTopics, StorageEffect, StoragePause
 from policies.thresholds.broker_thresholds import NO_RULES, ThresholdRules
-from policies.thresholds.storage_limits import NO_EFFECT, NO_HELD_TOPICS, HeldTopics, StorageEffect, StoragePause
 from policies.thresholds.values import without_total_text
 from policies.verdict import reduced_text, storage_pause
 

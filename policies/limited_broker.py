@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from policies.meters.broker_meters import OTHER_TOPICS, BrokerMeters
 from policies.thresholds.broker_limits import BrokerLimits
-from policies.thresholds.broker_meters import OTHER_TOPICS, BrokerMeters
 
 if TYPE_CHECKING:
     from policies.fleet.fleet_limiter import FleetShares
     from policies.groups.group_limiters import GroupLimiters
-    from policies.limits.meter import TickSchedule
-    from policies.thresholds.broker_meters import PeerTraffic
-    from policies.thresholds.storage_limits import HeldTopics, StoragePause, StorageThrottle
-    from policies.thresholds.topic_meter import TopicMeter
+    from policies.meters.broker_meters import PeerTraffic
+    from policies.meters.meter import TickSchedule
+    from policies.meters.topic_meter import TopicMeter
+    from policies.storage.request_limits import HeldTopics, StoragePause, StorageThrottle
 
 
 class LimitedBroker(BrokerMeters):

@@ -14,8 +14,8 @@
 #   topic_statuses.py all topics, each with its threshold
 #
 # It decides nothing: it puts what others know (policies, storage factor, rates, what was rejected) beside each other by
-# the rules of broker_meters.py, quotas/lines.py and groups/lines.py. Knows no clock and no process: `now_ms` is Unix
-# time. Its public names are these.
+# the rules of broker_thresholds.py, quota_limiters.py and group_limiters.py. Knows no clock and no process: `now_ms` is
+# Unix time. Its public names are these.
 
 from policies.explain.case import RECENT_MS
 from policies.explain.explaining import MAX_HELD, explain_traffic, shared_limit_keys

@@ -16,11 +16,11 @@ from policies.fleet.keys import FleetKey
 from policies.groups.finder import GroupResolver
 from policies.groups.group_limiters import GroupRate
 from policies.limits.limit_use import limit_utilization
+from policies.meters.broker_meters import PeerTraffic
 from policies.quotas.quota_limiters import QuotaRate
 from policies.quotas.store import QuotaStore, ResolvedQuota
 from policies.storage import AffectedTopics, StorageFactor
 from policies.text import one_line
-from policies.thresholds.broker_meters import PeerTraffic
 
 Action = Literal["refuse", "hold", "reject", "delay"]  # refuse: for good, whatever the limits say
 Traffic = Literal["produce", "fetch", "both"]

@@ -26,7 +26,7 @@ from policies.limits.limiter import ASK_BELOW_S, ASK_UNTIL_S, MAX_WAIT_S, check_
 from policies.verdict import Verdict, resource_group
 
 if TYPE_CHECKING:
-    from policies.thresholds.topic_meter import TopicMeter
+    from policies.meters.topic_meter import TopicMeter
 
 IDLE_S: Final = 2.0  # a topic that was quiet for this long asks again
 MAX_UPDATES: Final = 1000  # at groups and topics in one `pace`; with more of them in use each is looked at less often

@@ -2,5 +2,4 @@
 #
 # bucket.py       token bucket with a bounded debt
 # limiter.py      one limit that everybody under it waits for, and whom it turns away
-# meter.py        one-minute EWMA as Kafka's own meters compute it
 # limit_use.py    how much of a bucket's limit is used, over 10 seconds as Kafka's quotas compute it

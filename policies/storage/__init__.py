@@ -5,7 +5,7 @@
 # last valid factor for a while [DISK], `SnapshotView` takes the fail-safe as soon as one active broker's state is
 # unknown [035].
 #
-# Knows no Kafka, no file, no clock: `now` is monotonic, `wall` is Unix time. engine.py applies the factor to requests.
+# Knows no Kafka, no file, no clock: `now` is monotonic, `wall` is Unix time.
 #
 # volumes.py    volumes, limits of one volume, and the interfaces of sources
 # limits.py     how full is too full
@@ -17,6 +17,8 @@
 # snapshots.py  what snapshots say together
 # forecast.py   how fast a volume fills, and when it is at its limits
 # spread.py     who fills it, and whether what may come has room behind its hard limit
+# request_limits.py
+#               what of it a request meets: the pause, the queue of all producers, and the topics that are held
 #
 # Sources: [DISK] stop production on a full disk; [035] cluster wide volume usage (both proposals for Strimzi's plugin).
 

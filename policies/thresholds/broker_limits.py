@@ -1,7 +1,7 @@
 # What the limits of one upstream broker say about a request: its thresholds, by one of two strategies (rejecting.py,
 # pacing.py), and, while disks fill up, the queue of all its producers.
 #
-# Asks the meters (broker_meters.py) and counts nothing. Knows no request and no clock.
+# Asks the broker's meters and counts nothing. Knows no request and no clock.
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import math
 from typing import TYPE_CHECKING
 
 from policies.decision import ClientPatience, RequestLimit
+from policies.storage.request_limits import AffectedLimits, StorageEffect, StorageThrottle
 from policies.thresholds.broker_thresholds import BrokerThresholds, ThresholdRules
 from policies.thresholds.bursting import BurstRejecter
 from policies.thresholds.pacing import ThresholdPacer
 from policies.thresholds.rejecting import ThresholdRejecter
-from policies.thresholds.storage_limits import AffectedLimits, StorageEffect, StorageThrottle
 from policies.thresholds.strategy import ThresholdStrategy
 from policies.verdict import Verdict
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from policies.fleet.fleet_limiter import FleetShares
-    from policies.limits.meter import TickSchedule
-    from policies.thresholds.broker_meters import BrokerMeters
-    from policies.thresholds.storage_limits import HeldTopics
-    from policies.thresholds.topic_meter import TopicMeter
+    from policies.meters.broker_meters import BrokerMeters
+    from policies.meters.meter import TickSchedule
+    from policies.meters.topic_meter import TopicMeter
+    from policies.storage.request_limits import HeldTopics
 
 
 class TopicThresholdLimit(RequestLimit):

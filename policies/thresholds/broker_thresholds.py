@@ -16,15 +16,15 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from policies.fleet.keys import total_key
-from policies.thresholds.storage_limits import NO_EFFECT, StorageEffect
+from policies.storage.request_limits import NO_EFFECT, StorageEffect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from policies.fleet.fleet_limiter import FleetShares
-    from policies.limits.meter import FleetMeter, TickSchedule
-    from policies.thresholds.broker_meters import BrokerMeters
-    from policies.thresholds.topic_meter import TopicMeter
+    from policies.meters.broker_meters import BrokerMeters
+    from policies.meters.meter import FleetMeter, TickSchedule
+    from policies.meters.topic_meter import TopicMeter
 
 
 class ThresholdRules(NamedTuple):

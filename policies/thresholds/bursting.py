@@ -13,14 +13,14 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from policies.limits.bucket import TokenBucket
-from policies.limits.meter import FleetMeter
+from policies.meters.meter import FleetMeter
 from policies.thresholds.rejecting import ThresholdRejecter
 from policies.verdict import MAX_THROTTLE_MS, Verdict, used_up_burst
 
 if TYPE_CHECKING:
     from policies.decision import ClientPatience
+    from policies.meters.topic_meter import TopicMeter
     from policies.thresholds.broker_thresholds import BrokerThresholds
-    from policies.thresholds.topic_meter import TopicMeter
 
 MIN_RATE: Final = 1.0  # bytes per second, in place of a threshold of 0: such a topic gets only what others leave
 SLACK_DEBT_S: Final = 1.0  # the most that a topic may owe, beyond the total's debt, for having used what others left

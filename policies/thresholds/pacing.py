@@ -42,8 +42,8 @@ from policies.verdict import Verdict, used_up_threshold
 
 if TYPE_CHECKING:
     from policies.decision import ClientPatience
+    from policies.meters.topic_meter import TopicMeter
     from policies.thresholds.broker_thresholds import BrokerThresholds
-    from policies.thresholds.topic_meter import TopicMeter
 
 PACE_S: Final = 0.05  # how often `pace` is called: a topic not asked about can exceed its threshold for this long
 SLACK_DEBT_S: Final = 1.0  # the most that a topic may owe, beyond the total's debt, for having used what others left

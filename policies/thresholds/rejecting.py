@@ -11,14 +11,14 @@ import math
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from policies.limits.meter import DECAY, TICK_S, FleetMeter
+from policies.meters.meter import DECAY, TICK_S, FleetMeter
 from policies.thresholds.strategy import ThresholdStrategy
 from policies.verdict import MAX_THROTTLE_MS, Verdict, over_threshold
 
 if TYPE_CHECKING:
     from policies.decision import ClientPatience
+    from policies.meters.topic_meter import TopicMeter
     from policies.thresholds.broker_thresholds import BrokerThresholds
-    from policies.thresholds.topic_meter import TopicMeter
 
 
 class ThresholdRejecter(ThresholdStrategy):

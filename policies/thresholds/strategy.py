@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from policies.decision import ClientPatience
     from policies.limits.limit_use import LimitUse
-    from policies.thresholds.topic_meter import TopicMeter
+    from policies.meters.topic_meter import TopicMeter
     from policies.verdict import Verdict
 
 

@@ -27,9 +27,9 @@ from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyValues
 from policies.engine import PolicyEngine
 from policies.limited_broker import LimitedBroker
-from policies.limits.meter import TICK_S
-from policies.thresholds.broker_meters import PeerTraffic
-from policies.thresholds.topic_meter import TopicMeter
+from policies.meters.broker_meters import PeerTraffic
+from policies.meters.meter import TICK_S
+from policies.meters.topic_meter import TopicMeter
 from policies.usage import DELAYED, NOTES
 from policies.verdict import CLIENT_QUOTA, FENCE, RESOURCE_GROUP, TOPIC_THRESHOLD
 from policies.whatif.client import IN_FLIGHT, ReplayStream

@@ -23,11 +23,11 @@ from policies.groups.group_limiters import GroupLimit, GroupLimiters, GroupLimit
 from policies.groups.names import PUBLISH_BYTES, PUBLISH_MSGS
 from policies.limited_broker import LimitedBroker
 from policies.limits.limiter import recheck_delay_s
+from policies.meters.broker_meters import OTHER_TOPICS
+from policies.meters.topic_meter import TopicMeter
 from policies.quotas.quota_limiters import ALLOCATE_S, NO_QUOTA_LIMIT, QuotaLimiters
 from policies.quotas.quota_limiters import ConnectionQuotaLimit as OwnLines
 from policies.thresholds.broker_limits import TopicThresholdLimit
-from policies.thresholds.broker_meters import OTHER_TOPICS
-from policies.thresholds.topic_meter import TopicMeter
 from policies.whatif.client import ReplayStream
 from policies.whatif.rows import ReplayRules
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from policies.limits.meter import TICK_S
+from policies.meters.meter import TICK_S
 from policies.verdict import MAX_THROTTLE_MS
 
 TICK_MS: Final = round(TICK_S * 1000)

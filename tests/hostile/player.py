@@ -33,9 +33,9 @@ from policies.engine import Mode, OnExceed
 from policies.fleet.keys import total_key
 from policies.fleet.shares import ShareGrant
 from policies.groups.group_limiters import GroupLimitValues
+from policies.meters.broker_meters import PeerTraffic
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.storage import StorageFactor
-from policies.thresholds.broker_meters import PeerTraffic
 from protocol import api
 from tests.hostile import frames, logins, managing
 from tests.hostile.frames import IDS, NAMES, PROTECTED, Corpus, answering, numbered

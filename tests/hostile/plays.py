@@ -54,7 +54,7 @@ from gateway.data.shared.ledger import UsageLedger
 from gateway.data.shared.worker_state import WorkerState
 from gateway.data.worker.worker import DataWorker
 from policies.engine import PolicyEngine
-from policies.limits.meter import RateMeter
+from policies.meters.meter import RateMeter
 from policies.quotas.quota_limiters import QuotaLimiters
 from policies.usage import NOTES
 from policies.verdict import DELAY, REJECT, Verdict

@@ -45,7 +45,7 @@ TESTS: Final = {
     "protocol.stream": "tests/protocol/test_stream.py",
     "protocol.metadata_topics": "tests/protocol/test_metadata_topics.py",
     "policies.idempotence.duplicates": "tests/policies/idempotence/test_duplicates.py",
-    "policies.limits.meter": "tests/policies/limits/test_meter.py",
+    "policies.meters.meter": "tests/policies/meters/test_meter.py",
     "gateway.data.shared.ledger": "tests/gateway/data/shared/test_ledger.py",
     "gateway.data.pending.in_flight": "tests/gateway/data/pending/test_in_flight.py",
     "gateway.data.session.fast_path": "tests/gateway/data/session/test_fast_path.py",

@@ -22,7 +22,7 @@ from gateway.data.control_requests.lookup import LOOKUP_S
 from gateway.data.session.session import ClientSession
 from gateway.data.shared.errors import UpstreamError
 from gateway.data.shared.topics import INVALID_TOPIC
-from policies.thresholds.broker_meters import OTHER_TOPICS
+from policies.meters.broker_meters import OTHER_TOPICS
 from policies.usage import NOTES
 from policies.verdict import NEVER_PASSES
 from protocol import api, produce_request, rewrite

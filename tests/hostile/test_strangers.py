@@ -32,7 +32,7 @@ from gateway.data.worker.worker import DataWorker
 from gateway.supervisor import ParentLink
 from policies import usage
 from policies.groups.group_limiters import GroupLimitValues
-from policies.limits.meter import TICK_S
+from policies.meters.meter import TICK_S
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.quota_limiters import CLAIMED_DEBT_S
 from policies.quotas.store import QuotaStore

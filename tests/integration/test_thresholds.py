@@ -24,7 +24,7 @@ from typing import NamedTuple
 import pytest
 
 from gateway.embedded import EmbeddedCluster, EmbeddedError, wait_for
-from policies.limits.meter import ALPHA, TICK_S
+from policies.meters.meter import ALPHA, TICK_S
 from tests.gateway import play
 from tests.integration.gateways import Dropped, Gateway, Outcomes, create_topic, dropped, log_bytes, sums, total
 from tests.integration.offer import Flow, Load, Tally, rate_between

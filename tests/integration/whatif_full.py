@@ -22,7 +22,7 @@ from kafka import KafkaProducer
 from gateway import config
 from gateway.audit.whatif.command import make_rules
 from gateway.embedded import EmbeddedCluster
-from policies.limits.meter import TICK_S
+from policies.meters.meter import TICK_S
 from policies.whatif.replay import replay_usage
 from policies.whatif.rows import ReplayRow
 from tests.integration.gateways import Gateway, Record, create_topic

@@ -8,10 +8,10 @@ from policies.decision import ClientPatience, RequestLimit, strictest_verdict
 from policies.engine import PolicyEngine
 from policies.groups.group_limiters import GroupLimit
 from policies.limited_broker import LimitedBroker
-from policies.limits.meter import TICK_S
+from policies.meters.broker_meters import OTHER_TOPICS, BrokerMeters
+from policies.meters.meter import TICK_S
+from policies.meters.topic_meter import TopicMeter
 from policies.thresholds.broker_limits import TopicThresholdLimit
-from policies.thresholds.broker_meters import OTHER_TOPICS, BrokerMeters
-from policies.thresholds.topic_meter import TopicMeter
 from policies.verdict import DELAY, Verdict
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from policies.engine import PolicyEngine
-from policies.thresholds.broker_meters import PeerTraffic
+from policies.meters.broker_meters import PeerTraffic
 from policies.whatif import tick_phase
 from policies.whatif.rows import ReplayRow, WorkerLife
 from tests.policies.asking import record, rejection

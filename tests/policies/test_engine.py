@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from policies.engine import INTERNAL_TOPICS, PolicyEngine
 from policies.limited_broker import LimitedBroker
-from policies.limits.meter import TICK_S
-from policies.thresholds.broker_meters import PeerTraffic
+from policies.meters.broker_meters import PeerTraffic
+from policies.meters.meter import TICK_S
 from tests.effort import lines_run
 from tests.policies.asking import fill, record, rejecting, threshold_of
 

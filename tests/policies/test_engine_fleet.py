@@ -10,8 +10,8 @@ from policies.fleet.keys import total_key
 from policies.fleet.page import SharedPage
 from policies.fleet.shares import ShareGrant
 from policies.limits.limit_use import LimitUse
-from policies.limits.meter import TICK_S
-from policies.thresholds.broker_meters import PeerTraffic
+from policies.meters.broker_meters import PeerTraffic
+from policies.meters.meter import TICK_S
 from policies.thresholds.pacing import ThresholdPacer
 from policies.verdict import DELAY, STORAGE_THROTTLE
 from tests.policies.asking import decide, record, rejection, storage

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from policies.thresholds import broker_meters
-from policies.thresholds.broker_meters import OTHER_TOPICS
+from policies.meters import broker_meters
+from policies.meters.broker_meters import OTHER_TOPICS
 from tests.policies.asking import fill, record, rejecting, rejection
 
 MB = 1_000_000

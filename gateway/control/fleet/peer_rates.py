@@ -3,7 +3,7 @@
 # gateways.
 #
 # When a worker or a gateway is gone, what it brought fades as an average fades without traffic: its clients come back,
-# to others or to its successor, whose averages rise by as much (policies/limits/meter.py). So the sum stays what one
+# to others or to its successor, whose averages rise by as much (policies/meters/meter.py). So the sum stays what one
 # meter would say; otherwise a killed worker's traffic would be missing for a minute.
 #
 # Knows no socket: how a worker is told something is given.
@@ -16,7 +16,7 @@ from typing import Final
 
 from gateway.channel import PeerRates, WorkerRates
 from gateway.control.fleet.exchange.exchange import ThresholdRate
-from policies.thresholds.broker_meters import NO_PEER_TRAFFIC, PeerTraffic
+from policies.meters.broker_meters import NO_PEER_TRAFFIC, PeerTraffic
 
 FADING_S: Final = 60.0  # to an e-th part, as Kafka's one-minute rate
 FADED_S: Final = 300.0  # to less than a hundredth

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gateway.data.shared.topics import ConnectionTopics
     from policies.decision import LimitNote, RefusedPartitions, RequestDecision
     from policies.idempotence.repeats import BatchId, BatchOwner
-    from policies.thresholds.broker_meters import BrokerMeters
+    from policies.meters.broker_meters import BrokerMeters
     from protocol.produce_fast import PartitionArray
     from protocol.produce_request import PartitionBatch, RequestPartitions, TopicSpan
     from protocol.produce_response import PartitionResults

@@ -5,7 +5,7 @@ cimport cython
 from gateway.data.pending.in_flight cimport InFlightRequests
 from gateway.data.shared.ledger cimport UsageLedger
 from policies.idempotence.duplicates cimport AcknowledgedBatches
-from policies.limits.meter cimport RateMeter
+from policies.meters.meter cimport RateMeter
 from protocol.produce_fast cimport PartitionArray
 
 

@@ -6,8 +6,8 @@ from gateway.data.pending.in_flight import InFlightRequests
 from gateway.data.shared.ledger import RowCounts, UsageLedger
 from policies.decision import AdmissionCredit
 from policies.idempotence.duplicates import AcknowledgedBatches
-from policies.limits.meter import FleetMeter
-from policies.thresholds.topic_meter import TopicMeter
+from policies.meters.meter import FleetMeter
+from policies.meters.topic_meter import TopicMeter
 from protocol.produce_fast import PartitionArray
 from protocol.produce_request import PartitionBatch, RequestPartitions, TopicSpan
 from protocol.produce_response import PartitionResults

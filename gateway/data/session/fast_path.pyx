@@ -12,7 +12,7 @@ from cpython.array cimport array
 from libc.math cimport INFINITY
 
 from gateway.data.pending.in_flight cimport InFlightRequests, PendingResponse
-from policies.limits.meter cimport RateMeter
+from policies.meters.meter cimport RateMeter
 from protocol cimport fields, produce_fast
 from protocol.fields cimport Bytes
 from protocol.produce_fast cimport PART, RESULT, PartitionArray, Single

@@ -15,10 +15,10 @@ from gateway.data.shared.topics import ConnectionTopics, is_counted_name, shown_
 from policies import decision, verdict
 from policies.decision import NO_LIMITS, AdmissionCredit, ClientPatience, PartitionLimits
 from policies.idempotence.fence import ProducerFence
+from policies.meters.broker_meters import OTHER_TOPICS
 from policies.plugin import PluginLimit
+from policies.storage.request_limits import StoragePause, StorageThrottle
 from policies.thresholds.broker_limits import TopicThresholdLimit
-from policies.thresholds.broker_meters import OTHER_TOPICS
-from policies.thresholds.storage_limits import StoragePause, StorageThrottle
 from policies.usage import OBSERVED_OUTCOMES
 from policies.verdict import Verdict
 from protocol import api
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gateway.data.pending.steps import ProduceRequest
     from policies.decision import PartitionKey, RefusedPartitions, RequestDecision
     from policies.groups.group_limiters import GroupLimit
-    from policies.thresholds.topic_meter import TopicMeter
+    from policies.meters.topic_meter import TopicMeter
     from protocol.produce_request import PartitionBatch
 
 UNLIMITED_CREDIT: Final = AdmissionCredit(NO_LIMITS, math.inf, math.inf, math.inf)

@@ -6,15 +6,15 @@ import re
 from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING
 
-from policies.thresholds.broker_meters import OTHER_TOPICS
+from policies.meters.broker_meters import OTHER_TOPICS
 from protocol import api
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gateway.data.shared.worker_state import WorkerState
-    from policies.thresholds.broker_meters import BrokerMeters
-    from policies.thresholds.topic_meter import TopicMeter
+    from policies.meters.broker_meters import BrokerMeters
+    from policies.meters.topic_meter import TopicMeter
     from protocol.produce_request import PartitionBatch
 
 _TOPIC_PATTERN = re.compile(

@@ -13,7 +13,7 @@ from gateway.channel import UsageInterval
 from gateway.data.shared.ledger import UsageLedger
 from gateway.data.shared.uplink import ControlUplink
 from gateway.data.worker.lowest_factor import LowestFactor
-from policies.limits.meter import SECOND_S
+from policies.meters.meter import SECOND_S
 
 INTERVAL_S = SECOND_S
 MAX_UNSPOOLED = 120  # intervals kept for control; beyond it the current one simply lasts longer, nothing is lost

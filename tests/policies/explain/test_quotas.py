@@ -12,7 +12,7 @@ from policies.explain import (
     TrafficExplanation,
     explain_traffic,
 )
-from policies.limits.meter import TICK_S
+from policies.meters.meter import TICK_S
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.quotas.quota_limiters import UNALLOCATED, QuotaLimiters
 from policies.quotas.store import QuotaStore

@@ -14,7 +14,7 @@ from policies.explain import (
     explain_traffic,
     topic_statuses,
 )
-from policies.limits.meter import TICK_S
+from policies.meters.meter import TICK_S
 from policies.storage import StorageFactor
 from tests.policies.asking import record
 from tests.policies.explain_play import (

@@ -11,8 +11,8 @@ from policies.fleet.keys import group_key
 from policies.fleet.shares import ShareGrant
 from policies.groups.group_limiters import IDLE_S, MAX_UPDATES, GroupLimit, GroupLimitValues
 from policies.limits.limiter import MAX_WAIT_S
-from policies.limits.meter import TICK_S
-from policies.thresholds.broker_meters import OTHER_TOPICS
+from policies.meters.broker_meters import OTHER_TOPICS
+from policies.meters.meter import TICK_S
 from policies.thresholds.pacing import PACE_S
 from policies.verdict import DELAY, REJECT, RESOURCE_GROUP
 from tests.policies.group_play import Loop, Producer, engine_with, finder, send

@@ -8,7 +8,7 @@ from policies.explain import FleetUse, LimitLevel
 from policies.fleet.fleet_limiter import FleetLimiter, FleetShares
 from policies.fleet.shares import ShareGrant
 from policies.limits.limit_use import LimitMeter, LimitUse
-from policies.limits.meter import TICK_S
+from policies.meters.meter import TICK_S
 
 KEY = '["q","producer_byte_rate",null,"slow",null]'
 WHOLE = 100_000.0

@@ -18,7 +18,7 @@ from policies.fleet.page import SharedPage
 from policies.fleet.shares import max_min_fair
 from policies.limits.bucket import TokenBucket
 from policies.limits.limiter import BURST_S, DEBT_S, MAX_WAIT_S
-from policies.limits.meter import TICK_S
+from policies.meters.meter import TICK_S
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.quotas.quota_limiters import (
     ALLOCATE_S,

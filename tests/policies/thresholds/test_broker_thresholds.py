@@ -8,8 +8,8 @@ import pytest
 
 from policies.fleet.keys import total_key
 from policies.fleet.shares import ShareGrant
-from policies.limits.meter import TICK_S
-from policies.thresholds.broker_meters import PeerTraffic
+from policies.meters.broker_meters import PeerTraffic
+from policies.meters.meter import TICK_S
 from tests.policies.asking import delaying, rejecting, threshold_of
 
 MB = 1_000_000

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from policies.engine import PolicyEngine
-from policies.thresholds.broker_meters import PeerTraffic
+from policies.meters.broker_meters import PeerTraffic
 from policies.verdict import REJECT, Verdict
 from tests.policies.asking import Request
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from policies.engine import PolicyEngine
 from policies.limits.limiter import MAX_WAIT_S
-from policies.limits.meter import TICK_S
-from policies.thresholds.broker_meters import BrokerMeters
+from policies.meters.broker_meters import BrokerMeters
+from policies.meters.meter import TICK_S
+from policies.meters.topic_meter import TopicMeter
 from policies.thresholds.pacing import PACE_S, ThresholdPacer
-from policies.thresholds.topic_meter import TopicMeter
 from policies.verdict import Verdict
 from tests.effort import lines_run
 from tests.policies.asking import Request, decide, record, rejection

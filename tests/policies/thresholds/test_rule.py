@@ -10,7 +10,7 @@ import pytest
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyError, PolicyKey, PolicyOperation
 from policies.engine import PolicyEngine
-from policies.limits.meter import TICK_S
+from policies.meters.meter import TICK_S
 from tests.policies.asking import begin, record, rejection, threshold_of
 
 MB = 1_000_000

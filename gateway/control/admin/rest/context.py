@@ -22,8 +22,8 @@ from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyOperation
 from policies.explain import FleetUse
 from policies.fleet.keys import FleetKey
+from policies.meters.broker_meters import PeerTraffic
 from policies.quotas.store import Alteration
-from policies.thresholds.broker_meters import PeerTraffic
 from policies.thresholds.sums import TopicPlaces
 
 _T = TypeVar("_T")

@@ -37,11 +37,11 @@ from policies.definitions.policy_values import PolicyKey, PolicyOperation, Polic
 from policies.engine import BrokerRate, TopicRate
 from policies.explain import FleetUse, TopicFlow
 from policies.limits.limit_use import LimitUse
+from policies.meters.broker_meters import PeerTraffic
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.quota_limiters import QuotaRate
 from policies.quotas.store import Alteration, EntityValues
 from policies.storage import StorageFactor
-from policies.thresholds.broker_meters import PeerTraffic
 from policies.thresholds.sums import TopicPlaces
 
 MB = 10**6

@@ -9,8 +9,8 @@ import pytest
 from gateway.channel import WorkerRates
 from gateway.control.fleet.peer_rates import FleetRates, rates_differ
 from policies.engine import BrokerRate, PolicyEngine, TopicRate
-from policies.limits.meter import TICK_S
-from policies.thresholds.broker_meters import PeerTraffic
+from policies.meters.broker_meters import PeerTraffic
+from policies.meters.meter import TICK_S
 
 
 def rates(broker: int, **topics: float) -> WorkerRates:

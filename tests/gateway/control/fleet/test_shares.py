@@ -25,8 +25,8 @@ from policies.explain import FleetUse
 from policies.fleet import shares
 from policies.fleet.keys import group_key, quota_key
 from policies.groups.names import EXISTS, PUBLISH_BYTES
+from policies.meters.broker_meters import PeerTraffic
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
-from policies.thresholds.broker_meters import PeerTraffic
 from tests.gateway.control.fleet.test_peer_rates import rates
 from tests.policies.fleet_sim import Book
 

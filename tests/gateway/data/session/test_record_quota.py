@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from policies.limits.meter import TICK_S
+from policies.meters.meter import TICK_S
 from tests.gateway.play import Play, answer, request, size_of
 from tests.variants import COMPILED, PURE, running
 

@@ -16,10 +16,10 @@ from policies.fleet.demand import FORGET_S, MAX_SMOOTH_S, SAMPLE_S
 from policies.fleet.keys import group_key, quota_key, total_key, total_out_key
 from policies.fleet.shares import FLOORS, LimitDemand, ShareGrant
 from policies.groups.group_limiters import GroupLimitValues
+from policies.meters.broker_meters import PeerTraffic
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.quota_limiters import QuotaLimiters
 from policies.quotas.store import QuotaStore
-from policies.thresholds.broker_meters import PeerTraffic
 from policies.thresholds.pacing import ThresholdPacer
 from tests.policies.asking import record
 from tests.policies.group_play import Producer, finder, send

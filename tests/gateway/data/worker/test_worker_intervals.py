@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from gateway.channel import PROTOCOL, WorkerSettings
 from gateway.data.worker.worker import DataWorker
 from gateway.supervisor import ParentLink
-from policies.limits.meter import TICK_S
+from policies.meters.meter import TICK_S
 
 
 class Clocked:

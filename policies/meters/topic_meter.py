@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from policies.limits.meter import FleetMeter
+from policies.meters.meter import FleetMeter
 
 
 class TopicMeter(FleetMeter):

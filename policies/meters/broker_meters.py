@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from policies.limits.meter import ALPHA, TICK_S, FleetMeter
-from policies.thresholds.topic_meter import TopicMeter
+from policies.meters.meter import ALPHA, TICK_S, FleetMeter
+from policies.meters.topic_meter import TopicMeter
 
 if TYPE_CHECKING:
-    from policies.limits.meter import TickSchedule
+    from policies.meters.meter import TickSchedule
 
 # Names that clients made up must not fill the memory: beyond this many, the rest share one meter, OTHER.
 MAX_UNLISTED: Final = 10_000

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.limits.meter import SECOND_S, TICK_S, FleetMeter, RateMeter, TickSchedule
+from policies.meters.meter import SECOND_S, TICK_S, FleetMeter, RateMeter, TickSchedule
 from tests.variants import COMPILED, PURE, module
 
 
 @pytest.fixture(scope="module", params=[PURE, COMPILED], autouse=True)
 def variant(request: pytest.FixtureRequest) -> Iterator[None]:
     """Compiled or not; all tests hold for both."""
-    made = module("policies.limits.meter", request.param)
+    made = module("policies.meters.meter", request.param)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"{__name__}.RateMeter", made.RateMeter)
         patch.setattr(f"{__name__}.FleetMeter", made.FleetMeter)

@@ -17,8 +17,8 @@ from policies.verdict import Verdict, reduced_text, storage_pause, storage_throt
 
 if TYPE_CHECKING:
     from policies.fleet.fleet_limiter import FleetShares
-    from policies.storage import AffectedTopics
-    from policies.thresholds.broker_meters import BrokerMeters
+    from policies.meters.broker_meters import BrokerMeters
+    from policies.storage.scope import AffectedTopics
 
 
 class StorageEffect(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policies.thresholds import broker_meters
+from policies.meters import broker_meters
 from tests.policies.asking import fill, record, rejecting
 
 MB = 1_000_000

@@ -6,9 +6,9 @@ import pytest
 
 from policies.decision import ClientPatience
 from policies.engine import PolicyEngine
+from policies.meters.broker_meters import MAX_UNLISTED, OTHER_TOPICS
 from policies.storage import AffectedTopics
-from policies.thresholds.broker_meters import MAX_UNLISTED, OTHER_TOPICS
-from policies.thresholds.storage_limits import StoragePause, StorageThrottle
+from policies.storage.request_limits import StoragePause, StorageThrottle
 from policies.verdict import HOLD, STORAGE_PAUSE, STORAGE_THROTTLE
 
 WHY = "broker 2 volume /d: 5.0 GB of 100.0 GB free, hard limit at 10.0 GB"
