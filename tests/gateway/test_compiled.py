@@ -16,6 +16,7 @@ from gateway.compiled import EITHER_FORM, FAST_PATH, HOT_PATH_MODULES, PURE_PYTH
 from tests.variants import COMPILED, PURE, module
 
 ROOT = Path(__file__).parents[2]
+SUFFIXES = (".py", ".pyx", ".pxd")
 
 
 def said(**variables: str) -> str:
@@ -42,10 +43,18 @@ def test_what_was_built_is_of_these_sources(name: str) -> None:
     path = ROOT / name.replace(".", "/")
     library = Path(str(module(name, COMPILED).__file__))
     of_all = ROOT / "protocol/fields.pxd", ROOT / "gateway/data/sockets/calls.pxd"
-    own = [path.with_suffix(suffix) for suffix in (".py", ".pyx", ".pxd") if path.with_suffix(suffix).exists()]
+    own = [path.with_suffix(suffix) for suffix in SUFFIXES if path.with_suffix(suffix).exists()]
     assert own
     for source in (*own, *of_all):
         assert source.stat().st_mtime <= library.stat().st_mtime, f"{source} is newer than {library}: make env"
+
+
+def test_make_env_builds_it_again_when_one_of_its_sources_changes() -> None:
+    command = ["make", "--no-print-directory", "--eval", "shown: ; @echo $(COMPILED_FROM)", "shown"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    paths = [(ROOT / name.replace(".", "/")).with_suffix(suffix) for name in HOT_PATH_MODULES for suffix in SUFFIXES]
+    sources = {str(path.relative_to(ROOT)) for path in paths if path.exists()}
+    assert sources <= set(done.stdout.split())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only Linux has them so")
