@@ -302,8 +302,8 @@ class GroupLimiters:
             meter.by_principal = by_principal
             meter.group_limit = None if group is None else self._get_limit(group, "publish", now)
             meter.counted_in_group, meter.messages = meter.uncounted, 0
-        side = meter.group_limit
-        if not isinstance(side, GroupLimit):
+        side: GroupLimit | None = meter.group_limit  # type: ignore[assignment]
+        if side is None:
             meter.set_group_asks(False)
             return None
         if meter not in side.active_topics:
@@ -322,9 +322,9 @@ class GroupLimiters:
 
     def asking_limit(self, meter: TopicMeter, now: float) -> GroupLimit | None:
         """The group of a topic that is in use, while all topics of that group have to ask; None: see `publish`."""
-        side = meter.group_limit
+        side: GroupLimit | None = meter.group_limit  # type: ignore[assignment]  # only `activate_publish_limit` sets it
         if (
-            not isinstance(side, GroupLimit)
+            side is None
             or not side.asks_always
             or meter.group_version != self.version
             or meter not in side.active_topics

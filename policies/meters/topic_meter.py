@@ -25,7 +25,7 @@ class TopicMeter(FleetMeter):
     `counted_in_bucket`, of `uncounted` what the topic's bucket knows of. Written by resource groups: `by_principal`,
     `group_version`, `counted_in_group`.
 
-    `pacing_bucket`, `group_limit`: what the pacer and resource groups keep of this topic; they alone know the types.
+    `paced_topic`, `group_limit`: what the pacer and resource groups keep of this topic; they alone know the types.
     They are here because a look into a dictionary for each request, and forgetting what has gone, would cost more.
     """
 
@@ -42,7 +42,7 @@ class TopicMeter(FleetMeter):
         "is_held",
         "messages",
         "name",
-        "pacing_bucket",
+        "paced_topic",
         "thresholds_free_to",
     )  # fmt: skip
 
@@ -54,7 +54,7 @@ class TopicMeter(FleetMeter):
         self.is_held = False
         self.messages = 0
         self.is_confirmed = False
-        self.pacing_bucket: object = None
+        self.paced_topic: object = None
         self.counted_in_bucket = 0
         self.group_limit: object = None
         self.by_principal = False

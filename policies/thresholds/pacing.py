@@ -51,19 +51,19 @@ FREE_PART: Final = 0.05  # of what the total has saved, for a topic that has no 
 MIN_RATE: Final = 1.0  # bytes per second, in place of a threshold of 0: such a topic gets only what others leave
 
 
-class TopicBucket(TokenBucket):
-    """The bucket of one topic. `sole_client`: whether one client alone asks about the topic."""
+class PacedTopic:
+    """One topic in use: its bucket, and whether one client alone asks about it."""
 
-    __slots__ = ("sole_client",)
+    __slots__ = ("bucket", "sole_client")
 
     def __init__(self, rate: float, now: float) -> None:
-        super().__init__(rate, BURST_S, DEBT_S + SLACK_DEBT_S, now)
+        self.bucket = TokenBucket(rate, BURST_S, DEBT_S + SLACK_DEBT_S, now)
         self.sole_client = SoleClient()
 
 
 class ThresholdPacer(ThresholdStrategy):
     """The buckets of one broker, which has a total threshold: the total's, and one of each topic in use, which its
-    meter holds for it (`TopicMeter.pacing_bucket`).
+    meter holds for it (`TopicMeter.paced_topic`).
     """
 
     __slots__ = (
@@ -108,7 +108,7 @@ class ThresholdPacer(ThresholdStrategy):
         self._hungry_until = -math.inf  # a client waits for the total that long, or was turned away then
         for meter in self._topics.values():
             meter.counted_in_bucket = meter.uncounted
-            meter.pacing_bucket = None
+            meter.paced_topic = None
             meter.set_thresholds_ask(True)
 
     def add_topic(self, meter: TopicMeter) -> None:
@@ -137,10 +137,10 @@ class ThresholdPacer(ThresholdStrategy):
         if total.token_level(now) < ASK_BELOW_S * total.rate:
             for meter in self._topics.values():
                 if meter.uncounted != meter.counted_in_bucket:
-                    bucket = self._settle_topic(meter, owed, now)
-                    if bucket is None or meter.thresholds_ask:
+                    topic = self._settle_topic(meter, owed, now)
+                    if topic is None or meter.thresholds_ask:
                         continue
-                    if bucket.token_level(now) < ASK_BELOW_S * bucket.rate:
+                    if topic.bucket.token_level(now) < ASK_BELOW_S * topic.bucket.rate:
                         meter.set_thresholds_ask(True)
                         self._asking[meter] = True
         if self._asking:
@@ -167,9 +167,10 @@ class ThresholdPacer(ThresholdStrategy):
         )
 
     def charge_request(self, meter: TopicMeter, size: int, now: float) -> None:
-        bucket = meter.pacing_bucket
-        if self._thresholds.effective_threshold(meter) is None or not isinstance(bucket, TopicBucket):
+        topic = meter.paced_topic
+        if self._thresholds.effective_threshold(meter) is None or not isinstance(topic, PacedTopic):
             return  # it is for `pace_limits` to take from the total
+        bucket = topic.bucket
         self.record_only(meter, size)
         owed = self.bucket.consume_tokens(size, now)
         bucket.consume_tokens(size, now)
@@ -187,16 +188,16 @@ class ThresholdPacer(ThresholdStrategy):
         total = self.bucket  # the shorter of the two debts decides
         return max(total.token_level(now) + CREDIT_S * total.rate, bucket.token_level(now) + CREDIT_S * bucket.rate)
 
-    def _update_buckets(self, meter: TopicMeter, client: object, now: float) -> tuple[TopicBucket | None, bool]:
+    def _update_buckets(self, meter: TopicMeter, client: object, now: float) -> tuple[TokenBucket | None, bool]:
         """Bring the total's bucket and the topic's up to date, about which that client asks; the topic's, None where
         nothing limits it, and whether nobody else asks about it.
         """
-        bucket = self._settle_topic(meter, self._settle_total(now), now)
+        topic = self._settle_topic(meter, self._settle_total(now), now)
         self._asking[meter] = True
         self._free.pop(meter, None)
-        if bucket is None:
+        if topic is None:
             return None, False
-        return bucket, bucket.sole_client.is_alone(client, now)
+        return topic.bucket, topic.sole_client.is_alone(client, now)
 
     def _check_admission(self, meter: TopicMeter, size: int, patience: ClientPatience, now: float) -> AdmissionResult:
         # Clients of other topics wait for the total beyond their own only.
@@ -245,14 +246,14 @@ class ThresholdPacer(ThresholdStrategy):
         self._free = {}
 
     def is_limiting(self, meter: TopicMeter) -> bool:
-        bucket = meter.pacing_bucket
-        return meter.thresholds_ask and isinstance(bucket, TopicBucket) and bucket.in_debt and self.bucket.in_debt
+        topic = meter.paced_topic
+        return meter.thresholds_ask and isinstance(topic, PacedTopic) and topic.bucket.in_debt and self.bucket.in_debt
 
     def topic_use(self, meter: TopicMeter, now: float) -> LimitUse | None:
-        bucket = meter.pacing_bucket
-        if not isinstance(bucket, TopicBucket):
+        topic = meter.paced_topic
+        if not isinstance(topic, PacedTopic):
             return None
-        return _bucket_use(bucket.rate, meter.rate, bucket.debt_wait_s(now))
+        return _bucket_use(topic.bucket.rate, meter.rate, topic.bucket.debt_wait_s(now))
 
     def total_use(self, now: float) -> LimitUse | None:
         waits = self.is_hungry(now)
@@ -280,7 +281,7 @@ class ThresholdPacer(ThresholdStrategy):
         settle_s = self._fleet.settle_s
         return settle_s if now < self._provisional_until or now - self._used_at > settle_s > 0.0 else math.inf
 
-    def _settle_topic(self, meter: TopicMeter, owed: float, now: float) -> TopicBucket | None:
+    def _settle_topic(self, meter: TopicMeter, owed: float, now: float) -> PacedTopic | None:
         """Bring a topic's bucket up to date; None where nothing limits it. `owed`: the total's debt in seconds."""
         counted = meter.uncounted
         size = counted - meter.counted_in_bucket
@@ -291,15 +292,16 @@ class ThresholdPacer(ThresholdStrategy):
         if self._fleet.processes > 1:
             limit *= self._thresholds.portion_of(meter)
         rate = limit if limit > MIN_RATE else MIN_RATE
-        bucket = meter.pacing_bucket
-        if not isinstance(bucket, TopicBucket):
-            bucket = meter.pacing_bucket = TopicBucket(rate, self._since)
-        elif bucket.rate != rate:
+        topic = meter.paced_topic
+        if not isinstance(topic, PacedTopic):
+            topic = meter.paced_topic = PacedTopic(rate, self._since)
+        bucket = topic.bucket
+        if bucket.rate != rate:
             bucket.set_rate(rate, now)
         bucket.consume_evenly(size, now)
         # It waits for the total while that owes less. Owing still more would be a punishment for using slack.
         bucket.forgive_debt((owed + SLACK_DEBT_S) * rate)
-        return bucket
+        return topic
 
     def _release_credited(self, owed: float, now: float) -> None:
         """Ask no more about topics that have credit and are in use. Those that aren't may come back with any amount."""
@@ -309,7 +311,8 @@ class ThresholdPacer(ThresholdStrategy):
             self._free.values()
         )  # they may all take theirs before the next look
         for meter, recently in list(self._asking.items()):
-            bucket = None if has_credit else self._settle_topic(meter, owed, now)
+            topic = None if has_credit else self._settle_topic(meter, owed, now)
+            bucket = None if topic is None else topic.bucket
             if has_credit or bucket is None or bucket.token_level(now) >= ASK_UNTIL_S * bucket.rate:
                 if self._thresholds.effective_threshold(meter) is None:
                     own = math.inf
