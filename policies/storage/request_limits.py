@@ -39,7 +39,7 @@ NO_EFFECT = StorageEffect()
 
 
 class StorageThrottle(RequestLimit):
-    """The limit that producers of one broker share while disks fill up: one line."""
+    """The limit that producers of one broker share while disks fill up: one queue."""
 
     __slots__ = ("_effect", "_meters", "limiter", "observes")
 
