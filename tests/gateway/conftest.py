@@ -16,12 +16,12 @@ from trio.testing import MockClock
 
 from gateway.control.http_server import serve_http
 from gateway.data.relay.links import RelayLink
+from gateway.data.relay.sides import LinkSide
 from gateway.data.session.session import ClientSession
 from gateway.data.shared.worker_state import WorkerState
 from gateway.data.sockets.inbound import InboundBuffer
 from gateway.data.sockets.outbound import OutboundBuffer
 from gateway.data.sockets.reactor import SocketReactor
-from gateway.data.sockets.sides import LinkSide
 from gateway.data.sockets.tls import TlsConnection
 from gateway.supervisor import open_listener
 from tests.gateway.control.admin.test_rest import Server

@@ -7,7 +7,7 @@
 # Backpressure: a side is not read while the other has something that it was not able to send; the client is not read
 # either while answers to it wait, for the gateway makes answers of its own. One writer per socket by construction: all
 # of this is synchronous and in one thread. The session says what may pass and what is owed, the watch how long anything
-# may take; here are sockets and what follows from where they stand.
+# may take, states.py what is read and sent in each state; here are the sockets, and the events that change a state.
 
 from __future__ import annotations
 
@@ -16,14 +16,32 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.data.relay.disconnect_log import DisconnectLog
-from gateway.data.relay.graceful_close import GracefulClose
 from gateway.data.relay.parked import ParkedInput
+from gateway.data.relay.sides import LinkSide
+from gateway.data.relay.states import (
+    ALL_ANSWERED,
+    CLOSE,
+    CLOSED,
+    CONNECTION_LOST,
+    DRAIN,
+    DRAINING,
+    END_READ,
+    LINGERING,
+    NONE_WAITS,
+    OPEN,
+    PEER_CLOSED,
+    REFUSING,
+    RELAYING,
+    REQUEST_MALFORMED,
+    REQUEST_WAITS,
+    SEND_FAILED,
+    SIDE_ENDS,
+)
 from gateway.data.relay.watch import LateConnection, ProgressWatch
 from gateway.data.shared.errors import BrokerSpeaksTls, UpstreamError, close_reason
 from gateway.data.sockets.inbound import EOF, InboundBuffer
 from gateway.data.sockets.outbound import OutboundBuffer
 from gateway.data.sockets.reactor import ERR, HUP, IN, OUT, RDHUP
-from gateway.data.sockets.sides import LinkSide
 from gateway.system.sockets import reset_on_close
 from protocol.framing import check_request_head, check_response_head, is_tls_alert
 from protocol.wire import MalformedFrame
@@ -46,6 +64,7 @@ MAX_READ_AHEAD = 8 * 2**20  # behind a pause: a client's FIN may stand behind a 
 MAX_HELD = 256 * 1024  # behind a pause that a client waits for
 LONG_WAIT_S = 2.0  # that requests wait: from there on the receive buffer of their connection is small …
 SHORT_WAIT_S = 1.0  # … and from there on as usual again
+LINGER_S = 1.0  # that a client has to close its half after it was told that nothing more comes
 GRACE_S = 30.0  # that a connection may be too old while no moment between two requests has been seen
 READ_AHEAD_ROUNDS = 4  # while that window is read more comes, a round trip later: look again, but not for ever …
 READ_AHEAD_PAUSE_S = 0.05  # … and with so long between
@@ -65,25 +84,25 @@ class RelayLink:
     """A pair of connected sockets in the reactor; owns both.
 
     Attributes:
-        parked: read, but not to be handled before the session's hold is over. closing_cause: nothing more is taken from
-        the client; once all is answered, the close is counted under this name.
+        state: one of states.LINK_STATES.
+        parked: read, but not to be handled before the session's hold is over.
+        closing_cause: the name under which the close is counted where the gateway ends the connection; else "".
     """
 
     __slots__ = (
         "_disconnect_log",
-        "_graceful_close",
         "_is_client_drained",
-        "_is_steady",
+        "_linger_until",
         "_timer_at",
         "_watch",
         "client",
         "closing_cause",
-        "is_closed",
         "parked",
         "peer",
         "reactor",
         "session",
         "shortcut",
+        "state",
         "upstream",
     )
 
@@ -111,16 +130,15 @@ class RelayLink:
         self.peer = session.admin_requests.peer = peer
         session.admin_requests.wake_link = self._schedule_ready
         self.parked = ParkedInput(account)
+        self.state = RELAYING
         self.closing_cause = ""
-        self.is_closed = False
         self._watch = ProgressWatch(self.client, session.hold.drained_at)
         self._disconnect_log = DisconnectLog(session.client, peer)
-        self._is_steady = True  # nothing parked, no side has ended, nothing is finishing
         self._is_client_drained = (
             True  # the client's socket was empty, and is being read: what comes now has not waited
         )
         self._timer_at = 0.0
-        self._graceful_close: GracefulClose | None = None
+        self._linger_until = 0.0
         self.shortcut = self._new_shortcut()
 
     def _new_shortcut(
@@ -140,6 +158,10 @@ class RelayLink:
         self.reactor.links.add(self)
         self.client.open(self.reactor, self.shortcut)
         self.upstream.open(self.reactor, self.shortcut)
+
+    @property
+    def is_closed(self) -> bool:
+        return self.state is CLOSED
 
     @property
     def is_muted(self) -> bool:
@@ -170,7 +192,7 @@ class RelayLink:
         client = self.client
         self.shortcut.invalidate_terms()
         if events & (ERR | HUP):
-            if events & ERR or not client.is_write_shut or not client.event_mask & IN:
+            if events & ERR or self.state is not LINGERING or not client.event_mask & IN:
                 self._mark_client_broken(now)
                 self._advance_state(now)
                 return
@@ -181,7 +203,7 @@ class RelayLink:
                 self._watch.closing_since = now
             if not events & IN or not client.event_mask & IN:
                 if events & RDHUP:
-                    client.is_peer_gone, client.event_mask = True, 0  # the one shot is used up
+                    client.state, client.event_mask = client.state.after(PEER_CLOSED), 0  # the one shot is used up
                 self._advance_state(now)
                 return
             if self._is_client_drained:
@@ -217,28 +239,27 @@ class RelayLink:
                     self._watch.answered_at = now
                     self._handle_responses(now)
                 elif n == EOF:
-                    self._mark_upstream_ended(now)
-            elif events & (ERR | HUP | RDHUP) and not upstream.is_peer_gone:
+                    self._end_side(upstream, END_READ, now)
+            elif events & (ERR | HUP | RDHUP) and not upstream.state.is_gone:
                 # Its earlier answers are still the client's: its end is read behind that.
-                upstream.is_peer_gone, upstream.event_mask = True, 0
-                self._start_closing(now)
+                upstream.event_mask = 0
+                self._end_side(upstream, PEER_CLOSED, now)
         except OSError:
-            upstream.is_reset = True
-            self._mark_upstream_ended(now)
-        if not self.is_closed:
+            self._end_side(upstream, CONNECTION_LOST, now)
+        if self.state is not CLOSED:
             self._advance_state(now)
 
     def on_timer(self, now: float) -> None:
         """The time of a hold may have come."""
         self._timer_at = 0.0
         self.shortcut.invalidate_terms()
-        if not self.is_closed:
+        if self.state is not CLOSED:
             self._advance_state(now)
 
     def on_ready(self, now: float) -> None:
         """There is room again, or something else changed without an event."""
         self.shortcut.invalidate_terms()
-        if not self.is_closed:
+        if self.state is not CLOSED:
             self._advance_state(now)
 
     def _schedule_ready(self) -> None:
@@ -252,7 +273,7 @@ class RelayLink:
         records pass unseen, on any terms.
         """
         client, upstream = self.client, self.upstream
-        if not self._is_steady or client.has_unsent or not upstream.is_between_frames:
+        if self.state is not RELAYING or client.has_unsent or not upstream.is_between_frames:
             return None
         terms = self.session.current_terms(now)  # first: it looks up the quotas, which say whether records pass unseen
         self._update_shortcut()
@@ -338,8 +359,7 @@ class RelayLink:
     def on_upstream_end(self, is_eof: bool, now: float) -> None:
         """The shortcut has read the broker's end, or that its socket is broken."""
         self.shortcut.invalidate_terms()
-        self.upstream.is_reset = not is_eof
-        self._mark_upstream_ended(now)
+        self._end_side(self.upstream, END_READ if is_eof else CONNECTION_LOST, now)
         self._advance_state(now)
 
     def handle_read_requests(self, start: int, pos: int, end: int, large: FrameBuffer | None, now: float) -> None:
@@ -363,45 +383,45 @@ class RelayLink:
             session.in_flight.release_local_responses()
         inbound.buf, inbound.start, inbound.end = buf, pos, end
         self._handle_responses(now)
-        if not self.is_closed:
+        if self.state is not CLOSED:
             self._advance_state(now)
 
     # --- what happens to a side ---------------------------------------------------------------------------------------
 
-    def _start_closing(self, now: float) -> None:
-        """Nothing more comes from a side, or is taken from it: the bytes that are left have to go in time."""
-        self._watch.closing_since, self._is_steady = now, False
+    def _end_side(self, side: LinkSide, event: str, now: float) -> None:
+        """Nothing more comes from that side, or goes to it: the bytes that are left have to go in time."""
+        side.state = side.state.after(event)
+        self.state = self.state.after(SIDE_ENDS)
+        self._watch.closing_since = now
 
     def _mark_client_ended(self, now: float) -> None:
-        self.client.has_ended = True
-        self._start_closing(now)
+        self._end_side(self.client, END_READ, now)
         partial = self.client.inbound.partial_bytes
-        if partial and not self.client.is_write_shut:
+        if partial and self.state is not LINGERING:
             self._disconnect_log.log_malformed(f"half a frame: {partial} bytes, then the client closed")
 
     def _mark_client_broken(self, now: float) -> None:
         """Nothing more comes from it or goes to it. The broker's answers are waited for as behind a client's end: only
         they say which of its bytes count, and a client could choose by a reset that none do.
         """
-        client, upstream = self.client, self.upstream
-        if upstream.has_ended or upstream.is_peer_gone or not self.session.owes_records:
-            self.close(self.closing_cause if client.is_write_shut else "disconnects_client")
+        client = self.client
+        if self.upstream.state.is_gone or not self.session.owes_records:
+            self.close(self.closing_cause if self.state is LINGERING else "disconnects_client")
             return
-        if client.is_reset:
+        if client.state.is_broken:
             return
         client.outbound.close()
-        client.has_ended = client.is_peer_gone = client.is_reset = True
-        self._start_closing(now)
+        self._end_side(client, CONNECTION_LOST, now)
 
     def _mark_upstream_broken(self, now: float) -> None:
         """Nothing can be sent to it any more; its earlier bytes may still be unread."""
         self.upstream.outbound.close()
-        self.upstream.is_peer_gone = self.upstream.is_reset = True
-        self._start_closing(now)
+        self._end_side(self.upstream, SEND_FAILED, now)
 
-    def _mark_upstream_ended(self, now: float) -> None:
-        self.upstream.has_ended = True
-        self._start_closing(now)
+    def _refuse(self, cause: str, now: float) -> None:
+        """A request is malformed: those before it are still answered."""
+        self.state = self.state.after(REQUEST_MALFORMED)
+        self.closing_cause, self._watch.closing_since = cause, now
 
     # --- client -> upstream -------------------------------------------------------------------------------------------
 
@@ -410,8 +430,8 @@ class RelayLink:
         session, inbound = self.session, self.client.inbound
         if large is not None:
             inbound.detach_frame()  # ours from here on: handed on to what needs it further, or given back below
-        if self.closing_cause and not session.hold.is_draining:
-            self._release_frame(large)  # behind a malformed frame
+        if self.state is REFUSING:
+            self._release_frame(large)
             return
         malformed = reason = ""  # not the error itself: it would keep this frame, and all of the session, in a circle
         frame_bytes, start = 0, pos
@@ -425,7 +445,7 @@ class RelayLink:
         if pos != start:
             self._watch.frame_since = 0.0
         if session.in_flight.is_reading_blocked:
-            self._is_steady = False  # `_update` has to look
+            self.state = self.state.after(REQUEST_WAITS)
         if session.to_upstream:
             try:
                 large = self.upstream.outbound.send(self.upstream.sock, session.to_upstream, large)
@@ -441,9 +461,8 @@ class RelayLink:
                 self._disconnect_log.log_close("error", malformed)
             else:
                 self._disconnect_log.log_malformed(malformed)
-            self.closing_cause = reason  # the requests before the broken one are still answered
-            self._start_closing(now)
-        elif pos < end and not self.is_closed:
+            self._refuse(reason, now)
+        elif pos < end and self.state is not CLOSED:
             if session.hold.held_until or session.in_flight.is_full:
                 self._park_input(buf, pos, end, large)
                 self.parked.begin_wait(session.wait_reason, now)
@@ -459,7 +478,7 @@ class RelayLink:
 
     def _park_input(self, buf: bytearray, pos: int, end: int, large: FrameBuffer | None) -> None:
         self.parked.park_input(buf, pos, end, large)
-        self._is_steady = False
+        self.state = self.state.after(REQUEST_WAITS)
 
     def _resume_parked(self, now: float) -> None:
         """A hold is over: handle the parked requests, after a look at whether their client is still there.
@@ -477,18 +496,18 @@ class RelayLink:
         if hold.held_until and forwards and self.client.inbound.is_between_frames:
             # Until it may have given up, a client that sends ahead keeps in its own queue what can't be handled soon.
             most = MAX_HELD if hold.sends_ahead and now < hold.wait_deadline else MAX_READ_AHEAD
-            more = self._read_ahead(min(most, self.reactor.budget.free_bytes // 2) - (end - pos))
+            more = self._read_ahead(min(most, self.reactor.budget.free_bytes // 2) - (end - pos), now)
             if more:
                 buf, pos, end = bytearray(memoryview(buf)[pos:end]) + more, 0, end - pos + len(more)
                 self._release_frame(large)
                 large = None
-                if not self.client.has_ended and parked.read_ahead_rounds < READ_AHEAD_ROUNDS and not hold.is_draining:
+                if self.client.state.is_read and parked.read_ahead_rounds < READ_AHEAD_ROUNDS and not hold.is_draining:
                     parked.read_ahead_rounds += 1
                     hold.held_until = now + READ_AHEAD_PAUSE_S
                     self._park_input(buf, pos, end, None)
                     return
         parked.read_ahead_rounds = 0
-        hold.is_client_gone = hold.is_client_gone or self.client.has_ended
+        hold.is_client_gone = hold.is_client_gone or not self.client.state.is_read
         size = end - pos
         head, hold.arrived_at = parked.head, parked.since
         self._handle_requests(buf, pos, end, large, now)
@@ -497,17 +516,17 @@ class RelayLink:
         if waited and head.reason:
             session.client.world.ledger.latencies.record_wait(head.reason, waited)
         hold.is_memory_short = False  # it was about what was held; what comes next is looked at anew
-        unread = self.client.unread_bytes if parked.input_slice is not None and not self.is_closed else 0
+        unread = self.client.unread_bytes if parked.input_slice is not None and self.state is not CLOSED else 0
         hold.drained_at = parked.oldest_since(size, unread, hold.drained_at, now)
         age_s = now - hold.drained_at
         if hold.sends_ahead and not LONG_WAIT_S >= age_s >= SHORT_WAIT_S:
             self.client.limit_receive_buffer(small=age_s > LONG_WAIT_S)
 
-    def _read_ahead(self, most: int) -> bytearray:
+    def _read_ahead(self, most: int, now: float) -> bytearray:
         """Read up to about `most` bytes more, and note when the client has closed."""
         client = self.client
         more = bytearray()
-        ended = client.is_peer_gone or client.has_fin
+        ended = client.state.is_gone or client.has_fin
         try:
             while len(more) < most:
                 data = client.inbound.recv(client.sock, 262_144)
@@ -519,7 +538,8 @@ class RelayLink:
             pass
         except OSError:
             ended = True
-        client.has_ended = client.has_ended or ended
+        if ended and client.state.is_read:
+            self._end_side(client, END_READ, now)
         return more
 
     # --- upstream -> client -------------------------------------------------------------------------------------------
@@ -537,7 +557,7 @@ class RelayLink:
             self._send_to_client(now)
         if started:
             session.client.charge_time(perf_counter() - started, now)
-        if not self.is_closed and (pos < end or inbound.large_frame is not None):
+        if self.state is not CLOSED and (pos < end or inbound.large_frame is not None):
             if is_tls_alert(buf, pos, end):
                 self._fail_upstream(BrokerSpeaksTls(), now)
                 return
@@ -557,7 +577,7 @@ class RelayLink:
         to_client = self.session.to_client
         if not to_client:
             return
-        if self.client.is_reset:
+        if self.client.state.is_broken:
             to_client.clear()
             return
         try:
@@ -571,7 +591,7 @@ class RelayLink:
     def _advance_state(self, now: float) -> None:
         """After any event: resume, shut down, close, or change the events waited for."""
         client, upstream = self.client, self.upstream
-        if self._is_steady and client.event_mask == upstream.event_mask == IN:
+        if self.state is RELAYING and client.event_mask == upstream.event_mask == IN:
             inbound = client.inbound
             if not (
                 client.outbound.pieces
@@ -588,19 +608,19 @@ class RelayLink:
             and session.may_resume(now)
         ):
             self._resume_parked(now)
-        if self.is_closed:
+        if self.state is CLOSED:
             return
-        if upstream.has_ended and not client.has_unsent and not session.admin_requests.is_sasl_answered:
-            self.close("disconnects_client" if client.has_ended else "disconnects_upstream")
+        if not (upstream.state.is_read or client.has_unsent or session.admin_requests.is_sasl_answered):
+            self.close("disconnects_upstream" if client.state.is_read else "disconnects_client")
             return
         if (
-            self.closing_cause
+            self.state.closes_when_answered
             and session.is_idle
             and not (client.has_unsent or upstream.has_unsent or self._is_lingering(now))
         ):
             self.close(self.closing_cause)
             return
-        if client.has_ended and not upstream.is_write_shut and parked.input_slice is None and not upstream.has_unsent:
+        if not (client.state.is_read or upstream.has_unsent) and upstream.state is OPEN and parked.input_slice is None:
             # As the broker does itself: what was asked before a half-close is still answered.
             try:
                 upstream.shutdown_write()
@@ -615,19 +635,17 @@ class RelayLink:
     def _update_interest(self) -> None:
         """Tell epoll the events that are waited for, where they changed."""
         client, upstream = self.client, self.upstream
-        ended = client.has_ended or upstream.has_ended or upstream.is_peer_gone or self.closing_cause
-        self._is_steady = not (
-            ended or self.session.in_flight.is_reading_blocked or self.parked.input_slice is not None
-        )
-        lingers = client.is_write_shut and not client.has_ended
-        read = (self._is_steady or lingers) and not (
+        waits = self.session.in_flight.is_reading_blocked or self.parked.input_slice is not None
+        if waits is (self.state is RELAYING):
+            self.state = self.state.after(REQUEST_WAITS if waits else NONE_WAITS)
+        read = bool(self.state.from_client and client.state.is_read) and not (
             client.has_unsent or upstream.has_unsent or client.inbound.waits_for_memory
         )
         if read and not client.event_mask & IN:  # what came meanwhile has waited
             client.inbound.is_drained = client.inbound.is_socket_empty(client.sock)
         self._is_client_drained = read and client.inbound.is_drained
         client.set_interest((IN if read else 0) | (OUT if client.has_unsent else 0), self.reactor)
-        read = not (client.has_unsent or upstream.has_ended or upstream.inbound.waits_for_memory)
+        read = upstream.state.is_read and not (client.has_unsent or upstream.inbound.waits_for_memory)
         upstream.set_interest((IN if read else 0) | (OUT if upstream.has_unsent else 0), self.reactor)
 
     # --- by the clock -------------------------------------------------------------------------------------------------
@@ -640,10 +658,9 @@ class RelayLink:
         if settings.max_connection_age_s:
             self._drain_by_age(now, settings)
         ends = (
-            upstream.has_ended
-            or upstream.is_peer_gone
-            or self.closing_cause
-            or (client.has_ended and client.inbound.partial_bytes)
+            upstream.state.is_gone
+            or self.state.closes_when_answered
+            or (not client.state.is_read and client.inbound.partial_bytes)
         )
         waits_for_broker = session.in_flight.is_full or upstream.has_unsent
         self._close_late(
@@ -702,30 +719,45 @@ class RelayLink:
 
     def drain(self, cause: str, now: float) -> None:
         """Take nothing more from the client, and close as soon as everything forwarded is answered."""
-        if self.is_closed:
+        if self.state is CLOSED:
             return
         self.shortcut.invalidate_terms()
-        self._graceful_close = self._graceful_close or GracefulClose(self.client, self.session)
-        self._is_steady = False
-        if not self.closing_cause:
+        if not self.state.closes_when_answered:
+            self.state = self.state.after(DRAIN)
             self.closing_cause, self._watch.closing_since = cause, now
+            self.session.hold.is_draining = True
         if self.parked.input_slice is not None:
             self._resume_parked(now)
-        if not self.is_closed:
+        if self.state is not CLOSED:
             self._advance_state(now)
 
     def _is_lingering(self, now: float) -> bool:
-        farewell = self._graceful_close
-        return farewell is not None and farewell.is_lingering(now, lambda when: self.reactor.call_at(when, self))
+        """All is answered: whether the client, which is told now if it wasn't yet, is still to close its half."""
+        client = self.client
+        if client.state.is_gone:
+            return False
+        if self.state is LINGERING:
+            return now < self._linger_until
+        if self.state is not DRAINING:
+            return False
+        self.state = self.state.after(ALL_ANSWERED)
+        self.session.stop_answering()
+        try:
+            client.shutdown_write()
+        except OSError:
+            return False
+        self._linger_until = now + LINGER_S
+        self.reactor.call_at(self._linger_until, self)
+        return True
 
     def _drain_by_age(self, now: float, settings: WorkerSettings) -> None:
         """Its time is over: end it between two requests; where there has been no such moment for long, all the same."""
         overdue_s = self._watch.overdue_s(settings.max_connection_age_s, now)
-        if overdue_s < 0.0 or self.closing_cause or self.session.authentication.is_outstanding:
+        if overdue_s < 0.0 or self.state.closes_when_answered or self.session.authentication.is_outstanding:
             return
         client, upstream = self.client, self.upstream
         is_between = (
-            self._is_steady
+            self.state is RELAYING
             and self.session.is_idle
             and not (
                 client.inbound.partial_bytes
@@ -739,9 +771,9 @@ class RelayLink:
 
     def close(self, cause: str) -> None:
         """Close both sockets, settle the accounts, give all memory back."""
-        if self.is_closed:
+        if self.state is CLOSED:
             return
-        self.is_closed, self._is_steady = True, False
+        self.state = self.state.after(CLOSE)
         self.shortcut.invalidate_terms()
         reactor, session, held = self.reactor, self.session, self.parked.input_slice
         reactor.links.discard(self)
@@ -752,7 +784,7 @@ class RelayLink:
             session.client.world.ledger.count_event(cause)
             # Before any memory is given back: a connection that waits for it may write into it at once.
             session.close(held[:3] if held is not None else None)
-            if cause == "disconnects_upstream" and self.upstream.is_reset and not self._watch.answered_at:
+            if cause == "disconnects_upstream" and self.upstream.state.is_broken and not self._watch.answered_at:
                 reset_on_close(self.client.sock)  # else a client thinks that it should have spoken TLS, or SASL
         finally:
             sides = self.client, self.upstream

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.data.sockets.slices import EventHandler
 
 if TYPE_CHECKING:
-    from gateway.data.sockets.sides import LinkSide
+    from gateway.data.relay.sides import LinkSide
 
 
 class NoShortcut(EventHandler):

@@ -1,10 +1,10 @@
 from typing import Any
 
 from gateway.data.relay.links import RelayLink
+from gateway.data.relay.sides import LinkSide
 from gateway.data.session.fast_path import ForwardingTerms, ResponseCounters
 from gateway.data.shared.worker_state import WorkerState
 from gateway.data.sockets.inbound import SharedReadBuffer
-from gateway.data.sockets.sides import LinkSide
 from gateway.data.sockets.slices import EventHandler
 from gateway.data.sockets.tls import TlsConnection
 

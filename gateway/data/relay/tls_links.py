@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from gateway.data.relay.links import RelayLink
+from gateway.data.relay.states import CLOSED
 from gateway.data.sockets.inbound import InboundBuffer
 from gateway.data.sockets.outbound import OutboundBuffer
 from gateway.data.sockets.reactor import IN
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+    from gateway.data.relay.sides import LinkSide
     from gateway.data.session.fast_path import ForwardingTerms
     from gateway.data.session.session import ClientSession
     from gateway.data.shared.budget import FrameBuffer, MemoryAccount
     from gateway.data.sockets.inbound import SharedReadBuffer
     from gateway.data.sockets.reactor import SocketReactor
-    from gateway.data.sockets.sides import LinkSide
     from gateway.data.sockets.tls import TlsConnection
 
 # So much of a large request is encrypted at once. Bytes that the socket doesn't take stay as ciphertext, and the rest
@@ -230,7 +231,7 @@ class TlsLink(RelayLink):
     def on_ready(self, now: float) -> None:
         is_read = owes = False
         for tls, side in ((self._client_tls, self.client), (self._upstream_tls, self.upstream)):
-            if tls is None or self.is_closed:
+            if tls is None or self.state is CLOSED:
                 continue
             if tls.has_plaintext and side.event_mask & IN:
                 is_read = True
@@ -242,13 +243,13 @@ class TlsLink(RelayLink):
     def _advance_state(self, now: float) -> None:
         super()._advance_state(now)
         tls = self._client_tls
-        if tls is not None and not self.is_closed:
+        if tls is not None and self.state is not CLOSED:
             if tls.has_pending_output:
                 self._send_tls_records(self.client, now)
             if tls.has_plaintext and self.client.event_mask & IN:
                 self.reactor.call_soon(self)
         tls = self._upstream_tls
-        if tls is not None and not self.is_closed:
+        if tls is not None and self.state is not CLOSED:
             if tls.has_pending_output:
                 self._send_tls_records(self.upstream, now)
             if tls.has_plaintext and self.upstream.event_mask & IN:
@@ -265,7 +266,7 @@ class TlsLink(RelayLink):
         self._update_interest()
 
     def close(self, cause: str) -> None:
-        if self.is_closed:
+        if self.state is CLOSED:
             return
         for tls, side in ((self._client_tls, self.client), (self._upstream_tls, self.upstream)):
             if tls is None:

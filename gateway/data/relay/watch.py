@@ -11,8 +11,8 @@ from gateway.data.sockets.reactor import IN
 
 if TYPE_CHECKING:
     from gateway.channel import WorkerSettings
+    from gateway.data.relay.sides import LinkSide
     from gateway.data.sockets.outbound import OutboundBuffer
-    from gateway.data.sockets.sides import LinkSide
 
 AGE_SPREAD = 0.1  # of limits.max_connection_age, more or less
 PATIENCE_S = 2.0  # where memory is short, with connections that hold it and do nothing

@@ -17,14 +17,13 @@ from msgspec.structs import replace
 
 from gateway.channel import LATENCY_BOUNDS
 from gateway.data.pending.in_flight import MAX_PENDING
-from gateway.data.relay.graceful_close import LINGER_S
-from gateway.data.relay.links import GRACE_S, LONG_WAIT_S, MAX_HELD, RelayLink
+from gateway.data.relay.links import GRACE_S, LINGER_S, LONG_WAIT_S, MAX_HELD, RelayLink
+from gateway.data.relay.sides import SMALL_BUFFER_BYTES
 from gateway.data.relay.tls_links import TlsInbound
 from gateway.data.session.session import ClientSession
 from gateway.data.shared.budget import MemoryAccount, MemoryBudget
 from gateway.data.sockets.inbound import SHARED_READ_BYTES, InboundBuffer, SharedReadBuffer
 from gateway.data.sockets.reactor import SelectorPoller, SocketReactor
-from gateway.data.sockets.sides import SMALL_BUFFER_BYTES
 from policies.verdict import DELAY, Verdict
 from tests import variants
 from tests.background import until
@@ -57,9 +56,11 @@ class Stage:
         )
         self.streams: list[trio.SocketStream] = []
 
-    def connect(self, *, small: bool = False) -> tuple[RelayLink, trio.SocketStream, trio.SocketStream]:
-        """A link of its own, the client's stream and the broker's. `small`: with small kernel buffers."""
-        client, c_far = _tcp_pair(small)
+    def connect(
+        self, *, small: bool = False, small_client: bool = False
+    ) -> tuple[RelayLink, trio.SocketStream, trio.SocketStream]:
+        """A link of its own, the client's stream and the broker's. `small`: with small kernel buffers on both sides."""
+        client, c_far = _tcp_pair(small or small_client)
         upstream, u_far = _tcp_pair(small)
         now = trio.current_time()
         session = ClientSession(self.play.world, 1, MemoryAccount(self.reactor.budget, "test"), now)
@@ -412,6 +413,22 @@ async def test_half_a_frame_and_then_the_end_is_one_log_line() -> None:
         assert await broker.receive_some(1) == b""
         assert [line for _, line in stage.play.logs if "half a frame: 40 bytes" in line]
         assert not link.is_closed
+
+
+async def test_half_a_frame_that_was_read_on_behind_a_pause_ends_its_connection_no_sooner_than_another() -> None:
+    async with staged() as stage:
+        link, client, broker = stage.connect()
+        stage.mute(link)
+        await client.send_all(request(1, acks=0) + request(2)[:20])
+        await client.send_eof()
+        await until(lambda: link.parked.input_slice is not None)
+        stage.end_mute(link)
+        await receive_exactly(broker, len(with_question(request(1, acks=0))))
+        now = trio.current_time()
+        link.check_progress(now, stage.play.world.settings)
+        assert not link.is_closed, "the broker has still to say that it took the first request"
+        link.check_progress(now + 61, stage.play.world.settings)
+        assert link.is_closed
 
 
 async def test_a_half_sent_frame_without_progress_is_closed_after_the_deadline() -> None:

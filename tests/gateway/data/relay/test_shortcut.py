@@ -359,7 +359,7 @@ async def test_a_client_that_has_said_all_gets_the_rest_of_an_answer(way: str) -
         nursery.start_soon(far.broker.send_all, frame[:100_000])
         assert await receive_exactly(far.client, 100_000) == expected[:100_000]
         await far.client.send_eof()
-        await until(lambda: far.link.client.has_ended)
+        await until(lambda: not far.link.client.state.is_read)
         nursery.start_soon(far.broker.send_all, frame[100_000:])
         assert await receive_exactly(far.client, len(frame) - 100_000) == expected[100_000:]
 

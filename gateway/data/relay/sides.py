@@ -8,6 +8,7 @@ import sys
 import termios
 from typing import TYPE_CHECKING, Any
 
+from gateway.data.relay.states import OPEN, SHUT_DOWN
 from gateway.data.sockets.reactor import DEAF, IN, QUIET
 
 if TYPE_CHECKING:
@@ -25,23 +26,17 @@ class LinkSide:
     """
     Attributes:
         event_mask: the events that epoll tells of it.
-        has_ended: its end was read: nothing more comes.
-        is_write_shut: it was told that nothing more comes.
-        is_peer_gone: its peer has closed or reset, whether that was read or not; only an error or a reset is news.
-        is_reset: it has failed, not come to its end.
+        state: one of states.SIDE_STATES.
     """
 
     __slots__ = (
         "_fd",
         "_usual_buffer",
         "event_mask",
-        "has_ended",
         "inbound",
-        "is_peer_gone",
-        "is_reset",
-        "is_write_shut",
         "outbound",
         "sock",
+        "state",
     )
 
     def __init__(self, sock: socket.socket, inbound: InboundBuffer, outbound: OutboundBuffer) -> None:
@@ -51,7 +46,7 @@ class LinkSide:
         self.outbound = outbound
         self.event_mask = IN
         self._usual_buffer = 0  # the size of its receive buffer before that was made small; 0: it is not
-        self.has_ended = self.is_peer_gone = self.is_write_shut = self.is_reset = False
+        self.state = OPEN
 
     @property
     def has_unsent(self) -> bool:
@@ -97,7 +92,7 @@ class LinkSide:
 
     def set_interest(self, mask: int, reactor: SocketReactor[Any]) -> None:
         """Have epoll tell of these events; of nothing but an end where it is 0."""
-        mask = mask or (DEAF if self.is_peer_gone else QUIET)
+        mask = mask or (DEAF if self.state.is_gone else QUIET)
         if mask != self.event_mask:
             self.event_mask = mask
             reactor.modify(self._fd, mask)
@@ -126,5 +121,5 @@ class LinkSide:
         Raises:
             OSError: the connection is broken.
         """
-        self.is_write_shut = True
+        self.state = self.state.after(SHUT_DOWN)
         self.outbound.shutdown_write(self.sock)

@@ -1,0 +1,161 @@
+# The states of a connection: of a link, and of each of its two sides. Which of them may follow which, and what is read
+# and sent in each, is said here and nowhere else. links.py goes by these rows, docs/design.md shows them, its picture
+# is drawn from them, and tests/gateway/data/relay/test_states.py takes real links through all of them.
+#
+# A link has one state, and each side has one. A client is read where both its side and the link allow it, a broker
+# where its side does. Backpressure comes on top in every state: a side is not read while the other has bytes that it
+# didn't take, the client is not read while it has such bytes itself, and neither is while it waits for memory.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+# What happens to a link.
+REQUEST_WAITS: Final = "a request has to wait"
+NONE_WAITS: Final = "no request waits"
+SIDE_ENDS: Final = "a side ends or fails"
+REQUEST_MALFORMED: Final = "a request is malformed"
+DRAIN: Final = "the gateway drains it"
+ALL_ANSWERED: Final = "all is answered"
+CLOSE: Final = "both sockets are closed"
+
+# What happens to a side.
+SHUT_DOWN: Final = "it is told that nothing more comes"
+PEER_CLOSED: Final = "its peer has closed"
+SEND_FAILED: Final = "sending fails"
+END_READ: Final = "its end is read"
+CONNECTION_LOST: Final = "the connection is lost"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LinkState:
+    """One row. In `from_client` to `to_broker` "" means nothing.
+
+    Attributes:
+        closes_when_answered: once everything forwarded is answered and sent, the link closes under its `closing_cause`.
+        ends: what ends the state, for readers; `after` has all of it.
+    """
+
+    name: str
+    meaning: str
+    from_client: str = ""
+    to_client: str = ""
+    from_broker: str = ""
+    to_broker: str = ""
+    ends: str = ""
+    closes_when_answered: bool = False
+
+    def after(self, event: str) -> LinkState:
+        """The state that follows; the same one where the event changes nothing."""
+        return LINK_TRANSITIONS.get((self, event), self)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SideState:
+    """One row.
+
+    Attributes:
+        is_read: more may come from it.
+        is_gone: its peer has closed or reset, whether that was read or not; only an error or a reset is news.
+        is_broken: it has failed: nothing that is sent gets there.
+    """
+
+    name: str
+    meaning: str
+    is_read: bool = True
+    is_gone: bool = False
+    is_broken: bool = False
+
+    def after(self, event: str) -> SideState:
+        """The state that follows; the same one where the event changes nothing."""
+        return SIDE_TRANSITIONS.get((self, event), self)
+
+
+RELAYING: Final = LinkState(
+    "relaying",
+    "Requests and answers pass.",
+    from_client="requests",
+    to_client="answers",
+    from_broker="answers",
+    to_broker="requests",
+    ends="Any event below.",
+)
+WAITING: Final = LinkState(
+    "waiting",
+    "The next request has to wait, for a limit, control or earlier answers; or too many requests are unanswered.",
+    to_client="answers",
+    from_broker="answers",
+    ends="The time of the wait is over, or there is room again.",
+)
+ENDING: Final = LinkState(
+    "ending",
+    "A side has ended or failed. Requests that were read before are still forwarded and answered.",
+    to_client="answers",
+    from_broker="answers",
+    to_broker="requests that were read, then the client's end",
+    ends="The broker's end is read, and the client has all answers; or the client is lost, and no records are owed.",
+)
+REFUSING: Final = LinkState(
+    "refusing",
+    "A request was malformed. The requests before it are still answered.",
+    to_client="answers",
+    from_broker="answers",
+    ends="Everything forwarded is answered, and the client has taken it.",
+    closes_when_answered=True,
+)
+DRAINING: Final = LinkState(
+    "draining",
+    "The gateway ends the connection: it stops, or the connection is too old.",
+    to_client="answers",
+    from_broker="answers",
+    to_broker="acks=0 that was read",
+    ends="Everything forwarded is answered, and the client has taken it.",
+    closes_when_answered=True,
+)
+# acks=0, which its client takes for sent, is forwarded. All else is discarded: the client sends it again on its next
+# connection. It is read nevertheless, for unread bytes make the kernel reset the connection, which may take answers
+# with it.
+LINGERING: Final = LinkState(
+    "lingering",
+    "The client was told that nothing more comes. Until it has closed its half as well, what it sends is read.",
+    from_client="requests, to be discarded; acks=0",
+    from_broker="answers to acks=0",
+    to_broker="acks=0",
+    ends="The client has closed its half, or a second is over.",
+    closes_when_answered=True,
+)
+CLOSED: Final = LinkState("closed", "Both sockets are closed, and all memory is given back.")
+
+OPEN: Final = SideState("open", "Bytes go both ways.")
+SHUT: Final = SideState("shut", "It was told that nothing more comes. It may still send.")
+LEAVING: Final = SideState("leaving", "Its peer has closed. Bytes that came before are unread.", is_gone=True)
+FAILED: Final = SideState(
+    "failed", "Nothing can be sent to it. Bytes that came before are unread.", is_gone=True, is_broken=True
+)
+ENDED: Final = SideState("ended", "Its end was read. It may still be sent answers.", is_read=False, is_gone=True)
+LOST: Final = SideState("lost", "Nothing comes from it or goes to it.", is_read=False, is_gone=True, is_broken=True)
+
+LINK_STATES: Final = RELAYING, WAITING, ENDING, REFUSING, DRAINING, LINGERING, CLOSED
+SIDE_STATES: Final = OPEN, SHUT, LEAVING, FAILED, ENDED, LOST
+
+# A pair that isn't here changes nothing: a link that refuses or drains goes on so when a side ends, and behind a
+# malformed frame there is nothing to linger for.
+LINK_TRANSITIONS: Final[dict[tuple[LinkState, str], LinkState]] = {
+    (RELAYING, REQUEST_WAITS): WAITING,
+    (WAITING, NONE_WAITS): RELAYING,
+    **{(state, SIDE_ENDS): ENDING for state in (RELAYING, WAITING)},
+    **{(state, REQUEST_MALFORMED): REFUSING for state in (RELAYING, WAITING, ENDING)},
+    **{(state, DRAIN): DRAINING for state in (RELAYING, WAITING, ENDING)},
+    (DRAINING, ALL_ANSWERED): LINGERING,
+    **{(state, CLOSE): CLOSED for state in LINK_STATES if state is not CLOSED},
+}
+SIDE_TRANSITIONS: Final[dict[tuple[SideState, str], SideState]] = {
+    (OPEN, SHUT_DOWN): SHUT,
+    **{(state, PEER_CLOSED): LEAVING for state in (OPEN, SHUT)},
+    **{(state, SEND_FAILED): FAILED for state in (OPEN, SHUT, LEAVING)},
+    (ENDED, SEND_FAILED): LOST,
+    **{(state, END_READ): ENDED for state in (OPEN, SHUT, LEAVING)},
+    (FAILED, END_READ): LOST,
+    **{(state, CONNECTION_LOST): LOST for state in SIDE_STATES if state is not LOST},
+}
