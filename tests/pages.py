@@ -1,5 +1,5 @@
-# The tables of docs/metrics.md, docs/logs.md and docs/rest.md are those of the code: `python -m tests.pages` writes
-# them anew. The words between them are written there and nowhere else.
+# Tables of docs/metrics.md, docs/logs.md, docs/rest.md and docs/design.md are those of the code: run
+# `python -m tests.pages` to write them anew. The words between them are written there and nowhere else.
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gateway.control.access.rules import requests_by_role
 from gateway.control.metrics import LABELS, PREFIX, SECTIONS, MetricFamily
+from gateway.data.relay.states import LINK_STATES, SHUT, SIDE_STATES
 from gateway.log import logs
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -44,7 +45,22 @@ def tables() -> dict[str, dict[str, str]]:
     for title, families in SECTIONS.items():
         metrics[title] = _table(("Metric", "Meaning"), map(_row, families))
     roles = ((needed, "<br>".join(requests)) for needed, requests in requests_by_role().items())
+    of_links = (
+        (state.name, state.meaning, *(text or "–" for text in (state.from_client, state.to_client, state.to_broker)),
+         state.ends or "–")
+        for state in LINK_STATES
+    )  # fmt: skip
+    of_sides = (
+        (state.name, state.meaning, "yes" if state.is_read else "–", "–" if state.is_broken or state is SHUT else "yes")
+        for state in SIDE_STATES
+    )
     return {
+        "design.md": {
+            "States of a connection": _table(
+                ("State", "Meaning", "Read from the client", "Sent to it", "Sent to the broker", "Ends when"), of_links
+            ),
+            "States of a side": _table(("State", "Meaning", "Read", "Sent to"), of_sides),
+        },
         "metrics.md": metrics,
         "rest.md": {"Which role for what": _table(("Least role", "Requests"), roles)},
         "logs.md": {

@@ -2,9 +2,10 @@
 # and sent in each, is said here and nowhere else. links.py goes by these rows, docs/design.md shows them, its picture
 # is drawn from them, and tests/gateway/data/relay/test_states.py takes real links through all of them.
 #
-# A link has one state, and each side has one. A client is read where both its side and the link allow it, a broker
-# where its side does. Backpressure comes on top in every state: a side is not read while the other has bytes that it
-# didn't take, the client is not read while it has such bytes itself, and neither is while it waits for memory.
+# A link has one state, and each side has one. The client is read where both the link's state and its side's allow it,
+# the broker where its side's does. Backpressure comes on top in every state: a side is not read while the other has
+# bytes that it didn't take, the client is not read while it has such bytes itself, and none is while it waits for
+# memory.
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 # What happens to a link.
-REQUEST_WAITS: Final = "a request has to wait"
+REQUEST_WAITS: Final = "a request waits"
 NONE_WAITS: Final = "no request waits"
 SIDE_ENDS: Final = "a side ends or fails"
 REQUEST_MALFORMED: Final = "a request is malformed"
@@ -21,7 +22,7 @@ ALL_ANSWERED: Final = "all is answered"
 CLOSE: Final = "both sockets are closed"
 
 # What happens to a side.
-SHUT_DOWN: Final = "it is told that nothing more comes"
+SHUT_DOWN: Final = "it is told of the end"
 PEER_CLOSED: Final = "its peer has closed"
 SEND_FAILED: Final = "sending fails"
 END_READ: Final = "its end is read"
@@ -30,18 +31,17 @@ CONNECTION_LOST: Final = "the connection is lost"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LinkState:
-    """One row. In `from_client` to `to_broker` "" means nothing.
+    """One row. In `from_client`, `to_client` and `to_broker` "" means nothing.
 
     Attributes:
         closes_when_answered: once everything forwarded is answered and sent, the link closes under its `closing_cause`.
-        ends: what ends the state, for readers; `after` has all of it.
+        ends: when the state ends of itself, for readers; `after` has all that ends it.
     """
 
     name: str
     meaning: str
     from_client: str = ""
     to_client: str = ""
-    from_broker: str = ""
     to_broker: str = ""
     ends: str = ""
     closes_when_answered: bool = False
@@ -77,40 +77,35 @@ RELAYING: Final = LinkState(
     "Requests and answers pass.",
     from_client="requests",
     to_client="answers",
-    from_broker="answers",
     to_broker="requests",
-    ends="Any event below.",
+    ends="–",
 )
 WAITING: Final = LinkState(
     "waiting",
-    "The next request has to wait, for a limit, control or earlier answers; or too many requests are unanswered.",
+    "The next request has to wait: for a limit, for control, or for earlier answers.",
     to_client="answers",
-    from_broker="answers",
-    ends="The time of the wait is over, or there is room again.",
+    ends="the wait is over",
 )
 ENDING: Final = LinkState(
     "ending",
-    "A side has ended or failed. Requests that were read before are still forwarded and answered.",
+    "A side has ended or failed. Requests that were read before it are forwarded and answered.",
     to_client="answers",
-    from_broker="answers",
-    to_broker="requests that were read, then the client's end",
-    ends="The broker's end is read, and the client has all answers; or the client is lost, and no records are owed.",
+    to_broker="requests that were read, then the end",
+    ends="the broker's end is read, and the client has the answers",
 )
 REFUSING: Final = LinkState(
     "refusing",
-    "A request was malformed. The requests before it are still answered.",
+    "A request was malformed. The requests before it are answered.",
     to_client="answers",
-    from_broker="answers",
-    ends="Everything forwarded is answered, and the client has taken it.",
+    ends="the client has all answers",
     closes_when_answered=True,
 )
 DRAINING: Final = LinkState(
     "draining",
     "The gateway ends the connection: it stops, or the connection is too old.",
     to_client="answers",
-    from_broker="answers",
-    to_broker="acks=0 that was read",
-    ends="Everything forwarded is answered, and the client has taken it.",
+    to_broker="acks=0 requests that were read",
+    ends="the client has all answers",
     closes_when_answered=True,
 )
 # acks=0, which its client takes for sent, is forwarded. All else is discarded: the client sends it again on its next
@@ -118,11 +113,10 @@ DRAINING: Final = LinkState(
 # with it.
 LINGERING: Final = LinkState(
     "lingering",
-    "The client was told that nothing more comes. Until it has closed its half as well, what it sends is read.",
-    from_client="requests, to be discarded; acks=0",
-    from_broker="answers to acks=0",
-    to_broker="acks=0",
-    ends="The client has closed its half, or a second is over.",
+    "The client was told that nothing more comes, and has not closed its half yet.",
+    from_client="requests",
+    to_broker="acks=0 requests",
+    ends="the client has closed its half, or a second is over",
     closes_when_answered=True,
 )
 CLOSED: Final = LinkState("closed", "Both sockets are closed, and all memory is given back.")

@@ -3,7 +3,6 @@
 #   calls.py     the calls of the system that these make
 #   inbound.py   where a side reads into
 #   outbound.py  what a side sends, at once or later
-#   sides.py     one of the two: what is read from it, what it has still to take
 #   tls.py       TLS between a socket and its link, in memory
 #   reactor.py   one epoll inside trio, timers
 #   slices.py    the loop over events, for a slice of time; compiled where it can be

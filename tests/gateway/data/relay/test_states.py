@@ -1,5 +1,5 @@
 # The table of states (gateway/data/relay/states.py) against real links: scenes that take every arrow of it, and what is
-# read and sent in each state.
+# read and sent in each state; and the picture of it in docs/design.md.
 
 from __future__ import annotations
 
@@ -51,8 +51,10 @@ from gateway.data.relay.states import (
 from gateway.data.sockets.reactor import IN
 from tests import variants
 from tests.background import until
+from tests.gateway.data.relay import states_picture
 from tests.gateway.data.relay.test_links import Stage, receive_exactly, reset, staged
 from tests.gateway.play import TOOK, answer, other_answer, other_request, request, with_question
+from tests.pages import DOCS
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 
@@ -109,7 +111,7 @@ class Scene:
             await trio.lowlevel.checkpoint()
 
 
-# --- scenes -------------------------------------------------------------------------------------------------------------
+# --- scenes -----------------------------------------------------------------------------------------------------------
 
 
 class Course(NamedTuple):
@@ -415,7 +417,7 @@ def test_these_scenes_take_every_arrow() -> None:
     assert {(state.name, event) for state, event in taken} == {(state.name, event) for state, event in table}
 
 
-# --- what is read and sent ----------------------------------------------------------------------------------------------
+# --- what is read and sent --------------------------------------------------------------------------------------------
 
 
 async def _reach(scene: Scene, state: LinkState) -> None:
@@ -444,14 +446,14 @@ async def test_what_is_read_and_sent_in_each_state(state: LinkState) -> None:
         await _reach(scene, state)
         assert link.state is state
         assert bool(link.client.event_mask & IN) is (bool(state.from_client) and link.client.state.is_read)
-        assert bool(link.upstream.event_mask & IN) is bool(state.from_broker)
+        assert link.upstream.event_mask & IN
         if state is not ENDING:  # where it is the client that has ended
             silent = request(8, {"other": [0]}, acks=0)
             await scene.client.send_all(request(7) + silent)
             await scene.settle()
             if not state.from_client:
                 assert link.client.unread_bytes
-            expected = {"requests": request(7) + with_question(silent), "acks=0": with_question(silent)}
+            expected = {"requests": request(7) + with_question(silent), "acks=0 requests": with_question(silent)}
             if forwarded := expected.get(state.to_broker, b""):
                 assert await receive_exactly(scene.broker, len(forwarded)) == forwarded
         if state.to_client:
@@ -475,3 +477,8 @@ def test_a_state_is_changed_by_its_table_only() -> None:
         if re.search(r"\bstate(, [\w.]+)? = ", line) and "after(" not in line
     ]
     assert changes == ["self.state = RELAYING", "self.state = OPEN"]
+
+
+def test_the_picture_is_that_of_the_table() -> None:
+    drawn = (DOCS / "connection-states.svg").read_text("utf-8")
+    assert drawn == states_picture.draw(), "python -m tests.gateway.data.relay.states_picture draws it"
