@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from policies.decision import ClientPatience
+from policies.decision import ClientPatience, strictest_verdict
 from policies.limits.limiter import MIN_WAIT_S
 from policies.verdict import REJECT
 
@@ -88,14 +88,13 @@ class GroupDispatch:
     def _wait_for_credit(self, now: float) -> float:
         """Seconds until a group may have room for an answer like the last one; 0.0: it has."""
         patience = ClientPatience(denied_s=now - self._denied_since if self._denied_since else 0.0)
-        wait = 0.0
+        verdicts = []
         for side in self._last_fetched_at:
             if any(line.bucket.in_debt or line.bucket.excess_debt for line in side.limiters):
                 size, messages = self._last_totals.get(side, _NOTHING)
-                why = side.judge_request(size, messages, patience, now)
-                if why is not None and why.action == REJECT:
-                    wait = max(wait, why.throttle_ms / 1000)
-        return wait
+                verdicts.append(side.judge_request(size, messages, patience, now))
+        why = strictest_verdict(verdicts)
+        return why.throttle_ms / 1000 if why is not None and why.action == REJECT else 0.0
 
     def max_fetch_bytes(self, now: float) -> int | None:
         """Bytes that the request may ask for, at least 1; None: as many as it likes. Its next answer is taken for its

@@ -448,11 +448,13 @@ async def test_what_is_read_and_sent_in_each_state(state: LinkState) -> None:
         assert bool(link.client.event_mask & IN) is (bool(state.from_client) and link.client.state.is_read)
         assert link.upstream.event_mask & IN
         if state is not ENDING:  # where it is the client that has ended
-            silent = request(8, {"other": [0]}, acks=0)
-            await scene.client.send_all(request(7) + silent)
+            await scene.client.send_all(request(7))
             await scene.settle()
-            if not state.from_client:
-                assert link.client.unread_bytes
+            assert link.state is state
+            assert bool(link.client.unread_bytes) is not bool(state.from_client)
+            silent = request(8, {"other": [0]}, acks=0)
+            await scene.client.send_all(silent)
+            await scene.settle()
             expected = {"requests": request(7) + with_question(silent), "acks=0 requests": with_question(silent)}
             if forwarded := expected.get(state.to_broker, b""):
                 assert await receive_exactly(scene.broker, len(forwarded)) == forwarded
