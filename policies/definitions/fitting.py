@@ -27,6 +27,7 @@ def find_misfits(
     errors: list[str | None] = []
     for op in ops:
         try:
+            fits.check_unique(op.key.validate_key())  # first, as `alter_policies` does
             fits.add_value(*policies.check_operation(op))
             errors.append(None)
         except ValueError as error:
@@ -52,10 +53,13 @@ class _ThresholdFit:
         self._reserved_sum = sum(map(Fraction, self._reserved.values()), Fraction())
         self._added: set[PolicyKey] = set()
 
-    def add_value(self, key: PolicyKey, value: PolicyValue | None) -> None:
-        """Raises InvalidPolicy if it doesn't fit; nothing is taken then."""
+    def check_unique(self, key: PolicyKey) -> None:
+        """Raises InvalidPolicy if that key was added."""
         if key in self._added:
             raise InvalidPolicy(f"{key} is given twice: set or remove it once per request")
+
+    def add_value(self, key: PolicyKey, value: PolicyValue | None) -> None:
+        """Raises InvalidPolicy if it doesn't fit; nothing is added then."""
         wanted = self._base.get(key) if value is None else value
         number = None if wanted is None else as_number(wanted)
         if key.key == TOTAL_KEY:

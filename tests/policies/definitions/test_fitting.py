@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policies.definitions.fitting import find_misfits
@@ -29,6 +29,7 @@ _thresholds = st.builds(
     st.none() | st.dictionaries(st.sampled_from((1, 2, 3)), st.sets(st.sampled_from(("clicks", "views")))),
     st.dictionaries(st.sampled_from(("clicks", "orders")), st.just(TopicId("c", "t"))),
 )
+@example({CLICKS: 0.3}, {}, [PolicyOperation(CLICKS, 0.1), PolicyOperation(CLICKS, None)], None, {})
 def test_the_fitting_changes_are_those_alter_takes_one_after_the_other(
     base: dict[PolicyKey, float],
     changes: dict[PolicyKey, float],

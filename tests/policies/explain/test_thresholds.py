@@ -106,7 +106,9 @@ def test_thresholds_are_those_that_the_engine_goes_by(
     said = MeterRates(engine.collect_rates())
     base = {TOTAL: total, **{PolicyKey.of_topic(name): value for name, value in explicit.items()}}
     mode: Mode = "observe" if observe else "enforce"
-    all_known = known(base, led_topics={1: listed}, rates=said, storage=StorageFactor(factor, why="why"), storage_mode=mode)
+    all_known = known(
+        base, led_topics={1: listed}, rates=said, storage=StorageFactor(factor, why="why"), storage_mode=mode
+    )
     lines = {each.topic: each for each in topic_statuses(all_known, {})}
     for meter in said.brokers[0].topics:
         found = rule(explain_traffic(ExplainSubject(meter.topic), all_known), "topic-threshold")
