@@ -1,5 +1,5 @@
 # `python -m gateway.data --fd N --worker W [--workers M --memory N]`: one worker, started by the parent (supervisor.py)
-# and by nobody else.
+# and by no other module.
 
 from __future__ import annotations
 
@@ -52,19 +52,18 @@ def main() -> int:
 
 
 def _report_crash(bugs: BaseException, args: argparse.Namespace) -> None:
-    """Log a bug that ends this worker: nobody else can. All other lines go to control."""
+    """Log the bug that ends this worker. Only the worker itself can: all its other lines go through control."""
     from gateway.log import logs  # noqa: PLC0415 - nothing that a worker needs as long as it lives
 
     logs.configure_logging(logs.DefaultLogSettings(args.log_format))
     log = logging.getLogger("gateway.workers")
-    log.critical("worker %d ends by a bug", args.worker, exc_info=bugs, extra={"worker": args.worker})
+    log.critical("worker %d ends because of a bug", args.worker, exc_info=bugs, extra={"worker": args.worker})
 
 
 def _return_large_blocks() -> None:
-    """Have the C library give memory back as soon as it is freed, for blocks as large as answers about a whole cluster.
-
-    It would do so for the first one only, and then keep ever larger ones in a heap with holes: memory was three times
-    what connections held. Where the library is another one this does nothing.
+    """Have the C library (glibc) return freed memory at once, for blocks as large as responses about a whole cluster.
+    By default it does so for the first block only, and then keeps ever larger ones in a fragmented heap: memory was
+    three times what connections held. With another C library this does nothing.
     """
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)

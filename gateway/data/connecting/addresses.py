@@ -1,5 +1,5 @@
 # Where this worker's connections come from: one that is on its way, how many there are from each address, and how many
-# have ended that control has not been told of. Control counts by the same addresses over all workers.
+# have ended that control doesn't know of. Control counts by the same addresses over all workers.
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ class ArrivingConnection:
     """A client's connection on its way to a broker.
 
     Attributes:
-        accepted: what control said of it. connection_id: of this connection in the log and in the list of connections.
-        peer: "address:port" of the client, as far as known. address: what it is counted by. proxied_endpoints: the ends
-        of the connection that a proxy passes on; None: the client is connected to this machine. is_refused: control has
-        refused it, and counts it no more.
+        accepted: control's message about it.
+        connection_id: its id in the log and in the list of connections.
+        peer: "address:port" of the client, as far as known.
+        address: the address under which it is counted.
+        proxied_endpoints: the two ends of the connection that a proxy forwards; None: the client is connected to this
+            machine.
+        is_refused: control has refused it, and no longer counts it.
     """
 
     __slots__ = ("accepted", "address", "client", "connection_id", "is_refused", "peer", "proxied_endpoints")
@@ -34,14 +37,14 @@ class ArrivingConnection:
 
     @property
     def endpoints(self) -> ConnectionEnds:
-        """The client's, and the one that it is connected to."""
+        """The client's address and port, and those that it is connected to."""
         if self.proxied_endpoints is not None:
             return self.proxied_endpoints
         own = self.client.getsockname()
         return ConnectionEnds((host_of_peer(self.peer), int(self.peer.rpartition(":")[2])), (own[0], own[1]))
 
     def log_fields(self, kind: str, reason: str) -> dict[str, str | int]:
-        """For a line of the log about it (gateway.log.logs.FIELDS)."""
+        """Fields of a log line about this connection (gateway.log.logs.FIELDS)."""
         about: dict[str, str | int] = {
             "kind": kind,
             "reason": reason,
@@ -52,9 +55,10 @@ class ArrivingConnection:
 
 
 class AddressCounts:
-    """
+    """Counts a worker's open connections by client address, for control's limits.
+
     Attributes:
-        ended_counts: by address, connections that have ended since control was told.
+        ended_counts: by address, connections that have ended since the last report to control.
     """
 
     def __init__(self) -> None:
@@ -62,22 +66,22 @@ class AddressCounts:
         self.ended_counts: Counter[str] = Counter()
 
     def reset_for_control(self) -> dict[str, int]:
-        """There is a new control; by address, the connections that it has to know of."""
+        """Start over for a new control process; returns the open connections by address, which control has to know."""
         self.ended_counts.clear()
         return dict(self._open_counts)
 
     def add_connection(self, address: str) -> None:
-        """There is one more."""
+        """Count one more connection from this address."""
         self._open_counts[address] += 1
 
     def remove_connection(self, address: str, *, is_told: bool = True) -> None:
-        """One of them has ended; control has to be told, unless it knows."""
+        """One connection from this address has ended. `is_told`: whether the next report to control has it."""
         self._decrement_count(address)
         if is_told:
             self.ended_counts[address] += 1
 
     def move_connection(self, before: str, address: str) -> None:
-        """One of them turned out to come from elsewhere; control has to be told at once."""
+        """A connection turned out to come from another address; the caller reports that to control at once."""
         self._decrement_count(before)
         self._open_counts[address] += 1
 

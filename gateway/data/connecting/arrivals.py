@@ -31,9 +31,11 @@ from protocol.wire import MalformedFrame
 
 
 class OpenedConnection(NamedTuple):
-    """`tls`: None where the client speaks none. `head`: the bytes of its first request that were read already.
-    `principal`: that of its certificate, ANONYMOUS where SASL is to say it or nobody does. `broker`: the node id of the
-    one that it wants; None: any.
+    """A connection whose first request has begun.
+
+    `tls`: None where the client speaks none. `head`: the bytes of its first request that were read already.
+    `principal`: from its certificate; ANONYMOUS where SASL determines it, or nothing does. `broker`: the node id of the
+    broker that it is for; None: any.
     """
 
     tls: TlsConnection | None
@@ -43,8 +45,8 @@ class OpenedConnection(NamedTuple):
 
 
 class _ListenerState(NamedTuple):
-    """One listener. `certificates`: None where it is plain. `by_name`: it goes by server names, not by ports. `sasl`:
-    that ends at the gateway, None where it passes through.
+    """The settings of one listener. `certificates`: None where it is plaintext. `by_name`: brokers are chosen by server
+    name (SNI), not by port. `sasl`: settings of SASL that ends at the gateway; None where it passes through.
     """
 
     certificates: ListenerCertificates | None
@@ -66,7 +68,7 @@ def _make_sni_context(names: ServerNames, tls: ListenerTls) -> ssl.SSLContext:
 
 
 class ClientArrivals:
-    """Those of one worker."""
+    """Connections of one worker that have not sent a request yet."""
 
     def __init__(
         self, world: WorkerState, uplink: ControlUplink, addresses: AddressCounts, bench: TlsWorkspace
@@ -84,12 +86,14 @@ class ClientArrivals:
         return len(self._openings)
 
     def apply_settings(self, settings: WorkerSettings) -> None:
-        """Other settings than before; `WorkerState.apply_settings` comes after it."""
+        """Apply changed settings. The caller calls `WorkerState.apply_settings` afterwards."""
         if settings.listeners != self._world.settings.listeners:
             self._rebuild_listeners(settings)
 
     def _rebuild_listeners(self, settings: WorkerSettings) -> None:
-        """Certificates of a listener that stays as it is stay in use, whatever has become of the files."""
+        """Rebuild the listeners that changed. A listener that did not change keeps its certificates, whatever has
+        become of the files.
+        """
         before = self._world.settings.listeners
         self._listeners = {
             name: self._listeners[name]
@@ -109,7 +113,9 @@ class ClientArrivals:
         return _ListenerState(certificates, names is not None, listener.sasl)
 
     async def open_connection(self, arriving: ArrivingConnection) -> OpenedConnection | None:
-        """None: it came to nothing; it has been counted and said."""
+        """Do the client's TLS handshake and wait for its first request. None: the connection has ended; that has been
+        counted and logged.
+        """
         if self._draining:
             return None
         arriving.client.setblocking(False)
@@ -184,7 +190,7 @@ class ClientArrivals:
     async def _accept_tls(
         self, certificates: ListenerCertificates, arriving: ArrivingConnection
     ) -> TlsConnection | None:
-        """None: with this client there is no TLS; it has been counted and said."""
+        """None: the TLS handshake failed; that has been counted and logged."""
         context = certificates.get_context(trio.current_time())
         if context is None:
             self._refuse_tls(arriving, certificates.problem, "certificate")
@@ -212,7 +218,7 @@ class ClientArrivals:
         self._uplink.log_warning(f"tls {kind}", f"{arriving.peer}: no TLS handshake: {why}", fields)
 
     def stop_accepting(self) -> None:
-        """The worker ends: who has not sent a request is let go."""
+        """The worker is stopping: close the connections that have not sent a request."""
         self._draining = True
         for opening in self._openings:
             opening.cancel()

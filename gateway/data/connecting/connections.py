@@ -39,11 +39,11 @@ class WorkerConnections:
     """All connections of one worker.
 
     Attributes:
-        reactor: has those that are relayed.
-        dialler: to brokers.
-        accepted_count: connections that came through the present channel.
-        addresses: where they come from.
-        arrivals: those that have not sent a request yet.
+        reactor: runs the relayed connections.
+        dialler: connects to brokers.
+        accepted_count: connections received on the present channel.
+        addresses: open connections by client address.
+        arrivals: connections that have not sent a request yet.
     """
 
     def __init__(self, world: WorkerState, uplink: ControlUplink) -> None:
@@ -63,7 +63,7 @@ class WorkerConnections:
         self._ids = (f"{life}-{number}" for number in itertools.count(1))
 
     def apply_settings(self, settings: WorkerSettings) -> None:
-        """Other settings than before; `WorkerState.apply_settings` comes after it."""
+        """Apply changed settings. The caller calls `WorkerState.apply_settings` afterwards."""
         self.arrivals.apply_settings(settings)
         self.dialler.apply_settings(settings)
         self.reactor.budget.limit_bytes = settings.max_buffered_bytes
@@ -76,7 +76,7 @@ class WorkerConnections:
         return self._accepting_count + self._dialling_count + len(self.arrivals)
 
     def reset_for_control(self) -> dict[str, int]:
-        """There is a new control; by address, the connections that it has to know of."""
+        """Start over for a new control process; returns the open connections by address, which control has to know."""
         self.accepted_count = 0
         return self.addresses.reset_for_control()
 
@@ -86,7 +86,7 @@ class WorkerConnections:
     # --- from accept to a link ----------------------------------------------------------------------------------------
 
     def accept_connection(self, accepted: AcceptedConnection, fd: int, nursery: trio.Nursery) -> None:
-        """Take a connection over; its waits run in `nursery`."""
+        """Take over an accepted connection; its waits run in `nursery`."""
         self.accepted_count += 1
         if fd < 0:
             self.addresses.ended_counts[accepted.address] += 1
@@ -105,7 +105,7 @@ class WorkerConnections:
         nursery.start_soon(self._open_link, ArrivingConnection(accepted, client, next(self._ids)))
 
     async def _open_link(self, arriving: ArrivingConnection) -> None:
-        """Make a link of a client's connection once it has begun a request."""
+        """Wait until a client's connection has begun a request, then make a link of it."""
         link = None
         self._accepting_count -= 1
         try:
@@ -186,7 +186,7 @@ class WorkerConnections:
         return session
 
     def _proxy_header(self, arriving: ArrivingConnection) -> bytes:
-        """The client's addresses, for a broker's proxy."""
+        """The PROXY protocol header with the client's addresses, for the proxy in front of a broker."""
         version = self._world.settings.upstream_proxy
         return b"" if version == "none" else encode_header(int(version[1:]), arriving.endpoints)
 
@@ -205,13 +205,13 @@ class WorkerConnections:
             trace = trace.tb_next
         self._uplink.log_warning(
             f"bug {where[-1:]}",
-            f"{peer}: connection closed by a bug: {bug!r} at {' > '.join(where)}",
+            f"{peer}: connection closed because of a bug: {bug!r} at {' > '.join(where)}",
             {"kind": CONNECTION_CLOSED, "reason": "error", "peer": peer, "connection": connection},
         )
 
     async def drain(self, deadline: float) -> None:
-        """Let every link answer the requests in flight, and close, one after the other, the longest idle first; those
-        that are left at the deadline are cut off.
+        """Have every link answer its requests in flight and close, one link after the other, the one that is idle
+        longest first. Links that are left at the deadline are closed at once.
         """
         self._draining = True
         reactor = self.reactor

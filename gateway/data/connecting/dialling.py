@@ -18,17 +18,19 @@ from gateway.data.shared.warning_limiter import LogFields
 from gateway.data.shared.worker_state import WorkerState
 from gateway.system.sockets import address_text
 
-# The kernel takes no more while it has so many bytes that the broker has no room for yet (Linux, macOS). trio's streams
-# set 16 KiB: of a large request it would then take little more than the broker's window at once, and the client would
-# wait for a turn of epoll's for each rest. This is a whole request of a client with its defaults (max.request.size).
-# Without a bound it would be net.ipv4.tcp_wmem, 4 MiB of each broker connection that stands still. Real producers cost
-# a tenth less than with 16 KiB, and with 64 KiB no less; requests of 480 KB to a null broker cost 1.24 times as much,
-# with 128, 256 and 512 KiB 1.75, 1.50 and 1.19.
+# The kernel takes no more while it holds this many bytes that the broker has no room for yet (Linux, macOS). trio's
+# streams set 16 KiB: of a large request it would then take little more than the broker's window at once, and the client
+# would wait for a turn of epoll's for each rest. This is a whole request of a client with its defaults
+# (max.request.size). Without a bound it would be net.ipv4.tcp_wmem, 4 MiB of each broker connection that stands still.
+# Real producers cost a tenth less than with 16 KiB, and with 64 KiB no less; requests of 480 KB to a null broker cost
+# 1.24 times as much, with 128, 256 and 512 KiB 1.75, 1.50 and 1.19.
 UNSENT_BYTES = 2**20
 
 
 class DialledBroker(NamedTuple):
-    """`node_id`: -1 where no broker is known yet. `secured`: None where the broker speaks no TLS."""
+    """A connection to a broker. `node_id`: -1 where no broker is known yet. `secured`: None where the broker speaks no
+    TLS.
+    """
 
     node_id: int
     sock: socket.socket
@@ -36,7 +38,8 @@ class DialledBroker(NamedTuple):
 
 
 class BrokerDialler:
-    """
+    """Connects to brokers.
+
     Attributes:
         bootstrap: the addresses to dial while no broker is known.
     """
@@ -51,7 +54,7 @@ class BrokerDialler:
         self._set_tls(world.settings)
 
     def apply_settings(self, settings: WorkerSettings) -> None:
-        """Other settings than before; `WorkerState.apply_settings` comes after it."""
+        """Apply changed settings. The caller calls `WorkerState.apply_settings` afterwards."""
         if settings.upstream_tls != self._world.settings.upstream_tls:
             self._set_tls(settings)
 
@@ -62,8 +65,8 @@ class BrokerDialler:
         )
 
     async def dial_broker(self, broker: int | None, header: bytes = b"") -> DialledBroker | None:
-        """`broker`: a node id; None: any, beginning with another one every time. `header`: bytes to be sent before all
-        else, a PROXY protocol header. None: no broker can be reached; that has been said.
+        """Connect to a broker. `broker`: its node id; None: any, each call starting with another one. `header`: a PROXY
+        protocol header to send first. None: no broker can be reached; that has been logged.
         """
         timeout_s = self._world.settings.connect_timeout_s
         for node_id, host, port in self._dial_targets(broker):

@@ -27,11 +27,11 @@ _LARGEST = 2**31 - 1
 
 
 class TlsWorkspace:
-    """The state that the TLS of all connections of a worker shares.
+    """State that all TLS connections of a worker share.
 
     Attributes:
-        scratch: ciphertext is received there.
-        handshake_lock: who holds it makes a step of a handshake.
+        scratch: the buffer that receives ciphertext.
+        handshake_lock: its holder may make one step of a handshake.
     """
 
     __slots__ = ("handshake_lock", "scratch")
@@ -42,13 +42,13 @@ class TlsWorkspace:
 
 
 async def perform_server_handshake(tls: TlsConnection, sock: socket.socket, turn: trio.Lock) -> None:
-    """Be the server of a TLS handshake on a non-blocking socket. The caller sets the time limit.
+    """Perform the server's side of a TLS handshake on a non-blocking socket. The caller sets the time limit.
 
-    Its cryptography takes a millisecond or two, in which no request passes. So each time that trio goes through its
-    tasks only one step is made, by the holder of `turn`. Then the reactor is among those that run.
+    A handshake's cryptography takes one or two milliseconds, in which the worker relays nothing. So the holder of
+    `turn` makes one step in each of trio's scheduler rounds, and the reactor runs between steps.
 
     Raises:
-        HandshakeError, OSError: with this client there is no connection.
+        HandshakeError, OSError: the handshake failed.
     """
     data = await _receive_first_bytes(sock)
     while not await _handshake_step(tls, sock, data, turn):
@@ -60,11 +60,13 @@ async def perform_server_handshake(tls: TlsConnection, sock: socket.socket, turn
 async def perform_client_handshake(
     tls: TlsConnection, sock: socket.socket, turn: trio.Lock, scope: trio.CancelScope
 ) -> None:
-    """Be the client of such a handshake, with a broker. `scope` has its time limit; time that passes before it is this
-    connection's turn doesn't count: no broker is late because many connections begin at once.
+    """Perform the client's side of a TLS handshake with a broker.
+
+    `scope` carries its time limit. Time that passes before it is this connection's turn doesn't count: a broker is not
+    late because many connections begin at once.
 
     Raises:
-        HandshakeError, OSError: with this broker there is no connection.
+        HandshakeError, OSError: the handshake failed.
     """
     data = b""
     heard = False
@@ -74,7 +76,7 @@ async def perform_client_handshake(
             if not data:
                 raise HandshakeError(CLOSED if heard else CLOSED_AT_ONCE)
             if not heard and data[0] not in (_HANDSHAKE_RECORD, _ALERT_RECORD):
-                raise HandshakeError(f"{NO_TLS}: {guess_protocol(data[:64])} came")
+                raise HandshakeError(f"{NO_TLS}: received {guess_protocol(data[:64])}")
             heard = True
     except ConnectionError as error:  # it closed with bytes of ours unread
         raise HandshakeError(CLOSED if heard else CLOSED_AT_ONCE) from error
@@ -101,7 +103,7 @@ async def _handshake_step(
         return done
     try:
         await _send_all(sock, tls.pop_output())
-    except OSError:  # the peer has gone, without waiting for the alert: the reason is told all the same
+    except OSError:  # the peer has gone, without waiting for the alert: the reason is reported all the same
         pass
     try:
         raise refusal
@@ -114,7 +116,7 @@ async def _receive_first_bytes(sock: socket.socket) -> bytes:
     if not data:
         raise HandshakeError("the client closed the connection", PROBE)
     if data[0] != _HANDSHAKE_RECORD:
-        raise HandshakeError(f"{_describe_peer(data)} came to a port that speaks TLS", "no TLS")
+        raise HandshakeError(f"{_describe_peer(data)} arrived at a TLS port", "no TLS")
     return data
 
 

@@ -25,10 +25,10 @@ class ByteSource(Protocol):
 
 
 async def receive_head(source: ByteSource, sock: socket.socket, max_bytes: int, *, wants_sasl: bool) -> bytes:
-    """The first HEAD bytes; fewer where the client ended before.
+    """The first HEAD bytes of the first request; fewer if the client closed before.
 
     Raises:
-        MalformedFrame: no Kafka client begins like that.
+        MalformedFrame: these are not the first bytes of a Kafka client.
         OSError: the connection is broken.
     """
     head = b""

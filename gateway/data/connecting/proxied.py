@@ -1,7 +1,7 @@
 # A connection that a proxy passes on: its PROXY protocol header, and control's word on whether its client may have one
-# more. Until then it is nobody's, and no byte behind the header is read: a client over its limit would have a round
-# trip between the gateway's processes to get a request in. The worker counts it by its client's address before it asks,
-# and control when it hears of it: whichever ends first, both have counted it in the same place.
+# more. Until then it belongs to no client, and no byte behind the header is read: a client over its limit would have a
+# round trip between the gateway's processes to get a request in. The worker counts it by its client's address before it
+# asks, and control when it hears of it: whichever ends first, both have counted it in the same place.
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _LocationQuery:
 
 
 class ProxiedConnections:
-    """Those of one worker."""
+    """Connections of one worker that came through a proxy."""
 
     def __init__(self, world: WorkerState, uplink: ControlUplink, addresses: AddressCounts) -> None:
         self._world = world
@@ -43,7 +43,9 @@ class ProxiedConnections:
         self._queries: dict[int, _LocationQuery] = {}
 
     async def locate_client(self, arriving: ArrivingConnection) -> bool:
-        """Say in `arriving` where the client is; whether it is welcome. If not, that has been counted and said."""
+        """Read the client's address into `arriving`. Returns whether the client may connect; if not, that has been
+        counted and logged.
+        """
         why, text = "disconnects_first_byte", ""
         with trio.move_on_after(LOCATE_TIMEOUT_S) as limit:
             try:
@@ -70,7 +72,9 @@ class ProxiedConnections:
         return False
 
     async def _query_control(self, arriving: ArrivingConnection) -> bool:
-        """Have it counted where the client is: control alone knows all its connections."""
+        """Ask control to count the connection under the client's address: only control knows all connections from
+        there.
+        """
         before, address = arriving.address, network_of_peer(arriving.peer)
         self._addresses.move_connection(before, address)
         arriving.address = address
@@ -91,8 +95,8 @@ class ProxiedConnections:
         return bool(question.verdict)
 
     def resend_queries(self, *, lost: bool) -> None:
-        """There is another channel, to a control that has been told where the connections are: the former one took the
-        questions with it. `lost`: see Questions.ask_again.
+        """Send open queries again on a new channel, to a control process that already knows the open connections: the
+        former channel lost them. `lost`: see ControlQueries.resend_queries.
         """
         for token, question in self._queries.items():
             if question.answered.is_set():
@@ -104,7 +108,7 @@ class ProxiedConnections:
                 question.answered.set()
 
     def on_verdict(self, verdict: AddressVerdict) -> None:
-        """Control's answer; nobody may be waiting for it any more."""
+        """Control's answer. The connection that it is for may have ended."""
         question = self._queries.get(verdict.token)
         if question is not None:
             question.verdict = verdict.is_welcome
@@ -112,10 +116,10 @@ class ProxiedConnections:
 
 
 async def _read_proxy_header(client: socket.socket) -> ProxyHeaderReader | None:
-    """None: the proxy closed without a word.
+    """None: the proxy closed without sending anything.
 
     Raises:
-        MalformedFrame: what comes is no header, or half a one.
+        MalformedFrame: the bytes are not a whole PROXY protocol header.
         OSError: the connection is broken.
     """
     reader = ProxyHeaderReader()

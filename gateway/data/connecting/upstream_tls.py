@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 _CERTIFICATE_TEXTS = ReloadMessages(
     key_prefix="upstream.",
     unusable="brokers can't be reached",
-    kept="new connections to brokers go on with what was read before",
-    renewed="upstream: new connections to brokers have the certificates that are in the files now",
+    kept="new connections to brokers keep using the certificates read before",
+    renewed="upstream: new connections to brokers use the certificates that are in the files now",
 )
 
 
 class BrokerTlsReporter:
-    """How a connection to a broker goes on after its handshake; its link tells it."""
+    """Reports what happens on a broker's TLS connection after its handshake; the link calls it."""
 
     __slots__ = ("_broker", "_context", "_has_begun", "_key", "_upstream_tls")
 
@@ -44,12 +44,14 @@ class BrokerTlsReporter:
         self._has_begun = False
 
     def on_first_bytes(self, tls: TlsConnection) -> None:
-        """The broker's first bytes are there: it has taken us, and given its session before them."""
+        """The broker's first bytes have arrived: it has accepted the gateway, and issued its session before them."""
         self._has_begun = True
         self._upstream_tls.keep_session(self._context, self._key, tls.session)
 
     def on_tls_fault(self, why: str) -> None:
-        """The broker broke TLS's rules, or refused: in TLS 1.3 it checks our certificate behind the handshake."""
+        """The broker violated TLS, or refused the gateway: in TLS 1.3 it checks the client's certificate after the
+        handshake.
+        """
         self._upstream_tls.report_tls_failure(self._broker, why, is_handshake=not self._has_begun)
 
 
@@ -59,7 +61,7 @@ class SecuredConnection(NamedTuple):
 
 
 class UpstreamTls:
-    """Of one worker, with one configuration."""
+    """TLS with brokers, of one worker and one configuration."""
 
     def __init__(self, settings: BrokerTls, world: WorkerState, uplink: ControlUplink, bench: TlsWorkspace) -> None:
         self._settings = settings
@@ -77,8 +79,8 @@ class UpstreamTls:
     async def secure_connection(
         self, node_id: int, host: str, port: int, sock: socket.socket, scope: trio.CancelScope
     ) -> SecuredConnection | None:
-        """Shake hands on a connected, non-blocking socket. `scope` has the time limit. None: there is no TLS; it has
-        been counted and said.
+        """Perform the TLS handshake on a connected, non-blocking socket. `scope` carries the time limit. None: the
+        handshake failed; that has been counted and logged.
 
         Raises:
             OSError: the connection is broken.
@@ -110,19 +112,19 @@ class UpstreamTls:
             self.report_tls_failure(broker, str(error))
             return None
         except ValueError:  # of the name
-            self.report_tls_failure(broker, "that is no host name that a certificate can have")
+            self.report_tls_failure(broker, "it is not a host name that a certificate can have")
             return None
         return SecuredConnection(tls, BrokerTlsReporter(self, context, broker, key))
 
     def keep_session(self, context: ssl.SSLContext, key: tuple[str, int], session: ssl.SSLSession | None) -> None:
-        """Have a later handshake with that broker go on with this session, if it still has this context: OpenSSL takes
-        a session up with its own alone.
+        """Keep this session for a later handshake with that broker, if the broker's context is still the same: OpenSSL
+        resumes a session only with the context that it came from.
         """
         if session is not None and context is self._context:
             self._sessions[key].add_session(session)
 
     def report_tls_failure(self, broker: str, why: str, *, is_handshake: bool = True) -> None:
-        """There is no TLS with a broker, or no more."""
+        """Log and count that TLS with a broker failed or broke."""
         if is_handshake:
             self._world.ledger.count_event("upstream_tls_handshakes_failed")
         what = "no TLS" if is_handshake else "connection closed: broken TLS"

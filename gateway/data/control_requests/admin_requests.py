@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 class AdminRequests:
-    """`turn`: None, or that of the request at the head. `peer`: the client's address. `wake_link`: the link's, to be
-    called when a request needn't wait any longer.
+    """Admin requests of one connection that control answers. `turn`: that of the request at the head, or None. `peer`:
+    the client's address. `wake_link`: the link's callback for when a request no longer has to wait.
     """
 
     __slots__ = ("_charge", "_client", "_in_flight", "peer", "turn", "wake_link")
@@ -49,11 +49,11 @@ class AdminRequests:
 
     @property
     def listener(self) -> str:
-        """Where the client is connected."""
+        """The name of the listener that the client is connected to."""
         return self._client.listener
 
     def handle_request(self, request: ApiRequest, now: float) -> RequestStep:
-        """The request at the head, however often it was looked at before.
+        """Handle the request at the head; it may have been handled before, without a result yet.
 
         Raises:
             MalformedFrame: it can't be answered.
@@ -72,16 +72,16 @@ class AdminRequests:
         )
 
     def begin_turn(self, turn: AdminTurn) -> None:
-        """The request at the head has this turn."""
+        """Begin this turn for the request at the head."""
         self.turn = turn
         self._charge.update_size(len(turn.request))
 
     def advance_turn(self, turn: AdminTurn, now: float) -> tuple[int, bytes]:
-        """The turn's next step (AdminTurn.move), begun. The caller sends the frame; after FORWARD and REPLY the turn is
-        over.
+        """Take the turn's next step (AdminTurn.next_step). The caller sends the frame; after FORWARD and REPLY the turn
+        is over.
 
         Raises:
-            MalformedFrame: it can't be answered.
+            MalformedFrame: the request can't be answered.
         """
         in_flight = self._in_flight
         try:
@@ -98,26 +98,24 @@ class AdminRequests:
         return move, frame
 
     def can_advance(self, until: float, now: float) -> bool:
-        """Whether the turn, which was to wait until that time, needn't wait any longer."""
+        """Whether the turn can advance before the time until which it was to wait."""
         return self.turn is not None and (now >= until or self.turn.is_ready(bool(self._in_flight)))
 
     @property
     def is_sasl_answered(self) -> bool:
-        """The broker has answered a step of SASL, perhaps as its last word, and control says soon what the client is
-        told.
-        """
+        """The broker has answered a step of SASL, perhaps the last one; control will soon say what the client gets."""
         return self.turn is not None and self.turn.is_sasl_answered
 
     def on_control_answer(self, answer: AdminAnswer) -> None:
-        """Take control's answer, perhaps to a question of a turn that is over."""
+        """Control's answer, perhaps to a query of a turn that is over."""
         if self.turn is not None and self.turn.on_control_answer(answer):
             self.wake_link()
 
     def on_broker_answer(self, answer: bytes) -> None:
-        """Take the broker's answer to the frame that the turn had sent.
+        """The broker's answer to the frame that the turn sent.
 
         Raises:
-            Unanswerable: it is too large for control.
+            UnanswerableRequest: it is too large for control.
         """
         if self.turn is not None:
             self._charge.update_size(len(self.turn.request) + len(answer))
@@ -137,8 +135,8 @@ class AdminRequests:
 
 
 def concerns_control(request: ApiRequest, world: WorkerState) -> bool:
-    """Whether control has to be asked about a request of an API that it answers. Most topics are created without a key
-    of the gateway's, or deleted without a threshold, and for them it needn't be there.
+    """Whether control has to decide about this request, of an API that control answers. Most topics are created without
+    a key of the gateway's, or deleted without a threshold; such requests don't need control.
     """
     if request.key == api.CREATE_TOPICS:
         return request.buf.find(_THRESHOLD_SUFFIX, request.start, request.stop) >= 0
@@ -146,8 +144,8 @@ def concerns_control(request: ApiRequest, world: WorkerState) -> bool:
 
 
 def _deletes_thresholds(request: ApiRequest, world: WorkerState) -> bool:
-    """Whether it may delete topics that have one. One that is large is read by control, and one that is larger than
-    that reads is nobody's: the broker's answer to it would be lost.
+    """Whether the request may delete topics that have a threshold. Control reads requests that are too large to read
+    here. Requests that are too large even for control pass unread, since the broker's answers to them would be lost.
     """
     thresholds, size = world.engine.topic_thresholds, request.stop - request.start
     if not thresholds or size > world.settings.max_admin_request_bytes:
@@ -166,4 +164,4 @@ def _deletes_thresholds(request: ApiRequest, world: WorkerState) -> bool:
 
 
 def _do_nothing() -> None:
-    """A session without sockets, or that has ended, has no link to wake."""
+    """The wake callback of a session without sockets, or of one that has ended."""

@@ -36,14 +36,14 @@ _FAILED = api.ERROR_CODES["SASL_AUTHENTICATION_FAILED"]
 
 
 class SaslDemand(Protocol):
-    """`wants_sasl`: clients have to authenticate by SASL; that may become known later."""
+    """`wants_sasl`: whether clients have to authenticate by SASL. It may change from False to True at run time."""
 
     wants_sasl: bool
 
 
 class ClientAuthentication:
-    """`sasl_demand`: who says whether SASL is wanted: here the cluster. `is_authenticated`: the broker has accepted the
-    client's principal. `failure`: the reason for which the broker refused the client last, for people; "": it did not.
+    """`sasl_demand`: says whether SASL is required: here the cluster does. `is_authenticated`: the broker has accepted
+    the client's principal. `failure`: why the broker refused the client last, for people; "" if it did not.
     """
 
     __slots__ = (
@@ -69,25 +69,25 @@ class ClientAuthentication:
 
     @property
     def is_outstanding(self) -> bool:
-        """SASL is wanted, and this client hasn't been accepted yet."""
+        """SASL is required, and this client has not been accepted yet."""
         return self.sasl_demand.wants_sasl and not self.is_authenticated
 
     def allows_requests(self, now: float) -> bool:
-        """Requests of any API may come. How long a session lasts is the broker's to watch."""
+        """Requests of any API may come. The broker, not the gateway, watches how long a session lasts."""
         return self.is_authenticated
 
     def accept_certificate(self, principal: str) -> None:
-        """The client's certificate makes this principal.
+        """Take the principal from the client's certificate.
 
         Raises:
-            TooManyConnections: the gateway doesn't have this client here.
+            TooManyConnections: the principal has as many connections as it may have.
         """
         self._adopt_principal(principal)
 
     def check_api(self, key: int) -> None:
         """
         Raises:
-            Unauthenticated: a request of that API must not come yet.
+            UnauthenticatedRequest: a request of that API must not come yet.
         """
         self.check_unauthenticated_api(key)
         if key == api.SASL_AUTHENTICATE:
@@ -97,7 +97,7 @@ class ClientAuthentication:
     def check_unauthenticated_api(key: int) -> None:
         """
         Raises:
-            Unauthenticated: requests of that API must come behind authentication.
+            UnauthenticatedRequest: requests of that API must come behind authentication.
         """
         if key not in BEFORE_AUTHENTICATION:
             raise UnauthenticatedRequest(f"{api.API_NAMES.get(key, key)} before authentication")
@@ -108,10 +108,10 @@ class ClientAuthentication:
         return self._sasl
 
     def read_claim(self, request: ApiRequest) -> SaslClaim | None:
-        """The claim of a step of SASL; None: it is the handshake.
+        """The identity that a step of SASL claims; None: the step is the handshake.
 
         Raises:
-            MalformedFrame: it can't be read, or the frames behind it couldn't be.
+            MalformedFrame: the step, or the frames after it, can't be read.
         """
         if request.key == api.SASL_AUTHENTICATE:
             return self._current_exchange().read_claim(request.buf, request.start, request.stop)
@@ -121,20 +121,20 @@ class ClientAuthentication:
         return None
 
     def handle_step(self, request: ApiRequest, now: float) -> RequestStep:
-        """Let a step of SASL pass; nothing behind it is read before its answer.
+        """Forward a step of SASL; nothing after it is read before its answer.
 
         Raises:
-            MalformedFrame: see `claim`.
+            MalformedFrame: see `read_claim`.
         """
         self._in_flight.append((request.correlation, SASL, self.read_claim(request)))
         self._in_flight.is_reading_blocked = True
         return FORWARDED
 
     def on_broker_answer(self, buf: bytearray, start: int, stop: int, claim: SaslClaim | None) -> None:
-        """Take the broker's answer to the step that made this claim.
+        """The broker's answer to the step that made this claim.
 
         Raises:
-            Excluded: the gateway doesn't have this client here.
+            ClientExcluded: the gateway does not accept this client on this connection.
         """
         if claim is None:
             error, _ = read_int16(buf, start + 4, stop)
@@ -169,7 +169,7 @@ class ClientAuthentication:
     def _adopt_principal(self, principal: str) -> None:
         self.close()  # with the principal that it had
         self._client.set_principal(principal)
-        if principal == UNKNOWN_PRINCIPAL:  # which may be many: only the broker can tell them apart
+        if principal == UNKNOWN_PRINCIPAL:  # which may be many: only the broker can distinguish them
             return
         self._account.change_owner(principal)
         world = self._client.world
@@ -180,7 +180,7 @@ class ClientAuthentication:
             raise TooManyConnections(f"{principal} has {most} connections already")
 
     def close(self) -> None:
-        """The connection is over."""
+        """The connection has ended."""
         principal, principals = self._counted_principal, self._client.world.principal_counts
         if principal:
             self._counted_principal = ""

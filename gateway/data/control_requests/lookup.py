@@ -1,8 +1,8 @@
 # Names of topic ids (Produce v13 on) that this worker doesn't know: it asks the broker for them on the client's own
 # connection, which needs no rights beyond the client's. The request waits meanwhile, but not for long.
 #
-# Where the broker doesn't tell a name in time, or doesn't know it, the request goes on: partitions without a name are
-# refused then, since their topic may be a protected one, and each may have a limit. With acks=0 a client can't be told
+# Where the broker doesn't send a name in time, or doesn't know it, the request goes on: partitions without a name are
+# refused then, since their topic may be a protected one, and each may have a limit. With acks=0 a client gets no answer
 # so: the broker is asked again and again before that.
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _CORRELATION_COUNT = 0x8000
 
 
 class LookupWait(NamedTuple):
-    """Wait until then. `query`: b"", or the frame to be sent to the broker; its correlation id is the lookup's."""
+    """Wait until `until`. `query`: the frame to send to the broker, with the lookup's correlation id; b"": none."""
 
     until: float
     query: bytes
 
 
 class TopicIdLookup:
-    """One connection's; for one request at a time. `correlation`: of the last question."""
+    """Looks up names of topic ids on one connection, for one request at a time. `correlation`: of the last query."""
 
     __slots__ = ("_again_at", "_is_answered", "_ledger", "_until", "correlation")
 
@@ -41,10 +41,8 @@ class TopicIdLookup:
         self._is_answered = False  # the last question
 
     def wait_for_names(self, missing: frozenset[bytes], acks: int, is_over: bool, now: float) -> LookupWait | None:
-        """The wait of the request at the head, with these ids without a name. None: it waits no longer, or there are no
-        such ids.
-
-        `is_over`: its client doesn't wait for the answer.
+        """How long the request at the head has to wait for the names of these ids; None: it doesn't wait any longer, or
+        there are no such ids. `is_over`: its client doesn't wait for the answer.
         """
         if not missing:
             self._until = 0.0
@@ -70,7 +68,7 @@ class TopicIdLookup:
         return rewrite.metadata_by_id_request(self.correlation, METADATA_VERSION, sorted(missing))
 
     def on_broker_answer(self, correlation: int) -> bool:
-        """The broker has answered; it won't tell more. False: it was a question that was given up."""
+        """The broker has answered, and will say no more. False: the answer is to a query that was given up."""
         is_awaited = bool(self._until) and correlation == self.correlation
         self._is_answered = self._is_answered or is_awaited
         return is_awaited

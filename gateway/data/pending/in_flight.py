@@ -2,7 +2,7 @@
 # keep meanwhile. pending.py has what they may be owed.
 #
 # Nearly all are Produce requests of one partition that pass as they are. One is noted without any object but the note
-# itself, which has its numbers in fields; its entry is made where somebody asks for it.
+# itself, which has its numbers in fields; its entry is made on demand.
 #
 # Compiled where a C compiler is (setup.py): in_flight.pxd has its types in C.
 
@@ -76,10 +76,11 @@ class InFlightRequests:
     """The requests of one connection that are owed an answer, in order.
 
     Attributes:
-        oldest: what is owed first; None: nothing is. outgoing: the bytes to be sent to the client, in order.
+        oldest: what is owed first; None: nothing is.
+        outgoing: the bytes to be sent to the client, in order.
         is_reading_blocked: nothing more may be read before an answer: to a step of SASL, or, while memory is short, to
-        a request of many partitions. stream_walker: of the answer that streams through, the first part of which has
-        passed; None: there is none.
+            a request of many partitions.
+        stream_walker: of the answer that streams through, the first part of which has passed; None: there is none.
     """
 
     __slots__ = ("_account", "_count", "_last", "is_reading_blocked", "oldest", "outgoing", "stream_walker")

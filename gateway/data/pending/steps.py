@@ -42,7 +42,7 @@ class ProduceRequest(NamedTuple):
 
 
 class RequestStep(NamedTuple):
-    """The decision about a request. `delays_next`: no Produce request behind it is decided before the mute is over."""
+    """The decision about a request. `delays_next`: no Produce request after it is decided before the mute ends."""
 
     action: int
     frame: bytes = b""

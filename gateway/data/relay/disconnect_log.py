@@ -14,7 +14,7 @@ CONNECTION_CLOSED: Final = "connection-closed"  # the kind of such lines
 
 
 class DisconnectLog:
-    """Tells why one connection ends: to the counters and to the log. `connection_id`: its id there."""
+    """Counts and logs why one connection ends. `connection_id`: its id in the log."""
 
     __slots__ = ("_client", "_peer", "connection_id")
 
@@ -24,7 +24,7 @@ class DisconnectLog:
         self.connection_id = ""
 
     def log_close(self, kind: str, what: str) -> None:
-        """The gateway closes it for that reason."""
+        """The gateway closes the connection for that reason."""
         software = self._client.software
         who = f"{self._peer} ({software[0]} {software[1]})" if software else self._peer
         self._client.world.log_client_warning(kind, f"{who}: connection closed: {what}", self._log_fields(kind))
@@ -45,12 +45,12 @@ class DisconnectLog:
         }
 
     def log_malformed(self, what: str) -> None:
-        """The client sent bytes that are no request."""
+        """The client's bytes are not a valid request."""
         self._client.world.ledger.count_event("requests_malformed")
         self.log_close("malformed", what)
 
     def log_broker_fault(self, error: Exception) -> None:
-        """The broker's bytes can't be passed on."""
+        """The broker's bytes can't be passed on to the client."""
         if isinstance(error, ClientExcluded):
             self.log_close("excluded", str(error))
             return

@@ -700,13 +700,17 @@ class RelayLink:
     def close_memory_waiter(self) -> None:
         """Memory is far exceeded, and this connection waits for more of it."""
         used = self.session.account.used_bytes
-        self._close_late(LateConnection("memory", f"memory is used up, and it waits for more of it with {used} bytes"))
+        self._close_late(
+            LateConnection(
+                "memory", f"memory is used up, and this connection waits for more while it holds {used} bytes"
+            )
+        )
 
     def close_slow_reader(self) -> None:
         """Memory is used up, and this connection's client doesn't read the bytes that are held for it."""
         used = self.session.account.used_bytes
         self._close_late(
-            LateConnection("slow_reader", f"memory is short, and it does not read the {used} bytes it asked for")
+            LateConnection("slow_reader", f"memory is short, and the client does not read the {used} bytes held for it")
         )
 
     # --- the end ------------------------------------------------------------------------------------------------------

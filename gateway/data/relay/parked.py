@@ -18,8 +18,8 @@ InputSlice = tuple[
 
 
 class ParkedHead(NamedTuple):
-    """The request at the head of what is held. `reason`: that of the limit for which it waits, "" where it waits for
-    something else. `since`: so long.
+    """The request at the head of the parked input. `reason`: that of the limit for which it waits; "" where it waits
+    for something else. `since`: when its wait began.
     """
 
     reason: str = ""
@@ -27,11 +27,11 @@ class ParkedHead(NamedTuple):
 
 
 class ParkedInput:
-    """At most one piece: `input_slice`.
+    """Input that has to wait: at most one piece, `input_slice`.
 
     Attributes:
-        read_ahead_rounds: how many times it was put back since more was read behind it.
-        since: the time since which something is held without a break; 0.0: nothing is.
+        read_ahead_rounds: how many times it was parked again because more was read behind it.
+        since: the time since which input has been parked without a break; 0.0: nothing is parked.
         head: the request at its head.
     """
 
@@ -44,25 +44,25 @@ class ParkedInput:
         self.since = 0.0
         self.head = ParkedHead()
         self._handled_bytes = 0  # bytes of what was held, since the first
-        # Times, the earliest first, and how much had arrived then, counted as in `_handled`: what is behind that in the
-        # stream came later.
+        # Times, the earliest first, and how much had arrived then, counted as in `_handled_bytes`: what is behind that
+        # in the stream came later.
         self._arrival_samples: deque[tuple[float, int]] = deque()
 
     def park_input(self, buf: bytearray, pos: int, end: int, large: FrameBuffer | None) -> None:
-        """Keep buf[pos:end]: `large` itself, or a copy."""
+        """Park buf[pos:end]: `large` itself, or a copy."""
         if large is None:
             buf, pos, end = bytearray(memoryview(buf)[pos:end]), 0, end - pos
             self._account.charge_bytes(end)
         self.input_slice = buf, pos, end, large
 
     def begin_wait(self, reason: str, now: float) -> None:
-        """The request at its head begins to wait, for that reason."""
+        """The request at the head begins to wait, for that reason."""
         self.since = self.since or now
         self.head = ParkedHead(reason, now)
 
     def waited_s(self, size: int, head: ParkedHead, now: float) -> float:
-        """Of `size` bytes that were held some were handled, if any: how long the request at their head has waited; 0.0
-        if it waits on.
+        """Some of the `size` parked bytes were handled, if any: how many seconds the request at their head has waited;
+        0.0 if it still waits.
         """
         left = self.input_slice[2] - self.input_slice[1] if self.input_slice is not None else 0
         if left == size:
@@ -73,7 +73,7 @@ class ParkedInput:
         return now - head.since
 
     def pop_input(self) -> InputSlice:
-        """The held bytes, to be handled; a large buffer is the caller's from here on."""
+        """Hand out the parked bytes; a large buffer then belongs to the caller."""
         assert self.input_slice is not None
         held, self.input_slice = self.input_slice, None
         if held[3] is None:
@@ -81,10 +81,10 @@ class ParkedInput:
         return held
 
     def oldest_since(self, size: int, unread: int, drained_at: float, now: float) -> float:
-        """Of `size` bytes that were held some were handled: the time since which the oldest one left has waited.
+        """Some of the `size` parked bytes were handled: the time since which the oldest one left has waited.
 
         `unread`: bytes in the client's socket behind them, or more. `drained_at`: that time as it was before. A client
-        that pipelines into a steady delay keeps something here for ever, each request but for a while.
+        that pipelines into a steady delay always has something parked, each request for a short time only.
         """
         left = self.input_slice[2] - self.input_slice[1] if self.input_slice is not None else 0
         self._handled_bytes += size - left
@@ -96,7 +96,7 @@ class ParkedInput:
         return drained_at
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         if self.input_slice is not None:
             large = self.pop_input()[3]
             if large is not None:

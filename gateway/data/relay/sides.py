@@ -1,4 +1,5 @@
-# One of the two sockets of a link: what is read from it, what it has still to take, and what epoll is to tell of it.
+# One of the two sockets of a link: what is read from it, what it has still to take, and the events that epoll reports
+# for it.
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ class LinkSide:
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that its peer has sent and nobody has read."""
+        """Bytes that its peer has sent and that have not been read."""
         count = bytearray(4)
         try:
             fcntl.ioctl(self._fd, termios.FIONREAD, count)
@@ -116,7 +117,7 @@ class LinkSide:
         self._usual_buffer = before if small else 0
 
     def shutdown_write(self) -> None:
-        """Tell its peer that nothing more comes.
+        """Shut the write side down: the peer learns that nothing more comes.
 
         Raises:
             OSError: the connection is broken.

@@ -1,7 +1,7 @@
 # A link of which one side, or both, speak TLS (tls.py).
 #
-# TLS is a side's: its reading, its sending, the way in which its end is told. The link adds that it calls itself when
-# bytes are left that no event will tell of: decrypted ones, or whole records behind them. It encrypts a large request
+# TLS is a side's: its reading, its sending, the way in which it ends. The link adds that it calls itself when
+# bytes are left that no event announces: decrypted ones, or whole records behind them. It encrypts a large request
 # part by part: as a whole it would be in memory twice while its broker doesn't read.
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TlsInbound(InboundBuffer):
 
     @property
     def has_begun(self) -> bool:
-        """Whether all who wait for the first bytes have been told of them."""
+        """Whether the first bytes have arrived and been reported."""
         return self._on_first_bytes is None
 
     def is_socket_empty(self, sock: socket.socket) -> bool:
@@ -167,7 +167,7 @@ class TlsOutbound(OutboundBuffer):
 
 
 class BrokerTlsObserver(Protocol):
-    """It is told how a connection to a broker goes on after its handshake."""
+    """Observes a connection to a broker after its handshake."""
 
     def on_first_bytes(self, tls: TlsConnection) -> None:
         """The broker's first bytes are there."""
@@ -192,7 +192,7 @@ class TlsLink(RelayLink):
         of_upstream: TlsConnection | None = None,
         course: BrokerTlsObserver | None = None,
     ) -> None:
-        """`course` is told how the connection to the broker goes on."""
+        """`course` observes the connection to the broker."""
         super().__init__(reactor, session, client, upstream, peer)
         self._client_tls, self._upstream_tls = of_client, of_upstream
         self._broker_tls_observer = course

@@ -19,7 +19,7 @@ PATIENCE_S = 2.0  # where memory is short, with connections that hold it and do 
 
 
 class LateConnection(NamedTuple):
-    """A connection that has to end: counted as `disconnects_<kind>`, and told in words where there are any."""
+    """A connection that has to end, counted as `disconnects_<kind>`. `text`: the reason for the log, if any."""
 
     kind: str
     text: str = ""
@@ -53,19 +53,21 @@ class ProgressWatch:
         self.answered_at = self.frame_since = self.closing_since = 0.0
         self._unread_since = 0.0  # since when the client takes nothing, or too little, of what it is sent …
         self._lifetime = 1.0 + random.uniform(-AGE_SPREAD, AGE_SPREAD)  # noqa: S311  no secret
-        self._empty_count = 0  # … namely while all of that had gone so many times
+        self._empty_count = 0  # … at that value of `empty_count`
 
     def overdue_s(self, max_age_s: float, now: float) -> float:
-        """Since when it should have ended; below 0: until it has to. Connections that began together don't end so."""
+        """How many seconds ago the connection should have ended by its age; below 0: the time left. Connections that
+        began together get different times.
+        """
         return now - self.opened_at - max_age_s * self._lifetime
 
     def check_progress(
         self, settings: WorkerSettings, now: float, *, is_ending: bool, is_unknown: bool, is_held: bool
     ) -> LateConnection | None:
-        """The reason for which the connection has to end, if any; to be asked every few seconds.
+        """Why the connection has to end, if it does; call it every few seconds.
 
-        `is_ending`: nothing more is taken from a side. `is_unknown`: it has not authenticated, as it must. `is_held`:
-        its request waits here, and not for its broker.
+        `is_ending`: one side takes or sends nothing more. `is_unknown`: it has not authenticated, as it must.
+        `is_held`: its request waits here, and not for its broker.
         """
         since, self._checked_at = now - self._checked_at, now
         client = self._client
@@ -78,7 +80,9 @@ class ProgressWatch:
         if client.has_unsent:
             most = settings.idle_timeout_s
             is_late = self._unread_s(client.outbound, now) > most
-            return LateConnection("slow_reader", f"it did not read an answer within {most:g} s") if is_late else None
+            if not is_late:
+                return None
+            return LateConnection("slow_reader", f"the client did not read an answer within {most:g} s")
         if client.inbound.partial_bytes:
             return self._check_frame_time(settings, since, now)
         is_idle = now - max(self.read_at, self.answered_at) > settings.idle_timeout_s
@@ -104,7 +108,9 @@ class ProgressWatch:
         return self._unread_s(self._client.outbound, now) < PATIENCE_S
 
     def check_frame_progress(self, timeout_s: float, is_wanted: bool, now: float) -> LateConnection | None:
-        """Memory is short (`is_wanted`: this connection's): whether its half-sent frame won't be whole in that time."""
+        """While memory is short: a reason to end the connection if its half-sent frame won't be complete within
+        `timeout_s`. `is_wanted`: others need the memory that this connection holds.
+        """
         client, inbound = self._client, self._client.inbound
         large = inbound.large_frame
         if large is None:
@@ -122,6 +128,6 @@ class ProgressWatch:
         for since, came in ((large.short_since, large.bytes_when_short), (self.frame_since, 0)):
             age = now - since
             if since and age > PATIENCE_S and (come - came) * timeout_s < (large.size - came) * age:
-                text = f"others wait for memory, and of {large.size - came} bytes {come - came} came in {age:.1f} s"
+                text = f"others wait for memory: {come - came} of {large.size - came} bytes in {age:.1f} s"
                 return LateConnection("slow_request", text)
         return None

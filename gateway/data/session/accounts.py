@@ -2,7 +2,7 @@
 # policies.usage.OUTCOMES, when its fate is known; and limits get back what didn't get into the log.
 #
 # Decides nothing. Knows no bytes on the wire and no order of answers. Where a batch has no producer id its sequence is
-# free: the session puts its checksum there when it is asked for (`awaits`).
+# free: the session puts its checksum there when it is asked for (`awaits_repeats`).
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ ACKS0_LIMIT = "acks0-limit"  # policies.usage.REASONS
 
 
 class ProduceAccounts:
-    """The outcomes of one connection's Produce requests. `rejected_batches`: the worker's batches that may come again.
-    `accepted_topics`: topics that the broker has taken something for from this connection.
+    """Counts the outcomes of one connection's Produce requests. `rejected_batches`: the worker's rejected batches,
+    which clients may send again. `accepted_topics`: topics for which the broker has accepted something from this
+    connection.
     """
 
     __slots__ = (
@@ -82,7 +83,7 @@ class ProduceAccounts:
         self._confirmed_topics: set[bytes] = set()  # topics that the engine knows from us
 
     def reset_rows(self) -> None:
-        """Rows and meters of the former interval must not be used any more."""
+        """Drop the rows and meters of the former interval: they must not be used any more."""
         self._rows.clear()
         self._confirmed_topics.clear()
 
@@ -97,7 +98,9 @@ class ProduceAccounts:
             tally.add_partition(part, self._topics.resolve_name(part[0], version), outcome, reason, delay_ms)
 
     def record_notes(self, notes: Iterable[LimitNote[PartitionBatch]], version: int) -> None:
-        """Count actions of policies, taken or only observed, on bytes that are counted by their outcome as well."""
+        """Count what policies did to these bytes, or would have done in mode observe; an outcome counts the same bytes
+        as well.
+        """
         tally = _RequestTally(self)
         for part, outcome, reason, delay_ms in notes:
             tally.add_partition(part, self._topics.resolve_name(part[0], version), outcome, reason, delay_ms)
@@ -105,7 +108,7 @@ class ProduceAccounts:
     def record_hold(
         self, parts: Iterable[PartitionBatch], version: int, refused: RefusedPartitions, wait_ms: int, first: bool
     ) -> None:
-        """An acks=0 request waits for its limit: its bytes are noted once, the time every time."""
+        """An acks=0 request waits for its limit: count its bytes once, and the time each time."""
         for part in parts:
             why = refused.get(part[:2])
             if why is not None:
@@ -117,7 +120,7 @@ class ProduceAccounts:
                     row[REQUESTS] += 1
 
     def record_rejection(self, parts: Iterable[PartitionBatch], version: int, refused: RefusedPartitions) -> None:
-        """Count partitions that were rejected, and whose client was told."""
+        """Count partitions that the gateway rejected in an answer to the client."""
         tally = _RequestTally(self)
         for part in parts:
             why = refused[part[:2]]
@@ -128,17 +131,17 @@ class ProduceAccounts:
             )
 
     def record_drop(self, parts: Sequence[PartitionBatch], version: int, reason: str) -> None:
-        """Count partitions with acks=0 that are not forwarded: their client can't be told."""
+        """Count partitions with acks=0 that are not forwarded: such a client gets no answer."""
         if reason == ACKS0_LIMIT:
             self._broker.throttled.uncounted += sum(part[2] for part in parts)
         self.record_outcome(parts, version, "dropped", reason)
 
     def has_accepted_topics(self, parts: Iterable[PartitionBatch], version: int) -> bool:
-        """Whether the broker has taken something of this connection's for the topics of all of these."""
+        """Whether the broker has accepted something from this connection for each of these topics."""
         return all(self._topics.resolve_name(part[0], version) in self.accepted_topics for part in parts)
 
     def confirm_acks0(self, parts: Iterable[PartitionBatch], version: int) -> None:
-        """The broker has taken these, which were sent with acks=0."""
+        """The broker has accepted these partitions, which were sent with acks=0."""
         for part in parts:
             name = self._topics.resolve_name(part[0], version)
             if name not in self._confirmed_topics and is_valid_name(
@@ -147,8 +150,8 @@ class ProduceAccounts:
                 self._confirm_topic(name)
 
     def retract_forwarded(self, parts: Iterable[PartitionBatch], version: int, charged: ChargedLimits) -> None:
-        """Take back partitions that were forwarded, where no answer says that they got into the log: where the broker
-        has never taken anything of this connection's for a topic, other clients must not pay for it.
+        """Take back partitions that were forwarded, where no answer confirms that they got into the log. Topics for
+        which the broker has never accepted anything from this connection must not be charged to other clients.
         """
         for part in parts:
             name = self._topics.resolve_name(part[0], version)
@@ -164,7 +167,9 @@ class ProduceAccounts:
         charged: ChargedLimits,
         delay_ms: int,
     ) -> None:
-        """The broker has answered, in an order of its own. `parts` and `answered` are as skimmed."""
+        """Settle a request by the broker's answer, which may be in another order. `parts` and `answered` are as
+        skimmed.
+        """
         tally = _RequestTally(self)
         if len(parts) > 1 and not self.rejected_batches.may_match:
             several: Any = parts
@@ -185,8 +190,8 @@ class ProduceAccounts:
         tally: _RequestTally,
         delay_ms: int,
     ) -> None:
-        """All partitions are in the log: one look at each topic's row, not one at each partition's. No
-        `written_offsets`: none of them has a producer id.
+        """All partitions are in the log: look each topic's row up once, not once per partition. Without
+        `written_offsets` none of them has a producer id.
         """
         topics: list[TopicSpan] = parts.topics
         if version >= api.PRODUCE_TOPIC_IDS:
@@ -206,7 +211,7 @@ class ProduceAccounts:
         charged: ChargedLimits,
         delay_ms: int = 0,
     ) -> None:
-        """All partitions are in the log, those at the places `again` from an earlier time. `topics`: by their names."""
+        """All partitions are in the log, those at the positions `again` from earlier. `topics`: by their names."""
         tally, twice = _RequestTally(self), frozenset(again)
         for name, first, stop in topics:
             for place in range(first, stop):
@@ -248,8 +253,8 @@ class ProduceAccounts:
         self._refund_limits(name, part, charged)
 
     def _refund_limits(self, name: bytes, part: PartitionBatch, charged: ChargedLimits) -> None:
-        """Tell each limit that was charged: those that others share have it back. A group that was not asked has found
-        the bytes on the topic's meter.
+        """Return what was charged to the limits that clients share. A group that was not asked has read the bytes from
+        the topic's meter.
         """
         if charged is not None:
             if isinstance(charged, PartitionLimits):
@@ -267,7 +272,7 @@ class ProduceAccounts:
                 side.refund_request(part[2], part[3])
 
     def _confirm_topic(self, name: bytes) -> None:
-        """The broker has taken a batch for that topic: it is no name that a client made up."""
+        """The broker has accepted a batch for that topic, so its name was not made up by a client."""
         self.accepted_topics.add(name)
         self._confirmed_topics.add(name)
         self._broker.confirm_topic(name)
@@ -275,19 +280,19 @@ class ProduceAccounts:
     # --- what comes again after it was rejected -----------------------------------------------------------------------
 
     def awaits_repeats(self, parts: Iterable[PartitionBatch], version: int) -> bool:
-        """Whether any of these may be recognised by its checksum: it has no producer id, hence no sequence, and a batch
-        of its client was rejected in that partition.
+        """Whether a batch of these may be recognised by its checksum: it has no producer id, hence no sequence, and the
+        gateway rejected a batch of its client in that partition.
         """
         has, owner, name = self.rejected_batches.has_rejected, self._client.counted_names, self._topics.resolve_name
         return any(part[4] < 0 and has(owner, name(part[0], version), part[1]) for part in parts)
 
     def expect_retry(self, part: PartitionBatch, name: bytes, now: float) -> None:
-        """It was rejected, and its client will send it again."""
+        """The gateway rejected the batch, and its client will send it again."""
         if part[6] >= 0:
             self.rejected_batches.record_rejection(self._batch_owner(part[4]), name, part[1], _batch_key(part), now)
 
     def count_repeats(self, row: RowCounts, part: PartitionBatch, name: bytes) -> None:
-        """How many of the bytes just counted had been rejected before; to be asked where `rejected.asks`."""
+        """How many of the bytes just counted had been rejected before. Call it only where `awaits_repeats` applies."""
         _, index, size, messages, pid, _, sequence, _ = part
         if sequence < 0:  # nothing of its client was outstanding there when it came
             repeats = None if self.rejected_batches.is_blind else 0
@@ -325,7 +330,7 @@ class ProduceAccounts:
         return row
 
     def _group_name(self, name: bytes) -> str:
-        """The resource group that this client's bytes for a topic are charged to."""
+        """The resource group that is charged for this client's bytes to a topic."""
         client = self._client
         groups = client.world.engine.groups
         if not groups.has_groups or client.is_exempt or not is_valid_name(name):
@@ -336,7 +341,9 @@ class ProduceAccounts:
 
 
 class _RequestTally:
-    """Adds the partitions of one request to their rows; a row's `requests` grows once, however many partitions."""
+    """Adds the partitions of one request to their rows; a row's `requests` grows by one, however many partitions there
+    are.
+    """
 
     def __init__(self, accounts: ProduceAccounts) -> None:
         self._accounts = accounts
@@ -366,6 +373,6 @@ class _RequestTally:
 
 
 def _batch_key(part: PartitionBatch) -> BatchId:
-    """The key that tells a batch from others of its owner in its partition."""
+    """A key that distinguishes a batch from the others of its owner in its partition."""
     _, _, size, messages, pid, epoch, sequence, _ = part
     return epoch if pid >= 0 else NO_EPOCH, sequence, size, messages

@@ -4,7 +4,8 @@
 # One Fetch may ask for a PART of what is left until the group owes DEBT_S. So the debt stays below that however many
 # share the group, and they get equal parts: who comes right behind others may take less and waits longer, and comes at
 # a better time then (taking all that is left, the one behind the largest gap would always have most). But the broker
-# gives one batch however little is asked for: a Fetch waits itself while more is owed than an answer may tell.
+# gives one batch however little is asked for: a Fetch waits itself while more is owed than the throttle time of an
+# answer may say.
 #
 # A connection new to a group waits for the debt that is there. Since all consumers may start at once, what is promised
 # to those that are new counts as owed until their first answers are there.
@@ -36,7 +37,9 @@ _NOTHING: Final = (0, 0)
 
 
 class GroupDispatch:
-    """One connection's. Topics are names, or ids (`by_id`) from Fetch v13 on and in ShareFetch."""
+    """Resource groups' dispatch limits on one connection. Topics are names, or ids (`by_id`) from Fetch v13 on and in
+    ShareFetch.
+    """
 
     __slots__ = (
         "_client",
@@ -68,7 +71,7 @@ class GroupDispatch:
         ] = {}  # of the last answer: the same per byte of its frame
 
     def wait_before_fetch(self, topics: Iterable[bytes], by_id: bool, now: float) -> float:
-        """The seconds that a request listing these topics has to wait."""
+        """The seconds that a request for these topics has to wait."""
         self._refresh_groups()
         for side, then in list(self._last_fetched_at.items()):
             if now - then > RECENT_S:
@@ -86,7 +89,7 @@ class GroupDispatch:
         return wait
 
     def _wait_for_credit(self, now: float) -> float:
-        """Seconds until a group may have room for an answer like the last one; 0.0: it has."""
+        """Seconds until a group may have room for a response as large as the last one; 0.0: it has room."""
         patience = ClientPatience(denied_s=now - self._denied_since if self._denied_since else 0.0)
         verdicts = []
         for side in self._last_fetched_at:
@@ -97,8 +100,8 @@ class GroupDispatch:
         return why.throttle_ms / 1000 if why is not None and why.action == REJECT else 0.0
 
     def max_fetch_bytes(self, now: float) -> int | None:
-        """Bytes that the request may ask for, at least 1; None: as many as it likes. Its next answer is taken for its
-        first of each group that it has had none of.
+        """Bytes that the request may ask for, at least 1; None: any number. For each group that it has fetched nothing
+        of yet, its next response counts as its first.
         """
         most = None
         for side in self._last_fetched_at:
@@ -124,8 +127,8 @@ class GroupDispatch:
     def charge_topics(
         self, rows: Iterable[tuple[bytes, int, int]], by_id: bool, now: float, *, would_wait: bool = False
     ) -> None:
-        """Bytes and messages of these topics pass. `would_wait`: they would not have been asked for yet if groups were
-        enforced.
+        """Charge bytes and messages of these topics that pass. `would_wait`: if groups were enforced, they would not
+        have been requested yet.
         """
         self._refresh_groups()
         for topic, size, messages in rows:
@@ -144,7 +147,7 @@ class GroupDispatch:
             sums[1] += messages
 
     def end_response(self, size: int, now: float) -> float:
-        """An answer of `size` bytes is over: seconds until the next one may be asked for."""
+        """A response of `size` bytes is complete: the seconds until the next one may be requested."""
         self._release_promises()
         wait = 0.0
         self._last_ratios = {}
@@ -158,8 +161,8 @@ class GroupDispatch:
         return wait
 
     def expected_wait(self, size: int, now: float) -> float:
-        """The probable result of `end` for an answer of `size` bytes that begins now: it is taken to be like the last
-        one.
+        """The probable result of `end_response` for a response of `size` bytes that begins now, taken to be like the
+        last one.
         """
         wait = 0.0
         for side, parts in self._last_ratios.items():
@@ -170,7 +173,7 @@ class GroupDispatch:
         return wait if wait >= MIN_WAIT_S else 0.0
 
     def close(self) -> None:
-        """The connection is over, or the groups are others."""
+        """The connection has ended, or the groups have changed."""
         self._release_promises()
         (
             self._group_limits,
@@ -193,7 +196,9 @@ class GroupDispatch:
             self.close()
 
     def _find_group_limit(self, topic: bytes, by_id: bool, now: float) -> tuple[GroupLimit, bytes] | None:
-        """The topic's group and its name. None: it is in no group with a dispatch limit, or its name is not known."""
+        """The topic's group and its name. None: the topic is in no group with a dispatch limit, or its name is not
+        known.
+        """
         key = topic, by_id
         try:
             return self._group_limits[key]

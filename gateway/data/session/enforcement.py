@@ -1,5 +1,5 @@
 # Carries out the gate's verdict on a Produce request that is not the common case. It passes, is delayed,
-# held back, or stripped of partitions; its client is told, and its later requests are muted. Sans-IO.
+# held back, or stripped of partitions; its client is answered, and its later requests are muted. Sans-IO.
 #
 # Several reasons to mute do not add up: the longest wins. The bounds on all waits are the hold's. The gate says what
 # may pass and how it is counted.
@@ -34,7 +34,7 @@ CONNECTION_LOST = "connection-lost"  # policies.usage.REASONS
 
 
 class ProduceEnforcement:
-    """Decides one connection's Produce requests."""
+    """Decides about one connection's Produce requests, and carries the decisions out."""
 
     __slots__ = ("_accounts", "_gate", "_hold", "_in_flight", "_is_acks0_held", "_lookup", "_topic_hold_s")
 
@@ -100,10 +100,11 @@ class ProduceEnforcement:
         return RequestStep(FORWARD, question, delays_next=bool(delay_ms))
 
     def _hold_in_pause(self, request: ProduceRequest, now: float) -> RequestStep | None:
-        """The request is held because a disk is full (or dropped: acks=0, at the end or when memory is short).
+        """Hold the request because a disk is full. With acks=0 drop it at the end of the connection, or when memory is
+        short.
 
-        It is held no longer than its client may be kept: then it is rejected with the rest of the partitions that
-        `judge` refuses. acks=0 waits on.
+        The request is held no longer than its client waits. Then it is rejected, together with the partitions that the
+        gate refuses. With acks=0 it waits on.
         """
         gate, accounts, hold, acks, parts = self._gate, self._accounts, self._hold, request.acks, request.parts
         longest_s = math.inf if gate.enforced_pause() is not None else self._longest_topic_hold(request, now)
@@ -112,7 +113,7 @@ class ProduceEnforcement:
                 held_ms = round((now - hold.paused_since) * 1000)
                 accounts.record_notes([(part, DELAYED, STORAGE_PAUSE, held_ms) for part in parts], request.version)
         elif longest_s and (acks or gate.world.settings.acks0 == "delay"):
-            if not acks and (hold.is_draining or hold.is_memory_short):  # the client can't be told
+            if not acks and (hold.is_draining or hold.is_memory_short):  # the client gets no answer
                 accounts.record_drop(parts, request.version, CONNECTION_LOST if hold.is_draining else ACKS0_LIMIT)
                 return DROPPED
             hold.paused_since = hold.paused_since or now
@@ -128,12 +129,12 @@ class ProduceEnforcement:
         return None
 
     def _longest_topic_hold(self, request: ProduceRequest, now: float) -> float | None:
-        """The most seconds for which the request may wait since full disks hold topics of it, and not all topics. None:
-        they hold none of it.
+        """The most seconds that the request may wait since full disks have been holding some of its topics (and not all
+        topics); None: they hold none of them.
 
-        What waits also keeps what is behind it on the connection. So where a client writes to other topics as well, it
-        is told at once and sends again what is rejected, unless it gives up after a few times. As long as nothing is
-        known of it, it waits for longer and longer.
+        A waiting request also blocks the requests behind it on the connection. So where a client writes to other topics
+        as well, it gets a rejection at once and sends the rejected part again, unless it gives up after a few attempts.
+        While nothing is known of the client, it waits longer each time.
         """
         gate = self._gate
         paused = gate.count_paused_partitions(request.parts, request.version)
@@ -144,8 +145,8 @@ class ProduceEnforcement:
         return 0.0 if paused < len(request.parts) or gate.passes_other_topics else self._topic_hold_s
 
     def _hold_for_room(self, refused: RefusedPartitions, now: float) -> float:
-        """The queue of a limit is full: the time at which the request is asked about again, if its client waits for so
-        long; 0.0: it has to be told now.
+        """A limit's queue is full: the time at which the request is judged again, if its client waits that long; 0.0:
+        it must be answered now.
         """
         hold, gate = self._hold, self._gate
         if hold.wait_deadline < now + MIN_HOLD_S or hold.is_abandoned or hold.is_memory_short:
@@ -158,11 +159,11 @@ class ProduceEnforcement:
         return hold.muted_until
 
     def _decide_acks0(self, refused: RefusedPartitions, now: float) -> tuple[RefusedPartitions, float]:
-        """The partitions that are refused all the same, and the end of the request's wait, 0.0: none.
+        """The partitions of an acks=0 request that are refused, and the end of the request's wait (0.0: none).
 
-        acks=0 waits, unless the operator wants it dropped: every client reports success for lost records, and none
-        times out on them. Partitions that are refused all the same (a protected topic, or an unknown id) are lost
-        without a word.
+        acks=0 waits, unless the operator has it dropped: a client reports success for records that are lost, and none
+        times out on records that wait. Partitions that can't be forwarded (a protected topic, an unknown id) are lost
+        silently.
         """
         hold = self._hold
         for_good = {key: why for key, why in refused.items() if why.reason in NEVER_PASSES}
@@ -175,7 +176,7 @@ class ProduceEnforcement:
         return refused, hold.muted_until
 
     def _delay_next(self, delay_ms: int, acks: int, now: float, why: str) -> None:
-        """The request in hand passes; the next Produce request of this connection waits."""
+        """This request passes; the next Produce request of the connection waits."""
         until = now + min(delay_ms / 1000, MAX_MUTE_S)
         if acks:  # no client times out on acks=0: only there may waits add up
             until = min(until, self._hold.wait_deadline)
@@ -191,7 +192,7 @@ class ProduceEnforcement:
     def _reject_partitions(
         self, request: ProduceRequest, decision: RequestDecision[PartitionBatch], refused: RefusedPartitions, now: float
     ) -> RequestStep:
-        """Forward the rest of the request, if any, and report the rejected partitions in the same answer."""
+        """Forward the rest of the request, if any, and report the rejected partitions in the same response."""
         delay_ms = decision.delay_ms
         if request.acks and any(part[4] < 0 and part[6] < 0 for part in request.parts):  # to recognise a repeat
             request = _request_with_checksums(request)
@@ -227,7 +228,7 @@ class ProduceEnforcement:
         return RequestStep(ANSWER, frame, delays_next=bool(delay_ms))
 
     def _record_dropped(self, parts: list[PartitionBatch], version: int, refused: RefusedPartitions) -> None:
-        """Count them as dropped: with acks=0 the client can't be told."""
+        """Count partitions as dropped: with acks=0 the client gets no answer."""
         dropped: dict[str, list[PartitionBatch]] = {}
         for part in parts:
             reason = refused[part[:2]].reason
@@ -243,8 +244,8 @@ class ProduceEnforcement:
         throttle_ms: int,
         now: float,
     ) -> bytes:
-        """Its partitions are forwarded; `rows` are the results of other partitions, for the client. Returns the frame
-        that has to go behind it.
+        """Record that these partitions are forwarded. `rows`: results of the other partitions, for the client. Returns
+        the frame that must follow the request.
         """
         _, _, _, version, correlation, acks, parts = request
         self._gate.record_admission(decision, parts, version, now)
@@ -269,7 +270,7 @@ class ProduceEnforcement:
         return rewrite.NO_TOPICS_REQUEST
 
     def discard_request(self, request: ProduceRequest) -> None:
-        """It was read and will never be forwarded: the connection is over."""
+        """The request was read and will never be forwarded: the connection has ended."""
         accounts, version = self._accounts, request.version
         if accounts.rejected_batches.may_match and accounts.awaits_repeats(request.parts, version):
             request = _request_with_checksums(request)
@@ -280,12 +281,12 @@ class ProduceEnforcement:
 
 
 def _longest_reason(refused: RefusedPartitions) -> str:
-    """Of the partition that has to wait longest."""
+    """The reason of the partition that has to wait longest."""
     return max(refused.values(), key=lambda why: why.throttle_ms).reason
 
 
 def _request_with_checksums(request: ProduceRequest) -> ProduceRequest:
-    """The same; partitions without a producer id have their batch's CRC in place of a sequence."""
+    """The request; partitions without a producer id have their batch's CRC in place of a sequence."""
     return request._replace(parts=parts_with_checksums(request.buf, request.start, request.stop, request.parts))
 
 

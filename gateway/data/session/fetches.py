@@ -1,9 +1,9 @@
 # Fetch and ShareFetch requests of one connection where some limit concerns them: client quotas (consumer_byte_rate,
 # request_percentage) and resource groups with a dispatch limit. Says what each may ask for, what its answer is charged
-# to, what its client is told, and how long the next one waits. Sans-IO.
+# to, the throttle time that its client gets, and how long the next one waits. Sans-IO.
 #
 # The charge to quotas is known when an answer begins, that to resource groups when it has passed (dispatch.py): while
-# not all of an answer is here, its client can only be told what is to be expected.
+# not all of an answer is here, its client can only get an estimate.
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _THROTTLE: Final = struct.Struct(">i")
 
 
 class _PassingResponse(NamedTuple):
-    """An answer that resource groups are charged, while it passes."""
+    """A response that is charged to resource groups while it passes."""
 
     meter: FetchMeter
     by_id: bool  # its topics are ids
@@ -47,7 +47,9 @@ class _PassingResponse(NamedTuple):
 
 
 class FetchLimiter:
-    """`muted_until`: the time until which these requests have to wait."""
+    """Client quotas and dispatch limits on the Fetch requests of one connection. `muted_until`: the time until which
+    these requests have to wait.
+    """
 
     __slots__ = ("_client", "_denied_since", "_last_response_bytes", "_passing", "_promised", "_would_wait_until",
                  "dispatch",
@@ -68,13 +70,13 @@ class FetchLimiter:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def admit_fetch(self, request: ApiRequest, now: float) -> int | None:
-        """The kinds of limits that its answer is charged to; None: it has to wait until `mute_until`.
+        """The kinds of limits that the response is charged to; None: the request has to wait until `muted_until`.
 
-        It may only ask for a part of the bytes that a bounded wait can pay for. Since the broker gives one batch at
-        least, more may be owed: then it has to wait itself.
+        The request may ask only for as many bytes as a bounded wait can pay for. The broker returns at least one batch,
+        so the debt may be larger; then the next request waits.
 
         Raises:
-            MalformedFrame: it can't be read.
+            MalformedFrame: the request can't be read.
         """
         client = self._client
         world = client.world
@@ -114,7 +116,7 @@ class FetchLimiter:
         return charges
 
     def _has_quota_room(self, lines: ConnectionQuotaLimit, now: float) -> bool:
-        """Whether quotas let a Fetch pass; else it has to wait."""
+        """Whether client quotas let a Fetch pass now; otherwise it has to wait."""
         denied_s = now - self._denied_since if self._denied_since else 0.0
         answer = lines.check_fetch(self._last_response_bytes, ClientPatience(denied_s=denied_s), now)
         if answer.admitted:
@@ -136,9 +138,8 @@ class FetchLimiter:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def begin_response(self, buf: bytearray, pos: int, end: int, entry: PendingEntry, now: float) -> FetchMeter | None:
-        """An answer in buf[pos:end], of which HEAD bytes are here: charge it, and tell its client how long to wait.
-
-        Returns the meter that it has to be fed to while it passes, where resource groups are charged.
+        """Charge the response in buf[pos:end], of which HEAD bytes are present, and write its throttle time. Returns
+        the meter to feed while it passes, where resource groups are charged.
         """
         client = self._client
         _, _, version, key, charges = entry
@@ -170,7 +171,7 @@ class FetchLimiter:
         return meter
 
     def charge_passed(self, buf: bytearray, is_over: bool, now: float) -> None:
-        """More of the answer was fed; when that was its end, the next request waits."""
+        """More of the response was fed to its meter; after its last byte the next request waits."""
         passing, dispatch = self._passing, self.dispatch
         assert passing is not None
         assert dispatch is not None
@@ -190,7 +191,7 @@ class FetchLimiter:
         _write_throttle_time(buf, throttle_at, wait)
 
     def close(self) -> None:
-        """The connection is over."""
+        """The connection has ended."""
         while self._promised:
             lines, promised = self._promised.popleft()
             lines.release_fetch(promised)
@@ -213,21 +214,21 @@ class FetchLimiter:
 
 
 def _requested_topics(request: ApiRequest) -> Iterable[bytes]:
-    """Names, or ids, that the request lists: ShareFetch has its topics in a session."""
+    """Names, or ids, of the topics in the request. ShareFetch has its topics in a session."""
     if request.key != api.FETCH:
         return ()
     return fetch_request.read_topics(request.buf, request.start, request.stop, request.version)
 
 
 def _throttle_position(buf: bytearray, pos: int, size: int, key: int, version: int) -> int:
-    """The position of the throttle time of the answer at `pos`; -1: it has none, or behind tagged fields."""
+    """The position of the throttle time in the response at `pos`; -1: none, or it comes after tagged fields."""
     is_flexible = key == api.SHARE_FETCH or version >= api.FETCH_FLEXIBLE
     at = pos + 8 + is_flexible  # behind size and correlation id, and then the header's tagged fields
     return -1 if not version or at + 4 > pos + 4 + size or (is_flexible and buf[at - 1]) else at
 
 
 def _write_throttle_time(buf: bytearray, at: int, wait: float) -> None:
-    """Put seconds into an answer's throttle time, unless it has more."""
+    """Write seconds into a response's throttle time, unless it already has more."""
     if wait and at >= 0:
         (theirs,) = _THROTTLE.unpack_from(buf, at)
         _THROTTLE.pack_into(buf, at, max(theirs, round(wait * 1000)))

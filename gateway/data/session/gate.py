@@ -41,8 +41,8 @@ _ERROR_CODES = {
 
 
 class ProduceGate:
-    """The policies' view of one client's connection to one broker. Its topics and rows are good as long as `epoch` is
-    the ledger's. `denied_since`: the time of the first rejection behind which nothing was admitted; 0.0: none.
+    """What policies decide about one client's connection to one broker. Its topics and rows are valid while `epoch` is
+    the ledger's. `denied_since`: the time of the first rejection after which nothing was admitted; 0.0: none.
     """
 
     __slots__ = ("_would_wait_until", "accounts", "broker", "client", "denied_since", "epoch", "fence", "topics",
@@ -60,18 +60,18 @@ class ProduceGate:
         self._would_wait_until = 0.0  # if what is only observed were enforced
 
     def refresh_epoch(self) -> None:
-        """The ledger's epoch has changed: rows and meters of the former one must not be used any more."""
+        """The ledger's epoch has changed: drop the rows and meters of the former one."""
         self.epoch = self.world.ledger.epoch
         self.topics.reset_meters()
         self.accounts.reset_rows()
 
     def enforced_pause(self) -> Verdict | None:
-        """The pause, where it is enforced: nothing of this connection may be forwarded just now."""
+        """The storage pause, if it is enforced: nothing from this connection may be forwarded now."""
         pause = self.world.engine.pause
         return None if pause is None or self._only_observes(pause) else pause.verdict
 
     def count_paused_partitions(self, parts: Iterable[PartitionBatch], version: int) -> int:
-        """The number of these partitions that are held because full disks hold their topics, and not all topics."""
+        """How many of these partitions wait because full disks hold their topics, and not all topics."""
         pauses, storage_of, name = (
             self.world.engine.held_topics.pauses_by_part,
             self.broker.storage_limit_of,
@@ -84,7 +84,9 @@ class ProduceGate:
 
     @property
     def passes_other_topics(self) -> bool:
-        """Whether anything of this connection got into the log that would pass now, while full disks hold topics."""
+        """Whether something from this connection got into the log that would also pass now, while full disks hold some
+        topics.
+        """
         return any(
             not isinstance(self.broker.storage_limit_of(name), StoragePause) for name in self.accounts.accepted_topics
         )
@@ -95,10 +97,11 @@ class ProduceGate:
     def judge_request(
         self, request: ProduceRequest, now: float, *, wait_ms: int = 0, may_delay: bool = True
     ) -> RequestDecision[PartitionBatch]:
-        """Decide which of its partitions may pass. Takes nothing: `admit` charges for those that are forwarded.
+        """Decide which partitions of the request may pass. Charges nothing: `record_admission` charges for those that
+        are forwarded.
 
-        `wait_ms`: milliseconds for which this connection is muted already. `may_delay`: False when its oldest request
-        has waited as long as any may; partitions that would have to wait are refused then.
+        `wait_ms`: milliseconds that this connection is muted already. `may_delay`: False when its oldest request has
+        waited as long as any may; then partitions that would have to wait are refused.
         """
         parts, version = request.parts, request.version
         beside = request.stop - request.start - sum([part[2] for part in parts])
@@ -119,7 +122,7 @@ class ProduceGate:
 
     @property
     def must_ask_limits(self) -> bool:
-        """Whether some limit has to be asked about requests to any topic."""
+        """Whether some limit has to judge requests to every topic."""
         client = self.client
         if client.is_exempt:
             return False
@@ -130,8 +133,9 @@ class ProduceGate:
         )
 
     def find_credit(self, meter: TopicMeter, now: float) -> tuple[AdmissionCredit, float] | None:
-        """What requests to that topic may bring just now without being judged (fast_path.pyx), and the bytes behind
-        which other limits have to be asked; None: each has to be judged. Takes nothing: see decision.spend.
+        """The bytes and messages that requests to that topic may bring now without being judged (fast_path.pyx), and
+        the bytes beyond which other limits have to judge; None: each request has to be judged. Charges nothing: see
+        decision.spend_credit.
         """
         client, engine = self.client, self.world.engine
         if client.is_exempt:
@@ -164,7 +168,7 @@ class ProduceGate:
     def _fixed_refusals(
         self, parts: Iterable[PartitionBatch], version: int, now: float, wait_ms: int
     ) -> dict[PartitionKey, Verdict]:
-        """The partitions that are refused whatever the limits say."""
+        """The partitions that are refused independently of any limit."""
         world, fence = self.world, self.fence
         known = world.cluster.topic_ids
         refused: dict[PartitionKey, Verdict] = {}
@@ -181,8 +185,8 @@ class ProduceGate:
     def _find_limits(
         self, parts: Iterable[PartitionBatch], version: int, beside: int, now: float
     ) -> dict[PartitionKey, PartitionLimits]:
-        """The limits of each of these partitions, none of which is refused whatever the limits say. `beside`: bytes of
-        their request that are in no batch.
+        """The limits on each of these partitions, none of which is among the fixed refusals. `beside`: bytes of their
+        request that belong to no batch.
         """
         client, engine, plugins = self.client, self.world.engine, self.world.plugins
         if self.enforced_pause() is not None:  # no other limit is asked
@@ -210,7 +214,7 @@ class ProduceGate:
         return found
 
     def _topic_limits(self, topic: bytes, version: int, whole: PartitionLimits, now: float) -> PartitionLimits:
-        """`whole`: the limits of all of the request."""
+        """`whole`: the limits on the whole request."""
         storage = whole.storage
         if self.world.engine.held_topics.parts:
             storage = self.broker.storage_limit_of(self.topics.resolve_name(topic, version))
@@ -225,7 +229,7 @@ class ProduceGate:
         return NO_LIMITS if found == NO_LIMITS else found
 
     def _find_group_limit(self, meter: TopicMeter, now: float) -> GroupLimit | None:
-        """The group to ask about that topic; None also where it need not be asked, since it has credit enough."""
+        """The group that judges requests to that topic; None: there is none, or it has enough credit."""
         if meter.group_asks:
             side = self.world.engine.groups.activate_publish_limit(meter, meter.name, now)
             if side is not None:
@@ -233,7 +237,7 @@ class ProduceGate:
         return self.client.group_limit if meter.by_principal else None
 
     def error_code(self, why: Verdict) -> int:
-        """The Kafka error code that tells this client so."""
+        """The Kafka error code that reports this verdict to the client."""
         own = None if why.deferred else _ERROR_CODES.get(why.reason)
         return own or self.world.reject_code(self.client.software)
 
@@ -263,7 +267,7 @@ class ProduceGate:
     def record_rejection(
         self, parts: Iterable[PartitionBatch], version: int, refused: RefusedPartitions, now: float
     ) -> None:
-        """Count the rejected partitions and fence the batches that their producers may have in flight behind them."""
+        """Count the rejected partitions, and fence the batches that their producers may have in flight behind them."""
         self.denied_since = self.denied_since or now
         self.accounts.record_rejection(parts, version, refused)
         name, version_of = self.client.software or (None, None)

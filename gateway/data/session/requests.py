@@ -64,9 +64,8 @@ API_COUNTERS = tuple(f"{API_REQUESTS}{key}" for key in range(MAX_API_KEY + 1))
 
 
 class RequestHandler:
-    """The requests of one connection.
-
-    `to_upstream`: the bytes to be sent to the broker, in order: memoryviews of the caller's buffer, or bytes.
+    """Handles the requests of one connection. `to_upstream`: the bytes to send to the broker, in order: memoryviews of
+    the caller's buffer, or bytes.
     """
 
     __slots__ = (
@@ -120,14 +119,14 @@ class RequestHandler:
 
     @property
     def max_request_bytes(self) -> int:
-        """That a request may have."""
+        """The largest size of a request, in bytes."""
         return self._gate.world.settings.max_request_bytes
 
     def handle_requests(self, buf: bytearray, pos: int, end: int, now: float) -> int:
         """Handle the whole requests in buf[pos:end]; return the position of the first unhandled byte.
 
         Raises:
-            MalformedFrame: the connection must be closed. Requests before the broken one are handled, it isn't.
+            MalformedFrame: the connection must be closed. The requests before the malformed one have been handled.
         """
         gate, client, hold, in_flight = self._gate, self._client, self._hold, self._in_flight
         world = gate.world
@@ -214,7 +213,7 @@ class RequestHandler:
         return pos
 
     def current_terms(self, now: float) -> ForwardingTerms | None:
-        """Those on which requests pass as they are, and answers are counted; None: each has to be looked at."""
+        """The terms on which requests pass unchanged and responses are counted; None: each has to be inspected."""
         gate, hold = self._gate, self._hold
         if self._sasl_demand.wants_sasl and not self._authentication.is_authenticated:
             return None
@@ -235,7 +234,9 @@ class RequestHandler:
         return terms
 
     def _may_forward_fetches(self, now: float) -> bool:
-        """Whether no limit concerns Fetch requests, nor anything else but that their answers are owed."""
+        """Whether Fetch requests may be forwarded with no more than a note of their responses: no limit applies to
+        them, and nothing makes them wait.
+        """
         world = self._gate.world
         limited = world.quotas.has_fetch_limits or world.engine.groups.has_dispatch_limits
         return not (limited or self._has_skipped or self._admin.turn is not None or self._fetches.muted_until > now)
@@ -252,7 +253,7 @@ class RequestHandler:
         return self._terms
 
     def _refresh_snapshots(self, now: float) -> None:
-        """What all connections share may be another than it was."""
+        """State that all connections share may have changed: look it up again."""
         gate, client, world = self._gate, self._client, self._gate.world
         if gate.epoch != world.ledger.epoch:
             gate.refresh_epoch()
@@ -261,7 +262,7 @@ class RequestHandler:
 
     @property
     def _needs_inspection(self) -> bool:
-        """Each request has to be looked at, whatever it is."""
+        """Whether each request has to be inspected, whatever its API."""
         client, hold, world = self._client, self._hold, self._gate.world
         return bool(
             client.needs_judging
@@ -273,9 +274,8 @@ class RequestHandler:
         )
 
     def handle_unauthenticated(self, buf: bytearray, pos: int, end: int, now: float) -> int:
-        """Requests of a client that the broker hasn't accepted yet: only the steps of SASL pass, one at a time.
-
-        SaslServerAuthenticator does the same. None of these requests is metered, and none takes part in any limit.
+        """Handle requests of a client that the broker has not accepted yet: only the steps of SASL pass, one at a time,
+        as in Kafka's SaslServerAuthenticator. None of these requests is metered or limited.
         """
         world = self._gate.world
         max_bytes = world.settings.max_request_bytes
@@ -315,7 +315,7 @@ class RequestHandler:
             self.to_upstream.append(memoryview(buf)[start:stop])
 
     def _carry_out_step(self, step: RequestStep, buf: bytearray, run: int, pos: int) -> None:
-        """The request at `pos` doesn't pass as it is: end the run before it, and carry out the step."""
+        """The request at `pos` does not pass unchanged: end the run before it, and carry out the step."""
         self._append_run(buf, run, pos)
         if step.action == ANSWER:
             self._in_flight.enqueue_local_response(step.frame)
@@ -328,10 +328,10 @@ class RequestHandler:
             self._has_skipped = True
 
     def _handle_other_api(self, request: ApiRequest, now: float) -> RequestStep:
-        """Note the answer that a request other than Produce is owed, or return the step to take instead.
+        """Note the answer that a request of another API than Produce is owed, or return the step to take instead.
 
         Raises:
-            MalformedFrame: it is none that the gateway lets pass.
+            MalformedFrame: the gateway does not let such a request pass.
         """
         if self._has_skipped:
             return SKIPPED
@@ -371,7 +371,7 @@ class RequestHandler:
         return FORWARDED
 
     def skip_remaining(self) -> None:
-        """No request that comes from here on is answered: acks=0 passes, all else is discarded."""
+        """No request that arrives from now on is answered: acks=0 passes, all others are discarded."""
         self._has_skipped = True
 
     def discard_requests(self, buf: bytearray, pos: int, end: int) -> None:

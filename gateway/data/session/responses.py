@@ -44,7 +44,7 @@ else:
 
 
 class ResponseHandler:
-    """The broker's answers on one connection. `counters`: what usual ones are noted in (fast_path.pyx); None: it is not
+    """Handles the broker's responses on one connection. `counters`: note usual responses (fast_path.pyx); None: not
     compiled.
     """
 
@@ -86,12 +86,12 @@ class ResponseHandler:
                 gate.accounts.count_with_duplicates, world.ledger, gate.client.node_id,
             )  # fmt: skip
         # Of the answer that streams through, where resource groups are charged. Its request is the oldest that is owed
-        # one, so Counted.pass_answers takes nothing meanwhile.
+        # one, so ResponseCounters.count_responses takes nothing meanwhile.
         self._fetch_meter: FetchMeter | None = None
 
     @property
     def needs_whole_response(self) -> bool:
-        """Whether the answer that comes next is handled whole, not streamed: the link must make room for it."""
+        """Whether the next response is handled whole, not streamed: the link must make room for it."""
         kind = self._in_flight.oldest_kind
         return kind != NOTHING and kind not in STREAMED_KINDS  # one that streams through is owed until its end
 
@@ -179,18 +179,18 @@ class ResponseHandler:
             self._in_flight.outgoing.append(memoryview(buf)[start:stop])
 
     def _begin_fetch(self, buf: bytearray, pos: int, end: int, entry: PendingEntry, now: float) -> None:
-        """Charge the answer that begins at `pos`, and begin to meter it, or to let it stream through."""
+        """Charge the response that begins at `pos`, and begin to meter it, or to stream it."""
         self._fetch_meter = self._fetches.begin_response(buf, pos, end, entry, now)
         if self._fetch_meter is None:
             self._begin_streaming(entry, RESPONSE_HEAD.unpack_from(buf, pos)[0])
 
     def _begin_streaming(self, entry: PendingEntry, size: int) -> None:
-        """An answer of so many bytes begins to stream through."""
+        """Begin to stream a response of that many bytes."""
         version, key = entry[2:4] if entry[1] != PASS else (0, -1)
         self._in_flight.begin_streaming(key if has_endpoints(key, version) else -1, version, size)
 
     def _meter_response(self, buf: bytearray, pos: int, end: int, now: float) -> int:
-        """Pass on the part that is here of an answer that is metered."""
+        """Pass on the part of a metered response that has arrived."""
         meter = self._fetch_meter
         assert meter is not None
         stop = min(end, pos + meter.left)
@@ -214,7 +214,9 @@ class ResponseHandler:
         return produce_response.merge_response(buf, start, stop, version, rows or [], throttle_ms)
 
     def _handle_other_response(self, buf: bytearray, pos: int, stop: int, entry: PendingEntry) -> bytes | None:
-        """None: pass the (possibly patched) bytes on. b"": the client gets nothing. Else: send this instead."""
+        """The bytes for the client in place of this response. None: the response passes, possibly patched. b"": the
+        client gets nothing.
+        """
         world, kind = self._gate.world, entry[1]
         cluster = world.cluster
         if kind == REWRITE:

@@ -45,10 +45,11 @@ class ClientSession:
     """One client connection to `listener`, joined to one upstream connection of broker `node_id`.
 
     Attributes:
-        account: the one that memory is charged to. to_upstream, to_client: the bytes to be sent next, in order:
-        memoryviews of the caller's buffer, or bytes. The link empties them after every call. on_client_bytes,
-        on_upstream_bytes: handle the bytes in buf[pos:end] and return the position of the first unhandled one: see
-        Requests.handle and Answers.handle.
+        account: the one that memory is charged to.
+        to_upstream, to_client: the bytes to be sent next, in order: memoryviews of the caller's buffer, or bytes. The
+            link empties them after every call.
+        on_client_bytes, on_upstream_bytes: handle the bytes in buf[pos:end] and return the position of the first
+            unhandled one: see RequestHandler.handle_requests and ResponseHandler.handle_responses.
     """
 
     __slots__ = (
@@ -102,34 +103,34 @@ class ClientSession:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is owed to the client and nothing is under way."""
+        """Nothing is owed to the client, and no request is in progress."""
         return not self.in_flight and self.admin_requests.turn is None
 
     @property
     def owes_records(self) -> bool:
-        """Whether the broker has still to say what became of records."""
+        """Whether the broker still has to answer for records."""
         return any(entry[1] in (PRODUCE, ACKS0) for entry in self.in_flight)
 
     @property
     def response_counters(self) -> ResponseCounters | None:
-        """What usual answers are noted in (fast_path.pyx); None: it is not compiled."""
+        """Note usual responses (fast_path.pyx); None: not compiled."""
         return self._response_handler.counters
 
     @property
     def needs_whole_response(self) -> bool:
-        """Whether the answer that comes next is handled whole, not streamed: the link must make room for it."""
+        """Whether the next response is handled whole, not streamed: the link must make room for it."""
         return self._response_handler.needs_whole_response
 
     def current_terms(self, now: float) -> ForwardingTerms | None:
-        """Those on which requests and answers pass as they are from here on, whatever they are, until anything else has
-        been asked of the session or the ledger's epoch or the quotas' version is another; None: they don't.
+        """The terms on which requests and responses pass unchanged; None: they don't. They hold until the session is
+        used for anything else, or the ledger's epoch or the quotas' version changes.
         """
         if isinstance(self.authentication, SaslTermination):
             return None
         return self._request_handler.current_terms(now)
 
     def may_resume(self, now: float) -> bool:
-        """Whether the request at the head of the unread input needn't wait any longer."""
+        """Whether the request at the head of the unread input no longer has to wait."""
         hold = self.hold
         if hold.is_draining:
             return True
@@ -139,7 +140,7 @@ class ClientSession:
 
     @property
     def wait_reason(self) -> str:
-        """The reason of the limit for which the request at the head of the unread input waits; "" where it waits for
+        """The reason of the limit for which the request at the head of the unread input waits; "": it waits for
         something else.
         """
         hold = self.hold
@@ -150,17 +151,19 @@ class ClientSession:
         return FETCH_WAIT_REASON if hold.held_until and hold.held_until == self.fetch_limiter.muted_until else ""
 
     def stop_answering(self) -> None:
-        """The client is told that nothing more comes: what it still sends is sent again elsewhere, but for acks=0."""
+        """The client learns that no more responses come. It sends later requests again elsewhere, except those with
+        acks=0.
+        """
         self._request_handler.skip_remaining()
 
     def expire_fences(self, now: float) -> None:
-        """To be called every few seconds: let go of fences that are over, and charge the memory of those left."""
+        """Drop fences that are over, and charge the memory of the others. Call it every few seconds."""
         fence = self.gate.fence
         fence.expire_entries(now)
         self._fence_charge.update_size(len(fence.entries) * FENCE_ENTRY_BYTES)
 
     def close(self, parked: tuple[bytearray, int, int] | None = None) -> None:
-        """Settle the accounts: requests forwarded and not answered, and requests read and never forwarded."""
+        """Settle the accounts of requests that were forwarded and not answered, or read and never forwarded."""
         gate, accounts, in_flight = self.gate, self.gate.accounts, self.in_flight
         self._fence_charge.update_size(0)
         if gate.epoch != gate.world.ledger.epoch:

@@ -7,8 +7,9 @@
 #                                        │   client; its answer goes to control again, until the broker has accepted
 #                                        └─► the client's last answer, and who it is
 #
-# The broker is told before any request of the client's passes. Where its session ends (KIP-368) it is told again before
-# the next request; where the client's ends, nothing but SASL passes before the client has authenticated again.
+# The gateway authenticates to the broker before any request of the client's passes, and again where the session ends
+# (KIP-368), before the next request; where the client's ends, nothing but SASL passes before the client has
+# authenticated again.
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ MAX_STEP_BYTES = 600 * 1024  # of a step of SASL; framing.py takes no more than 
 
 
 class _ListenerDemand:
-    """Whether clients of a listener have to authenticate at the gateway."""
+    """Says whether clients of a listener have to authenticate at the gateway."""
 
     __slots__ = ("wants_sasl",)
 
@@ -51,8 +52,8 @@ class _ListenerDemand:
 
 
 class SaslTermination(ClientAuthentication):
-    """`due_at`: the time from which requests can't pass as they are: a session has ended, the client's or the
-    gateway's with the broker.
+    """SASL that ends at the gateway, on one connection. `due_at`: the time from which requests no longer pass
+    unchanged, because the client's session, or the gateway's with the broker, has ended.
     """
 
     __slots__ = ("_admin", "_mechanism", "_memo", "_sasl_settings", "_session_until", "_upstream_until", "due_at")
@@ -74,10 +75,10 @@ class SaslTermination(ClientAuthentication):
         self._session_until = self._upstream_until = self.due_at = math.inf
 
     def accept_certificate(self, principal: str) -> None:
-        """The client's certificate makes this principal; the broker has to be told that.
+        """Take the principal from the client's certificate; the broker has to learn it.
 
         Raises:
-            TooManyConnections: the gateway doesn't have this client here.
+            TooManyConnections: the principal has as many connections as it may have.
         """
         self.is_authenticated = True
         super().accept_certificate(principal)
@@ -85,7 +86,7 @@ class SaslTermination(ClientAuthentication):
             self._upstream_until = self.due_at = -math.inf
 
     def allows_requests(self, now: float) -> bool:
-        """Requests of any API may come: the client's session lasts."""
+        """Requests of any API may come: the client's session has not ended."""
         return self.is_authenticated and now < self._session_until
 
     # --- the client's steps -------------------------------------------------------------------------------------------
@@ -93,17 +94,17 @@ class SaslTermination(ClientAuthentication):
     def check_api(self, key: int) -> None:
         """
         Raises:
-            Unauthenticated: a request of that API must not come yet.
+            UnauthenticatedRequest: a request of that API must not come yet.
         """
         self.check_unauthenticated_api(key)
         if key == api.SASL_AUTHENTICATE and not self._mechanism:
             raise UnauthenticatedRequest("SaslAuthenticate without a SaslHandshake before it")
 
     def handle_step(self, request: ApiRequest, now: float) -> RequestStep:
-        """A step of SASL, the request at the head, however often it was looked at before.
+        """Handle a step of SASL, the request at the head; it may have been handled before, without a result yet.
 
         Raises:
-            MalformedFrame: the connection ends; behind an answer, if there is one.
+            MalformedFrame: the connection ends, after an answer if there is one.
         """
         if request.key == api.SASL_HANDSHAKE:
             return RequestStep(ANSWER, self._choose_mechanism(request))
@@ -159,7 +160,7 @@ class SaslTermination(ClientAuthentication):
     # --- the broker ---------------------------------------------------------------------------------------------------
 
     def renew_upstream_session(self, now: float) -> RequestStep | None:
-        """The step that has to come before the next request may go to the broker. None: nothing.
+        """The step that must come before the next request may go to the broker; None: none.
 
         Raises:
             AuthenticationFailed: the broker refuses the gateway.
@@ -182,7 +183,7 @@ class SaslTermination(ClientAuthentication):
 
 
 class TerminatedRequests:
-    """The requests of a connection whose SASL ends here: `handle_requests` stands in the place of
+    """Requests of a connection whose SASL ends at the gateway: its `handle_requests` replaces
     `RequestHandler.handle_requests`.
     """
 
@@ -194,7 +195,7 @@ class TerminatedRequests:
         self._hold = hold
 
     def handle_requests(self, buf: bytearray, pos: int, end: int, now: float) -> int:
-        """See Requests.handle."""
+        """See RequestHandler.handle_requests."""
         termination, requests = self._termination, self._requests
         if now < termination.due_at or not termination.is_authenticated:
             return requests.handle_requests(buf, pos, end, now)

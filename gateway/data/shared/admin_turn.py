@@ -50,11 +50,13 @@ REPLY_TO_CLIENT = 4
 
 
 class UnanswerableRequest(MalformedFrame):
-    """The request can neither be passed on nor answered: its connection must be closed, as by a broker that ends."""
+    """The request can neither be forwarded nor answered: its connection must be closed, as a broker does that shuts
+    down.
+    """
 
 
 class ControlFailed(UnanswerableRequest):
-    """Control could not answer, by a fault of its own."""
+    """Control could not answer because of a bug of its own."""
 
 
 class AdminTurn:
@@ -73,7 +75,7 @@ class AdminTurn:
     def __init__(self, request: bytes, max_bytes: int, mechanism: str = "", memo: bytes = b"") -> None:
         """
         Raises:
-            Unanswerable: the request is larger than that: control would be busy with it for long.
+            UnanswerableRequest: the request is larger than that: control would be busy with it for long.
         """
         if len(request) > max_bytes:
             raise UnanswerableRequest(f"{_api_name(request)} of {len(request)} bytes, at most {max_bytes} are allowed")
@@ -90,7 +92,7 @@ class AdminTurn:
         self._control_answer: AdminAnswer | None = None
 
     def is_ready(self, owes: bool) -> bool:
-        """Whether `move` has anything to say but WAIT. `owes`: earlier requests have no answer yet."""
+        """Whether `next_step` has a step other than WAIT. `owes`: earlier requests have not been answered yet."""
         return self.state in (CONTROL_ANSWERED, BROKER_ANSWERED) or (self.state == WAITING_FOR_EARLIER and not owes)
 
     @property
@@ -106,7 +108,7 @@ class AdminTurn:
         """The next step, and the frame for SEND and REPLY. After FORWARD and REPLY the turn is over.
 
         Raises:
-            Unanswerable: see there.
+            UnanswerableRequest: see there.
         """
         if self.state == CONTROL_ANSWERED:
             return self._apply_control_answer(now)
@@ -134,25 +136,25 @@ class AdminTurn:
         return SEND_TO_BROKER, said.upstream
 
     def on_control_answer(self, answer: AdminAnswer) -> bool:
-        """Take control's answer. False: it is to a question that isn't open any more."""
+        """Control's answer. False: it belongs to a query that is no longer open."""
         if self.state != CONTROL_QUERIED or answer.token != self.token:
             return False
         self._control_answer, self.state, self.token = answer, CONTROL_ANSWERED, 0
         return True
 
     def on_broker_answer(self, answer: bytes) -> None:
-        """Take the broker's answer to the frame that it was sent, without size prefix.
+        """The broker's answer to the turn's frame, without its size prefix.
 
         Raises:
-            Unanswerable: it is too large for control.
+            UnanswerableRequest: it is too large for control.
         """
         if len(answer) > MAX_RESPONSE_BYTES:
             raise UnanswerableRequest(f"{len(answer)} bytes as the answer to {_api_name(self.request)}")
         self.answer, self.state = answer, BROKER_ANSWERED
 
     def _step_without_control(self) -> tuple[int, bytes]:
-        """The step that control's answer should have said. A deletion of topics doesn't depend on it: their thresholds
-        are removed when topics of their names are there again.
+        """The step to take when control does not answer. A deletion of topics doesn't depend on control: it removes
+        their thresholds when topics of these names exist again.
         """
         if _api_key(self.request) != api.DELETE_TOPICS:
             return REPLY_TO_CLIENT, self._refuse_request()
@@ -163,13 +165,13 @@ class AdminTurn:
         return CONTROL_TIMEOUT_S if len(self.request) <= MAX_REFUSED_BYTES else LARGE_CONTROL_TIMEOUT_S
 
     def _refuse_request(self) -> bytes:
-        """Refuse the request: control is away, or has no time. It may still do the last thing that it was asked: the
-        client must look.
+        """Refuse the request: control is down, or too slow. Control may still make the change that it was last asked
+        for, so the client has to check.
         """
         size = len(self.request)
         if not size:
             raise UnanswerableRequest(
-                f"the broker could not be told within {CONTROL_TIMEOUT_S:.0f} s who the client is"
+                f"the gateway did not authenticate to the broker for the client within {CONTROL_TIMEOUT_S:.0f} s"
             )
         if size > MAX_REFUSED_BYTES:
             raise UnanswerableRequest(
@@ -177,7 +179,7 @@ class AdminTurn:
             )
         text = f"the gateway's control process did not answer within {CONTROL_TIMEOUT_S:.0f} s"
         if _api_key(self.request) in _CHANGING_APIS:  # without a memo it was never asked to do anything
-            text += ": describe what you changed, it may have been done" if self.memo else ": nothing was changed"
+            text += "; check whether the change was made" if self.memo else "; nothing was changed"
         self.why = text
         try:
             return refusal.refuse_request(self.request, api.REQUEST_TIMED_OUT, text)

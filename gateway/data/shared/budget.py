@@ -9,15 +9,15 @@
 #
 #   A request takes bytes only while the rest of its frame would fit into what is free.
 #
-# Then the one that took bytes last can come to its end: nobody has taken any since. It gives back all that it holds, so
-# what was free before its first byte is free again, and the one that took bytes before it can come to its end; and so
-# on. (This is the banker's algorithm for one resource, without its table.) A small request finds room where a large one
-# waits, and nobody waits for a frame that doesn't come. Large requests leave a part of the memory to smaller ones, and
-# no owner has more than its share.
+# Then the one that took bytes last can complete: no other has taken any since. It gives back all that it holds, so what
+# was free before its first byte is free again, and the one that took bytes before it can come to its end; and so on.
+# (This is the banker's algorithm for one resource, without its table.) A small request finds room where a large one
+# waits, and no connection waits for a frame that doesn't come. Large requests leave a part of the memory to smaller
+# ones, and no owner has more than its share.
 #
 # Bytes that can't be refused (what the first reads of a frame have brought, input parked behind a mute, answers that a
-# client doesn't read) are charged without asking and make others wait. So one request at a time, the `first`, goes on
-# whatever is free: one beside which all others wait, one larger than it may be, or one that has waited for long
+# client doesn't read) are charged without asking and make others wait. So one request at a time, the `priority_frame`,
+# goes on whatever is free: one beside which all others wait, one larger than it may be, or one that has waited for long
 # (relief.py). The bytes that requests ask for stay within the limit, or exceed it by the rest of that one. Answers wait
 # only where the limit is far exceeded. Knows no clock: the reactor ends who holds memory without progress.
 #
@@ -34,7 +34,7 @@ from itertools import count
 from typing import Protocol, cast
 
 MIN_SIZE_CLASS = 16  # buffers come in powers of two from 64 KiB on, so that they can be used again
-GROWTH_FACTOR = 4  # a buffer has room for so many times what has come, at least …
+GROWTH_FACTOR = 4  # a buffer has room for this many times the bytes received, at least …
 FIRST_BYTES = 32 * 1024  # … this: of fewer there is none yet
 # A new buffer costs a page fault and a memset per page: worth keeping some, and lending as many to half frames.
 POOLED_BYTES = 32 * 2**20
@@ -49,7 +49,7 @@ class MemoryWaiter(Protocol):
     """A connection that waits until it may read on."""
 
     def on_memory_available(self) -> None:
-        """There is room; called later. It asks again."""
+        """Memory has become available; called later, not at once. The connection asks again."""
 
 
 class FrameBuffer:
@@ -57,9 +57,11 @@ class FrameBuffer:
 
     Attributes:
         needed_bytes: bytes that have to be free before the first of them comes; `is_request`: whether it asks for them
-        at all. charged_bytes: bytes that are in the account. recycled_bytes: bytes that were written to by an earlier
-        frame. short_since, bytes_when_short: for the reactor, the time at which memory was first seen to be short, and
-        the bytes come by then.
+            at all.
+        charged_bytes: bytes that are in the account.
+        recycled_bytes: bytes that were written to by an earlier frame.
+        short_since, bytes_when_short: for the reactor, the time at which memory was first seen to be short, and the
+            bytes come by then.
     """
 
     __slots__ = (
@@ -87,7 +89,7 @@ class FrameBuffer:
         self.view = memoryview(buffer)[: self.end]
 
     def grow_buffer(self) -> None:
-        """It is full: make room for more."""
+        """The buffer is full: make room for more."""
         self.view.release()
         cast("mmap.mmap", self.buffer).resize(_buffer_capacity(self.size, self.end))
         self.end = min(self.size, len(self.buffer))
@@ -95,17 +97,17 @@ class FrameBuffer:
 
 
 def _buffer_capacity(size: int, came: int) -> int:
-    """Bytes of the buffer for a frame of which so many have come."""
+    """The size of the buffer for a frame of which `came` bytes have arrived."""
     return 1 << max(MIN_SIZE_CLASS, (min(size, GROWTH_FACTOR * came if _CAN_GROW else size) - 1).bit_length())
 
 
 class MemoryUsage:
-    """What connections hold together.
+    """What a group of connections holds together.
 
     Attributes:
-        used_bytes: bytes.
-        active_requests: requests that have a buffer, and don't wait.
-        priority_frame: the request that may read on whatever is free.
+        used_bytes: bytes held.
+        active_requests: requests that have a buffer and don't wait.
+        priority_frame: the request that may read on even if no memory is free.
     """
 
     __slots__ = ("active_requests", "priority_frame", "used_bytes")
@@ -115,15 +117,15 @@ class MemoryUsage:
         self.priority_frame: FrameBuffer | None = None
 
     def has_room(self, large: FrameBuffer, need: int, most: float, others: int) -> bool:
-        """Whether the frame in that buffer may go on, which needs so many bytes more: they are free, or it is the first
-        or may be that. `others`: active ones.
+        """Whether the frame in that buffer, which needs that many bytes more, may go on: they are free, or it is the
+        priority frame or may become it. `others`: other active requests.
         """
         if self.used_bytes + need <= most or self.priority_frame is large or not others:
             return True
         return self.priority_frame is None and large.needed_bytes > most
 
     def remove_frame(self, large: FrameBuffer) -> None:
-        """That buffer is given back."""
+        """The buffer was released."""
         self.active_requests -= 1
         if self.priority_frame is large:
             self.priority_frame = None
@@ -135,7 +137,7 @@ WaitEntry = tuple[
 
 
 class MemoryOwner(MemoryUsage):
-    """`waiters`: its connections that wait, a heap: who needs least comes first."""
+    """One principal's connections. `waiters`: a heap of those that wait; the one that needs least comes first."""
 
     __slots__ = ("connection_count", "waiters")
 
@@ -145,7 +147,7 @@ class MemoryOwner(MemoryUsage):
         self.waiters: list[WaitEntry] = []
 
     def next_waiter(self, share: float) -> WaitEntry | None:
-        """Who has its turn among them; None: all wait for other connections of this owner."""
+        """The waiter whose turn it is; None: all wait for other connections of this owner."""
         need, _, large, _ = self.waiters[0]
         if self.has_room(large, need, share, self.active_requests):
             return self.waiters[0]
@@ -154,7 +156,7 @@ class MemoryOwner(MemoryUsage):
         return next((entry for entry in self.waiters if entry[2] is self.priority_frame), None)
 
     def remove_waiter(self, gone: MemoryWaiter) -> int:
-        """It waits no more, if it did: 1."""
+        """Stop its wait. Returns the number of waiters removed, 0 or 1."""
         before = len(self.waiters)
         self.waiters = [entry for entry in self.waiters if entry[3] is not gone]
         heapify(self.waiters)
@@ -162,7 +164,7 @@ class MemoryOwner(MemoryUsage):
 
 
 class MemoryBudget(MemoryUsage):
-    """Bytes in use against `limit_bytes`. `owners`: by name."""
+    """Bounds the bytes that all connections hold by `limit_bytes`. `owners`: by name."""
 
     __slots__ = (
         "_answer_waiters",
@@ -183,7 +185,7 @@ class MemoryBudget(MemoryUsage):
         self._pool: dict[int, list[bytearray]] = {}
         self._pooled_bytes = self._recycled_bytes = 0
         self._owner_queue: deque[MemoryOwner] = deque()  # owners with a waiting connection, in turn
-        self._least_needed = 0  # nobody waits who needs less, but for those who wait for their own owners' others
+        self._least_needed = 0  # no waiter needs less, except those that wait for their own owner's connections
         self._wait_numbers = count()
         self._answer_waiters: deque[MemoryWaiter] = deque()
 
@@ -194,7 +196,7 @@ class MemoryBudget(MemoryUsage):
 
     @property
     def has_waiters(self) -> bool:
-        """Whether any owner waits, if only for memory of its own other connections."""
+        """Whether any owner waits, even if only for memory of its own other connections."""
         return bool(self._owner_queue)
 
     @property
@@ -203,12 +205,12 @@ class MemoryBudget(MemoryUsage):
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that are left."""
+        """Bytes that are free."""
         return max(0, self.limit_bytes - self.used_bytes)
 
     @property
     def owner_limit(self) -> float:
-        """Bytes that one owner may have."""
+        """The most bytes that one owner may hold."""
         return self.limit_bytes * OWNER_SHARE
 
     def _admit_frame(self, owner: MemoryOwner, large: FrameBuffer, need: int, is_active: int) -> bool:
@@ -232,8 +234,8 @@ class MemoryBudget(MemoryUsage):
         self._least_needed = min(self._least_needed, need)
 
     def resume_waiters(self, owner: MemoryOwner | None = None) -> None:
-        """Let those on whom there is room for: some of that owner's memory is free, or one of its requests has read all
-        that was there.
+        """Resume the waiters for which there is room: some of that owner's memory is free, or one of its requests has
+        read all that had arrived.
         """
         while self._answer_waiters and self.used_bytes <= self.limit_bytes * EXCESS_FACTOR:
             self._answer_waiters.popleft().on_memory_available()
@@ -312,7 +314,9 @@ class MemoryBudget(MemoryUsage):
 
 
 class MemoryAccount:
-    """One connection's part of the budget: `used_bytes` bytes; `active_requests`: those that have a buffer."""
+    """One connection's part of the budget. `used_bytes`: bytes held. `active_requests`: its requests that have a
+    buffer.
+    """
 
     __slots__ = ("_owner_name", "active_requests", "budget", "owner", "used_bytes")
 
@@ -337,7 +341,7 @@ class MemoryAccount:
 
     @property
     def is_contended(self) -> bool:
-        """Whether a connection waits for memory that this one may hold."""
+        """Whether another connection waits for memory that this one may hold."""
         return bool(self.owner.waiters) or self.budget.is_contended
 
     @property
@@ -346,7 +350,7 @@ class MemoryAccount:
         return self.budget.used_bytes > self.budget.limit_bytes
 
     def change_owner(self, name: str) -> None:
-        """Move to the owner that is known now. Not to be called while this connection waits."""
+        """Move to another owner, once it is known. Must not be called while this connection waits."""
         before, owner = self.owner, self._join_owner(name)
         before.used_bytes -= self.used_bytes
         before.active_requests -= self.active_requests
@@ -359,8 +363,8 @@ class MemoryAccount:
         self.budget.resume_waiters(before)  # others of the former owner may have been waiting for its share
 
     def reserve_buffer(self, size: int, come: int, *, is_request: bool = True) -> FrameBuffer | None:
-        """A buffer for a frame of `size` bytes, of which so many have come; None: these few are better kept elsewhere.
-        Nothing is charged.
+        """A buffer for a frame of `size` bytes, some of which have arrived; None: so few bytes are better kept
+        elsewhere. Charges nothing.
         """
         large = self.budget._allocate_buffer(size, come, is_request=is_request)
         if large is not None and is_request:
@@ -370,9 +374,7 @@ class MemoryAccount:
         return large
 
     def admit_read(self, large: FrameBuffer, come: int, waiter: MemoryWaiter) -> bool:
-        """Whether more of a request may be read into its buffer, behind so many bytes; if not, `waiter` is granted that
-        later.
-        """
+        """Whether more of a request may be read into its buffer; if not, `waiter` is resumed later."""
         budget, owner, need = self.budget, self.owner, large.needed_bytes - come
         if (
             budget.used_bytes + need <= budget.limit_bytes
@@ -385,7 +387,9 @@ class MemoryAccount:
         return False
 
     def admit_answer(self, waiter: MemoryWaiter) -> bool:
-        """The same for a broker's answer, before anything of it is kept: it waits only where memory is far exceeded."""
+        """Like `admit_read`, for a broker's response before anything of it is kept: it waits only where the limit is
+        far exceeded.
+        """
         budget = self.budget
         # Its connection may hold a request that its broker takes no more of before that answer is read.
         if budget.used_bytes <= budget.limit_bytes * EXCESS_FACTOR or self.used_bytes:
@@ -394,21 +398,23 @@ class MemoryAccount:
         return False
 
     def prioritize_frame(self, large: FrameBuffer, waiter: MemoryWaiter) -> None:
-        """The connection has waited for long: it may read on whatever is free, if no other one may."""
+        """The connection has waited for long: it may read on even if no memory is free, unless another one has
+        priority.
+        """
         if self.budget.priority_frame in (None, large):
             self.budget.priority_frame = self.owner.priority_frame = large
             self.budget._cancel_wait(self.owner, waiter)
             waiter.on_memory_available()
 
     def charge_received(self, large: FrameBuffer, size: int) -> None:
-        """So many bytes more have come into that buffer, and it isn't full."""
+        """That many more bytes have arrived in the buffer, and it isn't full."""
         large.charged_bytes += size
         self.charge_bytes(size)
         if self.budget._owner_queue:
             self.budget.resume_waiters(self.owner)  # there may be room for others all the same, until more comes
 
     def release_buffer(self, large: FrameBuffer) -> None:
-        """Give a buffer back."""
+        """Release a buffer."""
         budget, owner = self.budget, self.owner
         budget._recycle_buffer(large)
         if large.is_request:
@@ -420,13 +426,13 @@ class MemoryAccount:
         self.release_bytes(large.charged_bytes)
 
     def charge_bytes(self, size: int) -> None:
-        """Count bytes that are held already."""
+        """Charge bytes that are held already."""
         self.used_bytes += size
         self.owner.used_bytes += size
         self.budget.used_bytes += size
 
     def release_bytes(self, size: int) -> None:
-        """These bytes are held no longer; connections that wait get their turn."""
+        """Release these bytes; waiting connections take their turns."""
         self.used_bytes -= size
         self.owner.used_bytes -= size
         budget = self.budget
@@ -435,16 +441,16 @@ class MemoryAccount:
             budget.resume_waiters(self.owner)
 
     def cancel_wait(self, waiter: MemoryWaiter) -> None:
-        """The connection waits no more."""
+        """The connection no longer waits."""
         self.budget._cancel_wait(self.owner, waiter)
 
     def close(self) -> None:
-        """The connection has ended and has given everything back."""
+        """The connection has ended and has released everything."""
         self._leave_owner()
 
 
 class MemoryCharge:
-    """The charge of an account for one thing, whose size changes; no waiter is granted a buffer when it shrinks."""
+    """An account's charge for one thing whose size changes; no waiter gets a buffer when it shrinks."""
 
     __slots__ = ("_account", "_size")
 
@@ -453,7 +459,7 @@ class MemoryCharge:
         self._size = 0
 
     def update_size(self, size: int) -> None:
-        """That many bytes are held for it now."""
+        """That many bytes are now held for it."""
         if size != self._size:
             self._account.charge_bytes(size - self._size)
             self._size = size

@@ -27,15 +27,19 @@ class ConnectedClient:
     """The client of one connection to broker `node_id`.
 
     Attributes:
-        listener: where it connected, which says under what addresses it knows brokers. client_id: as its last request
-        has it. counted_names: principal and client id as they are counted. software: name and version, None where it
-        has told nothing. is_exempt: it is metered and never limited. observed_policies: policies (fields of
-        decision.Limits) that are only observed for it. accepted_rows: by topic, those that count the bytes that brokers
-        accept from it; emptied whenever that changes. quota_limit: its client quotas, as of `quotas_version`. Where
-        there are some on time, `charge_time` has to be told. group_limit: of topics whose names don't say theirs, by
-        its principal. needs_judging: each of its Produce requests has to be judged: quotas on time hold for it, or
-        quotas that only count; or resource groups must not find what it brings, as it is exempt. produce_quota: of its
-        Produce requests where it is not `needs_judging`; None: there is none.
+        listener: where it connected, which says under what addresses it knows brokers.
+        client_id: as its last request has it.
+        counted_names: principal and client id as they are counted.
+        software: name and version, None where the client names none.
+        is_exempt: it is metered and never limited.
+        observed_policies: policies (fields of decision.Limits) that are only observed for it.
+        accepted_rows: by topic, those that count the bytes that brokers accept from it; emptied whenever that changes.
+        quota_limit: its client quotas, as of `quotas_version`. Where there are some on time, `charge_time` has to be
+            told.
+        group_limit: of topics whose names don't say theirs, by its principal.
+        needs_judging: each of its Produce requests has to be judged: quotas on time hold for it, or quotas that only
+            count; or resource groups must not find what it brings, as it is exempt.
+        produce_quota: of its Produce requests where it is not `needs_judging`; None: there is none.
     """
 
     __slots__ = (
@@ -75,26 +79,26 @@ class ConnectedClient:
 
     @property
     def broker_addresses(self) -> BrokerAddresses:
-        """Of brokers, as it is told."""
+        """Addresses of brokers as this client gets them."""
         return self.world.cluster.addresses.get(self.listener, {})
 
     @property
     def software_name(self) -> str:
-        """ "" where it has told nothing."""
+        """The name of the client's software; "" where the client names none."""
         return self.software[0] if self.software else ""
 
     def set_client_id(self, client_id: bytes | None) -> None:
-        """Requests from here on come under this client id (a client may change it with every request)."""
+        """Later requests carry this client id (a client may change it with every request)."""
         self.client_id = client_id
         self._update_names(client_id.decode("utf-8", "replace")[:MAX_CLIENT_ID] if client_id else "")
 
     def set_principal(self, principal: str) -> None:
-        """The broker has accepted this principal, or the client's certificate makes it."""
+        """The broker has accepted this principal, or it comes from the client's certificate."""
         self.principal = principal
         self._update_names(self.counted_names[1])
 
     def set_software(self, software: tuple[str, str] | None) -> None:
-        """The client has told its software: name and version, None where it says nothing."""
+        """The client's software, name and version; None where the client names none."""
         self.software = software or self.software
         self.accepted_rows.clear()
 
@@ -105,7 +109,7 @@ class ConnectedClient:
         self.accepted_rows.clear()
 
     def refresh_limits(self, now: float) -> None:
-        """Look up the lines of its present names; needed whenever `lines_version` is not that of the quotas."""
+        """Look up the limits of its present names; needed whenever `quotas_version` is not that of the quotas."""
         world = self.world
         quotas, groups = world.quotas, world.engine.groups
         self.quotas_version = quotas.version
@@ -135,7 +139,7 @@ class ConnectedClient:
         )
 
     def charge_time(self, seconds: float, now: float) -> None:
-        """The worker's thread was busy with this connection for that long."""
+        """Charge the seconds that the worker's thread was busy with this connection."""
         for line in self.quota_limit.time_limiters:
             if "quota" in self.observed_policies and line.debt_wait_s(now):  # it would not be busy with it yet
                 line.record_only(seconds)

@@ -13,21 +13,23 @@ T = TypeVar("T")
 
 
 class DrainSchedule(Generic[T]):
-    """Evenly within `within_s` from `began` on, or sooner if there are few. Times in seconds, of any clock."""
+    """Spreads departures evenly over `within_s` seconds from `began` on; sooner if there are few. Times in seconds, of
+    any clock.
+    """
 
     def __init__(self, leaving: Iterable[T], began: float, within_s: float) -> None:
-        """`leaving`: in the order in which they go."""
+        """`leaving`: in the order in which they leave."""
         self._remaining = deque(leaving)
         self._began = began
         self._per_s = max(MIN_DRAINED_PER_S, len(self._remaining) / within_s) if within_s > 0 else float("inf")
         self._popped_count = 0
 
     def __bool__(self) -> bool:
-        """Whether somebody is left."""
+        """Whether any departure is left."""
         return bool(self._remaining)
 
     def pop_due(self, now: float) -> list[T]:
-        """Those whose turn has come since the last time."""
+        """Those that have become due since the last call."""
         passed = now - self._began
         until = (
             len(self._remaining) + self._popped_count

@@ -14,27 +14,27 @@ class UpstreamError(Exception):
 
 
 class ClientExcluded(UpstreamError):
-    """The gateway turns away a client that the broker accepted: it is neither's mistake."""
+    """The gateway refuses a client that the broker accepted; neither side is at fault."""
 
 
 class IdentityChanged(ClientExcluded):
-    """The broker accepted another principal on a connection that has one: it is closed."""
+    """The broker accepted another principal on a connection that already has one: it is closed."""
 
 
 class TooManyConnections(ClientExcluded):
-    """Its principal has as many connections as one may have."""
+    """The client's principal has as many connections as it may have."""
 
 
 class BrokerSpeaksTls(UpstreamError):
-    """The broker answers with an alert of TLS: it speaks that, and we were told that it doesn't."""
+    """The broker answered with a TLS alert: it speaks TLS, but the configuration says that it doesn't."""
 
 
 class UnauthenticatedRequest(MalformedFrame):
-    """A request that has to come behind authentication, or makes no sense before it."""
+    """A request that must come after authentication, or that is out of order before it."""
 
 
 class AuthenticationFailed(UnauthenticatedRequest):
-    """SASL ended at the gateway, and not well; the client has been told."""
+    """SASL at the gateway failed; the client has its answer."""
 
 
 _CLOSE_REASONS: dict[type[Exception], str] = {
@@ -51,5 +51,5 @@ _CLOSE_REASONS: dict[type[Exception], str] = {
 
 
 def close_reason(error: Exception) -> str:
-    """The one of gateway.channel.COUNT_NAMES under which the end of a connection because of `error` is counted."""
+    """The counter (one of gateway.channel.COUNT_NAMES) of connections that end because of such an error."""
     return next((reason for kind, reason in _CLOSE_REASONS.items() if isinstance(error, kind)), "disconnects_malformed")

@@ -2,7 +2,7 @@
 #
 # Sans-IO, and nearly free. A request that is measured carries the time from which on it counts; the reactor says when a
 # batch of events is over, by then its answer has been sent. Up to MEASURED requests a second all are measured; beyond,
-# every 2nd, 4th, … of a connection, by its correlation id, and each counts for so many. That is decided each second,
+# every 2nd, 4th, … of a connection, by its correlation id, and each counts for as many. That is decided each second,
 # and at once where much more comes than in the last one: measuring all of a burst costs as much as passing it on.
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class LatencyHistogram:
         self._total = 0.0
 
     def add_duration(self, seconds: float, weight: int = 1) -> None:
-        """One that stands for `weight`."""
+        """Add a duration in seconds that counts `weight` times."""
         self._counts[bisect_left(LATENCY_BOUNDS, seconds)] += weight
         self._total += max(0.0, seconds) * weight
 
     def collect_buckets(self) -> DurationBuckets:
-        """Begin anew."""
+        """Return the counts and the sum, and reset them."""
         taken = DurationBuckets(tuple(self._counts), self._total)
         self._counts, self._total = [0] * (len(LATENCY_BOUNDS) + 1), 0.0
         return taken
@@ -58,20 +58,20 @@ class LatencyMeter:
                  "_standing_for", "_waits", "answered_stamps", "sample_mask")  # fmt: skip
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
-        """`on_change` is called when `mask` is another before the second is over; after `take` the caller knows."""
+        """`on_change` is called when `sample_mask` changes within a second; `collect_latencies` returns it as well."""
         self.sample_mask = 0
         self.answered_stamps: list[LatencyStamp] = []
         self._on_change = on_change
         self._batches = LatencyHistogram()
-        self._answered = 0  # requests, about, since the last `take`
-        self._measured = self._standing_for = 0  # answers since `mask` was last looked at, and for how many they count
+        self._answered = 0  # requests, about, since the last `collect_latencies`
+        self._measured = self._standing_for = 0  # answers since `sample_mask` was last set, and their weights
         self._since = 0.0  # the time of the first of them
         self._requests = LatencyHistogram()
         self._round_trips: dict[int, LatencyHistogram] = {}
         self._waits: dict[str, LatencyHistogram] = {}
 
     def record_response(self, stamp: LatencyStamp, broker: int, now: float) -> None:
-        """That broker's answer is here, and about to be sent."""
+        """A broker's response has arrived, and is about to be sent to the client."""
         round_trip = self._round_trips.get(broker)
         if round_trip is None:
             round_trip = self._round_trips[broker] = LatencyHistogram()
@@ -92,7 +92,7 @@ class LatencyMeter:
             self._on_change()
 
     def end_batch(self, began: float, now: float) -> None:
-        """Everything that was answered until now has been sent; the batch of events had begun at that time."""
+        """Everything answered so far has been sent; the batch of events began at that time."""
         # A batch with many answers is measured whatever the share, so it counts for the fewest.
         self._batches.add_duration(now - began, min((weight for _, _, weight in self.answered_stamps), default=1))
         for since, _, weight in self.answered_stamps:
@@ -105,13 +105,13 @@ class LatencyMeter:
         self._requests.add_duration(now - stamp[0], stamp[2])
 
     def record_wait(self, reason: str, seconds: float) -> None:
-        """Requests were held so long, for that reason of a limit."""
+        """Requests were held for so long, for that reason of a limit."""
         if reason not in self._waits:
             self._waits[reason] = LatencyHistogram()
         self._waits[reason].add_duration(seconds)
 
     def collect_latencies(self, seconds: float, cpu_s: float) -> LatencyReport:
-        """All since the last call, so many seconds ago; and how many are to be measured from here on."""
+        """Everything since the last call, `seconds` ago, and the sample mask from here on."""
         self.sample_mask = _sample_mask(self._answered / seconds)
         self._answered = self._measured = self._standing_for = 0
         return LatencyReport(
@@ -124,7 +124,7 @@ class LatencyMeter:
 
 
 def _sample_mask(rate: float) -> int:
-    """That with which at most MEASURED of so many requests a second are measured."""
+    """The mask with which at most MEASURED_PER_S of `rate` requests a second are measured."""
     mask = 0
     while rate > MEASURED_PER_S * (mask + 1) and mask < MAX_MASK:
         mask = 2 * mask + 1

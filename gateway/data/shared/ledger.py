@@ -2,8 +2,8 @@
 # reason, resource group, client software).
 #
 # Owned by the data path and read by it alone: sessions keep a reference to the rows that they touch and add to them
-# without a look-up. `close` ends an interval by starting a new dictionary and raising `epoch`; a session that sees
-# another epoch forgets its rows (and its meters: see `renew`). So rows that are no longer used vanish.
+# without a look-up. `close_interval` ends an interval by starting a new dictionary and raising `epoch`; a session that
+# sees another epoch forgets its rows (and its meters: see `advance_epoch`). So rows that are no longer used vanish.
 #
 # Compiled where a C compiler is (setup.py), as each event looks at the epoch: ledger.pxd has its types in C.
 
@@ -24,8 +24,8 @@ OTHER_NAME = "other"
 MAX_INTERVAL_BYTES = 8 * 2**20
 _ROW_BYTES = 128  # of a row besides its names: numbers, outcome and reason
 
-# A row's counters, by their places; delay in milliseconds. UNTOLD are those of the bytes and messages of which nobody
-# can tell whether they are repeats (policies.idempotence.repeats).
+# A row's counters, by their places; delay in milliseconds. UNTOLD are those of the bytes and messages for which it is
+# not known whether they are repeats (policies.idempotence.repeats).
 BYTES, MESSAGES, REQUESTS, DELAY, REPEATS, UNKNOWN_REPEAT_BYTES, UNKNOWN_REPEAT_MESSAGES = range(7)
 RowCounts = list[int]
 _ZERO_COUNTS: Final = (0,) * 7
@@ -34,9 +34,8 @@ _RowKey = tuple[int, str, str, str, str, str, str, str]
 
 
 class UsageLedger:
-    """Counts of one worker since the last `close_interval`. `max_names`: of clients, and of topics, in one interval.
-
-    `request_count`: like `count("requests")`, for those who count many.
+    """Counts of one worker since the last `close_interval`. `max_names`: the most clients, and topics, in one interval.
+    `request_count`: `count_event("requests")`, for callers that count many at a time.
     """
 
     __slots__ = (
@@ -75,9 +74,9 @@ class UsageLedger:
     ) -> RowCounts:
         """The counters of that key in the current interval, created at 0.
 
-        Client ids and software names are free text, principals may be one per session, and topics need not exist:
-        beyond `max_names` clients or topics in one interval, or MAX_BYTES of rows, the rest is counted under `other`,
-        so that a client can't fill memory, disk and usage topic with names. The caller bounds the names' lengths.
+        Client ids and software names are free text, there may be a principal per session, and topics need not exist.
+        Beyond `max_names` clients or topics in one interval, or MAX_BYTES of rows, the rest is counted under `other`,
+        so that a client can't fill memory, disk and usage topic with names. The caller bounds the length of names.
         """
         key = (broker, topic, principal, client_id, outcome, reason, group, software)
         row = self._rows.get(key)
@@ -108,11 +107,11 @@ class UsageLedger:
         self.counts[name] = self.counts.get(name, 0) + n
 
     def advance_epoch(self) -> None:
-        """Make every session look up its rows and meters again, and what else it keeps: meters may have gone."""
+        """Make every session look up its rows, its meters and other cached state again: meters may have gone."""
         self.epoch += 1
 
     def close_interval(self) -> tuple[tuple[UsageRow, ...], dict[str, int]]:
-        """End the interval: everything counted since the last call, and begin anew."""
+        """End the interval: return everything counted since the last call, and start over."""
         rows = tuple(row for key, counts in self._rows.items() if any(counts) for row in _make_rows(key, counts))
         if self.request_count:
             self.count_event("requests", self.request_count)
@@ -124,12 +123,12 @@ class UsageLedger:
 
 
 def _make_rows(key: _RowKey, counts: RowCounts) -> list[UsageRow]:
-    """One row, or two where the repeats are known of some of the bytes only: requests and delay are in the first."""
+    """One row, or two where some bytes are known to be repeats: the first has the requests and the delay."""
     broker, topic, principal, client_id, outcome, reason, group, software = key
     size, messages, requests, delay_ms, repeats, untold, untold_messages = counts
     names = (broker, topic, principal, client_id, outcome, reason)
     row = UsageRow(*names, size, messages, requests, delay_ms, group, software, repeats)
-    if outcome in NOTES:  # these bytes have an outcome as well, and their repeats are told there
+    if outcome in NOTES:  # these bytes have an outcome as well, and their repeats are counted there
         return [replace(row, repeats=None)]
     if not untold:
         return [row]

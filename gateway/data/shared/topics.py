@@ -28,8 +28,8 @@ INVALID_TOPIC = "<invalid>"  # all others are counted under this: no topic has s
 class ConnectionTopics:
     """The topics of one connection, all on one broker.
 
-    `by_name` and `by_id` are for the hot path: topic as the request calls it (name, or id from v13 on) -> meter, only
-    of topics that every client may produce to: they pass without another look.
+    `by_name` and `by_id` are for the hot path: they map the topic as requests name it (name, or id from v13 on) to its
+    meter. They have only topics that every client may produce to, so these pass without a further check.
     """
 
     __slots__ = ("_broker", "_world", "by_id", "by_name")
@@ -52,7 +52,7 @@ class ConnectionTopics:
         return self._world.cluster.topic_ids.get(topic) or _name_for_id(topic)
 
     def find_unnamed(self, parts: Iterable[PartitionBatch]) -> frozenset[bytes]:
-        """Topic ids of a request (v13 on) whose names are not known yet."""
+        """Topic ids in a request (v13 on) whose names are not known yet."""
         known = self._world.cluster.topic_ids
         return frozenset(part[0] for part in parts if part[0] not in known)
 
@@ -72,20 +72,20 @@ class ConnectionTopics:
 
 
 def is_valid_name(name: bytes) -> bool:
-    """Whether there may be a topic of that name."""
+    """Whether a topic may have that name."""
     return _TOPIC_PATTERN.fullmatch(name) is not None
 
 
 def is_counted_name(name: bytes) -> bool:
-    """Whether it is counted as it is: a name that a topic may have, or the id of an unknown topic."""
+    """Whether a topic is counted under this text: a possible topic name, or the id of an unknown topic."""
     return _COUNTED_PATTERN.fullmatch(name) is not None
 
 
 def shown_name(name: bytes) -> str:
-    """A topic's name as it is counted and shown."""
+    """The text under which a topic is counted and shown."""
     return name.decode("ascii") if is_counted_name(name) else INVALID_TOPIC
 
 
 def _name_for_id(topic_id: bytes) -> bytes:
-    """Stands for the unknown name: the id as Kafka prints it."""
+    """Stands in for an unknown name: the id as Kafka prints it."""
     return _UNNAMED_PREFIX + urlsafe_b64encode(topic_id).rstrip(b"=")

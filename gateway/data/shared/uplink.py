@@ -26,7 +26,7 @@ MAX_LINE_CHARS = 1000  # characters of a line for the log
 
 
 class ControlUplink:
-    """`channel`: to the control that is there now, or None."""
+    """The worker's messages to control. `channel`: to the present control process, or None."""
 
     def __init__(self) -> None:
         self.channel: ProcessChannel[ToControl, ToWorker] | None = None
@@ -36,12 +36,12 @@ class ControlUplink:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a control."""
+        """Whether a control process is connected."""
         return self.channel is not None
 
     @property
     def is_control_reading(self) -> bool:
-        """Whether there is a control that reads."""
+        """Whether a control process is connected and reads."""
         return self.channel is not None and self.channel.backlog < MAX_BACKLOG
 
     @property
@@ -50,13 +50,13 @@ class ControlUplink:
         return self.channel.backlog if self.channel is not None else 0
 
     def post(self, message: ToControl) -> None:
-        """Post a message, unless there is no control."""
+        """Post a message; without a control process it is dropped."""
         if self.channel is not None:
             self.channel.post(message)
 
     def post_if_reading(self, message: ToControl) -> bool:
-        """For messages that the next one makes obsolete: a control that doesn't read must not fill our memory. Whether
-        it was posted.
+        """Post a message that the next one replaces, unless control doesn't read: such messages must not fill the
+        memory. Returns whether it was posted.
         """
         is_heard = self.is_control_reading
         if is_heard:
@@ -64,7 +64,7 @@ class ControlUplink:
         return is_heard
 
     def log(self, level: str, text: str, fields: LogFields = NO_LOG_FIELDS) -> None:
-        """`level`: "info", "warning" or "error"; the line is kept while there is no control."""
+        """Log a line. `level`: "info", "warning" or "error". Without a control process the line is kept."""
         shown = {name: one_line(each) if isinstance(each, str) else each for name, each in fields.items()}
         line = LogMessage(level, one_line(text, MAX_LINE_CHARS), shown)
         if self.channel is None:
@@ -81,24 +81,24 @@ class ControlUplink:
         self._warning_limiter.log_warning(kind, text, trio.current_time(), fields=fields)
 
     def log_unraisable(self, found: sys.UnraisableHookArgs) -> None:
-        """As `sys.unraisablehook`: of errors that Python can tell nobody, such as a server name that is not ASCII."""
+        """For `sys.unraisablehook`: errors that Python can't raise, such as a server name that is not ASCII."""
         kind = found.exc_type.__name__
-        self.log_warning(f"unraisable {kind}", f"nobody could be told of {kind}: {found.exc_value}")
+        self.log_warning(f"unraisable {kind}", f"an error could not be reported: {kind}: {found.exc_value}")
 
     def request_metadata(self) -> None:
-        """A client has seen something newer than our snapshots."""
+        """A client has seen something newer than the worker's snapshots."""
         now = trio.current_time()
         if now - self._metadata_requested_at >= METADATA_PAUSE_S:
             self._metadata_requested_at = now
             self.post(RefreshRequest("metadata"))
 
     def post_query(self, asker: AdminQuerier) -> None:
-        """Put the question of an asker's turn to control."""
+        """Send the query of a querier's turn to control."""
         turn = asker.turn
         assert turn is not None
         until = time.monotonic() + turn.until - trio.current_time()
         if self.channel is not None and self.channel.backlog_bytes > MAX_BACKLOG_BYTES:
-            return  # its client is told after a while that there was no answer
+            return  # after a while its client gets an answer that says so
         self.post_if_reading(
             AdminQuery(
                 turn.token,
@@ -114,10 +114,10 @@ class ControlUplink:
         )
 
     def log_suppressed(self, now: float) -> None:
-        """Log how many lines were left out lately; now and then."""
+        """Log how many lines were left out; call it now and then."""
         self._warning_limiter.log_suppressed(now)
 
     def post_log_backlog(self) -> None:
-        """Post the lines that were logged while there was no control."""
+        """Post the lines that were kept while there was no control process."""
         while self._log_backlog:
             self.post(self._log_backlog.popleft())

@@ -17,13 +17,13 @@ NO_LOG_FIELDS: Final[LogFields] = {}
 
 
 class LogWriter(Protocol):
-    """Called with a level ("info", "warning", "error"), one line, and the fields that it is about."""
+    """Called with a level ("info", "warning", "error"), one line, and the fields of the line."""
 
     def __call__(self, level: str, text: str, fields: LogFields = NO_LOG_FIELDS) -> None: ...
 
 
 class WarningLimiter:
-    """Logs warnings."""
+    """Logs warnings, at most a few of each kind in a period."""
 
     def __init__(self, log: LogWriter) -> None:
         self._log = log
@@ -32,13 +32,13 @@ class WarningLimiter:
     def log_warning(
         self, kind: str, text: str, now: float, burst: int = MAX_PER_PERIOD, fields: LogFields = NO_LOG_FIELDS
     ) -> None:
-        """Log that as a warning, unless enough of its kind were logged within this period."""
+        """Log a warning, unless enough of its kind were logged in this period."""
         self.log_suppressed(now)
         if self._log_limiter.allow_line(kind, now, burst=burst):
             self._log("warning", text, fields)
 
     def log_suppressed(self, now: float) -> None:
-        """Log how many lines were left out of periods that are over."""
+        """Log how many lines were left out in periods that are over."""
         for left_out in self._log_limiter.end_periods(now):
             text = f"{left_out.lines:,} more of the same in {PERIOD_S:g} s: {left_out.kind}"
             self._log("warning", text, {"kind": "left-out", "lines_left_out": left_out.lines})

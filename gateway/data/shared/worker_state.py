@@ -44,7 +44,7 @@ LOST_CONTROLS_TEXT: Final = f"the gateway's control process ended {MAX_LOST_CONT
 
 
 class AdminQuerier(Protocol):
-    """A session whose admin request, in `turn`, control is to answer."""
+    """A session whose admin request, in `turn`, waits for control's answer."""
 
     turn: AdminTurn | None
     peer: str
@@ -69,7 +69,7 @@ class ClusterView:
 
     Attributes:
         brokers: node id -> broker, every one that has an open listener.
-        addresses: by listener, node id -> (host, port) as its clients are told.
+        addresses: by listener, node id -> (host, port) as its clients get them.
         topic_ids: topic id -> name, learned from metadata passing by and from control; an id is never given twice.
         wants_sasl: brokers want clients to authenticate: as the configuration says, or as a broker's answer has shown.
         request_metadata: called when something newer than the snapshot was seen.
@@ -100,14 +100,14 @@ class ControlQueries:
     __slots__ = ("_post_query", "_tokens", "apis", "pending")
 
     def __init__(self, put: Callable[[AdminQuerier], None]) -> None:
-        """`put` brings the question of an asker's turn to control."""
+        """`put` sends the query of a querier's turn to control."""
         self.apis: frozenset[int] = frozenset()
         self.pending: dict[int, AdminQuerier] = {}
         self._post_query = put
         self._tokens = count(1)
 
     def send_query(self, asker: AdminQuerier) -> None:
-        """Put the question of its turn to control."""
+        """Send the query of its turn to control."""
         turn = asker.turn
         assert turn is not None
         self.pending.pop(turn.token, None)
@@ -116,8 +116,8 @@ class ControlQueries:
         self._post_query(asker)
 
     def resend_queries(self, *, lost: bool) -> None:
-        """Put all that are open once more: there is another channel to control. `lost`: another control, since the
-        former one ended; it may have ended of one of these, so none is put to a third one.
+        """Send all open queries again, on a new channel to control. `lost`: the former control process ended, perhaps
+        because of one of these, so no query is sent to a third process.
         """
         for token, asker in list(self.pending.items()):
             turn = asker.turn
@@ -154,7 +154,7 @@ class WorkerState:
         put: Callable[[AdminQuerier], None] = lambda asker: None,
         complain: ClientWarningLog | None = None,
     ) -> None:
-        """`put`: see Questions."""
+        """`put`: see ControlQueries."""
         self.engine = engine
         self.quotas = QuotaLimiters(engine.fleet)
         self.plugins: list[TrafficPolicy] = []
@@ -183,7 +183,7 @@ class WorkerState:
         self.quotas.renew_limits()  # what is only observed may have changed
 
     def terminated_sasl(self, listener: str) -> TerminatedSasl | None:
-        """Of clients of that listener; None: theirs passes through to the brokers."""
+        """The settings of SASL that ends at the gateway, on that listener; None: SASL passes through to the brokers."""
         settings = self.settings.listeners.get(listener)
         return None if settings is None else settings.sasl
 
@@ -229,7 +229,7 @@ class WorkerState:
         self.ledger.advance_epoch()
 
     def is_internal_client(self, principal: str, client_id: str) -> bool:
-        """Metered, never limited (KIP-proposal 035): the operators' own tools and replication."""
+        """Whether the client is metered and never limited (proposal 035): the operators' own tools, and replication."""
         settings = self.settings
         return (
             principal in settings.internal_principals
@@ -238,6 +238,6 @@ class WorkerState:
         )
 
     def reject_code(self, software: tuple[str, str] | None) -> int:
-        """The error code for a rejection that this client will retry."""
+        """The error code for a rejection that this client retries."""
         name, version = software if software is not None else (None, None)
         return reject_code(name, version, self.settings.reject_code)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 if TYPE_CHECKING:
 
     class EventPoller(Protocol):
-        """The used part of `select.epoll`."""
+        """The part of `select.epoll` that the gateway uses."""
 
         def fileno(self) -> int: ...
         def register(self, fd: int, mask: int) -> None: ...
@@ -26,21 +26,20 @@ Events: TypeAlias = list[tuple[int, int]]  # the number of a socket, and epoll's
 
 
 def is_socket_empty(fd: int) -> bool:
-    """Whether the socket has nothing to read, neither its end nor an error."""
+    """Whether the socket has nothing to read, not even its end or an error."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return not poll.poll(0)
 
 
 def new_event_buffer() -> Events:
-    """Room for those of one `wait_for_events`."""
+    """A buffer for the events of one `wait_for_events`."""
     return []
 
 
 def wait_for_events(poller: EventPoller, epoll: int, events: Events, seconds: float) -> int:
-    """Wait until something happens on the poller's sockets, or so long; how many `events` there are.
-
-    `epoll`: the number of the epoll that the poller is, -1 where it is another one.
+    """Wait for events on the poller's sockets, at most that long; returns how many of `events` are filled. `epoll`: the
+    descriptor of the poller's epoll, -1 where it is another kind of poller.
 
     Raises:
         OSError: the poller is broken.
@@ -50,7 +49,7 @@ def wait_for_events(poller: EventPoller, epoll: int, events: Events, seconds: fl
 
 
 def event_at(events: Events, place: int) -> tuple[int, int]:
-    """One of them."""
+    """One event of the buffer."""
     return events[place]
 
 

@@ -38,10 +38,8 @@ EOF = -1
 
 class SharedReadBuffer:
     """The buffer that sockets are read into, and the view of its part behind the head room: `read_view`, of `read_size`
-    bytes.
-
-    `pipe`: the ends, to read and to write, of a pipe for bytes that nobody looks at; None: they are copied. It is empty
-    between two uses.
+    bytes. `pipe`: the read and the write end of a pipe for bytes that need no inspection; None: such bytes are copied.
+    The pipe is empty between two uses.
     """
 
     __slots__ = ("_whole_view", "buffer", "pipe", "read_size", "read_view")
@@ -53,7 +51,7 @@ class SharedReadBuffer:
         self.pipe: tuple[int, int] | None = None
 
     def open_pipe(self) -> None:
-        """Make the pipe, where the system joins sockets by one (Linux)."""
+        """Open the pipe, where the system can splice sockets through one (Linux)."""
         if not hasattr(os, "splice"):
             return
         with suppress(OSError):  # no descriptor is free
@@ -64,20 +62,20 @@ class SharedReadBuffer:
                 self.close_pipe()
 
     def close_pipe(self) -> None:
-        """And whatever is in it is lost."""
+        """Close the pipe; bytes in it are lost."""
         pipe, self.pipe = self.pipe, None
         for end in pipe or ():
             with suppress(OSError):
                 os.close(end)
 
     def renew_pipe(self) -> None:
-        """Something has gone wrong, perhaps while bytes of one connection were in it: no other must get them."""
+        """Replace the pipe after an error: bytes of one connection that may be in it must not reach another."""
         if self.pipe is not None:
             self.close_pipe()
             self.open_pipe()
 
     def limit_reads(self, is_short: bool) -> None:
-        """While memory is short a link reads no more at once than it can keep where it can't handle it."""
+        """While memory is short, a link reads no more at once than it can keep if it can't handle the bytes."""
         self.read_size = HEAD_ROOM if is_short else SHARED_READ_BYTES
         self.read_view = self._whole_view[: self.read_size]
 
@@ -85,7 +83,7 @@ class SharedReadBuffer:
 class InboundBuffer:
     """The read side of one socket.
 
-    After `receive` said that bytes are there, they are buf[start:end], and `keep_partial_frame` must be told of the
+    After `receive` has reported bytes, they are buf[start:end], and `keep_partial_frame` must be called with the
     unhandled ones before the shared buffer is used again. Where `large_frame` is set, buf is a frame's own buffer,
     which a link may take. `received_bytes`: bytes that are there of the frame in `large_frame`. `is_large_next`:
     `peek_request` is worth its call.
@@ -119,7 +117,7 @@ class InboundBuffer:
         self.large_frame: FrameBuffer | None = None
         self.received_bytes = 0
         self.is_large_next = False
-        self.waits_for_memory = False  # for room: reading must stop until `granted`
+        self.waits_for_memory = False  # for room: reading must stop until `on_memory_available`
         self.is_drained = True  # the last read took all there was
         self.buf: bytearray = shared.buffer
         self.start = self.end = 0
@@ -131,16 +129,16 @@ class InboundBuffer:
 
     @property
     def is_between_frames(self) -> bool:
-        """No frame is half here, and none waits for memory."""
+        """No frame is partly read, and none waits for memory."""
         return self.large_frame is None and not (self._leftover or self.waits_for_memory)
 
     @property
     def reads_in_place(self) -> bool:
-        """Whether the next bytes are read to where they stay: behind a whole frame, or into a frame's own buffer."""
+        """Whether the next bytes are read to their final place: behind a whole frame, or into a frame's own buffer."""
         return not (self._leftover or self.waits_for_memory)
 
     def peek_request(self, sock: socket.socket, max_bytes: int) -> None:
-        """Before `receive`: give a request that is larger than a read its buffer, if there is one at hand.
+        """Before `receive`: give a request that is larger than a read its own buffer, if one is at hand.
 
         Raises:
             OSError: the connection is broken.
@@ -157,7 +155,7 @@ class InboundBuffer:
             self.large_frame, self.received_bytes = self._account.reserve_buffer(size, 0), 0
 
     def admit_read(self) -> bool:
-        """Whether there is room for more of the frame in `large`; if not, reading has to wait."""
+        """Whether there is memory for more of `large_frame`; if not, reading has to wait."""
         large = self.large_frame
         if large is None or not large.is_request:
             return True
@@ -165,7 +163,7 @@ class InboundBuffer:
         return not self.waits_for_memory
 
     def add_received(self, size: int) -> None:
-        """So many bytes more have been read into `large`."""
+        """That many more bytes have been read into `large_frame`."""
         large = self.large_frame
         assert large is not None
         self.received_bytes += size
@@ -174,7 +172,7 @@ class InboundBuffer:
             large.grow_buffer()
 
     def receive(self, sock: socket.socket) -> int:
-        """Read once. Returns how many bytes are there to be handled (0: none yet), or EOF.
+        """Read once. Returns the number of bytes to handle (0: none yet), or EOF.
 
         Raises:
             OSError: the connection is broken.
@@ -212,11 +210,13 @@ class InboundBuffer:
         return self.end - self.start
 
     def is_socket_empty(self, sock: socket.socket) -> bool:
-        """Whether there is nothing to be read, neither an end nor an error."""
+        """Whether there is nothing to read, not even an end or an error."""
         return calls.is_socket_empty(sock.fileno())
 
     def detach_frame(self) -> None:
-        """The caller owns `large` now. A reference left here would keep its buffer in memory that no account counts."""
+        """Hand `large_frame` over to the caller. A reference left here would keep its buffer in memory that no account
+        counts.
+        """
         large, self.large_frame = self.large_frame, None
         self.buf = self._shared.buffer
         if large is not None:
@@ -225,7 +225,7 @@ class InboundBuffer:
                 self._charge_frame(large)
 
     def prepend_bytes(self, data: bytes) -> None:
-        """Take the bytes read before this existed: the beginning of the first frame."""
+        """Take the bytes that were read before this object existed: the beginning of the first frame."""
         self._keep_leftover(data)
 
     def _keep_leftover(self, data: bytes) -> None:
@@ -237,7 +237,7 @@ class InboundBuffer:
         self._account.release_bytes(len(left))
 
     def recv(self, sock: socket.socket, size: int) -> bytes:
-        """Up to `size` bytes behind all that was received, past the shared buffer; b"": the end.
+        """Up to `size` bytes behind everything received, not through the shared buffer; b"": the end.
 
         Raises:
             OSError: the connection is broken, or (BlockingIOError) there are none yet.
@@ -269,7 +269,7 @@ class InboundBuffer:
         self._charge_frame(large)
 
     def on_memory_available(self) -> None:
-        """There is room for what has to wait."""
+        """There is memory for the frame that had to wait."""
         self.waits_for_memory = False
         self._wake()
 
@@ -287,4 +287,4 @@ class InboundBuffer:
 
 
 def _do_nothing() -> None:
-    """The connection is closed."""
+    """The wake callback of a connection that is closed."""

@@ -17,7 +17,7 @@ MAX_IOV = 512  # IOV_MAX is 1024 on Linux
 
 
 class OutboundBuffer:
-    """The bytes that a socket didn't take at once. `empty_count`: how many times all of them had gone."""
+    """The bytes that a socket didn't take at once. `empty_count`: how many times the buffer has become empty."""
 
     __slots__ = ("_account", "_charged_bytes", "_retained_frame", "empty_count", "pieces")
 
@@ -29,7 +29,8 @@ class OutboundBuffer:
         self.pieces: deque[Any] = deque()
 
     def send(self, sock: socket.socket, parts: list[Any], large: FrameBuffer | None) -> FrameBuffer | None:
-        """Send all of `parts`, keep the bytes that don't go. Returns `large` unless it is needed for that.
+        """Send all of `parts`, and keep the bytes that the socket doesn't take. Returns `large` unless it is needed for
+        that.
 
         Raises:
             OSError: the connection is broken.
@@ -79,7 +80,7 @@ class OutboundBuffer:
                 self._account.charge_bytes(len(whole))
 
     def keep_unsent(self, rest: memoryview) -> None:
-        """Keep what the socket didn't take."""
+        """Keep the bytes that the socket didn't take."""
         self._keep_pieces([rest], None)
 
     def retain_frame(self, large: FrameBuffer, sent: int) -> None:
@@ -106,13 +107,13 @@ class OutboundBuffer:
         self.finish_flush()
 
     def finish_flush(self) -> None:
-        """All of it has gone."""
+        """All kept bytes have gone."""
         self.pieces.clear()
         self.empty_count += 1
         self._release_memory()
 
     def shutdown_write(self, sock: socket.socket) -> None:
-        """Tell the peer that nothing more comes, when all has gone.
+        """Shut the write side down, once all bytes have gone.
 
         Raises:
             OSError: the connection is broken.

@@ -4,8 +4,9 @@
 # call. No task, no buffer and no lock per connection. While there is traffic the task stays in the epoll for a slice of
 # time before it lets trio's other tasks run: a trip through trio costs 10 µs, and many times that where other programs
 # use the core meanwhile. A slice ends at the next of trio's deadlines, and tasks that can't wait for other reasons say
-# so (`heed`, `give_way`, `hurried`). When nothing comes, it waits in trio. A caller from elsewhere (a timer, a dialler,
-# the channel) ends with `settle`. Rules that keep this right, with their reasons, are in docs/non-obvious.md.
+# so (`watch_channel`, `end_slice`, `is_hurried`). When nothing comes, it waits in trio. A caller from elsewhere (a
+# timer, a dialler, the channel) ends with `run_deferred`. Rules that keep this right, with their reasons, are in
+# docs/non-obvious.md.
 
 from __future__ import annotations
 
@@ -38,14 +39,14 @@ ERR = 0x008
 HUP = 0x010
 RDHUP = 0x2000
 ONESHOT = 1 << 30
-# A socket that is neither to be read nor written still has to tell that its peer is gone, but only once: with an empty
-# interest set epoll reports a reset peer for ever (hundreds of thousands of events a second).
+# A socket that is neither to be read nor written still has to report that its peer is gone, but only once: with an
+# empty interest set epoll reports a reset peer for ever (hundreds of thousands of events a second).
 QUIET = RDHUP | ONESHOT
 DEAF = ONESHOT  # the same where its FIN is known already: only an error or a reset is news
 
 
 class SelectorPoller:
-    """The same over the platform's best selector, where there is no epoll (kqueue on macOS)."""
+    """The EventPoller over the platform's best selector, where there is no epoll (kqueue on macOS)."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -84,12 +85,12 @@ class SelectorPoller:
 
 
 def new_poller() -> EventPoller:
-    """epoll, or the closest there is."""
+    """An epoll, or the platform's closest equivalent."""
     return select.epoll() if hasattr(select, "epoll") else SelectorPoller()
 
 
 class HasFileno(Protocol):
-    """A socket, or what has one."""
+    """A socket, or an object with a file descriptor."""
 
     def fileno(self) -> int: ...
 
@@ -98,13 +99,13 @@ class SocketOwner(Protocol):
     """The owner of sockets in a reactor."""
 
     def on_ready(self, now: float) -> None:
-        """After `call_soon`."""
+        """Called after `call_soon`."""
 
     def on_timer(self, now: float) -> None:
-        """After `call_at`, or later."""
+        """Called at the time passed to `call_at`, or later."""
 
     def close(self, cause: str) -> None:
-        """It ends, and is counted under that name."""
+        """Close it, and count the close under that name."""
 
 
 H = TypeVar("H", bound=SocketOwner)
@@ -119,7 +120,7 @@ class SocketReactor(Generic[H]):
         on_bug: called with a link and an unexpected exception; the link is closed already.
         on_closed: called with a link that has ended.
         is_hurried: whether one of trio's tasks needs several turns soon; asked when a slice begins.
-        latencies: told when everything that links answered has been sent.
+        latencies: notified when everything that links answered has been sent.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class SocketReactor(Generic[H]):
     # --- what links use -----------------------------------------------------------------------------------------------
 
     def register(self, sock: socket.socket, mask: int, handler: EventHandler) -> None:
-        """Have `handler` told of the events of that socket."""
+        """Call `handler` on events of that socket."""
         fd = sock.fileno()
         self._handlers[fd] = handler
         self._poller.register(fd, mask)
@@ -157,7 +158,9 @@ class SocketReactor(Generic[H]):
         self._poller.modify(fd, mask)
 
     def discard_socket(self, sock: socket.socket) -> None:
-        """Close a socket once the events in hand are over: until then its number must not be given to another."""
+        """Close a socket once the present batch of events is handled: until then its number must not be given to
+        another.
+        """
         self._handlers.pop(sock.fileno(), None)
         self._unregister(sock.fileno())
         self._closing.append(sock)
@@ -169,11 +172,11 @@ class SocketReactor(Generic[H]):
             pass
 
     def call_soon(self, link: H) -> None:
-        """This link has work in user space that no event will tell of."""
+        """The link has work in user space that no event announces."""
         self._ready.append(link)
 
     def call_at(self, when: float, link: H) -> None:
-        """Call the link's `on_timer` then."""
+        """Call the link's `on_timer` at that time."""
         heapq.heappush(self._timers, (when, next(self._timer_ids), link))
         if self._timers[0][2] is link:
             self._slice.shorten_to(when)
@@ -182,23 +185,23 @@ class SocketReactor(Generic[H]):
     # --- what trio's tasks use ----------------------------------------------------------------------------------------
 
     def end_slice(self) -> None:
-        """One of trio's tasks has something to do: it runs as soon as the events in hand are over."""
+        """One of trio's tasks has something to do: it runs as soon as the present events are handled."""
         self._slice.end_slice()
 
     def watch_channel(self, channel: HasFileno) -> None:
-        """Give way as long as there is something to read on a socket that one of trio's tasks reads."""
+        """End slices early as long as there is something to read on this socket, which one of trio's tasks reads."""
         fd = channel.fileno()
         self._handlers[fd] = self._slice
         self._poller.register(fd, IN)
 
     def unwatch_channel(self, channel: HasFileno) -> None:
-        """Heed it no longer; to be called before it is closed."""
+        """Stop watching the socket; call it before the socket is closed."""
         fd = channel.fileno()
         if self._handlers.pop(fd, None) is not None:
             self._unregister(fd)
 
     def run_deferred(self, now: float) -> None:
-        """Do the work that handling events left. A caller of a link's methods outside of an event must call this."""
+        """Do the work that event handlers deferred. A caller of a link's methods outside an event must call this."""
         while self._ready:  # the lists stay the same ones: the slice knows them
             ready = self._ready.copy()
             self._ready.clear()
@@ -211,7 +214,7 @@ class SocketReactor(Generic[H]):
             self.latencies.end_batch(now, trio.current_time())
 
     def call_guarded(self, link: H, call: Callable[..., Any], *args: Any) -> None:
-        """An unexpected error ends its own link, never the reactor."""
+        """Call the handler; an unexpected error ends its own link, never the reactor."""
         try:
             call(*args)
         except Exception as bug:

@@ -1,4 +1,4 @@
-# The loop of the reactor: what happens on its sockets is told to whom they belong, for one slice of time.
+# The loop of the reactor: passes the events of sockets to their owners, for one slice of time.
 #
 # Compiled where a C compiler is (setup.py): slices.pxd has its types in C.
 
@@ -18,10 +18,7 @@ _EPOLL = getattr(select, "epoll", ())  # Linux has it
 
 
 class EventHandler:
-    """Told of the events of a socket.
-
-    `link`: whose socket it is; None: no link's.
-    """
+    """Handles the events of a socket. `link`: the socket's link; None: it belongs to none."""
 
     __slots__ = ("link",)
 
@@ -29,7 +26,7 @@ class EventHandler:
         self.link = link
 
     def handle_event(self, fd: int, events: int, now: float) -> None:
-        """`events`: epoll's mask of what happens on the socket of that number."""
+        """`events`: epoll's mask of the events on the socket with that descriptor."""
         raise NotImplementedError
 
 
@@ -57,11 +54,11 @@ class EventSlice(EventHandler):
             self.shorten_to(timers[0][0])
 
     def end_slice(self) -> None:
-        """Give way."""
+        """End the slice early."""
         self.ends_at = 0.0
 
     def handle_event(self, fd: int, events: int, now: float) -> None:
-        """There is something to read."""
+        """A watched socket has something to read."""
         self.end_slice()
 
     def shorten_to(self, when: float) -> None:
@@ -72,10 +69,9 @@ class EventSlice(EventHandler):
         self, handlers: Mapping[int, EventHandler], now: float, work: tuple[list[Any], ...],
         settle: Callable[[float], None], fail: Callable[[Any, Exception], None],
     ) -> None:  # fmt: skip
-        """Have what happens handled until the slice ends, or nothing more happens in it.
-
-        `settle` is called after events that leave something in one of the lists in `work`, and `fail` with a link whose
-        handler raised an error, and with that.
+        """Handle events until the slice ends, or no more events come in it. `settle` is called after events that leave
+        something in one of the lists in `work`; `fail` is called with a link whose handler raised an error, and with
+        the error.
         """
         ready, closing, answered = work
         ahead = now - calls.monotonic_time()  # trio's clock begins elsewhere, and costs more to ask

@@ -26,17 +26,17 @@ MAX_RECORD_PLAINTEXT = 16_384  # of one record
 MAX_FEED_BYTES = 68 * 1024
 MAX_ENCRYPT_BYTES = 4 * MAX_RECORD_PLAINTEXT  # likewise what it encrypts at once
 # Records without data that a peer may send beyond one in a thousand: with a new key each (TLS 1.3) they cost a tenth
-# of a millisecond, and a read has room for ten thousand. So many are handled before they are counted.
+# of a millisecond, and a read has room for ten thousand. They are handled before they are counted.
 MAX_EMPTY_RECORDS = 64
 _DATA_RECORD_WEIGHT = 1.001  # what a record with data makes up for: itself, and a thousandth of one without
 _HEADER_BYTES = 5  # bytes of a record: type, version, and the length of the rest
 
 
 class HandshakeError(Exception):
-    """No TLS with this peer; the text says why.
+    """The TLS handshake failed; the text says why.
 
     Attributes:
-        kind: the same in words of bounded variety, whatever clients send.
+        kind: the reason in words of bounded variety, whatever clients send.
     """
 
     def __init__(self, why: str, kind: str = "") -> None:
@@ -45,15 +45,15 @@ class HandshakeError(Exception):
 
 
 class _SniObject(ssl.SSLObject):
-    """`requested_broker`, `refusal`: what came of the client's server name."""
+    """`requested_broker`, `refusal`: what the client's server name led to."""
 
     requested_broker: int | None = None
     refusal: UnknownServerName | None = None
 
 
 def require_server_name(context: ssl.SSLContext, names: ServerNames) -> None:
-    """Have that context take only clients that want a server name of these; the others are sent the alert
-    unrecognized_name (RFC 6066, 3).
+    """Make the context accept only clients that send one of these server names; others get the alert unrecognized_name
+    (RFC 6066, 3).
     """
 
     def admit(connection: Any, name: str | None, _: ssl.SSLContext) -> int | None:
@@ -72,7 +72,7 @@ class TlsConnection:
     """One connection's TLS. `scratch` is where ciphertext is received; all connections may share one.
 
     Attributes:
-        has_plaintext: `recv_into` has more to give, though no event will tell so.
+        has_plaintext: `recv_into` has more to give, though no event announces it.
         is_drained: the last read took all there was.
         fault: the peer's breach of TLS's rules, in words; "" while there is none.
     """
@@ -127,8 +127,8 @@ class TlsConnection:
 
     @property
     def session(self) -> ssl.SSLSession | None:
-        """One that a later connection to the same broker may go on with. A broker gives it behind the handshake, in TLS
-        1.3.
+        """The session that a later connection to the same broker may resume. In TLS 1.3 a broker issues it after the
+        handshake.
         """
         session = self._ssl_object.session
         if session is None or not (session.has_ticket or (session.id and self._ssl_object.version() != "TLSv1.3")):
@@ -137,16 +137,16 @@ class TlsConnection:
 
     @property
     def is_resumed(self) -> bool:
-        """Whether the handshake went on with an earlier session."""
+        """Whether the handshake resumed an earlier session."""
         return bool(self._ssl_object.session_reused)
 
     # --- the handshake ------------------------------------------------------------------------------------------------
 
     def continue_handshake(self, data: bytes) -> bool:
-        """Go on with the peer's bytes; whether the handshake is complete. `take` has the bytes to be sent.
+        """Process the peer's bytes; returns whether the handshake is complete. `pop_output` has the bytes to send.
 
         Raises:
-            HandshakeError: there is still an alert to be sent.
+            HandshakeError: it failed; there is still an alert to send.
         """
         came, at = bytearray(data), 0
         while at < len(came):
@@ -160,7 +160,7 @@ class TlsConnection:
             refusal = getattr(self._ssl_object, "refusal", None)
             if refusal is not None:
                 raise HandshakeError(str(refusal), refusal.reason) from error
-            if error.reason == "CALLBACK_FAILED":  # Python could not read the name, and called nobody
+            if error.reason == "CALLBACK_FAILED":  # Python could not read the name, and made no call
                 raise HandshakeError("the server name (SNI) is not ASCII", UNKNOWN_SERVER_NAME) from error
             raise HandshakeError(self._explain(error)) from error
         self.has_plaintext = (
@@ -170,22 +170,22 @@ class TlsConnection:
 
     @property
     def peer_certificate(self) -> bytes | None:
-        """The client's, verified, as X.509 in DER; None: it has sent none, or was asked for none."""
+        """The client's verified certificate, X.509 in DER; None: it sent none, or was not asked for one."""
         return self._ssl_object.getpeercert(binary_form=True)
 
     @property
     def requested_broker(self) -> int | None:
-        """The node id in the server name, behind the handshake on a listener that goes by names; None: any broker."""
+        """The node id in the server name, after the handshake on a listener that goes by names; None: any broker."""
         return self._ssl_object.requested_broker if isinstance(self._ssl_object, _SniObject) else None
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def recv_into(self, view: memoryview) -> int:
-        """As a non-blocking socket's: how many bytes were written into `view`, 0 at the end.
+        """Like a non-blocking socket's: the number of bytes written into `view`, 0 at the end.
 
         Raises:
             BlockingIOError: there are none yet.
-            OSError: the connection is broken, or (ssl.SSLError) the peer breaks the rules.
+            OSError: the connection is broken, or (ssl.SSLError) the peer violated TLS.
         """
         if self._ended or self._error is not None:
             self.has_plaintext = False
@@ -213,16 +213,16 @@ class TlsConnection:
         raise BlockingIOError
 
     def is_socket_empty(self) -> bool:
-        """Whether there is nothing to be read, neither an end nor an error."""
+        """Whether there is nothing to read, not even an end or an error."""
         return not self.has_plaintext and calls.is_socket_empty(self._sock.fileno())
 
     def recv(self, size: int) -> bytes:
-        """As a non-blocking socket's."""
+        """Like a non-blocking socket's."""
         buffer = bytearray(size)
         return bytes(buffer[: self.recv_into(memoryview(buffer))])
 
     def _decrypt_received(self, got: int, view: memoryview) -> int:
-        """Decrypt the received bytes; those that find no room in `view` are less than two records."""
+        """Decrypt the received bytes; those that don't fit into `view` are less than two records."""
         scratch, write = self._scratch, self._incoming.write
         data: Any = scratch.obj
         filled = at = 0
@@ -302,10 +302,10 @@ class TlsConnection:
         return filled
 
     def _check_ended(self) -> bool:
-        """Whether the peer has ended.
+        """Whether the peer has ended the connection.
 
         Raises:
-            ssl.SSLError: it broke the rules.
+            ssl.SSLError: it violated TLS.
         """
         if self._error is not None:
             self.fault = self.fault or self._explain(self._error)
@@ -316,15 +316,15 @@ class TlsConnection:
 
     @property
     def has_pending_output(self) -> bool:
-        """Whether TLS itself has something to say, such as a new key."""
+        """Whether TLS itself has something to send, such as a new key."""
         return self._outgoing.pending > 0
 
     def pop_output(self) -> bytes:
-        """The bytes to be sent to the peer."""
+        """The bytes to send to the peer."""
         return self._outgoing.read()
 
     def encrypt(self, parts: list[Any]) -> list[Any]:
-        """All of `parts` as it is to be sent.
+        """All of `parts`, encrypted.
 
         Raises:
             ssl.SSLError: the connection can't be written to any more.
@@ -343,14 +343,13 @@ class TlsConnection:
 
     @property
     def is_input_empty(self) -> bool:
-        """Whether nothing that came is left to be read."""
+        """Whether nothing that arrived is left to be read."""
         return not self._incoming.pending and not self._ssl_object.pending()
 
     def close_notify(self) -> bytes:
-        """The last bytes to be sent: the alert that closes, or the one that tells the fault.
-
-        Reading may go on after it if it `is_clear` before: OpenSSL looks for the peer's alert at once, and takes data
-        in its place for an error.
+        """The last bytes to send: the closing alert, or the one that names the fault. Reading may go on afterwards if
+        `is_input_empty` was true before: OpenSSL looks for the peer's alert at once, and takes data in its place for an
+        error.
         """
         try:
             self._ssl_object.unwrap()

@@ -4,6 +4,6 @@
 #   periodic_tasks.py    ticks, pacing, shares of quotas, rates and gauges
 #   intervals.py         when an interval ends; those that control has not confirmed
 #   lowest_factor.py     the lowest storage factor of an interval
-#   listing.py           the list of connections, when somebody asks for it
+#   listing.py           the list of connections, on request
 #   share_reporter.py    this worker's part of limits that several processes share
 #   storage_follower.py  the storage factor, its expiry, and what goes on after a pause

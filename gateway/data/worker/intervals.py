@@ -22,8 +22,8 @@ CLOCK_SLACK_S = 0.5  # by which the wall clock and the monotonic one may differ 
 
 
 class UnspooledIntervals:
-    """`lowest_factor`: the storage factor that is enforced, for the record. `unspooled`: the intervals that control has
-    not confirmed.
+    """The worker's intervals until they are on disk. `lowest_factor`: the storage factor that is enforced, for the
+    record. `unspooled`: intervals that control has not confirmed.
     """
 
     def __init__(self, boot: str, number: int, ledger: UsageLedger, uplink: ControlUplink) -> None:
@@ -39,7 +39,7 @@ class UnspooledIntervals:
         self._spooled = trio.Event()
 
     def end_interval(self) -> None:
-        """End the interval unless it has only begun, or control has too many to confirm."""
+        """End the interval, unless it has only begun or control has too many to confirm."""
         now = trio.current_time()
         kept = sum(len(interval.rows) for interval in self.unspooled)
         has_room = len(self.unspooled) < MAX_UNSPOOLED and kept < MAX_UNSPOOLED_ROWS
@@ -48,7 +48,7 @@ class UnspooledIntervals:
             self.close_interval(final=False)
 
     def close_interval(self, final: bool) -> None:
-        """End the interval, and begin the next one; `final`: there is none."""
+        """End the interval and begin the next one. `final`: there is no next one."""
         rows, counts = self._ledger.close_interval()
         start_ms, end_ms = self._next_bounds()
         factor = self.lowest_factor.collect_lowest()
@@ -65,7 +65,9 @@ class UnspooledIntervals:
             self._ledger.counts = counts  # for a control that comes later
 
     def _next_bounds(self) -> tuple[int, int]:
-        """Begin a new interval; start and end of the one before, Unix milliseconds. It never ends before its start."""
+        """Begin a new interval; returns start and end of the one before, in Unix milliseconds. It never ends before its
+        start.
+        """
         now = trio.current_time()
         began, self._began = self._began, now
         start_ms, end_ms = self._start_ms, _wall_ms()
@@ -78,12 +80,12 @@ class UnspooledIntervals:
     # --- until they are on disk ---------------------------------------------------------------------------------------
 
     def resend_unspooled(self) -> None:
-        """There is a new control."""
+        """Send the unconfirmed intervals to a new control process."""
         for interval in self.unspooled:
             self._uplink.post(interval)
 
     def confirm_spooled(self, seq: int) -> None:
-        """All up to that one are on disk."""
+        """All intervals up to that one are on disk."""
         while self.unspooled and self.unspooled[0].seq <= seq:
             self.unspooled.popleft()
         self._spooled.set()

@@ -1,5 +1,5 @@
 # The list of this worker's connections, for people: who, from where, to which broker, muted until when and why. Made
-# when control asks, in steps between which the reactor has its turn; nothing is kept for it while nobody asks.
+# when control asks, in steps between which the reactor has its turn; nothing is kept for it between queries.
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ MAX_WAITING_QUERIES: Final = 4  # questions; more are not answered
 
 
 class ConnectionListing:
-    """`links`: the open ones. `post`: to control. `is_busy`: an answer is being made."""
+    """Answers queries for the list of connections. `links`: the open ones. `post`: sends to control. `is_busy`: an
+    answer is being made.
+    """
 
     def __init__(self, links: Callable[[], Iterator[RelayLink]], post: Callable[[FoundConnections], object]) -> None:
         self._links = links
@@ -28,7 +30,7 @@ class ConnectionListing:
         self._query_sender, self._query_receiver = trio.open_memory_channel[FindConnections](MAX_WAITING_QUERIES)
 
     def enqueue_query(self, question: FindConnections) -> None:
-        """Answer it as soon as there is time."""
+        """Answer the query as soon as there is time."""
         try:
             self._query_sender.send_nowait(question)
         except trio.WouldBlock:
@@ -77,7 +79,7 @@ def describe_link(link: RelayLink, now: float) -> ConnectionInfo:
 
 
 def matches_query(shown: ConnectionInfo, question: FindConnections) -> bool:
-    """Whether it is asked for."""
+    """Whether the query asks for this connection."""
     address = host_of_peer(shown.peer)
     wanted = (
         (question.principal, shown.principal),
@@ -89,5 +91,5 @@ def matches_query(shown: ConnectionInfo, question: FindConnections) -> bool:
 
 
 def sort_key(shown: ConnectionInfo) -> tuple[float, float, str]:
-    """The longest muted first, then the oldest."""
+    """The connection that is muted longest comes first, then the oldest."""
     return -shown.muted_s, -shown.age_s, shown.peer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class LowestFactor:
-    """None: storage protection is off, or only observes."""
+    """The lowest storage factor of an interval. None: storage protection is off, or only observes."""
 
     __slots__ = ("_current", "_lowest")
 
@@ -13,12 +13,12 @@ class LowestFactor:
         self._lowest: float | None = None
 
     def set_factor(self, factor: float | None) -> None:
-        """From now on this one is enforced."""
+        """This factor is enforced from now on."""
         self._current = factor
         if factor is not None:
             self._lowest = factor if self._lowest is None else min(self._lowest, factor)
 
     def collect_lowest(self) -> float | None:
-        """The lowest since the last call; the one in force goes on to count."""
+        """The lowest factor since the last call; the present one counts for the next interval too."""
         lowest, self._lowest = self._lowest, self._current
         return lowest

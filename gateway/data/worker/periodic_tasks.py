@@ -1,4 +1,4 @@
-# A worker's work by the clock: ticks of the meters, buckets, shares of client quotas, and what it tells control of
+# A worker's work by the clock: ticks of the meters, buckets, shares of client quotas, and its reports to control of
 # itself. Also wakes tasks that sleep while they have nothing to do.
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GAUGES_S = 0.25
 
 
 class PeriodicTasks:
-    """`run` has to be running; `wake_tasks` and `report_rates` are called after changes."""
+    """The worker's periodic work. `run` has to be running; call `wake_tasks` and `report_rates` after changes."""
 
     def __init__(
         self, world: WorkerState, connections: WorkerConnections, intervals: UnspooledIntervals, uplink: ControlUplink
@@ -42,14 +42,13 @@ class PeriodicTasks:
                 nursery.start_soon(task)
 
     def wake_tasks(self) -> None:
-        """Policies, quotas or the storage factor are others: there may be something to pace, or to deal out."""
+        """Policies, quotas or the storage factor have changed: there may be something to pace, or to allocate."""
         self._pacing_due.set()
         self._allocation_due.set()
 
     async def run_ticks(self) -> None:
-        """Each second ends an interval, and meters that began are looked at; with every TICK_S of them all meters tick.
-        Its effects are in the interval behind it, and none of them in the one before (policies/whatif/replay.py lives
-        on that).
+        """Each second, end an interval and start new meters; every TICK_S, tick all meters. A tick affects the interval
+        after it, and not the one before (policies/whatif/replay.py relies on that).
         """
         engine = self._engine
         while True:
@@ -78,7 +77,7 @@ class PeriodicTasks:
             self._uplink.log_suppressed(now)
 
     async def _run_pacing(self) -> None:
-        """Keep the buckets of thresholds that delay and of resource groups up to date, while there are any."""
+        """Keep the buckets of delaying thresholds and of resource groups up to date, while there are any."""
         while True:
             if self._engine.needs_pacing:
                 self._engine.pace_limits(trio.current_time())
@@ -88,7 +87,7 @@ class PeriodicTasks:
                 await self._pacing_due.wait()
 
     async def _allocate_shares(self) -> None:
-        """Deal shares of client quotas out, while there are any."""
+        """Allocate shares of client quotas, while there are any."""
         counted: dict[int, int] = {}
         while True:
             if not self._world.quotas.has_shares:
@@ -118,7 +117,7 @@ class PeriodicTasks:
         )
 
     def _report_latencies(self, now: float) -> None:
-        """Unless control doesn't read: then later, of a longer time."""
+        """Report latencies, unless control doesn't read: then the next report covers a longer time."""
         if self._uplink.is_control_reading:
             self._uplink.post(
                 self._world.ledger.latencies.collect_latencies(now - self._latencies_reported_at, time.process_time())

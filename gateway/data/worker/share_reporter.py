@@ -1,8 +1,8 @@
-# The worker's side of limits that several gateways share: goes by the parts that control tells, and reports what this
+# The worker's side of limits that several gateways share: applies the shares that control sends, and reports what this
 # worker takes of each limit and where it wants more.
 #
 # Where this gateway is alone it reports nothing. When control has said nothing for too long, the worker goes by the
-# fallback that it was told. While other gateways can be heard, that is next to nothing: they consider a silent gateway
+# fallback that control sent. While other gateways can be heard, that is next to nothing: they consider a silent gateway
 # dead within two cycles, and share what was its own. How parts are dealt out is policies/fleet/shares.py's.
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from policies.engine import PolicyEngine
     from policies.quotas.quota_limiters import QuotaLimiters
 
-MAX_PER_MESSAGE = 500  # usages told in one message: control has others to listen to
+MAX_PER_MESSAGE = 500  # usages in one message: control has other workers to serve
 LATE_S = 1.0  # control's new message comes a moment after the former one has expired
 
 
 class ShareReporter:
-    """Between control and the lines of one worker.
-
-    `post` brings a message to control and says whether it was taken; `log` is the worker's.
+    """Connects control with the shared limiters of one worker. `post` sends a message to control and says whether it
+    was posted; `log` is the worker's.
     """
 
     def __init__(
@@ -64,19 +63,19 @@ class ShareReporter:
             self._fleet_joined.set()
 
     def on_control_started(self) -> None:
-        """There is a new control, which knows nothing of this worker."""
+        """There is a new control process, which knows nothing of this worker."""
         self._reports_all = True
 
     def on_control_lost(self) -> None:
-        """Control is gone, and other gateways hear nothing of this one from now on."""
+        """Control is gone; from now on other gateways hear nothing of this one."""
         if self._lease_s is not None and not self._is_control_lost:
             self._is_control_lost = True
             until = time.monotonic() + self._lease_s
             self._valid_until = until if self._valid_until is None else min(until, self._valid_until)
-            self._shares_changed.set()  # `watch` has to look again
+            self._shares_changed.set()  # `watch_expiry` has to check again
 
     async def run_reports(self, quotas: QuotaLimiters) -> None:
-        """Tell control the demand for each limit, while there is another gateway to share with."""
+        """Report the demand for each limit to control, while there is another gateway to share with."""
         while True:
             self._fleet_joined = trio.Event()
             if self._engine.fleet.gateways == 1:
@@ -87,7 +86,7 @@ class ShareReporter:
             await trio.sleep(demand.SAMPLE_S)
 
     def report_demand(self, quotas: QuotaLimiters, now: float) -> None:
-        """Measure the demand since the last look, and tell control the changes."""
+        """Measure the demand since the last measurement, and report the changes to control."""
         if self._is_alone:  # first look
             self._is_alone = False
             self._totals = {total_key(node_id): broker.total_bytes for node_id, broker in self._engine.brokers.items()}
@@ -109,8 +108,8 @@ class ShareReporter:
             self._reports_all = False
 
     def _record_totals(self, quotas: QuotaLimiters, now: float) -> None:
-        """Note the bytes that brokers got, or gave, whose total is shared: by requests that wait for it, or by shares
-        of it.
+        """Record the bytes produced to, or fetched from, brokers whose total is shared: by requests that wait for it,
+        or by shares of it.
         """
         before, self._totals = self._totals, {}
         claims = quotas.share_claims(now)
@@ -131,7 +130,7 @@ class ShareReporter:
             self._demand.record_use(key, float(fetched - before.get(key, fetched)), hungry, now, weight=weight)
 
     async def watch_expiry(self) -> None:
-        """Go by the fallback when control has said nothing for too long."""
+        """Apply the fallback when control has sent nothing for too long."""
         while True:
             told = self._shares_changed = trio.Event()
             timeout_s = math.inf
@@ -150,13 +149,13 @@ class ShareReporter:
     def _apply_fallback(self, now: float) -> None:
         if self._lease_s is None:
             self._engine.fleet.use_fallback(now)
-            self._log("warning", "limits of the fleet: nothing new was heard in time: the fallback holds")
+            self._log("warning", "limits of the fleet: no update arrived in time: the fallback applies")
         else:
             self._engine.fleet.revoke_grants(now)
             self._reports_all = True  # the next control has to send all parts again
             self._log(
                 "warning",
-                "limits of the fleet: nothing new was heard in time, and other gateways share what was ours: until"
-                f" control is back, {FLOORS:.0%} of an even part of each limit is left",
+                "limits of the fleet: no update arrived in time, and other gateways divide this one's shares: until"
+                f" control is back, this gateway keeps {FLOORS:.0%} of an even share of each limit",
             )
         self._engine.apply_shares(now)

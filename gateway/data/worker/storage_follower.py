@@ -1,4 +1,4 @@
-# The storage factor in one worker: applied as control tells it, kept while there is no control, and replaced by the one
+# The storage factor in one worker: applied as control sends it, kept while there is no control, and replaced by the one
 # that control named to follow when it expires. When a pause is over, what it held goes on.
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ RESUME_PAUSE_S = 0.02
 
 
 class StorageFollower:
-    """`last_storage`: the last factor from control. `lowest`: is told each factor that is enforced. `is_resuming`: the
-    requests that a pause held are let go on.
+    """Applies control's storage factor. `last_storage`: the last one from control. `lowest`: receives each factor that
+    is enforced. `is_resuming`: requests that a pause held are being resumed.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class StorageFollower:
         self._storage_received = trio.Event()
 
     def receive_storage(self, storage: StorageSnapshot) -> None:
-        """Control says so."""
+        """Control has sent a storage factor."""
         self.last_storage = storage
         self._apply_storage(storage)
         self._storage_received.set()
@@ -72,8 +72,8 @@ class StorageFollower:
         self._clockwork.report_rates()
 
     async def run(self) -> None:
-        """Let requests that a pause held go on, in the order in which they waited; and when control has said nothing
-        for too long, go by the fallback that it named.
+        """Resume requests that a pause held, in the order in which they waited; apply the fallback that control named
+        when control has sent nothing for too long.
         """
         while True:
             self._storage_received = trio.Event()
@@ -94,7 +94,7 @@ class StorageFollower:
                 self.last_storage = StorageSnapshot(factor, storage.mode)
                 self._apply_storage(self.last_storage)
                 what = f"storage factor {factor.value:g} ({factor.origin})"
-                self._uplink.log("warning", f"{what}: nothing new was heard in time")
+                self._uplink.log("warning", f"{what}: no update arrived in time")
 
     async def _resume_paused(self) -> None:
         paused = [link for link in self._reactor.links if link.session.hold.paused_since]

@@ -1,4 +1,4 @@
-# Composition root of one worker: its conversation with control, and what it consists of once control has told it its
+# Composition root of one worker: its conversation with control, and what it consists of once control has sent its
 # settings.
 #
 # Data plane only: no metadata, no files, no HTTP, no library with threads of its own. A worker goes on with what it was
@@ -57,7 +57,7 @@ DRAIN_SHARE = 0.8  # of the time to stop: connections; the rest is for handing t
 
 
 class DataPlane:
-    """All that a worker consists of, from its first settings on."""
+    """Everything that a worker consists of, from its first settings on."""
 
     def __init__(
         self, settings: WorkerSettings, uplink: ControlUplink, boot: str, number: int, page: SharedPage | None = None
@@ -89,7 +89,7 @@ class DataPlane:
             nursery.start_soon(self.listing.run)
 
     def apply_message(self, message: ToWorker) -> None:
-        """Take a message from control, of any kind but connections and the end."""
+        """Apply a message from control, of any kind but connections and the end."""
         now = trio.current_time()
         match message:
             case SnapshotBundle(parts):
@@ -127,7 +127,7 @@ class DataPlane:
                 self.world.engine.set_peer_traffic(brokers, processes)
             case AdminAnswer(token):
                 asker = self.world.control_queries.pending.pop(token, None)
-                if asker is not None:  # else its client has gone, or was told that control did not answer
+                if asker is not None:  # else its client has gone, or got an answer that control did not respond
                     asker.on_control_answer(message)
                     self.connections.reactor.run_deferred(now)
             case FindConnections():
@@ -138,7 +138,9 @@ class DataPlane:
                 self.intervals.confirm_spooled(seq)
 
     def _is_hurried(self) -> bool:
-        """Each of these takes a turn of trio's for every step."""
+        """Whether one of trio's tasks needs several turns soon: opening connections, unwritten messages, a list of
+        connections, or requests that a pause held.
+        """
         return bool(
             self.connections.opening_count
             or self._uplink.backlog
@@ -151,7 +153,7 @@ class DataPlane:
         self.connections.reactor.end_slice()
 
     async def stop(self, timeout_s: float) -> None:
-        """Answer the requests in flight, close everything, hand the last counts over."""
+        """Answer the requests in flight, close everything, and hand over the last counts."""
         now = trio.current_time()
         await self.connections.drain(now + timeout_s * DRAIN_SHARE)
         self.intervals.close_interval(final=True)
@@ -160,8 +162,8 @@ class DataPlane:
 
 
 class DataWorker:
-    """One data-plane process. `plane`: None until control has told the settings. `page`: the limits' state that the
-    workers of this gateway share, None for the only one.
+    """One data-plane process. `plane`: None until control has sent the settings. `page`: the state of limits that the
+    workers of this gateway share; None for the only worker.
     """
 
     def __init__(self, parent: ParentLink, number: int, page: SharedPage | None = None) -> None:
@@ -190,7 +192,7 @@ class DataWorker:
         await self.configured_plane.run()
 
     async def _maintain_channel(self, dialling: trio.Nursery) -> None:
-        """Talk to control; to the next one when it was started again."""
+        """Serve the channel to control, and a new channel whenever control was restarted."""
         while True:
             message, sock = await self._parent.next_channel()
             await self.serve_channel(ProcessChannel(sock, decode_for_worker), dialling, message.control)
@@ -198,7 +200,7 @@ class DataWorker:
     async def serve_channel(
         self, channel: ProcessChannel[ToControl, ToWorker], dialling: trio.Nursery, control: int
     ) -> None:
-        """Talk to that control until it is gone; connections begin in `dialling`."""
+        """Serve that control process until it is gone; connections begin in `dialling`."""
         self.uplink.channel = channel
         self._watch_channel(channel)
         self._greet_control(lost=control != self._control_number)
@@ -225,12 +227,14 @@ class DataWorker:
             channel.close()
 
     def _watch_channel(self, channel: ProcessChannel[ToControl, ToWorker]) -> None:
-        """Connections that control hands over, and its orders, don't wait for the end of the reactor's slice."""
+        """Connections and messages from control must not wait for the end of the reactor's slice."""
         if self.plane is not None:
             self.plane.connections.reactor.watch_channel(channel)
 
     def _greet_control(self, *, lost: bool) -> None:
-        """A new control knows nothing of us. `lost`: it is another one, not only another channel to it."""
+        """Introduce the worker to a new control process, which knows nothing of it. `lost`: it is another process, not
+        only another channel.
+        """
         uplink, plane = self.uplink, self.plane
         if plane is None:
             uplink.post(WorkerHello(PROTOCOL, self._number, os.getpid(), self._boot))
@@ -262,7 +266,7 @@ class DataWorker:
         return self.plane
 
     def handle_control_message(self, message: ToWorker) -> None:
-        """Obey a message from control."""
+        """Carry out a message from control."""
         match message:
             case WorkerSettings() if self.plane is None:
                 self.plane = DataPlane(message, self.uplink, self._boot, self._number, self._page)

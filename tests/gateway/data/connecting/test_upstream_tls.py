@@ -215,7 +215,7 @@ async def test_a_server_that_answers_in_plain_text(trusting: BrokerTls) -> None:
         await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await trio.sleep_forever()
 
-    assert await why(serve, trusting) == f"no TLS: {NO_TLS}: an HTTP response came"
+    assert await why(serve, trusting) == f"no TLS: {NO_TLS}: received an HTTP response"
 
 
 async def test_a_broker_that_closes_in_the_middle(server: Files, trusting: BrokerTls) -> None:

@@ -572,8 +572,8 @@ async def _try_handshake(client: Client) -> None:
 @pytest.mark.parametrize(
     ("first", "said"),
     [
-        (request(1), "a Kafka client without TLS (security.protocol must be SSL or SASL_SSL there) came to a port"),
-        (b"GET / HTTP/1.1\r\n\r\n", "an HTTP request came to a port that speaks TLS"),
+        (request(1), "a Kafka client without TLS (security.protocol must be SSL or SASL_SSL there) arrived at a"),
+        (b"GET / HTTP/1.1\r\n\r\n", "an HTTP request arrived at a TLS port"),
         (b"\x16\x03\x01\x00\x05hello", "it does not speak TLS as it should|unexpected message|bad"),
         (b"\x16\x03\x01", "closed the connection in the middle of the handshake"),
     ],
@@ -744,7 +744,7 @@ def test_a_certificate_that_changed_is_read_again_for_new_connections(authority:
     second = files.certificates.get_context(2 * CHECK_INTERVAL_S)
     assert second not in (first, None)
     assert [level for level, _ in files.said] == ["info"]
-    assert "new connections have the certificate that is in" in files.said[0][1]
+    assert "new connections use the certificate that is in" in files.said[0][1]
 
 
 def test_a_new_certificate_that_can_not_be_used_is_said_once_and_the_old_one_stays(

@@ -256,7 +256,7 @@ def test_control_that_does_not_answer_in_time_is_an_error_for_each_resource() ->
     assert correlation == 5
     (row,) = said.responses
     assert (row.error_code, *row[2:]) == (api.REQUEST_TIMED_OUT, c.TOPIC, "clicks")
-    assert row.error_message == "the gateway's control process did not answer within 10 s: nothing was changed"
+    assert row.error_message == "the gateway's control process did not answer within 10 s; nothing was changed"
     assert play.world.control_queries.pending == {}
     play.session.admin_requests.on_control_answer(AdminAnswer(late, client=CLIENTS))  # too late
     assert play.client(b"") == (b"", b"")
@@ -290,7 +290,7 @@ def test_control_that_goes_away_in_the_middle_leaves_the_outcome_open() -> None:
     play.now += CONTROL_TIMEOUT_S
     _, client = play.go_on()
     (row,) = c.INCREMENTAL_ALTER_CONFIGS.decode_response(client, 4, len(client), 1)[1].responses
-    assert (row.error_message or "").endswith("describe what you changed, it may have been done")
+    assert (row.error_message or "").endswith("; check whether the change was made")
 
 
 def test_an_answer_to_an_earlier_question_is_none_to_the_present_one() -> None:
