@@ -14,7 +14,7 @@
 # fleet/          limits that hold over several processes: keys, demand, shares, parts      [PIP82]
 # definitions/    what may be set, what holds of it now, how it is written down
 # idempotence/    batches that come again, or in order only
-# storage/        volumes, limits, the factor, whom it holds, and what holds while nobody knows [DISK, 035]
+# storage/        volumes, limits, the factor, which topics it holds, what applies while nothing is known [DISK, 035]
 # plugin.py       what a policy of the operator's own has to look like
 # client_timeouts.py
 #                 for how long producers wait for an answer, and may be kept waiting

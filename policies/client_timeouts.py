@@ -9,10 +9,9 @@ from typing import Final, NamedTuple
 
 
 class ClientTimeout(NamedTuple):
-    """Seconds from the request to the end of the client's patience: `fixed_s`, and the request's own timeout if
-    `adds_request_timeout`.
-
-    That timeout is in each Produce request (`TimeoutMs`): for so long a broker may wait for its followers.
+    """How long a client waits for the answer to a request, in seconds: `fixed_s`, and the request's own timeout if
+    `adds_request_timeout`. That timeout is in each Produce request (`TimeoutMs`): the longest that a broker may wait
+    for its followers.
     """
 
     fixed_s: float
@@ -48,15 +47,15 @@ MAX_MARGIN: Final = 0.2  # … this part of a short one
 
 
 def pipelines_requests(software: tuple[str, str] | None) -> bool:
-    """Whether that client sends on whatever its socket takes while answers are owed: librdkafka, and its bindings."""
+    """Whether that client goes on sending, as long as its socket takes bytes, while answers are owed: librdkafka and
+    its bindings do.
+    """
     return software is not None and any("rdkafka" in each for each in software)
 
 
 def max_response_wait_s(software: tuple[str, str] | None, timeout_ms: int | None) -> float:
-    """Seconds for which a client may be kept waiting for an answer.
-
-    `software`: name and version that it gave; None: none. `timeout_ms`: that of its Produce requests; None: it has sent
-    none yet.
+    """The longest that a client may be kept waiting for an answer, in seconds. `software`: the name and version that it
+    gave; None: none. `timeout_ms`: that of its Produce requests; None: it has sent none yet.
     """
     timeout_s = max(0, timeout_ms or 0) / 1000
     wait = LIBRDKAFKA_TIMEOUT if pipelines_requests(software) else CLIENT_TIMEOUTS.get((software or ("",))[0])

@@ -27,11 +27,12 @@ STRICTNESS: Final[Mapping[str, int]] = {DELAY: 0, REJECT: 1, HOLD: 2}  # HOLD: a
 
 
 class ClientPatience(NamedTuple):
-    """The wait of a connection that is kept from sending so far, and whether it can be kept longer.
+    """How long a connection has been kept waiting, and whether it can wait longer.
 
     `may_delay` False: its oldest request has waited as long as it may, so a request that would have to wait for others
-    is rejected. `denied_s`: seconds since its first rejection behind which nothing was admitted; where there is not
-    enough for all, a connection that was denied for longer finds room first. `client`: whose it is, None: not known.
+    is rejected. `denied_s`: seconds since the first rejection after which nothing was admitted; where there is not
+    enough room for all, the connection that has been denied longest gets it first. `client`: the connection's client;
+    None: not known.
     """
 
     may_delay: bool = True
@@ -46,31 +47,36 @@ class RequestLimit:
     observes = False
 
     def judge_request(self, size: int, messages: int, patience: ClientPatience, now: float) -> Verdict | None:
-        """The verdict on a request that brings `size` bytes in `messages` messages; None = nothing. Takes nothing."""
+        """The verdict on a request of `size` bytes in `messages` messages; None: the limit lets it pass. Charges
+        nothing.
+        """
         raise NotImplementedError
 
     def available_credit(self, client: object, now: float) -> tuple[float, float]:
-        """The bytes and the messages up to which `judge` has no verdict on requests of that client, all of them
-        together; 0.0: each has to be judged. Takes nothing, and notes that the client asks, as `judge` does.
+        """The bytes and messages that requests of that client may bring together before `judge_request` would return a
+        verdict on them; 0.0: each has to be judged. Charges nothing, and records that the client asks, as
+        `judge_request` does.
         """
         return 0.0, 0.0
 
     def charge_request(self, size: int, messages: int, now: float) -> None:
-        """These pass: charge for them."""
+        """The request passes: charge for it."""
 
     def record_only(self, size: int, messages: int) -> None:
-        """These pass, and this limit only observes them: it would have rejected them, or its client would not have sent
-        them yet. They are measured and not charged, or other clients would have to pay for them. Below 0: they did not
-        get into the log.
+        """The request passes, and the limit only observes it: it would have rejected it, or its client would not have
+        sent it yet.
+
+        Such bytes are metered and not charged, or other clients would have to pay for them. Below 0: they did not get
+        into the log.
         """
 
     def refund_request(self, size: int, messages: int) -> None:
-        """These were charged, and did not get into the log."""
+        """The request was charged, and did not get into the log."""
 
 
 class PartitionLimits(NamedTuple):
-    """All limits that one partition is under, in the order in which they are asked; of equally strict verdicts the
-    first one counts.
+    """All limits on one partition, in the order in which they are asked; of equally strict verdicts the first one
+    counts.
     """
 
     storage: RequestLimit | None = None
@@ -86,8 +92,8 @@ NO_POLICIES: Final[frozenset[str]] = frozenset()
 
 
 class AdmissionCredit(NamedTuple):
-    """What requests may bring, all of them together, so that `decide_request` would say nothing about any of them:
-    bytes and messages of their batches, and bytes of whole requests, which client quotas count.
+    """How much requests may bring together before `decide_request` would return a verdict on any of them: bytes and
+    messages of their batches, and bytes of whole requests, which client quotas count.
     """
 
     limits: PartitionLimits
@@ -97,11 +103,9 @@ class AdmissionCredit(NamedTuple):
 
 
 class RequestDecision(NamedTuple, Generic[P]):
-    """The outcome of one request.
-
-    `refused`: the partitions that are not forwarded. `delay_ms`: how long its client has to wait after it. `notes`:
-    actions of limits, taken or only observed, on forwarded partitions. `limits`, `uncharged`: for `charge_admitted` and
-    `refund_part`.
+    """The decision about one request. `refused`: the partitions that are not forwarded. `delay_ms`: how long its client
+    has to wait after it. `notes`: actions of limits, taken or only observed, on forwarded partitions. `limits`,
+    `uncharged`: for `charge_admitted` and `refund_part`.
     """
 
     refused: RefusedPartitions
@@ -122,15 +126,16 @@ def decide_request(
     would_wait: bool = False,
     one_fate: bool = False,
 ) -> RequestDecision[P]:
-    """Ask all limits about one request. Takes nothing: see `charge_admitted`.
+    """Ask all limits about one request. Charges nothing: see `charge_admitted`.
 
     Args:
-        parts: the request but for `standing`, each partition once.
-        limits: those of each partition; partitions that are not in it have none.
-        standing: the partitions that are refused whatever the limits say.
-        observed: fields of Limits of which nothing is enforced for this client; verdicts are only counted.
-        would_wait: it would not send this yet if all were enforced. So those that only observe are not charged.
-        one_fate: where its client is to send some partitions again, it is to send all of them again.
+        parts: the request without `standing`, each partition once.
+        limits: those of each partition; a partition that is not listed has none.
+        standing: partitions that are refused independently of any limit.
+        observed: fields of PartitionLimits that are not enforced for this client; their verdicts are only counted.
+        would_wait: the client would not have sent this yet if all limits were enforced, so those that only observe are
+            not charged.
+        one_fate: if the client has to send some partitions again, it has to send all of them again.
     """
     said: dict[RequestLimit, Verdict] = {}
     spared: set[RequestLimit] = set()
@@ -179,8 +184,8 @@ def charge_admitted(decision: RequestDecision[P], parts: Iterable[P], now: float
 def find_credit(
     limits: PartitionLimits, client: object, now: float, observed: Collection[str] = NO_POLICIES
 ) -> AdmissionCredit | None:
-    """What may pass under these limits just now. Takes nothing: see `spend_credit`. None: each request has to be
-    decided.
+    """What may pass under these limits now without being judged; None: each request has to be judged. Charges nothing:
+    see `spend_credit`.
     """
     if observed and any(getattr(limits, policy) is not None for policy in observed):
         return None
@@ -207,14 +212,14 @@ def spend_credit(limits: PartitionLimits, size: int, messages: int, whole_size: 
 
 
 def refund_credit(limits: PartitionLimits, size: int, messages: int) -> None:
-    """These were charged by `spend_credit`, and did not get into the log."""
+    """These requests were charged by `spend_credit`, and did not get into the log."""
     for limit in limits:
         if limit is not None:
             limit.refund_request(size, messages)
 
 
 def refund_part(decision: RequestDecision[P], part: P) -> None:
-    """This part was forwarded, and did not get into the log: each limit gets its charge back."""
+    """This part was forwarded, and did not get into the log: refund its charge to each limit."""
     _, _, size, messages, *_ = part
     for limit in decision.limits.get(part[:2], NO_LIMITS):
         if limit is None:
@@ -226,10 +231,8 @@ def refund_part(decision: RequestDecision[P], part: P) -> None:
 
 
 def strictest_verdict(verdicts: Iterable[Verdict | None]) -> Verdict | None:
-    """The one that counts among several verdicts on the same batch; None if there is none.
-
-    An enforced one beats one that is only observed, then a hold beats a rejection and a rejection a delay, then the
-    longer throttle wins; the first of equals.
+    """The verdict that counts among several on the same batch; None if there is none. An enforced one beats an observed
+    one; then a hold beats a rejection, and a rejection a delay; then the longest throttle wins; of equals the first.
     """
     return max((verdict for verdict in verdicts if verdict is not None), key=_strictness_rank, default=None)
 
@@ -242,7 +245,7 @@ def _strictness_rank(verdict: Verdict) -> tuple[bool, int, int]:
 def _loads_by_limit(
     parts: Iterable[P], limits: Mapping[PartitionKey, PartitionLimits], observed: Collection[str] = NO_POLICIES
 ) -> dict[RequestLimit, tuple[int, int, bool]]:
-    """Bytes and messages that these parts bring under each limit, and whether it is only observed."""
+    """Bytes and messages of these parts under each limit, and whether the limit only observes."""
     if not limits:
         return {}
     sums: dict[int, tuple[PartitionLimits, int, int]] = {}  # many partitions of a topic are under the very same

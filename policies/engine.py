@@ -36,11 +36,10 @@ NO_TOTALS: Final[Mapping[int, float]] = MappingProxyType({})
 
 
 class TopicRate(NamedTuple):
-    """Bytes per second of one topic on one broker: one-minute EWMAs as of the last tick.
-
-    `threshold`: in force over all gateways, None = none. `over`: rejected, or delayed, just now. `fleet_rate`: that of
-    all workers of all gateways, which a threshold that rejects decides by; None: as `rate`. `bucket_use`: of the bucket
-    that decides where thresholds delay.
+    """Bytes per second of one topic on one broker: one-minute EWMAs as of the last tick. `threshold`: in force over all
+    gateways; None: none. `over`: the topic is rejected or delayed now. `fleet_rate`: the rate of all workers of all
+    gateways, by which a rejecting threshold decides; None: equal to `rate`. `bucket_use`: that of the deciding bucket,
+    where thresholds delay.
     """
 
     topic: str
@@ -52,12 +51,12 @@ class TopicRate(NamedTuple):
 
     @property
     def limit_use(self) -> LimitUse:
-        """What the threshold decides by, and the limit that it compares that with."""
+        """What the threshold decides by, and the limit that it is compared with."""
         return _limit_use_of(self)
 
 
 class BrokerRate(NamedTuple):
-    """The same of one broker, and its topics."""
+    """Like TopicRate, of one broker, with its topics."""
 
     node_id: int
     rate: float
@@ -70,7 +69,7 @@ class BrokerRate(NamedTuple):
 
     @property
     def limit_use(self) -> LimitUse:
-        """What the total decides by, and the limit that it compares that with."""
+        """What the total decides by, and the limit that it is compared with."""
         return _limit_use_of(self)
 
 
@@ -80,10 +79,9 @@ def _limit_use_of(meter: TopicRate | BrokerRate) -> LimitUse:
 
 
 class PolicyEngine:
-    """The policies of one worker.
-
-    `pause`: why nothing may be forwarded, None else. `held_topics`: the topics that storage holds where it holds some
-    only. `fleet`: our parts of limits. `groups`: resource groups.
+    """The policies of one worker. `pause`: why nothing may be forwarded, or None. `held_topics`: the topics that
+    storage protection holds, where it holds some only. `fleet`: this gateway's shares of limits. `groups`: resource
+    groups.
     """
 
     def __init__(self, now: float, internal: Iterable[str] = INTERNAL_TOPICS, page: SharedPage | None = None) -> None:
@@ -140,8 +138,8 @@ class PolicyEngine:
         self._apply_rules()
 
     def set_affected_topics(self, parts: Iterable[AffectedTopics], now: float, *, mode: Mode = "enforce") -> None:
-        """Storage holds these topics and no other, the strictest part first; none: nothing is held. The storage factor
-        is for all topics: one of the two says something.
+        """Storage protection holds these topics and no others, the strictest part first; none: it holds nothing. The
+        storage factor is for all topics; only one of the two is in effect.
         """
         self._now = now
         self.held_topics = HeldTopics(parts, observes=mode == "observe")
@@ -151,8 +149,8 @@ class PolicyEngine:
     def set_groups(
         self, limits: Mapping[str, GroupLimitValues], finder: GroupLookup, now: float, *, observes: bool = False
     ) -> None:
-        """Replace all resource groups: limits by name, and the finder of their topics. `observes`: verdicts are only
-        counted.
+        """Replace all resource groups: limits by name, and the resolver of topics' groups. `observes`: verdicts are
+        only counted.
         """
         self.groups.set_groups(limits, finder, now, observes=observes)
         for broker in self.brokers.values():
@@ -160,7 +158,7 @@ class PolicyEngine:
                 meter.set_group_asks(self.groups.has_groups)
 
     def set_peer_traffic(self, others: Mapping[int, PeerTraffic], processes: int = 1) -> None:
-        """Take by broker the traffic of all other workers of the fleet; brokers that are not listed have none.
+        """Set the traffic of all other workers of the fleet, by broker; brokers that are not listed have none.
         `processes`: workers of all gateways, this one included.
         """
         self._peer_traffic = others
@@ -169,13 +167,13 @@ class PolicyEngine:
             broker.set_peer_traffic(others.get(node_id, NO_PEER_TRAFFIC))
 
     def apply_shares(self, now: float) -> None:
-        """Our parts of limits have changed: `fleet` was told."""
+        """`fleet` has new shares: apply them to the limits."""
         for broker in self.brokers.values():
             broker.limits.apply_share(now)
 
     def set_listed_topics(self, node_id: int, names: Iterable[str]) -> None:
-        """Take the topics of which that broker leads a partition, as metadata has it. Topics seen by produce requests
-        only stay as well.
+        """Set the topics that have a partition led by that broker, by its metadata. Topics known only from produce
+        requests stay as well.
         """
         self.broker_meters(node_id).set_listed_topics(frozenset(name.encode() for name in names))
 
@@ -193,12 +191,12 @@ class PolicyEngine:
 
     @property
     def storage_factor(self) -> float:
-        """The storage factor by which limits are multiplied just now, above 0."""
+        """The factor, above 0, by which limits are multiplied now."""
         return self._effect.factor
 
     @property
     def needs_pacing(self) -> bool:
-        """Whether `pace` has to be called every pacing.PACE_S."""
+        """Whether `pace_limits` has to be called every pacing.PACE_S."""
         rules = self._rules
         return self.groups.needs_pacing or (rules.has_total and (rules.delays or self._effect.factor < 1.0))
 
@@ -209,7 +207,7 @@ class PolicyEngine:
 
     @property
     def next_second_at(self) -> float:
-        """The time at which the next second is over, see `look`."""
+        """The time at which the next second is over, see `start_new_meters`."""
         return self._ticks.next_second_at
 
     @property
@@ -218,7 +216,9 @@ class PolicyEngine:
         return self._ticks.has_new_meters
 
     def start_new_meters(self, now: float) -> bool:
-        """To be called every second: meters that began get their first rate; whether any did."""
+        """Give meters that began the required time ago their first rate; returns whether there were any. Call it every
+        second.
+        """
         self._now = now
         if not self._ticks.start_new_meters(now):
             return False
@@ -227,7 +227,7 @@ class PolicyEngine:
         return True
 
     def apply_due_ticks(self, now: float) -> int:
-        """Apply every tick that is due, also several after a long pause; returns their number."""
+        """Apply every tick that is due, several after a long pause; returns their number."""
         self.start_new_meters(now)
         ticks = self._ticks.consume_due_ticks(now)
         if ticks:
@@ -251,7 +251,9 @@ class PolicyEngine:
         broker.errors.uncounted += size
 
     def pace_limits(self, now: float) -> None:
-        """Bring `over` up to date where thresholds delay and for groups; to be called every PACE_S while `paces`."""
+        """Bring `over` up to date where thresholds delay and for groups; to be called every PACE_S while
+        `needs_pacing`.
+        """
         self._now = now
         if self.groups.needs_pacing:
             self.groups.pace_limits(now)
@@ -259,7 +261,7 @@ class PolicyEngine:
             broker.limits.strategy.pace_limits(now)
 
     def collect_rates(self) -> list[BrokerRate]:
-        """Every meter, for metrics."""
+        """The rates of all meters, for metrics."""
         return [
             BrokerRate(
                 broker.node_id,
@@ -286,7 +288,7 @@ class PolicyEngine:
         ]
 
     def collect_warnings(self) -> tuple[str, ...]:
-        """Warnings of policies that are allowed but hardly meant, as things stand: empty when all is well."""
+        """Warnings about policies that are allowed but hardly intended, as of now; empty: none."""
         if not self._rules.has_total:
             return (without_total_text(len(self._rules.topics)),) if self._rules.topics else ()
         empty = sorted(node_id for node_id, broker in self.brokers.items() if broker.limits.thresholds.has_empty_share)

@@ -109,7 +109,7 @@ def parse_time(text: str) -> int:
         at_ms = ((days * 1440 + hour * 60 + minute - offset) * 60 + second) * 1000 + int((match[7] or "").ljust(3, "0"))
         if fits and _date_of_days(days) == (year, month, day) and 0 <= at_ms <= LAST_TIME_MS:
             return at_ms
-    raise ValueError(f"{text[:_MAX_CHARS]!r} is no time; for example: 2026-11-22T21:00:00Z (RFC 3339)")
+    raise ValueError(f"{text[:_MAX_CHARS]!r} is not a valid time; for example: 2026-11-22T21:00:00Z (RFC 3339)")
 
 
 def _days_of_date(year: int, month: int, day: int) -> int:

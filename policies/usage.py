@@ -3,7 +3,7 @@
 #
 # One JSON object is one Kafka record (key: `key()`) and one line of a spool file. A worker counts its intervals from
 # seq 0 per boot and uses a number up only for an interval that has rows or is its last, so a missing number is a loss
-# and a repeated (boot, worker, seq, part) is a copy: the reader can always tell. A large interval is split into
+# and a repeated (boot, worker, seq, part) is a copy: the reader can always detect it. A large interval is split into
 # `parts`. Fields may be added within a version; readers skip those they don't know.
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ REASONS: Final[dict[str, tuple[str, ...]]] = {
     "dropped": (
         "connection-lost",  # acks=0 that waited for its limit when its connection ended
         "acks0-limit",  # acks=0 over its limit, where the operator wants it dropped
-        "protected-topic",  # acks=0 to a topic of the gateway's own: the client can't be told
+        "protected-topic",  # acks=0 to a topic of the gateway's own: the client gets no answer
         "unknown-topic-id",  # acks=0 to a topic whose name isn't known: the same
     ),
     "delayed": ("topic-threshold", "client-quota", "resource-group", "storage-throttle", "storage-pause"),
@@ -112,11 +112,11 @@ ROW_FIELDS: Final[dict[str, str]] = {
 }
 
 # Version 2 adds these to a row. Each may be missing: a name that isn't known is "", and `repeats` None says that it
-# can't be told of any of the row's bytes (of bytes of which it can there is a row of its own, with the same names).
+# is not known for any of the row's bytes (bytes for which it is known have a row of their own, with the same names).
 #
 # A rejection is matched once, by the next attempt at the same batch (policies/idempotence/repeats.py). So what was
 # finally dropped, that is whose last attempt was rejected, is the rejected bytes less the repeats of all outcomes: at
-# most that, and at least that less the bytes of which it can't be told.
+# most that, and at least that less the bytes for which it is not known.
 OPTIONAL_ROW_FIELDS: Final[dict[str, str]] = {
     "group": "str",  # resource group that the bytes are charged to
     "software": "str",  # the client software's name (KIP-511)
@@ -201,7 +201,7 @@ def encode_interval(
     the same bytes.
 
     Raises:
-        InvalidRecord: a reader would refuse it.
+        InvalidUsageRecord: a reader would refuse it.
     """
     values = [_row_fields(row, version) for row in rows]
     seen, seen_bytes = ({}, 0) if disks is None or version < 2 else _disk_fields(disks)
@@ -225,7 +225,7 @@ def decode_record(line: bytes | str) -> dict[str, Any]:
     """A validated record from one line.
 
     Raises:
-        InvalidRecord: no JSON (half a line after a crash, for example), or not a usage record.
+        InvalidUsageRecord: no JSON (half a line after a crash, for example), or not a usage record.
     """
     try:
         record = json.loads(line)
@@ -240,7 +240,7 @@ def validate_record(record: object) -> None:
     """Check a decoded record.
 
     Raises:
-        InvalidRecord: which field is wrong, and how.
+        InvalidUsageRecord: which field is wrong, and how.
     """
     if not isinstance(record, dict):
         raise InvalidUsageRecord("a record is a JSON object")
@@ -269,7 +269,7 @@ def record_identity(record: dict[str, Any]) -> tuple[str, str, int, int, int]:
 
 
 def may_be_appended(outcome: str, reason: str = "") -> bool:
-    """Whether these bytes may be in the log though no client was told so.
+    """Whether these bytes may be in the log though no client got that answer.
 
     Growth of the log lies between accepted, and accepted plus all bytes of which this is true.
     """
@@ -336,7 +336,7 @@ def _check_fields(values: dict[str, Any], fields: dict[str, str], path: str) -> 
             raise InvalidUsageRecord(f"{path}{name}: missing")
         value = values[name]
         if value.__class__ is not _TYPES[kind]:  # exact: bool is an int in Python
-            raise InvalidUsageRecord(f"{path}{name}: {value!r} is no {kind}")
+            raise InvalidUsageRecord(f"{path}{name}: {value!r} is not a valid {kind}")
         if kind == "int" and not _LOWEST.get(name, 0) <= value < 2**63:
             raise InvalidUsageRecord(f"{path}{name}: {value} is out of range")
 
@@ -378,6 +378,6 @@ def _check_row(row: object, version: int, path: str) -> None:
         given = {name: kind for name, kind in OPTIONAL_ROW_FIELDS.items() if row.get(name) is not None}
         _check_fields(row, given, path)
     if row["outcome"] not in OUTCOMES and row["outcome"] not in NOTES:
-        raise InvalidUsageRecord(f"{path}outcome: {row['outcome']!r} is none of {', '.join(OUTCOMES + NOTES)}")
+        raise InvalidUsageRecord(f"{path}outcome: {row['outcome']!r} is not one of {', '.join(OUTCOMES + NOTES)}")
     if row["outcome"] in OUTCOMES_WITH_REASON and not row["reason"]:
         raise InvalidUsageRecord(f"{path}reason: an outcome {row['outcome']!r} needs one")

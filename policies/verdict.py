@@ -20,8 +20,9 @@ HOLD: Final = "hold"  # not forwarded; it waits as long as its client may be kep
 
 PAUSE_THROTTLE_MS: Final = 1000  # behind a rejection in a PAUSE: the batch was held for long before it
 MAX_THROTTLE_MS: Final = 10_000  # franz-go gives a request up after 20 s: one wait must leave room for queued ones
-# A client that is let pass may be told more, since it waits before it sends: one that came back sooner would have to be
-# held, and its request of several megabytes rejected. Most clients wait for whatever they are told (40 s, measured).
+# A client whose request passes may get a longer throttle time, since it waits before it sends: one that came back
+# sooner would have to be held, and its request of several megabytes rejected. Most clients wait for any throttle time
+# (40 s, measured).
 MAX_DELAY_MS: Final = 30_000
 
 # Reasons as in usage.REASONS.
@@ -57,8 +58,8 @@ _VERSION = re.compile(r"v?(\d+(?:\.\d+)*)")
 class Verdict:
     """One policy's decision that a batch is not simply admitted. The numbers are bytes per second where it has any.
 
-    `room_in_s`: rejected because the queue is full, but after so many seconds there may be room: until then it can be
-    held instead, if its client waits. 0.0: not so. `deferred`: refused for good, which its client is told once nothing
+    `room_in_s`: rejected because the queue is full, but after that many seconds there may be room: until then it can be
+    held instead, if its client waits. 0.0: not so. `deferred`: refused for good, which its client learns once nothing
     else of its request has to come again. `observed_only`: the policy is tried out (mode observe): admit without a
     delay, and count the outcome `would_outcome`.
     """
@@ -203,7 +204,7 @@ def resource_group(
 
 def behind_fence(topic: str, index: int, throttle_ms: int) -> Verdict:
     """Rejected because an earlier batch of the same idempotent producer was, and has not come back yet."""
-    text = f"an earlier batch for topic {topic} partition {index} was rejected: it has to be sent again first"
+    text = f"an earlier batch for topic {topic} partition {index} was rejected: it must be sent again first"
     if throttle_ms:
         text += f"; retry in {throttle_ms / 1000:.1f} s"
     return Verdict(REJECT, FENCE, throttle_ms, text)
@@ -216,7 +217,7 @@ def protected_topic(topic: str) -> Verdict:
 
 def unknown_topic_id(topic: str) -> Verdict:
     """Rejected because the topic of that id is not known, hence neither its limits nor whether it is protected."""
-    return Verdict(REJECT, UNKNOWN_TOPIC_ID, 0, f"{topic}: no broker has told its name yet; retry")
+    return Verdict(REJECT, UNKNOWN_TOPIC_ID, 0, f"{topic}: no broker has sent its name yet; retry")
 
 
 def reject_code(name: str | None, version: str | None, configured: int | None) -> int:
@@ -240,7 +241,7 @@ def is_retried(code: int, name: str | None, version: str | None) -> bool:
 def needs_whole_request(name: str | None, configured: int | None) -> bool:
     """Whether all partitions of a request have to share one fate. `configured`: as for `reject_code`.
 
-    Clients that don't tell their name (KafkaJS, aiokafka) may send the accepted partitions again as well. With a code
+    Clients that don't send their name (KafkaJS, aiokafka) may send the accepted partitions again as well. With a code
     that they don't retry they send nothing again, and no partition is refused because of another.
     """
     return not name and (configured is None or configured in RETRIED_BY_ALL)
@@ -249,7 +250,7 @@ def needs_whole_request(name: str | None, configured: int | None) -> bool:
 def limits_retries(name: str) -> bool:
     """Whether that client sends a batch again only a few times, however short the time: it has to be held instead.
 
-    Those that don't tell their name (KafkaJS, aiokafka) are taken for such.
+    Those that don't send their name (KafkaJS, aiokafka) are taken for such.
     """
     return name in ("", "sarama")
 

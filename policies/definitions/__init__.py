@@ -5,4 +5,4 @@
 #   policy_records.py   how they are written down
 #   rollout.py          which clients a policy is enforced for while it is brought in by steps
 #   fitting.py          which of many thresholds go together
-#   small_limits.py     which limits are so small that nobody means them
+#   small_limits.py     which limits are too small to be intended

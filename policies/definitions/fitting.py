@@ -22,7 +22,7 @@ from policies.thresholds.values import TOTAL_KEY
 def find_misfits(
     policies: PolicySet, ops: Sequence[PolicyOperation], *, places: TopicPlaces | None = None
 ) -> list[str | None]:
-    """One per op: its fault, or None."""
+    """One result per operation: its fault, or None."""
     fits = _ThresholdFit(policies, places)
     errors: list[str | None] = []
     for op in ops:
@@ -36,7 +36,9 @@ def find_misfits(
 
 
 class _ThresholdFit:
-    """Thresholds in the making. Sums are exact, and rounded where they are compared, as `alter` has them."""
+    """A set of thresholds that is being built. Sums are exact, and rounded where they are compared, as in
+    `alter_policies`.
+    """
 
     def __init__(self, policies: PolicySet, places: TopicPlaces | None) -> None:
         self._base = policies.base

@@ -31,11 +31,11 @@ _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class InvalidPolicyRecord(ValueError):
-    """A record that is none of ours, or holds an impossible value; one line."""
+    """A record that the gateway did not write, or that holds an impossible value; one line."""
 
 
 class ChangeSource(NamedTuple):
-    """The author of a change, and the way by which it came."""
+    """Who made a change, and through which interface."""
 
     who: str  # a principal such as User:alice, or the user of a command
     door: str  # kafka, rest, cli, …
@@ -47,7 +47,7 @@ BY_TOPIC_DELETION: Final = ChangeSource("itself", "topic deleted")  # found by t
 
 
 class AlterationHead(NamedTuple):
-    """The last record of each alteration. `token` is the alteration's own; `at_ms`: Unix time."""
+    """The last record of each alteration. `token`: identifies the alteration. `at_ms`: Unix time in milliseconds."""
 
     version: int
     token: str
@@ -57,7 +57,7 @@ class AlterationHead(NamedTuple):
 
 
 class PolicyRecord(NamedTuple):
-    """As a compacted topic keeps it. `value` None removes the key; its author is in `audit` then, beside it."""
+    """A record as the compacted topic stores it. `value` None removes the key; `audit` then names the author."""
 
     key: bytes
     value: bytes | None
@@ -65,8 +65,8 @@ class PolicyRecord(NamedTuple):
 
 
 class PastChange(NamedTuple):
-    """One change, as the history has it. `at_ms`: Unix time; `old`, `new`: in force before and after; `until_ms`: the
-    end that it has.
+    """One change, as the history shows it. `at_ms`: Unix time in milliseconds; `old`, `new`: the values in force before
+    and after; `until_ms`: the end of the new value.
     """
 
     version: int
@@ -79,8 +79,8 @@ class PastChange(NamedTuple):
 
 
 class PolicyEntry(NamedTuple):
-    """A record read: the run-time value of `key`, None = none any more. `past` None: the record doesn't say it.
-    `topic_id`: see policies.definitions.policy_values.RuntimeValue.
+    """A decoded record: the run-time value of `key`; None: removed. `past` None: the record has no history. `topic_id`:
+    see policies.definitions.policy_values.RuntimeValue.
     """
 
     key: PolicyKey
@@ -96,8 +96,8 @@ NO_ENTRIES: Final[Mapping[PolicyKey, PolicyEntry]] = MappingProxyType({})
 def encode_alteration(
     changes: Iterable[PolicyChange], head: AlterationHead, held: Mapping[PolicyKey, PolicyEntry] = NO_ENTRIES
 ) -> list[PolicyRecord]:
-    """Records of one alteration, which belong together; the head comes last. `held`: the values until then. The record
-    of a value whose topic's id was learned goes on naming the author of the value.
+    """The records of one alteration, which belong together; the head comes last. `held`: the values before it. If only
+    the topic's id of a value was learned, its record still names the author of the value.
     """
     records = []
     for change in changes:
@@ -123,7 +123,7 @@ def encode_alteration(
 def decode_record(
     key: bytes | None, value: bytes | None, audit: bytes | None = None
 ) -> PolicyEntry | AlterationHead | None:
-    """The content of a record; None: it has none any more (a head that was removed). Arguments: see Record.
+    """The content of a record; None: it has none any more (a head that was removed). Arguments: see PolicyRecord.
 
     Raises:
         InvalidPolicyRecord: why it can't be used.
@@ -153,7 +153,7 @@ def _read_value(key: PolicyKey, said: object) -> PolicyValue:
     if key.kind in TEXT_KINDS:
         return check_value(key, said if isinstance(said, str) else "")
     if isinstance(said, bool) or not isinstance(said, int | float):
-        raise InvalidPolicyRecord(f"{key}: its value is no number: {said!r}")
+        raise InvalidPolicyRecord(f"{key}: its value is not a number: {said!r}")
     return check_value(key, float(said))
 
 
@@ -164,12 +164,12 @@ def _read_topic_id(said: Mapping[str, Any]) -> TopicId | None:
 
 def _read_end(key: PolicyKey, said: object) -> int:
     if not _is_time(said):
-        raise InvalidPolicyRecord(f"{key}: its end is no time: {said!r}")
+        raise InvalidPolicyRecord(f"{key}: its end is not a valid time: {said!r}")
     return said
 
 
 def _read_removal(key: PolicyKey, audit: bytes | None) -> PastChange | None:
-    """A removal removes the value, with anything that stands beside it."""
+    """A removal removes the value and everything stored with it."""
     try:
         return _read_past(key, _parse_object(audit)) if audit else None
     except InvalidPolicyRecord:
@@ -177,7 +177,7 @@ def _read_removal(key: PolicyKey, audit: bytes | None) -> PastChange | None:
 
 
 def _read_past(key: PolicyKey, said: Mapping[str, Any]) -> PastChange | None:
-    """Only to be looked at, so what can't be is left out."""
+    """The history is only displayed, so parts that can't be read are left out."""
     version, at_ms, until_ms = (said.get(name) for name in ("version", "at_ms", "until_ms"))
     if not (_is_count(version) and _is_time(at_ms)):
         return None
@@ -193,12 +193,12 @@ def _read_past_value(key: PolicyKey, said: object) -> PolicyValue | None:
 
 
 def encode_key(key: PolicyKey) -> bytes:
-    """One spelling for one key, so that compaction finds them."""
+    """One spelling per key, so that compaction finds its records."""
     return _encode_json(list(key))
 
 
 def changes_json(changes: Collection[PolicyChange]) -> list[dict[str, Any]]:
-    """For answers: kind, name, key, and the values in force before and after, null = none."""
+    """The changes for REST responses: kind, name, key, and the values in force before and after; null: none."""
     return [
         {**c.key._asdict(), "old": _plain_number(c.old), "new": _plain_number(c.new), "until": end_text(c.end)}
         for c in changes
@@ -206,7 +206,7 @@ def changes_json(changes: Collection[PolicyChange]) -> list[dict[str, Any]]:
 
 
 def end_text(end: ValueEnd | None) -> str | None:
-    """That time, as RFC 3339 has it; None: never."""
+    """That time in RFC 3339; None: never."""
     return None if end is None else format_time(end.until_ms)
 
 
@@ -220,7 +220,7 @@ def _read_head(said: dict[str, Any]) -> AlterationHead:
 
 
 def _read_source(said: Mapping[str, Any]) -> ChangeSource:
-    """Of each part as much as any principal has, and nothing that UTF-8 can't say."""
+    """Each part cut to the length of the longest principal, and encodable as UTF-8."""
     return ChangeSource(*(_clean_text(said.get(name)) for name in ChangeSource._fields))
 
 
@@ -229,19 +229,19 @@ def _clean_text(said: object) -> str:
 
 
 def _is_count(value: object) -> TypeGuard[int]:
-    """No bool, and nothing that a gauge, as a float, can't hold."""
+    """Not a bool, and small enough for a gauge, which is a float."""
     return type(value) is int and 0 <= value < _MAX_COUNT
 
 
 def _is_time(value: object) -> TypeGuard[int]:
-    """Unix time in milliseconds that can be shown."""
+    """Unix time in milliseconds that can be displayed."""
     return _is_count(value) and value <= LAST_TIME_MS
 
 
 def _parse_object(value: bytes) -> dict[str, Any]:
     said = _parse_json(value, "value")
     if not isinstance(said, dict):
-        raise InvalidPolicyRecord(f"its value {_shorten_bytes(value)} is no object")
+        raise InvalidPolicyRecord(f"its value {_shorten_bytes(value)} is not an object")
     if said.get("v") != LAYOUT:
         raise InvalidPolicyRecord(f"its layout is {said.get('v')!r}, known is {LAYOUT}: a newer gateway wrote it")
     return cast("dict[str, Any]", said)
@@ -251,7 +251,7 @@ def _parse_json(data: bytes | None, what: str) -> object:
     try:
         return json.loads(data or b"")
     except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
-        raise InvalidPolicyRecord(f"its {what} {_shorten_bytes(data)} is no JSON") from None
+        raise InvalidPolicyRecord(f"its {what} {_shorten_bytes(data)} is not JSON") from None
 
 
 def _shorten_bytes(data: bytes | None) -> str:

@@ -4,8 +4,8 @@
 # static ones.
 #
 # A change may have an end (`ValueEnd`): then the value that it replaced holds again, without being judged once more.
-# The keeper of the changes has to take them back, see `taken_back`; whether one gateway does or all of them, it happens
-# once.
+# The keeper of the changes has to take them back, see `revert_expired`; whether one gateway does or all of them, it
+# happens once.
 #
 # Thresholds are judged broker by broker: a topic's own counts against the total of each broker that has a partition of
 # it, and of no other (`TopicPlaces`). Partitions move later on, whatever was judged: then some broker is overcommitted,
@@ -14,7 +14,7 @@
 #
 # A topic's threshold that was set at run time ends with its topic, as a topic's config does in Kafka: `topic_ids` has
 # the topic that it was set for. One that was deleted counts nowhere: the next topic of its name won't have its
-# threshold, see `following`. Knows no topic, no file and no clock.
+# threshold, see `follow_topic_ids`. Knows no topic, no file and no clock.
 
 from __future__ import annotations
 
@@ -70,16 +70,15 @@ from policies.thresholds.values import TOTAL_KEY, without_total_text
 
 
 class QuotasAltered(NamedTuple):
-    """`errors`: one per alteration, in their order, None = done."""
+    """`errors`: one per alteration, in their order; None: done."""
 
     policies: PolicySet
     errors: tuple[QuotaError | None, ...]
 
 
 class PolicySet:
-    """Base and changes. Treat as frozen.
-
-    `version`: grows by one with every alteration of the changes; the same number is the same changes everywhere.
+    """The configuration's values (the base) and the changes made at run time. Treat as frozen. `version` grows by one
+    with every alteration of the changes; the same number means the same changes everywhere.
     """
 
     __slots__ = (
@@ -95,8 +94,8 @@ class PolicySet:
         ends: ValueEnds = NO_ENDS,
         topic_ids: TopicIds = NO_IDS,
     ) -> None:
-        """Keys in their one spelling and values that can be; sums needn't fit: see `warnings`. `ends`: of some of the
-        changes. `topic_ids`: of the topics that have a threshold among the changes, as far as they are known.
+        """Keys are in their one spelling and values are valid; sums need not fit: see `collect_warnings`. `ends`: of
+        some of the changes. `topic_ids`: of topics that have a threshold among the changes, as far as they are known.
         """
         self.base = base
         self.changes = changes
@@ -131,8 +130,8 @@ class PolicySet:
         return self._effective
 
     def list_settings(self) -> tuple[PolicySetting, ...]:
-        """Every key with both values: thresholds of brokers, of topics, quotas, groups, their attachments; each in the
-        order of its names.
+        """Every key with both values: thresholds of brokers, then of topics, quotas, groups, their attachments; each
+        ordered by name.
         """
         return tuple(
             PolicySetting(key, self.base.get(key), self.changes.get(key), self.ends.get(key))
@@ -140,21 +139,21 @@ class PolicySet:
         )
 
     def broker_total(self, broker_id: int | None = None) -> float | None:
-        """Bytes per second of that broker: its own total, else the default, which None asks for."""
+        """The broker's total in bytes per second: its own, else the default. None asks for the default."""
         default = self._totals.get(EVERY_BROKER)
         return default if broker_id is None else self._totals.get(str(broker_id), default)
 
     def broker_totals(self) -> dict[int, float]:
-        """Of brokers with a total of their own."""
+        """The totals of brokers that have one of their own."""
         return {int(name): value for name, value in sorted(self._totals.items()) if name != EVERY_BROKER}
 
     def broker_total_out(self, broker_id: int | None = None) -> float | None:
-        """`total` of the bytes that consumers may have shares of."""
+        """Like `broker_total`, of the bytes that consumers may have shares of."""
         default = self._totals_out.get(EVERY_BROKER)
         return default if broker_id is None else self._totals_out.get(str(broker_id), default)
 
     def broker_totals_out(self) -> dict[int, float]:
-        """`totals` of the bytes that consumers may have shares of."""
+        """Like `broker_totals`, of the bytes that consumers may have shares of."""
         return {int(name): value for name, value in sorted(self._totals_out.items()) if name != EVERY_BROKER}
 
     def topic_thresholds(self) -> Mapping[str, float]:
@@ -162,14 +161,14 @@ class PolicySet:
         return self._topics
 
     def commitments_by_broker(self, places: TopicPlaces | None) -> dict[str, CommittedTotal]:
-        """By broker, of those that have a total; where topics' brokers are not known, by EVERY_BROKER and those that
-        have a total of their own.
+        """The sum of thresholds by broker, for brokers that have a total. Where topics' brokers are not known: by
+        EVERY_BROKER and the brokers that have a total of their own.
         """
         return sum_commitments(self._totals, self._topics, places, self.reserved_thresholds(places).values())
 
     def reserved_thresholds(self, places: TopicPlaces | None) -> dict[str, float]:
-        """Thresholds of topics that aren't there yet, by topic; none while the brokers of topics are not known. Of a
-        topic that was deleted it is the base's, which the next one of its name has.
+        """Thresholds of topics that don't exist yet, by topic; empty while the brokers of topics are not known. A
+        deleted topic keeps the base's threshold, which the next topic of its name gets.
         """
         found = {}
         for name in unplaced_topics(self._topics, places):
@@ -190,15 +189,15 @@ class PolicySet:
         return self._quotas
 
     def group_limits(self) -> Mapping[str, Mapping[str, float]]:
-        """Limits of each resource group, per second, by GROUP_KEYS; a group may be without any."""
+        """Limits of each resource group, per second, by GROUP_KEYS; a group may have none."""
         return self._groups
 
     def tenant_groups(self) -> Mapping[str, str]:
-        """The group that is attached to each tenant; it may be one that isn't there, see `warnings`."""
+        """The group attached to each tenant; the group may not exist, see `collect_warnings`."""
         return self._tenants
 
     def namespace_groups(self) -> Mapping[str, str]:
-        """The same by "tenant/namespace"."""
+        """The group attached to each "tenant/namespace"; the group may not exist."""
         return self._namespaces
 
     def attachments_of(self, group: str) -> tuple[PolicyKey, ...]:
@@ -210,23 +209,23 @@ class PolicySet:
         return tuple(sorted(found, key=policy_order))
 
     def runtime_value(self, key: PolicyKey) -> RuntimeValue:
-        """The change of that key."""
+        """The run-time change of that key."""
         topic_id = self.topic_ids.get(key.name) if key.kind == "topic" else None
         return RuntimeValue(self.changes.get(key), self.ends.get(key), topic_id)
 
     def find_setting(self, key: PolicyKey) -> PolicySetting | None:
-        """One of `settings`. `key`: in its one spelling."""
+        """One entry of `list_settings`. `key`: in its one spelling."""
         found = PolicySetting(key, self.base.get(key), self.changes.get(key), self.ends.get(key))
         return None if found.base is None and found.change is None else found
 
     def shareable_types(self) -> frozenset[QuotaType]:
-        """Types for which some broker has a total, so that there are parts of it to be had."""
+        """Quota types for which some broker has a total, so that there is something to share."""
         totals: dict[QuotaType, object] = {"producer_byte_rate": self._totals, "consumer_byte_rate": self._totals_out}
         return frozenset(kind for kind, found in totals.items() if found)
 
     def collect_warnings(self, places: TopicPlaces | None = None) -> tuple[str, ...]:
-        """Warnings of values that are allowed but hardly meant, or that became wrong without a change, as by partitions
-        that moved.
+        """Warnings about values that are allowed but hardly intended, or that became wrong without a change, for
+        example because partitions moved.
         """
         found = sum_warnings(self.commitments_by_broker(places)) + self.reserved_warnings(places)
         if not self._totals and self._topics:
@@ -235,7 +234,7 @@ class PolicySet:
         return (*found, *self.quota_store().collect_warnings(self.shareable_types()), *self._dangling_warnings())
 
     def reserved_warnings(self, places: TopicPlaces | None) -> list[str]:
-        """Those of `warnings` that are about topics that aren't there yet."""
+        """Those of `collect_warnings` about topics that don't exist yet."""
         reserved = self.reserved_thresholds(places)
         return reserved_warnings(self.commitments_by_broker(places), reserved) if reserved else []
 
@@ -249,11 +248,11 @@ class PolicySet:
         now_ms: int = 0,
         topic_ids: TopicIds = NO_IDS,
     ) -> PolicySet:
-        """With all of these, or nothing of them. A sum that is too large already may stay so, but not grow.
+        """Apply all of these operations, or none. A sum that exceeds its total already may stay so, but not grow.
 
         Args:
-            places: the brokers of topics, whose sums are judged; None: not known, so each topic counts on each broker.
-            now_ms: Unix time; ends must be later.
+            places: the brokers of topics, whose sums are checked; None: not known, so each topic counts on each broker.
+            now_ms: Unix time in milliseconds; ends must be later.
             topic_ids: of the topics that get a threshold here, as far as they are known.
 
         Raises:
@@ -280,10 +279,11 @@ class PolicySet:
 
     @classmethod
     def from_base(cls, values: PolicyValues, places: TopicPlaces | None = None) -> PolicySet:
-        """That base alone. Each of its values can be; here they are judged beside each other. `places`: see `alter`.
+        """A set of that base alone. Each of its values is valid; this checks that they fit together. `places`: see
+        `alter_policies`.
 
         Raises:
-            PolicyError: they don't go together; its faults name each key.
+            PolicyError: they don't fit together; its faults name each key.
         """
         found = cls(values)
         found._check_change(cls(), values, places)
@@ -292,7 +292,7 @@ class PolicySet:
     def _check_change(
         self, before: PolicySet, wanted: Mapping[PolicyKey, PolicyValue | None], places: TopicPlaces | None
     ) -> None:
-        """Judge what was altered beside everything else."""
+        """Check that the altered values fit all others."""
         faults = self._unshared_faults(wanted)
         if not faults and any(key.kind in ("topic", "broker") for key in wanted):
             faults += self._sum_faults(before, places)
@@ -302,7 +302,7 @@ class PolicySet:
             raise PolicyError(faults)
 
     def alter_quotas(self, alterations: Sequence[Alteration], *, now_ms: int = 0) -> QuotasAltered:
-        """AlterClientQuotas: an entity that is refused leaves the others alone. `now_ms`: see `alter`."""
+        """AlterClientQuotas: a refused entity does not affect the others. `now_ms`: see `alter_policies`."""
         found = self.quota_store().alter_quotas(alterations, self.shareable_types(), validate_only=True)
         wanted: dict[PolicyKey, PolicyValue | None] = {}
         ends: dict[PolicyKey, int] = {}
@@ -328,12 +328,12 @@ class PolicySet:
     def diff_values(
         self, wanted: PolicyValues, *, prune: bool = False, until_ms: int | None = None
     ) -> list[PolicyOperation]:
-        """The operations that make these values hold, until that time, or for good: a value set at run time that has
-        another end is set again. None where they do. `prune`: and no other value that was set at run time,
-        but for an operator's hand on storage protection, which no document has.
+        """The operations after which these values are in force, until that time or for good. A value set at run time
+        with another end is set again. Empty if they are in force.
 
-        Values that only the base has are left alone: they can't be removed here, and a value without an end can't get
-        one by being repeated: that would alter nothing.
+        `prune`: also remove all other values set at run time, except the operator's override of storage protection,
+        which no document contains. Values that only the base has are left alone: they can't be removed here, and
+        repeating one doesn't give it an end, since that alters nothing.
         """
         ops = [
             PolicyOperation(key, value, None if key.key in ENDLESS_KEYS else until_ms)
@@ -355,7 +355,8 @@ class PolicySet:
         now_ms: int = 0,
         topic_ids: TopicIds = NO_IDS,
     ) -> PolicySet:
-        """`alter` by the operations of `diff`. `groups`: whether resource groups and their attachments may change.
+        """`alter_policies` by the operations of `diff_values`. `groups`: whether resource groups and their attachments
+        may change.
 
         Raises:
             PolicyError: its faults name each key.
@@ -372,7 +373,7 @@ class PolicySet:
 
     @classmethod
     def from_entries(cls, base: PolicyValues, entries: Iterable[PolicyEntry], version: int) -> PolicySet:
-        """The set as it was written down: of each key the last entry, those without a value left out."""
+        """The set that these entries recorded: the last entry of each key counts; one without a value removes it."""
         kept = tuple(entries)
         changes = {entry.key: entry.value for entry in kept if entry.value is not None}
         ends = {entry.key: entry.end for entry in kept if entry.end is not None}
@@ -385,20 +386,20 @@ class PolicySet:
 
     @property
     def next_end_ms(self) -> int | None:
-        """The time at which a value has to be taken back next: Unix time."""
+        """The next time at which a value has to be reverted, Unix time in milliseconds."""
         return min((end.until_ms for end in self.ends.values()), default=None)
 
     def revert_expired(self, now_ms: int) -> PolicySet:
-        """The same with each change whose end has come replaced by its `then`. Sums needn't fit: the values that hold
-        then were fine once, and the change would stay for ever otherwise.
+        """The set with each expired change replaced by its `then`. Sums need not fit: those values were valid once, and
+        otherwise the change would stay for ever.
         """
         over = {key: end.then for key, end in self.ends.items() if end.until_ms <= now_ms}
         return self._with_changes(over, topic_ids=self.topic_ids)
 
     def follow_topic_ids(self, seen: TopicIds) -> PolicySet:
-        """The same after a look at the cluster, which has topics with these ids: a threshold that was set for an
-        earlier topic of the name is gone. One of which the topic wasn't known, or only by an id in another cluster, is
-        this topic's from here on.
+        """The set after a metadata refresh that found topics with these ids: a threshold that was set for an earlier
+        topic of the same name is removed. A threshold whose topic was not known, or known only by an id in another
+        cluster, belongs to this topic from now on.
         """
         news: dict[PolicyKey, RuntimeValue] = {}
         for name, topic_id in seen.items():
@@ -411,14 +412,16 @@ class PolicySet:
         return self.restore_values(news)
 
     def without_topics(self, deleted: Mapping[str, RuntimeValue]) -> PolicySet:
-        """The same after the deletion of these topics: without their thresholds that are as they were held by then."""
+        """The set after the deletion of these topics: without their thresholds that are still as in `deleted`."""
         keys = {PolicyKey.of_topic(name): held for name, held in deleted.items()}
         return self.restore_values(
             {key: RuntimeValue() for key, held in keys.items() if self.runtime_value(key) == held}
         )
 
     def restore_values(self, before: Mapping[PolicyKey, RuntimeValue]) -> PolicySet:
-        """These keys as they were. Nothing is judged: it was fine once, also an end that has come meanwhile."""
+        """The set with these keys as they were. Nothing is checked: they were valid once, even if an end has come
+        since.
+        """
         changes, ends, ids = {**self.changes}, {**self.ends}, {**self.topic_ids}
         for key, (value, end, topic_id) in before.items():
             changes.pop(key, None)
@@ -432,7 +435,7 @@ class PolicySet:
         return self._next_version(changes, ends, ids)
 
     def changes_since(self, old: PolicySet) -> tuple[PolicyChange, ...]:
-        """The keys altered between the two, in the order of `settings`; the base is the same."""
+        """The keys that differ between the two sets, in the order of `list_settings`; the base is the same."""
         keys = {
             key
             for key in {**old.changes, **self.changes}
@@ -459,7 +462,7 @@ class PolicySet:
         ends: Mapping[PolicyKey, int] = NO_TIMES,
         topic_ids: TopicIds = NO_IDS,
     ) -> PolicySet:
-        """`ends`: the end of each that has one, Unix milliseconds. `topic_ids`: see `alter`."""
+        """`ends`: of each change that has one, Unix time in milliseconds. `topic_ids`: see `alter_policies`."""
         changes, left, ids = {**self.changes}, {**self.ends}, {**self.topic_ids}
         for key, value in wanted.items():
             changes.pop(key, None)
@@ -480,8 +483,8 @@ class PolicySet:
         return PolicySet(self.base, changes, self.version + 1, ends, topic_ids).inherit_quotas(self)
 
     def inherit_quotas(self, before: PolicySet) -> PolicySet:
-        """Itself, with the client quotas worked out from those of `before`: that costs what has changed, and not what
-        there is.
+        """This set, with its client quotas derived from those of `before`: that costs as much as what changed, not as
+        much as there is.
         """
         known, old, new = before._quotas, before._effective, self._effective
         if known is None:
@@ -498,7 +501,7 @@ class PolicySet:
         return self
 
     def check_operation(self, op: PolicyOperation) -> tuple[PolicyKey, PolicyValue | None]:
-        """Key, in its one spelling, and value, if that can be set at all, or taken away.
+        """The key, in its one spelling, and the value, if it can be set or removed.
 
         Raises:
             InvalidPolicy: it can't.
@@ -527,8 +530,8 @@ class PolicySet:
         return faults
 
     def _attachment_faults(self, wanted: Mapping[PolicyKey, PolicyValue | None], new: PolicySet) -> list[PolicyFault]:
-        """Attachments to groups that wouldn't be there, judged from both sides: the present attachments, and the groups
-        that go. One that was so before may stay so.
+        """Attachments to groups that would not exist, checked from both sides: the attachments that are set, and the
+        groups that are removed. An attachment that was wrong before may stay so.
         """
         faults = []
         for key, value in wanted.items():
@@ -555,7 +558,7 @@ class PolicySet:
         ]
 
     def _sum_faults(self, before: PolicySet, places: TopicPlaces | None) -> list[PolicyFault]:
-        """The faults of thresholds beside each other. Sums that were too large by as much `before` may be."""
+        """Faults of thresholds in sum. Sums that exceeded their total by as much `before` may stay."""
         over = find_exceeded(self.commitments_by_broker(places), before.commitments_by_broker(places))
         return [
             PolicyFault(PolicyKey("broker", name if name in self._totals else EVERY_BROKER, TOTAL_KEY), text)

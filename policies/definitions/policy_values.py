@@ -45,7 +45,7 @@ GROUP_KINDS: Final[tuple[PolicyKind, ...]] = ("group", *ATTACHABLE_KINDS)
 
 
 class InvalidPolicy(ValueError):
-    """A key that can't be, or an operation that it doesn't allow: the text names the fault and a right form."""
+    """An impossible key, or an operation that the key doesn't allow: the text names the fault and a valid form."""
 
 
 class PolicyKey(NamedTuple):
@@ -66,7 +66,7 @@ class PolicyKey(NamedTuple):
 
     @classmethod
     def of_broker(cls, broker_id: int | None = None, key: str = TOTAL_KEY) -> PolicyKey:
-        """None: the default of all brokers. `key`: or OUT_KEY."""
+        """The key of a broker's total. None: the default of all brokers. `key`: or OUT_KEY."""
         return cls("broker", EVERY_BROKER if broker_id is None else str(broker_id), key)
 
     @classmethod
@@ -90,10 +90,10 @@ class PolicyKey(NamedTuple):
         return cls("storage", "", OVERRIDE_KEY)
 
     def validate_key(self) -> PolicyKey:
-        """The same, in its one spelling.
+        """The same key in its one spelling.
 
         Raises:
-            InvalidPolicy: nothing of the kind can be set.
+            InvalidPolicy: there is no such key.
         """
         if self.kind == "quota":
             try:
@@ -101,7 +101,7 @@ class PolicyKey(NamedTuple):
             except QuotaError as error:
                 raise InvalidPolicy(str(error)) from error
         if self.kind not in get_args(PolicyKind):
-            raise InvalidPolicy(f"{self.kind!r} is no kind of policy: {', '.join(get_args(PolicyKind))} are")
+            raise InvalidPolicy(f"{self.kind!r} is not a kind of policy: known are {', '.join(get_args(PolicyKind))}")
         right = _KEYS_BY_KIND[self.kind]
         if self.key not in right:
             known = f"known is {right[0]}" if len(right) == 1 else f"known are {', '.join(right)}"
@@ -118,17 +118,19 @@ class PolicyKey(NamedTuple):
                 f"{self.name!r} can't be a topic's name: letters, digits, '.', '_' and '-', at most 249"
             )
         if self.kind == "broker" and self.name != EVERY_BROKER and not _BROKER_ID.fullmatch(self.name):
-            raise InvalidPolicy(f"{self.name!r} is no broker id: a number is needed, or the default of all brokers")
+            raise InvalidPolicy(
+                f"{self.name!r} is not a valid broker id: a number is needed, or the default for all brokers"
+            )
         return self
 
     @property
     def entity(self) -> Entity:
-        """Of a quota."""
+        """The entity of a quota's key."""
         return Entity.from_path(self.name)
 
     @property
     def quota_key(self) -> QuotaKey:
-        """Of a quota."""
+        """The quota key of a quota's key."""
         return QuotaKey.parse(self.key)
 
     @property
@@ -170,7 +172,7 @@ _NAME_CHECKS: Final[Mapping[str, Callable[[str], None]]] = {
 
 
 class PolicyOperation(NamedTuple):
-    """Set a value at run time; None takes it away again. `until_ms`: see End; None: it has none."""
+    """Set a value at run time; None removes it. `until_ms`: see ValueEnd; None: no end."""
 
     key: PolicyKey
     value: PolicyValue | None
@@ -178,9 +180,9 @@ class PolicyOperation(NamedTuple):
 
 
 class ValueEnd(NamedTuple):
-    """The end of a value that was set at run time: Unix time. `then`: the value that takes its place, set at run time
-    as well; None: the base shows again. Of values with an end that replace each other, all have the one that the first
-    of them replaced.
+    """The end of a value that was set at run time, Unix time in milliseconds. `then`: the run-time value that takes its
+    place; None: the base's value is in force again. Of values with an end that replace each other, each has the `then`
+    of the first one.
     """
 
     until_ms: int
@@ -188,8 +190,8 @@ class ValueEnd(NamedTuple):
 
 
 class TopicId(NamedTuple):
-    """The id by which a cluster tells a topic from an earlier one of its name, both as Kafka prints them. Ids of
-    different clusters say nothing about each other.
+    """The id by which a cluster distinguishes a topic from an earlier one of the same name; topic and cluster id as
+    Kafka prints them. Ids of different clusters can't be compared.
     """
 
     cluster: str
@@ -197,8 +199,8 @@ class TopicId(NamedTuple):
 
 
 class RuntimeValue(NamedTuple):
-    """The change made at run time for one key; None: nothing. `topic_id`: of the topic that a threshold was set for;
-    None: it isn't known yet.
+    """The run-time change of one key; None: no change. `topic_id`: of the topic that a threshold was set for; None: not
+    known yet.
     """
 
     value: PolicyValue | None = None
@@ -214,9 +216,9 @@ NO_IDS: Final[TopicIds] = MappingProxyType({})
 
 
 class PolicyFault(NamedTuple):
-    """`key`: the one at fault; of a sum that exceeds a total, the total's. `kind`: "unknown" for a group that isn't
-    there, "in use" for one that must stay, "denied" for a change that the principal has no rights to, "" for everything
-    else.
+    """`key`: the key at fault; of a sum that exceeds a total, the total's. `kind`: "unknown" for a group that doesn't
+    exist, "in use" for one that can't be removed, "denied" for a change that the principal has no right to make, "" for
+    all others.
     """
 
     key: PolicyKey
@@ -225,7 +227,7 @@ class PolicyFault(NamedTuple):
 
 
 class PolicyError(ValueError):
-    """A request of which nothing was done."""
+    """A request that was refused as a whole."""
 
     def __init__(self, faults: Sequence[PolicyFault]) -> None:
         super().__init__("; ".join(fault.message for fault in faults))
@@ -233,8 +235,8 @@ class PolicyError(ValueError):
 
 
 class PolicyChange(NamedTuple):
-    """The outcome for one key. `value`: set at run time, None = no longer; `old`, `new`: the values that were and are
-    in force; `topic_id`: see Held; `only_topic_id`: nothing else has changed.
+    """The result for one key. `value`: set at run time; None: removed. `old`, `new`: the values in force before and
+    after. `topic_id`: see RuntimeValue. `only_topic_id`: nothing else has changed.
     """
 
     key: PolicyKey
@@ -247,7 +249,7 @@ class PolicyChange(NamedTuple):
 
 
 class PolicySetting(NamedTuple):
-    """One key with both of its values, of which the change wins."""
+    """One key with both of its values; the run-time change takes precedence."""
 
     key: PolicyKey
     base: PolicyValue | None
@@ -266,7 +268,7 @@ class PolicySetting(NamedTuple):
 
 
 def check_value(key: PolicyKey, value: PolicyValue) -> PolicyValue:
-    """`value`, if it can be set for `key` at all. `key`: in its one spelling.
+    """`value`, if it can be set for `key`, which is in its one spelling.
 
     Raises:
         InvalidPolicy: it can't.
@@ -313,7 +315,7 @@ def check_end(key: PolicyKey, value: PolicyValue | None, until_ms: int, now_ms: 
 
 
 def as_number(value: PolicyValue) -> float:
-    """A value that is a number, as all are but those of attachments.
+    """A value that is a number: all but attachments are.
 
     Raises:
         TypeError: it is a name.
@@ -324,7 +326,7 @@ def as_number(value: PolicyValue) -> float:
 
 
 def value_text(key: PolicyKey, value: PolicyValue | None) -> str:
-    """A value for people: with every digit and its unit."""
+    """A value for people: all its digits, and its unit."""
     if value is None:
         return "none"
     if isinstance(value, str):
@@ -351,6 +353,6 @@ def policy_order(key: PolicyKey) -> tuple[Any, ...]:
 
 
 def keys_text(keys: Sequence[PolicyKey]) -> str:
-    """A few of them."""
+    """A few of the keys, and how many more there are."""
     some = ", ".join(f"{key.kind} {key.name}" for key in keys[:MAX_LISTED_KEYS])
     return some if len(keys) <= MAX_LISTED_KEYS else f"{some} and {len(keys) - MAX_LISTED_KEYS:,} more"

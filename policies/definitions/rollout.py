@@ -3,7 +3,7 @@
 # Each client has a place between 0 and 100, by a hash of its principal, or of its client id where it has no principal
 # of its own. A policy is enforced for the clients whose places are below its percentage. So a client in at 5 percent
 # stays in at 10; every worker and gateway agrees; and it is the same clients first for all policies. The hash of a
-# client id is keyed, since the client chooses it: nobody can compute one that stays out. On these clients gateways
+# client id is keyed, since the client chooses it: it can't compute one that stays out. On these clients gateways
 # agree only if they share the key.
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ALL_CLIENTS: Final = 100.0
 
 
 class PolicyRollout(NamedTuple):
-    """Percent of clients for whom each policy is enforced. Policies are called as in decision.Limits."""
+    """For what percentage of clients each policy is enforced. Policies are named as in decision.PartitionLimits."""
 
     quota: float = ALL_CLIENTS
     group: float = ALL_CLIENTS
@@ -35,7 +35,7 @@ class PolicyRollout(NamedTuple):
 
 
 def rollout_text(percent: float) -> str:
-    """The extent to which a policy has been brought in. `percent`: of the clients; 0 where it is only observed."""
+    """How far a policy has been rolled out. `percent`: of the clients; 0 where it is only observed."""
     if percent >= ALL_CLIENTS:
         return "enforce"
     return f"enforce for {percent:g} % of the clients" if percent else "observe"
@@ -47,7 +47,9 @@ def lacks_principal(principal: str) -> bool:
 
 
 def rollout_place(principal: str, client_id: str, key: bytes = b"") -> float:
-    """From 0 to below 100, evenly. `key`: a secret, 64 bytes at most; it matters for nameless clients only."""
+    """A client's place, evenly distributed from 0 to below 100. `key`: a secret, 64 bytes at most; it matters for
+    clients without a principal only.
+    """
     name, key = (client_id, key) if lacks_principal(principal) else (principal, b"")
     digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8, key=key).digest()
     return int.from_bytes(digest, "big") * ALL_CLIENTS / 2**64

@@ -16,7 +16,7 @@ MAX_LISTED: Final = 20
 
 
 def small_limit_text(rate: float | None) -> str:
-    """Why a limit of `rate` bytes per second is hardly meant; "" where it may be: 0 lets nothing pass on purpose."""
+    """Why a limit of `rate` bytes per second is hardly intended; "": it may be. 0 blocks everything on purpose."""
     if rate is None or not 0 < rate < SMALL_RATE:
         return ""
     return (

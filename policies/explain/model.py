@@ -1,4 +1,4 @@
-# The facts known when somebody asks why traffic is held back, and the parts of the answer. Utilization is rate by
+# The facts by which `explain` says why traffic is held back, and the parts of the answer. Utilization is rate by
 # limit, not capped, NaN where there is no limit or nothing is known (KIP-1373). Decides nothing.
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class ExplainedRule(NamedTuple):
 
     @property
     def headroom(self) -> float | None:
-        """Bytes per second by which this traffic can grow before the rule binds; None where it can't be told."""
+        """Bytes per second by which this traffic can grow before the rule binds; None: not known."""
         if not self.levels or any(level.limit is None or level.unit != "bytes/s" for level in self.levels):
             return None
         return max(level.headroom or 0.0 for level in self.levels)

@@ -15,7 +15,7 @@ from policies.verdict import FENCE, PROTECTED_TOPIC, STORAGE_PAUSE, STORAGE_THRO
 
 def protected_topic_rules(case: ExplainCase) -> Iterator[ExplainedRule]:
     if case.subject.topic in case.inputs.protected_topics:
-        note = "the topic is the gateway's own: clients may not produce to it, whoever they are"
+        note = "the topic is the gateway's own: no client may produce to it"
         yield ExplainedRule(PROTECTED_TOPIC, None, (), "refuse", "produce", "enforce", True, note)
 
 

@@ -84,7 +84,7 @@ def _broker_note(case: ExplainCase, found: ResolvedQuota, own: ResolvedQuota | N
 
 def _quota_level(case: ExplainCase, found: ResolvedQuota, broker: int | None) -> tuple[LimitLevel, bool, str]:
     """The level, whether clients wait for it, and a note: as the line says that decides (QuotaLine), which is there as
-    long as anybody uses it.
+    long as any client uses it.
     """
     key, line = found.key, _find_rate(case, found, broker)
     what = f"{quota_text(key, found.value)} {entity_text(found.source)}"

@@ -116,7 +116,7 @@ def explain_notes(case: ExplainCase) -> Iterator[str]:
         yield "mode observe: nothing is enforced, all of it is only counted"
     yield from _rollout_notes(case)
     if known.led_topics and not case.leaders:
-        yield f"metadata knows no topic {asked.topic}: it is explained as if every broker led a part of it"
+        yield f"the metadata has no topic {asked.topic}: the explanation assumes that every broker leads a part of it"
     elif case.leaders and asked.broker is not None and asked.broker not in case.leaders:
         yield (
             f"broker {asked.broker} leads no partition of topic {asked.topic}:"
@@ -135,7 +135,7 @@ def explain_notes(case: ExplainCase) -> Iterator[str]:
             " them may limit as well"
         )
     if not known.rates.brokers:
-        yield "no rates are known yet: the meters speak every 5 seconds"
+        yield "no rates are known yet: the meters report every 5 seconds"
 
 
 def _rollout_notes(case: ExplainCase) -> Iterator[str]:

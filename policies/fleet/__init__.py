@@ -3,6 +3,6 @@
 # keys.py           names of such limits
 # page.py           what the workers of one gateway took of each, in memory that they share
 # shared_bucket.py  one bucket of all of these workers
-# demand.py         what this process takes of limits of several gateways, and tells
+# demand.py         what this process takes of limits of several gateways, and reports
 # shares.py         how such limits are dealt out to gateways
 # fleet_limiter.py  this gateway's part of each limit, and lines that go by it

@@ -1,7 +1,8 @@
 # How much this process takes of limits that hold over a fleet, and of which it wants more: the basis on which shares.py
-# deals parts out. Rates are smoothed over about a second and told only when they changed.
+# deals parts out. Rates are smoothed over about a second and reported only when they changed.
 #
-# Knows no line and no clock: the caller calls `note` for everything that was used since the last look, and `uses`.
+# Knows no line and no clock: the caller calls `record_use` for everything that was used since the last measurement,
+# then `collect_changes`.
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ MAX_SMOOTH_S: Final = 10.0
 LATE: Final = 1.5
 GONE: Final = 2.5  # … and nothing any more, in a straight line
 REPORT_CHANGE: Final = 0.1  # of the reported rate: a decrease is not reported at once …
-# … but is told a second later, or others would be dealt too much or too little by as much for as long as it lasts.
+# … but is reported a second later, or the shares of others would be off by as much for as long as it lasts.
 REPORT_AGAIN_S: Final = 1.0
 REPORT_AGAIN_CHANGE: Final = 0.01
 FORGET_S: Final = 30.0
@@ -78,7 +79,7 @@ class _KeyDemand:
 
 
 class DemandMeter:
-    """The last report about every key that is not idle."""
+    """Reports changes of the demand for each limit that is not idle."""
 
     def __init__(self) -> None:
         self._by_key: dict[FleetKey, _KeyDemand] = {}
@@ -86,7 +87,9 @@ class DemandMeter:
     def record_use(
         self, key: FleetKey, size: float, hungry: bool, now: float, *, weight: float = 1.0, topics: int = 0
     ) -> None:
-        """That much was taken of that limit since the last look; may be left out where it was nothing, as before."""
+        """Record the amount taken from that limit since the last measurement. The call may be omitted where the amount
+        is 0 again.
+        """
         seen = self._by_key.get(key)
         if seen is None:
             if not (size or hungry):
@@ -104,14 +107,14 @@ class DemandMeter:
         seen.weight, seen.topics = weight, topics
 
     def record_limiter(self, line: FleetLimiter, now: float) -> None:
-        """Note the bytes taken of it, as if it were in force whole."""
+        """Record the amount taken from this limiter, as if the whole limit were in force."""
         spent, hungry = line.spent - line.reported, now < line.hungry_until
         if spent or hungry or (line.key in self._by_key and self._by_key[line.key].hungry):
             line.reported = line.spent
             self.record_use(line.key, max(0.0, spent / line.factor), hungry, now, topics=line.topics)
 
     def collect_changes(self, now: float) -> dict[FleetKey, LimitDemand]:
-        """The changes since the last look."""
+        """The changes since the last measurement."""
         news: dict[FleetKey, LimitDemand] = {}
         for key, seen in list(self._by_key.items()):
             if seen.is_idle(now):
@@ -128,7 +131,7 @@ class DemandMeter:
         return news
 
     def forget_reports(self) -> None:
-        """Control has no report of ours: everything is news."""
+        """Control has no report of this worker: everything is new."""
         for seen in self._by_key.values():
             seen.reported = None
 

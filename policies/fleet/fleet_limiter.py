@@ -50,10 +50,9 @@ SLICE_MAX_AGE_S: Final = 2.0  # a worker that has reported nothing for this long
 
 
 class FleetShares:
-    """This gateway's part of every limit, and the page that its workers share.
-
-    `gateways`: that share, this one included; `processes`: workers of all of them. `settle_s`: 0 while it is alone.
-    `limiters`: by key, those that are for all gateways. `page`: None where this worker is the only one.
+    """This gateway's share of every limit, and the page that its workers share. `gateways`: how many share, this one
+    included; `processes`: workers of all of them. `settle_s`: 0 while the gateway is alone. `limiters`: by key, those
+    that span all gateways. `page`: None where this worker is the only one.
     """
 
     def __init__(self, page: SharedPage | None = None) -> None:
@@ -69,7 +68,7 @@ class FleetShares:
 
     @property
     def worker_count(self) -> int:
-        """Of this gateway, which share its buckets."""
+        """Workers of this gateway, which share its buckets."""
         return 1 if self.page is None else self.page.workers
 
     @property
@@ -78,7 +77,7 @@ class FleetShares:
         return SHARED_BURST_S if self.gateways > 1 else BURST_S
 
     def share_of(self, key: FleetKey, limit: float) -> float:
-        """Ours of `limit`, the whole one as configured; never more than that."""
+        """This gateway's share of `limit` (the whole one, as configured); never more than that."""
         if self.gateways == 1:
             return limit
         if self._is_lost:
@@ -89,14 +88,14 @@ class FleetShares:
         return min(limit, part.fallback if self._falls_back else part.rate)
 
     def fraction_of(self, key: FleetKey, limit: float) -> float:
-        """Ours of that limit, 0..1."""
+        """This gateway's fraction of that limit, from 0 to 1."""
         return 1.0 if self.gateways == 1 or limit <= 0.0 else self.share_of(key, limit) / limit
 
     def make_bucket(
         self, key: FleetKey, rate: float, burst_s: float, debt_s: float, now: float = math.inf, *, limit: float
     ) -> tuple[TokenBucket, int]:
-        """A bucket of all workers of this gateway, and how many of such there are: 1; where the page has no room for
-        it, each worker has its own. `rate` to `now`: see Bucket; `limit`: see SharedBucket.
+        """A bucket for all workers of this gateway, and how many such buckets there are: 1; where the page has no room,
+        each worker has its own. `rate` to `now`: see TokenBucket; `limit`: see SharedBucket.
         """
         if self.page is None:
             return TokenBucket(rate, burst_s, debt_s, now), 1
@@ -106,7 +105,7 @@ class FleetShares:
         return SharedBucket(rate, burst_s, debt_s, now, row, self.page.ahead_s, limit), 1
 
     def read_slices(self, name: str, now: float) -> tuple[float, float]:
-        """The last word of this gateway's other workers on a limit that they share: the rate that they take in any
+        """The latest reports of this gateway's other workers on a limit that they share: the rate that they take in any
         case, and the weight of the clients there that want more.
         """
         page, row = self.page, self._slices.get(name)
@@ -119,11 +118,12 @@ class FleetShares:
         return max(0.0, sum([rate for rate, _ in said]) - own[0]), max(0.0, sum([of for _, of in said]) - own[1])
 
     def update_slice(self, name: str, limit: float, taken: float, weight: float, wants: bool, now: float) -> float:
-        """The rate, per second, that this worker may take of `limit`, which it shares with the others of this gateway:
-        the rate that it takes in any case, and of the rest a part by the weight of its clients that want more, or an
-        even part where no worker has such.
+        """The rate, per second, that this worker may take of `limit`, which it shares with this gateway's other
+        workers.
 
-        `taken`, `weight`: its own; not `wants`: it begins with as much as if it did, which the others don't count.
+        It is the rate that the worker takes in any case, and of the rest a part by the weight of its clients that want
+        more, or an even part where no worker has such clients. `taken`, `weight`: the worker's own. `wants` False: it
+        begins with as much as if it wanted more, which the others don't count.
         """
         page = self.page
         if page is None:
@@ -145,7 +145,7 @@ class FleetShares:
     def update_grants(
         self, parts: Mapping[FleetKey, ShareGrant], gateways: int, settle_s: float, now: float, *, whole: bool = False
     ) -> None:
-        """Parts that are new; those not mentioned stay, or go (`whole`). A rate below 0 takes one away."""
+        """Apply new shares; those not mentioned stay, or are removed if `whole`. A rate below 0 removes one."""
         if whole:
             self._grants.clear()
         for key, part in parts.items():
@@ -170,16 +170,15 @@ class FleetShares:
                 changed.apply_share(now)
 
     def use_fallback(self, now: float) -> None:
-        """Control has said nothing for too long."""
+        """Control has sent nothing for too long."""
         if not self._falls_back:
             self._falls_back = True
             for line in list(self.limiters.values()):
                 line.apply_share(now)
 
     def revoke_grants(self, now: float) -> None:
-        """Control has said nothing, and other gateways have our part: until we are told a new one, a floor is left, as
-        for an idle gateway. It may be over soon, so a connection that has to wait waits for no longer than `settle_s`
-        at first.
+        """Control has sent nothing, and other gateways have this one's shares: until control sends new ones, a floor is
+        left, as for an idle gateway. That may end soon, so at first a connection waits no longer than `settle_s`.
         """
         if not self._is_lost:
             self._falls_back = self._is_lost = True
@@ -190,22 +189,22 @@ class FleetShares:
 
     @property
     def uses_fallback(self) -> bool:
-        """Whether control has said nothing for too long."""
+        """Whether control has sent nothing for too long."""
         return self._falls_back
 
 
 class FleetLimiter(RateLimiter):
-    """One limit that holds over more than this process.
+    """One limit that spans more than this process.
 
-    `limit`: the whole one, as configured; times `factor` it is in force. `spent`: of it by this worker since ever, in
-    the unit of `bucket`. `hungry_until`: a connection waits for it that long, or was turned away then. `key` "": the
-    caller sets its rate. `is_here`: it holds over this gateway's workers alone. `topics`: with traffic. `reported`: the
-    mark of the reader of `spent`. `name`: of its bucket, where several lines go by the part of one key: the caller
-    tells it of other parts (`apply_share`) and reports its demand.
+    `limit`: the whole one, as configured; times `factor` it is in force. `spent`: the total taken by this worker, in
+    the unit of `bucket`. `hungry_until`: a connection waits for the limit until then, or was rejected then. `key` "":
+    the caller sets its rate. `is_here`: it spans this gateway's workers alone. `topics`: with traffic. `reported`: the
+    mark of the reader of `spent`. `name`: of its bucket, where several limiters go by the share of one key: the caller
+    applies other shares (`apply_share`) and reports its demand.
 
-    Debts are bytes: our part and the factor change, debts don't. A limit that is cut takes effect at once. Waiting
-    connections come back at the old pace, so the debt stays as it is here, too; but only for as long as any connection
-    waits, or as it would have taken to pay before, since nothing passes meanwhile.
+    Debts are bytes: the share and the factor change, debts don't. A lower limit takes effect at once. Waiting
+    connections come back at the old pace, so here the debt stays as well; but only as long as a connection waits, or as
+    paying it would have taken before, since nothing passes meanwhile.
     """
 
     __slots__ = ("__weakref__", "_bucket_count", "_min_rate", "_provisional_until", "_used_at", "_was_used_up",
@@ -263,7 +262,7 @@ class FleetLimiter(RateLimiter):
         return answer
 
     def wait_after_charge(self, now: float) -> float:
-        """Seconds that the last taker has to wait; 0.0 for none."""
+        """Seconds that the last client has to wait; 0.0: none."""
         wait = self.debt_wait_s(now)
         if wait < MIN_WAIT_S:
             return 0.0
@@ -272,7 +271,9 @@ class FleetLimiter(RateLimiter):
         return wait
 
     def _is_used_up(self, now: float) -> bool:
-        """A request that is large for its line waits for itself; one that finds the line used up, for others."""
+        """A request that is too large for its limiter waits for itself; one that finds the limiter used up waits for
+        others.
+        """
         return self.bucket.token_level(now) < USED_UP_S * self.bucket.rate
 
     def _mark_hungry(self, wait: float, now: float) -> None:
@@ -288,7 +289,7 @@ class FleetLimiter(RateLimiter):
         self.spent -= size
 
     def record_use(self, size: float, now: float) -> None:
-        """That much was taken from the bucket."""
+        """Record the amount that was taken from the bucket."""
         self.spent += size
         settle_s = self.fleet.settle_s
         if now - self._used_at > settle_s:
@@ -296,32 +297,32 @@ class FleetLimiter(RateLimiter):
         self._used_at = now
 
     def debt_wait_s(self, now: float) -> float:
-        """Seconds until the debt is paid, but no more than `longest_wait`; 0.0 without one."""
+        """Seconds until the debt is paid, but no more than `max_wait_s`; 0.0 without one."""
         wait = self.bucket.debt_wait_s(now)
         return min(wait, self.max_wait_s(now)) if wait else 0.0
 
     def max_wait_s(self, now: float) -> float:
-        """The most seconds that a connection may have to wait: without an end unless its rate is provisional."""
+        """The most seconds that a connection may have to wait: unbounded, unless the limiter's rate is provisional."""
         settle_s = 0.0 if self.is_here else self.fleet.settle_s
         provisional = settle_s > 0.0 and (now < self._provisional_until or now - self._used_at > settle_s)
         return settle_s if provisional else math.inf
 
     @property
     def gateway_rate(self) -> float:
-        """The rate, per second, that all workers of this gateway may take."""
+        """The rate, per second, that all workers of this gateway may take together."""
         return self.bucket.rate * self._bucket_count
 
     def measure_use(self, meter: LimitMeter, now: float) -> LimitUse:
-        """The limit as it stands at this gateway. `meter`: of what this worker took of it."""
+        """The limit as it stands at this gateway. `meter`: of what this worker took."""
         wait_s = self.debt_wait_s(now)
         return meter.measure_use(self.gateway_rate, wait_s, waiting=wait_s > 0.0 or now < self.hungry_until)
 
     def mark_provisional(self, now: float) -> None:
-        """Its rate is provisional from now on."""
+        """The rate is provisional from now on."""
         self._provisional_until = now + self.fleet.settle_s
 
     def set_limit(self, limit: float, factor: float, now: float) -> None:
-        """Another limit, or another factor."""
+        """Set another limit or factor."""
         owed_s, before = self.bucket.debt_wait_s(now), self.limit
         self.limit = limit
         self.factor = factor
@@ -329,7 +330,7 @@ class FleetLimiter(RateLimiter):
         self.bucket.follow_limit(before, limit, max(owed_s, MAX_WAIT_S) * self.bucket.rate)
 
     def apply_share(self, now: float) -> None:
-        """Go by our part as it is now."""
+        """Apply this gateway's present share."""
         if self.is_here:
             self.bucket.set_rate(max(self._min_rate, self.limit * self.factor / self._bucket_count), now)
             return

@@ -27,8 +27,8 @@ class GroupName(NamedTuple):
 
 
 class QuotaName(NamedTuple):
-    """One bucket of a client quota (KIP-546): `key` as the wire spells it; None: not by that, or not by broker. Of
-    CONSUMER_SHARES: the total that all of them share.
+    """One bucket of a client quota (KIP-546). `key`: as the wire spells it. `user`, `client_id`, `node_id` None: the
+    bucket does not depend on it. Of CONSUMER_SHARES: the total that all of them share.
     """
 
     key: str
@@ -66,7 +66,7 @@ def total_out_key(node_id: int) -> FleetKey:
 def parse_key(key: FleetKey) -> LimitName:
     """
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a valid key.
     """
     try:
         match json.loads(key):

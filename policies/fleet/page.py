@@ -54,15 +54,15 @@ class PageRow:
 
     @property
     def spent(self) -> float:
-        """The amount that all workers took, since ever."""
+        """The total amount that all workers took."""
         return sum(self._spent)
 
     def add_spent(self, size: float) -> None:
-        """This worker takes that much; below 0: it gives that much back."""
+        """Add an amount that this worker took; below 0: that it gave back."""
         self._cells[self._first] += size
 
     def read_newer(self, at: float) -> tuple[float, float, float, float, float] | None:
-        """LEVEL, AT, SEEN, LIMIT and BEYOND as the worker has written them that did so last, if that was after `at`."""
+        """LEVEL, AT, SEEN, LIMIT and BEYOND as written by the worker that wrote last, if that was after `at`."""
         ats = [each.tolist() for each in self._ats]  # once: others write meanwhile
         latest = max(map(max, ats))
         if latest <= max(at, 0.0):  # no worker has written yet
@@ -73,7 +73,7 @@ class PageRow:
         return (level, then, seen, limit, beyond) if then == self._cells[first + AT] == latest else None
 
     def write_view(self, level: float, at: float, seen: float, limit: float, beyond: float = 0.0) -> None:
-        """Write the state of this worker's bucket. No two of its views are of the same moment."""
+        """Write the state of this worker's bucket. Two of its views are never of the same moment."""
         cells = self._cells
         older, newer = sorted((self._first + view for view in VIEWS), key=lambda view: cells[view + AT])
         at = max(at, math.nextafter(cells[newer + AT], math.inf))
@@ -92,15 +92,15 @@ class PageRow:
         return [(cells[v + LEVEL], cells[v + AT], cells[v + SEEN_SPENT], cells[v + LIMIT]) for v in views]
 
     def release_row(self) -> None:
-        """This worker has one use less for it."""
+        """This worker has one use of the row less."""
         self._release(self)
 
     def add_users(self, more: int) -> None:
-        """Count that many uses more; for Page, under its lock."""
+        """Count that many more uses; for SharedPage, under its lock."""
         self._cells[self._first + USERS] += more
 
     def clear_row(self) -> None:
-        """Begin anew; for Page, under its lock, where no worker holds the row."""
+        """Reset the row; for SharedPage, under its lock, where no worker holds the row."""
         for index in range(len(self._cells)):
             self._cells[index] = 0.0
 
@@ -136,8 +136,8 @@ class SharedPage:
                     self._cells[self._own_column(index) + USERS] = 0.0
 
     def acquire_row(self, key: FleetKey) -> PageRow | None:
-        """That limit's row, held until it is released; None: too many are in use, or another worker has stopped at the
-        wrong moment.
+        """That limit's row, held until it is released; None: too many are in use, or another worker stopped while it
+        held the lock.
         """
         try:
             return self._find_row(key)

@@ -12,10 +12,9 @@ if TYPE_CHECKING:
 
 
 class SharedBucket(TokenBucket):
-    """A Bucket whose level is that of all workers' takings together.
-
-    `limit`: the one that its debt goes by: the worker that is told another one first changes the debt along with it,
-    and the others find that done. The row is released with the bucket.
+    """A TokenBucket whose level counts what all workers take together. `limit`: the one that its debt goes by: the
+    worker that first learns of another limit changes the debt with it, and the others find that done. The row is
+    released with the bucket.
     """
 
     __slots__ = ("_ahead_s", "_row", "_seen_spent", "limit")
@@ -81,7 +80,7 @@ class SharedBucket(TokenBucket):
         self._seen_spent += size
 
     def _adopt_latest(self, since: float) -> None:
-        """Go on from the latest of all workers' buckets, less the bytes spent since."""
+        """Continue from the latest of all workers' buckets, less the bytes spent since."""
         found = self._row.read_newer(since + self._ahead_s)
         if found is not None:
             self._level, then, self._seen_spent, self.limit, self.excess_debt = found

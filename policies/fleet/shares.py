@@ -21,8 +21,8 @@ HEADROOM: Final = 0.1  # of the limit: all content members together may exceed w
 FLOORS: Final = 0.04  # of the limit: kept by all idle members together
 GROWTH_HEADROOM: Final = 0.25  # of a member's rate: it gets more headroom than this only when all others have as much
 # A hungry member may be dealt more than it takes: its producers wait for another one as well, and it is content again a
-# moment later. So what is missing from the sum while somebody waits is dealt on top, out of the headroom, until nothing
-# is missing.
+# moment later. So what is missing from the sum while a connection waits is granted on top, out of the headroom, until
+# nothing is missing.
 CATCH_UP: Final = 0.3  # per second, of what is missing
 FADE_S: Final = 3.0  # so that all gateways get the same result, whenever each of them began
 MISSING: Final = 0.08  # of the limit, at most: a rate that is rising is reported late
@@ -41,7 +41,7 @@ _MIN_WEIGHT: Final = 1e-9
 
 class LimitDemand(NamedTuple):
     """The demand of one worker, or of all of a gateway, for one limit. `rate`: per second, smoothed over about a
-    second. `hungry`: a connection had to wait because of it just now. `weight`: among others that are hungry. `topics`:
+    second. `hungry`: a connection has to wait because of the limit now. `weight`: among other hungry members. `topics`:
     with traffic. Rate 0 and not hungry: idle.
     """
 
@@ -56,8 +56,8 @@ class LimitDemand(NamedTuple):
 
 
 class ShareGrant(NamedTuple):
-    """The rate, per second, that one gateway may take of one limit; `fallback`: the same when control says nothing any
-    more. `rate` below 0: there is no such limit.
+    """The rate, per second, that one gateway may take of one limit; `fallback`: the rate to use when control sends
+    nothing any more. `rate` below 0: there is no such limit.
     """
 
     rate: float
@@ -69,14 +69,16 @@ REVOKED: Final = ShareGrant(-1.0, -1.0)
 
 
 class FairShare(NamedTuple):
-    """`base`: a member's own, all bases together are the limit. `headroom`: how much more it may take."""
+    """`base`: a member's own share; all bases together are the limit. `headroom`: how much more it may take."""
 
     base: float
     headroom: float
 
 
 def max_min_fair(wants: Sequence[tuple[float, float]], left: float) -> list[float]:
-    """Max-min fair: `left` for takers of (weight, wanted). The unwanted rest goes to all by weight."""
+    """Divide `left` by max-min fairness among members with (weight, wanted). The rest that none wants goes to all by
+    weight.
+    """
     rates = [0.0] * len(wants)
     # The member that wants least for its weight gets all it wants first; after the first that can't, none can.
     order = sorted(range(len(wants)), key=lambda i: wants[i][1] / wants[i][0])
@@ -98,10 +100,9 @@ def max_min_fair(wants: Sequence[tuple[float, float]], left: float) -> list[floa
 def split_limit(
     uses: Sequence[LimitDemand], limit: float, headroom: float, members: int | None = None
 ) -> list[FairShare]:
-    """Each member's share of `limit`, which all together may exceed by `headroom`.
-
-    `members`: how many share it, those that aren't in `uses` included. While no member is hungry the unused rest is
-    divided evenly, so that a member that begins has something to begin with.
+    """Each member's share of `limit`, which all together may exceed by `headroom`. `members`: how many share it,
+    including those not in `uses`. While no member is hungry, the unused rest is divided evenly, so that a member that
+    begins has a share to begin with.
     """
     taken = sum([use.rate for use in uses if not use.hungry])
     if taken <= limit and not any(use.hungry for use in uses):
@@ -141,34 +142,34 @@ def sum_demands(uses: Iterable[LimitDemand]) -> LimitDemand:
 
 
 class PeerDemands(Protocol):
-    """The reports of gateways to each other: the exchange keeps them (gateway/control/fleet/exchange/peers.py), they
-    are only read here. Rates are finite and not below 0, weights above 0.
+    """Reports that gateways send each other. The exchange keeps them (gateway/control/fleet/exchange/peers.py); this
+    class only reads them. Rates are finite and not below 0, weights above 0.
     """
 
     @property
     def peer_count(self) -> int:
-        """Gateways beside this one."""
+        """The number of other gateways."""
 
     def demands_for(self, key: str) -> list[LimitDemand]:
         """The demand of each of them for a limit, where it has any."""
 
     def published_demand(self, key: str) -> LimitDemand:
-        """This gateway's demand for it, as the others count it."""
+        """This gateway's demand for the limit, as the others count it."""
 
 
 class _WorkerDemands:
-    """The use that this gateway's workers make of each limit; idle ones too, until the limit goes."""
+    """The demand of this gateway's workers for each limit; idle limits too, until they are removed."""
 
     def __init__(self) -> None:
         self._workers: dict[str, dict[str, LimitDemand]] = {}
         self.users: dict[str, set[str]] = {}  # by key: workers that have reported it
 
     def demand_for(self, key: str) -> LimitDemand:
-        """Of all workers together."""
+        """The demand of all workers together."""
         return sum_demands(self._workers[worker][key] for worker in self.users.get(key, ()))
 
     def update_worker(self, worker: str, uses: Mapping[str, LimitDemand], *, whole: bool) -> Iterator[str]:
-        """See `ShareAllocator.update_demand`; the keys whose demand may have changed, one after the other."""
+        """See `ShareAllocator.update_demand`. Yields the keys whose demand may have changed."""
         known = self._workers.setdefault(worker, {})
         for key, use in uses.items():
             if self._set_demand(worker, key, use):
@@ -188,7 +189,7 @@ class _WorkerDemands:
         return True
 
     def forget_worker(self, worker: str) -> Iterator[str]:
-        """The worker ended; its keys, one after the other."""
+        """The worker ended. Yields its keys."""
         for key in self._workers.pop(worker, {}):
             self.users[key].discard(worker)
             if not self.users[key]:
@@ -196,7 +197,7 @@ class _WorkerDemands:
             yield key
 
     def drop_idle(self, key: str) -> None:
-        """Of a limit that is gone: traffic brings ever new names of quotas' buckets."""
+        """Drop a limit that was removed: traffic brings ever new names of quotas' buckets."""
         users = self.users.get(key, set())
         for worker in [worker for worker in users if self._workers[worker][key].is_idle]:
             del self._workers[worker][key]
@@ -206,8 +207,8 @@ class _WorkerDemands:
 
 
 class _CatchUpShares:
-    """The part of each limit that is dealt on top, since all gateways together take less than the limit while one of
-    them waits; negative where they take more.
+    """The part of each limit that is granted on top, because all gateways together take less than the limit while one
+    of them waits; negative where they take more.
     """
 
     def __init__(self) -> None:
@@ -224,7 +225,7 @@ class _CatchUpShares:
         self._found.clear()
 
     def catch_up(self, key: str, taken: float, now: float) -> None:
-        """A connection waits, while all gateways together take this part of the limit."""
+        """A connection waits while all gateways together take this fraction of the limit."""
         extra, then = self._found.get(key, (0.0, -math.inf))
         if now - then > FORGET_S:
             extra, then = 0.0, now + SETTLE_S
@@ -234,7 +235,9 @@ class _CatchUpShares:
         self._found[key] = min(max(-MISSING, extra), MISSING), max(then, now)
 
     def keys_to_revisit(self, is_hungry: Callable[[str], bool], now: float) -> list[str]:
-        """Once a second: the limits to be dealt again because the unused rest may stay the same, which is no news."""
+        """Once a second: the limits to allocate again because their unused rest may stay the same, which triggers
+        nothing else.
+        """
         if now - self._revisited < 1.0:
             return []
         self._revisited = now
@@ -252,7 +255,7 @@ class ShareAllocator:
     The exchange calls `mark_peers_changed` and `mark_published` when a report has changed.
 
     `frozen_at`: the time since which the exchange is away; None: it isn't. `is_urgent`: this gateway has begun or ended
-    to want more of a limit, and peers don't know; the exchange sets it to False when it tells them.
+    to want more of a limit, and peers don't know; the exchange sets it to False when it reports that.
 
     Nothing is dealt before the first `thaw_shares` or `freeze_shares`: a control that was started again knows no peer
     yet, and would deal out all of every limit.
@@ -278,18 +281,18 @@ class ShareAllocator:
 
     @property
     def gateway_count(self) -> int:
-        """That share, as far as known; at least 1."""
+        """The number of gateways that share, as far as known; at least 1."""
         return 1 + self._peers.peer_count
 
     @property
     def grants(self) -> Mapping[str, ShareGrant]:
-        """All that workers were told."""
+        """All shares that workers have."""
         return self._granted
 
     # --- what is known ---
 
     def set_limits(self, limits: Mapping[str, float]) -> None:
-        """All limits, by fleet key: per second, above 0."""
+        """Set all limits, by fleet key: per second, above 0."""
         changed = [key for key in limits.keys() | self._limits.keys() if self._limits.get(key) != limits.get(key)]
         for key in changed:
             self._extra.forget_key(key)
@@ -297,12 +300,12 @@ class ShareAllocator:
         self._dirty.update(changed)
 
     def update_demand(self, worker: str, uses: Mapping[str, LimitDemand], *, whole: bool = False) -> None:
-        """Take that worker's demand: the changes, or all of it (`whole`: keys that aren't listed are idle)."""
+        """Apply that worker's demand: the changes, or all of it (`whole`: keys that are not listed are idle)."""
         for key in self._demand.update_worker(worker, uses, whole=whole):
             self._refresh_demand(key)
 
     def forget_worker(self, worker: str) -> None:
-        """It ended."""
+        """The worker ended."""
         for key in self._demand.forget_worker(worker):
             self._refresh_demand(key)
 
@@ -314,9 +317,9 @@ class ShareAllocator:
             self._dirty.update([key for key in keys if key in self._demand.users])
 
     def mark_published(self, keys: Iterable[str]) -> None:
-        """Peers count with another demand of this gateway for these limits from now on. It counts itself with the same
-        (`PeerDemands.published_demand`), or the shares of all would not make up the limit. Until the first call it
-        counts with its present demand.
+        """Peers count another demand of this gateway for these limits from now on. The gateway itself uses the same
+        value (`PeerDemands.published_demand`), or all shares would not add up to the limit. Until the first call it
+        uses its present demand.
         """
         if not self._is_published:
             self._is_published = True
@@ -324,8 +327,8 @@ class ShareAllocator:
         self._dirty.update([key for key in keys if key in self._demand.users])
 
     def freeze_shares(self, now: float) -> None:
-        """The exchange is away. This gateway's share of each limit stays for FROZEN_S, and goes to an even part, of all
-        gateways last known, in DECAY_S more.
+        """The exchange is down. This gateway's share of each limit stays for FROZEN_S, and then goes to an even share,
+        among all gateways known last, in DECAY_S.
         """
         if self.frozen_at is None:
             self._keep = set() if self._waits else self._demand.users.keys() & self._limits.keys()
@@ -333,7 +336,7 @@ class ShareAllocator:
             self._mark_all_dirty()
 
     def thaw_shares(self, now: float) -> None:
-        """The exchange is back, or has begun."""
+        """The exchange is back, or up for the first time."""
         if self.frozen_at is not None or self._waits:
             self.frozen_at, self._waits = None, False
             self._keep, self._kept = set(), {}
@@ -342,8 +345,8 @@ class ShareAllocator:
     # --- what follows ---
 
     def drain_changes(self, most: int | None = None) -> dict[str, LimitDemand]:
-        """This gateway's demand for limits where it has changed since the last call, to be published: of at most
-        `most`. `has_changes` says whether there are more.
+        """At most `most` of this gateway's demands that changed since the last call, to be published. `has_changes`
+        says whether there are more.
         """
         found = {key: self._active_demands.get(key, IDLE) for key in _pop_keys(self._unpublished, most)}
         self._unpublished = self._unpublished or set()  # an emptied set keeps its memory
@@ -355,12 +358,12 @@ class ShareAllocator:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the last `deal` had more to look at than it might."""
+        """Whether the last `allocate_shares` could not process all changed limits."""
         return bool(self._dirty) and not self._waits
 
     def allocate_shares(self, now: float, most: int | None = None) -> dict[str, ShareGrant]:
-        """The parts that changed since they were told to workers. Call it a few times a second, and again at once while
-        it `is_behind`, which it may be only where it looks at `most` limits at once.
+        """The shares that changed since workers got them. Call it a few times a second, and again at once while
+        `is_behind`, which it may be only where it processes at most `most` limits at once.
         """
         told: dict[str, ShareGrant] = {}
         if self._waits:
@@ -390,8 +393,8 @@ class ShareAllocator:
         return told
 
     def share_of(self, key: str, limit: float | None = None) -> float:
-        """This gateway's share of a limit just now; 0.0 where there is none. `limit`: of one that it takes nothing of,
-        and so isn't among `set_limits`.
+        """This gateway's present share of a limit; 0.0 where there is none. `limit`: the value of one that this gateway
+        takes nothing of, and that `set_limits` therefore doesn't list.
         """
         limit = self._limits.get(key, limit)
         if limit is None:
@@ -401,7 +404,7 @@ class ShareAllocator:
         return _bounded_rate(self._current_share(key, limit), limit, FLOORS * limit / self.gateway_count)
 
     def _current_share(self, key: str, limit: float) -> FairShare:
-        """This gateway's share, by whichever way it is found at present."""
+        """This gateway's share, by whichever method applies now."""
         if self.frozen_at is None:
             return self._compute_share(key, limit)
         if key in self._keep:
@@ -413,7 +416,7 @@ class ShareAllocator:
         return FairShare(min(limit, share.base) * (1 - done) + equal * done, share.headroom * (1 - done))
 
     def _catch_up(self, key: str, limit: float, now: float) -> None:
-        """A connection here waits: see how much less than the limit all gateways together take."""
+        """A connection here waits: determine how much less than the limit all gateways together take."""
         taken = sum([use.rate for use in self._peers.demands_for(key)]) + self._counted_demand(key).rate
         self._extra.catch_up(key, taken / limit, now)
 
@@ -426,7 +429,7 @@ class ShareAllocator:
         )[-1]
 
     def _counted_demand(self, key: str) -> LimitDemand:
-        """This gateway as others count it."""
+        """This gateway's demand as others count it."""
         if self._is_published and self._peers.peer_count:
             return self._peers.published_demand(key)
         return self._active_demands.get(key, IDLE)
@@ -458,7 +461,7 @@ class ShareAllocator:
 
 
 def _pop_keys(keys: set[str], most: int | None) -> Iterator[str]:
-    """Take that many out; None: all that are there now."""
+    """Remove and yield that many keys; None: all that are present now."""
     for _ in range(len(keys) if most is None else min(most, len(keys))):
         yield keys.pop()
 

@@ -36,7 +36,7 @@ _FIELD: Final = re.compile(r"\{(\w*)\}")
 
 
 class GroupPatternError(ValueError):
-    """A pattern that can't be used: the text names the fault and a right form."""
+    """An invalid pattern: the text names the fault and a valid form."""
 
 
 class TenantNamespace(NamedTuple):
@@ -50,7 +50,7 @@ _Matcher = Callable[[str], Any]  # to a match of the whole name, or None
 
 
 class GroupResolver:
-    """The groups that are attached to tenants and namespaces. Immutable; keeps no answers.
+    """Resolves the group that is attached to a tenant or namespace. Immutable; caches nothing.
 
     Attributes:
         by_principal: whether the answer may depend on the principal.
@@ -73,7 +73,7 @@ class GroupResolver:
             namespaces: group by "tenant/namespace".
 
         Raises:
-            PatternError: a pattern that can't be.
+            GroupPatternError: a pattern that can't be.
         """
         self._find_topic = _compile_pattern(topic_pattern)
         self._find_principal = _compile_pattern(principal_pattern)
@@ -85,7 +85,7 @@ class GroupResolver:
         self.by_principal = self._find_principal is not None and bool(tenants or namespaces)
 
     def find_namespace(self, topic: str, principal: str) -> TenantNamespace | None:
-        """By the topic's name; if that says nothing, by the principal, written as Kafka does: User:alice."""
+        """By the topic's name, or if that has no tenant by the principal, written as in Kafka (User:alice)."""
         return _match_namespace(self._find_topic, topic) or _match_namespace(self._find_principal, principal)
 
     def find_group(self, topic: str, principal: str) -> str | None:
@@ -118,7 +118,7 @@ def _match_namespace(find: _Matcher | None, name: str) -> TenantNamespace | None
 def check_pattern(pattern: str) -> None:
     """
     Raises:
-        PatternError: it can't be.
+        GroupPatternError: the pattern is not valid.
     """
     _compile_pattern(pattern)
 
@@ -133,7 +133,7 @@ def _compile_pattern(pattern: str) -> _Matcher | None:
 
 
 def _compile_template(pattern: str) -> _Matcher:
-    """Tenant and namespace end at the text that stands beside them; the topic takes the rest."""
+    """Tenant and namespace end at the literal text that follows them; the topic takes the rest."""
     parts = _FIELD.split(pattern)  # text, field, text, field, …, text
     texts, fields = parts[::2], parts[1::2]
     for field in fields:

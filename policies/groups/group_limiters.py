@@ -1,12 +1,13 @@
 # Resource groups at work in one worker (PIP-82): of each group one line (fleet/lines.py) for bytes and one for
 # messages, in each direction, shared by all topics of the group on all brokers.
 #
-# Produce: the hot path asks `over` of a topic's meter and adds to `uncounted` and `messages`, as without groups. `pace`
-# moves into the lines of their groups what topics that needn't ask took; while a group has little credit its topics ask
-# about every request, and what they take is charged at once. A topic that was quiet asks as well, since nobody knows
-# how much comes; its first request makes it known to its group. So only groups and topics in use cost anything.
+# Produce: the hot path asks `needs_decision` of a topic's meter and adds to `uncounted` and `messages`, as without
+# groups. `pace_limits` moves into the lines of their groups what topics that needn't ask took; while a group has little
+# credit its topics ask about every request, and what they take is charged at once. A topic that was quiet asks as well,
+# since nothing is known of its rate; its first request makes it known to its group. So only groups and topics in use
+# cost anything.
 #
-# Fetch: what an answer holds is charged when it passes (`take`), and `wait` says for how long.
+# Fetch: what an answer holds is charged when it passes (`charge_counted`), and `wait_after_charge` says for how long.
 #
 # The group of a topic is looked up when it is used, by the topic's name; where only the principal says it, each
 # connection has its own answer. Knows no request and no clock.
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
     from policies.meters.topic_meter import TopicMeter
 
 IDLE_S: Final = 2.0  # a topic that was quiet for this long asks again
-MAX_UPDATES: Final = 1000  # at groups and topics in one `pace`; with more of them in use each is looked at less often
+MAX_UPDATES: Final = 1000  # of groups and topics per `pace_limits`; with more in use, each is updated less often
 MIN_MSGS: Final = 0.01  # per second: a part of a few messages is less than one
 MAX_TOPIC_NAMES: Final = 100_000  # of topics whose group is remembered
 
 
 class GroupLimitValues(NamedTuple):
-    """Of one group, over the whole fleet, per second; None = none."""
+    """The limits of one group over the whole fleet, per second; None: none."""
 
     publish_bytes: float | None = None
     publish_msgs: float | None = None
@@ -44,8 +45,8 @@ class GroupLimitValues(NamedTuple):
 
 
 class GroupRate(NamedTuple):
-    """One resource group in one worker, or in all of a gateway's. `topics`: with traffic. `bytes`, `msgs`: its limits,
-    of which this gateway has a part.
+    """One resource group in one worker, or in all of a gateway. `topics`: with traffic. `bytes`, `msgs`: its limits, of
+    which this gateway has a share.
     """
 
     group: str
@@ -56,7 +57,7 @@ class GroupRate(NamedTuple):
 
     @property
     def waiting(self) -> bool:
-        """Whether clients wait for one of them."""
+        """Whether clients wait for one of its limits."""
         return self.bytes.waiting or self.msgs.waiting
 
 
@@ -71,7 +72,7 @@ class GroupLookup(Protocol):
 
 
 class _NoGroups:
-    """Attaches no group to anything."""
+    """A resolver that attaches no group to anything."""
 
     by_principal = False
 
@@ -83,12 +84,10 @@ class _NoGroups:
 
 
 class GroupLimit(RequestLimit):
-    """One group in one direction.
-
-    `byte_limiter`, `message_limiter`: lines, None where there is no limit. `byte_meter`, `message_meter`: the amounts
-    taken. `asks_always`: whether its topics have to ask about every request. `topics`: with traffic since the last
-    tick; `topic_count`: how many these were at the last tick. `promised_s`: seconds of its rates that may come in the
-    first answers of connections that are new to it.
+    """One group in one direction. `byte_limiter`, `message_limiter`: None where there is no limit. `byte_meter`,
+    `message_meter`: the amounts charged. `asks_always`: whether its topics have to ask about every request.
+    `active_topics`: with traffic since the last tick; `topic_count`: how many these were at the last tick.
+    `promised_s`: seconds of its rates that may come in the first responses to connections that are new to it.
     """
 
     __slots__ = (
@@ -126,8 +125,8 @@ class GroupLimit(RequestLimit):
         self.promised_s = 0.0
         self.message_size = 0.0  # bytes, of what was charged last
         self.active_topics: dict[TopicMeter, float] = {}  # since when quiet, if it is
-        self.is_queued = False  # for `pace`
-        self.is_stale = False  # topics came whose `over` is not as `asks` says
+        self.is_queued = False  # for `pace_limits`
+        self.is_stale = False  # topics came whose `needs_decision` is not as `asks` says
         self.refunded_bytes = self.refunded_messages = 0  # given back, and in no bucket yet
 
     @property
@@ -135,7 +134,7 @@ class GroupLimit(RequestLimit):
         return tuple(line for line in (self.byte_limiter, self.message_limiter) if line is not None)
 
     def read_rate(self, now: float) -> GroupRate:
-        """The group as it stands."""
+        """The group's present state."""
         of_bytes, of_msgs = (
             meter.measure_use(None) if line is None else line.measure_use(meter, now)
             for line, meter in ((self.byte_limiter, self.byte_meter), (self.message_limiter, self.message_meter))
@@ -186,11 +185,11 @@ class GroupLimit(RequestLimit):
         self.refunded_messages += messages
 
     def wait_after_charge(self, now: float) -> float:
-        """Seconds that the last taker has to wait, at most MAX_WAIT_S; 0.0 for none."""
+        """Seconds that the last client has to wait, at most MAX_WAIT_S; 0.0: none."""
         return min(max((line.wait_after_charge(now) for line in self.limiters), default=0.0), MAX_WAIT_S)
 
     def charge_counted(self, size: int, messages: int, now: float) -> None:
-        """Take the bytes and messages that came in since the last look without asking."""
+        """Charge the bytes and messages that topics counted without asking since the last call."""
         self.byte_meter.charged += size
         self.message_meter.charged += messages
         size -= self.refunded_bytes
@@ -207,14 +206,16 @@ class GroupLimit(RequestLimit):
             self.message_size = max(0.0, size / messages)
 
     def saved_bytes(self, now: float) -> float:
-        """Bytes that its topics may take, at the size of messages that they have on average."""
+        """Bytes that the group's topics may take now, given the average size of their messages."""
         left = math.inf if self.byte_limiter is None else max(0.0, self.byte_limiter.bucket.token_level(now))
         if self.message_limiter is not None:
             left = min(left, max(0.0, self.message_limiter.bucket.token_level(now)) * self.message_size)
         return left
 
     def is_short_of_credit(self, now: float) -> bool:
-        """Whether a limit may be reached before the next look; once it was, until there is a little more credit."""
+        """Whether a limit may be reached before the next `pace_limits`; once it was, until there is a little more
+        credit.
+        """
         bound = ASK_UNTIL_S if self.asks_always else ASK_BELOW_S
         for line in (self.byte_limiter, self.message_limiter):
             if line is not None and line.bucket.token_level(now) < bound * line.bucket.burst:
@@ -223,11 +224,9 @@ class GroupLimit(RequestLimit):
 
 
 class GroupLimiters:
-    """All groups of one worker.
-
-    `has_groups`: whether there are any groups. `version` changes with them. `wake_pacer`: called when `pace_limits` has
-    to be called every pacing.PACE_S from now on, for as long as `needs_pacing`. `has_dispatch_limits`: whether any of
-    them concerns Fetch. `observes`: verdicts are only to be counted.
+    """All groups of one worker. `has_groups`: whether there are any. `version` changes with them. `wake_pacer`: called
+    when `pace_limits` has to be called every pacing.PACE_S from now on, for as long as `needs_pacing`.
+    `has_dispatch_limits`: whether any of them limits Fetch. `observes`: verdicts are only counted.
     """
 
     def __init__(self, fleet: FleetShares, internal: frozenset[bytes] = frozenset()) -> None:
@@ -258,7 +257,9 @@ class GroupLimiters:
     def set_groups(
         self, limits: Mapping[str, GroupLimitValues], finder: GroupLookup, now: float, *, observes: bool = False
     ) -> None:
-        """Replace all groups. Debts of those that stay, stay. Topics have to ask again: see `Engine.set_groups`."""
+        """Replace all groups; those that stay keep their debts. Topics have to ask again: see
+        `PolicyEngine.set_groups`.
+        """
         for side in self._queue:
             self._charge_counted(side, now)
             side.active_topics = {}
@@ -280,7 +281,7 @@ class GroupLimiters:
                 del self._group_limits[key]
 
     def set_storage_factor(self, factor: float, now: float) -> None:
-        """The storage factor, above 0, times which every produce limit holds."""
+        """Set the storage factor, above 0, by which every produce limit is multiplied."""
         if factor != self._storage_factor:
             self._storage_factor = factor
             for side in self._group_limits.values():
@@ -289,10 +290,10 @@ class GroupLimiters:
     # --- who is in which ----------------------------------------------------------------------------------------------
 
     def activate_publish_limit(self, meter: TopicMeter, name: bytes, now: float) -> GroupLimit | None:
-        """The group of a topic whose meter says that it asks; from here on it is in use. None: it is in none, or the
-        principal says in which (`meter.by_principal`); then it needn't ask any more.
+        """The group of a topic whose meter has to ask; from now on the topic is in use.
 
-        A meter that stands for several topics asks always.
+        None: it is in no group, or only the principal determines the group (`meter.by_principal`); then it no longer
+        has to ask. A meter that stands for several topics always has to ask.
         """
         group, by_principal = self._resolve_group(name)
         if meter.name != name:
@@ -334,25 +335,25 @@ class GroupLimiters:
         return side
 
     def group_by_name(self, topic: bytes) -> str | None:
-        """The group that the topic's name says it is in."""
+        """The group that the topic's name determines."""
         return self._resolve_group(topic)[0]
 
     def charged_limit(self, topic: bytes) -> GroupLimit | None:
-        """The group that the topic's bytes were charged to, as its name says."""
+        """The group that the topic's bytes were charged to, by its name."""
         group = self.group_by_name(topic)
         return None if group is None else self._group_limits.get((group, "publish"))
 
     def depends_on_principal(self, topic: bytes) -> bool:
-        """Whether only the principal says which group that topic is in."""
+        """Whether only the principal determines that topic's group."""
         return self._resolve_group(topic)[1]
 
     def principal_publish_limit(self, principal: str, now: float) -> GroupLimit | None:
-        """The group of topics whose names say nothing, for connections of that principal (User:alice)."""
+        """The group of topics whose names determine none, on connections of that principal (User:alice)."""
         group = self._finder.find_group("", principal) if self._finder.by_principal else None
         return None if group is None or group not in self._limits else self._get_limit(group, "publish", now)
 
     def dispatch_limit(self, topic: bytes, principal: str, now: float) -> GroupLimit | None:
-        """The group of fetches from a topic, if it is in one."""
+        """The group of fetches from a topic, if the topic is in one."""
         group, by_principal = self._resolve_group(topic)
         if by_principal:
             group = self._finder.find_group("", principal)
@@ -363,7 +364,7 @@ class GroupLimiters:
         return side
 
     def _resolve_group(self, topic: bytes) -> tuple[str | None, bool]:
-        """The group that the topic's name says; and whether the principal says it."""
+        """The group that the topic's name determines, and whether the principal determines it instead."""
         found = self._groups_by_topic.get(topic)
         if found is None:
             name = topic.decode("utf-8", "replace")
@@ -422,7 +423,9 @@ class GroupLimiters:
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def pace_limits(self, now: float) -> None:
-        """Move the bytes taken without asking into the lines, and find the groups whose topics have to ask."""
+        """Charge the limiters for the bytes that were counted without asking, and find the groups whose topics have to
+        ask.
+        """
         looks = MAX_UPDATES
         for _ in range(len(self._queue)):
             side = self._queue.popleft()
@@ -446,7 +449,7 @@ class GroupLimiters:
             side.topics = {meter.name for meter in side.active_topics}
 
     def collect_rates(self, now: float) -> list[GroupRate]:
-        """Every group that was used."""
+        """The state of every group in use."""
         return [side.read_rate(now) for side in self._group_limits.values()]
 
     def _update_group(self, side: GroupLimit, now: float) -> None:
@@ -462,7 +465,7 @@ class GroupLimiters:
             self._set_asking(side, asks, now)
 
     def _set_asking(self, side: GroupLimit, asks: bool, now: float) -> None:
-        """All topics of a group have to ask from now on, or need not."""
+        """Whether all topics of a group have to ask from now on."""
         side.asks_always, side.is_stale = asks, False
         credit = 0.0 if asks else side.saved_bytes(now) / self.fleet.worker_count
         for meter in side.active_topics:
@@ -470,7 +473,7 @@ class GroupLimiters:
 
     def _extend_credit(self, side: GroupLimit, meter: TopicMeter, now: float) -> bool:
         """A topic has used up the bytes that it might take without asking: whether the group has more for it. It may
-        have twice as much then, as long as there is that much.
+        then take twice as much, as long as the group has that much.
         """
         size, messages = meter.uncounted - meter.counted_in_group, meter.messages
         meter.counted_in_group, meter.messages = meter.uncounted, 0
@@ -498,4 +501,4 @@ class GroupLimiters:
 
 
 def _no_wakeup() -> None:
-    """There is no pacer to wake."""
+    """The callback where there is no pacer to wake."""

@@ -43,18 +43,18 @@ _BY_LOWER: Final = {
 
 
 class GroupNameError(ValueError):
-    """A name or a rate that can't be: the text names the fault and a right form."""
+    """An invalid name or rate: the text names the fault and a valid form."""
 
 
 def rate_key(name: str) -> str | None:
-    """The one of GROUP_KEYS that has this spelling; None: none of them."""
+    """The key in GROUP_KEYS with this spelling, in any case of letters; None: none."""
     return _BY_LOWER.get(name.lower())
 
 
 def check_group(name: str) -> None:
     """
     Raises:
-        GroupNameError: no group can have this name.
+        GroupNameError: it is not a valid name of a group.
     """
     if not _GROUP.fullmatch(name) or name in (".", ".."):
         raise GroupNameError(
@@ -66,7 +66,7 @@ def check_group(name: str) -> None:
 def check_tenant(name: str) -> None:
     """
     Raises:
-        GroupNameError: no tenant, and no namespace of one, can have this name.
+        GroupNameError: it is not a valid name of a tenant or namespace.
     """
     if (
         not 0 < len(name) <= MAX_NAME_CHARS
@@ -86,7 +86,7 @@ def check_namespace(name: str) -> None:
     """`name`: with its tenant.
 
     Raises:
-        GroupNameError: it can't be.
+        GroupNameError: it is not valid.
     """
     tenant, slash, namespace = name.partition("/")
     if not slash:
@@ -106,16 +106,16 @@ def check_rate(key: str, value: float) -> None:
             raise GroupNameError(f"{EXISTS}: is 1 where there is the group, not {_number_text(value)}")
     elif not 0 < value <= MAX_THRESHOLD:
         raise GroupNameError(
-            f"{key}: {_number_text(value)} is no limit: a number above 0 and at most {2**63 - 1} is, or -1 or"
+            f"{key}: {_number_text(value)} is not a valid limit: a number above 0 and at most {2**63 - 1} is, or -1 or"
             " null for none"
         )
 
 
 def _number_text(value: float) -> str:
-    """An int, as JSON brings it, may be one that no float can be."""
+    """JSON may bring an int that is too large for a float."""
     return "such a number" if isinstance(value, int) and abs(value) > MAX_THRESHOLD else f"{value:g}"
 
 
 def rate_text(key: str, value: float) -> str:
-    """For people: with every digit and its unit."""
+    """A rate for people: all its digits, and its unit."""
     return exact_rate(value, "bytes" if KEY_MEANINGS[key][1] == "bytes" else "messages")

@@ -43,7 +43,7 @@ class AcknowledgedBatches:
     __slots__ = ("_count", "_generation", "_old", "_old_count", "_old_records", "_records", "_view", "_young")
 
     def __init__(self, generation: int = GENERATION_SIZE) -> None:
-        """`generation` producer partitions are remembered for sure, twice as many at most."""
+        """Remembers at least `generation` producer partitions, at most twice as many."""
         self._generation = generation
         self._young: dict[TopicProducer, dict[int, int]] = {}  # index -> where its record begins
         self._old: dict[TopicProducer, dict[int, int]] = {}
@@ -53,9 +53,8 @@ class AcknowledgedBatches:
         self._count = self._old_count = 0
 
     def record_batch(self, pid: int, epoch: int, topic: bytes, index: int, seq: int, offset: int) -> bool:
-        """Note a batch that the broker answered with success at `offset`; True if it had been acknowledged before.
-
-        Batches without a producer id (pid -1) can't be told apart: always False.
+        """Record a batch that the broker acknowledged at `offset`; True if it was acknowledged before. Batches without
+        a producer id (-1) can't be distinguished: always False.
         """
         if pid < 0:
             return False
@@ -114,7 +113,7 @@ class AcknowledgedBatches:
             self._view = self._records
             self._old_count, self._count = self._count, 0
         at = _RECORD_SIZE * self._count
-        if at >= len(self._records):  # a new array: one that somebody looks into can't grow
+        if at >= len(self._records):  # a new array: one that is being read can't grow
             self._records = self._records + _EMPTY_RECORD * max(_MIN_RECORDS, self._count)
             self._view = self._records
         self._records[at : at + _RECORD_SIZE] = record

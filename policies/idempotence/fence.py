@@ -3,7 +3,7 @@
 # A producer keeps several batches in flight. Where the first of a partition is rejected and the next one forwarded, a
 # broker that has no state for that producer id yet accepts it, and the first can never be appended any more: a default
 # Java producer loses records that way (measured, 6 runs of 6). So everything behind a rejected sequence is rejected
-# too, until that sequence or an earlier one comes again and is admitted, or nobody has sent it for EXPIRY_S.
+# too, until that sequence or an earlier one comes again and is admitted, or none has sent it for EXPIRY_S.
 #
 # One fence per client connection, which dies with it. A client that reconnects, to this worker, another one or another
 # gateway, starts again from its oldest unacknowledged batch, which is the rejected one or an earlier one; so the new
@@ -42,7 +42,7 @@ class ProducerFence:
         self.entries: dict[ProducerPartition, tuple[int, float]] = {}
 
     def blocks_batch(self, pid: int, epoch: int, topic: bytes, index: int, seq: int, now: float) -> bool:
-        """Whether this batch has to be rejected whatever its quota says. If not, its quota decides."""
+        """Whether this batch must be rejected independently of its quota. If not, its quota decides."""
         key = (pid, epoch, topic, index)
         entry = self.entries.get(key)
         if entry is None:
@@ -55,7 +55,7 @@ class ProducerFence:
         return is_later_sequence(seq, base)
 
     def record_rejection(self, pid: int, epoch: int, topic: bytes, index: int, seq: int, now: float) -> None:
-        """A batch was rejected with a code that its client retries. One that was only blocked changes nothing."""
+        """A batch was rejected with a code that its client retries. A batch that was only blocked changes nothing."""
         if pid < 0 or self.blocks_batch(pid, epoch, topic, index, seq, now):
             return
         self.expire_entries(now)
@@ -66,7 +66,7 @@ class ProducerFence:
         self.entries[key] = (seq, now)
 
     def record_admission(self, pid: int, epoch: int, topic: bytes, index: int) -> None:
-        """A batch that was not blocked is forwarded: the batches behind it may follow."""
+        """A batch that was not blocked is forwarded: the batches after it may follow."""
         self.entries.pop((pid, epoch, topic, index), None)
 
     def expire_entries(self, now: float) -> None:

@@ -7,14 +7,14 @@
 #
 # The same batch has, of a producer with an id: the same epoch, base sequence, bytes and messages. A client that gives a
 # batch up goes on with a new epoch, from sequence 0, with what it had rejected behind that batch first (KIP-360): as
-# many messages at the start of a new epoch as are outstanding of older ones may be these in another form, which can't
-# be told. Of a producer without an id: the CRC that the batch has in its header, bytes and messages. Clients that put
-# their records into new batches when they try again can't be followed that way: of what they send to a partition where
-# something of theirs is outstanding nobody can tell.
+# many messages at the start of a new epoch as are outstanding of older ones may be these in another form, and
+# whether they are is not known. Of a producer without an id: the CRC in the batch's header, bytes and messages. Clients
+# that put their records into new batches when they try again can't be followed that way: of batches that they send to a
+# partition where one of theirs is outstanding, it is not known whether they are repeats.
 #
 # Shared by all connections of a worker, bounded in time and number. Where too much is outstanding to be remembered,
-# nobody can tell for as long as it would have been. A batch that comes again over another worker or gateway is new
-# there: then the rejected bytes less the repeats are an upper bound. Knows no request and no clock.
+# repeats are not known for as long as it would have been outstanding. A batch that comes again over another worker or
+# gateway is new there: then the rejected bytes less the repeats are an upper bound. Knows no request and no clock.
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_EPOCH: Final = -1
 
 # Software names in ApiVersions (KIP-511) of clients that send the very same bytes when they try again without a
 # producer id. Measured with kafka-clients 4.3, kafka-python 3.0, franz-go 1.22; aiokafka 0.14 and KafkaJS 2.2 do it as
-# well, but tell no name; librdkafka 2.16 and sarama 1.61 make new batches.
+# well, but send no name; librdkafka 2.16 and sarama 1.61 make new batches.
 _SAME_BYTES: Final = frozenset({"apache-kafka-java", "kafka-python", "kgo"})
 
 BatchOwner = int | tuple[str, str]  # producer id; or principal and client id of a producer without one
@@ -36,9 +36,8 @@ BatchId = tuple[int, int, int, int]  # producer epoch, base sequence (without a 
 
 
 class RejectedBatches:
-    """The batches whose last attempt was rejected.
-
-    `may_match`: whether an answer of `match_retry` can be another than 0; while it is False it needn't be called.
+    """Batches whose last attempt was rejected. `may_match`: whether `match_retry` may return anything but 0; while it
+    is False, `match_retry` need not be called.
     """
 
     __slots__ = ("_blind_until", "_count", "_max_batches", "_places", "may_match")
@@ -49,24 +48,25 @@ class RejectedBatches:
         self._count = 0
         self._blind_until: float | None = None
         # By owner, topic and partition, with when each batch was rejected; both in the order of the last rejection. (To
-        # find the first of a dict takes the longer the more was in front of it: many at once would stop everybody.)
+        # find the first of a dict takes the longer the more was in front of it: many at once would stop all
+        # connections.)
         self._places: OrderedDict[tuple[BatchOwner, bytes, int], dict[BatchId, float]] = OrderedDict()
 
     @property
     def is_blind(self) -> bool:
-        """Whether it had to forget a batch not long ago."""
+        """Whether a batch had to be forgotten recently."""
         return self._blind_until is not None
 
     def __len__(self) -> int:
-        """Batches outstanding."""
+        """The number of outstanding batches."""
         return self._count
 
     def has_rejected(self, owner: BatchOwner, topic: bytes, index: int) -> bool:
-        """Whether anything of that owner is outstanding in that partition."""
+        """Whether a batch of that owner is outstanding in that partition."""
         return (owner, topic, index) in self._places
 
     def record_rejection(self, owner: BatchOwner, topic: bytes, index: int, batch: BatchId, now: float) -> None:
-        """This batch has been rejected and its client will send it again: to be called after `resent`."""
+        """The batch was rejected, and its client will send it again. Call it after `match_retry`."""
         place = (owner, topic, index)
         batches = self._places.pop(place, None) or {}
         if batches and now - next(iter(batches.values())) >= RETENTION_S:
@@ -106,7 +106,7 @@ class RejectedBatches:
         return None if changed else 0
 
     def expire_batches(self, now: float) -> None:
-        """Forget batches that no client has tried again for KEPT_S; to be called every few seconds."""
+        """Forget batches that no client has sent again for RETENTION_S. Call it every few seconds."""
         while self._places and now - _last_rejected_at(next(iter(self._places.values()))) >= RETENTION_S:
             self._forget_oldest()
         if self._blind_until is not None and now >= self._blind_until:

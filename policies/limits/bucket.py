@@ -1,6 +1,6 @@
-# A token bucket that lets its owner go into debt: a taker is served at once and told how long the debt lasts. So a
+# A token bucket that lets its owner go into debt: a request is served at once and learns how long the debt lasts. So a
 # request larger than the burst passes, once; what comes behind it pays. Those who wait come in the order in which they
-# took, without a queue: each later one finds a deeper debt and is told a later time.
+# took, without a queue: each later one finds a deeper debt and gets a later time.
 #
 # Debt may be bounded, or one burst would stall all clients for minutes (apache/pulsar#24001). No client waits for what
 # exceeds the bound; it is paid from what would otherwise be lost because no more can be saved. A bucket starts empty,
@@ -17,11 +17,9 @@ _UNSTARTED: Final = math.inf  # no clock is later: the first call finds that no 
 
 
 class TokenBucket:
-    """One limit, shared by all clients under it.
-
-    `rate`: bytes per second. `burst`: bytes that idle time may save up. `max_debt`: bytes of debt that a client waits
-    for at most. Both grow with the rate: they are `burst_s` and `debt_s` seconds of it. `excess_debt`: bytes that are
-    owed and that no client waits for.
+    """One limit, shared by all its clients. `rate`: bytes per second. `burst`: the most bytes that idle time saves up.
+    `max_debt`: the most bytes of debt that a client waits for. Both are proportional to the rate: `burst_s` and
+    `debt_s` seconds of it. `excess_debt`: bytes that are owed and that no client waits for.
     """
 
     __slots__ = ("_burst_s", "_level", "_max_debt_s", "_updated_at", "burst", "excess_debt", "max_debt", "rate")
@@ -30,7 +28,7 @@ class TokenBucket:
         """Empty at `now`, or at the first call.
 
         Raises:
-            ValueError: a rate that never pays a debt, or bounds below 0.
+            ValueError: the rate never pays a debt, or a bound is below 0.
         """
         if burst_s < 0 or debt_s < 0:
             raise ValueError(f"a bucket with a burst of {burst_s} s and a debt of {debt_s} s")
@@ -43,18 +41,17 @@ class TokenBucket:
         self._apply_rate(rate)
 
     def consume_tokens(self, size: float, now: float) -> float:
-        """Take `size` bytes at once, whatever is left; return how many seconds the taker has to wait, 0.0 for none.
-
-        Bytes below 0 are given back.
+        """Consume `size` bytes at once, even if that leaves a debt. Returns the seconds that the client has to wait,
+        0.0: none. Bytes below 0 are refunded.
         """
         self._refill_tokens(now)
         self._withdraw_tokens(size, self._level)
         return -self._level / self.rate if self._level < 0.0 else 0.0
 
     def consume_evenly(self, size: float, now: float) -> None:
-        """Take `size` bytes that came in evenly since the last call.
+        """Consume `size` bytes that arrived evenly since the last call.
 
-        Unlike `take` after a pause, where nothing but the burst is left of the unused rate.
+        `consume_tokens` after a pause differs: nothing but the burst is left of the unused rate.
         """
         elapsed = now - self._updated_at
         self._updated_at = now
@@ -67,21 +64,21 @@ class TokenBucket:
 
     @property
     def owed_tokens(self) -> float:
-        """Bytes of debt when it was last used, those included that no client waits for; below 0: saved."""
+        """Bytes of debt at the last use, including those that no client waits for; below 0: saved."""
         return self.excess_debt - self._level
 
     def token_level(self, now: float) -> float:
-        """Bytes that may be taken without a wait; below 0: the debt."""
+        """Bytes that can be consumed without a wait; below 0: the debt."""
         self._refill_tokens(now)
         return self._level
 
     def debt_wait_s(self, now: float) -> float:
-        """Seconds until the debt is paid; 0.0 without one."""
+        """Seconds until the debt is paid; 0.0: there is none."""
         self._refill_tokens(now)
         return -self._level / self.rate if self._level < 0.0 else 0.0
 
     def debt_wait_after(self, size: float, now: float) -> float:
-        """The wait that `take` would return. Takes nothing."""
+        """The wait that `consume_tokens` would return. Consumes nothing."""
         level = max(self.token_level(now) - size, -self.max_debt)
         return -level / self.rate if level < 0.0 else 0.0
 
@@ -90,32 +87,32 @@ class TokenBucket:
         return self.token_level(now) >= self.burst and not self.excess_debt
 
     def refund_tokens(self, size: float) -> None:
-        """These bytes were taken, and then not used."""
+        """Refund bytes that were consumed and then not used."""
         unpaid = min(size, self.excess_debt)
         self.excess_debt -= unpaid
         self._clip_level(self._level + size - unpaid)
 
     def forgive_debt(self, debt: float) -> None:
-        """Leave at most `debt` bytes of the debt."""
+        """Reduce the debt to at most `debt` bytes."""
         self._level = max(self._level, -debt)
         self.excess_debt = max(0.0, min(self.excess_debt, debt + min(self._level, 0.0)))
 
     def follow_limit(self, before: float, limit: float, most: float) -> None:
-        """The limit that it stands for is another one; where that is less, leave at most `most` of the debt."""
+        """The limit behind the bucket changed; where it became lower, reduce the debt to at most `most`."""
         if limit < before:
             self.forgive_debt(most)
 
     def set_rate(self, rate: float, now: float) -> None:
-        """Go on with another rate. The debt stays the same number of bytes.
+        """Set another rate. The debt stays the same number of bytes.
 
         Raises:
-            ValueError: a rate that never pays a debt.
+            ValueError: the rate never pays a debt.
         """
         self._refill_tokens(now)
         self._apply_rate(rate)
 
     def set_burst(self, burst_s: float, now: float) -> None:
-        """From now on save up at most that many seconds of the rate."""
+        """Save at most that many seconds of the rate from now on."""
         if burst_s != self._burst_s:
             self._refill_tokens(now)
             self._burst_s = burst_s
@@ -146,7 +143,7 @@ class TokenBucket:
                 self._clip_level(level)
 
     def _withdraw_tokens(self, size: float, level: float) -> None:
-        """Take `size` bytes of `level`."""
+        """Withdraw `size` bytes from `level`."""
         self._clip_level(level - size)
 
     def _clip_level(self, level: float) -> None:

@@ -14,7 +14,7 @@ MIN_WINDOW_S: Final = 1.0  # a limit that has only begun: one request isn't a ra
 
 
 def limit_utilization(rate: float | None, limit: float | None) -> float:
-    """KIP-1373, as a ratio, not capped; NaN: there is no limit, or nothing is known."""
+    """Rate by limit as a ratio, not capped (KIP-1373); NaN: there is no limit, or the rate is not known."""
     if rate is None or limit is None:
         return math.nan
     if limit <= 0:
@@ -41,7 +41,9 @@ class LimitUse(NamedTuple):
         return limit_utilization(self.rate, self.limit)
 
     def merge_shared(self, other: LimitUse) -> LimitUse:
-        """Of two workers that share the bucket: what is used up in one of them is used up, and not twice."""
+        """The use of two workers that share the bucket: what is used up in one of them is used up in both, and counts
+        once.
+        """
         spared, waiting = self.uncharged + other.uncharged, self.waiting or other.waiting
         limit, rate = other.limit, self.rate + other.rate
         if limit is not None:
@@ -51,7 +53,7 @@ class LimitUse(NamedTuple):
         return LimitUse(rate, limit, waiting, max(self.wait_s, other.wait_s), spared)
 
     def merge_separate(self, other: LimitUse) -> LimitUse:
-        """Of two workers, each of which has a part of its own."""
+        """The use of two workers, each with a bucket of its own."""
         assert self.limit is not None
         assert other.limit is not None
         limit, waiting = self.limit + other.limit, self.waiting or other.waiting
@@ -86,11 +88,11 @@ class LimitMeter:
 
     @property
     def observed_rate(self) -> float:
-        """Per second, all that passed under the limit."""
+        """All traffic under the limit, per second."""
         return self.rate + self.uncharged_rate
 
     def measure_use(self, limit: float | None, wait_s: float = 0.0, *, waiting: bool = False) -> LimitUse:
-        """`limit`: the bucket's rate; None: there is no bucket. `waiting`: it is used up."""
+        """`limit`: the bucket's rate; None: there is no bucket. `waiting`: the limit is used up."""
         if limit is None:
             return LimitUse(self.observed_rate, None)
         taken = limit if waiting else min(self.rate, limit)

@@ -1,8 +1,9 @@
-# A limit that makes those under it wait in one line: a token bucket that lets a request pass at once and tells how long
+# A limit that makes its clients wait in one queue: a token bucket that lets a request pass at once and says how long
 # to wait afterwards, and that turns away whom it has no room for. The bucket's debt is the line; there is no queue.
 #
-# `ask` takes nothing, so that a request under several limits can ask all of them first and is charged by none where one
-# turns it away; `take` charges. Knows no request and no clock: `now` is seconds on a monotonic clock.
+# `check_admission` charges nothing, so that a request under several limits can ask all of them first and is charged by
+# none where one turns it away; `charge_amount` does. Knows no request and no clock: `now` is seconds on a monotonic
+# clock.
 #
 # Every byte taken is paid back, or a limit could be exceeded by requests large enough. Where all under it are one
 # entity, they wait for all of it: they wait for themselves. Strangers would wait for what one of them took, so they
@@ -10,7 +11,7 @@
 #
 # A client that can't wait any longer would send again what is turned away. Where it waits only for itself it is let
 # pass instead, until DEBT_S are owed: it may have so much in advance, once, and no more than the limit from then on.
-# Among strangers that is so while nobody else asks, as far as this worker knows.
+# Among independent clients that is so while no other one asks, as far as this worker knows.
 
 from __future__ import annotations
 
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 MAX_WAIT_S: Final = MAX_THROTTLE_MS / 1000
 MAX_DELAY_S: Final = MAX_DELAY_MS / 1000
 MIN_WAIT_S: Final = 0.01  # shorter waits are not worth a timer: the debt stays and the next request waits for both
-# Of the wait that isn't worth one, so much is credit: whatever is rounded, less than MIN_WAIT_S is owed behind it.
+# Of the wait that isn't worth one, this much is credit: however it is rounded, less than MIN_WAIT_S is owed after it.
 CREDIT_S: Final = MIN_WAIT_S * (1.0 - 1e-6)
 BURST_S: Final = 1.0  # limits are bytes per second: an idle second's worth may come at once
 DEBT_S: Final = 3 * MAX_WAIT_S
 ASK_BELOW_S: Final = 0.5  # seconds of credit, of BURST_S, below which traffic has to ask about each request …
 ASK_UNTIL_S: Final = 0.75  # … until there is as much again
 # Where more connections want to send than MAX_WAIT_S has room for, the same ones would always come just in time. So
-# a connection may join a longer line the longer it was turned away: by half of this after so many seconds, never more …
+# a connection may join a longer queue the longer it was refused: by half of this after this many seconds, never more …
 MAX_PATIENCE_S: Final = 5.0
 HALF_PATIENCE_S: Final = 60.0
 # … and those who are turned away come back after this part of MAX_WAIT_S or more, spread evenly.
@@ -44,8 +45,9 @@ _GOLDEN: Final = 0.6180339887498949  # fractional parts of its multiples are spr
 
 
 class AdmissionResult(NamedTuple):
-    """`wait_s`: seconds, not bounded; 0.0 and `admitted` = nothing to say. `late`: only this connection can't wait.
-    `room_in_s`: where the line is full, seconds until it isn't, if nobody else joins it.
+    """`wait_s`: seconds, not bounded; with 0.0 and `admitted` the request passes at once. `late`: only this connection
+    can't wait any longer. `room_in_s`: where the queue is full, the seconds until it has room, if no other connection
+    joins it.
     """
 
     admitted: bool
@@ -55,12 +57,12 @@ class AdmissionResult(NamedTuple):
 
     @property
     def throttle_ms(self) -> int:
-        """The wait as a verdict has it."""
+        """The wait in milliseconds, as in a verdict."""
         return min(math.ceil(self.wait_s * 1000), MAX_DELAY_MS if self.admitted else MAX_THROTTLE_MS)
 
     @property
     def outcome(self) -> str:
-        """The outcome, in the words of a verdict."""
+        """The outcome in the words of a verdict."""
         return DELAYED if self.admitted else WAITED_LONG if self.late else QUEUE_FULL
 
 
@@ -68,13 +70,13 @@ AT_ONCE: Final = AdmissionResult(True, 0.0)
 
 
 def recheck_delay_s(room_in: float) -> float:
-    """Seconds after which a request that is held asks again; `room_in`: an answer's."""
+    """Seconds after which a held request is judged again; `room_in`: see AdmissionResult.room_in_s."""
     soonest, last = RECHECK_S
     return min(max(soonest, room_in), last)
 
 
 class QueueAdmission:
-    """Decides which request may join a line, and when the others may try again."""
+    """Decides which request may join a limiter's queue, and when the others may try again."""
 
     __slots__ = ("_spread",)
 
@@ -90,14 +92,15 @@ class QueueAdmission:
         longest: float = DEBT_S,
         owes_more: bool = False,
     ) -> AdmissionResult | None:
-        """None: it may join. `ahead`: seconds of debt before it, `after`: with its own size.
+        """Why the request may not join the queue; None: it may.
 
-        `may_wait` False: the connection has waited as long as it may. `denied_s`: seconds since it was turned away
-        first. `longest`: seconds of debt that a client waits for at most. `owes_more`: there is more than that.
+        `ahead`: seconds of debt before it; `after`: including its own size. `may_wait` False: the connection has waited
+        as long as it may. `denied_s`: seconds since its first rejection. `longest`: the most seconds of debt that a
+        client waits for. `owes_more`: there is more debt than that.
 
-        A request's own size doesn't count for the room, or large ones would never find any among small ones; unless no
-        client would wait for all of it. Such a request passes when none is before it, and nothing is owed for others
-        like it.
+        A request's own size doesn't count against the room, or large requests would never find any among small ones;
+        unless no client would wait for all of it. Such a request passes when no request is before it, and nothing is
+        owed for others like it.
         """
         room = MAX_WAIT_S + MAX_PATIENCE_S * denied_s / (denied_s + HALF_PATIENCE_S)
         if ahead > room or (after > longest and (ahead >= MIN_WAIT_S or owes_more)):
@@ -110,7 +113,7 @@ class QueueAdmission:
 
 
 class SoleClient:
-    """Whether one client alone asks about a limit: no other one has for DEBT_S, as long as a client waits."""
+    """Detects that a single client uses a limit: no other one has asked for DEBT_S, the longest that a client waits."""
 
     __slots__ = ("_client", "_since")
 
@@ -119,7 +122,7 @@ class SoleClient:
         self._since = -math.inf  # the time of the first question behind another client's
 
     def is_alone(self, client: object, now: float) -> bool:
-        """`client`: the one that asks now; None: it isn't known."""
+        """`client`: the client that asks now; None: not known."""
         if client is not None and client != self._client:
             self._since = now if self._client is not None else -math.inf
             self._client = client
@@ -127,9 +130,8 @@ class SoleClient:
 
 
 class RateLimiter:
-    """One limit of `rate` bytes per second for all clients under it.
-
-    `own`: all of them are one entity, which waits for all of its debt; else they are strangers to each other.
+    """One limit of `rate` bytes per second for all its clients. `own`: the clients are one entity, which waits for all
+    of its debt; otherwise they are independent of each other.
     """
 
     __slots__ = ("_admission", "_sole_client", "bucket", "own")
@@ -137,7 +139,7 @@ class RateLimiter:
     def __init__(self, rate: float, now: float, *, own: bool = False, bucket: TokenBucket | None = None) -> None:
         """
         Raises:
-            ValueError: a rate that never pays a debt.
+            ValueError: the rate never pays a debt.
         """
         self.own = own
         self.bucket = bucket or TokenBucket(rate, BURST_S, math.inf if own else DEBT_S, now)
@@ -147,7 +149,7 @@ class RateLimiter:
     def check_admission(
         self, size: float, now: float, may_wait: bool, denied_s: float, client: object = None
     ) -> AdmissionResult:
-        """Whether `size` bytes of `client` may pass, and how long their connection then waits. Nothing is taken."""
+        """Whether `size` bytes of `client` may pass, and how long their connection then waits. Charges nothing."""
         bucket = self.bucket
         level, rate = bucket.token_level(now), bucket.rate
         after, longest = max(0.0, (size - level) / rate), bucket.max_debt / rate
@@ -160,19 +162,19 @@ class RateLimiter:
         return AdmissionResult(True, min(after, longest)) if after >= MIN_WAIT_S else AT_ONCE
 
     def available_credit(self, client: object, now: float) -> float:
-        """The bytes up to which `ask` says AT_ONCE about requests of that client, all of them together; none where it
-        is not above 0. Nothing is taken.
+        """The bytes that requests of that client may bring together while `check_admission` returns AT_ONCE; 0 or less:
+        none. Charges nothing.
         """
         if not self.own:
             self._sole_client.is_alone(client, now)  # it asks
         return self.bucket.token_level(now) + CREDIT_S * self.bucket.rate
 
     def charge_amount(self, size: float, now: float) -> None:
-        """These bytes pass."""
+        """These bytes pass: charge them."""
         self.bucket.consume_tokens(size, now)
 
     def refund_amount(self, size: float) -> None:
-        """These bytes passed, and didn't get into the log."""
+        """These bytes passed, and did not get into the log."""
         self.bucket.refund_tokens(size)
 
 
@@ -182,8 +184,8 @@ L = TypeVar("L", bound=RateLimiter)
 def check_limiters(
     asked: Iterable[tuple[L, float]], patience: ClientPatience, now: float
 ) -> tuple[AdmissionResult, L | None]:
-    """The answer of several lines together, each asked about an amount of its own, and the line that decides: a
-    refusal, else the longest wait; None where none of them says anything. Takes nothing.
+    """The result of several limiters together, each checked with an amount of its own, and the deciding limiter: a
+    refusal, else the longest wait; None: the request passes all of them. Charges nothing.
     """
     worst, whose = AT_ONCE, None
     for line, amount in asked:

@@ -21,10 +21,9 @@ DECAY: Final = 1.0 - ALPHA  # what a tick without traffic leaves of a rate
 
 
 class RateMeter:
-    """Bytes per second as a one-minute EWMA.
-
-    `uncounted`: bytes since the last tick; below zero when more was taken back than came in.
-    `rate`: bytes per second as of the last tick, never below zero. `started`: whether there was a tick yet.
+    """Bytes per second as a one-minute EWMA. `uncounted`: bytes since the last tick; below zero when more was retracted
+    than arrived. `rate`: bytes per second as of the last tick, never below zero. `started`: whether there was a tick
+    yet.
     """
 
     __slots__ = ("rate", "started", "uncounted")
@@ -49,7 +48,7 @@ class RateMeter:
         self.rate = rate if ticks == 1 else rate * DECAY ** (ticks - 1)
 
     def rate_after(self, ticks: int) -> float:
-        """The rate as it will be `ticks` ticks from now if nothing more comes in."""
+        """The rate `ticks` ticks from now if nothing more arrives."""
         first = self.uncounted / TICK_S
         if self.started:
             first = self.rate + ALPHA * (first - self.rate)
@@ -58,9 +57,8 @@ class RateMeter:
 
 class FleetMeter(RateMeter):
     """A meter of traffic that other workers of the fleet meter as well. `peer_rate`: their bytes per second;
-    `fading_rate`: the part of it that no worker brings any more.
-
-    Until `MeterStart` has started it, ticks leave its rate at 0.
+    `fading_rate`: the part of it that no worker sees any more. Until `MeterStart` has started it, ticks leave its rate
+    at 0.
     """
 
     __slots__ = ("fading_rate", "peer_rate")
@@ -77,7 +75,7 @@ class FleetMeter(RateMeter):
 
     @property
     def fleet_rate(self) -> float:
-        """Bytes per second that all in the fleet bring."""
+        """Bytes per second of the whole fleet."""
         return self.rate + self.peer_rate
 
 
@@ -95,14 +93,14 @@ class MeterStart:
 
     If others' rate is heard only later than the first second, they may have begun at about the same time: their first
     rate is of five seconds that end now, and Kafka's one meter would count what came here until now among these. A
-    client that has moved counts twice by no more than that part, a fifth for each second. After the first rate nobody
-    can tell any more: then it counts twice until the averages of those it left have forgotten it.
+    client that has moved counts twice by no more than that part, a fifth for each second. After the first rate that is
+    not known any more: then it counts twice until the averages of those it left have forgotten it.
     """
 
     __slots__ = ("_before", "_closed", "_meter", "_second", "_second_at", "_since")
 
     def __init__(self, meter: FleetMeter, since: float) -> None:
-        """`since`: the beginning of the second in which it begins."""
+        """`since`: the start of the second in which the meter begins."""
         self._meter = meter
         self._since = since
         self._second: int | None = None  # its first whole one …
@@ -111,11 +109,11 @@ class MeterStart:
         self._closed = 0  # bytes of ticks that are over
 
     def close_tick(self) -> None:
-        """Called before the meter ticks, as that sets `uncounted` to 0."""
+        """Call it before the meter ticks, which resets `uncounted` to 0."""
         self._closed += self._meter.uncounted
 
     def try_start(self, now: float, seconds: int) -> bool:
-        """That many seconds are over, counted from the start: whether the meter has a rate from now on."""
+        """That many seconds since the start are over: whether the meter has a rate from now on."""
         meter, size = self._meter, self._closed + self._meter.uncounted
         rate = size / (now - self._since) if now > self._since else 0.0
         if self._second is None:
@@ -139,10 +137,9 @@ M = TypeVar("M", bound=FleetMeter)
 
 
 class TickSchedule:
-    """The times at which meters tick: whole multiples of TICK_S from the start, however late they are asked for. Also
-    the meters that have only begun, which are looked at each second.
-
-    `next_tick_at`: the next tick. `next_second_at`: when the next whole second is over.
+    """The times at which meters tick: whole multiples of TICK_S from the start, however late the caller asks. Also the
+    meters that have only begun, which are checked each second. `next_tick_at`: the next tick. `next_second_at`: the end
+    of the present second.
     """
 
     __slots__ = ("_last_second_at", "_new_meters", "_passed", "_seconds", "_start", "next_second_at", "next_tick_at")
@@ -172,16 +169,18 @@ class TickSchedule:
         return bool(self._new_meters)
 
     def register_meter(self, meter: M) -> M:
-        """A new meter, which has no rate yet."""
+        """Add a new meter, which has no rate yet."""
         self._new_meters[meter] = MeterStart(meter, self._last_second_at)
         return meter
 
     def forget_meter(self, meter: FleetMeter) -> None:
-        """It counts no longer."""
+        """Remove the meter."""
         self._new_meters.pop(meter, None)
 
     def start_new_meters(self, now: float) -> bool:
-        """If a second is over, give those that began five seconds ago their first rate; whether there were any."""
+        """If a second is over, give the meters that began five seconds ago their first rate; returns whether there were
+        any.
+        """
         if now < self.next_second_at:
             return False
         self._seconds = max(self._seconds + 1, int((now - self._start) // SECOND_S))

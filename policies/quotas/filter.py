@@ -13,7 +13,7 @@ from policies.quotas.names import DEFAULT, ENTITY_TYPES, IP, Entity, QuotaError,
 
 
 class Match(IntEnum):
-    """The way in which a component finds names. The first three are DescribeClientQuotas' own numbers."""
+    """How a component matches names. The numbers of the first three are DescribeClientQuotas' own."""
 
     EXACT = 0
     DEFAULT = 1
@@ -30,15 +30,15 @@ class Component(NamedTuple):
 
 
 class EntityFilter:
-    """Components that go together. `strict`: an entity has no type that no component names."""
+    """Components that must all match. `strict`: an entity with a type that no component names does not match."""
 
     __slots__ = ("_components", "_strict", "_types")
 
     def __init__(self, components: Sequence[Component], strict: bool) -> None:
-        """No components match every entity, and with `strict` none.
+        """Without components every entity matches, and with `strict` none.
 
         Raises:
-            QuotaError: a component that can't be.
+            QuotaError: a component is not valid.
         """
         self._components = components
         self._strict = strict
@@ -52,7 +52,7 @@ class EntityFilter:
             raise QuotaError(f"a filter for {IP} goes with no other: leave it or the others out")
 
     def matches_entity(self, entity: Entity) -> bool:
-        """Whether each component does."""
+        """Whether each component matches."""
         if self._strict and {entity_type for entity_type, _ in entity.typed_names} != self._types:
             return False
         return all(_component_matches(component, entity) for component in self._components)

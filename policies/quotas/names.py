@@ -38,7 +38,7 @@ _ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 class QuotaError(ValueError):
-    """An impossible request: the text names the fault, its place and a right form. `error`: Kafka's name of it."""
+    """An invalid request: the text names the fault, its place and a valid form. `error`: the name of Kafka's error."""
 
     def __init__(self, message: str, error: ErrorName = "INVALID_REQUEST") -> None:
         super().__init__(message)
@@ -46,8 +46,8 @@ class QuotaError(ValueError):
 
 
 class DefaultName(Enum):
-    """The name that stands for every name without a quota of its own. No string, since names may be any string; nor is
-    its value, so that a message between processes can tell it from a name.
+    """The name that stands for every name without a quota of its own. Not a string, since names may be any string; its
+    value is not a string either, so that messages between processes can distinguish it from a name.
     """
 
     DEFAULT = 0
@@ -61,8 +61,8 @@ EntityName = str | DefaultName | None  # None: quotas of this entity have nothin
 
 
 class Entity(NamedTuple):
-    """The clients that a quota is for, by user, by client id, or by both. A value of a quota is for exactly one of
-    these.
+    """The clients that a quota is for: by user, by client id, or by both. Each value of a quota is for exactly one
+    entity.
     """
 
     user: EntityName = None
@@ -70,10 +70,10 @@ class Entity(NamedTuple):
 
     @classmethod
     def from_pairs(cls, pairs: Iterable[tuple[str, str | None]]) -> Entity:
-        """From (entity type, name) as the Kafka protocol has them; name None is the default.
+        """From (entity type, name) as in the Kafka protocol; name None is the default.
 
         Raises:
-            QuotaError: no type, an unknown one, one given twice, or an empty name.
+            QuotaError: there is no type, an unknown one, one given twice, or an empty name.
         """
         names: dict[str, EntityName] = {}
         for entity_type, name in pairs:
@@ -85,7 +85,7 @@ class Entity(NamedTuple):
         return cls(names.get(USER), names.get(CLIENT_ID)).validate_entity()
 
     def validate_entity(self) -> Entity:
-        """Itself.
+        """The entity itself.
 
         Raises:
             QuotaError: quotas can't be set for it.
@@ -101,12 +101,12 @@ class Entity(NamedTuple):
 
     @property
     def typed_names(self) -> tuple[tuple[str, str | DefaultName], ...]:
-        """(entity type, name) of the types that it has, user first."""
+        """(entity type, name) of each type that the entity has, user first."""
         return tuple((t, name) for t, name in zip(ENTITY_TYPES, self, strict=True) if name is not None)
 
     @property
     def wire_pairs(self) -> tuple[tuple[str, str | None], ...]:
-        """The pairs that `of` takes."""
+        """The pairs that `from_pairs` takes."""
         return tuple((entity_type, None if name is DEFAULT else name) for entity_type, name in self.typed_names)
 
     @property
@@ -116,12 +116,14 @@ class Entity(NamedTuple):
 
     @property
     def sort_key(self) -> tuple[int, str, str]:
-        """To sort by: levels, most specific first, then names."""
+        """Sorts by level, the most specific first, then by names."""
         return self.specificity_level, _sort_text(self.user), _sort_text(self.client_id)
 
     @property
     def path(self) -> str:
-        """As Kafka's documentation writes it, with sanitized names: one text per entity, and one entity per text."""
+        """The entity in the form of Kafka's documentation, with sanitized names. Paths and entities correspond one to
+        one.
+        """
         parts = ["/config"]
         if self.user is not None:
             parts += ("users", spell_name(self.user))
@@ -131,10 +133,10 @@ class Entity(NamedTuple):
 
     @classmethod
     def from_path(cls, path: str) -> Entity:
-        """The entity that `path` wrote.
+        """The entity with this `path`.
 
         Raises:
-            QuotaError: it is no such path.
+            QuotaError: it is not the path of an entity.
         """
         match path.split("/"):
             case ["", "config", "users", user]:
@@ -143,11 +145,13 @@ class Entity(NamedTuple):
                 return cls(None, parse_name(client_id)).validate_entity()
             case ["", "config", "users", user, "clients", client_id]:
                 return cls(parse_name(user), parse_name(client_id)).validate_entity()
-        raise QuotaError(f"{path!r} is no entity: /config/users/NAME/clients/NAME, or one of the two")
+        raise QuotaError(
+            f"{path!r} is not a valid entity: write /config/users/NAME/clients/NAME, or one of the two parts"
+        )
 
 
 def unknown_entity_type(entity_type: str, error: ErrorName = "INVALID_REQUEST") -> QuotaError:
-    """Kafka says INVALID_REQUEST where quotas are altered, UNSUPPORTED_VERSION where they are described."""
+    """Kafka returns INVALID_REQUEST where quotas are altered, UNSUPPORTED_VERSION where they are described."""
     known = f"known are {USER} and {CLIENT_ID}"
     if entity_type == IP:
         return QuotaError(f"quotas for {IP} are the brokers' own, set them there: here {known}", error)
@@ -155,7 +159,7 @@ def unknown_entity_type(entity_type: str, error: ErrorName = "INVALID_REQUEST") 
 
 
 class QuotaKey(NamedTuple):
-    """The quantity that a quota limits, and its unit. str() is the spelling of kafka-quotas."""
+    """What a quota limits, and the unit. str() is the spelling of kafka-quotas."""
 
     type: QuotaType
     unit: QuotaUnit
@@ -180,7 +184,7 @@ class QuotaKey(NamedTuple):
 
     @property
     def wire_name(self) -> str:
-        """The key in the Kafka protocol, bare where Kafka's own key means the same: so its tools find what they set."""
+        """The key in the Kafka protocol; bare where Kafka's own key means the same, so that Kafka's tools find it."""
         return self.type if self.unit == UNITS[self.type][0] else f"{self.type}.{self.unit}"
 
     def __str__(self) -> str:
@@ -194,14 +198,14 @@ _SPELLINGS: Final = {
 
 
 def sanitize_name(name: str) -> str:
-    """`name` without any character that separates something: as Kafka's Sanitizer encodes it (URL encoding)."""
+    """`name` without any separator character, encoded like Kafka's Sanitizer (URL encoding)."""
     if name.isalnum() and name.isascii():
         return name
     return quote(name, safe="", errors="replace").replace("~", "%7E")
 
 
 def desanitize_name(text: str) -> str:
-    """The name that `sanitize_name` encoded. Unlike Kafka's, a `+` stays one: `sanitize_name` never writes it for a
+    """The name that `sanitize_name` encoded. Unlike in Kafka, `+` stays `+`: `sanitize_name` never writes it for a
     space.
 
     Raises:
@@ -218,7 +222,7 @@ def desanitize_name(text: str) -> str:
 
 
 def spell_name(name: str | DefaultName) -> str:
-    """A name sanitized, the default as DEFAULT_TEXT."""
+    """The sanitized name; the default as DEFAULT_TEXT."""
     return DEFAULT_TEXT if isinstance(name, DefaultName) else sanitize_name(name)
 
 
@@ -240,7 +244,7 @@ def _sort_text(name: EntityName) -> str:
 
 
 def _is_unicode(name: str) -> bool:
-    """No lone surrogates: encoded, two different names would become the same."""
+    """Whether there is no lone surrogate: encoded, two different names would become the same."""
     if name.isascii():
         return True
     try:

@@ -35,7 +35,7 @@ from policies.verdict import Verdict, client_quota
 if TYPE_CHECKING:
     from policies.quotas.store import QuotaLimit as Quota
 
-ALLOCATE_S: Final = 0.25  # how often `deal` is called while there are shares
+ALLOCATE_S: Final = 0.25  # how often `allocate_shares` is called while there are shares
 IDLE_S: Final = 2.0  # a member that took nothing for this long leaves its shares to the others
 SMOOTH: Final = 0.3  # weight of the newest demand in a deal: one large batch must not move all rates
 # Shares of the whole total would never pay back what was taken beyond it, and the total's own line, where who comes
@@ -43,12 +43,12 @@ SMOOTH: Final = 0.3  # weight of the newest demand in a deal: one large batch mu
 PAYBACK_S: Final = 2.0
 HELD_FREE: Final = 0.5  # of a member's part: the least that one that wants less may take until the next deal
 UNALLOCATED: Final = 1e12  # bytes per second: of a share that isn't known yet; the first deal is DEAL_S away
-# Of what can be owed before anybody waits for longer than MAX_WAIT_S, what one Fetch may ask for: whoever comes behind
-# others may ask for less and waits longer, and comes at a better time then. Nobody has to ask for less than these
-# seconds, or consumers whose Fetches wait for data would leave nothing to the others.
+# Of what can be owed before a client waits for longer than MAX_WAIT_S, what one Fetch may ask for: a client that comes
+# behind others may ask for less and waits longer, and comes at a better time then. No client has to ask for less than
+# these seconds, or consumers whose Fetches wait for data would leave nothing to the others.
 FETCH_PART: Final = 1 / 3
 MIN_FETCH_S: Final = 0.1
-# Seconds of debt that refused requests leave in a limit of one entity that anybody can claim to be. With DEBT_S its
+# Seconds of debt that refused requests leave in a limit of one entity that any client can claim to be. With DEBT_S its
 # next request passes at the end of its client's patience (line.py): each has to cost some time.
 CLAIMED_DEBT_S: Final = DEBT_S + 2 * MAX_WAIT_S
 MIN_TIME_RATE: Final = 1e-6  # seconds per second
@@ -58,11 +58,11 @@ ALL_BROKERS: Final = -2  # in place of a node id; -1 is a broker that isn't know
 
 
 class QuotaRate(NamedTuple):
-    """One line of a client quota. `key`: type:unit. `source`: the entity that it is set for, as kafka-quotas prints it.
-    `user`, `client_id`: actual names of the clients that share it, None = not by that. `broker` None: all brokers.
-
-    `use`: at this gateway; `configured`: the limit as it is set, for all gateways, before the storage factor. Bytes per
-    second; for time, seconds per second; of shares, how many. `fleet_key`: "" where no other gateway shares it.
+    """The use of one bucket of a client quota. `key`: type:unit. `source`: the entity that the quota is set for, as
+    kafka-quotas prints it. `user`, `client_id`: actual names of the clients that share it; None: it does not depend on
+    that name. `broker` None: all brokers. `use`: at this gateway; `configured`: the limit as it is set, for all
+    gateways, before the storage factor. Bytes per second; for time, seconds per second; for shares, their number.
+    `fleet_key`: "" where no other gateway shares it.
     """
 
     key: str
@@ -76,11 +76,10 @@ class QuotaRate(NamedTuple):
 
 
 class QuotaLimiter(FleetLimiter):
-    """The line of one bucket. `rate` in bytes per second, or seconds per second for `percent`.
-
-    `node_id`: of the broker it is for, ALL_BROKERS for all. `quota`: the configured one. `meter`: of the amount taken.
-    `promised_bytes`: bytes that may come in answers to Fetches that are under way. `kept`: the collection that it is in
-    from the first take until it is found full again.
+    """The limiter of one bucket of a client quota. `rate` in bytes per second, or seconds per second for `percent`.
+    `node_id`: the broker that it is for, ALL_BROKERS for all. `quota`: the configured value. `meter`: of the amount
+    charged. `promised_bytes`: bytes that may come in responses to Fetches in flight. `kept`: the collection that it is
+    in from its first charge until it is found full again.
     """
 
     __slots__ = (
@@ -113,7 +112,7 @@ class QuotaLimiter(FleetLimiter):
             fleet, _limiter_key(quota, node_id), _limiter_rate(quota), factor, now, least, own=own, is_here=here
         )
         self._retained = kept
-        # Anybody can be under it who says so, since no broker has accepted the name of its user.
+        # Any client can claim to be under it, since no broker has accepted the name of its user.
         self._is_claimed = not own or quota.bucket.user is None or quota.bucket.user in UNNAMED_USERS
         self.node_id = node_id
         self.quota = quota
@@ -129,11 +128,11 @@ class QuotaLimiter(FleetLimiter):
 
     @property
     def utilization(self) -> float:
-        """Taken by limit."""
+        """The rate by the limit."""
         return self.meter.observed_rate / self.bucket.rate
 
     def read_rate(self, now: float) -> QuotaRate:
-        """The line as it stands."""
+        """The present use of the bucket."""
         shared = self.quota.bucket
         user, client_id = (
             None if isinstance(name, DefaultName) else name and name.lstrip("\0")
@@ -159,13 +158,13 @@ class QuotaLimiter(FleetLimiter):
         self._retained.add(self)
 
     def record_only(self, size: float) -> None:
-        """These pass, and are only measured."""
+        """The bytes pass, and are only metered."""
         self.meter.uncharged += size
 
     def refund_amount(self, size: float) -> None:
-        """These did not get into the log. They count all the same, as in Kafka; but where anybody can claim to be under
-        this limit, they leave no more debt than CLAIMED_DEBT_S, or strangers wait for. Otherwise a client that may
-        write nothing could keep another one out for hours.
+        """The bytes did not get into the log. They count all the same, as in Kafka. But where any client can claim to
+        be under this limit, they leave no more debt than CLAIMED_DEBT_S, or than independent clients wait for.
+        Otherwise a client without the right to write could block another one for hours.
         """
         if self._is_claimed:
             too_much = self.bucket.owed_tokens - (CLAIMED_DEBT_S if self.own else DEBT_S) * self.bucket.rate
@@ -174,8 +173,8 @@ class QuotaLimiter(FleetLimiter):
 
 
 class UnchargedTraffic:
-    """Bytes of one broker that passed and were only measured, since the last deal: clients that are only observed must
-    not use up the total whose shares are dealt to the others.
+    """Bytes of one broker that passed and were only metered, since the last allocation: clients that are only observed
+    must not use up the total whose shares the others get.
     """
 
     __slots__ = ("fetched", "produced")
@@ -184,7 +183,7 @@ class UnchargedTraffic:
         self.produced = self.fetched = 0
 
     def drain_bytes(self, kind: QuotaType) -> int:
-        """Those of one kind, which are none any more."""
+        """Return the bytes of one kind, and reset them."""
         if kind == "producer_byte_rate":
             found, self.produced = self.produced, 0
         else:
@@ -224,11 +223,11 @@ class ConnectionQuotaLimit(RequestLimit):
             line.charge_amount(size, now)
 
     def for_request(self, beside: int) -> RequestLimit:
-        """The same for one request, with `beside` bytes that are in none of its batches."""
+        """The same limit for one request, with `beside` bytes that belong to none of its batches."""
         return _RequestQuotaLimit(self, beside)
 
     def available_credit(self, client: object, now: float) -> tuple[float, float]:
-        """Bytes of whole requests. The thread's time has none: each request has to be judged."""
+        """Bytes of whole requests. There is no credit of the thread's time: each request has to be judged."""
         if self.time_limiters:
             return 0.0, 0.0
         return min([line.available_credit(client, now) for line in self.produce_limiters], default=math.inf), math.inf
@@ -243,8 +242,8 @@ class ConnectionQuotaLimit(RequestLimit):
             line.refund_amount(size)
 
     def check_fetch(self, size: int, patience: ClientPatience, now: float) -> AdmissionResult:
-        """Whether a Fetch may be sent; its answer may bring as much as the last one, `size` bytes. An entity has to pay
-        for all that it gets; strangers don't wait for all of it.
+        """Whether a Fetch may be sent; its response may be as large as the last one, `size` bytes. An entity has to pay
+        for everything that it fetches; independent clients don't wait for all of it.
         """
         asked = [
             *((line, 0 if line.own else size) for line in self.consume_limiters),
@@ -253,8 +252,8 @@ class ConnectionQuotaLimit(RequestLimit):
         return check_limiters(asked, patience, now)[0]
 
     def reserve_fetch(self, now: float) -> int:
-        """Bytes that a Fetch may ask for, 0: any number. They count as owed until `release`; else all consumers that
-        start at once would be told that nothing is owed.
+        """Bytes that a Fetch may ask for; 0: any number. They count as owed until `release_fetch`; otherwise all
+        consumers that start at once would find nothing owed.
         """
         most = math.inf
         for line in self.consume_limiters:
@@ -492,8 +491,9 @@ class QuotaLimiters:
         node_id = ALL_BROKERS if limit.unit == "bps" else node_id
         key = (limit.bucket, node_id)
         line = self._limiters.get(key)
-        # Nobody else's, unless it is everybody's whose name isn't known. (Who says the client id of a quota has to get
-        # something into the log to use up more of it than CLAIMED_DEBT_S: see QuotaLine.give_back.)
+        # One client's own, unless clients without a known name share it. (A client that merely claims the client id of
+        # a quota has to get something into the log to use up more of it than CLAIMED_DEBT_S: see
+        # QuotaLimiter.refund_amount.)
         own = limit.bucket.user not in UNNAMED_USERS or limit.bucket.client_id is not None
         if line is None and len(self._limiters) >= self.max_limiters:
             bucket = limit.bucket  # a client may make names up: the rest shares one line per limit
@@ -550,7 +550,7 @@ def _allocate_rates(lines: list[QuotaLimiter], left: float, elapsed: float, now:
     weight = sum(line.quota.rate for line in active)
     wants = [(line.quota.rate, _wanted_rate(line, left)) for line in active]
     for line, rate in zip(active, max_min_fair(wants, left), strict=True):
-        # A client that wants next to nothing is not held to that: wanting more all of a sudden he would be told to wait
+        # A client that wants next to nothing is not held to that: wanting more all of a sudden it would have to wait
         # for seconds, and has his part with the next deal. Not to all of it, or too much is dealt out for too long.
         line.bucket.set_rate(max(MIN_RATE, rate, HELD_FREE * left * line.quota.rate / weight), now)
     for line in lines:  # a member that comes back begins with its own share: the next deal takes it from the others

@@ -56,9 +56,8 @@ class Alteration(NamedTuple):
 
 
 class AlterationsResult(NamedTuple):
-    """`errors`: one per alteration, in their order, None = fine. `changed`: entities that have other values now.
-
-    With validate_only `store` is the former one, and `changed` the entities that would have.
+    """`errors`: one per alteration, in their order; None: done. `changed`: entities whose values changed. With
+    validate_only `store` is the former one, and `changed` has the entities that would change.
     """
 
     store: QuotaStore
@@ -67,7 +66,7 @@ class AlterationsResult(NamedTuple):
 
 
 class QuotaSetting(NamedTuple):
-    """A value and the entity it is set for."""
+    """A value and the entity that it is set for."""
 
     source: Entity
     value: float
@@ -86,7 +85,7 @@ class BucketKey(NamedTuple):
 
 
 class ResolvedQuota(NamedTuple):
-    """The value that holds for one key. `overridden`: less specific ones, most specific first; None: not asked for."""
+    """The effective value of one key. `overridden`: less specific values, most specific first; None: not requested."""
 
     key: QuotaKey
     source: Entity
@@ -96,7 +95,7 @@ class ResolvedQuota(NamedTuple):
 
 
 class QuotaLimit(NamedTuple):
-    """An effective value as the data path needs it. `rate`: in `unit`; for `shares` the number of them."""
+    """An effective value as the data path needs it. `rate`: in `unit`; for `shares` their number."""
 
     bucket: BucketKey
     unit: QuotaUnit
@@ -105,7 +104,7 @@ class QuotaLimit(NamedTuple):
 
 
 class QuotaLimits(NamedTuple):
-    """All limits of one user and client id, by the limited quantity: all of them hold."""
+    """All limits of one user and client id, by the limited quantity; all of them apply."""
 
     produce: tuple[QuotaLimit, ...]
     consume: tuple[QuotaLimit, ...]
@@ -113,15 +112,17 @@ class QuotaLimits(NamedTuple):
 
 
 class QuotaStore:
-    """Values by entity. Treat as frozen. `version` grows with every change: limits found in an older one are stale."""
+    """Quota values by entity. Treat as frozen. `version` grows with every change: limits found in an older store are
+    stale.
+    """
 
     __slots__ = ("_entries", "version")
 
     def __init__(self, entries: Mapping[Entity, EntityValues] | None = None, version: int = 0) -> None:
-        """Shares are taken without a look at totals, which may have gone since they were set: see `warnings`.
+        """Shares are accepted without a check of totals, which may have gone since: see `collect_warnings`.
 
         Raises:
-            QuotaError: an entity or a value that can't be.
+            QuotaError: an entity or a value is not valid.
         """
         self._entries: dict[Entity, EntityValues] = {}
         self.version = version
@@ -130,8 +131,8 @@ class QuotaStore:
 
     @classmethod
     def from_validated(cls, entries: Mapping[Entity, EntityValues], version: int = 0) -> QuotaStore:
-        """A store of what has been judged already: entities in their one spelling, none without a value, and values in
-        the order of their keys. Nothing of it may change afterwards.
+        """A store of validated values: entities in their one spelling, each with a value, and values in the order of
+        their keys. The caller must not change them afterwards.
         """
         made = cls(version=version)
         made._entries = dict(entries)
@@ -139,7 +140,7 @@ class QuotaStore:
 
     @classmethod
     def from_broker(cls, entries: Mapping[Entity, EntityValues]) -> QuotaStore:
-        """A store of quotas that a broker has accepted, which takes values that are refused here. For looking, not for
+        """A store of quotas that a broker has accepted, with values that would be refused here. For display, not for
         limiting.
         """
         made = cls()
@@ -148,8 +149,8 @@ class QuotaStore:
         return made
 
     def find_lesser(self, entity: Entity, key: QuotaKey, value: float) -> ResolvedQuota | None:
-        """The value that holds here for that entity, if it is less than `value`, which another source has for it. None
-        for times: the brokers' threads and the gateway's worker have nothing to do with each other.
+        """The value in force here for that entity, if it is less than `value`, which another source has for it. None
+        for times: the threads of brokers and the gateway's worker are independent.
         """
         if key.type == "request_percentage":
             return None
@@ -171,10 +172,10 @@ class QuotaStore:
         totals: Set[QuotaType] = NO_TOTALS,
         validate_only: bool = False,
     ) -> AlterationsResult:
-        """AlterClientQuotas. Alterations don't depend on each other: one that is refused leaves the others alone.
+        """AlterClientQuotas. Alterations are independent: a refused one does not affect the others.
 
         Args:
-            totals: types for which brokers have a total that `shares` can be parts of.
+            totals: types for which brokers have a total that `shares` can be part of.
         """
         who = [frozenset(alteration.entity) for alteration in alterations]
         times = Counter(who)
@@ -194,22 +195,22 @@ class QuotaStore:
         return AlterationsResult(store, tuple(errors), changed)
 
     def set_quota(self, entity: Entity, key: QuotaKey, value: float, totals: Set[QuotaType] = NO_TOTALS) -> QuotaStore:
-        """One value.
+        """Set one value.
 
         Raises:
-            QuotaError: an entity or a value that can't be.
+            QuotaError: the entity or the value is not valid.
         """
         new = {**self._entries.get(entity.validate_entity(), _NO_VALUES), key: check_quota(key, value, totals)}
         return self._with_entries({entity: new})
 
     def delete_quota(self, entity: Entity, key: QuotaKey) -> QuotaStore:
-        """Without that value; no error if there is none."""
+        """Remove that value; no error if there is none."""
         return self._with_entries(
             {entity: {k: v for k, v in self._entries.get(entity, _NO_VALUES).items() if k != key}}
         )
 
     def replace_entries(self, entries: Mapping[Entity, EntityValues]) -> QuotaStore:
-        """With all values of these entities replaced, as a compacted topic gives them; none of them = {}.
+        """Replace all values of these entities, as a compacted topic gives them; {}: no values.
 
         Raises:
             QuotaError: see the constructor.
@@ -218,7 +219,7 @@ class QuotaStore:
         return self._with_entries({entity: given._entries.get(entity, _NO_VALUES) for entity in entries})
 
     def overlay_entries(self, entries: Mapping[Entity, EntityValues], version: int) -> QuotaStore:
-        """`replaced` by values that have been judged already, see `taken`; as that version."""
+        """`replace_entries` by values that are validated already; the result has that version."""
         new = QuotaStore.from_validated(self._entries, version)
         for entity, values in entries.items():
             new._put_values(entity, values)
@@ -253,7 +254,7 @@ class QuotaStore:
         return tuple((entity, self._entries[entity]) for entity in found)
 
     def collect_warnings(self, totals: Set[QuotaType]) -> tuple[str, ...]:
-        """Warnings of shares that are no limit, as the total that they were parts of is gone."""
+        """Warnings about shares that are no limit because the total that they were part of is gone."""
         idle = sum(
             1 for values in self._entries.values() for key in values if key.unit == "shares" and key.type not in totals
         )
@@ -262,10 +263,9 @@ class QuotaStore:
     # --- what holds ---------------------------------------------------------------------------------------------------
 
     def effective_quotas(self, entity: Entity, omit_overridden_values: bool = False) -> tuple[ResolvedQuota, ...]:
-        """DescribeEffectiveQuotas: the value that holds per key, by key, for clients of that user and client id.
-
-        A default asks for the values of names that have none of their own; a type that the entity lacks, for values
-        that don't depend on it.
+        """DescribeEffectiveQuotas: the effective value per key, ordered by key, for clients of that user and client id.
+        A default asks for the values of names that have none of their own; a missing type, for values that don't depend
+        on it.
         """
         found: dict[QuotaKey, list[QuotaSetting]] = {}
         for source in matching_entities(entity):
@@ -285,13 +285,13 @@ class QuotaStore:
         )
 
     def resolve_connection(self, user: str | None, client_id: str | None) -> tuple[ResolvedQuota, ...]:
-        """The values that hold for a connection. None and "", as clients without a client id send it, match the default
+        """The effective values of a connection. None and "" (sent by clients without a client id) match the default
         only.
         """
         return self.effective_quotas(Entity(user or "", client_id or ""))
 
     def connection_limits(self, user: str | None, client_id: str | None) -> QuotaLimits:
-        """`resolve`, as the data path needs it: called once per identity, kept as long as `version` stays."""
+        """`effective_quotas` as the data path needs it: called once per identity, valid as long as `version` stays."""
         found = self.effective_quotas(Entity(user or "", client_id or ""), omit_overridden_values=True)
         if not found:
             return NO_QUOTA_LIMITS
@@ -353,7 +353,7 @@ def _apply_ops(values: EntityValues, ops: Sequence[Op], totals: Set[QuotaType]) 
 
 
 def _candidate_names(name: EntityName) -> tuple[EntityName, ...]:
-    """The names that a quota may be set for so that it holds for this one."""
+    """The names that a quota may be set for to apply to this name."""
     if name is None:
         return ()
     return (name, DEFAULT) if name and name is not DEFAULT else (DEFAULT,)

@@ -56,13 +56,13 @@ def quota_text(key: QuotaKey, value: float) -> str:
 
 
 def number_text(value: float) -> str:
-    """With the digits that tell it from any other; the largest long as that, though its double is one more."""
+    """The shortest digits that identify the number; the largest long exactly, although its double is one more."""
     return str(min(int(value), _LARGEST_LONG)) if value == int(value) else repr(value)
 
 
 def enforced_text(enforced: Iterable[tuple[ResolvedQuota, str, ResolvedQuota | None, str]]) -> str:
-    """--describe of the values that two sources enforce: (the value that holds, its source, the other source's value,
-    and that source). A plus sign is before the latter value; source "": not worth a word.
+    """--describe of values that two sources enforce: (the value in force, its source, the other source's value, and
+    that source). A plus sign precedes the latter value; source "": not mentioned.
     """
     lines: list[str] = []
     for effective, by, also, also_by in enforced:
@@ -74,7 +74,7 @@ def enforced_text(enforced: Iterable[tuple[ResolvedQuota, str, ResolvedQuota | N
 
 
 def lesser_text(entity: Entity, key: QuotaKey, value: float, theirs: ResolvedQuota) -> str:
-    """The reason why a value that is set doesn't hold: brokers have a lesser one."""
+    """Why a value that is set is not in force: brokers have a lower one."""
     return (
         f"{quota_text(key, value)} of {entity_text(entity)} does not hold: brokers enforce"
         f" {quota_text(key, theirs.value)} {entity_text(theirs.source)} of their own, which is less"
@@ -82,7 +82,7 @@ def lesser_text(entity: Entity, key: QuotaKey, value: float, theirs: ResolvedQuo
 
 
 def limit_text(limit: QuotaLimit) -> str:
-    """One limit and the place where it is set, as --describe has it: for messages to clients and explanations."""
+    """One limit and where it is set, as --describe shows it: for messages to clients and explanations."""
     return f"{quota_text(limit.bucket.key, limit.rate)} {entity_text(limit.source)}"
 
 
@@ -97,10 +97,10 @@ def _resolved_texts(effective: ResolvedQuota, by: str = "") -> Iterator[str]:
 
 
 def check_flags(flags: Iterable[str]) -> str:
-    """The operation that these flags, without their dashes, ask for.
+    """The operation that these flags (without their dashes) ask for.
 
     Raises:
-        QuotaError: none or several operations, one with another's flag, or without a flag that it needs.
+        QuotaError: no operation or several ones, one with another's flag, or without a flag that it needs.
     """
     given = set(flags)
     operations = [operation for operation in OPERATIONS if operation in given]
@@ -125,7 +125,11 @@ def check_flags(flags: Iterable[str]) -> str:
 
 
 def parse_entity(names: str = "", defaults: str = "") -> Entity:
-    """The entity of --names and --defaults. Raises QuotaError: it is none."""
+    """The entity of --names and --defaults.
+
+    Raises:
+        QuotaError: it is not valid.
+    """
     return Entity.from_pairs([(c.entity_type, c.match) for c in parse_components(names, defaults)])
 
 
@@ -183,7 +187,9 @@ def _check_entity_type(entity_type: str) -> str:
 def _parse_plain_name(text: str) -> str:
     name = parse_name(text)
     if isinstance(name, DefaultName):
-        raise QuotaError("<default> is no name: use --defaults; a name that is spelled so is written %3Cdefault%3E")
+        raise QuotaError(
+            "<default> is not a valid name: use --defaults; a name that is spelled so is written %3Cdefault%3E"
+        )
     return name
 
 
@@ -196,4 +202,4 @@ def _parse_number(key: str, value: str) -> float:
             return parse_size(value)
         except ValueError as error:
             raise QuotaError(f"{key}={value}: {error}") from None
-    raise QuotaError(f"{key}={value}: {value!r} is no number")
+    raise QuotaError(f"{key}={value}: {value!r} is not a number")

@@ -21,19 +21,21 @@ MAX_FORECAST_S: Final = 366 * 86_400.0  # what takes longer is no news
 
 
 class FillRate(NamedTuple):
-    """Bytes per second. `written`: the growth between deletions; `deleted`: what deletions give back, as a mean."""
+    """Bytes per second. `written`: the growth between deletions; `deleted`: the mean that deletions free."""
 
     written: float
     deleted: float
 
     @property
     def net_rate(self) -> float:
-        """What is left: below 0 where the volume empties."""
+        """The net growth: below 0 where the volume empties."""
         return self.written - self.deleted
 
 
 class VolumeForecast(NamedTuple):
-    """`soft_s`, `hard_s`: seconds until the volume is at the limit, 0 where it is; None: no limit, or never so."""
+    """`soft_s`, `hard_s`: seconds until the volume reaches the limit, 0 where it has; None: there is no limit, or the
+    volume never reaches it.
+    """
 
     fill_rate: FillRate
     soft_s: float | None
@@ -41,7 +43,7 @@ class VolumeForecast(NamedTuple):
 
 
 class _DecayingMean:
-    """Of a rate, each moment weighing e times less than one `over_s` later."""
+    """The mean of a rate, in which each moment weighs e times less than one `over_s` later."""
 
     __slots__ = ("_over_s", "_sum", "_weight")
 
@@ -56,16 +58,16 @@ class _DecayingMean:
 
     @property
     def value(self) -> float:
-        """0 before anything was added."""
+        """0 before the first sample."""
         return self._sum / self._weight if self._weight else 0.0
 
 
 class FillTrend:
-    """How fast one volume fills. Takes what is free at each look; `fill_rate` needs three of them.
+    """How fast one volume fills, from the free bytes at each observation; `fill_rate` needs three of them.
 
-    A look that finds more room than the one before saw a deletion. The largest deletion of the last hours doesn't
-    count: retention comes again and again, while an operator who has made room once doesn't, and a volume is not to
-    look as if it emptied for hours because of that.
+    An observation with more free bytes than the one before follows a deletion. The largest deletion of the last hours
+    doesn't count: retention recurs, but an operator who made room once doesn't, and should not make the volume look as
+    if it emptied for hours.
     """
 
     __slots__ = (
@@ -83,7 +85,7 @@ class FillTrend:
     )
 
     def __init__(self, interval_s: float = WRITTEN_S) -> None:
-        """`interval_s`: between two looks, roughly."""
+        """`interval_s`: between two observations, roughly."""
         self._written_s = min(WRITTEN_S, max(MIN_MEAN_S, MEAN_SAMPLES * interval_s))
         self._reset_trend()
 
@@ -99,7 +101,9 @@ class FillTrend:
         self._total = self._available = 0
 
     def add_sample(self, at: float, total: int, available: int) -> None:
-        """One look. What is not later than the last one is left out; a volume of another size begins anew."""
+        """Add one observation. One that is not later than the last is ignored; if the volume's size changed, the trend
+        starts over.
+        """
         if self._samples and total != self._total:
             self._reset_trend()
         for_s, grown = at - self._at, self._available - available
@@ -136,7 +140,7 @@ class FillTrend:
         return FillRate(self._written.value, max(0.0, self._deleted - self._largest) / self._all)
 
     def forecast_limits(self, finding: VolumeFinding) -> VolumeForecast | None:
-        """Of the volume as it is now, by its own limits. None: not known yet."""
+        """The forecast for the volume as it is now, by its own limits. None: not known yet."""
         fill = self.fill_rate
         if fill is None:
             return None

@@ -17,8 +17,8 @@ RELEASE_FRACTION: Final = (
 
 
 class VolumeFinding(NamedTuple):
-    """One volume judged: `factor` by itself alone, levels as free bytes of it (None: there is none). `soft_by`,
-    `hard_by`: which of several limits these are, "" where there is one.
+    """The assessment of one volume: `factor` from this volume alone, levels as free bytes of it (None: no limit).
+    `soft_by`, `hard_by`: which of several limits these are, "" where there is one.
     """
 
     volume: Volume
@@ -30,19 +30,21 @@ class VolumeFinding(NamedTuple):
 
     @property
     def release_free(self) -> float | None:
-        """A PAUSE ends when more than this is free. None: no soft limit above a hard one, so without hysteresis."""
+        """A PAUSE ends when more bytes than this are free. None: there is no soft limit above a hard one, so no
+        hysteresis.
+        """
         if self.soft_free is None or self.hard_free is None or self.soft_free <= self.hard_free:
             return None
         return self.hard_free + RELEASE_FRACTION * (self.soft_free - self.hard_free)
 
     @property
     def is_short_of_release(self) -> bool:
-        """Whether a PAUSE would not end here: at the hard limit, or not yet far enough from it."""
+        """Whether a PAUSE would not end here: the volume is at its hard limit, or not far enough from it yet."""
         release = self.release_free
         return release is not None and self.volume.available <= release
 
     def reason_text(self, held: bool = False) -> str:
-        """One line for clients and logs: broker, volume, and how far it is. `held`: a former PAUSE is not over yet."""
+        """One line for clients and logs: broker, volume, its free bytes. `held`: a former PAUSE has not ended."""
         volume, factor, soft, hard = self.volume, self.factor, self.soft_free, self.hard_free
         soft_at, hard_at = (_level_text(*each) for each in ((soft, self.soft_by), (hard, self.hard_by)))
         free = (
@@ -60,9 +62,8 @@ class VolumeFinding(NamedTuple):
 
 
 class VolumeAssessment(NamedTuple):
-    """All volumes judged. `factor`: of the cluster. `worst`: the finding it comes from; None where there is no volume.
-
-    `findings`: each volume once, by broker and name. `held`: a former PAUSE is not over yet.
+    """The assessment of all volumes. `factor`: of the cluster. `worst`: the finding that determines it; None: there is
+    no volume. `findings`: one per volume, by broker and name. `held`: a former PAUSE has not ended yet.
     """
 
     factor: float
@@ -71,7 +72,7 @@ class VolumeAssessment(NamedTuple):
     held: bool = False
 
     def factor_of(self, finding: VolumeFinding) -> float:
-        """The factor of that volume's own, 0 if it holds a former PAUSE."""
+        """The factor from that volume alone; 0 if it keeps a former PAUSE."""
         return 0.0 if self.held and finding.is_short_of_release else finding.factor
 
     @property
@@ -81,12 +82,12 @@ class VolumeAssessment(NamedTuple):
 
     @property
     def paused(self) -> bool:
-        """The argument `paused` of the next `assess_volumes`: whether a limit with a hysteresis pauses now."""
+        """The argument `paused` of the next `assess_volumes`: whether a limit with hysteresis pauses now."""
         return self.held or any(f.factor <= 0 and f.release_free is not None for f in self.findings)
 
     @property
     def reason_text(self) -> str:
-        """One line for clients and logs: broker, volume, and how far it is. "" while the factor is 1."""
+        """One line for clients and logs: broker, volume, and its free bytes. "" while the factor is 1."""
         return "" if self.worst is None or self.factor >= 1 else self.worst.reason_text(self.held)
 
 
@@ -100,7 +101,7 @@ def assess_volumes(volumes: Iterable[Volume], policy: LimitPolicy, paused: bool)
     A gateway without a past says False: in the band above the hard limit it begins with the factor of the line from
     soft to hard, a tenth or less, and meets the others at the next PAUSE or release. True would stop it where that band
     was reached from above, for as long as no records are deleted. A restarted one goes on with the PAUSE that its
-    workers still hold (`Keeper.adopt`): paused = that factor is 0 and was observed.
+    workers still hold (`FactorKeeper.adopt_factor`): paused = that factor is 0 and was observed.
 
     Raises:
         ObservationFailed: the policy's factor is none.
@@ -126,10 +127,10 @@ def _no_reasons(volume: Volume) -> tuple[str, str]:
 
 
 def _level_text(free: float | None, by: str) -> str:
-    """As free bytes, and which of several limits it is."""
+    """The limit as free bytes, and which of several limits it is."""
     return "" if free is None else format_size(free) + (f" ({by})" if by else "")
 
 
 def _severity_key(finding: VolumeFinding) -> tuple[float, float]:
-    """Of equally bad volumes, all full ones for instance, the fuller one is named."""
+    """Of equally bad volumes (for example several full ones), the reason names the fuller one."""
     return finding.factor, finding.volume.available_ratio

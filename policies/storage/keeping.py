@@ -73,7 +73,7 @@ class FactorKeeper:
         self._reason = ""
 
     def begin_observation(self, now: float, limit_s: float) -> None:
-        """A recalculation begins, and is over after `limit_s` at the latest. The present factor holds until then."""
+        """A recalculation begins, and ends within `limit_s` seconds. The present factor stays in force until then."""
         self._began = now
         self._busy_until = now + limit_s if self._factor is None or now < self._until else -math.inf
 
@@ -81,7 +81,7 @@ class FactorKeeper:
         """A recalculation succeeded.
 
         Raises:
-            ObservationFailed: this is no factor. Nothing has changed then.
+            ObservationFailed: the factor is not valid. Nothing has changed then.
         """
         if not 0 <= factor <= 1:
             raise ObservationFailed(f"throttle factor {factor} must be from 0 to 1")
@@ -118,16 +118,16 @@ class FactorKeeper:
             self._until = until
 
     def current_factor(self, now: float) -> StorageFactor:
-        """The factor that holds at `now`."""
+        """The factor in force at `now`."""
         return self._factor if self._factor is not None and self.changes_at(now) is not None else self.next_factor(now)
 
     def changes_at(self, now: float) -> float | None:
-        """The time at which `current` changes by itself; None: never."""
+        """The time at which `current_factor` changes by itself; None: never."""
         until = max(self._until, self._busy_until)
         return until if self._factor is not None and now < until else None
 
     def next_factor(self, now: float) -> StorageFactor:
-        """The factor that it changes into then: the fallback."""
+        """The factor in force after that time: the fallback."""
         seen = None if self._factor is None else self._factor.observed_at
         since = "yet" if self._factor is None else f"for more than {self.hold_s:g} s"
         reason = f": {self._reason}" if self._reason else ""
@@ -138,6 +138,6 @@ class FactorKeeper:
         return min(GRACE_S, self.interval_s / 4)
 
     def _end_observation(self, now: float) -> float:
-        """No recalculation is under way any more; returns the time at which the last one began."""
+        """No recalculation is in progress any more; returns the time at which the last one began."""
         began, self._began, self._busy_until = self._began, None, -math.inf
         return now if began is None else began

@@ -52,15 +52,16 @@ class MinAvailable(LimitPolicy):
 
 
 class SoftHard(LimitPolicy):
-    """035's limits: 1 down to `soft`, from there linear in free bytes to 0 at `hard`. Of several, each counts that the
-    volume reaches first.
+    """Limits of proposal 035: the factor is 1 down to `soft`, and from there linear in free bytes to 0 at `hard`. Of
+    several limits, the one that the volume reaches first counts.
 
-    The first of `places` that matches a volume has limits in place of these. A volume's own limits win over either, all
-    soft and all hard ones by themselves. Only a hard limit: 1, then 0. Only a soft one: the volume's end is the hard
-    one. None at all: 1. Where on some volume soft lies at or below hard, hard alone counts.
+    The first of `places` that matches a volume replaces these limits. A volume's own limits take precedence over
+    either, all soft and all hard ones separately. With a hard limit only: 1, then 0. With a soft one only: the end of
+    the volume is the hard one. With none: 1. Where soft lies at or below hard on a volume, only hard counts.
 
     Raises:
-        LimitError: a level is none, or both are of one type and soft would be reached after hard on every volume.
+        LimitError: a level is not valid, or both limits are of one type and soft would be reached after hard on every
+            volume.
     """
 
     __slots__ = ("_places", "hard", "soft")
@@ -103,12 +104,12 @@ class SoftHard(LimitPolicy):
         return soft.free_bytes(volume.total), 0.0 if hard is None else hard.free_bytes(volume.total)
 
     def limit_reasons(self, volume: Volume) -> tuple[str, str]:
-        """Which soft and which hard limit these are, where there are several; "" where that goes without saying."""
+        """Which soft and which hard limit these are, where there are several; "" where there is one."""
         (_, soft), (_, hard) = self._find_limits(volume)
         return soft, hard
 
     def _find_limits(self, volume: Volume) -> tuple[tuple[VolumeLimit | None, str], tuple[VolumeLimit | None, str]]:
-        """Soft and hard limit, each with what is to be said of it."""
+        """The soft and the hard limit, each with its description."""
         name = f"{volume.broker_id}:{volume.name}"
         place = next((place for pattern, place in self._places if pattern.fullmatch(name)), _NO_PLACE)
         where = f"volumes {place.match}"
@@ -136,10 +137,10 @@ _NO_PLACE: Final = PlaceLimits("")
 def check_limit_pair(
     soft: Sequence[VolumeLimit], hard: Sequence[VolumeLimit], where: str = ""
 ) -> tuple[Sequence[VolumeLimit], Sequence[VolumeLimit]]:
-    """The same, if they go together. `where`: the place where they are written, for the message.
+    """The pair, if it fits together. `where`: where it is written, for the message.
 
     Raises:
-        LimitError: they don't.
+        LimitError: it doesn't.
     """
     soft, hard = (
         tuple(check_limit(each, what) for each in limits) for what, limits in (("soft", soft), ("hard", hard))
@@ -159,7 +160,7 @@ def _as_sequence(limits: VolumeLimit | Sequence[VolumeLimit] | None) -> Sequence
 
 
 def _strictest_limit(volume: Volume, limits: Sequence[VolumeLimit], where: str) -> tuple[VolumeLimit | None, str]:
-    """The one that is reached first, and what tells it from the others."""
+    """The limit that is reached first, and what distinguishes it from the others."""
     found = max(limits, key=lambda each: each.free_bytes(volume.total), default=None)
     if found is None or not (where or len(limits) > 1):
         return found, ""

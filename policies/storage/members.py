@@ -17,8 +17,8 @@ from policies.storage.volumes import Volume
 
 
 class LastVolumes(NamedTuple):
-    """The last known volumes of a broker with one at a limit. `left_at`: the time at which it was first missed; None:
-    it is active.
+    """The last known volumes of a broker with a volume at a limit. `left_at`: the time at which the broker was first
+    missed; None: it is active.
     """
 
     volumes: tuple[Volume, ...]
@@ -44,11 +44,13 @@ class VolumeMemory:
 
     @property
     def last_volumes(self) -> Mapping[int, LastVolumes]:
-        """All of them, of active brokers too: what a process that takes over has to know."""
+        """All of them, of active brokers too: a process that takes over needs them."""
         return self._last_volumes
 
     def adopt_volumes(self, lasts: Mapping[int, LastVolumes]) -> None:
-        """Go on with these, of brokers of which nothing is known here. Of two that left, the later one counts."""
+        """Continue with these, for brokers of which nothing is known here. Of two brokers that left, the later one
+        counts.
+        """
         known = dict(self._last_volumes)
         for broker_id, last in lasts.items():
             if broker_id not in known or _left_at(known[broker_id]) < _left_at(last):
@@ -70,7 +72,9 @@ class VolumeMemory:
         return found
 
     def record_assessment(self, assessment: VolumeAssessment, departed: Mapping[int, LastVolumes]) -> None:
-        """A look succeeded. `assessment`: of the volumes of active brokers and of those that `departed` said then."""
+        """An observation succeeded. `assessment`: of the volumes of active brokers, and of those that `find_departed`
+        returned.
+        """
         at_limit = {each.volume.broker_id for each in assessment.findings if assessment.factor_of(each) < 1}
         active: dict[int, list[Volume]] = {}
         for finding in assessment.findings:

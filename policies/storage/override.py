@@ -37,7 +37,9 @@ class StorageOverride(NamedTuple):
         """
         found = _TEXT.fullmatch(text)
         if found is None:
-            raise InvalidOverride(f"{text[:60]!r} is no override: PAUSE: REASON, OPEN: REASON or OPEN forced: REASON")
+            raise InvalidOverride(
+                f"{text[:60]!r} is not a valid override: write PAUSE: REASON, OPEN: REASON or OPEN forced: REASON"
+            )
         state, forced, reason = found.groups()
         return cls(cast("Literal['PAUSE', 'OPEN']", state), reason or "", bool(forced)).validate_override()
 
@@ -82,7 +84,7 @@ def apply_override(
     opened = StorageFactor(1.0, "operator", why, factor.observed_at)
     if not full:
         return OverrideOutcome(opened, () if by_topic else None)
-    if affected is None:  # of all topics, or nobody knows which ones
+    if affected is None:  # of all topics, or not known of which
         return OverrideOutcome(factor, None, full)
     places = {f"broker {each.volume.broker_id} {each.volume.name}" for each in assessment.hard_limit_findings}
     held = tuple(each for each in affected if each.key in places)

@@ -1,5 +1,5 @@
 # Whom a full volume holds: with scope "cluster" every producer, with scope "affected" only topics with a replica on it.
-# Where the source tells which topics lie on which volume, that is what counts, and where not, a broker's topics are on
+# Where the source reports which topics are on which volume, that counts; otherwise, a broker's topics are on
 # all of its volumes. A topic that has come since then may be on any of them.
 #
 # Knows no Kafka and no clock; `value` and `why` are those of a factor.
@@ -40,7 +40,7 @@ class AffectedTopics(NamedTuple):
 
 class ReplicaPlacement(NamedTuple):
     """`replicas`: by broker id, the topics with a replica there, as metadata has it; a partition that moves has one at
-    either end. `dirs`: the topics of a volume, of brokers that told.
+    either end. `dirs`: the topics of a volume, of brokers that reported them.
     """
 
     replicas: Mapping[int, frozenset[str]]

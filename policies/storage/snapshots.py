@@ -18,7 +18,7 @@ FailSafe = Literal["PAUSE", "OPEN"]
 SnapshotFault = Literal["missing", "stale", "ahead", "partial"]  # why a broker's snapshot doesn't say its state
 
 MAX_AHEAD_S: Final = 60.0  # a snapshot's clock may be so far ahead of ours; beyond, its age means nothing
-_TICK_S: Final = 0.001  # Unix time, as a float, can't tell less than a quarter of a microsecond
+_TICK_S: Final = 0.001  # Unix time, as a float, has no finer resolution than a quarter of a microsecond
 _MAX_NAMED: Final = 3  # in a message; of the rest, the number
 
 
@@ -70,7 +70,7 @@ class SnapshotView:
 
     A broker that the list has for the first time has `grace_s` until its first snapshot. One that leaves the list
     counts on until its last snapshot is `forget_after_s` old, if a volume is at a limit there (None: no longer than it
-    is active): whoever reads the topic knows it, also after a restart.
+    is active): every reader of the topic knows it, also after a restart.
 
     Without a policy only the limits count that the snapshots bring. `paused`: as in `assess_volumes`; set it after a
     restart if the workers still hold a PAUSE that was observed.
@@ -184,7 +184,7 @@ class SnapshotView:
         )
 
     def changes_at(self, wall: float, now: float) -> float | None:
-        """The monotonic time at which `current` may change by itself if no clock is set; None: never."""
+        """The monotonic time at which `assess_current` may change by itself if no clock is set; None: never."""
         left = [self._listed_at + self.list_age_s - now]
         for broker_id in self._active:
             snapshot = self._snapshots.get(broker_id)
@@ -231,13 +231,13 @@ class SnapshotView:
         return "" if self._active else "no broker is active"
 
     def _unknown_text(self, problem: str, reasons: Mapping[int, SnapshotFault]) -> str:
-        """Without ages: a message that changes every second would be told every second."""
+        """Without ages: a message that changes every second would be logged every second."""
         partial = {b: one_line(self._snapshots[b].unreadable[0]) for b, why in reasons.items() if why == "partial"}
         said: dict[SnapshotFault, str] = {
             "missing": "no snapshot of its volumes",
             "stale": f"no snapshot younger than {self.max_age_s:g} s",
             "ahead": f"a snapshot more than {MAX_AHEAD_S:g} s ahead of this clock",
-            "partial": "a log dir that its agent can't look into",
+            "partial": "a log dir that its agent can't read",
         }
         parts = [problem] if problem else []
         named = list(reasons.items())[:_MAX_NAMED]

@@ -2,7 +2,7 @@
 # producers fill it, by replication as well; and so, whether what may come before the next look has room behind the
 # hard limit.
 #
-# A partition counts as much as each other one of its topic: which of them a record went to, nobody has noted. Rates are
+# A partition counts as much as each other one of its topic: which of them a record went to is not recorded. Rates are
 # in bytes per second. Knows no clock, no source and no limit's meaning.
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class ThresholdStrategy:
         raise NotImplementedError
 
     def available_credit(self, meter: TopicMeter, client: object, now: float) -> float:
-        """The bytes up to which `judge` has no verdict on requests of that client for such a topic, all of them
+        """The bytes up to which `judge_request` has no verdict on requests of that client for such a topic, all of them
         together. Takes nothing.
         """
         return 0.0

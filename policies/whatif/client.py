@@ -1,6 +1,6 @@
 # One client's traffic to one topic of a broker, where a replay decides otherwise than was decided when it was recorded:
 # what of it is in already, and what it holds back and sends again. Kafka's producers are alike in this: they keep a few
-# requests in flight, wait as long as the answer told, send these again, and give up delivery.timeout.ms after the first
+# requests in flight, wait as long as the answer says, send these again, and give up delivery.timeout.ms after the first
 # time; what they could not send yet stays in their queue.
 #
 # Bytes are a fluid here: the record doesn't say which batch a repeat was of, so all that is pending has the same share

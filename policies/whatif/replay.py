@@ -5,9 +5,9 @@
 # as was decided then. Where it decides otherwise, bytes go another way:
 #
 #   admitted here, rejected then    they are in; their recorded repeats fall away
-#   rejected here, admitted then    the client holds them back as long as it is told, and sends them again (client.py)
+#   rejected here, admitted then    the client holds them back for the throttle time, and sends them again (client.py)
 #
-# So differences are all that is told (`OutcomeShift`); where both decide alike there are none.
+# So differences are all that is reported (`OutcomeShift`); where both decide alike there are none.
 #
 # Thresholds that reject are decided in each worker, as they were: at its own ticks, knowing the others' rates. All
 # other limits hold over the fleet as if one worker had all connections (whatif/lines.py). Bytes that storage, fences
@@ -47,8 +47,8 @@ ADMITTED: Final = METERED | {"errored", "duplicate"}
 TOLERANCE_BAND: Final = 0.01
 SNAP_S: Final = 0.1  # workers end an interval at each tick: one that seems to be so near to an edge is there
 NEWS_S: Final = 2.0  # until then a worker may not have heard of the others' newest rates
-# Each worker ticks every five seconds, and telling costs as much as there are workers: of more than a few once a
-# second, as often as gateways tell each other.
+# Each worker ticks every five seconds, and reporting costs as much as there are workers: of more than a few once a
+# second, as often as gateways report to each other.
 FEW_WORKERS: Final = 8
 EXCHANGE_S: Final = 1.0
 FORGET_S: Final = 600.0
@@ -105,7 +105,7 @@ class _ReplayWorker:
         self._is_first = is_first
         self.rejecting: dict[tuple[int, str], bool] = {}
         self.forced_topics: list[TopicMeter] = []  # decided as they were, not as the engine has it
-        self.exchanged_at = -math.inf  # when it was told others' rates
+        self.exchanged_at = -math.inf  # when it got others' rates
         self.over_before: set[TopicMeter] = set()  # what was over before that
         self.streams: dict[StreamKey, ReplayStream] = {}
         self.holding_streams: set[ReplayStream] = set()
@@ -134,7 +134,7 @@ class _SlotPart:
     """A client's data for a topic within a slot, where `shares` of three kinds of rows are in that slot: those that
     were admitted, those that were rejected by limits that are decided anew, and the rest.
 
-    `accepted`, `over`: bytes that tell whether the topic's threshold rejected just then. `metered`: bytes that meters
+    `accepted`, `over`: bytes that show whether the topic's threshold rejected just then. `metered`: bytes that meters
     count. `owed`: of each kind, bytes that were rejected less bytes that came again.
     """
 
@@ -174,7 +174,7 @@ class _SlotPart:
         return made
 
     def record_owed(self) -> float:
-        """Tell its stream the bytes that were rejected and that came again; returns the bytes that meters count."""
+        """Record rejected and repeated bytes with the stream; returns the bytes that meters count."""
         a, x, r = self.shares
         admitted, rejected, rest = self.owed
         if admitted or rejected or rest:
@@ -587,7 +587,7 @@ def _start_new_meters(engine: PolicyEngine, now: float) -> None:
 
 
 def _sum_parts(parts: dict[StreamKey, _SlotPart]) -> tuple[float, float]:
-    """The sums that tell whether a topic is over: bytes that were accepted, and that its threshold rejected."""
+    """The sums that show whether a topic is over: bytes that were accepted, and that its threshold rejected."""
     accepted = over = 0.0
     for part in parts.values():
         if not part.stream.exempt:

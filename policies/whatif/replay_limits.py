@@ -1,5 +1,5 @@
 # Limits that delay, in a replay: thresholds with on_exceed delay, client quotas and resource groups. A client under one
-# sends piece by piece: a piece passes, and the client waits as long as it is told before it sends the next. So what
+# sends piece by piece: a piece passes, and the client waits for the throttle time before it sends the next. So what
 # does not fit into a second of the record moves into later ones, at the pace of the limit. A piece for which there is
 # no room is held while its client waits, as at the gateway, and rejected then.
 #
@@ -58,8 +58,8 @@ class ReplayLimits:
     """All limits that delay, over the whole fleet.
 
     Args:
-        rejected: told about each attempt in vain: the stream, the reason, bytes, and how many not for the first time.
-        delayed: told about each wait: the stream, the reason, bytes, seconds.
+        rejected: called for each attempt in vain: the stream, the reason, bytes, and how many not for the first time.
+        delayed: called for each wait: the stream, the reason, bytes, seconds.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ReplayLimits:
         self.set_policies(PolicySet(rules.values), 0.0)
 
     def set_policies(self, policies: PolicySet, now: float) -> None:
-        """Go by these from now on. Debts of limits that stay, stay; clients have to `join` again."""
+        """Go by these from now on. Debts of limits that stay, stay; clients have to call `find_limits` again."""
         self._policies = policies
         self._quotas.set_quotas(policies.quota_store(), now)
         finder = GroupResolver(*self._patterns, policies.tenant_groups(), policies.namespace_groups())
@@ -132,7 +132,7 @@ class ReplayLimits:
 
     @property
     def has_shares(self) -> bool:
-        """Whether there is anything to `deal`."""
+        """Whether there is anything for `allocate_shares` to do."""
         return self._quotas.has_shares
 
     def allocate_shares(self, brokers: Mapping[int, float], now: float) -> None:

@@ -17,7 +17,7 @@ StreamKey = tuple[int, str, str, str]  # broker, topic, principal, client id
 
 
 class ReplayRow(NamedTuple):
-    """A row of a usage record with its interval, whose number in its life is `seq`. `repeats` None: can't be told."""
+    """A row of a usage record with its interval, whose number in its life is `seq`. `repeats` None: not known."""
 
     life: WorkerLife
     seq: int

@@ -1,7 +1,7 @@
 # When the ticks of a worker were, read out of its usage records. Thresholds that reject change their mind only at ticks
-# (engine.py), every five seconds from a start that no record tells. But each rejection said how long to wait, and that
-# is until a tick: time and wait of any rejection add up to one. A record has only the second in which it was, and a
-# mean wait; many together leave a fraction of a second that suits all of them. And workers end a record's interval at
+# (engine.py), every five seconds from a start that no record contains. But each rejection said how long to wait, and
+# that is until a tick: time and wait of any rejection add up to one. A record has only the second in which it was, and
+# a mean wait; many together leave a fraction of a second that suits all of them. And workers end a record's interval at
 # each tick: where intervals follow a second's grid, that says the rest.
 #
 # Knows rejections as numbers: no record, no clock.
@@ -17,7 +17,7 @@ from policies.verdict import MAX_THROTTLE_MS
 TICK_MS: Final = round(TICK_S * 1000)
 SECOND_MS: Final = 1000
 BIN_MS: Final = 10
-MAX_WAIT_MS: Final = MAX_THROTTLE_MS - BIN_MS  # a longer mean wait was cut to the longest that clients are told
+MAX_WAIT_MS: Final = MAX_THROTTLE_MS - BIN_MS  # a longer mean wait was cut to the longest throttle time
 _BINS: Final = TICK_MS // BIN_MS
 BINS_A_SECOND: Final = SECOND_MS // BIN_MS
 _NEARLY: Final = 0.95  # of the votes for the best: late ones vote at random
@@ -26,7 +26,7 @@ _GRID_BINS: Final = 4
 
 
 def phase_vote(start_ms: int, end_ms: int, wait_ms: float) -> tuple[int, int]:
-    """The vote of rejections within [start_ms, end_ms) that were told to wait `wait_ms`: the first bin, and the number
+    """The vote of rejections within [start_ms, end_ms) with a throttle time of `wait_ms`: the first bin, and the number
     of bins.
 
     Of use where wait_ms is above 0 and below TOLD_MS.
@@ -47,7 +47,7 @@ class TickPhase(NamedTuple):
 
 
 def find_phase(votes: Iterable[tuple[int, int, int]], edges: Mapping[int, int]) -> TickPhase | None:
-    """The times of ticks; None where the votes don't tell them.
+    """The times of ticks; None where the votes don't show them.
 
     Args:
         votes: as `phase_vote` gives them, each with how many times it was given.

@@ -115,15 +115,15 @@ def test_fields_added_later_are_skipped() -> None:
     ("changes", "message"),
     [
         ({"version": 3}, "version: 3, this program reads 1 and 2"),
-        ({"version": True}, "version: True is no int"),
+        ({"version": True}, "version: True is not a valid int"),
         ({"version": None}, "version"),
         ({"kind": "other"}, "kind: 'other'"),
         ({"seq": -1}, "seq: -1"),
-        ({"seq": "1"}, "seq: '1' is no int"),
-        ({"worker": True}, "worker: True is no int"),
+        ({"seq": "1"}, "seq: '1' is not a valid int"),
+        ({"worker": True}, "worker: True is not a valid int"),
         ({"seq": 2**63}, "out of range"),
         ({"part": 1}, "part: 1 of 1"),
-        ({"final": 0}, "final: 0 is no bool"),
+        ({"final": 0}, "final: 0 is not a valid bool"),
         ({"end_ms": 999}, "end_ms"),
         ({"rows": {}}, "rows: a list"),
         ({"rows": []}, "only a final interval"),
@@ -139,14 +139,14 @@ def test_a_wrong_header_is_refused_with_its_field(changes: dict[str, Any], messa
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"outcome": "lost"}, r"rows\[0\]\.outcome: 'lost' is none of accepted, "),
+        ({"outcome": "lost"}, r"rows\[0\]\.outcome: 'lost' is not one of accepted, "),
         ({"outcome": "rejected"}, r"rows\[0\]\.reason"),
         ({"outcome": "would_delay"}, r"rows\[0\]\.reason"),
-        ({"outcome": "would_pass"}, r"would_pass' is none of accepted, .*, would_reject, would_delay"),
+        ({"outcome": "would_pass"}, r"would_pass' is not one of accepted, .*, would_reject, would_delay"),
         ({"bytes": -1}, r"rows\[0\]\.bytes: -1 is out of range"),
-        ({"bytes": 1.0}, r"rows\[0\]\.bytes: 1\.0 is no int"),
+        ({"bytes": 1.0}, r"rows\[0\]\.bytes: 1\.0 is not a valid int"),
         ({"broker": -2}, r"rows\[0\]\.broker"),
-        ({"topic": None}, r"rows\[0\]\.topic: None is no str"),
+        ({"topic": None}, r"rows\[0\]\.topic: None is not a valid str"),
     ],
 )
 def test_a_wrong_row_is_refused_with_its_path(row: dict[str, Any], message: str) -> None:

@@ -175,9 +175,9 @@ def test_many_users_of_a_group_are_counted() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        (GOLD_BYTES, 0, "group gold: publishRateInBytes: 0 is no limit: a number above 0"),
-        (GOLD_BYTES, -1, "-1 is no limit"),
-        (GOLD_BYTES, float("nan"), "nan is no limit"),
+        (GOLD_BYTES, 0, "group gold: publishRateInBytes: 0 is not a valid limit: a number above 0"),
+        (GOLD_BYTES, -1, "-1 is not a valid limit"),
+        (GOLD_BYTES, float("nan"), "nan is not a valid limit"),
         (GOLD_BYTES, 2.0**64, "at most 9223372036854775807"),
         (GOLD_BYTES, "gold", "publishRateInBytes of group gold: a number is needed here, not 'gold'"),
         (GOLD, 2, "exists: is 1 where there is the group, not 2"),
@@ -297,11 +297,11 @@ def test_written_and_compacted_records_are_read_as_the_same_and_always_fit(
     [
         (ACME, {"v": 1, "value": 5}, "can't be a group's name"),
         (ACME, {"v": 1}, "can't be a group's name"),
-        (GOLD_BYTES, {"v": 1, "value": "gold"}, "its value is no number: 'gold'"),
-        (GOLD_BYTES, {"v": 1, "value": True}, "its value is no number"),
-        (GOLD_BYTES, {"v": 1, "value": -5}, "-5 is no limit"),
+        (GOLD_BYTES, {"v": 1, "value": "gold"}, "its value is not a number: 'gold'"),
+        (GOLD_BYTES, {"v": 1, "value": True}, "its value is not a number"),
+        (GOLD_BYTES, {"v": 1, "value": -5}, "-5 is not a valid limit"),
         (PolicyKey.of_group("gold", "storageQuota"), {"v": 1, "value": 5}, "unknown key 'storageQuota'"),
-        (PolicyKey("cluster", "x", "y"), {"v": 1, "value": 5}, "'cluster' is no kind of policy"),  # type: ignore[arg-type]
+        (PolicyKey("cluster", "x", "y"), {"v": 1, "value": 5}, "'cluster' is not a kind of policy"),  # type: ignore[arg-type]
     ],
 )
 def test_a_record_of_a_newer_gateway_or_of_none_is_left_out(key: PolicyKey, value: object, text: str) -> None:

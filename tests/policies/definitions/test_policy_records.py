@@ -85,7 +85,7 @@ def test_a_record_says_who_when_from_where_old_and_new() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        (None, b"{}", "is no JSON"),
+        (None, b"{}", "is not JSON"),
         (b'["head"]', b'{"v":1,"token":"x","version":1' + b"0" * 400 + b"}", "a version being below 9007199254740992"),
         (b'["head"]', b'{"v":1,"token":"x","version":9007199254740992}', "a version being below 9007199254740992"),
         (b'["head"]', b'{"v":1,"token":"x","version":true}', "a version being below 9007199254740992"),
@@ -95,21 +95,21 @@ def test_a_record_says_who_when_from_where_old_and_new() -> None:
         (encode_key(PERCENT), b'{"v":1,"value":5e-324}', "from 0.001 to 100,000 %"),
         (encode_key(PERCENT), b'{"v":1,"value":1.7e308}', "from 0.001 to 100,000 %"),
         (encode_key(TOTAL_OUT), b'{"v":1,"value":0}', "total.bytes.out.per.sec.threshold: 0.0 must be a finite number"),
-        (b"\xff", b"{}", "is no JSON"),
-        (b"[" * 100_000, b"{}", "is no JSON"),
+        (b"\xff", b"{}", "is not JSON"),
+        (b"[" * 100_000, b"{}", "is not JSON"),
         (b'"topic"', b"{}", "is not [kind, name, key]"),
         (b'["topic",1,"x"]', b"{}", "is not [kind, name, key]"),
         (b'["topic","a","x"]', b'{"v":1,"value":1}', "unknown key 'x'"),
-        (encode_key(CLICKS), b"", "is no JSON"),
-        (encode_key(CLICKS), b"[]", "is no object"),
+        (encode_key(CLICKS), b"", "is not JSON"),
+        (encode_key(CLICKS), b"[]", "is not an object"),
         (encode_key(CLICKS), b'{"v":2,"value":1}', "its layout is 2, known is 1"),
-        (encode_key(CLICKS), b'{"v":1,"value":true}', "its value is no number: True"),
+        (encode_key(CLICKS), b'{"v":1,"value":true}', "its value is not a number: True"),
         (encode_key(CLICKS), b'{"v":1,"value":-5}', "must be a finite number, 0 or more"),
         (encode_key(CLICKS), b'{"v":1,"value":NaN}', "must be a finite number"),
         (encode_key(CLICKS), b'{"v":1,"value":1' + b"0" * 400 + b"}", "too large"),
         (encode_key(TOTAL), b'{"v":1,"value":0}', "above 0"),
         (b'["head"]', b'{"v":1,"version":"7","token":"t"}', "a head without version"),
-        (b'["head"]', b"7", "is no object"),
+        (b'["head"]', b"7", "is not an object"),
     ],
 )
 def test_a_foreign_record_is_refused_in_one_line(key: bytes | None, value: bytes, text: str) -> None:
@@ -198,7 +198,7 @@ def test_ends_are_written_down_and_read() -> None:
 
 @pytest.mark.parametrize("until", [b'"soon"', b"-1", b"1.5", b"true", b"9007199254740991"])
 def test_a_record_whose_end_can_not_be_is_none(until: bytes) -> None:
-    with pytest.raises(InvalidPolicyRecord, match="its end is no time"):
+    with pytest.raises(InvalidPolicyRecord, match="its end is not a valid time"):
         decode_record(encode_key(CLICKS), b'{"v":1,"value":5,"until_ms":%b}' % until)
 
 

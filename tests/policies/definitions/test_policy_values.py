@@ -35,10 +35,10 @@ ALICE_SHARES = PolicyKey.of_quota(ALICE, QuotaKey("producer_byte_rate", "shares"
         (ALICE_RATE, 0.5, "no fractions"),
         (PolicyKey("topic", "clicks", "retention.ms"), 1, "unknown key 'retention.ms': known is bytes.in"),
         (PolicyKey("topic", "..", TOPIC_KEY), 1, "can't be a topic's name"),
-        (PolicyKey("broker", "02", TOTAL_KEY), 1, "'02' is no broker id"),
-        (PolicyKey("broker", "-1", TOTAL_KEY), 1, "no broker id"),
-        (PolicyKey("user", "x", "y"), 1, "'user' is no kind of policy"),  # type: ignore[arg-type]
-        (PolicyKey("quota", "alice", PRODUCE.wire_name), 1, "'alice' is no entity"),
+        (PolicyKey("broker", "02", TOTAL_KEY), 1, "'02' is not a valid broker id"),
+        (PolicyKey("broker", "-1", TOTAL_KEY), 1, "not a valid broker id"),
+        (PolicyKey("user", "x", "y"), 1, "'user' is not a kind of policy"),  # type: ignore[arg-type]
+        (PolicyKey("quota", "alice", PRODUCE.wire_name), 1, "'alice' is not a valid entity"),
         (PolicyKey("quota", ALICE.path, "bytes"), 1, "unknown quota 'bytes'"),
     ],
 )

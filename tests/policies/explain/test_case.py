@@ -79,7 +79,7 @@ def test_the_source_of_a_value_is_said_and_the_reach_of_a_change() -> None:
 def test_a_topic_without_a_leader_is_explained_for_all_brokers() -> None:
     found = explain_traffic(ExplainSubject("new"), known())
     assert found.brokers == (1, 2)
-    assert "metadata knows no topic new: it is explained as if every broker led a part of it" in found.notes
+    assert "the metadata has no topic new: the explanation assumes that every broker leads a part of it" in found.notes
     assert [level.limit for level in rule(found, "topic-threshold", 1).levels] == [4.0 * MB, 12.0 * MB]
     elsewhere = explain_traffic(ASKED._replace(broker=2), known())
     assert "broker 2 leads no partition of topic clicks: 1 does" in elsewhere.notes
@@ -91,4 +91,4 @@ def test_before_anything_is_known_there_are_limits_but_no_rates() -> None:
     assert (threshold.broker, threshold.levels[0].rate) == (None, None)
     assert math.isnan(threshold.utilization)
     assert "nothing known of its rate" in threshold.text
-    assert found.notes == ("no rates are known yet: the meters speak every 5 seconds",)
+    assert found.notes == ("no rates are known yet: the meters report every 5 seconds",)

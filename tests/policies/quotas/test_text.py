@@ -237,7 +237,7 @@ def test_sizes_may_be_written_as_in_the_configuration(add: str, value: float) ->
 
 @pytest.mark.parametrize("value", ["1_000", "inf", "nan", "\u0661\u0660", "0x10", "1MB"])
 def test_a_text_only_python_takes_for_a_number_is_none(value: str) -> None:
-    with pytest.raises(QuotaError, match="is no number"):
+    with pytest.raises(QuotaError, match="is not a number"):
         parse_ops(f"request_percentage={value}")
 
 

@@ -118,7 +118,7 @@ def test_a_log_dir_that_an_agent_can_not_look_into_makes_its_broker_unknown() ->
         made.put_snapshot(2, whole._replace(unreadable=("/data/2", "/data/3\n")))
         said = made.assess_current(1000.0, 1000.0)
         assert (said.factor.value, said.factor.origin, said.reasons) == (factor, "fail-safe", {2: "partial"})
-        assert said.factor.why == "broker 2 has a log dir that its agent can't look into: /data/2"
+        assert said.factor.why == "broker 2 has a log dir that its agent can't read: /data/2"
         assert {finding.volume.broker_id for finding in said.assessment.findings} == {1, 2}
         made.put_snapshot(2, whole)
         assert made.assess_current(1000.0, 1000.0).factor == StorageFactor(1.0, "valid", "")
