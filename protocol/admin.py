@@ -394,7 +394,7 @@ def _put_number(
     try:
         return pack(value)
     except struct.error as error:
-        raise ValueError(f"{name}: {value!r} is no {kind}: {error}") from None
+        raise ValueError(f"{name}: {value!r} is not a valid {kind}: {error}") from None
 
 
 def _put_bytes(value: bytes, _version: int, flexible: bool) -> bytes:
@@ -403,7 +403,7 @@ def _put_bytes(value: bytes, _version: int, flexible: bool) -> bytes:
 
 def _put_uuid(value: bytes, _version: int, _flexible: bool) -> bytes:
     if len(value) != _UUID_BYTES:
-        raise ValueError(f"{value!r} is no uuid")
+        raise ValueError(f"{value!r} is not a valid UUID")
     return value
 
 

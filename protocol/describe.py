@@ -1,7 +1,7 @@
 # A guess at bytes that are no Kafka frame, in words for the one line that is logged when a connection is closed.
 #
 # An operator who reads "an HTTP request" or "a TLS ClientHello" knows the cause; "a size of 1,195,725,856 bytes" is
-# the same event and tells nothing. Each protocol here has been seen at a Kafka port: health checks,
+# the same event and says nothing. Each protocol here has been seen at a Kafka port: health checks,
 # scrapers, browsers, load balancers with the PROXY protocol, clients whose security.protocol isn't the listener's. It
 # refuses to decide anything: whether a frame is let in is known in protocol/framing.py, this only finds words.
 

@@ -1,4 +1,4 @@
-# How much of which topic a Fetch or ShareFetch answer holds: bytes of records, and messages, told while the answer
+# How much of which topic a Fetch or ShareFetch answer holds: bytes of records, and messages, counted while the answer
 # streams through and without holding any of it. Addresses at its end are hidden in the same walk (stream.py).
 #
 # Messages are what the headers of batches announce (v2), or the entries of a message set (v0, v1; a compressed entry is
@@ -54,8 +54,8 @@ class FetchMeter(EndpointHider):
     def drain_topics(self) -> list[tuple[bytes, int, int]]:
         """The topics fed since the last call: (topic's name or id as on the wire, bytes of records, messages).
 
-        A partition's bytes are told at once when its records begin, its messages with each batch's header. A topic may
-        come several times.
+        A partition's bytes are reported at once when its records begin, its messages with each batch's header. A topic
+        may come several times.
         """
         self._close_row()
         rows, self._rows = self._rows, []
@@ -145,7 +145,7 @@ def _old_message(length: int, magic: int) -> tuple[int, int]:
 
 
 def _read_batch(head: Buffer) -> tuple[int, int]:
-    """(size, messages) of the batch that begins with this, the size larger than any if that can't be told."""
+    """(size, messages) of the batch that begins with this, the size larger than any if that is not known."""
     if len(head) >= _BATCH.size:
         length, magic, count = _BATCH.unpack_from(head)
         if magic != 2 or length < _MIN_LENGTH or count < 0:

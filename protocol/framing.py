@@ -33,11 +33,11 @@ def max_request_bytes(key: int, max_bytes: int) -> int:
 
 
 def check_request_head(buf: bytes | bytearray | memoryview, pos: int, end: int, max_bytes: int) -> int:
-    """The whole length (with its prefix) of the request that begins at `pos`, 0 if too few bytes are here to tell.
+    """The whole length (with its prefix) of the request that begins at `pos`, 0 if too few bytes have arrived.
 
     Raises:
         MalformedFrame: this can't be a Kafka request, or it is larger than `max_bytes`; the message describes it.
-        TooLarge: it is larger than the `max_request_bytes` of its API.
+        RequestTooLarge: it is larger than the `max_request_bytes` of its API.
     """
     if end - pos < 4:
         return 0
@@ -50,7 +50,7 @@ def check_request_head(buf: bytes | bytearray | memoryview, pos: int, end: int, 
         return 0
     _, key, version, _ = REQUEST_HEAD.unpack_from(buf, pos)
     if not (0 <= key <= MAX_API_KEY and 0 <= version <= MAX_API_VERSION):
-        raise MalformedFrame(f"no Kafka request: API key {key}, version {version}")
+        raise MalformedFrame(f"not a Kafka request: API key {key}, version {version}")
     most = max_request_bytes(key, max_bytes)
     if size > most:
         name = api.API_NAMES.get(key, f"a request with API key {key}")

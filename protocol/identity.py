@@ -71,7 +71,7 @@ class UnusableName(ValueError):
 
 
 def principal_name(text: str | bytes) -> str:
-    """The name of a principal that the gateway itself makes, of text that somebody else wrote: a client's message, a
+    """The name of a principal that the gateway itself makes, of text from outside: a client's message, a
     token, a certificate, a file. Whatever it becomes a part of (messages between processes, records, log lines) can
     hold it.
 
@@ -219,10 +219,11 @@ def accepted_principal(buf: Buffer, start: int, end: int, claim: SaslClaim) -> s
     """The answer to the SaslAuthenticate request that made this claim: its principal if the broker has accepted it with
     this answer, None if there are more steps.
 
-    Of a mechanism that isn't Kafka's own the first answer without an error counts, as the gateway can't tell its last.
+    Of a mechanism that isn't Kafka's own the first answer without an error counts, as the gateway can't recognise its
+    last.
 
     Raises:
-        Refused: the broker has not.
+        SaslRefused: the broker has not.
         MalformedFrame: it isn't a SaslAuthenticate answer of that version.
     """
     version = claim.version
@@ -341,7 +342,7 @@ def _jwt_principal(jwt: bytes) -> str:
         return UNKNOWN_PRINCIPAL
     subject = subjects[0]
     if len(subjects) > 1 or not isinstance(subject, str):
-        raise AmbiguousIdentity("a JWT whose sub is there twice, or is no string")  # one validator makes true "true"
+        raise AmbiguousIdentity("a JWT whose sub is there twice, or is not a string")  # one validator makes true "true"
     if subject != subject.strip(_TRIMMED):
         raise AmbiguousIdentity("a JWT whose sub begins or ends with a space")  # one validator trims it, the other not
     if any(name == "cty" for name, _ in header):
@@ -360,7 +361,7 @@ def _json_object(part: bytes) -> tuple[tuple[str, Any], ...]:
     except (ValueError, RecursionError):
         raise AmbiguousIdentity("a JWT that is not base64url of JSON in UTF-8") from None
     if not isinstance(value, tuple):
-        raise AmbiguousIdentity("a JWT that is no JSON object")
+        raise AmbiguousIdentity("a JWT that is not a JSON object")
     return value
 
 

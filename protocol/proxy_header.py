@@ -22,7 +22,8 @@ MAX_V2: Final = 16 * 1024  # bytes behind the fixed part; a client's certificate
 _V1: Final = b"PROXY "
 _FIXED: Final = 16  # bytes of version 2 before its addresses
 _STEP: Final = 4096  # of what is skipped
-# The shortest of each version ("PROXY UNKNOWN" with its line's end has 15): so many bytes are the header's for sure.
+# The shortest of each version ("PROXY UNKNOWN" with its line's end has 15): this many bytes belong to the header for
+# sure.
 _FIRST: Final = 12
 _ENDS: Final = {1: struct.Struct(">4s4sHH"), 2: struct.Struct(">16s16sHH")}  # by address family
 _UNSPECIFIED, _INET, _INET6, _UNIX = range(4)
@@ -44,7 +45,7 @@ class ProxyHeaderReader:
     """One header, in pieces.
 
     Attributes:
-        wanted: so many bytes may be fed next; 0: the header is complete.
+        wanted: this many bytes may be fed next; 0: the header is complete.
         ends: None where it names none (LOCAL, UNKNOWN): the connection is the proxy's own.
     """
 
@@ -54,7 +55,7 @@ class ProxyHeaderReader:
         self.ends: ConnectionEnds | None = None
         self.wanted = _FIRST
         self._head = b""
-        self._skipped = 0  # bytes of version 2 that are still to come, and nobody wants
+        self._skipped = 0  # bytes of version 2 that are still to come, and are not used
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes, at most `wanted`.

@@ -1,7 +1,7 @@
-# Answers that tell a client what there is and where: ApiVersions, Metadata, FindCoordinator, DescribeCluster.
+# Responses that describe the cluster to a client: ApiVersions, Metadata, FindCoordinator, DescribeCluster.
 #
 # A client must learn the gateway's addresses and nothing that the gateway couldn't follow. Spans are walked and copied:
-# only id, host and port of a row with an address are written anew, so fields and tags that nobody knows yet survive. A
+# only id, host and port of a row with an address are written anew, so unknown fields and tags survive. A
 # broker without an address here is withheld, never shown with its own. Everything is read to exactly its end before
 # anything is changed or learned; but for the topics of Metadata before v10, which have neither addresses nor ids: they
 # are copied as they are. The caller knows the addresses.
@@ -207,7 +207,7 @@ def _rewrite_coordinator(
     if node in addresses:
         return bytes(buf[row:place]) + _put_endpoint(node, *addresses[node], flexible), pos
     if not host:
-        return bytes(buf[row:pos]), pos  # an error, which names nobody
+        return bytes(buf[row:pos]), pos  # an error, which names no broker
     withheld.append(node)
     text = _put_text(_unavailable_text(node), flexible) if version >= 1 else b""
     code = INT16.pack(api.COORDINATOR_NOT_AVAILABLE)

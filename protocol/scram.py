@@ -92,8 +92,8 @@ def shape_of(record: ScramRecord) -> RecordShape:
 
 
 def make_decoy(hash_name: str, key: bytes, name: str, shape: RecordShape) -> ScramRecord:
-    """A record of that shape for a name that nobody has, always the same one: the challenge doesn't tell strangers so.
-    No password opens it. `key`: nobody else may know it.
+    """A record of that shape for a name that no user has, always the same one: the challenge doesn't reveal that.
+    No password opens it. `key`: a secret.
     """
     # With another shape another salt, as when a user gets another password.
     of = b"\0".join((hash_name.encode(), b"%d,%d" % shape, name.encode("utf-8", "surrogatepass")))
@@ -147,14 +147,14 @@ def parse_record(text: str, hash_name: str) -> ScramRecord:
 def read_first_message(message: bytes) -> FirstMessage:
     """
     Raises:
-        Refused: it is none that a server takes.
+        ScramRefused: it is none that a server takes.
     """
     found = _FIRST.fullmatch(message) if len(message) <= MAX_MESSAGE else None
     if found is None:
-        raise ScramRefused("the client's first message is none of SCRAM's")
+        raise ScramRefused("the client's first message is not a valid SCRAM message")
     header, other, bare, name, nonce, more = found.groups()
     if other is not None and other != name:
-        raise ScramRefused("the client wants to be somebody else than it authenticates as")
+        raise ScramRefused("the client asks for another identity (authzid) than the one it authenticates as")
     if b",tokenauth=true" in more.lower():
         raise ScramRefused("delegation tokens are the broker's: they can't be used where SASL ends at the gateway")
     return FirstMessage(header, bare, name.replace(b"=2C", b",").replace(b"=3D", b"=").decode(), nonce)
@@ -169,11 +169,11 @@ def verify_final(hash_name: str, record: ScramRecord, first: FirstMessage, chall
     """The server's final message, where the client's final `message` proves that it knows the password.
 
     Raises:
-        Refused: it doesn't.
+        ScramRefused: it doesn't.
     """
     found = _FINAL.fullmatch(message) if len(message) <= MAX_MESSAGE else None
     if found is None:
-        raise ScramRefused("the client's final message is none of SCRAM's")
+        raise ScramRefused("the client's final message is not a valid SCRAM message")
     unproven, binding, nonce, _, proof = found.groups()
     if binding != b64encode(first.header) or nonce != challenged[2 : challenged.index(b",")]:
         raise ScramRefused("the client's final message belongs to another exchange")
@@ -182,7 +182,7 @@ def verify_final(hash_name: str, record: ScramRecord, first: FirstMessage, chall
     try:
         key = bytes(a ^ b for a, b in zip(b64decode(proof, validate=True), signature, strict=True))
     except ValueError:
-        raise ScramRefused("the client's proof is none") from None
+        raise ScramRefused("the client's proof is not valid") from None
     if not hmac.compare_digest(hashlib.new(hash_name, key).digest(), record.stored_key):
         raise ScramRefused("wrong password, or no such user")
     return b"v=" + b64encode(hmac.digest(record.server_key, messages, hash_name))

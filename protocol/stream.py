@@ -191,9 +191,10 @@ class EndpointHider:
         size: the frame's size as its prefix has it; the prefix itself is never fed.
 
     Attributes:
-        left: bytes of the frame that have not been released. unread: how many of the next bytes `feed` wouldn't look
-        at: they may pass elsewhere, and `skip_unread` be told of them. lost: the bytes don't follow the layout of that
-        answer; they are passed on as they are from there.
+        left: bytes of the frame that have not been released.
+        unread: how many of the next bytes `feed` wouldn't look at: they may pass elsewhere, and `skip_unread` must
+            learn of them.
+        lost: the bytes don't follow the layout of that answer; they are passed on as they are from there.
     """
 
     __slots__ = ("_due", "_program", "_shift", "_stack", "_step", "_value", "left", "lost", "unread")
@@ -222,7 +223,7 @@ class EndpointHider:
         return self._walk_bytes(buf, start, end)
 
     def skip_unread(self, size: int) -> None:
-        """So many of the unseen bytes have passed."""
+        """That many of the unread bytes have passed elsewhere."""
         self.unread -= size
         self.left -= size
 

@@ -323,7 +323,7 @@ def test_fields_that_a_version_lacks_are_left_out_and_read_as_their_defaults() -
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        (AlterConfigsRequest((AlterConfigsResource(128, "t", ()),)), "resource_type: 128 is no int8"),
+        (AlterConfigsRequest((AlterConfigsResource(128, "t", ()),)), "resource_type: 128 is not a valid int8"),
         (AlterConfigsRequest((AlterConfigsResource(2, None, ()),)), "resource_name: null"),  # type: ignore[arg-type]
         (AlterConfigsRequest(None), "resources: null in place of an array"),  # type: ignore[arg-type]
     ],

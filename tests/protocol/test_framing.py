@@ -61,7 +61,7 @@ def test_a_size_outside_the_bounds_is_refused_on_four_bytes(size: int) -> None:
 
 @pytest.mark.parametrize(("key", "version"), [(-1, 0), (MAX_API_KEY + 1, 0), (0, -1), (0, 64)])
 def test_an_api_that_cannot_be_is_refused(key: int, version: int) -> None:
-    with pytest.raises(MalformedFrame, match="no Kafka request"):
+    with pytest.raises(MalformedFrame, match="not a Kafka request"):
         check_request_head(head(key=key, version=version), 0, 12, LIMIT)
 
 
