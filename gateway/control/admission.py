@@ -13,7 +13,7 @@ REASONS: Final = (CONNECTIONS, ADDRESS)  # label of the metric
 
 
 class ConnectionAdmission:
-    """`most`: connections in all; `most_per_address`: of these, from one address."""
+    """Counts connections by address. `most`: connections in all; `most_per_address`: of these, from one address."""
 
     def __init__(self, most: int, most_per_address: int) -> None:
         self._most = most
@@ -23,23 +23,23 @@ class ConnectionAdmission:
         self._workers: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
     def set_limits(self, most: int, most_per_address: int) -> None:
-        """Those of the constructor, from here on; nobody is turned away who is in."""
+        """Change the constructor's limits; existing connections stay."""
         self._most, self._most_per_address = most, most_per_address
 
     def refusal_reason(self, address: str, *, proxied: bool = False) -> str:
-        """The reason why one more from there is too many: one of REASONS, or "" where it isn't. Of `proxied` ones the
-        client's address isn't known yet (`move` says it), so only the connections in all are looked at.
+        """Why another connection from that address is too many: one of REASONS, or "": it isn't. Of `proxied` ones the
+        client's address isn't known yet (`move_connection` reports it later), so only the total is checked.
         """
         if self._total >= self._most:
             return CONNECTIONS
         return ADDRESS if not proxied and self._addresses[address] >= self._most_per_address else ""
 
     def add_connection(self, worker: int, address: str) -> None:
-        """This worker is given one."""
+        """This worker gets one more connection."""
         self._change_count(worker, address, 1)
 
     def move_connection(self, worker: int, before: str, address: str) -> str:
-        """One of that worker's is counted by another address from here on; the reason why it is one too many there, or
+        """One of that worker's connections counts for another address from now on. Returns why it is too many there, or
         "".
         """
         if self._workers[worker][before]:  # else the worker is another one by now
@@ -48,12 +48,12 @@ class ConnectionAdmission:
         return ADDRESS if self._addresses[address] > self._most_per_address else ""
 
     def end_connections(self, worker: int, addresses: Mapping[str, int]) -> None:
-        """So many of that worker's have ended."""
+        """That many of the worker's connections have ended."""
         for address, count in addresses.items():
             self._change_count(worker, address, -min(count, self._workers[worker][address]))
 
     def replace_connections(self, worker: int, addresses: Mapping[str, int]) -> None:
-        """That worker's connections, as it says itself; none when it is gone."""
+        """Replace that worker's counts by its own report; empty when the worker is gone."""
         self.end_connections(worker, dict(self._workers[worker]))
         del self._workers[worker]
         for address, count in addresses.items():

@@ -72,8 +72,8 @@ POLICIES_WAIT_S: Final = 5.0  # the first connections wait so long for policies 
 
 
 async def run(link: ParentLink, configure: Callable[[Settings], None] = lambda settings: None) -> None:
-    """Be the control process until the parent says stop or is gone (ParentGone). `configure`: called first, with the
-    configuration, and with each that takes its place.
+    """Run the control process until the parent stops it or is gone (ParentGone). `configure`: called first with the
+    configuration, and with each one that replaces it.
     """
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run)
@@ -103,7 +103,7 @@ def _make_exchange(settings: Settings, client: Mapping[str, Any], party: FleetPa
 
 
 def _make_authenticators(settings: Settings, secret: bytes, errors: InternalErrors) -> dict[str, SaslAuthenticator]:
-    """Those of the listeners at which SASL ends."""
+    """Authenticators of the listeners at which SASL ends."""
     if not any(map(settings.authentication_of, settings.all_listeners)):
         return {}
     # Here, since it brings PyJWT and cryptography along, which no other gateway's start has to wait for.
@@ -131,7 +131,7 @@ class _ControlProcess:
         self._settings = settings
         self._link = link
         self._components = parts
-        self._restarted = link.was_up  # clients are at work, and workers hold what an earlier control told them
+        self._restarted = link.was_up  # clients are at work, and workers have snapshots from an earlier control
         self._metrics = GatewayMetrics(settings.limits.max_client_metrics, settings.limits.max_topic_metrics)
         errors = self._errors = InternalErrors(self._metrics.count_internal_error)
         self._usage_log = UsageLogWriter(None, settings.gateway_name, self._metrics)
@@ -286,12 +286,14 @@ class _ControlProcess:
             self._usage_pipeline.close()
 
     async def _feed_thresholds(self) -> None:
-        """Keep thresholds in step with a source of the operator's own."""
+        """Follow an operator's threshold source, where there is one."""
         source = await self._components.await_component(SOURCE)
         await ThresholdFeed(source, self._settings.thresholds.interval, self._apply_source_thresholds).run()
 
     async def _open_listeners(self, inner: trio.Nursery) -> None:
-        """Brokers' sockets of an earlier control at once; the listeners' own when there is something to say."""
+        """Use the brokers' sockets of an earlier control process at once; open the listeners' own once metadata is
+        known.
+        """
         await self._cluster.adopt_sockets(inner, list(self._link.inherited))
         inner.start_soon(self._cluster.run, inner)
         if not self._restarted:
@@ -307,7 +309,7 @@ class _ControlProcess:
         self._link.report_up()
 
     async def _drain_and_flush(self, timeout_s: float) -> None:
-        """Workers first, then their reports to disk, then to the topic, all within the time."""
+        """Drain the workers, then flush their reports to disk, then to the topic, all within the time limit."""
         deadline = trio.current_time() + timeout_s
         with trio.move_on_at(deadline - 0.1 * timeout_s):
             self._workers.drain(0.8 * timeout_s)
@@ -318,8 +320,8 @@ class _ControlProcess:
         self._usage_pipeline.stop()
 
     async def _apply_source_thresholds(self, total: float | None, topics: dict[str, float]) -> None:
-        """The operator's own source stands in the place of the file's thresholds."""
-        self._snapshot_publisher.settings.policy_values_with(total, topics)  # only what can be is heeded
+        """The operator's source replaces the file's thresholds."""
+        self._snapshot_publisher.settings.policy_values_with(total, topics)  # only valid values are applied
         self._snapshot_publisher.use_source_thresholds(total, topics)
         settings = None
         while settings is not self._snapshot_publisher.settings:  # else another configuration came in between
@@ -405,7 +407,7 @@ class _ControlProcess:
         await serve_http(sock, application, tls, self._metrics.count_admin_drop, self._errors)
 
     def _render_metrics(self) -> Iterator[bytes]:
-        """In a thread."""
+        """Runs in a thread."""
         self._metrics.show_groups(*trio.from_thread.run_sync(self._find_group_uses))
         yield from self._metrics.render_text()
 

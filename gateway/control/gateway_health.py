@@ -61,8 +61,8 @@ class GatewayHealth:
         self._since_ms = round(time.time() * 1000)
 
     async def run_reporting(self, metrics: GatewayMetrics, report: Callable[[list[str], list[str]], None]) -> None:
-        """Keep the metrics of lacking parts up to date, and report problems and what is lacking, until cancelled: when
-        they change, and every REPORT_S, so that who hears nothing knows that this process hangs.
+        """Until cancelled, keep the metrics of missing components up to date, and report problems and missing
+        components: when they change, and every REPORT_S, so that silence shows that this process hangs.
         """
         reported, reported_at = None, -math.inf
         while True:
@@ -78,8 +78,8 @@ class GatewayHealth:
         found = []
         if self._is_leaving():
             found.append("the gateway is stopping")
-        # Connections go to whoever is there, so one worker is enough; but who is told "ready" after a start counts on
-        # all that was configured.
+        # Connections go to any connected worker, so one is enough; but a caller that gets "ready" after a start counts
+        # on all that was configured.
         connected, configured = self._workers.connected, worker_count(self._snapshot_publisher.settings)
         self._was_complete |= connected >= configured
         if not connected:
@@ -93,7 +93,7 @@ class GatewayHealth:
         return found
 
     def find_lacking(self) -> list[str]:
-        """Parts without which the gateway goes on, and why."""
+        """Components that the gateway runs without, and why."""
         return [f"{part}: {one_line(why, ERROR_CHARS)}" for part, why in self._lacking_reasons().items() if why]
 
     def _lacking_reasons(self) -> Mapping[str, str]:

@@ -2,7 +2,7 @@
 # TLS as without. Meant for a port to which few belong and which many may reach.
 #
 # A connection is one task. Its application is never cancelled, as it may be in the middle of a change: only waits for
-# the client end, and then the application hears that its client is gone. There is no HTTP/2: nobody who asks here needs
+# the client end, and then the application hears that its client is gone. There is no HTTP/2: no client here needs
 # it, and streams that a client opens and resets cost the server a request each.
 #
 # Places are few. Where none is left, the connection goes that waits for its client longest, at the address that has
@@ -39,7 +39,7 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 Reason = Literal["address", "connections", "silent", "request", "response"]
 
 MAX_CONNECTIONS: Final = 256
-MAX_PER_ADDRESS: Final = 100  # behind an ingress everybody is one; who waits for its client can lose its place anyway
+MAX_PER_ADDRESS: Final = 100  # behind an ingress all clients are one; connections that wait may be closed anyway
 RESERVE: Final = 64  # beyond MAX_CONNECTIONS, for addresses that have less than FEW
 FEW_CONNECTIONS: Final = 8  # less than MAX_PER_ADDRESS; a browser opens six
 MAX_HEAD: Final = 16 * 1024  # bytes of a request's line and headers
@@ -56,14 +56,14 @@ _LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 REASONS: Final[Mapping[Reason, str]] = {
     "address": f"more than {MAX_PER_ADDRESS} connections of this address: the one that waited longest was ended",
     "connections": f"more than {MAX_CONNECTIONS} connections: the one that waited longest was ended",
-    "silent": f"a connection on which nothing came within {FIRST_BYTE_TIMEOUT_S:g} s was ended",
+    "silent": f"a connection that sent nothing within {FIRST_BYTE_TIMEOUT_S:g} s was ended",
     "request": f"a connection whose request was not there within {REQUEST_S:g} s was ended",
     "response": f"a connection that did not take its response within {RESPONSE_S:g} s was ended",
 }
 
 
 class _ClientGone(Exception):
-    """There is no client any more. `reason` None: it has gone by itself, or was idle."""
+    """The connection has ended. `reason` None: the client closed it, or it was idle."""
 
     def __init__(self, reason: Reason | None = None) -> None:
         super().__init__(reason)
@@ -77,12 +77,12 @@ async def serve_http(
     count: Callable[[Reason], None] = lambda reason: None,
     errors: InternalErrors | None = None,
 ) -> None:
-    """Serve all who connect, until cancelled.
+    """Serve all connections until cancelled.
 
     Args:
         tls: None: plain HTTP.
-        count: is called for each connection that got no place, lost it, or was too slow.
-        errors: of the gateway's own, within a request.
+        count: called for each connection that was refused, displaced, or too slow.
+        errors: the gateway's own errors within requests.
     """
     await _HttpServer(application, tls, count, errors or InternalErrors()).run(sock)
 
@@ -121,7 +121,7 @@ class _HttpServer:
                             connection.close()
 
     async def _serve_connection(self, connection: _HttpConnection) -> None:
-        """All that one client can cause is in here."""
+        """Contains everything that one client can cause."""
         try:
             with self._errors.contain_errors(ADMIN_SERVER, connection.peer[0]):
                 try:
@@ -134,7 +134,7 @@ class _HttpServer:
             connection.close()
 
     def _make_room(self, new: _HttpConnection) -> bool:
-        """Whether there is a place for it, which another may have had to leave."""
+        """Whether there is room for the connection; another one may have been closed for it."""
         counts = Counter(connection.address for connection in self._open)
         candidates: list[_HttpConnection]
         if counts[new.address] >= MAX_PER_ADDRESS:
@@ -198,7 +198,7 @@ class _HttpConnection:
         self._end_reason: Exception | None = None  # why there is no client for this request any more
 
     def close(self) -> None:
-        """At once; who waits for this client hears of it."""
+        """Close at once; whatever waits for this client learns of it."""
         self._socket.close()
 
     async def serve_requests(self, tls: AdminTls | None) -> None:
@@ -281,7 +281,7 @@ class _HttpConnection:
         self._http.receive_data(data)
 
     async def _receive(self) -> dict[str, Any]:
-        """As an application calls it."""
+        """The ASGI application's `receive`."""
         assert self._pending_request is not None
         if self._end_reason is None and self._http.their_state is h11.SEND_BODY:
             self.is_waiting = True
@@ -300,7 +300,7 @@ class _HttpConnection:
     # --- to the client ------------------------------------------------------------------------------------------------
 
     async def _send(self, message: Mapping[str, Any]) -> None:
-        """As an application calls it. To a client that is gone it sends nothing."""
+        """The ASGI application's `send`. To a client that is gone it sends nothing."""
         assert self._pending_request is not None
         if self._end_reason is not None:
             return
@@ -338,7 +338,7 @@ class _HttpConnection:
             raise _ClientGone("response")
 
     async def _refuse_request(self, status: int) -> None:
-        """Say so where an answer hasn't begun; it is the last one."""
+        """Send the refusal if no response has begun; it is the last response."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         headers = [(b"content-length", b"0"), (b"connection", b"close")]
@@ -348,7 +348,7 @@ class _HttpConnection:
         self._http.send(h11.EndOfMessage())
 
     async def _drain_client(self, plain: trio.SocketStream) -> None:
-        """What is closed with bytes unread is reset, and the answer may be lost with it."""
+        """A socket that is closed with unread bytes is reset, and the response may be lost with it."""
         with trio.move_on_after(LINGER_S), _raise_when_gone():
             if isinstance(self._stream, trio.SSLStream):
                 with contextlib.suppress(trio.BrokenResourceError):  # of what comes behind the end

@@ -30,7 +30,7 @@ MAX_KINDS: Final = 20  # logged in this time: a client may know how to cause man
 
 
 class InternalErrors:
-    """`count`: called for each of them with its place, one of PLACES."""
+    """Counts and logs internal errors. `count`: called for each of them with its place, one of PLACES."""
 
     def __init__(self, count: Callable[[str], None] = lambda where: None) -> None:
         self._count_error = count
@@ -60,7 +60,7 @@ class InternalErrors:
 
 
 def _raising_line(trace: TracebackType | None) -> tuple[object, ...]:
-    """Of the code that has raised it."""
+    """The line of code that raised it."""
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return () if trace is None else (trace.tb_frame.f_code.co_filename, trace.tb_lineno)

@@ -21,14 +21,14 @@ Reply = Callable[[AdminAnswer], None]
 
 
 class TaskShare(NamedTuple):
-    """Of whom a question is, and how many of the same owner may run at once with it."""
+    """The owner of a query, and how many of that owner's may run at once with it."""
 
     owner: str
     most: float
 
 
 class QueryTasks:
-    """`run` must be running; until then, and beyond the bounds, no task is started."""
+    """Runs queries in tasks. `run` must be running; before that, and beyond the bounds, no task is started."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class QueryTasks:
             await trio.sleep_forever()
 
     def submit_query(self, ask: AdminQuery, reply: Reply) -> bool:
-        """Answer in a task that outlives the worker: a change that has begun goes on when its client has gone. False:
-        there are too many; the question stays without an answer, and its worker tells the client so in time.
+        """Answer the query in a task that outlives the worker: a change that has begun is completed when its client has
+        gone. False: there are too many; the query is dropped, and its worker informs the client in time.
         """
         share, size = self._share_of(ask), _query_bytes(ask)
         if (
@@ -76,7 +76,7 @@ class QueryTasks:
         answer = internal_error_answer(ask.token)
         try:
             with self._errors.contain_errors(self._where, ask.peer):
-                if time.monotonic() < ask.until:  # else its client has been told that there was no answer
+                if time.monotonic() < ask.until:  # else its worker has answered the client already
                     answer = await self._answer(ask)
             if time.monotonic() < ask.until:
                 with self._errors.contain_errors(self._where, ask.peer):
@@ -89,7 +89,7 @@ class QueryTasks:
 
 
 def internal_error_answer(token: int) -> AdminAnswer:
-    """The answer where there is none: the client's connection ends, and its log line says why."""
+    """The answer after an internal error: the client's connection ends, and its log line says why."""
     return AdminAnswer(token, closes="error", why="an internal error of the gateway, see its log")
 
 

@@ -26,7 +26,7 @@ _GROUP: Final = attrgetter("group", "direction")
 def merge_rates(said: Sequence[WorkerRates]) -> WorkerRates:
     """One gateway's rates from those of its workers.
 
-    Workers share the limits of quotas and groups, so each tells the same; shares of a total add up to this gateway's.
+    Workers share the limits of quotas and groups, so each reports the same; shares of a total add up to this gateway's.
     Thresholds are the same in every worker but for the moment in which they change: the later worker's stands.
     """
     if len(said) == 1:
@@ -75,7 +75,7 @@ def _add_topic(one: TopicRate, other: TopicRate) -> TopicRate:
 
 
 def _later_rate(one: float | None, other: float | None) -> float | None:
-    """Of two workers' words on the same sum: while it rises one of them knows it already."""
+    """The rate from two workers' reports on the same sum: while it rises, one of them knows it already."""
     return None if one is None or other is None else max(one, other)
 
 

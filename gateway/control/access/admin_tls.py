@@ -1,6 +1,6 @@
 # TLS of the admin server: the handshake of a new connection, with certificates that are read again once their files
 # have changed; connections that are there keep theirs. Knows no HTTP but for one answer: a client that speaks plain
-# HTTP here is told so.
+# HTTP here gets an error that says so.
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ class AdminTls:
         self._count_failure = count
 
     async def secure_stream(self, stream: trio.SocketStream) -> trio.SSLStream[trio.SocketStream] | None:
-        """The stream within TLS, the handshake done. None: it can't be; it is closed, and that is noted."""
+        """The TLS stream after its handshake. None: the handshake failed; the connection is closed, and the failure
+        counted.
+        """
         context = self._certificates.get_context(trio.current_time())
         try:
             if context is not None:
@@ -89,7 +91,9 @@ class AdminTls:
 
 
 async def _send_and_drain(stream: trio.SocketStream, word: bytes) -> None:
-    """Say that, and wait for the client to hear it: what is closed with bytes unread is reset, the word with it."""
+    """Send the bytes, and wait until the client has closed: a socket that is closed with unread bytes is reset, and the
+    client may lose the message.
+    """
     with trio.move_on_after(LINGER_S):
         await stream.send_all(word)
         await stream.send_eof()
@@ -98,7 +102,9 @@ async def _send_and_drain(stream: trio.SocketStream, word: bytes) -> None:
 
 
 def _failure_reason(error: BaseException | None) -> str:
-    """Of TLS; "": the client went away, as port scanners and health checks of load balancers do."""
+    """The reason of a failed handshake; "": the client went away, as port scanners and health checks of load balancers
+    do.
+    """
     if not isinstance(error, ssl.SSLError) or isinstance(error, PEER_CLOSED_ERRORS):
         return ""
     said = getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)

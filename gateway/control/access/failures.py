@@ -1,6 +1,6 @@
-# Failed attempts by address: after some in a row an address has to wait, whatever it brings. What guesses cost is told
-# by tokens.py; this keeps them from filling logs and from using the gateway's time, and bounds them for tokens that an
-# operator chose himself. Sessions and certificates aren't asked: those can't be guessed.
+# Failed attempts by address: after some in a row an address has to wait, whatever it brings. The cost of guesses is
+# described by tokens.py; this keeps them from filling logs and from using the gateway's time, and bounds them for
+# tokens that an operator chose himself. Sessions and certificates aren't asked: those can't be guessed.
 #
 # Pure: `now` is monotonic, in seconds.
 
@@ -29,12 +29,14 @@ class FailedAttempts:
         return len(self._clear_at)
 
     def wait_s(self, address: str, now: float) -> float:
-        """For how long this address may not try; 0: it may."""
+        """Seconds for which this address may not try again; 0: it may."""
         clear_at = self._clear_at.get(_address_key(address), now)
         return max(0.0, clear_at - (self._burst - 1) * self._every_s - now)
 
     def record_failure(self, address: str, now: float) -> None:
-        """An attempt from there has failed. With too many addresses the one that failed longest ago is forgotten."""
+        """Count a failed attempt from that address. With too many addresses, the one that failed longest ago is
+        forgotten.
+        """
         key = _address_key(address)
         clear_at = max(now, self._clear_at.pop(key, now)) + self._every_s
         if len(self._clear_at) >= self._most:
@@ -43,7 +45,7 @@ class FailedAttempts:
 
 
 def retry_after(wait_s: float) -> int:
-    """Whole seconds, as the header has them."""
+    """Whole seconds, for the header Retry-After."""
     return max(1, math.ceil(wait_s))
 
 

@@ -50,7 +50,7 @@ Header = tuple[bytes, bytes]
 
 
 class AccessRefusal(NamedTuple):
-    """`reason`: one of failures.REASONS, or "" for what isn't counted. `challenge`: for WWW-Authenticate."""
+    """`reason`: one of failures.REASONS, or "" for refusals that are not counted. `challenge`: for WWW-Authenticate."""
 
     status: int
     reason: str
@@ -60,7 +60,7 @@ class AccessRefusal(NamedTuple):
 
 
 class LoginOutcome(NamedTuple):
-    """What a login or logout came to. `headers`: for the answer. `problem` "": it is done."""
+    """The result of a login or logout. `headers`: for the response. `problem` "": it succeeded."""
 
     headers: list[Header]
     problem: str = ""
@@ -70,10 +70,10 @@ class LoginOutcome(NamedTuple):
 
 
 class AccessGate:
-    """Who may do what on the admin port.
+    """Decides which caller may make which request on the admin port.
 
     Attributes:
-        holders: whom the configuration knows.
+        holders: the credentials that the configuration contains.
     """
 
     def __init__(
@@ -108,14 +108,14 @@ class AccessGate:
         self._count_refusal = count
 
     def guard_application(self, app: Application) -> Application:
-        """The application, with this gate before it."""
+        """The application behind this gate."""
 
         async def guarded(scope: Any, receive: Any, send: Any) -> None:
             scope = self._with_client(scope)
             headers = headers_of(scope)
             rule = self._rules.rule_for(scope["method"], scope["path"])
             caller, refusal = await self._authorize_request(scope, headers, rule)
-            if refusal is None and rule.role is AccessRole.NONE and _body_bytes(headers) > MAX_FORM:  # of anybody
+            if refusal is None and rule.role is AccessRole.NONE and _body_bytes(headers) > MAX_FORM:  # of any caller
                 refusal = AccessRefusal(413, "", f"a body here may have {MAX_FORM} bytes")
             if refusal is None and scope["method"] not in READ_METHODS and _needs_csrf(caller):
                 receive, refusal = await _check_csrf(caller.csrf, headers, receive)
@@ -132,7 +132,7 @@ class AccessGate:
         return guarded
 
     def _with_client(self, scope: Any) -> Any:
-        """With the address of the client in the place of its proxy's."""
+        """The scope with the client's address in place of its proxy's."""
         if not self._proxies or not scope.get("client"):
             return scope
         peer, _ = scope["client"]
@@ -174,7 +174,7 @@ class AccessGate:
         )
 
     async def _check_token(self, token: str, peer: str) -> TokenHolder | AccessRefusal:
-        """The holder of this token. While too many attempts from this address have failed, none is looked at."""
+        """The holder of this token. While too many attempts from this address have failed, tokens are not checked."""
         now = trio.current_time()
         wait_s = self._failures.wait_s(peer, now)
         if wait_s:
@@ -217,7 +217,7 @@ class AccessGate:
     # --- whether that one may -----------------------------------------------------------------------------------------
 
     def missing_rights(self, scope: Any, least: AccessRole, *, identified: bool = False) -> str:
-        """What the caller of this request lacks for more than its path needs; "": nothing."""
+        """The rights that the caller lacks beyond those that the path needs; "": none."""
         missing = self._rights_refusal(caller_of(scope), least, identified, _client_host(scope))
         if missing is None:
             return ""
@@ -254,7 +254,9 @@ class AccessGate:
         )
 
     def _check_page(self, scope: Any, headers: Mapping[str, str], caller: AdminCaller) -> AccessRefusal | None:
-        """What a page has a browser send comes with a session's cookie, with a certificate, from this machine."""
+        """Refuse requests that a foreign page makes a browser send: they come with a session's cookie, a certificate,
+        or from this machine.
+        """
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         is_form = scope["method"] == "POST" and kind in _FORMS
         if not is_foreign_page(headers, self._hosts) and (
@@ -272,7 +274,7 @@ class AccessGate:
     # --- sessions -----------------------------------------------------------------------------------------------------
 
     async def log_in(self, scope: Any, token: str) -> LoginOutcome:
-        """Begin a session of this browser's, in the place of an earlier one."""
+        """Begin a session of this browser, in place of an earlier one."""
         if not self.holders.has_tokens:
             return LoginOutcome([], f"there is nothing to log in with: this gateway has no {_CREDENTIAL_SETTINGS}", 403)
         found = await self._check_token(token.strip(), _client_host(scope))
@@ -318,7 +320,7 @@ def headers_of(scope: Any) -> dict[str, str]:
 
 
 def _body_bytes(headers: Mapping[str, str]) -> float:
-    """As announced; a body in chunks announces nothing."""
+    """The announced size; a chunked body announces none."""
     size = headers.get("content-length", "0")
     return math.inf if "transfer-encoding" in headers or not size.isdigit() else int(size)
 
@@ -339,8 +341,8 @@ def _is_local(peer: str) -> bool:
 
 
 def _cookie_name(scope: Any) -> str:
-    """Cookies are shared by all ports of a host: another gateway's are not ours. With TLS no other host of the domain
-    can set it.
+    """All ports of a host share cookies, so another gateway's cookie must not be taken for this one's. With TLS no
+    other host of the domain can set it.
     """
     port = scope["server"][1] if scope.get("server") else 0
     return f"__Host-produce-gateway-{port}" if scope.get("scheme") == "https" else f"produce-gateway-{port}"
@@ -353,7 +355,7 @@ def _set_cookie(scope: Any, value: str, more: str = "") -> Header:
 
 
 def _cookie_value(header: str, name: str) -> str:
-    """Its value, "" where there is none. Others' cookies may look like anything."""
+    """The cookie's value, "" where there is none. Cookies of other applications may have any form."""
     pairs = (part.strip().partition("=") for part in header.split(";"))
     return next((value for known, _, value in pairs if known == name), "")
 
@@ -366,7 +368,7 @@ def _needs_csrf(caller: AdminCaller) -> bool:
 
 
 async def _check_csrf(wanted: str, headers: Mapping[str, str], receive: Any) -> tuple[Any, AccessRefusal | None]:
-    """In the header, or in a form; what was read of the body is received once more."""
+    """Check the token in the header, or in a form; the application receives the body that was read again."""
     given = headers.get(CSRF_HEADER, "")
     if not given and headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM:
         body = await _read_body(receive, FORM_TIMEOUT_S)
@@ -431,7 +433,7 @@ async def _send_refusal(
 
 
 def _login_redirect(scope: Any, headers: Mapping[str, str]) -> list[Header]:
-    """Back to the page afterwards; a change isn't made once more."""
+    """To the login page, and back to this page afterwards. A change is not repeated."""
     path = scope["path"] if scope["method"] in READ_METHODS else "/"
     wanted = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] and path != "/" else "")
     place = f"{LOGIN_PATH}?next={quote(wanted, safe='/')}".encode()

@@ -1,5 +1,5 @@
 # From what a caller brings to a name and a role: tokens of the configuration and of its file, and principals of client
-# certificates. A token file that can't be read gives nobody a role: a token that was taken out of it must not go on.
+# certificates. A token file that can't be read gives no caller a role: a token that was taken out of it must not go on.
 # Knows no request.
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ class CredentialHolders:
         principals: Mapping[str, AccessRole] | None = None,
         principal_rules: str = DEFAULT_RULE,
     ) -> None:
-        """`tokens`: as lines of a token file. That is read when it changes, at the earliest with the next request."""
+        """`tokens`: as lines of a token file. The file is read again when it changes, with the next request at the
+        earliest.
+        """
         self.problem = ""
         self._holders = tuple(map(parse_token_line, tokens))
         self._file = token_file
         self._principals = dict(principals or {})
         self._rules = PrincipalRules(principal_rules)
-        self._file_signature: tuple[int, ...] | None = None  # the file that `_in_file` was read from
+        self._file_signature: tuple[int, ...] | None = None  # the file that `_file_holders` was read from
         self._file_holders: tuple[TokenHolder, ...] = ()
 
     @property
@@ -51,7 +53,7 @@ class CredentialHolders:
         return self.has_tokens or bool(self._principals)
 
     async def find_by_digest(self, digest: bytes) -> TokenHolder | None:
-        """Of a token's SHA-256."""
+        """The holder of the token with this SHA-256."""
         found = None
         # All of them: the time this takes says nothing about any token.
         for holder in self._holders + await self._read_file():

@@ -13,7 +13,7 @@ from gateway.control.access.holders import CredentialHolders
 
 
 def make_gate(admin: Admin, count: Callable[[str], None]) -> AccessGate:
-    """`count`: see Gate."""
+    """`count`: see AccessGate."""
     principals = {name: parse_role(role) for name, role in admin.principals.items()}
     return AccessGate(
         CredentialHolders(admin.tokens, admin.token_file, principals, admin.principal_rules),

@@ -10,7 +10,7 @@ from gateway.system.hosts import is_own_host
 
 
 def is_foreign_page(headers: Mapping[str, str], hosts: Set[str]) -> bool:
-    """Whether a page of another site sent this. Programs send neither header. `hosts`: as in application.py."""
+    """Whether a page of another site sent this request. Programs send neither header. `hosts`: as in application.py."""
     site = headers.get("sec-fetch-site", "none")
     return site not in ("same-origin", "none") or not _is_own_origin(
         headers.get("origin"), headers.get("host", ""), hosts
@@ -18,12 +18,16 @@ def is_foreign_page(headers: Mapping[str, str], hosts: Set[str]) -> bool:
 
 
 def states_origin(headers: Mapping[str, str]) -> bool:
-    """Whether a browser says which page it is: each that lets a page send a form does, by one of the two."""
+    """Whether a browser states the page's origin: each browser that lets a page send a form does, by one of the two
+    headers.
+    """
     return headers.get("sec-fetch-site") == "same-origin" or "origin" in headers
 
 
 def _is_own_origin(origin: str | None, host: str, hosts: Set[str]) -> bool:
-    """Whether it was no page, or one of this server's. A name that any DNS may point here is not enough."""
+    """Whether the request comes from no page, or from a page of this server. A name that any DNS may resolve to this
+    machine is not enough.
+    """
     if origin is None:
         return True
     try:

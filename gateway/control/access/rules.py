@@ -1,5 +1,5 @@
 # Which request needs which role: one table, of paths as the API's routes have them. A request without a row needs an
-# admin, so a path that somebody forgot is closed; a test compares the table with the routes. docs/rest.md has the table
+# admin, so a forgotten path is closed; a test compares the table with the routes. docs/rest.md has the table
 # for readers, made by `requests_by_role`. Knows no caller.
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class AccessRule(NamedTuple):
     """
     Attributes:
         path: {name} stands for one part of a path, {name:path} for any rest.
-        role: the least that it needs; NONE: everybody, and nobody is asked for credentials.
+        role: the least that it needs; NONE: every caller, without credentials.
         identified: it names people, their addresses, or owners of groups: without credentials in the configuration
-            only this machine may ask, with them nobody who has not proven who it is.
+            only this machine may ask, with them only identified callers.
         lasting: the least role without an end (`until`) and beyond a preview; None: there is no such difference.
         page: people look at it in a browser: who has to log in is sent there.
     """

@@ -36,7 +36,7 @@ def _random_id() -> str:
 
 
 class BrowserSessions:
-    """By id. Ids are kept as their digests: how long a look takes says nothing about any."""
+    """Sessions by id. Ids are stored as digests, so that the time of a look-up reveals nothing about them."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class BrowserSessions:
         return len(self._entries)
 
     def create_session(self, token: bytes, now: float) -> tuple[str, BrowserSession]:
-        """A new one with its id. Where there are too many, the one that was used longest ago is over."""
+        """A new session and its id. Where there are too many, the one that was used longest ago ends."""
         self._drop_expired(now)
         same = [key for key, kept in self._entries.items() if kept.session.token == token]
         if len(same) >= self._most_of_one:
@@ -69,7 +69,7 @@ class BrowserSessions:
         return name, session
 
     def find_session(self, name: str, now: float) -> BrowserSession | None:
-        """The one with that id, which is used by this; None: there is none, or its time is over."""
+        """The session with that id, which this call marks as used; None: there is none, or it has expired."""
         key = _id_digest(name)
         kept = self._entries.pop(key, None)
         if kept is None or self._is_expired(kept, now):

@@ -111,7 +111,7 @@ def make_application(
 
 class _MetricsExposition:
     """The text of /metrics, never older than the question. With many topics it takes seconds of control's time, and
-    anybody may ask: so one is made at a time, EXPOSITION_S after the last, for all who ask until it is begun.
+    any caller may ask: so one is made at a time, EXPOSITION_S after the last, for all who ask until it is begun.
     """
 
     def __init__(self, render: Callable[[], Iterator[bytes]]) -> None:
@@ -131,7 +131,7 @@ class _MetricsExposition:
                 self._begun_at, self._made_at = begun_at, trio.current_time()
             made = self._made
             if not self._making.statistics().tasks_waiting:
-                self._made, self._begun_at = (), -math.inf  # nobody is there who could share it
+                self._made, self._begun_at = (), -math.inf  # no caller is left that could share it
             return made
 
 

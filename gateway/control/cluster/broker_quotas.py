@@ -1,6 +1,6 @@
 # The brokers' own client quotas, as far as the gateway's own principal may see them. Brokers go on enforcing what was
-# set there, so of their value and the gateway's the lesser holds; people who ask what holds, or set a quota, are told
-# of both. Asked only when somebody wants to know, and then kept for some seconds.
+# set there, so of their value and the gateway's the lesser holds; people who query what is in force, or set a quota,
+# learn of both. Fetched on demand only, and then kept for some seconds.
 #
 # Knows no quota of the gateway's own.
 
@@ -16,11 +16,13 @@ from gateway.quotas.client import DescribedQuotas, QuotaApi, QuotaClient, QuotaC
 from policies.quotas.store import QuotaStore
 
 CACHE_S: Final = 5.0
-TIMEOUT_S: Final = 3.0  # whoever waits for it waits for something else
+TIMEOUT_S: Final = 3.0  # its callers wait for other things
 
 
 class BrokerQuotas:
-    """`problem`: why they are not known, one line; "" where they are, or nothing has asked."""
+    """Client quotas that brokers enforce. `problem`: why they are not known, one line; "": they are, or have not been
+    requested.
+    """
 
     def __init__(self, connect: Callable[[], QuotaApi]) -> None:
         self._connect = connect
@@ -34,7 +36,7 @@ class BrokerQuotas:
         return cls(lambda: QuotaClient(bootstrap_servers, properties, TIMEOUT_S))
 
     async def fetch_quotas(self) -> QuotaStore | None:
-        """The quotas as they are, or were some seconds ago; None: not known, see `problem`."""
+        """The quotas as of now, or some seconds ago; None: not known, see `problem`."""
         async with self._lock:
             if trio.current_time() >= self._fetched_at + CACHE_S:
                 try:

@@ -1,5 +1,5 @@
 # The time: by the brokers, as far as they can be asked, for machines' clocks differ, and what one gateway does at a
-# time it does for all. The exchange tells it, from the times at which brokers append this gateway's own messages.
+# time it does for all. The exchange knows it, from the times at which brokers append this gateway's own messages.
 # Without an exchange, or one whose topic has no such times, it is this machine's clock.
 #
 # Knows no exchange and no policy.
@@ -52,7 +52,7 @@ class BrokersTime:
 
     @property
     def is_sure(self) -> bool:
-        """Whether `now` is the brokers' time, or will not be it soon either."""
+        """Whether `now` is the brokers' time, or can't become it soon."""
         if self._ask_brokers is None or self._ask_brokers() is not None:
             return True
         if self._began is None:
@@ -64,8 +64,8 @@ class BrokersTime:
         if is_off and not self._is_off:
             which = "ahead of" if ahead_s > 0 else "behind"
             log.warning(
-                "this machine's clock is %.0f s %s the brokers': ends of policies are due by the brokers' clock; set"
-                " this one right, since records of the usage log and of changes have its times",
+                "this machine's clock is %.0f s %s the brokers': policies end by the brokers' clock, but"
+                " usage records and the history of changes carry the times of this clock: correct it",
                 math.fabs(ahead_s), which,
             )  # fmt: skip
         elif self._is_off and not is_off:

@@ -1,7 +1,7 @@
-# The upstream cluster as it is known: it is asked again and again, and workers are told what is new.
+# The upstream cluster as it is known: metadata is fetched again and again, and workers get what is new.
 #
-# A broker has its listeners before it is told; one that left keeps them for a while (it may only be restarting, and
-# clients remember addresses).
+# A broker has its listeners before workers learn of it; one that left keeps them for a while (it may only be
+# restarting, and clients remember addresses).
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ClusterMonitor:
     """Keeps the view fresh and the listeners in step with it.
 
     `tell` gets Brokers and Topics when they changed, `moved` is called when `places` did, `relocated` when `replicas`
-    did, `looked` at every look, with the ids of topics that it found (View.topic_ids).
+    did, `looked` at every look, with the ids of topics that it found (ClusterView.topic_ids).
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ClusterMonitor:
 
     @property
     def problem(self) -> str:
-        """The cluster doesn't answer, or brokers have left its metadata and may come back; "": neither."""
+        """The cluster does not answer, or brokers have left its metadata and may come back; "": neither."""
         away = [
             f"broker {node_id} has been away since {broker.left}"
             for node_id, broker in self._brokers.items()
@@ -95,18 +95,18 @@ class ClusterMonitor:
         return self._down_reason or ", ".join(away)
 
     def apply_settings(self, listeners: Mapping[str, Listener], refresh_s: float) -> None:
-        """Other addresses for clients, on the same sockets."""
+        """Set other advertised addresses, on the same sockets."""
         self._refresh_s = refresh_s
         self._listeners.apply_settings(listeners)
         if self.is_known:
             self._publish_if_new(self._make_brokers())
 
     def request_refresh(self) -> None:
-        """Ask again soon: a worker saw newer metadata."""
+        """Refresh soon: a worker has seen newer metadata."""
         self._refresh_requested.set()
 
     async def await_refresh(self) -> None:
-        """Ask again, and return when that is over, or after a while."""
+        """Refresh, and return when that is done, or after a while."""
         over = trio.Event()
         self._refresh_waiters.append(over)
         self.request_refresh()
@@ -114,12 +114,12 @@ class ClusterMonitor:
             await over.wait()
 
     async def adopt_sockets(self, nursery: trio.Nursery, names: Iterable[str]) -> None:
-        """Accept on listeners that an earlier control process had opened, before the cluster has answered."""
+        """Accept on listeners that an earlier control process opened, before the cluster has answered."""
         for node_id in await self._listeners.adopt_sockets(nursery, names):
             self._brokers.setdefault(node_id, _KnownBroker(None))
 
     async def run(self, nursery: trio.Nursery) -> None:
-        """Refresh for ever; listeners' accept tasks go into `nursery`."""
+        """Refresh until cancelled; the listeners' accept tasks run in `nursery`."""
         while True:
             self._refresh_requested = trio.Event()
             waiting, self._refresh_waiters = self._refresh_waiters, []

@@ -1,5 +1,5 @@
-# The configured listeners on their way to brokers: a socket for each broker where ports tell brokers apart, none where
-# server names do; and the addresses that clients are told at each.
+# The configured listeners on their way to brokers: a socket for each broker where ports distinguish brokers, none where
+# server names do; and the addresses that clients get at each.
 #
 # A broker's socket is open before its address is handed out. Where a port can't be opened the broker is withheld from
 # that listener's clients, never handed out as it is. Knows no metadata.
@@ -24,10 +24,8 @@ Address = tuple[str, int]
 
 
 class BrokerListeners:
-    """All of one gateway, by name.
-
-    `listen(name, host, port)` gives a listening socket or raises OSError, `unlisten(name)` gives it back;
-    `accept(listener, node_id, socket)` accepts on it until cancelled.
+    """All listeners of one gateway, by name. `listen(name, host, port)` returns a listening socket or raises OSError,
+    `unlisten(name)` returns it to the parent; `accept(listener, node_id, socket)` accepts on it until cancelled.
     """
 
     def __init__(
@@ -46,15 +44,15 @@ class BrokerListeners:
         self._refused: dict[BrokerSocket, str] = {}  # and why
 
     def apply_settings(self, configured: Mapping[str, Listener]) -> None:
-        """The same listeners, with other addresses for clients, or TLS."""
+        """Change the listeners' advertised addresses, or their TLS; the listeners stay the same."""
         self._configured = configured
 
     def count_withheld(self, node_ids: Container[int]) -> int:
-        """How many of these brokers some listener's clients can't reach."""
+        """How many of these brokers are withheld from clients of some listener."""
         return len({socket.node_id for socket in self._refused if socket.node_id in node_ids})
 
     async def adopt_sockets(self, nursery: trio.Nursery, names: Iterable[str]) -> list[int]:
-        """Accept on the brokers' sockets among these, which are open already. The node ids."""
+        """Accept on the brokers' sockets among these, which are open already. Returns their node ids."""
         found = [
             socket for name in names if (socket := parse_broker_socket(name)) and socket.listener in self._configured
         ]
@@ -63,8 +61,8 @@ class BrokerListeners:
         return sorted({socket.node_id for socket in found})
 
     async def open_broker(self, nursery: trio.Nursery, node_id: int) -> bool:
-        """Accept connections for that broker, wherever they are not accepted yet; tasks go into `nursery`. Whether
-        there is a new socket.
+        """Accept connections for that broker on every listener that doesn't yet; tasks run in `nursery`. Returns
+        whether there is a new socket.
         """
         before = len(self._open)
         for name, listener in self._configured.items():
@@ -96,14 +94,14 @@ class BrokerListeners:
             await self._accept(socket.listener, socket.node_id, sock)
 
     def close_broker(self, node_id: int) -> None:
-        """That broker is gone for good."""
+        """That broker is gone for good: close its sockets."""
         for socket in [socket for socket in self._open if socket.node_id == node_id]:
             self._open.pop(socket).cancel()
             self._unlisten(socket.name)
         self._refused = {socket: why for socket, why in self._refused.items() if socket.node_id != node_id}
 
     def broker_addresses(self, node_ids: Iterable[int]) -> dict[str, dict[int, Address]]:
-        """By listener, what its clients are told of these brokers; those are missing that are withheld from them."""
+        """By listener, the addresses of these brokers that clients get, without those withheld from them."""
         known = sorted(node_ids)
         return {
             name: {
@@ -115,7 +113,7 @@ class BrokerListeners:
         }
 
     def describe_all(self, upstream: str, brokers: Mapping[int, Address | None]) -> list[str]:
-        """The ways to each broker, and a command to try, a line each; `upstream`: the bootstrap servers."""
+        """The ways to each broker, and a command to try, one line each. `upstream`: the bootstrap servers."""
         lines = []
         for name, listener in self._configured.items():
             bootstrap = address_text(*listener.bootstrap_address)
@@ -128,7 +126,7 @@ class BrokerListeners:
         return lines
 
     def describe_broker(self, node_id: int, upstream: Address | None) -> list[str]:
-        """The same of one broker."""
+        """The same for one broker."""
         told = self.broker_addresses([node_id])
         return [_mapping_line(name, node_id, of[node_id], upstream) for name, of in told.items() if node_id in of]
 

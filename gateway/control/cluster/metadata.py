@@ -36,7 +36,7 @@ _Placement = dict[str, list[tuple[int, ...]]]  # by topic, of each partition its
 
 
 class ClusterUnreachable(Exception):
-    """No broker answered; the text says what happened instead."""
+    """No broker answered; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ClusterMetadata:
 
     `places`: by node id, also of brokers that are away, the topics that have a partition there, hidden ones included:
     the broker leads it, or should by its assignment, where it is the first replica. `replicas`: likewise, the topics
-    with any replica there; a partition that moves has one at either end. Empty where nobody wants to know. `spread`:
+    with any replica there; a partition that moves has one at either end. Empty where it isn't needed. `spread`:
     how much of each topic that is, and who leads it; None likewise. `topic_ids`: of the watched topics, as this look
     found them.
     """
@@ -64,7 +64,7 @@ class MetadataSource(Protocol):
         """The cluster's present metadata.
 
         Raises:
-            Unreachable: it did not.
+            ClusterUnreachable: no broker answered.
         """
 
 
@@ -176,7 +176,7 @@ class AdminSource:
             self._error = error.str()
 
     async def fetch_topic_ids(self, topics: Collection[str]) -> TopicIds:
-        """The ids of these topics as they are now; none, if they are many or the cluster doesn't say."""
+        """The present ids of these topics; none, if there are many of them or the cluster doesn't answer."""
         if len(topics) > DESCRIBE_AT_ONCE or time.monotonic() < self._describe_from:
             return {}
         try:
@@ -190,10 +190,10 @@ class AdminSource:
         return TopicId(self._cluster_id, topic_id_text(topic_id))
 
     def _describe_topics(self, topics: Sequence[str]) -> dict[str, bytes]:
-        """Topic ids, without topics that aren't there, or whose broker is older than topic ids.
+        """Topic ids, without topics that don't exist, or whose broker doesn't know topic ids yet.
 
         Raises:
-            KafkaException, TimeoutError: not all are known.
+            KafkaException, TimeoutError: some are not known.
         """
         found = {}
         for name, answer in describe_topics(self._admin, topics, REQUEST_TIMEOUT_S).items():
@@ -208,8 +208,8 @@ class AdminSource:
         return found
 
     def _learn_ids(self, names: list[str], own: list[str]) -> TopicIds:
-        """Ids of topics that are new since the last time, without which workers learn them from clients' metadata; and
-        of our own as they are now; and of watched ones, which are returned.
+        """Learn ids of topics that are new since the last time (workers would otherwise learn them from clients'
+        metadata), and the present ids of the gateway's own topics and of watched ones. Returns the latter.
         """
         self._ids = {name: self._ids[name] for name in names if name in self._ids}
         unknown = [name for name in names if name not in self._ids][:DESCRIBE_AT_ONCE] if self._learns_all else []
@@ -231,7 +231,7 @@ class AdminSource:
         return {}
 
     def _choose_watched(self, watched: Collection[str]) -> list[str]:
-        """Those of them to ask for now."""
+        """The watched topics to ask for now."""
         first = self._next_watched if self._next_watched < len(watched) else 0
         self._next_watched = first + DESCRIBE_AT_ONCE
         return sorted(watched)[first : self._next_watched]

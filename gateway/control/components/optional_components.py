@@ -30,7 +30,7 @@ SOURCE: Final = "thresholds.source"
 
 
 class ComponentUnusable(Exception):
-    """A part can't be had; one line, why."""
+    """A component can't be used; one line with the reason."""
 
 
 class OptionalComponents:
@@ -49,13 +49,13 @@ class OptionalComponents:
         """Make all of them; `patient`: go on without parts that can't be had.
 
         Raises:
-            Unusable: a part can't be had, without `patient`.
+            ComponentUnusable: a part can't be had, without `patient`.
         """
         for part in self._makers:
             if not await self._try_make(part) and not patient:
                 raise ComponentUnusable(self.lacking[part])
         for why in filter(None, self.lacking.values()):
-            log.error("%s; going on without it, and trying again", why)
+            log.error("%s; continuing without it and retrying", why)
 
     async def await_component(self, part: str) -> Any:
         """That part, once, as soon as it can be had."""

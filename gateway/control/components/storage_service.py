@@ -19,11 +19,11 @@ from policies.definitions.policy_set import PolicySet
 class StorageService:
     """Args:
     policies: those in force.
-    tell: tells workers.
+    tell: sends a snapshot to workers.
     replicas: see StorageControl.
     around: for forecasts.
     hand, knows_hands: see StorageControl.
-    restarted: workers may hold a factor that an earlier control told them.
+    restarted: workers may hold a factor that an earlier control sent them.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class StorageService:
         self._find_override, self._knows_overrides = hand, knows_hands
         self._restarted = restarted
         self._control: StorageControl | None = None
-        self._has_worker_report = False  # a worker, while there was no control to tell …
+        self._has_worker_report = False  # a worker, while there was no control to report to …
         self._worker_factor: StorageSnapshot | None = None  # … and the factor that it holds
 
     async def run(self) -> None:
-        """Workers are told the state before the first look at once, so that none is without one."""
+        """Workers get the state before the first observation at once, so that none is without one."""
         if STORAGE not in self._components:
             return
         view = await self._components.await_component(STORAGE)
@@ -84,34 +84,36 @@ class StorageService:
         return limits_production(policies.effective_values())
 
     def _broker_total(self, broker_id: int) -> float | None:
-        """What that broker's producers get at most. A threshold that rejects lets bursts in, so it is no bound."""
+        """The most bytes per second that the broker's producers get. A rejecting threshold lets bursts in, so it is no
+        bound.
+        """
         thresholds = self._settings.thresholds
         is_bound = thresholds.on_exceed == "delay" and "observe" not in (self._settings.mode, thresholds.mode)
         return self._policies().broker_total(broker_id) if is_bound else None
 
     def on_replicas_changed(self) -> None:
-        """Topics have other replicas."""
+        """Replicas of topics have moved."""
         if self._control is not None:
             self._control.on_replicas_changed()
 
     def on_policies_changed(self) -> None:
-        """The operator's hand is another one, or has been read now."""
+        """The operator's override has changed, or has just been read."""
         if self._control is not None:
             self._control.on_policies_changed()
 
     def adopt_factor(self, held: StorageSnapshot | None) -> None:
-        """A worker's factor, before that worker is told anything; None: it holds none."""
+        """A worker's factor; None: it has none. Called before that worker gets any message."""
         if self._control is not None:
             self._control.adopt_factor(held)
         else:
             self._has_worker_report, self._worker_factor = True, held or self._worker_factor
 
     def apply_settings(self, settings: Settings) -> None:
-        """Another configuration is in force: of it, whether workers act or only count."""
+        """Another configuration is in force: apply whether workers act or only count."""
         self._settings = settings
         if self._control is not None:
             self._control.set_observe(settings.mode == "observe")
 
     def status(self) -> Mapping[str, Any]:
-        """The answer of GET /v1/storage."""
+        """The response of GET /v1/storage."""
         return make_status(self._control)()

@@ -35,7 +35,7 @@ class UsagePipeline:
 
     @property
     def lacking(self) -> dict[str, str]:
-        """Why each part of it can't be had just now, "" where it can."""
+        """Why each of its components can't be used now, "" where it can."""
         found = {SPOOL: self._components.lacking[SPOOL] or self._usage_log.problem}
         if self._settings.internal_topics == "kafka":
             found["usage_log.topic"] = "" if self._publisher is None else self._publisher.problem
@@ -47,14 +47,14 @@ class UsagePipeline:
             nursery.start_soon(self._update_gauges)
 
     async def flush_records(self, *, is_reached: bool) -> None:
-        """Return when what was reported is on disk; and in the topic, if the cluster `is_reached`, or soon after."""
+        """Return when all reports are on disk; and in the topic, if the cluster `is_reached`, or soon after."""
         await self._usage_log.wait_drained()
         if self._publisher is not None and is_reached:
             with trio.move_on_after(PUBLISH_AT_END_S):
                 await self._publisher.wait_caught_up()
 
     def stop(self) -> None:
-        """Let what runs in threads return soon."""
+        """Make calls that run in threads return soon."""
         if self._publisher is not None:
             self._publisher.stop()
 

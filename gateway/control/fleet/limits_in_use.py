@@ -1,5 +1,5 @@
 # The limits of all gateways that the workers of this one use just now, and how much each is. Limits are looked up as
-# their keys turn up, since a quota's bucket has names that only traffic brings; a key of which nobody has taken
+# their keys turn up, since a quota's bucket has names that only traffic brings; a key that no worker has used
 # anything for a while is forgotten.
 #
 # Knows no shares and no clock: `now` is seconds on a monotonic clock.
@@ -56,7 +56,7 @@ class ConfiguredLimits:
 
 
 class LimitsInUse:
-    """Keys in use. `limits`: the size of each. `has_begun`: set when a worker is the first to take of one."""
+    """Keys of limits in use. `limits`: the size of each. `has_begun`: set when a worker is the first to use one."""
 
     def __init__(self, policies: PolicySet) -> None:
         self.limits: dict[FleetKey, float] = {}
@@ -81,7 +81,7 @@ class LimitsInUse:
             return None
 
     def record_use(self, worker: int, key: FleetKey, idle: bool) -> bool:
-        """A worker takes of it, or has ceased to; False: it is no key, or there are too many."""
+        """A worker uses the limit, or has ceased to. False: it is not a key, or there are too many."""
         if key not in self._names:
             if len(self._names) >= MAX_KEYS:
                 return False
@@ -99,7 +99,7 @@ class LimitsInUse:
         return True
 
     def set_busy(self, worker: int, keys: Iterable[FleetKey]) -> None:
-        """All that this worker takes of."""
+        """All limits that this worker uses."""
         self._busy[worker] = set(keys)
 
     def forget_worker(self, worker: int) -> None:
@@ -115,7 +115,7 @@ class LimitsInUse:
         self._idle_since = idle
 
     def refresh_limits(self) -> bool:
-        """Look limits up where something is new; whether `limits` are others now."""
+        """Look limits up where something changed; returns whether `limits` changed."""
         changed = False
         for key in self._new:
             name = self._names.get(key)

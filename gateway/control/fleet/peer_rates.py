@@ -1,12 +1,12 @@
 # All other workers' traffic to each broker: V1's thresholds limit the sum, and each worker measures only its own.
-# So control tells each worker the sum of the one-minute rates of this gateway's other workers and of all other
+# So control sends each worker the sum of the one-minute rates of this gateway's other workers and of all other
 # gateways.
 #
 # When a worker or a gateway is gone, what it brought fades as an average fades without traffic: its clients come back,
 # to others or to its successor, whose averages rise by as much (policies/meters/meter.py). So the sum stays what one
 # meter would say; otherwise a killed worker's traffic would be missing for a minute.
 #
-# Knows no socket: how a worker is told something is given.
+# Knows no socket: how to send to a worker is given.
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from policies.meters.broker_meters import NO_PEER_TRAFFIC, PeerTraffic
 FADING_S: Final = 60.0  # to an e-th part, as Kafka's one-minute rate
 FADED_S: Final = 300.0  # to less than a hundredth
 _PEERS: Final = -1  # among numbers of workers
-NOTICED: Final = 0.02  # of what was told: a change by less can wait for the next tick
+NOTICED: Final = 0.02  # of what was sent: a smaller change can wait for the next tick
 TICK_S: Final = 5.0  # of the meters
 UNSURE_S: Final = 2 * TICK_S  # each worker has reported its rates by now: a rate of 0 must be sent once, too
 
@@ -29,7 +29,7 @@ Sums = dict[int, PeerTraffic]  # by broker
 
 
 def rates_by_broker(rates: WorkerRates) -> Sums:
-    """The rates that one worker brings."""
+    """One worker's rates by broker."""
     return {
         broker.node_id: PeerTraffic(broker.rate, {topic.topic.encode(): topic.rate for topic in broker.topics})
         for broker in rates.brokers
@@ -37,7 +37,7 @@ def rates_by_broker(rates: WorkerRates) -> Sums:
 
 
 def add_rates(many: Iterable[Mapping[int, PeerTraffic]]) -> Sums:
-    """The sum of several."""
+    """The sum of several workers' or gateways' rates."""
     totals: dict[int, float] = {}
     topics: dict[int, dict[bytes, float]] = {}
     for each in many:
@@ -50,7 +50,7 @@ def add_rates(many: Iterable[Mapping[int, PeerTraffic]]) -> Sums:
 
 
 def rates_differ(new: Mapping[int, PeerTraffic], told: Mapping[int, PeerTraffic]) -> bool:
-    """Whether a worker should know at once."""
+    """Whether the difference is large enough to be sent to a worker at once."""
     if new.keys() != told.keys():
         return True
     return any(_broker_differs(broker, told[node_id]) for node_id, broker in new.items())
@@ -67,7 +67,7 @@ def _is_noticeable(new: float, told: float) -> bool:
 
 
 def scale_rates(sums: Mapping[int, PeerTraffic], times: float) -> Sums:
-    """So many times as much."""
+    """The rates times a factor."""
     return {
         node_id: PeerTraffic(broker.rate * times, {topic: rate * times for topic, rate in broker.topics.items()})
         for node_id, broker in sums.items()
@@ -75,7 +75,7 @@ def scale_rates(sums: Mapping[int, PeerTraffic], times: float) -> Sums:
 
 
 def lost_rates(before: Mapping[int, PeerTraffic], after: Mapping[int, PeerTraffic]) -> Sums:
-    """The entries that were there before, and are not afterwards."""
+    """The entries that existed before and no longer do."""
     found = {}
     for node_id, broker in before.items():
         now = after.get(node_id, NO_PEER_TRAFFIC)
@@ -86,7 +86,7 @@ def lost_rates(before: Mapping[int, PeerTraffic], after: Mapping[int, PeerTraffi
 
 
 class FleetRates:
-    """By workers of this gateway, and by all other gateways together (`peers`)."""
+    """Rates of the workers of this gateway, and of all other gateways together (`peers`)."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -95,7 +95,7 @@ class FleetRates:
         self.peers: Sums = {}
 
     def set_worker(self, number: int, rates: WorkerRates | None) -> None:
-        """None: it is gone, or has said nothing."""
+        """None: the worker is gone, or has reported nothing."""
         if rates is None:
             if number in self._workers:
                 self._departed[number] = (
@@ -109,7 +109,7 @@ class FleetRates:
         self._workers[number] = brings
 
     def set_peers(self, peers: Sums, *, is_one_gone: bool = False) -> None:
-        """The rates of all other gateways together. `is_one_gone`: no gateway brings the difference any more."""
+        """The rates of all other gateways together. `is_one_gone`: no gateway produces the difference any more."""
         before, self.peers = self.peers, peers
         left = self._fading_rates(_PEERS)
         if is_one_gone:
@@ -118,18 +118,18 @@ class FleetRates:
             self._departed[_PEERS] = self._clock(), lost_rates(add_rates(left), lost_rates(peers, before))
 
     def assume_peers(self, times: float) -> None:
-        """They can't be heard any more: their rates count as so many times this gateway's. So it may bring its part of
-        each limit, and the rates heard last limit no worker for ever.
+        """Peers can't be received any more: count a multiple of this gateway's own rates for them. So it can use its
+        share of each limit, and the rates received last limit no worker for ever.
         """
         self.peers = scale_rates(self.own_rates(), times)
         self._departed.pop(_PEERS, None)
 
     def own_rates(self) -> Sums:
-        """The rates that this gateway brings: for its peers."""
+        """This gateway's rates, for its peers."""
         return add_rates([*self._workers.values(), *self._fading_rates(*(self._departed.keys() - {_PEERS}))])
 
     def rates_without(self, number: int) -> Sums:
-        """The rates of all but that worker."""
+        """The rates of all workers but this one."""
         mine = (sums for other, sums in self._workers.items() if other != number)
         fading = self._fading_rates(*self._departed)
         found, gone = add_rates([*mine, self.peers, *fading]), add_rates(fading)
@@ -150,20 +150,20 @@ class FleetRates:
 
 
 class _RateRecipient:
-    """One worker: the way to reach it, and its knowledge of the others."""
+    """One worker: how to send to it, and the rates that it knows."""
 
     def __init__(self, post: Callable[[PeerRates], bool], now: float) -> None:
         self.post = post
         self.others: Sums | None = None  # None: only an earlier control knows
-        self.processes = 0  # that bring something, as it was told with `others`
+        self.processes = 0  # that have rates, as sent with `others`
         self.at = now
 
 
 class RatePublisher:
-    """Tells each worker the rates of all others; for peers, this gateway's.
+    """Sends each worker the rates of all others, and peers this gateway's rates.
 
     Attributes:
-        is_due: a worker may have to be told something (`publish_rates`).
+        is_due: there may be something to send to a worker (`publish_rates`).
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -177,7 +177,7 @@ class RatePublisher:
 
     @property
     def peers(self) -> Sums:
-        """The rates that all other gateways together bring, as workers were told them last."""
+        """The rates of all other gateways together, as last sent to workers."""
         return self._rates.peers
 
     def set_totals(self, has_totals: bool) -> None:
@@ -194,13 +194,13 @@ class RatePublisher:
         self.is_due = self._has_changed_rates = True
 
     def set_worker_rates(self, worker: int, rates: WorkerRates) -> None:
-        """A worker tells its rates."""
+        """A worker reports its rates."""
         if worker in self._workers:
             self._rates.set_worker(worker, rates)
             self.is_due = self._has_changed_rates = True
 
     def mark_peers_changed(self) -> None:
-        """Peers bring something else. It is summed up when workers are told: there may be many."""
+        """Peers' rates have changed. They are summed up when they are sent to workers: there may be many."""
         self.is_due = self._are_peers_stale = True
 
     def mark_peer_gone(self) -> None:
@@ -209,7 +209,7 @@ class RatePublisher:
         self.mark_peers_changed()
 
     def collect_changed_rates(self) -> list[ThresholdRate] | None:
-        """All that this gateway brings, for peers; None: as before."""
+        """All rates of this gateway, for peers; None: unchanged."""
         if not self._has_changed_rates:
             return None
         self._has_changed_rates = False
@@ -222,7 +222,7 @@ class RatePublisher:
     def publish_rates(
         self, members: int, peers: Callable[[], Mapping[int, tuple[float, Mapping[str, float]]]] | None
     ) -> None:
-        """Tell the workers for which the rates are news.
+        """Send rates to the workers for which they are news.
 
         Args:
             members: workers of all gateways.

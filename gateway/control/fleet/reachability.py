@@ -1,4 +1,4 @@
-# Whether other gateways can be heard, as far as the exchange's state tells it over time. Knows no limit and no message.
+# Whether other gateways can be heard, as the exchange's state shows over time. Knows no limit and no message.
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KNOWN_S: Final = 5.0  # not reached for this long since the start: it is away
 
 
 class PeerReachability:
-    """`on_exchange_state` is told when the exchange comes and goes, `check_deadlines` is asked now and then; both
+    """`on_exchange_state` is called when the exchange comes and goes, `check_deadlines` now and then; both
     return whether others can be heard from now on, None: nothing changed. `now` is seconds on a monotonic clock.
 
     Attributes:
@@ -36,7 +36,7 @@ class PeerReachability:
         self._listens_until = math.inf
 
     def on_exchange_state(self, up: bool, now: float) -> bool | None:
-        """Our own messages come back, or don't any more. Others aren't known before each of them had its turn."""
+        """Our own messages come back, or no longer do. Peers are known only after each had time to report."""
         if not up:
             return self._mark_lost(now)
         if self.decided.is_set():

@@ -1,8 +1,8 @@
 # Limits that hold for more than one gateway, in the control process: what its workers take of them and what other
-# gateways say goes in, this gateway's part comes out, several times a second and at once when somebody comes or goes.
+# gateways say goes in, this gateway's part comes out, several times a second and at once when a gateway comes or goes.
 # Workers share it among themselves (policies/fleet/page.py), so a gateway that is alone has nothing to deal out.
 #
-# And the rates of V1's thresholds: each worker is told what all others bring. How shares are found is
+# And the rates of V1's thresholds: each worker gets the rates of all others. How shares are found is
 # policies/fleet/shares.py's, how gateways hear of each other is the exchange's. Knows no sockets and no topic.
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LEAST_SHARED_S: Final = 3.0  # … and other gateways don't wait for it
 LEASE_CYCLES: Final = 2  # peers give away the parts of a gateway that has been silent for this long
 SETTLE_CYCLES: Final = 2
 RENEW_S: Final = 1.0
-PEER_RATES_INTERVAL_S: Final = 0.5  # others' rates are told at most so often
+PEER_RATES_INTERVAL_S: Final = 0.5  # others' rates are sent at most this often
 SWEEP_S: Final = 15.0
 MAX_ALLOCATED: Final = 150  # limits at once, some 5 ms: others want their turn, too
 MAX_REPORTED: Final = 300  # usages at once to the exchange
@@ -49,16 +49,16 @@ Post = Callable[[LimitShares | PeerRates], bool]
 
 
 class _WorkerKnowledge(Enum):
-    """The parts of this gateway as a worker knows them."""
+    """This gateway's shares as a worker knows them."""
 
     NOTHING = auto()  # it has only begun, or missed something while it didn't read
-    FORMER = auto()  # what an earlier control told it, or that a floor is left until more is known
+    FORMER = auto()  # what an earlier control sent it, or that a floor is left until more is known
     EVEN = auto()  # that no peer can be heard: an even part of each limit
     PARTS = auto()  # all parts
     ALONE = auto()  # that there is no other gateway
 
     def after_early_publish(self, is_over: bool) -> _WorkerKnowledge:
-        """Its knowledge once it was told the parts that hold before anything is dealt; the same: it needn't be told.
+        """Its knowledge once it has the shares that apply before anything is allocated; the same: nothing to send.
 
         `is_over`: no gateway could be heard for so long that all have gone to even parts.
         """
@@ -68,7 +68,7 @@ class _WorkerKnowledge(Enum):
 
 
 class _MemberWorker:
-    """One worker: the way to reach it, and its knowledge of this gateway's parts."""
+    """One worker: how to send to it, and the shares that it knows."""
 
     def __init__(self, post: Post, knows: _WorkerKnowledge) -> None:
         self.post = post
@@ -76,7 +76,7 @@ class _MemberWorker:
 
 
 class FleetControl:
-    """Tells workers their parts. `run` has to be running; everything else is a plain call from anywhere in this
+    """Sends workers their shares. `run` has to be running; everything else is a plain call from anywhere in this
     process.
 
     Attributes:
@@ -112,8 +112,8 @@ class FleetControl:
         self._clock = clock
         self._limits_in_use = LimitsInUse(PolicySet())
         self._workers: dict[int, _MemberWorker] = {}
-        self._gateways = 0  # as workers were told
-        self._last_gateways = 1  # as they were told by an earlier control
+        self._gateways = 0  # as sent to workers
+        self._last_gateways = 1  # as sent by an earlier control
         self._renew_at = 0.0
         self._wake = trio.Event()
         self._metrics = metrics
@@ -133,7 +133,7 @@ class FleetControl:
         self._wake.set()
 
     def add_worker(self, worker: int, post: Post, gateways: int = 1) -> None:
-        """This worker can be told things with `post` (False: it doesn't read just now). It was told nothing yet but, by
+        """`post` sends to this worker (False: it doesn't read just now). It has got nothing yet but, from
         an earlier control, that `gateways` share.
         """
         if worker in self._workers:
@@ -142,7 +142,7 @@ class FleetControl:
         knows = _WorkerKnowledge.NOTHING if gateways == 1 else _WorkerKnowledge.FORMER
         self._workers[worker] = _MemberWorker(post, knows)
         self.rates.add_worker(worker, post)
-        self._gateways = 0  # all workers are told, this one above all
+        self._gateways = 0  # all workers get it, this one above all
         self.refresh_shares()
         # before its first client: a meter that others had already doesn't begin with its whole rate
         self.publish_peer_rates()
@@ -174,29 +174,29 @@ class FleetControl:
             self._wake.set()
 
     def record_rates(self, worker: int, rates: WorkerRates) -> None:
-        """The rates that it brings to brokers."""
+        """The worker's rates to brokers."""
         self.rates.set_worker_rates(worker, rates)
 
     # --- other gateways -----------------------------------------------------------------------------------------------
 
     def current_usage(self) -> GatewayUsage:
-        """The usage of this gateway, and its rates to brokers: for the others, a few limits at once."""
+        """This gateway's usage, and its rates to brokers, for its peers: a few limits at a time."""
         assert self._allocator is not None
         self._allocator.is_urgent = False
         uses = self._allocator.drain_changes(MAX_REPORTED)
         return GatewayUsage(uses, self.rates.collect_changed_rates(), len(self._workers), self._allocator.has_changes)
 
     def busiest_traffic(self) -> GatewayTraffic:
-        """The busiest topics and clients of this gateway: for the others, if there are any."""
+        """This gateway's busiest topics and clients for its peers, if there are any."""
         return NO_TRAFFIC if self._allocator is None or self._allocator.gateway_count == 1 else self._traffic()
 
     def on_report_published(self, keys: Iterable[FleetKey]) -> None:
-        """Others count with the last told usage from now on; it is something else for these."""
+        """Peers count with the last reported usage from now on; it changed for these limits."""
         assert self._allocator is not None
         self._allocator.mark_published(keys)
 
     def on_peer_news(self, heard: PeerNews) -> None:
-        """Another gateway has said something."""
+        """Another gateway has sent news."""
         if heard.left:
             self.on_peer_lost(heard.peer)
             return
@@ -209,7 +209,7 @@ class FleetControl:
             self.rates.mark_peers_changed()
 
     def on_peer_lost(self, peer: str) -> None:
-        """It was silent for too long, or has said goodbye."""
+        """The gateway was silent for too long, or has left."""
         log.info("gateway %s is gone: the others share its parts", one_line(peer.rsplit("#", 1)[0]))
         assert self._allocator is not None
         self._allocator.mark_peers_changed()
@@ -217,14 +217,14 @@ class FleetControl:
         self._wake.set()
 
     def on_exchange_state(self, up: bool) -> None:
-        """Whether others can be heard, and can hear us."""
+        """Whether peers can be received, and can receive from us."""
         now = self._clock()
         self._change_reach(
             self.reach.on_exchange_state(up, now), now, "" if self.exchange is None else self.exchange.health.problem
         )
 
     def _change_reach(self, is_heard: bool | None, now: float, why: str = "") -> None:
-        """`why`: the reason why no gateway can be heard."""
+        """`why`: why no gateway can be received."""
         if is_heard is None:
             return
         assert self._allocator is not None
@@ -249,14 +249,14 @@ class FleetControl:
         self._wake.set()
 
     def find_limit(self, key: FleetKey) -> float | None:
-        """Of one that this gateway takes of."""
+        """The size of a limit that this gateway uses."""
         return self._limits_in_use.limits.get(key)
 
     # --- for people ---------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
-        """The way limits are shared."""
+        """How limits are shared."""
         if self._allocator is None:
             return "local"
         if self.reach.down_since is None:
@@ -266,7 +266,7 @@ class FleetControl:
         return "fallback" if is_over else "frozen"
 
     def find_uses(self, keys: Iterable[FleetKey] | None = None) -> dict[FleetKey, FleetUse]:
-        """This gateway's part of these limits, or of all that it takes of, and what others take of each."""
+        """This gateway's share of these limits, or of all that it uses, and the use by each other gateway."""
         dealer, exchange = self._allocator, self.exchange
         if dealer is None or exchange is None or dealer.gateway_count == 1:  # then every limit is whole here
             return {}
@@ -280,7 +280,7 @@ class FleetControl:
         return found
 
     def find_peer_rates(self, topic: str, brokers: Iterable[int]) -> dict[tuple[int, str | None], FleetUse]:
-        """The rates that other gateways bring to these brokers, and to that topic there."""
+        """The rates of other gateways to these brokers, and to that topic there."""
         exchange, gateways = self.exchange, 1 if self._allocator is None else self._allocator.gateway_count
         if exchange is None or gateways == 1:
             return {}
@@ -312,7 +312,7 @@ class FleetControl:
     # --- what follows -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Deal until cancelled."""
+        """Allocate shares until cancelled."""
         swept_at = others_at = self._clock()
         while True:
             self._wake = trio.Event()
@@ -328,19 +328,19 @@ class FleetControl:
                 await self._wake.wait()
 
     def refresh_shares(self) -> None:
-        """See whether others can be heard, and deal."""
+        """Check whether peers can be received, and allocate."""
         now = self._clock()
-        self._change_reach(self.reach.check_deadlines(now), now, "it was not reached so far")
+        self._change_reach(self.reach.check_deadlines(now), now, "it has not been reached yet")
         self.allocate_shares()
         self._update_metrics()
 
     @property
     def is_behind(self) -> bool:
-        """Whether the last `deal` left something to the next one, which should be at once."""
+        """Whether the last `allocate_shares` left something to the next one, which should be at once."""
         return self._allocator is not None and self._allocator.gateway_count > 1 and self._allocator.is_behind
 
     def allocate_shares(self) -> None:
-        """Find this gateway's parts from the present usage, and tell workers the parts that are new to them."""
+        """Determine this gateway's shares from the present usage, and send workers those that are new to them."""
         if self._allocator is None or self.exchange is None:
             return
         now = self._clock()
@@ -375,9 +375,9 @@ class FleetControl:
                 worker.knows = _WorkerKnowledge.PARTS if is_read else _WorkerKnowledge.NOTHING
 
     def _publish_early(self, now: float) -> None:
-        """While the sharing gateways are not known, workers go on with the parts that an earlier control told them, and
-        without one with a floor: others may have their parts by now. Where no gateway could be heard for so long that
-        all have gone to even parts, so do these.
+        """While the sharing gateways are not known, workers go on with the shares from an earlier control process, or
+        without any with a floor: other gateways may have their shares by now. Where no gateway could be received for so
+        long that all have gone to even shares, these workers do so too.
         """
         if not self._patient or self._last_gateways == 1:
             return
@@ -397,12 +397,12 @@ class FleetControl:
                 worker.knows = _WorkerKnowledge.ALONE
 
     def forget_idle_limits(self) -> None:
-        """Forget unused limits; now and then."""
+        """Forget unused limits; call it now and then."""
         now = self._clock()
         self._limits_in_use.forget_idle_limits(now)
 
     def publish_peer_rates(self) -> None:
-        """Tell workers the rates of all others, where they are news."""
+        """Send workers the rates of all others, where they are new to them."""
         can_be_heard = self.state != "fallback" or self._members <= max(1, len(self._workers))
         self.rates.publish_rates(self._members, self._peer_totals if can_be_heard else None)
 

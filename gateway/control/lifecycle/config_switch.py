@@ -36,14 +36,14 @@ class ConfigSwitch:
 
     @contextmanager
     def __call__(self, settings: Settings, origin: ConfigOrigin) -> Iterator[None]:
-        """The configuration holds with the policies that are told within."""
+        """The configuration takes effect together with the policies that are published within."""
         limits = settings.limits
         with self.workers.batch_snapshots():
             self.snapshot_publisher.settings = settings
             self.cluster.apply_settings(settings.all_listeners, settings.upstream.metadata_refresh)
             self.storage_service.apply_settings(settings)
             yield
-            self.snapshot_publisher.publish_policies(self.policies())  # nothing, where what was told within has it all
+            self.snapshot_publisher.publish_policies(self.policies())  # nothing, where it was all published within
         self.acceptor.proxies = proxy_networks(settings)
         self.workers.admission.set_limits(limits.max_connections, limits.connections_per_address)
         self.kafka_admin.quotas_percent = settings.rollout.quota

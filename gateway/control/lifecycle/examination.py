@@ -22,7 +22,7 @@ Stage = Callable[[Settings], list[str]]
 
 
 def find_policy_faults(settings: Settings) -> list[str]:
-    """The faults of the operator's own policies: told here, not by a worker that dies of them."""
+    """Faults of the operator's own policies: reported here, not by a worker that fails on them."""
     problems = []
     for index, name in enumerate(settings.policies):
         try:
@@ -37,8 +37,8 @@ def find_address_loops(settings: Settings) -> list[str]:
 
 
 def find_certificate_faults(settings: Settings) -> list[str]:
-    """The faults of certificates, the listeners' and those for brokers: found here, since workers would take no
-    connection, or get none.
+    """Faults of certificates, of listeners and for brokers: reported here, since workers would accept no connections,
+    or make none.
     """
     problems = []
     for name, listener in settings.all_listeners.items():
@@ -61,7 +61,7 @@ def find_certificate_faults(settings: Settings) -> list[str]:
 
 
 def find_token_faults(settings: Settings) -> list[str]:
-    """The fault of the token file: with one nobody could use the admin port."""
+    """The fault of the token file, with which nobody could use the admin port."""
     path = settings.admin.token_file
     try:
         if path is not None:
@@ -82,7 +82,7 @@ def find_secret_key_faults(settings: Settings) -> list[str]:
 
 
 def find_credentials_faults(settings: Settings) -> list[str]:
-    """The faults of the files of sections authentication: found here, since nobody could get in."""
+    """Faults of the files in sections `authentication`: reported here, since no client could authenticate."""
     sections = {"authentication": settings.authentication}
     sections |= {
         f"{config_path(name)}.authentication": own.authentication for name, own in settings.all_listeners.items()
@@ -119,8 +119,8 @@ def find_storage_faults(settings: Settings) -> list[str]:
 
 
 def find_property_faults(settings: Settings) -> list[str]:
-    """The Kafka client's complaints about the properties that are passed on to it: it tells only the first, so that is
-    left out and it is asked again.
+    """The Kafka client's complaints about the properties that it gets. It reports only the first, so that one is
+    removed and the client is asked again.
     """
     if not settings.upstream.properties:
         return []

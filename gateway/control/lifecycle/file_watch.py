@@ -12,7 +12,7 @@ FileStates = tuple[tuple[int, ...] | None, ...]
 
 
 def read_file_states(files: Iterable[str]) -> FileStates:
-    """Another value when one of them has changed, has gone or has come. Blocking."""
+    """A value that differs when one of the files has changed, gone or appeared. Blocking."""
     return tuple(_read_file_state(file) for file in files)
 
 
@@ -25,24 +25,24 @@ def _read_file_state(file: str) -> tuple[int, ...] | None:
 
 
 def is_any_newer(files: Iterable[str], than_ns: int) -> bool:
-    """Whether one of them has changed since that Unix time, or a moment before: file systems' clocks are coarse. Or
-    can't be looked at. Blocking.
+    """Whether one of the files has changed since that Unix time, or a moment before (file systems' clocks are coarse),
+    or can't be read. Blocking.
     """
     return any(seen is None or max(seen[:2]) >= than_ns - COARSE_NS for seen in read_file_states(files))
 
 
 class SettledFiles:
-    """Says when something has changed and stayed so from one look to the next: half a file may be valid too."""
+    """Detects a change that has stayed the same from one check to the next: half a file may be valid too."""
 
     def __init__(self, taken: FileStates) -> None:
         self._known = self._last_read = taken
 
     def mark_known(self, seen: FileStates) -> None:
-        """This is known."""
+        """This state is known."""
         self._known = self._last_read = seen
 
     def is_settled_change(self, seen: FileStates) -> bool:
-        """Once for each change."""
+        """True once for each change."""
         stays, self._last_read = seen == self._last_read, seen
         if not stays or seen == self._known:
             return False

@@ -1,4 +1,4 @@
-# Reads the configuration again while the gateway runs: when SIGHUP or somebody at the API asks for it, and when its
+# Reads the configuration again while the gateway runs: when SIGHUP or the API asks for it, and when its
 # file has changed. A file with a fault changes nothing; what is wrong with it is said as `check` says it. What is right
 # holds at once, in control and in every worker as a whole (config_switch.py), and what takes a restart is named.
 #
@@ -117,7 +117,7 @@ class ConfigReloader:
         metrics.set_loaded_at(origin.read_at_ns / 1e9)
 
     async def run(self, asked: Callable[[], trio.Event]) -> None:
-        """Read it again whenever `asked()` is set, and when its files have changed; until cancelled."""
+        """Read the configuration again whenever `asked()` is set, and when its files have changed; until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow_signal, asked)  # who asks is answered, if only why it can't be
             await self._policies.loaded.wait()
@@ -144,7 +144,7 @@ class ConfigReloader:
         return await trio.to_thread.run_sync(read_file_states, self._origin.files)
 
     async def reload_config(self, source: ChangeSource) -> ReloadResult:
-        """Read it now."""
+        """Read the configuration now."""
         async with self._reload_lock:
             try:
                 attempt = await self._try_reload(source)
@@ -156,7 +156,7 @@ class ConfigReloader:
             except StoreError as error:  # the gateway is stopping
                 attempt = ReloadResult("failed", self._now_ms(), (one_line(str(error), LINE_CHARS),))
             except Exception as bug:  # whatever is in the file, the gateway goes on
-                log.exception("configuration not taken over, by a bug")
+                log.exception("configuration not taken over, because of a bug")
                 attempt = ReloadResult("failed", self._now_ms(), (f"a bug: {one_line(repr(bug), LINE_CHARS)}",))
         accepted = attempt.outcome in ("applied", "unchanged")
         loaded_ms = attempt.at_ms if accepted else self.state.loaded_ms
@@ -195,12 +195,14 @@ class ConfigReloader:
         changes = await trio.to_thread.run_sync(config.compare_settings, running, wanted)
         self._record_pending(changes.pending)
         if changes.problems:
-            together = f"what holds at once doesn't go with what takes a restart ({', '.join(changes.pending)})"
+            together = (
+                f"settings that apply at once conflict with those that need a restart ({', '.join(changes.pending)})"
+            )
             raise _ReloadRefused("refused", [f"{together}: {problem}" for problem in changes.problems])
         self._origin = ConfigOrigin(files, read_at_ns)
         if not changes.live:
             log.info(
-                "configuration read again: nothing has changed%s", " that holds at once" if changes.pending else ""
+                "configuration read again: nothing has changed%s", " that applies at once" if changes.pending else ""
             )
             return ReloadResult("unchanged", self._now_ms())
         before = frozenset(config.find_warnings(running))
@@ -218,7 +220,7 @@ class ConfigReloader:
 
     def _record_pending(self, pending: tuple[str, ...]) -> None:
         if pending and pending != self.state.pending:
-            log.warning("configuration: a restart is needed before these hold: %s", ", ".join(pending))
+            log.warning("configuration: a restart is needed before these apply: %s", ", ".join(pending))
         self.state = self.state._replace(pending=pending)
 
 

@@ -1,6 +1,6 @@
 # Policies at run time: where they are kept, who changes them, and by which ways.
 #
-#   service.py         one change after the other: checked, written, told to workers
+#   service.py         one change after the other: checked, written, sent to workers
 #   store.py           what keeps them: the interface, and a file
 #   topic_store.py     the compacted topic
 #   topic_log.py       what was read of it

@@ -76,9 +76,8 @@ class DescribingConfigs(DescribingRequest):
 
 
 def own_config_rows(policies: PolicySet, kind: int, name: str, *, unset: bool) -> tuple[DescribedConfig, ...]:
-    """Our rows of a config resource: all values that are set, the one in force first.
-
-    `unset`: also without any, as Kafka has a row for its LONGs without a default: null.
+    """The gateway's rows of a config resource: all values that are set, the one in force first. `unset`: also a row
+    without any, null, as Kafka has one for each LONG without a default.
     """
     rows = (_own_config_row(policies, kind, name, key, unset) for key in KEYS_OF.get(kind, ()))
     return tuple(row for row in rows if row is not None)
@@ -198,7 +197,7 @@ async def alter_each(
     validate_only: bool,
     planned: Planned = NO_PLANS,
 ) -> list[ResourceResult]:
-    """Those that go together are changed; the result of each."""
+    """Change those that fit together; the result of each."""
     results: list[ResourceResult] = []
     failed = await _try_alter(policies, ops, source, validate_only, planned)
     if failed is not None:
@@ -227,7 +226,7 @@ async def _try_alter(
 async def _split_fitting(
     policies: AdminPolicies, ops: Mapping[int, list[PolicyOperation]], planned: Planned
 ) -> tuple[dict[int, list[PolicyOperation]], list[ResourceResult]]:
-    """Those that go together, taken in the order of the request, and the faults of the others."""
+    """Those that fit together, in the order of the request, and the faults of the others."""
     errors = iter(await policies.find_misfits(_join_ops(ops.values()), planned=planned))
     fit: dict[int, list[PolicyOperation]] = {}
     results = []
@@ -241,7 +240,7 @@ async def _split_fitting(
 
 
 def _policy_violation(place: int, text: str) -> ResourceResult:
-    """A value that could be, but not beside the others."""
+    """A value that is valid, but does not fit the others."""
     return ResourceResult(place, api.ERROR_CODES["POLICY_VIOLATION"], text)
 
 

@@ -1,7 +1,7 @@
 # DeleteTopics: a topic's threshold goes with its topic, as its configs do. The broker decides whether a client may
 # delete a topic, and its answer says which are gone; neither request nor answer is changed. So nothing that fails here
 # keeps a topic from being deleted: a threshold that stays is found by the id of the next topic of its name
-# (PolicyService.see_topics).
+# (PolicyService.on_topic_ids).
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class DeletingTopics:
         self.is_concerned = bool(own) and any(name is None or name in own for name in self._names)
 
     def find_deleted(self, answer: bytes, before: Mapping[int, RuntimeValue]) -> dict[str, RuntimeValue]:
-        """The thresholds to remove, of topics that are gone by the broker's answer. `before`: as it was when the
-        request was sent: whatever was set since then is for another topic.
+        """The thresholds to remove: those of topics that are gone by the broker's answer. `before`: as they were when
+        the request was sent; any that were set since are for another topic.
         """
         earlier = {self._names[place]: held for place, held in before.items()}
         found: dict[str, RuntimeValue] = {}

@@ -103,8 +103,8 @@ class ChangingQuotas(ChangingRequest):
         ]
 
     def refused_results(self) -> list[ResourceResult]:
-        """Also what only brokers enforce, where it would be removed there: then nobody would enforce it. And quotas of
-        addresses, which brokers enforce for others than is meant.
+        """Refuses also the removal of quotas that only brokers enforce, since nothing would enforce them then; and
+        quotas of addresses, which brokers would enforce for other clients than intended.
         """
         text = (
             f"the gateway enforces client quotas for {self._percent:g}% of the clients only, so the brokers' stay: set"
@@ -218,13 +218,13 @@ def _is_of_address(entity: quotas.Entity) -> bool:
 
 
 def _sets_value(alteration: quotas.EntityAlteration) -> bool:
-    """Not only removes: what the brokers have already may go."""
+    """Whether the alteration not only removes: quotas that brokers already have may be removed."""
     return not all(op.remove for op in alteration.ops)
 
 
 def _removal_for_broker(op: quotas.QuotaOperation) -> quotas.QuotaOperation | None:
-    """The removal of a key that brokers know means theirs as well: it may be the only one there is. With UPSTREAM
-    behind it, it is theirs alone.
+    """The removal of a key that brokers know applies to theirs as well: it may be the only one. With UPSTREAM behind
+    the key, it applies to theirs alone.
     """
     try:
         key = QuotaKey.parse(op.key.removesuffix(quotas.UPSTREAM_SUFFIX))

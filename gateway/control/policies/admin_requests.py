@@ -61,7 +61,7 @@ class AdminPolicies(Protocol):
 
 
 class ResourceResult(NamedTuple):
-    """The result of the resource that is at `place` in the request."""
+    """The result of the resource at `place` in the request."""
 
     place: int
     code: int
@@ -69,7 +69,7 @@ class ResourceResult(NamedTuple):
 
 
 class RequestMemo(msgspec.Struct, array_like=True):
-    """The state of a request between two questions about it."""
+    """The state of a request between two of its queries."""
 
     stage: Literal["describe", "probe", "rest", "delete"]
     own: list[ResourceResult] = []
@@ -84,13 +84,13 @@ decode_memo: Final = msgspec.msgpack.Decoder(RequestMemo).decode
 
 
 class DescribingRequest(ABC):
-    """A request to describe something of which we have a part. `request`: the request to the broker."""
+    """A request to describe something of which the gateway has a part. `request`: the request to the broker."""
 
     request: bytes
 
     @abstractmethod
     def merge_response(self, answer: bytes) -> bytes:
-        """The client's frame, from the broker's answer (without size prefix)."""
+        """The client's frame, from the broker's response (without size prefix)."""
 
 
 class ChangingRequest(ABC):
@@ -109,11 +109,11 @@ class ChangingRequest(ABC):
 
     @abstractmethod
     def refused_results(self) -> list[ResourceResult]:
-        """The resources that can be neither ours nor the broker's."""
+        """The resources that are neither valid for the gateway nor for the broker."""
 
     @abstractmethod
     def encode_probe(self) -> bytes:
-        """The frame that asks the broker whether this may be."""
+        """The frame that asks the broker whether the client may make this change."""
 
     @abstractmethod
     def read_denials(self, answer: bytes, asked: Sequence[int]) -> list[ResourceResult]:
@@ -123,34 +123,34 @@ class ChangingRequest(ABC):
     async def apply_change(
         self, policies: AdminPolicies, allowed: Sequence[int], source: ChangeSource
     ) -> list[ResourceResult]:
-        """Change our part of these resources, or only see whether it could be changed; the result of each.
+        """Change the gateway's part of these resources, or only check whether it could be changed; the result of each.
 
         Raises:
             StoreError: nothing was changed.
         """
 
     async def revert_changes(self, policies: AdminPolicies, source: ChangeSource) -> None:  # noqa: B027  (most leave it)
-        """The rest can't be sent any more: take back the changes that must not stay without it."""
+        """The rest can't be sent any more: revert the changes that must not stay without it."""
 
     async def settle_response(
         self, policies: AdminPolicies, answer: bytes, before: Mapping[int, RuntimeValue], source: ChangeSource
     ) -> bytes:
-        """The broker's answer to the rest is here: take back the changes that must not stay; the answer, with a note of
-        that.
+        """The broker's response to the rest: revert the changes that must not stay. Returns the response, with a note
+        of that.
         """
         return answer
 
     @abstractmethod
     def encode_rest(self, own: Iterable[ResourceResult]) -> bytes:
-        """The frame with the changes for the broker; b"": nothing is left, given these results."""
+        """The frame with the changes for the broker; b"": these results leave nothing for it."""
 
     @abstractmethod
     def merge_response(self, answer: bytes, own: Iterable[ResourceResult]) -> bytes:
-        """The client's frame, from the broker's answer to the rest (b"": it was sent none) and our results."""
+        """The client's frame, from the broker's response to the rest (b"": it got none) and the gateway's results."""
 
 
 class UnfitValue(Exception):
-    """A value that is impossible beside any others."""
+    """A value that does not fit the others."""
 
 
 def first_places(keys: Iterable[Any]) -> dict[Any, int]:
@@ -162,7 +162,7 @@ def first_places(keys: Iterable[Any]) -> dict[Any, int]:
 
 
 def mark_half_changed(row: Any, changed: bool) -> Any:
-    """The broker's result; where it is an error, with a note of the changes made nevertheless."""
+    """The broker's result; if it is an error, with a note of the changes that were made nevertheless."""
     if row.error_code == api.NONE or not changed:
         return row
     return row._replace(

@@ -9,10 +9,10 @@
 #               rest is sent, and both results become one answer
 #   create      the same for topics that come with a threshold. The threshold is set before the topic exists, so that no
 #               topic is ever without it, and taken back if the broker then refuses the topic that it has just found
-#               valid, or if keeping it took so long that the client was told that there was no answer; it stays after
+#               valid, or if keeping it took so long that the client got an answer that there was none; it stays after
 #               an error that leaves open whether the topic exists
 #   delete      topics that have a threshold: the request passes as it is, and once the broker has deleted a topic, its
-#               threshold is removed. Whatever fails here, the client is told what the broker said
+#               threshold is removed. Whatever fails here, the client gets what the broker said
 #   other       a request without keys of ours passes unchanged
 #
 # So the right to change a policy is the right to change that resource in Kafka. Each resource succeeds or fails alone,
@@ -71,28 +71,31 @@ CONFIG_APIS: Final = (
 QUOTA_APIS: Final = (api.DESCRIBE_CLIENT_QUOTAS, api.ALTER_CLIENT_QUOTAS)
 THREAD_BYTES: Final = 64 * 1024  # larger requests are read and written beside trio's thread: 10 ms and more
 THREADS: Final = 1  # more of them would only take the interpreter from trio's thread, which accepts connections
-# Requests that are worked on at the same time. Further ones are not begun: their worker tells the client within seconds
-# that there was no answer (REQUEST_TIMED_OUT, which is retried); to read them only to say so now would cost as much.
+# Requests that are worked on at the same time. Further ones are not begun: their worker answers the client within
+# seconds that there was no answer (REQUEST_TIMED_OUT, which is retried); to read them only to say so now would cost as
+# much.
 MAX_REQUESTS: Final = 64
 MAX_OF_PRINCIPAL: Final = 16  # for one principal
 MAX_BYTES: Final = 32 * 2**20
 LOG_AGAIN_S: Final = 60.0
-LATE_S: Final = 0.5  # before a worker tells its client that there was no answer: it may not read one any more
+LATE_S: Final = 0.5  # before the worker answers in control's place: later its client may not read one
 DOOR: Final = "kafka"
 
 
 def managed_apis(client_quotas_api: Literal["gateway", "upstream"]) -> tuple[int, ...]:
-    """API keys for channel.WorkerSettings: with `upstream`, client quotas stay the brokers' own affair."""
+    """API keys for channel.WorkerSettings: with `upstream`, client quotas stay with the brokers."""
     return (*CONFIG_APIS, *QUOTA_APIS) if client_quotas_api == "gateway" else CONFIG_APIS
 
 
 class KafkaAdmin:
-    """Answers workers' questions. `submit_query` is for control/workers/workers.py; `run` must be running."""
+    """Answers workers' queries. `submit_query` is for control/workers/workers.py; `run` must be running."""
 
     def __init__(
         self, policies: AdminPolicies, quotas_percent: float = ALL_CLIENTS, errors: InternalErrors | None = None
     ) -> None:
-        """`quotas_percent`: of the clients, for whom the gateway enforces client quotas; 0: it only observes."""
+        """`quotas_percent`: the percentage of clients for which the gateway enforces client quotas; 0: it only
+        observes.
+        """
         self._policies = policies
         self.quotas_percent = quotas_percent
         self._errors = errors or InternalErrors()
@@ -107,7 +110,7 @@ class KafkaAdmin:
         await self._tasks.run()
 
     def submit_query(self, ask: AdminQuery, reply: Reply) -> None:
-        """Answer in a task. With too many at once (or too large ones) the question stays without an answer."""
+        """Answer in a task. Over the concurrency limit (or the limit of bytes) the query is dropped."""
         if not self._tasks.submit_query(ask, reply):
             self._log_overload(ask)
 
@@ -116,13 +119,13 @@ class KafkaAdmin:
         now = time.monotonic()
         if now - self._logged_at >= LOG_AGAIN_S:
             log.warning(
-                "%d admin requests too many at once, lately from %s (%s): they stay without an answer",
+                "%d admin requests over the concurrency limit were dropped, the latest from %s (%s)",
                 self._dropped, one_line(ask.peer), one_line(ask.principal),
             )  # fmt: skip
             self._logged_at, self._dropped = now, 0
 
     async def answer_query(self, ask: AdminQuery) -> AdminAnswer:
-        """The next step of the request. Its client is told of any failure."""
+        """The next step of the request. Its client learns of any failure."""
         try:
             return await self._answer_step(ask)
         except MalformedFrame as error:
@@ -178,7 +181,7 @@ class KafkaAdmin:
     async def _change_allowed(
         self, turn: ChangingRequest, asked: Sequence[int], ask: AdminQuery, size: int
     ) -> list[ResourceResult]:
-        """Change the values of ours that the broker allows; the results of denied, changed and impossible ones."""
+        """Change the gateway's values that the broker allows; the results of denied, changed and impossible ones."""
         denied = await self._call_by_size(size, turn.read_denials, ask.answer, asked)
         refused = {result.place for result in denied}
         allowed = [place for place in asked if place in turn.wanted and place not in refused]
@@ -196,7 +199,7 @@ class KafkaAdmin:
         return denied + changed
 
     async def _remove_thresholds(self, deleted: Mapping[str, RuntimeValue], ask: AdminQuery) -> None:
-        """Remove these topics' thresholds, as far as their client waits for it: it is done also if it takes longer."""
+        """Remove these topics' thresholds, and wait as long as the client does; the removal is completed anyway."""
         if deleted:
             with trio.move_on_after(max(0.0, ask.until - LATE_S - time.monotonic())):
                 try:

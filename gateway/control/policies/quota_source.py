@@ -29,7 +29,7 @@ class ThresholdFeed:
     """Keeps thresholds in step with a source."""
 
     def __init__(self, source: QuotaSource, interval_s: float, take: OnThresholds) -> None:
-        """`take(total, topics)` may raise PolicyError: the source's values can't be."""
+        """`take(total, topics)` may raise PolicyError: the source's values are not valid."""
         self._source = source
         self._interval_s = interval_s
         self._on_thresholds = take
@@ -38,7 +38,7 @@ class ThresholdFeed:
         self._applied: tuple[float | None, dict[str, float]] | None = None
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Ask the source until cancelled."""
         start = trio.current_time()
         while True:
             try:

@@ -3,7 +3,7 @@
 #
 # Changes wait for each other here and are made one after another, in a thread; between them the store is polled for
 # those of other gateways. A client may give up waiting; its change is made nevertheless. Knows no door and no worker:
-# `changed` is told what holds.
+# `changed` gets the policies in force.
 #
 # A change with an end is taken back here: by each gateway that finds it over, also one that was down at that time. The
 # first one makes the change, and for all others there is nothing left to be done. So it goes by the brokers' time where
@@ -11,7 +11,7 @@
 #
 # A topic's threshold ends with its topic. If the topic is deleted through a gateway, that gateway removes it
 # (`remove_topics`). If it is deleted elsewhere, each gateway finds out by the id of the next topic of that name
-# (`see_topics`), and again the first one makes the change.
+# (`on_topic_ids`), and again the first one makes the change.
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ log = logging.getLogger("gateway.policy")
 audit_log = logging.getLogger("gateway.audit")
 
 POLL_S: Final = 0.2  # how long a change may have to wait for a poll
-LOADING_TIMEOUT_S: Final = 8.0  # for what was kept, after a start; clients of Kafka's admin APIs are told after 10 s
+LOADING_TIMEOUT_S: Final = 8.0  # for stored changes, after a start; Kafka's admin clients get an answer after 10 s
 REVERT_RETRY_S: Final = 5.0  # after something that is over could not be taken back
 LAG_S: Final = 1.0  # gateways take back one after the other, or they would fence each other off
 CLOCK_CHECK_S: Final = 60.0  # the clock may be set
@@ -71,7 +71,7 @@ OUTCOMES: Final = ("accepted", "unchanged", "refused", "failed")
 
 
 class PolicyMetrics(Protocol):
-    """The receiver of metrics about policies."""
+    """Receives metrics about policies."""
 
     def show_policy_version(self, version: int) -> None: ...
 
@@ -82,7 +82,7 @@ class PolicyMetrics(Protocol):
         """By broker, its total threshold and the sum that topics take of it."""
 
     def count_policy_change(self, outcome: str) -> None:
-        """One request to change something, by OUTCOMES; those that only validate don't count."""
+        """One request to change policies, by OUTCOMES; requests that only validate don't count."""
 
 
 class ChangeResult:
@@ -115,7 +115,7 @@ CommitContext = Callable[[], AbstractContextManager[None]]
 
 
 class _StoreRequest:
-    """Work for the store's thread, and its result. What it changes is told within `commit_context`."""
+    """Work for the store's thread, and its result. What it changes is published within `commit_context`."""
 
     def __init__(self, work: Callable[[], Any], around: CommitContext = nullcontext) -> None:
         self.work = work
@@ -201,7 +201,7 @@ class PolicyService:
 
     @property
     def policies(self) -> PolicySet:
-        """The policies in force, as far as `changed` was told."""
+        """The policies in force, as last passed to `changed`."""
         return self._announced
 
     @property
@@ -212,11 +212,11 @@ class PolicyService:
 
     @property
     def problem(self) -> str:
-        """The reason why nothing can be changed just now, one line; "" where it can."""
+        """Why policies can't be changed now, one line; "": they can."""
         return self._store.problem
 
     async def run(self) -> None:
-        """Follow and change, until cancelled."""
+        """Follow the store and make changes, until cancelled."""
         try:
             while True:
                 self._announce_changes()
@@ -241,7 +241,7 @@ class PolicyService:
                 await trio.to_thread.run_sync(self._store.close)
 
     def _seconds_to_end(self) -> float:
-        """Seconds until something has to be taken back."""
+        """Seconds until a value has to be reverted."""
         until_ms = self._store.policies.next_end_ms if self._store.is_loaded else None
         if until_ms is None:
             return math.inf
@@ -262,7 +262,7 @@ class PolicyService:
     async def _change_automatically(
         self, decide: Callable[[PolicySet], PolicySet], source: ChangeSource, failure: str
     ) -> bool:
-        """Whether it is done. `failure`: for the log, which has it once for each reason."""
+        """Whether the change was made. `failure`: for the log, once for each reason."""
         request = _StoreRequest(lambda: self._write_and_audit(decide, source))
         await self._serve_request(request)
         error = request.error
@@ -283,14 +283,14 @@ class PolicyService:
         validate_only: bool = False,
         planned: Planned = NO_PLANS,
     ) -> ChangeResult:
-        """All of these, or nothing.
+        """Apply all of these operations, or none.
 
         Args:
             planned: topics that are about to be created, and the brokers that may have a partition of each; None: any.
 
         Raises:
-            PolicyError: what is wrong, by key.
-            StoreError: it can't be kept just now.
+            PolicyError: the faults, by key.
+            StoreError: the change can't be stored now.
         """
         topics = _topics_set(ops)
         places = _with_planned(await self._find_places(topics), planned)
@@ -303,8 +303,8 @@ class PolicyService:
         )
 
     async def find_misfits(self, ops: Sequence[PolicyOperation], *, planned: Planned = NO_PLANS) -> list[str | None]:
-        """The thresholds of these that go together, see policies.definitions.fitting; changes nothing. `planned`: see
-        `alter`.
+        """The faults of these thresholds beside each other, see policies.definitions.fitting; changes nothing.
+        `planned`: see `alter_policies`.
         """
         places = _with_planned(await self._find_places(_topics_set(ops)), planned)
         return await trio.to_thread.run_sync(lambda: find_misfits(self.policies, ops, places=places))
@@ -315,7 +315,7 @@ class PolicyService:
         """Undo the effect of `made`, so that the keys are as `before`, except those that were changed since.
 
         Raises:
-            PolicyError, StoreError: see `alter`.
+            PolicyError, StoreError: see `alter_policies`.
         """
         made_values = {op.key: RuntimeValue(op.value) for op in made}
 
@@ -326,10 +326,10 @@ class PolicyService:
         return await self._request_change(decide, source, validate_only=False)
 
     async def remove_topics(self, deleted: Mapping[str, RuntimeValue], source: ChangeSource) -> None:
-        """These topics were deleted: remove their thresholds that are still as they were held by then.
+        """These topics were deleted: remove their thresholds that are still the same.
 
         Raises:
-            StoreError: see `alter`.
+            StoreError: see `alter_policies`.
         """
         await self._request_change(lambda policies: policies.without_topics(deleted), source, validate_only=False)
 
@@ -341,13 +341,13 @@ class PolicyService:
         validate_only: bool = False,
         lost: Sequence[Sequence[QuotaKey]] = (),
     ) -> ChangeResult:
-        """AlterClientQuotas: an entity that is refused, see `errors`, leaves the others alone.
+        """AlterClientQuotas: a refused entity (see `errors`) does not affect the others.
 
         Args:
-            lost: by alteration, quotas that brokers lose by the same request; none: nothing is lost.
+            lost: by alteration, quotas that brokers lose by the same request; empty: none.
 
         Raises:
-            StoreError: it can't be kept just now.
+            StoreError: the change can't be stored now.
         """
         errors: tuple[QuotaError | None, ...] = ()
         now_ms = self._now_ms()
@@ -414,7 +414,8 @@ class PolicyService:
         self, base: PolicyValues, source: ChangeSource | None = None, around: CommitContext = nullcontext
     ) -> None:
         """Keep the changes over another base. `source`: its author, for the history; None: it has no place there.
-        `around`: what else changes along with it: it is entered before the new values are told, and left behind that.
+        `around`: a context for everything else that changes along with it: entered before the new values are published,
+        left afterwards.
         """
         before, after = await self._queue_and_wait(lambda: self._replace_base(base), around)
         if source is not None:
@@ -426,7 +427,7 @@ class PolicyService:
         return before, self._store.policies
 
     def export_overview(self) -> dict[str, Any]:
-        """Version, the document of the values in force, and the origin of each."""
+        """The version, the document of the values in force, and the origin of each."""
         policies = self.policies
         return {
             "version": policies.version,
@@ -435,7 +436,9 @@ class PolicyService:
         }
 
     async def _find_places(self, topics: Collection[str]) -> TopicPlaces | None:
-        """The brokers where topics have partitions. A topic that was made a moment ago is known after another look."""
+        """The brokers where topics have partitions. A topic that was just created is known after another metadata
+        refresh.
+        """
         places = self._places()
         if unplaced_topics(topics, places):
             await self._refresh()
@@ -443,7 +446,7 @@ class PolicyService:
         return places
 
     async def _fetch_topic_ids(self, topics: Set[str], places: TopicPlaces | None) -> TopicIds:
-        """Of those of the topics that are there, asked for now: the last look may have found an earlier topic."""
+        """The ids of those topics that exist, fetched now: the last refresh may have found an earlier topic."""
         there = topics - unplaced_topics(topics, places)
         if there and places is not None:
             with trio.move_on_after(IDENTIFY_TIMEOUT_S):
@@ -518,7 +521,7 @@ class PolicyService:
 
     def _poll_store(self) -> None:
         self._store.poll_changes(POLL_S)
-        self._store.policies.quota_store()  # worked out here, where nobody waits for it
+        self._store.policies.quota_store()  # computed here, where nothing waits for it
 
     def _run_work(self, request: _StoreRequest) -> Any:
         result = request.work()
@@ -538,7 +541,7 @@ class PolicyService:
             request.done.set()
 
     def _announce_changes(self) -> None:
-        """Tell the news."""
+        """Publish the policies in force if they changed."""
         store, told = self._store, self._announced
         self._announced = store.policies
         if store.is_loaded and not self.loaded.is_set():
@@ -551,17 +554,17 @@ class PolicyService:
             self._changed(self._announced)
 
     def on_places_changed(self) -> None:
-        """Topics may have partitions elsewhere by now."""
+        """Partitions of topics may have moved."""
         if self.loaded.is_set():
             self._log_warnings()
 
     @property
     def watched_topics(self) -> list[str]:
-        """The topics whose ids matter at a look at the cluster: those that have a threshold set at run time."""
+        """The topics whose ids matter in metadata: those with a threshold set at run time."""
         return sorted(key.name for key in self._announced.changes if key.kind == "topic")
 
     def on_topic_ids(self, seen: TopicIds) -> None:
-        """A look at the cluster found topics with these ids, among those `watched`."""
+        """Metadata has these ids for topics among `watched_topics`."""
         if not self.loaded.is_set():
             return
         known = {name: self._announced.topic_ids.get(name) for name in self.watched_topics}
@@ -594,7 +597,7 @@ def _topics_set(ops: Iterable[PolicyOperation]) -> set[str]:
 
 
 class _AllRefused(Exception):
-    """Of an AlterClientQuotas nothing is left to be done."""
+    """Nothing of an AlterClientQuotas request is left to do."""
 
 
 def _upstream_notes(
@@ -603,7 +606,7 @@ def _upstream_notes(
     lost: Sequence[Sequence[QuotaKey]],
     upstream: QuotaStore,
 ) -> tuple[str, ...]:
-    """Of each alteration, where brokers have less, without what is lost there then."""
+    """A note per alteration where brokers have lower quotas, except those that this request removes there."""
     entities = [
         Entity.from_pairs(each.entity) if error is None else None
         for each, error in zip(alterations, errors, strict=True)
@@ -624,7 +627,9 @@ def _upstream_notes(
 
 
 def _with_small_note(note: str, alteration: Alteration, error: QuotaError | None) -> str:
-    """The note with what is hardly meant: the answer's warnings, which are about all values, have it already."""
+    """The note, with a warning of a very small limit: the response's warnings, which are about all values, contain it
+    already.
+    """
     small = [op for op in alteration.ops if small_limit_text(op.value)] if error is None else []
     if not small:
         return note
@@ -634,7 +639,7 @@ def _with_small_note(note: str, alteration: Alteration, error: QuotaError | None
 
 
 def _weaker_upstream(quotas: Iterable[PolicyChange], upstream: QuotaStore) -> tuple[str, ...]:
-    """Where brokers have less than these."""
+    """Where brokers have lower quotas than these."""
     texts = (
         _lesser_note(each.key.entity, each.key.quota_key, None if each.new is None else as_number(each.new), upstream)
         for each in quotas
@@ -643,13 +648,13 @@ def _weaker_upstream(quotas: Iterable[PolicyChange], upstream: QuotaStore) -> tu
 
 
 def _lesser_note(entity: Entity, key: QuotaKey, value: float | None, upstream: QuotaStore) -> str:
-    """Why that value doesn't hold; "": it does, or there is none."""
+    """Why that value is not in force; "": it is, or there is none."""
     less = None if value is None else upstream.find_lesser(entity, key, value)
     return "" if less is None or value is None else lesser_text(entity, key, value, less)
 
 
 def _audit_base(before: PolicySet, after: PolicySet, source: ChangeSource, at_ms: int) -> list[PastChange]:
-    """Log the values in force that are others by another base; the newest of them for the history."""
+    """Log the values in force that a new base changes; the newest of them go into the history."""
     old, new = before.effective_values(), after.effective_values()
     by, found = _author_text(source), []
     for key in sorted((key for key in {**old, **new} if old.get(key) != new.get(key)), key=policy_order):
@@ -661,7 +666,7 @@ def _audit_base(before: PolicySet, after: PolicySet, source: ChangeSource, at_ms
 
 
 def _log_fields(key: PolicyKey, old: PolicyValue | None, new: PolicyValue | None) -> dict[str, str]:
-    """Of the log's line."""
+    """Fields of the log line."""
     return {
         "kind": "policy-changed",
         "key": one_line(str(key), ERROR_CHARS),

@@ -36,15 +36,15 @@ Decide = Callable[[PolicySet], PolicySet]
 
 
 class StoreError(Exception):
-    """A change was not made, for no fault of its own; one line, why."""
+    """A change was not made, although it is valid; one line with the reason."""
 
 
 class InDoubtError(StoreError):
-    """It may have been made all the same."""
+    """The change may have been made."""
 
 
 class WrittenChange(NamedTuple):
-    """`changes`: none where nothing was to be done."""
+    """`changes`: empty where nothing had to be changed."""
 
     before: PolicySet
     after: PolicySet
@@ -79,16 +79,15 @@ class PolicyStore(Protocol):
     def has_other_writers(self) -> bool: ...
 
     def poll_changes(self, timeout_s: float) -> None:
-        """Take over the changes that others wrote; return when there was one, or after that time."""
+        """Apply changes that others wrote; return when there was one, or after that time."""
 
     def write_change(self, decide: Decide, source: ChangeSource) -> WrittenChange:
-        """Alter the newest state as `decide` says, and return when that is kept and read again.
-
-        `decide` may be asked more than once.
+        """Alter the newest state by `decide`, and return when the change is stored and read back. `decide` may be
+        called more than once.
 
         Raises:
-            PolicyError: `decide` did.
-            StoreError: it can't be kept.
+            PolicyError: from `decide`.
+            StoreError: the change can't be stored.
         """
 
     def replace_base(self, base: PolicyValues) -> None:
@@ -98,9 +97,8 @@ class PolicyStore(Protocol):
 
 
 class RetriedStore:
-    """A store that can't be opened yet: tried again with growing pauses, and that store once it could be.
-
-    For a gateway that is at work: `problem` tells what it lacks, and ends nothing.
+    """A store that can't be opened yet: opening is retried with growing pauses. For a gateway that is running:
+    `problem` says what is missing, and nothing ends.
     """
 
     def __init__(self, make: Callable[[], PolicyStore], base: PolicyValues) -> None:
@@ -159,7 +157,7 @@ class RetriedStore:
             store = self._make()
         except StoreError as error:
             if not self._problem:
-                log.error("policies: %s; going on without", error)
+                log.error("policies: %s; continuing without it", error)
             self._problem = one_line(str(error), ERROR_CHARS)
             self._next_try = time.monotonic() + self._pause_s
             self._pause_s = min(2 * self._pause_s, OPEN_BACKOFF_S[1])
@@ -177,7 +175,7 @@ class FileStore:
     """JSON lines, one per alteration, synced to disk before it counts. Compacted when it is opened.
 
     Raises:
-        StoreError: it can't be read or written, or another gateway has it.
+        StoreError: the file can't be read or written, or another gateway uses it.
     """
 
     has_other_writers = False
@@ -300,7 +298,7 @@ class FileStore:
             self._broken = False
 
     def _rewrite_file(self) -> None:
-        """Only the changes still in force, with their authors, in place of the file."""
+        """Replace the file by the changes still in force, with their authors."""
         self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         fresh = self._path.with_name(self._path.name + ".new")
         with open(fresh, "wb", opener=_open_private) as file:
@@ -320,7 +318,7 @@ class FileStore:
 
 
 def _open_private(path: str, flags: int) -> int:
-    """Principals and limits are no business of other users of the machine."""
+    """Other users of the machine must not read principals and limits."""
     return os.open(path, flags, 0o640)
 
 

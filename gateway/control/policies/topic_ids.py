@@ -1,5 +1,5 @@
-# Which topic of a name is the present one. A look at the cluster tells ids of topics; but a broker whose metadata is
-# behind tells the id of an earlier topic, so one that differs from what is known counts only once looks have found
+# Which topic of a name is the present one. Metadata has the ids of topics; but a broker whose metadata is
+# behind has the id of an earlier topic, so one that differs from what is known counts only once looks have found
 # nothing else for a while. A topic that a look doesn't find says nothing: it may only be away.
 #
 # Pure: no I/O, no clock.
@@ -15,7 +15,7 @@ CONFIRM_S: Final = 10.0  # longer than a controller lets a broker fall behind (b
 
 
 class SeenIds:
-    """The ids, found by looks, that differ from what is known."""
+    """Ids from metadata that differ from the known ones."""
 
     def __init__(self) -> None:
         self._since: dict[str, tuple[TopicId | None, TopicId, float]] = {}

@@ -31,7 +31,7 @@ class PolicyTopicLog:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """It is another topic, read from its beginning."""
+        """The topic is another one, read from its beginning."""
         self.entries: dict[PolicyKey, PolicyEntry] = {}
         self.version = 0
         self.end_offset = -1
@@ -40,10 +40,10 @@ class PolicyTopicLog:
         self._whole = False  # what was read last ended a transaction
 
     def add_record(self, key: bytes | None, value: bytes | None, audit: bytes | None, offset: int) -> None:
-        """One record, see policy_records.Record.
+        """Add one record, see policy_records.PolicyRecord.
 
         Raises:
-            InvalidPolicyRecord: it is left out.
+            InvalidPolicyRecord: the record is ignored.
         """
         self.is_fresh, self._whole = True, False
         said = decode_record(key, value, audit)
@@ -57,7 +57,7 @@ class PolicyTopicLog:
             self.end_offset = max(self.end_offset, offset + 2)  # the head, and the mark of the commit behind it
 
     def reach_end(self, offset: int) -> None:
-        """There is nothing more to read just now."""
+        """There is nothing more to read now."""
         self.caught_up = self._whole = True
         self.end_offset = offset
 
@@ -67,7 +67,7 @@ class PolicyTopicLog:
         return settles
 
     def accept_records(self) -> list[AlterationHead]:
-        """The records read are known from here on; gives their alterations."""
+        """The records read are known from now on; returns their alterations."""
         heads, self.heads = self.heads, []
         self.is_fresh = False
         return heads

@@ -1,7 +1,7 @@
 # The compacted topic in which changes of policies are kept: all gateways read it, any of them writes.
 #
 # Every gateway reads it from its beginning, in its order, and only what was committed. Before a change is judged, a
-# transaction has begun that ends everybody else's (transactions.py), and everything up to the end has been read: so a
+# transaction has begun that ends all others' (transactions.py), and everything up to the end has been read: so a
 # change is judged by the very state that it alters. Only partition 0 is used.
 #
 # When the topic is gone, what was known last stays, and changes are refused; into a new, empty one of the same name the
@@ -67,7 +67,7 @@ _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
 
 WRITE_TIMEOUT_S: Final = 30.0  # the first transaction of a cluster creates the topic that Kafka keeps them in
-FETCH_WAIT_MS: Final = 100  # the end is told by a fetch that brings nothing: a writer may wait for one
+FETCH_WAIT_MS: Final = 100  # a fetch that brings nothing shows the end: a writer may wait for one
 BACKOFF_S: Final = 0.1
 MAX_COMPLAINTS: Final = 20
 # A removal must outlast any gateway that doesn't see it: a week. Few records: segments end early, or nothing would ever
@@ -214,7 +214,7 @@ class TopicStore:
             return written
 
     def _save_known(self, deadline: float) -> None:
-        """Write all that is known into an empty topic."""
+        """Write all known values into an empty topic."""
         kept = self.policies
         empty = PolicySet(kept.base)
         lacking = WrittenChange(empty, kept, kept.changes_since(empty))
@@ -222,13 +222,13 @@ class TopicStore:
         self._writer.commit(encode_alteration(lacking.changes, head), deadline)
         self._save_at = None
         self._catch_up(deadline)
-        log.warning("policies: wrote the %d values known into the new topic %s", len(lacking.changes), self._topic.name)
+        log.warning("policies: wrote the %d known values into the new topic %s", len(lacking.changes), self._topic.name)
 
     def _make_head(self, version: int, token: str, source: ChangeSource, written: WrittenChange) -> AlterationHead:
         return AlterationHead(version, token, time.time_ns() // 10**6, source, len(written.changes))
 
     def _catch_up(self, deadline: float) -> None:
-        """Read to the present end of the committed records, and take them over."""
+        """Read to the present end of the committed records, and apply them."""
         partition = TopicPartition(self._topic.name, 0)
         try:  # not by the consumer, whose connection is busy with a fetch
             asked = self._topic.admin.list_offsets(
@@ -280,7 +280,7 @@ class TopicStore:
                 log.warning("policies: topic %s, offset %s is left out: %s", self._topic.name, message.offset(), why)
 
     def _apply_records(self) -> None:
-        """All that was read is whole transactions: take it over."""
+        """All records read are whole transactions: apply them."""
         if self._save_at is not None and not self._log.is_fresh:
             return
         is_fresh, heads = self._log.is_fresh, self._log.accept_records()
@@ -304,7 +304,7 @@ class TopicStore:
     # --- the topic itself ---------------------------------------------------------------------------------------------
 
     def _check_topic(self) -> None:
-        """Ask for the topic's id, and follow it."""
+        """Query the topic's id, and follow it."""
         found = self._topic.lookup_topic()
         if isinstance(found, TopicUnreachable):
             self._troubles.report_trouble("down", f"topic {self._topic.name} can't be looked up: {found.why}")
@@ -323,7 +323,7 @@ class TopicStore:
             return
         anew = self._lost or self._topic_id is not None
         if anew:
-            log.warning("policies: topic %s was made anew; reading it from the beginning", self._topic.name)
+            log.warning("policies: topic %s was recreated; reading it from the beginning", self._topic.name)
         self._topic_id, self._lost = topic_id, False
         self._writer.close()
         self._log.begin_anew()

@@ -36,11 +36,11 @@ HOPELESS: Final = frozenset(
 
 
 class RetryableFailure(Exception):
-    """An attempt failed, or its result is unknown: another may succeed."""
+    """An attempt failed, or its result is unknown; another attempt may succeed."""
 
 
 def translate_error(error: KafkaError, topic: str) -> Exception:
-    """The meaning of an error of Kafka's: Again, or StoreError."""
+    """The exception for an error of Kafka: RetryableFailure, or StoreError."""
     if error.code() not in HOPELESS:
         return RetryableFailure(error.str())
     right = ""
@@ -50,7 +50,9 @@ def translate_error(error: KafkaError, topic: str) -> Exception:
 
 
 class PolicyTransactions:
-    """One at a time; deadlines are times of `time.monotonic`. All raise Again and StoreError."""
+    """Transactions of one store, one at a time; deadlines are times of `time.monotonic`. All methods raise
+    RetryableFailure and StoreError.
+    """
 
     def __init__(self, properties: Mapping[str, Any], topic: str) -> None:
         self._properties = properties
@@ -58,7 +60,7 @@ class PolicyTransactions:
         self._producer: Producer | None = None
 
     def open(self, deadline: float) -> None:
-        """From here on this gateway may write, as long as no other opens its own."""
+        """From now on this gateway may write, until another one opens its own."""
         if self._producer is not None:
             return
         producer = Producer(
@@ -83,7 +85,7 @@ class PolicyTransactions:
             self._producer = None
 
     def commit(self, records: Iterable[PolicyRecord], deadline: float) -> None:
-        """All of them, or none."""
+        """Commit all of these records, or none."""
         producer = self._producer
         assert producer is not None
         failed: list[KafkaError] = []

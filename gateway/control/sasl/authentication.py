@@ -6,7 +6,7 @@
 #                 ──► handshake ──► step … ──► accepted   the broker, on the client's own connection
 #                 ──► refused, after a delay
 #
-# What a client is told doesn't say whether a user exists, nor does how long it takes. Knows no socket and no session.
+# Neither an answer nor the time that it takes reveals whether a user exists. Knows no socket and no session.
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _AUTHENTICATION_FAILED: Final = api.ERROR_CODES["SASL_AUTHENTICATION_FAILED"]
 
 
 class _ExchangeMemo(msgspec.Struct, array_like=True):
-    """The state that the next step needs again."""
+    """The state that the next step needs."""
 
     stage: Literal["challenged", "offered", "told"]
     # Of the client's exchange.
@@ -96,13 +96,13 @@ class _ExchangeMemo(msgspec.Struct, array_like=True):
 
 
 class _SaslStep(NamedTuple):
-    """A question, and the client's request in it; None: the broker is to be told who the client is."""
+    """A query, and the client's request in it; None: the gateway authenticates to the broker for the client."""
 
     ask: AdminQuery
     request: DecodedRequest[SaslAuthenticateRequest] | None
 
     def encode_success(self, token: bytes, session_ms: int) -> bytes:
-        """The client's answer where there is no error; nothing where it has asked nothing."""
+        """The client's response without an error; empty where the client has sent no request."""
         return self.encode_response(SaslAuthenticateResponse(0, None, token, session_ms))
 
     def encode_response(self, said: SaslAuthenticateResponse) -> bytes:
@@ -122,7 +122,7 @@ class _AuthenticationFailure(Exception):
 
 
 class SaslAuthenticator:
-    """`now`: Unix time in seconds."""
+    """Authenticates clients whose SASL ends at the gateway. `now`: Unix time in seconds."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class SaslAuthenticator:
         now: Callable[[], float] = time.time,
         errors: InternalErrors | None = None,
     ) -> None:
-        """`secret`: the gateway's. `spool_dir`: where to keep what has to last longer than this process."""
+        """`secret`: the gateway's. `spool_dir`: the directory for state that outlives this process."""
         self._settings = settings
         self._now = now
         self._errors = errors or InternalErrors()
@@ -159,12 +159,12 @@ class SaslAuthenticator:
                 nursery.start_soon(self._bearer.run)
 
     def submit_query(self, ask: AdminQuery, reply: Reply) -> None:
-        """Answer in a task. With too many at once the question stays without an answer."""
+        """Answer in a task. Over the concurrency limit the query is dropped."""
         self._tasks.submit_query(ask, reply)
 
     async def answer_query(self, ask: AdminQuery) -> AdminAnswer:
-        """The next step. A failure comes after the delay that Kafka has for it; what can't be read ends the connection
-        at once, as at a broker.
+        """The next step. A failure is sent after the same delay as in Kafka; a step that can't be read ends the
+        connection at once, as at a broker.
         """
         try:
             step = _SaslStep(ask, _read_request(ask.request) if ask.request else None)
@@ -236,10 +236,10 @@ class SaslAuthenticator:
         parts = message.split(b"\0")
         try:
             if len(parts) != 3 or parts[0] not in (b"", parts[1]) or not parts[1] or not parts[2]:
-                raise ScramRefused("the message is none of PLAIN's")
+                raise ScramRefused("the message is not a valid PLAIN message")
             name = parts[1].decode()
         except UnicodeDecodeError:
-            raise ScramRefused("the name in it is no UTF-8") from None
+            raise ScramRefused("its name is not valid UTF-8") from None
         records = await self._find_records(name, "PLAIN", address)
         usual = self._decoys.decoy_mechanisms(name)
         mechanism = next(each for each in HASHES if each in (records or usual))
@@ -263,7 +263,7 @@ class SaslAuthenticator:
         self._decoys.set_users(users)
         try:
             principal_name(name)
-        except UnusableName:  # nobody is called that, and to be refused takes as long as with any other name
+        except UnusableName:  # no user has that name, and the refusal takes as long as for any other name
             return {}
         if found := users.get(name):
             return found
@@ -275,7 +275,7 @@ class SaslAuthenticator:
         return given
 
     async def _accept_client(self, step: _SaslStep, name: str, final: bytes, until: float | None) -> AdminAnswer:
-        """The client's exchange has come to its end."""
+        """The client's exchange has succeeded."""
         ask = step.ask
         principal = f"User:{name}"
         memo = _ExchangeMemo("offered", principal=principal, final=final, until=until)
@@ -291,7 +291,7 @@ class SaslAuthenticator:
     # --- the broker ---------------------------------------------------------------------------------------------------
 
     async def _offer_mechanism(self, step: _SaslStep, memo: _ExchangeMemo) -> AdminAnswer:
-        """The first step with the broker, where it is to be told anything."""
+        """The first step with the broker, where the gateway authenticates there."""
         if self._own is None:
             return self._finish_exchange(step, memo, 0)
         own = await self._credentials_for(memo.principal)
@@ -321,7 +321,7 @@ class SaslAuthenticator:
         return answer if answer.upstream else self._finish_exchange(step, memo, said.session_lifetime_ms)
 
     async def _next_broker_step(self, ask: AdminQuery, memo: _ExchangeMemo, own: BrokerCredentials) -> AdminAnswer:
-        """The gateway's next message of the exchange; none where that is over."""
+        """The gateway's next message of the exchange with the broker; none where it is complete."""
         try:
             async with self._threads.acquire_slot(network_of_peer(ask.peer)):
                 message = await trio.to_thread.run_sync(_next_message, own, memo.nonce, memo.broker_messages)
@@ -361,7 +361,7 @@ class SaslAuthenticator:
         return AdminAnswer(ask.token, client=step.encode_success(memo.final, session_ms), identity=identity)
 
     def _log_problem(self, text: str) -> None:
-        """Log what an operator has to mend; the same not with every client, nor a line for each of many clients."""
+        """Log what an operator has to fix; not again for every client, and not one line for each of many clients."""
         now = time.monotonic()
         said_at = self._logged_at = {said: at for said, at in self._logged_at.items() if now - at < LOG_AGAIN_S}
         if text in said_at or len(said_at) >= MAX_LOGGED:
@@ -381,7 +381,7 @@ def _share_of(ask: AdminQuery) -> TaskShare:
 
 
 def _next_message(own: BrokerCredentials, nonce: bytes, said: list[bytes]) -> bytes | None:
-    """The client's side of the exchange, up to here once more: with the same nonce it says the same."""
+    """The client's side of the exchange, repeated up to here: with the same nonce the messages are the same."""
     exchange: Any = sasl.start_exchange(own.mechanism, own.username, own.password, nonce)
     message: bytes = next(exchange)
     try:
@@ -402,7 +402,7 @@ def _try_broker_credentials(path: Path) -> None:
 
 
 def find_file_faults(settings: AuthenticationSettings) -> list[str]:
-    """The faults of the files that the settings name."""
+    """Faults of the files that the settings name."""
     files: list[tuple[Path | None, Callable[[Path], object]]] = [
         (settings.credentials_file, read_records),
         (settings.upstream_credentials_file, _try_broker_credentials),
@@ -420,7 +420,7 @@ def find_file_faults(settings: AuthenticationSettings) -> list[str]:
 
 
 def _make_decoys(settings: AuthenticationSettings, secret: bytes, spool_dir: Path | None) -> DecoyRecords:
-    # Of other users other decoys: a name whose salt is the same in two files would be nobody's in either.
+    # Of other users other decoys: a name whose salt is the same in two files would belong to no user of either.
     users = json.dumps([str(settings.credentials_file), *settings.credentials_command])
     memory = None
     if spool_dir is not None and settings.credentials_command:
@@ -429,8 +429,8 @@ def _make_decoys(settings: AuthenticationSettings, secret: bytes, spool_dir: Pat
 
 
 def make_authenticators(settings: Settings, secret: bytes, errors: InternalErrors) -> dict[str, SaslAuthenticator]:
-    """By listener, those of which SASL ends here; listeners with the same settings have the same one. `secret`: the
-    gateway's.
+    """By listener, the authenticators of those at which SASL ends; listeners with the same settings share one.
+    `secret`: the gateway's.
     """
     made: list[tuple[AuthenticationSettings, SaslAuthenticator]] = []
     found = {}

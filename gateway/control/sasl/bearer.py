@@ -33,7 +33,7 @@ FETCH_S: Final = 5.0
 RETRY_S: Final = (1.0, 30.0)  # first and longest pause
 UNKNOWN_S: Final = 10.0  # between two looks for keys that tokens name: strangers can name any
 LATEST: Final = 253_402_300_799.0  # the end of the year 9999: the latest time that is taken from a token
-# Of PyJWT for texts that an issuer, or somebody else, wrote: beside its own errors those of numbers of any length, of
+# Of PyJWT for texts from an issuer, or from any client: beside its own errors those of numbers of any length, of
 # names that UTF-8 can't hold, and of brackets within brackets.
 UNREADABLE: Final = (jwt.PyJWTError, ValueError, TypeError, RecursionError)
 KEY_TYPES: Final = ("RSA", "EC", "OKP")  # no secrets that the gateway would share with the issuer
@@ -48,7 +48,7 @@ class _KeySource(Protocol):
 
 
 class BearerTokens:
-    """`now`: Unix time in seconds."""
+    """Checks OAUTHBEARER tokens. `now`: Unix time in seconds."""
 
     def __init__(self, settings: AuthenticationSettings, now: Callable[[], float]) -> None:
         self._settings = settings
@@ -61,22 +61,22 @@ class BearerTokens:
         await self._keys.run()
 
     async def check_token(self, message: bytes) -> tuple[str, float]:
-        """The name in the token of a client's first message, and the Unix time at which it expires.
+        """The name in the token of a client's first message, and the Unix time at which the token expires.
 
         Raises:
-            Refused: the client isn't let in.
+            ScramRefused: the token is not accepted.
             CredentialsError: there are no keys.
         """
         token = bearer_token(message) if message.startswith(b"n,,") else None
         if token is None or len(token) > MAX_TOKEN:
-            raise ScramRefused("OAUTHBEARER: the message is none, or has no token that could be taken")
+            raise ScramRefused("OAUTHBEARER: the message is not valid, or has no usable token")
         text = token.decode("ascii")
         try:
             header = jwt.get_unverified_header(text)
         except UNREADABLE as error:
             raise ScramRefused(f"OAUTHBEARER: {one_line(str(error))}") from None
         if "crit" in header or "cty" in header:
-            raise ScramRefused("OAUTHBEARER: a token with crit or cty, which nobody here understands")
+            raise ScramRefused("OAUTHBEARER: a token with crit or cty, which the gateway does not support")
         kid = header.get("kid", "")
         key = await self._keys.find_key(kid)
         if key is None:
@@ -103,10 +103,10 @@ class BearerTokens:
         if now >= expires + skew:
             raise ScramRefused("OAUTHBEARER: the token has expired")
         if now < max(_claim_time(claims, name) for name in ("nbf", "iat") if name in claims or name == "iat") - skew:
-            raise ScramRefused("OAUTHBEARER: the token is not valid yet: does the clock go right?")
+            raise ScramRefused("OAUTHBEARER: the token is not valid yet: check the clocks")
         name = claims[settings.sub_claim]
         if not isinstance(name, str):
-            raise ScramRefused(f"OAUTHBEARER: the claim {settings.sub_claim} is no text")
+            raise ScramRefused(f"OAUTHBEARER: the claim {settings.sub_claim} is not a string")
         try:
             return principal_name(name), expires + skew
         except UnusableName as error:
@@ -121,7 +121,7 @@ def _claim_time(claims: Mapping[str, Any], name: str) -> float:
     except OverflowError:  # an integer of more than 308 digits
         number = math.nan
     if not math.isfinite(number):
-        raise ScramRefused(f"OAUTHBEARER: the claim {name} is no time")
+        raise ScramRefused(f"OAUTHBEARER: the claim {name} is not a valid time")
     return min(number, LATEST)
 
 
@@ -136,7 +136,7 @@ def parse_keys(text: bytes, where: str) -> Keys:
     try:
         rows = [row for row in json.loads(text)["keys"] if row["kty"] in KEY_TYPES and row.get("use", "sig") == "sig"]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise CredentialsError(f"{where}: is no JSON Web Key Set") from None
+        raise CredentialsError(f"{where}: is not a JSON Web Key Set") from None
     keys = {}
     for row in rows:
         try:
@@ -153,14 +153,14 @@ class _KeyFile:
         self._watched_file = WatchedFile(path_of_url(url), read_keys)
 
     async def run(self) -> None:
-        """It is looked at when somebody authenticates."""
+        """It is checked when a client authenticates."""
 
     async def find_key(self, kid: str) -> jwt.PyJWK | None:
         return (await self._watched_file.get()).get(kid)
 
 
 def path_of_url(url: str) -> Path:
-    """Of an address file:///…"""
+    """The path of an address file:///…"""
     return Path(unquote(urlsplit(url).path))
 
 

@@ -30,8 +30,8 @@ from protocol.scram import HASHES, ScramRecord, parse_record
 
 log = logging.getLogger("gateway.authentication")
 
-CHECK_INTERVAL_S: Final = 1.0  # a file is looked at when somebody authenticates, so often at most
-DEFAULT: Final = "default"  # in the file for brokers: whoever isn't named
+CHECK_INTERVAL_S: Final = 1.0  # a file is checked when a client authenticates, this often at most
+DEFAULT: Final = "default"  # in the file for brokers: all principals that aren't named
 COMMANDS: Final = 4  # at once
 COMMANDS_OF_ADDRESS: Final = 2  # of these: who tries out names from one address leaves room to all others
 MAX_OUTPUT: Final = 64 * 1024
@@ -46,7 +46,7 @@ _Signature = tuple[int, int, int] | None
 
 
 class CredentialsError(Exception):
-    """A file, or what a command says, can't be used: one line, without any of its secrets."""
+    """A file, or a command's output, can't be used: one line, without any of its secrets."""
 
 
 class BrokerCredentials(NamedTuple):
@@ -55,7 +55,7 @@ class BrokerCredentials(NamedTuple):
     Attributes:
         username: with OAUTHBEARER, only for messages.
         password: with OAUTHBEARER, none until there is a token.
-        token_file: has one, which somebody else renews.
+        token_file: has one, which another program renews.
         bearer: an issuer that gives one.
     """
 
@@ -106,7 +106,7 @@ def read_broker_credentials(path: Path) -> dict[str, BrokerCredentials]:
     for principal, value in _load_yaml(path).items():
         where = f"{path}: {principal}"
         if principal != DEFAULT and ":" not in str(principal):
-            raise CredentialsError(f"{where}: is no principal: write User:{principal}, or {DEFAULT}")
+            raise CredentialsError(f"{where}: is not a valid principal: write User:{principal}, or {DEFAULT}")
         given = {str(key): str(text) for key, text in value.items()} if isinstance(value, dict) else {}
         is_bearer = given.get("mechanism") == oauthbearer.MECHANISM
         found[str(principal)] = _bearer_credentials(given, where) if is_bearer else _password_credentials(given, where)
@@ -155,14 +155,14 @@ def _load_yaml(path: Path) -> dict[Any, Any]:
 def check_name(name: object, path: Path) -> str:
     """
     Raises:
-        CredentialsError: nobody can be called that.
+        CredentialsError: the name is not valid.
     """
     if not isinstance(name, str):
         raise CredentialsError(f"{path}: {one_line(str(name))}: must be a user's name, in quotes where it is a number")
     try:
         return principal_name(name)
     except UnusableName as error:
-        raise CredentialsError(f"{path}: {one_line(name)}: nobody can be called that: the name {error}") from None
+        raise CredentialsError(f"{path}: {one_line(name)}: not a valid name: it {error}") from None
 
 
 class WatchedFile(Generic[T]):
@@ -226,7 +226,7 @@ class BrokerTokens:
         """With a token, where OAUTHBEARER needs one.
 
         Raises:
-            NoToken: there is none.
+            NoTokenError: there is none.
         """
         if own.mechanism != oauthbearer.MECHANISM:
             return own
@@ -254,7 +254,7 @@ class BrokerTokens:
 
 
 class _AnswerCache:
-    """Those of the command that still hold, a bounded number of them."""
+    """The command's answers that are still valid, a bounded number of them."""
 
     def __init__(self, lasts_s: float) -> None:
         self._lasts_s = lasts_s
@@ -272,10 +272,10 @@ class _AnswerCache:
 
 
 class CredentialsCommand:
-    """Gets `{"username": …, "mechanism": …}` on its standard input; prints a user's records as JSON, as the file has
-    them, or nothing where there is no such user.
+    """Runs the operator's command. It gets `{"username": …, "mechanism": …}` on its standard input, and prints a user's
+    records as JSON, as in the file, or nothing where there is no such user.
 
-    Anybody may ask about any name. So addresses take turns, and names that nobody has are kept apart from users.
+    Any client may ask about any name. So addresses take turns, and unknown names are cached apart from users.
     """
 
     def __init__(self, command: tuple[str, ...], timeout_s: float, cache_s: float) -> None:
@@ -289,7 +289,7 @@ class CredentialsCommand:
         """Empty: there is no such user. `address`: the client's.
 
         Raises:
-            CredentialsError: it doesn't say.
+            CredentialsError: the command gives no usable answer.
         """
         key = name, mechanism
         records = self._cached_records(key)

@@ -1,7 +1,7 @@
-# Records for names that nobody has, which strangers can't tell from users' records: salts and iterations as users have
-# them, in the same mixture, and always the same for one name. The users of a file are known. Of a command's users, only
-# those are known whom it was asked about: the shapes of their records are kept in a file, since a decoy must not change
-# when the gateway starts again.
+# Records for names that no user has, which clients can't distinguish from users' records: salts and iterations as users
+# have them, in the same mixture, and always the same for one name. The users of a file are known. Of a command's users,
+# only those are known whom it was asked about: the shapes of their records are kept in a file, since a decoy must not
+# change when the gateway starts again.
 #
 # Knows no exchange and no password.
 
@@ -22,7 +22,7 @@ from protocol.scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS, RecordShape, 
 
 log = logging.getLogger("gateway.authentication")
 
-MAX_PROFILES: Final = 64  # that are told apart, the most frequent ones: each costs 5 us of every step
+MAX_PROFILES: Final = 64  # that are distinguished, the most frequent ones: each costs 5 us of every step
 _MAX_SALT: Final = 1024
 
 Profile = tuple[tuple[str, RecordShape], ...]  # of one user's records: mechanism and shape, in the order of HASHES
@@ -30,7 +30,9 @@ _USUAL: Final[Profile] = tuple((mechanism, RecordShape()) for mechanism in HASHE
 
 
 class DecoyRecords:
-    """`key`: a secret. `memory`: the file that keeps the profiles of a command's users; None: nothing is kept."""
+    """Records for users that don't exist, so that clients can't find out who does. `key`: a secret. `memory`: the file
+    that keeps the profiles of a command's users; None: nothing is kept.
+    """
 
     def __init__(self, key: bytes, memory: Path | None = None) -> None:
         self._key = key
@@ -41,13 +43,13 @@ class DecoyRecords:
         self._count_profiles()
 
     def set_users(self, users: Mapping[str, Records]) -> None:
-        """The users of the file; the same mapping again costs nothing."""
+        """Set the users of the file; the same mapping again costs nothing."""
         if users is not self._users:
             self._users = users
             self._count_profiles()
 
     def learn_profile(self, records: Records) -> None:
-        """A user's records, by the command."""
+        """Learn from a user's records, which the command returned."""
         profile = _profile_of(records)
         if profile not in self._learned_profiles and len(self._learned_profiles) < MAX_PROFILES:
             self._learned_profiles[profile] = 1
@@ -55,11 +57,11 @@ class DecoyRecords:
             self._write_memory()
 
     def decoy_mechanisms(self, name: str) -> list[str]:
-        """Those for which that user, if there were one, would have records."""
+        """The mechanisms for which that user, if it existed, would have records."""
         return [mechanism for mechanism, _ in self._rank_profiles(name)[0]]
 
     def decoy_record(self, name: str, mechanism: str) -> ScramRecord:
-        """That user's record, if there were one."""
+        """That user's record, if it existed."""
         profiles = [dict(profile) for profile in self._rank_profiles(name)]
         shape = next((profile[mechanism] for profile in profiles if mechanism in profile), RecordShape())
         return make_decoy(HASHES[mechanism], self._key, name, shape)
@@ -100,7 +102,7 @@ def _profile_of(records: Records) -> Profile:
 
 
 def _read_memory(path: Path) -> dict[Profile, int]:
-    """Nothing where it can't be used: users bring it all again."""
+    """Empty where the file can't be used: it fills again as users authenticate."""
     try:
         given = json.loads(path.read_text())
         profiles = [tuple((str(name), RecordShape(*map(int, shape))) for name, shape in profile) for profile in given]

@@ -1,4 +1,4 @@
-# So many at the same time, and which of those that wait is next: by owner, so that one of them with many wishes holds
+# Bounds how many run at the same time. Waiting owners take turns, so that one of them with many wishes holds
 # up no other's. Knows not what for.
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import trio
 
 
 class FairSemaphore:
-    """`slots`: how many at the same time; `most`: of these, of one owner. Owners take turns, each in its own order."""
+    """Bounds concurrency; waiting owners take turns. `slots`: how many run at once; `most`: how many of one owner. Each
+    owner's entries keep their order.
+    """
 
     def __init__(self, slots: int, most: int) -> None:
         self._free = slots
@@ -21,9 +23,9 @@ class FairSemaphore:
 
     @asynccontextmanager
     async def acquire_slot(self, owner: str) -> AsyncIterator[None]:
-        """Wait for a turn, which lasts as long as the `async with`."""
+        """Wait for a slot, which is held for the duration of the `async with`."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        if self._free and self._held[owner] < self._most:  # then nobody waits who might be given it
+        if self._free and self._held[owner] < self._most:  # then none waits that might get it
             self._grant_slot(owner)
         else:
             await self._wait_for_slot(owner)
@@ -41,7 +43,7 @@ class FairSemaphore:
         try:
             await called.wait()
         except trio.Cancelled:
-            if called.is_set():  # in the same moment: it is somebody else's
+            if called.is_set():  # in the same moment: it belongs to another
                 self._free += 1
                 self._release_owner(owner)
                 self._wake_next()

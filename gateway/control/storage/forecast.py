@@ -1,6 +1,6 @@
 # What is to come of the cluster's volumes: how fast each fills and when it is at its limits, who fills it, and whether
 # its hard limit leaves room for what may arrive before the next look. For people, metrics and the usage log: what
-# workers are told follows from what is free now alone.
+# workers get follows from what is free now alone.
 #
 # Knows no schedule: storage_control.py says when disks have been seen. The sums are policies/storage/'s.
 
@@ -47,9 +47,11 @@ class ForecastInputs(NamedTuple):
 
 
 class DiskForecast:
-    """Args:
-    interval_s: between two looks.
-    total: the bytes per second that a broker's producers get at most; None: no bound.
+    """Forecasts when volumes reach their limits.
+
+    Args:
+        interval_s: seconds between two observations.
+        total: the most bytes per second that a broker's producers get; None: no bound.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class DiskForecast:
         self._noted_at: float | None = None
 
     def record_observation(self, state: StorageViewState, at: float) -> None:
-        """All volumes were looked at. `at`: monotonic."""
+        """All volumes were observed. `at`: monotonic seconds."""
         findings = [each for each in state.assessment.findings if not each.volume.left]  # of these nothing new is known
         self._trends = {
             place: self._trends.get(place) or FillTrend(self._interval_s) for place in map(_volume_key, findings)
@@ -119,7 +121,7 @@ class DiskForecast:
         rates: Rates,
         beside: Mapping[int, int],
     ) -> tuple[VolumeWriters, bool]:
-        """Whether they are of the volume alone comes second: else of all volumes of its broker."""
+        """The writers, and whether they are known for the volume alone; otherwise for all volumes of its broker."""
         broker_id = finding.volume.broker_id
         shares = {} if spread is None else spread.shares.get(broker_id, {})
         if beside[broker_id] < 2:
@@ -138,12 +140,12 @@ class DiskForecast:
             assert room.needed is not None
             more = f" and {len(short) - 1} more" if len(short) > 1 else ""
             log.warning(
-                "storage: %s%s: %s behind the hard limit are less than the %s that producers may write there until"
-                " the next look ends it: raise the limit, look more often, or lower the total thresholds",
+                "storage: %s%s: %s behind the hard limit are less than the %s that producers may write there before"
+                " the next check: raise the limit, check more often, or lower the total thresholds",
                 finding.volume, more, format_size(room.room), format_size(room.needed),
             )  # fmt: skip
         elif self._short and not short:
-            log.info("storage: every hard limit has room again for what producers may write until the next look")
+            log.info("storage: every hard limit has room again for what producers may write before the next check")
         self._short = bool(short)
 
     def _make_disks_note(self, findings: Sequence[VolumeFinding], spread: ReplicaSpread | None) -> DiskNotes:

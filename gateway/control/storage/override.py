@@ -18,7 +18,7 @@ OVERRIDE_KEY = PolicyKey.of_storage()
 
 
 class ActiveOverride(NamedTuple):
-    """`left_s`: until it ends. `author` "": not known any more; `at_ms` 0 likewise."""
+    """The operator's override. `left_s`: seconds until it ends. `author` "", `at_ms` 0: no longer known."""
 
     override: StorageOverride
     left_s: float
@@ -32,7 +32,7 @@ class ActiveOverride(NamedTuple):
 
     @property
     def rest_fields(self) -> dict[str, Any]:
-        """For REST."""
+        """The fields for REST."""
         return {
             "state": self.override.state,
             "force": self.override.force,
@@ -48,7 +48,7 @@ FindOverride = Callable[[], ActiveOverride | None]
 
 
 def find_override(policies: PolicySet, history: Sequence[PastChange], now_ms: int) -> ActiveOverride | None:
-    """The one in force; None: there is none, or it is over."""
+    """The override in force; None: there is none, or it has ended."""
     value, end = policies.changes.get(OVERRIDE_KEY), policies.ends.get(OVERRIDE_KEY)
     if not isinstance(value, str) or end is None or end.until_ms <= now_ms:
         return None
@@ -62,7 +62,7 @@ def find_override(policies: PolicySet, history: Sequence[PastChange], now_ms: in
 
 
 def list_full_volumes(status: Mapping[str, Any]) -> list[str]:
-    """The volumes at their hard limit, in an answer of GET /v1/storage."""
+    """The volumes at their hard limit, from a response of GET /v1/storage."""
     return [
         f"broker {broker['id']} {volume['name']}"
         for broker in status.get("brokers", ())

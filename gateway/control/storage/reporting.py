@@ -1,6 +1,6 @@
 # The log lines and counts of storage protection: each failure, change and finding once, when it is news.
 #
-# Knows no schedule and no worker; what holds is told by control/storage/storage_control.py.
+# Knows no schedule and no worker; the state comes from control/storage/storage_control.py.
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from policies.text import one_line
 log = logging.getLogger("gateway.storage")
 
 MAX_NAMED: Final = 3  # volumes in one line
-MAX_REASONS: Final = 20  # that are told one by one while nothing can be observed
+MAX_REASONS: Final = 20  # that are listed one by one while nothing can be observed
 
 
 class StorageLog:
@@ -47,7 +47,7 @@ class StorageLog:
     # --- looks --------------------------------------------------------------------------------------------------------
 
     def record_failure(self, reason: str) -> None:
-        """A look came to nothing."""
+        """An observation failed."""
         self._metrics.count_observation("failed")
         self.problem = reason
         self._failures += 1
@@ -56,7 +56,7 @@ class StorageLog:
             log.warning("storage: the disks could not be observed: %s", reason)
 
     def record_success(self) -> None:
-        """A look showed something."""
+        """An observation succeeded."""
         self._metrics.count_observation("ok")
         if self._failures:
             log.info("storage: the disks are observed again, after %d failures", self._failures)
@@ -71,11 +71,11 @@ class StorageLog:
     # --- what holds ---------------------------------------------------------------------------------------------------
 
     def mark_logged(self, state: StorageViewState) -> None:
-        """This is logged already, in other words."""
+        """This state is logged already, in other words."""
         self._logged = _event_key(state)
 
     def log_changes(self, state: StorageViewState) -> None:
-        """This holds: one line for the news."""
+        """This state is in force: log one line if it is news."""
         factor = state.factor
         lacking = is_substitute(factor)
         if lacking and not self._lacking:
@@ -112,7 +112,7 @@ class StorageLog:
         return describe_state(state) + held
 
     def _log_volumes(self, state: StorageViewState) -> None:
-        gone = {each for each in self._offline if each[0] not in state.brokers}  # nobody knows until its broker is back
+        gone = {each for each in self._offline if each[0] not in state.brokers}  # not known until its broker is back
         offline = frozenset(state.offline) | gone
         for broker_id, log_dir in sorted(offline - self._offline):
             log.warning("storage: broker %d log dir %s is offline: left out", broker_id, one_line(log_dir))
@@ -141,11 +141,13 @@ class StorageLog:
         self._metrics.gauges["storage_throttle_without_effect"] = float(throttles_nothing)
 
     def show_override(self, state: FactorState | None) -> None:
-        """The state that an operator wants; None: there is no such wish."""
+        """The state that the operator set; None: there is no override."""
         self._metrics.override = state
 
     def update_metrics(self, state: StorageViewState, observed_at: float | None, invalid: int) -> None:
-        """Metrics of this state. `observed_at`: Unix time. `invalid`: records that were no snapshots, so far."""
+        """Set the metrics to this state. `observed_at`: Unix time. `invalid`: records so far that were not valid
+        snapshots.
+        """
         metrics, findings = self._metrics, state.assessment.findings
         metrics.state = state.factor.state
         metrics.show_volumes(findings, state.brokers)
@@ -166,12 +168,12 @@ class StorageLog:
 
 
 def is_substitute(factor: StorageFactor) -> bool:
-    """Whether it stands in for an unknown one."""
+    """Whether the factor stands in for an unknown one."""
     return factor.origin in ("fallback", "fail-safe")
 
 
 def _event_key(state: StorageViewState) -> tuple[Any, ...]:
-    """The key of one event in the log: another one is another line."""
+    """Identifies an event in the log: another key is another line."""
     factor = state.factor
     if not is_substitute(factor):
         return (
@@ -183,7 +185,7 @@ def _event_key(state: StorageViewState) -> tuple[Any, ...]:
 
 
 def describe_state(state: StorageViewState) -> str:
-    """One line."""
+    """One line about the state."""
     factor = state.factor
     if state.affected is not None and factor.state != "OPEN":
         return _describe_affected(state.affected, factor)
@@ -200,7 +202,7 @@ def _describe_affected(affected: tuple[AffectedTopics, ...], factor: StorageFact
 
 
 def describe_held(each: AffectedTopics) -> str:
-    """The effect of one volume: one line."""
+    """One line about the effect of one volume."""
     what = "paused" if each.value <= 0 else f"share each broker's total x {each.value:.3g}"
     topics = "1 topic is" if len(each.topics) == 1 and each.value <= 0 else f"{len(each.topics):,} topics"
     verb = " are" if each.value <= 0 and len(each.topics) != 1 else ""

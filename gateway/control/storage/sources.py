@@ -66,7 +66,7 @@ def make_storage_view(settings: Settings, storage: Storage) -> StorageView:
 def make_policy_and_source(
     settings: Settings, storage: Storage
 ) -> tuple[LimitPolicy, VolumeSource | FactorSource | None]:
-    """Limits and source; None: it is the snapshots' reader. Connects nowhere, unless an operator's plugin does.
+    """Limits and source; source None: the snapshots' reader. Connects nowhere, unless an operator's plugin does.
 
     Raises:
         StorageError: a plugin or a property can't be used.
@@ -78,7 +78,7 @@ def make_policy_and_source(
     try:
         return policy, _make_source(settings, storage)
     except PluginError as error:
-        own = f"{plugins.VOLUME_SOURCES} {storage.source}: "  # the names of ours nobody has to look for
+        own = f"{plugins.VOLUME_SOURCES} {storage.source}: "  # the built-in names need no search
         if storage.factor_source or storage.is_plugin_source or not str(error).startswith(own):
             raise StorageError(f"storage: {error}") from error
         section = "prometheus" if storage.source == "prometheus" else "admin" if storage.admin else ""
@@ -87,7 +87,7 @@ def make_policy_and_source(
 
 
 def check_storage(settings: Settings, storage: Storage) -> None:
-    """Whether `make_storage_view` would do, without a connection.
+    """Check that `make_storage_view` would succeed, without a connection.
 
     Raises:
         StorageError: it would not.
@@ -98,7 +98,9 @@ def check_storage(settings: Settings, storage: Storage) -> None:
 
 
 def _check_properties(settings: Settings, storage: Storage) -> None:
-    """Those of the snapshots' reader and of the list of active brokers: two clients, each with its own opinion."""
+    """Check the properties of the snapshots' reader and of the list of active brokers: two clients with different
+    rules.
+    """
     admin = settings.storage_admin
     try:
         parse_access(admin.properties)
@@ -127,7 +129,7 @@ def _make_limits(limits: Iterable[StorageLimit]) -> tuple[VolumeLimit, ...]:
 
 
 def _make_source(settings: Settings, storage: Storage) -> Any:
-    """Ours come by the same way as any other plugin."""
+    """Built-in sources are loaded in the same way as plugins."""
     if storage.factor_source:
         return plugins.load_plugin(plugins.FACTOR_SOURCES, storage.factor_source, storage.options)
     if storage.source == "snapshots":

@@ -1,9 +1,9 @@
-# Storage protection in the control process: looks at the cluster's disks on a fixed schedule, and tells workers the
+# Storage protection in the control process: observes the cluster's disks on a fixed schedule, and sends workers the
 # throttle factor whenever it changes or holds for longer. Workers enforce its end themselves, so a control that died
 # leaves nothing behind that doesn't expire; one that was started again goes on with what workers still hold.
 #
 # Owns the schedule and what REST shows. The view (storage/views.py) and policies/storage/ say what holds; log lines
-# and metrics are reporting.py's; who gets told is a callable.
+# and metrics are reporting.py's; the receiver is a callable.
 
 from __future__ import annotations
 
@@ -45,16 +45,23 @@ Replicas = Mapping[int, frozenset[str]]
 
 
 class StorageControl:
-    """Keeps the factor. `run` has to be running; `adopt_factor` and `status` may be called at any time.
+    """Determines the storage factor, and sends it to workers. `run` has to be running; `adopt_factor` and `status` may
+    be called at any time.
 
     Args:
-        settings: the section `storage`. view: the view of the disks. metrics: of storage. tell: gets every change.
-        observe: tell workers to count only. has_limits: whether there is a produce limit that a factor between 0 and 1
-        can lower. restarted: workers may hold a factor from before. Until the first of them has said (`adopt_factor`),
-        no worker is told the factor that holds without data, so it is no news. held: the factor that one of them has
-        told already. outlook: forecasts from what is seen. hand: an operator's; None: there is none. `knows_hands`:
-        whether they have been read. replicas: with scope affected, the topics with a replica on each broker as metadata
-        has it; None: not known. clock: `time.monotonic`, which workers go by as well; `wall`: Unix time.
+        settings: the section `storage`.
+        view: the view of the disks.
+        metrics: of storage.
+        tell: called with every change.
+        observe: workers only count.
+        has_limits: whether there is a produce limit that a factor between 0 and 1 can lower.
+        restarted: workers may have a factor from before. Until the first of them has reported it (`adopt_factor`), no
+            worker gets the factor that applies without data.
+        held: the factor that one of them has reported already.
+        outlook: forecasts from the observations.
+        hand: returns the operator's override; None: there is none. `knows_hands`: whether overrides have been read.
+        replicas: with scope affected, the topics with a replica on each broker by metadata; None: not known.
+        clock: `time.monotonic`, the workers' clock as well; `wall`: Unix time.
     """
 
     def __init__(
@@ -96,16 +103,15 @@ class StorageControl:
         self._publish_state()
 
     async def run(self) -> None:
-        """Look and tell until cancelled."""
+        """Observe and publish until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._view.run_between_checks, self._publish_state)
             nursery.start_soon(self._follow_expiry)
             await self._check_on_schedule()
 
     def adopt_factor(self, held: channel.StorageSnapshot | None) -> None:
-        """A worker's, from before this control was started; None: it holds none. Counts until something has been seen.
-
-        To be called before that worker is told anything.
+        """A worker's factor from before this control process started; None: it has none. It applies until the first
+        observation. Call it before that worker gets any message.
         """
         self._awaits_worker = False
         if held is None:
@@ -119,19 +125,19 @@ class StorageControl:
             self._log.mark_logged(state)  # the line below says it
         self._publish_state()
         if is_news:
-            log.info("storage: going on with what workers hold: %s", describe_state(self._state))
+            log.info("storage: continuing with the factor that workers hold: %s", describe_state(self._state))
 
     def on_replicas_changed(self) -> None:
-        """Topics have other replicas."""
+        """Replicas of topics have moved."""
         if self._settings.scope == "affected":
             self._publish_state()
 
     def on_policies_changed(self) -> None:
-        """The operator's hand is another one, or has been read now."""
+        """The operator's override has changed, or has just been read."""
         self._publish_state()
 
     def set_observe(self, observe: bool) -> None:
-        """Tell workers to count only, or to do as the section `storage` says."""
+        """Make workers count only, or do as the section `storage` says."""
         self._mode = "observe" if observe else self._settings.mode
         self._log.observes = self._mode == "observe"
         self._publish_state()
@@ -147,7 +153,7 @@ class StorageControl:
     # --- when ---------------------------------------------------------------------------------------------------------
 
     async def _check_on_schedule(self) -> None:
-        """At the start and at every whole interval after it; those that a slow check runs into are left out."""
+        """Check at the start and at every whole interval after it; a slow check skips those that it overlaps."""
         start, interval = self._clock(), self._settings.check_interval
         while True:
             await self._check_disks()
@@ -180,7 +186,7 @@ class StorageControl:
             self._publish_state()
 
     def _publish_state(self) -> None:
-        """Find the factor in force, and tell all receivers."""
+        """Determine the factor in force, and send it to all receivers."""
         state = self._state = self._current_state(self._clock())
         self._armed.set()
         message = self._make_message(state)
@@ -195,7 +201,7 @@ class StorageControl:
             self._log.log_changes(state)
 
     def _current_state(self, now: float) -> StorageViewState:
-        """The state in force, with the topics that it is about, and by an operator's hand if there is one."""
+        """The state in force, with the topics that it affects, after the operator's override if there is one."""
         state, held = self._observed_state(now), self._held_override
         if held is not None and held.valid_until is not None and now < held.valid_until and not self._knows_overrides():
             return state._replace(
@@ -219,7 +225,7 @@ class StorageControl:
         return state._replace(factor=factor, affected=affected, until=until, next=following, begun=True)
 
     def _observed_state(self, now: float) -> StorageViewState:
-        """The state without an operator's hand."""
+        """The state without the operator's override."""
         state = self._view.current_state(now)
         if self._settings.scope == "cluster":
             return state._replace(affected=None)
@@ -240,7 +246,7 @@ class StorageControl:
     # --- REST ---------------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """The answer of GET /v1/storage. Sizes in bytes, limits as free bytes, times in seconds."""
+        """The response of GET /v1/storage. Sizes in bytes, limits as free bytes, times in seconds."""
         now, state, settings, hand = (
             self._clock(),
             self._current_state(self._clock()),
@@ -284,7 +290,7 @@ STATUS_OFF: Final[Mapping[str, Any]] = {"enabled": False}
 
 
 def make_status(control: StorageControl | None) -> Callable[[], Mapping[str, Any]]:
-    """The answer of GET /v1/storage, also where there is no storage protection."""
+    """The response of GET /v1/storage, also without storage protection."""
     return (lambda: STATUS_OFF) if control is None else control.status
 
 

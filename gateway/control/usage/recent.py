@@ -103,7 +103,7 @@ class RecentTraffic:
         self, now_ms: int, topic: str | None = None, principal: str | None = None, client_id: str | None = None,
         broker: int | None = None,
     ) -> list[HeldTraffic]:  # fmt: skip
-        """The bytes held back; newest first. None: of any topic, of any client."""
+        """Traffic that was held back; the newest first. None: of any topic, of any client."""
         self._forget_old(now_ms)
         found: dict[_Key, list[int]] = {}
         for slot in self._slots:
@@ -119,11 +119,11 @@ class RecentTraffic:
         return sorted(held, key=lambda each: each.last_ms, reverse=True)
 
     def topic_flows(self, now_ms: int) -> dict[str, TopicFlow]:
-        """Bytes per second by topic, over the last whole slots: of those that had any."""
+        """Bytes per second by topic, over the last whole slots; only topics that had traffic."""
         return self._mean_flows(now_ms, lambda slot: slot.flows)
 
     def writer_rates(self, now_ms: int) -> dict[tuple[str, str], float]:
-        """Bytes per second that got in, over the last whole slots, by topic and principal: of those that had any."""
+        """Bytes per second that got into the log, over the last whole slots, by topic and principal."""
         return {name: sums[0] for name, sums in self._mean_flows(now_ms, lambda slot: slot.writers).items() if sums[0]}
 
     def client_flows(self, now_ms: int) -> dict[tuple[str, str], tuple[TopicFlow, HeldTraffic | None]]:
@@ -145,7 +145,7 @@ class RecentTraffic:
         return {client: (flows.get(client, TopicFlow()), last.get(client)) for client in flows.keys() | last.keys()}
 
     def gateway_traffic(self, now_ms: int) -> GatewayTraffic:
-        """Topics and clients that had any, over the last whole slots."""
+        """Topics and clients that had traffic, over the last whole slots."""
         return GatewayTraffic(self.topic_flows(now_ms), self._mean_flows(now_ms, lambda slot: slot.clients))
 
     def _mean_flows(
@@ -167,7 +167,7 @@ class RecentTraffic:
 
     @property
     def size(self) -> int:
-        """Keys kept, against `max_held`."""
+        """The number of keys kept, against `max_held`."""
         return self._held
 
     def _find_slot(self, number: int) -> _RecentSlot:

@@ -84,7 +84,7 @@ class TrafficTimeline:
                 slot.factor = min(interval.storage_factor, 1.0 if slot.factor is None else slot.factor)
 
     def list_points(self, now_ms: int, last: int = SLOTS) -> list[TimelinePoint]:
-        """The `last` whole slots (at most SLOTS - 2), the oldest first: those since counting began."""
+        """The `last` whole slots (at most SLOTS - 2), the oldest first; only slots since counting began."""
         end = (now_ms - LATE_MS) // SLOT_MS
         begin = end if self.since_ms is None else max(self.since_ms // SLOT_MS, end - min(last, SLOTS - 2))
         return [self._make_point(number) for number in range(begin, end)]

@@ -1,5 +1,5 @@
 # The log's lines about traffic: a line for what was not admitted or not accepted within an interval, made for people.
-# So it is bounded by kind and time, not by what clients do: of each kind (an outcome with its reason) so many lines a
+# So it is bounded by kind and time, not by what clients do: of each kind (an outcome with its reason) this many lines a
 # minute, then their number. Knows no worker and no clock; `now` is any monotonic time in seconds.
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _Key = tuple[int, str, str, str]  # broker, topic, outcome, reason
 
 
 class TrafficLine(NamedTuple):
-    """`fields`: those of gateway.log.logs.FIELDS that the text is about."""
+    """`fields`: those of gateway.log.logs.FIELDS that belong to the text."""
 
     text: str
     fields: dict[str, Any]
 
 
 class TrafficLines:
-    """Of all workers together."""
+    """Log lines about the traffic of all workers together."""
 
     def __init__(self) -> None:
-        self._logged_at: dict[_Key, float] = {}  # when something that goes on all the time was last told
+        self._logged_at: dict[_Key, float] = {}  # when something that goes on all the time was last logged
         # By outcome and reason: Kafka's names and policies'.
         self._log_limiter: LogRateLimiter[tuple[str, str]] = LogRateLimiter(MAX_LINES, WINDOW_S)
 
@@ -55,7 +55,7 @@ class TrafficLines:
         return lines
 
     def _is_news(self, key: _Key, now: float) -> bool:
-        """Policies delay continually: that is told when it begins, and again once in a while."""
+        """Policies delay continually: that is logged when it begins, and again once in a while."""
         if key[2] not in NOTES:
             return True
         if now - self._logged_at.get(key, -math.inf) < LOG_AGAIN_S:

@@ -1,7 +1,7 @@
 # The usage log: intervals from workers -> JSON lines in a bounded spool on disk -> a Kafka topic.
 #
 # A worker keeps an interval until it is in the spool, and the spool keeps it until the topic has acknowledged it, so
-# whatever dies, nothing goes missing; what can come twice (a crash between the two steps) is told apart by its boot and
+# whatever dies, nothing goes missing; what can come twice (a crash between the two steps) is recognised by its boot and
 # sequence number. While the spool takes nothing, or can't be opened by a control that was started again, intervals wait
 # here as long as there is room, then in the workers. policies/usage.py has the contents of a record. Files:
 # `usage-<number>-<boot>.jsonl`, written by one process, synced to disk with every write (one a second);
@@ -34,7 +34,7 @@ from policies import usage
 log = logging.getLogger("gateway.usage")
 
 MAX_QUEUED: Final = 600  # intervals that wait here for a disk with room: ten minutes of one worker …
-MAX_QUEUED_ROWS: Final = 200_000  # … or so many rows, about 100 MB
+MAX_QUEUED_ROWS: Final = 200_000  # … or this many rows, about 100 MB
 RETRY_S: Final = 1.0
 SEGMENT_BYTES: Final = 64 * 2**20
 SEGMENT_AGE_S: Final = 3600.0  # files go as wholes, so retention needs them to end
@@ -76,7 +76,7 @@ class _SpoolSegment:
 
 
 class UsageSpool:
-    """The files. Every method blocks, may be called from any thread, and raises OSError when the disk does.
+    """The spool's files. Every method blocks, may be called from any thread, and raises OSError on a disk error.
 
     Raises:
         SpoolInUse: when opened.
@@ -110,17 +110,17 @@ class UsageSpool:
 
     @property
     def backlog_bytes(self) -> int:
-        """The records that the topic has not acknowledged yet."""
+        """Bytes of records that the topic has not acknowledged yet."""
         number, offset = self._published
         return sum(s.size - (offset if n == number else 0) for n, s in list(self._segments.items()) if n >= number)
 
     def last_seq(self, boot: str) -> int:
-        """The last interval of that boot on disk, -1 for none."""
+        """The sequence number of the last interval of that boot on disk; -1: none."""
         life = self._lives.get(boot)
         return -1 if life is None else life.seq
 
     def unfinished_lives(self, worker: int) -> list[tuple[str, str, int]]:
-        """(gateway, boot, last seq) of every life of that worker without an end."""
+        """(gateway, boot, last seq) of every life of that worker without a final interval."""
         with self._guard:
             return [(x.gateway, boot, x.seq) for boot, x in self._lives.items() if x.worker == worker and not x.ended]
 
@@ -141,7 +141,7 @@ class UsageSpool:
                 self._record_life(line, self._current)
 
     def read_unpublished(self, max_bytes: int = READ_BYTES) -> tuple[list[bytes], tuple[int, int]]:
-        """Records behind the published position, and the position behind them; none when all is published."""
+        """Records after the published position, and the position after them; none when everything is published."""
         with self._guard:
             number, offset = self._published
             for n in [n for n in self._segments if n >= number]:
@@ -151,7 +151,7 @@ class UsageSpool:
             return [], self._published
 
     def mark_published(self, position: tuple[int, int]) -> None:
-        """The topic has everything before this position."""
+        """The topic has everything up to this position."""
         with self._guard:
             self._published = position
             # No sync: an older position after a power cut means records that come twice, which is allowed.
@@ -160,7 +160,7 @@ class UsageSpool:
             fresh.replace(self._directory / "published.json")
 
     def prune_expired(self) -> None:
-        """Delete the records that retention no longer holds."""
+        """Delete records beyond the retention."""
         with self._guard:
             horizon = time.time() - self._retention_s
             for number in [n for n in self._segments if self._is_deletable(n)]:
@@ -244,7 +244,7 @@ class UsageSpool:
         return self._segments[self._current]
 
     def _undo_write(self, segment: _SpoolSegment) -> None:
-        """Half a record must not stay in the middle of a file; where it can't be cut off, the file ends here."""
+        """Half a record must not stay in the middle of a file; where it can't be cut off, a new file begins."""
         try:
             os.ftruncate(self._fd, segment.size)
         except OSError:
@@ -262,7 +262,7 @@ class UsageSpool:
                 file.seek(offset)
                 data = file.read(min(max_bytes, max(0, segment.size - offset)))
         except FileNotFoundError:
-            log.error("%s is gone and was not published completely", segment.path)
+            log.error("%s disappeared before it was fully published", segment.path)
             segment.size = 0
             return [], 0
         end = data.rfind(b"\n") + 1
@@ -270,10 +270,8 @@ class UsageSpool:
 
 
 class UsageLogWriter:
-    """Takes intervals, puts them into the spool in their order, and confirms them.
-
-    `spool`: None: it can't be used yet, see `attach_spool`. `problem`: why nothing can be written just now, one line;
-    "" for none.
+    """Writes intervals to the spool in order, and confirms them. `spool` None: it can't be used yet, see
+    `attach_spool`. `problem`: why nothing can be written now, one line; "": it can.
     """
 
     def __init__(self, spool: UsageSpool | None, gateway: str, metrics: GatewayMetrics) -> None:
@@ -295,7 +293,7 @@ class UsageLogWriter:
             self.attach_spool(spool)
 
     def attach_spool(self, spool: UsageSpool) -> None:
-        """From now on this is where intervals go, those that wait first."""
+        """Write intervals to this spool from now on, the waiting ones first."""
         self._spool = spool
         for worker, boot in self._boots.items():
             self._metrics.workers_lost.inc(len(self.enqueue_lost_before(worker, boot)))
@@ -303,11 +301,11 @@ class UsageLogWriter:
 
     @property
     def has_room(self) -> bool:
-        """Whether another interval may be put; one that may not has to stay where it is."""
+        """Whether another interval may be queued; if not, its worker keeps it."""
         return len(self._queue) < MAX_QUEUED and self._rows < MAX_QUEUED_ROWS
 
     def enqueue_interval(self, interval: UsageInterval, confirm: Callable[[], None]) -> bool:
-        """Queue an interval; False when it is a copy of one that came before (it is confirmed in its turn)."""
+        """Queue an interval. False: it is a copy of an earlier one (and is confirmed in its turn)."""
         on_disk = -1 if self._spool is None else self._spool.last_seq(interval.boot)
         last = max(self._last_seqs.get(interval.boot, -1), on_disk)
         fresh = interval.seq > last
@@ -316,11 +314,11 @@ class UsageLogWriter:
         return fresh
 
     def record_disks(self, disks: usage.DiskNotes) -> None:
-        """Have the next interval's record say this."""
+        """Add this to the record of the next interval."""
         self._disks = disks
 
     def enqueue_lost(self, worker: int, boot: str, gateway: str = "", seq: int = -1) -> None:
-        """Note that a boot of a worker ended without its final interval."""
+        """Record that a boot of a worker ended without its final interval."""
         seq = max(seq, self._last_seqs.get(boot, -1))
         self._enqueue_record(
             usage.encode_lost(gateway or self._gateway, boot, worker, seq, time.time_ns() // 10**6),
@@ -328,8 +326,8 @@ class UsageLogWriter:
         )
 
     def enqueue_lost_before(self, worker: int, boot: str) -> list[str]:
-        """Note every life of that worker in the spool that has no end, but this one. Returns their boots: none while
-        there is no spool, then they are counted when it is opened.
+        """Record every life of that worker in the spool that has no end, except this one. Returns their boots; none
+        while there is no spool: then they are counted when it is opened.
         """
         if self._spool is None:
             self._boots[worker] = boot
@@ -393,7 +391,7 @@ class UsageLogWriter:
         self.written = trio.Event()
 
     def _append_batch(self, items: list[UsageInterval | bytes], disks: usage.DiskNotes | None) -> tuple[int, bool]:
-        """The number of records, and whether one of them says that of disks."""
+        """The number of records, and whether one of them contains the state of disks."""
         assert self._spool is not None
         lines: list[bytes] = []
         left = disks
@@ -410,7 +408,9 @@ class UsageLogWriter:
         return len(lines), disks is not None and left is None
 
     def _encode_interval(self, interval: UsageInterval, disks: usage.DiskNotes | None) -> list[bytes]:
-        """None for one that no reader would take: a fault of ours. The audit says that its number is missing."""
+        """None for an interval that no reader would accept: a bug of the gateway. The audit reports that its number is
+        missing.
+        """
         try:
             return usage.encode_interval(
                 self._gateway, interval.boot, interval.worker, interval.seq, interval.rows,
@@ -424,7 +424,7 @@ class UsageLogWriter:
 
 
 class UsagePublisher:
-    """Spool -> topic. `client`: librdkafka properties that reach the cluster."""
+    """Publishes the spool to the topic. `client`: librdkafka properties that reach the cluster."""
 
     def __init__(
         self,
@@ -452,7 +452,7 @@ class UsagePublisher:
             await self._progress.wait()
 
     async def run(self, usage_log: UsageLogWriter) -> None:
-        """Publish all records of the spool, for ever."""
+        """Publish the records of the spool until cancelled."""
         pause = PUBLISH_BACKOFF_S[0]
         while True:
             written = usage_log.written
@@ -476,14 +476,14 @@ class UsagePublisher:
                 await written.wait()
 
     def stop(self) -> None:
-        """Let a `publish` that is running return soon."""
+        """Make a running `publish_batch` return soon."""
         self._ending = True
 
     def publish_batch(self) -> int:
-        """One batch, in a thread: the number of acknowledged records.
+        """Publish one batch, in a thread; returns the number of acknowledged records.
 
         Raises:
-            PublishError: some were not; the whole batch comes again.
+            PublishError: some were not; the whole batch is published again.
         """
         lines, position = self._spool.read_unpublished()
         if not lines:
@@ -499,7 +499,7 @@ class UsagePublisher:
         refused = [error for _, error in failed if _is_final(error)]
         if len(failed) > len(refused):
             error = next(error for _, error in failed if not _is_final(error))
-            self._ready = False  # perhaps somebody deleted the topic
+            self._ready = False  # perhaps the topic was deleted
             if any(error.fatal() for _, error in failed):
                 self._producer = None  # an idempotent producer that lost its place; a new one begins a new sequence
             raise PublishError(f"topic {self._topic.name}: {error.str()}")
@@ -511,7 +511,7 @@ class UsagePublisher:
         return len(lines)
 
     def _send_records(self, lines: list[bytes]) -> list[tuple[bytes, KafkaError]]:
-        """Produce, wait for all of them, and return those that failed."""
+        """Produce the records, wait for all of them, and return those that failed."""
         assert self._producer is not None
         failed: list[tuple[bytes, KafkaError]] = []
         waiting = len(lines)
@@ -575,11 +575,11 @@ def _count_rows(item: UsageInterval | bytes) -> int:
 
 
 def _ignore_confirmation() -> None:
-    """For records that no part waits for."""
+    """For records that nothing waits for."""
 
 
 def _cut_half_line(path: Path) -> int:
-    """The size after cutting a crash's half record: it was never confirmed."""
+    """The file's size after cutting off half a record left by a crash, which was never confirmed."""
     size = path.stat().st_size
     with path.open("rb+") as file:
         end = size
@@ -597,7 +597,7 @@ def _cut_half_line(path: Path) -> int:
 
 
 def _header_of(line: bytes) -> Any:
-    """A record without its rows, which are most of it and come last."""
+    """The record without its rows, which are most of it and come last."""
     return json.loads(line[: line.index(b',"rows":')] + b"}")
 
 
@@ -606,7 +606,7 @@ def _partition_key(line: bytes) -> bytes:
         header = _header_of(line)
         return usage.record_key(header["gateway"], header["boot"], header["worker"])
     except (ValueError, KeyError):
-        return b""  # somebody else's line in our file: the audit says so, the rest must get through
+        return b""  # a foreign line in our file: the audit reports it, the rest must get through
 
 
 def _write_all(fd: int, data: bytes) -> None:

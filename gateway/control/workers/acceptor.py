@@ -36,7 +36,7 @@ REPEAT_S: Final = 10.0  # the same complaint is logged once in this time
 
 
 def proxy_networks(settings: Settings) -> dict[str, Networks]:
-    """By listener, where connections begin with a header of the PROXY protocol."""
+    """By listener, the networks whose connections begin with a PROXY protocol header."""
     return {
         name: tuple(map(ipaddress.ip_network, listener.proxy_networks))
         for name, listener in settings.all_listeners.items()
@@ -44,7 +44,9 @@ def proxy_networks(settings: Settings) -> dict[str, Networks]:
 
 
 class ConnectionAcceptor:
-    """Of all listeners of this gateway. `proxies`: see `proxy_networks`; another value holds for new connections."""
+    """Accepts connections of all listeners of this gateway. `proxies`: see `proxy_networks`; a new value applies to new
+    connections.
+    """
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class ConnectionAcceptor:
         self._logged_at = -REPEAT_S
 
     async def run(self, listener: str, broker: int | None, sock: socket.socket) -> None:
-        """Accept for ever and hand over; shortages are waited out."""
+        """Accept and hand over until cancelled; wait out shortages."""
         listening = trio.socket.from_stdlib_socket(sock)
         with listening:
             while True:
@@ -76,7 +78,7 @@ class ConnectionAcceptor:
     async def _admit_connection(
         self, listener: str, broker: int | None, peer: str, client: trio.socket.SocketType
     ) -> None:
-        """Refuse it, or hand it over. An error in this leaves it to be closed."""
+        """Refuse the connection, or hand it over. On an error it is closed."""
         proxied = is_in_networks(peer, self.proxies.get(listener, ()))
         why = self._workers.admission.refusal_reason(network_of_peer(peer), proxied=proxied)
         if why:

@@ -16,7 +16,7 @@ _ENFORCED = ("rejected", DELAYED)
 def possible_effects(
     thresholds: ThresholdPolicy, quotas: QuotaSnapshot, groups: GroupSnapshot, settings: Settings
 ) -> frozenset[tuple[str, str]]:
-    """Outcomes and notes (policies.usage), each with its reason."""
+    """Outcomes and notes (policies.usage) that may occur, each with its reason."""
     found: set[tuple[str, str]] = set()
     if thresholds.total is not None or thresholds.totals:  # a topic's threshold alone limits nothing
         found |= _policy_effects(TOPIC_THRESHOLD, thresholds.mode, thresholds.enforce_percent)

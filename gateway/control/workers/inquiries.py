@@ -18,7 +18,7 @@ MAX_AT_ONCE: Final = 4
 
 
 class InquiryResult(NamedTuple):
-    """`total`: connections of all workers that answered; `matched`: those that were asked for, of which `connections`
+    """`total`: connections of all workers that answered; `matched`: those that match the query, of which `connections`
     are the first. `missing`: workers that didn't answer in time.
     """
 
@@ -29,7 +29,7 @@ class InquiryResult(NamedTuple):
 
 
 class _OpenInquiry:
-    """A question that waits for `expected` answers."""
+    """A query that waits for `expected` answers."""
 
     def __init__(self) -> None:
         self.expected = 0
@@ -38,7 +38,7 @@ class _OpenInquiry:
 
 
 class WorkerInquiries:
-    """`post`: to all workers that can take it; how many these are."""
+    """Queries to all workers. `post`: sends to all workers that can receive; returns their number."""
 
     def __init__(self, post: Callable[[FindConnections], int]) -> None:
         self._post = post
@@ -47,7 +47,7 @@ class WorkerInquiries:
         self._places = trio.Semaphore(MAX_AT_ONCE)
 
     async def find_connections(self, question: FindConnections) -> InquiryResult:
-        """The answers of all workers as one; those that come too late are missing."""
+        """The answers of all workers as one; late answers count as missing."""
         token, asked = next(self._tokens), _OpenInquiry()
         async with self._places:
             self._open[token] = asked
@@ -66,7 +66,7 @@ class WorkerInquiries:
         )
 
     def record_answer(self, answer: FoundConnections) -> None:
-        """A worker's answer."""
+        """A worker has answered."""
         asked = self._open.get(answer.token)
         if asked is not None:
             asked.answers.append(answer)
@@ -75,5 +75,5 @@ class WorkerInquiries:
 
 
 def _connection_order(shown: ConnectionInfo) -> tuple[float, float, str]:
-    """As workers sort theirs."""
+    """The same order as in workers."""
     return -shown.muted_s, -shown.age_s, shown.peer

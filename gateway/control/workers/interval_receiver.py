@@ -24,7 +24,7 @@ traffic_log = logging.getLogger("gateway.traffic")
 
 
 class IntervalReceiver:
-    """The intervals of all workers of this gateway."""
+    """Receives the intervals of all workers of this gateway."""
 
     def __init__(
         self,
@@ -42,16 +42,16 @@ class IntervalReceiver:
 
     @property
     def has_room(self) -> bool:
-        """Whether the usage log takes further intervals."""
+        """Whether the usage log accepts more intervals."""
         return self._usage_log.has_room
 
     @property
     def has_caught_up(self) -> bool:
-        """Whether all intervals that the usage log took are on disk."""
+        """Whether all intervals that the usage log accepted are on disk."""
         return not self._usage_log.queued
 
     def receive_interval(self, number: int, interval: UsageInterval, spooled: Callable[[], None]) -> None:
-        """An interval of that worker, for which there is room. `spooled` is called when it is on disk."""
+        """Receive an interval of that worker, for which there is room. `spooled` is called when it is on disk."""
         if self._usage_log.enqueue_interval(interval, spooled):
             self._metrics.add_interval(interval)
             now_ms = round(time.time() * 1000)
@@ -63,7 +63,7 @@ class IntervalReceiver:
             self._unfinished.pop(number, None)
 
     def begin_boot(self, number: int, boot: str) -> None:
-        """The worker has this boot now: every earlier life of it that did not end in order is lost."""
+        """The worker has started with this boot: every earlier life of it without a final interval is lost."""
         before = self._unfinished.get(number, boot)
         lost = self._usage_log.enqueue_lost_before(number, boot)
         if before != boot and before not in lost:
@@ -73,7 +73,7 @@ class IntervalReceiver:
         self._unfinished[number] = boot
 
     def record_lost_workers(self) -> None:
-        """At the very end: workers that have not reported their last interval never will."""
+        """The gateway is stopping: workers that have not reported their last interval never will."""
         for number, boot in self._unfinished.items():
             self._usage_log.enqueue_lost(number, boot)
             self._metrics.workers_lost.inc()

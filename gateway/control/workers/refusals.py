@@ -17,14 +17,14 @@ REPEAT_S: Final = 10.0  # for each limit one is logged in so long, and the numbe
 
 
 class RefusalLog:
-    """Of all listeners of this gateway."""
+    """Counts and logs refused connections of all listeners of this gateway."""
 
     def __init__(self, metrics: GatewayMetrics) -> None:
         self._metrics = metrics
         self._log_limiter: LogRateLimiter[str] = LogRateLimiter(1, REPEAT_S)
 
     def record_refusal(self, address: str, why: str) -> None:
-        """One from that address was refused; `why` is one of admission.REASONS."""
+        """A connection from that address was refused; `why` is one of admission.REASONS."""
         self._metrics.connections_refused.labels(why).inc()
         limit = "max_connections" if why == CONNECTIONS else "max_connections_per_address"
         now = trio.current_time()

@@ -20,11 +20,11 @@ from policies.definitions.policy_values import PolicyValues
 class SnapshotPublisher:
     """
     Attributes:
-        settings: the configuration in force; another one is told with the next `publish_policies`.
+        settings: the configuration in force; another one is published with the next `publish_policies`.
 
     Args:
-        waits: until the policies changed at run time are known, what an earlier control told the workers is better.
-        expect: is called with the effects that what is told can have (effects.py).
+        waits: until the policies changed at run time are known, the snapshots of an earlier control are better.
+        expect: called with the effects that published policies can have (effects.py).
         rollout_key: see policies.definitions.rollout.
     """
 
@@ -46,7 +46,7 @@ class SnapshotPublisher:
         self._source_thresholds: tuple[float | None, Mapping[str, float]] | None = None
 
     def publish_policies(self, policies: PolicySet) -> None:
-        """Tell workers what is new by these policies and `settings`."""
+        """Send workers what is new in these policies and in `settings`."""
         settings, tell = self.settings, self._workers.publish_snapshot
         wanted = worker_settings(settings, self._rollout_key)
         snapshots = thresholds_of(policies, settings), quotas_of(policies, settings), groups_of(policies, settings)
@@ -76,14 +76,14 @@ class SnapshotPublisher:
     # --- the base of changes at run time ------------------------------------------------------------------------------
 
     def use_source_thresholds(self, total: float | None, topics: Mapping[str, float]) -> None:
-        """Thresholds of the operator's own source stand in the place of the file's from here on."""
+        """The operator's source replaces the file's thresholds from now on."""
         self._source_thresholds = total, topics
 
     def policy_base(self, settings: Settings) -> PolicyValues:
-        """That of this configuration.
+        """The policies of this configuration.
 
         Raises:
-            PolicyError: the source's thresholds can't be.
+            PolicyError: the source's thresholds are not valid.
         """
         return (
             settings.policy_values()

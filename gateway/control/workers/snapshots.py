@@ -1,4 +1,4 @@
-# The snapshots that workers are told, made from the configuration and from the policies in force. Knows no worker, no
+# The snapshots that workers get, made from the configuration and from the policies in force. Knows no worker, no
 # sockets and no clock.
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from policies.quotas.names import Entity, QuotaKey
 
 
 def worker_count(settings: Settings) -> int:
-    """The parent has put a number in place of `auto`."""
+    """The number of workers: the parent has replaced `auto` by a number."""
     return 1 if settings.workers == "auto" else settings.workers
 
 
@@ -98,7 +98,7 @@ def thresholds_of(policies: PolicySet, settings: Settings) -> ThresholdPolicy:
 
 def quotas_of(policies: PolicySet, settings: Settings) -> QuotaSnapshot:
     """The client quotas in force."""
-    entries = cast("dict[Entity, dict[QuotaKey, float]]", dict(policies.quota_store().entries))  # which nobody changes
+    entries = cast("dict[Entity, dict[QuotaKey, float]]", dict(policies.quota_store().entries))  # never changed
     mode = _effective_mode(settings, settings.client_quotas_mode, settings.client_quotas_enforce_percent)
     return QuotaSnapshot(
         policies.version,
@@ -111,7 +111,7 @@ def quotas_of(policies: PolicySet, settings: Settings) -> QuotaSnapshot:
 
 
 def quota_changes(told: QuotaSnapshot, wanted: QuotaSnapshot) -> QuotaChanges | None:
-    """What makes the one of the other; None: the whole is as short, or more than entries differ."""
+    """The changes that make one store of the other; None: all entries are shorter, or something else differs."""
     if replace(told, version=wanted.version, entries=wanted.entries) != wanted:
         return None
     before, after = told.entries, wanted.entries
@@ -144,5 +144,5 @@ def _group_limits(rates: Mapping[str, float]) -> GroupLimitValues:
 
 
 def _effective_mode(settings: Settings, own: Mode, enforce_percent: float) -> Mode:
-    """Of one policy; one that is enforced for 0 % of the clients is observed, and measured so."""
+    """The effective mode of a policy; one that is enforced for 0 % of the clients is observed, and measured as such."""
     return "observe" if settings.mode == "observe" or not enforce_percent else own

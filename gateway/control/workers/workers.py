@@ -91,10 +91,10 @@ _LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": log
 
 
 class LimitSharing(Protocol):
-    """Deals parts of limits out; see gateway.control.fleet.shares.FleetControl."""
+    """Allocates shares of limits to workers; see gateway.control.fleet.shares.FleetControl."""
 
     def add_worker(self, worker: int, post: Callable[[LimitShares | PeerRates], bool], gateways: int = 1) -> None:
-        """This worker has been told everything else; `post` reaches it, and by an earlier control it was told that
+        """This worker has all other snapshots. `post` sends to it. From an earlier control process it knows that
         `gateways` share.
         """
 
@@ -125,7 +125,7 @@ class _ConnectedWorker:
 
 
 class _MergedRates:
-    """The rates of all workers, merged once when asked for; and their warnings, logged once each."""
+    """The rates of all workers, merged once when requested; and their warnings, logged once each."""
 
     def __init__(self) -> None:
         self._merged: WorkerRates | None = None
@@ -138,7 +138,7 @@ class _MergedRates:
         return self._merged
 
     def on_rates_changed(self, said: Sequence[WorkerRates]) -> None:
-        """A worker's rates are new, or gone."""
+        """A worker has reported rates, or is gone."""
         self._merged = None
         warnings = tuple(dict.fromkeys(warning for rates in said for warning in rates.warnings))
         for warning in warnings:
@@ -152,8 +152,8 @@ class WorkerPool:
     """All workers of this gateway.
 
     `want` is called when one has seen newer metadata than ours, `reconnect` when a channel broke, `adopt` with the
-    storage factor that one still holds (None: none) before it is told anything, `ask` with a worker's question, and
-    with the function to call with the answer. `sharing` and `admission` are told of workers, and of connections, as
+    storage factor that one still holds (None: none) before it gets any message, `ask` with a worker's query, and
+    with the function to call with the answer. `sharing` and `admission` learn of workers, and of connections, as
     they come and go.
     """
 
@@ -181,7 +181,7 @@ class WorkerPool:
         self._errors = errors or InternalErrors()
         self._latest: dict[type, Snapshot] = {}
         self._provisional: dict[type, Snapshot] = {}
-        self._batch: list[Snapshot | QuotaChanges] | None = None  # told in a block that has not ended yet
+        self._batch: list[Snapshot | QuotaChanges] | None = None  # published in a block that has not ended yet
         self._workers: dict[int, _ConnectedWorker] = {}
         self._changed = trio.Event()
         self._drain: DrainRequest | None = None
@@ -190,12 +190,12 @@ class WorkerPool:
 
     @property
     def connected(self) -> int:
-        """Workers that can take connections."""
+        """Workers that can accept connections."""
         return sum(1 for worker in self._workers.values() if worker.boot)
 
     def publish_snapshot(self, message: Snapshot, news: QuotaChanges | None = None) -> None:
-        """Replace a snapshot, in every worker and for those to come. `news`: the same for workers that have been told
-        the latest one.
+        """Replace a snapshot in every worker, and for workers to come. `news`: the changes, for workers that have the
+        latest one.
         """
         self._latest[type(message)] = message
         said = message if news is None else news
@@ -206,7 +206,7 @@ class WorkerPool:
 
     @contextmanager
     def batch_snapshots(self) -> Iterator[None]:
-        """Each worker goes by all that is told in this block at once. A block within another is a part of that."""
+        """Each worker applies all snapshots published in this block at once. A nested block is part of it."""
         if self._batch is not None:
             yield
             return
@@ -225,26 +225,26 @@ class WorkerPool:
                 worker.channel.post(message)
 
     def publish_provisional(self, message: ThresholdPolicy | QuotaSnapshot | GroupSnapshot) -> None:
-        """A snapshot for workers that have none of an earlier control, until one of its type is told."""
+        """A snapshot for workers that have none from an earlier control process, until one of its type is published."""
         self._provisional[type(message)] = message
 
     def _post_if_reading(self, worker: _ConnectedWorker, message: LimitShares | PeerRates) -> bool:
-        """Unless it has gone, or doesn't read (its backlog must not fill our memory): False."""
+        """False: the worker is gone, or doesn't read (its backlog must not fill the memory)."""
         if self._workers.get(worker.number) is not worker or worker.channel.backlog >= MAX_PARTS_BACKLOG:
             return False
         worker.channel.post(message)
         return True
 
     def latest_snapshot(self, kind: type[T]) -> T | None:
-        """The snapshot of that type that was told last; `WorkerRates`: the sum over all workers, None before
-        the first.
+        """The snapshot of that type that was published last; `WorkerRates`: the sum over all workers, None before the
+        first.
         """
         found = self._rates.merge_rates(self._worker_rates()) if kind is WorkerRates else self._latest.get(kind)
         return found if isinstance(found, kind) else None
 
     @property
     def connections(self) -> int:
-        """Of all workers, as they said last."""
+        """Connections of all workers, by their last reports."""
         return sum(worker.connections for worker in self._workers.values())
 
     def _ask_all(self, question: FindConnections) -> int:
@@ -254,7 +254,7 @@ class WorkerPool:
         return len(asked)
 
     def drain(self, timeout_s: float) -> None:
-        """Let every worker finish; those that come now as well."""
+        """Make every worker finish, including those that connect from now on."""
         self._drain = DrainRequest(timeout_s)
         for worker in self._workers.values():
             worker.channel.post(self._drain)
@@ -265,7 +265,7 @@ class WorkerPool:
             await self._changed.wait()
 
     async def hand_over_connection(self, sock: socket.socket, accepted: AcceptedConnection) -> None:
-        """Give a client's connection to the worker with the fewest; wait while there is none that could take it."""
+        """Hand a client's connection to the worker with the fewest; wait while no worker can take it."""
         # Where workers listen themselves (SO_REUSEPORT), eight connections on two were 6:2 or worse in a quarter of 300
         # runs.
         try:
@@ -323,11 +323,11 @@ class WorkerPool:
             self._metrics.worker_up.labels(str(worker.number)).set(1)
             self._notify_waiters()
             return
-        raise ChannelClosed(f"it said nothing within {HELLO_TIMEOUT_S:g} s")
+        raise ChannelClosed(f"it sent nothing within {HELLO_TIMEOUT_S:g} s")
 
     def _receive_message(self, worker: _ConnectedWorker, message: ToControl) -> None:
         if worker.is_behind and self._interval_receiver.has_caught_up:
-            raise ChannelClosed("the usage log has room again: it has to say its intervals once more")
+            raise ChannelClosed("the usage log has room again: it must send its intervals again")
         with self._errors.contain_errors(WORKER_MESSAGE):
             self._handle_message(worker, message)
 
@@ -365,12 +365,12 @@ class WorkerPool:
         why = self.admission.move_connection(worker.number, located.before, located.address)
         if why:
             self.refusals.record_refusal(located.address, why)
-            # At once: one client's attempts must not stand in the way of all others' until its worker tells of them.
+            # At once: one client's attempts must not stand in the way of all others' until its worker reports them.
             self.admission.end_connections(worker.number, {located.address: 1})
         worker.channel.post(AddressVerdict(located.token, not why))
 
     def _update_rates(self) -> None:
-        """A worker's rates are new, or gone."""
+        """The worker has reported rates, or is gone."""
         said = self._worker_rates()
         self._metrics.set_rates(*said)
         self._rates.on_rates_changed(said)
@@ -379,8 +379,8 @@ class WorkerPool:
         return [worker.rates for worker in self._workers.values() if worker.rates is not None]
 
     def _post_answer(self, worker: _ConnectedWorker, answer: AdminAnswer) -> None:
-        """Unless it has died, and its clients' connections with it; or doesn't read: then it tells them in time itself
-        that no answer came.
+        """Post the answer, unless the worker has died (with its clients' connections), or doesn't read: then the worker
+        itself answers its clients in time.
         """
         if self._workers.get(worker.number) is not worker or worker.channel.backlog_bytes >= MAX_BACKLOG_BYTES:
             return

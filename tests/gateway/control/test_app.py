@@ -309,7 +309,7 @@ def test_a_control_that_comes_back_to_an_unusable_spool_goes_on_without_and_lose
     gateway.spool.write_text("not a directory")
     control = gateway.wait_for("control", lambda: gateway.child("gateway.control"))
     os.kill(control, signal.SIGKILL)
-    gateway.wait_for_log("going on without it")
+    gateway.wait_for_log("continuing without it")
     gateway.wait_for("control", lambda: gateway.get("/readyz")[0] == 200)
     producer.produce()
     assert ask_api_versions(gateway.port + 2) == (7, 0)  # new connections as well
@@ -320,7 +320,7 @@ def test_a_control_that_comes_back_to_an_unusable_spool_goes_on_without_and_lose
     ]
     gateway.wait_for("told", lambda: gateway.metric("lacking", part="usage_log.spool_dir") == 1)
     os.kill(gateway.wait_for("control", lambda: gateway.child("gateway.control")), signal.SIGKILL)
-    gateway.wait_for_log("going on without it", count=2)
+    gateway.wait_for_log("continuing without it", count=2)
     producer.produce()
     link = aside.with_name("link")
     link.symlink_to(aside)
@@ -420,7 +420,7 @@ def test_a_control_that_is_killed_does_not_end_a_pause(
     (plugins / "factor").unlink()
     gateway.wait_for_log("the disks could not be observed: factor: FileNotFoundError")
     os.kill(gateway.wait_for("control", lambda: gateway.child("gateway.control")), signal.SIGKILL)
-    gateway.wait_for_log("storage: going on with what workers hold: PAUSE")
+    gateway.wait_for_log("storage: continuing with the factor that workers hold: PAUSE")
     gateway.ready()
     status = json.loads(gateway.get("/v1/storage")[1])
     assert (status["state"], status["origin"]) == ("PAUSE", "kept")  # the fallback is 1.0

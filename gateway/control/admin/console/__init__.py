@@ -1,5 +1,5 @@
 # The web console, on the admin server beside the API: pages made on the server, without a build step, nothing from
-# outside. It knows the gateway by the API alone, which it asks within the process and with the rights of whoever asked
+# outside. It knows the gateway by the API alone, which it calls within the process and with the rights of its caller
 # for the page; so it can neither show nor change what the API would refuse, and it computes nothing a second time.
 #
 #   site.py       the ASGI application: which path is whose, headers, files

@@ -48,7 +48,7 @@ class ApiClient:
         """The answer's JSON. A value None leaves the parameter out.
 
         Raises:
-            Refused: the answer was an error.
+            ApiError: the answer was an error.
         """
         return await self.send("GET", path, None, query)
 
@@ -79,7 +79,7 @@ def child_path(path: str, name: str) -> str:
     """The path of the thing with this name.
 
     Raises:
-        Refused: a path can't have it.
+        ApiError: a path can't have it.
     """
     if "/" in name or not name:
         raise ApiError(404, f"nothing is named {name!r}")

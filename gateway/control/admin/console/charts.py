@@ -10,7 +10,7 @@ from policies.units import format_rate
 
 WIDTH: Final = 1000
 HEIGHT: Final = 200
-COLUMNS: Final = 60  # at most so many spots that say their numbers
+COLUMNS: Final = 60  # at most this many points that show their numbers
 _STEPS: Final = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
 _MIN_SCALE: Final = 1000.0  # bytes per second: the scale of a quiet gateway
 _LAYERS: Final = ("accepted", "delayed", "rejected")  # from the bottom up; accepted without what was delayed

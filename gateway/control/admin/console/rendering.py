@@ -70,7 +70,7 @@ def outcome_text(name: str) -> str:
 
 
 def rate_text(value: float | None, unit: str = "bytes/s") -> str:
-    """`value` None: there is none, or nobody knows it."""
+    """`value` None: there is none, or it is not known."""
     if value is None:
         return "–"
     if unit == "bytes/s":

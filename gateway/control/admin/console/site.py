@@ -234,7 +234,7 @@ def _redirect(place: str, headers: tuple[Header, ...] = ()) -> _ConsoleResponse:
 
 
 def _not_allowed() -> _ConsoleResponse:
-    return _text_response(405, "this page takes no such request")
+    return _text_response(405, "this page does not support that method")
 
 
 def _text_response(status: int, text: str) -> _ConsoleResponse:

@@ -1,10 +1,10 @@
-# The topic on which gateways tell each other what they use: reports every cycle, reads what all others report, and
+# The topic on which gateways report their use to each other: reports every cycle, reads what all others report, and
 # keeps at it whatever happens to the topic or the cluster. Also how the topic is made: one partition, kept for minutes,
 # stamped by the broker (LogAppendTime), so that only the cluster's clock matters.
 #
 # Long work is done in steps, and between them other tasks run: control answers for all its workers.
 #
-# Knows no limit and no share: what is told is reports.py's, what was heard peers.py's, what follows from it
+# Knows no limit and no share: reports sent are reports.py's, those received peers.py's, what follows from it
 # policies/fleet/shares.py's. Clients are writer.py's and reader.py's.
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TOPIC_SPEC: Final = TopicSpec(
         "max.message.bytes": str(MAX_BYTES),
         _TIMESTAMP_TYPE: "LogAppendTime",
     },
-    EssentialConfig(_TIMESTAMP_TYPE, ("LogAppendTime",), "old messages can't be told from new ones"),
+    EssentialConfig(_TIMESTAMP_TYPE, ("LogAppendTime",), "old messages can't be distinguished from new ones"),
     durable=False,
     repairs_config=True,
 )
@@ -73,27 +73,27 @@ class FleetParty(Protocol):
     """
 
     def current_usage(self) -> GatewayUsage:
-        """The usage of this gateway; asked before each report, until there is no more to tell."""
+        """The usage of this gateway; called before each report, until there is no more to report."""
         ...
 
     def on_peer_news(self, heard: PeerNews) -> None:
-        """A peer said something."""
+        """A peer has sent news."""
 
     def on_peer_lost(self, peer: str) -> None:
-        """A peer (`PeerNews.peer`) was silent for two cycles; its messages have no effect any more."""
+        """A peer (`PeerNews.peer`) was silent for two cycles; its messages no longer have an effect."""
 
     def on_exchange_state(self, up: bool) -> None:
-        """`UsageExchange.up` has changed: False, freeze; True, thaw."""
+        """`ExchangeHealth.is_up` has changed. False: freeze; True: thaw."""
 
     def busiest_traffic(self) -> GatewayTraffic:
         """The busiest topics and clients of this gateway."""
         ...
 
     def on_report_published(self, keys: Sequence[FleetKey]) -> None:
-        """A report is on its way: from here on peers count this gateway otherwise in these limits (`peers.told`)."""
+        """A report is in flight: from now on peers count another demand of this gateway for these limits."""
 
     def find_limit(self, key: FleetKey) -> float | None:
-        """Per second; a change of usage by 2 % of it is told at once. None: there is no such limit."""
+        """A limit's size, per second; a change of usage by 2 % of it is reported at once. None: no such limit."""
         ...
 
 
@@ -141,15 +141,17 @@ class UsageExchange:
         self._report_requested = trio.Event()
 
     def broker_unix_time(self) -> float | None:
-        """Unix time by the broker that keeps the topic, late by the time that a message takes; None: not known."""
+        """Unix time of the broker that leads the topic's partition, late by the time that a message takes; None: not
+        known.
+        """
         return self.peers.clock.unix_time(trio.current_time())
 
     def report_soon(self) -> None:
-        """Something began, or a limit changed: don't wait for the next cycle with it (at most five times per cycle)."""
+        """Something began, or a limit changed: report it before the next cycle (at most five times per cycle)."""
         self._report_requested.set()
 
     async def run(self) -> None:
-        """For ever; says that it leaves when cancelled."""
+        """Exchange reports until cancelled; then send a leave message."""
         self.health.begin_grace(trio.current_time())
         self._reader.open()
         try:
@@ -182,7 +184,9 @@ class UsageExchange:
                     await self._send_report(is_turn=False)
 
     async def _send_report(self, *, is_turn: bool = True) -> None:
-        """Unless there is no topic, or the last report is still on its way. Nor before the peers' answers are read."""
+        """Send the report, unless there is no topic, the last report is still in flight, or the peers' answers have not
+        been read.
+        """
         await trio.lowlevel.checkpoint()
         self._report_requested = trio.Event()
         if self._found is None or not self._reader.is_reading or not self.writer.is_free(trio.current_time()):
@@ -204,7 +208,7 @@ class UsageExchange:
             self._reporter.on_report_lost()
 
     async def _collect_demands(self) -> int:
-        """Tell the reporter the present usage; gives the number of workers."""
+        """Pass the present usage to the reporter; returns the number of workers."""
         while True:
             uses, rates, workers, more = self._party.current_usage()
             self._reporter.record_demands(uses)
@@ -246,7 +250,7 @@ class UsageExchange:
             self._party.on_peer_news(heard)
 
     def _judge_peers(self, now: float) -> None:
-        """The remaining gateways: the exchange itself first."""
+        """Update the peers' state: first whether the exchange itself works."""
         is_heard, began = self.peers.is_own_heard(now), self.writer.first_wrote_at
         changed = self.health.update_state(
             is_heard=is_heard,
@@ -288,10 +292,10 @@ class UsageExchange:
             await trio.sleep(0.05)  # reader and writer may both have set it again and again
 
     def _find_topic(self) -> internal_topic.TopicPresent | TopicAbsent:
-        """The topic; it is created where it isn't there. In a thread.
+        """Find the topic, or create it. Runs in a thread.
 
         Raises:
-            TopicError: it can't be had.
+            TopicError: it is not available.
         """
         found, before = self._topic.lookup_or_create(), self._found
         is_new = not isinstance(found, TopicAbsent) and (before is None or found.topic_id != before.topic_id)

@@ -23,8 +23,10 @@ START_S: Final = 5.0  # a failure this soon after the start may only need time
 class ExchangeHealth:
     """
     Attributes:
-        is_up: our own messages come back. since: Unix time of the last change of `is_up`. topic_missing: set when a
-        client says that there is no such topic; the task that looks for the topic replaces it.
+        is_up: our own messages come back.
+        since: Unix time of the last change of `is_up`.
+        topic_missing: set when a client says that there is no such topic; the task that looks for the topic replaces
+            it.
     """
 
     def __init__(self, topic: str) -> None:
@@ -46,11 +48,11 @@ class ExchangeHealth:
         self._patient_until = now + START_S
 
     def record_failure(self, why: str) -> None:
-        """Something doesn't work, and may be the reason why messages don't come back."""
+        """Record a failure, which may be why messages don't come back."""
         self._trouble = why
 
     def record_kafka_error(self, error: KafkaError, what: str) -> None:
-        """The same, of a record or a message: the topic `what` …; on the event loop."""
+        """Record the error of a record or a message: the topic `what` …; on the event loop."""
         self.record_failure(f"topic {self._topic} {what}: {error_reason(error)}")
         if error.code() in NO_TOPIC_ERRORS:
             self.topic_missing.set()
@@ -58,10 +60,10 @@ class ExchangeHealth:
     def on_error(self, error: KafkaError) -> None:
         """An error of any client (its `error_cb`), from any thread."""
         if not self.is_up and error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self.record_failure(f"topic {self._topic} can't be had: {error_reason(error)}")
+            self.record_failure(f"topic {self._topic} is not available: {error_reason(error)}")
 
     def update_state(self, *, is_heard: bool, has_begun: bool, is_overdue: bool, also: str, now: float) -> bool:
-        """Whether `up` changes.
+        """Whether `is_up` changes.
 
         Args:
             is_heard: our own messages come back.

@@ -55,7 +55,7 @@ class PeerNews(NamedTuple):
     """The news of one message. `peer` names one boot of a gateway.
 
     `keys`: limits that this gateway uses, or did lately, of which the peer takes something else than before;
-    `PeerTable.demands_for` tells how much. `left`: a leave message. `rates`: whether `PeerTable.broker_rates` changed.
+    `PeerTable.demands_for` has the amounts. `left`: a leave message. `rates`: whether `PeerTable.broker_rates` changed.
     """
 
     peer: str
@@ -79,7 +79,7 @@ class PeerStatus(NamedTuple):
 
 
 class ClusterClock:
-    """The cluster's clock, as far as our own messages tell it when they come back."""
+    """The cluster's clock, as learned from our own messages when they come back."""
 
     def __init__(self) -> None:
         self.began: float | None = None  # when the first one came back
@@ -88,8 +88,8 @@ class ClusterClock:
         self._ahead_ms: float | None = None
 
     def learn_offset(self, publish_ms: int | None, sent: float, now: float, at_most: float) -> None:
-        """One came back, published then. If it took longer than a cycle, `at_most`, we have read it late: it tells no
-        time. If it took so long that others' messages are stale by then, we can't hear them either.
+        """One of our messages came back, published then. If it took longer than a cycle (`at_most`), it was read late
+        and gives no time. If it took so long that others' messages are stale by then, we can't hear them either.
         """
         self.round_trip_s = now - sent
         if self.round_trip_s <= STALE_CYCLES * at_most:
@@ -102,11 +102,11 @@ class ClusterClock:
             self._ahead_ms = publish_ms - now * 1000
 
     def unix_time(self, now: float) -> float | None:
-        """Unix time by the cluster, late by the time that a message takes; None: not known."""
+        """Unix time of the cluster, late by the time that a message takes; None: not known."""
         return None if self._ahead_ms is None else now + self._ahead_ms / 1000
 
     def message_age(self, publish_ms: int | None, now: float) -> float | None:
-        """Its age in seconds, or a little more; None: not known."""
+        """The message's age in seconds, or a little more; None: not known."""
         if publish_ms is None or self._ahead_ms is None:
             return None
         return now + (self._ahead_ms - publish_ms) / 1000
@@ -135,12 +135,12 @@ class _LatestRounds(Generic[K, V]):
         self._new[what] = value
 
     def next_round(self) -> dict[K, V]:
-        """A round is over: returns the things not named in it, which so have ended."""
+        """A round has ended. Returns the things that it did not mention, which so have ended."""
         ended, self._old, self._new = self._old, self._new, {}
         return ended
 
     def miss_round(self) -> None:
-        """A round is over of which some wasn't heard."""
+        """A round has ended of which a part was not received."""
         self._old |= self._new
         self._new = {}
 
@@ -161,7 +161,7 @@ class _PeerState:
     demands: _LatestRounds[int, LimitDemand] = field(default_factory=_LatestRounds)  # by the limit's number
     rates: _LatestRounds[RatePlace, float] = field(default_factory=_LatestRounds)
     traffic: GatewayTraffic = NO_TRAFFIC
-    traffic_round: int = 0  # when that was told
+    traffic_round: int = 0  # when that was reported
 
 
 class PeerTable:
@@ -193,11 +193,11 @@ class PeerTable:
 
     @property
     def living_gateways(self) -> dict[str, str]:
-        """The living ones' names, by `PeerNews.peer`."""
+        """Names of the living gateways, by `PeerNews.peer`."""
         return {peer.label: peer.gateway for peer in self._peers.values() if peer.is_living}
 
     def peer_statuses(self, now: float) -> list[PeerStatus]:
-        """All that are remembered, by name."""
+        """All gateways that are remembered, by name."""
         found = [
             PeerStatus(peer.gateway, peer.workers, peer.cycle_s, now - peer.since, now - peer.heard, peer.is_living)
             for peer in self._peers.values()
@@ -206,14 +206,14 @@ class PeerTable:
 
     @property
     def problem(self) -> str:
-        """Gateways of the same name, or of a release that isn't understood, one line; "" for none."""
+        """Gateways with the same name, or of a release whose messages can't be read, one line; "": none."""
         versions = [
             f"messages of version {version} can't be read, only {VERSION}: what those gateways use isn't counted;"
             " run one release"
             for version in sorted(self._versions)
         ]
         names = [
-            f"two gateways call themselves {one_line(name)!r} and run at the same time: each counts by itself; give"
+            f"two gateways call themselves {one_line(name)!r} and run at the same time: each counts on its own; give"
             " them names of their own (`gateway`)"
             for name in sorted(self._clashes)
         ]
@@ -221,13 +221,13 @@ class PeerTable:
         return "; ".join(versions + names + (crowd if self._crowded_at is not None else []))
 
     def demands_for(self, key: FleetKey) -> list[LimitDemand]:
-        """The amounts that living peers take of a limit, where they take any."""
+        """The demands of living peers for a limit, where they have any."""
         number = self._limits.limit_number(key)
         uses = [peer.demands.get(number) for peer in self._peers.values() if peer.is_living]
         return [use for use in uses if use is not None and not use.is_idle]
 
     def rates_by_gateway(self, key: FleetKey) -> dict[str, float]:
-        """The rates, per second, that living peers take of a limit, by their names."""
+        """The rates, per second, at which living peers use a limit, by their names."""
         number, found = self._limits.limit_number(key), dict.fromkeys(self.living_gateways.values(), 0.0)
         for peer in self._peers.values():
             if peer.is_living and (use := peer.demands.get(number)) is not None:
@@ -235,7 +235,7 @@ class PeerTable:
         return found
 
     def place_rates(self, place: RatePlace) -> dict[str, float]:
-        """The rates, in bytes per second, that living peers bring there, by their names: of those that bring any."""
+        """The rates, in bytes per second, of living peers that produce there, by their names."""
         found: dict[str, float] = {}
         for peer in self._peers.values():
             if peer.is_living and (rate := peer.rates.get(place)):
@@ -243,7 +243,7 @@ class PeerTable:
         return found
 
     def traffic_by_gateway(self) -> dict[str, GatewayTraffic]:
-        """The busiest topics and clients of living peers, by their names, as told in this round or the one before."""
+        """The busiest topics and clients of living peers, by name, as reported in this round or the last one."""
         return {
             peer.gateway: peer.traffic
             for peer in self._peers.values()
@@ -251,11 +251,11 @@ class PeerTable:
         }
 
     def published_demand(self, key: FleetKey) -> LimitDemand:
-        """The amounts that those count for this gateway."""
+        """The demand that peers count for this gateway."""
         return self._reporter.published_demand(key)
 
     def broker_rates(self) -> dict[int, tuple[float, dict[str, float]]]:
-        """By broker: the rates of all living peers together to it, and to topics there, bytes per second."""
+        """By broker: the rates of all living peers together to it, and to topics there, in bytes per second."""
         totals: dict[int, float] = {}
         topics: dict[int, dict[str, float]] = {}
         for peer in self._peers.values():
@@ -273,7 +273,7 @@ class PeerTable:
 
     @property
     def round_trip_s(self) -> float:
-        """Of our last message; NaN: none came back."""
+        """The round trip of our last message; NaN: none has come back."""
         return self.clock.round_trip_s
 
     def is_own_heard(self, now: float) -> bool:
@@ -283,14 +283,14 @@ class PeerTable:
     # --- what comes ---
 
     def record_sent(self, now: float) -> None:
-        """Everything reported so far is on its way since now."""
+        """Everything reported so far is in flight from now on."""
         self._sent_messages.append((self._reporter.sequence, now))
 
     def handle_report(self, data: bytes, publish_ms: int | None, now: float) -> PeerNews | None:
-        """One message. `publish_ms`: when the cluster took it; None: that isn't known.
+        """Handle one message. `publish_ms`: when the cluster accepted it; None: not known.
 
         Returns:
-            Its news; None for our own, and for one that was dropped (`counts`).
+            Its news; None for our own messages, and for one that was dropped (`drop_counts`).
         """
         try:
             message = decode_usage(data)
@@ -339,11 +339,11 @@ class PeerTable:
         return PeerNews(peer.label, peer.gateway, keys, rates=rates or returns)
 
     def excuse_silence(self, now: float) -> None:
-        """No peer could be heard until now."""
+        """No peer could be received until now."""
         self._excused = now
 
     def expire_peers(self, now: float) -> list[str]:
-        """Take out peers that were silent for too long; returns them. None while our own messages don't come back."""
+        """Remove and return peers that were silent for too long; none while our own messages don't come back."""
         if self.clock.heard_at is None:
             return []
         gone = []
@@ -373,7 +373,7 @@ class PeerTable:
         return peer
 
     def _check_name_clash(self, peer: _PeerState, now: float) -> None:
-        """A known peer speaks, after another one of its name has begun: that is no restart."""
+        """A known peer reports after another one of its name has begun: that is not a restart."""
         began = self.clock.began
         if peer.gateway == self._reporter.gateway and began is not None and began < now:
             self._clashes[peer.gateway] = now
@@ -382,7 +382,7 @@ class PeerTable:
                 self._clashes[peer.gateway] = now
 
     def _end_round(self, peer: _PeerState, number: int, *, is_next: bool) -> tuple[set[int], bool]:
-        """Take out the things that ended in the round before: limits' numbers, and whether any rate did. Nothing has
+        """Remove the things that ended in the round before: limits' numbers, and whether any rate did. Nothing has
         ended where a message is missing, lost or dropped as stale: it may have repeated that.
         """
         before, peer.round = peer.round, number
@@ -399,7 +399,9 @@ class PeerTable:
         return ended, any(peer.rates.next_round().values())
 
     def _update_demands(self, peer: _PeerState, message: ResourceUsage) -> set[int]:
-        """Take over usages that concern us, or that there is room for; numbers of limits where something changed."""
+        """Accept demands for limits that this gateway uses, or that there is room for; returns the numbers of limits
+        that changed.
+        """
         changed = set()
         room = self._room - sum(len(other.demands) for other in self._peers.values())
         for number, fields in read_demands(message.limits):
@@ -437,7 +439,7 @@ class PeerTable:
         return changed
 
     def _set_workers(self, peer: _PeerState, workers: int) -> None:
-        """It lives and has so many; 0: it doesn't."""
+        """The peer lives and has that many workers; 0: it doesn't live."""
         before = peer.workers if peer.is_living else 0
         self.worker_count += workers - before
         self.peer_count += (workers > 0) - (before > 0)

@@ -27,7 +27,7 @@ MAX_READ_MESSAGES: Final = 500  # messages
 
 
 class ReportRecord(NamedTuple):
-    """`published_ms`: when the cluster took it; None: that isn't known."""
+    """`published_ms`: when the cluster accepted it; None: not known."""
 
     data: bytes
     key: bytes | None
@@ -65,11 +65,11 @@ class ReportReader:
         )
 
     def follow_partitions(self, partitions: frozenset[int]) -> None:
-        """Read these from where they end, also where the topic was made anew."""
+        """Read these partitions from their ends, also where the topic was recreated."""
         self._wanted_partitions = partitions
 
     async def read_records(self) -> list[ReportRecord]:
-        """At most MAX_AT_ONCE; none after a while."""
+        """At most MAX_AT_ONCE records; none after a while."""
         wanted = self._wanted_partitions
         if wanted is None:
             return self._convert_messages(await trio.to_thread.run_sync(self._poll_messages))
@@ -80,12 +80,12 @@ class ReportReader:
         return []
 
     def close(self) -> None:
-        """For a thread."""
+        """Blocks; call it in a thread."""
         if self._consumer is not None:
             self._consumer.close()
 
     def _assign_ends(self, partitions: frozenset[int]) -> bool:
-        """False: no broker says where they end."""
+        """False: no broker reports the ends."""
         assert self._consumer is not None
         ends = [TopicPartition(self._topic, partition) for partition in sorted(partitions)]
         try:

@@ -1,11 +1,11 @@
 # A gateway's reports to its peers. Pure: no I/O, no clock; a cycle is one call of `report`. Use is noted where it
 # changes, and a report looks only at what is new and at whose turn it is: there may be tens of thousands of usages.
 #
-# Something is told every cycle, also when there is nothing to tell: so others know that this gateway lives. A report
+# A report is sent every cycle, even without news: so others know that this gateway lives. A report
 # has each usage that began, ended, turned hungry or content, changed by 10 % (or 2 % of its limit, where that is less),
 # and in turn, once in N cycles (a round), every usage. So what a peer has missed is right again after a round.
 #
-# A peer needn't remember what it doesn't use. So everything is told to a new one, where that isn't too much, and a
+# A peer needn't remember what it doesn't use. So everything is reported to a new one, where that isn't too much, and a
 # usage again when a peer begins to use the same. Knows no share: that is policies/fleet/shares.py. The other direction:
 # peers.py.
 
@@ -81,21 +81,21 @@ class UsageReporter:
         self._current: dict[ReportEntry, LimitDemand] = {}  # neither here nor …
         self._published: dict[ReportEntry, LimitDemand] = {}  # … there is anything idle
         self._turns: list[dict[ReportEntry, int]] = [{} for _ in range(max(1, every))]  # when each was noted last
-        self._news: set[ReportEntry] = set()  # has to be told at once
-        self._unsure: set[ReportEntry] = set()  # was told, and may not have arrived
-        self._changed_limits: list[FleetKey] = []  # limits of which something else was told than before
+        self._news: set[ReportEntry] = set()  # has to be reported at once
+        self._unsure: set[ReportEntry] = set()  # was reported, and may not have arrived
+        self._changed_limits: list[FleetKey] = []  # limits with another report than before
         self._is_peer_waiting = False  # a peer waits for something
         self._repeats_all = False  # a new peer needs everything …
         self._traffic = NO_TRAFFIC
-        self._repeat_all_from = 0  # … which isn't told before this cycle
+        self._repeat_all_from = 0  # … which isn't reported before this cycle
 
     @property
     def is_report_requested(self) -> bool:
-        """Whether a peer waits to hear of something."""
+        """Whether a peer waits for a report."""
         return self._is_peer_waiting or (self._repeats_all and self._cycle >= self._repeat_all_from)
 
     def record_demands(self, uses: Mapping[FleetKey, LimitDemand]) -> None:
-        """The present usage of these limits; idle: not used any more. Others have not changed."""
+        """The present usage of these limits; idle: no longer used. All others are unchanged."""
         for key, use in uses.items():
             if key in self.limits or not use.is_idle:
                 self._record_demand(
@@ -103,8 +103,8 @@ class UsageReporter:
                 )
 
     def record_rates(self, rates: Iterable[ThresholdRate]) -> Iterator[None]:
-        """All of V1's rates; those not given have ended. A generator, for there may be many: take all its steps, and
-        there is time for something else between them.
+        """All of V1's rates; those not given have ended. A generator, since there may be many: exhaust it, with time
+        for other work between its steps.
         """
         ended = {entry for entry in self._current if isinstance(entry, RatePlace)}
         for at, (node_id, topic, rate) in enumerate(rates):
@@ -118,17 +118,18 @@ class UsageReporter:
             self._record_demand(place, IDLE)
 
     def record_traffic(self, traffic: GatewayTraffic) -> None:
-        """The busiest topics and clients; told once in a round."""
+        """The busiest topics and clients; reported once per round."""
         self._traffic = traffic
 
     @property
     def includes_traffic(self) -> bool:
-        """Whether the next report of a cycle has them in it."""
+        """Whether the next report of a cycle contains them."""
         return self._cycle % len(self._turns) == 0
 
     def make_report(self, *, workers: int = 1, is_turn: bool = True) -> Iterator[bytes]:
         """A cycle's messages, in their order. Mostly one. A generator, for it may take some time to make one: take all
-        of them, and call nothing but `repeat` and `repeat_all` meanwhile; or `lost`, which has to be called again then.
+        of them, and call nothing but `repeat_limit` and `repeat_all` meanwhile; or `on_report_lost`, which has to be
+        called again then.
 
         `is_turn`: False between two cycles, where something can't wait.
         """
@@ -151,12 +152,12 @@ class UsageReporter:
         return [encode_usage(message)]
 
     def on_report_lost(self) -> None:
-        """The news since the last `arrived` may not have reached any peer."""
+        """The news since the last `on_report_arrived` may not have reached any peer."""
         self._news |= self._unsure
         self._unsure = set()
 
     def on_report_arrived(self) -> None:
-        """Everything told so far has reached the topic."""
+        """Everything reported so far has reached the topic."""
         self._unsure.clear()
 
     def repeat_limit(self, number: int) -> None:
@@ -170,16 +171,16 @@ class UsageReporter:
         self._repeats_all = 0 < len(self._current) <= MAX_FOR_NEW
 
     def published_demand(self, key: FleetKey) -> LimitDemand:
-        """The amount that others count with: a limit's usage as last told."""
+        """The demand that others count: a limit's usage as last reported."""
         return self._published.get(self.limits.limit_number(key), IDLE)
 
     def pop_changed_limits(self) -> list[FleetKey]:
-        """Limits of which something else was told than before, since the last call."""
+        """Limits whose report has changed since the last call."""
         said, self._changed_limits = self._changed_limits, []
         return said
 
     def set_salt(self, salt: bytes) -> None:
-        """Other numbers stand for limits from now on: those of this salt. Not while a report is being made."""
+        """Use the limits' numbers of this salt from now on. Not while a report is being made."""
         if salt == self.limits.salt:
             return
         numbers = self.limits.replace_salt(salt)
@@ -216,7 +217,9 @@ class UsageReporter:
             self._news.add(entry)
 
     def _turn_index(self, entry: ReportEntry) -> int:
-        """In which cycle of a round it is repeated. A group's four limits belong together: so they compress."""
+        """The cycle of a round in which the limit is repeated. A group's four limits belong together, so that they
+        compress well.
+        """
         return (hash(entry) if isinstance(entry, RatePlace) else entry >> 2) % len(self._turns)
 
     def _due_entries(self) -> set[ReportEntry]:
@@ -273,7 +276,7 @@ class UsageReporter:
 
 
 class KnownLimits:
-    """Those that this gateway uses, or did lately, and the numbers that stand for them in messages (form.limit_id)."""
+    """Limits that this gateway uses, or used recently, and their numbers in messages (usage_codec.limit_id)."""
 
     def __init__(self) -> None:
         self.salt = b""
@@ -291,7 +294,7 @@ class KnownLimits:
         return number
 
     def replace_salt(self, salt: bytes) -> dict[int, int]:
-        """Go by the numbers of this salt; gives them by the former ones."""
+        """Use the numbers of this salt; returns them by the former ones."""
         self.salt = salt
         before = self._keys
         self._numbers = {key: limit_id(key, salt) for key in self._numbers}
@@ -302,15 +305,15 @@ class KnownLimits:
         del self._numbers[self._keys.pop(number)]
 
     def limit_number(self, key: FleetKey) -> int:
-        """Of any limit."""
+        """The number of any limit."""
         number = self._numbers.get(key)
         return limit_id(key, self.salt) if number is None else number
 
     def limit_key(self, number: int) -> FleetKey | None:
-        """None: it is none of those."""
+        """None: it is the number of none of them."""
         return self._keys.get(number)
 
 
 def _is_close(told: LimitDemand, use: LimitDemand) -> bool:
-    """Whether peers needn't know that it is something else."""
+    """Whether the change is too small to report."""
     return told._replace(rate=0.0) == use._replace(rate=0.0) and abs(use.rate - told.rate) <= DRIFTED_SHARE * told.rate

@@ -1,4 +1,4 @@
-# The bytes of what gateways tell each other: a version, and the message that resource_usage.proto describes. The Kafka
+# The bytes of gateways' reports: a version, and the message that resource_usage.proto describes. The Kafka
 # client compresses them.
 #
 # A limit's name travels as a number of 64 bits. Names in clear, even compressed, would take more than half of PIP-82's
@@ -47,11 +47,11 @@ _GROUP_KEY_TAILS: Final = (
 
 
 class MalformedUsage(Exception):
-    """No message of ours, or one that contradicts itself."""
+    """The message is not a usage report, or contradicts itself."""
 
 
 class UnknownVersion(Exception):
-    """A form of another release."""
+    """The message has the format of another release."""
 
 
 class RatePlace(NamedTuple):
@@ -65,8 +65,8 @@ def limit_id(key: FleetKey, salt: bytes = b"") -> int:
     """The number that stands for a limit in messages, the same at every gateway.
 
     `salt`: of all gateways, at most 64 bytes, which clients don't know. Of 62 bits and a hundred thousand names that
-    are in use, whoever can compute numbers finds a name with the number of one of them by some 2^45 attempts, hours on
-    a graphics card, and could disturb how that limit is shared.
+    are in use, an attacker who can compute numbers finds a name with the number of one of them by some 2^45 attempts,
+    hours on a graphics card, and could disturb how that limit is shared.
     """
     column = next(
         (n for n, tail in enumerate(_GROUP_KEY_TAILS) if key.startswith(_GROUP_KEY_HEAD) and key.endswith(tail)), None
@@ -128,7 +128,7 @@ def add_limits(into: Limits, uses: Sequence[tuple[int, LimitDemand]]) -> None:
 
 
 def read_demands(limits: Limits) -> Iterator[tuple[int, tuple[float, bool, float, int]]]:
-    """Numbers of limits, and the fields of a Use."""
+    """Numbers of limits, and the fields of a demand."""
     count = len(limits.limit)
     hungry = list(limits.hungry) or [False] * count
     weights = list(limits.weight) or [1.0] * count
@@ -155,7 +155,7 @@ NO_TRAFFIC: Final = GatewayTraffic()
 
 
 def add_flows(into: ResourceUsage, traffic: GatewayTraffic) -> None:
-    """`traffic`: of which the busiest are told."""
+    """`traffic`: its busiest flows are added."""
     for topic, flow in _busiest_flows(traffic.topics):
         into.flows.append(FlowEntry(**_flow_fields(flow), topic=_truncate_name(topic)))
     for (principal, client_id), flow in _busiest_flows(traffic.clients):
@@ -181,7 +181,7 @@ def _busiest_flows(flows: Mapping[K, TopicFlow]) -> list[tuple[K, TopicFlow]]:
 
 
 def _truncate_name(name: str) -> str:
-    """As it can travel."""
+    """The name, short enough for a message."""
     return name[:MAX_CLIENT].encode("utf-8", "replace").decode()
 
 
@@ -196,7 +196,7 @@ def _flow_fields(flow: TopicFlow) -> dict[str, Any]:
 
 
 def _clamp_float(value: float, least: float = 0.0) -> float:
-    """As it can travel."""
+    """The number, small enough for a message."""
     return min(max(least, value), _MAX_FLOAT)
 
 

@@ -1,5 +1,5 @@
 # Writes reports to the topic. An old report is worth nothing: one that the cluster doesn't take within a second is
-# thrown away, and the reporter tells the same again. Runs on the event loop; nothing here waits but `leave`.
+# thrown away, and the reporter reports the same again. Runs on the event loop; nothing here waits but `write_leave`.
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class ReportWriter:
         self._pending = 0  # messages on their way
 
     def open(self) -> None:
-        """Begin with a topic: another one than before, for a producer that knows the old one would go on asking for it,
-        and might make it anew, as Kafka would.
+        """Start with another topic. A producer that knows the old one would go on asking for it, and might recreate it,
+        as Kafka would.
         """
         self.close()
         self._producer = Producer(
@@ -58,26 +58,26 @@ class ReportWriter:
         )
 
     def close(self) -> None:
-        """There is no topic."""
+        """There is no topic any more."""
         if self._producer is not None:
             self._discard_pending(self._producer)
             self._producer = None
             self.first_wrote_at = math.inf
 
     def poll_deliveries(self) -> None:
-        """Hear of the messages that were taken."""
+        """Process delivery reports."""
         if self._producer is not None:
             self._producer.poll(0)
 
     def is_free(self, now: float) -> bool:
-        """Whether the next report may be written. A report still on its way after so long is of no use any more."""
+        """Whether the next report may be written. A report that is in flight for too long is useless."""
         self.poll_deliveries()
         if self._producer is not None and self._pending and now - self.wrote_at >= self._late_s:
             self._discard_pending(self._producer)
         return self._producer is not None and not self._pending
 
     def write_report(self, messages: Iterable[bytes], now: float) -> None:
-        """One report; where there is no topic any more it is lost."""
+        """Write one report; without a topic it is lost."""
         if self._producer is None:
             self._reporter.on_report_lost()
             return
@@ -101,7 +101,7 @@ class ReportWriter:
         self._producer.poll(0)
 
     def write_leave(self) -> None:
-        """Write the leave message, and wait for it; for a thread."""
+        """Write the leave message, and wait for its delivery. Blocks; call it in a thread."""
         if self._producer is not None and self._health.is_up:
             for message in self._reporter.make_leave_message():
                 self._producer.produce(self._topic, value=message, key=self._reporter.boot)

@@ -1082,8 +1082,8 @@ async def test_a_value_has_an_end_through_every_path(server: Server) -> None:
     ("until", "what"),
     [
         ("2023-11-14T22:00:00Z", "until 2023-11-14T22:00:00Z has to be later than now, which is 2023-11-14T22:13:20Z"),
-        ("2h", "'2h' is no time; for example: 2026-11-22T21:00:00Z (RFC 3339)"),
-        ("2023-11-15", "'2023-11-15' is no time"),
+        ("2h", "'2h' is not a valid time; for example: 2026-11-22T21:00:00Z (RFC 3339)"),
+        ("2023-11-15", "'2023-11-15' is not a valid time"),
         (1_800_000_000_000, "a time is needed here, as text; for example"),
     ],
 )

@@ -69,7 +69,7 @@ class Exchange:
     """A simulated exchange: reports of peers, its own messages, and its health."""
 
     def __init__(self) -> None:
-        self.health = SimpleNamespace(is_up=True, problem="topic t can't be had")
+        self.health = SimpleNamespace(is_up=True, problem="topic t is not available")
         self.writer = SimpleNamespace(sent_messages=0, sent_bytes=0)
         self.received_messages = self.received_bytes = 0
         self.hurries = 0
@@ -509,7 +509,7 @@ def test_without_the_exchange_parts_stay_then_go_to_values_that_are_right_in_sum
     assert play.state == "shared"
     lines = [record.getMessage() for record in caplog.records if record.name == "gateway.fleet"]
     assert len(lines) == 2
-    assert "topic t can't be had): parts of limits stay for " in lines[0]
+    assert "topic t is not available): parts of limits stay for " in lines[0]
     assert "limits hold over all gateways again, after " in lines[1]
 
 
@@ -528,7 +528,7 @@ def test_a_gateway_that_never_reached_the_others_limits_alone(caplog: pytest.Log
     play.step(0.1)
     assert play.fleet.reach.decided.is_set()
     assert play.gateways == {0: 1}
-    assert caplog.text.count("it was not reached so far") == 1
+    assert caplog.text.count("it has not been reached yet") == 1
     play.hear(workers=3)
     play.fleet.on_exchange_state(True)
     play.step()

@@ -207,7 +207,7 @@ async def test_what_takes_a_restart_is_named_and_all_else_holds(make: Any, caplo
     assert await control.reload(UPSTREAM + "workers: 3\nmode: observe\n") == ("applied", ("mode",))
     assert control.reloader.state.pending == ("workers",)
     assert control.metric("config_keys_pending") == 1
-    assert "a restart is needed before these hold: workers" in caplog.text
+    assert "a restart is needed before these apply: workers" in caplog.text
     assert control.orders.settings.workers == 1
     caplog.clear()
     assert await control.reload(UPSTREAM + "workers: 3\nmode: observe\nacks0: drop\n") == ("applied", ("acks0",))
@@ -222,7 +222,9 @@ async def test_what_would_not_go_with_what_waits_is_refused_as_a_whole(make: Any
     control = await make(TOTAL % "1MB" + storage)
     outcome, (problem,) = await control.reload(UPSTREAM + "mode: observe\n")
     assert outcome == "refused"
-    assert problem.startswith("what holds at once doesn't go with what takes a restart (storage): storage.soft: ")
+    assert problem.startswith(
+        "settings that apply at once conflict with those that need a restart (storage): storage.soft: "
+    )
     assert control.told.all == []
 
 
@@ -311,7 +313,7 @@ async def test_a_bug_leaves_the_old_configuration(make: Any, caplog: pytest.LogC
 
     control.reloader._examine = stumble
     assert await control.reload(UPSTREAM + "mode: observe") == ("failed", ("a bug: ZeroDivisionError()",))
-    assert "by a bug" in caplog.text
+    assert "because of a bug" in caplog.text
     assert control.told.all == []
 
 

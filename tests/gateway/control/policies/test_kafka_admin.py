@@ -346,7 +346,7 @@ async def test_a_request_with_nothing_of_ours_passes_as_it_is(stage: Stage) -> N
         (c.TOPIC, "clicks", TOPIC_KEY, "900", 44, "exceeds total.bytes.in.per.sec.threshold = 1,000 bytes/s by 200"),
         (c.BROKER, "3", TOTAL_KEY, "299", 44, "broker 3: "),
         (c.TOPIC, "filed", TOPIC_KEY, None, 44, "configuration file"),
-        (c.BROKER, "one", TOTAL_KEY, "900", 44, "no broker id"),
+        (c.BROKER, "one", TOTAL_KEY, "900", 44, "not a valid broker id"),
     ],
 )
 async def test_an_impossible_alteration_is_refused_with_one_line_and_the_rest_of_that_resource_too(
@@ -1324,8 +1324,8 @@ async def test_requests_too_many_at_once_are_not_begun_and_take_no_other_client_
     while len(said) < kafka_admin.MAX_OF_PRINCIPAL + 1:
         await trio.testing.wait_all_tasks_blocked()
     assert sorted(answer.token for answer in said) == [*range(kafka_admin.MAX_OF_PRINCIPAL), 100]
-    assert caplog.text.count("too many at once") == 1
-    assert "lately from peer (User:a  [31m)" in caplog.text
+    assert caplog.text.count("over the concurrency limit") == 1
+    assert "the latest from peer (User:a  [31m)" in caplog.text
     ask(102, "User:a\n\x1b[31m")  # those that were begun are over
     while said[-1].token != 102:
         await trio.testing.wait_all_tasks_blocked()

@@ -100,7 +100,7 @@ async def test_a_source_that_hangs_is_given_up_and_not_asked_again_until_it_is_b
             mock_clock.jump(61)
             await until(lambda: any(line.startswith("no answer within 60 s") for line in lines()))
             mock_clock.jump(60)
-            await until(lambda: any("has not come back" in line for line in lines()))
+            await until(lambda: any("has not answered" in line for line in lines()))
             assert source.asked == 1
             source.said, gate = QuotaValues(7.0, {}), source.said
             gate.set()

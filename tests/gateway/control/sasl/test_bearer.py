@@ -200,7 +200,7 @@ async def test_brackets_within_brackets_are_refused(keys: Path, part: int) -> No
 async def test_times_are_bounded(keys: Path, given: float, until: float | None) -> None:
     text = message(token(exp=given))
     if until is None:
-        with pytest.raises(ScramRefused, match="exp is no time"):
+        with pytest.raises(ScramRefused, match="exp is not a valid time"):
             await tokens(keys).check_token(text)
     else:
         assert await tokens(keys).check_token(text) == ("olivia", until)

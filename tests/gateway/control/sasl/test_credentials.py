@@ -54,7 +54,7 @@ def test_users_and_their_records(tmp_path: Path) -> None:
         ("alice: {SCRAM-SHA-256: pencil}", "alice: SCRAM-SHA-256: must have exactly salt="),
         (f"alice: {{SCRAM-SHA-512: '{TEXT}'}}", "64 bytes each"),
         (f"7: {{SCRAM-SHA-256: '{TEXT}'}}", "7: must be a user's name, in quotes"),
-        (f"ANONYMOUS: {{SCRAM-SHA-256: '{TEXT}'}}", "ANONYMOUS: nobody can be called that"),
+        (f"ANONYMOUS: {{SCRAM-SHA-256: '{TEXT}'}}", "ANONYMOUS: not a valid name"),
         (f'"a\\u0007": {{SCRAM-SHA-256: "{TEXT}"}}', "the unprintable character U\\+0007"),
         ("alice: {}\nalice: {}", "alice is there twice"),
     ],
@@ -145,7 +145,7 @@ async def test_a_token_of_a_file_is_the_one_that_is_there_now(tmp_path: Path) ->
         file.write_text(token + "\n")
         assert (await tokens.fill_token(own)).password == f"n,,\1auth=Bearer {token}\1\1"
     file.write_text("hidden \1 thing")
-    with pytest.raises(NoTokenError, match="has no token that fits") as caught:
+    with pytest.raises(NoTokenError, match="has no valid Bearer token") as caught:
         await tokens.fill_token(own)
     assert "hidden" not in str(caught.value)
 

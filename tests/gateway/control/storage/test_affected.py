@@ -144,7 +144,7 @@ async def test_of_several_log_dirs_the_full_one_holds_its_own_topics(
     disks.places = ObservationFailed("no right")
     await scene.at(120)
     assert scene.last.affected == HELD
-    assert "which topics lie on which volume is not known: no right" in lines(caplog)
+    assert "the placement of topics on volumes is not known: no right" in lines(caplog)
 
 
 @pytest.mark.trio
@@ -159,7 +159,7 @@ async def test_a_restarted_control_goes_on_with_the_topics_that_workers_hold(
     scene.see(Disks(ObservationFailed("away")), restarted=True, run=False)
     scene.control.adopt_factor(held)
     assert scene.held() == ((0.0, "kept"), HELD)
-    assert lines(caplog) == [f"going on with what workers hold: PAUSE (kept): 2 topics are paused: {FULL}"]
+    assert lines(caplog) == [f"continuing with the factor that workers hold: PAUSE (kept): 2 topics are paused: {FULL}"]
     mock_clock.jump(101)
     scene.control._publish_state()
     assert scene.held() == ((0.0, "fallback"), None)

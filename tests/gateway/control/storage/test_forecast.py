@@ -92,7 +92,7 @@ async def test_a_hard_limit_without_room_for_what_may_come_is_told_once(
     await scene.at(0)
     said = [
         "broker 2 volume /b: 10.0 GB behind the hard limit are less than the 15.0 GB that producers may write there"
-        " until the next look ends it: raise the limit, look more often, or lower the total thresholds"
+        " before the next check: raise the limit, check more often, or lower the total thresholds"
     ]
     assert lines(caplog)[1:] == said
     await scene.at(60)
@@ -103,7 +103,7 @@ async def test_a_hard_limit_without_room_for_what_may_come_is_told_once(
     assert scene.sample("headroom_needed_bytes", broker="2", log_dir="/b") == 15 * GB
     scene.total = 60e6
     await scene.at(120)
-    assert lines(caplog)[-1] == "every hard limit has room again for what producers may write until the next look"
+    assert lines(caplog)[-1] == "every hard limit has room again for what producers may write before the next check"
     assert scene.sample("headroom_short_log_dirs") == 0
     scene.total = None
     await scene.at(180)

@@ -270,7 +270,7 @@ async def test_a_source_that_hangs_is_a_failure_and_the_factor_ends_by_itself(
         await until(lambda: disks.asked == 2)
         await scene.at(120, checks=2)  # given up at 120; the question at 120 is left out, or fails at once
         await scene.at(180, checks=3)
-        assert scene.control.status()["problem"] == "the source has not come back from an earlier question"
+        assert scene.control.status()["problem"] == "the source has not answered an earlier request"
         assert scene.state == (0.0, "fallback")
         assert disks.asked == 2
     finally:
@@ -361,7 +361,9 @@ async def test_a_restarted_control_goes_on_with_the_workers_pause(
     assert scene.state == (1.0, "fallback")
     scene.control.adopt_factor(channel.StorageSnapshot(StorageFactor(0.0, "valid", "full"), valid_until=end))
     assert (*scene.state, scene.last.factor.why, scene.last.valid_until) == (0.0, "kept", "full", end)
-    assert lines(caplog) == ["going on with what workers hold: PAUSE (kept), every produce limit x 0: full"]
+    assert lines(caplog) == [
+        "continuing with the factor that workers hold: PAUSE (kept), every produce limit x 0: full"
+    ]
     scene.nursery.start_soon(scene.control.run)
     await scene.at(0)
     assert scene.state == (0.0, "kept")
@@ -403,7 +405,7 @@ async def test_adopting_is_one_line(
         scene.nursery.start_soon(scene.control.run)
         await scene.at(0)
     assert [line for line in lines(caplog) if "observed" not in line] == [
-        "going on with what workers hold: PAUSE (kept), every produce limit x 0: full"
+        "continuing with the factor that workers hold: PAUSE (kept), every produce limit x 0: full"
     ]
 
 
@@ -660,7 +662,7 @@ async def test_numbers_and_names_of_foreign_types_do_no_harm(
     [
         (one(total=math.nan), "ValueError: cannot convert float NaN to integer"),
         (one(total=math.inf), "OverflowError: cannot convert float infinity to integer"),
-        (one(total=10**400), "broker 1 volume /a: its size or its free space is no number of bytes"),
+        (one(total=10**400), "broker 1 volume /a: its size or its free space is not a number of bytes"),
         (one(name="/a", broker_id="x"), "ValueError: invalid literal for int() with base 10: 'x'"),
         (one(soft=VolumeLimit("MinFreeBytes", math.inf)), "LimitError: soft: inf must be a finite number, 0 or more"),
         (
