@@ -2,7 +2,7 @@
 # of them to the compacted volume topic, when it starts and periodically. 035's data source, as a process of its own.
 #
 # Free space is what Kafka's own getUsableSpace says: f_bavail, without the blocks reserved for root. Log dirs on one
-# device are one volume. A log dir that can't be looked into is named in the snapshot: the broker may be writing to it,
+# device are one volume. A log dir that can't be read is named in the snapshot: the broker may be writing to it,
 # behind a mount that is missing here or a path that is wrong, so gateways take the broker's state for unknown. If none
 # can be, nothing is published, so that gateways see the last snapshot age. For the same reason an agent that ends
 # doesn't take its snapshot back: the broker goes on.
@@ -66,7 +66,7 @@ KAFKA_PREFIX: Final = "kafka."
 COUNTERS: Final = {
     "snapshots_published": "Snapshots that the volume topic has acknowledged.",
     "publication_errors": "Snapshots that it has not.",
-    "snapshots_skipped": "Snapshots that were due while no log dir could be looked into.",
+    "snapshots_skipped": "Snapshots that were due while no log dir could be read.",
 }
 VOLUME_GAUGES: Final = {
     "capacity_bytes": "Size of the volume.",
@@ -166,7 +166,7 @@ class AgentSettings(_AgentSection):
         _check_order("", self.soft, self.hard)
         for path in self.volumes:
             if path not in self.log_dirs:
-                raise ValueError(f"volumes: {path} is none of the log dirs {', '.join(self.log_dirs)}")
+                raise ValueError(f"volumes: {path} is not one of the log dirs {', '.join(self.log_dirs)}")
             _check_order(f"volumes: {path}: ", *self.find_limits([path]))
         return self
 
@@ -326,7 +326,7 @@ class MountPoint(NamedTuple):
 
 
 class MeasuredVolumes(NamedTuple):
-    """`failed`: log dir -> why it could not be looked into."""
+    """`failed`: log dir -> why it could not be read."""
 
     volumes: tuple[Volume, ...]
     failed: dict[str, str]
@@ -380,7 +380,7 @@ def measure_volumes(settings: AgentSettings) -> MeasuredVolumes:
             failed[log_dir] = error.strerror or str(error)
             if isinstance(error, FileNotFoundError) and os.path.isdir(directory):
                 failed[log_dir] = (
-                    f"it has no {FORMATTED_MARKER}: it is no broker's log dir, or its volume is not mounted"
+                    f"it has no {FORMATTED_MARKER}: it is not a broker's log dir, or its volume is not mounted"
                 )
             continue
         unit = status.f_frsize or status.f_bsize
@@ -413,7 +413,7 @@ class AgentMetrics:
         self.skipped = made["snapshots_skipped"]
         self.log_dir_errors = Counter(
             f"{PREFIX}_log_dir_errors",
-            "How often a log dir could not be looked into. Gateways take the broker's state for unknown meanwhile.",
+            "How often a log dir could not be read. Gateways take the broker's state for unknown meanwhile.",
             ["log_dir"],
             registry=self.registry,
         )
@@ -571,11 +571,11 @@ class VolumeAgent:
             self._metrics.log_dir_errors.labels(log_dir).inc()
             if log_dir not in self._failed:
                 log.error(
-                    "log dir %s can't be looked into (%s): gateways take the state of broker %d for unknown until it"
+                    "log dir %s can't be read (%s): gateways take the state of broker %d for unknown until it"
                     " can, or until it is no longer among --log-dirs", log_dir, why, self._settings.broker_id,
                 )  # fmt: skip
         for log_dir in self._failed - found.failed.keys():
-            log.info("log dir %s can be looked into again", log_dir)
+            log.info("log dir %s can be read again", log_dir)
         fresh = found.failed.keys() - self._failed
         self._failed = set(found.failed)
         if fresh and not found.volumes:
@@ -635,7 +635,7 @@ def _run_agent(agent: VolumeAgent, ended: list[bool]) -> None:
     try:
         agent.run()
     except Exception:
-        log.exception("the agent ends by a bug")
+        log.exception("the agent ends because of a bug")
         ended.append(True)
         os.kill(os.getpid(), signal.SIGTERM)
 

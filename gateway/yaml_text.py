@@ -89,7 +89,7 @@ def _count_nodes(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
         size = 1 + (0 if isinstance(node, yaml.ScalarNode) else sum(_count_nodes(each, sizes) for each in inner))
         sizes[node] = size
     elif not size:
-        raise yaml.MarkedYAMLError(None, None, "an alias (*name) stands in what it is an alias of", node.start_mark)
+        raise yaml.MarkedYAMLError(None, None, "an alias (*name) refers to a node that contains it", node.start_mark)
     return size
 
 

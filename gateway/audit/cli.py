@@ -80,7 +80,9 @@ def main(argv: list[str]) -> int:
         return int(command.main(argv))
     try:
         if argv and not argv[0].startswith("-"):
-            exit_wrong_use(f"{argv[0]!r} is no command of the audit: {', '.join(COMMANDS)}, or options alone (--help)")
+            exit_wrong_use(
+                f"{argv[0]!r} is not a command of the audit: {', '.join(COMMANDS)}, or options alone (--help)"
+            )
         options = _make_parser().parse_args(argv)
         by, window, reading = _check_options(options, now_ms())
     except SystemExit as stop:  # argparse has said what was wrong, or has shown its help
@@ -300,7 +302,7 @@ def parse_choices(name: str, text: str, known: Sequence[str]) -> tuple[str, ...]
     chosen = tuple(dict.fromkeys(part.strip().replace("-", "_") for part in text.split(",") if part.strip()))
     for each in chosen:
         if each not in known:
-            exit_wrong_use(f"{name}: {each!r} is none of {', '.join(known)}")
+            exit_wrong_use(f"{name}: {each!r} is not one of {', '.join(known)}")
     return chosen
 
 

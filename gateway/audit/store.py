@@ -174,7 +174,7 @@ class AuditTables:
         """Add records and note the version, in one commit; nothing is done where the version is not a later one.
 
         Raises:
-            Conflict: another version was committed meanwhile.
+            CommitConflict: another version was committed meanwhile.
         """
         writer = records.write.format("delta").mode("append").option("mergeSchema", "true")
         writer = writer.option("txnAppId", identifier).option("txnVersion", str(version))
@@ -185,7 +185,7 @@ class AuditTables:
         """Run one of Delta Lake's statements on a table.
 
         Raises:
-            Conflict: another writer has changed the same rows meanwhile.
+            CommitConflict: another writer has changed the same rows meanwhile.
         """
         with self._lock_writers(), translate_conflicts():
             self.spark.sql(statement)

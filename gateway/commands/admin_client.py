@@ -93,7 +93,7 @@ def resolve_endpoint(parser: argparse.ArgumentParser, args: argparse.Namespace) 
     """The admin server that these arguments mean, with the token and the certificates for it.
 
     Raises:
-        CannotAsk: a file can't be read.
+        CommandError: a file can't be read.
     """
     if args.config and args.url:
         parser.error("CONFIG and --url both say where the gateway is: give one of them")
@@ -166,7 +166,7 @@ def request_json(
     """The JSON object of the answer. `query`: None values are left out. `body`: as JSON; None: none.
 
     Raises:
-        CannotAsk: no answer, an error, or no object.
+        CommandError: no answer, an error, or no object.
     """
     where = place.url.rstrip("/") + path
     given = {name: value for name, value in (query or {}).items() if value is not None}
@@ -204,7 +204,7 @@ def describe_response(where: str, answer: T, describe: Callable[[T], list[str]])
     """The answer as lines, without anything in it that a terminal would obey: names are others' choice.
 
     Raises:
-        CannotAsk: it is another release's.
+        CommandError: it is another release's.
     """
     try:
         return [replace_unprintable(line) for line in describe(answer)]

@@ -228,7 +228,7 @@ def _convert_principals(value: Any, remarks: list[str]) -> str:
     taken = []
     for each in value if isinstance(value, list) else [value]:
         name = _property_text(each).strip()
-        where = f"spec.kafka.quotas.excludedPrincipals: {name!r} is no principal such as User:name"
+        where = f"spec.kafka.quotas.excludedPrincipals: {name!r} is not a valid principal, such as User:name"
         if re.match("User:.", name):
             taken.append(name)
         elif name and ":" not in name:
@@ -425,7 +425,9 @@ class _YamlWriter:
         principals = [part.strip() for part in text.split(";") if part.strip()]
         for principal in principals:
             if not principal.startswith("User:") or principal == "User:":
-                raise ImportRefused(f"{EXCLUDED_KEY}: {principal!r} is no principal: write User:name;User:name")
+                raise ImportRefused(
+                    f"{EXCLUDED_KEY}: {principal!r} is not a valid principal: write User:name;User:name"
+                )
             if "User:" in principal[1:]:
                 raise ImportRefused(f"{EXCLUDED_KEY}: {principal!r}: principals are separated by ';', not by ','")
         return principals
@@ -584,7 +586,7 @@ class _YamlWriter:
             return None
         if not re.fullmatch(r"\+?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?[dDfF]?", text):
             hint = ": the text behind a # in such a line is part of the value" if "#" in text else ""
-            raise ImportRefused(f"{key}={text} is no number of 0 or more{hint}")
+            raise ImportRefused(f"{key}={text} is not a number of 0 or more{hint}")
         return float(text.rstrip("dDfF"))
 
     def _parse_bytes(self, key: str) -> int:
@@ -600,7 +602,7 @@ class _YamlWriter:
     def _parse_iso_duration(self, key: str) -> str:
         text = self._properties[key].upper()
         if parse_iso8601(text) is None:
-            raise ImportRefused(f"{key}={text} is no ISO 8601 duration, such as PT5M")
+            raise ImportRefused(f"{key}={text} is not a valid ISO 8601 duration, such as PT5M")
         return text
 
     def _write_line(self, indent: int, key: str, value: object) -> None:

@@ -127,7 +127,7 @@ def _headroom_lines(brokers: list[Mapping[str, Any]]) -> list[str]:
     ]
     return [
         f"problem     broker {number} {name}: {format_size(room['bytes'])} behind the hard limit, less than the"
-        f" {format_size(room['needed_bytes'])} that producers may write there until the next look"
+        f" {format_size(room['needed_bytes'])} that producers may write there before the next check"
         for number, name, room in short[:MAX_NAMED]
     ]
 

@@ -81,6 +81,8 @@ class Authentication(Section):
                 " file:///etc/produce-gateway/jwks.json"
             )
         if not self.audience:  # else a token for any other service of the same issuer would do
-            raise ValueError(f"{_AUDIENCE}: must be given with OAUTHBEARER: whom tokens are for, such as kafka")
+            raise ValueError(f"{_AUDIENCE}: must be given with OAUTHBEARER: the audience of the tokens, such as kafka")
         if not self.issuer:
-            raise ValueError(f"{_ISSUER}: must be given with OAUTHBEARER: who makes the tokens, as in their claim iss")
+            raise ValueError(
+                f"{_ISSUER}: must be given with OAUTHBEARER: the issuer of the tokens, as in their claim iss"
+            )

@@ -40,7 +40,7 @@ def find_warnings(settings: Settings) -> list[str]:
     if settings.upstream.proxy_protocol != "none":
         found.append(
             f"upstream.proxy_protocol {settings.upstream.proxy_protocol}: only clients' connections begin with the"
-            " header, the gateway's own clients can't send it: whatever stands before the brokers must take both"
+            " header, the gateway's own clients can't send it: the proxy in front of the brokers must accept both"
         )
     listeners = {config_path(name): listener for name, listener in settings.all_listeners.items()}
     found += find_port_conflicts(settings.upstream, listeners, settings.other_ports)
@@ -107,7 +107,7 @@ def _rollout_warnings(settings: Settings) -> list[str]:
         if percent < ALL_CLIENTS and observed_by:
             found.append(f"{key} {percent:g}: has no effect with {observed_by} observe, which enforces nothing")
         elif not percent:
-            found.append(f"{key} 0: as mode observe, nobody is limited")
+            found.append(f"{key} 0: as mode observe, no client is limited")
         elif percent < ALL_CLIENTS:
             found.append(f"{key} {percent:g}: all other clients are not limited, only counted")
             if settings.exchanges_usage and settings.secret_key_file is None:
@@ -139,7 +139,7 @@ def _storage_warnings(settings: Settings) -> list[str]:
     if storage is None:
         return []
     if storage.is_disabled:
-        return ["storage.check_interval PT0S: full disks are not looked for"]
+        return ["storage.check_interval PT0S: disks are not observed"]
     found = []
     if settings.mode != "observe" and storage.mode == "observe":
         found.append("storage.mode observe: full disks hold nothing back, the gateway only counts what they would")

@@ -71,7 +71,9 @@ def _check_principal(principal: str) -> None:
 
 def _check_percent(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
-        raise ValueError(f"{value!r} is no percentage: write a number from 0 to 100 without a sign, for example 5")
+        raise ValueError(
+            f"{value!r} is not a valid percentage: write a number from 0 to 100 without a sign, for example 5"
+        )
     return value
 
 
@@ -84,7 +86,9 @@ def _check_network(network: str) -> None:
     try:
         ipaddress.ip_network(network)
     except ValueError as error:
-        raise ValueError(f"{network!r} is no network: {error}; for example 10.0.0.0/8, or 192.0.2.7") from error
+        raise ValueError(
+            f"{network!r} is not a valid network: {error}; for example 10.0.0.0/8, or 192.0.2.7"
+        ) from error
 
 
 Size = Annotated[int, BeforeValidator(parse_size), BeforeValidator(reject_bool)]

@@ -90,7 +90,9 @@ class Listener(TlsSection):
     @classmethod
     def _check_pattern(cls, value: str) -> str:
         if value and (value.count(NODE_ID) != 1 or not is_host_name(expand_node_id(value.lower(), 0))):
-            raise ValueError(f"{value} is no host name with {NODE_ID} in it: write broker-{NODE_ID}.kafka.example")
+            raise ValueError(
+                f"{value} is not a valid host name with {NODE_ID} in it: write broker-{NODE_ID}.kafka.example"
+            )
         return value
 
     @model_validator(mode="after")

@@ -139,7 +139,7 @@ class Admin(TlsSection):
                 "principals: clients are asked for no certificate: write ssl.client.auth: requested, or required"
             )
         if ANONYMOUS in self.principals:
-            raise ValueError(f"principals.{ANONYMOUS}: whoever shows no certificate is that: leave it out")
+            raise ValueError(f"principals.{ANONYMOUS}: every client without a certificate is that: leave it out")
         for key in ("anonymous", "metrics"):
             value = getattr(self, key)
             if value != type(self).model_fields[key].default and not self.has_credentials:

@@ -70,7 +70,7 @@ class TlsSection(Section):
                 )
         if self.client_auth != "none" and not self.truststore:
             raise ValueError(
-                f"ssl.client.auth: {self.client_auth} needs to know whose certificates to take: write"
+                f"ssl.client.auth: {self.client_auth} needs the CAs to trust: write"
                 " ssl.truststore.location: clients-ca.pem"
             )
         if self.truststore and self.client_auth == "none":

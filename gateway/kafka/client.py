@@ -92,7 +92,7 @@ class BrokerConnection:
         lowest, highest = self._versions.get(api.key, (0, -1))
         spoken = min(highest, api.highest)
         if spoken < max(lowest, api.lowest):
-            raise UnknownApi(f"has no {api.name} that can be asked here")
+            raise UnknownApi(f"has no {api.name} in a version that the gateway speaks")
         return self._decode_response(api, await self._exchange_frames(api, body, spoken), spoken)
 
     def supports_version(self, api: ApiCodec[Any, Any], version: int) -> bool:
@@ -134,7 +134,7 @@ class BrokerConnection:
         await self._receive_until(4)
         (size,) = INT32.unpack_from(self._received)
         if not 4 <= size <= self._max_answer_bytes:
-            raise NoAnswer(f"no Kafka answer, but {guess_protocol(bytes(self._received))}")
+            raise NoAnswer(f"not a Kafka response but {guess_protocol(bytes(self._received))}")
         await self._receive_until(4 + size)
         frame = bytes(self._received[4 : 4 + size])
         del self._received[: 4 + size]
@@ -284,7 +284,7 @@ class RequestRound:
         except trio.TooSlowError:
             raise NoAnswer("no answer in time") from None
         except MalformedFrame as error:
-            raise NoAnswer(f"no answer of a broker: {error}") from error
+            raise NoAnswer(f"no broker answered: {error}") from error
         except (OSError, UnicodeError, trio.BrokenResourceError) as error:  # UnicodeError: a name that no host can have
             cause = error.__cause__
             if isinstance(cause, ssl.SSLError) and not isinstance(cause, PEER_CLOSED_ERRORS):  # in TLS 1.3 a refusal
@@ -322,10 +322,10 @@ def parse_addresses(bootstrap_servers: str) -> list[BrokerAddress]:
     for server in filter(None, (part.strip() for part in bootstrap_servers.split(","))):
         host, _, port = server.rpartition(":")
         if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-            raise NoAnswer(f"bootstrap servers {bootstrap_servers}: {server} is no host:port")
+            raise NoAnswer(f"bootstrap servers {bootstrap_servers}: {server} is not a valid host:port")
         found.append(BrokerAddress(host.strip("[]"), int(port)))
     if not found:
-        raise NoAnswer("bootstrap servers: there is none")
+        raise NoAnswer("bootstrap servers: none is given")
     return found
 
 

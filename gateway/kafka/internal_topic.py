@@ -3,7 +3,7 @@
 #
 # Also the one policy of complaints: each kind of trouble is logged once, until all is well again.
 #
-# Blocking, for threads; only `poll` doesn't wait. Knows no record and no key: those are the store's.
+# Blocking, for threads; only `poll_lookup` doesn't wait. Knows no record and no key: those are the store's.
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MAX_REPLICAS: Final = 3
 
 
 class TopicError(Exception):
-    """The topic can't be had: one line, why."""
+    """The topic is not available: one line, why."""
 
 
 class EssentialConfig(NamedTuple):
@@ -154,7 +154,7 @@ class InternalTopic:
 
     @property
     def is_lookup_pending(self) -> bool:
-        """Whether `poll` will have something soon."""
+        """Whether `poll_lookup` will have a result soon."""
         return self._pending_lookup is not None
 
     def _complete_lookup(self, looking: Future[TopicLookup]) -> None:
@@ -176,11 +176,11 @@ class InternalTopic:
             self.create_topic()
             found = self.lookup_topic()
         if isinstance(found, TopicUnreachable):
-            raise TopicError(f"topic {self.name} can't be had: {found.why}")
+            raise TopicError(f"topic {self.name} is not available: {found.why}")
         return found
 
     def ensure_topic(self) -> str:
-        """Create it if there is none; blocks for up to 30 s. Returns the result of `judge`.
+        """Create it if there is none; blocks for up to 30 s. Returns the result of `find_config_fault`.
 
         Raises:
             TopicError: there is no topic after this.
@@ -206,7 +206,7 @@ class InternalTopic:
         except (KafkaException, TimeoutError) as error:
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return
-            raise TopicError(f"topic {self.name} can't be had: {_error_text(error)}") from error
+            raise TopicError(f"topic {self.name} is not available: {_error_text(error)}") from error
         settings = ", ".join(f"{key}={value}" for key, value in config.items())
         log.info("topic %s created: %d partitions, %d replicas, %s", self.name, self._spec.partitions, copies, settings)
 

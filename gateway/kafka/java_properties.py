@@ -60,7 +60,7 @@ def load_properties(path: Path) -> ClientProperties:
     """The contents of a Java client's properties file.
 
     Raises:
-        InvalidFile: it can't be read, or has something that can't be had here.
+        InvalidPropertiesFile: it can't be read, or has something that is not supported here.
     """
     try:
         text = path.read_bytes().decode("iso-8859-1")
@@ -88,7 +88,7 @@ def translate_properties(java: Mapping[str, str]) -> ClientProperties:
     """A Java client's properties by librdkafka's names.
 
     Raises:
-        InvalidFile: see `load_properties`.
+        InvalidPropertiesFile: see `load_properties`.
     """
     for key, value in java.items():
         if key.startswith(_SECURITY_PREFIXES) and key not in _MAPPED_KEYS:
@@ -105,7 +105,7 @@ def _refuse_property(key: str, value: str) -> None:
     if key in _FIXED_VALUES:
         if value.replace(" ", "") in _FIXED_VALUES[key]:
             return
-        raise InvalidPropertiesFile(f"{key}: only {' or '.join(_FIXED_VALUES[key])} can be had here")
+        raise InvalidPropertiesFile(f"{key}: only {' or '.join(_FIXED_VALUES[key])} is supported here")
     if key in _PASSWORD_KEYS:
         raise InvalidPropertiesFile(
             f"{key}: for JKS and PKCS12 files, which can't be read here: give PEM files, which have none"
@@ -115,7 +115,7 @@ def _refuse_property(key: str, value: str) -> None:
             f"{key}: write key and certificates to a PEM file and name it in ssl.keystore.location"
         )
     raise InvalidPropertiesFile(
-        f"{key}: can't be had here; of security.*, sasl.* and ssl.* there are {', '.join(_MAPPED_KEYS[1:])}"
+        f"{key}: not supported here; of security.*, sasl.* and ssl.* these are: {', '.join(_MAPPED_KEYS[1:])}"
     )
 
 
@@ -131,7 +131,7 @@ def _translate_sasl(java: Mapping[str, str]) -> dict[str, str]:
             f"sasl.jaas.config: sasl.mechanism {mechanism} needs {LOGIN_MODULES[mechanism]}, not {module}"
         )
     if strange := sorted(options.keys() - {"username", "password"}):
-        raise InvalidPropertiesFile(f"sasl.jaas.config: {strange[0]}: can't be had here, only username and password")
+        raise InvalidPropertiesFile(f"sasl.jaas.config: {strange[0]}: not supported here, only username and password")
     for option in ("username", "password"):
         if not options.get(option):
             raise InvalidPropertiesFile(f'sasl.jaas.config: {option}="…" is missing')
@@ -177,7 +177,7 @@ def parse_properties(text: str) -> dict[str, str]:
     """As java.util.Properties.load has it; the last of several values of a key counts.
 
     Raises:
-        InvalidFile: a backslash u without four hexadecimal digits behind it, or half a character.
+        InvalidPropertiesFile: a backslash u without four hexadecimal digits behind it, or half a character.
     """
     found = {}
     for line in _logical_lines(text):
@@ -236,7 +236,7 @@ def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
     """The login module and its options, of which there must be one.
 
     Raises:
-        InvalidFile: it is none, or more than one.
+        InvalidPropertiesFile: it is none, or more than one.
     """
     tokens = list(_split_tokens(text))
     if len(tokens) < 3 or tokens[0][0] != "word" or tokens[-1] != ("mark", ";") or tokens[1][1].upper() not in _FLAGS:

@@ -116,7 +116,7 @@ def read_token_file(path: str) -> str:
     """The token in a file that somebody else renews.
 
     Raises:
-        NoToken: there is none.
+        NoTokenError: there is none.
     """
     try:
         with open(path, "rb") as file:
@@ -124,7 +124,7 @@ def read_token_file(path: str) -> str:
     except OSError as error:
         raise NoTokenError(f"{path} can't be read: {error.strerror}") from error
     if not _TOKEN.fullmatch(text):
-        raise NoTokenError(f"{path}: has no token that fits a Bearer (RFC 6750)")
+        raise NoTokenError(f"{path}: has no valid Bearer token (RFC 6750)")
     return text
 
 
@@ -141,7 +141,7 @@ class TokenCache:
     def get_token(self, bearer: TokenSource) -> str:
         """
         Raises:
-            NoToken: see there.
+            NoTokenError: see there.
         """
         with self._lock:
             now = self._now()
@@ -189,5 +189,5 @@ def _fetch_token(bearer: TokenSource) -> tuple[str, float]:
     except (ValueError, LookupError, TypeError, AttributeError):
         raise NoTokenError(f"{bearer.url}: answers without an access_token") from None
     if not _TOKEN.fullmatch(token):
-        raise NoTokenError(f"{bearer.url}: the access_token is none that fits a Bearer (RFC 6750)")
+        raise NoTokenError(f"{bearer.url}: the access_token is not a valid Bearer token (RFC 6750)")
     return token, lasts_s

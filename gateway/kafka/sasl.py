@@ -51,7 +51,7 @@ def scram_exchange(hash_name: str, username: str, password: str, nonce: bytes) -
     """SCRAM without channel binding.
 
     Raises:
-        ExchangeFailed: see there.
+        SaslExchangeFailed: see there.
     """
 
     def mac(key: bytes, text: bytes) -> bytes:
@@ -91,4 +91,4 @@ def _decode_base64(text: bytes) -> bytes:
     try:
         return b64decode(text, validate=True)
     except ValueError:
-        raise SaslExchangeFailed("SCRAM: the server's message is no base64") from None
+        raise SaslExchangeFailed("SCRAM: the server's message is not valid base64") from None

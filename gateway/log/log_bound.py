@@ -42,7 +42,7 @@ class LogRateLimiter(Generic[K]):
 
     def allow_line(self, kind: K, now: float, *, burst: int | None = None, amount: int = 0) -> bool:
         """Whether one more line may be said. `burst`: that of this kind. `amount`: what the line is about, summed up of
-        those that are left out. The caller tells `ended` first.
+        those that are left out. The caller calls `end_periods` first.
         """
         period = self._periods.get(kind)
         if period is None:

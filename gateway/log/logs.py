@@ -156,7 +156,7 @@ def install_hooks() -> None:
 
     def report(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None, where: str) -> None:
         if error is not None and not issubclass(kind, KeyboardInterrupt | SystemExit):
-            log.critical("%s ends by a bug: %s", where, kind.__name__, exc_info=(kind, error, trace))
+            log.critical("%s ends because of a bug: %s", where, kind.__name__, exc_info=(kind, error, trace))
 
     sys.excepthook = lambda kind, error, trace: report(kind, error, trace, "the process")
     threading.excepthook = lambda args: report(args.exc_type, args.exc_value, args.exc_traceback, "a thread")

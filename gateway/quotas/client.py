@@ -276,7 +276,9 @@ class QuotaApi:
         """
         apart = self._endpoint.describe_apart()
         if apart is None:
-            raise QuotaClientError("this is no gateway that keeps client quotas: there is nothing that could take over")
+            raise QuotaClientError(
+                "this is not a gateway that keeps client quotas: there is nothing that could take over"
+            )
         rows = {each.entity: each for each in map(_describe_row, apart) if each.entity is not None}
         ours, theirs = (
             _make_store({entity: getattr(row, which) for entity, row in rows.items() if entity is not None})
@@ -493,14 +495,14 @@ class _KafkaEndpoint:
             if alteration.until_ms is not None:
                 return QuotaRefusal(
                     _INVALID_REQUEST,
-                    f"{self._servers} is no gateway that keeps client quotas, and brokers have none with an end"
+                    f"{self._servers} is not a gateway that keeps client quotas, and brokers have none with an end"
                     f" ({refused.message})",
                 )
             units = sorted({str(QuotaKey.parse(op.key)) for op in alteration.ops if "." in op.key})
             if units:
                 return QuotaRefusal(
                     _INVALID_REQUEST,
-                    f"{self._servers} is no gateway that keeps client quotas, and brokers don't know "
+                    f"{self._servers} is not a gateway that keeps client quotas, and brokers don't know "
                     f"{', '.join(units)}: only broker_bps and percent ({refused.message})",
                 )
         return refused

@@ -222,7 +222,9 @@ class VolumeSourceView:
             said = place(brokers)
             return {(int(b), str(name)): frozenset(map(str, topics)) for (b, name), topics in said.items()}
         except ObservationFailed as error:
-            log.warning("storage: which topics lie on which volume is not known: %s", one_line(str(error), ERROR_CHARS))
+            log.warning(
+                "storage: the placement of topics on volumes is not known: %s", one_line(str(error), ERROR_CHARS)
+            )
             return {}
 
     async def _ask_factor(self) -> tuple[float, str]:

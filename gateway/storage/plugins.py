@@ -74,7 +74,7 @@ def _find_factory(group: str, name: str) -> Callable[..., Any]:
         ) from error
     if not callable(factory):
         raise PluginError(
-            f"{group} {name}: {found[0].value} of {_package_name(found[0])} is no factory: it can't be called"
+            f"{group} {name}: {found[0].value} of {_package_name(found[0])} is not a factory: it can't be called"
         )
     made: Callable[..., Any] = factory
     return made

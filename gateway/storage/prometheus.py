@@ -66,7 +66,8 @@ class Prometheus:
         brokers: label's value -> broker id, for values without one in them; looked up first.
         max_age: seconds, or text such as 3m. Samples older than that are no observation.
         timeout_s: for all of one observation.
-        username, password_file: basic authentication. bearer_token_file: instead. Read anew each time.
+        username, password_file: basic authentication.
+        bearer_token_file: instead. Read anew each time.
         ca_file: PEM, instead of the system's.
 
     Raises:

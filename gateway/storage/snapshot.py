@@ -120,7 +120,7 @@ def decode_snapshot(value: bytes, key: bytes | None = None) -> VolumeSnapshot:
     """A record's value; `key`: the record's key, which must be the broker id.
 
     Raises:
-        InvalidSnapshot: the value is no snapshot, or that of another broker.
+        InvalidVolumeSnapshot: the value is no snapshot, or that of another broker.
     """
     try:
         found = _JsonSnapshot.model_validate_json(value)
@@ -134,7 +134,7 @@ def decode_snapshot(value: bytes, key: bytes | None = None) -> VolumeSnapshot:
             "brokerId", f"{found.broker_id} under the key {_shown_value(key)}: it must be the record's key"
         )
     if not found.volumes:
-        raise InvalidVolumeSnapshot("volumes", "there is none, so the broker's state can't be told")
+        raise InvalidVolumeSnapshot("volumes", "there is none, so the broker's state is unknown")
     hard, soft = _read_limit("hardLimit", found.hard_limit), _read_limit("softLimit", found.soft_limit)
     volumes: dict[str, Volume] = {}
     for number, volume in enumerate(found.volumes):
@@ -142,7 +142,7 @@ def decode_snapshot(value: bytes, key: bytes | None = None) -> VolumeSnapshot:
         if volume.volume_name in volumes:
             raise InvalidVolumeSnapshot(f"{where}.volumeName", f"{_shown_value(volume.volume_name)} is there twice")
         if volume.capacity == 0:
-            raise InvalidVolumeSnapshot(f"{where}.capacity", "is 0, so its free part can't be told")
+            raise InvalidVolumeSnapshot(f"{where}.capacity", "is 0, so its free part is unknown")
         volumes[volume.volume_name] = Volume(
             broker_id=broker_id,
             name=volume.volume_name,
@@ -159,7 +159,7 @@ def parse_broker_key(key: bytes | None) -> int:
     """The broker id that a record's key is, for a record without a value.
 
     Raises:
-        InvalidSnapshot: it is none.
+        InvalidVolumeSnapshot: it is none.
     """
     found = _parse_node_id((key or b"").decode("ascii", "replace"))
     if found is None:

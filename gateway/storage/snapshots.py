@@ -123,7 +123,9 @@ class SnapshotReader:
                 self._fault_kinds.add(fault.kind)
                 where = f"{self._topic.name}, partition {message.partition()} offset {message.offset()}"
                 log.warning(
-                    "volume snapshots: %s is no snapshot: %s (more of this kind are only counted)", where, fault
+                    "volume snapshots: %s is not a valid snapshot: %s (more of this kind are only counted)",
+                    where,
+                    fault,
                 )
 
     def _handle_error(self, error: KafkaError, partition: int | None) -> None:
@@ -160,7 +162,7 @@ class SnapshotReader:
         topic_id, partitions = found
         if topic_id != self._topic_id or not self._partitions <= partitions:
             if self._topic_id:
-                log.warning("volume snapshots: topic %s was made anew; reading it from the beginning", self._topic.name)
+                log.warning("volume snapshots: topic %s was recreated; reading it from the beginning", self._topic.name)
             self._topic_id = topic_id
             self._partitions, self._behind = set(partitions), set(partitions)
             self._consumer.assign(self._from_beginning(partitions))

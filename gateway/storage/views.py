@@ -1,5 +1,5 @@
 # The two ways in which control looks at the cluster's disks, each a sight that can be asked at any time what holds:
-# `Observed` (observed.py) runs a source at every check and keeps the last valid factor for a while [DISK];
+# `VolumeSourceView` (observed.py) runs a source at every check and keeps the last valid factor for a while [DISK];
 # `VolumeTopicView` reads what agents wrote beside the brokers and lists the active brokers at every check [035].
 #
 # Judging is policies/storage/'s; here is what it must not know: threads, two clocks, sources that hang or raise
@@ -102,11 +102,11 @@ class StorageView(Protocol):
         """Look.
 
         Raises:
-            ObservationFailed: nothing was seen; `see` has taken it into account.
+            ObservationFailed: nothing was seen; `current_state` takes it into account.
         """
 
     async def run_between_checks(self, changed: Callable[[], None]) -> None:
-        """The work between checks, until cancelled; `changed` when `see` may say something else."""
+        """The work between checks, until cancelled; calls `changed` when `current_state` may differ."""
 
     def current_state(self, now: float) -> StorageViewState:
         """The factor in force."""
@@ -143,7 +143,7 @@ class BoundedCall:
 
     async def call_source(self, source: Callable[[], T]) -> T:
         if self._thread.borrowed_tokens:
-            raise ObservationFailed("the source has not come back from an earlier question")
+            raise ObservationFailed("the source has not answered an earlier request")
         with trio.move_on_after(self.limit_s):
             return await trio.to_thread.run_sync(self._run_source, source, abandon_on_cancel=True, limiter=self._thread)
         raise ObservationFailed(f"no answer within {self.limit_s:g} s")
@@ -193,11 +193,11 @@ def _finite_level(level: Any) -> float | None:
     """A level of a foreign policy.
 
     Raises:
-        ValueError: it is no number of bytes.
+        ValueError: it is not a number of bytes.
     """
     found = None if level is None else float(level)
     if found is not None and not -LARGEST <= found <= LARGEST:
-        raise ValueError(f"the level {found} is no number of bytes")
+        raise ValueError(f"the level {found} is not a number of bytes")
     return found
 
 
@@ -216,7 +216,7 @@ def rebuild_observation(said: Observation) -> Observation:
             _rebuild_limit(each.soft, "soft"), _rebuild_limit(each.hard, "hard"),
         )  # fmt: skip
         if max(abs(volume.total), abs(volume.available)) > LARGEST:
-            raise ObservationFailed(f"{volume}: its size or its free space is no number of bytes")
+            raise ObservationFailed(f"{volume}: its size or its free space is not a number of bytes")
         if volumes.setdefault((volume.broker_id, volume.name), volume) != volume:
             raise ObservationFailed(f"{volume} is there twice, with different values")
     offline = tuple((int(broker_id), str(log_dir)) for broker_id, log_dir in said.offline)

@@ -268,7 +268,7 @@ class ListenerCertificates(ReloadedContext):
             key_prefix=f"{where}.",
             unusable="clients can't connect",
             kept="the certificate that was read before stays in use",
-            renewed=f"{where}: new connections have the certificate that is in {tls.keystore} now",
+            renewed=f"{where}: new connections use the certificate that is in {tls.keystore} now",
         )
         super().__init__(tls.file_paths(), partial(make, tls), words, log, partial(doubts, tls))
         self.rules = PrincipalRules(tls.principal_rules)

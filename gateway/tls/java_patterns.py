@@ -41,7 +41,7 @@ def compile_java(pattern: str) -> Any:
     """A compiled RE2 pattern; texts may be bytes in UTF-8, without line terminators.
 
     Raises:
-        PatternError: Java refuses it, or it has a part that RE2 doesn't, or not in the same sense.
+        JavaPatternError: Java refuses it, or it has a part that RE2 doesn't, or not in the same sense.
     """
     if len(pattern) > MAX_PATTERN:
         raise JavaPatternError(f"{len(pattern)} characters, {MAX_PATTERN} are the most")
@@ -207,7 +207,7 @@ class _PatternReader:
         if last == "\\":
             last = self._next_char()
             if last in _CHARACTER_CLASSES:
-                raise JavaPatternError(f"{char}-\\{last} is no range")
+                raise JavaPatternError(f"{char}-\\{last} is not a valid range")
             last = self._unescape_char(last)
         elif last in "[&":
             raise JavaPatternError(f"{char}-{last} in a class: write \\{last} for the character itself")

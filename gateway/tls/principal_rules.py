@@ -98,7 +98,8 @@ def _parse_rule(text: str) -> _MappingRule | None:
     match = _PARSER.match(text)
     if match is None or match.end() < len(text):
         raise RuleError(
-            f"{text[:200]!r} is no rule: write {DEFAULT_RULE}, or RULE:pattern/replacement/ with L or U, {_EXAMPLE}"
+            f"{text[:200]!r} is not a valid rule: write {DEFAULT_RULE}, or RULE:pattern/replacement/"
+            f" with L or U, {_EXAMPLE}"
         )
     if match[1]:
         return _MappingRule(None)

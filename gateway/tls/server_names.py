@@ -49,7 +49,7 @@ class ServerNames(msgspec.Struct, frozen=True):
         """The node id in a client's server name; None: it is the bootstrap's.
 
         Raises:
-            UnknownName: it is neither, or the client sent none.
+            UnknownServerName: it is neither, or the client sent none.
         """
         if not name:
             raise UnknownServerName(
@@ -87,7 +87,7 @@ class ServerNames(msgspec.Struct, frozen=True):
             return f"{self.brokers} must have {NODE_ID} once, in place of the node id: broker-{NODE_ID}.kafka.example"
         for name in (self.bootstrap, self.broker_name(_LARGEST_ID)):
             if not is_host_name(name):
-                return f"{name} is no host name: letters, digits and '-' in parts between dots"
+                return f"{name} is not a valid host name: letters, digits and '-' in parts between dots"
         if self._parse_node_id(self.bootstrap) is not None:
             return f"the bootstrap's name {self.bootstrap} is a broker's as well: write kafka.example, for example"
         return ""

@@ -8,7 +8,7 @@ from typing import Final
 # Those of a peer that does not speak TLS at all.
 NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG")
 BROKEN_RECORD: Final = "RECORD_LAYER_FAILURE"
-BROKEN_RECORD_REASON: Final = "what it sends is no TLS, or was changed on the way"
+BROKEN_RECORD_REASON: Final = "it sends something other than TLS, or its data was changed in transit"
 
 
 def openssl_reason(error: ssl.SSLError) -> str:

@@ -59,15 +59,15 @@ def test_properties_come_from_a_file_and_from_options_with_or_without_the_prefix
     ("args", "said"),
     [
         ((), "nothing to read: give --bootstrap-servers, or --spool, or both, or --tables"),
-        (("--spool", "x", "--by", "topic,user"), "--by: 'user' is none of broker, topic, principal"),
-        (("--spool", "x", "--measure", "litres"), "--measure: 'litres' is none of bytes, messages, requests"),
+        (("--spool", "x", "--by", "topic,user"), "--by: 'user' is not one of broker, topic, principal"),
+        (("--spool", "x", "--measure", "litres"), "--measure: 'litres' is not one of bytes, messages, requests"),
         (("--spool", "x", "--window", "0m"), "--window: '0m' is not a valid duration; for example"),
         (("--spool", "x", "--window", "minute"), "--window: 'minute' is not a valid duration; for example"),
         (("--spool", "x", "--from", "noon"), "--from: 'noon' is neither a time such as"),
         (("--spool", "x", "--from", "2025-01-02", "--to", "2025-01-01"), "--to must be later than --from"),
         (("--spool", "x", "--property", "acks"), "--property: 'acks' is not KEY=VALUE"),
         (("--spool", "x", "--command-config", "/nowhere"), "--command-config: /nowhere: No such file or directory"),
-        (("tops", "--spool", "x"), "'tops' is no command of the audit: stream, compact, expire, top,"),
+        (("tops", "--spool", "x"), "'tops' is not a command of the audit: stream, compact, expire, top,"),
         (("--spool", "x", "--colour"), "unrecognized arguments: --colour"),
     ],
 )

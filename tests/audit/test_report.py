@@ -397,9 +397,9 @@ def test_no_reader_sees_half_a_file(tmp_path: Path) -> None:
     [
         ((), "the following arguments are required: --output"),
         (("--output", "x.html"), "nothing to read"),
-        (("--spool", "x", "--output", "."), "--output: . is no place for a file"),
-        (("--spool", "x", "--output", "/nowhere/x.html"), "--output: /nowhere/x.html is no place for a file"),
-        (("--spool", "x", "--output", "x.html", "--topics", "0"), "--topics: 0 is no number of rows"),
+        (("--spool", "x", "--output", "."), "--output: . is not a valid path for a file"),
+        (("--spool", "x", "--output", "/nowhere/x.html"), "--output: /nowhere/x.html is not a valid path for a file"),
+        (("--spool", "x", "--output", "x.html", "--topics", "0"), "--topics: 0 is not a valid number of rows"),
     ],
 )
 def test_wrong_options(args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:

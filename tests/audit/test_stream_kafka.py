@@ -126,7 +126,7 @@ def _make_again(kafka: EmbeddedCluster, admin: AdminClient, topic: str) -> None:
     [
         (("stream",), "the following arguments are required: --bootstrap-servers, --output"),
         (("stream", "--bootstrap-servers", "x:1", "--output", "o", "--interval", "soon"), "--interval: 'soon' is no"),
-        (("stream", "--bootstrap-servers", "x:1", "--output", "o", "--max-records", "0"), "--max-records: 0 is no"),
+        (("stream", "--bootstrap-servers", "x:1", "--output", "o", "--max-records", "0"), "--max-records: 0 is not a"),
         (("compact", "d", "--grace", "x"), "--grace: 'x' is not a valid duration"),
         (("compact", "d", "--grace", "59m"), "--grace: '59m' is too short"),
         (("expire", "d"), "the following arguments are required: --keep"),

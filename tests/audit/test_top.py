@@ -169,9 +169,9 @@ def test_the_json_has_every_sum() -> None:
     [
         ((), "nothing to read"),
         (("--spool", "x", "--by", ""), "--by: name the dimensions to rank"),
-        (("--spool", "x", "--by", "user"), "--by: 'user' is none of broker"),
+        (("--spool", "x", "--by", "user"), "--by: 'user' is not one of broker"),
         (("--spool", "x", "--what", "lost"), "argument --what: invalid choice: 'lost'"),
-        (("--spool", "x", "--limit", "0"), "--limit: 0 is no number of rows"),
+        (("--spool", "x", "--limit", "0"), "--limit: 0 is not a valid number of rows"),
         (("--spool", "x", "--window", "x"), "--window: 'x' is not a valid duration"),
     ],
 )

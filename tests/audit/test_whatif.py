@@ -307,8 +307,8 @@ def test_a_wrong_document_over_it_as_policies_apply_tells_it(
     ("argv", "words"),
     [
         ((), "nothing to read"),
-        (("--spool", "x", "--by", "software"), "--by: 'software' is none of broker, topic, principal, client_id"),
-        (("--spool", "x", "--topics", "0"), "--topics: 0 is no number of topics"),
+        (("--spool", "x", "--by", "software"), "--by: 'software' is not one of broker, topic, principal, client_id"),
+        (("--spool", "x", "--topics", "0"), "--topics: 0 is not a valid number of topics"),
         (("--spool", "x", "--delivery-timeout", "soon"), "--delivery-timeout: 'soon' is not a valid duration"),
     ],
 )
@@ -345,8 +345,8 @@ def test_changes_at_run_time_are_read_as_the_command_prints_them() -> None:
         ("{}", "'changes' is missing"),
         ('{"changes": [{}]}', "'kind' is missing"),
         (json.dumps(HISTORY).replace("resourcegroup", "x"), "unknown key 'x'"),
-        (json.dumps(HISTORY).replace("3000000", "true"), "its value is no number: True"),
-        (json.dumps(HISTORY).replace("2025-11-20T00:00:00Z", "now"), "'now' is no time"),
+        (json.dumps(HISTORY).replace("3000000", "true"), "its value is not a number: True"),
+        (json.dumps(HISTORY).replace("2025-11-20T00:00:00Z", "now"), "'now' is not a valid time"),
     ],
 )
 def test_a_history_that_is_none_is_refused(

@@ -129,7 +129,7 @@ def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
     def split(text: str) -> list[str]:
         names = text.split(",")
         if unknown := [name for name in names if name not in known]:
-            raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(known)}")
+            raise argparse.ArgumentTypeError(f"{unknown[0]} is not one of {', '.join(known)}")
         return names
 
     return split

@@ -143,7 +143,8 @@ def test_the_default_and_a_user_of_that_name_are_two() -> None:
         ),
         (
             "resource_groups: {groups: {gold: {publishRateInBytes: 0}}}",
-            "p.yaml:1: resource_groups.groups.gold.publishRateInBytes: group gold: publishRateInBytes: 0 is no limit",
+            "p.yaml:1: resource_groups.groups.gold.publishRateInBytes: group gold: publishRateInBytes:"
+            " 0 is not a valid limit",
         ),
         (
             "resource_groups: {tenants: {acme: 3}}",
@@ -168,8 +169,11 @@ def test_the_default_and_a_user_of_that_name_are_two() -> None:
         ("thresholds: {topics: {a: .nan}}", "p.yaml:1: thresholds.topics.a: nan is not a finite number"),
         ("thresholds: {topics: {a: {b: 3}}}", "p.yaml:1: thresholds.topics.a: a number is needed here, not keys with"),
         ("thresholds:\n  topics: {on: 1MB}", "p.yaml:2: thresholds.topics.True: YAML takes this key for no text but"),
-        ("thresholds: {total: {all: 1}}", "p.yaml:1: thresholds.total.all: 'all' is no broker id: a number is needed"),
-        ("thresholds: {total: {'': 1}}", "p.yaml:1: thresholds.total.: \"''\" is no broker id"),
+        (
+            "thresholds: {total: {all: 1}}",
+            "p.yaml:1: thresholds.total.all: 'all' is not a valid broker id: a number is needed",
+        ),
+        ("thresholds: {total: {'': 1}}", "p.yaml:1: thresholds.total.: \"''\" is not a valid broker id"),
         ("thresholds: {total: 0}", "p.yaml:1: thresholds.total: total.bytes.in.per.sec.threshold: 0.0 must be a"),
         ("client_quotas: {user: a}", "p.yaml:1: client_quotas: a list of quotas is needed here: - {user: alice"),
         ("client_quotas:\n- 3", "p.yaml:2: client_quotas.0: keys with values are needed here, not 3"),

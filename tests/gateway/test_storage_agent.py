@@ -134,7 +134,7 @@ def test_examples_of_the_documentation_are_accepted(tmp_path: Path) -> None:
         ([*BASE, "--kafka", "acks"], "--kafka acks: write KEY=VALUE, for example security.protocol=SSL"),
         (
             [*BASE, "--volume-soft", "/c=MinFreeBytes:1"],
-            "volumes: /c is none of the log dirs /a, /b",
+            "volumes: /c is not one of the log dirs /a, /b",
         ),
         (
             [*BASE, "--soft", "MinFreeBytes:1MB", "--hard", "MinFreeBytes:2MB"],

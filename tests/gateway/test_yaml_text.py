@@ -33,7 +33,7 @@ quotas:
         ("a: \0", "x.yaml: not valid YAML: unacceptable character"),
         ("{a: &x 1, b: *y}", "x.yaml:1: found undefined alias 'y'"),
         ("a: !!python/name:os.system x", "x.yaml:1: could not determine a constructor"),
-        ("a: 1\nb: &b [1, *b]", "x.yaml:2: an alias (*name) stands in what it is an alias of"),
+        ("a: 1\nb: &b [1, *b]", "x.yaml:2: an alias (*name) refers to a node that contains it"),
     ],
 )
 def test_a_mistake_is_one_line_with_its_place(text: str, told: str) -> None:

@@ -89,7 +89,7 @@ class Gateway(gateways.Gateway):
         left = [processes.command_of(pid) for pid in family if (processes.PROC / str(pid)).exists()]
         assert not left, f"the gateway left processes behind: {left}"
         assert "Traceback" not in said, said[max(0, said.find("Traceback") - 1000) :][:6000]
-        assert "by a bug" not in said, said[-3000:]
+        assert "because of a bug" not in said, said[-3000:]
 
     def forget(self) -> None:
         """It was killed: there is nothing to be stopped any more."""

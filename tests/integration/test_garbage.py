@@ -64,7 +64,7 @@ GARBAGE = {
     "random-1": Garbage(_random(1), "size"),
     "random-2": Garbage(_random(2), "size"),
     "random-3": Garbage(_random(3), "size"),
-    "random-in-a-frame": Garbage(struct.pack(">i", 300) + b"\x7f" + _random(4)[1:], "no Kafka request"),
+    "random-in-a-frame": Garbage(struct.pack(">i", 300) + b"\x7f" + _random(4)[1:], "not a Kafka request"),
     "half-a-frame": Garbage(play.request(1, {TOPIC: [0]})[:-10], "half a frame", half=True),
     "half-a-prefix": Garbage(b"\0\0", "half a frame", half=True),
     "negative-size": Garbage(struct.pack(">ihhi", -2, 0, 9, 1), "a negative size (-2)"),

@@ -181,7 +181,7 @@ def test_validate_only_changes_nothing(run: Run, kafka: EmbeddedCluster) -> None
 def test_units_that_brokers_dont_know_are_refused_and_nothing_is_set(run: Run, kafka: EmbeddedCluster) -> None:
     said = run.refused("--alter", "--names=user=kq-units", "--add=consumer_byte_rate=1,producer_byte_rate:bps=1")
     assert said == (
-        f"INVALID_REQUEST: {kafka.bootstrap_servers} is no gateway that keeps client quotas, and brokers don't know "
+        f"INVALID_REQUEST: {kafka.bootstrap_servers} is not a gateway that keeps client quotas, and brokers don't know "
         "producer_byte_rate:bps: only broker_bps and percent (Invalid configuration key producer_byte_rate.bps)"
     )
     assert configs_of(kafka, "--entity-type", "users", "--entity-name", "kq-units") == {}

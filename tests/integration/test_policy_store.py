@@ -393,7 +393,7 @@ def test_a_deleted_topic_leaves_what_is_known_and_refuses_changes_until_it_is_ma
             two.put(PolicyOperation(CLICKS, None))
             for gateway in (one, restarted):
                 gateway.until("the next change", lambda policies: policies.topic_thresholds() == {"views": 6})
-    restored = [record.getMessage() for record in caplog.records if "values known into the new topic" in record.message]
+    restored = [record.getMessage() for record in caplog.records if "known values into the new topic" in record.message]
     assert len(restored) == 1  # by one of them, not by both
     assert caplog.text.count("was deleted") == 2  # once by each
 
@@ -436,7 +436,7 @@ def test_a_foreign_record_is_left_out_and_said(servers: str, topic: str, caplog:
         assert one.store.invalid == 2
         assert one.put(PolicyOperation(CLICKS, 6)).after.version == 2
     text = caplog.text
-    assert re.search(rf"topic {topic}, offset \d+ is left out: its key b'garbage' is no JSON", text)
+    assert re.search(rf"topic {topic}, offset \d+ is left out: its key b'garbage' is not JSON", text)
     assert "its layout is 9, known is 1: a newer gateway wrote it" in text
 
 

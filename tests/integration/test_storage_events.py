@@ -478,7 +478,7 @@ def test_the_control_process_is_killed(site: Site) -> None:
         assert shown(gateway)["factor"] == before, found
         expect(
             gateway,
-            "storage: going on with what workers hold: THROTTLE (kept)",
+            "storage: continuing with the factor that workers hold: THROTTLE (kept)",
             fallback_throttle_factor_applied_total=0,
         )
         assert "(fallback)" not in gateway.log()

@@ -229,7 +229,7 @@ def test_certificates_are_renewed_under_load_without_an_error(secure: Secure) ->
 def _renewed(gateway: Gateway, topic: str) -> int:
     """How often the gateway has said that it took new files; a new connection makes it look."""
     produce(gateway.bootstrap, topic, [b"new"])
-    return gateway.log().count("new connections to brokers have the certificates that are in the files now")
+    return gateway.log().count("new connections to brokers use the certificates that are in the files now")
 
 
 # --- wrong settings ---------------------------------------------------------------------------------------------------

@@ -308,9 +308,9 @@ def test_log_dirs_that_fail_are_named_until_none_is_left(kafka: EmbeddedCluster,
         lines = agent.lines()
     name = "gateway.volume-agent"
     for log_dir in (other, data):
-        line = f"ERROR {name}: log dir {log_dir} can't be looked into (No such file or directory): gateways take"
+        line = f"ERROR {name}: log dir {log_dir} can't be read (No such file or directory): gateways take"
         assert sum(each.startswith(line) for each in lines) == 1
-    assert lines.count(f"INFO {name}: log dir {other} can be looked into again") == 1
+    assert lines.count(f"INFO {name}: log dir {other} can be read again") == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -381,7 +381,7 @@ def test_tombstones_and_invalid_records(kafka: EmbeddedCluster, topic: str, capl
         assert reading.reader.invalid_records == len(bad)
     lines = [record.getMessage() for record in caplog.records if "no snapshot" in record.getMessage()]
     assert len(lines) == 3, lines  # no JSON, another broker's, no key
-    assert f"{topic}, partition 0 offset 1 is no snapshot: no JSON: " in lines[0]
+    assert f"{topic}, partition 0 offset 1 is not a valid snapshot: no JSON: " in lines[0]
 
 
 def test_a_topic_made_anew_between_two_looks_is_read_from_its_beginning(kafka: EmbeddedCluster, topic: str) -> None:
@@ -448,7 +448,7 @@ def test_a_topic_that_is_not_compacted_is_complained_about(kafka: EmbeddedCluste
 
 def test_a_topic_that_can_not_be_made_is_one_line(kafka: EmbeddedCluster, topic: str) -> None:
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
-    with pytest.raises(TopicError, match=rf"^topic {topic} can't be had: .*eplication.factor"):
+    with pytest.raises(TopicError, match=rf"^topic {topic} is not available: .*eplication.factor"):
         volume_topic(properties, topic, replication=7).ensure_topic()
 
 

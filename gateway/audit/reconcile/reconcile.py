@@ -270,7 +270,7 @@ def reconcile_topics(
     """One verdict for each topic that is in a snapshot or in the usage log, sorted by name.
 
     Raises:
-        InvalidSnapshot: they are of different clusters, or not in this order.
+        InvalidLogSnapshot: they are of different clusters, or not in this order.
     """
     if since is not None and since.cluster != until.cluster:
         raise InvalidLogSnapshot(f"the snapshots are of different clusters ({since.cluster}, {until.cluster})")
@@ -316,7 +316,7 @@ def load_snapshot(text: str) -> LogSnapshot:
     """The snapshot in that text.
 
     Raises:
-        InvalidSnapshot: it is none.
+        InvalidLogSnapshot: it is none.
     """
     try:
         values = json.loads(text)

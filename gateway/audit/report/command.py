@@ -32,10 +32,10 @@ def main(argv: list[str]) -> int:
         reading = cli.check_source_options(options, now_ms)
         for name, number in (("--topics", options.topics), ("--clients", options.clients)):
             if number < 1:
-                cli.exit_wrong_use(f"{name}: {number} is no number of rows")
+                cli.exit_wrong_use(f"{name}: {number} is not a valid number of rows")
         output = Path(options.output)
         if output.is_dir() or not output.parent.is_dir():
-            cli.exit_wrong_use(f"--output: {output} is no place for a file")
+            cli.exit_wrong_use(f"--output: {output} is not a valid path for a file")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
     for name in _REQUIRED_PACKAGES:

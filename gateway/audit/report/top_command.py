@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
         if not by:
             cli.exit_wrong_use("--by: name the dimensions to rank")
         if options.limit < 1:
-            cli.exit_wrong_use(f"--limit: {options.limit} is no number of rows")
+            cli.exit_wrong_use(f"--limit: {options.limit} is not a valid number of rows")
         window = cli.parse_duration_ms("--window", options.window) if options.window is not None else None
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else cli.WRONG_USE

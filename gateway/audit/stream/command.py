@@ -90,7 +90,7 @@ def _prepare_stream(options: argparse.Namespace) -> Callable[[], int]:
     interval = cli.parse_duration_ms("--interval", options.interval) if options.interval else None
     derive_every = cli.parse_duration_ms("--derive-every", options.derive_every)
     if options.max_records < 1:
-        cli.exit_wrong_use(f"--max-records: {options.max_records} is no number of records")
+        cli.exit_wrong_use(f"--max-records: {options.max_records} is not a valid number of records")
     properties = cli.read_properties_file(options.command_config) if options.command_config else {}
     properties |= cli.parse_pairs("--property", options.property)
     properties = {name.removeprefix("kafka."): value for name, value in properties.items()}

@@ -83,7 +83,7 @@ def _prepare_what_if(options: argparse.Namespace) -> Callable[[], int]:
     window = cli.parse_duration_ms("--window", options.window) if options.window is not None else None
     patience = cli.parse_duration_ms("--delivery-timeout", options.delivery_timeout)
     if options.topics is not None and options.topics < 1:
-        cli.exit_wrong_use(f"--topics: {options.topics} is no number of topics")
+        cli.exit_wrong_use(f"--topics: {options.topics} is not a valid number of topics")
     settings = config.load_settings(options.policy)
     past, wish = _read_history(options.history), _read_document(options.apply)
     rules, warnings = make_rules(settings, wish, patience / 1000, past)

@@ -37,5 +37,5 @@ def _check_value(key: PolicyKey, said: Any) -> PolicyValue | None:
     if said is None or isinstance(said, str):
         return said
     if isinstance(said, bool) or not isinstance(said, int | float):
-        raise InvalidPolicy(f"{key}: its value is no number: {said!r}")
+        raise InvalidPolicy(f"{key}: its value is not a number: {said!r}")
     return check_value(key, said)

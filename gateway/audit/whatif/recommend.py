@@ -113,7 +113,7 @@ def advise_thresholds(topics: Sequence[TopicPeak], wish: RecommendOptions) -> li
     they would, the least demanding get what they want, and the others alike (max-min fair).
 
     Raises:
-        CannotAdvise: not even the least for each fits.
+        InfeasibleThresholds: not even the least for each fits.
     """
     room = wish.total * (1.0 - wish.reserve)
     broker, most = max(_topics_by_broker(topics).items(), key=lambda found: len(found[1]), default=(0, []))

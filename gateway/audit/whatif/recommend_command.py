@@ -94,5 +94,5 @@ def _parse_size_option(name: str, text: str) -> float:
 def _parse_share(name: str, text: str) -> float:
     found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)(%?)", text)
     if not found:
-        cli.exit_wrong_use(f"{name}: {text!r} is no share: write for example 20% or 0.2")
+        cli.exit_wrong_use(f"{name}: {text!r} is not a valid share: write for example 20% or 0.2")
     return float(found[1]) / (100 if found[2] else 1)

@@ -128,7 +128,7 @@ def test_errors_are_one_line(gateway: Server, capsys: pytest.CaptureFixture[str]
         gateway, capsys, "attach", "gold", "--namespace", "a/b"
     )
     assert "no group is attached to tenant a" in failed(gateway, capsys, "detach", "--tenant", "a")
-    assert "0 is no limit" in failed(gateway, capsys, "set", "gold", "--publish-msgs", "0")
+    assert "0 is not a valid limit" in failed(gateway, capsys, "set", "gold", "--publish-msgs", "0")
     assert "can't be a group's name" in failed(gateway, capsys, "set", "a b")
     run(gateway, "set", "gold")
     run(gateway, "attach", "gold", "--tenant", "a")

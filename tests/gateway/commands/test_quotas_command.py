@@ -306,7 +306,7 @@ def test_a_user_of_the_name_default_is_not_the_default(run: Run, server: Server)
     assert run("--alter", "--names=user=%3Cdefault%3E", "--add=producer_byte_rate=5").code == 0
     assert Entity("<default>") in server.store.entries
     assert run("--list", "--names=user=%3Cdefault%3E").out.startswith("{user=%3Cdefault%3E}\n")
-    assert refused(run("--list", "--names=user=<default>")).startswith("<default> is no name: use --defaults")
+    assert refused(run("--list", "--names=user=<default>")).startswith("<default> is not a valid name: use --defaults")
 
 
 def test_two_prefixes_go_together(run: Run, server: Server) -> None:
@@ -534,7 +534,7 @@ controller_mutation_rate=7
 def test_brokers_without_a_gateway_keep_their_quotas(run: Run) -> None:
     said = run("--take-over", "--yes")
     assert (said.code, said.out) == (1, "")
-    assert said.err.startswith("kafka-quotas: this is no gateway that keeps client quotas")
+    assert said.err.startswith("kafka-quotas: this is not a gateway that keeps client quotas")
 
 
 # --- the Python API ---------------------------------------------------------------------------------------------------
@@ -596,7 +596,7 @@ def test_properties_are_checked_before_anything_is_asked() -> None:
     ("text", "why"),
     [
         (None, "No such file or directory"),
-        ("ssl.provider=x", "ssl.provider: can't be had here"),
+        ("ssl.provider=x", "ssl.provider: not supported here"),
         (
             "security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location=/none.pem",
             "ssl.truststore.location",

@@ -85,7 +85,7 @@ def test_what_fills_soon_and_what_has_too_little_room_is_said_with_who_fills_it(
         f"forecast    broker 1 /first: {rate}, soft limit in 60 s, hard limit in 2 min{most}; User:a 5.0 MB/s",
         f"forecast    broker 1 /soon: {rate}, hard limit in 60 min{most}",
         "problem     broker 1 /soon: 10.0 GB behind the hard limit, less than the 15.0 GB that producers may write"
-        " there until the next look",
+        " there before the next check",
     ]
 
 

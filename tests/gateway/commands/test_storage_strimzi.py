@@ -140,9 +140,9 @@ def test_principals_are_read_as_the_plugin_does(text: str, principals: tuple[str
     ("text", "told"),
     [
         ("User:a,User:b", "'User:a,User:b': principals are separated by ';', not by ','"),
-        ("User:a;b", "'b' is no principal: write User:name;User:name"),
-        ("CN=a,O=b", "'CN=a,O=b' is no principal: write User:name;User:name"),
-        ("User:", "'User:' is no principal: write User:name;User:name"),
+        ("User:a;b", "'b' is not a valid principal: write User:name;User:name"),
+        ("CN=a,O=b", "'CN=a,O=b' is not a valid principal: write User:name;User:name"),
+        ("User:", "'User:' is not a valid principal: write User:name;User:name"),
     ],
 )
 def test_principals_that_are_none_are_refused(text: str, told: str) -> None:
@@ -233,17 +233,17 @@ def test_keys_that_exclude_each_other_are_refused_by_name(one: str, two: str) ->
 @pytest.mark.parametrize(
     ("key", "text", "told"),
     [
-        ("produce", "fast", "is no number of 0 or more"),
-        ("produce", "NaN", "is no number of 0 or more"),
+        ("produce", "fast", "is not a number of 0 or more"),
+        ("produce", "NaN", "is not a number of 0 or more"),
         (
             "produce",
             "1000 # 1 kB",
-            "is no number of 0 or more: the text behind a # in such a line is part of the value",
+            "is not a number of 0 or more: the text behind a # in such a line is part of the value",
         ),
-        (PER_VOLUME + "bytes", "-1", "is no number of 0 or more"),
+        (PER_VOLUME + "bytes", "-1", "is not a number of 0 or more"),
         (PER_VOLUME + "ratio", "1.5", ": a share between 0 and 1 is needed, for example 0.05"),
         ("throttle.factor.fallback", "2", ": a share between 0 and 1 is needed, for example 0.05"),
-        ("throttle.factor.validity.duration", "5m", "is no ISO 8601 duration, such as PT5M"),
+        ("throttle.factor.validity.duration", "5m", "is not a valid ISO 8601 duration, such as PT5M"),
         ("storage.check-interval", "1.5", ": whole seconds are needed, for example 60"),
     ],
 )
@@ -465,8 +465,8 @@ def test_an_excluded_principal_that_is_none_does_not_end_the_import() -> None:
     assert settings_of(result).internal.principals == ("User:my-user", "User:CN=other,O=acme")
     where = "spec.kafka.quotas.excludedPrincipals"
     assert [remark for remark in result.remarks if where in remark] == [
-        f"{where}: 'my-user' is no principal such as User:name: taken as User:my-user",
-        f"{where}: 'Group:x' is no principal such as User:name: left out",
+        f"{where}: 'my-user' is not a valid principal, such as User:name: taken as User:my-user",
+        f"{where}: 'Group:x' is not a valid principal, such as User:name: left out",
     ]
 
 
@@ -503,7 +503,7 @@ def test_kafkas_own_quotas_are_left_to_the_brokers() -> None:
         ("kind: KafkaTopic", "there is no resource of kind: Kafka in it"),
         ("kind: [", "YAML:1: expected the node content"),
         ("kind: Kafka\n---\nkind: Kafka\nkind: Kafka", "YAML:4: kind is there twice"),
-        ("a: &a [*a]\nkind: Kafka", "YAML:1: an alias (*name) stands in"),
+        ("a: &a [*a]\nkind: Kafka", "YAML:1: an alias (*name) refers to"),
         ("kind: Kafka\nspec: none", "nothing to import"),
     ],
 )

@@ -47,7 +47,7 @@ TLS = "ssl.keystore.location: s.pem, ssl.truststore.location: ca.pem, ssl.client
         ("principals: {User:anna: admin}", "admin: principals: clients are asked for no certificate: write ssl.client"),
         (f"{TLS}, principals: {{anna: admin}}", "admin.principals.anna: 'anna' is not a valid principal"),
         (f"{TLS}, principals: {{User:anna: root}}", "admin.principals.User:anna: should be 'viewer', 'operator' or"),
-        (f"{TLS}, principals: {{User:ANONYMOUS: viewer}}", "admin: principals.User:ANONYMOUS: whoever shows no certif"),
+        (f"{TLS}, principals: {{User:ANONYMOUS: viewer}}", "admin: principals.User:ANONYMOUS: every client without"),
         ("anonymous: none", "admin: anonymous: none would need credentials, and there are none: write token_"),
         ("metrics: viewer", "admin: metrics: viewer would need credentials, and there are none: write token_"),
         ("anonymous: admin, token_file: t", "admin.anonymous: should be 'viewer' or 'none'"),
@@ -88,5 +88,5 @@ def test_the_end_of_its_certificate_is_watched() -> None:
 def test_proxies_are_networks() -> None:
     text = "upstream: {bootstrap_servers: broker:9092}\nadmin: {trusted_proxies: [%s]}\n"
     assert config.parse_settings(text % "10.0.7.0/24, '::1'").admin.trusted_proxies == ("10.0.7.0/24", "::1")
-    with pytest.raises(config.ConfigError, match=r"admin.trusted_proxies.0: 'ingress.example' is no network"):
+    with pytest.raises(config.ConfigError, match=r"admin.trusted_proxies.0: 'ingress.example' is not a valid network"):
         config.parse_settings(text % "ingress.example")

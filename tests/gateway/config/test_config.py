@@ -95,19 +95,20 @@ def test_settings_survive_the_way_to_control() -> None:
         (UPSTREAM + "listener: {port: x}", "listener.port: should be a valid integer"),
         (
             UPSTREAM + "thresholds:\n  enforce_percent: 5%",
-            "gw.yaml:3: thresholds.enforce_percent: '5%' is no percentage: write a number from 0 to 100 without a sign",
+            "gw.yaml:3: thresholds.enforce_percent: '5%' is not a valid percentage: write a number"
+            " from 0 to 100 without a sign",
         ),
         (
             UPSTREAM + "client_quotas_enforce_percent: 101",
-            "gw.yaml:2: client_quotas_enforce_percent: 101 is no percent",
+            "gw.yaml:2: client_quotas_enforce_percent: 101 is not a valid percent",
         ),
         (
             UPSTREAM + "resource_groups: {enforce_percent: .nan}",
-            "resource_groups.enforce_percent: nan is no percentage",
+            "resource_groups.enforce_percent: nan is not a valid percentage",
         ),
         (
             UPSTREAM + "resource_groups: {enforce_percent: true}",
-            "resource_groups.enforce_percent: True is no percentage",
+            "resource_groups.enforce_percent: True is not a valid percentage",
         ),
         (UPSTREAM + "listener: {host: 0.0.0.0}", "listener: advertised_host is needed, because 0.0.0.0"),
         (
@@ -128,7 +129,7 @@ def test_settings_survive_the_way_to_control() -> None:
         ),
         (
             UPSTREAM + "listener: {ssl.keystore.location: x.pem, ssl.client.auth: required}",
-            "listener: ssl.client.auth: required needs to know whose certificates to take: write ssl.truststore",
+            "listener: ssl.client.auth: required needs the CAs to trust: write ssl.truststore",
         ),
         (
             UPSTREAM + "listener: {ssl.keystore.location: x.pem, ssl.truststore.location: y.pem}",
@@ -149,7 +150,8 @@ def test_settings_survive_the_way_to_control() -> None:
         ),
         (
             UPSTREAM + "listener:\n  proxy_protocol: {from: [10.0.0.1/8]}",
-            "proxy_protocol.from.0: '10.0.0.1/8' is no network: 10.0.0.1/8 has host bits set; for example 10.0.0.0/8",
+            "proxy_protocol.from.0: '10.0.0.1/8' is not a valid network: 10.0.0.1/8 has host bits set;"
+            " for example 10.0.0.0/8",
         ),
         (UPSTREAM + "listener: {proxy_protocol: {from: []}}", "listener.proxy_protocol.from: "),
         ("upstream: {bootstrap_servers: 'b:1', proxy_protocol: v3}", "upstream.proxy_protocol: "),
@@ -498,7 +500,7 @@ def test_the_storage_admin_falls_back_to_upstream_s_values() -> None:
 def test_storage_that_is_off_needs_no_limit() -> None:
     text = UPSTREAM + "storage: {check_interval: PT0S, source: log-dirs}"
     assert storage_of(text).is_disabled
-    assert config.find_warnings(parse_settings(text)) == ["storage.check_interval PT0S: full disks are not looked for"]
+    assert config.find_warnings(parse_settings(text)) == ["storage.check_interval PT0S: disks are not observed"]
 
 
 @pytest.mark.parametrize(
@@ -953,7 +955,7 @@ def test_one_fault_hides_no_other_and_each_has_its_line() -> None:
     )
     starts = [
         "gw.yaml:3: listener.ssl.keystore.type: JKS can't be read",
-        "gw.yaml:5: listener: ssl.client.auth: required needs to know whose certificates to take",
+        "gw.yaml:5: listener: ssl.client.auth: required needs the CAs to trust",
         "gw.yaml:7: storage.prometeus: unknown key; did you mean prometheus?",
         "gw.yaml:8: storage: min.available.bytes and min.available.ratio: two kinds of limit at once",
         "gw.yaml:11: client_quotas.0.usr: did you mean user?",

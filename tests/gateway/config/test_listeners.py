@@ -91,7 +91,8 @@ def test_with_server_names_any_host_may_be_bound() -> None:
         ),
         (
             "listener: {advertised_broker_host_pattern: broker.example}",
-            "pattern: broker.example is no host name with $(node_id) in it: write broker-$(node_id).kafka.example",
+            "pattern: broker.example is not a valid host name with $(node_id) in it: write"
+            " broker-$(node_id).kafka.example",
         ),
         (
             "listener:\n  port: 5000\nlisteners: {a: {port: 6000}}",
@@ -152,10 +153,10 @@ def test_keys_of_ports_have_no_place_beside_server_names(text: str) -> None:
         ("$(node_id)", "$(nodeId)", "advertised_broker_address_pattern: write $(node_id) in place of the node id"),
         ("$(node_id)", "", "advertised_broker_address_pattern: b.kafka.example must have $(node_id) once"),
         ("example'", "example:9$(node_id)'", "advertised_broker_address_pattern: all brokers have one port"),
-        ("b$", "b_ $", "advertised_broker_address_pattern: b_ 2147483647.kafka.example is no host name"),
+        ("b$", "b_ $", "advertised_broker_address_pattern: b_ 2147483647.kafka.example is not a valid host name"),
         ("s: kafka.example", "s: 'kafka.example:x'", "bootstrap_address: kafka.example:x has no port from 1 to 65535"),
         ("s: kafka.example", "s: 'kafka.example:0'", "bootstrap_address: kafka.example:0 has no port from 1 to 65535"),
-        ("s: kafka.example", "s: 10.0.0.1", "bootstrap_address: 10.0.0.1 is no host name"),
+        ("s: kafka.example", "s: 10.0.0.1", "bootstrap_address: 10.0.0.1 is not a valid host name"),
         ("s: kafka.example", "s: b7.kafka.example", "advertised_broker_address_pattern: the bootstrap's name b7.kafka"),
     ],
 )

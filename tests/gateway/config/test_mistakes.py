@@ -41,7 +41,7 @@ OTHERS = [
     ),
     (
         "listener: {host: 127.0.0.1, port: 19092, ssl.keystore.location: /nowhere.pem, ssl.client.auth: required}",
-        "gw.yaml:2: listener: ssl.client.auth: required needs to know whose certificates to take: write "
+        "gw.yaml:2: listener: ssl.client.auth: required needs the CAs to trust: write "
         "ssl.truststore.location: clients-ca.pem\ngw.yaml:2: listener.ssl.keystore.location: /nowhere.pem can't "
         "be read: No such file or directory",
     ),

@@ -126,7 +126,7 @@ def test_a_request_that_the_broker_does_not_have(versions: tuple[ApiVersion, ...
     [
         (b"\0\0\3\xe9", "a size of 1,001 bytes"),
         (b"\xff\xff\xff\xff", "a negative size"),
-        (b"\0\0\0\4\0\0\0\x09", "no answer of a broker: "),
+        (b"\0\0\0\4\0\0\0\x09", "no broker answered: "),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an HTTP response"),
     ],
 )

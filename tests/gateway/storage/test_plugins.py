@@ -222,7 +222,7 @@ def zoo(install: Install) -> None:
         ("gone", {}, "zoo_nowhere:make of zoo: ModuleNotFoundError: No module named 'zoo_nowhere'"),
         ("broken", {}, "zoo_broken:make of zoo: ModuleNotFoundError: No module named 'zoo_missing_too'"),
         ("absent", {}, "zoo_sources:absent of zoo: AttributeError: module 'zoo_sources' has no attribute 'absent'"),
-        ("number", {}, "zoo_sources:number of zoo is no factory: it can't be called"),
+        ("number", {}, "zoo_sources:number of zoo is not a factory: it can't be called"),
         ("raises", {}, "RuntimeError: two lines"),
         ("silent", {}, "KeyError"),
         ("lacks", {}, "its product has no method observe (see policies/storage/)"),

@@ -263,9 +263,9 @@ def test_any_bytes_give_a_snapshot_or_one_line(value: bytes) -> None:
             "volumes[0].hardLimit.level: should be greater than or equal to 0, not -1",
         ),
         (volume(capacity="100"), "volumes[0].capacity: should be a valid integer, not '100'"),
-        (volume(capacity=0), "volumes[0].capacity: is 0, so its free part can't be told"),
+        (volume(capacity=0), "volumes[0].capacity: is 0, so its free part is unknown"),
         (volume(capacity=2**63), "volumes[0].capacity: should be less than or equal to 9223372036854775807, not "),
-        (example(volumes=[]), "volumes: there is none, so the broker's state can't be told"),
+        (example(volumes=[]), "volumes: there is none, so the broker's state is unknown"),
         (example(volumes=EXAMPLE["volumes"] * 2), "volumes[1].volumeName: '/dev/sdd' is there twice"),
         (
             example(snapshotAt="2022-04-07T13:00:00"),

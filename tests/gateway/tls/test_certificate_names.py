@@ -164,7 +164,7 @@ async def test_workers_say_it_at_the_start_and_at_each_renewal(authority: Author
         return [(line.level, line.text.partition(" which")[0]) for line in lines]
 
     wrong = ("warning", f"listeners.out.ssl.keystore.location: {keystore} is not for gw.example,")
-    renewed = ("info", f"listeners.out: new connections have the certificate that is in {keystore} now")
+    renewed = ("info", f"listeners.out: new connections use the certificate that is in {keystore} now")
     assert said() == [wrong]
     now = trio.current_time()
     for host, expected in (("gw.example", [renewed]), ("older.example", [renewed, wrong])):

@@ -51,8 +51,8 @@ def test_a_name_with_several_lines_is_its_own_principal_or_none() -> None:
     ("rules", "finding"),
     [
         ("", "no rule is there, so no certificate would make a principal: write DEFAULT, or for example RULE:"),
-        ("CN=(.*)", "'CN=(.*)' is no rule: write DEFAULT, or RULE:pattern/replacement/ with L or U"),
-        ("RULE:CN=(.*)/$1", "is no rule"),
+        ("CN=(.*)", "'CN=(.*)' is not a valid rule: write DEFAULT, or RULE:pattern/replacement/ with L or U"),
+        ("RULE:CN=(.*)/$1", "is not a valid rule"),
         (
             "RULE:(?i)cn=(.*)/$1/",
             "(?i): of groups with ? only (?:…) and (?<name>…) are known; for case, write /L or /U",
