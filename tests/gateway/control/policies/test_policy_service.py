@@ -842,7 +842,7 @@ class Away:
 
 async def test_a_change_right_after_the_start_waits_until_all_was_read(path: Path, nursery: trio.Nursery) -> None:
     store: Any = FileStore(path, BASE)
-    store.follows, store.loaded, store.problem = True, False, "not read yet"
+    store.has_other_writers, store.is_loaded, store.problem = True, False, "not read yet"
     service, found = PolicyService(store, Metrics(), list[PolicySet]().append), dict[bool, PolicyValue | None]()
     nursery.start_soon(service.run)
 
@@ -855,7 +855,7 @@ async def test_a_change_right_after_the_start_waits_until_all_was_read(path: Pat
         askers.start_soon(ask, False)
         await trio.testing.wait_all_tasks_blocked()
         assert found == {}
-        store.loaded, store.problem = True, ""
+        store.is_loaded, store.problem = True, ""
     assert found == {True: 1, False: 1}
     assert service.policies.topic_thresholds() == {"clicks": 1}
 
