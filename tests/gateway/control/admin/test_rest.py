@@ -423,7 +423,7 @@ async def test_a_sum_beyond_the_total_is_refused_with_what_would_be_right(server
         ("topics/views", [], "body", "dictionary"),
         ("topics/a b", {"value": 1}, "", "can't be a topic's name"),
         ("total", {"value": 0}, "", "must be a finite number above 0"),
-        ("total/-1", {"value": 1}, "", "is no broker id"),
+        ("total/-1", {"value": 1}, "", "is not a valid broker id"),
         ("total/x", {"value": 1}, "path.broker", "valid integer"),
     ],
 )

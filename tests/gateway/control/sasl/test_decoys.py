@@ -89,8 +89,7 @@ async def test_challenges_of_users_and_of_nobody_are_distributed_alike(tmp_path:
     asked = of_file(tmp_path, known)
     really = Counter([look(await challenge(asked, name, mechanism)) for name in known])
     nobody = Counter([look(await challenge(asked, f"name-{number}", mechanism)) for number in range(USERS)])
-    assert really.keys() - nobody.keys() <= {(24, True, 4096)}  # seldom one of Kafka's has 24 digits
-    for each in really | nobody:
+    for each in really | nobody:  # seldom one of Kafka's has 23 or 24 digits: perhaps none of these
         assert abs(really[each] - nobody[each]) < 0.1 * USERS, (really, nobody)
 
 
