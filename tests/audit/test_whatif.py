@@ -89,7 +89,7 @@ def test_the_policy_in_force_changes_nothing_and_sums_are_what_happened(answer: 
     changed = [each for effect in found.rows for each in effect.outcomes.values() if any(each[1].values())]
     assert changed == []
     assert not found.unknown
-    assert found.shares == {1: 5, 2: 5}
+    assert found.topics_sharing == {1: 5, 2: 5}
 
 
 @pytest.mark.parametrize("fleet_wide", [False, True], ids=["broker by broker", "all in one"])
@@ -126,21 +126,21 @@ def test_bounds_leave_out_what_is_outside_and_warm_up_before(answer: Callable[..
         and bounds["from_ms"] <= row.start_ms < bounds["to_ms"]
     )
     (clicks,) = [effect for effect in found.rows if effect.keys == {"topic": "clicks"}]
-    assert clicks.bytes("accepted", "actual") == wanted
+    assert clicks.outcome_bytes("accepted", "actual") == wanted
     truth = sum(
         shift.bytes
         for shift in replay_usage([row for row in rows if row.start_ms < bounds["to_ms"]], limits(0.5), phases_of(rows),
                             from_ms=bounds["from_ms"])
         if shift.stream[1] == "clicks" and shift.outcome == "accepted"
     )  # fmt: skip
-    assert clicks.bytes("accepted", "change") == pytest.approx(truth, rel=0.05, abs=1e5)
+    assert clicks.outcome_bytes("accepted", "change") == pytest.approx(truth, rel=0.05, abs=1e5)
 
 
 def test_topics_that_brokers_lead_beside_those_with_traffic_share_as_well(answer: Callable[..., Any]) -> None:
     rows = [row for row in two_brokers() if row.stream[0] == 1]
     rules = ReplayRules({PolicyKey.of_broker(): 900_000.0})
     few, many = (answer(lines_of(rows), rules, ["topic"], topics=count) for count in (None, 50))
-    assert (few.shares, many.shares) == ({1: 5}, {1: 50})
+    assert (few.topics_sharing, many.topics_sharing) == ({1: 5}, {1: 50})
     calm = [each for effect in many.rows if effect.keys["topic"] == "calm" for each in effect.outcomes]
     assert ("rejected", "topic-threshold") in calm, "a fiftieth of the total is less than it brings"
     assert ("rejected", "topic-threshold") not in [
@@ -150,7 +150,7 @@ def test_topics_that_brokers_lead_beside_those_with_traffic_share_as_well(answer
 
 def test_of_no_records_nothing_is_told(answer: Callable[..., Any]) -> None:
     found = answer(["rubbish"], rules_for_two(), ["topic"], MINUTE_MS)
-    assert (found.rows, found.clients, found.unknown, found.shares) == ([], [], False, {})
+    assert (found.rows, found.clients, found.unknown, found.topics_sharing) == ([], [], False, {})
 
 
 def test_records_without_repeats_give_an_upper_bound(answer: Callable[..., Any]) -> None:
@@ -159,8 +159,8 @@ def test_records_without_repeats_give_an_upper_bound(answer: Callable[..., Any])
     found = answer(lines, ReplayRules({}))
     assert found.unknown
     (client,) = found.clients
-    assert client.dropped("actual") == 15_000
-    assert client.dropped("change") == -15_000
+    assert client.dropped_bytes("actual") == 15_000
+    assert client.dropped_bytes("change") == -15_000
 
 
 # --- how it is told ---------------------------------------------------------------------------------------------------
