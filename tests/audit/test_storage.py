@@ -164,9 +164,9 @@ def test_the_command_reads_a_spool_of_old_and_new_records(
 def filled(**more: Any) -> VolumeUsage:
     given: dict[str, Any] = {
         "place": (3, "/d\x1b"), "total": 200_000_000, "used_first": 10_000_000, "used_last": 100_000_000,
-        "least_free": 99_000_000, "limit": 100_000_000, "reached_ms": START, "alone": True, "written": 90_000_000,
+        "least_free": 99_000_000, "limit": 100_000_000, "limit_reached_ms": START, "is_only_volume": True, "written": 90_000_000,
         "topics": {"a": (60_000_000, 2), "b": (30_000_000, 1)}, "principals": {"User:a": 90_000_000},
-        "steps": (WindowUsage(START, 99_000_000, 90_000_000), WindowUsage(START + WINDOW, None, 0)),
+        "windows": (WindowUsage(START, 99_000_000, 90_000_000), WindowUsage(START + WINDOW, None, 0)),
         "advice": RetentionAdvice(50_000_000, 120_000, {"a": 16_666_666, "b": 16_666_666}),
     }  # fmt: skip
     return VolumeUsage(**given | more)
@@ -201,7 +201,7 @@ def test_the_text_names_what_fills_a_volume_and_the_retention_that_would_have_do
     ("more", "line"),
     [
         (
-            {"advice": None, "alone": False},
+            {"advice": None, "is_only_volume": False},
             "can't be told: which topics lie on which volume of a broker isn't recorded",
         ),
         ({"advice": None}, "can't be told: no traffic, or no limit"),
@@ -209,7 +209,7 @@ def test_the_text_names_what_fills_a_volume_and_the_retention_that_would_have_do
         ({"advice": RetentionAdvice(5, 0, {})}, "no retention.ms as long as a window would have kept it"),
         ({"advice": RetentionAdvice(5, None, {})}, "any retention.ms would have kept it"),
         ({"limit": None}, "  limit       none"),
-        ({"reached_ms": None}, "free, not reached"),
+        ({"limit_reached_ms": None}, "free, not reached"),
         ({"topics": {str(i): (1, 1) for i in range(9)}}, ", 4 more"),
     ],
 )

@@ -290,9 +290,9 @@ def test_overrides_ports_and_files_are_where_they_were_asked_for(tmp_path: Path)
 
 OWNER = """
 import time
-from gateway.embedded import Cluster
-cluster = Cluster(1).open()
-tool = cluster.java("kafka.Kafka", "/dev/null")
+from gateway.embedded import EmbeddedCluster
+cluster = EmbeddedCluster(1).open()
+tool = cluster.start_tool("kafka.Kafka", "/dev/null")
 print(cluster.broker(1).pid, tool.pid, cluster.broker(1).folder.parent, flush=True)
 time.sleep(600)
 """

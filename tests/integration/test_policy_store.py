@@ -247,18 +247,19 @@ def test_a_kept_record_says_who_when_from_where_old_and_new(servers: str, topic:
 WRITER = """
 import sys
 from gateway.control.policies.topic_store import TopicStore
-from policies.definitions.policy_records import Source
-from policies.definitions.policy_values import Op, PolicyKey
+from policies.definitions.policy_records import ChangeSource
+from policies.definitions.policy_values import PolicyKey, PolicyOperation
 servers, topic = sys.argv[1:]
 store = TopicStore({"bootstrap.servers": servers}, topic, {})
-while not store.loaded:
-    store.poll(0.1)
+while not store.is_loaded:
+    store.poll_changes(0.1)
 print("ready", flush=True)
 turn = store.policies.version
 while True:
     turn += 1
     keys = [PolicyKey.of_topic(f"t{number}") for number in range(2000)]
-    store.write(lambda policies: policies.alter([Op(key, float(turn)) for key in keys]), Source("writer", "test"))
+    ops = [PolicyOperation(key, float(turn)) for key in keys]
+    store.write_change(lambda policies: policies.alter_policies(ops), ChangeSource("writer", "test"))
     print(turn, flush=True)
 """
 
