@@ -164,7 +164,8 @@ def test_the_command_reads_a_spool_of_old_and_new_records(
 def filled(**more: Any) -> VolumeUsage:
     given: dict[str, Any] = {
         "place": (3, "/d\x1b"), "total": 200_000_000, "used_first": 10_000_000, "used_last": 100_000_000,
-        "least_free": 99_000_000, "limit": 100_000_000, "limit_reached_ms": START, "is_only_volume": True, "written": 90_000_000,
+        "least_free": 99_000_000, "limit": 100_000_000, "limit_reached_ms": START, "is_only_volume": True,
+        "written": 90_000_000,
         "topics": {"a": (60_000_000, 2), "b": (30_000_000, 1)}, "principals": {"User:a": 90_000_000},
         "windows": (WindowUsage(START, 99_000_000, 90_000_000), WindowUsage(START + WINDOW, None, 0)),
         "advice": RetentionAdvice(50_000_000, 120_000, {"a": 16_666_666, "b": 16_666_666}),
