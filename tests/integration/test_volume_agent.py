@@ -379,7 +379,7 @@ def test_tombstones_and_invalid_records(kafka: EmbeddedCluster, topic: str, capl
         assert [number for number, _ in reading.records] == [3, 3, 5]
         assert reading.of(3)[1] is None
         assert reading.reader.invalid_records == len(bad)
-    lines = [record.getMessage() for record in caplog.records if "no snapshot" in record.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if "not a valid snapshot" in record.getMessage()]
     assert len(lines) == 3, lines  # no JSON, another broker's, no key
     assert f"{topic}, partition 0 offset 1 is not a valid snapshot: no JSON: " in lines[0]
 
