@@ -38,14 +38,14 @@ RATES = (PUBLISH_BYTES, PUBLISH_MSGS, DISPATCH_BYTES, DISPATCH_MSGS)
 class Exchange:
     """The exchange's place, as FleetControl sees it."""
 
-    health = SimpleNamespace(up=True, problem="")
-    writer = SimpleNamespace(sent=0, sent_bytes=0)
-    received = received_bytes = 0
+    health = SimpleNamespace(is_up=True, problem="")
+    writer = SimpleNamespace(sent_messages=0, sent_bytes=0)
+    received_messages = received_bytes = 0
 
     def __init__(self, peers: PeerTable) -> None:
         self.peers = peers
 
-    def hurry(self) -> None:
+    def report_soon(self) -> None:
         pass
 
 
