@@ -36,7 +36,7 @@ from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.quota_limiters import QuotaRate
 from policies.storage import AffectedTopics, LastVolumes, StorageFactor
 
-PROTOCOL = 10
+PROTOCOL = 11
 MAX_QUOTA_RATES = 2000
 # Of histograms, in seconds: of a loopback's round trip, of a send through a WAN, of the longest that a client waits.
 LATENCY_BOUNDS = (
@@ -343,9 +343,8 @@ class WorkerHello(msgspec.Struct, frozen=True, tag=True):
     worker: int
     pid: int
     boot: str  # a new one at every start of a worker: together with seq it names an interval once and for all
-    storage: StorageSnapshot | None = (
-        None  # the factor it was told last: a new control goes on with it, not with the fallback
-    )
+    # the factor it was told last: a new control goes on with it, not with the fallback
+    storage: StorageSnapshot | None = None
     gateways: int = 1  # likewise: that share; 1: alone, or just started
     informed: bool = False  # it has had all snapshots, so until a new control knows better they hold
     addresses: dict[str, int] = {}  # clients' connections that it has, by address
@@ -414,9 +413,8 @@ class WorkerGauges(msgspec.Struct, frozen=True, tag=True):
     muted: int
     buffered_bytes: int
     dialling: int = 0  # connections on their way to a broker, not among the others yet
-    accepted_count: int = (
-        0  # `AcceptedConnection` that came through this channel: what control gave and is missing here is on its way
-    )
+    # `AcceptedConnection` that came through this channel: what control gave and is missing here is on its way
+    accepted_count: int = 0
 
 
 class DurationBuckets(msgspec.Struct, frozen=True, array_like=True):

@@ -52,9 +52,8 @@ log = logging.getLogger("gateway.volume-agent")
 
 PREFIX: Final = "produce_gateway_volume_agent"
 MOUNTS: Final = Path("/proc/self/mountinfo")
-FORMATTED_MARKER: Final = (
-    "meta.properties"  # what is in each log dir since a broker formatted it; a mount point has none
-)
+# what is in each log dir since a broker formatted it; a mount point has none
+FORMATTED_MARKER: Final = "meta.properties"
 RETRY_S: Final = 5.0  # after a snapshot that was not published; sooner where the interval is shorter
 POLL_S: Final = 0.2
 PUBLISH_TIMEOUT_S: Final = (1.0, 30.0)  # the interval, within these

@@ -9,8 +9,8 @@
 # meters/         how much comes, by broker and by topic                                    [V1]
 # limits/         what limits are made of: token buckets, queues, and how much of them is used
 # thresholds/     thresholds that reject or delay                                           [V1]
-# quotas/         client quotas: who one is for, which one holds, and the lines at work     [546]
-# groups/         resource groups: what is in which, and the lines at work                  [PIP82]
+# quotas/         client quotas: who one is for, which one holds, and its limiters     [546]
+# groups/         resource groups: what is in which, and their limiters                  [PIP82]
 # fleet/          limits that hold over several processes: keys, demand, shares, parts      [PIP82]
 # definitions/    what may be set, what holds of it now, how it is written down
 # idempotence/    batches that come again, or in order only

@@ -32,9 +32,8 @@ from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.topics")
 
-LOOKUP_INTERVAL_S: Final = (
-    5.0  # how soon a deleted topic, one of its name that was made anew, and new partitions are seen
-)
+# how soon a deleted topic, one of its name that was made anew, and new partitions are seen
+LOOKUP_INTERVAL_S: Final = 5.0
 RETRY_S: Final = 1.0
 REQUEST_TIMEOUT_S: Final = 5.0
 CREATE_TIMEOUT_S: Final = 15.0

@@ -33,9 +33,8 @@ from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.storage")
 
-SOURCE_TIMEOUT_S: Final = (
-    30.0  # a source that has not answered by then, or by the next check if that is later, has failed
-)
+# a source that has not answered by then, or by the next check if that is later, has failed
+SOURCE_TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.5  # of the snapshots' reader: it ends up to this much later than asked to
 CLOSE_S: Final = 1.0
 READ_S: Final = 10.0  # after a start, for which unread snapshots are not yet news

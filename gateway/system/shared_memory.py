@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-MAX_LOCK_WAIT_S: Final = (
-    0.05  # that a worker waits for the lock, as its clients wait meanwhile: it is held for microseconds
-)
+# that a worker waits for the lock, as its clients wait meanwhile: it is held for microseconds
+MAX_LOCK_WAIT_S: Final = 0.05
 LOCK_RETRY_S: Final = 0.0005
 
 

@@ -1,17 +1,17 @@
 # Why traffic is or is not held back: every rule that looks at a topic, user and client id, limits in the order in which
-# they are asked (decision.Limits), each with its limit, the rate against it, and which of them binds first; and which
-# rules say nothing about it, and why.
+# they are asked (decision.PartitionLimits), each with its limit, the rate against it, and which of them binds first;
+# and which rules say nothing about it, and why.
 #
-#   model.py        what is known, and what an answer consists of
-#   case.py         one question, and what all rules look up for it
-#   quotas.py       rules of client quotas, the gateway's and the brokers'
-#   groups.py       rules of resource groups
-#   thresholds.py   rules of thresholds
-#   others.py       all other rules
-#   explaining.py   all of them put beside each other, and which comes first
-#   sentences.py    what is said of the whole
-#   wording.py      numbers, places and ends as people read them
-#   topic_statuses.py all topics, each with its threshold
+#   model.py           what is known, and what an answer consists of
+#   case.py            one question, and what all rules look up for it
+#   quotas.py          rules of client quotas, the gateway's and the brokers'
+#   groups.py          rules of resource groups
+#   thresholds.py      rules of thresholds
+#   others.py          all other rules
+#   explaining.py      all of them put beside each other, and which comes first
+#   sentences.py       what is said of the whole
+#   wording.py         numbers, places and ends as people read them
+#   topic_statuses.py  all topics, each with its threshold
 #
 # It decides nothing: it puts what others know (policies, storage factor, rates, what was rejected) beside each other by
 # the rules of broker_thresholds.py, quota_limiters.py and group_limiters.py. Knows no clock and no process: `now_ms` is

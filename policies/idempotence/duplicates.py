@@ -27,9 +27,8 @@ _RECORD_SIZE = 1 + 2 * RETAINED_BATCHES
 _EMPTY_RECORD = array("q", [1, *[_NO_SEQUENCE, 0] * RETAINED_BATCHES])
 _LAST_PLACE = _RECORD_SIZE - 2  # the place of the last batch
 _MIN_RECORDS = 64  # records
-_BATCH_NUMBERS = (
-    7  # numbers of a batch in a request: index, size, messages, producer id, epoch, base sequence, trailing
-)
+# numbers of a batch in a request: index, size, messages, producer id, epoch, base sequence, trailing
+_BATCH_NUMBERS = 7
 _SEQUENCE_MASK = SEQUENCE_MASK
 _MAX_AHEAD = MAX_AHEAD
 

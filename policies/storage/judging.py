@@ -11,9 +11,8 @@ from policies.storage.limits import SoftHard
 from policies.storage.volumes import LimitPolicy, ObservationFailed, Volume
 from policies.units import format_size
 
-RELEASE_FRACTION: Final = (
-    0.1  # of the way from hard to soft has to be free again before a PAUSE by a soft/hard limit ends
-)
+# of the way from hard to soft has to be free again before a PAUSE by a soft/hard limit ends
+RELEASE_FRACTION: Final = 0.1
 
 
 class VolumeFinding(NamedTuple):

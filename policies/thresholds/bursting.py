@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 MIN_RATE: Final = 1.0  # bytes per second, in place of a threshold of 0: such a topic gets only what others leave
 SLACK_DEBT_S: Final = 1.0  # the most that a topic may owe, beyond the total's debt, for having used what others left
-GRANTS_PER_TOTAL: Final = (
-    8  # topics that use up what the total has left look at it again when they have taken this part of it
-)
+# topics that use up what the total has left look at it again when they have taken this part of it
+GRANTS_PER_TOTAL: Final = 8
 
 
 class BurstRejecter(ThresholdRejecter):

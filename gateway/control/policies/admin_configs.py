@@ -33,10 +33,9 @@ from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY, TOTAL_OUT_KEY
 from protocol import api, configs, wire
 from protocol.configs import BROKER, TOPIC, AlterConfigsResult, ConfigSynonym, DescribedConfig
 
-FEW_RESOURCES: Final = (
-    50  # resources of which also those without a value of ours get a row: kafka-python sets no key that it
-)
-# doesn't see. With more of them, as consoles ask every minute, it isn't worth decoding all that the broker said.
+# Resources of which also those without a value of ours get a row: kafka-python sets no key that it doesn't see. With
+# more of them, as consoles ask every minute, it isn't worth decoding all that the broker said.
+FEW_RESOURCES: Final = 50
 
 _OWN_KEYS: Final = (TOPIC_KEY, TOTAL_KEY, TOTAL_OUT_KEY)
 KEYS_OF: Final = {TOPIC: (TOPIC_KEY,), BROKER: (TOTAL_KEY, TOTAL_OUT_KEY)}

@@ -134,9 +134,8 @@ class RelayLink:
         self.closing_cause = ""
         self._watch = ProgressWatch(self.client, session.hold.drained_at)
         self._disconnect_log = DisconnectLog(session.client, peer)
-        self._is_client_drained = (
-            True  # the client's socket was empty, and is being read: what comes now has not waited
-        )
+        # the client's socket was empty, and is being read: what comes now has not waited
+        self._is_client_drained = True
         self._timer_at = 0.0
         self._linger_until = 0.0
         self.shortcut = self._new_shortcut()
@@ -800,7 +799,6 @@ class RelayLink:
             for side in sides:
                 side.outbound.close()
             session.account.close()
-            self.shortcut = (
-                _CLOSED_SHORTCUT  # which knew the link: it is freed now, not once the collector finds the circle
-            )
+            # which knew the link: it is freed now, not once the collector finds the circle
+            self.shortcut = _CLOSED_SHORTCUT
             reactor.on_closed(self)

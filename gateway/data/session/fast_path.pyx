@@ -41,13 +41,13 @@ cdef class ForwardingTerms:
 
     # in_flight: the answers that are owed.
     # by_name, by_id: the meters of the topics that were looked up. total: that of their broker.
-    # awaits: Accounts.awaits. credit: Gate.credit.
-    # mask: see Latencies.
+    # awaits_repeats: of ProduceAccounts. find_credit: of ProduceGate.
+    # sample_mask: see gateway/data/shared/latencies.py.
     # client_id: of the connection; a request under another one does not pass.
-    # asks_always: Gate.asks_always; where it is false, credit is asked for only beyond what a topic's meter has free.
-    # max_bytes, most: the bytes and the partitions that a Produce request may have.
-    # fetches: for each version of Fetch what its answer is owed, pending.PASS or STREAM. No other one passes.
-    # fetch_bytes: that a Fetch request may have.
+    # must_ask_limits: of ProduceGate; where it is false, credit is asked for only beyond what a topic's meter has free.
+    # max_request_bytes, max_partitions: of a Produce request.
+    # fetch_responses: for each version of Fetch the kind of its answer, pending.PASS or STREAM. No other one passes.
+    # max_fetch_bytes: of a Fetch request.
 
     def __init__(self, InFlightRequests in_flight, dict by_name, dict by_id, RateMeter total, awaits, credit, ledger):
         self.in_flight = in_flight
@@ -75,7 +75,7 @@ cdef class ForwardingTerms:
         """Charge and note the requests from `pos` on that pass as they are; the position of the first other one, and
         the number of these.
 
-        `arrived`: since when they are here. `asks`: the checksums of some may be needed, see Accounts.awaits; the
+        `arrived`: since when they are here. `asks`: the checksums of some may be needed, see ProduceAccounts; the
         caller looks at these.
         """
         cdef InFlightRequests flight = self.in_flight
@@ -263,8 +263,8 @@ cdef class ResponseCounters:
     """What the answers of one connection are noted in."""
 
     # in_flight: the answers that are owed.
-    # rows: those of accepted bytes, by topic. acknowledged: what was acknowledged before.
-    # name_of: Topics.name. count_repeats, count_some: of Accounts.
+    # accepted_rows: by topic. acknowledged: what was acknowledged before.
+    # name_of: resolve_name of ConnectionTopics. count_repeats, count_with_duplicates: of ProduceAccounts.
     # ledger, node_id: where those that are measured are noted, and of which broker.
 
     def __init__(
@@ -282,7 +282,7 @@ cdef class ResponseCounters:
     cpdef Py_ssize_t count_responses(self, object buf, Py_ssize_t pos, Py_ssize_t end, object now, bint asks) except -1:
         """Count the answers from `pos` on that need nothing but that, and pass what is here of those that stream
         through; the position of the first other one, of the one before which the gateway's own answer is due, or of
-        bytes that have to come again with more behind them (EndpointHider.feed). `asks`: Accounts.count_repeats has to
+        bytes that have to come again with more behind them (EndpointHider.feed). `asks`: `count_repeats` has to
         be told of each.
         """
         cdef InFlightRequests flight = self.in_flight
@@ -418,7 +418,8 @@ cpdef array written_offsets(object parts, object answered):
     """The base offset of each of these partitions, if the broker has written them all as they were sent; none at all
     where no partition has a producer id to recognise it by later.
 
-    None: there is an error, or bytes behind a batch, or the answer is for other partitions; or either is no PartitionArray.
+    None: there is an error, or bytes behind a batch, or the answer is for other partitions; or either is no
+    PartitionArray.
     """
     if not isinstance(parts, PartitionArray) or not isinstance(answered, PartitionArray):
         return None

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from policies.quotas.quota_limiters import ConnectionQuotaLimit
 
 FETCH_APIS: Final = (api.FETCH, api.SHARE_FETCH)
-RESPONSE_HEAD_BYTES: Final = (
-    13  # bytes of an answer up to behind its throttle time: size, correlation id, no tagged fields, and it
-)
+# bytes of an answer up to behind its throttle time: size, correlation id, no tagged fields, and it
+RESPONSE_HEAD_BYTES: Final = 13
 BY_QUOTA, BY_GROUP, BY_BROKER_TOTAL = 1, 2, 4  # what an answer is charged to; of what consumers take of its broker
 _LARGEST: Final = 2**31 - 1
 _THROTTLE: Final = struct.Struct(">i")

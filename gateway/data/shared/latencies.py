@@ -15,9 +15,8 @@ from gateway.channel import LATENCY_BOUNDS, DurationBuckets, LatencyReport
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MEASURED_PER_S: Final = (
-    100  # requests a second: at 2 µs each, and 40 where other programs have used the caches meanwhile
-)
+# requests a second: at 2 µs each, and 40 where other programs have used the caches meanwhile
+MEASURED_PER_S: Final = 100
 MAX_MASK: Final = 1023
 _SHORTEST_S: Final = 0.2  # what came in less time says little about a second
 

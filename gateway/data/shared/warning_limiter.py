@@ -9,9 +9,8 @@ from typing import Final, Protocol
 from gateway.log.log_bound import LogRateLimiter
 
 PERIOD_S: Final = 10.0
-MAX_PER_PERIOD: Final = (
-    50  # lines of one kind within a period; one is enough for what hits all clients (a broker is away)
-)
+# lines of one kind within a period; one is enough for what hits all clients (a broker is away)
+MAX_PER_PERIOD: Final = 50
 LogFields = Mapping[str, str | int]  # of gateway.log.logs.FIELDS
 NO_LOG_FIELDS: Final[LogFields] = {}
 

@@ -37,9 +37,8 @@ MISSED_CYCLES: Final = 1.25
 FORGOTTEN_CYCLES: Final = 20.0  # and so is what it used: a peer that was only late continues where it was
 STALE_CYCLES: Final = 3.0  # old messages: what a peer did then says nothing about now
 CLASH_CYCLES: Final = 10.0  # a name that two gateways have is complained about for this long after it was seen
-DEMAND_ROOM: Final = (
-    20_000  # usages altogether up to which those of limits that this gateway doesn't use are remembered
-)
+# usages altogether up to which those of limits that this gateway doesn't use are remembered
+DEMAND_ROOM: Final = 20_000
 MAX_RATES: Final = 100_000  # of brokers and topics, of all peers; for whole brokers there is as much room again
 MAX_PEERS: Final = 1000
 MIN_CYCLE_S: Final = 0.05
