@@ -121,12 +121,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in long]
     for item in items:
         _check_group(item)
+        if _place(_group_of(item)) < len(_FIRST) or any(map(item.get_closest_marker, ("kafka", "clients", "spark"))):
+            item.add_marker(pytest.mark.flaky(reruns=1))
     items.sort(key=lambda item: _place(_group_of(item)))
 
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # likewise with every test that collects garbage
     gc.enable()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What drives real processes runs a second time where it fails: the machine may have stood still, and so much has
+    to keep time there. Its first failure is printed in full: often it is the product's, and rare.
+    """
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"failed, then run again: {report.nodeid}", sep="_", yellow=True)
+        terminalreporter.write_line(report.longreprtext)
+        for name, text in report.sections:
+            terminalreporter.write_line(f"--- {name} ---")
+            terminalreporter.write_line(text)
 
 
 @pytest.hookimpl(wrapper=True)
