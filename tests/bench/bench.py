@@ -61,7 +61,7 @@ from tests.bench.targets import (
 SCALED = ("gateway-2", "gateway-2-groups", "gateway-tls-2")
 VARIANTS = ("gateway-limited", "gateway-groups")  # measured with small requests only
 EVERYTHING_ON = "gateway-everything"  # measured with small requests and with those of many partitions
-NATIVE = ("haproxy", "nginx")  # measured with the raw load only
+NATIVE = ("haproxy", "nginx")  # measured with the raw load only, but for TLS with clients of one real broker
 # TLS with clients; with clients and with the broker.
 SECURED = (
     "gateway-tls", "haproxy-tls", "nginx-tls",
@@ -71,6 +71,9 @@ SECURED = (
 # its first port and the first of the brokers' listeners for it, counted from the run's first port.
 BARE, SPLICE = "bare-loop", "splice-loop"
 RELAYS = {BARE: (36, 136), SPLICE: (33, 139)}
+# Likewise, each of one broker: a native relay has one address. Real clients speak TLS to these, and to the gateway.
+SECURE_RELAYS = {"haproxy-tls": (3, 142), "nginx-tls": (6, 143)}
+SECURE_JAVA = ("gateway-tls", *SECURE_RELAYS)
 TARGETS = (
     "direct", "gateway", *VARIANTS, EVERYTHING_ON, *SCALED, *RELAYS, "kafka-proxy", "kroxylicious", *NATIVE, *SECURED,
 )  # fmt: skip
@@ -221,18 +224,19 @@ def run_java(
     wanted: Sequence[str], names: Sequence[str], rounds: int, share: float, ports: int, run_dir: Path
 ) -> Iterator[dict[str, Any]]:
     """Kafka's own performance tools against real clusters, of one broker and of three."""
-    names = [name for name in names if name not in (*VARIANTS, EVERYTHING_ON, *SCALED, *NATIVE, *SECURED)]
+    raw_only = {*VARIANTS, EVERYTHING_ON, *SCALED, *NATIVE, *SECURED}
     asked = [scenario for scenario in JAVA_RUNS if scenario.name in wanted]
     for brokers in sorted({scenario.brokers for scenario in asked}):
-        ports = free_ports(ports, 142)
+        ports = free_ports(ports, 144)
+        taking_part = [name for name in names if name not in raw_only or (brokers == 1 and name in SECURE_JAVA)]
         with ExitStack() as stack:
             relayed = {
                 name: [(f"{HOST}:{ports + at + place}", f"{HOST}:{ports + own + place}") for place in range(brokers)]
-                for name, (at, own) in RELAYS.items()
+                for name, (at, own) in (RELAYS | (SECURE_RELAYS if brokers == 1 else {})).items()
             }
             cluster = real_cluster(stack, ports + 130, brokers, relayed)
             behind = {name: ",".join(own for _, own in pairs) for name, pairs in relayed.items()}
-            targets = start(stack, names, cluster.bootstrap_servers, ports, run_dir, behind=behind)
+            targets = start(stack, taking_part, cluster.bootstrap_servers, ports, run_dir, behind=behind)
             for scenario in asked:
                 if scenario.brokers == brokers:
                     records = int(scenario.records * share)
@@ -276,7 +280,7 @@ def real_cluster(
     to listen on, one pair for each broker: it gets one more listener.
     """
     own: dict[int, dict[str, str]] = {}
-    names = [name.upper() for name in relayed]
+    names = [name.upper().replace("-", "_") for name in relayed]
     for place, pairs in enumerate(zip(*relayed.values(), strict=True)):
         plain = f"PLAINTEXT://{HOST}:{port + place}"
         extra = [(f"{name}://{at}", f"{name}://{own}") for name, (at, own) in zip(names, pairs, strict=True)]
@@ -360,7 +364,7 @@ def start(
         return stack.enter_context(relay_loop(name, behind.get(name, upstream), ports + port, run_dir))
 
     def native(name: str, port: int) -> Target:
-        broker = secure_upstream if tls_of(name) == BOTH else upstream
+        broker = secure_upstream if tls_of(name) == BOTH else behind.get(name, upstream)
         return stack.enter_context(native_relay(name, broker, port, run_dir, ca))
 
     begin = {

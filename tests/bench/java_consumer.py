@@ -61,6 +61,7 @@ def measure_consumer(
             "org.apache.kafka.tools.ConsumerPerformance",
             *("--topic", f"stored-{scenario.partitions}", "--num-records", str(records)),
             *("--bootstrap-server", target.bootstrap, "--timeout", "60000"),
+            *target.client_options(),
         )
     except EmbeddedError as error:
         raise BenchError(f"ConsumerPerformance on {target.name}: {error}") from error

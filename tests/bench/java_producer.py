@@ -95,6 +95,7 @@ def measure_java(
             *("--topic", topic, "--num-records", str(records), "--record-size", str(RECORD_BYTES)),
             *("--throughput", "-1" if per_s is None else f"{per_s:.0f}"),
             *("--bootstrap-server", target.bootstrap, "--command-property", "client.id=perf"),
+            *target.client_options(),
         )
     except EmbeddedError as error:
         raise BenchError(f"ProducerPerformance on {target.name}: {error}") from error

@@ -2,7 +2,8 @@
 # costs at best, with TLS and without.
 #
 # Each has one thread, and its defaults but for what stands here. As they change no answer, a client that follows
-# metadata would leave them for the broker: the raw load, which doesn't, measures them.
+# metadata would leave them for the broker: the raw load, which doesn't, measures them, and Kafka's own tools where the
+# broker has a listener that advertises the relay's address.
 
 from __future__ import annotations
 
@@ -109,4 +110,4 @@ def native_relay(name: str, broker: str, port: int, run_dir: Path, ca: Path | No
         arguments = ["-p", str(folder), "-e", "stderr", "-c", str(config)]
     with running([PEERS[program].command, *arguments], log) as process:
         wait_for_port(process, port, log)
-        yield Target(name, f"{HOST}:{port}", f"{HOST}:{port}", process.pid, secure=bool(tls))
+        yield Target(name, f"{HOST}:{port}", f"{HOST}:{port}", process.pid, keystore)

@@ -69,7 +69,22 @@ class Target:
     bootstrap: str
     node: str
     pid: int | None  # root of the tree whose CPU counts; None: nothing is in between
-    secure: bool = False  # clients speak TLS to it
+    keystore: Path | None = None  # of its listener, where clients speak TLS to it: PEM with certificate and key
+
+    @property
+    def secure(self) -> bool:
+        return self.keystore is not None
+
+    def client_options(self) -> list[str]:
+        """Options of Kafka's own tools for clients that speak TLS to it."""
+        if self.keystore is None:
+            return []
+        file = self.keystore.with_suffix(".properties")
+        file.write_text(
+            "security.protocol=SSL\nssl.truststore.type=PEM\n"
+            f"ssl.truststore.location={self.keystore.with_suffix('.crt')}\n"
+        )
+        return ["--command-config", str(file)]
 
 
 def direct(upstream: str) -> Target:
@@ -135,8 +150,9 @@ def gateway(
     spool = run_dir / f"{file}-spool"
     spool.mkdir()
     settings = gateway_config(upstream, port, thresholds, spool) | (more or {})
-    if secure:
-        settings["listener"]["ssl.keystore.location"] = str(make_keystore(run_dir / f"{file}.pem"))
+    keystore = make_keystore(run_dir / f"{file}.pem") if secure else None
+    if keystore is not None:
+        settings["listener"]["ssl.keystore.location"] = str(keystore)
     if ca is not None:
         settings["upstream"] |= {"security.protocol": "SSL", "ssl.ca.location": str(ca)}
     config.write_text(yaml.safe_dump(settings))
@@ -144,7 +160,7 @@ def gateway(
     command = [sys.executable, "-m", "gateway", "serve", str(config)]
     with running(command, log, env={"PYTHONPATH": str(root)} | (env or {}), cwd=root) as process:
         wait_for_port(process, node_port, log)
-        yield Target(name, f"{HOST}:{port}", f"{HOST}:{node_port}", process.pid, secure)
+        yield Target(name, f"{HOST}:{port}", f"{HOST}:{node_port}", process.pid, keystore)
 
 
 def make_keystore(path: Path) -> Path:
@@ -205,13 +221,13 @@ def kafka_proxy(
     command += ["--http-listen-address", f"{HOST}:{port + 9}"]
     for broker, address in zip(brokers, addresses, strict=True):
         command += ["--bootstrap-server-mapping", f"{broker},{address}"]
-    if ca is not None:
-        keystore = str(make_keystore(run_dir / f"{name}.pem"))
+    keystore = make_keystore(run_dir / f"{name}.pem") if ca is not None else None
+    if keystore is not None:
         command += ["--tls-enable", "--tls-ca-chain-cert-file", str(ca), "--proxy-listener-tls-enable"]
-        command += ["--proxy-listener-cert-file", keystore, "--proxy-listener-key-file", keystore]
+        command += ["--proxy-listener-cert-file", str(keystore), "--proxy-listener-key-file", str(keystore)]
     with running(command, log) as process:
         wait_for_port(process, port, log)
-        yield Target(name, ",".join(addresses), addresses[0], process.pid, secure=ca is not None)
+        yield Target(name, ",".join(addresses), addresses[0], process.pid, keystore)
 
 
 @contextmanager
