@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: env demo test lint types collected classes unit kafka clients storm thresholds fleet disk chaos soak fuzz spark sanitize kills mutants bench bench-compare docs dist clean help
+.PHONY: env demo test lint types collected classes unit kafka clients storm thresholds fleet disk chaos soak fuzz spark differential sanitize kills mutants bench bench-compare docs dist clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -118,6 +118,9 @@ bench-compare: env ## this checkout beside another revision, in turns: is it slo
 
 fuzz: env ## sessions, links, control and the admin server, fed with broken traffic: prints a table (INPUTS=… SECONDS=… SEED=… ARGS=--help)
 	@$(BIN)/python -m tests.hostile.fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+differential: env ## INPUTS=10000000 random requests through the fast path and without it: the same must come out (ARGS=--help)
+	@$(BIN)/python -m tests.gateway.data.session.differential $(if $(INPUTS),--inputs $(INPUTS)) $(ARGS)
 
 sanitize: env ## the compiled hot path under AddressSanitizer and UBSan: its tests, then SECONDS=600 of fuzz
 	@$(BIN)/python -m tests.hostile.sanitize $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
