@@ -43,7 +43,7 @@ from gateway.control.internal_errors import InternalErrors
 from gateway.control.lifecycle.config_switch import ConfigSwitch
 from gateway.control.lifecycle.reload import ConfigReloader
 from gateway.control.metrics import GatewayMetrics, certificate_locations
-from gateway.control.policies.kafka_admin import KafkaAdmin
+from gateway.control.policies.kafka_admin.admin_service import KafkaAdmin
 from gateway.control.policies.quota_source import ThresholdFeed
 from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import StoreError

@@ -34,7 +34,7 @@ from gateway.control.fleet.exchange.exchange import DROP_REASONS
 from gateway.control.fleet.shares import FleetControl
 from gateway.control.internal_errors import InternalErrors
 from gateway.control.metrics import GatewayMetrics
-from gateway.control.policies.kafka_admin import KafkaAdmin
+from gateway.control.policies.kafka_admin.admin_service import KafkaAdmin
 from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import FileStore
 from gateway.control.sasl.authentication import SaslAuthenticator

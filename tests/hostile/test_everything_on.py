@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from gateway.channel import AdminAnswer, AdminQuery
-from gateway.control.policies.kafka_admin import KafkaAdmin
+from gateway.control.policies.kafka_admin.admin_service import KafkaAdmin
 from gateway.control.sasl.authentication import SaslAuthenticator
 from protocol import produce_request
 from protocol.wire import MalformedFrame

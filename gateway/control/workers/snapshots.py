@@ -19,7 +19,7 @@ from gateway.channel import (
     WorkerSettings,
 )
 from gateway.config import AuthenticationSettings, Settings
-from gateway.control.policies.kafka_admin import managed_apis
+from gateway.control.policies.kafka_admin.admin_service import managed_apis
 from policies.definitions.policy_set import PolicySet
 from policies.engine import Mode
 from policies.groups.group_limiters import GroupLimitValues

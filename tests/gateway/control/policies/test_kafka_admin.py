@@ -15,9 +15,9 @@ import trio.testing
 from pytest_trio import trio_fixture
 
 from gateway.channel import AdminAnswer, AdminQuery
-from gateway.control.policies import kafka_admin
-from gateway.control.policies.admin_configs import FEW_RESOURCES
-from gateway.control.policies.kafka_admin import LATE_S, KafkaAdmin, managed_apis
+from gateway.control.policies.kafka_admin import admin_service as kafka_admin
+from gateway.control.policies.kafka_admin.admin_configs import FEW_RESOURCES
+from gateway.control.policies.kafka_admin.admin_service import LATE_S, KafkaAdmin, managed_apis
 from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import Decide, FileStore, InDoubtError, StoreError, WrittenChange
 from policies.definitions.policy_records import ChangeSource

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from gateway.control.policies.admin_requests import (
+from gateway.control.policies.kafka_admin.admin_requests import (
     AdminPolicies,
     ChangingRequest,
     DescribingRequest,

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from gateway.control.policies.admin_configs import (
+from gateway.control.policies.kafka_admin.admin_configs import (
     alter_each,
     config_op,
     is_config_ours,
 )
-from gateway.control.policies.admin_requests import (
+from gateway.control.policies.kafka_admin.admin_requests import (
     AdminPolicies,
     ChangingRequest,
     ResourceResult,

@@ -1,5 +1,5 @@
-# One admin request with keys of ours in it, as kafka_admin.py works on it: the question to the broker, the change made
-# here, the rest that is left for the broker, and the client's answer. Each kind of request has a module:
+# One admin request with keys of ours in it, as admin_service.py works on it: the question to the broker, the change
+# made here, the rest that is left for the broker, and the client's answer. Each kind of request has a module:
 # admin_configs.py, admin_topics.py, admin_quotas.py.
 
 from __future__ import annotations

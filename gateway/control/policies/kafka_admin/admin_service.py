@@ -33,14 +33,14 @@ import trio
 
 from gateway.channel import AdminAnswer, AdminQuery
 from gateway.control.internal_errors import KAFKA_ADMIN, InternalErrors
-from gateway.control.policies.admin_configs import (
+from gateway.control.policies.kafka_admin.admin_configs import (
     ChangingConfigs,
     DescribingConfigs,
 )
-from gateway.control.policies.admin_deletions import DOOR as DELETED
-from gateway.control.policies.admin_deletions import DeletingTopics
-from gateway.control.policies.admin_quotas import ChangingQuotas, DescribingQuotas
-from gateway.control.policies.admin_requests import (
+from gateway.control.policies.kafka_admin.admin_deletions import DOOR as DELETED
+from gateway.control.policies.kafka_admin.admin_deletions import DeletingTopics
+from gateway.control.policies.kafka_admin.admin_quotas import ChangingQuotas, DescribingQuotas
+from gateway.control.policies.kafka_admin.admin_requests import (
     AdminPolicies,
     ChangingRequest,
     DescribingRequest,
@@ -49,7 +49,7 @@ from gateway.control.policies.admin_requests import (
     decode_memo,
     encode_memo,
 )
-from gateway.control.policies.admin_topics import CreatingTopics
+from gateway.control.policies.kafka_admin.admin_topics import CreatingTopics
 from gateway.control.policies.store import InDoubtError, StoreError
 from gateway.control.query_tasks import QueryTasks, Reply, TaskShare
 from policies.definitions.policy_records import ChangeSource

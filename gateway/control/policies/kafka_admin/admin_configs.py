@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from gateway.control.policies.admin_requests import (
+from gateway.control.policies.kafka_admin.admin_requests import (
     AdminPolicies,
     ChangingRequest,
     DescribingRequest,
