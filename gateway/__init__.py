@@ -6,7 +6,7 @@
 #   health.py            the health port, which the parent answers
 #   data/                one worker: the path of a produced byte
 #   control/             one per gateway: metadata, policies, storage factor, usage log, metrics, admin server
-#   volume_agent.py      runs beside a broker and publishes its volumes
+#   agent/               runs beside a broker and publishes its volumes
 #   commands/            commands that ask a running gateway or a cluster
 #   audit/               the PySpark audit
 #   demo/                the demo

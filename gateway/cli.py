@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, cast
 from gateway.cli_support.arguments import CommandParser, add_examples
 
 if TYPE_CHECKING:
-    from gateway.config import AuthenticationSettings, ConfigFinding, Listener, Settings, Storage
-    from gateway.config.storage import VolumeLimits
+    from gateway.config import AuthenticationSettings, ConfigFinding, Listener, Settings, Storage, VolumeLimits
     from gateway.kafka.reach import ReachResult
 
 # They parse their own arguments; the text is for the list of commands.
@@ -55,7 +54,7 @@ _COMMANDS = {
     "import-strimzi": "gateway.commands.import_strimzi",
     "kafka-quotas": "gateway.commands.kafka_quotas",
     "scram-record": "gateway.commands.scram_record",
-    "volume-agent": "gateway.volume_agent",
+    "volume-agent": "gateway.agent.command",
 }
 _DEMO_PACKAGES = {"kafka-python": "kafka", "PySpark": "pyspark", "Matplotlib": "matplotlib"}
 _VIEW_COMMANDS = ("status", "clients", "connections", "peers", "history")
@@ -423,8 +422,6 @@ def _summarize_storage(settings: Settings) -> list[str]:
 
 
 def _describe_limits(storage: Storage) -> str:
-    from policies.storage import VolumeLimit
-
     if storage.limit_policy:
         return f"limit_policy {storage.limit_policy}"
     if storage.min_available_bytes is not None:
@@ -434,7 +431,7 @@ def _describe_limits(storage: Storage) -> str:
 
     def describe(limits: Storage | VolumeLimits) -> list[str]:
         pairs = (("soft", limits.soft), ("hard", limits.hard))
-        return [f"{name} {VolumeLimit(each.type, each.level)}" for name, several in pairs for each in several]
+        return [f"{name} {each.limit}" for name, several in pairs for each in several]
 
     said = describe(storage) or ["the volumes' own"]
     return "; ".join([", ".join(said), *(f"{each.match}: {', '.join(describe(each))}" for each in storage.volumes)])

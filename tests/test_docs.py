@@ -10,7 +10,7 @@ import prometheus_client
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway import volume_agent
+from gateway.agent.metrics import AgentMetrics
 from gateway.control.metrics import FAMILIES, PREFIX, GatewayMetrics
 from policies.storage import Volume
 from tests import pages, seeds
@@ -61,7 +61,7 @@ def test_the_table_of_metrics_has_every_metric_that_is_exposed_with_its_type() -
 def test_families_that_stand_for_mbeans_exist_with_these_labels() -> None:
     section = (ROOT / "docs" / "metrics.md").read_text("utf-8").partition("## Names in JMX")[2].partition("\n## ")[0]
     exposed = {family.exposed_name.removeprefix(f"{PREFIX}_"): set(family.labels) for family in FAMILIES.values()}
-    agent = volume_agent.AgentMetrics()
+    agent = AgentMetrics()
     agent.volumes.shown = (Volume(1, "a", 2, 1),)
     for family in text_string_to_metric_families(prometheus_client.generate_latest(agent.registry).decode()):
         for sample in family.samples:

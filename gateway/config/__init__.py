@@ -30,7 +30,7 @@ from gateway.config.examining import ConfigExamination, examine_config
 from gateway.config.listeners import Listener
 from gateway.config.loading import ConfigError, ConfigFinding, load_settings, parse_settings
 from gateway.config.sections import Admin, Settings
-from gateway.config.storage import Storage, StorageLimit, limits_production
+from gateway.config.storage import Storage, VolumeLimits, limits_production
 
 __all__ = [
     "KNOWN_PROPERTIES",
@@ -43,7 +43,7 @@ __all__ = [
     "Listener",
     "Settings",
     "Storage",
-    "StorageLimit",
+    "VolumeLimits",
     "compare_settings",
     "examine_config",
     "find_relay_loops",

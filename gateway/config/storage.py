@@ -16,7 +16,7 @@ from gateway.kafka import topic_names
 from gateway.storage.plugins import LIMIT_POLICIES, VOLUME_SOURCES
 from policies.definitions.policy_values import PolicyKey
 from policies.groups import names as group_names
-from policies.storage import LimitType, StorageScope
+from policies.storage import LimitType, StorageScope, VolumeLimit
 from policies.thresholds.values import TOTAL_KEY
 from policies.units import parse_size
 
@@ -43,6 +43,10 @@ class StorageLimit(Section):
         if self.type == "MinFreePercentage" and self.level > 1:
             raise ValueError(f"level: {self.level:g} is not a valid share of a volume; for example: 0.2 for 20 %")
         return self
+
+    @property
+    def limit(self) -> VolumeLimit:
+        return VolumeLimit(self.type, self.level)
 
 
 LimitInput = StorageLimit | tuple[StorageLimit, ...] | None
@@ -75,10 +79,8 @@ class VolumeLimits(Section):
 
 def _check_limit_pair(soft: LimitList, hard: LimitList) -> None:
     for early, late in itertools.product(soft, hard):
-        if early.type != late.type:
-            continue
-        later = early.level - late.level
-        if (later if early.type == "ConsumedBytes" else -later) >= 0:
+        lag = early.limit.lag_behind(late.limit)
+        if lag is not None and lag >= 0:
             right = "less" if early.type == "ConsumedBytes" else "more"
             raise ValueError(
                 f"soft: level {early.level:g} is reached no earlier than hard's {late.level:g}: {right}"

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -145,11 +146,9 @@ def check_limit_pair(
     soft, hard = (
         tuple(check_limit(each, what) for each in limits) for what, limits in (("soft", soft), ("hard", hard))
     )
-    for early in soft:
-        for late in hard:
-            consumed = early.type == "ConsumedBytes"
-            if early.type == late.type and (early.level > late.level if consumed else early.level < late.level):
-                raise LimitError(f"{where}the soft limit ({early}) must be reached before the hard limit ({late})")
+    for early, late in itertools.product(soft, hard):
+        if (early.lag_behind(late) or 0.0) > 0:
+            raise LimitError(f"{where}the soft limit ({early}) must be reached before the hard limit ({late})")
     return soft, hard
 
 

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol, get_args
 
 from policies.text import one_line
 from policies.units import format_size
 
 LimitType = Literal["ConsumedBytes", "MinFreeBytes", "MinFreePercentage"]
+VolumeKey = tuple[int, str]  # broker id, volume
 
-LIMIT_TYPES: Final[tuple[LimitType, ...]] = ("ConsumedBytes", "MinFreeBytes", "MinFreePercentage")
+LIMIT_TYPES: Final[tuple[LimitType, ...]] = get_args(LimitType)
 
 
 class LimitError(ValueError):
@@ -44,6 +45,14 @@ class VolumeLimit(NamedTuple):
         whole = round(share)
         return float(whole) if total > 0 and whole / total == self.level else share
 
+    def lag_behind(self, other: VolumeLimit) -> float | None:
+        """By how much of a level a filling volume reaches this limit after the other one; below 0: before it. None:
+        they are of different types, so it depends on the volume's size.
+        """
+        if self.type != other.type:
+            return None
+        return self.level - other.level if self.type == "ConsumedBytes" else other.level - self.level
+
     def __str__(self) -> str:
         level = f"{self.level * 100:g} %" if self.type == "MinFreePercentage" else format_size(self.level)
         return f"{self.type} {level}"
@@ -61,6 +70,11 @@ class Volume(NamedTuple):
     soft: VolumeLimit | None = None
     hard: VolumeLimit | None = None
     left: bool = False
+
+    @property
+    def key(self) -> VolumeKey:
+        """Identifies it in the cluster."""
+        return self.broker_id, self.name
 
     @property
     def consumed(self) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from gateway.config import Settings, Storage, StorageLimit
+from gateway.config import Settings, Storage, VolumeLimits
 from gateway.kafka.access import parse_access
 from gateway.kafka.internal_topic import TopicError
 from gateway.plugins import PluginError
@@ -120,12 +120,13 @@ def _make_policy(storage: Storage) -> LimitPolicy:
         return MinAvailable(bytes=storage.min_available_bytes)
     if storage.min_available_ratio is not None:
         return MinAvailable(ratio=storage.min_available_ratio)
-    places = [PlaceLimits(each.match, _make_limits(each.soft), _make_limits(each.hard)) for each in storage.volumes]
-    return SoftHard(_make_limits(storage.soft), _make_limits(storage.hard), places)
+    places = [PlaceLimits(each.match, *_limits_of(each)) for each in storage.volumes]
+    return SoftHard(*_limits_of(storage), places)
 
 
-def _make_limits(limits: Iterable[StorageLimit]) -> tuple[VolumeLimit, ...]:
-    return tuple(VolumeLimit(each.type, each.level) for each in limits)
+def _limits_of(section: Storage | VolumeLimits) -> tuple[list[VolumeLimit], list[VolumeLimit]]:
+    """Soft and hard ones."""
+    return [each.limit for each in section.soft], [each.limit for each in section.hard]
 
 
 def _make_source(settings: Settings, storage: Storage) -> Any:
