@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import javaproperties
+
 
 class InvalidPropertiesFile(ValueError):
     """One line: the file, the key and a right value; never a given value that may be a secret."""
@@ -50,6 +52,8 @@ _INLINE_KEYS: Final = ("ssl.keystore.key", "ssl.keystore.certificate.chain")
 _SECURITY_PREFIXES: Final = ("security.", "sasl.", "ssl.", "config.providers", "enable.ssl.")
 _TIMEOUT_KEYS: Final = ("default.api.timeout.ms", "request.timeout.ms")
 _PEM: Final = "PEM"
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
+_HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")  # the library joins two halves that belong together
 
 _PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -167,11 +171,6 @@ def _parse_timeout(java: Mapping[str, str]) -> float | None:
 
 # --- java.util.Properties ---------------------------------------------------------------------------------------------
 
-_BLANK_CHARS: Final = " \t\f"
-_ENTRY_PATTERN: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
-_ESCAPE_PATTERN: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
-_CONTROL_CHARS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
 
 def parse_properties(text: str) -> dict[str, str]:
     """As java.util.Properties.load has it; the last of several values of a key counts.
@@ -180,41 +179,18 @@ def parse_properties(text: str) -> dict[str, str]:
         InvalidPropertiesFile: a backslash u without four hexadecimal digits behind it, or half a character.
     """
     found = {}
-    for line in _logical_lines(text):
-        entry = _ENTRY_PATTERN.match(line)
-        assert entry is not None  # it matches everything
-        key = _unescape_text(entry[1], "a key")
-        found[key] = _unescape_text(entry[2], key)
+    line = 1
+    try:
+        for element in javaproperties.parse(text):
+            if isinstance(element, javaproperties.KeyValue):
+                found[element.key] = element.value
+            line += len(_LINE_END.findall(element.source))
+    except javaproperties.InvalidUEscapeError as error:  # its text has a part of the value
+        raise InvalidPropertiesFile(rf"line {line}: \u needs four hexadecimal digits") from error
+    for key, value in found.items():
+        if _HALF_CHARACTER.search(key + "\n" + value):
+            raise InvalidPropertiesFile(f"{key!a}: half a character: a surrogate without its other half")
     return found
-
-
-def _logical_lines(text: str) -> Iterator[str]:
-    """A line that ends in an odd number of backslashes goes on in the next one."""
-    begun: str | None = None
-    for natural in re.split(r"\r\n|\r|\n", text):
-        line = natural.lstrip(_BLANK_CHARS)
-        if begun is None and (not line or line[0] in "#!"):
-            continue
-        goes_on = (len(line) - len(line.rstrip("\\"))) % 2 == 1
-        begun = (begun or "") + (line[:-1] if goes_on else line)
-        if not goes_on:
-            yield begun
-            begun = None
-    if begun:
-        yield begun
-
-
-def _unescape_text(text: str, key: str) -> str:
-    def plain(escape: re.Match[str]) -> str:
-        code = escape[1]
-        if code == "u":
-            raise InvalidPropertiesFile(rf"{key}: \u needs four hexadecimal digits")
-        return chr(int(code[1:], 16)) if len(code) > 1 else _CONTROL_CHARS.get(code, code)
-
-    try:  # a character beyond U+FFFF is two escapes
-        return _ESCAPE_PATTERN.sub(plain, text).encode("utf-16-le", "surrogatepass").decode("utf-16-le")
-    except UnicodeDecodeError as error:
-        raise InvalidPropertiesFile(f"{key}: half a character: a surrogate without its other half") from error
 
 
 # --- JAAS -------------------------------------------------------------------------------------------------------------

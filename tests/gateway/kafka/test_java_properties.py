@@ -70,6 +70,16 @@ def test_a_wrong_escape_is_an_error(text: str) -> None:
         parse_properties(text)
 
 
+def test_a_wrong_escape_is_found_by_its_line_and_its_text_stays_secret() -> None:
+    with pytest.raises(InvalidPropertiesFile) as caught:
+        parse_properties("a = 1, \\\r\n  2\rpassword = \\uhush\n")
+    assert str(caught.value) == r"line 3: \u needs four hexadecimal digits"
+
+
+def test_a_line_that_goes_on_in_blank_ones_is_no_entry() -> None:
+    assert parse_properties("\\\n\nkey=1\n \t\\\r\n") == {"key": "1"}  # as Java 17 has it
+
+
 def test_bytes_are_iso_8859_1_as_for_java(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_bytes(b"client.id=\xe4\n")
