@@ -24,6 +24,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -158,26 +159,31 @@ def _log_as_we_do(libs: Path) -> None:
         shutil.copy(path, libs)
 
 
+def _ivy_command(settings: Path) -> list[str]:
+    """PySpark's Ivy, which follows dependencies; it takes another repository as `embedded.fetch_kafka` does."""
+    maven = os.environ.get(embedded.MAVEN_ENV)
+    root = f' root="{maven.rstrip("/")}/"' if maven else ""
+    settings.write_text(
+        '<ivysettings><settings defaultResolver="maven"/><resolvers>'
+        f'<ibiblio name="maven" m2compatible="true"{root}/></resolvers></ivysettings>\n'
+    )
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise Unavailable("other versions of Kafka are fetched with the Ivy of PySpark, which is not installed")
+    (ivy,) = (Path(spec.origin).parent / "jars").glob("ivy-*.jar")
+    return [embedded.find_java_path(), "-jar", str(ivy), "-settings", settings.name, "-cache", "ivy"]
+
+
 def _from_maven(module: str, version: str, *, with_dependencies: bool) -> Path:
     folder = embedded.cache_dir() / "clients" / f"{module}-{version}"
     libs = folder / "libs"
     with _locked(folder.with_name(f"{folder.name}.lock")):
         if not (libs / f"{module}-{version}.jar").exists():
             folder.mkdir(parents=True, exist_ok=True)
-            settings = jars.make_ivy_settings(os.environ.get(embedded.MAVEN_ENV))
-            if with_dependencies:
-                settings = settings.replace('usepoms="false"', 'usepoms="true"')
-            (folder / "settings.xml").write_text(settings)
-            command = [
-                embedded.find_java_path(),
-                "-jar",
-                str(jars.find_ivy_jar()),
-                "-settings",
-                "settings.xml",
-                "-cache",
-                "ivy",
-            ]
+            command = _ivy_command(folder / "settings.xml")
             command += ["-dependency", "org.apache.kafka", module, version, "-confs", "default"]
+            if not with_dependencies:
+                command.append("-notransitive")
             _run_build([*command, "-retrieve", "fetched/[artifact]-[revision](-[classifier]).[ext]"], folder)
             if (folder / "fetched").is_dir():
                 if with_dependencies:

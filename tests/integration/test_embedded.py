@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -27,7 +26,8 @@ from gateway.embedded import (
     java_command,
     wait_for,
 )
-from gateway.embedded.jars import expected_checksums, find_jar_fault, read_ivy_file
+from gateway.embedded.jars import kafka_jars
+from gateway.embedded.maven import MavenJar, find_fault
 from tests.background import Handler, serving, url_of
 
 # --- fetching ---------------------------------------------------------------------------------------------------------
@@ -37,24 +37,15 @@ from tests.background import Handler, serving, url_of
 def maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, bytes]]:
     """A Maven repository on loopback with the real jars, and an empty cache; changes to the dict change its files."""
     libs = fetch_kafka()
-    listed = ET.fromstring(read_ivy_file("kafka.xml")).iter("dependency")
-    files = {}
-    for at in listed:
-        jar = f"{at.attrib['name']}-{at.attrib['rev']}.jar"
-        folder = at.attrib["org"].replace(".", "/")
-        files[f"/m2/{folder}/{at.attrib['name']}/{at.attrib['rev']}/{jar}"] = (libs / jar).read_bytes()
+    files = {f"/m2/{jar.path}": (libs / jar.file_name).read_bytes() for jar in kafka_jars()}
 
     class Repository(Handler):
         def do_GET(self) -> None:
-            path, _, ending = self.path.rpartition(".")
-            summed = ending == "sha1"
-            content = files.get(path if summed else self.path)
+            content = files.get(self.path)
             if content is None:
                 self.send_error(404)
                 return
-            self.answer(200, hashlib.sha1(content).hexdigest().encode() if summed else content)
-
-        do_HEAD = do_GET  # noqa: N815  (the name is http.server's)
+            self.answer(200, content)
 
     with serving(ThreadingHTTPServer(("127.0.0.1", 0), Repository)) as server:
         monkeypatch.setenv("PRODUCE_GATEWAY_MAVEN", f"{url_of(server)}/m2")
@@ -66,7 +57,7 @@ def test_fetch_takes_the_jars_from_an_own_maven_repository_once(maven: dict[str,
     said = io.StringIO()
     libs = fetch_kafka(said)
     assert libs.is_relative_to(tmp_path / "cache")
-    assert find_jar_fault(libs, expected_checksums()) is None
+    assert find_fault(libs, kafka_jars()) is None
     assert "42 jars" in said.getvalue()
 
     maven.clear()
@@ -89,7 +80,7 @@ def test_a_cached_jar_that_was_damaged_is_fetched_again(maven: dict[str, bytes])
     jar.write_bytes(jar.read_bytes()[:-1])
     said = io.StringIO()
     assert fetch_kafka(said) == libs
-    assert find_jar_fault(libs, expected_checksums()) is None
+    assert find_fault(libs, kafka_jars()) is None
     assert "The cached Apache Kafka is damaged (slf4j-api-2.0.17.jar has SHA-256" in said.getvalue()
 
 
@@ -101,13 +92,13 @@ def test_a_repository_that_lacks_a_jar_is_one_line_with_its_name(maven: dict[str
 
 
 def test_difference_names_what_is_missing_and_what_is_too_much(tmp_path: Path) -> None:
-    sums = {"a.jar": hashlib.sha256(b"a").hexdigest(), "b.jar": hashlib.sha256(b"b").hexdigest()}
-    (tmp_path / "a.jar").write_bytes(b"a")
-    assert find_jar_fault(tmp_path, sums) == "1 of 2 jars are missing, b.jar among them"
-    (tmp_path / "b.jar").write_bytes(b"b")
-    assert find_jar_fault(tmp_path, sums) is None
-    (tmp_path / "c.jar").write_bytes(b"c")
-    assert find_jar_fault(tmp_path, sums) == "c.jar does not belong there"
+    jars = [MavenJar("org", name, "1", hashlib.sha256(name.encode()).hexdigest()) for name in ("a", "b")]
+    (tmp_path / "a-1.jar").write_bytes(b"a")
+    assert find_fault(tmp_path, jars) == "1 of 2 jars are missing, b-1.jar among them"
+    (tmp_path / "b-1.jar").write_bytes(b"b")
+    assert find_fault(tmp_path, jars) is None
+    (tmp_path / "c-1.jar").write_bytes(b"c")
+    assert find_fault(tmp_path, jars) == "c-1.jar does not belong there"
 
 
 # --- Java -------------------------------------------------------------------------------------------------------------
