@@ -439,7 +439,7 @@ def _describe_limits(storage: Storage) -> str:
 
 def print_schema() -> int:
     """The configuration's JSON Schema, for editors."""
-    from gateway.config.descriptions import described_schema
+    from gateway.config.schema import described_schema
 
     print(json.dumps(described_schema(), indent=2, ensure_ascii=False))
     return 0

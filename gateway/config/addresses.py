@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gateway.config.listeners import ANY_HOST, Listener, hosts_overlap
-from gateway.config.sections import Upstream
+from gateway.config.sections.clients import Upstream
+from gateway.config.sections.listeners import ANY_HOST, Listener, hosts_overlap
 from gateway.system.hosts import is_loopback
 from gateway.system.sockets import address_text
 

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
-from gateway.config.loading import explain_validation
-from gateway.config.sections import Settings
+from gateway.config.reading.loading import explain_validation
+from gateway.config.settings import Settings
 from policies.thresholds.values import TOTAL_KEY, TOTAL_OUT_KEY
 
 KeyPath = tuple[str, ...]

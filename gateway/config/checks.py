@@ -7,8 +7,11 @@ import math
 from typing import Final, Literal
 
 from gateway.config.addresses import find_port_conflicts
-from gateway.config.sections import Limits, Settings, Thresholds, Upstream
-from gateway.config.storage import Storage, limits_production
+from gateway.config.sections.clients import Upstream
+from gateway.config.sections.limits import Limits
+from gateway.config.sections.policies import Thresholds
+from gateway.config.sections.storage import Storage, limits_production
+from gateway.config.settings import Settings
 from gateway.listener_names import config_path
 from gateway.system.hosts import is_loopback
 from gateway.system.sockets import address_text

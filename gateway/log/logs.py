@@ -111,7 +111,7 @@ LogEvent = MutableMapping[str, Any]
 
 
 class LogSettings(Protocol):
-    """The section `log` (gateway.config.logs.Log)."""
+    """The section `log` (gateway.config.sections.logs.Log)."""
 
     @property
     def format(self) -> LogFormat: ...

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from gateway.config.descriptions import described_schema
+from gateway.config.schema import described_schema
 from tools.site.tables import code_cell, escape_cell, markdown_table
 
 PAGE_HEAD: Final = """\

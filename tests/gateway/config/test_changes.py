@@ -9,7 +9,7 @@ import pytest
 
 from gateway.config import ConfigChanges, Settings, compare_settings, parse_settings
 from gateway.config.changes import FIXED_KEYS, LIVE_KEYS
-from gateway.config.keys import type_at
+from gateway.config.reading.keys import type_at
 
 UPSTREAM = "upstream: {bootstrap_servers: 'b:9092'}\n"
 TWO = UPSTREAM + "listeners:\n  a: {port: 1000, advertised_host: %s}\n  b: {port: 2000, ssl.keystore.location: %s}\n"

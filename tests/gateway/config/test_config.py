@@ -8,8 +8,8 @@ import pytest
 
 from gateway import config
 from gateway.config import ConfigError, Settings, find_warnings, parse_settings
-from gateway.config.fields import MAX_GATEWAY_ID
-from gateway.config.storage import Storage
+from gateway.config.sections.fields import MAX_GATEWAY_ID
+from gateway.config.sections.storage import Storage
 from gateway.control.fleet.exchange import usage_codec as form
 from gateway.control.workers.snapshots import worker_settings
 from gateway.listener_names import DEFAULT_LISTENER

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.cli import main
 from gateway.config import Settings
-from gateway.config.descriptions import DESCRIPTIONS, described_schema
+from gateway.config.schema import DESCRIPTIONS, described_schema
 
 SCHEMA = Settings.model_json_schema(by_alias=True)
 SECTIONS = {"Settings": SCHEMA, **SCHEMA["$defs"]}

@@ -10,7 +10,7 @@ from fastapi import FastAPI, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway import channel, compiled
-from gateway.config.fields import Host
+from gateway.config.sections.fields import Host
 from gateway.control.admin.rest.configuration import ConfigState, show_config_state
 from gateway.control.admin.rest.context import GatewayContext
 from gateway.control.admin.rest.models import ShownFlow, ShownHeld, show_flows, show_held

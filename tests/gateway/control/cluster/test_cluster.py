@@ -16,7 +16,7 @@ from pytest_trio import trio_fixture
 from gateway import embedded
 from gateway.channel import BrokerTable, TopicSnapshot, UpstreamBroker
 from gateway.config import Listener
-from gateway.config.listeners import BrokerPlace
+from gateway.config.sections.listeners import BrokerPlace
 from gateway.control.cluster.cluster import KEEP_LISTENER_S, ClusterMonitor
 from gateway.control.cluster.listeners import BrokerListeners
 from gateway.control.cluster.metadata import DESCRIBE_AT_ONCE, AdminSource, ClusterMetadata, ClusterUnreachable

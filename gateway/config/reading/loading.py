@@ -18,11 +18,11 @@ from pydantic import ValidationError
 
 from gateway import yaml_text
 from gateway.cli_support.suggest import find_nearest_name, name_hint
-from gateway.config import environment
-from gateway.config.fields import FieldFaults
-from gateway.config.keys import keys_at
-from gateway.config.secret_files import SecretFiles
-from gateway.config.sections import Settings
+from gateway.config.reading import environment
+from gateway.config.reading.keys import keys_at
+from gateway.config.reading.secret_files import SecretFiles
+from gateway.config.sections.fields import FieldFaults
+from gateway.config.settings import Settings
 
 _MAX_ROUNDS: Final = 20  # each takes out at least one key; with 10,000 client quotas each takes a second
 _PLACEHOLDER_SERVER: Final = "localhost:9092"  # in place of servers that can't be used

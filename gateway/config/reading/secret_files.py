@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from gateway.config.clients import CLIENT_PROPERTIES
+from gateway.config.sections.clients import CLIENT_PROPERTIES
 
 _SECRET_LISTS: Final = ("tokens",)  # of secrets
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from gateway.config.clients import Client
-from gateway.config.fields import KafkaName, Number, PluginName, Seconds, Section, Size, reject_bool
+from gateway.config.sections.clients import Client
+from gateway.config.sections.fields import KafkaName, Number, PluginName, Seconds, Section, Size, reject_bool
 from gateway.kafka import topic_names
 from gateway.storage.plugins import LIMIT_POLICIES, VOLUME_SOURCES
 from policies.definitions.policy_values import PolicyKey

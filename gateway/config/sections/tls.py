@@ -8,8 +8,8 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from gateway.config.clients import property_text
-from gateway.config.fields import Section
+from gateway.config.sections.clients import property_text
+from gateway.config.sections.fields import Section
 from gateway.tls.certificates import PROTOCOLS, ListenerTls
 from gateway.tls.principal_rules import DEFAULT_RULE, PrincipalRules
 

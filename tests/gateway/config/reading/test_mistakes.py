@@ -10,7 +10,7 @@ import pytest
 
 from gateway import cli
 
-PAGE = (Path(__file__).parents[3] / "docs" / "config-mistakes.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[4] / "docs" / "config-mistakes.md").read_text("utf-8")
 BASE = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[0].splitlines()
 ROWS = [
     (written, said.replace("`<br>`", "\n"))

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from gateway.config.fields import Seconds, Section
+from gateway.config.sections.fields import Seconds, Section
 
 BEARER_MECHANISM: Final = "OAUTHBEARER"
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from gateway.config.clients import USUAL_PROPERTIES, Client
-from gateway.config.sections import Settings
+from gateway.config.sections.clients import USUAL_PROPERTIES, Client
+from gateway.config.settings import Settings
 
 
 def type_at(place: Sequence[object]) -> Any:

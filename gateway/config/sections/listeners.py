@@ -8,9 +8,9 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from gateway.config.authentication import Authentication
-from gateway.config.fields import Host, Network, Port, Section
-from gateway.config.tls import TlsSection
+from gateway.config.sections.authentication import Authentication
+from gateway.config.sections.fields import Host, Network, Port, Section
+from gateway.config.sections.tls import TlsSection
 from gateway.listener_names import DEFAULT_LISTENER, config_path
 from gateway.tls.certificate_names import AdvertisedHost
 from gateway.tls.server_names import NODE_ID, ServerNames, expand_node_id, is_host_name

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.config import ConfigError, Settings, examine_config
-from gateway.config.environment import VARIABLE_PREFIX, read_variables
-from gateway.config.loading import parse_all
+from gateway.config.reading.environment import VARIABLE_PREFIX, read_variables
+from gateway.config.reading.loading import parse_all
 
 UPSTREAM = "upstream: {bootstrap_servers: 'k:9092'}\n"
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gateway.config.loading import ConfigError, ConfigFinding, ConfigSources, parse_all, read_config_file
-from gateway.config.sections import Settings
+from gateway.config.reading.loading import ConfigError, ConfigFinding, ConfigSources, parse_all, read_config_file
+from gateway.config.settings import Settings
 
 STDIN_NAME: Final = "standard input"
 

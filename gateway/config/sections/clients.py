@@ -1,4 +1,5 @@
-# How a client of the gateway's own reaches a cluster: addresses, and librdkafka's properties. It is `check`
+# The section `upstream`, and how any client of the gateway's own reaches a cluster: addresses, and librdkafka's
+# properties. It is `check`
 # (gateway/cli.py) that asks librdkafka whether it knows a property: the parent process reads this package and stays
 # small.
 
@@ -6,11 +7,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from gateway.config.fields import Section
+from gateway.config.sections.fields import Seconds, Section
+from gateway.tls.broker_tls import BrokerTls, parse_broker_tls
 
 _ADDRESS: Final = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/]+):(\d{1,5})")
 
@@ -97,3 +99,34 @@ def property_text(key: str, value: object) -> object:
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"{key}: file {value['file']} can't be read: {error}") from error
     return str(value) if isinstance(value, (int, float)) else value
+
+
+class Upstream(Client):
+    """The cluster behind the gateway, and how relayed connections and the gateway's own clients reach it. Whether files
+    can be used is asked by `check` and `serve`, as with the listener's.
+    """
+
+    metadata_refresh: Seconds = Field(
+        default=5.0, ge=0.1, le=3600
+    )  # a new topic changes implicit shares: a tick is 5 s too
+    connect_timeout: Seconds = Field(
+        default=3.0, gt=0, le=60
+    )  # clients give up a dead broker after 10 to 30 s themselves
+
+    # Header of the PROXY protocol with the client's address, before all else on a relayed connection: "v1" or "v2".
+    proxy_protocol: Literal["none", "v1", "v2"] = "none"
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        parse_broker_tls(self.properties)
+        return self
+
+    @property
+    def tls(self) -> BrokerTls | None:
+        """None: brokers are spoken to in plain text."""
+        return parse_broker_tls(self.properties)
+
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """The bootstrap servers as (host, port)."""
+        pairs = (server.rpartition(":") for server in self.bootstrap_servers.split(","))
+        return tuple((host.strip("[]"), int(port)) for host, _, port in pairs)

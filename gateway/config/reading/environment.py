@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple, get_args, get_origin
 
 from gateway import yaml_text
 from gateway.cli_support.suggest import name_hint
-from gateway.config.clients import CLIENT_PROPERTIES, KNOWN_PROPERTIES, Client
-from gateway.config.keys import is_section, is_text, type_in, unwrap_type
-from gateway.config.sections import Settings
+from gateway.config.reading.keys import is_section, is_text, type_in, unwrap_type
+from gateway.config.sections.clients import CLIENT_PROPERTIES, KNOWN_PROPERTIES, Client
+from gateway.config.settings import Settings
 
 VARIABLE_PREFIX: Final = "PRODUCE_GATEWAY_"
 _SECTION_SEPARATOR: Final = "__"

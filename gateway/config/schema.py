@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.config.sections import Settings
+from gateway.config.settings import Settings
 
 # Of listeners and of the admin port.
 _TLS_DESCRIPTIONS: Final = {
