@@ -38,6 +38,21 @@ def test_links_within_the_project_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_tables_have_rows_of_one_width_and_no_gap(page: Path) -> None:
+    lines = prose(page).split("\n")
+    for before, line in zip(lines, lines[1:], strict=False):
+        if re.fullmatch(r"\|[-:| ]+\|", before):
+            assert line.startswith("|"), f"no row behind {before}"
+        if before.startswith("|") and line.startswith("|"):
+            assert len(cells(before)) == len(cells(line)), line
+
+
+def cells(row: str) -> list[str]:
+    """Of a table's row; a bar in code or behind a backslash is no border."""
+    return re.sub(r"`[^`]*`|\\\|", "", row).strip().strip("|").split("|")
+
+
 @pytest.mark.parametrize("page", pages.tables())
 def test_tables_that_the_code_knows_are_those_of_the_code(page: str) -> None:
     assert pages.written(page) == (ROOT / "docs" / page).read_text("utf-8"), "python -m tests.pages writes it"
