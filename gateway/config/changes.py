@@ -1,5 +1,6 @@
 # What a changed configuration file changes in a gateway that runs: which keys hold at once, and which take a restart.
-# Those that hold at once are listed here, since what isn't known to follow a change would only look as if it did.
+# Each key says that itself (`live` in gateway/config/sections/fields.py). One that says nothing takes a restart, since
+# what isn't known to follow a change would only look as if it did.
 #
 # A key that takes a restart keeps its old value beside the new values of all others, so the two of them together are
 # validated once more. Names keys, and never a value: it may be a secret.
@@ -12,60 +13,12 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
+from gateway.config.reading.keys import field_in, type_in
 from gateway.config.reading.loading import explain_validation
+from gateway.config.sections.fields import marks_of
 from gateway.config.settings import Settings
-from policies.thresholds.values import TOTAL_KEY, TOTAL_OUT_KEY
 
 KeyPath = tuple[str, ...]
-_ANY_KEY: Final = "*"
-_LIVE_LISTENER_KEYS: Final[tuple[KeyPath, ...]] = (
-    ("advertised_host",),
-    ("advertised_port",),
-    ("advertised_broker_host_pattern",),
-    ("brokers", _ANY_KEY, "advertised_host"),
-    ("brokers", _ANY_KEY, "advertised_port"),
-    ("sni", "bootstrap_address"),
-    ("sni", "advertised_broker_address_pattern"),
-    ("ssl.keystore.location",),
-    ("ssl.key.location",),
-    ("ssl.key.password",),
-    ("ssl.truststore.location",),
-    ("ssl.client.auth",),
-    ("ssl.enabled.protocols",),
-    ("ssl.principal.mapping.rules",),
-    ("proxy_protocol",),
-)
-LIVE_KEYS: Final[tuple[KeyPath, ...]] = (
-    *(
-        ("thresholds", key)
-        for key in (TOTAL_KEY, TOTAL_OUT_KEY, "brokers", "topics", "on_exceed", "burst", "mode", "enforce_percent")
-    ),
-    ("client_quotas",),
-    ("client_quotas_mode",),
-    ("client_quotas_enforce_percent",),
-    ("client_quotas_api",),
-    ("resource_groups",),
-    ("internal",),
-    ("mode",),
-    ("acks0",),
-    ("reject_code",),
-    ("unknown_apis",),
-    ("limits",),
-    ("upstream", "connect_timeout"),
-    ("upstream", "metadata_refresh"),
-    *(("listener", *path) for path in _LIVE_LISTENER_KEYS),
-    *(("listeners", _ANY_KEY, *path) for path in _LIVE_LISTENER_KEYS),
-    ("log",),
-    ("reload_interval",),
-    ("shutdown_delay",),
-    ("drain_timeout",),
-)
-# Of the above, what is fixed all the same.
-FIXED_KEYS: Final[tuple[KeyPath, ...]] = (
-    ("limits", "max_client_metrics"),
-    ("limits", "max_topic_metrics"),
-    ("log", "format"),  # of the parent's lines too
-)
 _UNWRITTEN_KEYS: Final = frozenset({"properties"})  # not written in the file: its keys stand beside the others
 _MISSING: Final = object()
 
@@ -88,7 +41,7 @@ def compare_settings(running: Settings, wanted: Settings) -> ConfigChanges:
     merged = dict(old)
     live, pending = [], []
     for path, value in _find_differences(old, new, ()):
-        if _is_live(path):
+        if is_live(path):
             live.append(_path_text(path))
             _set_value(merged, path, value)
         else:
@@ -103,32 +56,26 @@ def compare_settings(running: Settings, wanted: Settings) -> ConfigChanges:
 
 
 def _find_differences(old: Mapping[str, Any], new: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """The paths that differ, no deeper than what is live or fixed as a whole, with the new values."""
+    """The paths that differ, no deeper than what is live as a whole, with the new values."""
     for key in [*old, *(key for key in new if key not in old)]:
         inner, before, after = (*path, key), old.get(key, _MISSING), new.get(key, _MISSING)
         if before == after:
             continue
-        if isinstance(before, dict) and isinstance(after, dict) and not _is_whole(inner):
+        if isinstance(before, dict) and isinstance(after, dict) and not is_live(inner):
             yield from _find_differences(before, after, inner)
         else:
             yield inner, after
 
 
-def _is_whole(path: KeyPath) -> bool:
-    """Whether it is live, and nothing in it is fixed."""
-    return _is_live(path) and not any(_has_prefix(fixed, path) for fixed in FIXED_KEYS)
-
-
-def _is_live(path: KeyPath) -> bool:
-    if any(_has_prefix(path, fixed) for fixed in FIXED_KEYS):
-        return False
-    return any(_has_prefix(path, live) for live in LIVE_KEYS)
-
-
-def _has_prefix(path: KeyPath, with_: KeyPath) -> bool:
-    return len(path) >= len(with_) and all(
-        mine in (part, _ANY_KEY) or part == _ANY_KEY for part, mine in zip(path, with_, strict=False)
-    )
+def is_live(path: Sequence[str]) -> bool:
+    """Whether a change there holds at once: the first key on the way that says yes or no decides."""
+    kind: Any = Settings
+    for key in path:
+        field = field_in(kind, key)
+        if field is not None and (live := marks_of(field).live) is not None:
+            return live
+        kind = type_in(kind, key)
+    return False
 
 
 def _set_value(merged: dict[str, Any], path: Sequence[str], value: Any) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from gateway.config.sections.admin import Admin, Health, local_url
 from gateway.config.sections.authentication import Authentication
@@ -27,6 +27,7 @@ from gateway.config.sections.fields import (
     Seconds,
     Section,
     Workers,
+    setting,
 )
 from gateway.config.sections.limits import Limits
 from gateway.config.sections.listeners import Listener, check_port_conflicts
@@ -48,45 +49,130 @@ MIN_RELOAD_INTERVAL_S: Final = 0.1  # the file is looked at in a thread
 class Settings(Section):
     """A gateway's whole configuration."""
 
-    upstream: Upstream
-    listener: Listener | None = None  # None: there are several …
-    listeners: dict[ListenerName, Listener] = {}  # … by name, as Kafka's listeners have names
-    authentication: Authentication | None = None  # None: SASL passes through to the brokers
-    admin: Admin = Admin()
-    health: Health = Health()
-    workers: Workers = 1  # data processes; each keeps at most one core busy
-    thresholds: Thresholds = Thresholds()
-    client_quotas: tuple[dict[str, Any], ...] = ()  # as in a document of `policies export`
-    client_quotas_mode: Literal["enforce", "observe"] = "enforce"
-    client_quotas_enforce_percent: Percent = ALL_CLIENTS
-    client_quotas_api: Literal["gateway", "upstream"] = "gateway"  # whose are Describe- and AlterClientQuotas
-    resource_groups: ResourceGroups = ResourceGroups()
+    upstream: Upstream = setting(..., "The cluster behind the gateway.")
+    listener: Listener | None = setting(None, "Where clients connect.")
+    listeners: dict[ListenerName, Listener] = setting(
+        {}, "Several listeners by name, each with the keys of listener, in place of it."
+    )
+    authentication: Authentication | None = setting(
+        None, "SASL that ends at the gateway. Without it SASL passes through to the brokers."
+    )
+    admin: Admin = setting(Admin(), "The admin server: /metrics, REST, the console.", live=False)
+    health: Health = setting(
+        Health(),
+        "The health port: /healthz and /readyz, in plain HTTP, for probes of Kubernetes, load balancers and"
+        " containers. It answers whatever the admin server has to do.",
+    )
+    workers: Workers = setting(
+        1,
+        "Number of data processes, each of which uses one core at most; auto: one for each core that the gateway"
+        " may use.",
+        unit="processes",
+    )
+    thresholds: Thresholds = setting(Thresholds(), "Bytes per second of each broker, and of topics on each broker.")
+    # As in a document of `policies export`.
+    client_quotas: tuple[dict[str, Any], ...] = setting(
+        (),
+        "Quotas as {user: alice, client_id: app, producer_byte_rate: 1MiB}; <default> stands for the default user"
+        " or client id.",
+        live=True,
+    )
+    client_quotas_mode: Literal["enforce", "observe"] = setting(
+        "enforce", "observe: only count what client quotas would delay.", live=True
+    )
+    client_quotas_enforce_percent: Percent = setting(
+        ALL_CLIENTS, "For how many percent of the clients quotas are enforced; the others are only counted.", live=True
+    )
+    client_quotas_api: Literal["gateway", "upstream"] = setting(
+        "gateway", "Which side answers DescribeClientQuotas and AlterClientQuotas on the gateway's port.", live=True
+    )
+    resource_groups: ResourceGroups = setting(
+        ResourceGroups(), "Limits that tenants and namespaces share over all gateways.", live=True
+    )
     # The next three are PIP-82's: where gateways tell each other what they use.
-    usage_topic: Annotated[KafkaName, Field(alias="resourceUsagePublishTopicName")] = topic_names.RESOURCE_USAGE
-    publishes_usage: Annotated[bool, Field(alias="resourceUsagePublishToTopic")] = True
-    usage_interval: Annotated[Seconds, Field(alias="resourceUsagePublishIntervalInSecs", ge=0.1, le=3600)] = 1.0
-    resource_usage_report_every: int = Field(default=5, ge=1, le=1000)  # cycles until unchanged usage is sent again
-    policies_store: PoliciesStore = PoliciesStore()
-    storage: Storage | None = None
-    usage_log: UsageLog = UsageLog()
-    internal_topics: Literal["kafka", "none"] = "kafka"
-    internal: Internal = Internal()
-    mode: Literal["enforce", "observe"] = "enforce"  # observe: every policy decides and counts, none acts
-    acks0: Literal["delay", "drop"] = "delay"  # over a limit; dropping is silent: every client reports success
-    policies: tuple[str, ...] = ()  # policies of your own: module:factory, see docs/policies.md
-    reject_code: Literal["auto"] | int = "auto"
-    unknown_apis: Literal["pass", "hide"] = "pass"
-    limits: Limits = Limits()
-    # How often the file, and those of its secrets, are looked at; a change is taken over when it stays for as long.
-    reload_interval: Seconds = Field(default=5.0, ge=0, le=86400)  # 0: only when somebody asks for it
-    log: Log = Log()
-    # What clients must not compute is keyed with it. None: `secret-key` in usage_log.spool_dir, which is made once.
-    secret_key_file: Path | None = None
-    gateway_id: str = ""  # "": made of host name and port, so that two gateways of one host differ
+    usage_topic: KafkaName = setting(
+        topic_names.RESOURCE_USAGE,
+        "The topic for reports of usage between gateways. All gateways of a cluster use the same one.",
+        alias="resourceUsagePublishTopicName",
+    )
+    publishes_usage: bool = setting(
+        True,
+        "Whether gateways report their usage to each other, so that every limit applies over all of them.",
+        alias="resourceUsagePublishToTopic",
+    )
+    usage_interval: Seconds = setting(
+        1.0,
+        "Interval between reports. All gateways must use the same one.",
+        alias="resourceUsagePublishIntervalInSecs",
+        ge=0.1,
+        le=3600,
+    )
+    resource_usage_report_every: int = setting(
+        5,
+        "Usage is reported at least once in this many intervals, even if it changed by less than a tenth.",
+        ge=1,
+        le=1000,
+        unit="intervals",
+    )
+    policies_store: PoliciesStore = setting(PoliciesStore(), "Where changes made at run time are kept.")
+    storage: Storage | None = setting(None, "Storage protection, which keeps full disks from taking the cluster down.")
+    usage_log: UsageLog = setting(UsageLog(), "The usage log: one record per second and worker, for the audit.")
+    internal_topics: Literal["kafka", "none"] = setting(
+        "kafka", "none: no internal topics; the usage log stays in the spool, and limits apply to this gateway alone."
+    )
+    internal: Internal = setting(Internal(), "Clients that are metered and never limited.", live=True, workers=True)
+    mode: Literal["enforce", "observe"] = setting(
+        "enforce", "observe: every policy only counts what it would do.", live=True, workers=True
+    )
+    # Dropping is silent: every client reports success.
+    acks0: Literal["delay", "drop"] = setting(
+        "delay",
+        "How acks=0 requests over a limit are handled. drop: the producer gets no sign of it.",
+        live=True,
+        workers=True,
+    )
+    policies: tuple[str, ...] = setting((), "Policies of your own, each as module:factory.", workers=True)
+    reject_code: Literal["auto"] | int = setting(
+        "auto",
+        "The error code of rejections: auto chooses by the client's software; else the number of a Kafka error.",
+        live=True,
+        workers=True,
+        unit="Kafka's error code",
+    )
+    unknown_apis: Literal["pass", "hide"] = setting(
+        "pass",
+        "hide: leave APIs that are newer than this release out of the gateway's ApiVersions answer.",
+        live=True,
+        workers=True,
+    )
+    limits: Limits = setting(Limits(), "Bounds of what clients may take: connections, time, memory, series.")
+    # A change is taken over when it stays for as long.
+    reload_interval: Seconds = setting(
+        5.0,
+        "How often the gateway looks whether this file, or that of a secret in it, has changed, to take the"
+        " change over; 0: only when asked to.",
+        live=True,
+        ge=0,
+        le=86400,
+    )
+    log: Log = setting(Log(), "What the gateway logs, on standard error.")
+    # None: `secret-key` in usage_log.spool_dir, which is made once.
+    secret_key_file: Path | None = setting(
+        None,
+        "A file with a secret that all gateways of the cluster share, so that they agree on what clients must not"
+        " be able to compute. Without it each gateway makes its own in the spool.",
+    )
+    # "": made of host name and port, so that two gateways of one host differ.
+    gateway_id: str = setting(
+        "",
+        "The gateway's name in usage records and for other gateways. Empty: host name and port of the first listener.",
+    )
     # SIGTERM: `readyz` says no at once, listeners close after `shutdown_delay`, and what is in flight has
     # `drain_timeout` from then on. Kubernetes kills after 30 s, so both together have to be less.
-    shutdown_delay: Seconds = Field(default=0.0, ge=0, le=3600)  # 0: nobody asks `readyz`
-    drain_timeout: Seconds = Field(default=20.0, gt=0, le=3600)
+    shutdown_delay: Seconds = setting(
+        0.0, "How long connections are accepted after SIGTERM, with /readyz at 503 already.", live=True, ge=0, le=3600
+    )
+    drain_timeout: Seconds = setting(20.0, "How long requests in flight have from then on.", live=True, gt=0, le=3600)
 
     @model_validator(mode="before")
     @classmethod

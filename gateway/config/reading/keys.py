@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from gateway.config.sections.clients import USUAL_PROPERTIES, Client
 from gateway.config.settings import Settings
@@ -25,11 +26,17 @@ def type_in(kind: Any, key: str) -> Any:
     """The type of the value that a value of this type has under that key; None: there can be none."""
     kind = unwrap_type(kind)
     if is_section(kind):
-        fields = {field.alias or name: field.annotation for name, field in kind.model_fields.items()}
-        return fields.get(key)
+        return None if (field := field_in(kind, key)) is None else field.annotation
     if (element := _section_in(kind)) is not None:
         return element if key.isdigit() else type_in(element, key)
     return get_args(kind)[-1] if get_origin(kind) is dict else None
+
+
+def field_in(kind: Any, key: str) -> FieldInfo | None:
+    """What a section of this type says of that key; None: it is no section, or has no such key."""
+    kind = unwrap_type(kind)
+    fields = kind.model_fields.items() if is_section(kind) else ()
+    return next((field for name, field in fields if key == (field.alias or name)), None)
 
 
 def _section_in(kind: Any) -> Any:

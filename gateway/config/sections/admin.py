@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, model_validator
 
 from gateway.access_tokens.tokens import parse_token_line
-from gateway.config.sections.fields import Host, Network, Port, Principal, Section
+from gateway.config.sections.fields import Host, Network, Port, Principal, Section, setting
 from gateway.config.sections.tls import TlsSection
 from gateway.system.hosts import is_loopback
 from gateway.system.sockets import address_text
@@ -32,18 +32,32 @@ class Admin(TlsSection):
     port, as far as it needn't say who it is.
     """
 
-    host: Host = "127.0.0.1"  # metrics name topics and clients
-    port: Port = 9190
-    # Each as a line of the file.
-    tokens: tuple[Annotated[str, AfterValidator(_check_token)], ...] = Field(default=(), repr=False)
-    token_file: Path | None = None  # read again when it changes
-    principals: dict[Principal, Literal["viewer", "operator", "admin"]] = {}  # of client certificates
-    anonymous: Literal["viewer", "none"] = "viewer"  # callers without any of these, where there are some
-    metrics: Literal["open", "viewer"] = "open"  # the least role for /metrics; Prometheus often has no token
-    hosts: tuple[str, ...] = ()  # more names under which it is asked, such as that of a Kubernetes service
-    # Whose X-Forwarded-For is believed. Others could claim any address, and spend its attempts.
-    trusted_proxies: tuple[Network, ...] = ()
-    open: bool = False
+    # Metrics name topics and clients.
+    host: Host = setting(
+        "127.0.0.1", "The address of the admin server. One that is reachable from other machines needs a token."
+    )
+    port: Port = setting(9190, "Its port.")
+    tokens: tuple[Annotated[str, AfterValidator(_check_token)], ...] = setting(
+        (), "Lines of a token file, or tokens of 16 characters or more, which give the role admin.", repr=False
+    )
+    token_file: Path | None = setting(
+        None, "A file with a line for each token: its holder, role and hash. Read again when it changes."
+    )
+    principals: dict[Principal, Literal["viewer", "operator", "admin"]] = setting(
+        {}, "By principal of a client certificate, its role: viewer, operator or admin."
+    )
+    anonymous: Literal["viewer", "none"] = setting(
+        "viewer", "What clients without credentials may read where there are some: viewer, or none."
+    )
+    # Prometheus often has no token.
+    metrics: Literal["open", "viewer"] = setting("open", "open, or viewer: /metrics needs credentials as well.")
+    # Such as that of a Kubernetes service.
+    hosts: tuple[str, ...] = setting((), "Further names under which clients may address the admin server.")
+    # Others could claim any address, and spend its attempts.
+    trusted_proxies: tuple[Network, ...] = setting(
+        (), "Networks of the reverse proxies before the admin port; only their X-Forwarded-For says where a client is."
+    )
+    open: bool = setting(False, "true: every client that reaches the port may change policies, without a token.")
 
     @model_validator(mode="after")
     def _check_open(self) -> Self:
@@ -86,5 +100,8 @@ class Admin(TlsSection):
 class Health(Section):
     """The port that answers nothing but /healthz and /readyz, which load on the admin port doesn't reach."""
 
-    host: Host | None = None  # None: as of the admin server, so that whoever reached that reaches this
-    port: Port | None = None  # None: admin.port + HEALTH_SHIFT
+    # So that whoever reached the admin server reaches this.
+    host: Host | None = setting(
+        None, "The address that the health port listens on. Without it, that of the admin server."
+    )
+    port: Port | None = setting(None, "The health port. Without it, the admin server's port + 105.")

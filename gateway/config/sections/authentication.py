@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Final, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
-from gateway.config.sections.fields import Seconds, Section
+from gateway.config.sections.fields import Seconds, Section, setting
 
 BEARER_MECHANISM: Final = "OAUTHBEARER"
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -23,26 +23,70 @@ def _split_names(value: object) -> object:
 
 
 class Authentication(Section):
-    enabled: bool = True  # False: SASL passes through, also where all other listeners' ends at the gateway
-    mechanisms: Annotated[tuple[Mechanism, ...], Field(alias="sasl.enabled.mechanisms")] = ()
-    # Names and SCRAM records, by which PLAIN's passwords are checked as well; read again when the file changes.
-    credentials_file: Path | None = None
-    credentials_command: tuple[str, ...] = ()  # asked about names that the file doesn't have
-    credentials_command_timeout: Seconds = Field(default=5.0, gt=0, le=8)  # a worker waits 10 s
-    credentials_command_cache: Seconds = Field(default=60.0, ge=0, le=3600)  # how long its answers hold
-    # Principal -> the credentials by which the gateway authenticates to brokers for it. None: it doesn't.
-    upstream_credentials_file: Path | None = None
-    max_reauth_ms: Annotated[int, Field(alias="connections.max.reauth.ms", ge=0)] = 0  # 0: no end; tokens have theirs
-    failure_delay_ms: Annotated[int, Field(alias="connection.failed.authentication.delay.ms", ge=0, le=5000)] = (
-        100  # Kafka's
+    enabled: bool = setting(
+        True, "false: SASL passes through to the brokers; for a single listener, or to switch the section off."
     )
-    jwks_url: Annotated[str, Field(alias=_JWKS)] = ""  # https://… or file:///…
-    jwks_ca: Annotated[Path | None, Field(alias="ssl.truststore.location")] = None  # PEM; None: the system's
-    jwks_refresh_ms: Annotated[int, Field(alias="sasl.oauthbearer.jwks.endpoint.refresh.ms", ge=1000)] = 3_600_000
-    audience: Annotated[tuple[str, ...], Field(alias=_AUDIENCE)] = ()
-    issuer: Annotated[str, Field(alias=_ISSUER)] = ""
-    sub_claim: Annotated[str, Field(alias="sasl.oauthbearer.sub.claim.name", min_length=1)] = "sub"
-    clock_skew_s: Annotated[int, Field(alias="sasl.oauthbearer.clock.skew.seconds", ge=0, le=3600)] = 30
+    mechanisms: tuple[Mechanism, ...] = setting(
+        (),
+        "Mechanisms that clients may use, in a list or separated by commas. None: clients are known by their"
+        " certificates.",
+        alias="sasl.enabled.mechanisms",
+    )
+    credentials_file: Path | None = setting(
+        None, "Users and their SCRAM records; PLAIN passwords are checked by these too."
+    )
+    credentials_command: tuple[str, ...] = setting(
+        (), "A program and its arguments, asked about users that aren't in the file."
+    )
+    # A worker waits 10 s.
+    credentials_command_timeout: Seconds = setting(5.0, "How long that program may take.", gt=0, le=8)
+    credentials_command_cache: Seconds = setting(60.0, "How long its answer holds.", ge=0, le=3600)
+    upstream_credentials_file: Path | None = setting(
+        None,
+        "By principal, or under default, the credentials for brokers. Without it the gateway doesn't authenticate"
+        " to brokers for its clients.",
+    )
+    # Tokens have an end of their own.
+    max_reauth_ms: int = setting(
+        0,
+        "How long a client's session lasts before it has to authenticate again; 0: as long as the connection.",
+        alias="connections.max.reauth.ms",
+        ge=0,
+        unit="milliseconds",
+    )
+    # Kafka's default.
+    failure_delay_ms: int = setting(
+        100,
+        "Delay of the answer to a failed attempt.",
+        alias="connection.failed.authentication.delay.ms",
+        ge=0,
+        le=5000,
+        unit="milliseconds",
+    )
+    jwks_url: str = setting("", "The issuer's keys: https://… or file:///….", alias=_JWKS)
+    jwks_ca: Path | None = setting(
+        None, "A PEM file with the CAs for that address. Without it, the system's.", alias="ssl.truststore.location"
+    )
+    jwks_refresh_ms: int = setting(
+        3_600_000,
+        "How often keys are fetched; also when a token names an unknown one.",
+        alias="sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        ge=1000,
+        unit="milliseconds",
+    )
+    audience: tuple[str, ...] = setting((), "What the claim aud of a token must be: one of these.", alias=_AUDIENCE)
+    issuer: str = setting("", "What the claim iss of a token must be.", alias=_ISSUER)
+    sub_claim: str = setting(
+        "sub", "The claim with the client's name.", alias="sasl.oauthbearer.sub.claim.name", min_length=1
+    )
+    clock_skew_s: int = setting(
+        30,
+        "How much the issuer's clock and the gateway's may differ.",
+        alias="sasl.oauthbearer.clock.skew.seconds",
+        ge=0,
+        le=3600,
+        unit="seconds",
+    )
 
     _split_mechanisms = field_validator("mechanisms", "audience", mode="before")(_split_names)
 

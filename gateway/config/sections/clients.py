@@ -9,9 +9,9 @@ import re
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, field_validator, model_validator
 
-from gateway.config.sections.fields import Seconds, Section
+from gateway.config.sections.fields import Seconds, Section, setting
 from gateway.tls.broker_tls import BrokerTls, parse_broker_tls
 
 _ADDRESS: Final = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/]+):(\d{1,5})")
@@ -54,9 +54,14 @@ class Client(Section):
     model_config = ConfigDict(
         json_schema_extra={"patternProperties": {rf"^({'|'.join(map(re.escape, CLIENT_PROPERTIES))})": {}}},
     )
-    bootstrap_servers: str
+    bootstrap_servers: str = setting(..., "host:port,host:port of the cluster.")
     # Those that begin as CLIENT_PROPERTIES say; written beside the others in YAML. Passwords are among them.
-    properties: dict[str, str] = Field(default={}, repr=False)
+    properties: dict[str, str] = setting(
+        {},
+        "librdkafka's properties (security.*, sasl.*, ssl.*, socket.* and some others), written beside the other"
+        " keys of this section. security.protocol and ssl.* hold for relayed connections too.",
+        repr=False,
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -106,15 +111,24 @@ class Upstream(Client):
     can be used is asked by `check` and `serve`, as with the listener's.
     """
 
-    metadata_refresh: Seconds = Field(
-        default=5.0, ge=0.1, le=3600
-    )  # a new topic changes implicit shares: a tick is 5 s too
-    connect_timeout: Seconds = Field(
-        default=3.0, gt=0, le=60
-    )  # clients give up a dead broker after 10 to 30 s themselves
-
-    # Header of the PROXY protocol with the client's address, before all else on a relayed connection: "v1" or "v2".
-    proxy_protocol: Literal["none", "v1", "v2"] = "none"
+    # A new topic changes implicit shares: a tick is 5 s too.
+    metadata_refresh: Seconds = setting(
+        5.0, "How often the gateway asks the cluster for brokers and topics.", live=True, ge=0.1, le=3600
+    )
+    # Clients give up a dead broker after 10 to 30 s themselves.
+    connect_timeout: Seconds = setting(
+        3.0,
+        "Time limit for each connection to a broker, its TLS handshake included.",
+        live=True,
+        workers=True,
+        gt=0,
+        le=60,
+    )
+    proxy_protocol: Literal["none", "v1", "v2"] = setting(
+        "none",
+        "Each connection to a broker begins with a PROXY protocol header that has the client's address.",
+        workers=True,
+    )
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:

@@ -1,13 +1,15 @@
-# Values that several sections have: sizes, times, names, and how each is checked. Knows no section.
+# What a setting is, and values that several sections have: sizes, times, names, with their units and checks. Knows no
+# section.
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from collections.abc import Callable, Iterable
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 from gateway.listener_names import DEFAULT_LISTENER
 from policies.groups import finder as groups
@@ -21,6 +23,59 @@ MAX_GATEWAY_ID: Final = 200  # characters, with room for a port behind it: other
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+def setting(
+    default: Any,
+    meaning: str,
+    *,
+    live: bool | None = None,
+    workers: bool = False,
+    unit: str = "",
+    **field: Any,
+) -> Any:
+    """A key of a section, with all that the rest of the gateway has to know of it.
+
+    Args:
+        default: ... if the key is required.
+        meaning: plain sentences, for the schema and the reference page.
+        live: a reload takes a change over. None: only a restart does, or for a section what its own keys say; False: a
+            restart, whatever its keys say.
+        workers: workers get the value, a section's with all its keys (gateway/worker_config.py, made of these).
+        unit: of a number whose type has none.
+        field: what else pydantic's Field takes: alias, bounds, repr.
+    """
+    marks: dict[str, Any] = {"live": live, "workers": workers, "unit": unit}
+    return Field(default, description=meaning, json_schema_extra=marks, **field)
+
+
+class SettingMarks(NamedTuple):
+    """What `setting` says of a key; `unit` is that of its type where it has none of its own."""
+
+    live: bool | None
+    workers: bool
+    unit: str
+
+
+def marks_of(field: FieldInfo) -> SettingMarks:
+    marks: Any = field.json_schema_extra
+    return SettingMarks(marks["live"], marks["workers"], marks["unit"] or _unit_in((field.annotation, *field.metadata)))
+
+
+def _unit_in(parts: Iterable[Any]) -> str:
+    """The first unit in a type, of those in it, or in what is said about it."""
+    for part in parts:
+        if isinstance(part, Unit):
+            return part.name
+        if unit := _unit_in(get_args(part)):
+            return unit
+    return ""
+
+
+class Unit(NamedTuple):
+    """Of the numbers of a type."""
+
+    name: str
 
 
 class FieldFaults(ValueError):
@@ -91,11 +146,13 @@ def _check_network(network: str) -> None:
         ) from error
 
 
-Size = Annotated[int, BeforeValidator(parse_size), BeforeValidator(reject_bool)]
-Seconds = Annotated[float, BeforeValidator(parse_duration), BeforeValidator(reject_bool), Field(allow_inf_nan=False)]
+Size = Annotated[int, BeforeValidator(parse_size), BeforeValidator(reject_bool), Unit("bytes")]
+Seconds = Annotated[
+    float, BeforeValidator(parse_duration), BeforeValidator(reject_bool), Field(allow_inf_nan=False), Unit("seconds")
+]
 Number = Annotated[float, BeforeValidator(reject_bool), Field(allow_inf_nan=False)]
-Percent = Annotated[float, BeforeValidator(_check_percent)]
-Port = Annotated[int, BeforeValidator(reject_bool), Field(ge=1, le=65535)]
+Percent = Annotated[float, BeforeValidator(_check_percent), Unit("percent")]
+Port = Annotated[int, BeforeValidator(reject_bool), Field(ge=1, le=65535), Unit("port")]
 ListenerName = Annotated[str, _validate_with(_check_listener)]
 KafkaName = Annotated[str, _validate_with(_check_topic)]
 Workers = Literal["auto"] | Annotated[int, Field(ge=1, le=MAX_WORKERS)]

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Self
+from typing import Final, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from gateway.config.sections.authentication import Authentication
-from gateway.config.sections.fields import Host, Network, Port, Section
+from gateway.config.sections.fields import Host, Network, Port, Section, setting
 from gateway.config.sections.tls import TlsSection
 from gateway.listener_names import DEFAULT_LISTENER, config_path
 from gateway.tls.certificate_names import AdvertisedHost
@@ -21,16 +21,19 @@ ANY_HOST: Final = ("0.0.0.0", "::", "")  # noqa: S104  compared, not bound
 class BrokerPlace(Section):
     """Of one broker, where it differs from all others."""
 
-    port: Port | None = None  # None: the listener's port + 1 + node id
-    advertised_host: Host = ""  # "": as of all brokers
-    advertised_port: Port | None = None  # None: as far from `port` as the listener's is from its own
+    # None: the listener's port + 1 + node id.
+    port: Port | None = setting(None, "The broker's port.")
+    advertised_host: Host = setting("", "Its host name in answers to clients.", live=True)
+    # None: as far from `port` as the listener's is from its own.
+    advertised_port: Port | None = setting(None, "Its port in answers to clients.", live=True)
 
 
 class Sni(Section):
     """One port for all brokers: the server name in a client's TLS handshake tells which it wants."""
 
-    bootstrap_address: str  # host, or host:port where the port differs from the listener's (a load balancer)
-    advertised_broker_address_pattern: str  # the same, with $(node_id) in it
+    # Behind a load balancer the port may differ from the listener's.
+    bootstrap_address: str = setting(..., "The name, or name:port, that leads clients to any broker.", live=True)
+    advertised_broker_address_pattern: str = setting(..., "The same with $(node_id) in it, for each broker.", live=True)
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -65,19 +68,40 @@ def _host_name_in(address: str) -> str:
 class ProxyProtocol(Section):
     """Proxies that begin each connection with a header of the PROXY protocol; from everybody else none is read."""
 
-    networks: Annotated[tuple[Network, ...], Field(alias="from", min_length=1)]
+    networks: tuple[Network, ...] = setting(
+        ...,
+        "Addresses and networks of the proxies. Their header is required; from others none is read.",
+        alias="from",
+        min_length=1,
+    )
 
 
 class Listener(TlsSection):
-    host: Host = "127.0.0.1"  # reachable from elsewhere only when somebody says so
-    port: Port = 19092
-    advertised_host: Host = ""  # "": the host itself
-    advertised_port: Port | None = None  # None: the port itself; brokers' ports are as far from it as from `port`
-    advertised_broker_host_pattern: str = ""  # with $(node_id) in it; "": advertised_host for all brokers
-    brokers: dict[int, BrokerPlace] = {}  # by node id; a number is its port, where port + 1 + node id doesn't fit
-    sni: Sni | None = None  # None: each broker has a port of its own
-    proxy_protocol: ProxyProtocol | None = None
-    authentication: Authentication | None = None  # None: as the section of that name says it for all listeners
+    # Reachable from elsewhere only when somebody says so.
+    host: Host = setting("127.0.0.1", "The address that the gateway listens on.")
+    port: Port = setting(
+        19092, "The bootstrap's port. Broker N listens on port + 1 + N, unless brokers or sni say otherwise."
+    )
+    advertised_host: Host = setting(
+        "", "The host name in the gateway's answers to clients. Empty: host. Required if host is 0.0.0.0.", live=True
+    )
+    advertised_port: Port | None = setting(
+        None, "The bootstrap's port as clients see it. Brokers' ports are shifted by the same difference.", live=True
+    )
+    advertised_broker_host_pattern: str = setting(
+        "", "A host name with $(node_id) in it, if each broker has a name of its own.", live=True
+    )
+    # A number is its port, where port + 1 + node id doesn't fit.
+    brokers: dict[int, BrokerPlace] = setting(
+        {}, "By node id, a port, or {port, advertised_host, advertised_port}, for brokers that differ."
+    )
+    sni: Sni | None = setting(None, "All brokers on one port, told apart by the server name in the TLS handshake.")
+    proxy_protocol: ProxyProtocol | None = setting(
+        None, "Proxies that begin each connection with a PROXY protocol header.", live=True
+    )
+    authentication: Authentication | None = setting(
+        None, "The section authentication of this listener, in place of the one that holds for all."
+    )
 
     @field_validator("brokers", mode="before")
     @classmethod

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from gateway.cli_support.suggest import name_hint
-from gateway.config.sections.fields import FieldFaults, KafkaName, Seconds, Section, Size
+from gateway.config.sections.fields import FieldFaults, KafkaName, Seconds, Section, Size, setting
 from gateway.kafka import topic_names
 from gateway.log.logs import LOGGERS, LogFormat, LogLevel
 
@@ -16,9 +16,9 @@ from gateway.log.logs import LOGGERS, LogFormat, LogLevel
 class Log(Section):
     """What the gateway logs, on stderr. `levels`: of single loggers (docs/logs.md), which else have `level`."""
 
-    format: LogFormat = "console"
-    level: LogLevel = "info"
-    levels: Mapping[str, LogLevel] = {}
+    format: LogFormat = setting("console", "console for people; json: each line is a JSON object.")
+    level: LogLevel = setting("info", "From which level on there are lines.", live=True)
+    levels: Mapping[str, LogLevel] = setting({}, "The same for single loggers, by name.", live=True)
 
     @field_validator("levels")
     @classmethod
@@ -32,9 +32,18 @@ class Log(Section):
 
 
 class UsageLog(Section):
-    topic: KafkaName = topic_names.USAGE
-    spool_dir: Path = Path("./spool")
-    max_spool_bytes: Size = Field(default=2**30, ge=2**20)  # a day without Kafka at 12 kB/s: about 50 busy clients
-    retention: Seconds = Field(default=7 * 86400.0, ge=0)  # published files are kept this long, for the audit
-    partitions: int = Field(default=3, ge=1, le=1000)
-    replication: int | None = Field(default=None, ge=1, le=100)  # None: 3, or the number of brokers where that is less
+    topic: KafkaName = setting(topic_names.USAGE, "The topic for usage records; created if it is missing.")
+    spool_dir: Path = setting(
+        Path("./spool"), "Folder to which records are written before they are published. Each gateway needs its own."
+    )
+    # A day without Kafka at 12 kB/s: about 50 busy clients.
+    max_spool_bytes: Size = setting(2**30, "Maximum size of the spool.", ge=2**20)
+    retention: Seconds = setting(
+        7 * 86400.0, "How long published files are kept, so that the audit can read them too.", ge=0
+    )
+    partitions: int = setting(
+        3, "Partitions of the topic, if the gateway creates it.", ge=1, le=1000, unit="partitions"
+    )
+    replication: int | None = setting(
+        None, "Copies of it. Without it 3, or the number of brokers if that is less.", ge=1, le=100, unit="copies"
+    )

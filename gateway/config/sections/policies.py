@@ -21,6 +21,7 @@ from gateway.config.sections.fields import (
     Section,
     Size,
     TenantName,
+    setting,
 )
 from gateway.kafka import topic_names
 from gateway.storage.plugins import QUOTA_SOURCES
@@ -30,12 +31,26 @@ from policies.thresholds.values import TOTAL_KEY, TOTAL_OUT_KEY, check_single_th
 
 
 class TopicThreshold(Section):
-    threshold: Annotated[Size, Field(alias="bytes.in.per.sec.threshold", ge=0)]
+    threshold: Size = setting(
+        ...,
+        "Bytes per second of the topic on each broker.",
+        alias="bytes.in.per.sec.threshold",
+        ge=0,
+        unit="bytes per second",
+    )
 
 
 class BrokerThreshold(Section):
-    total: Annotated[Size | None, Field(alias=TOTAL_KEY, gt=0)] = None
-    total_out: Annotated[Size | None, Field(alias=TOTAL_OUT_KEY, gt=0)] = None
+    total: Size | None = setting(
+        None, "Bytes per second of this broker.", alias=TOTAL_KEY, gt=0, unit="bytes per second"
+    )
+    total_out: Size | None = setting(
+        None,
+        "Bytes per second that consumers with shares share of this broker.",
+        alias=TOTAL_OUT_KEY,
+        gt=0,
+        unit="bytes per second",
+    )
 
     @model_validator(mode="after")
     def _check_any(self) -> Self:
@@ -47,17 +62,52 @@ class BrokerThreshold(Section):
 class Thresholds(Section):
     """Bytes per second and upstream broker. `brokers`: node id -> a total of its own."""
 
-    total: Annotated[Size | None, Field(alias=TOTAL_KEY, gt=0)] = None
-    total_out: Annotated[Size | None, Field(alias=TOTAL_OUT_KEY, gt=0)] = None  # limits only consumers with shares
-    brokers: dict[Annotated[int, Field(ge=0)], BrokerThreshold] = {}
-    topics: dict[KafkaName, TopicThreshold] = {}
-    on_exceed: Literal["reject", "delay"] = "reject"  # as the proposal has it
-    burst: Seconds = Field(default=0.0, ge=0, le=3600)  # above a threshold, where on_exceed is reject; 0: no bound
-    mode: Literal["enforce", "observe"] = "enforce"
-    enforce_percent: Percent = ALL_CLIENTS  # of the clients; for all others they are only observed
-    source: PluginName = ""  # of the operator's own (produce_gateway.quota_sources): replaces total and topics
-    options: dict[str, Any] = {}  # handed to it
-    interval: Seconds = Field(default=60.0, gt=0, le=86400)  # how often it is asked
+    total: Size | None = setting(
+        None,
+        "Bytes per second of each broker. Without it, topics' thresholds limit nothing.",
+        live=True,
+        alias=TOTAL_KEY,
+        gt=0,
+        unit="bytes per second",
+    )
+    total_out: Size | None = setting(
+        None,
+        "Bytes per second that consumers with consumer_byte_rate.shares share of each broker. It limits no other"
+        " consumer.",
+        live=True,
+        alias=TOTAL_OUT_KEY,
+        gt=0,
+        unit="bytes per second",
+    )
+    brokers: dict[Annotated[int, Field(ge=0)], BrokerThreshold] = setting(
+        {}, "Totals of particular brokers, by node id.", live=True
+    )
+    topics: dict[KafkaName, TopicThreshold] = setting(
+        {}, "Thresholds of topics, by name. The others share what these leave.", live=True
+    )
+    # As the proposal has it.
+    on_exceed: Literal["reject", "delay"] = setting(
+        "reject", "reject: by Kafka's one-minute rate. delay: slow producers down to their threshold.", live=True
+    )
+    burst: Seconds = setting(
+        0.0,
+        "With on_exceed reject: seconds of a threshold that may pass above it at once. 0: no such bound.",
+        live=True,
+        ge=0,
+        le=3600,
+    )
+    mode: Literal["enforce", "observe"] = setting(
+        "enforce", "observe: only count what thresholds would reject or delay.", live=True
+    )
+    enforce_percent: Percent = setting(
+        ALL_CLIENTS,
+        "For how many percent of the clients thresholds are enforced; the others are only counted.",
+        live=True,
+    )
+    # An entry point of produce_gateway.quota_sources.
+    source: PluginName = setting("", "The name of a plugin that provides total and topics instead.")
+    options: dict[str, Any] = setting({}, "Options of that plugin.")
+    interval: Seconds = setting(60.0, "How often it is asked.", gt=0, le=86400)
 
     @model_validator(mode="after")
     def _check_each(self) -> Self:
@@ -89,22 +139,52 @@ class Thresholds(Section):
 class GroupRates(Section):
     """Limits of one resource group over all gateways, per second; None: none. The names are PIP-82's."""
 
-    publish_bytes: Annotated[Size | None, Field(alias="publishRateInBytes", gt=0)] = None
-    publish_msgs: Annotated[Number | None, Field(alias="publishRateInMsgs", gt=0)] = None
-    dispatch_bytes: Annotated[Size | None, Field(alias="dispatchRateInBytes", gt=0)] = None
-    dispatch_msgs: Annotated[Number | None, Field(alias="dispatchRateInMsgs", gt=0)] = None
+    publish_bytes: Size | None = setting(
+        None,
+        "Bytes per second that the group may produce, over all gateways.",
+        alias="publishRateInBytes",
+        gt=0,
+        unit="bytes per second",
+    )
+    publish_msgs: Number | None = setting(
+        None,
+        "Messages per second that the group may produce.",
+        alias="publishRateInMsgs",
+        gt=0,
+        unit="messages per second",
+    )
+    dispatch_bytes: Size | None = setting(
+        None, "Bytes per second that the group may consume.", alias="dispatchRateInBytes", gt=0, unit="bytes per second"
+    )
+    dispatch_msgs: Number | None = setting(
+        None,
+        "Messages per second that the group may consume.",
+        alias="dispatchRateInMsgs",
+        gt=0,
+        unit="messages per second",
+    )
 
 
 class ResourceGroups(Section):
     """Limits that tenants and namespaces have together, and the way a topic's or a principal's name tells its owner."""
 
-    topic_pattern: Pattern = DEFAULT_PATTERN
-    principal_pattern: Pattern = ""  # "": principals say nothing
-    mode: Literal["enforce", "observe"] = "enforce"
-    enforce_percent: Percent = ALL_CLIENTS
-    groups: dict[GroupName, GroupRates] = {}
-    tenants: dict[TenantName, GroupName] = {}
-    namespaces: dict[NamespaceName, GroupName] = {}  # "tenant/namespace"
+    topic_pattern: Pattern = setting(
+        DEFAULT_PATTERN,
+        "How to read tenant and namespace from a topic's name: a template, or a regular expression with groups"
+        " tenant and namespace. Empty: names carry no tenant.",
+    )
+    principal_pattern: Pattern = setting(
+        "", "How to read the tenant from a principal if the topic's name doesn't give one."
+    )
+    mode: Literal["enforce", "observe"] = setting("enforce", "observe: only count what groups would delay.")
+    enforce_percent: Percent = setting(
+        ALL_CLIENTS, "For how many percent of the clients groups are enforced; the others are only counted."
+    )
+    groups: dict[GroupName, GroupRates] = setting({}, "Groups by name, each with its rates.")
+    tenants: dict[TenantName, GroupName] = setting({}, "Which group a tenant belongs to.")
+    namespaces: dict[NamespaceName, GroupName] = setting(
+        {}, "Which group a tenant/namespace belongs to, instead of its tenant's."
+    )
 
     @field_validator("groups", mode="before")
     @classmethod
@@ -129,21 +209,35 @@ class ResourceGroups(Section):
 class PoliciesStore(Section):
     """The store of policies changed at run time: in the topic, or with `internal_topics: none` in the file."""
 
-    topic: KafkaName = topic_names.POLICIES
-    replication: int | None = Field(default=None, ge=1, le=100)  # None: 3, or the number of brokers where that is less
-    file: Path | None = None  # None: policies.jsonl in usage_log.spool_dir, which is this gateway's alone
+    topic: KafkaName = setting(
+        topic_names.POLICIES,
+        "The compacted topic for changes made at run time. All gateways of a cluster use the same one.",
+    )
+    replication: int | None = setting(
+        None,
+        "Copies of it, if the gateway creates it. Without it 3, or the number of brokers if that is less.",
+        ge=1,
+        le=100,
+        unit="copies",
+    )
+    # The spool is this gateway's alone.
+    file: Path | None = setting(
+        None, "The file for these changes with internal_topics: none. Without it policies.jsonl in the spool."
+    )
 
 
 class InternalClient(Section):
     """Both together: a client chooses its client id, a broker accepted the principal."""
 
-    principal: Principal
-    client_id: str
+    principal: Principal = setting(..., "The principal, as User:name.")
+    client_id: str = setting(..., "The client id that it must use.")
 
 
 class Internal(Section):
     """Metered, never limited: replication, operators' tools."""
 
-    principals: tuple[Principal, ...] = ()
-    client_ids: tuple[str, ...] = ()  # whoever says so
-    clients: tuple[InternalClient, ...] = ()
+    principals: tuple[Principal, ...] = setting((), "Principals that are metered and never limited, as User:name.")
+    client_ids: tuple[str, ...] = setting(
+        (), "The same for every client that uses this client id, which any client can."
+    )
+    clients: tuple[InternalClient, ...] = setting((), "The same for a principal together with a client id.")

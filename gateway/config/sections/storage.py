@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from gateway.config.sections.clients import Client
-from gateway.config.sections.fields import KafkaName, Number, PluginName, Seconds, Section, Size, reject_bool
+from gateway.config.sections.fields import KafkaName, Number, PluginName, Seconds, Section, Size, reject_bool, setting
 from gateway.kafka import topic_names
 from gateway.storage.plugins import LIMIT_POLICIES, VOLUME_SOURCES
 from policies.definitions.policy_values import PolicyKey
@@ -29,8 +29,14 @@ MIN_CHECK_INTERVAL_S: Final = 0.1  # sooner, one look would begin before the las
 class StorageLimit(Section):
     """Bytes, or for MinFreePercentage a share of the volume."""
 
-    type: LimitType
-    level: float = Field(gt=0, allow_inf_nan=False)
+    type: LimitType = setting(..., "What is compared: free bytes, the free share of the volume, or used bytes.")
+    level: float = setting(
+        ...,
+        "Bytes, such as 10GB, or for MinFreePercentage a share, such as 0.2.",
+        gt=0,
+        allow_inf_nan=False,
+        unit="bytes, or a share of the volume",
+    )
 
     @field_validator("level", mode="before")
     @classmethod
@@ -63,9 +69,11 @@ LimitList = Annotated[tuple[StorageLimit, ...], BeforeValidator(_as_list, json_s
 class VolumeLimits(Section):
     """Limits of some volumes, in place of those for all. `match`: "BROKER:LOG DIR", `*` stands for any characters."""
 
-    match: str = Field(min_length=1, max_length=1000)
-    soft: LimitList = ()
-    hard: LimitList = ()
+    match: str = setting(
+        ..., "The volumes: BROKER:LOG_DIR; * stands for any characters.", min_length=1, max_length=1000
+    )
+    soft: LimitList = setting((), "In place of storage.soft.")
+    hard: LimitList = setting((), "In place of storage.hard.")
 
     @model_validator(mode="after")
     def _check_limits(self) -> Self:
@@ -91,62 +99,109 @@ def _check_limit_pair(soft: LimitList, hard: LimitList) -> None:
 class StorageAdmin(Client):
     """The endpoint for the sources; values left out are upstream's, the properties all together."""
 
-    bootstrap_servers: str = ""
+    bootstrap_servers: str = setting("", "Brokers to ask; without it those of upstream.")
+    properties: dict[str, str] = setting(
+        {}, "librdkafka's properties, written beside bootstrap_servers; they replace all of upstream's.", repr=False
+    )
 
 
 class Snapshots(Section):
     """Volume snapshots in a compacted topic, written by `produce-gateway volume-agent` beside each broker."""
 
-    topic: KafkaName = topic_names.VOLUMES
-    max_age: Seconds = Field(default=180.0, gt=0, le=7 * 86400)  # three of an agent's rounds
-    fail_safe: Literal["PAUSE", "OPEN"] = "PAUSE"  # 035's default
-    replication: int | None = Field(default=None, ge=1, le=100)  # None: 3, or the number of brokers where that is less
+    topic: KafkaName = setting(
+        topic_names.VOLUMES, "The compacted topic of volume snapshots; created if it is missing."
+    )
+    # Three of an agent's rounds.
+    max_age: Seconds = setting(180.0, "An active broker without a younger snapshot is unknown.", gt=0, le=7 * 86400)
+    # 035's default.
+    fail_safe: Literal["PAUSE", "OPEN"] = setting("PAUSE", "The state while a broker is unknown.")
+    replication: int | None = setting(
+        None,
+        "Copies of the topic. Without it 3, or the number of brokers if that is less.",
+        ge=1,
+        le=100,
+        unit="copies",
+    )
 
 
 class PrometheusQueries(Section):
     """The query of a Prometheus for volumes; gateway/storage/prometheus.py explains the keys."""
 
-    url: str
-    available: str = ""
-    size: str = ""
-    broker_label: str = ""
-    volume_label: str = ""
-    broker_pattern: str | None = None
-    brokers: dict[str, int] = {}
-    expected_brokers: tuple[int, ...] | None = None
-    max_age: Seconds = Field(default=180.0, gt=0, le=7 * 86400)
-    timeout: Seconds = Field(default=10.0, gt=0, le=60)
-    username: str = ""
-    password_file: str = ""
-    bearer_token_file: str = ""
-    ca_file: str = ""
+    url: str = setting(..., "Address of the server, with the path under which it runs.")
+    available: str = setting("", "PromQL for free bytes, one series for each volume.")
+    size: str = setting("", "PromQL for the size, one series for each volume.")
+    broker_label: str = setting("", "The label that contains the broker's id.")
+    volume_label: str = setting("", "The volume's name in messages and metrics.")
+    broker_pattern: str | None = setting(None, "A regular expression; its group broker, or its first group, is the id.")
+    brokers: dict[str, int] = setting({}, "By the label's value, the id, if the label contains none.")
+    expected_brokers: tuple[int, ...] | None = setting(None, "Ids of the brokers, if the cluster can't be asked.")
+    max_age: Seconds = setting(180.0, "Maximum age of a sample.", gt=0, le=7 * 86400)
+    timeout: Seconds = setting(10.0, "Time limit for one observation.", gt=0, le=60)
+    username: str = setting("", "User, with password_file.")
+    password_file: str = setting("", "A file with the password, read for each observation.")
+    bearer_token_file: str = setting("", "A file with a token in place of user and password.")
+    ca_file: str = setting("", "A PEM file with the CAs of the server's certificate. Without it, the system's.")
 
 
 class Storage(Section):
     """Protection of the cluster against full disks: a factor on every produce limit."""
 
-    source: PluginName = "log-dirs"  # log-dirs, snapshots, prometheus, or one of the operator's own
-    check_interval: Seconds = Field(default=60.0, ge=0, le=86400)  # 0: off
-    admin: StorageAdmin | None = None
-    min_available_bytes: Annotated[Size | None, Field(alias="min.available.bytes", gt=0)] = None
-    min_available_ratio: Annotated[Number | None, Field(alias="min.available.ratio")] = None
-    soft: LimitList = ()
-    hard: LimitList = ()
-    volumes: tuple[VolumeLimits, ...] = ()
-    fallback: Annotated[Number, Field(alias="throttle.factor.fallback")] = 1.0
-    validity: Annotated[Seconds, Field(alias="throttle.factor.validity.duration", ge=0, le=7 * 86400)] = 300.0
-    mode: Literal["enforce", "observe"] = "enforce"
-    scope: StorageScope = "cluster"
-    exempt_topics: tuple[TopicPattern, ...] = ()
-    fenced_brokers: Literal["remember", "ignore"] | None = None  # None: by scope
-    forget_after: Seconds = Field(default=FORGET_AFTER_S, gt=0, le=30 * 86400)
-    new_broker_grace: Seconds = Field(default=60.0, ge=0, le=86400)
-    snapshots: Snapshots | None = None
-    prometheus: PrometheusQueries | None = None
-    options: dict[str, Any] = {}  # of the source, or of factor_source in its place
-    limit_policy: PluginName = ""
-    limit_policy_options: dict[str, Any] = {}
-    factor_source: PluginName = ""
+    source: PluginName = setting(
+        "log-dirs", "Where volumes come from: log-dirs, snapshots, prometheus, or the name of a plugin."
+    )
+    check_interval: Seconds = setting(
+        60.0, "How often the gateway observes the disks. PT0S turns it off.", ge=0, le=86400
+    )
+    admin: StorageAdmin | None = setting(None, "Another endpoint for these requests, in place of upstream's.")
+    min_available_bytes: Size | None = setting(
+        None, "PAUSE while any volume has this much free or less.", alias="min.available.bytes", gt=0
+    )
+    min_available_ratio: Number | None = setting(
+        None, "The same as a share of the volume: 0.01 = 1 %.", alias="min.available.ratio", unit="share of the volume"
+    )
+    soft: LimitList = setting(
+        (), "From here to hard the factor falls from 1 to 0. Of a list, the first that is reached counts."
+    )
+    hard: LimitList = setting((), "PAUSE while any volume is beyond this. Of a list, the first that is reached counts.")
+    volumes: tuple[VolumeLimits, ...] = setting(
+        (), "Limits of some volumes, in place of soft and hard; the first that matches counts."
+    )
+    fallback: Number = setting(
+        1.0, "The factor while the disks can't be observed.", alias="throttle.factor.fallback", unit="factor"
+    )
+    validity: Seconds = setting(
+        300.0,
+        "How long the last valid factor stays in force when observations fail.",
+        alias="throttle.factor.validity.duration",
+        ge=0,
+        le=7 * 86400,
+    )
+    mode: Literal["enforce", "observe"] = setting("enforce", "observe: only count what storage protection would hold.")
+    scope: StorageScope = setting(
+        "cluster", "Whom a volume at its limit holds: cluster, all producers; affected, topics with a replica on it."
+    )
+    exempt_topics: tuple[TopicPattern, ...] = setting(
+        (), "With scope: affected, topics that are never held; * stands for any characters."
+    )
+    # None: by scope, see remembers_brokers.
+    fenced_brokers: Literal["remember", "ignore"] | None = setting(
+        None, "Brokers that left with a volume at a limit: remember their last state, or ignore it."
+    )
+    forget_after: Seconds = setting(
+        FORGET_AFTER_S, "How long it is remembered, unless they are seen again before.", gt=0, le=30 * 86400
+    )
+    new_broker_grace: Seconds = setting(
+        60.0, "How long a broker that joins may be without a report of its volumes.", ge=0, le=86400
+    )
+    snapshots: Snapshots | None = setting(None, "With source: snapshots.")
+    prometheus: PrometheusQueries | None = setting(None, "With source: prometheus.")
+    # Of the source, or of factor_source in its place.
+    options: dict[str, Any] = setting({}, "Options of a plugin.")
+    limit_policy: PluginName = setting("", "The name of a plugin that says when a volume is too full.")
+    limit_policy_options: dict[str, Any] = setting({}, "Options of that plugin.")
+    factor_source: PluginName = setting(
+        "", "The name of a plugin that provides the factor, in place of source and limits."
+    )
 
     @field_validator("check_interval")
     @classmethod

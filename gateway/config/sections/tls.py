@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, Self
+from typing import Final, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from gateway.config.sections.clients import property_text
-from gateway.config.sections.fields import Section
+from gateway.config.sections.fields import Section, setting
 from gateway.tls.certificates import PROTOCOLS, ListenerTls
 from gateway.tls.principal_rules import DEFAULT_RULE, PrincipalRules
 
@@ -20,15 +20,47 @@ TLS_PROTOCOLS: Final = tuple(PROTOCOLS)
 class TlsSection(Section):
     """The keys `ssl.…` of a section."""
 
-    keystore: Annotated[str, Field(alias="ssl.keystore.location")] = ""  # "": plain TCP
-    keystore_type: Annotated[str, Field(alias="ssl.keystore.type")] = PEM
-    key: Annotated[str, Field(alias="ssl.key.location")] = ""  # "": it is in the keystore's file, as Kafka has it
-    key_password: Annotated[str, Field(alias="ssl.key.password", max_length=1000, repr=False)] = ""
-    truststore: Annotated[str, Field(alias="ssl.truststore.location")] = ""
-    truststore_type: Annotated[str, Field(alias="ssl.truststore.type")] = PEM
-    client_auth: Annotated[Literal["none", "requested", "required"], Field(alias="ssl.client.auth")] = "none"
-    protocols: Annotated[tuple[str, ...], Field(alias="ssl.enabled.protocols", min_length=1)] = TLS_PROTOCOLS
-    principal_rules: Annotated[str, Field(alias="ssl.principal.mapping.rules")] = DEFAULT_RULE
+    keystore: str = setting(
+        "",
+        "A PEM file with the gateway's certificate, intermediate certificates and private key. With this key the"
+        " port accepts only TLS.",
+        live=True,
+        alias="ssl.keystore.location",
+    )
+    keystore_type: str = setting(PEM, "PEM; nothing else is read.", alias="ssl.keystore.type")
+    # "": it is in the keystore's file, as Kafka has it.
+    key: str = setting("", "The private key if it has a file of its own.", live=True, alias="ssl.key.location")
+    key_password: str = setting(
+        "",
+        "The key's password, as text or as {file: PATH}.",
+        live=True,
+        alias="ssl.key.password",
+        max_length=1000,
+        repr=False,
+    )
+    truststore: str = setting(
+        "", "A PEM file with the CAs that sign clients' certificates.", live=True, alias="ssl.truststore.location"
+    )
+    truststore_type: str = setting(PEM, "PEM; nothing else is read.", alias="ssl.truststore.type")
+    client_auth: Literal["none", "requested", "required"] = setting(
+        "none",
+        "required: clients must present a certificate. requested: one that is presented must be valid.",
+        live=True,
+        alias="ssl.client.auth",
+    )
+    protocols: tuple[str, ...] = setting(
+        TLS_PROTOCOLS,
+        "Versions of TLS, in a list or separated by commas.",
+        live=True,
+        alias="ssl.enabled.protocols",
+        min_length=1,
+    )
+    principal_rules: str = setting(
+        DEFAULT_RULE,
+        "Which principals clients' certificates make, in Kafka's syntax (KIP-371).",
+        live=True,
+        alias="ssl.principal.mapping.rules",
+    )
 
     @field_validator("keystore_type", "truststore_type")
     @classmethod
