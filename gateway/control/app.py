@@ -33,7 +33,6 @@ from gateway.control.components.optional_components import (
     OptionalComponents,
     make_policy_store,
 )
-from gateway.control.components.storage_service import StorageService
 from gateway.control.components.usage_pipeline import UsagePipeline
 from gateway.control.fleet.exchange.exchange import DROP_REASONS, FleetParty, UsageExchange
 from gateway.control.fleet.shares import FleetControl
@@ -47,8 +46,9 @@ from gateway.control.policies.kafka_admin.admin_service import KafkaAdmin
 from gateway.control.policies.quota_source import ThresholdFeed
 from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import StoreError
-from gateway.control.storage.forecast import ForecastInputs
+from gateway.control.storage.context import StorageContext
 from gateway.control.storage.override import find_override
+from gateway.control.storage.service import StorageService
 from gateway.control.usage.recent import RecentTraffic
 from gateway.control.usage.timeline import TrafficTimeline
 from gateway.control.usage.usage_log import UsageLogWriter
@@ -183,20 +183,22 @@ class _ControlProcess:
             derive_key(secret, ROLLOUT_PURPOSE),
         )
         self._storage_service = StorageService(
-            settings,
-            parts,
-            self._metrics,
-            lambda: self._policies.policies,
-            self._workers.publish_snapshot,
-            lambda: self._cluster.replicas,
-            ForecastInputs(
-                lambda: self._recent.writer_rates(time.time_ns() // 1_000_000),
-                lambda: self._cluster.spread,
-                self._usage_log.record_disks,
+            StorageContext(
+                settings,
+                self._metrics,
+                self._workers.publish_snapshot,
+                policies=lambda: self._policies.policies,
+                find_override=lambda: find_override(
+                    self._policies.policies, self._policies.history, round(now.now() * 1000)
+                ),
+                knows_overrides=self._policies.loaded.is_set,
+                replicas=lambda: self._cluster.replicas,
+                spread=lambda: self._cluster.spread,
+                rates=lambda: self._recent.writer_rates(time.time_ns() // 1_000_000),
+                record_disks=self._usage_log.record_disks,
+                restarted=self._restarted,
             ),
-            lambda: find_override(self._policies.policies, self._policies.history, round(now.now() * 1000)),
-            self._policies.loaded.is_set,
-            restarted=self._restarted,
+            parts,
         )
         self._acceptor = ConnectionAcceptor(self._workers, self._metrics, proxy_networks(settings), errors)
         self._source = AdminSource(
@@ -217,7 +219,7 @@ class _ControlProcess:
             self._metrics,
             tell=self._publish_cluster,
             moved=self._policies.on_places_changed,
-            relocated=self._storage_service.on_replicas_changed,
+            relocated=self._storage_service.refresh,
             looked=self._policies.on_topic_ids,
         )
         self._health = GatewayHealth(
@@ -334,7 +336,7 @@ class _ControlProcess:
 
     def _publish_policies(self, policies: PolicySet) -> None:
         self._snapshot_publisher.publish_policies(policies)
-        self._storage_service.on_policies_changed()
+        self._storage_service.refresh()
 
     def _publish_cluster(self, message: BrokerTable | TopicSnapshot) -> None:
         if isinstance(message, TopicSnapshot):

@@ -19,7 +19,7 @@ from gateway.storage.views import (
     NO_ASSESSMENT,
     BoundedCall,
     Clock,
-    InheritedFactor,
+    KeptFactor,
     StorageViewState,
     rebuild_observation,
 )
@@ -132,7 +132,6 @@ class VolumeSourceView:
             None if until is None else self._keeper.next_factor(now),
             self._brokers,
             self._offline,
-            factor.observed_at,
             self._connected,
             factor.origin == "fallback" and factor.value < 1,
             self._has_checked,
@@ -144,7 +143,7 @@ class VolumeSourceView:
             self._memory.last_volumes if self._memory is not None else {},
         )
 
-    def adopt_factor(self, held: InheritedFactor, now: float) -> None:
+    def adopt_factor(self, held: KeptFactor, now: float) -> None:
         before = self._keeper.current_factor(now)
         self._keeper.adopt_factor(held.factor, held.until, now)
         adopted = self._keeper.current_factor(now)

@@ -51,7 +51,6 @@ class StorageViewState(NamedTuple):
     """The factor in force. Times are monotonic. `brokers`: the active ones, each with the fault of its snapshot, or "".
 
     `until`, `next`: the time when this changes by itself, and the next factor. `begun`: more is behind it than a start.
-    `observed_at`: the last time when all of this was known to be so; None: never.
 
     `unknown`: active brokers of which nothing is known and that count as full, with the reason; None: so does every
     broker. `dirs`: the topics on volumes, by broker and volume, of brokers where that matters and that told.
@@ -68,7 +67,6 @@ class StorageViewState(NamedTuple):
     next: StorageFactor | None = None
     brokers: Mapping[int, str] = MappingProxyType({})
     offline: tuple[tuple[int, str], ...] = ()
-    observed_at: float | None = None
     connected: bool = False
     lacks_data: bool = False
     begun: bool = False
@@ -80,7 +78,7 @@ class StorageViewState(NamedTuple):
     lasts: Mapping[int, LastVolumes] = MappingProxyType({})
 
 
-class InheritedFactor(NamedTuple):
+class KeptFactor(NamedTuple):
     """The factor that a worker still holds from before control was restarted, the topics that it is about (None: all),
     and the last known volumes of brokers with one at a limit.
     """
@@ -110,7 +108,7 @@ class StorageView(Protocol):
     def current_state(self, now: float) -> StorageViewState:
         """The factor in force."""
 
-    def adopt_factor(self, held: InheritedFactor, now: float) -> None:
+    def adopt_factor(self, held: KeptFactor, now: float) -> None:
         """Go on with it until something has been seen."""
 
     @property
@@ -252,7 +250,7 @@ class VolumeTopicView:
         self._view = view
         self._clock, self._wall = clock, wall
         self._source_call = BoundedCall(interval_s)
-        self._inherited: InheritedFactor | None = None
+        self._kept: KeptFactor | None = None
         self._active: tuple[int, ...] = ()
         self._snapshot_times: dict[int, float] = {}
         self._listed = False
@@ -319,15 +317,15 @@ class VolumeTopicView:
         wall = self._wall()
         view = self._view.assess_current(wall, now)
         known = self._listed and self._reader.caught_up
-        if not known and self._inherited is not None and (self._inherited.until is None or now < self._inherited.until):
+        if not known and self._kept is not None and (self._kept.until is None or now < self._kept.until):
             return StorageViewState(
-                self._inherited.factor,
-                until=self._inherited.until,
+                self._kept.factor,
+                until=self._kept.until,
                 next=view.factor,
                 connected=self._reader.connected,
-                affected=self._inherited.affected,
+                affected=self._kept.affected,
             )
-        self._inherited = None
+        self._kept = None
         valid = view.factor.origin == "valid"
         self._begun |= valid or (self._tried and (self._reader.caught_up or now - self._began >= READ_S))
         if valid:
@@ -340,7 +338,6 @@ class VolumeTopicView:
             self._view.next_factor(wall, now),
             {b: NEW_BROKER if b in view.fresh else view.reasons.get(b, "") for b in self._active},
             (),
-            self._observed_at,
             self._reader.connected,
             view.lacks_data,
             self._begun,
@@ -348,15 +345,15 @@ class VolumeTopicView:
             departed={broker_id: now + until - wall for broker_id, until in view.left.items()},
         )
 
-    def adopt_factor(self, held: InheritedFactor, now: float) -> None:
+    def adopt_factor(self, held: KeptFactor, now: float) -> None:
         """The lowest of the workers' factors; a fail-safe only as long as nothing else is known."""
         if held.until is not None and now >= held.until:
             return
         if held.factor.origin in ("valid", "kept"):
             held = held._replace(factor=held.factor._replace(origin="kept"))
             self._view.paused |= held.factor.value == 0
-        if self._inherited is None or held.factor.value < self._inherited.factor.value:
-            self._inherited = held
+        if self._kept is None or held.factor.value < self._kept.factor.value:
+            self._kept = held
 
     def _store_snapshot(self, broker_id: int, snapshot: VolumeSnapshot | None) -> None:
         self._view.put_snapshot(broker_id, snapshot)

@@ -12,7 +12,7 @@
 # judging.py    all volumes judged
 # scope.py      the topics that full volumes hold
 # members.py    brokers that left with a full volume, and brokers that have just joined
-# override.py   an operator's hand on it
+# override.py   an operator's override
 # keeping.py    the factor, and how long it holds while nothing is seen
 # snapshots.py  what snapshots say together
 # forecast.py   how fast a volume fills, and when it is at its limits
@@ -69,6 +69,7 @@ from policies.storage.volumes import (
     QuotaSource,
     QuotaValues,
     Volume,
+    VolumeKey,
     VolumeLimit,
     VolumeSource,
     check_limit,
@@ -116,6 +117,7 @@ __all__ = [
     "VolumeFinding",
     "VolumeForecast",
     "VolumeHeadroom",
+    "VolumeKey",
     "VolumeLimit",
     "VolumeMemory",
     "VolumeSnapshot",

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from policies.storage.limits import SoftHard
@@ -73,6 +73,13 @@ class VolumeAssessment(NamedTuple):
     def factor_of(self, finding: VolumeFinding) -> float:
         """The factor from that volume alone; 0 if it keeps a former PAUSE."""
         return 0.0 if self.held and finding.is_short_of_release else finding.factor
+
+    def names_by_broker(self) -> Mapping[int, list[str]]:
+        """The names of the volumes of each broker."""
+        found: dict[int, list[str]] = {}
+        for finding in self.findings:
+            found.setdefault(finding.volume.broker_id, []).append(finding.volume.name)
+        return found
 
     @property
     def hard_limit_findings(self) -> tuple[VolumeFinding, ...]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from policies.storage.volumes import LimitError, LimitPolicy, Volume, VolumeLimit, check_limit
+from policies.text import compile_wildcards
 
 
 class MinAvailable(LimitPolicy):
@@ -74,7 +74,7 @@ class SoftHard(LimitPolicy):
         places: Iterable[PlaceLimits] = (),
     ) -> None:
         self.soft, self.hard = check_limit_pair(_as_sequence(soft), _as_sequence(hard))
-        self._places = tuple((_compile_pattern(each.match), each._replace(soft=_as_sequence(each.soft),
+        self._places = tuple((compile_wildcards(each.match), each._replace(soft=_as_sequence(each.soft),
                                      hard=_as_sequence(each.hard)))
                              for each in places)  # fmt: skip
         for _, each in self._places:
@@ -164,7 +164,3 @@ def _strictest_limit(volume: Volume, limits: Sequence[VolumeLimit], where: str) 
     if found is None or not (where or len(limits) > 1):
         return found, ""
     return found, f"{found} of {where}" if where else str(found)
-
-
-def _compile_pattern(pattern: str) -> re.Pattern[str]:
-    return re.compile("".join(".*" if each == "*" else re.escape(each) for each in pattern), re.DOTALL)

@@ -1,4 +1,4 @@
-# An operator's hand on storage protection: for a time producing is paused, or let in, whatever the disks say. An
+# An operator's override of storage protection: for a time producers are paused, or let in, whatever the disks say. An
 # opening ends where a volume is at its hard limit, unless it is forced: what holds there goes on.
 #
 # As a policy's value it is one line of text, so that history, log and other gateways have it as it was given. Knows no
@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple, cast
 
 from policies.storage.judging import VolumeAssessment
 from policies.storage.keeping import StorageFactor
-from policies.storage.scope import AffectedTopics
+from policies.storage.scope import AffectedTopics, affected_key
 
 MAX_REASON_CHARS: Final = 200  # characters
 _TEXT: Final = re.compile(r"(PAUSE|OPEN)( forced)?(?:: (.*))?")
@@ -73,21 +73,21 @@ class OverrideOutcome(NamedTuple):
 
 
 def apply_override(
-    order: StorageOverride, why: str, factor: StorageFactor, affected: Sequence[AffectedTopics] | None,
+    override: StorageOverride, why: str, factor: StorageFactor, affected: Sequence[AffectedTopics] | None,
     assessment: VolumeAssessment, *,
     by_topic: bool,
 ) -> OverrideOutcome:  # fmt: skip
     """`factor`, `affected`, `assessment`: what holds without it. `by_topic`: volumes hold topics, not all producers."""
-    if order.state == "PAUSE":
+    if override.state == "PAUSE":
         return OverrideOutcome(StorageFactor(0.0, "operator", why, factor.observed_at), None)
-    full = () if order.force else tuple(str(each.volume) for each in assessment.hard_limit_findings)
+    full = () if override.force else tuple(str(each.volume) for each in assessment.hard_limit_findings)
     opened = StorageFactor(1.0, "operator", why, factor.observed_at)
     if not full:
         return OverrideOutcome(opened, () if by_topic else None)
     if affected is None:  # of all topics, or not known of which
         return OverrideOutcome(factor, None, full)
-    places = {f"broker {each.volume.broker_id} {each.volume.name}" for each in assessment.hard_limit_findings}
-    held = tuple(each for each in affected if each.key in places)
-    if not held:
+    keys = {affected_key(each.volume) for each in assessment.hard_limit_findings}
+    still = tuple(each for each in affected if each.key in keys)
+    if not still:
         return OverrideOutcome(opened, (), full)
-    return OverrideOutcome(StorageFactor(held[0].value, "operator", held[0].why, factor.observed_at), held, full)
+    return OverrideOutcome(opened._replace(value=still[0].value, why=still[0].why), still, full)

@@ -6,16 +6,15 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
 from policies.storage.judging import VolumeAssessment, VolumeFinding
 from policies.storage.keeping import FactorState, state_of
+from policies.storage.volumes import Volume, VolumeKey
+from policies.text import compile_wildcards
 
 StorageScope = Literal["cluster", "affected"]
-VolumeKey = tuple[int, str]  # broker id, volume
 
 MAX_TOPICS: Final = 100_000  # in one message to workers; where more are affected, all are held
 
@@ -46,15 +45,21 @@ class ReplicaPlacement(NamedTuple):
     replicas: Mapping[int, frozenset[str]]
     dirs: Mapping[VolumeKey, frozenset[str]] = {}
 
-    def topics_on(self, finding: VolumeFinding, volumes: Iterable[str]) -> frozenset[str]:
-        """The topics on that volume. `volumes`: all of its broker."""
-        broker_id, name = finding.volume.broker_id, finding.volume.name
-        here = self.replicas.get(broker_id, frozenset())
-        known = [self.dirs.get((broker_id, each)) for each in volumes]
-        told = [each for each in known if each is not None]
-        if len(known) < 2 or len(told) < len(known):
+    def topics_on(self, volume: Volume, names: Collection[str]) -> frozenset[str]:
+        """The topics on that volume. `names`: of all volumes of its broker."""
+        here = self.replicas.get(volume.broker_id, frozenset())
+        if len(names) < 2 or not self.tells_volumes(volume.broker_id, names):
             return here
-        return self.dirs[broker_id, name] | here.difference(*told)
+        return self.dirs[volume.key] | here.difference(*(self.dirs[volume.broker_id, each] for each in names))
+
+    def tells_volumes(self, broker_id: int, names: Iterable[str]) -> bool:
+        """Whether the broker reported the topics of each of these volumes."""
+        return all((broker_id, each) in self.dirs for each in names)
+
+
+def affected_key(volume: Volume) -> str:
+    """The `key` of the topics that a volume holds."""
+    return f"broker {volume.broker_id} {volume.name}"
 
 
 def find_affected(
@@ -92,35 +97,28 @@ def _topic_claims(
     """The strictest first."""
     for broker_id, why in sorted(unknown.items()):
         yield f"broker {broker_id}", 0.0, why, broker_id, placement.replicas.get(broker_id, frozenset())
-    volumes: dict[int, list[str]] = {}
-    for each in assessment.findings:
-        volumes.setdefault(each.volume.broker_id, []).append(each.volume.name)
+    names = assessment.names_by_broker()
     for finding in limiting:
-        broker_id, name = finding.volume.broker_id, finding.volume.name
-        value, why = assessment.factor_of(finding), finding.reason_text(assessment.held)
-        yield f"broker {broker_id} {name}", value, why, broker_id, placement.topics_on(finding, volumes[broker_id])
+        volume, value, why = finding.volume, assessment.factor_of(finding), finding.reason_text(assessment.held)
+        topics = placement.topics_on(volume, names[volume.broker_id])
+        yield affected_key(volume), value, why, volume.broker_id, topics
 
 
 def crowded_brokers(assessment: VolumeAssessment) -> frozenset[int]:
     """The active brokers of which one volume is at a limit and another one is there: it matters what lies where."""
-    active = [each for each in assessment.findings if not each.volume.left]
-    number = Counter(each.volume.broker_id for each in active)
-    limiting = {each.volume.broker_id for each in active if assessment.factor_of(each) < 1}
-    return frozenset(broker_id for broker_id in limiting if number[broker_id] > 1)
+    names = assessment.names_by_broker()
+    limiting = (each.volume for each in assessment.findings if assessment.factor_of(each) < 1)
+    return frozenset(each.broker_id for each in limiting if not each.left and len(names[each.broker_id]) > 1)
 
 
 def topic_matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
     """Whether a topic's name is one of these; `*` stands for any characters."""
-    texts = ["".join(".*" if each == "*" else re.escape(each) for each in pattern) for pattern in patterns]
-    if not texts:
-        return lambda topic: False
-    found = re.compile("|".join(f"(?:{text})" for text in texts))
+    found = compile_wildcards(*patterns)
     return lambda topic: found.fullmatch(topic) is not None
 
 
-def _severity_order(assessment: VolumeAssessment) -> Callable[[VolumeFinding], tuple[float, float, int, str]]:
-    def key(finding: VolumeFinding) -> tuple[float, float, int, str]:
-        volume = finding.volume
-        return assessment.factor_of(finding), volume.available_ratio, volume.broker_id, volume.name
+def _severity_order(assessment: VolumeAssessment) -> Callable[[VolumeFinding], tuple[float, float, VolumeKey]]:
+    def key(finding: VolumeFinding) -> tuple[float, float, VolumeKey]:
+        return assessment.factor_of(finding), finding.volume.available_ratio, finding.volume.key
 
     return key

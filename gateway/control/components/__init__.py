@@ -2,4 +2,3 @@
 #
 #   optional_components.py  why each of them is lacking, and the attempts to make it
 #   usage_pipeline.py       the usage log, as soon as its spool can be had
-#   storage_service.py      storage protection, as soon as its view of the disks can be had

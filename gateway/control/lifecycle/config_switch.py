@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from gateway.config import Settings
 from gateway.control.cluster.cluster import ClusterMonitor
-from gateway.control.components.storage_service import StorageService
 from gateway.control.metrics import GatewayMetrics, certificate_locations
 from gateway.control.policies.kafka_admin.admin_service import KafkaAdmin
+from gateway.control.storage.service import StorageService
 from gateway.control.workers.acceptor import ConnectionAcceptor, proxy_networks
 from gateway.control.workers.snapshot_publisher import SnapshotPublisher
 from gateway.control.workers.workers import WorkerPool

@@ -7,19 +7,21 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from gateway.control.metrics import StorageMetrics
+from gateway.control.storage.context import Rates, StorageContext
 from gateway.storage.views import StorageViewState
 from policies.storage import (
     FillTrend,
     ReplicaPlacement,
     ReplicaSpread,
+    Volume,
     VolumeFinding,
     VolumeForecast,
     VolumeHeadroom,
+    VolumeKey,
     VolumeWriters,
     find_headroom,
     find_writers,
@@ -32,40 +34,21 @@ log = logging.getLogger("gateway.storage")
 NOTE_INTERVAL_S: Final = 60.0  # the usage log has volumes once a minute, however often they are looked at
 NOTED_TOPICS: Final = 200  # of all volumes together, the busiest: the others bring little
 
-Rates = Mapping[tuple[str, str], float]
-Place = tuple[int, str]  # broker id, volume
-
-
-class ForecastInputs(NamedTuple):
-    """What else control knows. `rates`: bytes per second by topic and principal, of this gateway. `spread`: None: not
-    known. `record_disks`: takes what the usage log is to have.
-    """
-
-    rates: Callable[[], Rates] = dict
-    spread: Callable[[], ReplicaSpread | None] = lambda: None
-    record_disks: Callable[[DiskNotes], None] = lambda disks: None
-
 
 class DiskForecast:
     """Forecasts when volumes reach their limits.
 
     Args:
-        interval_s: seconds between two observations.
         total: the most bytes per second that a broker's producers get; None: no bound.
     """
 
-    def __init__(
-        self,
-        interval_s: float,
-        metrics: StorageMetrics,
-        total: Callable[[int], float | None] = lambda broker_id: None,
-        around: ForecastInputs | None = None,
-    ) -> None:
-        self._interval_s = interval_s
+    def __init__(self, context: StorageContext, metrics: StorageMetrics, total: Callable[[int], float | None]) -> None:
+        assert context.settings.storage is not None
+        self._interval_s = context.settings.storage.check_interval
         self._metrics = metrics
         self._total = total
-        self._inputs = around or ForecastInputs()
-        self._trends: dict[Place, FillTrend] = {}
+        self._context = context
+        self._trends: dict[VolumeKey, FillTrend] = {}
         self._short = False
         self._noted_at: float | None = None
 
@@ -73,69 +56,48 @@ class DiskForecast:
         """All volumes were observed. `at`: monotonic seconds."""
         findings = [each for each in state.assessment.findings if not each.volume.left]  # of these nothing new is known
         self._trends = {
-            place: self._trends.get(place) or FillTrend(self._interval_s) for place in map(_volume_key, findings)
+            each.volume.key: self._trends.get(each.volume.key) or FillTrend(self._interval_s) for each in findings
         }
         for finding in findings:
-            self._trends[_volume_key(finding)].add_sample(at, finding.volume.total, finding.volume.available)
-        spread = self._inputs.spread()
-        rooms = {_volume_key(each): self._find_headroom(each, spread) for each in findings}
+            self._trends[finding.volume.key].add_sample(at, finding.volume.total, finding.volume.available)
+        spread = self._context.spread()
+        rooms = {each.volume.key: self._find_headroom(each, spread) for each in findings}
         self._metrics.show_forecasts(
-            {_volume_key(each): forecast for each in findings if (forecast := self._forecast_volume(each)) is not None},
+            {each.volume.key: forecast for each in findings if (forecast := self._forecast_volume(each)) is not None},
             {place: room for place, room in rooms.items() if room is not None},
         )
         self._log_short_headroom(
-            [each for each in findings if (room := rooms[_volume_key(each)]) is not None and room.is_short]
+            [each for each in findings if (room := rooms[each.volume.key]) is not None and room.is_short]
         )
         if self._noted_at is None or at - self._noted_at >= NOTE_INTERVAL_S:
             self._noted_at = at
-            self._inputs.record_disks(self._make_disks_note(findings, spread))
+            self._context.record_disks(self._make_disks_note(findings, spread))
 
-    def show_volumes(self, state: StorageViewState) -> dict[Place, dict[str, Any]]:
+    def show_volumes(self, state: StorageViewState) -> dict[VolumeKey, dict[str, Any]]:
         """For REST, by volume. Sizes in bytes, rates in bytes per second, times in seconds."""
-        spread, rates = self._inputs.spread(), self._inputs.rates()
-        findings = state.assessment.findings
-        beside = Counter(each.volume.broker_id for each in findings)
+        spread, rates = self._context.spread(), self._context.rates()
+        names = state.assessment.names_by_broker()
         return {
-            _volume_key(each): {
+            each.volume.key: {
                 "forecast": _show_forecast(self._forecast_volume(each)),
                 "headroom": _show_headroom(self._find_headroom(each, spread)),
-                **_show_writers(*self._find_writers(each, findings, spread, state, rates, beside)),
+                **_show_writers(*_find_volume_writers(each.volume, names[each.volume.broker_id], spread, state, rates)),
             }
-            for each in findings
+            for each in state.assessment.findings
         }
 
     def _forecast_volume(self, finding: VolumeFinding) -> VolumeForecast | None:
-        trend = self._trends.get(_volume_key(finding))
+        trend = self._trends.get(finding.volume.key)
         return None if trend is None else trend.forecast_limits(finding)
 
     def _find_headroom(self, finding: VolumeFinding, spread: ReplicaSpread | None) -> VolumeHeadroom | None:
         feeds = frozenset[int]() if spread is None else spread.feeds.get(finding.volume.broker_id, frozenset())
         return find_headroom(finding, feeds, self._total, self._interval_s)
 
-    def _find_writers(
-        self,
-        finding: VolumeFinding,
-        findings: Sequence[VolumeFinding],
-        spread: ReplicaSpread | None,
-        state: StorageViewState,
-        rates: Rates,
-        beside: Mapping[int, int],
-    ) -> tuple[VolumeWriters, bool]:
-        """The writers, and whether they are known for the volume alone; otherwise for all volumes of its broker."""
-        broker_id = finding.volume.broker_id
-        shares = {} if spread is None else spread.shares.get(broker_id, {})
-        if beside[broker_id] < 2:
-            return find_writers(rates, shares), True
-        volumes = [each.volume.name for each in findings if each.volume.broker_id == broker_id]
-        if not all((broker_id, name) in state.dirs for name in volumes):
-            return find_writers(rates, shares), False
-        placement = ReplicaPlacement({broker_id: frozenset(shares)}, state.dirs)
-        return find_writers(rates, shares, placement.topics_on(finding, volumes)), True
-
     def _log_short_headroom(self, short: list[VolumeFinding]) -> None:
         if short and not self._short:
             finding = min(short, key=lambda each: each.volume.available_ratio)
-            room = self._find_headroom(finding, self._inputs.spread())
+            room = self._find_headroom(finding, self._context.spread())
             assert room is not None
             assert room.needed is not None
             more = f" and {len(short) - 1} more" if len(short) > 1 else ""
@@ -151,7 +113,7 @@ class DiskForecast:
     def _make_disks_note(self, findings: Sequence[VolumeFinding], spread: ReplicaSpread | None) -> DiskNotes:
         """For the usage log: the fullest volumes first, and where the busiest topics are."""
         by_topic: dict[str, float] = {}
-        for (topic, _), rate in self._inputs.rates().items():
+        for (topic, _), rate in self._context.rates().items():
             by_topic[topic] = by_topic.get(topic, 0.0) + rate
         busy = sorted(by_topic, key=lambda topic: -by_topic[topic])[:NOTED_TOPICS]
         volumes = [
@@ -168,8 +130,19 @@ class DiskForecast:
         return DiskNotes(tuple(volumes), tuple(lines))
 
 
-def _volume_key(finding: VolumeFinding) -> Place:
-    return finding.volume.broker_id, finding.volume.name
+def _find_volume_writers(
+    volume: Volume, names: Sequence[str], spread: ReplicaSpread | None, state: StorageViewState, rates: Rates
+) -> tuple[VolumeWriters, bool]:
+    """The writers, and whether they are known for the volume alone; otherwise for all volumes of its broker, which have
+    these names.
+    """
+    shares = {} if spread is None else spread.shares.get(volume.broker_id, {})
+    if len(names) < 2:
+        return find_writers(rates, shares), True
+    placement = ReplicaPlacement({volume.broker_id: frozenset(shares)}, state.dirs)
+    if not placement.tells_volumes(volume.broker_id, names):
+        return find_writers(rates, shares), False
+    return find_writers(rates, shares, placement.topics_on(volume, names)), True
 
 
 def _show_forecast(forecast: VolumeForecast | None) -> dict[str, Any] | None:

@@ -1,11 +1,11 @@
-# An operator's hand on storage protection, as control has it: kept as a policy with an end, so that all gateways go by
-# it, a restarted one too, and it is taken back by itself. Who, when and why is in the history of policies.
+# An operator's override of storage protection, as control has it: a policy with an end, so that all gateways go by it,
+# a restarted one too, and it is taken back by itself. Who, when and why is in the history of policies.
 #
 # Knows no disk; what it means for producers is policies/storage/override.py's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from policies.definitions.policy_records import PastChange
@@ -42,9 +42,6 @@ class ActiveOverride(NamedTuple):
             "until": format_time(self.until_ms),
             "left_s": round(self.left_s, 3),
         }
-
-
-FindOverride = Callable[[], ActiveOverride | None]
 
 
 def find_override(policies: PolicySet, history: Sequence[PastChange], now_ms: int) -> ActiveOverride | None:

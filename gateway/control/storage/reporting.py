@@ -23,16 +23,15 @@ class StorageLog:
     """Log lines and metrics of storage protection.
 
     `problem`: why the last look failed, "" where it did not. `throttles_nothing`: there is a soft limit, or a factor
-    between 0 and 1, and no produce limit that it could lower. `observes`: workers only count.
+    between 0 and 1, and no produce limit that it could lower.
 
     Args:
         has_limits: whether there is a produce limit that a factor between 0 and 1 can lower.
     """
 
-    def __init__(self, metrics: StorageMetrics, has_limits: Callable[[], bool], *, observes: bool) -> None:
+    def __init__(self, metrics: StorageMetrics, has_limits: Callable[[], bool]) -> None:
         self._metrics = metrics
         self._has_limits = has_limits
-        self.observes = observes
         self.problem = ""
         self._failures = 0  # since the last success
         self._reasons: set[str] = set()  # of them
@@ -42,7 +41,7 @@ class StorageLog:
         self._offline: frozenset[tuple[int, str]] = frozenset()
         self.throttles_nothing = False
         self._bare: frozenset[str] = frozenset()  # volumes without a limit
-        self._left: frozenset[int] = frozenset()  # brokers that count without being active
+        self._departed: frozenset[int] = frozenset()  # brokers that count without being active
 
     # --- looks --------------------------------------------------------------------------------------------------------
 
@@ -74,8 +73,8 @@ class StorageLog:
         """This state is logged already, in other words."""
         self._logged = _event_key(state)
 
-    def log_changes(self, state: StorageViewState) -> None:
-        """This state is in force: log one line if it is news."""
+    def log_changes(self, state: StorageViewState, *, observes: bool) -> None:
+        """This state is in force: log one line if it is news. `observes`: workers only count."""
         factor = state.factor
         lacking = is_substitute(factor)
         if lacking and not self._lacking:
@@ -86,30 +85,22 @@ class StorageLog:
             first, self._logged = not self._logged, key
             quiet = factor.state == "OPEN" and not lacking
             fields = {"kind": "storage-state", "state": factor.state, "factor": factor.value, "reason": factor.origin}
-            log.log(
-                logging.INFO if quiet else logging.WARNING, "storage: %s", self._state_text(state, first), extra=fields
-            )
-        self._log_left_brokers(state)
+            text = _state_text(state, first, observes)
+            log.log(logging.INFO if quiet else logging.WARNING, "storage: %s", text, extra=fields)
+        self._log_departed(state)
         self._log_volumes(state)
 
-    def _log_left_brokers(self, state: StorageViewState) -> None:
-        left = frozenset(state.departed)
-        for broker_id in sorted(left - self._left):
+    def _log_departed(self, state: StorageViewState) -> None:
+        departed = frozenset(state.departed)
+        for broker_id in sorted(departed - self._departed):
             log.warning(
                 "storage: broker %d left with a volume at its limit: its last state holds until it is back, or for"
                 " storage.forget_after", broker_id,
             )  # fmt: skip
-        for broker_id in sorted(self._left - left):
+        for broker_id in sorted(self._departed - departed):
             what = "is back" if broker_id in state.brokers else "left, and is forgotten now"
             log.info("storage: broker %d %s", broker_id, what)
-        self._left = left
-
-    def _state_text(self, state: StorageViewState, first: bool) -> str:
-        if state.factor.state == "OPEN" and state.factor.origin == "valid":
-            seen = f", {len(state.brokers)} brokers, {len(state.assessment.findings)} log dirs" if state.brokers else ""
-            return ("OPEN" if first else "OPEN again") + seen
-        held = " (observe: nothing is held back)" if self.observes and state.factor.value < 1 else ""
-        return describe_state(state) + held
+        self._departed = departed
 
     def _log_volumes(self, state: StorageViewState) -> None:
         gone = {each for each in self._offline if each[0] not in state.brokers}  # not known until its broker is back
@@ -140,16 +131,14 @@ class StorageLog:
         self.throttles_nothing = throttles_nothing
         self._metrics.gauges["storage_throttle_without_effect"] = float(throttles_nothing)
 
-    def show_override(self, state: FactorState | None) -> None:
-        """The state that the operator set; None: there is no override."""
-        self._metrics.override = state
-
-    def update_metrics(self, state: StorageViewState, observed_at: float | None, invalid: int) -> None:
+    def update_metrics(
+        self, state: StorageViewState, observed_at: float | None, invalid: int, override: FactorState | None
+    ) -> None:
         """Set the metrics to this state. `observed_at`: Unix time. `invalid`: records so far that were not valid
-        snapshots.
+        snapshots. `override`: the state that the operator set; None: there is no override.
         """
         metrics, findings = self._metrics, state.assessment.findings
-        metrics.state = state.factor.state
+        metrics.state, metrics.override = state.factor.state, override
         metrics.show_volumes(findings, state.brokers)
         metrics.gauges.update(
             storage_throttle_factor=state.factor.value,
@@ -184,24 +173,25 @@ def _event_key(state: StorageViewState) -> tuple[Any, ...]:
     return factor.state, factor.origin, tuple(state.brokers.items())
 
 
+def _state_text(state: StorageViewState, first: bool, observes: bool) -> str:
+    if state.factor.state == "OPEN" and state.factor.origin == "valid":
+        seen = f", {len(state.brokers)} brokers, {len(state.assessment.findings)} log dirs" if state.brokers else ""
+        return ("OPEN" if first else "OPEN again") + seen
+    effect = " (observe: nothing is held back)" if observes and state.factor.value < 1 else ""
+    return describe_state(state) + effect
+
+
 def describe_state(state: StorageViewState) -> str:
     """One line about the state."""
-    factor = state.factor
-    if state.affected is not None and factor.state != "OPEN":
-        return _describe_affected(state.affected, factor)
-    origin = "" if factor.origin == "valid" else f" ({factor.origin})"
-    return f"{factor.state}{origin}, every produce limit x {factor.value:.3g}" + (
-        f": {factor.why}" if factor.why else ""
-    )
+    factor, affected = state.factor, state.affected
+    head = factor.state if factor.origin == "valid" else f"{factor.state} ({factor.origin})"
+    if affected is not None and factor.state != "OPEN":
+        more = f"; and {len(affected) - MAX_NAMED} more volumes" if len(affected) > MAX_NAMED else ""
+        return f"{head}: " + "; ".join(_describe_volume(each) for each in affected[:MAX_NAMED]) + more
+    return f"{head}, every produce limit x {factor.value:.3g}" + (f": {factor.why}" if factor.why else "")
 
 
-def _describe_affected(affected: tuple[AffectedTopics, ...], factor: StorageFactor) -> str:
-    origin = "" if factor.origin == "valid" else f" ({factor.origin})"
-    more = f"; and {len(affected) - MAX_NAMED} more volumes" if len(affected) > MAX_NAMED else ""
-    return f"{factor.state}{origin}: " + "; ".join(describe_held(each) for each in affected[:MAX_NAMED]) + more
-
-
-def describe_held(each: AffectedTopics) -> str:
+def _describe_volume(each: AffectedTopics) -> str:
     """One line about the effect of one volume."""
     what = "paused" if each.value <= 0 else f"share each broker's total x {each.value:.3g}"
     topics = "1 topic is" if len(each.topics) == 1 and each.value <= 0 else f"{len(each.topics):,} topics"

@@ -2,28 +2,26 @@
 # throttle factor whenever it changes or holds for longer. Workers enforce its end themselves, so a control that died
 # leaves nothing behind that doesn't expire; one that was started again goes on with what workers still hold.
 #
-# Owns the schedule and what REST shows. The view (storage/views.py) and policies/storage/ say what holds; log lines
-# and metrics are reporting.py's; the receiver is a callable.
+# Owns the schedule and what REST shows. The view (gateway/storage/views.py) and policies/storage/ say what holds; log
+# lines and metrics are reporting.py's; the receiver is a callable.
 
 from __future__ import annotations
 
 import logging
 import math
-import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import trio
 from msgspec.structs import replace
 
 from gateway import channel, config
-from gateway.control.metrics import StorageMetrics
+from gateway.control.storage.context import StorageContext
 from gateway.control.storage.forecast import DiskForecast
-from gateway.control.storage.override import ActiveOverride, FindOverride
+from gateway.control.storage.override import ActiveOverride
 from gateway.control.storage.reporting import StorageLog, describe_state, is_substitute
-from gateway.storage.views import Clock, InheritedFactor, StorageView, StorageViewState
+from gateway.storage.views import KeptFactor, StorageView, StorageViewState
 from policies.storage import (
     AffectedTopics,
     ObservationFailed,
@@ -32,6 +30,7 @@ from policies.storage import (
     find_affected,
     topic_matcher,
 )
+from policies.units import format_time
 
 log = logging.getLogger("gateway.storage")
 
@@ -41,71 +40,39 @@ SAME_S: Final = 0.5
 SAME_SHARE: Final = 0.1  # of the interval
 SHOWN_TOPICS: Final = 1000  # of each volume
 
-Replicas = Mapping[int, frozenset[str]]
-
 
 class StorageControl:
-    """Determines the storage factor, and sends it to workers. `run` has to be running; `adopt_factor` and `status` may
-    be called at any time.
+    """Determines the storage factor, and sends it to workers. `run` has to be running; everything else may be called at
+    any time.
 
     Args:
-        settings: the section `storage`.
+        context: what the rest of control knows. If `restarted`, no worker gets the factor that applies without data
+            until the first of them has reported its own (`adopt_factor`).
         view: the view of the disks.
-        metrics: of storage.
-        tell: called with every change.
-        observe: workers only count.
-        has_limits: whether there is a produce limit that a factor between 0 and 1 can lower.
-        restarted: workers may have a factor from before. Until the first of them has reported it (`adopt_factor`), no
-            worker gets the factor that applies without data.
-        held: the factor that one of them has reported already.
-        outlook: forecasts from the observations.
-        hand: returns the operator's override; None: there is none. `knows_hands`: whether overrides have been read.
-        replicas: with scope affected, the topics with a replica on each broker by metadata; None: not known.
-        clock: `time.monotonic`, the workers' clock as well; `wall`: Unix time.
     """
 
-    def __init__(
-        self,
-        settings: config.Storage,
-        view: StorageView,
-        metrics: StorageMetrics,
-        *,
-        tell: Callable[[channel.StorageSnapshot], None],
-        observe: bool = False,
-        has_limits: Callable[[], bool] = lambda: True,
-        restarted: bool = False,
-        held: channel.StorageSnapshot | None = None,
-        outlook: DiskForecast | None = None,
-        hand: FindOverride = lambda: None,
-        knows_hands: Callable[[], bool] = lambda: True,
-        replicas: Callable[[], Replicas | None] = lambda: None,
-        clock: Clock = time.monotonic,
-        wall: Clock = time.time,
-    ) -> None:
-        self._settings = settings
+    def __init__(self, context: StorageContext, view: StorageView) -> None:
+        assert context.settings.storage is not None
+        metrics = context.metrics.create_storage_series()
+        self._context = context
+        self._settings = context.settings.storage
         self._view = view
-        self._publish = tell
-        self._mode: Literal["enforce", "observe"] = "observe" if observe else settings.mode
-        self._log = StorageLog(metrics, has_limits, observes=self._mode == "observe")
-        self._forecast = outlook or DiskForecast(settings.check_interval, metrics)
-        self._awaits_worker = restarted
-        self._clock, self._wall = clock, wall
-        self._find_override, self._knows_overrides = hand, knows_hands
-        self._held_override: channel.StorageSnapshot | None = None  # by a worker, from before this control was started
-        self._replicas = replicas
-        self._is_exempt = topic_matcher(settings.exempt_topics)
+        self._config = context.settings
+        self._log = StorageLog(metrics, self._has_limits)
+        self._forecast = DiskForecast(context, metrics, self._broker_total)
+        self._awaits_worker = context.restarted
+        self._clock, self._wall = context.clock, context.wall
+        self._kept_override: channel.StorageSnapshot | None = None  # by a worker, from before control was started
+        self._is_exempt = topic_matcher(self._settings.exempt_topics)
         self._published: channel.StorageSnapshot | None = None
-        if held is not None:
-            self._inherit_factor(held, clock())
-        self._state = self._current_state(clock())
+        self._state = self._current_state(self._clock())
         self._armed = trio.Event()
-        self._next_check = clock()
-        self._publish_state()
+        self._next_check = self._clock()
 
     async def run(self) -> None:
         """Observe and publish until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._view.run_between_checks, self._publish_state)
+            nursery.start_soon(self._view.run_between_checks, self.refresh)
             nursery.start_soon(self._follow_expiry)
             await self._check_on_schedule()
 
@@ -115,40 +82,68 @@ class StorageControl:
         """
         self._awaits_worker = False
         if held is None:
-            self._publish_state()
+            self.refresh()
             return
         now = self._clock()
-        self._inherit_factor(held, now)
+        self._keep_factor(held, now)
         state = self._current_state(now)
         is_news = not self._is_published(self._make_message(state))
         if is_news:
             self._log.mark_logged(state)  # the line below says it
-        self._publish_state()
+        self.refresh()
         if is_news:
             log.info("storage: continuing with the factor that workers hold: %s", describe_state(self._state))
 
-    def on_replicas_changed(self) -> None:
-        """Replicas of topics have moved."""
+    def apply_settings(self, settings: config.Settings) -> None:
+        """Another configuration is in force: workers may have to act or only to count, and limits may bound more."""
+        self._config = settings
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Determine the factor in force, and send it to all receivers. Called whenever what it depends on may have
+        changed.
+        """
+        state = self._state = self._current_state(self._clock())
+        self._armed.set()
+        message = self._make_message(state)
+        if not self._is_published(message):
+            self._published = message
+            self._context.publish(message)
+        at = state.factor.observed_at
+        observed_at = None if at is None else self._unix_time(at)
+        override = self._context.find_override()
+        self._log.update_metrics(
+            state, observed_at, self._view.invalid_records, None if override is None else override.override.state
+        )
+        if state.begun and not (self._awaits_worker and is_substitute(state.factor)):
+            self._log.log_changes(state, observes=self._mode == "observe")
+
+    @property
+    def _mode(self) -> Literal["enforce", "observe"]:
+        return "observe" if self._config.mode == "observe" else self._settings.mode
+
+    def _has_limits(self) -> bool:
+        """Whether there is a produce limit that a factor between 0 and 1 can lower."""
+        policies = self._context.policies()
         if self._settings.scope == "affected":
-            self._publish_state()
+            return policies.broker_total() is not None or bool(policies.broker_totals())
+        return config.limits_production(policies.effective_values())
 
-    def on_policies_changed(self) -> None:
-        """The operator's override has changed, or has just been read."""
-        self._publish_state()
+    def _broker_total(self, broker_id: int) -> float | None:
+        """The most bytes per second that the broker's producers get; None: no bound. A rejecting threshold lets bursts
+        in, so it is none.
+        """
+        thresholds = self._config.thresholds
+        is_bound = thresholds.on_exceed == "delay" and "observe" not in (self._config.mode, thresholds.mode)
+        return self._context.policies().broker_total(broker_id) if is_bound else None
 
-    def set_observe(self, observe: bool) -> None:
-        """Make workers count only, or do as the section `storage` says."""
-        self._mode = "observe" if observe else self._settings.mode
-        self._log.observes = self._mode == "observe"
-        self._publish_state()
-
-    def _inherit_factor(self, held: channel.StorageSnapshot, now: float) -> None:
+    def _keep_factor(self, held: channel.StorageSnapshot, now: float) -> None:
         if held.factor.origin == "operator" and (held.valid_until or 0.0) > now:
-            self._held_override = held
+            self._kept_override = held
         factor, until, affected = held.factor, held.valid_until, held.affected
         if (until is not None and until <= now) or factor.origin == "operator":
             factor, until, affected = held.following, None, None
-        self._view.adopt_factor(InheritedFactor(factor, until, affected, held.lasts), now)
+        self._view.adopt_factor(KeptFactor(factor, until, affected, held.lasts), now)
 
     # --- when ---------------------------------------------------------------------------------------------------------
 
@@ -164,15 +159,15 @@ class StorageControl:
     async def _check_disks(self) -> None:
         began = self._clock()
         self._view.begin_check(began)
-        self._publish_state()
+        self.refresh()
         try:
             await self._view.run_check(began)
         except ObservationFailed as error:
             self._log.record_failure(str(error))
-            self._publish_state()
+            self.refresh()
         else:
             self._log.record_success()
-            self._publish_state()
+            self.refresh()
             self._log.count_violated(self._state)
             self._forecast.record_observation(self._state, began)
 
@@ -183,43 +178,34 @@ class StorageControl:
             with trio.move_on_after(math.inf if until is None else max(0.0, until - self._clock())):
                 await self._armed.wait()
                 continue
-            self._publish_state()
-
-    def _publish_state(self) -> None:
-        """Determine the factor in force, and send it to all receivers."""
-        state = self._state = self._current_state(self._clock())
-        self._armed.set()
-        message = self._make_message(state)
-        if not self._is_published(message):
-            self._published = message
-            self._publish(message)
-        observed_at = None if state.observed_at is None else self._unix_time(state.observed_at)
-        self._log.update_metrics(state, observed_at, self._view.invalid_records)
-        hand = self._find_override()
-        self._log.show_override(None if hand is None else hand.override.state)
-        if state.begun and not (self._awaits_worker and is_substitute(state.factor)):
-            self._log.log_changes(state)
+            self.refresh()
 
     def _current_state(self, now: float) -> StorageViewState:
         """The state in force, with the topics that it affects, after the operator's override if there is one."""
-        state, held = self._observed_state(now), self._held_override
-        if held is not None and held.valid_until is not None and now < held.valid_until and not self._knows_overrides():
+        state, kept, context = self._observed_state(now), self._kept_override, self._context
+        if (
+            kept is not None
+            and kept.valid_until is not None
+            and now < kept.valid_until
+            and not context.knows_overrides()
+        ):
+            factor = kept.factor._replace(observed_at=state.factor.observed_at)
             return state._replace(
-                factor=held.factor, until=held.valid_until, next=state.factor, affected=held.affected, begun=True
+                factor=factor, until=kept.valid_until, next=state.factor, affected=kept.affected, begun=True
             )
-        hand = self._find_override()
-        return state if hand is None else self._with_override(state, hand, now)
+        override = context.find_override()
+        return state if override is None else self._with_override(state, override, now)
 
-    def _with_override(self, state: StorageViewState, hand: ActiveOverride, now: float) -> StorageViewState:
+    def _with_override(self, state: StorageViewState, override: ActiveOverride, now: float) -> StorageViewState:
         factor, affected, _ = apply_override(
-            hand.override, hand.why, state.factor, state.affected, state.assessment,
+            override.override, override.why, state.factor, state.affected, state.assessment,
             by_topic=self._settings.scope == "affected",
         )  # fmt: skip
-        ends = now + hand.left_s
+        ends = now + override.left_s
         until, following = (
             (ends, state.factor) if state.until is None or ends < state.until else (state.until, state.next)
         )
-        if hand.override.state == "PAUSE" or hand.override.force:
+        if override.override.state == "PAUSE" or override.override.force:
             until, following = ends, state.factor  # whatever becomes of the disks
         affected = None if affected is None else tuple(affected)
         return state._replace(factor=factor, affected=affected, until=until, next=following, begun=True)
@@ -231,7 +217,7 @@ class StorageControl:
             return state._replace(affected=None)
         if state.affected is not None:
             return state
-        replicas = self._replicas()
+        replicas = self._context.replicas()
         placement = None if replicas is None else ReplicaPlacement(replicas, state.dirs)
         assessment = state.assessment if state.holding is None else state.holding
         return state._replace(affected=find_affected(assessment, placement, state.unknown, self._is_exempt))
@@ -247,13 +233,9 @@ class StorageControl:
 
     def status(self) -> dict[str, Any]:
         """The response of GET /v1/storage. Sizes in bytes, limits as free bytes, times in seconds."""
-        now, state, settings, hand = (
-            self._clock(),
-            self._current_state(self._clock()),
-            self._settings,
-            self._find_override(),
-        )
-        factor = state.factor
+        now, settings, override = self._clock(), self._settings, self._context.find_override()
+        state = self._current_state(now)
+        factor, at = state.factor, state.factor.observed_at
         return {
             "enabled": True,
             "source": f"factor_source {settings.factor_source}" if settings.factor_source else settings.source,
@@ -264,8 +246,8 @@ class StorageControl:
             "state": factor.state,
             "origin": factor.origin,
             "why": factor.why,
-            "observed_at": None if state.observed_at is None else _iso_time(self._unix_time(state.observed_at)),
-            "age_s": None if state.observed_at is None else round(now - state.observed_at, 3),
+            "observed_at": None if at is None else format_time(int(self._unix_time(at)) * 1000),
+            "age_s": None if at is None else round(now - at, 3),
             "next": None if state.until is None or state.next is None else {
                 "in_s": round(state.until - now, 3),
                 "factor": state.next.value,
@@ -278,20 +260,12 @@ class StorageControl:
             "connected": state.connected,
             "problem": self._log.problem,
             "throttle_without_effect": self._log.throttles_nothing,
-            "override": None if hand is None else hand.rest_fields,
+            "override": None if override is None else override.rest_fields,
             "brokers": _show_brokers(state, self._forecast.show_volumes(state), now),
         }  # fmt: skip
 
     def _unix_time(self, at: float) -> float:
         return self._wall() - (self._clock() - at)
-
-
-STATUS_OFF: Final[Mapping[str, Any]] = {"enabled": False}
-
-
-def make_status(control: StorageControl | None) -> Callable[[], Mapping[str, Any]]:
-    """The response of GET /v1/storage, also without storage protection."""
-    return (lambda: STATUS_OFF) if control is None else control.status
 
 
 def _is_same(new: channel.StorageSnapshot, old: channel.StorageSnapshot | None, within_s: float) -> bool:
@@ -348,7 +322,3 @@ def _show_affected(affected: AffectedTopics) -> dict[str, Any]:
         "topics": list(affected.topics[:SHOWN_TOPICS]),
         "topics_count": len(affected.topics),
     }
-
-
-def _iso_time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -99,7 +99,7 @@ async def test_topics_that_get_a_replica_there_are_held_without_a_look(
     scene.see(disks)
     await scene.at(0)
     scene.replicas = {**REPLICAS, 2: REPLICAS[2] | {"new"}}
-    scene.control.on_replicas_changed()
+    scene.control.refresh()
     assert scene.last.affected == (HELD[0]._replace(topics=("b", "both", "new")),)
     assert disks.asked == 1
 
@@ -161,7 +161,7 @@ async def test_a_restarted_control_goes_on_with_the_topics_that_workers_hold(
     assert scene.held() == ((0.0, "kept"), HELD)
     assert lines(caplog) == [f"continuing with the factor that workers hold: PAUSE (kept): 2 topics are paused: {FULL}"]
     mock_clock.jump(101)
-    scene.control._publish_state()
+    scene.control.refresh()
     assert scene.held() == ((0.0, "fallback"), None)
 
 

@@ -1,4 +1,4 @@
-# The outlook of control: what it shows, logs, counts and notes of volumes to come. Sources and time as in
+# The forecast of control: what it shows, logs, counts and notes of volumes to come. Sources and time as in
 # test_storage_control.py.
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import trio
 import trio.testing
 from pytest_trio import trio_fixture
 
-from gateway.control.storage.forecast import DiskForecast, ForecastInputs
 from gateway.storage.observed import VolumeSourceView
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import PolicyKey
 from policies.storage import FactorKeeper, Observation, ReplicaShare, ReplicaSpread, Volume
 from policies.usage import DiskNotes as Noted
 from policies.usage import SpreadNote, VolumeNote
@@ -26,7 +27,7 @@ RATES = {("clicks", "User:a"): 8e6, ("views", "User:b"): 1e6, ("elsewhere", "Use
 
 
 class Play(Scene):
-    """A Scene with an outlook; `total` of every broker."""
+    """A Scene with a forecast; `total` of every broker."""
 
     total: float | None = None
     spread: ReplicaSpread | None = SPREAD
@@ -34,13 +35,12 @@ class Play(Scene):
     def look(self, source: Disks, **more: Any) -> Play:
         self.noted: list[Noted] = []
         eye = VolumeSourceView(source, SOFT_HARD, FactorKeeper(120.0, 0.0, 60.0), trio.current_time, places=True)
-        around = ForecastInputs(lambda: RATES, lambda: self.spread, self.noted.append)
-
-        def outlook(metrics: Any) -> DiskForecast:
-            return DiskForecast(60.0, metrics, lambda broker_id: self.total, around)
-
-        self.start(eye, DISK, make_outlook=outlook, **more)
+        more |= {"rates": lambda: RATES, "spread": lambda: self.spread, "record_disks": self.noted.append}
+        self.start(eye, f"thresholds: {{on_exceed: delay}}\n{DISK}", policies=self.policies, **more)
         return self
+
+    def policies(self) -> PolicySet:
+        return PolicySet({} if self.total is None else {PolicyKey.of_broker(): self.total})
 
     def volume(self, broker: int = 2) -> dict[str, Any]:
         (found,) = [each for each in self.control.status()["brokers"] if each["id"] == broker]

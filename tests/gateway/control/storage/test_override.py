@@ -1,5 +1,5 @@
-# An operator's hand on storage protection in control: what workers are told, what is logged and shown, when it ends,
-# and what becomes of it where control is started again. And the command.
+# An operator's override of storage protection in control: what workers are told, what is logged and shown, when it
+# ends, and what becomes of it where control is started again. And the command.
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ PAUSED = f"an operator pauses all producers until {format_time(UNTIL_MS)}: swap"
 OPENED = f"an operator lets in all producers until {format_time(UNTIL_MS)}: swap"
 
 
-class Handled(Play):
-    """A Scene, and an operator's hand on it."""
+class Overridden(Play):
+    """A Scene, and an operator's override."""
 
     given: StorageOverride | None = None
     knows = True
 
-    def hand(self) -> ActiveOverride | None:
+    def override(self) -> ActiveOverride | None:
         left_s = ENDS_S - trio.current_time()
         return (
             None
@@ -40,8 +40,8 @@ class Handled(Play):
             else ActiveOverride(self.given, left_s, UNTIL_MS, "alice", UNTIL_MS)
         )
 
-    def begin(self, source: Disks, *, affected: bool = False, **more: Any) -> Handled:
-        more |= {"hand": self.hand, "knows_hands": lambda: self.knows}
+    def begin(self, source: Disks, *, affected: bool = False, **more: Any) -> Overridden:
+        more |= {"find_override": self.override, "knows_overrides": lambda: self.knows}
         if affected:
             self.see(source, **more)
         else:
@@ -50,20 +50,20 @@ class Handled(Play):
 
     def give(self, given: StorageOverride | None) -> None:
         self.given = given
-        self.control.on_policies_changed()
+        self.control.refresh()
 
 
 @trio_fixture
-async def scene(mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Handled]:
+async def scene(mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Overridden]:
     caplog.set_level("INFO")
     async with trio.open_nursery() as nursery:
-        yield Handled(nursery, mock_clock)
+        yield Overridden(nursery, mock_clock)
         nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio
-async def test_a_pause_by_hand_is_told_logged_and_shown_and_ends_by_itself(
-    mock_clock: trio.testing.MockClock, scene: Handled, caplog: pytest.LogCaptureFixture
+async def test_a_pause_by_override_is_told_logged_and_shown_and_ends_by_itself(
+    mock_clock: trio.testing.MockClock, scene: Overridden, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.begin(Disks(seen()))
     await scene.at(0)
@@ -86,8 +86,8 @@ async def test_a_pause_by_hand_is_told_logged_and_shown_and_ends_by_itself(
 
 
 @pytest.mark.trio
-async def test_a_pause_by_hand_is_news_also_where_the_disks_pause(
-    mock_clock: trio.testing.MockClock, scene: Handled, caplog: pytest.LogCaptureFixture
+async def test_a_pause_by_override_is_news_also_where_the_disks_pause(
+    mock_clock: trio.testing.MockClock, scene: Overridden, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.begin(Disks(seen(5 * GB)))
     await scene.at(0)
@@ -98,7 +98,7 @@ async def test_a_pause_by_hand_is_news_also_where_the_disks_pause(
 
 
 @pytest.mark.trio
-async def test_it_is_taken_back_before_its_time(mock_clock: trio.testing.MockClock, scene: Handled) -> None:
+async def test_it_is_taken_back_before_its_time(mock_clock: trio.testing.MockClock, scene: Overridden) -> None:
     scene.begin(Disks(seen()))
     await scene.at(0)
     scene.give(StorageOverride("PAUSE"))
@@ -109,7 +109,7 @@ async def test_it_is_taken_back_before_its_time(mock_clock: trio.testing.MockClo
 
 @pytest.mark.trio
 async def test_an_opening_lifts_a_throttle_and_a_fallback_but_no_hard_limit_without_force(
-    mock_clock: trio.testing.MockClock, scene: Handled, caplog: pytest.LogCaptureFixture
+    mock_clock: trio.testing.MockClock, scene: Overridden, caplog: pytest.LogCaptureFixture
 ) -> None:
     disks = Disks(seen(15 * GB))
     scene.begin(disks)
@@ -135,7 +135,7 @@ async def test_an_opening_lifts_a_throttle_and_a_fallback_but_no_hard_limit_with
 
 @pytest.mark.trio
 async def test_with_scope_affected_a_hard_limit_holds_its_topics_and_no_others(
-    mock_clock: trio.testing.MockClock, scene: Handled
+    mock_clock: trio.testing.MockClock, scene: Overridden
 ) -> None:
     scene.begin(Disks(seen(5 * GB)), affected=True)
     await scene.at(0)
@@ -149,7 +149,7 @@ async def test_with_scope_affected_a_hard_limit_holds_its_topics_and_no_others(
 
 @pytest.mark.trio
 async def test_a_control_that_is_started_again_goes_by_the_workers_until_policies_are_read(
-    mock_clock: trio.testing.MockClock, scene: Handled
+    mock_clock: trio.testing.MockClock, scene: Overridden
 ) -> None:
     now = trio.current_time()
     told = channel.StorageSnapshot(
@@ -162,19 +162,19 @@ async def test_a_control_that_is_started_again_goes_by_the_workers_until_policie
     await until(lambda: scene.checks() == 1)
     assert scene.state == (0.0, "operator")
     scene.knows = True
-    scene.control.on_policies_changed()
+    scene.control.refresh()
     assert scene.state == (1.0, "valid"), "it was taken back meanwhile"
 
 
 @pytest.mark.trio
 @pytest.mark.parametrize("following", [StorageFactor(1.0, "valid"), StorageFactor(0.0, "valid", FULL)])
-async def test_before_snapshots_are_read_it_goes_on_with_what_was_to_follow_a_hand_that_is_gone(
-    mock_clock: trio.testing.MockClock, scene: Handled, following: StorageFactor
+async def test_before_snapshots_are_read_it_goes_on_with_what_was_to_follow_an_override_that_is_gone(
+    mock_clock: trio.testing.MockClock, scene: Overridden, following: StorageFactor
 ) -> None:
     records = Records()
     records.caught_up = False
-    by_hand = StorageFactor(1.0 - following.value, "operator", PAUSED)
-    told = channel.StorageSnapshot(by_hand, valid_until=trio.current_time() + 100, following=following)
+    by_operator = StorageFactor(1.0 - following.value, "operator", PAUSED)
+    told = channel.StorageSnapshot(by_operator, valid_until=trio.current_time() + 100, following=following)
     scene.read(records, {1}, restarted=True, run=False)
     scene.control.adopt_factor(told)
     assert scene.state == (following.value, "kept")

@@ -11,7 +11,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,12 +25,15 @@ from trio.testing import wait_all_tasks_blocked
 from gateway import channel
 from gateway.config import parse_settings
 from gateway.control.components.optional_components import STORAGE, OptionalComponents
-from gateway.control.metrics import GatewayMetrics, StorageMetrics
+from gateway.control.metrics import GatewayMetrics
 from gateway.control.storage import sources
-from gateway.control.storage.forecast import DiskForecast
-from gateway.control.storage.storage_control import StorageControl, make_status
+from gateway.control.storage.context import StorageContext
+from gateway.control.storage.service import StorageService
+from gateway.control.storage.storage_control import StorageControl
 from gateway.storage.observed import VolumeSourceView
 from gateway.storage.views import BoundedCall, GuardedPolicy, VolumeTopicView
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import PolicyKey
 from policies.storage import (
     GRACE_S,
     FactorKeeper,
@@ -50,6 +54,7 @@ GB = 10**9
 WALL = 1.8e9  # Unix time at the mock clock's 0
 SOFT_HARD = SoftHard(VolumeLimit("MinFreeBytes", 20 * GB), VolumeLimit("MinFreeBytes", 10 * GB))
 DISK = "storage: {min.available.bytes: 10GB, throttle.factor.fallback: 0.0, throttle.factor.validity.duration: PT2M}"
+LIMITED = PolicySet(base={PolicyKey.of_broker(): 1e6})
 FULL = "broker 2 volume /b: 5.0 GB of 100.0 GB free, hard limit at 10.0 GB"
 
 
@@ -125,29 +130,28 @@ class Scene:
         eye: VolumeSourceView | VolumeTopicView,
         text: str = DISK,
         run: bool = True,
-        make_outlook: Callable[[StorageMetrics], DiskForecast | None] = lambda metrics: None,
+        mode: str = "enforce",
         **more: Any,
     ) -> Scene:
-        settings = parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\n{text}").storage
-        assert settings is not None
-        self.settings = settings
+        self.settings = parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\nmode: {mode}\n{text}")
         self.eye = eye
         self.metrics = GatewayMetrics()
-        metrics = self.metrics.create_storage_series()
-        self.control = StorageControl(
+        context = StorageContext(
             self.settings,
-            eye,
-            metrics,
-            tell=self.told.append,
-            has_limits=lambda: self.has_limits,
+            self.metrics,
+            self.told.append,
+            policies=lambda: LIMITED if self.has_limits else PolicySet(),
             clock=trio.current_time,
             wall=wall,
-            outlook=make_outlook(metrics),
-            **more,
         )
+        self.control = StorageControl(replace(context, **more), eye)
+        self.control.refresh()
         if run:
             self.nursery.start_soon(self.control.run)
         return self
+
+    def set_mode(self, mode: str) -> None:
+        self.control.apply_settings(self.settings.model_copy(update={"mode": mode}))
 
     def observe(self, source: Disks, policy: GuardedPolicy | SoftHard | None = SOFT_HARD, **more: Any) -> Scene:
         keeper = FactorKeeper(120.0, 0.0, 60.0)
@@ -203,15 +207,15 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_workers_are_told_at_once_that_they_are_to_act_or_to_count(
     mock_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
-    scene.observe(Disks(seen()), observe=True)
+    scene.observe(Disks(seen()), mode="observe")
     await scene.at(0)
     assert scene.last.mode == "observe"
     before = len(scene.told)
-    scene.control.set_observe(False)
+    scene.set_mode("enforce")
     assert (scene.last.mode, scene.control.status()["mode"], len(scene.told)) == ("enforce", "enforce", before + 1)
-    scene.control.set_observe(False)
+    scene.set_mode("enforce")
     assert len(scene.told) == before + 1
-    scene.control.set_observe(True)
+    scene.set_mode("observe")
     assert scene.last.mode == "observe"
 
 
@@ -439,7 +443,7 @@ async def test_a_check_that_ends_just_before_the_next_one_is_due_ends_nothing(
 
     scene.start(VolumeSourceView(Disks(seen()), SOFT_HARD, FactorKeeper(120.0, 0.0, 0.1), clock), text=DISK, run=False)
     scene.control._clock = clock
-    scene.control._settings = scene.settings.model_copy(update={"check_interval": 0.001})
+    scene.control._settings = scene.control._settings.model_copy(update={"check_interval": 0.001})
     scene.nursery.start_soon(scene.control.run)
     await until(lambda: scene.checks() > 3)
 
@@ -493,7 +497,7 @@ async def test_each_event_is_one_line_and_only_news_is(
 async def test_mode_observe_is_told_and_said(
     mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scene.observe(Disks(seen(5 * GB)), observe=True)
+    scene.observe(Disks(seen(5 * GB)), mode="observe")
     await scene.at(0)
     assert scene.last.mode == "observe"
     assert lines(caplog) == [f"PAUSE, every produce limit x 0: {FULL} (observe: nothing is held back)"]
@@ -833,7 +837,9 @@ async def test_status_is_what_an_operator_asks_for(mock_clock: trio.testing.Mock
             ]},
         ],
     }  # fmt: skip
-    assert make_status(None)() == {"enabled": False}
+    settings = scene.settings.model_copy(update={"storage": None})
+    context = StorageContext(settings, GatewayMetrics(), scene.told.append)
+    assert StorageService(context, OptionalComponents(settings)).status() == {"enabled": False}
 
 
 # --- snapshots --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,58 @@
+# Storage protection as the rest of control sees it: there as soon as its view of the disks can be had, where it is
+# configured. What it does is storage_control.py's.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from gateway.channel import StorageSnapshot
+from gateway.config import Settings
+from gateway.control.components.optional_components import STORAGE, OptionalComponents
+from gateway.control.storage.context import StorageContext
+from gateway.control.storage.storage_control import StorageControl
+
+STATUS_OFF: Final[Mapping[str, Any]] = {"enabled": False}
+
+
+class StorageService:
+    """`run` has to be running; everything else may be called at any time."""
+
+    def __init__(self, context: StorageContext, components: OptionalComponents) -> None:
+        self._context = context
+        self._components = components
+        self._control: StorageControl | None = None
+        self._has_report = False  # of a worker, while there was no control to report to …
+        self._reported: StorageSnapshot | None = None  # … and the factor that it holds
+
+    async def run(self) -> None:
+        if STORAGE not in self._components:
+            return
+        view = await self._components.await_component(STORAGE)
+        self._control = StorageControl(self._context, view)
+        if self._has_report:
+            self._control.adopt_factor(self._reported)
+        await self._control.run()
+
+    def refresh(self) -> None:
+        """The operator's override or the replicas of topics have changed, or have just been read."""
+        if self._control is not None:
+            self._control.refresh()
+
+    def adopt_factor(self, held: StorageSnapshot | None) -> None:
+        """A worker's factor; None: it has none. Called before that worker gets any message."""
+        if self._control is not None:
+            self._control.adopt_factor(held)
+        else:
+            self._has_report, self._reported = True, held or self._reported
+
+    def apply_settings(self, settings: Settings) -> None:
+        """Another configuration is in force."""
+        self._context = replace(self._context, settings=settings)
+        if self._control is not None:
+            self._control.apply_settings(settings)
+
+    def status(self) -> Mapping[str, Any]:
+        """The response of GET /v1/storage."""
+        return STATUS_OFF if self._control is None else self._control.status()
