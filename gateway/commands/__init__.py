@@ -7,7 +7,7 @@
 #   policies.py          policies: show, export, diff, apply
 #   reload.py            has a gateway read its configuration again
 #   storage.py           the cluster's disks and the storage factor
-#   storage_override.py  an operator's hand on it: pause, open, resume
+#   storage_override.py  an operator's override of what it says: pause, open, resume
 #   output.py            tables, JSON and YAML
 #   response_display.py  an answer shown once, or live
 #   views.py             status, clients, connections, peers, history

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gateway.cli_support.arguments import CommandParser, add_examples
-from gateway.commands import storage_override as storage_hand
+from gateway.commands import storage_override
 from gateway.commands.admin_client import add_endpoint_arguments
 from gateway.commands.output import format_table
 from gateway.commands.response_display import add_watch_arguments, show_response
@@ -27,8 +27,8 @@ _UNKNOWN_REASONS: Final = {
 
 def main(argv: list[str]) -> int:
     """Exit codes: 0 shown or done, 1 can't ask or was refused, 2 a wrong command line."""
-    if argv[:1] and argv[0] in storage_hand.ACTIONS:
-        return storage_hand.main(argv)
+    if argv[:1] and argv[0] in storage_override.ACTIONS:
+        return storage_override.main(argv)
     parser = make_parser()
     return show_response(parser, parser.parse_args(argv), PATH, describe_storage)
 
@@ -57,8 +57,8 @@ def describe_storage(status: Mapping[str, Any]) -> list[str]:
     ]
     if status["why"]:
         lines.append(f"reason      {status['why']}")
-    if (hand := status.get("override")) is not None:
-        lines.append(f"override    {storage_hand.describe_override(hand)}")
+    if (override := status.get("override")) is not None:
+        lines.append(f"override    {storage_override.describe_override(override)}")
     lines += _affected_lines(status)
     lines += _forecast_lines(status["brokers"])
     lines += _headroom_lines(status["brokers"])

@@ -1,5 +1,5 @@
-# `produce-gateway storage pause|open|resume`: an operator's hand on storage protection of a running gateway, and of all
-# that share its policies. Asks PUT and DELETE /v1/storage/override.
+# `produce-gateway storage pause|open|resume`: an operator's override of storage protection at a running gateway, and at
+# all that share its policies. Asks PUT and DELETE /v1/storage/override.
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def make_parser(action: str) -> CommandParser:
     return parser
 
 
-def describe_override(hand: Mapping[str, Any]) -> str:
+def describe_override(override: Mapping[str, Any]) -> str:
     """One in force, as GET /v1/storage has it."""
-    forced = " forced" if hand["force"] else ""
-    since = f" at {hand['at']}" if hand["at"] else ""
-    reason = f": {hand['reason']}" if hand["reason"] else ""
-    return f"{hand['state']}{forced} until {hand['until']}, by {hand['who'] or 'unknown'}{since}{reason}"
+    forced = " forced" if override["force"] else ""
+    since = f" at {override['at']}" if override["at"] else ""
+    reason = f": {override['reason']}" if override["reason"] else ""
+    return f"{override['state']}{forced} until {override['until']}, by {override['who'] or 'unknown'}{since}{reason}"
 
 
 def _parse_end(text: str) -> str:

@@ -39,7 +39,7 @@ _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _BROKER_ID: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 ATTACHABLE_KINDS: Final[tuple[PolicyKind, ...]] = ("tenant", "namespace")  # to groups
 TEXT_KINDS: Final[tuple[PolicyKind, ...]] = (*ATTACHABLE_KINDS, "storage")  # their values are no numbers
-OVERRIDE_KEY: Final = "override"  # of storage protection, an operator's hand
+OVERRIDE_KEY: Final = "override"  # of storage protection
 ENDLESS_KEYS: Final = (EXISTS, ATTACHMENT_KEY)  # only limits have an end
 GROUP_KINDS: Final[tuple[PolicyKind, ...]] = ("group", *ATTACHABLE_KINDS)
 

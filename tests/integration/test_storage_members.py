@@ -14,7 +14,7 @@ from typing import Any
 from confluent_kafka import KafkaError, Producer
 from kafka import KafkaAdminClient, TopicPartition
 
-from gateway.commands import storage_override as storage_hand
+from gateway.commands import storage_override
 from gateway.embedded import EmbeddedCluster, EmbeddedError, wait_for
 from tests.integration.disks import SmallDisk
 from tests.integration.gateways import Gateway
@@ -116,11 +116,11 @@ def test_a_broker_is_killed_while_it_is_full_and_comes_back_and_is_replaced() ->
         agree(both, "OPEN", [], [])
 
         # An operator's word to one of them is heard by both.
-        assert storage_hand.main(["pause", "--url", one.admin, "--for", "10m", "--reason", "a test"]) == 0
+        assert storage_override.main(["pause", "--url", one.admin, "--for", "10m", "--reason", "a test"]) == 0
         for gateway in both:
-            wait_for("PAUSE by hand", lambda g=gateway: shown(g)["origin"] == "operator", SEEN_S)  # type: ignore[misc]
+            wait_for("PAUSE by override", lambda g=gateway: shown(g)["origin"] == "operator", SEEN_S)  # type: ignore[misc]
             assert shown(gateway)["override"]["reason"] == "a test"
-        assert storage_hand.main(["resume", "--url", two.admin]) == 0
+        assert storage_override.main(["resume", "--url", two.admin]) == 0
         agree(both, "OPEN", [], [])
 
         ballast = disk.occupy(disk.free - HARD // 2)

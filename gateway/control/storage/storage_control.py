@@ -111,10 +111,9 @@ class StorageControl:
             self._context.publish(message)
         at = state.factor.observed_at
         observed_at = None if at is None else self._unix_time(at)
-        override = self._context.find_override()
-        self._log.update_metrics(
-            state, observed_at, self._view.invalid_records, None if override is None else override.override.state
-        )
+        active = self._context.find_override()
+        override = None if active is None else active.override.state
+        self._log.update_metrics(state, observed_at, self._view.invalid_records, override)
         if state.begun and not (self._awaits_worker and is_substitute(state.factor)):
             self._log.log_changes(state, observes=self._mode == "observe")
 
@@ -193,19 +192,19 @@ class StorageControl:
             return state._replace(
                 factor=factor, until=kept.valid_until, next=state.factor, affected=kept.affected, begun=True
             )
-        override = context.find_override()
-        return state if override is None else self._with_override(state, override, now)
+        active = context.find_override()
+        return state if active is None else self._with_override(state, active, now)
 
-    def _with_override(self, state: StorageViewState, override: ActiveOverride, now: float) -> StorageViewState:
+    def _with_override(self, state: StorageViewState, active: ActiveOverride, now: float) -> StorageViewState:
         factor, affected, _ = apply_override(
-            override.override, override.why, state.factor, state.affected, state.assessment,
+            active.override, active.why, state.factor, state.affected, state.assessment,
             by_topic=self._settings.scope == "affected",
         )  # fmt: skip
-        ends = now + override.left_s
+        ends = now + active.left_s
         until, following = (
             (ends, state.factor) if state.until is None or ends < state.until else (state.until, state.next)
         )
-        if override.override.state == "PAUSE" or override.override.force:
+        if active.override.state == "PAUSE" or active.override.force:
             until, following = ends, state.factor  # whatever becomes of the disks
         affected = None if affected is None else tuple(affected)
         return state._replace(factor=factor, affected=affected, until=until, next=following, begun=True)

@@ -1,4 +1,4 @@
-# An operator's hand: its text, and what holds by it.
+# An operator's override: its text, and what holds by it.
 
 from __future__ import annotations
 

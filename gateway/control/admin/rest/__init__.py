@@ -4,7 +4,7 @@
 #   groups.py    resource groups
 #   state.py      what the gateway does just now: status, peers, clients, connections
 #   configuration.py   the configuration file: whether it holds, and reading it again
-#   storage.py   an operator's hand on storage protection
+#   storage.py   an operator's override of storage protection
 #   context.py   what endpoints are handed
 #   asker.py     who asks, and what that one may change
 #   models.py    what the API takes and answers

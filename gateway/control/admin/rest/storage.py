@@ -1,4 +1,4 @@
-# An operator's hand on storage protection: PAUSE or OPEN for a time, and taking it back. It is kept as a policy, so all
+# An operator's override of storage protection: PAUSE or OPEN for a time, and taking it back. It is a policy, so all
 # gateways go by it, and /v1/policies/history has who did it.
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# PUT and DELETE /v1/storage/override: an operator's hand on storage protection.
+# PUT and DELETE /v1/storage/override: an operator's override of storage protection.
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ async def test_it_is_kept_as_a_policy_with_author_reason_and_end(server: Server)
     (change,) = said["changes"]
     assert (change["kind"], change["old"], change["new"]) == ("storage", None, "PAUSE: a disk is replaced")
     policies = server.policies
-    hand = find_override(policies.policies, policies.history, NOW_MS)
-    assert hand is not None
-    assert hand.rest_fields == {
+    override = find_override(policies.policies, policies.history, NOW_MS)
+    assert override is not None
+    assert override.rest_fields == {
         "state": "PAUSE", "force": False, "reason": "a disk is replaced", "who": "eve", "at": format_time(NOW_MS),
         "until": format_time(UNTIL_MS), "left_s": 1800.0,
     }  # fmt: skip

@@ -1,0 +1,65 @@
+# Storage protection before and after its view of the disks can be had: what a worker reports meanwhile, and which
+# configuration holds then.
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from gateway import channel
+from gateway.config import parse_settings
+from gateway.control.components.optional_components import RETRY_S, STORAGE, ComponentUnusable, OptionalComponents
+from gateway.control.metrics import GatewayMetrics
+from gateway.control.storage.context import StorageContext
+from gateway.control.storage.service import StorageService
+from gateway.storage.observed import VolumeSourceView
+from policies.storage import FactorKeeper, StorageFactor
+from tests.background import until
+from tests.gateway.control.storage.test_storage_control import DISK, FULL, SOFT_HARD, Disks, lines, seen
+
+SETTINGS = parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\n{DISK}")
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("reports", [True, False])
+async def test_what_a_worker_reports_before_there_is_a_view_holds_until_the_first_look(
+    mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, reports: bool
+) -> None:
+    caplog.set_level("INFO", "gateway.storage")
+    told: list[channel.StorageSnapshot] = []
+    views: list[Any] = []
+
+    def make() -> Any:
+        if not views:
+            raise ComponentUnusable("not yet")
+        return views[0]
+
+    components = OptionalComponents(SETTINGS)
+    components._makers[STORAGE] = make
+    context = StorageContext(
+        SETTINGS, GatewayMetrics(), told.append, restarted=True, clock=trio.current_time, wall=trio.current_time
+    )
+    service = StorageService(context, components)
+    disks = Disks(seen())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.run)
+        await trio.testing.wait_all_tasks_blocked()
+        service.refresh()
+        assert (told, service.status()) == ([], {"enabled": False})
+        service.apply_settings(SETTINGS.model_copy(update={"mode": "observe"}))
+        held = channel.StorageSnapshot(StorageFactor(0.0, "valid", FULL), valid_until=trio.current_time() + 100)
+        service.adopt_factor(held if reports else None)
+        service.adopt_factor(None)  # another worker has none
+        views.append(VolumeSourceView(disks, SOFT_HARD, FactorKeeper(120.0, 0.5, 60.0), trio.current_time))
+        mock_clock.jump(RETRY_S[0])
+        await until(lambda: disks.asked > 0 and told[-1].factor.origin == "valid")
+        first = told[0]
+        assert (first.factor.value, first.factor.origin) == ((0.0, "kept") if reports else (0.5, "fallback"))
+        assert first.mode == "observe"
+        if reports:
+            assert lines(caplog)[0].startswith("continuing with the factor that workers hold: PAUSE (kept)")
+        assert service.status()["factor"] == 1.0
+        nursery.cancel_scope.cancel()
