@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def test_links_within_the_project_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_tables_have_rows_of_one_width_and_no_gap(page: Path) -> None:
     lines = prose(page).split("\n")
-    for before, line in zip(lines, lines[1:], strict=False):
+    for before, line in itertools.pairwise(lines):
         if re.fullmatch(r"\|[-:| ]+\|", before):
             assert line.startswith("|"), f"no row behind {before}"
         if before.startswith("|") and line.startswith("|"):
