@@ -27,7 +27,8 @@ from gateway.tls.broker_tls import BrokerTls
 from gateway.tls.certificate_names import AdvertisedHost
 from gateway.tls.certificates import ListenerTls
 from gateway.tls.server_names import ServerNames
-from policies.engine import BrokerRate, Mode, OnExceed
+from policies.decision import Mode
+from policies.engine import OnExceed
 from policies.fleet.keys import FleetKey
 from policies.fleet.shares import LimitDemand, ShareGrant
 from policies.groups.group_limiters import GroupLimitValues, GroupRate
@@ -35,6 +36,7 @@ from policies.meters.broker_meters import PeerTraffic
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.quota_limiters import QuotaRate
 from policies.storage import AffectedTopics, LastVolumes, StorageFactor
+from policies.thresholds.broker_limits import BrokerRate
 
 PROTOCOL = 11
 MAX_QUOTA_RATES = 2000

@@ -12,10 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 from policies.usage import DELAYED
 from policies.verdict import DELAY, HOLD, PROTECTED_TOPIC, REJECT, Verdict
+
+Mode = Literal["enforce", "observe"]
 
 # Part of a request, for one partition: topic, partition index, bytes, messages; further fields belong to the caller.
 P = TypeVar("P", bound=tuple[bytes, int, int, int, *tuple[int, ...]])
@@ -41,10 +43,16 @@ class ClientPatience(NamedTuple):
 
 
 class RequestLimit:
-    """One limit, or several of one policy that are charged together. `observes`: its verdicts are only counted."""
+    """One limit, or several of one policy that are charged together. `observes`: its verdicts are only counted. What a
+    limit is, and how much of it is used, each kind says itself (limits/description.py).
+    """
 
     __slots__ = ()
     observes = False
+
+    @property
+    def mode(self) -> Mode:
+        return "observe" if self.observes else "enforce"
 
     def judge_request(self, size: int, messages: int, patience: ClientPatience, now: float) -> Verdict | None:
         """The verdict on a request of `size` bytes in `messages` messages; None: the limit lets it pass. Charges

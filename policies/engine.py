@@ -7,25 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
+from policies.decision import Mode
 from policies.fleet.fleet_limiter import FleetShares
 from policies.groups.group_limiters import GroupLimiters, GroupLimitValues, GroupLookup
 from policies.limited_broker import LimitedBroker
-from policies.limits.limit_use import LimitUse
 from policies.meters.broker_meters import NO_PEER_TRAFFIC, PeerTraffic
 from policies.meters.meter import TickSchedule
 from policies.storage.request_limits import NO_EFFECT, NO_HELD_TOPICS, HeldTopics, StorageEffect, StoragePause
+from policies.thresholds.broker_limits import BrokerRate
 from policies.thresholds.broker_thresholds import NO_RULES, ThresholdRules
 from policies.thresholds.values import without_total_text
-from policies.verdict import reduced_text, storage_pause
+from policies.verdict import storage_pause
 
 if TYPE_CHECKING:
     from policies.fleet.page import SharedPage
     from policies.storage import AffectedTopics
 
 OnExceed = Literal["reject", "delay"]
-Mode = Literal["enforce", "observe"]
 
 # org.apache.kafka.common.internals.Topic. They have no implicit threshold and take no share of the others'.
 INTERNAL_TOPICS: Final = frozenset(
@@ -33,49 +33,6 @@ INTERNAL_TOPICS: Final = frozenset(
 )
 
 NO_TOTALS: Final[Mapping[int, float]] = MappingProxyType({})
-
-
-class TopicRate(NamedTuple):
-    """Bytes per second of one topic on one broker: one-minute EWMAs as of the last tick. `threshold`: in force over all
-    gateways; None: none. `over`: the topic is rejected or delayed now. `fleet_rate`: the rate of all workers of all
-    gateways, by which a rejecting threshold decides; None: equal to `rate`. `bucket_use`: that of the deciding bucket,
-    where thresholds delay.
-    """
-
-    topic: str
-    rate: float
-    threshold: float | None
-    over: bool
-    fleet_rate: float | None = None
-    bucket_use: LimitUse | None = None
-
-    @property
-    def limit_use(self) -> LimitUse:
-        """What the threshold decides by, and the limit that it is compared with."""
-        return _limit_use_of(self)
-
-
-class BrokerRate(NamedTuple):
-    """Like TopicRate, of one broker, with its topics."""
-
-    node_id: int
-    rate: float
-    error_rate: float
-    throttled_rate: float
-    threshold: float | None
-    topics: list[TopicRate]
-    fleet_rate: float | None = None
-    bucket_use: LimitUse | None = None
-
-    @property
-    def limit_use(self) -> LimitUse:
-        """What the total decides by, and the limit that it is compared with."""
-        return _limit_use_of(self)
-
-
-def _limit_use_of(meter: TopicRate | BrokerRate) -> LimitUse:
-    rate = meter.rate if meter.fleet_rate is None else meter.fleet_rate
-    return meter.bucket_use or LimitUse(rate, meter.threshold)
 
 
 class PolicyEngine:
@@ -130,12 +87,20 @@ class PolicyEngine:
         """
         self._now = now
         observes = mode == "observe"
-        self.pause = StoragePause(storage_pause(why), observes=observes) if factor <= 0.0 else None
-        shared = factor if factor > 0.0 else self._effect.shared  # no limit matters in a pause; debts must outlive it
-        used = 1.0 if observes else shared
-        self._effect = StorageEffect(used, shared, reduced_text(factor, why) if used < 1.0 else "", observes)
-        self.groups.set_storage_factor(used, now)
+        self.pause = StoragePause(storage_pause(why), why, observes=observes) if factor <= 0.0 else None
+        self._effect = StorageEffect.of_factor(factor, why, self._effect.shared, observes=observes)
+        self.groups.set_storage_factor(self._effect.factor, now)
         self._apply_rules()
+
+    def set_storage(
+        self, factor: float, why: str, affected: Iterable[AffectedTopics] | None, now: float, *, mode: Mode = "enforce"
+    ) -> None:
+        """Storage protection's present state: the factor, and the topics that it is about; None: all."""
+        self.set_affected_topics(affected or (), now, mode=mode)
+        if affected is None:
+            self.set_storage_factor(factor, why, now, mode=mode)
+        else:
+            self.set_storage_factor(1.0, "", now, mode=mode)
 
     def set_affected_topics(self, parts: Iterable[AffectedTopics], now: float, *, mode: Mode = "enforce") -> None:
         """Storage protection holds these topics and no others, the strictest part first; none: it holds nothing. The
@@ -198,7 +163,7 @@ class PolicyEngine:
     def needs_pacing(self) -> bool:
         """Whether `pace_limits` has to be called every pacing.PACE_S."""
         rules = self._rules
-        return self.groups.needs_pacing or (rules.has_total and (rules.delays or self._effect.factor < 1.0))
+        return self.groups.needs_pacing or (rules.has_total and rules.delays_under(self._effect))
 
     @property
     def next_tick_at(self) -> float:
@@ -262,30 +227,7 @@ class PolicyEngine:
 
     def collect_rates(self) -> list[BrokerRate]:
         """The rates of all meters, for metrics."""
-        return [
-            BrokerRate(
-                broker.node_id,
-                broker.total.rate,
-                broker.errors.rate,
-                broker.throttled.rate,
-                broker.limits.thresholds.total,
-                [
-                    TopicRate(
-                        meter.name.decode(errors="replace"),
-                        meter.rate,
-                        broker.limits.thresholds.effective_threshold(meter),
-                        broker.limits.strategy.is_limiting(meter),
-                        meter.fleet_rate,
-                        broker.limits.strategy.topic_use(meter, self._now),
-                    )
-                    for meter in broker.topics.values()
-                    if meter.is_confirmed
-                ],
-                broker.total.fleet_rate,
-                broker.limits.strategy.total_use(self._now),
-            )
-            for broker in self.brokers.values()
-        ]
+        return [broker.limits.read_rate(self._now) for broker in self.brokers.values()]
 
     def collect_warnings(self) -> tuple[str, ...]:
         """Warnings about policies that are allowed but hardly intended, as of now; empty: none."""

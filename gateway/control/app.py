@@ -60,8 +60,8 @@ from gateway.listener_names import bootstrap_socket_name
 from gateway.secret_key import ROLLOUT_PURPOSE, derive_key, obtain_secret
 from gateway.supervisor import ParentLink
 from policies.definitions.policy_set import PolicySet
-from policies.explain import FleetUse
 from policies.fleet.keys import FleetKey, LimitUnit, group_key
+from policies.limits.description import FleetUse
 
 if TYPE_CHECKING:
     from gateway.control.sasl.authentication import SaslAuthenticator

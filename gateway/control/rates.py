@@ -11,15 +11,15 @@ from operator import attrgetter
 from typing import Final, TypeVar
 
 from gateway.channel import MAX_QUOTA_RATES, WorkerRates
-from policies.engine import BrokerRate, TopicRate
 from policies.groups.group_limiters import GroupRate
 from policies.quotas.quota_limiters import QuotaRate
+from policies.thresholds.broker_limits import BrokerRate, TopicRate
 
 T = TypeVar("T")
 NO_RATES = WorkerRates(())
 _NODE_ID: Final = attrgetter("node_id")
 _TOPIC: Final = attrgetter("topic")
-_QUOTA: Final = attrgetter("key", "source", "user", "client_id", "broker")
+_QUOTA: Final = attrgetter("bucket")
 _GROUP: Final = attrgetter("group", "direction")
 
 

@@ -3,30 +3,28 @@
 # and which rules say nothing about it, and why.
 #
 #   model.py           what is known, and what an answer consists of
+#   idle_limits.py     the limits themselves, as workers have them
 #   case.py            one question, and what all rules look up for it
-#   quotas.py          rules of client quotas, the gateway's and the brokers'
-#   groups.py          rules of resource groups
-#   thresholds.py      rules of thresholds
-#   others.py          all other rules
+#   quotas.py          client quotas, the gateway's and the brokers'
+#   groups.py          resource groups
+#   thresholds.py      thresholds
+#   others.py          storage protection, and rules that are no limits
 #   explaining.py      all of them put beside each other, and which comes first
 #   sentences.py       what is said of the whole
-#   wording.py         numbers, places and ends as people read them
 #   topic_statuses.py  all topics, each with its threshold
 #
-# It decides nothing: it puts what others know (policies, storage factor, rates, what was rejected) beside each other by
-# the rules of broker_thresholds.py, quota_limiters.py and group_limiters.py. Knows no clock and no process: `now_ms` is
-# Unix time. Its public names are these.
+# It decides nothing, and computes no limit and no level: each limit says what it is (limits/description.py), by the
+# numbers and functions by which it decides. Here these values are collected and put in order, together with what only
+# others know: where values are set, what was rejected, and which values have no effect. Knows no clock and no process:
+# `now_ms` is Unix time. Its public names are these.
 
 from policies.explain.case import RECENT_MS
 from policies.explain.explaining import MAX_HELD, explain_traffic, shared_limit_keys
 from policies.explain.model import (
     ANONYMOUS,
-    ExplainedRule,
     ExplainInputs,
     ExplainSubject,
-    FleetUse,
     HeldTraffic,
-    LimitLevel,
     MeterRates,
     TopicFlow,
     TopicStatus,
@@ -37,6 +35,7 @@ from policies.explain.model import (
 )
 from policies.explain.sentences import storage_effect_text
 from policies.explain.topic_statuses import TopOrder, top_topics, topic_statuses
+from policies.limits.description import LimitDescription, LimitLevel
 
 __all__ = [
     "ANONYMOUS",
@@ -44,9 +43,8 @@ __all__ = [
     "RECENT_MS",
     "ExplainInputs",
     "ExplainSubject",
-    "ExplainedRule",
-    "FleetUse",
     "HeldTraffic",
+    "LimitDescription",
     "LimitLevel",
     "MeterRates",
     "TopOrder",

@@ -6,21 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from policies.decision import Mode
 from policies.definitions.policy_records import end_text
-from policies.definitions.policy_values import PolicyKey, as_number, value_text
-from policies.engine import Mode
-from policies.explain.model import (
-    NOT_SHARED,
-    ExplainInputs,
-    ExplainSubject,
-    FleetUse,
-    HeldTraffic,
-    ShadowedRule,
-    observes_only,
-    origin_of,
-)
-from policies.explain.wording import until_text
+from policies.definitions.policy_values import PolicyKey, PolicySetting, as_number, value_text
+from policies.explain.idle_limits import IdleLimits
+from policies.explain.model import ExplainInputs, ExplainSubject, HeldTraffic, ShadowedRule, origin_of
 from policies.fleet.keys import FleetKey
+from policies.limits.description import NOT_SHARED, FleetUse
 from policies.quotas.names import Entity
 from policies.quotas.text import quota_text
 from policies.verdict import MAX_DELAY_MS
@@ -34,19 +26,19 @@ class ExplainCase:
         self.subject = asked
         self.inputs = known
         self.shadowed: list[ShadowedRule] = []
-        self.broker_rates = {broker.node_id: broker for broker in known.rates.brokers}
-        self.quota_rates = {
-            (line.key, line.source, line.user, line.client_id, line.broker): line for line in known.rates.quotas
-        }
+        self.limits = IdleLimits(known)
+        self.quota_rates = {line.bucket: line for line in known.rates.quotas}
         self.entity = Entity(asked.user, asked.client_id)
         self.settings = {setting.key: setting for setting in known.policies.list_settings()}
         self.held = [each for each in held if known.now_ms - each.last_ms <= RECENT_MS]
         self.leaders = known.topic_leaders(asked.topic)
         self.brokers = known.subject_brokers(asked)
-        storage = known.storage
-        enforced = storage is not None and known.affected is None and not observes_only(known, known.storage_mode)
         self.observed = known.rollout.observed_policies(asked.principal, asked.client_id, known.rollout_key)
-        self.scale = storage.value if storage is not None and enforced and 0 < storage.value < 1 else 1.0
+
+    @property
+    def mode(self) -> Mode:
+        """Of rules that have none of their own."""
+        return "observe" if self.inputs.observe else "enforce"
 
     def fleet_use(self, key: FleetKey) -> FleetUse:
         """A limit that gateways share."""
@@ -56,9 +48,6 @@ class ExplainCase:
         """The bytes that gateways bring to a broker, or to a topic there."""
         return NOT_SHARED if broker is None else self.inputs.rates.peer_rates.get((broker, topic), NOT_SHARED)
 
-    def broker_total(self, broker: int | None) -> float | None:
-        return self.inputs.policies.broker_total(broker)
-
     def total_origin(self, broker: int | None) -> str:
         own = PolicyKey.of_broker(broker)
         return self.setting_origin(own if own in self.settings else PolicyKey.of_broker())
@@ -67,11 +56,6 @@ class ExplainCase:
         setting = self.settings.get(key)
         end = "" if setting is None or setting.end is None else f" until {end_text(setting.end)}"
         return origin_of(setting, self.inputs.base) + end
-
-    def broker_rate(self, broker: int | None) -> float | None:
-        """By all gateways."""
-        rates = None if broker is None else self.broker_rates.get(broker)
-        return None if rates is None else rates.rate if rates.fleet_rate is None else rates.fleet_rate
 
     def was_held(self, reason: str, broker: int | None) -> bool:
         return self.held_since_ms(reason, broker) is not None
@@ -84,10 +68,6 @@ class ExplainCase:
             if each.reason == reason and each.outcome in ("rejected", "delayed") and broker in (None, each.broker)
         ]
         return min(since, default=None)
-
-    def effective_mode(self, mode: Mode, policy: str = "") -> Mode:
-        """`policy`: a field of Limits that may be enforced for a part of the clients."""
-        return "observe" if observes_only(self.inputs, mode) or policy in self.observed else "enforce"
 
     def add_shadowed_base(self, key: PolicyKey, name: str, broker: int | None) -> None:
         """The values that a change wins over: the base's, and one set at run time that holds again when it ends."""
@@ -105,3 +85,7 @@ class ExplainCase:
 
     def add_shadowed(self, name: str, broker: int | None, what: str, origin: str, value: str, why: str) -> None:
         self.shadowed.append(ShadowedRule(name, broker, what, origin, value, why))
+
+
+def until_text(setting: PolicySetting) -> str:
+    return f"was set at run time until {end_text(setting.end)}, then this one holds again"

@@ -10,9 +10,9 @@ from policies.decision import STRICTNESS, PartitionLimits
 from policies.definitions.small_limits import small_limit_text
 from policies.explain import groups, others, quotas, thresholds
 from policies.explain.case import ExplainCase
+from policies.explain.idle_limits import IdleLimits
 from policies.explain.model import (
     BROKER_QUOTA,
-    ExplainedRule,
     ExplainInputs,
     ExplainSubject,
     HeldTraffic,
@@ -21,8 +21,8 @@ from policies.explain.model import (
     sortable_ratio,
 )
 from policies.explain.sentences import explain_notes, internal_reason, storage_effect_text, summarize_rules
-from policies.explain.wording import amount_text
 from policies.fleet.keys import FleetKey
+from policies.limits.description import LimitDescription, amount_text
 from policies.quotas.names import Entity
 from policies.units import exact_rate
 from policies.verdict import PROTECTED_TOPIC
@@ -69,34 +69,40 @@ def explain_traffic(
 
 def shared_limit_keys(asked: ExplainSubject, known: ExplainInputs) -> list[FleetKey]:
     """The names of the limits of this traffic that several gateways share."""
-    brokers, keys = known.subject_brokers(asked), []
-    for found in known.policies.quota_store().effective_quotas(
-        Entity(asked.user, asked.client_id), omit_overridden_values=True
-    ):
-        keys += [quotas.quota_fleet_key(found, node) for node in ((None,) if found.key.unit == "bps" else brokers)]
+    limits = IdleLimits(known)
+    limiters = (
+        limits.of_quota(found, broker)
+        for found in known.policies.quota_store().effective_quotas(Entity(asked.user, asked.client_id))
+        for broker in known.subject_brokers(asked)
+    )
+    keys = [*dict.fromkeys(limiter.key for limiter in limiters if limiter.key and not limiter.is_here)]
     group = known.finder and known.finder.find_group(asked.topic, asked.principal)
     return [*keys, *groups.group_fleet_keys(group, known.policies.group_limits().get(group, ()))] if group else keys
 
 
-def _collect_rules(case: ExplainCase) -> list[ExplainedRule]:
-    limits: dict[str, Callable[[ExplainCase], Iterator[ExplainedRule]]] = {
+def _collect_rules(case: ExplainCase) -> list[LimitDescription]:
+    limits: dict[str, Callable[[ExplainCase], Iterator[LimitDescription]]] = {
         "storage": others.storage_rules,
         "quota": quotas.quota_rules,
         "group": groups.group_rules,
         "threshold": thresholds.threshold_rules,
         "plugin": others.plugin_rules,
     }
-    asked = [rule for kind in PartitionLimits._fields for rule in limits[kind](case)]
+    asked = [
+        rule._replace(mode="observe") if kind in case.observed else rule
+        for kind in PartitionLimits._fields
+        for rule in limits[kind](case)
+    ]
     return [*others.protected_topic_rules(case), *asked, others.fence_rule(case), *quotas.broker_quota_rules(case)]
 
 
-def _small_limit_notes(rules: Iterable[ExplainedRule]) -> Iterator[str]:
+def _small_limit_notes(rules: Iterable[LimitDescription]) -> Iterator[str]:
     for level in (level for rule in rules for level in rule.levels if level.unit == "bytes/s"):
         if text := small_limit_text(level.configured):
             yield f"{level.what}: {text}"
 
 
-def _shadowed_by_internal(rule: ExplainedRule, why: str) -> ShadowedRule:
+def _shadowed_by_internal(rule: LimitDescription, why: str) -> ShadowedRule:
     what = " and ".join(level.what for level in rule.levels) or rule.note
     found = [level for level in rule.levels if level.unit != "%"]
     limits = [
@@ -108,7 +114,7 @@ def _shadowed_by_internal(rule: ExplainedRule, why: str) -> ShadowedRule:
                     ", ".join(limits), why)  # fmt: skip
 
 
-def _first_rule(rules: Sequence[ExplainedRule]) -> ExplainedRule | None:
+def _first_rule(rules: Sequence[LimitDescription]) -> LimitDescription | None:
     """Of the rules that limit now the strictest, then the one that is exceeded most; else the one with the least
     headroom.
 

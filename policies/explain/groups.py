@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from policies.definitions.policy_values import PolicyKey
 from policies.engine import INTERNAL_TOPICS
 from policies.explain.case import ExplainCase
-from policies.explain.model import ExplainedRule, LimitLevel, Traffic, sortable_ratio
-from policies.explain.wording import scale_text
-from policies.fleet.keys import FleetKey, group_key
-from policies.groups.names import ATTACHMENT_KEY, GROUP_KEYS, KEY_MEANINGS, rate_text
+from policies.explain.model import sortable_ratio
+from policies.fleet.keys import Direction, FleetKey, group_key
+from policies.groups.names import ATTACHMENT_KEY, GROUP_KEYS, KEY_MEANINGS
+from policies.limits.description import LimitDescription
 from policies.limits.limit_use import LimitUse
 from policies.verdict import RESOURCE_GROUP
 
 
-def group_rules(case: ExplainCase) -> Iterator[ExplainedRule]:
+def group_rules(case: ExplainCase) -> Iterator[LimitDescription]:
     place, replaced = _find_attachments(case)
     if place is None:
         return
@@ -31,71 +31,32 @@ def group_rules(case: ExplainCase) -> Iterator[ExplainedRule]:
         _shadow_attached(case, place, group, why)
         return
     for direction in ("publish", "dispatch"):
-        yield from _direction_rules(case, place, group, [key for key in limits if KEY_MEANINGS[key][0] == direction])
+        yield from _direction_rules(case, place, group, direction)
 
 
-def _direction_rules(case: ExplainCase, place: PolicyKey, group: str, keys: Sequence[str]) -> Iterator[ExplainedRule]:
+def _direction_rules(
+    case: ExplainCase, place: PolicyKey, group: str, direction: Direction
+) -> Iterator[LimitDescription]:
     """Of one direction. Traffic that had to wait lately, though no limit is used up any more, waited for the one that
     is used most.
     """
-    levels = {key: _group_level(case, place, group, key) for key in sorted(keys, key=GROUP_KEYS.index)}
-    if not levels:
-        return
-    direction = KEY_MEANINGS[keys[0]][0]
-    traffic: Traffic = "produce" if direction == "publish" else "fetch"
-    waiting = {key for key in levels if (use := _group_use(case, group, key)) is not None and use.waiting}
-    if not waiting and direction == "publish" and case.was_held(RESOURCE_GROUP, None):
-        waiting = {max(levels, key=lambda key: sortable_ratio(levels[key].utilization))}
-    for key, level in levels.items():
-        case.add_shadowed_base(PolicyKey.of_group(group, key), RESOURCE_GROUP, None)
-        note = "; ".join(
-            filter(None, (scale_text(case.scale) if direction == "publish" else "", _whole_limit_text(key, level)))
-        )
-        mode = case.effective_mode(case.inputs.group_mode, "group")
-        yield ExplainedRule(RESOURCE_GROUP, None, (level,), "delay", traffic, mode, key in waiting, note)
-
-
-def _whole_limit_text(key: str, level: LimitLevel) -> str:
-    """Where others' use isn't known; else the level's text has it."""
-    if level.configured is None or level.fleet.gateways > 1:
-        return ""
-    return f"{rate_text(key, level.configured)} for all gateways together"
-
-
-def _group_level(case: ExplainCase, place: PolicyKey, group: str, key: str) -> LimitLevel:
-    """As the group's line says that decides."""
-    direction, unit = KEY_MEANINGS[key]
-    setting = PolicyKey.of_group(group, key)
-    configured = case.inputs.policies.group_limits()[group][key]
-    scale = case.scale if direction == "publish" else 1.0
-    fleet = case.fleet_use(group_key(group, direction, unit)).scaled_by(scale)
-    use = _group_use(case, group, key)
-    rate = use.rate if use is not None else 0.0 if case.inputs.rates.brokers else None
-    limit = None if use is None else use.limit
-    if limit is None:  # no client has used it since it was set
-        limit = configured * scale if fleet.part is None else fleet.part
-    what = f"{key} of group {group}, attached to {place.kind} {place.name}"
-    named = "bytes/s" if unit == "bytes" else "messages/s"
-    wait_s = 0.0 if use is None else use.wait_s
-    return LimitLevel(
-        what,
-        case.setting_origin(setting),
-        configured,
-        limit,
-        rate,
-        named,
-        wait_s,
-        whole=configured * scale,
-        fleet=fleet,
-    )
-
-
-def _group_use(case: ExplainCase, group: str, key: str) -> LimitUse | None:
-    direction, unit = KEY_MEANINGS[key]
-    found = next(
-        (rate for rate in case.inputs.rates.groups if (rate.group, rate.direction) == (group, direction)), None
-    )
-    return None if found is None else found.bytes if unit == "bytes" else found.msgs
+    limit, rates = case.limits.groups.limit_of(group, direction, 0.0), case.inputs.rates
+    measured = next((rate for rate in rates.groups if (rate.group, rate.direction) == (group, direction)), None)
+    idle = LimitUse(0.0, None) if rates.brokers else None
+    rules = []
+    for key in GROUP_KEYS:
+        (of, unit), setting = KEY_MEANINGS[key], PolicyKey.of_group(group, key)
+        if of == direction:
+            use = idle if measured is None else measured.use_of(unit)
+            fleet = case.fleet_use(group_key(group, direction, unit))
+            found = limit.describe(unit, use, f"{place.kind} {place.name}", case.setting_origin(setting), fleet)
+            if found is not None:
+                case.add_shadowed_base(setting, RESOURCE_GROUP, None)
+                rules.append(found)
+    if direction == "publish" and case.was_held(RESOURCE_GROUP, None) and not any(rule.limits_now for rule in rules):
+        most = max(rules, key=lambda rule: sortable_ratio(rule.utilization), default=None)
+        rules = [rule._replace(limits_now=rule is most) for rule in rules]
+    yield from rules
 
 
 def group_fleet_keys(group: str, limits: Iterable[str]) -> list[FleetKey]:

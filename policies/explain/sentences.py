@@ -8,7 +8,8 @@ from typing import Final
 from policies.definitions.rollout import ALL_CLIENTS, rollout_place
 from policies.explain import groups
 from policies.explain.case import ExplainCase
-from policies.explain.model import ExplainedRule, ExplainInputs, ExplainSubject, HeldTraffic, observes_only
+from policies.explain.model import ExplainInputs, ExplainSubject, HeldTraffic
+from policies.limits.description import LimitDescription
 from policies.thresholds.sums import find_overcommitted, over_text
 
 _ACTION_TEXTS: Final = {"refuse": "refused", "hold": "held", "reject": "rejected", "delay": "delayed"}
@@ -17,9 +18,9 @@ _POLICY_NAMES: Final = {"threshold": "thresholds", "quota": "client quotas", "gr
 
 
 def summarize_rules(
-    first: ExplainedRule | None,
+    first: LimitDescription | None,
     internal: str,
-    rules: Sequence[ExplainedRule],
+    rules: Sequence[LimitDescription],
     lately: Sequence[HeldTraffic],
     now_ms: int,
 ) -> str:
@@ -42,9 +43,9 @@ def summarize_rules(
 
 
 def _produce_summary(
-    first: ExplainedRule | None,
+    first: LimitDescription | None,
     internal: str,
-    rules: Sequence[ExplainedRule],
+    rules: Sequence[LimitDescription],
     lately: Sequence[HeldTraffic],
     now_ms: int,
 ) -> str:
@@ -65,7 +66,7 @@ def _produce_summary(
     )
 
 
-def _limit_sources(rule: ExplainedRule) -> str:
+def _limit_sources(rule: LimitDescription) -> str:
     """Where its limits are set; "" where that is nowhere."""
     origins = dict.fromkeys(level.origin for level in rule.levels if level.origin)
     return f"{'limits' if len(rule.levels) > 1 else 'limit'} from {' and '.join(origins)}" if origins else ""
@@ -86,7 +87,7 @@ def _age_text(held: HeldTraffic, now_ms: int) -> str:
     return f"{max(0, now_ms - held.last_ms) / 1000:.0f} s ago"
 
 
-def _broker_text(rule: ExplainedRule) -> str:
+def _broker_text(rule: LimitDescription) -> str:
     return "" if rule.broker is None else f" on broker {rule.broker}"
 
 
@@ -100,7 +101,7 @@ def storage_effect_text(known: ExplainInputs) -> str:
     if storage.value >= 1:
         return f"OPEN{origin}: every limit holds as it is configured{why}"
     seen = ""
-    if observes_only(known, known.storage_mode):
+    if known.effective_mode(known.storage_mode) == "observe":
         seen = ", mode observe: limits stay as they are, it is only counted"
     if known.affected is not None:
         topics = sum(len(each.topics) for each in known.affected)
@@ -144,7 +145,7 @@ def _rollout_notes(case: ExplainCase) -> Iterator[str]:
     modes = {"threshold": known.threshold_mode, "quota": known.quota_mode, "group": known.group_mode}
     for policy, mode in modes.items():
         percent = float(getattr(known.rollout, policy))
-        if percent < ALL_CLIENTS and not observes_only(known, mode):
+        if percent < ALL_CLIENTS and known.effective_mode(mode) == "enforce":
             at = rollout_place(case.subject.principal, case.subject.client_id, known.rollout_key)
             among = "is not" if policy in case.observed else "is"
             yield (

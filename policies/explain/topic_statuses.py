@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from policies.definitions.policy_values import PolicyKey
-from policies.engine import INTERNAL_TOPICS, TopicRate
-from policies.explain.model import ExplainInputs, TopicFlow, TopicStatus, origin_of, produce_factor, sortable_ratio
-from policies.explain.thresholds import implicit_share_of
+from policies.explain.idle_limits import IdleLimits
+from policies.explain.model import ExplainInputs, TopicFlow, TopicStatus, origin_of, sortable_ratio
 from policies.limits.limit_use import limit_utilization
+from policies.thresholds.broker_limits import TopicRate
 
 TopOrder = Literal["rate", "rejected", "utilization"]
 
@@ -38,20 +38,16 @@ def topic_statuses(
             places.setdefault(name, set()).add(node_id)
     explicit = known.policies.topic_thresholds()
     settings = {setting.key: setting for setting in known.policies.list_settings()}
-    by_broker = {rates.node_id: rates for rates in known.rates.brokers}
-    shares: dict[int, float] = {}
-    scale = _storage_scale(known)
+    limits = IdleLimits(known)
     lines = []
     for name in sorted({*places, *explicit, *flows, *others} - {""}):
         best: tuple[float, int | None, float | None] = (math.nan, None, None)
         for broker in sorted(places.get(name, ())):
             meter = meters.get(name, {}).get(broker)
             limit = None if meter is None else meter.threshold
-            total = known.policies.broker_total(broker)
-            if limit is None and total is not None and (name in explicit or name not in INTERNAL_TOPICS):
-                if name not in explicit and broker not in shares:
-                    shares[broker] = implicit_share_of(known, broker, total, name, by_broker.get(broker))
-                limit = (explicit[name] if name in explicit else shares[broker]) * scale
+            if limit is None:
+                found = limits.of_broker(broker, name).thresholds.threshold_of(name.encode())
+                limit = None if found is None else found.limit
             used = limit_utilization(elsewhere.get(name, {}).get(broker, 0.0), limit)
             if meter is not None:
                 used = (
@@ -84,8 +80,3 @@ def top_topics(lines: Iterable[TopicStatus], by: TopOrder) -> list[TopicStatus]:
         "utilization": lambda line: sortable_ratio(line.utilization),
     }
     return sorted(lines, key=lambda line: (-keys[by](line), -line.rate, line.topic))
-
-
-def _storage_scale(known: ExplainInputs) -> float:
-    factor = produce_factor(known)
-    return factor if 0 < factor < 1 else 1.0

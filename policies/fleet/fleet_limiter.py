@@ -23,6 +23,7 @@ from weakref import WeakValueDictionary
 from policies.fleet.shared_bucket import SharedBucket
 from policies.fleet.shares import FLOORS, ShareGrant
 from policies.limits.bucket import TokenBucket
+from policies.limits.description import NOT_SHARED, FleetUse, LimitLevel
 from policies.limits.limiter import (
     AT_ONCE,
     BURST_S,
@@ -308,6 +309,11 @@ class FleetLimiter(RateLimiter):
         return settle_s if provisional else math.inf
 
     @property
+    def whole_rate(self) -> float:
+        """The rate, per second, that all gateways may take together."""
+        return self.limit * self.factor
+
+    @property
     def gateway_rate(self) -> float:
         """The rate, per second, that all workers of this gateway may take together."""
         return self.bucket.rate * self._bucket_count
@@ -316,6 +322,17 @@ class FleetLimiter(RateLimiter):
         """The limit as it stands at this gateway. `meter`: of what this worker took."""
         wait_s = self.debt_wait_s(now)
         return meter.measure_use(self.gateway_rate, wait_s, waiting=wait_s > 0.0 or now < self.hungry_until)
+
+    def describe_level(
+        self, what: str, origin: str, use: LimitUse | None, fleet: FleetUse = NOT_SHARED, unit: str = "bytes/s"
+    ) -> LimitLevel:
+        """The limit as a number to compare a rate with. `use`: by all workers of this gateway, None: not known, its
+        `limit` None: none of them has this limit yet. `fleet`: of the limit as configured.
+        """
+        limit = self.gateway_rate if use is None or use.limit is None else use.limit
+        rate, wait_s = (None, 0.0) if use is None else (use.rate, use.wait_s)
+        fleet = fleet.scaled_by(self.factor)
+        return LimitLevel(what, origin, self.limit, limit, rate, unit, wait_s, self.whole_rate, fleet=fleet)
 
     def mark_provisional(self, now: float) -> None:
         """The rate is provisional from now on."""

@@ -22,11 +22,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from policies.decision import ClientPatience, RequestLimit
 from policies.fleet.fleet_limiter import MIN_RATE, FleetLimiter, FleetShares
 from policies.fleet.keys import Direction, LimitUnit, group_key
+from policies.groups.names import DISPATCH_BYTES, DISPATCH_MSGS, PUBLISH_BYTES, PUBLISH_MSGS, RATE_KEYS, rate_text
+from policies.limits.description import LimitDescription, scale_text
 from policies.limits.limit_use import LimitMeter, LimitUse
 from policies.limits.limiter import ASK_BELOW_S, ASK_UNTIL_S, MAX_WAIT_S, check_limiters
-from policies.verdict import Verdict, resource_group
+from policies.verdict import RESOURCE_GROUP, Verdict, resource_group
 
 if TYPE_CHECKING:
+    from policies.limits.description import FleetUse, Traffic
     from policies.meters.topic_meter import TopicMeter
 
 IDLE_S: Final = 2.0  # a topic that was quiet for this long asks again
@@ -42,6 +45,11 @@ class GroupLimitValues(NamedTuple):
     publish_msgs: float | None = None
     dispatch_bytes: float | None = None
     dispatch_msgs: float | None = None
+
+    @classmethod
+    def from_rates(cls, rates: Mapping[str, float]) -> GroupLimitValues:
+        """`rates`: by GROUP_KEYS."""
+        return cls(*(rates.get(key) for key in (PUBLISH_BYTES, PUBLISH_MSGS, DISPATCH_BYTES, DISPATCH_MSGS)))
 
 
 class GroupRate(NamedTuple):
@@ -59,6 +67,9 @@ class GroupRate(NamedTuple):
     def waiting(self) -> bool:
         """Whether clients wait for one of its limits."""
         return self.bytes.waiting or self.msgs.waiting
+
+    def use_of(self, unit: LimitUnit) -> LimitUse:
+        return self.bytes if unit == "bytes" else self.msgs
 
 
 class GroupLookup(Protocol):
@@ -141,6 +152,26 @@ class GroupLimit(RequestLimit):
         )
         return GroupRate(self.group, self.direction, self.topic_count, of_bytes, of_msgs)
 
+    def describe(
+        self, unit: LimitUnit, use: LimitUse | None, attached: str, origin: str, fleet: FleetUse
+    ) -> LimitDescription | None:
+        """Its limit in that unit, if there is one. `use`: see `describe_level`. `attached`: the tenant or namespace."""
+        limiter = self.byte_limiter if unit == "bytes" else self.message_limiter
+        if limiter is None:
+            return None
+        key = RATE_KEYS[self.direction, unit]
+        what, per_s = (
+            f"{key} of group {self.group}, attached to {attached}",
+            "bytes/s" if unit == "bytes" else "messages/s",
+        )
+        level = limiter.describe_level(what, origin, use, fleet, per_s)
+        # Where others' use isn't known; else the level's text has it.
+        whole = f"{rate_text(key, limiter.limit)} for all gateways together" if fleet.gateways == 1 else ""
+        note = "; ".join(filter(None, (scale_text(limiter.factor), whole)))
+        traffic: Traffic = "produce" if self.direction == "publish" else "fetch"
+        waiting = use is not None and use.waiting
+        return LimitDescription(RESOURCE_GROUP, None, (level,), "delay", traffic, self.mode, waiting, note)
+
     def judge_request(self, size: int, messages: int, patience: ClientPatience, now: float) -> Verdict | None:
         lines = ((self.byte_limiter, size), (self.message_limiter, messages))
         answer, line = check_limiters([(line, count) for line, count in lines if line is not None], patience, now)
@@ -148,7 +179,7 @@ class GroupLimit(RequestLimit):
             return None
         unit: LimitUnit = "bytes" if line is self.byte_limiter else "msgs"
         rate = (self.byte_meter if line is self.byte_limiter else self.message_meter).observed_rate
-        rates = rate, line.limit * line.factor
+        rates = rate, line.whole_rate
         here = line.bucket.rate
         return resource_group(self.group, unit, answer.throttle_ms, rates, here, answer.outcome, answer.room_in_s)
 
@@ -297,11 +328,11 @@ class GroupLimiters:
         """
         group, by_principal = self._resolve_group(name)
         if meter.name != name:
-            return None if group is None else self._get_limit(group, "publish", now)
+            return None if group is None else self.limit_of(group, "publish", now)
         if meter.group_version != self.version:
             meter.group_version = self.version
             meter.by_principal = by_principal
-            meter.group_limit = None if group is None else self._get_limit(group, "publish", now)
+            meter.group_limit = None if group is None else self.limit_of(group, "publish", now)
             meter.counted_in_group, meter.messages = meter.uncounted, 0
         side: GroupLimit | None = meter.group_limit  # type: ignore[assignment]
         if side is None:
@@ -350,7 +381,7 @@ class GroupLimiters:
     def principal_publish_limit(self, principal: str, now: float) -> GroupLimit | None:
         """The group of topics whose names determine none, on connections of that principal (User:alice)."""
         group = self._finder.find_group("", principal) if self._finder.by_principal else None
-        return None if group is None or group not in self._limits else self._get_limit(group, "publish", now)
+        return None if group is None or group not in self._limits else self.limit_of(group, "publish", now)
 
     def dispatch_limit(self, topic: bytes, principal: str, now: float) -> GroupLimit | None:
         """The group of fetches from a topic, if the topic is in one."""
@@ -359,7 +390,7 @@ class GroupLimiters:
             group = self._finder.find_group("", principal)
         if group is None or group not in self._limits:
             return None
-        side = self._get_limit(group, "dispatch", now)
+        side = self.limit_of(group, "dispatch", now)
         side.topics.add(topic)
         return side
 
@@ -378,7 +409,8 @@ class GroupLimiters:
             found = self._groups_by_topic[topic] = group if group in self._limits else None, by_principal
         return found
 
-    def _get_limit(self, group: str, direction: Direction, now: float) -> GroupLimit:
+    def limit_of(self, group: str, direction: Direction, now: float) -> GroupLimit:
+        """The group in that direction, made if it was not used yet."""
         side = self._group_limits.get((group, direction))
         if side is None:
             side = self._group_limits[group, direction] = GroupLimit(group, direction, now)

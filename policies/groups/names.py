@@ -26,6 +26,7 @@ KEY_MEANINGS: Final[dict[str, tuple[Direction, LimitUnit]]] = {
     DISPATCH_MSGS: ("dispatch", "msgs"),
     DISPATCH_BYTES: ("dispatch", "bytes"),
 }
+RATE_KEYS: Final = {meaning: key for key, meaning in KEY_MEANINGS.items()}
 PROPOSAL_KEYS: Final = {  # by the proposal, beside Pulsar's own
     PUBLISH_MSGS: "PublishRatelimitinmsgs",
     PUBLISH_BYTES: "PublishRatelimitinbytes",

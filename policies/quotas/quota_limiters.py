@@ -25,14 +25,17 @@ from policies.decision import ClientPatience, RequestLimit
 from policies.fleet.fleet_limiter import MIN_RATE, FleetLimiter, FleetShares
 from policies.fleet.keys import FleetKey, quota_key, total_out_key
 from policies.fleet.shares import max_min_fair
+from policies.limits.description import LimitDescription, LimitLevel, Traffic, known_broker, place_text, scale_text
 from policies.limits.limit_use import LimitMeter, LimitUse
 from policies.limits.limiter import BURST_S, DEBT_S, MAX_WAIT_S, AdmissionResult, check_limiters
-from policies.quotas.names import UNNAMED_USERS, DefaultName, QuotaType
-from policies.quotas.store import BucketKey, QuotaStore
+from policies.quotas.names import UNNAMED_USERS, DefaultName, QuotaKey, QuotaType
+from policies.quotas.store import TOTAL_KEYS, BucketKey, QuotaStore
 from policies.quotas.text import entity_text, limit_text
-from policies.verdict import Verdict, client_quota
+from policies.verdict import CLIENT_QUOTA, Verdict, client_quota
 
 if TYPE_CHECKING:
+    from policies.decision import Mode
+    from policies.limits.description import FleetUse
     from policies.quotas.store import QuotaLimit as Quota
 
 ALLOCATE_S: Final = 0.25  # how often `allocate_shares` is called while there are shares
@@ -55,6 +58,9 @@ MIN_TIME_RATE: Final = 1e-6  # seconds per second
 MAX_LIMITERS: Final = 10_000
 OTHER_NAME: Final = "\0other"  # no client authenticates by such a name; one that takes it has itself to blame
 ALL_BROKERS: Final = -2  # in place of a node id; -1 is a broker that isn't known yet
+_TRAFFIC: Final[Mapping[QuotaType, Traffic]] = {
+    "producer_byte_rate": "produce", "consumer_byte_rate": "fetch", "request_percentage": "both",
+}  # fmt: skip
 
 
 class QuotaRate(NamedTuple):
@@ -73,6 +79,11 @@ class QuotaRate(NamedTuple):
     use: LimitUse
     configured: float
     fleet_key: FleetKey = ""
+
+    @property
+    def bucket(self) -> tuple[str, str, str | None, str | None, int | None]:
+        """The name of the bucket."""
+        return self[:5]
 
 
 class QuotaLimiter(FleetLimiter):
@@ -149,6 +160,30 @@ class QuotaLimiter(FleetLimiter):
     def text(self) -> str:
         """The quota and the clients that share it, for messages."""
         return limit_text(self.quota)
+
+    def describe(
+        self, measured: QuotaRate | None, origin: str, fleet: FleetUse, mode: Mode, *, is_idle: bool
+    ) -> LimitDescription:
+        """`measured`: by all workers of this gateway; None: none of them uses it (`is_idle`), or that is not known."""
+        key, value, broker = self.quota.bucket.key, self.quota.rate, known_broker(self.node_id)
+        use = None if measured is None else measured.use
+        if measured is None and is_idle:
+            use = LimitUse(0.0, None)
+        elif measured is not None and key.unit != "shares" and measured.configured != self.limit:
+            use = measured.use._replace(limit=None)  # no client has used it since it was set
+        level, note = self.describe_level(self.text, origin, use, fleet), scale_text(self.factor)
+        if key.unit == "percent":
+            rate = None if use is None else 100 * use.rate
+            level = LimitLevel(self.text, origin, value, value, rate, "%", level.wait_s)
+            note = "of one thread's time"
+        elif key.unit == "shares":
+            limit = None if use is None or use.limit is None or use.limit >= UNALLOCATED else use.limit
+            level = LimitLevel(self.text, origin, None, limit, level.rate, wait_s=level.wait_s)
+            note = (
+                f"{value:g} shares of what {TOTAL_KEYS[key.type]} of {place_text(broker)} leaves, dealt out by demand"
+            )
+        waiting = use is not None and use.waiting
+        return LimitDescription(CLIENT_QUOTA, broker, (level,), "delay", _TRAFFIC[key.type], mode, waiting, note)
 
     def charge_amount(self, size: float, now: float) -> None:
         super().charge_amount(size, now)
@@ -400,7 +435,7 @@ class QuotaLimiters:
         if not (limits.produce or limits.consume or limits.request):
             return NO_QUOTA_LIMIT
         spared = self._uncharged.setdefault(node_id, UnchargedTraffic())
-        produce, consume, request = (tuple(self._get_limiter(limit, node_id, now) for limit in kind) for kind in limits)
+        produce, consume, request = (tuple(self.limiter_of(limit, node_id, now) for limit in kind) for kind in limits)
         return ConnectionQuotaLimit(produce, consume, request, spared)
 
     def close_tick(self, now: float) -> None:
@@ -487,7 +522,8 @@ class QuotaLimiters:
         busiest = heapq.nlargest(most, self._limiters.values(), key=lambda line: line.utilization)
         return [line.read_rate(now) for line in busiest]
 
-    def _get_limiter(self, limit: Quota, node_id: int, now: float) -> QuotaLimiter:
+    def limiter_of(self, limit: Quota, node_id: int, now: float) -> QuotaLimiter:
+        """The limiter of a limit on connections to that broker, made if there is none yet."""
         node_id = ALL_BROKERS if limit.unit == "bps" else node_id
         key = (limit.bucket, node_id)
         line = self._limiters.get(key)
@@ -517,7 +553,7 @@ class QuotaLimiters:
 
     def _factor_of(self, limit: Quota) -> float:
         """Times which the configured limit is in force."""
-        return self._storage_factor if limit.bucket.key.type == "producer_byte_rate" else 1.0
+        return quota_factor(limit.bucket.key, self._storage_factor)
 
     def share_claims(self, now: float, kind: QuotaType = "producer_byte_rate") -> dict[int, tuple[float, bool]]:
         """By broker, of the clients that have shares and use them: how many, and whether one of them has to wait."""
@@ -527,6 +563,11 @@ class QuotaLimiters:
                 weight, hungry = found.get(line.node_id, (0.0, False))
                 found[line.node_id] = weight + line.quota.rate, hungry or now < line.hungry_until
         return found
+
+
+def quota_factor(key: QuotaKey, storage_factor: float) -> float:
+    """Times which a quota is in force. Shares are parts of a total, and the storage factor lowers that."""
+    return storage_factor if key.type == "producer_byte_rate" and key.unit != "shares" else 1.0
 
 
 def _limiter_rate(quota: Quota) -> float:

@@ -30,7 +30,7 @@ from policies.thresholds.values import TOTAL_KEY, TOTAL_OUT_KEY
 EntityValues = Mapping[QuotaKey, float]
 NO_TOTALS: Final[frozenset[QuotaType]] = frozenset()
 # The totals that shares are parts of.
-_TOTAL_KEYS: Final = {"producer_byte_rate": TOTAL_KEY, "consumer_byte_rate": TOTAL_OUT_KEY}
+TOTAL_KEYS: Final[Mapping[QuotaType, str]] = {"producer_byte_rate": TOTAL_KEY, "consumer_byte_rate": TOTAL_OUT_KEY}
 _MAX_RATE: Final = 2.0**63  # Kafka's byte rates are a Java long
 MIN_PERCENT: Final = 0.001  # 10 µs of a second; beyond these it is a mistake, and floats get out of hand
 MAX_PERCENT: Final = 100_000.0  # a thousand threads
@@ -92,6 +92,10 @@ class ResolvedQuota(NamedTuple):
     value: float
     bucket: BucketKey
     overridden: tuple[QuotaSetting, ...] | None
+
+    @property
+    def limit(self) -> QuotaLimit:
+        return QuotaLimit(self.bucket, self.key.unit, self.value, self.source)
 
 
 class QuotaLimit(NamedTuple):
@@ -295,7 +299,7 @@ class QuotaStore:
         found = self.effective_quotas(Entity(user or "", client_id or ""), omit_overridden_values=True)
         if not found:
             return NO_QUOTA_LIMITS
-        limits = [QuotaLimit(each.bucket, each.key.unit, each.value, each.source) for each in found]
+        limits = [each.limit for each in found]
         return QuotaLimits(
             *(tuple(limit for limit in limits if limit.bucket.key.type == kind) for kind in _QUOTA_TYPES)
         )
@@ -332,7 +336,7 @@ def check_quota(key: QuotaKey, value: float, totals: Set[QuotaType] | None = Non
     if value > _MAX_RATE:
         raise QuotaError(f"{key}={value}: the largest value is {int(_MAX_RATE) - 1}; remove the quota for no limit")
     if key.unit == "shares" and totals is not None and key.type not in totals:
-        total = _TOTAL_KEYS[key.type]
+        total = TOTAL_KEYS[key.type]
         raise QuotaError(f"{key}: brokers have no {total} to share: set one first, or use bps or broker_bps")
     return value
 

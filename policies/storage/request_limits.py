@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from policies.decision import ClientPatience, RequestLimit
 from policies.fleet.fleet_limiter import FleetLimiter
 from policies.fleet.keys import total_key
+from policies.limits.description import LimitDescription, LimitLevel, known_broker, place_text
 from policies.limits.limiter import AT_ONCE
-from policies.verdict import Verdict, reduced_text, storage_pause, storage_throttle
+from policies.verdict import (
+    STORAGE_PAUSE,
+    STORAGE_THROTTLE,
+    Verdict,
+    reduced_text,
+    storage_pause,
+    storage_throttle,
+)
 
 if TYPE_CHECKING:
     from policies.fleet.fleet_limiter import FleetShares
@@ -26,6 +34,7 @@ class StorageEffect(NamedTuple):
 
     `factor`: times which limits are lower, above 0. `shared`: the same for the queue of all producers, also where it is
     only observed. `note`: why limits are reduced, "" where they are not. `whose`: the producers that share the queue.
+    `why`: names broker and volume.
     """
 
     factor: float = 1.0
@@ -33,6 +42,16 @@ class StorageEffect(NamedTuple):
     note: str = ""
     observes: bool = False
     whose: str = "all producers"
+    why: str = ""
+
+    @classmethod
+    def of_factor(cls, factor: float, why: str, shared: float = 1.0, *, observes: bool) -> StorageEffect:
+        """The effect of a storage factor, 0..1. `shared`: that of the factor before. It stays in a pause, as no limit
+        matters then and debts must outlive it.
+        """
+        shared = factor if factor > 0.0 else shared
+        used = 1.0 if observes else shared
+        return cls(used, shared, reduced_text(factor, why) if used < 1.0 else "", observes, why=why)
 
 
 NO_EFFECT = StorageEffect()
@@ -71,6 +90,15 @@ class StorageThrottle(RequestLimit):
             meters.node_id, answer.throttle_ms, rates, effect.note, answer.outcome, effect.whose, answer.room_in_s
         )
 
+    def describe(self, rate: float | None, total_key: str) -> LimitDescription:
+        """`rate`: of the broker, over all gateways; None: not known. `total_key`: the setting of the total."""
+        limiter, effect, broker = self.limiter, self._effect, known_broker(self._meters.node_id)
+        what = f"{effect.whose} of {place_text(broker)} together, {total_key} x {limiter.factor:.3g}"
+        level = LimitLevel(what, "storage", limiter.limit, limiter.whole_rate, rate)
+        return LimitDescription(
+            STORAGE_THROTTLE, broker, (level,), "delay", "produce", self.mode, level.utilization >= 1, effect.why
+        )
+
     def available_credit(self, client: object, now: float) -> tuple[float, float]:
         return self.limiter.available_credit(client, now), math.inf
 
@@ -82,13 +110,18 @@ class StorageThrottle(RequestLimit):
 
 
 class StoragePause(RequestLimit):
-    """Nothing may be forwarded, as `verdict` says."""
+    """Nothing may be forwarded, as `verdict` says. `why`: names broker and volume."""
 
-    __slots__ = ("observes", "verdict")
+    __slots__ = ("observes", "verdict", "why")
 
-    def __init__(self, verdict: Verdict, *, observes: bool) -> None:
+    def __init__(self, verdict: Verdict, why: str = "", *, observes: bool) -> None:
         self.verdict = verdict
+        self.why = why
         self.observes = observes
+
+    def describe(self) -> LimitDescription:
+        note = f"storage factor 0: requests wait up to 15 s and are then rejected: {self.why}"
+        return LimitDescription(STORAGE_PAUSE, None, (), "hold", "produce", self.mode, True, note)
 
     def judge_request(self, size: int, messages: int, patience: ClientPatience, now: float) -> Verdict:
         return self.verdict
@@ -114,7 +147,7 @@ class HeldTopics:
             for node_id in part.brokers:
                 self.by_broker.setdefault(node_id, index)
             if part.value <= 0.0:
-                self.pauses_by_part[index] = StoragePause(storage_pause(part.why, 0), observes=observes)
+                self.pauses_by_part[index] = StoragePause(storage_pause(part.why, 0), part.why, observes=observes)
 
 
 NO_HELD_TOPICS = HeldTopics()
@@ -156,17 +189,23 @@ class AffectedLimits:
 
     def is_topic_held(self, topic: bytes, is_listed: bool) -> bool:
         """Whether that topic is held."""
-        return topic in self._held_topics.by_topic or (self._unlisted_part is not None and not is_listed)
+        return self._part_index(topic, is_listed) is not None
+
+    def part_of(self, topic: bytes, is_listed: bool) -> AffectedTopics | None:
+        """The volume that holds that topic; None: it isn't held."""
+        index = self._part_index(topic, is_listed)
+        return None if index is None else self._held_topics.parts[index]
 
     def limit_of(self, topic: bytes, is_listed: bool) -> StorageThrottle | StoragePause | None:
-        """The limit of that topic; None: it isn't held."""
-        holding = self._held_topics
-        index = holding.by_topic.get(topic)
-        if index is None and not is_listed:
-            index = self._unlisted_part
+        """The limit of that topic; None: it isn't held, or the broker has no total that could be lowered."""
+        holding, index = self._held_topics, self._part_index(topic, is_listed)
         if index is None:
             return None
         return holding.pauses_by_part.get(index) or self._throttles.get(holding.parts[index].key)
+
+    def _part_index(self, topic: bytes, is_listed: bool) -> int | None:
+        index = self._held_topics.by_topic.get(topic)
+        return self._unlisted_part if index is None and not is_listed else index
 
     def set_total(self, total: float | None, now: float) -> None:
         """The broker has another total."""
@@ -187,6 +226,7 @@ class AffectedLimits:
                 reduced_text(part.value, part.why),
                 self._held_topics.observes,
                 f"producers to topics of {part.key}",
+                part.why,
             )
             if kept is None:
                 name = f"{self._meters.node_id} held by {part.key}"

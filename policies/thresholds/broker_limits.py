@@ -6,25 +6,80 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from policies.decision import ClientPatience, RequestLimit
+from policies.limits.description import LimitDescription, LimitLevel, known_broker, place_text, scale_text
+from policies.limits.limit_use import LimitUse
 from policies.storage.request_limits import AffectedLimits, StorageEffect, StorageThrottle
 from policies.thresholds.broker_thresholds import BrokerThresholds, ThresholdRules
 from policies.thresholds.bursting import BurstRejecter
 from policies.thresholds.pacing import ThresholdPacer
 from policies.thresholds.rejecting import ThresholdRejecter
 from policies.thresholds.strategy import ThresholdStrategy
-from policies.verdict import Verdict
+from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
+from policies.verdict import TOPIC_THRESHOLD, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from policies.fleet.fleet_limiter import FleetShares
+    from policies.limits.description import FleetUse
     from policies.meters.broker_meters import BrokerMeters
     from policies.meters.meter import TickSchedule
     from policies.meters.topic_meter import TopicMeter
     from policies.storage.request_limits import HeldTopics
+
+
+class TopicRate(NamedTuple):
+    """Bytes per second of one topic on one broker: one-minute EWMAs as of the last tick. `threshold`: in force over all
+    gateways; None: none. `over`: the topic is rejected or delayed now. `fleet_rate`: the rate of all workers of all
+    gateways, by which a rejecting threshold decides; None: equal to `rate`. `bucket_use`: that of the deciding bucket,
+    where thresholds delay.
+    """
+
+    topic: str
+    rate: float
+    threshold: float | None
+    over: bool
+    fleet_rate: float | None = None
+    bucket_use: LimitUse | None = None
+
+    @property
+    def limit_use(self) -> LimitUse:
+        """What the threshold decides by, and the limit that it is compared with."""
+        return _limit_use_of(self)
+
+
+class BrokerRate(NamedTuple):
+    """Like TopicRate, of one broker, with its topics."""
+
+    node_id: int
+    rate: float
+    error_rate: float
+    throttled_rate: float
+    threshold: float | None
+    topics: list[TopicRate]
+    fleet_rate: float | None = None
+    bucket_use: LimitUse | None = None
+
+    @property
+    def limit_use(self) -> LimitUse:
+        """What the total decides by, and the limit that it is compared with."""
+        return _limit_use_of(self)
+
+    @property
+    def combined_rate(self) -> float:
+        """By all gateways, as far as that is known."""
+        return _combined_rate(self)
+
+
+def _limit_use_of(meter: TopicRate | BrokerRate) -> LimitUse:
+    return meter.bucket_use or LimitUse(_combined_rate(meter), meter.threshold)
+
+
+def _combined_rate(meter: TopicRate | BrokerRate) -> float:
+    return meter.rate if meter.fleet_rate is None else meter.fleet_rate
 
 
 class TopicThresholdLimit(RequestLimit):
@@ -73,14 +128,10 @@ class BrokerLimits:
         self.affected_limits = AffectedLimits(meters, fleet)
 
     def apply_rules(self, rules: ThresholdRules, effect: StorageEffect, now: float) -> None:
-        """Take over changed thresholds, and the storage factor's effect on them.
-
-        While disks fill up, thresholds that reject delay as well: by the one-minute average, a client that was within
-        its limit until now would be rejected for a minute, where it is enough to become slower.
-        """
+        """Take over changed thresholds, and the storage factor's effect on them."""
         thresholds = self.thresholds
         thresholds.apply_rules(rules, effect)
-        delays = thresholds.total is not None and (rules.delays or effect.factor < 1.0)
+        delays = thresholds.total is not None and rules.delays_under(effect)
         burst_s = 0.0 if delays or thresholds.total is None else rules.burst_s
         if (delays, burst_s) == (self.strategy.delays_requests, self.strategy.burst_s):
             self.strategy.apply_share(now)
@@ -93,6 +144,81 @@ class BrokerLimits:
         self.strategy.refresh_topics()
         self._set_storage_throttle(None if effect.shared == 1.0 else thresholds.configured_total, effect, now)
         self.affected_limits.set_total(thresholds.configured_total, now)
+
+    # --- what they say of themselves ----------------------------------------------------------------------------------
+
+    def read_rate(self, now: float) -> BrokerRate:
+        """The broker's present state, and that of its topics."""
+        meters, thresholds, strategy = self._meters, self.thresholds, self.strategy
+        topics = [
+            TopicRate(
+                meter.name.decode(errors="replace"),
+                meter.rate,
+                thresholds.effective_threshold(meter),
+                strategy.is_limiting(meter),
+                meter.fleet_rate,
+                strategy.topic_use(meter, now),
+            )
+            for meter in meters.topics.values()
+            if meter.is_confirmed
+        ]
+        return BrokerRate(
+            meters.node_id,
+            meters.total.rate,
+            meters.errors.rate,
+            meters.throttled.rate,
+            thresholds.total,
+            topics,
+            meters.total.fleet_rate,
+            strategy.total_use(now),
+        )
+
+    def describe_threshold(
+        self,
+        topic: str,
+        measured: BrokerRate | None,
+        origins: tuple[str, str],
+        fleet: tuple[FleetUse, FleetUse],
+    ) -> LimitDescription | None:
+        """The threshold of a topic; None: nothing limits it.
+
+        Args:
+            measured: by all workers of this gateway; None: not known.
+            origins: where the topic's own threshold is set, and where the total is.
+            fleet: what other gateways bring of the topic, and to the broker.
+        """
+        thresholds, broker = self.thresholds, known_broker(self._meters.node_id)
+        found, total, configured = (
+            thresholds.threshold_of(topic.encode()),
+            thresholds.total,
+            thresholds.configured_total,
+        )
+        if found is None or total is None:
+            return None
+        what, origin = (TOPIC_KEY, origins[0]) if found.is_explicit else ("implicit share", "computed")
+        own = LimitLevel(
+            f"{what} of topic {topic}", origin, found.configured, found.limit, None, whole=found.limit, fleet=fleet[0]
+        )
+        whole = LimitLevel(
+            f"{TOTAL_KEY} of {place_text(broker)}", origins[1], configured, total, None, whole=total, fleet=fleet[1]
+        )
+        meter = None if measured is None else next((each for each in measured.topics if each.topic == topic), None)
+        if meter is not None:
+            own = _with_use(own, meter)
+        elif measured is not None:  # nothing of it passes here
+            own = own._replace(rate=math.fsum(own.fleet.others.values()), here=0.0)
+        burst_s = self.strategy.burst_s
+        burst = f"{burst_s:g} s of each may pass above it at once, whatever the one-minute rate is" if burst_s else ""
+        return LimitDescription(
+            TOPIC_THRESHOLD,
+            broker,
+            (own, whole if measured is None else _with_use(whole, measured)),
+            "delay" if self.strategy.delays_requests else "reject",
+            "produce",
+            "observe" if thresholds.observes else "enforce",
+            meter is not None and meter.over,
+            scale_text(thresholds.effect.factor) or burst,
+        )
 
     # --- topics come and go -------------------------------------------------------------------------------------------
 
@@ -145,3 +271,10 @@ class BrokerLimits:
             self.storage_throttle = StorageThrottle(self._meters, self._fleet, total, effect, now)
         else:
             self.storage_throttle.update_limit(total, effect, now)
+
+
+def _with_use(level: LimitLevel, meter: TopicRate | BrokerRate) -> LimitLevel:
+    used = meter.limit_use
+    if meter.bucket_use is not None:  # a bucket of this gateway's part decides
+        return level._replace(limit=used.limit, rate=used.rate, wait_s=used.wait_s)
+    return level._replace(rate=used.rate, here=meter.rate)

@@ -47,16 +47,33 @@ class ThresholdRules(NamedTuple):
         """Whether any broker has a total, so that anything is ever over it."""
         return self.total is not None or bool(self.totals)
 
+    def delays_under(self, effect: StorageEffect) -> bool:
+        """Whether requests beyond a threshold wait. While disks fill up they always do: by the one-minute average, a
+        client that was within its limit until now would be rejected for a minute, where it is enough to become slower.
+        """
+        return self.delays or effect.factor < 1.0
+
 
 NO_RULES = ThresholdRules()
+
+
+class ResolvedThreshold(NamedTuple):
+    """Bytes per second. `configured`: without the storage factor; `limit`: in force. `is_explicit`: it is the topic's
+    own, else the implicit share.
+    """
+
+    configured: float
+    limit: float
+    is_explicit: bool = True
 
 
 class BrokerThresholds:
     """The thresholds of one broker.
 
     `total`: the total threshold in force, bytes per second, None = no limit; `configured_total`: the same without the
-    storage factor. `implicit_share`: the implicit threshold of its topics, None without a total. `effect`: of the
-    storage factor, by which thresholds in force are lower than configured. `observes`: verdicts are only counted.
+    storage factor. `implicit_share`: the implicit threshold of its topics, None without a total; `configured_share`:
+    the same without the storage factor. `effect`: of the storage factor, by which thresholds in force are lower than
+    configured. `observes`: verdicts are only counted.
     """
 
     __slots__ = (
@@ -64,6 +81,7 @@ class BrokerThresholds:
         "_internal",
         "_rules",
         "_sharing_topics",
+        "configured_share",
         "configured_total",
         "effect",
         "fleet",
@@ -88,6 +106,7 @@ class BrokerThresholds:
         self.observes = False
         self.total: float | None = None
         self.configured_total: float | None = None
+        self.configured_share: float | None = None
         self.implicit_share: float | None = None
         self.effect = NO_EFFECT
 
@@ -115,6 +134,15 @@ class BrokerThresholds:
         if found is None:
             return math.inf if topic in self._internal else None
         return found * self.effect.factor
+
+    def threshold_of(self, topic: bytes) -> ResolvedThreshold | None:
+        """A topic's threshold, whether it has a meter or not; None where nothing limits it."""
+        if self.configured_share is None or self.implicit_share is None:  # nothing is ever over
+            return None
+        limit = self.explicit_threshold(topic)
+        if limit is None:
+            return ResolvedThreshold(self.configured_share, self.implicit_share, is_explicit=False)
+        return None if limit == math.inf else ResolvedThreshold(self._rules.topics[topic], limit)
 
     def effective_threshold(self, meter: TopicMeter) -> float | None:
         """Of that topic, bytes per second; None where nothing limits it."""
@@ -147,11 +175,11 @@ class BrokerThresholds:
 
     def _update_share(self) -> None:
         """V1: (total - sum of explicit thresholds) / number of topics without one."""
-        if self.total is None:
-            self.implicit_share = None
+        if self.configured_total is None:
+            self.configured_share = self.implicit_share = None
             return
-        left = max(0.0, self.total - self._explicit_sum * self.effect.factor)
-        self.implicit_share = left / max(1, self._sharing_topics)
+        self.configured_share = max(0.0, self.configured_total - self._explicit_sum) / max(1, self._sharing_topics)
+        self.implicit_share = self.configured_share * self.effect.factor
 
     # --- our part of them ---------------------------------------------------------------------------------------------
 

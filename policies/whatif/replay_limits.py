@@ -20,7 +20,6 @@ from policies.engine import PolicyEngine
 from policies.fleet.fleet_limiter import FleetShares
 from policies.groups.finder import GroupResolver
 from policies.groups.group_limiters import GroupLimit, GroupLimiters, GroupLimitValues
-from policies.groups.names import PUBLISH_BYTES, PUBLISH_MSGS
 from policies.limited_broker import LimitedBroker
 from policies.limits.limiter import recheck_delay_s
 from policies.meters.broker_meters import OTHER_TOPICS
@@ -89,10 +88,7 @@ class ReplayLimits:
         self._policies = policies
         self._quotas.set_quotas(policies.quota_store(), now)
         finder = GroupResolver(*self._patterns, policies.tenant_groups(), policies.namespace_groups())
-        limits = {
-            name: GroupLimitValues(publish_bytes=rates.get(PUBLISH_BYTES), publish_msgs=rates.get(PUBLISH_MSGS))
-            for name, rates in policies.group_limits().items()
-        }
+        limits = {name: GroupLimitValues.from_rates(rates) for name, rates in policies.group_limits().items()}
         self._groups.set_groups(limits, finder, now)
         self._limits_by_stream.clear()
 

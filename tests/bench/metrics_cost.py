@@ -30,7 +30,7 @@ from gateway.channel import UsageInterval, UsageRow, WorkerRates
 from gateway.control.admin import application
 from gateway.control.http_server import serve_http
 from gateway.control.metrics import GatewayMetrics
-from policies.engine import BrokerRate, TopicRate
+from policies.thresholds.broker_limits import BrokerRate, TopicRate
 
 BROKERS: Final = 3
 WORKERS: Final = 2

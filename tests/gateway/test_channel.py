@@ -53,13 +53,13 @@ from gateway.channel import (
 )
 from gateway.tls.certificates import ListenerTls
 from gateway.tls.server_names import ServerNames
-from policies.engine import BrokerRate, TopicRate
 from policies.fleet.shares import LimitDemand, ShareGrant
 from policies.groups.group_limiters import GroupLimitValues, GroupRate
 from policies.limits.limit_use import LimitUse
 from policies.meters.broker_meters import PeerTraffic
 from policies.quotas.quota_limiters import QuotaRate
 from policies.storage import StorageFactor
+from policies.thresholds.broker_limits import BrokerRate, TopicRate
 
 DOWN: list[ToWorker] = [
     WorkerSettings(

@@ -17,7 +17,7 @@ from gateway.demo import sums as demo_sums
 from gateway.demo.load import PERF_TEST, MessageCounts, ProducerPlan, RecordPacer, _PacedFlow, perf_counts
 from gateway.demo.sums import OutcomeCounts, TopicOutcomes
 from policies import usage
-from policies.engine import BrokerRate, TopicRate
+from policies.thresholds.broker_limits import BrokerRate, TopicRate
 
 # --- the load ---------------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,8 @@ from gateway.channel import (
     WorkerSettings,
 )
 from gateway.listener_names import DEFAULT_LISTENER
-from policies.engine import Mode, OnExceed
+from policies.decision import Mode
+from policies.engine import OnExceed
 from policies.fleet.keys import total_key
 from policies.fleet.shares import ShareGrant
 from policies.groups.group_limiters import GroupLimitValues

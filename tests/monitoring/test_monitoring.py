@@ -17,7 +17,7 @@ import yaml
 
 from gateway.channel import UsageInterval, UsageRow, WorkerRates
 from gateway.control.metrics import FAMILIES, PREFIX, GatewayMetrics
-from policies.engine import BrokerRate, TopicRate
+from policies.thresholds.broker_limits import BrokerRate, TopicRate
 
 ROOT = Path(__file__).parent.parent.parent
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"

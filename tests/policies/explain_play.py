@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
-from policies.engine import BrokerRate, TopicRate
 from policies.explain import (
-    ExplainedRule,
     ExplainInputs,
     ExplainSubject,
     HeldTraffic,
+    LimitDescription,
     MeterRates,
     TrafficExplanation,
 )
@@ -19,6 +18,7 @@ from policies.limits.limit_use import LimitUse
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.quotas.quota_limiters import QuotaRate
 from policies.quotas.text import entity_text
+from policies.thresholds.broker_limits import BrokerRate, TopicRate
 
 MB = 10**6
 NOW_MS = 1_700_000_000_000
@@ -74,7 +74,7 @@ def named(found: TrafficExplanation) -> list[tuple[str, int | None]]:
     return [(rule.name, rule.broker) for rule in found.rules]
 
 
-def rule(found: TrafficExplanation, name: str, broker: int | None = None) -> ExplainedRule:
+def rule(found: TrafficExplanation, name: str, broker: int | None = None) -> LimitDescription:
     (only,) = (each for each in found.rules if each.name == name and broker in (None, each.broker))
     return only
 

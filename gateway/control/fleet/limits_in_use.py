@@ -11,13 +11,12 @@ from typing import Final
 
 from policies.definitions.policy_set import PolicySet
 from policies.fleet.keys import CONSUMER_SHARES, FleetKey, GroupName, LimitName, QuotaName, TotalName, parse_key
-from policies.groups.names import KEY_MEANINGS
+from policies.groups.names import RATE_KEYS
 from policies.quotas.names import Entity, QuotaError, QuotaKey
 from policies.quotas.store import BucketKey, QuotaStore
 
 IDLE_S: Final = 60.0
 MAX_KEYS: Final = 100_000  # clients may make names of quotas' buckets up: the rest has even parts
-_RATES: Final = {means: key for key, means in KEY_MEANINGS.items()}
 
 
 class ConfiguredLimits:
@@ -33,7 +32,7 @@ class ConfiguredLimits:
         """None: there is no such limit (any more)."""
         match name:
             case GroupName(group, direction, unit):
-                return self._groups.get(group, {}).get(_RATES[direction, unit])
+                return self._groups.get(group, {}).get(RATE_KEYS[direction, unit])
             case TotalName(node_id):
                 return self._totals.get(node_id, self._total)
             case QuotaName(key, None, None, int() as node_id) if key == CONSUMER_SHARES:

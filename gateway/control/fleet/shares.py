@@ -23,9 +23,9 @@ from gateway.control.fleet.peer_rates import RatePublisher
 from gateway.control.fleet.reachability import PeerReachability
 from gateway.control.metrics import FleetMetrics
 from policies.definitions.policy_set import PolicySet
-from policies.explain import FleetUse
 from policies.fleet import shares
 from policies.fleet.keys import FleetKey
+from policies.limits.description import FleetUse
 from policies.text import one_line
 
 log = logging.getLogger("gateway.fleet")

@@ -11,8 +11,8 @@ from typing import Final
 from gateway.channel import UsageRow
 from gateway.control.metrics.family import MetricFamily
 from gateway.control.metrics.lines import CounterLines, join_labels
-from policies.engine import BrokerRate, TopicRate
 from policies.text import one_line
+from policies.thresholds.broker_limits import BrokerRate, TopicRate
 from policies.usage import DELAYED, NOTES
 
 _PLACE: Final = ("broker", "topic")

@@ -17,11 +17,11 @@ from gateway.control.metrics.family import MetricFamily, make_gauges
 from gateway.control.metrics.lines import gauge_lines, labels_text
 from gateway.control.metrics.produced import LABEL_CHARS, TopicLabels, broker_label
 from gateway.control.rates import merge_rates
-from policies.engine import TopicRate
-from policies.explain import FleetUse
 from policies.fleet.keys import FleetKey, LimitUnit, group_key
 from policies.groups.group_limiters import GroupLimitValues, GroupRate
+from policies.limits.description import FleetUse
 from policies.text import one_line
+from policies.thresholds.broker_limits import TopicRate
 from policies.thresholds.sums import CommittedTotal
 
 _PLACE: Final = ("broker", "topic")

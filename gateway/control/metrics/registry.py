@@ -36,8 +36,8 @@ from gateway.control.metrics.rates import RateSeries
 from gateway.control.metrics.storage import StorageMetrics
 from gateway.control.rates import merge_rates
 from policies.definitions.rollout import ALL_CLIENTS, PolicyRollout
-from policies.explain import FleetUse
 from policies.fleet.keys import Direction, FleetKey
+from policies.limits.description import FleetUse
 from policies.thresholds.sums import CommittedTotal
 from protocol import api
 

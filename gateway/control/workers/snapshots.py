@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import cast
 
 from msgspec.structs import replace
@@ -20,10 +19,9 @@ from gateway.channel import (
 )
 from gateway.config import AuthenticationSettings, Settings
 from gateway.control.policies.kafka_admin.admin_service import managed_apis
+from policies.decision import Mode
 from policies.definitions.policy_set import PolicySet
-from policies.engine import Mode
 from policies.groups.group_limiters import GroupLimitValues
-from policies.groups.names import DISPATCH_BYTES, DISPATCH_MSGS, PUBLISH_BYTES, PUBLISH_MSGS
 from policies.quotas.names import Entity, QuotaKey
 
 
@@ -129,7 +127,7 @@ def groups_of(policies: PolicySet, settings: Settings) -> GroupSnapshot:
     missing = {*tenants.values(), *namespaces.values()} - limits.keys()
     return GroupSnapshot(
         policies.version,
-        {name: _group_limits(limits.get(name, {})) for name in (*limits, *sorted(missing))},
+        {name: GroupLimitValues.from_rates(limits.get(name, {})) for name in (*limits, *sorted(missing))},
         tenants,
         namespaces,
         section.topic_pattern,
@@ -137,10 +135,6 @@ def groups_of(policies: PolicySet, settings: Settings) -> GroupSnapshot:
         _effective_mode(settings, section.mode, section.enforce_percent),
         section.enforce_percent,
     )
-
-
-def _group_limits(rates: Mapping[str, float]) -> GroupLimitValues:
-    return GroupLimitValues(*(rates.get(key) for key in (PUBLISH_BYTES, PUBLISH_MSGS, DISPATCH_BYTES, DISPATCH_MSGS)))
 
 
 def _effective_mode(settings: Settings, own: Mode, enforce_percent: float) -> Mode:

@@ -61,11 +61,7 @@ class StorageFollower:
             return
         self._applied_state = shown
         self._may_resume = True
-        engine.set_affected_topics(affected or (), now, mode=storage.mode)
-        if affected is None:
-            engine.set_storage_factor(factor.value, factor.why, now, mode=storage.mode)
-        else:
-            engine.set_storage_factor(1.0, "", now, mode=storage.mode)
+        engine.set_storage(factor.value, factor.why, affected, now, mode=storage.mode)
         world.quotas.set_storage_factor(engine.storage_factor, now)
         self._clockwork.wake_tasks()
         world.ledger.advance_epoch()

@@ -14,10 +14,10 @@ from gateway.control.access.gate import AccessGate
 from gateway.control.access.holders import CredentialHolders
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
-from policies.explain import FleetUse
 from policies.fleet.keys import group_key
 from policies.groups.group_limiters import GroupRate
 from policies.groups.names import GROUP_KEYS
+from policies.limits.description import FleetUse
 from policies.limits.limit_use import LimitUse
 from tests.gateway.commands.test_explain_cli import out
 from tests.gateway.control.admin.test_rest import MB, Server

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from gateway.channel import MAX_QUOTA_RATES, WorkerRates
 from gateway.control.rates import merge_rates
-from policies.engine import BrokerRate, TopicRate
 from policies.fleet.keys import Direction
 from policies.groups.group_limiters import GroupRate
 from policies.limits.limit_use import LimitUse
 from policies.quotas.quota_limiters import QuotaRate
+from policies.thresholds.broker_limits import BrokerRate, TopicRate
 
 
 def broker(node_id: int, rate: float, *topics: TopicRate, threshold: float | None = 100.0) -> BrokerRate:

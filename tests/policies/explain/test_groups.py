@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey, PolicyOperation
-from policies.engine import BrokerRate, TopicRate
 from policies.explain import (
-    ExplainedRule,
     ExplainInputs,
     ExplainSubject,
-    FleetUse,
     HeldTraffic,
+    LimitDescription,
     MeterRates,
     TrafficExplanation,
     explain_traffic,
@@ -19,8 +17,10 @@ from policies.fleet.keys import group_key
 from policies.groups.finder import DEFAULT_PATTERN, GroupResolver
 from policies.groups.group_limiters import GroupRate
 from policies.groups.names import DISPATCH_BYTES, PUBLISH_BYTES, PUBLISH_MSGS
+from policies.limits.description import FleetUse
 from policies.limits.limit_use import LimitUse
 from policies.storage import StorageFactor
+from policies.thresholds.broker_limits import BrokerRate, TopicRate
 
 MB = 10**6
 NOW_MS = 1_700_000_000_000
@@ -45,7 +45,7 @@ def rates(rate: float, part: float | None, *, msgs: float = 0.0, waiting: bool =
     return MeterRates([BROKER], groups=[group])
 
 
-def group_rules(found: TrafficExplanation) -> list[ExplainedRule]:
+def group_rules(found: TrafficExplanation) -> list[LimitDescription]:
     return [rule for rule in found.rules if rule.name == "resource-group"]
 
 

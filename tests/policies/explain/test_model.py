@@ -6,12 +6,8 @@ import math
 
 import pytest
 
-from policies.engine import Mode
-from policies.explain import (
-    ExplainedRule,
-    LimitLevel,
-    quota_in_force,
-)
+from policies.decision import Mode
+from policies.explain import LimitDescription, LimitLevel, quota_in_force
 from policies.limits.limit_use import limit_utilization
 from policies.storage import StorageFactor
 from tests.policies.explain_play import (
@@ -54,4 +50,4 @@ def test_the_factor_is_part_of_what_is_in_force_for_bytes_that_are_produced() ->
 
 def test_texts_need_no_numbers() -> None:
     assert LimitLevel("x", "", None, None, 5.0).text == "5.0 B/s, no limit"
-    assert ExplainedRule("fence", None, (), "reject", "produce", "enforce", False, "why").text == "why"
+    assert LimitDescription("fence", None, (), "reject", "produce", "enforce", False, "why").text == "why"

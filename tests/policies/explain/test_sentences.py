@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from policies.decision import Mode
 from policies.definitions.policy_values import PolicyKey
 from policies.definitions.rollout import PolicyRollout, rollout_place
-from policies.engine import Mode
 from policies.explain import (
     HeldTraffic,
     explain_traffic,

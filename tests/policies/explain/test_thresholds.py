@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policies.decision import Mode
 from policies.definitions.policy_values import PolicyKey
-from policies.engine import Mode, PolicyEngine
+from policies.engine import PolicyEngine
 from policies.explain import (
     ExplainSubject,
     MeterRates,

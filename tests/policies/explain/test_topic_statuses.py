@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from policies.definitions.policy_values import PolicyKey
-from policies.engine import BrokerRate, TopicRate
 from policies.explain import (
     ExplainInputs,
     MeterRates,
@@ -11,6 +10,7 @@ from policies.explain import (
     top_topics,
     topic_statuses,
 )
+from policies.thresholds.broker_limits import BrokerRate, TopicRate
 from tests.policies.explain_play import (
     MB,
     TOTAL,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from policies.explain.wording import amount_text, place_text, scale_text
+from policies.limits.description import amount_text, place_text, scale_text
 
 
 @pytest.mark.parametrize(

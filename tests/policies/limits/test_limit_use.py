@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from policies.explain import FleetUse, LimitLevel
+from policies.explain import LimitLevel
 from policies.fleet.fleet_limiter import FleetLimiter, FleetShares
 from policies.fleet.shares import ShareGrant
+from policies.limits.description import FleetUse
 from policies.limits.limit_use import LimitMeter, LimitUse
 from policies.meters.meter import TICK_S
 

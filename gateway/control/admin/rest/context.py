@@ -20,8 +20,8 @@ from gateway.control.workers.inquiries import InquiryResult
 from policies.definitions.policy_records import ChangeSource, PastChange
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyOperation
-from policies.explain import FleetUse
 from policies.fleet.keys import FleetKey
+from policies.limits.description import FleetUse
 from policies.meters.broker_meters import PeerTraffic
 from policies.quotas.store import Alteration
 from policies.thresholds.sums import TopicPlaces

@@ -23,7 +23,7 @@ from gateway.control.admin.rest.context import GatewayContext
 from policies.definitions.policy_records import end_text
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyError, PolicyKey, PolicyOperation, as_number
-from policies.explain import FleetUse, origin_of
+from policies.explain import origin_of
 from policies.fleet.keys import FleetKey, group_key
 from policies.groups.group_limiters import GroupRate
 from policies.groups.names import (
@@ -38,6 +38,7 @@ from policies.groups.names import (
     check_rate,
     rate_key,
 )
+from policies.limits.description import FleetUse
 from policies.units import parse_size
 
 GROUP_PATHS: Final = ("/admin/v2/resourcegroup", "/admin/v2/resourcegroups")  # the proposal's, and Pulsar's

@@ -675,7 +675,7 @@ def _show_level(level: explain.LimitLevel) -> ShownLevel:
     )
 
 
-def _show_rule(rule: explain.ExplainedRule) -> ShownRule:
+def _show_rule(rule: explain.LimitDescription) -> ShownRule:
     first = rule.levels[0] if rule.levels else None
     return ShownRule(
         name=rule.name,

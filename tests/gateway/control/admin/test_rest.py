@@ -34,14 +34,15 @@ from gateway.quotas.client import DescribedQuotas, QuotaClientError
 from policies.definitions.policy_records import ChangeSource, PastChange
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey, PolicyOperation, PolicyValue
-from policies.engine import BrokerRate, TopicRate
-from policies.explain import FleetUse, TopicFlow
+from policies.explain import TopicFlow
+from policies.limits.description import FleetUse
 from policies.limits.limit_use import LimitUse
 from policies.meters.broker_meters import PeerTraffic
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.quota_limiters import QuotaRate
 from policies.quotas.store import Alteration, EntityValues
 from policies.storage import StorageFactor
+from policies.thresholds.broker_limits import BrokerRate, TopicRate
 from policies.thresholds.sums import TopicPlaces
 
 MB = 10**6

@@ -17,10 +17,10 @@ from gateway.control.http_server import serve_http
 from gateway.supervisor import open_listener
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey, PolicyValue
-from policies.explain import FleetUse
 from policies.fleet.keys import group_key
 from policies.groups.group_limiters import GroupRate
 from policies.groups.names import PUBLISH_BYTES
+from policies.limits.description import FleetUse
 from policies.limits.limit_use import LimitUse
 from tests.gateway.control.admin.test_rest import MB, Server
 

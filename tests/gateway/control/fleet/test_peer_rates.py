@@ -8,9 +8,10 @@ import pytest
 
 from gateway.channel import WorkerRates
 from gateway.control.fleet.peer_rates import FleetRates, rates_differ
-from policies.engine import BrokerRate, PolicyEngine, TopicRate
+from policies.engine import PolicyEngine
 from policies.meters.broker_meters import PeerTraffic
 from policies.meters.meter import TICK_S
+from policies.thresholds.broker_limits import BrokerRate, TopicRate
 
 
 def rates(broker: int, **topics: float) -> WorkerRates:

@@ -21,10 +21,10 @@ from gateway.control.fleet.shares import ALLOCATE_INTERVAL_S, MAX_ALLOCATED, MAX
 from gateway.control.metrics import FleetMetrics
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
-from policies.explain import FleetUse
 from policies.fleet import shares
 from policies.fleet.keys import group_key, quota_key
 from policies.groups.names import EXISTS, PUBLISH_BYTES
+from policies.limits.description import FleetUse
 from policies.meters.broker_meters import PeerTraffic
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from tests.gateway.control.fleet.test_peer_rates import rates

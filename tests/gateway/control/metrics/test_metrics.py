@@ -30,13 +30,13 @@ from gateway.control.metrics import (
     GatewayMetrics,
     MetricFamily,
 )
-from policies.engine import BrokerRate, TopicRate
-from policies.explain import FleetUse
 from policies.fleet.keys import Direction, group_key
 from policies.groups.group_limiters import GroupLimitValues, GroupRate
+from policies.limits.description import FleetUse
 from policies.limits.limit_use import LimitUse
 from policies.quotas.quota_limiters import QuotaRate
 from policies.storage import Volume, VolumeFinding
+from policies.thresholds.broker_limits import BrokerRate, TopicRate
 from tests.certificates import Authority
 
 

@@ -53,10 +53,10 @@ from gateway.control.workers.inquiries import InquiryResult
 from gateway.control.workers.interval_receiver import IntervalReceiver
 from gateway.control.workers.workers import MAX_PARTS_BACKLOG, WorkerPool
 from policies import usage
-from policies.engine import BrokerRate
 from policies.fleet.shares import LimitDemand, ShareGrant
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.storage import StorageFactor
+from policies.thresholds.broker_limits import BrokerRate
 from tests.background import until
 from tests.gateway.data.worker.test_listing import shown
 

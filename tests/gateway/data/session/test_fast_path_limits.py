@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.channel import GroupSnapshot, QuotaSnapshot, ThresholdPolicy
 from gateway.data.pending import pending
 from gateway.data.session.session import ClientSession
-from policies.engine import Mode
+from policies.decision import Mode
 from policies.groups.group_limiters import GroupLimitValues
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.storage import AffectedTopics

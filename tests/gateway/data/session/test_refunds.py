@@ -76,7 +76,7 @@ def group(on: Play, *, observes: bool) -> None:
 
 def group_level(on: Play) -> float:
     on.engine.pace_limits(on.now)
-    line = on.engine.groups._get_limit("gold", "publish", on.now).byte_limiter
+    line = on.engine.groups.limit_of("gold", "publish", on.now).byte_limiter
     assert line is not None
     return line.bucket.token_level(on.now)
 
