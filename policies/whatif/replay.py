@@ -10,7 +10,7 @@
 # So differences are all that is reported (`OutcomeShift`); where both decide alike there are none.
 #
 # Thresholds that reject are decided in each worker, as they were: at its own ticks, knowing the others' rates. All
-# other limits hold over the fleet as if one worker had all connections (whatif/lines.py). Bytes that storage, fences
+# other limits hold over the fleet as if one worker had all connections (replay_limits.py). Bytes that storage, fences
 # and the operator's own policies rejected stay rejected. Knows no file, no frame and no clock.
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from copy import copy
 from itertools import groupby
 from typing import Final
 
-from policies.decision import ClientPatience
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyValues
 from policies.engine import PolicyEngine
@@ -108,7 +107,7 @@ class _ReplayWorker:
         self.exchanged_at = -math.inf  # when it got others' rates
         self.over_before: set[TopicMeter] = set()  # what was over before that
         self.streams: dict[StreamKey, ReplayStream] = {}
-        self.holding_streams: set[ReplayStream] = set()
+        self.holding_streams: dict[ReplayStream, None] = {}  # a set's order would depend on addresses
         self.replayed_until = 0.0
 
     def broker_meters(self, node_id: int) -> LimitedBroker:
@@ -430,7 +429,7 @@ class UsageReplay:
         for stream in silent:
             broker = worker.broker_meters(stream.key[0])
             meter = _find_meter(broker, stream.key[1])
-            rejects = meter.thresholds_ask and not self._limits.delays_requests
+            rejects = meter.thresholds_ask and not broker.limits.strategy.delays_requests
             was = worker.rejecting.get(stream.key[:2], False)
             wants.append(ReplayOffer(stream, broker, meter, rejects, was))
         for want in wants:
@@ -442,9 +441,9 @@ class UsageReplay:
                 requests = want.passed / stream.request
                 self._add_shift(stream, stream.outcome, "", want.passed, requests, repeats=want.again)
             if stream.held > 0.0:
-                worker.holding_streams.add(stream)
+                worker.holding_streams[stream] = None
             else:
-                worker.holding_streams.discard(stream)
+                worker.holding_streams.pop(stream, None)
 
     def _topic_decision(
         self, worker: _ReplayWorker, key: tuple[int, str], parts: dict[StreamKey, _SlotPart], now: float
@@ -452,7 +451,7 @@ class UsageReplay:
         """The meters of a topic; whether its threshold rejects here, and whether it did in the record."""
         broker = worker.broker_meters(key[0])
         meter = _find_meter(broker, key[1])
-        if self._limits.delays_requests:
+        if broker.limits.strategy.delays_requests:
             return broker, meter, False, False
         rejects = meter.thresholds_ask
         admitted, rejected = _sum_parts(parts)
@@ -532,10 +531,9 @@ class UsageReplay:
             return
         self._add_shift(stream, "dropped", GIVEN_UP, stream.expire_held(now - self._rules.delivery_s))
         if want.rejects:
+            why = self._limits.judge_rejected(want, now)
             if not want.was_rejecting:  # else what the record has it try stands for what it has in flight
-                self._add_rejected(stream, TOPIC_THRESHOLD, *stream.attempt_bytes(IN_FLIGHT * stream.request))
-            why = want.broker.limits.strategy.judge_request(want.meter, want.meter.name, 0, ClientPatience(), now)
-            assert why is not None
+                self._add_rejected(stream, why.reason, *stream.attempt_bytes(IN_FLIGHT * stream.request))
             stream.muted_until = now + why.throttle_ms / 1000
         elif not stream.is_limited:
             want.passed, want.again = stream.release_bytes(stream.held)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from policies.client_timeouts import max_response_wait_s
-from policies.decision import ClientPatience, PartitionLimits, charge_admitted, decide_request
+from policies.decision import ClientPatience, PartitionLimits, RequestDecision, charge_admitted, decide_request
 from policies.definitions.policy_set import PolicySet
 from policies.engine import PolicyEngine
 from policies.fleet.fleet_limiter import FleetShares
@@ -27,6 +27,7 @@ from policies.meters.topic_meter import TopicMeter
 from policies.quotas.quota_limiters import ALLOCATE_S, NO_QUOTA_LIMIT, QuotaLimiters
 from policies.quotas.quota_limiters import ConnectionQuotaLimit as OwnLines
 from policies.thresholds.broker_limits import TopicThresholdLimit
+from policies.verdict import Verdict
 from policies.whatif.client import ReplayStream
 from policies.whatif.rows import ReplayRules
 
@@ -117,6 +118,12 @@ class ReplayLimits:
             self._decide_piece(want, at)
             heapq.heappush(turns, (max(at, stream.muted_until), number, want))
 
+    def judge_rejected(self, want: ReplayOffer, at: float) -> Verdict:
+        """The verdict on a request to a topic that is over its threshold."""
+        stream, now = want.stream, max(self._clock, at)
+        part, decision = self._decide_request(want, stream.request, ClientPatience(client=stream.key[2:]), now)
+        return decision.refused[part[:2]]
+
     def charge_quotas(self, stream: ReplayStream, size: float, now: float, *, refused: bool) -> None:
         """Charge the client's own quotas for bytes that got to the broker and not into the log. `refused`: else they
         were trimmed.
@@ -145,13 +152,11 @@ class ReplayLimits:
     def _decide_piece(self, want: ReplayOffer, at: float) -> None:
         stream, now = want.stream, self._clock
         size = min(stream.held, max(want.piece, stream.request, PIECE_S * self._lowest_rate(want)))
-        messages = round(size * stream.messages)
-        key = want.meter.name, 0
         latest = (stream.waits_since or at) + PATIENCE_S
         denied_s = now - stream.denied_since if stream.denied_since else 0.0
         patience = ClientPatience(at < latest, denied_s, stream.key[2:])
-        decision = decide_request([(*key, round(size), messages)], {key: self._partition_limits(want)}, patience, now)
-        refused = decision.refused.get(key)
+        part, decision = self._decide_request(want, size, patience, now)
+        refused = decision.refused.get(part[:2])
         if refused is not None:
             stream.denied_since = stream.denied_since or now
             if refused.room_in_s and at < latest:
@@ -167,7 +172,7 @@ class ReplayLimits:
         size, again = stream.release_bytes(size)
         want.passed += size
         want.again += again
-        charge_admitted(decision, [(*key, round(size), messages)], now)
+        charge_admitted(decision, [part], now)
         want.meter.uncounted += size  # type: ignore[assignment]  # of a fluid
         want.broker.total.uncounted += size  # type: ignore[assignment]
         want.piece = 0.0 if decision.notes else 2 * size  # there is room: not by thousands of pieces
@@ -175,11 +180,17 @@ class ReplayLimits:
             self._delayed(stream, reason, size, delay_ms / 1000)
             stream.muted_until = at + delay_ms / 1000
 
-    def _partition_limits(self, want: ReplayOffer) -> PartitionLimits:
+    def _decide_request(
+        self, want: ReplayOffer, size: float, patience: ClientPatience, now: float
+    ) -> tuple[_Part, RequestDecision[_Part]]:
+        """One request of the client, and what all its limits say about it."""
         lines, side = self._limits_by_stream.get(want.stream, _NO_STREAM_LIMITS)
-        asks = self.delays_requests and want.meter.thresholds_ask
-        threshold = TopicThresholdLimit(want.broker.limits, want.meter, want.meter.name) if asks else None
-        return PartitionLimits(quota=lines, group=side, threshold=threshold)
+        meter, limits = want.meter, want.broker.limits
+        asks = want.rejects or (meter.thresholds_ask and limits.strategy.delays_requests)
+        threshold = TopicThresholdLimit(limits, meter, meter.name) if asks else None
+        under = PartitionLimits(quota=lines, group=side, threshold=threshold)
+        part = (meter.name, 0, round(size), round(size * want.stream.messages))
+        return part, decide_request([part], {part[:2]: under}, patience, now)
 
     def _lowest_rate(self, want: ReplayOffer) -> float:
         """The lowest rate that holds, bytes per second."""
@@ -189,7 +200,8 @@ class ReplayLimits:
             rates.append(side.byte_limiter.bucket.rate)
         if side is not None and side.message_limiter is not None and want.stream.messages:
             rates.append(side.message_limiter.bucket.rate / want.stream.messages)
-        limit = want.broker.limits.thresholds.effective_threshold(want.meter) if self.delays_requests else None
+        limits = want.broker.limits
+        limit = limits.thresholds.effective_threshold(want.meter) if limits.strategy.delays_requests else None
         if limit is not None:
             rates.append(limit)
         return min(rates, default=0.0)
@@ -204,4 +216,5 @@ class ReplayLimits:
         return side if side is not None and side.limiters else None
 
 
+_Part = tuple[bytes, int, int, int]
 _NO_STREAM_LIMITS: Final[tuple[OwnLines, None]] = (NO_QUOTA_LIMIT, None)

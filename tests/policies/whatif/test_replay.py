@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from policies.definitions.policy_values import PolicyKey
-from policies.engine import PolicyEngine
+from policies.engine import OnExceed, PolicyEngine
 from policies.whatif.replay import GIVEN_UP, WAITING, replay_usage
 from policies.whatif.rows import OutcomeShift, ReplayRow, ReplayRules, WorkerLife
 from policies.whatif.tick_phase import TickPhase
@@ -188,9 +188,17 @@ def changes(
     return {name: size for name, size in sums.items() if size}
 
 
-def test_an_admitted_batch_is_not_admitted_once_more_when_its_repeat_comes() -> None:
+NO_LIMIT, NO_LIMIT_HERE = ReplayRules({}), ReplayRules({PolicyKey.of_broker(2): 1.0})
+
+
+@pytest.mark.parametrize("on_exceed", ["reject", "delay"])
+@pytest.mark.parametrize("rules", [NO_LIMIT, NO_LIMIT_HERE], ids=["no limit", "another broker's"])
+def test_an_admitted_batch_is_not_admitted_once_more_when_its_repeat_comes(
+    rules: ReplayRules, on_exceed: OnExceed
+) -> None:
     rows = [row(0, "rejected", 5000), row(3, "rejected", 5000, 5000), row(7, "accepted", 9000, 5000)]
-    assert changes(rows, ReplayRules({})) == {"rejected topic-threshold": -10_000, "repeats": -10_000}
+    found = changes(rows, replace(rules, on_exceed=on_exceed))
+    assert found == {"rejected topic-threshold": -10_000, "repeats": -10_000}
 
 
 def test_without_repeats_every_attempt_counts_as_new() -> None:
