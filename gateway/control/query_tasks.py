@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple, Protocol
 
 import trio
 
@@ -18,6 +18,26 @@ from gateway.channel import AdminAnswer, AdminQuery
 from gateway.control.internal_errors import InternalErrors
 
 Reply = Callable[[AdminAnswer], None]
+
+
+class QueryAnswerer(Protocol):
+    """Answers queries of one kind."""
+
+    def submit_query(self, ask: AdminQuery, reply: Reply, /) -> None: ...
+
+
+class QueryRouter:
+    """Gives each query of a worker to the part that answers it. `sasl`: by listener, where SASL ends at the gateway."""
+
+    def __init__(self, admin: QueryAnswerer, sasl: Mapping[str, QueryAnswerer]) -> None:
+        self._admin = admin
+        self._sasl = sasl
+
+    def submit_query(self, ask: AdminQuery, reply: Reply) -> None:
+        if not ask.mechanism and ask.request:
+            self._admin.submit_query(ask, reply)
+        elif ask.listener in self._sasl:
+            self._sasl[ask.listener].submit_query(ask, reply)
 
 
 class TaskShare(NamedTuple):

@@ -22,7 +22,7 @@ from gateway.channel import (
     WorkerSettings,
     decode_for_worker,
 )
-from gateway.control.admission import ConnectionAdmission
+from gateway.config import Listener
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.usage.usage_log import UsageLogWriter, UsageSpool
 from gateway.control.workers.acceptor import ConnectionAcceptor
@@ -34,6 +34,7 @@ from gateway.listener_names import DEFAULT_LISTENER
 from gateway.system.sockets import Networks
 from gateway.tls.certificates import ListenerTls
 from tests.background import until
+from tests.gateway.control.contexts import SETTINGS, WorkerReports, make_context
 from tests.gateway.control.workers.test_workers import Followed
 
 DEADLINE_S = 60.0
@@ -46,14 +47,15 @@ class Yard:
         broker: what comes to the broker, a stream for each connection.
     """
 
-    def __init__(self, spool: UsageSpool, nursery: trio.Nursery, admission: ConnectionAdmission) -> None:
+    def __init__(self, spool: UsageSpool, nursery: trio.Nursery, most: int, per_address: int) -> None:
         self.metrics = GatewayMetrics()
         usage_log = UsageLogWriter(spool, "gw", self.metrics)
         self._nursery = nursery
-        intake = IntervalReceiver(usage_log, self.metrics)
-        self.control = WorkerPool(
-            intake, self.metrics, Followed(), lambda: None, lambda number: None, admission=admission
-        )
+        self.context = make_context(metrics=self.metrics)
+        reports = WorkerReports()
+        intake = IntervalReceiver(self.context, usage_log)
+        self.control = WorkerPool(self.context, intake, Followed(), reports, reports)
+        self.control.admission.set_limits(most, per_address)
         self.workers: list[DataWorker] = []
         self.streams: list[trio.SocketStream] = []
         self.port = 0
@@ -76,12 +78,13 @@ class Yard:
         await self._talk()
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
-        self._nursery.start_soon(
-            ConnectionAcceptor(self.control, self.metrics, {DEFAULT_LISTENER: proxies}).run,
-            DEFAULT_LISTENER,
-            1,
-            listener,
-        )
+        acceptor = ConnectionAcceptor(self.context, self.control)
+        if proxies:
+            behind_proxies = Listener.model_validate(
+                {"port": 1, "proxy_protocol": {"networks": list(map(str, proxies))}}
+            )
+            acceptor.apply_settings(SETTINGS.model_copy(update={"listener": behind_proxies}))
+        self._nursery.start_soon(acceptor.run, DEFAULT_LISTENER, 1, listener)
 
     async def _talk(self) -> None:
         self._talks = [trio.CancelScope() for _ in self.workers]
@@ -163,7 +166,7 @@ async def opened(
     spool = UsageSpool(folder, 2**24, 3600, published_only=True)
     try:
         async with trio.open_nursery() as nursery:
-            yard = Yard(spool, nursery, ConnectionAdmission(most, per_address))
+            yard = Yard(spool, nursery, most, per_address)
             with trio.fail_after(DEADLINE_S):
                 await yard.open(WorkerSettings(PROTOCOL, "gw", listeners=listeners, **patient), workers, proxies)
                 yield yard

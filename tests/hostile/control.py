@@ -29,13 +29,11 @@ import trio
 
 from gateway.channel import AdminAnswer, AdminQuery, ProcessChannel, ToControl, ToWorker, decode_for_worker
 from gateway.config import AuthenticationSettings, Settings
-from gateway.control.admission import ConnectionAdmission
 from gateway.control.fleet.exchange.exchange import DROP_REASONS
 from gateway.control.fleet.shares import FleetControl
 from gateway.control.internal_errors import InternalErrors
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.policies.kafka_admin.admin_service import KafkaAdmin
-from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import FileStore
 from gateway.control.sasl.authentication import SaslAuthenticator
 from gateway.control.usage.usage_log import UsageLogWriter, UsageSpool
@@ -47,6 +45,13 @@ from policies.definitions.policy_values import PolicyKey
 from protocol import configs as c
 from protocol import scram
 from protocol.handshake import SASL_AUTHENTICATE, SaslAuthenticateRequest
+from tests.gateway.control.contexts import (
+    Surroundings,
+    WorkerReports,
+    make_context,
+    make_policy_service,
+    set_places,
+)
 from tests.hostile import logins
 
 T = TypeVar("T")
@@ -82,6 +87,11 @@ class Faults(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and record.exc_info[0] is not None:
             self.found.append(f"{record.getMessage()}\n{''.join(traceback.format_exception(*record.exc_info))}")
+
+
+class _Surroundings(Surroundings):
+    def now(self) -> float:
+        return _now()
 
 
 class Control:
@@ -123,21 +133,17 @@ class Control:
         self._usage_log = UsageLogWriter(self._spool, "gw", metrics)
         self._fleet = FleetControl(metrics.create_fleet_series(DROP_REASONS))
         self._store = FileStore(folder / "policies.jsonl", BASE)
-        self.policies = PolicyService(self._store, metrics, self._tell, lambda: PLACES, clock=_now)
+        context = make_context(settings_of_a_play(), metrics=metrics, errors=errors)
+        set_places(context, PLACES)
+        context.facts.policies.subscribe("workers", self._tell)
+        self.policies = make_policy_service(context, self._store, _Surroundings())
         self.admin = KafkaAdmin(self.policies, errors=errors)
         self.authenticator = SaslAuthenticator(
             AuthenticationSettings.model_validate(given), bytes(32), folder, _now, errors
         )
-        self.workers = WorkerPool(
-            IntervalReceiver(self._usage_log, metrics),
-            metrics,
-            self._fleet,
-            lambda: None,
-            lambda number: None,
-            ask=self._ask,
-            admission=ConnectionAdmission(most, most // 2),
-            errors=errors,
-        )
+        intake = IntervalReceiver(context, self._usage_log)
+        self.workers = WorkerPool(context, intake, self._fleet, WorkerReports(), self)
+        self.workers.admission.set_limits(most, most // 2)
         self.told: set[bytes] = set() if before is None else before.told
         self.principals: set[str] = set() if before is None else before.principals
         self._tries: Counter[int] = Counter() if before is None else before._tries
@@ -188,8 +194,8 @@ class Control:
             for snapshot in (thresholds_of, quotas_of, groups_of):
                 self.workers.publish_snapshot(snapshot(policies, settings))
 
-    def _ask(self, question: AdminQuery, reply: Callable[[AdminAnswer], None]) -> None:
-        """As gateway/control/app.py does it."""
+    def submit_query(self, question: AdminQuery, reply: Callable[[AdminAnswer], None]) -> None:
+        """As gateway/control/query_tasks.py does it."""
         self.open[question.token] = trio.current_time(), question
         self._tries[question.token] += question.token > 0
         self._asked[question.peer, question.request, question.memo, question.answer] += bool(question.request)

@@ -1,4 +1,4 @@
-# The upstream cluster as it is known: metadata is fetched again and again, and workers get what is new.
+# The upstream cluster as it is known: metadata is fetched again and again, and published as a fact.
 #
 # A broker has its listeners before workers learn of it; one that left keeps them for a while (it may only be
 # restarting, and clients remember addresses).
@@ -8,25 +8,22 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import trio
 
 from gateway.channel import BrokerTable, TopicSnapshot, UpstreamBroker
-from gateway.config import Listener
+from gateway.config import Settings
 from gateway.control.cluster.listeners import BrokerListeners
 from gateway.control.cluster.metadata import ClusterMetadata, ClusterUnreachable, MetadataSource
-from gateway.control.metrics import GatewayMetrics
+from gateway.control.context import ControlContext
+from gateway.control.facts import ClusterView
 from gateway.system.sockets import address_text
-from policies.definitions.policy_values import TopicIds
-from policies.storage import ReplicaSpread
-from policies.thresholds.sums import TopicPlaces
 
 log = logging.getLogger("gateway.cluster")
 
-REFRESH_S: Final = 3.0  # Kafka's tools wait for 30 s or more in all
 KEEP_LISTENER_S: Final = 600.0  # longer than a broker's restart with log recovery usually takes
 REFRESH_PAUSE_S: Final = 0.25  # a worker may ask at every answer that names a broker without a listener
 
@@ -39,44 +36,19 @@ class _KnownBroker:
 
 
 class ClusterMonitor:
-    """Keeps the view fresh and the listeners in step with it.
+    """Keeps the view fresh and the listeners in step with it."""
 
-    `tell` gets Brokers and Topics when they changed, `moved` is called when `places` did, `relocated` when `replicas`
-    did, `looked` at every look, with the ids of topics that it found (ClusterView.topic_ids).
-    """
-
-    def __init__(
-        self,
-        source: MetadataSource,
-        bootstrap: tuple[tuple[str, int], ...],
-        listeners: BrokerListeners,
-        refresh_s: float,
-        metrics: GatewayMetrics,
-        *,
-        tell: Callable[[BrokerTable | TopicSnapshot], None],
-        moved: Callable[[], None] = lambda: None,
-        relocated: Callable[[], None] = lambda: None,
-        looked: Callable[[TopicIds], None] = lambda topic_ids: None,
-    ) -> None:
+    def __init__(self, context: ControlContext, source: MetadataSource, listeners: BrokerListeners) -> None:
         self._source = source
-        self._bootstrap = bootstrap
+        self._bootstrap = context.settings.upstream.addresses()
         self._listeners = listeners
-        self._refresh_s = refresh_s
-        self._metrics = metrics
-        self._publish = tell
-        self._on_places_changed = moved
-        self._on_replicas_changed = relocated
-        self._on_topic_ids = looked
+        self._refresh_s = context.settings.upstream.metadata_refresh
+        self._metrics = context.metrics
+        self._published = context.facts.cluster
         self._brokers: dict[int, _KnownBroker] = {}
-        self._published: dict[type, BrokerTable | TopicSnapshot] = {}
-        self._refresh_requested = trio.Event()
-        self._refresh_waiters: list[trio.Event] = []  # for an answer to what is asked next
         self._down_since: float | None = None
         self._down_reason = ""  # why, and since what time of day
         self.is_known = False  # metadata has been seen
-        self.places: TopicPlaces | None = None  # where topics have partitions, see View
-        self.replicas: Mapping[int, frozenset[str]] | None = None  # where topics have replicas, likewise
-        self.spread: ReplicaSpread | None = None  # how much of them
         self.attempted = trio.Event()  # the first attempt is over, whatever came of it
 
     @property
@@ -94,24 +66,17 @@ class ClusterMonitor:
         ]
         return self._down_reason or ", ".join(away)
 
-    def apply_settings(self, listeners: Mapping[str, Listener], refresh_s: float) -> None:
+    @property
+    def lacking(self) -> Mapping[str, str]:
+        """Empty until the cluster is known: until then the gateway isn't ready."""
+        return {"cluster": self.problem} if self.is_known else {}
+
+    def apply_settings(self, settings: Settings) -> None:
         """Set other advertised addresses, on the same sockets."""
-        self._refresh_s = refresh_s
-        self._listeners.apply_settings(listeners)
+        self._refresh_s = settings.upstream.metadata_refresh
+        self._listeners.apply_settings(settings.all_listeners)
         if self.is_known:
-            self._publish_if_new(self._make_brokers())
-
-    def request_refresh(self) -> None:
-        """Refresh soon: a worker has seen newer metadata."""
-        self._refresh_requested.set()
-
-    async def await_refresh(self) -> None:
-        """Refresh, and return when that is done, or after a while."""
-        over = trio.Event()
-        self._refresh_waiters.append(over)
-        self.request_refresh()
-        with trio.move_on_after(REFRESH_S):
-            await over.wait()
+            self._publish_brokers(self._make_brokers())
 
     async def adopt_sockets(self, nursery: trio.Nursery, names: Iterable[str]) -> None:
         """Accept on listeners that an earlier control process opened, before the cluster has answered."""
@@ -121,25 +86,22 @@ class ClusterMonitor:
     async def run(self, nursery: trio.Nursery) -> None:
         """Refresh until cancelled; the listeners' accept tasks run in `nursery`."""
         while True:
-            self._refresh_requested = trio.Event()
-            waiting, self._refresh_waiters = self._refresh_waiters, []
-            try:
-                view = await self._source.fetch_metadata()
-            except ClusterUnreachable as error:
-                self._record_down(str(error))
-            else:
-                self._record_up()
-                await self._apply_metadata(nursery, view)
-            self.attempted.set()
-            for over in waiting:
-                over.set()
+            with self._published.refreshing():
+                try:
+                    metadata = await self._source.fetch_metadata()
+                except ClusterUnreachable as error:
+                    self._record_down(str(error))
+                else:
+                    self._record_up()
+                    await self._apply_metadata(nursery, metadata)
+                self.attempted.set()
             await trio.sleep(min(REFRESH_PAUSE_S, self._refresh_s))
             with trio.move_on_after(self._refresh_s):
-                await self._refresh_requested.wait()
+                await self._published.wait_requested()
 
-    async def _apply_metadata(self, nursery: trio.Nursery, view: ClusterMetadata) -> None:
+    async def _apply_metadata(self, nursery: trio.Nursery, metadata: ClusterMetadata) -> None:
         now = trio.current_time()
-        for node_id, address in sorted(view.brokers.items()):
+        for node_id, address in sorted(metadata.brokers.items()):
             before = self._brokers.get(node_id)
             is_new = before is None
             if before is not None and before.left_at is not None:
@@ -149,20 +111,21 @@ class ClusterMonitor:
             if (opened or is_new) and self.is_known:
                 for line in self._listeners.describe_broker(node_id, address):
                     log.info("%s", line)
-        for node_id in sorted(self._brokers.keys() - view.brokers.keys()):
+        for node_id in sorted(self._brokers.keys() - metadata.brokers.keys()):
             self._mark_left(node_id, now)
-        self._metrics.cluster.brokers.set(len(view.brokers))
-        self._metrics.cluster.without_listener.set(self._listeners.count_withheld(view.brokers))
-        self.places, moved = view.places, view.places != self.places
-        relocated, self.replicas = view.replicas != self.replicas, view.replicas
-        self.spread = view.spread
-        self._publish_if_new(self._make_brokers())
-        self._publish_if_new(TopicSnapshot(view.leads, view.ids))
-        if relocated:
-            self._on_replicas_changed()
-        if moved:
-            self._on_places_changed()
-        self._on_topic_ids(view.topic_ids)
+        self._metrics.cluster.brokers.set(len(metadata.brokers))
+        self._metrics.cluster.without_listener.set(self._listeners.count_withheld(metadata.brokers))
+        self._published.publish(
+            ClusterView(
+                self._make_brokers(),
+                TopicSnapshot(metadata.leads, metadata.ids),
+                metadata.places,
+                metadata.replicas,
+                metadata.spread,
+                metadata.topic_ids,
+                self._published.latest.answers + 1,
+            )
+        )
         self._metrics.produced.recheck_waiting()
         if not self.is_known:
             self.is_known = True
@@ -189,10 +152,10 @@ class ClusterMonitor:
         ]
         return BrokerTable(self._bootstrap, tuple(known), addresses)
 
-    def _publish_if_new(self, message: BrokerTable | TopicSnapshot) -> None:
-        if self._published.get(type(message)) != message:
-            self._published[type(message)] = message
-            self._publish(message)
+    def _publish_brokers(self, brokers: BrokerTable) -> None:
+        view = self._published.latest
+        if brokers != view.brokers:
+            self._published.publish(view._replace(brokers=brokers))
 
     def _record_down(self, why: str) -> None:
         self._metrics.cluster.refreshes.labels("failed").inc()
@@ -203,7 +166,7 @@ class ClusterMonitor:
             servers = ",".join(itertools.starmap(address_text, self._bootstrap))
             log.error("the cluster at %s does not answer (%s); asking again every %g s", servers, why, self._refresh_s)
         if not self._brokers and not self.is_known:
-            self._publish_if_new(BrokerTable(self._bootstrap, ()))  # so that a worker can dial, fail and say so
+            self._publish_brokers(BrokerTable(self._bootstrap, ()))  # so that a worker can dial, fail and say so
 
     def _record_up(self) -> None:
         self._metrics.cluster.refreshes.labels("ok").inc()

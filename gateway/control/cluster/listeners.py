@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Container, Iterable, Mapping
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -23,23 +23,31 @@ LARGEST_PORT: Final = 65535
 Address = tuple[str, int]
 
 
-class BrokerListeners:
-    """All listeners of one gateway, by name. `listen(name, host, port)` returns a listening socket or raises OSError,
-    `unlisten(name)` returns it to the parent; `accept(listener, node_id, socket)` accepts on it until cancelled.
-    """
+class ListeningSockets(Protocol):
+    """Where listening sockets come from; see gateway.supervisor.ParentLink."""
 
-    def __init__(
-        self,
-        configured: Mapping[str, Listener],
-        *,
-        listen: Callable[[str, str, int], Awaitable[Any]],
-        unlisten: Callable[[str], None],
-        accept: Callable[[str, int | None, Any], Awaitable[None]],
-    ) -> None:
+    async def listen(self, name: str, host: str, port: int) -> Any:
+        """
+        Raises:
+            OSError: it can't be opened.
+        """
+
+    def close_listener(self, name: str) -> None: ...
+
+
+class Acceptor(Protocol):
+    """Accepts on a socket; see gateway.control.workers.acceptor.ConnectionAcceptor."""
+
+    async def run(self, listener: str, broker: int | None, sock: Any) -> None: ...
+
+
+class BrokerListeners:
+    """All listeners of one gateway, by name."""
+
+    def __init__(self, configured: Mapping[str, Listener], sockets: ListeningSockets, acceptor: Acceptor) -> None:
         self._configured = configured
-        self._listen = listen
-        self._unlisten = unlisten
-        self._accept = accept
+        self._sockets = sockets
+        self._acceptor = acceptor
         self._open: dict[BrokerSocket, trio.CancelScope] = {}
         self._refused: dict[BrokerSocket, str] = {}  # and why
 
@@ -78,7 +86,7 @@ class BrokerListeners:
             _, advertised = listener.broker_address(socket.node_id)
             if advertised > LARGEST_PORT:
                 raise OSError(f"advertised port {advertised}: a port is at most {LARGEST_PORT}")
-            sock = await self._listen(socket.name, listener.host, listener.broker_port(socket.node_id))
+            sock = await self._sockets.listen(socket.name, listener.host, listener.broker_port(socket.node_id))
         except OSError as error:
             if self._refused.get(socket) != str(error):
                 where = log_prefix(socket.listener)
@@ -91,13 +99,13 @@ class BrokerListeners:
 
     async def _run_accept(self, socket: BrokerSocket, sock: Any, scope: trio.CancelScope) -> None:
         with scope:
-            await self._accept(socket.listener, socket.node_id, sock)
+            await self._acceptor.run(socket.listener, socket.node_id, sock)
 
     def close_broker(self, node_id: int) -> None:
         """That broker is gone for good: close its sockets."""
         for socket in [socket for socket in self._open if socket.node_id == node_id]:
             self._open.pop(socket).cancel()
-            self._unlisten(socket.name)
+            self._sockets.close_listener(socket.name)
         self._refused = {socket: why for socket, why in self._refused.items() if socket.node_id != node_id}
 
     def broker_addresses(self, node_ids: Iterable[int]) -> dict[str, dict[int, Address]]:

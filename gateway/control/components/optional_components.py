@@ -2,7 +2,7 @@
 # source of the operator's own. On a first start each has to be there. Where clients are at work already (an earlier
 # control was up) the gateway goes on without what can't be had, and it is tried again until it can.
 #
-# Knows how they are made and why one is lacking; not what they are for.
+# Knows why one is lacking; not how they are made (outside.py), and not what they are for.
 
 from __future__ import annotations
 
@@ -12,13 +12,7 @@ from typing import Any, Final
 
 import trio
 
-from gateway.config import Settings
-from gateway.control.policies.store import FileStore, PolicyStore, RetriedStore
-from gateway.control.policies.topic_store import TopicStore
-from gateway.control.storage.sources import StorageError, make_storage_view
-from gateway.control.usage.usage_log import SpoolInUse, UsageSpool
 from gateway.plugins import PluginError
-from gateway.storage import plugins
 
 log = logging.getLogger("gateway.control")
 
@@ -36,8 +30,11 @@ class ComponentUnusable(Exception):
 class OptionalComponents:
     """`lacking`: why each part can't be had just now; "" for those that can."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._makers = _list_makers(settings)
+    def __init__(self, makers: Mapping[str, Callable[[], Any]]) -> None:
+        """`makers`: what makes each of those that are configured, in a thread; it may raise ComponentUnusable, or
+        PluginError.
+        """
+        self._makers = makers
         self._made: dict[str, Any] = {}
         self.lacking = dict.fromkeys(self._makers, "")
 
@@ -70,42 +67,8 @@ class OptionalComponents:
     async def _try_make(self, part: str) -> bool:
         try:
             self._made[part] = await trio.to_thread.run_sync(self._makers[part])
-        except (ComponentUnusable, StorageError, PluginError) as error:
+        except (ComponentUnusable, PluginError) as error:
             self.lacking[part] = str(error)
             return False
         self.lacking[part] = ""
         return True
-
-
-def make_policy_store(settings: Settings, client: Mapping[str, Any], *, patient: bool = False) -> PolicyStore:
-    """The store of policies changed at run time. `client`: librdkafka's properties; `patient`: a file that can't be
-    used is tried again.
-
-    Raises:
-        StoreError: the file can't be used, without `patient`.
-    """
-    kept, base = settings.policies_store, settings.policy_values()
-    if settings.internal_topics == "none":
-        path = settings.policies_file
-        return RetriedStore(lambda: FileStore(path, base), base) if patient else FileStore(path, base)
-    return TopicStore(client, kept.topic, base, replication=kept.replication, member=settings.gateway_name)
-
-
-def _list_makers(settings: Settings) -> dict[str, Callable[[], Any]]:
-    storage, thresholds = settings.storage, settings.thresholds
-    makers: dict[str, Callable[[], Any]] = {SPOOL: lambda: _open_spool(settings)}
-    if storage is not None and not storage.is_disabled:
-        makers[STORAGE] = lambda: make_storage_view(settings, storage)
-    if thresholds.source:
-        makers[SOURCE] = lambda: plugins.load_plugin(plugins.QUOTA_SOURCES, thresholds.source, thresholds.options)
-    return makers
-
-
-def _open_spool(settings: Settings) -> UsageSpool:
-    kept, published_only = settings.usage_log, settings.internal_topics == "kafka"
-    try:
-        return UsageSpool(kept.spool_dir, kept.max_spool_bytes, kept.retention, published_only=published_only)
-    except SpoolInUse as error:
-        raise ComponentUnusable(str(error)) from error
-    except OSError as error:
-        raise ComponentUnusable(f"{SPOOL} {kept.spool_dir}: {error.strerror or error}") from error

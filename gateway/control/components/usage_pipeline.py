@@ -8,9 +8,8 @@ from typing import Final
 
 import trio
 
-from gateway.config import Settings
 from gateway.control.components.optional_components import SPOOL, OptionalComponents
-from gateway.control.metrics import GatewayMetrics
+from gateway.control.context import ControlContext
 from gateway.control.usage.usage_log import UsageLogWriter, UsagePublisher, UsageSpool
 
 log = logging.getLogger("gateway.control")
@@ -23,13 +22,11 @@ PUBLISH_AT_END_S: Final = 5.0  # the rest stays in the spool, and goes out after
 class UsagePipeline:
     """`run` has to be running until `flush_records` has returned; `close` comes last."""
 
-    def __init__(
-        self, settings: Settings, parts: OptionalComponents, usage_log: UsageLogWriter, metrics: GatewayMetrics
-    ) -> None:
-        self._settings = settings
-        self._components = parts
+    def __init__(self, context: ControlContext, components: OptionalComponents, usage_log: UsageLogWriter) -> None:
+        self._settings = context.settings
+        self._components = components
         self._usage_log = usage_log
-        self._metrics = metrics
+        self._metrics = context.metrics
         self._spool: UsageSpool | None = None
         self._publisher: UsagePublisher | None = None
 

@@ -255,6 +255,10 @@ class FleetControl:
     # --- for people ---------------------------------------------------------------------------------------------------
 
     @property
+    def lacking(self) -> Mapping[str, str]:
+        return {} if self.exchange is None else {"exchange": self.exchange.health.problem}
+
+    @property
     def state(self) -> State:
         """How limits are shared."""
         if self._allocator is None:

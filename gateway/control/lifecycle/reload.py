@@ -10,22 +10,24 @@ import functools
 import logging
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 
 import trio
 
 from gateway import config
 from gateway.config import ConfigExamination, Settings
+from gateway.control.context import ControlContext
+from gateway.control.lifecycle.config_switch import ConfigSwitch
 from gateway.control.lifecycle.examination import TO_SERVE
 from gateway.control.lifecycle.file_watch import SettledFiles, is_any_newer, read_file_states
+from gateway.control.policies.policy_base import PolicyBase
+from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import StoreError
-from gateway.control.workers.snapshot_publisher import SnapshotPublisher
 from gateway.supervisor import ConfigOrigin
 from gateway.system import cores
 from policies.definitions.policy_records import ChangeSource
-from policies.definitions.policy_values import PolicyError, PolicyValues
+from policies.definitions.policy_values import PolicyError
 from policies.text import one_line
 
 log = logging.getLogger("gateway.control")
@@ -65,67 +67,46 @@ class ConfigStatus(NamedTuple):
     last: ReloadResult | None = None
 
 
-class ReloadPolicies(Protocol):
-    """See gateway.control.policies.service.PolicyService."""
-
-    @property
-    def problem(self) -> str: ...
-
-    @property
-    def loaded(self) -> trio.Event: ...
-
-    async def replace_base(
-        self, base: PolicyValues, source: ChangeSource | None, around: Callable[[], AbstractContextManager[None]]
-    ) -> None: ...
-
-
-class ReloadMetrics(Protocol):
-    def set_loaded_at(self, at_s: float) -> None: ...
-
-    def count_reload(self, outcome: str, *, is_accepted: bool, pending: int) -> None: ...
+def examine_to_serve(path: Path) -> ConfigExamination:
+    """Read a file, and say what is wrong with it for a running gateway; for a thread."""
+    return config.examine_config(path, *TO_SERVE)
 
 
 class ConfigReloader:
-    """`run` has to be running for anything but `reload_config` to happen.
-
-    Args:
-        takeover: makes a configuration hold; what it encloses are the policies that hold with it.
-        examine: reads the file and says what is wrong with it; in a thread.
-    """
+    """`run` has to be running for anything but `reload_config` to happen."""
 
     def __init__(
         self,
-        origin: ConfigOrigin,
-        orders: SnapshotPublisher,
-        policies: ReloadPolicies,
-        metrics: ReloadMetrics,
-        takeover: Callable[[Settings, ConfigOrigin], AbstractContextManager[None]],
-        *,
-        examine: Callable[[Path], ConfigExamination] = lambda path: config.examine_config(path, *TO_SERVE),
-        clock: Callable[[], float] = time.time,
+        context: ControlContext,
+        policies: PolicyService,
+        base: PolicyBase,
+        switch: ConfigSwitch,
+        examine: Callable[[Path], ConfigExamination] = examine_to_serve,
     ) -> None:
-        self._origin = origin
-        self._snapshot_publisher = orders
+        origin = context.link.origin
+        self._context = context
         self._policies = policies
-        self._metrics = metrics
-        self._config_switch = takeover
+        self._base = base
+        self._config_switch = switch
         self._examine = examine
-        self._clock = clock
+        self._origin = origin
         self._reload_lock = trio.Lock()
         self._settled_files = SettledFiles(())
         self.state = ConfigStatus(origin.files[0] if origin.files else "", origin.read_at_ns // 10**6)
-        metrics.set_loaded_at(origin.read_at_ns / 1e9)
+        context.metrics.set_loaded_at(origin.read_at_ns / 1e9)
 
-    async def run(self, asked: Callable[[], trio.Event]) -> None:
-        """Read the configuration again whenever `asked()` is set, and when its files have changed; until cancelled."""
+    async def run(self) -> None:
+        """Read the configuration again whenever the parent asks for it, and when its files have changed; until
+        cancelled.
+        """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._follow_signal, asked)  # who asks is answered, if only why it can't be
+            nursery.start_soon(self._follow_signal)  # who asks is answered, if only why it can't be
             await self._policies.loaded.wait()
             await self._follow_files()
 
-    async def _follow_signal(self, asked: Callable[[], trio.Event]) -> None:
+    async def _follow_signal(self) -> None:
         while True:
-            await asked().wait()
+            await self._context.link.reload.wait()
             await self.reload_config(BY_SIGNAL)
 
     async def _follow_files(self) -> None:
@@ -135,7 +116,7 @@ class ConfigReloader:
         if await trio.to_thread.run_sync(lambda: is_any_newer(files, read_at_ns)):
             await self.reload_config(BY_FILE)
         while True:
-            interval_s = self._snapshot_publisher.settings.reload_interval
+            interval_s = self._context.settings.reload_interval
             await trio.sleep(interval_s or IDLE_INTERVAL_S)
             if interval_s and self._settled_files.is_settled_change(await self._read_file_states()):
                 await self.reload_config(BY_FILE)
@@ -150,24 +131,21 @@ class ConfigReloader:
                 attempt = await self._try_reload(source)
             except _ReloadRefused as refused:
                 problems = tuple(one_line(each, LINE_CHARS) for each in refused.lines)
-                attempt = ReloadResult(refused.outcome, self._now_ms(), problems)
+                attempt = ReloadResult(refused.outcome, self._context.now_ms(), problems)
                 for line in attempt.problems:
                     log.error("configuration not taken over: %s", line)
             except StoreError as error:  # the gateway is stopping
-                attempt = ReloadResult("failed", self._now_ms(), (one_line(str(error), LINE_CHARS),))
+                attempt = ReloadResult("failed", self._context.now_ms(), (one_line(str(error), LINE_CHARS),))
             except Exception as bug:  # whatever is in the file, the gateway goes on
                 log.exception("configuration not taken over, because of a bug")
-                attempt = ReloadResult("failed", self._now_ms(), (f"a bug: {one_line(repr(bug), LINE_CHARS)}",))
+                attempt = ReloadResult("failed", self._context.now_ms(), (f"a bug: {one_line(repr(bug), LINE_CHARS)}",))
         accepted = attempt.outcome in ("applied", "unchanged")
         loaded_ms = attempt.at_ms if accepted else self.state.loaded_ms
         self.state = self.state._replace(last=attempt, loaded_ms=loaded_ms)
-        self._metrics.count_reload(attempt.outcome, is_accepted=accepted, pending=len(self.state.pending))
+        self._context.metrics.count_reload(attempt.outcome, is_accepted=accepted, pending=len(self.state.pending))
         if accepted:
-            self._metrics.set_loaded_at(attempt.at_ms / 1000)
+            self._context.metrics.set_loaded_at(attempt.at_ms / 1000)
         return attempt
-
-    def _now_ms(self) -> int:
-        return round(self._clock() * 1000)
 
     async def _try_reload(self, source: ChangeSource) -> ReloadResult:
         """
@@ -191,7 +169,7 @@ class ConfigReloader:
             raise _ReloadRefused(
                 "failed", [f"the policies changed at run time are not known yet: {self._policies.problem}"]
             )
-        running, wanted = self._snapshot_publisher.settings, _with_worker_count(examined.settings)
+        running, wanted = self._context.settings, _with_worker_count(examined.settings)
         changes = await trio.to_thread.run_sync(config.compare_settings, running, wanted)
         self._record_pending(changes.pending)
         if changes.problems:
@@ -204,19 +182,19 @@ class ConfigReloader:
             log.info(
                 "configuration read again: nothing has changed%s", " that applies at once" if changes.pending else ""
             )
-            return ReloadResult("unchanged", self._now_ms())
+            return ReloadResult("unchanged", self._context.now_ms())
         before = frozenset(config.find_warnings(running))
         try:
-            base = self._snapshot_publisher.policy_base(changes.settings)
+            base = self._base.of_settings(changes.settings)
         except PolicyError as error:
             raise _ReloadRefused("refused", [f"thresholds.source: {error}"]) from error
-        around = functools.partial(self._config_switch, changes.settings, self._origin)
+        around = functools.partial(self._config_switch.switch_to, changes.settings, self._origin)
         await self._policies.replace_base(base, source, around)
         log.info("configuration taken over: %s", ", ".join(changes.live))
         for warning in config.find_warnings(changes.settings):
             if warning not in before:
                 log.warning("%s", warning)
-        return ReloadResult("applied", self._now_ms(), changed=changes.live)
+        return ReloadResult("applied", self._context.now_ms(), changed=changes.live)
 
     def _record_pending(self, pending: tuple[str, ...]) -> None:
         if pending and pending != self.state.pending:

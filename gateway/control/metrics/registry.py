@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import itertools
 import platform
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
@@ -24,9 +25,11 @@ from gateway.channel import (
     WorkerGauges,
     WorkerRates,
 )
+from gateway.config import Settings
 from gateway.control import admission, http_server, internal_errors
 from gateway.control.access import failures
-from gateway.control.metrics.certificates import CertificateExpiry, CertificateLocation
+from gateway.control.facts import ClusterView
+from gateway.control.metrics.certificates import CertificateExpiry, CertificateLocation, certificate_locations
 from gateway.control.metrics.counted import CHANGES, CLUSTER, ITSELF, TRAFFIC, USAGE_LOG
 from gateway.control.metrics.family import PREFIX
 from gateway.control.metrics.fleet import FleetMetrics
@@ -35,7 +38,7 @@ from gateway.control.metrics.produced import PRODUCED, ProducedSeries, TopicLabe
 from gateway.control.metrics.rates import RateSeries
 from gateway.control.metrics.storage import StorageMetrics
 from gateway.control.rates import merge_rates
-from policies.definitions.rollout import ALL_CLIENTS, PolicyRollout
+from policies.definitions.rollout import ALL_CLIENTS
 from policies.fleet.keys import Direction, FleetKey
 from policies.limits.description import FleetUse
 from policies.thresholds.sums import CommittedTotal
@@ -155,6 +158,12 @@ class GatewayMetrics:
         """All that the cluster's metadata lists."""
         self._topics.known = frozenset(topics)
 
+    def on_cluster_topics(self, view: ClusterView) -> None:
+        """Brokers lead other topics, or topics have other ids."""
+        if view.topics is not None:
+            led, with_ids = view.topics.leads.values(), view.topics.ids.values()
+            self.set_known_topics({*itertools.chain.from_iterable(led), *with_ids})
+
     def create_fleet_series(self, reasons: Iterable[str] = ()) -> FleetMetrics:
         """Create the series of the limits shared with others; once. `reasons`: for which messages may be dropped."""
         fleet = FleetMetrics(reasons)
@@ -178,12 +187,26 @@ class GatewayMetrics:
         self.registry.register(storage)
         return storage
 
-    def show_config(self, gateway: str, upstream: str, internal_topics: str, usage_topic: str) -> None:
-        self._gauges["config_info"].labels(gateway, upstream, internal_topics, usage_topic).set(1)
+    def show_configuration(self, settings: Settings) -> None:
+        """What stays as it is until the gateway ends."""
+        self._gauges["config_info"].labels(
+            settings.gateway_name,
+            settings.upstream.bootstrap_servers,
+            settings.internal_topics,
+            settings.usage_log.topic,
+        ).set(1)
+        for name in settings.all_listeners:
+            self.connections_given.labels(name)
 
     def show_certificates(self, places: Mapping[str, CertificateLocation]) -> None:
         """Those that the gateway has from here on, by their use."""
         self._certificates.locations = places
+
+    def apply_settings(self, settings: Settings) -> None:
+        """This configuration is in force."""
+        self.show_certificates(certificate_locations(settings))
+        for policy, percent in settings.rollout._asdict().items():
+            self._gauges["policy_enforced_clients_ratio"].labels(policy).set(percent / ALL_CLIENTS)
 
     def set_loaded_at(self, at_s: float) -> None:
         """The configuration file was read and accepted at that Unix time."""
@@ -195,19 +218,10 @@ class GatewayMetrics:
         self._gauges["config_last_reload_successful"].set(is_accepted)
         self._gauges["config_keys_pending"].set(pending)
 
-    def show_rollout(self, rollout: PolicyRollout) -> None:
-        for policy, percent in rollout._asdict().items():
-            self._gauges["policy_enforced_clients_ratio"].labels(policy).set(percent / ALL_CLIENTS)
-
     def show_lacking(self, parts: Mapping[str, str]) -> None:
         """All parts that may be lacking, with why they are; "" for those that are not."""
         for part, why in parts.items():
             self._gauges["lacking"].labels(part).set(bool(why))
-
-    def create_listener_series(self, names: Iterable[str]) -> None:
-        """Create their series."""
-        for name in names:
-            self.connections_given.labels(name)
 
     def create_worker_series(self, worker: int) -> None:
         """Create a worker's series."""

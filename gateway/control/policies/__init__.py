@@ -7,4 +7,5 @@
 #   transactions.py  how it is written
 #   kafka_admin/     changes by Kafka's own admin APIs
 #   topic_ids.py     which topic of a name is the present one
+#   policy_base.py   what holds where nothing was changed
 #   quota_source.py  thresholds from a source of the operator's own

@@ -2,8 +2,8 @@
 # it. A change is judged, kept, read again, audited, and only then answered.
 #
 # Changes wait for each other here and are made one after another, in a thread; between them the store is polled for
-# those of other gateways. A client may give up waiting; its change is made nevertheless. Knows no door and no worker:
-# `changed` gets the policies in force.
+# those of other gateways. A client may give up waiting; its change is made nevertheless. Publishes the fact `policies`;
+# knows no door and no worker.
 #
 # A change with an end is taken back here: by each gateway that finds it over, also one that was down at that time. The
 # first one makes the change, and for all others there is nothing left to be done. So it goes by the brokers' time where
@@ -19,9 +19,8 @@ import heapq
 import logging
 import math
 import random
-import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any, Final, Protocol
@@ -29,6 +28,8 @@ from typing import Any, Final, Protocol
 import trio
 
 from gateway import policy_document as document
+from gateway.control.context import ControlContext
+from gateway.control.facts import ClusterView
 from gateway.control.policies.store import PolicyStore, StoreError, WrittenChange
 from gateway.control.policies.topic_ids import SeenIds
 from gateway.control.policies.topic_log import MAX_HISTORY
@@ -70,19 +71,30 @@ IDENTIFY_TIMEOUT_S: Final = 2.0  # for the cluster to name the ids of topics bef
 OUTCOMES: Final = ("accepted", "unchanged", "refused", "failed")
 
 
-class PolicyMetrics(Protocol):
-    """Receives metrics about policies."""
+class PolicyClock(Protocol):
+    """See gateway.control.cluster.brokers_time.BrokersTime."""
 
-    def show_policy_version(self, version: int) -> None: ...
+    def now(self) -> float:
+        """Unix time."""
 
-    def show_policy_store(self, up: bool) -> None:
-        """Whether everything was read and changes can be made."""
+    @property
+    def is_sure(self) -> bool:
+        """Nothing is taken back before."""
 
-    def show_committed(self, committed: Mapping[str, CommittedTotal]) -> None:
-        """By broker, its total threshold and the sum that topics take of it."""
 
-    def count_policy_change(self, outcome: str) -> None:
-        """One request to change policies, by OUTCOMES; requests that only validate don't count."""
+class TopicIdSource(Protocol):
+    """See gateway.control.cluster.metadata.AdminSource."""
+
+    async def fetch_topic_ids(self, topics: Collection[str]) -> TopicIds:
+        """The present ids of these topics, of those that it can get."""
+        ...
+
+
+class UpstreamQuotas(Protocol):
+    """See gateway.control.cluster.broker_quotas.BrokerQuotas."""
+
+    async def fetch_quotas(self) -> QuotaStore | None:
+        """The brokers' own quotas; None: unknown."""
 
 
 class ChangeResult:
@@ -140,20 +152,9 @@ def _with_planned(places: TopicPlaces | None, planned: Planned) -> TopicPlaces |
     return found
 
 
-async def _no_refresh() -> None:
-    pass
-
-
-async def _no_ids(topics: Collection[str]) -> TopicIds:
-    return NO_IDS
-
-
-async def _no_upstream() -> QuotaStore | None:
-    return None
-
-
 class PolicyService:
-    """One gateway's policies.
+    """One gateway's policies. Publishes those in force when they are others than before, and once they are loaded;
+    never in the constructor.
 
     `loaded` is set when all that was kept has been read once: before, only the base holds, and changes wait for it,
     LOADING_S at most.
@@ -161,30 +162,19 @@ class PolicyService:
 
     def __init__(
         self,
+        context: ControlContext,
         store: PolicyStore,
-        metrics: PolicyMetrics,
-        changed: Callable[[PolicySet], None],
-        places: Callable[[], TopicPlaces | None] = lambda: None,
-        refresh: Callable[[], Awaitable[None]] = _no_refresh,
-        upstream: Callable[[], Awaitable[QuotaStore | None]] = _no_upstream,
-        clock: Callable[[], float] = time.time,
-        is_sure: Callable[[], bool] = lambda: True,
-        identify: Callable[[Collection[str]], Awaitable[TopicIds]] = _no_ids,
+        clock: PolicyClock,
+        cluster: TopicIdSource,
+        upstream: UpstreamQuotas,
     ) -> None:
-        """`changed` is called with the policies in force whenever they differ from `policies`; never by the
-        constructor. `places`: where topics have partitions, None while that is unknown; `refresh` brings it up to date.
-        `upstream`: the brokers' own quotas, None: unknown. `clock`: Unix time; nothing is taken back before it
-        `is_sure`. `identify` asks the cluster for the ids of topics, and gives those that it can get.
-        """
+        self._published = context.facts.policies
+        self._cluster = context.facts.cluster
+        self._metrics = context.metrics
         self._store = store
-        self._metrics = metrics
-        self._changed = changed
-        self._places = places
-        self._refresh = refresh
-        self._upstream = upstream
         self._clock = clock
-        self._is_sure = is_sure
-        self._identify = identify
+        self._topic_ids = cluster
+        self._upstream = upstream
         self._lag_s = random.uniform(0, LAG_S) if store.has_other_writers else 0.0  # noqa: S311  (no secret)
         self._revert_at = -math.inf  # not before, trio's clock
         self._failures: dict[str, str] = {}  # of changes by itself, by what was to be done: why
@@ -193,7 +183,7 @@ class PolicyService:
         self._queue: deque[_StoreRequest] = deque()
         self._base_history: deque[PastChange] = deque(maxlen=MAX_HISTORY)  # changes by another base, the oldest first
         self._wake = trio.Event()
-        self._announced = store.policies
+        self._published.latest = store.policies
         self._warned: frozenset[str] = frozenset()
         self._warned_reserved: frozenset[str] = frozenset()
         self._overcommitted: Mapping[str, CommittedTotal] = {}
@@ -201,8 +191,8 @@ class PolicyService:
 
     @property
     def policies(self) -> PolicySet:
-        """The policies in force, as last passed to `changed`."""
-        return self._announced
+        """The policies in force."""
+        return self._published.latest
 
     @property
     def history(self) -> Sequence[PastChange]:
@@ -214,6 +204,10 @@ class PolicyService:
     def problem(self) -> str:
         """Why policies can't be changed now, one line; "": they can."""
         return self._store.problem
+
+    @property
+    def lacking(self) -> Mapping[str, str]:
+        return {"policies": self.problem}
 
     async def run(self) -> None:
         """Follow the store and make changes, until cancelled."""
@@ -245,11 +239,11 @@ class PolicyService:
         until_ms = self._store.policies.next_end_ms if self._store.is_loaded else None
         if until_ms is None:
             return math.inf
-        left_s = max(until_ms / 1000 + self._lag_s - self._clock(), self._revert_at - trio.current_time())
-        return left_s if self._is_sure() else max(left_s, CLOCK_RETRY_S)
+        left_s = max(until_ms / 1000 + self._lag_s - self._clock.now(), self._revert_at - trio.current_time())
+        return left_s if self._clock.is_sure else max(left_s, CLOCK_RETRY_S)
 
     async def _revert_expired(self) -> None:
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         what = "ended values can't be taken back"
         if not await self._change_automatically(lambda policies: policies.revert_expired(now_ms), BY_EXPIRY, what):
             self._revert_at = trio.current_time() + REVERT_RETRY_S
@@ -272,8 +266,9 @@ class PolicyService:
         self._failures[failure] = why
         return error is None
 
-    def _now_ms(self) -> int:
-        return round(self._clock() * 1000)
+    def now_ms(self) -> int:
+        """The time by which policies end: Unix time in milliseconds."""
+        return round(self._clock.now() * 1000)
 
     async def alter_policies(
         self,
@@ -295,7 +290,7 @@ class PolicyService:
         topics = _topics_set(ops)
         places = _with_planned(await self._find_places(topics), planned)
         ids = NO_IDS if validate_only else await self._fetch_topic_ids(topics - planned.keys(), places)
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         return await self._request_change(
             lambda policies: policies.alter_policies(ops, places=places, now_ms=now_ms, topic_ids=ids),
             source,
@@ -350,7 +345,7 @@ class PolicyService:
             StoreError: the change can't be stored now.
         """
         errors: tuple[QuotaError | None, ...] = ()
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
 
         def decide(policies: PolicySet) -> PolicySet:
             nonlocal errors
@@ -366,7 +361,7 @@ class PolicyService:
         altered.errors = errors
         altered.notes = ("",) * len(errors)
         if any(op.value is not None for each in alterations for op in each.ops):
-            upstream = await self._upstream()
+            upstream = await self._upstream.fetch_quotas()
             if upstream is not None and upstream.entries:
                 altered.notes = await trio.to_thread.run_sync(_upstream_notes, alterations, errors, lost, upstream)
                 altered.warnings += tuple(filter(None, altered.notes))
@@ -396,7 +391,7 @@ class PolicyService:
         topics = _topics_set(self.policies.diff_values(wanted, until_ms=until_ms))
         places = await self._find_places(topics)
         ids = NO_IDS if dry_run else await self._fetch_topic_ids(topics, places)
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
 
         def decide(policies: PolicySet) -> PolicySet:
             return policies.apply_values(
@@ -405,7 +400,7 @@ class PolicyService:
 
         altered = await self._request_change(decide, source, dry_run)
         quotas = [each for each in altered.changes if each.key.kind == "quota" and each.new is not None]
-        upstream = await self._upstream() if quotas else None
+        upstream = await self._upstream.fetch_quotas() if quotas else None
         if upstream is not None and upstream.entries:
             altered.warnings += await trio.to_thread.run_sync(_weaker_upstream, quotas, upstream)
         return altered
@@ -419,7 +414,7 @@ class PolicyService:
         """
         before, after = await self._queue_and_wait(lambda: self._replace_base(base), around)
         if source is not None:
-            self._base_history.extend(await trio.to_thread.run_sync(_audit_base, before, after, source, self._now_ms()))
+            self._base_history.extend(await trio.to_thread.run_sync(_audit_base, before, after, source, self.now_ms()))
 
     def _replace_base(self, base: PolicyValues) -> tuple[PolicySet, PolicySet]:
         before = self._store.policies
@@ -439,18 +434,20 @@ class PolicyService:
         """The brokers where topics have partitions. A topic that was just created is known after another metadata
         refresh.
         """
-        places = self._places()
-        if unplaced_topics(topics, places):
-            await self._refresh()
-            places = self._places()
-        return places
+        if unplaced_topics(topics, self._places):
+            await self._cluster.await_refresh()
+        return self._places
+
+    @property
+    def _places(self) -> TopicPlaces | None:
+        return self._cluster.latest.places
 
     async def _fetch_topic_ids(self, topics: Set[str], places: TopicPlaces | None) -> TopicIds:
         """The ids of those topics that exist, fetched now: the last refresh may have found an earlier topic."""
         there = topics - unplaced_topics(topics, places)
         if there and places is not None:
             with trio.move_on_after(IDENTIFY_TIMEOUT_S):
-                return await self._identify(there)
+                return await self._topic_ids.fetch_topic_ids(there)
         return NO_IDS
 
     # --- one after another --------------------------------------------------------------------------------------------
@@ -465,7 +462,7 @@ class PolicyService:
             if not self._store.is_loaded or (validate_only and self._store.problem):
                 raise StoreError(self._store.problem)
             if validate_only:
-                return await trio.to_thread.run_sync(self._validate_change, decide, self._places())
+                return await trio.to_thread.run_sync(self._validate_change, decide, self._places)
             written: WrittenChange = await self._queue_and_wait(lambda: self._write_and_audit(decide, source))
         except (PolicyError, _AllRefused):
             self._count_change("refused", validate_only)
@@ -475,7 +472,7 @@ class PolicyService:
             raise
         changes = tuple(change for change in written.changes if not change.only_topic_id)
         self._count_change("accepted" if changes else "unchanged", validate_only)
-        return self._make_result(written.after.version, changes, written.after, self._places())
+        return self._make_result(written.after.version, changes, written.after, self._places)
 
     @staticmethod
     def _make_result(
@@ -541,54 +538,55 @@ class PolicyService:
             request.done.set()
 
     def _announce_changes(self) -> None:
-        """Publish the policies in force if they changed."""
-        store, told = self._store, self._announced
-        self._announced = store.policies
+        """Publish the policies in force if they changed, or have just been loaded."""
+        store, before, policies = self._store, self.policies, self._store.policies
+        self._published.latest = policies
+        is_news = policies is not before and policies.effective_values() != before.effective_values()
         if store.is_loaded and not self.loaded.is_set():
             self.loaded.set()
-            self._log_warnings()
-        self._metrics.show_policy_version(self._announced.version)
+            is_news = True
+        self._metrics.show_policy_version(policies.version)
         self._metrics.show_policy_store(store.is_loaded and not store.problem)
-        if self._announced is not told and self._announced.effective_values() != told.effective_values():
+        if is_news:
             self._log_warnings()
-            self._changed(self._announced)
+            self._published.publish(policies)
 
-    def on_places_changed(self) -> None:
+    def on_places_changed(self, view: ClusterView) -> None:
         """Partitions of topics may have moved."""
         if self.loaded.is_set():
             self._log_warnings()
 
-    @property
-    def watched_topics(self) -> list[str]:
-        """The topics whose ids matter in metadata: those with a threshold set at run time."""
-        return sorted(key.name for key in self._announced.changes if key.kind == "topic")
-
-    def on_topic_ids(self, seen: TopicIds) -> None:
-        """Metadata has these ids for topics among `watched_topics`."""
+    def on_cluster_answer(self, view: ClusterView) -> None:
+        """Metadata was fetched, with the ids of topics among `watched_topics`."""
         if not self.loaded.is_set():
             return
-        known = {name: self._announced.topic_ids.get(name) for name in self.watched_topics}
-        self._new_topic_ids = self._seen_ids.find_confirmed(known, seen, trio.current_time())
+        known = {name: self.policies.topic_ids.get(name) for name in watched_topics(self.policies)}
+        self._new_topic_ids = self._seen_ids.find_confirmed(known, view.topic_ids, trio.current_time())
         if self._new_topic_ids:
             self._wake.set()
         # Not with each change: a topic that is created with a threshold has it a moment before it is there.
-        reserved = frozenset(self._announced.reserved_warnings(self._places()))
+        reserved = frozenset(self.policies.reserved_warnings(self._places))
         for warning in sorted(reserved - self._warned_reserved):
             log.warning("policies: %s", one_line(warning, 2 * ERROR_CHARS))
         self._warned_reserved = reserved
 
     def _log_warnings(self) -> None:
-        places = self._places()
-        warnings = frozenset(self._announced.collect_warnings(places)) - set(self._announced.reserved_warnings(places))
+        policies, places = self.policies, self._places
+        warnings = frozenset(policies.collect_warnings(places)) - set(policies.reserved_warnings(places))
         for warning in sorted(warnings - self._warned):
             log.warning("policies: %s", one_line(warning, 2 * ERROR_CHARS))
         self._warned = warnings
-        now = self._announced.commitments_by_broker(places) if places is not None else {}
+        now = policies.commitments_by_broker(places) if places is not None else {}
         over = find_overcommitted(now)
         for broker in self._overcommitted.keys() - over.keys():
             log.info("policies: broker %s: the topics' %s do not exceed its total any more", broker, TOPIC_KEY)
         self._overcommitted = over
         self._metrics.show_committed(now)
+
+
+def watched_topics(policies: PolicySet) -> list[str]:
+    """The topics whose ids matter in metadata: those with a threshold set at run time."""
+    return sorted(key.name for key in policies.changes if key.kind == "topic")
 
 
 def _topics_set(ops: Iterable[PolicyOperation]) -> set[str]:

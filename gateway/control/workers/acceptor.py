@@ -7,15 +7,14 @@ import errno
 import ipaddress
 import logging
 import socket
-from collections.abc import Mapping
 from typing import Final
 
 import trio
 
 from gateway.channel import AcceptedConnection
 from gateway.config import Settings
-from gateway.control.internal_errors import ACCEPT, InternalErrors
-from gateway.control.metrics import GatewayMetrics
+from gateway.control.context import ControlContext
+from gateway.control.internal_errors import ACCEPT
 from gateway.control.workers.workers import WorkerPool
 from gateway.system.sockets import (
     Networks,
@@ -35,7 +34,7 @@ PAUSE_S: Final = 0.1
 REPEAT_S: Final = 10.0  # the same complaint is logged once in this time
 
 
-def proxy_networks(settings: Settings) -> dict[str, Networks]:
+def _proxy_networks(settings: Settings) -> dict[str, Networks]:
     """By listener, the networks whose connections begin with a PROXY protocol header."""
     return {
         name: tuple(map(ipaddress.ip_network, listener.proxy_networks))
@@ -44,22 +43,18 @@ def proxy_networks(settings: Settings) -> dict[str, Networks]:
 
 
 class ConnectionAcceptor:
-    """Accepts connections of all listeners of this gateway. `proxies`: see `proxy_networks`; a new value applies to new
-    connections.
-    """
+    """Accepts connections of all listeners of this gateway."""
 
-    def __init__(
-        self,
-        workers: WorkerPool,
-        metrics: GatewayMetrics,
-        proxies: Mapping[str, Networks],
-        errors: InternalErrors | None = None,
-    ) -> None:
+    def __init__(self, context: ControlContext, workers: WorkerPool) -> None:
         self._workers = workers
-        self._metrics = metrics
-        self.proxies = proxies
-        self._errors = errors or InternalErrors()
+        self._metrics = context.metrics
+        self._errors = context.errors
+        self._proxies = _proxy_networks(context.settings)
         self._logged_at = -REPEAT_S
+
+    def apply_settings(self, settings: Settings) -> None:
+        """Set other networks of proxies; they apply to new connections."""
+        self._proxies = _proxy_networks(settings)
 
     async def run(self, listener: str, broker: int | None, sock: socket.socket) -> None:
         """Accept and hand over until cancelled; wait out shortages."""
@@ -79,7 +74,7 @@ class ConnectionAcceptor:
         self, listener: str, broker: int | None, peer: str, client: trio.socket.SocketType
     ) -> None:
         """Refuse the connection, or hand it over. On an error it is closed."""
-        proxied = is_in_networks(peer, self.proxies.get(listener, ()))
+        proxied = is_in_networks(peer, self._proxies.get(listener, ()))
         why = self._workers.admission.refusal_reason(network_of_peer(peer), proxied=proxied)
         if why:
             reset_connection(socket.socket(fileno=client.detach()))

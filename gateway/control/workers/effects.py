@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
-from gateway.channel import GroupSnapshot, QuotaSnapshot, ThresholdPolicy
 from gateway.config import Settings
+from gateway.control.context import ControlContext
+from gateway.control.workers.snapshots import groups_of, quotas_of, thresholds_of
+from policies.definitions.policy_set import PolicySet
 from policies.definitions.rollout import ALL_CLIENTS
 from policies.usage import DELAYED, OBSERVED_OUTCOMES, REASONS
 from policies.verdict import CLIENT_QUOTA, FENCE, RESOURCE_GROUP, STORAGE_PAUSE, STORAGE_THROTTLE, TOPIC_THRESHOLD
@@ -13,10 +15,15 @@ from policies.verdict import CLIENT_QUOTA, FENCE, RESOURCE_GROUP, STORAGE_PAUSE,
 _ENFORCED = ("rejected", DELAYED)
 
 
-def possible_effects(
-    thresholds: ThresholdPolicy, quotas: QuotaSnapshot, groups: GroupSnapshot, settings: Settings
-) -> frozenset[tuple[str, str]]:
+def expect_effects(context: ControlContext, policies: PolicySet) -> None:
+    """These policies are in force: topics show from now on what they can lead to."""
+    context.metrics.produced.expect_effects(possible_effects(policies, context.settings))
+
+
+def possible_effects(policies: PolicySet, settings: Settings) -> frozenset[tuple[str, str]]:
     """Outcomes and notes (policies.usage) that may occur, each with its reason."""
+    thresholds, quotas = thresholds_of(policies, settings), quotas_of(policies, settings)
+    groups = groups_of(policies, settings)
     found: set[tuple[str, str]] = set()
     if thresholds.total is not None or thresholds.totals:  # a topic's threshold alone limits nothing
         found |= _policy_effects(TOPIC_THRESHOLD, thresholds.mode, thresholds.enforce_percent)

@@ -7,13 +7,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 
 import trio
 
 from gateway.channel import UsageInterval
-from gateway.control.metrics import GatewayMetrics
+from gateway.control.context import ControlContext
 from gateway.control.usage.recent import RecentTraffic
 from gateway.control.usage.timeline import TrafficTimeline
 from gateway.control.usage.traffic_lines import TrafficLines
@@ -28,13 +27,14 @@ class IntervalReceiver:
 
     def __init__(
         self,
+        context: ControlContext,
         usage_log: UsageLogWriter,
-        metrics: GatewayMetrics,
         recent: RecentTraffic | None = None,
         timeline: TrafficTimeline | None = None,
     ) -> None:
+        self._context = context
         self._usage_log = usage_log
-        self._metrics = metrics
+        self._metrics = context.metrics
         self._recent = RecentTraffic() if recent is None else recent
         self._timeline = TrafficTimeline() if timeline is None else timeline
         self._traffic_lines = TrafficLines()
@@ -54,7 +54,7 @@ class IntervalReceiver:
         """Receive an interval of that worker, for which there is room. `spooled` is called when it is on disk."""
         if self._usage_log.enqueue_interval(interval, spooled):
             self._metrics.add_interval(interval)
-            now_ms = round(time.time() * 1000)
+            now_ms = self._context.now_ms()
             self._recent.add_interval(interval, now_ms)
             self._timeline.add_interval(interval, now_ms)
             for line in self._traffic_lines.make_lines(interval, trio.current_time()):

@@ -1,92 +1,69 @@
-# What workers are to go by: the configuration in force, and the policies over it. Both may change while the gateway
-# runs, and a worker gets what has changed in one message, so that none goes by half of it.
+# Sends workers what they go by, a method for each fact: what is new in it, as snapshots, in one message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
+import trio
 from msgspec.structs import replace
 
-from gateway.channel import GroupSnapshot, QuotaSnapshot, ThresholdPolicy, WorkerSettings
+from gateway.channel import GroupSnapshot, QuotaSnapshot, StorageSnapshot
 from gateway.config import Settings
-from gateway.control.fleet.shares import FleetControl
-from gateway.control.workers.effects import possible_effects
+from gateway.control.context import ControlContext
+from gateway.control.facts import ClusterView
 from gateway.control.workers.snapshots import groups_of, quota_changes, quotas_of, thresholds_of, worker_settings
-from gateway.control.workers.workers import WorkerPool
+from gateway.control.workers.workers import Snapshot, WorkerPool
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import PolicyValues
 
 
 class SnapshotPublisher:
     """
-    Attributes:
-        settings: the configuration in force; another one is published with the next `publish_policies`.
-
     Args:
-        waits: until the policies changed at run time are known, the snapshots of an earlier control are better.
-        expect: called with the effects that published policies can have (effects.py).
+        loaded: set once the policies changed at run time are known. Until then the snapshots of an earlier control are
+            better than what can be sent, and only workers without any get it.
         rollout_key: see policies.definitions.rollout.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        workers: WorkerPool,
-        fleet: FleetControl,
-        waits: Callable[[], bool],
-        expect: Callable[[frozenset[tuple[str, str]]], None],
-        rollout_key: bytes,
-    ) -> None:
-        self.settings = settings
-        self._rollout_key = rollout_key
+    def __init__(self, context: ControlContext, workers: WorkerPool, loaded: trio.Event, rollout_key: bytes) -> None:
+        self._context = context
         self._workers = workers
-        self._fleet = fleet
-        self._awaits_policies = waits
-        self._expect_effects = expect
-        self._source_thresholds: tuple[float | None, Mapping[str, float]] | None = None
+        self._loaded = loaded
+        self._rollout_key = rollout_key
+
+    def publish_settings(self, settings: Settings) -> None:
+        """The part of the configuration that workers see, except that of policies (`publish_policies`)."""
+        self._publish_if_new(worker_settings(settings, self._rollout_key))
+
+    def publish_cluster(self, view: ClusterView) -> None:
+        with self._workers.batch_snapshots():
+            for message in (view.brokers, view.topics):
+                if message is not None:
+                    self._publish_if_new(message)
 
     def publish_policies(self, policies: PolicySet) -> None:
-        """Send workers what is new in these policies and in `settings`."""
-        settings, tell = self.settings, self._workers.publish_snapshot
-        wanted = worker_settings(settings, self._rollout_key)
-        snapshots = thresholds_of(policies, settings), quotas_of(policies, settings), groups_of(policies, settings)
+        """The policies, with what the configuration says of how they are enforced."""
+        settings = self._context.settings
+        thresholds, quotas = thresholds_of(policies, settings), quotas_of(policies, settings)
+        groups = groups_of(policies, settings)
+        if self._context.was_up and not self._loaded.is_set():
+            for snapshot in (thresholds, quotas, groups):
+                self._workers.publish_provisional(snapshot)
+            return
         with self._workers.batch_snapshots():
-            if wanted != self._workers.latest_snapshot(WorkerSettings):
-                tell(wanted)
-            if self._awaits_policies():
-                for snapshot in snapshots:
-                    self._workers.publish_provisional(snapshot)
-            else:
-                thresholds, quotas, groups = snapshots
-                if thresholds != self._workers.latest_snapshot(ThresholdPolicy):
-                    tell(thresholds)
-                if self._is_news(quotas):
-                    told = self._workers.latest_snapshot(QuotaSnapshot)
-                    tell(quotas, None if told is None else quota_changes(told, quotas))
-                if self._is_news(groups):
-                    tell(groups)
-        self._fleet.set_policies(policies)
-        self._expect_effects(possible_effects(*snapshots, settings))
+            self._publish_if_new(thresholds)
+            if self._is_news(quotas):
+                known = self._workers.latest_snapshot(QuotaSnapshot)
+                self._workers.publish_snapshot(quotas, None if known is None else quota_changes(known, quotas))
+            if self._is_news(groups):
+                self._workers.publish_snapshot(groups)
+
+    def publish_storage_factor(self, factor: StorageSnapshot | None) -> None:
+        if factor is not None:
+            self._workers.publish_snapshot(factor)
+
+    def _publish_if_new(self, snapshot: Snapshot) -> None:
+        if snapshot != self._workers.latest_snapshot(type(snapshot)):
+            self._workers.publish_snapshot(snapshot)
 
     def _is_news(self, snapshot: QuotaSnapshot | GroupSnapshot) -> bool:
         """A version alone is none: there may be many quotas, and workers read them between requests."""
-        told = self._workers.latest_snapshot(type(snapshot))
-        return told is None or replace(told, version=snapshot.version) != snapshot
-
-    # --- the base of changes at run time ------------------------------------------------------------------------------
-
-    def use_source_thresholds(self, total: float | None, topics: Mapping[str, float]) -> None:
-        """The operator's source replaces the file's thresholds from now on."""
-        self._source_thresholds = total, topics
-
-    def policy_base(self, settings: Settings) -> PolicyValues:
-        """The policies of this configuration.
-
-        Raises:
-            PolicyError: the source's thresholds are not valid.
-        """
-        return (
-            settings.policy_values()
-            if self._source_thresholds is None
-            else settings.policy_values_with(*self._source_thresholds)
-        )
+        known = self._workers.latest_snapshot(type(snapshot))
+        return known is None or replace(known, version=snapshot.version) != snapshot

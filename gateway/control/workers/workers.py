@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import logging
 import socket
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -54,10 +53,11 @@ from gateway.channel import (
     WorkerSettings,
     decode_for_control,
 )
+from gateway.config import Settings
 from gateway.control.admission import ConnectionAdmission
-from gateway.control.internal_errors import WORKER_MESSAGE, InternalErrors
-from gateway.control.metrics import GatewayMetrics
-from gateway.control.query_tasks import internal_error_answer
+from gateway.control.context import ControlContext
+from gateway.control.internal_errors import WORKER_MESSAGE
+from gateway.control.query_tasks import QueryAnswerer, internal_error_answer
 from gateway.control.rates import merge_rates
 from gateway.control.workers.inquiries import WorkerInquiries
 from gateway.control.workers.interval_receiver import IntervalReceiver
@@ -103,6 +103,13 @@ class LimitSharing(Protocol):
     def record_demand(self, worker: int, demand: DemandReport) -> None: ...
 
     def record_rates(self, worker: int, rates: WorkerRates) -> None: ...
+
+
+class HeldFactors(Protocol):
+    """See gateway.control.storage.service.StorageService."""
+
+    def adopt_factor(self, held: StorageSnapshot | None, /) -> None:
+        """A worker holds this storage factor; None: none. Called before it gets any message."""
 
 
 class _ConnectedWorker:
@@ -151,34 +158,32 @@ class _MergedRates:
 class WorkerPool:
     """All workers of this gateway.
 
-    `want` is called when one has seen newer metadata than ours, `reconnect` when a channel broke, `adopt` with the
-    storage factor that one still holds (None: none) before it gets any message, `ask` with a worker's query, and
-    with the function to call with the answer. `sharing` and `admission` learn of workers, and of connections, as
-    they come and go.
+    Args:
+        intake: gets their intervals.
+        sharing: learns of workers as they come and go, and of what they use.
+        storage: learns which factor a worker holds.
+        queries: answers their questions about clients' requests.
     """
 
     def __init__(
         self,
+        context: ControlContext,
         intake: IntervalReceiver,
-        metrics: GatewayMetrics,
         sharing: LimitSharing,
-        want: Callable[[], None],
-        reconnect: Callable[[int], None],
-        adopt: Callable[[StorageSnapshot | None], None] = lambda held: None,
-        ask: Callable[[AdminQuery, Callable[[AdminAnswer], None]], None] = lambda question, reply: None,
-        admission: ConnectionAdmission | None = None,
-        errors: InternalErrors | None = None,
+        storage: HeldFactors,
+        queries: QueryAnswerer,
     ) -> None:
+        limits = context.settings.limits
         self._interval_receiver = intake
-        self._metrics = metrics
+        self._metrics = context.metrics
         self._sharing = sharing
-        self._request_refresh = want
-        self._reconnect = reconnect
-        self._on_held_factor = adopt
-        self._on_query = ask
-        self.admission = ConnectionAdmission(sys.maxsize, sys.maxsize) if admission is None else admission
-        self.refusals = RefusalLog(metrics)
-        self._errors = errors or InternalErrors()
+        self._storage = storage
+        self._queries = queries
+        self._cluster = context.facts.cluster
+        self._link = context.link
+        self._errors = context.errors
+        self.admission = ConnectionAdmission(limits.max_connections, limits.connections_per_address)
+        self.refusals = RefusalLog(context.metrics)
         self._latest: dict[type, Snapshot] = {}
         self._provisional: dict[type, Snapshot] = {}
         self._batch: list[Snapshot | QuotaChanges] | None = None  # published in a block that has not ended yet
@@ -247,6 +252,10 @@ class WorkerPool:
         """Connections of all workers, by their last reports."""
         return sum(worker.connections for worker in self._workers.values())
 
+    def apply_settings(self, settings: Settings) -> None:
+        """Set other bounds of the number of connections; existing ones stay."""
+        self.admission.set_limits(settings.limits.max_connections, settings.limits.connections_per_address)
+
     def _ask_all(self, question: FindConnections) -> int:
         asked = [each for each in self._workers.values() if each.boot and each.channel.backlog < MAX_BACKLOG]
         for worker in asked:
@@ -299,7 +308,7 @@ class WorkerPool:
         except* ChannelClosed as group:
             if not worker.final:
                 log.error("worker %d: %s", number, group.exceptions[0])
-                self._reconnect(number)
+                self._link.request_reconnect(number)
         finally:
             worker.channel.close()
             self._forget_worker(worker)
@@ -310,7 +319,7 @@ class WorkerPool:
             if not isinstance(hello, WorkerHello) or hello.protocol != PROTOCOL:
                 raise ChannelClosed(f"it is of another release, restart the gateway: {hello}")
             self._interval_receiver.begin_boot(worker.number, hello.boot)
-            self._on_held_factor(hello.storage)
+            self._storage.adopt_factor(hello.storage)
             known = self._latest if hello.informed else {**self._provisional, **self._latest}
             for kind in _SNAPSHOTS:
                 if kind in known:
@@ -355,11 +364,11 @@ class WorkerPool:
                 said = {**fields, "worker": worker.number}
                 traffic_log.log(number, "%s", one_line(text, LOG_CHARS), extra=logs.select_fields(said))
             case RefreshRequest():
-                self._request_refresh()
+                self._cluster.request_refresh()
             case FoundConnections():
                 self.inquiries.record_answer(message)
             case AdminQuery():
-                self._on_query(message, functools.partial(self._post_answer, worker))
+                self._queries.submit_query(message, functools.partial(self._post_answer, worker))
 
     def _locate_connection(self, worker: _ConnectedWorker, located: LocatedConnection) -> None:
         why = self.admission.move_connection(worker.number, located.before, located.address)

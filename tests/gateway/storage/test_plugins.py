@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from gateway import config
-from gateway.control.components.optional_components import SOURCE, OptionalComponents
+from gateway.control.components.optional_components import SOURCE
+from gateway.control.outside import Outside
 from gateway.control.storage import sources
 from gateway.plugins import PluginError
 from gateway.storage import plugins
@@ -80,7 +81,10 @@ def test_the_example_of_a_quota_source_gives_what_its_file_says(tmp_path: Path) 
         source.quotas()
     upstream = "upstream: {bootstrap_servers: '127.0.0.1:9092'}\n"
     named = f"{upstream}thresholds: {{source: acme-file, options: {{path: {path}}}}}"
-    assert [SOURCE in OptionalComponents(config.parse_settings(text)) for text in (upstream, named)] == [False, True]
+    assert [SOURCE in Outside().make_components(config.parse_settings(text)) for text in (upstream, named)] == [
+        False,
+        True,
+    ]
 
 
 @pytest.mark.usefixtures("example")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import socket
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-import trio
 
 from gateway import config
 from gateway.channel import AcceptedConnection
@@ -77,20 +77,10 @@ def test_a_client_by_ipv6_is_passed_on_as_it_is() -> None:
         assert arriving.address == "2001:db8::/64"
 
 
-async def _never(*args: object) -> socket.socket:
-    raise AssertionError
-
-
 def test_the_log_prints_addresses_that_can_be_used() -> None:
-    listeners = BrokerListeners(
-        {"default": Listener(host="::1", port=19092)}, listen=_never, unlisten=lambda name: None, accept=_accept
-    )
+    listeners = BrokerListeners({"default": Listener(host="::1", port=19092)}, Mock(), Mock())
     lines = listeners.describe_all("[::1]:9092", {})
     assert lines == ["bootstrap: [::1]:19092 -> [::1]:9092", "try: kcat -b [::1]:19092 -L"]
-
-
-async def _accept(*args: object) -> None:
-    await trio.sleep_forever()
 
 
 def test_a_port_that_is_taken_is_named_with_its_address() -> None:

@@ -32,6 +32,7 @@ from typing import Final, Literal, ParamSpec, TypeVar
 import trio
 
 from gateway.channel import AdminAnswer, AdminQuery
+from gateway.config import Settings
 from gateway.control.internal_errors import KAFKA_ADMIN, InternalErrors
 from gateway.control.policies.kafka_admin.admin_configs import (
     ChangingConfigs,
@@ -108,6 +109,9 @@ class KafkaAdmin:
 
     async def run(self) -> None:
         await self._tasks.run()
+
+    def apply_settings(self, settings: Settings) -> None:
+        self.quotas_percent = settings.rollout.quota
 
     def submit_query(self, ask: AdminQuery, reply: Reply) -> None:
         """Answer in a task. Over the concurrency limit (or the limit of bytes) the query is dropped."""

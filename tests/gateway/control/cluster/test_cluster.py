@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import re
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import TypeVar
+from operator import attrgetter
+from typing import Any, TypeVar, cast
 
 import pytest
 import trio
@@ -15,16 +17,18 @@ from pytest_trio import trio_fixture
 
 from gateway import embedded
 from gateway.channel import BrokerTable, TopicSnapshot, UpstreamBroker
-from gateway.config import Listener
+from gateway.config import Listener, Settings
 from gateway.config.sections.listeners import BrokerPlace
 from gateway.control.cluster.cluster import KEEP_LISTENER_S, ClusterMonitor
 from gateway.control.cluster.listeners import BrokerListeners
 from gateway.control.cluster.metadata import DESCRIBE_AT_ONCE, AdminSource, ClusterMetadata, ClusterUnreachable
-from gateway.control.metrics import GatewayMetrics
+from gateway.control.facts import ClusterView, PublishedCluster
+from gateway.control.workers.snapshot_publisher import SnapshotPublisher
 from gateway.listener_names import DEFAULT_LISTENER
 from policies.definitions.policy_values import TopicId, TopicIds
 from policies.thresholds.sums import TopicPlaces
 from tests.background import until
+from tests.gateway.control.contexts import SETTINGS, Told, make_context
 from tests.gateway.null_broker import NullBroker
 
 Message = TypeVar("Message", BrokerTable, TopicSnapshot)
@@ -42,22 +46,26 @@ class Scene:
         self.open: dict[str, int] = {}  # name -> port
         self.taken: set[int] = set()  # ports that can't be opened
         self.accepting: set[int] = set()
-        self.told: list[BrokerTable | TopicSnapshot] = []
         self.moves: list[TopicPlaces | None] = []
         self.seen: list[TopicIds] = []
         self.relocations: list[Mapping[int, frozenset[str]] | None] = []
-        self.metrics = GatewayMetrics()
+        self.context = make_context(cluster=PublishedCluster())
+        self.metrics, self.facts = self.context.metrics, self.context.facts
         self.configured = {DEFAULT_LISTENER: Listener(port=19092, advertised_host="gw"), **more}
-        listeners = BrokerListeners(
-            self.configured,
-            listen=self.listen, unlisten=self.unlisten, accept=self.accept,
-        )  # fmt: skip
-        self.cluster = ClusterMonitor(
-            self, BOOTSTRAP, listeners, 5.0, self.metrics, tell=self.tell,
-            moved=lambda: self.moves.append(self.cluster.places),
-            relocated=lambda: self.relocations.append(self.cluster.replicas),
-            looked=self.seen.append,
-        )  # fmt: skip
+        self.facts.configuration.latest = self.settings(5.0, **self.configured)
+        self.cluster = ClusterMonitor(self.context, self, BrokerListeners(self.configured, self, self))
+        self.workers = Told()
+        snapshots = SnapshotPublisher(self.context, cast("Any", self.workers), trio.Event(), b"")
+        follow = self.facts.cluster.subscribe
+        follow("addresses", self.check_addresses)
+        follow("workers", snapshots.publish_cluster)
+        follow("moves", lambda view: self.moves.append(view.places), part=attrgetter("places"))
+        follow("relocations", lambda view: self.relocations.append(view.replicas), part=attrgetter("replicas"))
+        follow("looks", lambda view: self.seen.append(view.topic_ids), part=attrgetter("answers"))
+
+    def settings(self, refresh_s: float, **listeners: Listener) -> Settings:
+        upstream = SETTINGS.upstream.model_copy(update={"metadata_refresh": refresh_s})
+        return SETTINGS.model_copy(update={"upstream": upstream, "listener": None, "listeners": listeners})
 
     async def fetch_metadata(self) -> ClusterMetadata:
         await trio.sleep(0.01)
@@ -73,10 +81,12 @@ class Scene:
         self.open[name] = port
         return name
 
-    def unlisten(self, name: str) -> None:
+    def close_listener(self, name: str) -> None:
         del self.open[name]
 
-    async def accept(self, listener: str, node_id: int | None, sock: str) -> None:
+    async def run(self, listener: str, broker: int | None, sock: str) -> None:
+        """Accept."""
+        node_id = broker
         assert node_id is not None
         assert self.open[sock] == self.configured[listener].broker_port(node_id)
         self.accepting.add(node_id)
@@ -85,16 +95,19 @@ class Scene:
         finally:
             self.accepting.discard(node_id)
 
-    def tell(self, message: BrokerTable | TopicSnapshot) -> None:
-        if isinstance(message, BrokerTable):
-            for node_id, (_, port) in message.addresses.get(DEFAULT_LISTENER, {}).items():
-                assert self.open[f"broker {node_id} default"] == port
-        self.told.append(message)
+    def check_addresses(self, view: ClusterView) -> None:
+        assert view.brokers is not None
+        for node_id, (_, port) in view.brokers.addresses.get(DEFAULT_LISTENER, {}).items():
+            assert self.open[f"broker {node_id} default"] == port
+
+    @property
+    def told(self) -> list[BrokerTable | TopicSnapshot]:
+        return list(itertools.chain.from_iterable(self.workers.all))
 
     def last(self, kind: type[Message]) -> Message:
         return [message for message in self.told if isinstance(message, kind)][-1]
 
-    def run(self) -> None:
+    def start(self) -> None:
         self.nursery.start_soon(self.cluster.run, self.nursery)
 
     def brokers(self) -> list[int]:
@@ -113,7 +126,7 @@ async def test_each_broker_gets_a_listener_and_is_told_with_it(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
     scene.view = ClusterMetadata({1: ("b1", 9092), 5: ("b5", 9095)}, {1: ("a",), 5: ("a", "c")}, {b"i" * 16: "a"})
-    scene.run()
+    scene.start()
     await until(lambda: scene.accepting == {1, 5}, 0.1)
     assert scene.last(BrokerTable) == BrokerTable(
         BOOTSTRAP,
@@ -125,7 +138,7 @@ async def test_each_broker_gets_a_listener_and_is_told_with_it(
 
 @pytest.mark.trio
 async def test_nothing_is_told_twice(autojump_clock: trio.testing.MockClock, scene: Scene) -> None:
-    scene.run()
+    scene.start()
     await until(lambda: scene.asked >= 5, 0.1)
     assert len(scene.told) == 2
 
@@ -134,8 +147,8 @@ async def test_nothing_is_told_twice(autojump_clock: trio.testing.MockClock, sce
 async def test_a_reader_of_places_is_told_when_partitions_moved(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
-    assert scene.cluster.places is None, "nobody knows"
-    scene.run()
+    assert scene.facts.cluster.latest.places is None, "nobody knows"
+    scene.start()
     await until(lambda: scene.asked >= 3, 0.1)
     assert scene.moves == [{}]
     scene.view = ClusterMetadata({1: ("b1", 9092)}, {1: ("a",)}, places={1: frozenset("a"), 2: frozenset("a")})
@@ -147,8 +160,8 @@ async def test_a_reader_of_places_is_told_when_partitions_moved(
 async def test_a_reader_of_replicas_is_told_when_there_are_others(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
-    assert scene.cluster.replicas is None, "nobody knows"
-    scene.run()
+    assert scene.facts.cluster.latest.replicas is None, "nobody knows"
+    scene.start()
     await until(lambda: scene.asked >= 3, 0.1)
     assert scene.relocations == [{}]
     scene.view = ClusterMetadata({1: ("b1", 9092)}, {1: ("a",)}, replicas={2: frozenset("a")})
@@ -159,7 +172,7 @@ async def test_a_reader_of_replicas_is_told_when_there_are_others(
 @pytest.mark.trio
 async def test_the_ids_of_topics_are_told_at_every_look(autojump_clock: trio.testing.MockClock, scene: Scene) -> None:
     scene.view = ClusterMetadata({1: ("b1", 9092)}, topic_ids={"a": TopicId("c", "t")})
-    scene.run()
+    scene.start()
     await trio.sleep(12)
     assert len(scene.seen) > 2
     assert scene.seen == [{"a": TopicId("c", "t")}] * len(scene.seen), (
@@ -170,15 +183,15 @@ async def test_the_ids_of_topics_are_told_at_every_look(autojump_clock: trio.tes
 async def test_a_refresh_is_over_when_a_question_asked_after_it_is_answered(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
-    scene.run()
+    scene.start()
     await until(lambda: scene.told, 0.1)
     for topics in (("a", "b"), ("a", "b", "c")):
         scene.view = ClusterMetadata({1: ("b1", 9092)}, {1: topics}, places={1: frozenset(topics)})
-        await scene.cluster.await_refresh()
-        assert scene.cluster.places == {1: set(topics)}
+        await scene.facts.cluster.await_refresh()
+        assert scene.facts.cluster.latest.places == {1: set(topics)}
     scene.view = "away"
     began = trio.current_time()
-    await scene.cluster.await_refresh()
+    await scene.facts.cluster.await_refresh()
     assert trio.current_time() - began < 1.0, "there is nothing to wait for"
 
 
@@ -186,11 +199,11 @@ async def test_a_refresh_is_over_when_a_question_asked_after_it_is_answered(
 async def test_a_broker_that_joins_later_is_there_at_once_when_a_worker_asks(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
-    scene.run()
+    scene.start()
     await until(lambda: scene.told, 0.1)
     scene.view = ClusterMetadata({1: ("b1", 9092), 2: ("b2", 9092)}, {})
     now = trio.current_time()
-    scene.cluster.request_refresh()
+    scene.facts.cluster.request_refresh()
     await until(lambda: scene.brokers() == [1, 2], 0.1)
     assert trio.current_time() - now < 1.0
 
@@ -199,10 +212,10 @@ async def test_a_broker_that_joins_later_is_there_at_once_when_a_worker_asks(
 async def test_asking_all_the_time_does_not_ask_the_cluster_all_the_time(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
-    scene.run()
+    scene.start()
     begin = trio.current_time()
     while trio.current_time() < begin + 10:
-        scene.cluster.request_refresh()
+        scene.facts.cluster.request_refresh()
         await trio.sleep(0.01)
     assert 20 <= scene.asked <= 45
 
@@ -213,7 +226,7 @@ async def test_a_broker_whose_port_cannot_be_opened_is_withheld_until_it_can(
 ) -> None:
     scene.taken.add(19095)
     scene.view = ClusterMetadata({1: ("b1", 9092), 2: ("b2", 9092), 60_000: ("b3", 9092)}, {})
-    scene.run()
+    scene.start()
     await until(lambda: scene.asked >= 4, 0.1)
     assert scene.brokers() == [1]
     assert caplog.text.count("broker 2 is withheld from clients") == 1
@@ -234,7 +247,7 @@ async def test_each_listener_tells_addresses_of_its_own_and_withholds_brokers_fo
     scene = Scene(nursery, external=EXTERNAL)
     scene.taken.add(19095)
     scene.view = ClusterMetadata({1: ("b1", 9092), 2: ("b2", 9092)}, {})
-    scene.run()
+    scene.start()
     await until(lambda: scene.told, 0.1)
     assert scene.brokers() == [1, 2], "there is a way to each"
     assert scene.last(BrokerTable).addresses == {
@@ -262,16 +275,16 @@ async def test_other_addresses_for_clients_are_told_at_once_and_on_the_same_sock
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
     scene.view = ClusterMetadata({1: ("b1", 9092)}, {}, {})
-    scene.cluster.apply_settings({DEFAULT_LISTENER: Listener(port=19092, advertised_host="early")}, 5.0)
+    scene.cluster.apply_settings(scene.settings(5.0, default=Listener(port=19092, advertised_host="early")))
     assert scene.told == [], "nothing is known yet"
-    scene.run()
+    scene.start()
     await until(lambda: scene.accepting == {1}, 0.1)
     before, told = dict(scene.open), len(scene.told)
     other = Listener(port=19092, advertised_host="other", brokers={1: BrokerPlace(advertised_host="b1.other")})
-    scene.cluster.apply_settings({DEFAULT_LISTENER: other}, 60.0)
+    scene.cluster.apply_settings(scene.settings(60.0, default=other))
     assert scene.last(BrokerTable).addresses == {DEFAULT_LISTENER: {1: ("b1.other", 19094)}}
     assert scene.open == before
-    scene.cluster.apply_settings({DEFAULT_LISTENER: other}, 60.0)
+    scene.cluster.apply_settings(scene.settings(60.0, default=other))
     assert len(scene.told) == told + 1
     asked = scene.asked
     await trio.sleep(50)
@@ -284,7 +297,7 @@ async def test_an_advertised_port_that_can_not_be_is_not_told(
 ) -> None:
     scene = Scene(nursery, shifted=Listener(port=20000, advertised_host="gw", advertised_port=65000))
     scene.view = ClusterMetadata({1: ("b1", 9092), 600: ("b2", 9092)}, {})
-    scene.run()
+    scene.start()
     await until(lambda: scene.told, 0.1)
     assert scene.last(BrokerTable).addresses["shifted"] == {1: ("gw", 65002)}
     assert "listener shifted: broker 600 is withheld from clients: no listener on advertised port 65601" in caplog.text
@@ -295,7 +308,7 @@ async def test_a_broker_that_left_keeps_its_listener_for_a_while(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
     scene.view = ClusterMetadata({1: ("b1", 9092), 2: ("b2", 9092)}, {})
-    scene.run()
+    scene.start()
     await until(lambda: scene.accepting == {1, 2}, 0.1)
     scene.view = ClusterMetadata({1: ("b1", 9092)}, {})
     left = trio.current_time()
@@ -315,7 +328,7 @@ async def test_a_broker_that_comes_back_in_time_was_never_away_for_workers(
     caplog.set_level("INFO")
     both = ClusterMetadata({1: ("b1", 9092), 2: ("b2", 9092)}, {})
     scene.view = both
-    scene.run()
+    scene.start()
     await until(lambda: scene.accepting == {1, 2}, 0.1)
     for _ in range(2):
         scene.view = ClusterMetadata({1: ("b1", 9092)}, {})
@@ -333,7 +346,7 @@ async def test_a_broker_that_comes_back_in_time_was_never_away_for_workers(
 async def test_a_broker_that_moved_is_told_with_its_new_address(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
-    scene.run()
+    scene.start()
     await until(lambda: scene.told, 0.1)
     scene.view = ClusterMetadata({1: ("elsewhere", 9999)}, {})
     await until(lambda: scene.last(BrokerTable).brokers[0].host == "elsewhere", 0.1)
@@ -346,7 +359,7 @@ async def test_an_unreachable_cluster_is_one_line_and_is_asked_again(
 ) -> None:
     caplog.set_level("INFO")
     scene.view = "Connection refused"
-    scene.run()
+    scene.start()
     await until(lambda: scene.asked >= 4, 0.1)
     assert caplog.text.count("the cluster at b:9092 does not answer (Connection refused)") == 1
     assert scene.told == [BrokerTable(BOOTSTRAP, ())]
@@ -361,7 +374,7 @@ async def test_an_unreachable_cluster_is_one_line_and_is_asked_again(
 
 @pytest.mark.trio
 async def test_an_outage_leaves_everything_as_it_was(autojump_clock: trio.testing.MockClock, scene: Scene) -> None:
-    scene.run()
+    scene.start()
     await until(lambda: scene.told, 0.1)
     scene.view = "gone"
     before = list(scene.told)
@@ -377,7 +390,7 @@ async def test_after_a_restart_listeners_accept_before_the_cluster_answers(
 ) -> None:
     scene.view = "unreachable"
     await scene.cluster.adopt_sockets(scene.nursery, ["bootstrap default", "broker 1 default", "admin"])
-    scene.run()
+    scene.start()
     await until(lambda: scene.asked >= 2, 0.1)
     assert scene.accepting == {1}
     assert scene.told == []  # the worker keeps what it knows

@@ -9,8 +9,8 @@ import pytest
 
 from gateway import config
 from gateway.control import app
-from gateway.control.components.optional_components import OptionalComponents
 from gateway.control.fleet.exchange import usage_codec as form
+from gateway.control.outside import Outside
 from gateway.kafka import topic_names
 from gateway.supervisor import NO_ORIGIN
 from policies.fleet.keys import group_key
@@ -119,7 +119,7 @@ def test_the_settings_have_the_seed_s_names() -> None:
 def test_control_publishes_as_the_settings_say(tmp_path: Path, given: str, exchange: tuple[str, float] | None) -> None:
     settings = config.parse_settings(f"{UPSTREAM}usage_log: {{spool_dir: {tmp_path}}}\n{given}")
     control = app._ControlProcess(
-        settings, Mock(was_up=False, origin=NO_ORIGIN), OptionalComponents(settings), lambda settings: None
+        settings, Mock(was_up=False, origin=NO_ORIGIN), Outside().make_components(settings), lambda settings: None
     )
     made = control._fleet.exchange
     assert exchange == (None if made is None else (made._topic.name, made._cycle_s))

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,17 @@ from pytest_trio import trio_fixture
 
 from gateway import channel
 from gateway.config import ConfigExamination, Settings, examine_config
+from gateway.control.lifecycle.config_switch import ConfigSwitch
 from gateway.control.lifecycle.reload import BY_FILE, BY_SIGNAL, ConfigReloader
-from gateway.control.metrics import GatewayMetrics
-from gateway.control.policies.service import PolicyService
+from gateway.control.policies.policy_base import PolicyBase
 from gateway.control.policies.store import FileStore
+from gateway.control.workers.effects import expect_effects
 from gateway.control.workers.snapshot_publisher import SnapshotPublisher
 from gateway.supervisor import ConfigOrigin
 from policies.definitions.policy_records import ChangeSource
-from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey, PolicyOperation
 from tests.background import until
+from tests.gateway.control.contexts import Parent, Surroundings, Told, make_context, make_policy_service
 from tests.gateway.control.test_app import Gateway, at
 from tests.gateway.null_broker import NullBroker
 
@@ -38,42 +39,6 @@ UPSTREAM = "upstream: {bootstrap_servers: 'b:9092'}\n"
 TOTAL = "thresholds: {total.bytes.in.per.sec.threshold: %s}\n"
 CLICKS = PolicyKey.of_topic("clicks")
 AT_S = 1_700_000_000.0
-
-
-class Answers:
-    """What workers were told: each entry at once."""
-
-    def __init__(self) -> None:
-        self.all: list[list[Any]] = []
-        self._latest: dict[type, Any] = {}
-        self._gathered: list[Any] | None = None
-
-    def latest_snapshot(self, kind: type) -> Any:
-        return self._latest.get(kind)
-
-    def publish_snapshot(self, message: Any, news: Any = None) -> None:
-        self._latest[type(message)] = message
-        if self._gathered is None:
-            self.all.append([message])
-        else:
-            self._gathered.append(message)
-
-    publish_provisional = publish_snapshot
-
-    @contextmanager
-    def batch_snapshots(self) -> Iterator[None]:
-        if self._gathered is not None:
-            yield
-            return
-        self._gathered = []
-        yield
-        if self._gathered:
-            self.all.append(self._gathered)
-        self._gathered = None
-
-
-class NoFleet:
-    def set_policies(self, policies: PolicySet) -> None: ...
 
 
 class Control:
@@ -85,42 +50,39 @@ class Control:
         found = examine_config(self.file, environ={})
         assert found.settings is not None
         assert not found.findings, found.lines
-        self.told, self.metrics = Answers(), GatewayMetrics()
-        self.adopted: list[tuple[Settings, ConfigOrigin]] = []
+        self.told, self.parent = Told(), Parent(ConfigOrigin((str(self.file),), 10**9))
+        self.context = make_context(found.settings, parent=self.parent, unix_time=lambda: AT_S)
+        self.metrics = self.context.metrics
         self.store = FileStore(path / "policies.jsonl", found.settings.policy_values())
-        self.service = PolicyService(
-            self.store,
-            self.metrics,
-            self.tell,
-            clock=lambda: AT_S,
-        )
+        surroundings = Surroundings()
+        surroundings.now_s = AT_S
+        self.service = make_policy_service(self.context, self.store, surroundings)
         workers: Any = self.told
-        fleet: Any = NoFleet()
-        self.orders = SnapshotPublisher(
-            found.settings, workers, fleet, lambda: False, self.metrics.produced.expect_effects, b""
-        )
-        self.orders.publish_policies(self.service.policies)
+        orders = SnapshotPublisher(self.context, workers, self.service.loaded, b"")
+        facts = self.context.facts
+        facts.configuration.subscribe("workers", orders.publish_settings)
+        facts.policies.subscribe("workers", orders.publish_policies)
+        facts.policies.subscribe("effects", partial(expect_effects, self.context))
+        facts.configuration.publish(found.settings)
+        facts.policies.publish(self.service.policies)
         self.told.all.clear()
-        self.reloader = ConfigReloader(
-            ConfigOrigin((str(self.file),), 10**9),
-            self.orders,
-            self.service,
-            self.metrics,
-            self.take_over,
-            examine=lambda path: examine_config(path, environ={}),
-            clock=lambda: AT_S,
-        )
+        self.reloader = self.make_reloader()
 
-    def tell(self, policies: PolicySet) -> None:
-        self.orders.publish_policies(policies)
+    def make_reloader(self) -> ConfigReloader:
+        workers: Any = self.told
+        base = PolicyBase(self.context, self.service)
+        switch = ConfigSwitch(self.context, workers)
+        return ConfigReloader(self.context, self.service, base, switch, lambda path: examine_config(path, environ={}))
 
-    @contextmanager
-    def take_over(self, settings: Settings, origin: ConfigOrigin) -> Iterator[None]:
-        with self.told.batch_snapshots():
-            self.orders.settings = settings
-            yield
-            self.orders.publish_policies(self.service.policies)
-        self.adopted.append((settings, origin))
+    @property
+    def settings(self) -> Settings:
+        """Those in force."""
+        return self.context.settings
+
+    @property
+    def adopted(self) -> list[tuple[Settings, ConfigOrigin]]:
+        """What the parent keeps."""
+        return [(Settings.model_validate_json(each.settings), each.origin) for each in self.parent.adopted]
 
     async def reload(self, text: str, source: ChangeSource = BY_FILE) -> tuple[str, tuple[str, ...]]:
         self.file.write_text(text)
@@ -155,7 +117,7 @@ async def test_what_changed_is_told_at_once_and_in_one(make: Any) -> None:
     settings, policy, *_ = messages
     assert (settings.observe, policy.total, policy.mode) == (True, 2e6, "observe")
     (adopted,) = control.adopted
-    assert adopted[0] == control.orders.settings
+    assert adopted[0] == control.settings
     assert adopted[1].files == (str(control.file),)
     assert adopted[1].read_at_ns > 10**9
 
@@ -179,7 +141,7 @@ async def test_what_is_no_policy_is_told_too(make: Any) -> None:
 
 async def test_a_file_with_a_fault_changes_nothing_at_all(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     control = await make(TOTAL % "1MB")
-    before = control.orders.settings
+    before = control.settings
     bad = UPSTREAM + "mode: obsrve\nadmin: {prt: 1}\n" + TOTAL % "2MB"
     outcome, problems = await control.reload(bad)
     assert outcome == "refused"
@@ -191,7 +153,7 @@ async def test_a_file_with_a_fault_changes_nothing_at_all(make: Any, caplog: pyt
         f"configuration not taken over: {problem}" for problem in problems
     ]
     assert (control.told.all, control.adopted) == ([], [])
-    assert control.orders.settings is before
+    assert control.settings is before
     assert control.service.policies.broker_total() == 1e6
     assert (control.metric("config_reload_total", outcome="refused"), control.metric("config_last_reload_successful")) \
         == (1, 0)  # fmt: skip
@@ -208,7 +170,7 @@ async def test_what_takes_a_restart_is_named_and_all_else_holds(make: Any, caplo
     assert control.reloader.state.pending == ("workers",)
     assert control.metric("config_keys_pending") == 1
     assert "a restart is needed before these apply: workers" in caplog.text
-    assert control.orders.settings.workers == 1
+    assert control.settings.workers == 1
     caplog.clear()
     assert await control.reload(UPSTREAM + "workers: 3\nmode: observe\nacks0: drop\n") == ("applied", ("acks0",))
     assert "a restart" not in caplog.text, "it has been said"
@@ -264,8 +226,8 @@ async def test_a_secret_in_a_file_of_its_own_is_watched_with_the_configuration(m
 
 async def test_standard_input_can_not_be_read_again(make: Any) -> None:
     control = await make("")
-    reloader = ConfigReloader(ConfigOrigin(), control.orders, control.service, control.metrics, control.take_over)
-    attempt = await reloader.reload_config(BY_SIGNAL)
+    control.parent.origin = ConfigOrigin()
+    attempt = await control.make_reloader().reload_config(BY_SIGNAL)
     assert (attempt.outcome, len(attempt.problems)) == ("refused", 1)
     assert "standard input" in attempt.problems[0]
 
@@ -283,11 +245,9 @@ async def test_before_the_policies_are_known_it_fails_and_says_so(tmp_path: Path
 
 async def test_who_asks_before_the_policies_are_known_is_answered(tmp_path: Path, nursery: trio.Nursery) -> None:
     control = Control(tmp_path, UPSTREAM)  # its service doesn't run
-    asked = trio.Event()
-    events = iter([asked, trio.Event()])
-    nursery.start_soon(control.reloader.run, lambda: next(events))
+    nursery.start_soon(control.reloader.run)
     await trio.testing.wait_all_tasks_blocked()
-    asked.set()
+    control.parent.ask_for_reload()
     await until(lambda: control.reloader.state.last is not None)
     control.store.close()
     assert control.reloader.state.last is not None
@@ -322,13 +282,13 @@ async def test_a_change_of_the_file_is_seen_and_taken_over_when_it_has_settled(
 ) -> None:
     control = await make("reload_interval: 10s\n")
     os.utime(control.file, (1, 1))
-    nursery.start_soon(control.reloader.run, trio.Event)
+    nursery.start_soon(control.reloader.run)
     await trio.sleep(25)
     looked = control.reloader.state.last  # its inode's time says that it has changed since the start …
     control.file.write_text(UPSTREAM + "reload_interval: 10s\nmode: observe\n")
     await trio.sleep(11)
     assert control.reloader.state.last is looked, "it may be half a file"
-    await until(lambda: control.orders.settings.mode == "observe", every_s=1.0)
+    await until(lambda: control.settings.mode == "observe", every_s=1.0)
 
 
 async def test_an_interval_of_0_leaves_it_to_those_who_ask(
@@ -337,24 +297,23 @@ async def test_an_interval_of_0_leaves_it_to_those_who_ask(
     control = await make("reload_interval: 0s\n")
     # The look at its start takes a file that was written just before for one that has changed since.
     control.reloader._origin = ConfigOrigin(control.reloader._origin.files, time.time_ns() + 10**12)
-    asked, looks, its_look = [trio.Event()], [0], control.reloader._read_file_states
+    looks, its_look = [0], control.reloader._read_file_states
 
     async def counted() -> Any:
         looks[0] += 1
         return await its_look()
 
     control.reloader._read_file_states = counted
-    nursery.start_soon(control.reloader.run, lambda: asked[0])
+    nursery.start_soon(control.reloader.run)
     for _ in range(5):
         await trio.sleep(100)
     control.file.write_text(UPSTREAM + "reload_interval: 0s\nmode: observe\n")
     for _ in range(5):
         await trio.sleep(100)
     assert looks == [1], "but for the one at its start it looks only when asked"
-    assert control.orders.settings.mode == "enforce"
-    before, asked[0] = asked[0], trio.Event()
-    before.set()
-    await until(lambda: control.orders.settings.mode == "observe")
+    assert control.settings.mode == "enforce"
+    control.parent.ask_for_reload()
+    await until(lambda: control.settings.mode == "observe")
     assert control.reloader.state.last is not None
 
 

@@ -42,6 +42,7 @@ from protocol import topics as t
 from protocol.admin import ApiCodec
 from protocol.topics import NO_ID
 from tests.background import until
+from tests.gateway.control.contexts import Surroundings, make_context, set_places
 
 TOOL = b"admin-1"
 SET, DELETE = c.SET, c.DELETE
@@ -67,7 +68,7 @@ class Metrics:
         self.outcomes.append(outcome)
 
 
-class Stage:
+class Stage(Surroundings):
     """A client, its gateway's control and the broker behind it.
 
     `sent`: what the broker got, decoded. `errors`: what it refuses, by the name of the resource or of the user; None as
@@ -76,18 +77,11 @@ class Stage:
 
     def __init__(self, path: Path, base: dict[PolicyKey, float]) -> None:
         self.metrics = Metrics()
+        self.context = make_context(metrics=self.metrics)
         self.upstream: QuotaStore | None = None
-        self.places: TopicPlaces | None = None
         self.ids: dict[str, TopicId] = {}
         self.store = FileStore(path / "policies.jsonl", base)
-        self.service = PolicyService(
-            self.store,
-            self.metrics,
-            lambda _: None,
-            lambda: self.places,
-            upstream=self.look_upstream,
-            identify=self.identify,
-        )
+        self.service = PolicyService(self.context, self.store, self, self, self)
         self.door = KafkaAdmin(self.service)
         self.sent: list[Any] = []
         self.errors: dict[str | None, int] = {}
@@ -96,11 +90,19 @@ class Stage:
         self.entries: tuple[q.EntityQuotas, ...] | None = ()
         self.until = float("inf")
 
-    async def look_upstream(self) -> QuotaStore | None:
+    @property
+    def places(self) -> TopicPlaces | None:
+        return self.context.facts.cluster.latest.places
+
+    @places.setter
+    def places(self, places: TopicPlaces | None) -> None:
+        set_places(self.context, places)
+
+    async def fetch_quotas(self) -> QuotaStore | None:
         await trio.lowlevel.checkpoint()
         return self.upstream
 
-    async def identify(self, topics: Collection[str]) -> TopicIds:
+    async def fetch_topic_ids(self, topics: Collection[str]) -> TopicIds:
         await trio.lowlevel.checkpoint()
         return {name: topic_id for name, topic_id in self.ids.items() if name in topics}
 

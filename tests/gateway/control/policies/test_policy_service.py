@@ -11,13 +11,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import trio
 import trio.testing
 from pytest_trio import trio_fixture
 
-from gateway.control.policies.service import LOADING_TIMEOUT_S, OUTCOMES, ChangeResult, PolicyService
+from gateway.control.facts import ClusterView, PublishedCluster
+from gateway.control.policies.service import (
+    LOADING_TIMEOUT_S,
+    OUTCOMES,
+    ChangeResult,
+    PolicyService,
+    watched_topics,
+)
 from gateway.control.policies.store import Decide, FileStore, RetriedStore, StoreError, WrittenChange
 from gateway.control.policies.topic_ids import CONFIRM_S
 from gateway.control.policies.topic_log import MAX_HISTORY
@@ -39,6 +47,7 @@ from policies.quotas.store import Alteration, QuotaStore
 from policies.quotas.store import Op as QuotaOp
 from policies.thresholds.sums import CommittedTotal, TopicPlaces
 from tests.background import until
+from tests.gateway.control.contexts import make_context, make_policy_service, set_places
 
 CLICKS, VIEWS, ORDERS = (PolicyKey.of_topic(name) for name in ("clicks", "views", "orders"))
 TOTAL = PolicyKey.of_broker()
@@ -77,50 +86,59 @@ class Gateway:
     def __init__(self, path: Path, nursery: trio.Nursery, base: dict[PolicyKey, float] | None = None) -> None:
         self.metrics = Metrics()
         self.told: list[PolicySet] = []
-        self.places: TopicPlaces | None = None
+        self.context = make_context(metrics=self.metrics, cluster=PublishedCluster())
         self.store = FileStore(path, BASE if base is None else base)
         self.fresh: TopicPlaces | None = None
         self.upstream = QuotaStore()
         self.is_sure = True  # what time it is
         self.ids: dict[str, TopicId] = {}  # that the cluster has, by topic
-        self.service = PolicyService(
-            self.store,
-            self.metrics,
-            self.told.append,
-            lambda: self.places,
-            self.refresh,
-            self.look_upstream,
-            self.clock,
-            lambda: self.is_sure,
-            self.identify,
-        )
+        self.service = PolicyService(self.context, self.store, self, self, self)
+        self.context.facts.policies.subscribe("test", self.told.append)
         self._nursery = nursery
 
     async def start(self) -> Gateway:
         self._nursery.start_soon(self.service.run)
+        self._nursery.start_soon(self._refresh)
         await self.service.loaded.wait()
+        assert len(self.told) == 1, "that they are loaded"
+        self.told.clear()
         return self
 
-    def clock(self) -> float:
+    @property
+    def places(self) -> TopicPlaces | None:
+        return self.context.facts.cluster.latest.places
+
+    @places.setter
+    def places(self, places: TopicPlaces | None) -> None:
+        set_places(self.context, places)
+
+    def now(self) -> float:
         return AT_S + trio.current_time()
 
-    async def refresh(self) -> None:
-        await trio.lowlevel.checkpoint()
-        self.places = self.fresh or self.places
+    async def _refresh(self) -> None:
+        cluster = self.context.facts.cluster
+        while True:
+            await cluster.wait_requested()
+            with cluster.refreshing():
+                self.places = self.fresh or self.places
 
-    async def look_upstream(self) -> QuotaStore | None:
+    async def fetch_quotas(self) -> QuotaStore | None:
         await trio.lowlevel.checkpoint()
         return self.upstream
 
-    async def identify(self, topics: Collection[str]) -> TopicIds:
+    async def fetch_topic_ids(self, topics: Collection[str]) -> TopicIds:
         await trio.lowlevel.checkpoint()
         return {name: topic_id for name, topic_id in self.ids.items() if name in topics}
 
+    def answer(self, ids: TopicIds) -> None:
+        """The cluster answers, with these ids of topics."""
+        self.service.on_cluster_answer(ClusterView(places=self.places, topic_ids=ids))
+
     async def look(self, mock_clock: trio.testing.MockClock) -> None:
         """Looks at the cluster, until what they find counts."""
-        self.service.on_topic_ids(self.ids)
+        self.answer(self.ids)
         mock_clock.jump(CONFIRM_S)
-        self.service.on_topic_ids(self.ids)
+        self.answer(self.ids)
 
     @property
     def topics(self) -> Mapping[str, float]:
@@ -230,8 +248,8 @@ async def test_partitions_that_move_leave_policies_as_they_are_and_say_which_bro
     caplog.set_level(logging.INFO)
     caplog.clear()
     gateway.places = {1: set(), 2: {"views", "clicks"}}
-    gateway.service.on_places_changed()
-    gateway.service.on_places_changed()
+    gateway.service.on_places_changed(gateway.context.facts.cluster.latest)
+    gateway.service.on_places_changed(gateway.context.facts.cluster.latest)
     assert [record.getMessage() for record in caplog.records] == [
         "policies: broker 2: its topics' bytes.in.per.sec.threshold sum up to 16 bytes/s, which exceeds"
         " total.bytes.in.per.sec.threshold = 12 bytes/s by 4 bytes/s: lower some of them, or raise the total to at"
@@ -241,7 +259,7 @@ async def test_partitions_that_move_leave_policies_as_they_are_and_say_which_bro
     assert gateway.topics == {"clicks": 5, "views": 11}
     caplog.clear()
     gateway.places = {1: {"clicks"}, 2: {"views"}}
-    gateway.service.on_places_changed()
+    gateway.service.on_places_changed(gateway.context.facts.cluster.latest)
     assert [record.getMessage() for record in caplog.records] == [
         "policies: broker 2: the topics' bytes.in.per.sec.threshold do not exceed its total any more"
     ]
@@ -298,7 +316,7 @@ async def test_a_value_with_an_end_is_taken_back_by_itself_and_is_in_the_history
 ) -> None:
     caplog.set_level(logging.INFO, "gateway.audit")
     gateway = await Gateway(path, nursery).start()
-    until_ms = round(gateway.clock() * 1000) + HOUR_MS
+    until_ms = round(gateway.now() * 1000) + HOUR_MS
     await gateway.service.alter_policies([PolicyOperation(CLICKS, 4)], ALICE)
     await gateway.service.alter_policies(
         [PolicyOperation(CLICKS, 6, until_ms), PolicyOperation(VIEWS, 1, until_ms + HOUR_MS)], ALICE
@@ -347,7 +365,7 @@ async def test_nothing_is_taken_back_before_the_time_is_known(
     gateway = Gateway(path, nursery)
     gateway.is_sure = False
     await gateway.start()
-    await gateway.service.alter_policies([PolicyOperation(CLICKS, 6, round(gateway.clock() * 1000) + 1000)], ALICE)
+    await gateway.service.alter_policies([PolicyOperation(CLICKS, 6, round(gateway.now() * 1000) + 1000)], ALICE)
     for value in (1, 2, 3):
         mock_clock.jump(2)
         await trio.testing.wait_all_tasks_blocked()
@@ -375,7 +393,7 @@ async def test_a_value_that_can_not_be_taken_back_is_tried_again(
     text: str,
 ) -> None:
     gateway = await Gateway(path, nursery).start()
-    await gateway.service.alter_policies([PolicyOperation(CLICKS, 6, round(gateway.clock() * 1000) + 1000)], ALICE)
+    await gateway.service.alter_policies([PolicyOperation(CLICKS, 6, round(gateway.now() * 1000) + 1000)], ALICE)
     write, tries = gateway.store.write_change, []
 
     def fail(decide: Decide, source: ChangeSource) -> WrittenChange:
@@ -433,20 +451,20 @@ async def test_a_threshold_is_gone_once_another_topic_has_its_topics_name(
     gateway = await Gateway(path, nursery).start()
     gateway.places, gateway.ids = {1: {"views"}}, {"views": OLD}
     await gateway.service.alter_policies([PolicyOperation(VIEWS, 1)], ALICE)
-    assert gateway.service.watched_topics == ["views"]
+    assert watched_topics(gateway.service.policies) == ["views"]
     for found in ({"views": OLD}, {}, {"clicks": NEW}):  # there, away, and another one's
         gateway.ids = found
         await gateway.look(mock_clock)
         await trio.testing.wait_all_tasks_blocked()
         assert gateway.topics == {"clicks": 5, "views": 1}
     gateway.ids = {"views": NEW}
-    gateway.service.on_topic_ids(gateway.ids)
+    gateway.answer(gateway.ids)
     mock_clock.jump(CONFIRM_S - 0.001)
-    gateway.service.on_topic_ids(gateway.ids)
+    gateway.answer(gateway.ids)
     await trio.testing.wait_all_tasks_blocked()
     assert gateway.topics == {"clicks": 5, "views": 1}, "a broker that is behind may say so"
     mock_clock.jump(0.001)
-    gateway.service.on_topic_ids(gateway.ids)
+    gateway.answer(gateway.ids)
     await until(lambda: gateway.topics == {"clicks": 5})
     assert gateway.told[-1].topic_thresholds() == {"clicks": 5}
     past = gateway.service.history[-1]
@@ -513,7 +531,7 @@ async def test_a_cluster_that_does_not_name_ids_holds_no_change_up(
         await trio.sleep_forever()
         return {}
 
-    gateway.service._identify = wait
+    gateway.service._topic_ids = Mock(fetch_topic_ids=wait)
     await gateway.start()
     gateway.places = {1: {"views"}}
     await gateway.service.alter_policies([PolicyOperation(VIEWS, 1)], ALICE)
@@ -570,12 +588,12 @@ async def test_topics_that_are_not_there_are_in_the_answer_and_in_the_log_after_
     assert altered.committed["1"] == CommittedTotal(12, 5, 1)
     assert "not there" not in caplog.text, "a topic that is created with a threshold has it a moment before"
     for _ in range(2):
-        gateway.service.on_topic_ids({})
+        gateway.answer({})
     assert caplog.text.count(said) == 1
     gateway.places = {1: {"clicks", "views"}}
-    gateway.service.on_topic_ids({})
+    gateway.answer({})
     gateway.places = {1: {"clicks"}}
-    gateway.service.on_topic_ids({})
+    gateway.answer({})
     assert caplog.text.count(said) == 2
 
 
@@ -584,10 +602,10 @@ async def test_thresholds_of_the_file_for_topics_that_are_not_there_are_taken_wi
 ) -> None:
     gateway = await Gateway(path, nursery, {TOTAL: 120_000.0, CLICKS: 50_000.0}).start()
     gateway.places = {1: {"clicks"}, 2: set()}
-    gateway.service.on_topic_ids({})
+    gateway.answer({})
     assert not caplog.messages
     await gateway.service.replace_base({TOTAL: 120_000.0, CLICKS: 50_000.0, VIEWS: 90_000.0})
-    gateway.service.on_topic_ids({})
+    gateway.answer({})
     broker, topics = caplog.messages
     assert "of topics that are not there (views): each takes its part" in topics
     assert broker.startswith(
@@ -843,7 +861,8 @@ class Away:
 async def test_a_change_right_after_the_start_waits_until_all_was_read(path: Path, nursery: trio.Nursery) -> None:
     store: Any = FileStore(path, BASE)
     store.has_other_writers, store.is_loaded, store.problem = True, False, "not read yet"
-    service, found = PolicyService(store, Metrics(), list[PolicySet]().append), dict[bool, PolicyValue | None]()
+    service = make_policy_service(make_context(metrics=Metrics()), store)
+    found = dict[bool, PolicyValue | None]()
     nursery.start_soon(service.run)
 
     async def ask(validate_only: bool) -> None:
@@ -864,7 +883,9 @@ async def test_before_all_was_read_and_while_it_is_away_changes_are_refused_with
     nursery: trio.Nursery, mock_clock: trio.testing.MockClock
 ) -> None:
     store, metrics, told = Away(), Metrics(), list[PolicySet]()
-    service = PolicyService(store, metrics, told.append)
+    context = make_context(metrics=metrics)
+    service = make_policy_service(context, store)
+    context.facts.policies.subscribe("test", told.append)
     nursery.start_soon(service.run)
     async with trio.open_nursery() as askers:
 
@@ -899,7 +920,7 @@ async def test_before_all_was_read_and_while_it_is_away_changes_are_refused_with
 async def test_a_stop_closes_the_store_and_callers_that_wait_are_told() -> None:
     store = Away()
     store.is_loaded, store.problem = True, ""
-    service = PolicyService(store, Metrics(), list[PolicySet]().append)
+    service = make_policy_service(make_context(metrics=Metrics()), store)
     async with trio.open_nursery() as askers:
 
         async def ask() -> None:

@@ -37,8 +37,7 @@ async def test_what_a_worker_reports_before_there_is_a_view_holds_until_the_firs
             raise ComponentUnusable("not yet")
         return views[0]
 
-    components = OptionalComponents(SETTINGS)
-    components._makers[STORAGE] = make
+    components = OptionalComponents({STORAGE: make})
     context = StorageContext(
         SETTINGS, GatewayMetrics(), told.append, restarted=True, clock=trio.current_time, wall=trio.current_time
     )

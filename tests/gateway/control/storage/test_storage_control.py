@@ -24,8 +24,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from gateway import channel
 from gateway.config import parse_settings
-from gateway.control.components.optional_components import STORAGE, OptionalComponents
+from gateway.control.components.optional_components import STORAGE
 from gateway.control.metrics import GatewayMetrics
+from gateway.control.outside import Outside
 from gateway.control.storage import sources
 from gateway.control.storage.context import StorageContext
 from gateway.control.storage.service import StorageService
@@ -334,7 +335,7 @@ async def test_the_expiry_comes_without_a_check(mock_clock: trio.testing.MockClo
 def test_with_an_interval_of_zero_nothing_looks_at_disks(interval: str, looks: bool) -> None:
     storage = f"storage: {{check_interval: {interval}, min.available.bytes: 1GB, source: log-dirs}}"
     settings = parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\n{storage}")
-    assert (STORAGE in OptionalComponents(settings)) is looks
+    assert (STORAGE in Outside().make_components(settings)) is looks
 
 
 @pytest.mark.seed("DISK.15")
@@ -839,7 +840,7 @@ async def test_status_is_what_an_operator_asks_for(mock_clock: trio.testing.Mock
     }  # fmt: skip
     settings = scene.settings.model_copy(update={"storage": None})
     context = StorageContext(settings, GatewayMetrics(), scene.told.append)
-    assert StorageService(context, OptionalComponents(settings)).status() == {"enabled": False}
+    assert StorageService(context, Outside().make_components(settings)).status() == {"enabled": False}
 
 
 # --- snapshots --------------------------------------------------------------------------------------------------------

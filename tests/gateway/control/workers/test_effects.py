@@ -6,7 +6,6 @@ import pytest
 
 from gateway import config
 from gateway.control.workers.effects import possible_effects
-from gateway.control.workers.snapshots import groups_of, quotas_of, thresholds_of
 from policies.definitions.policy_set import PolicySet
 from policies.usage import NOTES, OUTCOMES, REASONS
 
@@ -19,9 +18,7 @@ STORAGE = "storage: {min.available.ratio: 0.1}\n"
 
 def effects(text: str) -> set[tuple[str, str]]:
     settings = config.parse_settings(UPSTREAM + text)
-    policies = PolicySet(settings.policy_values())
-    told = thresholds_of(policies, settings), quotas_of(policies, settings), groups_of(policies, settings)
-    return set(possible_effects(*told, settings))
+    return set(possible_effects(PolicySet(settings.policy_values()), settings))
 
 
 def both(reason: str) -> set[tuple[str, str]]:

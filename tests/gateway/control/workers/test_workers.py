@@ -58,6 +58,7 @@ from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.storage import StorageFactor
 from policies.thresholds.broker_limits import BrokerRate
 from tests.background import until
+from tests.gateway.control.contexts import Parent, QuietCluster, make_context
 from tests.gateway.data.worker.test_listing import shown
 
 SETTINGS = WorkerSettings(PROTOCOL, "gw")
@@ -72,25 +73,22 @@ class Control:
         self.metrics = GatewayMetrics()
         self.spool = UsageSpool(path, 2**24, 3600, published_only=True)
         self.usage_log = UsageLogWriter(self.spool, "gw", self.metrics)
-        self.wanted: list[int] = []
-        self.reconnects: list[int] = []
+        self.parent = Parent()
+        self.reconnects = self.parent.reconnects
         self.adopted: list[StorageSnapshot | None] = []
         self.asked: list[tuple[Any, ...]] = []
         self.sharing = Followed()
-        self.intake = IntervalReceiver(self.usage_log, self.metrics)
-        self.workers = WorkerPool(
-            self.intake,
-            self.metrics,
-            self.sharing,
-            lambda: self.wanted.append(1),
-            self.reconnects.append,
-            self.adopt,
-            lambda *question: self.asked.append(question),
-            errors=InternalErrors(self.metrics.count_internal_error),
-        )
+        errors = InternalErrors(self.metrics.count_internal_error)
+        self.cluster = QuietCluster()
+        self.context = make_context(metrics=self.metrics, parent=self.parent, errors=errors, cluster=self.cluster)
+        self.intake = IntervalReceiver(self.context, self.usage_log)
+        self.workers = WorkerPool(self.context, self.intake, self.sharing, self, self)
         nursery.start_soon(self.usage_log.run)
 
-    def adopt(self, held: StorageSnapshot | None) -> None:
+    def submit_query(self, *question: Any) -> None:
+        self.asked.append(question)
+
+    def adopt_factor(self, held: StorageSnapshot | None) -> None:
         """Adopt the factor as storage protection does: all workers are told the one that a worker holds."""
         self.adopted.append(held)
         if held is not None:
@@ -531,7 +529,7 @@ async def test_messages_of_a_worker_get_where_they_belong(control: Control, capl
     worker.post(RefreshRequest("metadata"))
     worker.post(UsageInterval("boot-1", 0, 0, 0, 1000, (row(outcome="rejected", reason="topic-threshold"),)))
     await receive(worker, SpoolConfirmation)
-    assert control.wanted == [1]
+    assert control.cluster.requests == 1
     assert "it looks like HTTP" in caplog.text
     assert "rejected: topic t on broker 1: topic-threshold: 100 bytes, 2 messages in 1 requests" in caplog.text
 
