@@ -15,8 +15,8 @@ import socket
 import struct
 from array import array
 from collections import deque
-from collections.abc import Callable
-from typing import Generic, Literal, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 import trio
@@ -217,20 +217,25 @@ class GroupSnapshot(msgspec.Struct, frozen=True, tag=True):
     enforce_percent: float = 100.0
 
 
-class SnapshotBundle(msgspec.Struct, frozen=True, tag=True):
-    """Snapshots that hold together: a worker goes by all of them from one moment on, between two requests."""
+Snapshot = (
+    WorkerSettings | BrokerTable | TopicSnapshot | ThresholdPolicy | QuotaSnapshot | GroupSnapshot | StorageSnapshot
+)
+# By the fact that they tell (gateway/control/facts.py), in the order in which a worker needs them. How policies are
+# enforced is said with the policies. They are three, and the cluster two, because each may be large.
+SNAPSHOTS_BY_FACT: Final[Mapping[str, tuple[type, ...]]] = {
+    "configuration": (WorkerSettings,),
+    "cluster": (BrokerTable, TopicSnapshot),
+    "policies": (ThresholdPolicy, QuotaSnapshot, GroupSnapshot),
+    "storage_factor": (StorageSnapshot,),
+}
 
-    snapshots: tuple[
-        WorkerSettings
-        | BrokerTable
-        | TopicSnapshot
-        | ThresholdPolicy
-        | QuotaSnapshot
-        | QuotaChanges
-        | GroupSnapshot
-        | StorageSnapshot,
-        ...,
-    ]
+
+class SnapshotBundle(msgspec.Struct, frozen=True, tag=True):
+    """Snapshots that hold together: a worker goes by all of them from one moment on, between two requests. All that is
+    new of a fact comes in one.
+    """
+
+    snapshots: tuple[Snapshot | QuotaChanges, ...]
 
 
 class LimitShares(msgspec.Struct, frozen=True, tag=True):
@@ -554,14 +559,8 @@ COUNT_NAMES = (
 )
 
 ToWorker = (
-    WorkerSettings
-    | BrokerTable
-    | TopicSnapshot
-    | ThresholdPolicy
-    | QuotaSnapshot
+    Snapshot
     | QuotaChanges
-    | StorageSnapshot
-    | GroupSnapshot
     | SnapshotBundle
     | LimitShares
     | PeerRates

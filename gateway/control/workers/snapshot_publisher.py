@@ -5,12 +5,12 @@ from __future__ import annotations
 import trio
 from msgspec.structs import replace
 
-from gateway.channel import GroupSnapshot, QuotaSnapshot, StorageSnapshot
+from gateway.channel import GroupSnapshot, QuotaSnapshot, Snapshot, StorageSnapshot
 from gateway.config import Settings
 from gateway.control.context import ControlContext
 from gateway.control.facts import ClusterView
 from gateway.control.workers.snapshots import groups_of, quota_changes, quotas_of, thresholds_of, worker_settings
-from gateway.control.workers.workers import Snapshot, WorkerPool
+from gateway.control.workers.workers import WorkerPool
 from policies.definitions.policy_set import PolicySet
 
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import socket
 from collections import Counter
@@ -18,11 +19,11 @@ import trio
 
 from gateway.channel import (
     PROTOCOL,
+    SNAPSHOTS_BY_FACT,
     AcceptedConnection,
     AddressVerdict,
     AdminAnswer,
     AdminQuery,
-    BrokerTable,
     ChannelClosed,
     DemandReport,
     DrainRequest,
@@ -39,18 +40,17 @@ from gateway.channel import (
     QuotaChanges,
     QuotaSnapshot,
     RefreshRequest,
+    Snapshot,
     SnapshotBundle,
     SpoolConfirmation,
     StorageSnapshot,
     ThresholdPolicy,
     ToControl,
-    TopicSnapshot,
     ToWorker,
     UsageInterval,
     WorkerGauges,
     WorkerHello,
     WorkerRates,
-    WorkerSettings,
     decode_for_control,
 )
 from gateway.config import Settings
@@ -68,25 +68,13 @@ from policies.text import one_line
 log = logging.getLogger("gateway.workers")
 traffic_log = logging.getLogger("gateway.traffic")
 
-Snapshot = (
-    WorkerSettings | BrokerTable | TopicSnapshot | ThresholdPolicy | QuotaSnapshot | GroupSnapshot | StorageSnapshot
-)
 T = TypeVar("T")
 HELLO_TIMEOUT_S: Final = 30.0
 MAX_BACKLOG: Final = 256  # messages that a worker has not read: it has other things to do than new connections
 MAX_BACKLOG_BYTES: Final = 16 * 2**20  # likewise, before an answer to an admin request
 MAX_PARTS_BACKLOG: Final = 40  # of the same, for what is said anew every second
 LOG_CHARS: Final = 1000  # of a worker's line; the names in it are cut by the worker
-# In the order in which a worker needs them.
-_SNAPSHOTS: Final = (
-    WorkerSettings,
-    BrokerTable,
-    TopicSnapshot,
-    ThresholdPolicy,
-    QuotaSnapshot,
-    GroupSnapshot,
-    StorageSnapshot,
-)
+_SNAPSHOTS: Final = tuple(itertools.chain.from_iterable(SNAPSHOTS_BY_FACT.values()))
 _LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
