@@ -15,6 +15,7 @@
 # What they share:
 #   channel.py           the messages between control and workers
 #   config/              YAML -> validated settings
+#   worker_config.py     the part of the configuration that workers get; made of config/, without pydantic
 #   policy_document.py   policies as a document: reading, comparing, writing
 #   kafka/               how brokers are reached and asked; the internal topics
 #   storage/             sources of volumes

@@ -27,6 +27,7 @@ from gateway.tls.broker_tls import BrokerTls
 from gateway.tls.certificate_names import AdvertisedHost
 from gateway.tls.certificates import ListenerTls
 from gateway.tls.server_names import ServerNames
+from gateway.worker_config import WorkerConfig
 from policies.decision import Mode
 from policies.engine import OnExceed
 from policies.fleet.keys import FleetKey
@@ -38,7 +39,7 @@ from policies.quotas.quota_limiters import QuotaRate
 from policies.storage import AffectedTopics, LastVolumes, StorageFactor
 from policies.thresholds.broker_limits import BrokerRate
 
-PROTOCOL = 11
+PROTOCOL = 12
 MAX_QUOTA_RATES = 2000
 # Of histograms, in seconds: of a loopback's round trip, of a send through a WAN, of the longest that a client waits.
 LATENCY_BOUNDS = (
@@ -81,40 +82,18 @@ class ListenerSettings(msgspec.Struct, frozen=True):
     sasl: TerminatedSasl | None = None  # None: SASL passes through
 
 
-class WorkerSettings(msgspec.Struct, frozen=True, tag=True):
-    """First message: the facts that a worker needs before its first connection."""
+class WorkerSettings(WorkerConfig, frozen=True, tag=True):
+    """First message: the facts that a worker needs before its first connection. Those of the configuration are as its
+    fields say, but of `limits.max_buffered_bytes` and `.max_connections_per_principal` a worker has its part.
+    """
 
     protocol: int
     gateway: str  # name of this gateway in usage records
-    max_request_bytes: int = 100 * 2**20
-    max_buffered_bytes: int = 1 * 2**30
-    connect_timeout_s: float = 3.0
-    # See docs/configuration.md, `limits`, for each of these.
-    frame_timeout_s: float = 60.0
-    min_bytes_per_s: int = 64 * 2**10
-    first_byte_timeout_s: float = 30.0
-    authentication_timeout_s: float = 60.0
-    idle_timeout_s: float = 600.0
-    max_connection_age_s: float = 0.0  # 0.0: none
-    max_hold_s: float = 50.0  # of a request that waits for a limit
-    max_connections_per_principal: int = 5000  # of this worker
-    max_partitions_per_request: int = 10_000
-    max_admin_request_bytes: int = 2**20
-    reject_code: int | None = None  # None: by the client's software name
-    unknown_apis: str = "pass"  # or "hide"
-    max_client_keys: int = 10_000  # distinct (principal, client id, software) per interval; the rest is `other`
-    internal_principals: tuple[str, ...] = ()
-    internal_client_ids: tuple[str, ...] = ()
-    internal_clients: tuple[tuple[str, str], ...] = ()  # principal and client id, both together
     protected_topics: tuple[str, ...] = ()  # the gateway's own: clients may not produce to them
-    acks0: Literal["delay", "drop"] = "delay"  # what becomes of acks=0 over a limit
-    policies: tuple[str, ...] = ()  # policies.plugin.TrafficPolicy, as "module:factory"
-    managed_apis: tuple[int, ...] = ()  # requests with these API keys are for control to answer: see Ask
-    observe: bool = False  # decide and count, but touch nothing
+    managed_apis: tuple[int, ...] = ()  # requests with these API keys are for control to answer: see AdminQuery
     listeners: dict[str, ListenerSettings] = msgspec.field(
         default_factory=lambda: {DEFAULT_LISTENER: ListenerSettings()}
     )
-    upstream_proxy: Literal["none", "v1", "v2"] = "none"  # header of the PROXY protocol that brokers' side is sent
     upstream_tls: BrokerTls | None = None  # what relayed connections to brokers begin with
     rollout_key: bytes = b""  # see policies.definitions.rollout
     upstream_sasl: bool = False  # brokers want clients to authenticate; where False that is learned from their answers

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from policies.units import format_rate
 
@@ -220,13 +220,13 @@ def unknown_topic_id(topic: str) -> Verdict:
     return Verdict(REJECT, UNKNOWN_TOPIC_ID, 0, f"{topic}: no broker has sent its name yet; retry")
 
 
-def reject_code(name: str | None, version: str | None, configured: int | None) -> int:
+def reject_code(name: str | None, version: str | None, configured: Literal["auto"] | int) -> int:
     """The error code for a rejection that the client should retry.
 
     `name` and `version` are the client's software as in ApiVersions, None where it said nothing; `configured` is the
-    operator's choice, which wins.
+    operator's choice, which wins unless it is "auto".
     """
-    if configured is not None:
+    if configured != "auto":
         return configured
     return THROTTLING_QUOTA_EXCEEDED if _retries_throttling(name, version) else NOT_ENOUGH_REPLICAS
 
@@ -238,13 +238,13 @@ def is_retried(code: int, name: str | None, version: str | None) -> bool:
     return code in RETRIED_BY_ALL or code == NO_SUCH_ID
 
 
-def needs_whole_request(name: str | None, configured: int | None) -> bool:
+def needs_whole_request(name: str | None, configured: Literal["auto"] | int) -> bool:
     """Whether all partitions of a request have to share one fate. `configured`: as for `reject_code`.
 
     Clients that don't send their name (KafkaJS, aiokafka) may send the accepted partitions again as well. With a code
     that they don't retry they send nothing again, and no partition is refused because of another.
     """
-    return not name and (configured is None or configured in RETRIED_BY_ALL)
+    return not name and (configured == "auto" or configured in RETRIED_BY_ALL)
 
 
 def limits_retries(name: str) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from gateway.channel import PROTOCOL, BrokerTable, UpstreamBroker, UsageRow, WorkerSettings
+from gateway.channel import BrokerTable, UpstreamBroker, UsageRow
 from gateway.data.session.session import ClientSession
 from gateway.data.shared.budget import MemoryAccount, MemoryBudget
 from gateway.data.shared.warning_limiter import NO_LOG_FIELDS, LogFields
@@ -15,6 +15,7 @@ from gateway.listener_names import DEFAULT_LISTENER
 from policies.engine import PolicyEngine
 from policies.thresholds.pacing import PACE_S
 from protocol import rewrite
+from tests.gateway.made_settings import made_settings
 from tests.protocol import produce_cases as cases
 from tests.protocol.batches import batch
 
@@ -106,7 +107,7 @@ class Play:
         self.log_fields: list[LogFields] = []
         self.engine = PolicyEngine(self.now)
         self.engine.set_thresholds(total, topics or {})
-        self.world = WorkerState(WorkerSettings(PROTOCOL, "gw", **settings), self.engine, self._log)
+        self.world = WorkerState(made_settings(**settings), self.engine, self._log)
         self.world.cluster.set_brokers(ADDRESSES)
         self.session = ClientSession(self.world, 1, account(), self.now)
         self.unhandled = b""

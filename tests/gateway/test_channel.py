@@ -53,6 +53,7 @@ from gateway.channel import (
 )
 from gateway.tls.certificates import ListenerTls
 from gateway.tls.server_names import ServerNames
+from gateway.worker_config import WorkerInternal, WorkerInternalClient
 from policies.fleet.shares import LimitDemand, ShareGrant
 from policies.groups.group_limiters import GroupLimitValues, GroupRate
 from policies.limits.limit_use import LimitUse
@@ -61,12 +62,13 @@ from policies.quotas.quota_limiters import QuotaRate
 from policies.storage import StorageFactor
 from policies.thresholds.broker_limits import BrokerRate, TopicRate
 
+MIRROR = WorkerInternalClient(principal="User:b", client_id="b")
 DOWN: list[ToWorker] = [
     WorkerSettings(
         PROTOCOL,
         "gw",
         reject_code=89,
-        internal_principals=("User:a",),
+        internal=WorkerInternal(principals=("User:a",), clients=(MIRROR,)),
         listeners={"tls": ListenerSettings(ListenerTls("gw.pem"), ServerNames("gw", "b-$(node_id).gw"))},
     ),
     BrokerTable((("h", 9092),), (UpstreamBroker(1, "b1", 9092),), {"default": {1: ("gw", 19094)}}),

@@ -13,7 +13,6 @@ import trio
 
 from gateway.channel import (
     API_REQUESTS,
-    PROTOCOL,
     BrokerTable,
     ListenerSettings,
     ProcessChannel,
@@ -36,6 +35,7 @@ from gateway.tls.certificates import ListenerTls
 from tests.background import until
 from tests.gateway.control.contexts import SETTINGS, WorkerReports, make_context
 from tests.gateway.control.workers.test_workers import Followed
+from tests.gateway.made_settings import made_settings
 
 DEADLINE_S = 60.0
 
@@ -162,13 +162,13 @@ async def opened(
 ) -> AsyncIterator[Yard]:
     """A yard with these limits, and a worker's settings."""
     listeners = {DEFAULT_LISTENER: ListenerSettings(tls)}
-    patient = {"connect_timeout_s": DEADLINE_S, **settings}
+    patient = {"upstream_connect_timeout": DEADLINE_S, **settings}
     spool = UsageSpool(folder, 2**24, 3600, published_only=True)
     try:
         async with trio.open_nursery() as nursery:
             yard = Yard(spool, nursery, most, per_address)
             with trio.fail_after(DEADLINE_S):
-                await yard.open(WorkerSettings(PROTOCOL, "gw", listeners=listeners, **patient), workers, proxies)
+                await yard.open(made_settings(listeners=listeners, **patient), workers, proxies)
                 yield yard
             yard.end()
             nursery.cancel_scope.cancel()

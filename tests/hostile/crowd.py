@@ -22,7 +22,6 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from gateway.channel import (
-    PROTOCOL,
     AcceptedConnection,
     BrokerTable,
     FindConnections,
@@ -34,7 +33,6 @@ from gateway.channel import (
     ThresholdPolicy,
     TopicSnapshot,
     UpstreamBroker,
-    WorkerSettings,
 )
 from gateway.data.worker.worker import DataWorker
 from gateway.listener_names import DEFAULT_LISTENER
@@ -43,6 +41,7 @@ from policies.groups.group_limiters import GroupLimitValues
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from protocol import api
 from tests.certificates import Authority
+from tests.gateway.made_settings import made_settings
 from tests.gateway.play import other_request, request
 from tests.hostile import frames, logins, managing
 from tests.hostile.control import Control, Faults, folder, replayable
@@ -141,10 +140,8 @@ class Crowd:
     def _configure(self, brokers: list[int]) -> None:
         rng, obey = self.rng, self.control.workers.publish_snapshot
         obey(
-            WorkerSettings(
-                PROTOCOL,
-                "gw",
-                connect_timeout_s=DEADLINE_S,  # brokers are in this process, which may stand still itself
+            made_settings(
+                upstream_connect_timeout=DEADLINE_S,  # brokers are in this process, which may stand still itself
                 max_buffered_bytes=rng.choice((100_000, 700_000, 2**26)),
                 max_request_bytes=2**20,
                 internal_client_ids=("good",),

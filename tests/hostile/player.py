@@ -14,7 +14,6 @@ import msgspec
 import trio
 
 from gateway.channel import (
-    PROTOCOL,
     BrokerTable,
     GroupSnapshot,
     LimitShares,
@@ -38,6 +37,7 @@ from policies.meters.broker_meters import PeerTraffic
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.storage import StorageFactor
 from protocol import api
+from tests.gateway.made_settings import made_settings
 from tests.hostile import frames, logins, managing
 from tests.hostile.frames import IDS, NAMES, PROTECTED, Corpus, answering, numbered
 from tests.hostile.logins import Login
@@ -225,11 +225,9 @@ class Player:
 
     def _settings(self) -> WorkerSettings:
         rng = self.rng
-        return WorkerSettings(
-            PROTOCOL,
-            "gw",
+        return made_settings(
             max_request_bytes=rng.choice((2**20, 100 * 2**20)),
-            reject_code=rng.choice((None, None, 19, 89)),
+            reject_code=rng.choice(("auto", "auto", 19, 89)),
             unknown_apis=rng.choice(("pass", "hide")),
             max_client_keys=rng.choice((5, 50, 10_000)),
             internal_principals=rng.choice(((), ("User:bob",))),
@@ -238,7 +236,7 @@ class Player:
             acks0=rng.choice(("delay", "drop")),
             policies=rng.choice(((), (), ("tests.hostile.plays:Plugin",))),
             managed_apis=rng.choice(((), MANAGED, MANAGED)),
-            observe=rng.random() < 0.15,
+            mode="observe" if rng.random() < 0.15 else "enforce",
             upstream_sasl=self._sasl,
             max_partitions_per_request=rng.choice((3, 10_000, 10_000, 10_000, 10_000)),
             max_connections_per_principal=rng.choice((1, 5000, 5000, 5000)),

@@ -53,6 +53,7 @@ from gateway.data.shared.errors import AuthenticationFailed, TooManyConnections,
 from gateway.data.shared.ledger import UsageLedger
 from gateway.data.shared.worker_state import WorkerState
 from gateway.data.worker.worker import DataWorker
+from gateway.worker_config import WorkerLimits
 from policies.engine import PolicyEngine
 from policies.meters.meter import RateMeter
 from policies.quotas.quota_limiters import QuotaLimiters
@@ -463,7 +464,7 @@ class Play:
         try:
             pos = session.on_client_bytes(buf, 0, len(buf), now)
             if pos < len(buf) and not session.hold.held_until:
-                check_request_head(buf, pos, len(buf), world.settings.max_request_bytes)
+                check_request_head(buf, pos, len(buf), world.limits.max_request_bytes)
         except MalformedFrame as error:
             malformed = error
         self.cost.add(time.process_time() - began, len(data))
@@ -639,7 +640,7 @@ class Play:
             buf = bytearray(connection.unhandled)
             parked = (buf, 0, len(buf))
             if not session.authentication.is_outstanding:
-                self.offered += _discarded(connection.unhandled, self.world.settings)
+                self.offered += _discarded(connection.unhandled, self.world.limits)
         session.close(parked)
         if guarded is not None:
             self.expect("unauthenticated end", guarded == self._guarded(connection), "it was counted")
@@ -675,16 +676,16 @@ def _is_part(frame: bytes, sent: bytes) -> bool:
     return part.head == whole.head and bool(part.parts) and all(one in rest for one in part.parts)
 
 
-def _discarded(data: bytes, settings: WorkerSettings) -> int:
+def _discarded(data: bytes, limits: WorkerLimits) -> int:
     """Bytes offered by the requests that a connection had read and not handled; none behind one that is broken."""
     size = 0
     for frame in split(data):
         try:
-            check_request_head(frame, 0, len(frame), settings.max_request_bytes)
+            check_request_head(frame, 0, len(frame), limits.max_request_bytes)
             key, version = struct.unpack_from(">hh", frame, 4)
             if key == api.PRODUCE and 3 <= version <= 13:
                 produce_request.skim_request(
-                    frame, 4, len(frame), settings.max_partitions_per_request
+                    frame, 4, len(frame), limits.max_partitions_per_request
                 )  # says only whether it may be read
                 size += offered(frame).size
         except MalformedFrame:

@@ -16,7 +16,7 @@ from tests.gateway.data.relay.test_links import receive_exactly, staged
 from tests.gateway.play import other_request, request
 from tests.hostile.drips import Way, play
 from tests.hostile.strangers import MIB
-from tests.hostile.test_strangers_live import causes, has_come, settings
+from tests.hostile.test_strangers_live import causes, has_come, limits_of
 
 HALF = 40_000  # bytes, for which there is a buffer
 
@@ -100,7 +100,7 @@ async def test_one_that_has_dripped_for_long_is_ended_as_soon_as_another_waits()
         frame = request(1, values=(bytes(300_000),))
         now = trio.current_time()
         await half_sent(stranger, drip, frame)
-        stranger.check_progress(now + 10, settings(stage))
+        stranger.check_progress(now + 10, limits_of(stage))
         assert not stranger.is_closed
         await half_sent(stays, its, frame)
         async with trio.open_nursery() as nursery:

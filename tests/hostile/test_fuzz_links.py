@@ -451,7 +451,7 @@ async def test_a_large_frame_that_comes_slowly_makes_progress() -> None:
         link._watch.read_at -= 50
         await client.send_all(frame[50_000:60_000])
         await until(lambda: link.client.inbound.partial_bytes == 60_000)
-        link.check_progress(trio.current_time() + 20, stage.play.world.settings)
+        link.check_progress(trio.current_time() + 20, stage.play.world.limits)
         assert not link.is_closed
 
 
@@ -502,7 +502,7 @@ async def test_a_client_that_never_reads_does_not_outlive_its_broker_for_ever() 
         for _ in range(50):
             await trio.lowlevel.checkpoint()
         assert not link.is_closed
-        link.check_progress(trio.current_time() + 61, stage.play.world.settings)
+        link.check_progress(trio.current_time() + 61, stage.play.world.limits)
         assert link.is_closed
         nursery.cancel_scope.cancel()
 
@@ -580,7 +580,7 @@ async def test_a_link_that_drains_has_its_whole_time_for_the_answers() -> None:
         await receive_exactly(broker, len(request(1)))
         now = trio.current_time()
         link.drain("disconnects_drain", now)
-        link.check_progress(now + 5, stage.play.world.settings)
+        link.check_progress(now + 5, stage.play.world.limits)
         assert not link.is_closed
         await broker.send_all(answer(1))
         assert await receive_exactly(client, len(answer(1))) == answer(1)

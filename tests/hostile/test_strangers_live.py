@@ -13,7 +13,6 @@ import pytest
 import trio
 
 from gateway import embedded
-from gateway.channel import WorkerSettings
 from gateway.data.connecting.opening import REQUEST_HEAD_BYTES, receive_head
 from gateway.data.relay.links import RelayLink
 from gateway.data.relay.relief import relieve_memory
@@ -21,6 +20,7 @@ from gateway.data.relay.watch import PATIENCE_S
 from gateway.data.shared.budget import POOLED_BYTES, MemoryAccount, MemoryBudget
 from gateway.data.shared.errors import UnauthenticatedRequest
 from gateway.data.sockets.inbound import InboundBuffer, SharedReadBuffer
+from gateway.worker_config import WorkerLimits
 from protocol import api
 from protocol.wire import MalformedFrame
 from tests.background import until
@@ -34,8 +34,8 @@ from tests.hostile.unharmed import unharmed, versions
 ASKED = other_request(1, key=api.METADATA, version=1, body=bytes(4))
 
 
-def settings(stage: Stage) -> WorkerSettings:
-    return stage.play.world.settings
+def limits_of(stage: Stage) -> WorkerLimits:
+    return stage.play.world.limits
 
 
 def causes(stage: Stage) -> dict[str, int]:
@@ -58,7 +58,7 @@ async def test_a_frame_that_drips_in_is_ended_though_it_never_stands_still() -> 
             await until(partial(has_come, link, at))
             now += 5  # ten bytes a second
             link._watch.read_at = now
-            link.check_progress(now, settings(stage))
+            link.check_progress(now, limits_of(stage))
         assert at < 50 * 20
         assert causes(stage) == {"disconnects_slow_request": 1}
 
@@ -73,7 +73,7 @@ async def test_a_frame_that_comes_at_a_fair_rate_may_take_its_time() -> None:
         link, client, broker = stage.connect()
         now = trio.current_time()
         frame = request(1, values=(bytes(2_000_000),))
-        step = 5 * settings(stage).min_bytes_per_s
+        step = 5 * limits_of(stage).min_rate
         async with trio.open_nursery() as nursery:
             for at in range(0, len(frame) - step, step):
                 await client.send_all(frame[at : at + step])
@@ -81,7 +81,7 @@ async def test_a_frame_that_comes_at_a_fair_rate_may_take_its_time() -> None:
                 now += 60
                 link._watch.read_at = now
                 now -= 55
-                link.check_progress(now, settings(stage))
+                link.check_progress(now, limits_of(stage))
                 assert not link.is_closed
             nursery.start_soon(client.send_all, frame[at + step :])
             assert await receive_exactly(broker, len(frame)) == frame
@@ -101,7 +101,7 @@ async def test_time_in_which_the_gateway_does_not_read_is_not_the_clients() -> N
         now = trio.current_time()
         for _ in range(100):
             now += 5
-            link.check_progress(now, settings(stage))
+            link.check_progress(now, limits_of(stage))
         assert not link.is_closed
 
 
@@ -113,10 +113,10 @@ async def test_a_request_that_waits_here_for_answers_of_a_silent_broker_is_idle(
         await receive_exactly(broker, len(frame))
         await until(lambda: link.parked.input_slice is not None)
         assert link.session.in_flight.is_reading_blocked
-        now, limits = trio.current_time(), settings(stage)
-        link.check_progress(now + limits.idle_timeout_s - 1, limits)
+        now, limits = trio.current_time(), limits_of(stage)
+        link.check_progress(now + limits.idle_timeout - 1, limits)
         assert not link.is_closed
-        link.check_progress(now + limits.idle_timeout_s + 1, limits)
+        link.check_progress(now + limits.idle_timeout + 1, limits)
         assert causes(stage) == {"disconnects_idle": 1}
 
 
@@ -134,10 +134,10 @@ async def test_a_client_that_does_not_read_its_answers_is_ended() -> None:
             link._send_to_client(trio.current_time())
             assert link.client.outbound.pieces
             now = trio.current_time()
-            link.check_progress(now, settings(stage))
-            link.check_progress(now + settings(stage).idle_timeout_s - 1, settings(stage))
+            link.check_progress(now, limits_of(stage))
+            link.check_progress(now + limits_of(stage).idle_timeout - 1, limits_of(stage))
             assert not link.is_closed
-            link.check_progress(now + settings(stage).idle_timeout_s + 1, settings(stage))
+            link.check_progress(now + limits_of(stage).idle_timeout + 1, limits_of(stage))
             assert causes(stage) == {"disconnects_slow_reader": 1}
             nursery.cancel_scope.cancel()
 
@@ -155,8 +155,8 @@ async def test_a_silent_connection_is_ended(sasl: bool) -> None:
     async with staged(Play(upstream_sasl=sasl)) as stage:
         began = trio.current_time()
         link, _, _ = stage.connect()
-        limits = settings(stage)
-        most = limits.authentication_timeout_s if sasl else limits.idle_timeout_s
+        limits = limits_of(stage)
+        most = limits.authentication_timeout if sasl else limits.idle_timeout
         link.check_progress(began + most - 1, limits)
         assert not link.is_closed
         link.check_progress(trio.current_time() + most + 1, limits)

@@ -180,7 +180,7 @@ def test_what_the_gateways_own_clients_lack_is_said(secure: Secure) -> None:
 
 async def test_kafka_takes_up_the_sessions_that_it_gave(secure: Secure) -> None:
     # Each of its network threads takes up its own alone; there are two here, which have connections in turn.
-    play = Play(upstream_tls=parse_broker_tls(secure.trusting), connect_timeout_s=30.0)
+    play = Play(upstream_tls=parse_broker_tls(secure.trusting), upstream_connect_timeout=30.0)
     host, _, port = secure.sasl_ssl.rpartition(":")
     play.world.cluster.set_brokers(BrokerTable((), (UpstreamBroker(1, host, int(port)),)))
     dialling = BrokerDialler(play.world, ControlUplink(), TlsWorkspace())

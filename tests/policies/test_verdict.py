@@ -53,7 +53,7 @@ from policies.verdict import (
     ],
 )
 def test_only_clients_that_retry_89_get_it(name: str | None, version: str | None, code: int) -> None:
-    assert reject_code(name, version, None) == code
+    assert reject_code(name, version, "auto") == code
     assert is_retried(code, name, version)
 
 
@@ -74,9 +74,9 @@ def test_there_is_no_fence_behind_a_code_that_this_client_does_not_retry() -> No
 
 
 def test_clients_without_a_name_get_one_answer_for_the_whole_request() -> None:
-    assert needs_whole_request(None, None)
+    assert needs_whole_request(None, "auto")
     assert needs_whole_request("", 19)
-    assert not needs_whole_request("sarama", None)
+    assert not needs_whole_request("sarama", "auto")
     assert not needs_whole_request("", 44)  # which they don't retry: nothing comes again
 
 

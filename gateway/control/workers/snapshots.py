@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from msgspec.structs import replace
+import msgspec
+from msgspec.structs import asdict, replace
 
 from gateway.channel import (
     PROTOCOL,
@@ -19,6 +20,7 @@ from gateway.channel import (
 )
 from gateway.config import AuthenticationSettings, Settings
 from gateway.control.policies.kafka_admin.admin_service import managed_apis
+from gateway.worker_config import WorkerConfig
 from policies.decision import Mode
 from policies.definitions.policy_set import PolicySet
 from policies.groups.group_limiters import GroupLimitValues
@@ -31,34 +33,18 @@ def worker_count(settings: Settings) -> int:
 
 
 def worker_settings(settings: Settings, rollout_key: bytes) -> WorkerSettings:
-    limits = settings.limits
+    config, workers = msgspec.convert(settings, WorkerConfig, from_attributes=True), worker_count(settings)
+    limits = replace(
+        config.limits,
+        max_buffered_bytes=max(config.limits.max_buffered_bytes // workers, config.limits.max_request_bytes),
+        max_connections_per_principal=max(1, config.limits.max_connections_per_principal // workers),
+    )
     return WorkerSettings(
-        protocol=PROTOCOL,
-        gateway=settings.gateway_name,
-        max_request_bytes=limits.max_request_bytes,
-        max_buffered_bytes=max(limits.max_buffered_bytes // worker_count(settings), limits.max_request_bytes),
-        connect_timeout_s=settings.upstream.connect_timeout,
-        frame_timeout_s=limits.frame_timeout,
-        min_bytes_per_s=limits.min_rate,
-        first_byte_timeout_s=limits.first_byte_timeout,
-        authentication_timeout_s=limits.authentication_timeout,
-        idle_timeout_s=limits.idle_timeout,
-        max_connection_age_s=limits.max_connection_age,
-        max_hold_s=limits.max_hold,
-        max_connections_per_principal=max(1, limits.max_connections_per_principal // worker_count(settings)),
-        max_partitions_per_request=limits.max_partitions_per_request,
-        max_admin_request_bytes=limits.max_admin_request,
-        reject_code=None if settings.reject_code == "auto" else settings.reject_code,
-        unknown_apis=settings.unknown_apis,
-        max_client_keys=limits.max_client_keys,
-        internal_principals=settings.internal.principals,
-        internal_client_ids=settings.internal.client_ids,
-        internal_clients=tuple((each.principal, each.client_id) for each in settings.internal.clients),
+        PROTOCOL,
+        settings.gateway_name,
+        **asdict(replace(config, limits=limits)),
         protected_topics=settings.gateway_topics,
-        acks0=settings.acks0,
-        policies=settings.policies,
         managed_apis=managed_apis(settings.client_quotas_api),
-        observe=settings.mode == "observe",
         listeners={
             name: ListenerSettings(
                 listener.tls,
@@ -69,7 +55,6 @@ def worker_settings(settings: Settings, rollout_key: bytes) -> WorkerSettings:
             for name, listener in settings.all_listeners.items()
         },
         rollout_key=rollout_key,
-        upstream_proxy=settings.upstream.proxy_protocol,
         upstream_tls=settings.upstream.tls,
         upstream_sasl=settings.upstream.properties.get("security.protocol", "").upper().startswith("SASL"),
     )

@@ -158,14 +158,14 @@ class ClientArrivals:
         self, arriving: ArrivingConnection, tls: TlsConnection | None, sasl: TerminatedSasl | None
     ) -> bytes:
         world, peer, client = self._world, arriving.peer, arriving.client
-        settings = world.settings
+        limits = world.limits
         reason = "disconnects_first_byte"
-        with trio.move_on_after(settings.first_byte_timeout_s):
+        with trio.move_on_after(limits.first_byte_timeout):
             try:
                 head = await receive_head(
                     client if tls is None else tls,
                     client,
-                    settings.max_request_bytes,
+                    limits.max_request_bytes,
                     wants_sasl=self._wants_sasl(sasl),
                 )
                 if len(head) == REQUEST_HEAD_BYTES:

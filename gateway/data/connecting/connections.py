@@ -50,7 +50,7 @@ class WorkerConnections:
         self._world = world
         self._uplink = uplink
         self.reactor: SocketReactor[RelayLink] = SocketReactor(
-            world.settings.max_buffered_bytes, self._on_link_bug, self._count_closed_link, world.ledger.latencies
+            world.limits.max_buffered_bytes, self._on_link_bug, self._count_closed_link, world.ledger.latencies
         )
         self.accepted_count = 0
         self.addresses = AddressCounts()
@@ -66,7 +66,7 @@ class WorkerConnections:
         """Apply changed settings. The caller calls `WorkerState.apply_settings` afterwards."""
         self.arrivals.apply_settings(settings)
         self.dialler.apply_settings(settings)
-        self.reactor.budget.limit_bytes = settings.max_buffered_bytes
+        self.reactor.budget.limit_bytes = settings.limits.max_buffered_bytes
 
     # --- how many there are -------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class WorkerConnections:
 
     def _proxy_header(self, arriving: ArrivingConnection) -> bytes:
         """The PROXY protocol header with the client's addresses, for the proxy in front of a broker."""
-        version = self._world.settings.upstream_proxy
+        version = self._world.settings.upstream.proxy_protocol
         return b"" if version == "none" else encode_header(int(version[1:]), arriving.endpoints)
 
     # --- the end ------------------------------------------------------------------------------------------------------

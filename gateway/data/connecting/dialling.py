@@ -68,7 +68,7 @@ class BrokerDialler:
         """Connect to a broker. `broker`: its node id; None: any, each call starting with another one. `header`: a PROXY
         protocol header to send first. None: no broker can be reached; that has been logged.
         """
-        timeout_s = self._world.settings.connect_timeout_s
+        timeout_s = self._world.settings.upstream.connect_timeout
         for node_id, host, port in self._dial_targets(broker):
             dialled = await self._connect_broker(node_id, host, port, timeout_s, header)
             if dialled is not None:

@@ -60,7 +60,7 @@ class AdminRequests:
         """
         turn = self.turn
         if turn is None:
-            most = self._client.world.settings.max_admin_request_bytes
+            most = self._client.world.limits.max_admin_request
             turn = AdminTurn(bytes(memoryview(request.buf)[request.start : request.stop]), most)
             self.begin_turn(turn)
         move, frame = self.advance_turn(turn, now)
@@ -148,7 +148,7 @@ def _deletes_thresholds(request: ApiRequest, world: WorkerState) -> bool:
     here. Requests that are too large even for control pass unread, since the broker's answers to them would be lost.
     """
     thresholds, size = world.engine.topic_thresholds, request.stop - request.start
-    if not thresholds or size > world.settings.max_admin_request_bytes:
+    if not thresholds or size > world.limits.max_admin_request:
         return False
     if size > admin_turn.MAX_REFUSED_BYTES:
         return True

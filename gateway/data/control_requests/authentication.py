@@ -175,7 +175,7 @@ class ClientAuthentication:
         world = self._client.world
         world.principal_counts[principal] += 1
         self._counted_principal = principal
-        most = world.settings.max_connections_per_principal
+        most = world.limits.max_connections_per_principal
         if world.principal_counts[principal] > most:
             raise TooManyConnections(f"{principal} has {most} connections already")
 

@@ -47,13 +47,13 @@ from protocol.framing import check_request_head, check_response_head, is_tls_ale
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
-    from gateway.channel import WorkerSettings
     from gateway.data.relay.shortcut import Shortcut, SocketActivity
     from gateway.data.session.fast_path import ForwardingTerms
     from gateway.data.session.session import ClientSession
     from gateway.data.shared.budget import FrameBuffer
     from gateway.data.sockets.reactor import SocketReactor
     from gateway.data.sockets.tls import TlsConnection
+    from gateway.worker_config import WorkerLimits
 else:
     try:
         from gateway.data.relay.shortcut import Shortcut
@@ -302,7 +302,7 @@ class RelayLink:
     def peek_request(self) -> None:
         """The shortcut is about to read the client behind a request that was larger than a read."""
         try:
-            self.client.inbound.peek_request(self.client.sock, self.session.client.world.settings.max_request_bytes)
+            self.client.inbound.peek_request(self.client.sock, self.session.client.world.limits.max_request_bytes)
         except OSError:
             pass  # the one who reads is told
 
@@ -339,7 +339,7 @@ class RelayLink:
         inbound = self.client.inbound
         inbound.buf, inbound.end = self.reactor.shared.buffer, end
         try:
-            size = check_request_head(inbound.buf, pos, end, self.session.client.world.settings.max_request_bytes)
+            size = check_request_head(inbound.buf, pos, end, self.session.client.world.limits.max_request_bytes)
         except MalformedFrame:
             return False
         inbound.keep_partial_frame(pos, size)
@@ -438,7 +438,7 @@ class RelayLink:
         try:
             pos = session.on_client_bytes(buf, pos, end, now)
             if pos < end and not session.hold.held_until:
-                frame_bytes = check_request_head(buf, pos, end, session.client.world.settings.max_request_bytes)
+                frame_bytes = check_request_head(buf, pos, end, session.client.world.limits.max_request_bytes)
         except MalformedFrame as error:
             malformed, reason = str(error), close_reason(error)
         if pos != start:
@@ -649,13 +649,13 @@ class RelayLink:
 
     # --- by the clock -------------------------------------------------------------------------------------------------
 
-    def check_progress(self, now: float, settings: WorkerSettings) -> None:
+    def check_progress(self, now: float, limits: WorkerLimits) -> None:
         """End a connection that takes too long, whatever it does; to be called every few seconds."""
         client, upstream, session = self.client, self.upstream, self.session
         self.shortcut.invalidate_terms()
         session.expire_fences(now)
-        if settings.max_connection_age_s:
-            self._drain_by_age(now, settings)
+        if limits.max_connection_age:
+            self._drain_by_age(now, limits)
         ends = (
             upstream.state.is_gone
             or self.state.closes_when_answered
@@ -664,7 +664,7 @@ class RelayLink:
         waits_for_broker = session.in_flight.is_full or upstream.has_unsent
         self._close_late(
             self._watch.check_progress(
-                settings,
+                limits,
                 now,
                 is_ending=bool(ends),
                 is_unknown=session.authentication.is_outstanding,
@@ -753,9 +753,9 @@ class RelayLink:
         self.reactor.call_at(self._linger_until, self)
         return True
 
-    def _drain_by_age(self, now: float, settings: WorkerSettings) -> None:
+    def _drain_by_age(self, now: float, limits: WorkerLimits) -> None:
         """Its time is over: end it between two requests; where there has been no such moment for long, all the same."""
-        overdue_s = self._watch.overdue_s(settings.max_connection_age_s, now)
+        overdue_s = self._watch.overdue_s(limits.max_connection_age, now)
         if overdue_s < 0.0 or self.state.closes_when_answered or self.session.authentication.is_outstanding:
             return
         client, upstream = self.client, self.upstream

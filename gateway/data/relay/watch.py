@@ -10,9 +10,9 @@ from gateway.data.sockets.inbound import HEAD_ROOM
 from gateway.data.sockets.reactor import IN
 
 if TYPE_CHECKING:
-    from gateway.channel import WorkerSettings
     from gateway.data.relay.sides import LinkSide
     from gateway.data.sockets.outbound import OutboundBuffer
+    from gateway.worker_config import WorkerLimits
 
 AGE_SPREAD = 0.1  # of limits.max_connection_age, more or less
 PATIENCE_S = 2.0  # where memory is short, with connections that hold it and do nothing
@@ -62,7 +62,7 @@ class ProgressWatch:
         return now - self.opened_at - max_age_s * self._lifetime
 
     def check_progress(
-        self, settings: WorkerSettings, now: float, *, is_ending: bool, is_unknown: bool, is_held: bool
+        self, limits: WorkerLimits, now: float, *, is_ending: bool, is_unknown: bool, is_held: bool
     ) -> LateConnection | None:
         """Why the connection has to end, if it does; call it every few seconds.
 
@@ -72,29 +72,29 @@ class ProgressWatch:
         since, self._checked_at = now - self._checked_at, now
         client = self._client
         if is_ending:  # its peer takes or says nothing more
-            return LateConnection("timeout") if now - self.closing_since > settings.frame_timeout_s else None
+            return LateConnection("timeout") if now - self.closing_since > limits.frame_timeout else None
         if is_unknown:
-            most = settings.authentication_timeout_s
+            most = limits.authentication_timeout
             is_late = now - self.opened_at > most
             return LateConnection("unauthenticated", f"not authenticated within {most:g} s") if is_late else None
         if client.has_unsent:
-            most = settings.idle_timeout_s
+            most = limits.idle_timeout
             is_late = self._unread_s(client.outbound, now) > most
             if not is_late:
                 return None
             return LateConnection("slow_reader", f"the client did not read an answer within {most:g} s")
         if client.inbound.partial_bytes:
-            return self._check_frame_time(settings, since, now)
-        is_idle = now - max(self.read_at, self.answered_at) > settings.idle_timeout_s
+            return self._check_frame_time(limits, since, now)
+        is_idle = now - max(self.read_at, self.answered_at) > limits.idle_timeout
         return LateConnection("idle") if is_idle and not is_held else None
 
-    def _check_frame_time(self, settings: WorkerSettings, since: float, now: float) -> LateConnection | None:
+    def _check_frame_time(self, limits: WorkerLimits, since: float, now: float) -> LateConnection | None:
         client, partial = self._client, self._client.inbound.partial_bytes
         if not self.frame_since:
             self.frame_since = now - min(since, now - self.read_at)
         elif not client.event_mask & IN or client.inbound.waits_for_memory:
             self.frame_since += since  # we don't read it
-        elif now - self.frame_since > settings.frame_timeout_s + partial / settings.min_bytes_per_s:
+        elif now - self.frame_since > limits.frame_timeout + partial / limits.min_rate:
             return LateConnection("slow_request", f"{partial} bytes of a frame in {now - self.frame_since:.0f} s")
         return None
 

@@ -92,7 +92,7 @@ class ProduceGate:
         )
 
     def _only_observes(self, pause: StoragePause) -> bool:
-        return pause.observes or self.client.is_exempt or self.world.settings.observe
+        return pause.observes or self.client.is_exempt or self.world.settings.mode == "observe"
 
     def judge_request(
         self, request: ProduceRequest, now: float, *, wait_ms: int = 0, may_delay: bool = True

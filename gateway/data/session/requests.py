@@ -120,7 +120,7 @@ class RequestHandler:
     @property
     def max_request_bytes(self) -> int:
         """The largest size of a request, in bytes."""
-        return self._gate.world.settings.max_request_bytes
+        return self._gate.world.limits.max_request_bytes
 
     def handle_requests(self, buf: bytearray, pos: int, end: int, now: float) -> int:
         """Handle the whole requests in buf[pos:end]; return the position of the first unhandled byte.
@@ -140,7 +140,7 @@ class RequestHandler:
             return pos
         muted = hold.muted_until > now and not hold.is_draining
         special = self._needs_inspection
-        max_bytes, most = world.settings.max_request_bytes, world.settings.max_partitions_per_request
+        max_bytes, most = world.limits.max_request_bytes, world.limits.max_partitions_per_request
         fence, rejected = gate.fence, gate.accounts.rejected_batches
         arrived = hold.arrived_at or now
         terms = self._update_terms()
@@ -243,12 +243,12 @@ class RequestHandler:
 
     def _update_terms(self) -> ForwardingTerms | None:
         client, world = self._client, self._gate.world
-        settings = world.settings
+        limits = world.limits
         if self._terms is not None:
             self._terms.update_terms(
                 world.ledger.latencies.sample_mask, client.client_id, self._gate.must_ask_limits,
-                settings.max_request_bytes,
-                settings.max_partitions_per_request,
+                limits.max_request_bytes,
+                limits.max_partitions_per_request,
             )  # fmt: skip
         return self._terms
 
@@ -278,7 +278,7 @@ class RequestHandler:
         as in Kafka's SaslServerAuthenticator. None of these requests is metered or limited.
         """
         world = self._gate.world
-        max_bytes = world.settings.max_request_bytes
+        max_bytes = world.limits.max_request_bytes
         run = pos
         handled = 0
         self._hold.held_until = 0.0
@@ -337,7 +337,7 @@ class RequestHandler:
             return SKIPPED
         buf, start, stop, key, version, correlation = request
         world = self._gate.world
-        max_bytes = world.settings.max_request_bytes
+        max_bytes = world.limits.max_request_bytes
         if stop - start > max_request_bytes(key, max_bytes) or version < 0:
             check_request_head(buf, start - 4, stop, max_bytes)
         cap = api.HIGHEST_VERSIONS.get(key)
@@ -376,8 +376,8 @@ class RequestHandler:
 
     def discard_requests(self, buf: bytearray, pos: int, end: int) -> None:
         """Count the requests that were read and will never be forwarded."""
-        client, settings = self._client, self._client.world.settings
-        max_bytes, most = settings.max_request_bytes, settings.max_partitions_per_request
+        client, limits = self._client, self._client.world.limits
+        max_bytes, most = limits.max_request_bytes, limits.max_partitions_per_request
         try:
             while (length := check_request_head(buf, pos, end, max_bytes)) and pos + length <= end:
                 _, key, version, correlation = REQUEST_HEAD.unpack_from(buf, pos)

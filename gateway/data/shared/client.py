@@ -113,7 +113,9 @@ class ConnectedClient:
         world = self.world
         quotas, groups = world.quotas, world.engine.groups
         self.quotas_version = quotas.version
-        self.observed_policies = decision.ALL_POLICIES if world.settings.observe else self._find_observed_policies()
+        self.observed_policies = (
+            decision.ALL_POLICIES if world.settings.mode == "observe" else self._find_observed_policies()
+        )
         user = self.principal.partition(":")[2]
         self.quota_limit = (
             NO_QUOTA_LIMIT

@@ -25,6 +25,7 @@ from gateway.channel import (
 from gateway.data.shared.ledger import UsageLedger
 from gateway.data.shared.warning_limiter import NO_LOG_FIELDS, LogFields, LogWriter
 from gateway.plugins import load_policy
+from gateway.worker_config import WorkerInternalClient
 from policies.definitions.rollout import PolicyRollout
 from policies.engine import PolicyEngine
 from policies.groups.finder import GroupResolver
@@ -135,6 +136,7 @@ class WorkerState:
 
     Attributes:
         cluster: brokers, addresses and topic ids.
+        settings: the last from control; `limits`: those in them, for what is asked at each request.
         rollout: for how many of the clients each policy is enforced.
         quotas: client quotas, and the lines of the clients under them.
         acknowledged_batches, rejected_batches: batches that come once more.
@@ -158,12 +160,12 @@ class WorkerState:
         self.engine = engine
         self.quotas = QuotaLimiters(engine.fleet)
         self.plugins: list[TrafficPolicy] = []
-        self._loaded_plugins: tuple[str, ...] = ()
         self.rollout = PolicyRollout()
         self.cluster = ClusterView(want_metadata)
         self.control_queries = ControlQueries(put)
-        self.apply_settings(settings)
-        self.ledger = UsageLedger(settings.max_client_keys)
+        self._set_settings(settings)
+        self._load_plugins()
+        self.ledger = UsageLedger(settings.limits.max_client_keys)
         self.acknowledged_batches = AcknowledgedBatches()
         self.rejected_batches = RejectedBatches()
         self.log = log
@@ -173,14 +175,20 @@ class WorkerState:
         self.principal_counts: Counter[str] = Counter()
 
     def apply_settings(self, settings: WorkerSettings) -> None:
-        self.settings = settings
+        has_other_plugins = settings.policies != self.settings.policies
+        self._set_settings(settings)
+        if has_other_plugins:
+            self._load_plugins()
+        self.quotas.renew_limits()  # what is only observed may have changed
+
+    def _load_plugins(self) -> None:
+        self.plugins = [load_policy(name) for name in self.settings.policies]
+
+    def _set_settings(self, settings: WorkerSettings) -> None:
+        self.settings, self.limits = settings, settings.limits
         self.protected_topics = frozenset(name.encode() for name in settings.protected_topics)
         self.control_queries.apis = frozenset(settings.managed_apis)
         self.cluster.wants_sasl = self.cluster.wants_sasl or settings.upstream_sasl
-        if settings.policies != self._loaded_plugins:
-            self.plugins = [load_policy(name) for name in settings.policies]
-            self._loaded_plugins = settings.policies
-        self.quotas.renew_limits()  # what is only observed may have changed
 
     def terminated_sasl(self, listener: str) -> TerminatedSasl | None:
         """The settings of SASL that ends at the gateway, on that listener; None: SASL passes through to the brokers."""
@@ -230,11 +238,11 @@ class WorkerState:
 
     def is_internal_client(self, principal: str, client_id: str) -> bool:
         """Whether the client is metered and never limited (proposal 035): the operators' own tools, and replication."""
-        settings = self.settings
+        internal = self.settings.internal
         return (
-            principal in settings.internal_principals
-            or client_id in settings.internal_client_ids
-            or (principal, client_id) in settings.internal_clients
+            principal in internal.principals
+            or client_id in internal.client_ids
+            or WorkerInternalClient(principal=principal, client_id=client_id) in internal.clients
         )
 
     def reject_code(self, software: tuple[str, str] | None) -> int:

@@ -72,7 +72,7 @@ class PeriodicTasks:
             self._world.ledger.advance_epoch()  # meters of topics that went quiet are gone
             self.report_rates()
             for link in list(self._reactor.links):
-                self._reactor.call_guarded(link, link.check_progress, now, self._world.settings)
+                self._reactor.call_guarded(link, link.check_progress, now, self._world.limits)
             self._reactor.run_deferred(now)
             self._uplink.log_suppressed(now)
 
@@ -137,5 +137,5 @@ class PeriodicTasks:
             ended = came.addresses.ended_counts
             if ended and self._uplink.post_if_reading(EndedConnections(dict(ended))):
                 ended.clear()
-            relieve_memory(self._reactor, trio.current_time(), self._world.settings.frame_timeout_s)
+            relieve_memory(self._reactor, trio.current_time(), self._world.limits.frame_timeout)
             await trio.sleep(GAUGES_S)

@@ -98,7 +98,7 @@ class DataPlane:
             case WorkerSettings():
                 self.connections.apply_settings(message)
                 self.world.apply_settings(message)
-                self.world.ledger.max_names = message.max_client_keys
+                self.world.ledger.max_names = message.limits.max_client_keys
                 self.world.ledger.advance_epoch()  # which topics are protected, and who is internal, may have changed
             case BrokerTable(bootstrap):
                 self.connections.dialler.bootstrap = bootstrap

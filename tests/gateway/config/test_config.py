@@ -15,6 +15,7 @@ from gateway.control.workers.snapshots import worker_settings
 from gateway.listener_names import DEFAULT_LISTENER
 from gateway.tls.broker_tls import BrokerTls
 from gateway.tls.certificates import ListenerTls
+from gateway.worker_config import WorkerInternalClient
 from policies.definitions.policy_values import PolicyKey
 from policies.quotas.names import Entity, QuotaKey
 from policies.thresholds.values import TOTAL_OUT_KEY
@@ -851,7 +852,7 @@ def test_proxies_before_the_gateway_and_before_brokers_are_named_and_control_rea
         Settings.model_validate_json(parse_settings(text).model_dump_json(by_alias=True)),
     ):
         assert settings.all_listeners[DEFAULT_LISTENER].proxy_networks == ("10.0.0.0/8", "::1")
-        assert worker_settings(settings, b"").upstream_proxy == "v2"
+        assert worker_settings(settings, b"").upstream.proxy_protocol == "v2"
     assert "the gateway's own clients can't send it" in find_warnings(parse_settings(text))[0]
     assert parse_settings(UPSTREAM).all_listeners[DEFAULT_LISTENER].proxy_networks == ()
 
@@ -870,15 +871,17 @@ def test_an_internal_client_id_alone_is_warned_of_and_pairs_are_not() -> None:
     assert [each for each in find_warnings(alone) if each.startswith("internal.client_ids: any client can claim")]
     pairs = parse_settings(UPSTREAM + "internal: {clients: [{principal: 'User:mirror', client_id: mirror}]}")
     assert not [each for each in find_warnings(pairs) if each.startswith("internal")]
-    assert worker_settings(pairs, b"").internal_clients == (("User:mirror", "mirror"),)
+    assert worker_settings(pairs, b"").internal.clients == (
+        WorkerInternalClient(principal="User:mirror", client_id="mirror"),
+    )
     assert problems(UPSTREAM + "internal: {clients: [{principal: mirror, client_id: mirror}]}") == [
         "gw.yaml:2: internal.clients.0.principal: 'mirror' is not a valid principal: write User:mirror"
     ]
 
 
 def test_a_request_is_held_for_50_s_at_most_unless_the_operator_says_less() -> None:
-    assert worker_settings(parse_settings(UPSTREAM), b"").max_hold_s == 50.0
-    assert worker_settings(parse_settings(UPSTREAM + "limits: {max_hold: 12s}\n"), b"").max_hold_s == 12.0
+    assert worker_settings(parse_settings(UPSTREAM), b"").limits.max_hold == 50.0
+    assert worker_settings(parse_settings(UPSTREAM + "limits: {max_hold: 12s}\n"), b"").limits.max_hold == 12.0
     with pytest.raises(ConfigError, match="max_hold"):
         parse_settings(UPSTREAM + "limits: {max_hold: 5m}\n")
 

@@ -438,10 +438,10 @@ class _TrafficViews:
             known = known._replace(storage=factor.factor, storage_mode=factor.mode, affected=factor.affected)
         if settings is not None:
             known = known._replace(
-                observe=settings.observe,
+                observe=settings.mode == "observe",
                 rollout_key=settings.rollout_key,
-                internal_principals=settings.internal_principals,
-                internal_client_ids=settings.internal_client_ids,
+                internal_principals=settings.internal.principals,
+                internal_client_ids=settings.internal.client_ids,
                 protected_topics=settings.protected_topics,
                 plugins=settings.policies,
             )

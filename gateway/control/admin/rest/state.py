@@ -232,7 +232,7 @@ def add_paths(app: FastAPI, gateway: GatewayContext) -> None:
             ready=not standing.problems,
             problems=list(standing.problems),
             lacking=list(standing.lacking),
-            mode="observe" if settings is not None and settings.observe else "enforce",
+            mode="enforce" if settings is None else settings.mode,
             workers=ShownWorkers(configured=standing.workers, connected=standing.connected),
             connections=standing.connections,
             flow=_show_flow(TopicFlow(*(sum(parts) for parts in zip(*flows, strict=True))) if flows else TopicFlow()),

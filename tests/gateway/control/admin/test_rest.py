@@ -31,6 +31,7 @@ from gateway.control.usage.timeline import TrafficTimeline
 from gateway.control.workers.inquiries import InquiryResult
 from gateway.embedded import find_free_port
 from gateway.quotas.client import DescribedQuotas, QuotaClientError
+from gateway.worker_config import WorkerInternal
 from policies.definitions.policy_records import ChangeSource, PastChange
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey, PolicyOperation, PolicyValue
@@ -127,7 +128,7 @@ class Server:
         self.recent, self.timeline = RecentTraffic(), TrafficTimeline()
         self.told = {
             channel.WorkerSettings: channel.WorkerSettings(
-                PROTOCOL, "gw", protected_topics=("__usage",), internal_principals=("User:mirror",)
+                PROTOCOL, "gw", protected_topics=("__usage",), internal=WorkerInternal(principals=("User:mirror",))
             ),
             channel.ThresholdPolicy: channel.ThresholdPolicy(1, 12.0 * MB, {"clicks": 5.0 * MB}),
             channel.TopicSnapshot: channel.TopicSnapshot({1: ("clicks", "views")}),
@@ -638,7 +639,7 @@ async def test_a_value_in_force_is_shown_with_those_that_it_overrides(server: Se
         "factor": 0.25, "state": "THROTTLE", "origin": "kept", "why": "broker 1 volume /a: 1.0 GB free",
         "mode": "enforce",
     }  # fmt: skip
-    server.told[channel.WorkerSettings] = channel.WorkerSettings(PROTOCOL, "gw", observe=True)
+    server.told[channel.WorkerSettings] = channel.WorkerSettings(PROTOCOL, "gw", mode="observe")
     _, said = await server.ask("GET", path, user="alice", omit_overridden="true")
     assert (said["quotas"][0]["in_force"], said["storage"]["mode"]) == (3.0 * MB, "observe")
     assert said["quotas"][0]["overridden"] is None

@@ -58,10 +58,10 @@ class Control:
         surroundings.now_s = AT_S
         self.service = make_policy_service(self.context, self.store, surroundings)
         workers: Any = self.told
-        orders = SnapshotPublisher(self.context, workers, self.service.loaded, b"")
+        self.publisher = SnapshotPublisher(self.context, workers, self.service.loaded, b"")
         facts = self.context.facts
-        facts.configuration.subscribe("workers", orders.publish_settings)
-        facts.policies.subscribe("workers", orders.publish_policies)
+        facts.configuration.subscribe("workers", self.publisher.publish_settings)
+        facts.policies.subscribe("workers", self.publisher.publish_policies)
         facts.policies.subscribe("effects", partial(expect_effects, self.context))
         facts.configuration.publish(found.settings)
         facts.policies.publish(self.service.policies)
@@ -115,7 +115,7 @@ async def test_what_changed_is_told_at_once_and_in_one(make: Any) -> None:
         channel.WorkerSettings, channel.ThresholdPolicy, channel.QuotaSnapshot, channel.GroupSnapshot,
     ]  # fmt: skip
     settings, policy, *_ = messages
-    assert (settings.observe, policy.total, policy.mode) == (True, 2e6, "observe")
+    assert (settings.mode, policy.total, policy.mode) == ("observe", 2e6, "observe")
     (adopted,) = control.adopted
     assert adopted[0] == control.settings
     assert adopted[1].files == (str(control.file),)
@@ -136,7 +136,7 @@ async def test_what_is_no_policy_is_told_too(make: Any) -> None:
     control = await make("")
     assert await control.reload(UPSTREAM + "limits: {idle_timeout: 7m}") == ("applied", ("limits.idle_timeout",))
     ((settings,),) = control.told.all
-    assert settings.idle_timeout_s == 420.0
+    assert settings.limits.idle_timeout == 420.0
 
 
 async def test_a_file_with_a_fault_changes_nothing_at_all(make: Any, caplog: pytest.LogCaptureFixture) -> None:

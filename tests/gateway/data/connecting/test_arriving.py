@@ -242,7 +242,7 @@ async def test_a_third_control_is_not_asked_what_two_have_ended_with(
 
 @pytest.mark.parametrize("version", [1, 2])
 async def test_a_broker_is_told_of_a_client(tmp_path: Path, version: int) -> None:
-    async with opened(tmp_path, proxies=PROXIES, upstream_proxy=f"v{version}") as yard:
+    async with opened(tmp_path, proxies=PROXIES, upstream_proxy_protocol=f"v{version}") as yard:
         await yard.connect(header("2001:db8::1") + ASKED)
         expected = encode_header(version, ConnectionEnds(("2001:db8::1", 5000), ("198.51.100.1", 9092))) + ASKED
         assert await receive_exactly(await yard.broker.receive(), len(expected)) == expected

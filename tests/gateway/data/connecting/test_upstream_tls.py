@@ -47,7 +47,7 @@ class Gateway:
     """The part of a worker that dials, and what it says and counts."""
 
     def __init__(self, tls: BrokerTls | None, port: int, host: str, timeout_s: float) -> None:
-        self.play = Play(upstream_tls=tls, connect_timeout_s=timeout_s)
+        self.play = Play(upstream_tls=tls, upstream_connect_timeout=timeout_s)
         self.play.world.cluster.set_brokers(BrokerTable((), (UpstreamBroker(1, host, port),)))
         self.uplink = ControlUplink()
         self.dialling = BrokerDialler(self.play.world, self.uplink, TlsWorkspace())

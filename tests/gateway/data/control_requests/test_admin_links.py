@@ -43,6 +43,7 @@ from gateway.supervisor import ParentLink
 from tests.background import until
 from tests.gateway.data.relay.test_links import Stage, receive_exactly, staged
 from tests.gateway.data.session.test_termination import authenticate, handshake
+from tests.gateway.made_settings import made_settings
 from tests.gateway.play import Play, account, answer, other_answer, other_request, request
 
 MANAGED = (44, 49)
@@ -274,9 +275,9 @@ async def test_a_worker_goes_by_all_orders_from_one_moment_on() -> None:
     async with trio.open_nursery() as nursery:
         staff = Staff(nursery)
         world = staff.worker.configured_plane.world
-        settings = WorkerSettings(PROTOCOL, "gw", observe=True, max_buffered_bytes=5 * 2**20, max_client_keys=7)
+        settings = made_settings(mode="observe", max_buffered_bytes=5 * 2**20, max_client_keys=7)
         staff.worker.handle_control_message(SnapshotBundle((settings, ThresholdPolicy(3, 5e6, mode="observe"))))
-        assert (world.settings.observe, world.ledger.max_names) == (True, 7)
+        assert (world.settings.mode, world.ledger.max_names) == ("observe", 7)
         assert staff.worker.configured_plane.connections.reactor.budget.limit_bytes == 5 * 2**20
         assert (world.engine._rules.total, world.engine._rules.observes) == (5e6, True)
         staff.close()

@@ -425,9 +425,9 @@ async def test_half_a_frame_that_was_read_on_behind_a_pause_ends_its_connection_
         stage.end_mute(link)
         await receive_exactly(broker, len(with_question(request(1, acks=0))))
         now = trio.current_time()
-        link.check_progress(now, stage.play.world.settings)
+        link.check_progress(now, stage.play.world.limits)
         assert not link.is_closed, "the broker has still to say that it took the first request"
-        link.check_progress(now + 61, stage.play.world.settings)
+        link.check_progress(now + 61, stage.play.world.limits)
         assert link.is_closed
 
 
@@ -437,7 +437,7 @@ async def test_a_half_sent_frame_without_progress_is_closed_after_the_deadline()
         await client.send_all(request(1)[:40])
         await until(lambda: link.client.inbound.partial_bytes == 40)
         now = trio.current_time()
-        settings = stage.play.world.settings
+        settings = stage.play.world.limits
         link.check_progress(now, settings)
         assert not link.is_closed
         link.check_progress(now + 61, settings)
@@ -679,7 +679,7 @@ async def test_a_client_that_does_not_close_its_half_is_not_waited_for() -> None
 async def test_a_connection_past_its_age_ends_between_two_requests(busy: str) -> None:
     async with staged() as stage:
         link, client, broker = stage.connect()
-        settings = replace(stage.play.world.settings, max_connection_age_s=100.0, authentication_timeout_s=1000.0)
+        settings = replace(stage.play.world.limits, max_connection_age=100.0, authentication_timeout=1000.0)
         now = link._watch.opened_at
         link.check_progress(now + 80.0, settings)
         assert not link.closing_cause
@@ -715,7 +715,7 @@ async def test_a_connection_past_its_age_ends_between_two_requests(busy: str) ->
 async def test_ages_of_connections_that_began_together_are_spread() -> None:
     async with staged() as stage:
         links = [stage.connect()[0] for _ in range(40)]
-        settings = replace(stage.play.world.settings, max_connection_age_s=100.0, authentication_timeout_s=1000.0)
+        settings = replace(stage.play.world.limits, max_connection_age=100.0, authentication_timeout=1000.0)
         ended: set[int] = set()
         for age in range(80, 121):
             now = links[0]._watch.opened_at + age

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.data.pending.hold import MAX_MUTE_S, MAX_WAIT_S
 from gateway.data.shared.errors import UpstreamError
+from gateway.worker_config import WorkerInternalClient
 from policies.verdict import DELAY, NOT_ENOUGH_REPLICAS, REJECT, THROTTLING_QUOTA_EXCEEDED, Verdict
 from protocol import api
 from protocol.wire import MalformedFrame
@@ -258,12 +259,13 @@ def test_internal_clients_are_metered_and_never_limited() -> None:
 
 
 def test_an_internal_pair_exempts_both_together_only() -> None:
-    own = ("User:ANONYMOUS", "app")
-    play = Play(**OVER, internal_clients=(own,)).named().overload()
-    assert play.client(request(1))[0] == request(1)
-    for other in (("User:mirror", "app"), ("User:ANONYMOUS", "mirror")):
-        play = Play(**OVER, internal_clients=(other,)).named().overload()
-        assert play.client(request(1))[0] == b""
+    def of(principal: str, client_id: str) -> Play:
+        own = WorkerInternalClient(principal=principal, client_id=client_id)
+        return Play(**OVER, internal_clients=(own,)).named().overload()
+
+    assert of("User:ANONYMOUS", "app").client(request(1))[0] == request(1)
+    for principal, client_id in (("User:mirror", "app"), ("User:ANONYMOUS", "mirror")):
+        assert of(principal, client_id).client(request(1))[0] == b""
 
 
 def test_the_gateways_own_topics_are_not_for_producers() -> None:
@@ -721,7 +723,7 @@ def test_acks_0_to_a_topic_of_the_gateways_own_is_dropped_under_that_reason() ->
 
 @pytest.mark.parametrize(("verdict", "outcome"), [(reject(800), "would_reject"), (delay(800), "would_delay")])
 def test_observe_touches_nothing_and_counts_what_would_have_been(verdict: Verdict, outcome: str) -> None:
-    play = asked(verdict, observe=True)
+    play = asked(verdict, mode="observe")
     assert play.client(request(1)) == (request(1), b"")
     assert play.broker(answer(1)) == answer(1)
     assert play.session.hold.muted_until == 0.0

@@ -13,9 +13,9 @@ WHY = "broker 2 volume /data: 0.9 GB of 100.0 GB free, hard limit at 1.0 GB"
 SIZE = size_of()
 
 
-def play(factor: float = 0.0, total: float | None = None, mode: str = "enforce", **settings: Any) -> Play:
+def play(factor: float = 0.0, total: float | None = None, storage_mode: str = "enforce", **settings: Any) -> Play:
     made = Play(total=total, **settings).named()
-    made.engine.set_storage_factor(factor, WHY, made.now, mode=mode)  # type: ignore[arg-type]
+    made.engine.set_storage_factor(factor, WHY, made.now, mode=storage_mode)  # type: ignore[arg-type]
     return made
 
 
@@ -204,7 +204,9 @@ def test_rejected_bytes_are_not_charged() -> None:
 def test_observed_it_touches_nothing_and_counts_what_would_have_been(
     factor: float, outcome: str, reason: str, whole: bool
 ) -> None:
-    on = play(factor, total=2 * SIZE, mode="enforce" if whole else "observe", observe=whole)
+    on = play(
+        factor, total=2 * SIZE, storage_mode="enforce" if whole else "observe", mode="observe" if whole else "enforce"
+    )
     if whole:  # the gateway's own mode
         on.engine.set_storage_factor(factor, WHY, on.now, mode="observe")
     frame = request(1)

@@ -473,7 +473,7 @@ async def test_a_control_that_does_not_answer_ends_the_exchange(tmp_path: Path) 
 
 async def test_no_more_connections_of_one_principal_than_allowed(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    stage.world.principal_counts["User:alice"] = stage.world.settings.max_connections_per_principal
+    stage.world.principal_counts["User:alice"] = stage.world.limits.max_connections_per_principal
     with pytest.raises(AuthenticationFailed, match="connections already"):
         await stage.sign_in("PLAIN", "alice", "alice-secret")
 
