@@ -81,9 +81,17 @@ def test_the_reference_of_settings_has_each_key_of_each_section() -> None:
             assert f"| `{row.key}` |" in text, (place.name, row.key)
             assert row.text, (place.name, row.key)
     listener = next(place for place in found if place.name == "Listener")
-    assert listener.paths == ("listener.", "listeners.NAME.")
+    assert listener.paths == ("listener", "listeners.NAME")
     port = next(row for row in listener.rows if row.key == "port")
-    assert (port.kind, port.default) == ("number, at least 1, at most 65,535", "19092")
+    assert (port.kind, port.default) == ("number (port), at least 1, at most 65,535", "19092")
+    live = {f"{place.name}.{row.key}" for place in found for row in place.rows if row.is_live}
+    assert {"Listener.ssl.keystore.location", "Limits.max_hold", "GroupRates.publishRateInBytes"} <= live
+    assert not live & {
+        "Admin.ssl.keystore.location",
+        "Limits.max_client_metrics",
+        "Settings.workers",
+        "Snapshots.topic",
+    }
     servers = next(row for place in found if place.name == "Upstream" for row in place.rows)
     assert (servers.key, servers.default) == ("bootstrap_servers", None)
 
