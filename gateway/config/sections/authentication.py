@@ -8,7 +8,7 @@ from typing import Final, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from gateway.config.sections.fields import Seconds, Section, setting
+from gateway.config.sections.fields import Milliseconds, Seconds, Section, setting
 
 BEARER_MECHANISM: Final = "OAUTHBEARER"
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -47,32 +47,29 @@ class Authentication(Section):
         " to brokers for its clients.",
     )
     # Tokens have an end of their own.
-    max_reauth_ms: int = setting(
+    max_reauth_ms: Milliseconds = setting(
         0,
         "How long a client's session lasts before it has to authenticate again; 0: as long as the connection.",
         alias="connections.max.reauth.ms",
         ge=0,
-        unit="milliseconds",
     )
     # Kafka's default.
-    failure_delay_ms: int = setting(
+    failure_delay_ms: Milliseconds = setting(
         100,
         "Delay of the answer to a failed attempt.",
         alias="connection.failed.authentication.delay.ms",
         ge=0,
         le=5000,
-        unit="milliseconds",
     )
     jwks_url: str = setting("", "The issuer's keys: https://… or file:///….", alias=_JWKS)
     jwks_ca: Path | None = setting(
         None, "A PEM file with the CAs for that address. Without it, the system's.", alias="ssl.truststore.location"
     )
-    jwks_refresh_ms: int = setting(
+    jwks_refresh_ms: Milliseconds = setting(
         3_600_000,
         "How often keys are fetched; also when a token names an unknown one.",
         alias="sasl.oauthbearer.jwks.endpoint.refresh.ms",
         ge=1000,
-        unit="milliseconds",
     )
     audience: tuple[str, ...] = setting((), "What the claim aud of a token must be: one of these.", alias=_AUDIENCE)
     issuer: str = setting("", "What the claim iss of a token must be.", alias=_ISSUER)

@@ -63,8 +63,8 @@ def marks_of(field: FieldInfo) -> SettingMarks:
 
 
 def _unit_in(parts: Iterable[Any]) -> str:
-    """The first unit in a type, of those in it, or in what is said about it."""
-    for part in parts:
+    """The unit in a type or in what is said about it; of several the last, which is said about another one's type."""
+    for part in reversed(list(parts)):
         if isinstance(part, Unit):
             return part.name
         if unit := _unit_in(get_args(part)):
@@ -150,6 +150,9 @@ Size = Annotated[int, BeforeValidator(parse_size), BeforeValidator(reject_bool),
 Seconds = Annotated[
     float, BeforeValidator(parse_duration), BeforeValidator(reject_bool), Field(allow_inf_nan=False), Unit("seconds")
 ]
+Milliseconds = Annotated[int, Unit("milliseconds")]
+ByteRate = Annotated[Size, Unit("bytes per second")]
+Copies = Annotated[int, Field(ge=1, le=100), Unit("copies")]
 Number = Annotated[float, BeforeValidator(reject_bool), Field(allow_inf_nan=False)]
 Percent = Annotated[float, BeforeValidator(_check_percent), Unit("percent")]
 Port = Annotated[int, BeforeValidator(reject_bool), Field(ge=1, le=65535), Unit("port")]

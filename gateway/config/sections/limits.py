@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.config.sections.fields import Seconds, Section, Size, setting
+from gateway.config.sections.fields import ByteRate, Seconds, Section, Size, setting
 
 
 class Limits(Section):
@@ -21,13 +21,8 @@ class Limits(Section):
         workers=True,
         gt=0,
     )
-    min_rate: Size = setting(
-        64 * 2**10,
-        "Bytes per second that a request has to bring: see frame_timeout.",
-        live=True,
-        workers=True,
-        ge=1,
-        unit="bytes per second",
+    min_rate: ByteRate = setting(
+        64 * 2**10, "Bytes per second that a request has to bring: see frame_timeout.", live=True, workers=True, ge=1
     )
     # Clients send their first request at once.
     first_byte_timeout: Seconds = setting(

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import field_validator
 
 from gateway.cli_support.suggest import name_hint
-from gateway.config.sections.fields import FieldFaults, KafkaName, Seconds, Section, Size, setting
+from gateway.config.sections.fields import Copies, FieldFaults, KafkaName, Seconds, Section, Size, setting
 from gateway.kafka import topic_names
 from gateway.log.logs import LOGGERS, LogFormat, LogLevel
 
@@ -44,6 +44,4 @@ class UsageLog(Section):
     partitions: int = setting(
         3, "Partitions of the topic, if the gateway creates it.", ge=1, le=1000, unit="partitions"
     )
-    replication: int | None = setting(
-        None, "Copies of it. Without it 3, or the number of brokers if that is less.", ge=1, le=100, unit="copies"
-    )
+    replication: Copies | None = setting(None, "Copies of it. Without it 3, or the number of brokers if that is less.")

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from gateway.config.sections.fields import (
+    ByteRate,
+    Copies,
     GroupName,
     KafkaName,
     NamespaceName,
@@ -19,7 +21,6 @@ from gateway.config.sections.fields import (
     Principal,
     Seconds,
     Section,
-    Size,
     TenantName,
     setting,
 )
@@ -31,25 +32,15 @@ from policies.thresholds.values import TOTAL_KEY, TOTAL_OUT_KEY, check_single_th
 
 
 class TopicThreshold(Section):
-    threshold: Size = setting(
-        ...,
-        "Bytes per second of the topic on each broker.",
-        alias="bytes.in.per.sec.threshold",
-        ge=0,
-        unit="bytes per second",
+    threshold: ByteRate = setting(
+        ..., "Bytes per second of the topic on each broker.", alias="bytes.in.per.sec.threshold", ge=0
     )
 
 
 class BrokerThreshold(Section):
-    total: Size | None = setting(
-        None, "Bytes per second of this broker.", alias=TOTAL_KEY, gt=0, unit="bytes per second"
-    )
-    total_out: Size | None = setting(
-        None,
-        "Bytes per second that consumers with shares share of this broker.",
-        alias=TOTAL_OUT_KEY,
-        gt=0,
-        unit="bytes per second",
+    total: ByteRate | None = setting(None, "Bytes per second of this broker.", alias=TOTAL_KEY, gt=0)
+    total_out: ByteRate | None = setting(
+        None, "Bytes per second that consumers with shares share of this broker.", alias=TOTAL_OUT_KEY, gt=0
     )
 
     @model_validator(mode="after")
@@ -62,22 +53,20 @@ class BrokerThreshold(Section):
 class Thresholds(Section):
     """Bytes per second and upstream broker. `brokers`: node id -> a total of its own."""
 
-    total: Size | None = setting(
+    total: ByteRate | None = setting(
         None,
         "Bytes per second of each broker. Without it, topics' thresholds limit nothing.",
         live=True,
         alias=TOTAL_KEY,
         gt=0,
-        unit="bytes per second",
     )
-    total_out: Size | None = setting(
+    total_out: ByteRate | None = setting(
         None,
         "Bytes per second that consumers with consumer_byte_rate.shares share of each broker. It limits no other"
         " consumer.",
         live=True,
         alias=TOTAL_OUT_KEY,
         gt=0,
-        unit="bytes per second",
     )
     brokers: dict[Annotated[int, Field(ge=0)], BrokerThreshold] = setting(
         {}, "Totals of particular brokers, by node id.", live=True
@@ -139,12 +128,8 @@ class Thresholds(Section):
 class GroupRates(Section):
     """Limits of one resource group over all gateways, per second; None: none. The names are PIP-82's."""
 
-    publish_bytes: Size | None = setting(
-        None,
-        "Bytes per second that the group may produce, over all gateways.",
-        alias="publishRateInBytes",
-        gt=0,
-        unit="bytes per second",
+    publish_bytes: ByteRate | None = setting(
+        None, "Bytes per second that the group may produce, over all gateways.", alias="publishRateInBytes", gt=0
     )
     publish_msgs: Number | None = setting(
         None,
@@ -153,8 +138,8 @@ class GroupRates(Section):
         gt=0,
         unit="messages per second",
     )
-    dispatch_bytes: Size | None = setting(
-        None, "Bytes per second that the group may consume.", alias="dispatchRateInBytes", gt=0, unit="bytes per second"
+    dispatch_bytes: ByteRate | None = setting(
+        None, "Bytes per second that the group may consume.", alias="dispatchRateInBytes", gt=0
     )
     dispatch_msgs: Number | None = setting(
         None,
@@ -213,12 +198,8 @@ class PoliciesStore(Section):
         topic_names.POLICIES,
         "The compacted topic for changes made at run time. All gateways of a cluster use the same one.",
     )
-    replication: int | None = setting(
-        None,
-        "Copies of it, if the gateway creates it. Without it 3, or the number of brokers if that is less.",
-        ge=1,
-        le=100,
-        unit="copies",
+    replication: Copies | None = setting(
+        None, "Copies of it, if the gateway creates it. Without it 3, or the number of brokers if that is less."
     )
     # The spool is this gateway's alone.
     file: Path | None = setting(

@@ -11,7 +11,17 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from gateway.config.sections.clients import Client
-from gateway.config.sections.fields import KafkaName, Number, PluginName, Seconds, Section, Size, reject_bool, setting
+from gateway.config.sections.fields import (
+    Copies,
+    KafkaName,
+    Number,
+    PluginName,
+    Seconds,
+    Section,
+    Size,
+    reject_bool,
+    setting,
+)
 from gateway.kafka import topic_names
 from gateway.storage.plugins import LIMIT_POLICIES, VOLUME_SOURCES
 from policies.definitions.policy_values import PolicyKey
@@ -115,12 +125,8 @@ class Snapshots(Section):
     max_age: Seconds = setting(180.0, "An active broker without a younger snapshot is unknown.", gt=0, le=7 * 86400)
     # 035's default.
     fail_safe: Literal["PAUSE", "OPEN"] = setting("PAUSE", "The state while a broker is unknown.")
-    replication: int | None = setting(
-        None,
-        "Copies of the topic. Without it 3, or the number of brokers if that is less.",
-        ge=1,
-        le=100,
-        unit="copies",
+    replication: Copies | None = setting(
+        None, "Copies of the topic. Without it 3, or the number of brokers if that is less."
     )
 
 
