@@ -43,11 +43,18 @@ def make_module() -> str:
 
 
 def _keys(section: Any, *, is_whole: bool) -> list[_Key]:
+    """
+    Raises:
+        TypeError: some keys are marked of a section that may be missing, or that there are several of.
+    """
     found = []
     for name, field in section.model_fields.items():
-        whole = is_whole or marks_of(field).workers
-        if whole or (is_section(field.annotation) and _keys(field.annotation, is_whole=False)):
-            found.append(_Key(name, field, whole))
+        if is_whole or marks_of(field).workers:
+            found.append(_Key(name, field, True))
+        elif any(_keys(inner, is_whole=False) for inner in _sections_in(field.annotation)):
+            if not is_section(field.annotation):
+                raise TypeError(f"{name}: workers can get all of its keys or none: write workers=True there")
+            found.append(_Key(name, field, False))
     return found
 
 

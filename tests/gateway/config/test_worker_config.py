@@ -11,7 +11,7 @@ from gateway.config import parse_settings
 from gateway.config.sections.fields import Seconds, Section, setting
 from gateway.control.workers.snapshots import worker_settings
 from gateway.worker_config import WorkerConfig, WorkerLimits
-from tools.worker_config import MODULE, _type_text, make_module
+from tools.worker_config import MODULE, _structs, _type_text, make_module
 
 UPSTREAM = "upstream: {bootstrap_servers: 'b:9092'}\n"
 
@@ -53,6 +53,32 @@ class Inner(Section):
 )
 def test_types_without_what_pydantic_is_told(kind: object, text: str) -> None:
     assert _type_text(kind) == text
+
+
+class Marked(Section):
+    level: Seconds = setting(1.0, "A number.", workers=True)
+    other: int = setting(1, "Another one.", unit="things")
+
+
+class Outer(Section):
+    one: Marked = setting(Marked(), "A section.")
+    two: Inner = setting(Inner(), "Another one.")
+
+
+class Several(Section):
+    each: dict[str, Marked] = setting({}, "Several by name.")
+
+
+def test_of_a_section_workers_get_the_keys_that_are_marked() -> None:
+    first, second = _structs(Outer, is_whole=False)
+    head = "class {}(msgspec.Struct, frozen=True, kw_only=True):\n"
+    assert first == head.format("WorkerMarked") + "    level: float = 1.0  # seconds\n"
+    assert second == head.format("WorkerOuter") + "    one: WorkerMarked = WorkerMarked()\n"
+
+
+def test_a_mark_that_would_be_without_effect_is_refused() -> None:
+    with pytest.raises(TypeError, match="each: workers can get all of its keys or none"):
+        list(_structs(Several, is_whole=False))
 
 
 def test_what_workers_cannot_be_sent_is_refused() -> None:
