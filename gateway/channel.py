@@ -36,7 +36,7 @@ from policies.groups.group_limiters import GroupLimitValues, GroupRate
 from policies.meters.broker_meters import PeerTraffic
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.quota_limiters import QuotaRate
-from policies.storage import AffectedTopics, LastVolumes, StorageFactor
+from policies.storage import AffectedTopics, KeptVolumes, StorageFactor
 from policies.thresholds.broker_limits import BrokerRate
 
 PROTOCOL = 12
@@ -177,7 +177,7 @@ class StorageSnapshot(msgspec.Struct, frozen=True, tag=True):
     valid_until: float | None = None  # None: until told otherwise
     following: StorageFactor = StorageFactor(1.0, "fallback")  # in force from then on
     affected: tuple[AffectedTopics, ...] | None = None
-    lasts: dict[int, LastVolumes] = {}  # for a control that is started again, see policies.storage.Memory
+    kept_volumes: dict[int, KeptVolumes] = {}  # for a control that is started again, see policies.storage.VolumeKeeper
 
 
 class GroupSnapshot(msgspec.Struct, frozen=True, tag=True):

@@ -15,7 +15,7 @@ from policies.groups.group_limiters import GroupLimiters, GroupLimitValues, Grou
 from policies.limited_broker import LimitedBroker
 from policies.meters.broker_meters import NO_PEER_TRAFFIC, PeerTraffic
 from policies.meters.meter import TickSchedule
-from policies.storage.request_limits import NO_EFFECT, NO_HELD_TOPICS, HeldTopics, StorageEffect, StoragePause
+from policies.storage.request_limits import NO_AFFECTED_TOPICS, NO_EFFECT, AffectedIndex, StorageEffect, StoragePause
 from policies.thresholds.broker_limits import BrokerRate
 from policies.thresholds.broker_thresholds import NO_RULES, ThresholdRules
 from policies.thresholds.values import without_total_text
@@ -36,8 +36,8 @@ NO_TOTALS: Final[Mapping[int, float]] = MappingProxyType({})
 
 
 class PolicyEngine:
-    """The policies of one worker. `pause`: why nothing may be forwarded, or None. `held_topics`: the topics that
-    storage protection holds, where it holds some only. `fleet`: this gateway's shares of limits. `groups`: resource
+    """The policies of one worker. `pause`: why nothing may be forwarded, or None. `affected_topics`: the topics that
+    storage protection affects, where it affects some only. `fleet`: this gateway's shares of limits. `groups`: resource
     groups.
     """
 
@@ -47,7 +47,7 @@ class PolicyEngine:
         self.pause: StoragePause | None = None
         self._rules = NO_RULES
         self._effect = NO_EFFECT
-        self.held_topics = NO_HELD_TOPICS
+        self.affected_topics = NO_AFFECTED_TOPICS
         self._ticks = TickSchedule(now)
         self._now = now  # of the last call that said so
         self._internal = frozenset(topic.encode() for topic in internal)
@@ -103,13 +103,13 @@ class PolicyEngine:
             self.set_storage_factor(1.0, "", now, mode=mode)
 
     def set_affected_topics(self, parts: Iterable[AffectedTopics], now: float, *, mode: Mode = "enforce") -> None:
-        """Storage protection holds these topics and no others, the strictest part first; none: it holds nothing. The
+        """Storage protection affects these topics and no others, the strictest part first; none: it affects none. The
         storage factor is for all topics; only one of the two is in effect.
         """
         self._now = now
-        self.held_topics = HeldTopics(parts, observes=mode == "observe")
+        self.affected_topics = AffectedIndex(parts, observes=mode == "observe")
         for broker in self.brokers.values():
-            broker.set_affected_topics(self.held_topics, now)
+            broker.set_affected_topics(self.affected_topics, now)
 
     def set_groups(
         self, limits: Mapping[str, GroupLimitValues], finder: GroupLookup, now: float, *, observes: bool = False
@@ -149,8 +149,8 @@ class PolicyEngine:
             broker = LimitedBroker(node_id, self._internal, self.fleet, self.groups, self._ticks)
             self.brokers[node_id] = broker
             broker.limits.apply_rules(self._rules, self._effect, self._now)
-            if self.held_topics.parts:
-                broker.set_affected_topics(self.held_topics, self._now)
+            if self.affected_topics.parts:
+                broker.set_affected_topics(self.affected_topics, self._now)
             broker.set_peer_traffic(self._peer_traffic.get(node_id, NO_PEER_TRAFFIC))
         return broker
 

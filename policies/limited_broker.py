@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from policies.meters.broker_meters import PeerTraffic
     from policies.meters.meter import TickSchedule
     from policies.meters.topic_meter import TopicMeter
-    from policies.storage.request_limits import HeldTopics, StoragePause, StorageThrottle
+    from policies.storage.request_limits import AffectedIndex, StoragePause, StorageThrottle
 
 
 class LimitedBroker(BrokerMeters):
@@ -38,7 +38,7 @@ class LimitedBroker(BrokerMeters):
         self.limits.add_topic(meter)
         meter.set_group_asks(self._groups.has_groups)
         if self.limits.affected_limits:
-            meter.set_held(self._is_topic_held(topic))
+            meter.set_affected(self._is_affected(topic))
         return meter
 
     def confirm_topic(self, topic: bytes) -> TopicMeter | None:
@@ -51,30 +51,30 @@ class LimitedBroker(BrokerMeters):
         if not super().set_listed_topics(topics):
             return False
         if self.limits.affected_limits:
-            self._update_held_topics()
+            self._update_affected_topics()
         self.limits.thresholds.recount_topics()
         self.limits.strategy.refresh_topics()
         return True
 
     # --- storage ------------------------------------------------------------------------------------------------------
 
-    def set_affected_topics(self, holding: HeldTopics, now: float) -> None:
-        """Storage holds these topics, and no others."""
-        self.limits.set_affected_topics(holding, now)
-        self._update_held_topics()
+    def set_affected_topics(self, affected: AffectedIndex, now: float) -> None:
+        """Storage protection affects these topics, and no others."""
+        self.limits.set_affected_topics(affected, now)
+        self._update_affected_topics()
 
     def storage_limit_of(self, topic: bytes) -> StorageThrottle | StoragePause | None:
-        """The limit of a topic that storage holds; None for all others."""
+        """The limit of a topic that storage protection affects; None for all others."""
         return self.limits.affected_limits.limit_of(topic, topic in self._listed)
 
-    def _update_held_topics(self) -> None:
-        affected = self.limits.affected_limits
+    def _update_affected_topics(self) -> None:
+        has_affected = bool(self.limits.affected_limits)
         for topic, meter in self.topics.items():
-            meter.set_held(bool(affected) and self._is_topic_held(topic))
+            meter.set_affected(has_affected and self._is_affected(topic))
 
-    def _is_topic_held(self, topic: bytes) -> bool:
-        # The meter of names that found no room may have any topic that is held.
-        return topic == OTHER_TOPICS or self.limits.affected_limits.is_topic_held(topic, topic in self._listed)
+    def _is_affected(self, topic: bytes) -> bool:
+        # The meter of names that found no room may have any topic that is affected.
+        return topic == OTHER_TOPICS or self.limits.affected_limits.is_affected(topic, topic in self._listed)
 
     # --- rates --------------------------------------------------------------------------------------------------------
 

@@ -27,13 +27,13 @@ from policies.storage import (
     AffectedTopics,
     FactorKeeper,
     FactorSource,
-    LastVolumes,
+    KeptVolumes,
     LimitPolicy,
     NewBrokers,
     Observation,
     ObservationFailed,
     VolumeAssessment,
-    VolumeMemory,
+    VolumeKeeper,
     VolumeSource,
     assess_volumes,
     crowded_brokers,
@@ -45,14 +45,14 @@ log = logging.getLogger("gateway.storage")
 
 
 class _CheckResult(NamedTuple):
-    """A look that succeeded. `departed`: brokers that count without being active; `excused`: that are active and new,
-    and not described yet.
+    """A look that succeeded. `departed`: brokers that count without being active; `new`: that are active and new, and
+    not described yet.
     """
 
     observation: Observation
     assessment: VolumeAssessment
-    departed: Mapping[int, LastVolumes]
-    excused: frozenset[int]
+    departed: Mapping[int, KeptVolumes]
+    new: frozenset[int]
     dirs: dict[tuple[int, str], frozenset[str]]
 
 
@@ -69,12 +69,12 @@ class VolumeSourceView:
         clock: Clock,
         *,
         places: bool = False,
-        memory: VolumeMemory | None = None,
+        forget_after_s: float | None = None,
         grace_s: float = 0.0,
     ) -> None:
-        """`policy` None: `source` is a FactorSource. `places`: it matters which topics are on which volume. `memory`:
-        of brokers that leave; None: they are forgotten at once. `grace_s`: for so long a broker that has joined may
-        describe no log dir.
+        """`policy` None: `source` is a FactorSource. `places`: it matters which topics are on which volume.
+        `forget_after_s`: how long the volumes of brokers that left are kept; None: not at all. `grace_s`: for so long a
+        broker that has joined may describe no log dir.
         """
         self._source: Any = source
         self._policy = policy
@@ -90,8 +90,8 @@ class VolumeSourceView:
         self._needs_topics = places
         self._topics_by_volume: Mapping[tuple[int, str], frozenset[str]] = {}
         self._adopted: tuple[AffectedTopics, ...] | None = None
-        self._memory = memory
-        self._departed: Mapping[int, LastVolumes] = {}  # of the last look that succeeded
+        self._volumes = VolumeKeeper(forget_after_s)
+        self._departed: Mapping[int, KeptVolumes] = {}  # of the last look that succeeded
         self._newcomers = NewBrokers(grace_s)
 
     def begin_check(self, now: float) -> None:
@@ -139,77 +139,60 @@ class VolumeSourceView:
             self._topics_by_volume,
             self._adopted if factor.origin == "kept" and not self._brokers else None,
             departed if remembered else None,
-            self._departure_ends(),
-            self._memory.last_volumes if self._memory is not None else {},
+            self._volumes.departure_ends(self._departed),
+            self._volumes.kept_volumes,
         )
 
-    def adopt_factor(self, held: KeptFactor, now: float) -> None:
+    def adopt_factor(self, kept: KeptFactor, now: float) -> None:
         before = self._keeper.current_factor(now)
-        self._keeper.adopt_factor(held.factor, held.until, now)
+        self._keeper.adopt_factor(kept.factor, kept.until, now)
         adopted = self._keeper.current_factor(now)
         if adopted != before:
             self._paused = adopted.state == "PAUSE"
             self._has_checked = True
-            self._adopted = held.affected
-        if self._memory is not None:
-            self._memory.adopt_volumes(held.lasts)
+            self._adopted = kept.affected
+        self._volumes.adopt_volumes(kept.kept_volumes)
 
     def _judge_departed(self, now: float) -> VolumeAssessment:
         """The volumes of brokers that left, alone."""
-        if self._memory is None or self._policy is None or not self._brokers:
+        if self._policy is None or not self._brokers:
             return NO_ASSESSMENT
+        departed = departed_volumes(self._volumes.find_departed(self._brokers, now))
         try:
-            return assess_volumes(
-                departed_volumes(self._memory.find_departed(self._brokers, now)), self._policy, self._paused
-            )
+            return assess_volumes(departed, self._policy, self._paused)
         except ObservationFailed:
             return NO_ASSESSMENT
 
-    def _departure_ends(self) -> dict[int, float]:
-        """Until when each of the brokers that left counts."""
-        if self._memory is None:
-            return {}
-        return {
-            broker_id: last.left_at + self._memory.forget_after_s
-            for broker_id, last in self._departed.items()
-            if last.left_at is not None
-        }
-
     async def _observe_volumes(self, policy: LimitPolicy) -> tuple[float, str]:
-        now, memory = self._clock(), self._memory
+        now = self._clock()
 
         def look() -> _CheckResult:
             observation = rebuild_observation(self._source.observe())
             active = observation.brokers
             if not active:
                 raise ObservationFailed("no broker is active")
-            excused = self._newcomers.excused_brokers(observation.missing, now)
-            if observation.missing - excused:
-                ids = ", ".join(map(str, sorted(observation.missing - excused)))
+            new = self._newcomers.excused_brokers(observation.missing, now)
+            if observation.missing - new:
+                ids = ", ".join(map(str, sorted(observation.missing - new)))
                 raise ObservationFailed(f"active broker {ids} did not describe a single log dir")
-            departed = {} if memory is None else memory.find_departed(active, now, observation.registered)
+            departed = self._volumes.find_departed(active, now, observation.registered)
             volumes = [volume for volume in observation.volumes if volume.broker_id in active]
             judged = assess_volumes([*volumes, *departed_volumes(departed)], policy, self._paused)
-            return _CheckResult(observation, judged, departed, excused, self._place_topics(crowded_brokers(judged)))
+            return _CheckResult(observation, judged, departed, new, self._place_topics(crowded_brokers(judged)))
 
-        known = {} if memory is None else memory.last_volumes
+        before = self._volumes.kept_volumes
         seen = await self._source_call.call_source(look)
         assessment, active = seen.assessment, seen.observation.brokers
         self._assessment, self._paused = assessment, assessment.paused
-        self._brokers = {broker_id: NEW_BROKER if broker_id in seen.excused else "" for broker_id in sorted(active)}
+        self._brokers = {broker_id: NEW_BROKER if broker_id in seen.new else "" for broker_id in sorted(active)}
         self._offline = tuple(sorted(seen.observation.offline))
         kept = {place: topics for place, topics in self._topics_by_volume.items() if place[0] in seen.departed}
         self._topics_by_volume = kept | seen.dirs
-        self._newcomers.record_active(active, seen.excused, now, seen.observation.registered)
-        if memory is not None:
-            adopted = {
-                broker_id: last for broker_id, last in memory.last_volumes.items() if known.get(broker_id) is not last
-            }
-            memory.record_assessment(assessment, seen.departed)
-            memory.adopt_volumes(adopted)  # while it looked
-            self._departed = {
-                broker_id: last for broker_id, last in seen.departed.items() if broker_id in memory.last_volumes
-            }
+        self._newcomers.record_active(active, seen.new, now, seen.observation.registered)
+        adopted = {b: each for b, each in self._volumes.kept_volumes.items() if before.get(b) is not each}
+        self._volumes.record_assessment(assessment, seen.departed)
+        self._volumes.adopt_volumes(adopted)  # while it looked
+        self._departed = {b: each for b, each in seen.departed.items() if b in self._volumes.kept_volumes}
         return assessment.factor, assessment.reason_text
 
     def _place_topics(self, brokers: frozenset[int]) -> dict[tuple[int, str], frozenset[str]]:

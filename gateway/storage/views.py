@@ -17,7 +17,7 @@ import trio
 
 from policies.storage import (
     AffectedTopics,
-    LastVolumes,
+    KeptVolumes,
     LimitPolicy,
     Observation,
     ObservationFailed,
@@ -54,11 +54,11 @@ class StorageViewState(NamedTuple):
 
     `unknown`: active brokers of which nothing is known and that count as full, with the reason; None: so does every
     broker. `dirs`: the topics on volumes, by broker and volume, of brokers where that matters and that told.
-    `affected`: the topics that the factor is about, of an inherited one; None: all, or to be found.
+    `affected`: the topics that the factor is about, of a kept one; None: all, or to be found.
 
-    `holding`: the part of the assessment that the factor is about; None: all of it. `departed`: brokers that aren't
-    active any more and count all the same, with the time until which they do. `lasts`: what has to be known of brokers
-    so that they count if they leave.
+    `decisive`: the part of the assessment that the factor is about; None: all of it. `departed`: brokers that aren't
+    active any more and count all the same, with the time until which they do. `kept_volumes`: what has to be known of
+    brokers so that they count if they leave.
     """
 
     factor: StorageFactor
@@ -73,20 +73,20 @@ class StorageViewState(NamedTuple):
     unknown: Mapping[int, str] | None = None
     dirs: Mapping[tuple[int, str], frozenset[str]] = MappingProxyType({})
     affected: tuple[AffectedTopics, ...] | None = None
-    holding: VolumeAssessment | None = None
+    decisive: VolumeAssessment | None = None
     departed: Mapping[int, float] = MappingProxyType({})
-    lasts: Mapping[int, LastVolumes] = MappingProxyType({})
+    kept_volumes: Mapping[int, KeptVolumes] = MappingProxyType({})
 
 
 class KeptFactor(NamedTuple):
-    """The factor that a worker still holds from before control was restarted, the topics that it is about (None: all),
-    and the last known volumes of brokers with one at a limit.
+    """The factor that workers have from before control was restarted, the topics that it is about (None: all), and what
+    they know of brokers with a volume at a limit.
     """
 
     factor: StorageFactor
     until: float | None
     affected: tuple[AffectedTopics, ...] | None = None
-    lasts: Mapping[int, LastVolumes] = MappingProxyType({})
+    kept_volumes: Mapping[int, KeptVolumes] = MappingProxyType({})
 
 
 class StorageView(Protocol):
@@ -108,7 +108,7 @@ class StorageView(Protocol):
     def current_state(self, now: float) -> StorageViewState:
         """The factor in force."""
 
-    def adopt_factor(self, held: KeptFactor, now: float) -> None:
+    def adopt_factor(self, kept: KeptFactor, now: float) -> None:
         """Go on with it until something has been seen."""
 
     @property
@@ -329,31 +329,31 @@ class VolumeTopicView:
         valid = view.factor.origin == "valid"
         self._begun |= valid or (self._tried and (self._reader.caught_up or now - self._began >= READ_S))
         if valid:
-            at = (self._snapshot_times[broker_id] for broker_id in self._active if broker_id not in view.fresh)
+            at = (self._snapshot_times[broker_id] for broker_id in self._active if broker_id not in view.new)
             self._observed_at = now - max(0.0, wall - min(at, default=wall))
         return StorageViewState(
             view.factor._replace(observed_at=self._observed_at),
             view.assessment,
             self._view.changes_at(wall, now),
             self._view.next_factor(wall, now),
-            {b: NEW_BROKER if b in view.fresh else view.reasons.get(b, "") for b in self._active},
+            {b: NEW_BROKER if b in view.new else view.reasons.get(b, "") for b in self._active},
             (),
             self._reader.connected,
             view.lacks_data,
             self._begun,
             view.unknown,
-            departed={broker_id: now + until - wall for broker_id, until in view.left.items()},
+            departed={broker_id: now + until - wall for broker_id, until in view.departed.items()},
         )
 
-    def adopt_factor(self, held: KeptFactor, now: float) -> None:
+    def adopt_factor(self, kept: KeptFactor, now: float) -> None:
         """The lowest of the workers' factors; a fail-safe only as long as nothing else is known."""
-        if held.until is not None and now >= held.until:
+        if kept.until is not None and now >= kept.until:
             return
-        if held.factor.origin in ("valid", "kept"):
-            held = held._replace(factor=held.factor._replace(origin="kept"))
-            self._view.paused |= held.factor.value == 0
-        if self._kept is None or held.factor.value < self._kept.factor.value:
-            self._kept = held
+        if kept.factor.origin in ("valid", "kept"):
+            kept = kept._replace(factor=kept.factor._replace(origin="kept"))
+            self._view.paused |= kept.factor.value == 0
+        if self._kept is None or kept.factor.value < self._kept.factor.value:
+            self._kept = kept
 
     def _store_snapshot(self, broker_id: int, snapshot: VolumeSnapshot | None) -> None:
         self._view.put_snapshot(broker_id, snapshot)

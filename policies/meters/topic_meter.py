@@ -18,8 +18,8 @@ class TopicMeter(FleetMeter):
 
     `free_to`: the level of `uncounted` at which the next batch has to be asked about: `thresholds_free_to` for
     thresholds (where they reject, it will be rejected), `group_free_to` for resource groups, or always, where storage
-    holds it (`is_held`). `messages`: counted by the hot path like `uncounted`, for resource groups. `is_confirmed`: a
-    broker has said that there is such a topic; else it may be a name that a client made up.
+    protection affects it (`is_affected`). `messages`: counted by the hot path like `uncounted`, for resource groups.
+    `is_confirmed`: a broker has said that there is such a topic; else it may be a name that a client made up.
 
     Written by thresholds: `explicit_limit`, the topic's own threshold, None = the broker's implicit share;
     `counted_in_bucket`, of `uncounted` what the topic's bucket knows of. Written by resource groups: `by_principal`,
@@ -38,8 +38,8 @@ class TopicMeter(FleetMeter):
         "group_free_to",
         "group_limit",
         "group_version",
+        "is_affected",
         "is_confirmed",
-        "is_held",
         "messages",
         "name",
         "paced_topic",
@@ -51,7 +51,7 @@ class TopicMeter(FleetMeter):
         self.name = name
         self.explicit_limit: float | None = None
         self.free_to = self.thresholds_free_to = self.group_free_to = math.inf
-        self.is_held = False
+        self.is_affected = False
         self.messages = 0
         self.is_confirmed = False
         self.paced_topic: object = None
@@ -82,14 +82,14 @@ class TopicMeter(FleetMeter):
         self.group_free_to = -math.inf if asks else self.uncounted + credit
         self._update_free_to()
 
-    def set_held(self, is_held: bool) -> None:
+    def set_affected(self, is_affected: bool) -> None:
         """Storage holds it, or does so no more."""
-        if is_held != self.is_held:
-            self.is_held = is_held
+        if is_affected != self.is_affected:
+            self.is_affected = is_affected
             self._update_free_to()
 
     def _update_free_to(self) -> None:
-        self.free_to = -math.inf if self.is_held else min(self.thresholds_free_to, self.group_free_to)
+        self.free_to = -math.inf if self.is_affected else min(self.thresholds_free_to, self.group_free_to)
 
     def reset_count(self) -> None:
         """`uncounted` begins at 0 again."""

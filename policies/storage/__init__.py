@@ -18,7 +18,7 @@
 # forecast.py   how fast a volume fills, and when it is at its limits
 # spread.py     who fills it, and whether what may come has room behind its hard limit
 # request_limits.py
-#               what of it a request meets: the pause, the queue of all producers, and the topics that are held
+#               what of it a request meets: the pause, the queue of all producers, and limits of affected topics
 #
 # Sources: [DISK] stop production on a full disk; [035] cluster wide volume usage (both proposals for Strimzi's plugin).
 
@@ -26,7 +26,7 @@ from policies.storage.forecast import FillRate, FillTrend, VolumeForecast
 from policies.storage.judging import RELEASE_FRACTION, VolumeAssessment, VolumeFinding, assess_volumes
 from policies.storage.keeping import GRACE_S, FactorKeeper, FactorOrigin, FactorState, StorageFactor
 from policies.storage.limits import MinAvailable, PlaceLimits, SoftHard, check_limit_pair
-from policies.storage.members import LastVolumes, NewBrokers, VolumeMemory, departed_volumes
+from policies.storage.members import KeptVolumes, NewBrokers, VolumeKeeper, departed_volumes
 from policies.storage.override import (
     MAX_REASON_CHARS,
     InvalidOverride,
@@ -90,7 +90,7 @@ __all__ = [
     "FillRate",
     "FillTrend",
     "InvalidOverride",
-    "LastVolumes",
+    "KeptVolumes",
     "LimitError",
     "LimitPolicy",
     "LimitType",
@@ -117,9 +117,9 @@ __all__ = [
     "VolumeFinding",
     "VolumeForecast",
     "VolumeHeadroom",
+    "VolumeKeeper",
     "VolumeKey",
     "VolumeLimit",
-    "VolumeMemory",
     "VolumeSnapshot",
     "VolumeSource",
     "VolumeWriters",

@@ -42,8 +42,8 @@ class VolumeFinding(NamedTuple):
         release = self.release_free
         return release is not None and self.volume.available <= release
 
-    def reason_text(self, held: bool = False) -> str:
-        """One line for clients and logs: broker, volume, its free bytes. `held`: a former PAUSE has not ended."""
+    def reason_text(self, still_paused: bool = False) -> str:
+        """One line for clients and logs: broker, volume, its free bytes. `still_paused`: as in VolumeAssessment."""
         volume, factor, soft, hard = self.volume, self.factor, self.soft_free, self.hard_free
         soft_at, hard_at = (_level_text(*each) for each in ((soft, self.soft_by), (hard, self.hard_by)))
         free = (
@@ -53,7 +53,7 @@ class VolumeFinding(NamedTuple):
         ) + (" when its broker left" if volume.left else "")
         text = f"{volume}: {free}"
         release = self.release_free
-        if factor > 0 and held and release is not None and volume.available <= release:
+        if factor > 0 and still_paused and release is not None and volume.available <= release:
             return f"{text}, paused until more than {format_size(release)} are free"
         if factor > 0 and soft is not None and hard is not None:
             return f"{text}, between soft limit {soft_at} and hard limit {hard_at}"
@@ -62,17 +62,17 @@ class VolumeFinding(NamedTuple):
 
 class VolumeAssessment(NamedTuple):
     """The assessment of all volumes. `factor`: of the cluster. `worst`: the finding that determines it; None: there is
-    no volume. `findings`: one per volume, by broker and name. `held`: a former PAUSE has not ended yet.
+    no volume. `findings`: one per volume, by broker and name. `still_paused`: a former PAUSE has not ended yet.
     """
 
     factor: float
     findings: tuple[VolumeFinding, ...]
     worst: VolumeFinding | None
-    held: bool = False
+    still_paused: bool = False
 
     def factor_of(self, finding: VolumeFinding) -> float:
         """The factor from that volume alone; 0 if it keeps a former PAUSE."""
-        return 0.0 if self.held and finding.is_short_of_release else finding.factor
+        return 0.0 if self.still_paused and finding.is_short_of_release else finding.factor
 
     def names_by_broker(self) -> Mapping[int, list[str]]:
         """The names of the volumes of each broker."""
@@ -89,12 +89,12 @@ class VolumeAssessment(NamedTuple):
     @property
     def paused(self) -> bool:
         """The argument `paused` of the next `assess_volumes`: whether a limit with hysteresis pauses now."""
-        return self.held or any(f.factor <= 0 and f.release_free is not None for f in self.findings)
+        return self.still_paused or any(f.factor <= 0 and f.release_free is not None for f in self.findings)
 
     @property
     def reason_text(self) -> str:
         """One line for clients and logs: broker, volume, and its free bytes. "" while the factor is 1."""
-        return "" if self.worst is None or self.factor >= 1 else self.worst.reason_text(self.held)
+        return "" if self.worst is None or self.factor >= 1 else self.worst.reason_text(self.still_paused)
 
 
 def assess_volumes(volumes: Iterable[Volume], policy: LimitPolicy, paused: bool) -> VolumeAssessment:
@@ -122,10 +122,10 @@ def assess_volumes(volumes: Iterable[Volume], policy: LimitPolicy, paused: bool)
     if not findings:
         return VolumeAssessment(1.0, (), None)
     worst = min(findings, key=_severity_key)
-    holding = [finding for finding in findings if finding.is_short_of_release] if paused else []
-    if holding and worst.factor > 0:
-        return VolumeAssessment(0.0, tuple(findings), min(holding, key=_severity_key), held=True)
-    return VolumeAssessment(worst.factor, tuple(findings), worst, held=bool(holding))
+    pausing = [finding for finding in findings if finding.is_short_of_release] if paused else []
+    if pausing and worst.factor > 0:
+        return VolumeAssessment(0.0, tuple(findings), min(pausing, key=_severity_key), still_paused=True)
+    return VolumeAssessment(worst.factor, tuple(findings), worst, still_paused=bool(pausing))
 
 
 def _no_reasons(volume: Volume) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from policies.storage.judging import VolumeAssessment
 from policies.storage.volumes import Volume
 
 
-class LastVolumes(NamedTuple):
+class KeptVolumes(NamedTuple):
     """The last known volumes of a broker with a volume at a limit. `left_at`: the time at which the broker was first
     missed; None: it is active.
     """
@@ -25,63 +25,74 @@ class LastVolumes(NamedTuple):
     left_at: float | None = None
 
 
-class VolumeMemory:
-    """The last known volumes of brokers with one at a limit, by broker id.
+class VolumeKeeper:
+    """Keeps the last known volumes of brokers with one at a limit, by broker id, until `forget_after_s` after they
+    left; None: it keeps none.
 
     Raises:
         ValueError: a time that is none.
     """
 
-    __slots__ = ("_last_volumes", "forget_after_s")
+    __slots__ = ("_kept_volumes", "forget_after_s")
 
-    def __init__(self, forget_after_s: float) -> None:
-        if not (math.isfinite(forget_after_s) and forget_after_s > 0):
+    def __init__(self, forget_after_s: float | None) -> None:
+        if forget_after_s is not None and not (math.isfinite(forget_after_s) and forget_after_s > 0):
             raise ValueError(f"forget_after: {forget_after_s} s must be above 0")
         self.forget_after_s = forget_after_s
-        self._last_volumes: Mapping[
-            int, LastVolumes
-        ] = {}  # replaced, never changed: `departed` is asked in another thread
+        # Replaced, never changed: `find_departed` is called in another thread.
+        self._kept_volumes: Mapping[int, KeptVolumes] = {}
 
     @property
-    def last_volumes(self) -> Mapping[int, LastVolumes]:
+    def kept_volumes(self) -> Mapping[int, KeptVolumes]:
         """All of them, of active brokers too: a process that takes over needs them."""
-        return self._last_volumes
+        return self._kept_volumes
 
-    def adopt_volumes(self, lasts: Mapping[int, LastVolumes]) -> None:
+    def adopt_volumes(self, kept_volumes: Mapping[int, KeptVolumes]) -> None:
         """Continue with these, for brokers of which nothing is known here. Of two brokers that left, the later one
         counts.
         """
-        known = dict(self._last_volumes)
-        for broker_id, last in lasts.items():
-            if broker_id not in known or _left_at(known[broker_id]) < _left_at(last):
-                known[broker_id] = last
-        self._last_volumes = known
+        if self.forget_after_s is None:
+            return
+        known = dict(self._kept_volumes)
+        for broker_id, kept in kept_volumes.items():
+            if broker_id not in known or _left_at(known[broker_id]) < _left_at(kept):
+                known[broker_id] = kept
+        self._kept_volumes = known
 
     def find_departed(
         self, active: Collection[int], now: float, registered: Collection[int] | None = None
-    ) -> dict[int, LastVolumes]:
+    ) -> dict[int, KeptVolumes]:
         """Those that aren't among the active ones and count on. `registered`: others don't belong to the cluster any
         more; None: not known.
         """
         found = {}
-        for broker_id, (volumes, left_at) in self._last_volumes.items():
+        for broker_id, (volumes, left_at) in self._kept_volumes.items():
             since = now if left_at is None else left_at
             is_gone = registered is not None and broker_id not in registered
-            if broker_id not in active and not is_gone and now - since < self.forget_after_s:
-                found[broker_id] = LastVolumes(tuple(volume._replace(left=True) for volume in volumes), since)
+            if broker_id not in active and not is_gone and now < self._forgotten_at(since):
+                found[broker_id] = KeptVolumes(tuple(volume._replace(left=True) for volume in volumes), since)
         return found
 
-    def record_assessment(self, assessment: VolumeAssessment, departed: Mapping[int, LastVolumes]) -> None:
+    def departure_ends(self, departed: Mapping[int, KeptVolumes]) -> dict[int, float]:
+        """Until when each of these counts."""
+        return {b: self._forgotten_at(left_at) for b, (_, left_at) in departed.items() if left_at is not None}
+
+    def _forgotten_at(self, left_at: float) -> float:
+        return left_at + (self.forget_after_s or 0.0)
+
+    def record_assessment(self, assessment: VolumeAssessment, departed: Mapping[int, KeptVolumes]) -> None:
         """An observation succeeded. `assessment`: of the volumes of active brokers, and of those that `find_departed`
         returned.
         """
+        if self.forget_after_s is None:
+            return
         at_limit = {each.volume.broker_id for each in assessment.findings if assessment.factor_of(each) < 1}
         active: dict[int, list[Volume]] = {}
         for finding in assessment.findings:
             if finding.volume.broker_id in at_limit and not finding.volume.left:
                 active.setdefault(finding.volume.broker_id, []).append(finding.volume)
-        kept = {broker_id: last for broker_id, last in departed.items() if broker_id in at_limit}
-        self._last_volumes = kept | {broker_id: LastVolumes(tuple(volumes)) for broker_id, volumes in active.items()}
+        kept = {broker_id: each for broker_id, each in departed.items() if broker_id in at_limit}
+        self._kept_volumes = kept | {broker_id: KeptVolumes(tuple(volumes)) for broker_id, volumes in active.items()}
 
 
 class NewBrokers:
@@ -93,7 +104,9 @@ class NewBrokers:
 
     def __init__(self, grace_s: float) -> None:
         self.grace_s = grace_s
-        self._joined: Mapping[int, float] = {}  # every known broker; -inf: not new. Replaced, never changed: see Memory
+        self._joined: Mapping[
+            int, float
+        ] = {}  # every known broker; -inf: not new. replaced, never changed: see VolumeKeeper
 
     def grace_left_s(self, broker_id: int, now: float) -> float:
         """For how long the broker may be without a description; 0 or less: it has to have one."""
@@ -122,10 +135,10 @@ class NewBrokers:
             self._joined = {**self._joined, broker_id: -math.inf}
 
 
-def departed_volumes(departed: Mapping[int, LastVolumes]) -> Iterable[Volume]:
+def departed_volumes(departed: Mapping[int, KeptVolumes]) -> Iterable[Volume]:
     """All volumes of these."""
-    return (volume for last in departed.values() for volume in last.volumes)
+    return (volume for kept in departed.values() for volume in kept.volumes)
 
 
-def _left_at(last: LastVolumes) -> float:
-    return math.inf if last.left_at is None else last.left_at
+def _left_at(kept: KeptVolumes) -> float:
+    return math.inf if kept.left_at is None else kept.left_at

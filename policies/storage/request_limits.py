@@ -127,9 +127,9 @@ class StoragePause(RequestLimit):
         return self.verdict
 
 
-class HeldTopics:
-    """The topics that storage holds, on all brokers. `by_topic`, `by_broker`: the index in `parts`; by broker that of
-    the topics it leads that metadata doesn't list. `pauses_by_part`: of parts that are paused.
+class AffectedIndex:
+    """The affected topics, on all brokers. `by_topic`, `by_broker`: the index in `parts`; by broker that of the topics
+    it leads that metadata doesn't list. `pauses_by_part`: of parts that are paused.
     """
 
     __slots__ = ("by_broker", "by_topic", "observes", "parts", "pauses_by_part")
@@ -150,34 +150,34 @@ class HeldTopics:
                 self.pauses_by_part[index] = StoragePause(storage_pause(part.why, 0), part.why, observes=observes)
 
 
-NO_HELD_TOPICS = HeldTopics()
+NO_AFFECTED_TOPICS = AffectedIndex()
 
 
 class AffectedLimits:
-    """The limits of one broker's held topics. `throttles`: the queues of those that are slowed down. False where no
-    topic is held.
+    """The limits of one broker's affected topics. `throttles`: the queues of those that are slowed down. False where
+    no topic is affected.
     """
 
-    __slots__ = ("_fleet", "_held_topics", "_meters", "_throttles", "_unlisted_part")
+    __slots__ = ("_affected_topics", "_fleet", "_meters", "_throttles", "_unlisted_part")
 
     def __init__(self, meters: BrokerMeters, fleet: FleetShares) -> None:
-        """None is held."""
+        """No topic is affected."""
         self._meters = meters
         self._fleet = fleet
-        self._held_topics = NO_HELD_TOPICS
+        self._affected_topics = NO_AFFECTED_TOPICS
         self._unlisted_part: int | None = None
         self._throttles: dict[str, StorageThrottle] = {}
 
-    def set_held_topics(self, holding: HeldTopics, total: float | None, now: float) -> None:
-        """Storage holds these. Queues go on where their volume's did before: debts outlive a change. `total`: of the
+    def set_affected_topics(self, affected: AffectedIndex, total: float | None, now: float) -> None:
+        """These are affected. Queues go on where their volume's did before: debts outlive a change. `total`: of the
         broker, which the queues have a part of; None: it has none, and only pauses hold.
         """
-        self._held_topics = holding
-        self._unlisted_part = holding.by_broker.get(self._meters.node_id)
+        self._affected_topics = affected
+        self._unlisted_part = affected.by_broker.get(self._meters.node_id)
         self.set_total(total, now)
 
     def __bool__(self) -> bool:
-        return bool(self._held_topics.parts)
+        return bool(self._affected_topics.parts)
 
     @property
     def throttles(self) -> Iterable[StorageThrottle]:
@@ -187,24 +187,24 @@ class AffectedLimits:
     def delays_requests(self) -> bool:
         return bool(self._throttles)
 
-    def is_topic_held(self, topic: bytes, is_listed: bool) -> bool:
-        """Whether that topic is held."""
+    def is_affected(self, topic: bytes, is_listed: bool) -> bool:
+        """Whether storage protection affects that topic."""
         return self._part_index(topic, is_listed) is not None
 
     def part_of(self, topic: bytes, is_listed: bool) -> AffectedTopics | None:
-        """The volume that holds that topic; None: it isn't held."""
+        """The volume that affects that topic; None: none does."""
         index = self._part_index(topic, is_listed)
-        return None if index is None else self._held_topics.parts[index]
+        return None if index is None else self._affected_topics.parts[index]
 
     def limit_of(self, topic: bytes, is_listed: bool) -> StorageThrottle | StoragePause | None:
-        """The limit of that topic; None: it isn't held, or the broker has no total that could be lowered."""
-        holding, index = self._held_topics, self._part_index(topic, is_listed)
+        """The limit of that topic; None: it isn't affected, or the broker has no total that could be lowered."""
+        affected, index = self._affected_topics, self._part_index(topic, is_listed)
         if index is None:
             return None
-        return holding.pauses_by_part.get(index) or self._throttles.get(holding.parts[index].key)
+        return affected.pauses_by_part.get(index) or self._throttles.get(affected.parts[index].key)
 
     def _part_index(self, topic: bytes, is_listed: bool) -> int | None:
-        index = self._held_topics.by_topic.get(topic)
+        index = self._affected_topics.by_topic.get(topic)
         return self._unlisted_part if index is None and not is_listed else index
 
     def set_total(self, total: float | None, now: float) -> None:
@@ -212,7 +212,7 @@ class AffectedLimits:
         former, self._throttles = self._throttles, {}
         if total is None:
             return
-        for part in self._held_topics.parts:
+        for part in self._affected_topics.parts:
             if part.value >= 1.0:
                 continue
             kept = former.get(part.key)
@@ -224,7 +224,7 @@ class AffectedLimits:
                 1.0,
                 part.value,
                 reduced_text(part.value, part.why),
-                self._held_topics.observes,
+                self._affected_topics.observes,
                 f"producers to topics of {part.key}",
                 part.why,
             )

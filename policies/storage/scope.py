@@ -99,7 +99,7 @@ def _topic_claims(
         yield f"broker {broker_id}", 0.0, why, broker_id, placement.replicas.get(broker_id, frozenset())
     names = assessment.names_by_broker()
     for finding in limiting:
-        volume, value, why = finding.volume, assessment.factor_of(finding), finding.reason_text(assessment.held)
+        volume, value, why = finding.volume, assessment.factor_of(finding), finding.reason_text(assessment.still_paused)
         topics = placement.topics_on(volume, names[volume.broker_id])
         yield affected_key(volume), value, why, volume.broker_id, topics
 

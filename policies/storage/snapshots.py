@@ -34,8 +34,8 @@ class VolumeSnapshot(NamedTuple):
 
 
 class SnapshotAssessment(NamedTuple):
-    """The state that `SnapshotView` finds. `assessment`: of the volumes that are known. `fresh`: active brokers that
-    joined a moment ago and may still be without a snapshot. `left`: brokers that aren't active any more and whose
+    """The state that `SnapshotView` finds. `assessment`: of the volumes that are known. `new`: active brokers that
+    joined a moment ago and may still be without a snapshot. `departed`: brokers that aren't active any more and whose
     volumes count on, each with the wall time until which they do.
 
     `reasons`: the active brokers whose state isn't known. `problem`: any other fault, of the list of the active brokers
@@ -48,8 +48,8 @@ class SnapshotAssessment(NamedTuple):
     reasons: Mapping[int, SnapshotFault]
     problem: str = ""
     unknown: Mapping[int, str] | None = None
-    fresh: frozenset[int] = frozenset()
-    left: Mapping[int, float] = MappingProxyType({})
+    new: frozenset[int] = frozenset()
+    departed: Mapping[int, float] = MappingProxyType({})
 
     @property
     def lacks_data(self) -> bool:
@@ -136,7 +136,7 @@ class SnapshotView:
         """
         problem = self._list_fault(now)
         reasons: dict[int, SnapshotFault] = {}
-        fresh: set[int] = set()
+        new: set[int] = set()
         volumes: list[Volume] = []
         for broker_id in sorted(self._active):
             snapshot = self._snapshots.get(broker_id)
@@ -146,16 +146,16 @@ class SnapshotView:
                 volumes += snapshot.volumes
                 reason = "partial" if snapshot.unreadable else None
             if snapshot is None and self._newcomers.grace_left_s(broker_id, now) > 0:
-                fresh.add(broker_id)
+                new.add(broker_id)
             elif reason is not None:
                 reasons[broker_id] = reason
-        left: dict[int, float] = {}
+        departed: dict[int, float] = {}
         try:
             for broker_id, snapshot, until in self._departed_snapshots(wall):
                 had = [volume._replace(left=True) for volume in snapshot.volumes]
                 if assess_volumes(had, self._policy, self.paused).factor < 1:
                     volumes += had
-                    left[broker_id] = until
+                    departed[broker_id] = until
             assessment = assess_volumes(volumes, self._policy, self.paused)
         except ObservationFailed as error:
             assessment = VolumeAssessment(1.0, (), None)
@@ -165,7 +165,7 @@ class SnapshotView:
         self.paused = assessment.paused or (self.paused and not is_known)
         if is_known:
             factor = StorageFactor(assessment.factor, "valid", assessment.reason_text)
-            return SnapshotAssessment(factor, assessment, reasons, "", {}, frozenset(fresh), left)
+            return SnapshotAssessment(factor, assessment, reasons, "", {}, frozenset(new), departed)
         value = 0.0 if self.fail_safe == "PAUSE" else assessment.factor
         why = (
             assessment.reason_text
@@ -180,7 +180,7 @@ class SnapshotView:
                 else {broker_id: self._unknown_text("", {broker_id: reasons[broker_id]}) for broker_id in reasons}
             )
         return SnapshotAssessment(
-            StorageFactor(value, "fail-safe", why), assessment, reasons, problem, unknown, frozenset(fresh), left
+            StorageFactor(value, "fail-safe", why), assessment, reasons, problem, unknown, frozenset(new), departed
         )
 
     def changes_at(self, wall: float, now: float) -> float | None:

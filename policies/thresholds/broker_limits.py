@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from policies.meters.broker_meters import BrokerMeters
     from policies.meters.meter import TickSchedule
     from policies.meters.topic_meter import TopicMeter
-    from policies.storage.request_limits import HeldTopics
+    from policies.storage.request_limits import AffectedIndex
 
 
 class TopicRate(NamedTuple):
@@ -111,7 +111,7 @@ class BrokerLimits:
 
     `thresholds`: in force; `strategy`: what they do about requests beyond them. `storage_throttle`: the limit that all
     producers share while the storage factor is between 0 and 1; `affected_limits`: limits of the topics that storage
-    holds, where it holds some only.
+    protection affects, where it affects some only.
     """
 
     __slots__ = ("_fleet", "_meters", "affected_limits", "storage_throttle", "strategy", "thresholds")
@@ -241,9 +241,9 @@ class BrokerLimits:
             self.strategy.delays_requests or self.storage_throttle is not None or self.affected_limits.delays_requests
         )
 
-    def set_affected_topics(self, holding: HeldTopics, now: float) -> None:
-        """Storage holds these topics."""
-        self.affected_limits.set_held_topics(holding, self.thresholds.configured_total, now)
+    def set_affected_topics(self, affected: AffectedIndex, now: float) -> None:
+        """Storage protection affects these topics."""
+        self.affected_limits.set_affected_topics(affected, self.thresholds.configured_total, now)
 
     def apply_share(self, now: float) -> None:
         """Go by our part of the total as it is now."""

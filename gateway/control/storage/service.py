@@ -40,12 +40,12 @@ class StorageService:
         if self._control is not None:
             self._control.refresh()
 
-    def adopt_factor(self, held: StorageSnapshot | None) -> None:
+    def adopt_factor(self, reported: StorageSnapshot | None) -> None:
         """A worker's factor; None: it has none. Called before that worker gets any message."""
         if self._control is not None:
-            self._control.adopt_factor(held)
+            self._control.adopt_factor(reported)
         else:
-            self._has_report, self._reported = True, held or self._reported
+            self._has_report, self._reported = True, reported or self._reported
 
     def apply_settings(self, settings: Settings) -> None:
         """Another configuration is in force."""

@@ -29,7 +29,6 @@ from policies.storage import (
     SnapshotView,
     SoftHard,
     VolumeLimit,
-    VolumeMemory,
     VolumeSource,
 )
 
@@ -58,7 +57,7 @@ def make_storage_view(settings: Settings, storage: Storage) -> StorageView:
         keeper,
         time.monotonic,
         places=storage.scope == "affected",
-        memory=VolumeMemory(storage.forget_after) if storage.remembers_brokers else None,
+        forget_after_s=storage.forget_after if storage.remembers_brokers else None,
         grace_s=storage.new_broker_grace,
     )
 

@@ -76,16 +76,16 @@ class StorageControl:
             nursery.start_soon(self._follow_expiry)
             await self._check_on_schedule()
 
-    def adopt_factor(self, held: channel.StorageSnapshot | None) -> None:
+    def adopt_factor(self, reported: channel.StorageSnapshot | None) -> None:
         """A worker's factor from before this control process started; None: it has none. It applies until the first
         observation. Call it before that worker gets any message.
         """
         self._awaits_worker = False
-        if held is None:
+        if reported is None:
             self.refresh()
             return
         now = self._clock()
-        self._keep_factor(held, now)
+        self._keep_factor(reported, now)
         state = self._current_state(now)
         is_news = not self._is_published(self._make_message(state))
         if is_news:
@@ -136,13 +136,13 @@ class StorageControl:
         is_bound = thresholds.on_exceed == "delay" and "observe" not in (self._config.mode, thresholds.mode)
         return self._context.policies().broker_total(broker_id) if is_bound else None
 
-    def _keep_factor(self, held: channel.StorageSnapshot, now: float) -> None:
-        if held.factor.origin == "operator" and (held.valid_until or 0.0) > now:
-            self._kept_override = held
-        factor, until, affected = held.factor, held.valid_until, held.affected
+    def _keep_factor(self, reported: channel.StorageSnapshot, now: float) -> None:
+        if reported.factor.origin == "operator" and (reported.valid_until or 0.0) > now:
+            self._kept_override = reported
+        factor, until, affected = reported.factor, reported.valid_until, reported.affected
         if (until is not None and until <= now) or factor.origin == "operator":
-            factor, until, affected = held.following, None, None
-        self._view.adopt_factor(KeptFactor(factor, until, affected, held.lasts), now)
+            factor, until, affected = reported.following, None, None
+        self._view.adopt_factor(KeptFactor(factor, until, affected, reported.kept_volumes), now)
 
     # --- when ---------------------------------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class StorageControl:
             return state
         replicas = self._context.replicas()
         placement = None if replicas is None else ReplicaPlacement(replicas, state.dirs)
-        assessment = state.assessment if state.holding is None else state.holding
+        assessment = state.assessment if state.decisive is None else state.decisive
         return state._replace(affected=find_affected(assessment, placement, state.unknown, self._is_exempt))
 
     def _is_published(self, message: channel.StorageSnapshot) -> bool:
@@ -226,7 +226,9 @@ class StorageControl:
 
     def _make_message(self, state: StorageViewState) -> channel.StorageSnapshot:
         factor, following = (each._replace(observed_at=None) for each in (state.factor, state.next or state.factor))
-        return channel.StorageSnapshot(factor, self._mode, state.until, following, state.affected, dict(state.lasts))
+        return channel.StorageSnapshot(
+            factor, self._mode, state.until, following, state.affected, dict(state.kept_volumes)
+        )
 
     # --- REST ---------------------------------------------------------------------------------------------------------
 

@@ -73,7 +73,7 @@ class ProduceGate:
     def count_paused_partitions(self, parts: Iterable[PartitionBatch], version: int) -> int:
         """How many of these partitions wait because full disks hold their topics, and not all topics."""
         pauses, storage_of, name = (
-            self.world.engine.held_topics.pauses_by_part,
+            self.world.engine.affected_topics.pauses_by_part,
             self.broker.storage_limit_of,
             self.topics.resolve_name,
         )
@@ -141,7 +141,7 @@ class ProduceGate:
         if client.is_exempt:
             return UNLIMITED_CREDIT, math.inf
         storage = self.broker.limits.storage_throttle
-        if meter.is_held:
+        if meter.is_affected:
             held_by = (
                 None if meter.name == OTHER_TOPICS else self.broker.storage_limit_of(meter.name)
             )  # OTHER is several topics
@@ -216,7 +216,7 @@ class ProduceGate:
     def _topic_limits(self, topic: bytes, version: int, whole: PartitionLimits, now: float) -> PartitionLimits:
         """`whole`: the limits on the whole request."""
         storage = whole.storage
-        if self.world.engine.held_topics.parts:
+        if self.world.engine.affected_topics.parts:
             storage = self.broker.storage_limit_of(self.topics.resolve_name(topic, version))
             if isinstance(storage, StoragePause) and not self._only_observes(storage):
                 return PartitionLimits(storage=storage)  # no other limit is asked

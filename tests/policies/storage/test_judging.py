@@ -39,7 +39,7 @@ def test_the_worst_volume_decides_in_any_order_and_any_number_of_descriptions(
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert assess_volumes(shuffled, policy, paused) == said
     assert said.factor <= min((policy.quota_factor(one) for one in many), default=1.0)
-    assert said.held or said.factor == min((policy.quota_factor(one) for one in many), default=1.0)
+    assert said.still_paused or said.factor == min((policy.quota_factor(one) for one in many), default=1.0)
     assert (said.worst is None) is (not many)
     assert bool(said.reason_text) is (said.factor < 1)
     assert "\n" not in said.reason_text
@@ -58,10 +58,10 @@ def test_descriptions_of_one_volume_that_differ_only_in_its_limits_have_one_orde
 @given(st.lists(volumes(), max_size=8), policies())
 def test_hysteresis_only_ever_lengthens_a_pause(many: list[Volume], policy: MinAvailable | SoftHard) -> None:
     fresh, again = assess_volumes(many, policy, False), assess_volumes(many, policy, True)
-    assert not fresh.held
+    assert not fresh.still_paused
     assert again.factor in (0.0, fresh.factor)
     if again.factor != fresh.factor:
-        assert again.held
+        assert again.still_paused
         assert again.worst is not None
         assert again.worst.is_short_of_release
     # asking again on the same observation changes nothing any more
@@ -115,7 +115,7 @@ def test_a_pause_ends_when_more_than_a_tenth_of_the_way_to_soft_is_free_again() 
 
 def test_the_limit_at_which_a_pause_ends_is_told() -> None:
     said = assess_volumes((volume(10.5 * GB),), SOFT_HARD, True)
-    assert said.held
+    assert said.still_paused
     assert said.hard_limit_findings == ()
     assert (
         said.reason_text == "broker 1 volume /data/0: 10.5 GB of 100.0 GB free, paused until more than 11.0 GB are free"

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.storage import (
-    LastVolumes,
+    KeptVolumes,
     MinAvailable,
     NewBrokers,
     ReplicaPlacement,
     SnapshotView,
     SoftHard,
     Volume,
+    VolumeKeeper,
     VolumeLimit,
-    VolumeMemory,
     VolumeSnapshot,
     assess_volumes,
     crowded_brokers,
@@ -47,13 +47,13 @@ def last_factors(
     looks: Sequence[Look], policy: SoftHard | MinAvailable, remembers: bool, replicas: dict[int, frozenset[str]]
 ) -> tuple[float, dict[str, float]]:
     """After these looks: the factor of the cluster, and that of each topic that some volume holds."""
-    memory, paused = VolumeMemory(FORGET_S), False
+    keeper, paused = VolumeKeeper(FORGET_S), False
     for look in looks:
-        departed = memory.find_departed(look.free, look.at, look.registered) if remembers else {}
+        departed = keeper.find_departed(look.free, look.at, look.registered) if remembers else {}
         here = [volume(free * GB, broker_id) for broker_id, free in look.free.items()]
         assessment = assess_volumes([*here, *departed_volumes(departed)], policy, paused)
         paused = assessment.paused
-        memory.record_assessment(assessment, departed)
+        keeper.record_assessment(assessment, departed)
     affected = find_affected(assessment, ReplicaPlacement(replicas), {})
     assert affected is not None
     return assessment.factor, {topic: each.value for each in affected for topic in each.topics}
@@ -94,26 +94,26 @@ FIRST: dict[str, float] = {"one": 0, "both": 0}
         ([Look(0, {**FULL, 3: 1.0}), Look(60, {1: 50.0})], HARD, REPLICAS, {"two": 0, "both": 0, "three": 0}, NOBODY),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("memory", ["remembered", "ignored"])
+@pytest.mark.parametrize("fenced", ["remembered", "ignored"])
 def test_table(
     looks: Sequence[Look],
     policy: SoftHard | MinAvailable,
     replicas: dict[int, frozenset[str]],
     remembered: dict[str, float],
     ignored: dict[str, float],
-    memory: Literal["remembered", "ignored"],
+    fenced: Literal["remembered", "ignored"],
 ) -> None:
-    expected = remembered if memory == "remembered" else ignored
-    factor, topics = last_factors(looks, policy, memory == "remembered", replicas)
+    expected = remembered if fenced == "remembered" else ignored
+    factor, topics = last_factors(looks, policy, fenced == "remembered", replicas)
     assert topics == expected
     if replicas is REPLICAS:  # with scope cluster, the worst of them is everybody's
         assert factor == min(expected.values(), default=1.0)
 
 
 def test_it_is_told_that_the_broker_left() -> None:
-    memory = VolumeMemory(FORGET_S)
-    memory.record_assessment(assess_volumes([volume(5 * GB, 2)], HARD, False), {})
-    said = assess_volumes(departed_volumes(memory.find_departed({1}, 60.0)), HARD, False)
+    keeper = VolumeKeeper(FORGET_S)
+    keeper.record_assessment(assess_volumes([volume(5 * GB, 2)], HARD, False), {})
+    said = assess_volumes(departed_volumes(keeper.find_departed({1}, 60.0)), HARD, False)
     assert said.reason_text == (
         "broker 2 volume /data/0: 5.0 GB of 100.0 GB free when its broker left, hard limit at 10.0 GB"
     )
@@ -126,50 +126,50 @@ def test_what_lies_where_is_not_asked_of_a_broker_that_left() -> None:
 
 
 def test_a_process_that_takes_over_knows_who_left_and_who_may() -> None:
-    first, second = VolumeMemory(FORGET_S), VolumeMemory(FORGET_S)
+    first, second = VolumeKeeper(FORGET_S), VolumeKeeper(FORGET_S)
     full = [volume(5 * GB, 2), volume(4 * GB, 3)]
     first.record_assessment(assess_volumes(full, HARD, False), {})
     departed = first.find_departed({3}, 100.0)
     first.record_assessment(assess_volumes([full[1], *departed_volumes(departed)], HARD, False), departed)
-    assert {broker_id: last.left_at for broker_id, last in first.last_volumes.items()} == {2: 100.0, 3: None}
-    second.adopt_volumes(first.last_volumes)
+    assert {broker_id: last.left_at for broker_id, last in first.kept_volumes.items()} == {2: 100.0, 3: None}
+    second.adopt_volumes(first.kept_volumes)
     assert (
         second.find_departed({3}, 200.0)
         == first.find_departed({3}, 200.0)
-        == {2: LastVolumes((full[0]._replace(left=True),), 100.0)}
+        == {2: KeptVolumes((full[0]._replace(left=True),), 100.0)}
     )
     assert second.find_departed({1}, 200.0).keys() == {2, 3}
-    second.adopt_volumes({2: LastVolumes((), 50.0)})
-    assert second.last_volumes[2].left_at == 100.0, "another one knows it from an earlier time"
-    second.adopt_volumes({2: LastVolumes((full[0],))})
-    assert second.last_volumes[2].left_at is None
+    second.adopt_volumes({2: KeptVolumes((), 50.0)})
+    assert second.kept_volumes[2].left_at == 100.0, "another one knows it from an earlier time"
+    second.adopt_volumes({2: KeptVolumes((full[0],))})
+    assert second.kept_volumes[2].left_at is None
 
 
 def test_one_that_is_at_no_limit_by_the_limits_of_today_is_forgotten() -> None:
     """As after a restart with other limits."""
-    memory = VolumeMemory(FORGET_S)
-    memory.adopt_volumes({2: LastVolumes((volume(15 * GB, 2),), 0.0)})
-    departed = memory.find_departed({1}, 60.0)
-    memory.record_assessment(assess_volumes(departed_volumes(departed), HARD, False), departed)
-    assert memory.last_volumes == {}
+    keeper = VolumeKeeper(FORGET_S)
+    keeper.adopt_volumes({2: KeptVolumes((volume(15 * GB, 2),), 0.0)})
+    departed = keeper.find_departed({1}, 60.0)
+    keeper.record_assessment(assess_volumes(departed_volumes(departed), HARD, False), departed)
+    assert keeper.kept_volumes == {}
 
 
 @given(st.lists(st.tuples(st.integers(0, 400), st.lists(volumes(own=False), max_size=4)), max_size=6))
 def test_a_memory_only_ever_holds_more(looks: list[tuple[int, list[Volume]]]) -> None:
     """And only brokers that were at a limit when they were seen last, no longer than it says."""
-    memory, paused, free_paused, now = VolumeMemory(300.0), False, False, 0
+    keeper, paused, free_paused, now = VolumeKeeper(300.0), False, False, 0
     at_limit: dict[int, float] = {}  # broker id -> when it was seen last
     for after, seen in looks:
         now += after
         active = {each.broker_id for each in seen}
-        departed = memory.find_departed(active, now)
+        departed = keeper.find_departed(active, now)
         assert departed.keys() <= at_limit.keys() - active
         said, free = (
             assess_volumes([*seen, *departed_volumes(departed)], SOFT_HARD, paused),
             assess_volumes(seen, SOFT_HARD, free_paused),
         )
         assert said.factor <= free.factor
-        memory.record_assessment(said, departed)
+        keeper.record_assessment(said, departed)
         for broker_id in active:
             at_limit.pop(broker_id, None)
         at_limit |= {
@@ -181,7 +181,7 @@ def test_a_memory_only_ever_holds_more(looks: list[tuple[int, list[Volume]]]) ->
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
 def test_a_time_that_is_none_is_refused(seconds: float) -> None:
     with pytest.raises(ValueError, match="forget_after"):
-        VolumeMemory(seconds)
+        VolumeKeeper(seconds)
 
 
 # --- brokers that join ------------------------------------------------------------------------------------------------
@@ -260,11 +260,11 @@ def test_the_snapshot_of_a_broker_that_left_counts_on_by_its_own_time() -> None:
     for broker_id in WITHOUT:
         made.put_snapshot(broker_id, VolumeSnapshot(broker_id, 4600.0, (volume(50 * GB, broker_id),)))
     view = made.assess_current(4599.0, 4599.0)
-    assert (view.factor.value, view.factor.origin, view.left) == (0.0, "valid", {2: 4600.0})
+    assert (view.factor.value, view.factor.origin, view.departed) == (0.0, "valid", {2: 4600.0})
     assert "when its broker left" in view.factor.why
     assert made.changes_at(4599.0, 4599.0) == 4600.0
     assert made.assess_current(4600.0, 4600.0).factor == made.next_factor(4599.0, 4599.0)
-    assert made.assess_current(4600.0, 4600.0).left == {}
+    assert made.assess_current(4600.0, 4600.0).departed == {}
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_of_a_broker_that_left_only_a_limit_counts(free: float, factor: float, l
     made = snapshots({1: 50.0, 2: free})
     made.set_active_brokers([1], 1010.0)
     view = made.assess_current(1010.0, 1010.0)
-    assert (view.factor.value, set(view.left)) == (factor, left)
+    assert (view.factor.value, set(view.departed)) == (factor, left)
     assert all(each.volume.left == (each.volume.broker_id == 2) for each in view.assessment.findings)
 
 
@@ -292,7 +292,7 @@ def test_a_reader_that_starts_after_the_broker_left_knows_it_from_the_topic() ->
     made = SnapshotView(180.0, "PAUSE", SOFT_HARD, 1e9, forget_after_s=FORGET_S)
     for broker_id, free in FULL.items():
         made.put_snapshot(broker_id, VolumeSnapshot(broker_id, 1000.0, (volume(free * GB, broker_id),)))
-    assert made.assess_current(1010.0, 1010.0).left == {}, "without a list of brokers nobody has left"
+    assert made.assess_current(1010.0, 1010.0).departed == {}, "without a list of brokers nobody has left"
     made.set_active_brokers(WITHOUT, 1010.0)
     assert made.assess_current(1010.0, 1010.0).factor.value == 0.0
 
@@ -301,7 +301,7 @@ def test_a_broker_that_joins_has_a_grace_until_its_first_snapshot() -> None:
     made = snapshots({1: 50.0}, grace_s=60.0)
     made.set_active_brokers([1, 2], 1010.0)
     view = made.assess_current(1069.0, 1069.0)
-    assert (view.factor.value, view.factor.origin, set(view.fresh)) == (1.0, "valid", {2})
+    assert (view.factor.value, view.factor.origin, set(view.new)) == (1.0, "valid", {2})
     assert made.changes_at(1069.0, 1069.0) == 1070.0
     assert made.assess_current(1070.0, 1070.0).reasons == {2: "missing"}
     assert made.assess_current(1070.0, 1070.0).factor == made.next_factor(1069.0, 1069.0)

@@ -28,7 +28,7 @@ def engine(*parts: AffectedTopics, total: float | None = 1000.0) -> PolicyEngine
 def over(of: PolicyEngine, topic: bytes, node_id: int = 1) -> bool:
     """Whether its batches leave the fast path because of storage."""
     broker = of.broker_meters(node_id)
-    return (broker.topics.get(topic) or broker.add_topic(topic)).is_held
+    return (broker.topics.get(topic) or broker.add_topic(topic)).is_affected
 
 
 def test_only_held_topics_leave_the_fast_path() -> None:
@@ -67,10 +67,10 @@ def test_names_that_found_no_room_are_always_asked_about() -> None:
     broker = of.broker_meters(1)
     for number in range(MAX_UNLISTED + 1):
         broker.add_topic(b"made-up-%d" % number)
-    assert broker.topics[OTHER_TOPICS].is_held
-    assert not broker.topics[b"made-up-1"].is_held
+    assert broker.topics[OTHER_TOPICS].is_affected
+    assert not broker.topics[b"made-up-1"].is_affected
     of.set_affected_topics((), 1.0)
-    assert not broker.topics[OTHER_TOPICS].is_held
+    assert not broker.topics[OTHER_TOPICS].is_affected
 
 
 def test_topics_of_a_volume_share_a_part_of_the_total_and_others_do_not() -> None:

@@ -24,7 +24,6 @@ from policies.storage import (
     ObservationFailed,
     SnapshotView,
     Volume,
-    VolumeMemory,
     VolumeSnapshot,
 )
 from tests.background import until
@@ -57,7 +56,7 @@ class Play(Scene):
             FactorKeeper(120.0, fallback, 60.0),
             trio.current_time,
             places=text == AFFECTED,
-            memory=VolumeMemory(FORGET_S),
+            forget_after_s=FORGET_S,
             grace_s=90.0,
         )
         self.start(eye, text, replicas=lambda: REPLICAS, **more)
