@@ -34,12 +34,12 @@ COMPILED_FROM := $(TYPED) $(wildcard protocol/*.pyx gateway/data/*/*.pyx $(TYPED
 
 env: $(READY) $(NATIVE) ## make .venv with everything, and fetch Kafka (once; again when pyproject.toml changes)
 
-$(READY): pyproject.toml constraints.txt requirements/build.txt
+$(READY): pyproject.toml extras/pyproject.toml constraints.txt requirements/build.txt
 	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11 or newer with venv on PATH: install one (Debian, Ubuntu: python3 python3-venv), or set PYTHON." >&2; exit 1; }
 	@$(PYTHON) -m gateway.embedded java >/dev/null
 	$(call step,virtual environment in $(VENV),$(PYTHON) -m venv $(VENV))
 	$(call step,tools of builds,$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes --requirement requirements/build.txt)
-	$(call step,packages (500 MB of them PySpark),PURE_PYTHON=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[audit$(comma)dev]')
+	$(call step,packages (500 MB of them PySpark),PURE_PYTHON=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[audit$(comma)demo$(comma)dev]' --editable ./extras)
 	$(call step,Apache Kafka,$(BIN)/python -m gateway.embedded fetch >/dev/null)
 	@touch $@
 
@@ -132,13 +132,13 @@ mutants: env ## the code behind each row of docs/seeds.md, broken line by line: 
 docs: env ## the documentation site, into build/site (ARGS=--help)
 	$(call step,site,NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS) >$(VENV)/site.log 2>&1 || { cat $(VENV)/site.log; false; })
 
-dist: env ## wheel of pure Python, source archive and bill of materials into dist/, tried in an environment of their own
-	@rm -rf dist build
-	$(call step,wheel and source archive,PURE_PYTHON=1 $(BIN)/python -m build --no-isolation --outdir dist >$(VENV)/build.log 2>&1 || { cat $(VENV)/build.log; false; })
+dist: env ## wheels of pure Python, source archive and bill of materials into dist/, tried in an environment of their own
+	@rm -rf dist build extras/build
+	$(call step,wheels and source archive,PURE_PYTHON=1 $(BIN)/python -m build --no-isolation --outdir dist >$(VENV)/build.log 2>&1 && $(BIN)/python -m build --no-isolation --wheel --outdir dist extras >>$(VENV)/build.log 2>&1 || { cat $(VENV)/build.log; false; })
 	$(call step,installed from scratch and used,$(BIN)/python -m tests.release dist)
 
 clean: ## remove .venv and what tools left behind (the downloaded Kafka stays in the user's cache directory)
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info tests/clients/node/node_modules
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist extras/build *.egg-info tests/clients/node/node_modules
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@find protocol policies gateway -name '*.so' -delete
 

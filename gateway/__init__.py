@@ -8,9 +8,12 @@
 #   control/             one per gateway: metadata, policies, storage factor, usage log, metrics, admin server
 #   agent/               runs beside a broker and publishes its volumes
 #   commands/            commands that ask a running gateway or a cluster
+#
+# Programs that a gateway runs without, in a distribution of their own (extras/pyproject.toml):
 #   audit/               the PySpark audit
 #   demo/                the demo
 #   embedded/            a real Kafka for the demo and the tests
+#   strimzi/             import of the settings of Strimzi's quotas plugin
 #
 # What they share:
 #   channel.py           the messages between control and workers
@@ -31,7 +34,7 @@
 #   compiled.py          whether the hot path's compiled modules run, or the Python that they are made from
 #
 # Who imports whom: data and control share channel.py and the small things, and nothing else here; nothing imports
-# cli.py, demo/ or audit/. pyproject.toml has the contracts (import-linter).
+# cli.py or the programs of the extras. pyproject.toml has the contracts (import-linter).
 
 from __future__ import annotations
 

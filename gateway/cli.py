@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from gateway.cli_support.arguments import CommandParser, add_examples
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # They parse their own arguments; the text is for the list of commands.
 _OWN_PARSERS = {
-    "demo": "producers against a threshold in front of a real Kafka, with an audit at the end",
+    "demo": "producers against a threshold in front of a real Kafka, audited at the end (needs produce-gateway[demo])",
     "audit": "sums of the usage log: offered, accepted, rejected, errored bytes (needs produce-gateway[audit])",
     "status": "a running gateway in short: ready or not, traffic, storage, peers",
     "health": "whether a gateway lives, or is ready, as an exit code: for health checks",
@@ -44,19 +44,44 @@ _OWN_PARSERS = {
     "volume-agent": "publish the volumes of a broker to the topic that source: snapshots reads; runs beside it",
     "scram-record": "make a user's record for authentication.credentials_file",
     "token": "make a token for the admin port, and the line by which the gateway knows it",
-    "import-strimzi": "turn the quota plugin's part of a Kafka resource into this configuration",
+    "import-strimzi": "turn Strimzi's quota plugin's settings into this configuration (needs produce-gateway[strimzi])",
 }
 _COMMANDS = {
     **{
         name: f"gateway.commands.{name}"
         for name in ("explain", "groups", "health", "policies", "reload", "storage", "token", "top", "topics")
     },
-    "import-strimzi": "gateway.commands.import_strimzi",
     "kafka-quotas": "gateway.commands.kafka_quotas",
     "scram-record": "gateway.commands.scram_record",
     "volume-agent": "gateway.agent.command",
 }
-_DEMO_PACKAGES = {"kafka-python": "kafka", "PySpark": "pyspark", "Matplotlib": "matplotlib"}
+
+
+class _ExtraCommand(NamedTuple):
+    """A command of the distribution produce-gateway-extras. `needs`: modules to look for before it begins, by the names
+    of what has them; its own package is the first.
+    """
+
+    title: str
+    module: str
+    extra: str
+    needs: dict[str, str]
+
+
+_EXTRAS = "produce-gateway-extras"
+_EXTRA_COMMANDS = {
+    # It says itself what else it needs, once its options are known to be right.
+    "audit": _ExtraCommand("the audit", "gateway.audit.cli", "audit", {_EXTRAS: "gateway.audit"}),
+    "demo": _ExtraCommand(
+        "the demo",
+        "gateway.demo.command",
+        "demo",
+        {_EXTRAS: "gateway.demo", "kafka-python": "kafka", "PySpark": "pyspark", "Matplotlib": "matplotlib"},
+    ),
+    "import-strimzi": _ExtraCommand(
+        "import-strimzi", "gateway.strimzi.command", "strimzi", {_EXTRAS: "gateway.strimzi"}
+    ),
+}
 _VIEW_COMMANDS = ("status", "clients", "connections", "peers", "history")
 _HELP_EPILOG = """\
 examples:
@@ -503,26 +528,16 @@ def _find_parser(name: str) -> CommandParser | None:
 
 
 def _run_subcommand(name: str, argv: list[str]) -> int:
-    if name == "demo":
-        # All that it will need, before it fetches and starts a Kafka.
-        if missing := [package for package, module in _DEMO_PACKAGES.items() if find_spec(module) is None]:
-            return _print_errors([f"the demo needs {', '.join(missing)}: pip install 'produce-gateway[audit]'"])
-        from gateway.demo import command as demo
-
-        return int(demo.main(argv))
+    if command := _EXTRA_COMMANDS.get(name):
+        if missing := [package for package, module in command.needs.items() if find_spec(module) is None]:
+            how = f"pip install 'produce-gateway[{command.extra}]'"
+            return _print_errors([f"{command.title} needs {', '.join(missing)}: {how}"])
+        return int(import_module(command.module).main(argv))
     if name in _VIEW_COMMANDS:
         from gateway.commands import views
 
         return views.main(name, argv)
-    if name in _COMMANDS:
-        return int(import_module(_COMMANDS[name]).main(argv))
-    try:
-        from gateway.audit import cli as audit
-    except ModuleNotFoundError as error:
-        if error.name != "pyspark":
-            raise
-        return _print_errors(["the audit needs PySpark: pip install 'produce-gateway[audit]'"])
-    return audit.main(argv)
+    return int(import_module(_COMMANDS[name]).main(argv))
 
 
 def _print_errors(lines: list[str]) -> int:

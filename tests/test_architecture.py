@@ -138,6 +138,17 @@ def test_only_the_audit_imports_pyspark(path: Path) -> None:
         assert not [name for name in imports(path) if name.split(".")[0] in {"pyspark", "py4j"}]
 
 
+EXTRAS = ("gateway/audit/", "gateway/demo/", "gateway/embedded/", "gateway/strimzi/", "policies/whatif/")
+
+
+def test_a_gateway_runs_without_its_extras() -> None:
+    text = (ROOT / "extras" / "pyproject.toml").read_text()
+    assert all(f'"{folder.rstrip("/").replace("/", ".")}*"' in text for folder in EXTRAS)
+    modules = tuple(folder.rstrip("/").replace("/", ".") for folder in EXTRAS)
+    found = {path: name for path in SOURCES for name in imports(path) if name.startswith(modules)}
+    assert not found.keys() - set(under(EXTRAS)), found
+
+
 @pytest.mark.parametrize("path", [p for p in under(PURE) if p.name != "__init__.py"], ids=str)
 def test_every_pure_module_has_its_tests(path: Path) -> None:
     assert (ROOT / "tests" / path.parent.relative_to(ROOT) / f"test_{path.name}").exists()

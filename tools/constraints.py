@@ -1,4 +1,4 @@
-# Writes constraints.txt: one exact version of everything that the gateway and its audit install, directly or not. They
+# Writes constraints.txt: one exact version of everything that the gateway and its extras install, directly or not. They
 # are the versions that are installed here, so those that `make test` ran with. Without them an image that is built
 # tomorrow is another product.
 #
@@ -17,7 +17,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 CONSTRAINTS_FILE = ROOT / "constraints.txt"
-AUDIT_EXTRAS = ("audit",)
+EXTRAS = ("audit", "planning", "demo", "strimzi")
+OWN_DISTRIBUTIONS = ("produce-gateway", "produce-gateway-extras")
 FILE_HEAD = """\
 # What `make test` ran with: pip install --constraint constraints.txt 'produce-gateway[audit]'
 # Written by python -m tools.constraints.
@@ -25,14 +26,15 @@ FILE_HEAD = """\
 
 
 def read_requirements(pyproject: str, extras: Sequence[str] = ()) -> list[str]:
-    """What a pyproject.toml depends on, one line for each, with the extras that are named.
+    """What a pyproject.toml depends on, one line for each, with the extras that are named; without our own.
 
     Raises:
         KeyError: there is no such extra.
     """
     project = tomllib.loads(pyproject)["project"]
     optional = project.get("optional-dependencies", {})
-    return [*project["dependencies"], *(line for extra in extras for line in optional[extra])]
+    lines = [*project["dependencies"], *(line for extra in extras for line in optional[extra])]
+    return [line for line in lines if canonicalize_name(Requirement(line).name) not in OWN_DISTRIBUTIONS]
 
 
 def find_installed_versions(lines: Iterable[str]) -> dict[str, str]:
@@ -62,8 +64,8 @@ def constraints_text(versions: Mapping[str, str]) -> str:
     return FILE_HEAD + "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
 
 
-def own_requirements(extras: Sequence[str] = AUDIT_EXTRAS) -> list[str]:
-    """What our pyproject.toml depends on, with the audit unless other extras are named."""
+def own_requirements(extras: Sequence[str] = EXTRAS) -> list[str]:
+    """What our pyproject.toml depends on, with all extras of users unless some are named."""
     return read_requirements((ROOT / "pyproject.toml").read_text("utf-8"), extras)
 
 

@@ -51,7 +51,7 @@ LOCK_FILES: Final = {
     ),
     "audit": LockFile(
         "What the gateway and its audit need",
-        lambda: find_installed_versions(own_requirements()),
+        lambda: find_installed_versions(own_requirements(("audit",))),
         _pip_targets(PYTHONS[:1]),
     ),
     "build": LockFile(

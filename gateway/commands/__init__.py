@@ -16,4 +16,3 @@
 #   quota_files.py       client quotas as data, printed and imported by it
 #   token.py             a token of the admin port, and its line for admin.token_file
 #   scram_record.py      a user's line for the credentials file
-#   import_strimzi.py    the settings of Strimzi's quotas plugin -> this configuration

@@ -384,7 +384,7 @@ def test_the_demo_looks_for_what_it_needs_before_it_begins() -> None:
     hide = "import sys; sys.modules |= {'pyspark': None, 'matplotlib': None}"
     code = f"{hide}; from gateway.cli import main; sys.exit(main(['demo']))"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=240)
-    wanted = "the demo needs PySpark, Matplotlib: pip install 'produce-gateway[audit]'\n"
+    wanted = "the demo needs PySpark, Matplotlib: pip install 'produce-gateway[demo]'\n"
     assert (done.returncode, done.stderr) == (1, wanted)
 
 

@@ -1,5 +1,5 @@
-# `make dist`: tries the wheel in dist/ as a user has it, with all that pip fetches and outside of the repository, and
-# writes the bill of materials of that environment beside it.
+# `make dist`: tries the wheels in dist/ as a user has them, with all that pip fetches and outside of the repository,
+# and writes the bill of materials of the gateway's environment beside them.
 #
 #     python -m tests.release dist
 
@@ -24,14 +24,16 @@ BILL: Final = ("--only-binary", ":all:", "--require-hashes", "--requirement", st
 def main(folder: Path) -> int:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     (wheel,) = folder.glob(f"produce_gateway-{version}-*.whl")
-    missing = installed.data_files() - installed.names_in(wheel)
-    if missing:
-        raise SystemExit(f"not in {wheel.name}: {', '.join(sorted(missing))}")
+    (extras,) = folder.glob(f"produce_gateway_extras-{version}-*.whl")
+    for each, wanted in ((wheel, installed.files(extras=False)), (extras, installed.files(extras=True))):
+        if missing := wanted - installed.names_in(each):
+            raise SystemExit(f"not in {each.name}: {', '.join(sorted(missing))}")
     with tempfile.TemporaryDirectory(prefix="produce-gateway-dist-") as name:
         plain = Installed.from_scratch(_folder(name, "plain"), wheel.absolute())
         installed.try_commands(plain, version)
+        installed.try_without_extras(plain)
         write_bill(plain, folder / f"produce-gateway-{version}.cdx.json", _folder(name, "bill"))
-        whole = Installed.from_scratch(_folder(name, "whole"), wheel.absolute(), "audit")
+        whole = Installed.from_scratch(_folder(name, "whole"), wheel.absolute(), "audit", extras.absolute())
         with EmbeddedCluster(1) as cluster:
             spool = installed.try_gateway(whole, cluster.bootstrap_servers, TOPIC)
         options = ["--quiet", "--format", "json", "--by", "topic", "--spool", str(spool)]

@@ -1,4 +1,4 @@
-# The wheel in an environment, used from outside of the repository: its commands, its entry points, a gateway in front
+# The wheels in an environment, used from outside of the repository: its commands, its entry points, a gateway in front
 # of a Kafka. A test uses it with the packages that are here; `make dist` with those that pip fetches.
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import urllib.request
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 from confluent_kafka import Producer
@@ -26,16 +27,27 @@ ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("gateway", "policies", "protocol")
 # What a release is made of; the rest of the folder is of no use to it.
 SOURCES: Final = (
-    *PACKAGES, "deploy", "docs", "requirements", "tools", "CHANGELOG.md", "CONTRIBUTING.md", "Dockerfile", "LICENSE",
-    "MANIFEST.in", "README.md", "SECURITY.md", "constraints.txt", "mkdocs.yml", "pyproject.toml", "setup.py",
+    *PACKAGES, "deploy", "docs", "extras", "requirements", "tools", "CHANGELOG.md", "CONTRIBUTING.md", "Dockerfile",
+    "LICENSE", "MANIFEST.in", "README.md", "SECURITY.md", "constraints.txt", "mkdocs.yml", "pyproject.toml", "setup.py",
 )  # fmt: skip
 RUN_S: Final = 600.0  # against commands that hang
 FETCH_S: Final = 1800.0  # 500 MB with the audit
 RECORDS: Final = 10
+_EXTRAS: Final = tomllib.loads((ROOT / "extras" / "pyproject.toml").read_text("utf-8"))
+EXTRA_FOLDERS: Final = tuple(
+    pattern.removesuffix("*").replace(".", "/") + "/"
+    for pattern in _EXTRAS["tool"]["setuptools"]["packages"]["find"]["include"]
+)
 
 
-def build(folder: Path) -> tuple[Path, Path]:
-    """Wheel and source archive, from a copy of the sources: setuptools leaves files beside them.
+class Built(NamedTuple):
+    wheel: Path
+    extras: Path  # the wheel of produce-gateway-extras
+    archive: Path
+
+
+def build(folder: Path) -> Built:
+    """Wheels and source archive, from a copy of the sources: setuptools leaves files beside them.
 
     The C compiler does not optimise: it takes a quarter of the time, and the wheel has the same in it.
     """
@@ -45,15 +57,19 @@ def build(folder: Path) -> tuple[Path, Path]:
             shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         else:
             shutil.copy2(ROOT / name, source / name)
-    _run([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(source)], folder, CFLAGS="-O0")
-    (wheel,), (archive,) = out.glob("*.whl"), out.glob("*.tar.gz")
-    return wheel, archive
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out)]
+    _run([*command, str(source)], folder, CFLAGS="-O0")
+    _run([*command, "--wheel", str(source / "extras")], folder)
+    (wheel,), (extras,) = out.glob("produce_gateway-*.whl"), out.glob("produce_gateway_extras-*.whl")
+    (archive,) = out.glob("*.tar.gz")
+    return Built(wheel, extras, archive)
 
 
-def data_files() -> set[str]:
-    """Files of the packages that are not Python's, as the wheel names them."""
+def files(*, extras: bool) -> set[str]:
+    """Files of the packages, as the gateway's wheel names them, or that of its extras."""
     paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()]
-    return {path.relative_to(ROOT).as_posix() for path in paths if path.suffix not in (".py", ".pyc", ".so")}
+    names = {path.relative_to(ROOT).as_posix() for path in paths if path.suffix not in (".pyc", ".so")}
+    return {name for name in names if name.startswith(EXTRA_FOLDERS) == extras}
 
 
 def names_in(wheel: Path) -> set[str]:
@@ -69,25 +85,27 @@ class Installed:
         self.bin = folder / "env" / "bin"
 
     @classmethod
-    def beside_ours(cls, folder: Path, wheel: Path) -> Installed:
-        """The wheel alone; all that it needs is found where this program found it."""
+    def beside_ours(cls, folder: Path, *wheels: Path) -> Installed:
+        """The wheels alone; all that they need is found where this program found it."""
         made = cls(folder)
         _run([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")], folder)
         (site,) = (folder / "env").glob("lib/python*/site-packages")
         (site / "ours.pth").write_text(sysconfig.get_path("purelib") + "\n")
         pip = [sys.executable, "-m", "pip", "--python", str(made.bin / "python"), "--disable-pip-version-check"]
-        _run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], folder)
+        _run([*pip, "install", "--quiet", "--no-deps", "--no-index", *map(str, wheels)], folder)
         return made
 
     @classmethod
-    def from_scratch(cls, folder: Path, wheel: Path, extra: str = "") -> Installed:
-        """The wheel with all that it needs, and what an extra needs, of the versions of constraints.txt."""
+    def from_scratch(cls, folder: Path, wheel: Path, extra: str = "", *others: Path) -> Installed:
+        """The wheel with all that it needs, and what an extra needs, of the versions of constraints.txt; `others` are
+        wheels for it.
+        """
         made = cls(folder)
         _run([sys.executable, "-m", "venv", str(folder / "env")], folder)
         pip = [str(made.bin / "python"), "-m", "pip", "--disable-pip-version-check"]
         constraints = ["--constraint", str(ROOT / "constraints.txt")]
         wanted = f"{wheel}[{extra}]" if extra else str(wheel)
-        _run([*pip, "install", "--quiet", *constraints, wanted], folder, timeout_s=FETCH_S)
+        _run([*pip, "install", "--quiet", *constraints, wanted, *map(str, others)], folder, timeout_s=FETCH_S)
         _run([*pip, "check"], folder)
         return made
 
@@ -98,6 +116,10 @@ class Installed:
             AssertionError: it fails; with what it says.
         """
         return _run([str(self.bin / program), *words], self.folder)
+
+    def run_unchecked(self, program: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """The same, whatever its exit code."""
+        return _run_unchecked([str(self.bin / program), *words], self.folder)
 
     def python(self, text: str) -> Any:
         """What a program prints as JSON."""
@@ -179,6 +201,27 @@ def try_commands(installed: Installed, version: str) -> None:
     assert plugins == {"log-dirs": "LogDirs", "prometheus": "Prometheus"}
 
 
+def try_without_extras(installed: Installed) -> None:
+    """Each module of the gateway's wheel is imported, so none needs the extras; their commands say what to install."""
+    import_all = (
+        "import gateway, importlib, json, pkgutil, policies, protocol\n"
+        "names = [each.name for package in (gateway, policies, protocol)"
+        " for each in pkgutil.walk_packages(package.__path__, package.__name__ + '.')]\n"
+        "for name in names:\n"
+        "    if not name.endswith('__main__'): importlib.import_module(name)\n"
+        "print(json.dumps(names))"
+    )
+    names = set(installed.python(import_all))
+    assert {"gateway.cli", "gateway.data.worker", "policies.engine"} <= names
+    wanted = ("audit", "audit"), ("demo", "demo"), ("import-strimzi", "strimzi")
+    for command, extra in wanted:
+        done = installed.run_unchecked("produce-gateway", command)
+        assert done.returncode == 1, done
+        (line,) = done.stderr.splitlines()
+        assert "needs produce-gateway-extras" in line
+        assert line.endswith(f": pip install 'produce-gateway[{extra}]'")
+
+
 def try_gateway(installed: Installed, bootstrap: str, topic: str) -> Path:
     """A record passes through a gateway, and is in its usage log; gives the spool."""
     with installed.serving(bootstrap) as path:
@@ -194,7 +237,15 @@ def try_gateway(installed: Installed, bootstrap: str, topic: str) -> Path:
 
 
 def _run(command: list[str], folder: Path, timeout_s: float = RUN_S, **environment: str) -> str:
-    done = subprocess.run(
+    done = _run_unchecked(command, folder, timeout_s, **environment)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def _run_unchecked(
+    command: list[str], folder: Path, timeout_s: float = RUN_S, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         command,
         cwd=folder,
         env=_environment() | environment,
@@ -203,8 +254,6 @@ def _run(command: list[str], folder: Path, timeout_s: float = RUN_S, **environme
         timeout=timeout_s,
         check=False,
     )
-    assert done.returncode == 0, f"{' '.join(command)}: {done.returncode}\n{done.stdout}{done.stderr}"
-    return done.stdout
 
 
 def _environment() -> dict[str, str]:

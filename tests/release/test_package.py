@@ -1,4 +1,4 @@
-# Wheel and source archive as a release builds them, and the wheel in use outside of the repository. `make dist` does
+# Wheels and source archive as a release builds them, and the wheels in use outside of the repository. `make dist` does
 # the same with packages that pip fetches.
 
 from __future__ import annotations
@@ -6,8 +6,6 @@ from __future__ import annotations
 import shutil
 import tarfile
 import tomllib
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -19,46 +17,53 @@ from tests.release.installed import ROOT, Installed
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
 
 
-class Built(NamedTuple):
-    wheel: Path
-    archive: Path
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> installed.Built:
+    return installed.build(tmp_path_factory.mktemp("build"))
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return Built(*installed.build(tmp_path_factory.mktemp("build")))
+def gateway_alone(built: installed.Built, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return Installed.beside_ours(tmp_path_factory.mktemp("alone"), built.wheel)
 
 
 @pytest.fixture(scope="module")
-def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return Installed.beside_ours(tmp_path_factory.mktemp("environment"), built.wheel)
+def environment(built: installed.Built, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return Installed.beside_ours(tmp_path_factory.mktemp("environment"), built.wheel, built.extras)
 
 
-def test_the_wheel_has_each_module_and_each_file_that_they_read(built: Built) -> None:
-    names = installed.names_in(built.wheel)
-    modules = {
-        path.relative_to(ROOT).as_posix() for package in installed.PACKAGES for path in (ROOT / package).rglob("*.py")
-    }
-    assert installed.data_files() >= {"gateway/py.typed", "gateway/control/fleet/exchange/resource_usage.proto"}
-    assert (modules | installed.data_files()) - names == set()
-    made = [name for name in names if name.endswith(".so")]
+def test_the_wheels_have_each_module_and_each_file_that_they_read(built: installed.Built) -> None:
+    core, extras = installed.names_in(built.wheel), installed.names_in(built.extras)
+    assert installed.files(extras=False) >= {"gateway/py.typed", "gateway/control/fleet/exchange/resource_usage.proto"}
+    assert installed.files(extras=True) >= {"gateway/audit/report.html", "gateway/embedded/kafka.sha256"}
+    own = {name for name in core if ".dist-info/" not in name}
+    made = {name for name in own if name.endswith(".so")}
+    assert own - made == installed.files(extras=False)
+    assert {name for name in extras if ".dist-info/" not in name} == installed.files(extras=True)
     assert len(made) == (len(HOT_PATH_MODULES) if shutil.which("gcc") else 0)
-    tops = {name.split("/")[0] for name in names}
+    tops = {name.split("/")[0] for name in core}
     assert tops == {*installed.PACKAGES, f"produce_gateway-{VERSION}.dist-info"}
 
 
-def test_the_source_archive_has_all_that_a_release_is_made_of(built: Built) -> None:
+def test_the_source_archive_has_all_that_a_release_is_made_of(built: installed.Built) -> None:
     with tarfile.open(built.archive) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert set(installed.SOURCES) <= {name.split("/")[0] for name in names}
     assert "deploy/helm/produce-gateway/Chart.yaml" in names
     assert "docs/how-to/kubernetes.md" in names
-    assert not [name for name in names if name.startswith("tests/")]
+    assert installed.files(extras=True) <= names
+    assert not [name for name in names if name.startswith("tests/") or name.endswith(".so")]
 
 
 def test_commands_and_plugins_work_outside_of_the_repository(environment: Installed) -> None:
     installed.try_commands(environment, VERSION)
     assert "--by" in environment.run("produce-gateway", "audit", "--help")
+    assert "--aggregate-limits" in environment.run("produce-gateway", "import-strimzi", "--help")
+
+
+def test_the_gateway_s_wheel_does_without_its_extras(gateway_alone: Installed) -> None:
+    installed.try_commands(gateway_alone, VERSION)
+    installed.try_without_extras(gateway_alone)
 
 
 @pytest.mark.kafka

@@ -46,9 +46,11 @@ def test_extras_are_part_of_the_closure() -> None:
 
 
 def test_requirements_are_those_of_the_extras_that_are_named() -> None:
-    text = '[project]\ndependencies = ["a>=1"]\n[project.optional-dependencies]\nx = ["b<2"]\ny = ["c"]\n'
+    text = '[project]\ndependencies = ["a>=1"]\n[project.optional-dependencies]\n'
+    text += 'x = ["b<2"]\ny = ["c", "produce-gateway-extras==1"]\n'
     assert read_requirements(text) == ["a>=1"]
     assert read_requirements(text, ["x"]) == ["a>=1", "b<2"]
+    assert read_requirements(text, ["y"]) == ["a>=1", "c"]
     with pytest.raises(KeyError):
         read_requirements(text, ["z"])
 
@@ -76,8 +78,12 @@ def test_the_version_is_the_same_everywhere() -> None:
         "deploy/helm/produce-gateway/Chart.yaml": r"^version: (\S+)",
         "deploy/kubernetes/kustomization.yaml": r"newTag: (\S+)",
         "deploy/kubernetes/spark-application.yaml": r"image: produce-gateway-audit:(\S+)",
+        "extras/pyproject.toml": r'^version = "(\S+)"',
     }
     for name, pattern in found.items():
         match = re.search(pattern, (ROOT / name).read_text("utf-8"), re.MULTILINE)
         assert match is not None, name
         assert match[1] == version, name
+    for name in ("pyproject.toml", "extras/pyproject.toml"):  # the two distributions need each other of one version
+        own = re.findall(r'"produce-gateway\S*==(\S+)"', (ROOT / name).read_text("utf-8"))
+        assert set(own) == {version}, name

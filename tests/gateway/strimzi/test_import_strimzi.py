@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from gateway import config
-from gateway.commands import import_strimzi as strimzi
-from gateway.commands.import_strimzi import (
+from gateway.config import Settings
+from gateway.strimzi import command as strimzi
+from gateway.strimzi.command import ImportResult
+from gateway.strimzi.plugin_settings import (
     ADMIN_PREFIX,
     BOOTSTRAP_KEY,
     CLASS_KEY,
     PLUGIN_CLASSES,
     PLUGIN_PREFIX,
     ImportRefused,
-    ImportResult,
 )
-from gateway.config import Settings
 
 BASE = {CLASS_KEY: PLUGIN_CLASSES[0], BOOTSTRAP_KEY: "kafka-1:9092,kafka-2:9092"}
 PER_VOLUME = "storage.per.volume.limit.min.available."

@@ -1,292 +1,50 @@
-# `produce-gateway import-strimzi FILE`: what a cluster's Strimzi quotas plugin was told, printed as our YAML. FILE is a
-# broker's server.properties or a Kafka resource (spec.kafka.quotas, spec.kafka.config). The property names are those of
-# the released plugin, of [DISK] and of [035]. The command says what it can't take over: in the output as a comment
-# where it belongs, on standard error where somebody has to act.
-#
-# Knows no cluster: nothing is asked, only translated. Its output has passed gateway.config. Sources:
-# kafka-quotas-plugin 0.2 to 0.4, the Kafka resource's API (QuotasPluginStrimzi).
+# The plugin's properties, one after the other, into lines of our YAML.
 
 from __future__ import annotations
 
 import json
 import math
 import re
-import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from gateway import config, yaml_text
-from gateway.cli_support.arguments import CommandParser, add_examples
-from gateway.cli_support.suggest import find_nearest_name
 from gateway.kafka import java_properties
-from gateway.system.sockets import address_text
+from gateway.strimzi.plugin_settings import (
+    ADMIN_PREFIX,
+    BOOTSTRAP_KEY,
+    CHECK_ISO,
+    CHECK_SECONDS,
+    CLASS_KEY,
+    CLIENT_ID_KEY,
+    EXCLUDED_KEY,
+    FALLBACK_KEY,
+    FETCH,
+    FREE_BYTES,
+    FREE_PERCENT,
+    HARD,
+    KNOWN_KEYS,
+    MIN_BYTES,
+    MIN_RATIO,
+    PLUGIN_CLASSES,
+    PLUGIN_PREFIX,
+    PRODUCE,
+    REQUEST,
+    SOFT,
+    VALIDITY_KEY,
+    ImportRefused,
+    ListenerEndpoint,
+    suggest_key,
+)  # fmt: skip
 from policies.quotas.store import MAX_PERCENT
 from policies.units import parse_iso8601
 
-PLUGIN_PREFIX: Final = "client.quota.callback.static."
-CLASS_KEY: Final = "client.quota.callback.class"
-PLUGIN_CLASSES: Final = (
-    "io.strimzi.kafka.quotas.StaticQuotaCallback",
-    "org.apache.kafka.server.quota.StaticQuotaCallback",
-)
-ADMIN_PREFIX: Final = PLUGIN_PREFIX + "kafka.admin."
-BOOTSTRAP_KEY: Final = ADMIN_PREFIX + "bootstrap.servers"
-PRODUCE, FETCH, REQUEST = PLUGIN_PREFIX + "produce", PLUGIN_PREFIX + "fetch", PLUGIN_PREFIX + "request"
-EXCLUDED_KEY: Final = PLUGIN_PREFIX + "excluded.principal.name.list"
-CHECK_SECONDS: Final = PLUGIN_PREFIX + "storage.check-interval"  # the plugin's
-CHECK_ISO: Final = PLUGIN_PREFIX + "storage.check.interval"  # [DISK]
-MIN_BYTES: Final = PLUGIN_PREFIX + "storage.per.volume.limit.min.available.bytes"
-MIN_RATIO: Final = PLUGIN_PREFIX + "storage.per.volume.limit.min.available.ratio"
-FALLBACK_KEY: Final = PLUGIN_PREFIX + "throttle.factor.fallback"
-VALIDITY_KEY: Final = PLUGIN_PREFIX + "throttle.factor.validity.duration"
-SOFT, HARD = (
-    PLUGIN_PREFIX + "storage.soft",
-    PLUGIN_PREFIX + "storage.hard",
-)  # up to plugin 0.2: used bytes of all volumes together
-FREE_BYTES, FREE_PERCENT = ".min-free-bytes", ".min-free-percent"  # [035], behind SOFT and HARD
-CLIENT_ID_KEY: Final = PLUGIN_PREFIX + "kafka.clientIdPrefix"
-KNOWN_KEYS: Final = (
-    PRODUCE, FETCH, REQUEST, EXCLUDED_KEY, CHECK_SECONDS, CHECK_ISO, MIN_BYTES, MIN_RATIO, FALLBACK_KEY, VALIDITY_KEY,
-    CLIENT_ID_KEY,
-    *(each + what for each in (SOFT, HARD) for what in ("", FREE_BYTES, FREE_PERCENT)),
-)  # fmt: skip
-# spec.kafka.quotas of `type: strimzi` -> the property that the operator makes of it
-QUOTA_FIELDS: Final = {
-    "producerByteRate": PRODUCE,
-    "consumerByteRate": FETCH,
-    "minAvailableBytesPerVolume": MIN_BYTES,
-    "minAvailableRatioPerVolume": MIN_RATIO,
-    "excludedPrincipals": EXCLUDED_KEY,
-}
 MAX_COLUMNS: Final = 118
 LONG_MAX: Final = 2**63 - 1  # "no limit", as doubles beyond it are
 _PER_USER_NOTE: Final = "each user, where the plugin's was shared by all clients of a broker"
 
 
-class ImportRefused(Exception):
-    """Nothing to print; the text is one line: the fault, its place, and a right value."""
-
-
-class ListenerEndpoint(NamedTuple):
-    """A listener of the brokers: its bootstrap address, its security.protocol, what to add by hand."""
-
-    address: str = ""
-    protocol: str = "PLAINTEXT"
-    notes: tuple[str, ...] = ()
-
-
-class ImportInput(NamedTuple):
-    """A file's contents: properties by their names, the brokers' listeners with the best for clients first, remarks for
-    standard error.
-    """
-
-    properties: dict[str, str]
-    listeners: list[ListenerEndpoint]
-    remarks: list[str]
-
-
-class ImportResult(NamedTuple):
-    text: str  # YAML
-    remarks: list[str]
-
-
-def main(argv: list[str]) -> int:
-    """Run the command; the result is the exit code."""
-    parser = CommandParser(
-        prog="produce-gateway import-strimzi",
-        description="Print a gateway configuration made from that of Strimzi's quotas plugin.",
-    )
-    parser.add_argument(
-        "file", metavar="FILE", help="server.properties, or a Kafka resource as YAML or JSON; - is stdin"
-    )
-    parser.add_argument(
-        "--bootstrap-servers",
-        metavar="HOST:PORT,…",
-        default="",
-        help="the brokers' listener that clients' connections go to, where FILE names another one or none",
-    )
-    parser.add_argument(
-        "--aggregate-limits",
-        action="store_true",
-        help="take storage.soft and storage.hard, which limited a broker's volumes together, as limits of each volume",
-    )
-    add_examples(
-        parser,
-        "server.properties --bootstrap-servers kafka:9092 > gateway.yaml",
-        "- < kafka-resource.yaml                          # kubectl get kafka NAME -o yaml",
-    )
-    args = parser.parse_args(argv)
-    name = "standard input" if args.file == "-" else args.file
-    try:
-        result = convert_settings(
-            _read_file(args.file), name, args.bootstrap_servers, aggregate_limits=args.aggregate_limits
-        )
-    except ImportRefused as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return 1
-    for remark in result.remarks:
-        print(f"{name}: {remark}", file=sys.stderr)
-    print(result.text, end="")
-    return 0
-
-
-def convert_settings(
-    text: str, name: str, bootstrap_servers: str = "", *, aggregate_limits: bool = False
-) -> ImportResult:
-    """Translate a file's text; its `name` decides between properties and YAML where the text doesn't.
-
-    Raises:
-        ImportRefused: there is nothing of the plugin, or its settings can't be.
-    """
-    given = _parse_resource(text) if _is_kafka_resource(text, name) else _parse_properties(text)
-    properties = {key: value.strip() for key, value in given.properties.items()}
-    if not any(key.startswith(PLUGIN_PREFIX) for key in properties):
-        raise ImportRefused(
-            f"there is no {PLUGIN_PREFIX}* in it, and no spec.kafka.quotas of type strimzi: nothing to import"
-        )
-    writer = _YamlWriter(properties, list(given.remarks), aggregate_limits)
-    writer.check_property_names()
-    printed = writer.write_yaml(name, bootstrap_servers, given.listeners)
-    try:
-        config.parse_settings(printed, "the resulting YAML")
-    except config.ConfigError as error:
-        raise ImportRefused("; ".join(error.lines)) from error
-    return ImportResult(printed, writer.remarks)
-
-
-def _parse_properties(text: str) -> ImportInput:
-    try:
-        return ImportInput(java_properties.parse_properties(text), [], [])
-    except java_properties.InvalidPropertiesFile as error:
-        raise ImportRefused(str(error)) from error
-
-
-def _read_file(file: str) -> str:
-    try:
-        return sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
-    except OSError as error:
-        raise ImportRefused(f"can't be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ImportRefused(f"not UTF-8 text: {error.reason} at byte {error.start}") from error
-
-
-def _is_kafka_resource(text: str, name: str) -> bool:
-    if name.endswith((".yaml", ".yml", ".json")):
-        return True
-    return not name.endswith(".properties") and bool(re.search(r'^[\s{-]*"?kind"?\s*:', text, re.MULTILINE))
-
-
-def _parse_resource(text: str) -> ImportInput:
-    try:
-        documents = [each for each in yaml_text.load_all_yaml(text, "YAML") if isinstance(each, dict)]
-    except yaml_text.YamlError as error:
-        raise ImportRefused(str(error)) from error
-    documents = [item for each in documents for item in (each.get("items") or [each]) if isinstance(item, dict)]
-    kafkas = [each for each in documents if each.get("kind") == "Kafka"]
-    if len(kafkas) != 1:
-        names = ", ".join(str(_get_nested(each, "metadata", "name")) for each in kafkas)
-        raise ImportRefused(
-            f"one resource of kind: Kafka is needed, and there are {len(kafkas)} ({names}): keep the one that is meant"
-            if kafkas
-            else "there is no resource of kind: Kafka in it"
-        )
-    kafka = _get_nested(kafkas[0], "spec", "kafka")
-    settings, quotas = _get_nested(kafka, "config"), _get_nested(kafka, "quotas")
-    properties = (
-        {str(key): _property_text(value) for key, value in settings.items()} if isinstance(settings, dict) else {}
-    )
-    remarks = _convert_quotas(quotas, properties) if isinstance(quotas, dict) else []
-    return ImportInput(properties, _find_listeners(kafkas[0], kafka), remarks)
-
-
-def _convert_quotas(quotas: dict[Any, Any], properties: dict[str, str]) -> list[str]:
-    """spec.kafka.quotas into the properties that the operator makes of it; it wins over spec.kafka.config there too."""
-    if quotas.get("type") != "strimzi":
-        return [
-            f"spec.kafka.quotas of type {quotas.get('type')}: left out: those are Kafka's own quotas of each client,"
-            " which the brokers go on enforcing behind a gateway"
-        ]
-    remarks = []
-    for field, value in quotas.items():
-        if field == "type" or value is None:
-            continue
-        key = QUOTA_FIELDS.get(field)
-        if key is None:
-            remarks.append(f"spec.kafka.quotas.{field}: unknown{_suggest_key(str(field), QUOTA_FIELDS)}: left out")
-            continue
-        if key in properties:
-            remarks.append(f"{key}: left out: spec.kafka.quotas.{field} replaces it")
-        properties[key] = _convert_principals(value, remarks) if key == EXCLUDED_KEY else _property_text(value)
-    properties[CLASS_KEY] = PLUGIN_CLASSES[0]
-    return remarks
-
-
-def _convert_principals(value: Any, remarks: list[str]) -> str:
-    """The list of the resource as the property has it; the operator takes any text into it."""
-    taken = []
-    for each in value if isinstance(value, list) else [value]:
-        name = _property_text(each).strip()
-        where = f"spec.kafka.quotas.excludedPrincipals: {name!r} is not a valid principal, such as User:name"
-        if re.match("User:.", name):
-            taken.append(name)
-        elif name and ":" not in name:
-            taken.append(f"User:{name}")
-            remarks.append(f"{where}: taken as User:{name}")
-        else:
-            remarks.append(f"{where}: left out")
-    return ";".join(taken)
-
-
-def _find_listeners(resource: Any, kafka: Any) -> list[ListenerEndpoint]:
-    """Of internal ones Strimzi's bootstrap service, of others the address in the resource's status. Internal ones come
-    first, of them those without TLS, since they need no more than the address.
-    """
-    name, namespace = _get_nested(resource, "metadata", "name"), _get_nested(resource, "metadata", "namespace")
-    listeners, states = _get_nested(kafka, "listeners"), _get_nested(resource, "status", "listeners")
-    outside = {
-        _get_nested(each, "name"): _property_text(_get_nested(each, "bootstrapServers"))
-        for each in (states if isinstance(states, list) else ())
-    }
-    found = []
-    for listener in listeners if isinstance(listeners, list) else ():
-        is_internal, tls = _get_nested(listener, "type") == "internal", bool(_get_nested(listener, "tls"))
-        host = f"{name}-kafka-bootstrap" + (f".{namespace}.svc" if namespace else "")
-        internal = address_text(host, _get_nested(listener, "port")) if is_internal and name else ""
-        address = internal or outside.get(_get_nested(listener, "name"), "")
-        if address:
-            endpoint = ListenerEndpoint(address, *_listener_security(listener, _property_text(name) or "CLUSTER", tls))
-            found.append((not is_internal, tls, endpoint))
-    return [endpoint for *_, endpoint in sorted(found, key=lambda each: each[:2])]
-
-
-def _listener_security(listener: Any, cluster: str, tls: bool) -> tuple[str, tuple[str, ...]]:
-    """A listener's security.protocol, and what else the gateway needs there that the resource doesn't hold."""
-    kind = _get_nested(listener, "authentication", "type")
-    sasl = kind in ("scram-sha-512", "oauth") or (
-        kind == "custom" and bool(_get_nested(listener, "authentication", "sasl"))
-    )
-    notes = []
-    if tls:
-        notes.append(
-            f"ssl.ca.location: name a file with the brokers' CA: ca.crt in the secret {cluster}-cluster-ca-cert, or the"
-            " CA of the listener's own certificate."
-        )
-    if kind == "tls":
-        notes.append(
-            "ssl.certificate.location, ssl.key.location: the listener wants a client certificate: user.crt and user.key"
-            " in the secret of a KafkaUser for the gateway."
-        )
-    if sasl:
-        mechanism = {"scram-sha-512": "SCRAM-SHA-512", "oauth": "OAUTHBEARER"}.get(kind, "the listener's")
-        notes.append(
-            f"sasl.mechanism ({mechanism}) with its credentials: the gateway's own clients need a user of their own."
-        )
-    return f"{'SASL_' if sasl else ''}{'SSL' if tls else 'PLAINTEXT'}", tuple(notes)
-
-
-class _YamlWriter:
+class YamlWriter:
     """Takes the properties one after the other into lines of YAML; `remarks` gathers the lines for standard error."""
 
     def __init__(self, properties: Mapping[str, str], remarks: list[str], aggregate_limits: bool) -> None:
@@ -307,7 +65,7 @@ class _YamlWriter:
             if not key.startswith("client.quota.callback.") or key == CLASS_KEY or key.startswith(ADMIN_PREFIX):
                 continue
             if key not in KNOWN_KEYS:
-                self.remarks.append(f"{key}: unknown{_suggest_key(key, KNOWN_KEYS)}: left out")
+                self.remarks.append(f"{key}: unknown{suggest_key(key, KNOWN_KEYS)}: left out")
 
     def write_yaml(self, name: str, override: str, listeners: Sequence[ListenerEndpoint]) -> str:
         self._lines = [f"# Imported from {_one_line(name)}. Now run `produce-gateway check` on it."]
@@ -635,20 +393,6 @@ def _convert_store(
     return [note + "".join(f"\n  openssl pkcs12 -in {place} {each}" for each in arguments)]
 
 
-def _get_nested(value: Any, *keys: str) -> Any:
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
-def _property_text(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return "" if value is None else str(value)
-
-
 def _yaml_scalar(value: object) -> str:
     plain = isinstance(value, (int, float)) or (
         isinstance(value, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]*", value)
@@ -659,9 +403,3 @@ def _yaml_scalar(value: object) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _suggest_key(key: str, known: Iterable[str]) -> str:
-    by_end = {each.removeprefix(PLUGIN_PREFIX): each for each in known}
-    near = find_nearest_name(key.removeprefix(PLUGIN_PREFIX), by_end, 0.7)
-    return f" (did you mean {by_end[near]}?)" if near else ""
