@@ -28,14 +28,14 @@ def make_archive() -> Path:
     """The archive for this Java and this PySpark, made if it isn't there.
 
     Raises:
-        AuditError, MissingDependency: there is no making it here.
+        AuditError, MissingDependency: it can't be made here.
     """
     find_java()
     wanted = class_data_path(job.SPARK_JARS)
     if wanted.exists():
         return wanted
     if not os.access(wanted.parent, os.W_OK):
-        raise AuditError(f"{wanted.parent} can't be written: run this as the user whom PySpark's files belong to")
+        raise AuditError(f"{wanted.parent} can't be written: run this as the owner of PySpark's files")
     fresh = wanted.with_suffix(f".{os.getpid()}")
     try:
         _dump_classes(fresh)

@@ -112,7 +112,7 @@ def run_guarded(command: Callable[[], int]) -> int:
     from gateway.audit import connector
     from gateway.audit.batch import job
 
-    # Without any handler Python shows what Py4J logs of a connection that ended: tracebacks of what is told here.
+    # Without any handler Python shows what Py4J logs of a connection that ended: tracebacks of what is reported here.
     silent = logging.NullHandler()
     logging.getLogger().addHandler(silent)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_MAX_MESSAGE_CHARS: Final = 500  # characters of somebody else's message
+_MAX_MESSAGE_CHARS: Final = 500  # characters of another program's message
 _MAX_CHAIN: Final = 20
 # Innermost, and yet not what went wrong.
 _UNINFORMATIVE_ERRORS: Final = ("java.lang.InterruptedException",)

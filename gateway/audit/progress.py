@@ -1,4 +1,4 @@
-# How far Spark is with what was told last, as a line every few seconds, for jobs that take minutes.
+# How far Spark is with the step that was announced last, as a line every few seconds, for jobs that take minutes.
 #
 # Spark's own bar writes over the terminal's last line and knows nothing of quiet runs or files; its UI is a server. The
 # status tracker has the same numbers and costs one call for each stage at work. Knows nothing of records or tables.
@@ -28,7 +28,7 @@ def watch_progress(
         while not over.wait(every_s):
             try:
                 done, tasks = _count_tasks(tracker)
-            except (Py4JError, OSError):  # the session is being stopped: whoever stops it says so
+            except (Py4JError, OSError):  # the session is being stopped, which its owner reports
                 return
             if tasks:
                 tell(f"… {100 * done // tasks} % ({done:,} of {tasks:,} tasks)")

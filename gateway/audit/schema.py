@@ -59,18 +59,18 @@ LINE_SCHEMA: Final = StructType(
 RAW_SCHEMA: Final = StructType([StructField("value", StringType()), StructField("origin", StringType())])
 
 # One worker's life, and what names a record once and for all (usage.identity). A "lost" note repeats the number of the
-# last interval seen, so that it is told from that interval by its kind.
+# last interval seen, so only its kind distinguishes it from that interval.
 BOOT_COLUMNS: Final = ("gateway", "boot", "worker")
 IDENTITY_COLUMNS: Final = (*BOOT_COLUMNS, "kind", "seq", "part")
 
 # Sums that a row of the result holds, each in every measure: the whole, its parts, what policies in mode observe would
-# have done to some of it, and (again, from among the parts) what may be in the log though nobody was told so.
+# have done to some of it, and (again, from among the parts) what may be in the log unacknowledged.
 OFFERED: Final = "offered"
 MAYBE_APPENDED: Final = "maybe_appended"
 SUMS: Final = (OFFERED, *usage.OUTCOMES, *usage.NOTES, MAYBE_APPENDED)
 
 DELAY: Final = "delay_ms"  # for how long policies held requests back, in all
-# Of the offered bytes: what had been sent before and was rejected then, and those of which that can't be told.
+# Of the offered bytes: what had been sent before and was rejected then, and those of which that is unknown.
 REPEATS: Final = "repeats_bytes"
 REPEATS_UNKNOWN: Final = "repeats_unknown_bytes"
 # Those of the repeats that were rejected once more.
@@ -80,7 +80,7 @@ SINGLE_SUMS: Final = (DELAY, REPEATS, REPEATS_UNKNOWN, REJECTED_AGAIN)
 
 WINDOW_COLUMN: Final = "window_start_ms"
 
-# A gateway's clock that is off by decades, or one in seconds or microseconds, would put windows where nobody looks.
+# A gateway's clock that is off by decades, or one in seconds or microseconds, would put windows far from all others.
 EARLIEST_MS: Final = 946_684_800_000  # 2000-01-01
 LATEST_MS: Final = 4_102_444_800_000  # 2100-01-01
 # A count that no interval can have, and which thousands of such rows can't overflow when they are summed up.

@@ -55,7 +55,7 @@ def utc_day_column(column: str) -> Column:
 
 
 def iso_day(number: int) -> str:
-    """The date of a day that is so many days after 1970-01-01."""
+    """The date of a day, given in days after 1970-01-01."""
     return (date(1970, 1, 1) + timedelta(number)).isoformat()
 
 
@@ -291,7 +291,7 @@ class TableWriter:
         return found.select(*schema.IDENTITY_COLUMNS, "digest")
 
     def add_batch(self, records: DataFrame, rows: int, topic_id: str, ends: Iterable[Row]) -> None:
-        """Add a batch (layout.RECORDS_SCHEMA) with so many rows of usage, whole or not at all, and at most once.
+        """Add a batch (layout.RECORDS_SCHEMA) with `rows` rows of usage, whole or not at all, and at most once.
 
         `ends` has partition, schema.BOOT, offset and last_seq: how far the batch reaches.
 

@@ -56,7 +56,7 @@ LINE_INTERVAL_S: Final = 5.0  # where the progress goes to a file
 
 def make_plans(seconds: float) -> tuple[ProducerPlan, ...]:
     """The load of each producer, in bytes/s over all brokers. `seconds` is the least length of the whole load; jobs of
-    a fixed number of records end with it, the others when they are told.
+    a fixed number of records end with it, the others when they are asked to end.
     """
     return (
         ProducerPlan("clicks", "librdkafka", ((SLOW_S, BROKER_COUNT * 450e3), (math.inf, BROKER_COUNT * 2_500e3))),
@@ -88,7 +88,7 @@ and logs settle above their own thresholds, while the total is held. Rates are o
 had risen to the limit, more came through, so "accepted" is more than the limit times the duration. "wanted" is the
 load that applications had to send; while their client is held back they drop what they can't keep. "offered" is the
 load that reached the gateway. Clients send a rejected batch again until it is taken, and each attempt counts; with
-the rejection they are told how long to wait, and the gateway reads no Produce request of theirs until then. That is
+each rejection the gateway says how long to wait, and reads no Produce request of theirs until then. That is
 why so little is offered in vain. "finally dropped" are bytes rejected and not sent again: no batch that a client took
 was lost."""
 
@@ -155,7 +155,7 @@ class DemoGateway:
                 return
             except OSError as error:
                 if time.monotonic() > deadline:
-                    raise DemoError(f"the gateway did not get ready ({error}): {self._log_tail()}") from error
+                    raise DemoError(f"the gateway did not become ready ({error}): {self._log_tail()}") from error
             time.sleep(0.1)
 
     def fetch_metrics(self) -> str:

@@ -28,10 +28,10 @@ from kafka.errors import KafkaTimeoutError
 
 from gateway import embedded
 
-FLUSH_TIMEOUT_S: Final = 60.0  # rejections last some 10 to 20 s once nobody offers more; then all is admitted
+FLUSH_TIMEOUT_S: Final = 60.0  # rejections last some 10 to 20 s once no client offers more; then all is admitted
 _REPORT_EVERY_S: Final = 1.0
 _PACE_STEP_S: Final = 0.02
-_CATCH_UP_S: Final = 0.2  # a step that came late may be made up for by so much
+_CATCH_UP_S: Final = 0.2  # a step that came late may be made up for by as much
 
 PERF_TEST: Final = "ProducerPerformance"
 
@@ -39,7 +39,7 @@ PERF_TEST: Final = "ProducerPerformance"
 @dataclass(frozen=True)
 class ProducerPlan:
     """One process's load: stages of (seconds, bytes/s over all brokers) to one topic. A last stage of infinite length
-    is over when the process is told so.
+    is over when the process is asked to end.
     """
 
     topic: str
@@ -97,7 +97,7 @@ class ProducerProcess:
         self._process.stdin.close()
 
     def wait_for_exit(self, timeout_s: float) -> int:
-        """The process's exit status, once it has told everything; it is killed when it takes longer."""
+        """The process's exit status, once it has reported everything; it is killed when it takes longer."""
         self._reader.join(timeout_s)
         status = embedded.reap_process(self._process)
         self._reader.join()
@@ -204,7 +204,7 @@ class _PacedFlow:
     reported_at: float = 0.0
 
     def run(self, idle: Callable[[float], object]) -> None:
-        """Offer the plan's records; `idle` waits for so many seconds and lets the client's callbacks run."""
+        """Offer the plan's records; `idle` waits for a number of seconds and lets the client's callbacks run."""
         pace = RecordPacer(self.plan.stages, self.plan.record_bytes, time.monotonic())
         while not self.stop_requested.is_set() and (records := pace.due_records(now := time.monotonic())) is not None:
             self.offer_records(records)

@@ -49,7 +49,7 @@ class TopicOutcomes:
 
     bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(usage.OUTCOMES, 0))
     messages: dict[str, int] = field(default_factory=lambda: dict.fromkeys(usage.OUTCOMES, 0))
-    maybe_appended: int = 0  # bytes that may be in the log though nobody was told so
+    maybe_appended: int = 0  # bytes that may be in the log unacknowledged
     repeats: int = 0  # bytes whose last attempt before was rejected
 
     def add_outcome(self, outcome: str, reason: str, size: int, messages: int, repeats: int = 0) -> None:
@@ -278,7 +278,7 @@ class ClusterWitness:
         self._admin.close()
 
     def sum_end_offsets(self) -> int:
-        """Messages in the logs, by the end offsets that a consumer is told."""
+        """Messages in the logs, by the end offsets that a consumer gets."""
         return sum(end for end, _ in self._offset_ranges().values())
 
     def sum_log_bytes(self) -> int:

@@ -15,7 +15,7 @@ from gateway.embedded.cluster import EmbeddedCluster
 from gateway.embedded.errors import EmbeddedError
 from gateway.embedded.jars import fetch_kafka, find_java_path
 
-# As brokers do unless they are told otherwise; tests want to see a typing error.
+# Kafka's default; tests turn it off, since they want to see a typing error.
 _AUTO_CREATE = {"auto.create.topics.enable": "true"}
 
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run_cluster(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m gateway.embedded run", description="A Kafka to try things on.")
     parser.add_argument("--port", type=int, default=9092, help="of the first broker (default %(default)s)")
-    parser.add_argument("--brokers", type=int, default=1, help="so many (default %(default)s)")
+    parser.add_argument("--brokers", type=int, default=1, help="number of brokers (default %(default)s)")
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), EmbeddedCluster(args.brokers, _AUTO_CREATE, port=args.port) as cluster:

@@ -355,7 +355,7 @@ class EmbeddedCluster:
         try:
             admin.AdminClient(where | who).list_topics(timeout=START_TIMEOUT_S)
         except admin.KafkaException as error:
-            raise EmbeddedError(f"broker {broker.node_id} does not let user {name} in: {error}") from error
+            raise EmbeddedError(f"broker {broker.node_id} refuses user {name}: {error}") from error
 
 
 def _log_tail(broker: BrokerProcess) -> str:

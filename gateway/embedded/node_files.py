@@ -34,8 +34,8 @@ BROKER_DEFAULTS = {
     "controller.quorum.fetch.timeout.ms": "1500",
     "controller.quorum.election.timeout.ms": "750",
 }
-# Where there is no other broker, nobody can take over: one that a busy machine keeps waiting for three seconds would
-# only refuse its clients for a while.
+# A single broker has no successor: one that a busy machine keeps waiting for three seconds would only refuse its
+# clients for a while.
 SINGLE_NODE_DEFAULTS = {"broker.session.timeout.ms": "9000"}
 MECHANISMS_KEY = "listener.name.sasl_plaintext.sasl.enabled.mechanisms"
 

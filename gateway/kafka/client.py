@@ -316,7 +316,7 @@ def parse_addresses(bootstrap_servers: str) -> list[BrokerAddress]:
     """The servers of a list `host:port,host:port`.
 
     Raises:
-        NoAnswer: one is no such address.
+        NoAnswer: an address is not valid.
     """
     found = []
     for server in filter(None, (part.strip() for part in bootstrap_servers.split(","))):

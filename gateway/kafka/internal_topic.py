@@ -265,7 +265,7 @@ class TroubleLog:
         self._logged_kinds: set[str] = set()
 
     def note_expected(self, kind: str, problem: str) -> None:
-        """Note a trouble of every start, which is no reason to complain."""
+        """Note a trouble of every start, without a warning."""
         self._logged_kinds.clear()
         self.kind, self.problem = kind, problem
 

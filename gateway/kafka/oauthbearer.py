@@ -113,7 +113,7 @@ def client_first_message(token: str, extensions: tuple[str, ...]) -> bytes:
 
 
 def read_token_file(path: str) -> str:
-    """The token in a file that somebody else renews.
+    """The token in a file that another program renews.
 
     Raises:
         NoTokenError: there is none.

@@ -127,7 +127,7 @@ async def _find_protocol_mismatch(address: BrokerAddress, access: BrokerAccess) 
 
 async def _speaks_tls(stream: trio.SocketStream) -> bool:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is told to it
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it gets no secret
     try:
         await trio.SSLStream(stream, context).do_handshake()
     except trio.BrokenResourceError as error:

@@ -40,7 +40,7 @@ def _bearer_exchange(message: str) -> SaslExchange:
     verdict = yield message.encode()
     if verdict:  # a refusal, in JSON: the server's error comes behind our acknowledgement (RFC 7628, 3.2.3)
         yield b"\x01"
-        raise SaslExchangeFailed("OAUTHBEARER: the server refuses the token and says no error")
+        raise SaslExchangeFailed("OAUTHBEARER: the server refuses the token and gives no reason")
 
 
 def _plain_exchange(username: str, password: str) -> SaslExchange:

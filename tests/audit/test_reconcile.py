@@ -163,7 +163,7 @@ def test_a_difference_that_only_looks_like_markers_is_said_to() -> None:
 def test_without_bytes_markers_and_records_can_not_be_told_apart() -> None:
     found = judge_topic("t", EXACT, LogGrowth(13, None, 900, transactional=True))
     assert (found.verdict, found.markers) == (UNKNOWN, (3, 3))
-    assert "that can't be told" in found.reasons[-1]
+    assert "that can't be decided" in found.reasons[-1]
     # … unless even what is left of the log is more than they explain.
     assert judge_topic("t", EXACT, LogGrowth(13, None, 1300, transactional=True)).verdict == DIFFERS
 

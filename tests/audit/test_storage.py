@@ -203,9 +203,9 @@ def test_the_text_names_what_fills_a_volume_and_the_retention_that_would_have_do
     [
         (
             {"advice": None, "is_only_volume": False},
-            "can't be told: which topics lie on which volume of a broker isn't recorded",
+            "unknown: which topics lie on which volume of a broker isn't recorded",
         ),
-        ({"advice": None}, "can't be told: no traffic, or no limit"),
+        ({"advice": None}, "unknown: no traffic, or no limit"),
         ({"advice": RetentionAdvice(0, 0, {})}, "none of what came has room"),
         ({"advice": RetentionAdvice(5, 0, {})}, "no retention.ms as long as a window would have kept it"),
         ({"advice": RetentionAdvice(5, None, {})}, "any retention.ms would have kept it"),

@@ -66,7 +66,7 @@ def test_a_table_shows_exact_numbers_and_the_outcomes_that_occur() -> None:
         "2025-11-20T00:54:00Z  clicks2      1,003          3              1,000        0           ≤1,000\n"
         "--------------------  -------  ---------  ---------  -----------------  -------  ---------------\n"
         "total                          1,235,570  1,234,570              1,000        0            1,000\n"
-        "≤ at most: attempts at one batch may be in several rows, or can't be told apart (docs/audit.md)\n"
+        "≤ at most: attempts at one batch may be in several rows, or be indistinguishable (docs/audit.md)\n"
         "\n"
         "records 5, duplicates 1, malformed 0, gaps 0, workers' lives 2, without an end 0\n"
         "complete"

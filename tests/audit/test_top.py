@@ -138,7 +138,7 @@ def test_the_text_tells_rejected_attempts_and_finally_dropped_apart() -> None:
         "2  b                      800                800        0        0      900       100\n"
         "-  ---------  ---------------  -----------------  -------  -------  -------  --------\n"
         "   all                 ≤2,300              2,800        0        0   10,000     3,100\n"
-        "≤ at most: attempts at one batch may be in several rows, or can't be told apart (docs/audit.md)\n"
+        "≤ at most: attempts at one batch may be in several rows, or be indistinguishable (docs/audit.md)\n"
         "\n"
         "records 3, duplicates 0, malformed 0, gaps 0, workers' lives 1, without an end 0\n"
         "complete"

@@ -19,7 +19,7 @@ _SHARED_DIMENSIONS: Final = frozenset({"topic", "principal", "client_id", "softw
 
 
 class DroppedBytes(NamedTuple):
-    """Bytes that never got in: at most `bytes`, at least `least`; the same where all repeats can be told."""
+    """Bytes that never got in: at most `bytes`, at least `least`; the same where all repeats are known."""
 
     bytes: int
     least: int

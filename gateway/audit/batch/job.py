@@ -68,8 +68,8 @@ LOCAL_SETTINGS: Final = _COMMON_SETTINGS | {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # The quick one of Java's two compilers: a small audit takes half the CPU (11 s, not 22), one of a million rows as
-    # much, one of four million a third more. And the collector without work beside the program, which has no core to
-    # spare: a tenth less CPU. `--conf spark.driver.extraJavaOptions=` gives the others back, and does without the
+    # much, one of four million a third more. And the collector without work beside the program, which needs every
+    # core: a tenth less CPU. `--conf spark.driver.extraJavaOptions=` gives the others back, and does without the
     # archive of classes (class_data.py).
     JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC",
     # Noting down the line of every expression costs calls into the JVM, and we show no such lines.
@@ -164,7 +164,7 @@ def open_session(
     With `delta`, Delta Lake is there as well.
 
     `jars` (files, separated by commas) or `packages` (Maven coordinates) take the place of the pinned connector. A JVM
-    of ours that doesn't end with the session is killed; with `stop_s`, after so many seconds, that is an error.
+    of ours that doesn't end with the session is killed; with `stop_s` (seconds) a later end is an error.
     Nothing of Spark's or Java's own chatter reaches stdout or stderr.
 
     Raises:
@@ -173,8 +173,8 @@ def open_session(
     """
     if under_spark_submit():
         # Settings of spark-submit stay; only those that it was not given get a value of ours.
-        told = SparkConf()
-        own = {name: value for name, value in _COMMON_SETTINGS.items() if not told.contains(name)} | (
+        given = SparkConf()
+        own = {name: value for name, value in _COMMON_SETTINGS.items() if not given.contains(name)} | (
             _DELTA_SETTINGS if delta else {}
         )
         builder = SparkSession.builder.appName(APP_NAME)
@@ -277,7 +277,7 @@ class AuditRecords:
 
 
 class NumberedRecords(Protocol):
-    """What gaps are looked for in: `intervals` and `integrity_fields` of Records."""
+    """The data in which gaps are looked for: `intervals` and `integrity_fields` of Records."""
 
     @property
     def intervals(self) -> DataFrame: ...
@@ -324,7 +324,7 @@ def read_sources(
             tell("reading and decoding")
             trust = count_records(decoded)
             good = decoded.where(F.col("problem").isNull())
-            # To find the copies all records are sorted, rows and all, by whoever asks: only where there are any.
+            # Only where there are copies: to find them, each query sorts all records with their rows.
             records = transforms.drop_copies(transforms.mark_copies(decoded)) if trust["duplicates"] else good
             yield AuditRecords(
                 transforms.explode_rows(records), records, [source.description for source in sources], trust

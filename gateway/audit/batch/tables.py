@@ -21,7 +21,7 @@ JSON_VERSION: Final = 1
 _ALWAYS_SHOWN: Final = (schema.OFFERED, "accepted", "rejected", "errored")  # shown even where they are 0
 AT_MOST_MARK: Final = "≤"
 NAMELESS_LABEL: Final = "(none)"
-_BOUND_NOTE: Final = "≤ at most: attempts at one batch may be in several rows, or can't be told apart (docs/audit.md)"
+_BOUND_NOTE: Final = "≤ at most: attempts at one batch may be in several rows, or be indistinguishable (docs/audit.md)"
 _MAX_LISTED: Final = 20  # gaps and incomplete boots in the text
 
 

@@ -138,7 +138,7 @@ def condense_rows(rows: DataFrame, window_ms: int, *columns: str) -> DataFrame:
     Takes and gives the columns that totals_of_rows takes, with the window's start as `start_ms`.
     """
     start = (F.col("start_ms") - F.col("start_ms") % window_ms).alias("start_ms")
-    known = F.col("repeats").isNotNull().alias("_known")  # sums leave nulls out: what can't be told stays apart
+    known = F.col("repeats").isNotNull().alias("_known")  # sums leave nulls out: what is unknown stays apart
     return (
         rows.groupBy(start, *columns, "outcome", "reason", known)
         .agg(*(F.sum(name).alias(name) for name in (*usage.MEASURES, "delay_ms", "repeats")))
@@ -229,10 +229,10 @@ def _has_optional_fields() -> Column:
 
 
 def _complete_rows() -> Column:
-    told = _has_optional_fields()
+    has_fields = _has_optional_fields()
 
     def completed(row: Column) -> Column:
-        extra = {name: F.when(told, row[name]) for name in usage.OPTIONAL_ROW_FIELDS}
+        extra = {name: F.when(has_fields, row[name]) for name in usage.OPTIONAL_ROW_FIELDS}
         names = [name for name, kind in usage.OPTIONAL_ROW_FIELDS.items() if kind == "str"]
         extra |= {name: F.coalesce(extra[name], F.lit("")) for name in names}
         columns = {name: row[name] for name in usage.ROW_FIELDS} | extra

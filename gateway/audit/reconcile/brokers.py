@@ -100,7 +100,7 @@ def fetch_snapshot(
             if starts == before:  # else retention cut a log meanwhile: size and start would be of different moments
                 break
         else:
-            raise AuditError("logs lose their beginnings faster than their sizes can be asked for: choose --topics")
+            raise AuditError("retention removes records faster than sizes of logs are read: choose --topics")
         ends = _list_offsets(jvm, admin, partitions, earliest=False)
         transactional = _find_transactional(jvm, admin, partitions)
         configs = _describe_topic_configs(jvm, admin, names)

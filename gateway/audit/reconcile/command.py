@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.audit.reconcile.reconcile import CountedUsage, LogSnapshot, TopicVerdict
 
 _EPILOG: Final = """\
-exit codes: 0 everything agrees; 3 something does not, or can't be told; 1 it could not be done (one line on stderr
+exit codes: 0 everything agrees; 3 a topic differs, or is undecided; 1 not done (one line on stderr
 says why and what to do); 2 wrong options.
 
 examples:
@@ -29,7 +29,7 @@ examples:
   produce-gateway audit reconcile --bootstrap-servers kafka:9092 --since monday.json
   produce-gateway audit reconcile --since monday.json --until tuesday.json --tables ./audit
 """
-_INTERNAL_PREFIX: Final = "__"  # Kafka's own topics and the gateway's, which nobody produces to through the gateway
+_INTERNAL_PREFIX: Final = "__"  # topics of Kafka and the gateway: no client produces to them through the gateway
 _CERTAIN_COLUMN: Final = "certain"
 _DAY_MS: Final = 86_400_000
 

@@ -3,7 +3,7 @@
 # brokers.py takes snapshots, command.py adds up the usage log.
 #
 # For each topic this must hold:
-#     accepted <= growth <= accepted + what may have been appended though nobody was told so (usage.may_be_appended)
+#     accepted <= growth <= accepted + what may have been appended unacknowledged (usage.may_be_appended)
 # and exactly so: these are no estimates. Other causes that make a log grow or shrink are either taken into account or
 # make the verdict rest on less, and are named:
 #   - Intervals of about a second around a snapshot may count bytes on either side of it: they widen the range.
@@ -28,7 +28,7 @@ AGREES, DIFFERS, UNKNOWN = "agrees", "differs", "unknown"
 
 
 class InvalidLogSnapshot(ValueError):
-    """A file is no snapshot, or not of a version that this program knows; the text is one line."""
+    """The file is not a valid snapshot, or is one of an unknown version; the text is one line."""
 
 
 class UsageSum(NamedTuple):
@@ -81,7 +81,7 @@ class LogSnapshot:
 class LogGrowth:
     """The additions to a topic's logs.
 
-    `messages` and `bytes` are None where they can't be told. `least_bytes` were added at least.
+    `messages` and `bytes` are None where they are unknown. `least_bytes` were added at least.
     """
 
     messages: int | None
@@ -209,7 +209,7 @@ def judge_topic(topic: str, counted: CountedUsage, grown: LogGrowth, *, complete
         if fewest and grown.bytes is None:
             reasons.append(
                 f"{fewest:,} offsets are transaction markers, or were not produced through the gateway: without bytes"
-                " that can't be told"
+                " that can't be decided"
             )
             return TopicVerdict(topic, UNKNOWN, counted, grown, markers, reasons)
         if fewest:
@@ -328,7 +328,7 @@ def load_snapshot(text: str) -> LogSnapshot:
     except InvalidLogSnapshot:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidLogSnapshot(f"no snapshot: {type(error).__name__}: {error}") from None
+        raise InvalidLogSnapshot(f"not a valid snapshot: {type(error).__name__}: {error}") from None
 
 
 def _parse_topic_log(values: Mapping[str, Any]) -> ReconciledTopicLog:

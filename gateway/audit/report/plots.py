@@ -1,5 +1,5 @@
 # The report's plots: numbers in, an SVG's text out. Drawn by matplotlib without a display, its fonts as paths, so that
-# a plot looks alike everywhere and asks nobody for anything; and no clock or random name in it, so that the same
+# a plot looks alike everywhere and fetches nothing; and no clock or random name in it, so that the same
 # numbers give the same bytes. Knows nothing of records, sums or HTML.
 #
 # Colours are Okabe and Ito's, which people with any colour vision can tell apart; where areas touch, a hatch or a line

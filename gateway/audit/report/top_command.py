@@ -13,7 +13,7 @@ RANKED_SUMS: Final = ("dropped", "rejected", "delayed", "errored", "offered", "a
 
 _EPILOG: Final = """\
 what:
-  dropped    bytes that never got in: rejected and not sent again, dropped, or discarded (≤: at most so many)
+  dropped    bytes that never got in: rejected and not sent again, dropped, or discarded (≤: an upper bound)
   rejected   bytes of rejected attempts; a client that sends again counts again
   delayed    bytes that had to wait for a limit
   errored    bytes that brokers refused

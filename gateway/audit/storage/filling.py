@@ -2,8 +2,8 @@
 # were, beside the volumes that the same log noted. Gives values; knows no argv and no text.
 #
 # A topic's replicas are where the records of the same window say, else where the others say on average. Bytes of topics
-# of which none says anything are counted as unplaced. Within a broker of several volumes nobody has noted which topic
-# is on which: what came to it is then told of the broker as a whole.
+# of which none says anything are counted as unplaced. Within a broker of several volumes no record says which
+# topic is on which: what came to it then counts for the broker as a whole.
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class VolumeOptions:
 
 @dataclass(frozen=True, slots=True)
 class WindowUsage:
-    """One volume in one window. `free`: the least; None: nobody looked. `written`: bytes that came to its broker."""
+    """One volume in one window. `free`: the least; None: not measured. `written`: bytes that came to its broker."""
 
     start_ms: int
     free: int | None
@@ -54,7 +54,7 @@ class VolumeUsage:
 
     `used_first`, `used_last`: at the first and at the last look. `limit`: free bytes that had to stay; None: no limit.
     `limit_reached_ms`: the first window with no more than that free; None: none. `topics`: bytes that came, and
-    partitions with a replica there. `advice`: None where it can't be told.
+    partitions with a replica there. `advice`: None where there is none.
     """
 
     place: VolumePlace

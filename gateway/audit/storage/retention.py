@@ -1,6 +1,6 @@
 # Which retention would have kept a volume below its limit: from what came to it, window by window. Pure.
 #
-# What was there at the first look counts as staying, since nobody knows whose it is: so a retention found here would
+# What was there at the first look counts as staying, since its topic is unknown: so a retention found here would
 # have been short enough, a longer one perhaps as well. Kafka deletes whole segments: one more for each partition is
 # kept at times.
 

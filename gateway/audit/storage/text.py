@@ -121,9 +121,9 @@ def _limit_text(each: VolumeUsage) -> str:
 def _retention_lines(each: VolumeUsage) -> list[str]:
     advice = each.advice
     if not each.is_only_volume:
-        return ["can't be told: which topics lie on which volume of a broker isn't recorded"]
+        return ["unknown: which topics lie on which volume of a broker isn't recorded"]
     if advice is None:
-        return ["can't be told: no traffic, or no limit"]
+        return ["unknown: no traffic, or no limit"]
     if not advice.room:
         return ["none of what came has room: what was there before it is over the limit by itself"]
     partitions = sum(here for _, here in each.topics.values())

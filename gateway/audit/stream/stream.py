@@ -146,7 +146,7 @@ class _SignalStop:
         for number in (signal.SIGTERM, signal.SIGINT):
             try:
                 self._before[number] = signal.signal(number, self._request_stop)
-            except ValueError:  # not the main thread: whoever called has to care
+            except ValueError:  # not the main thread: signals are the caller's affair
                 return
 
     def _request_stop(self, *_: object) -> None:
@@ -207,7 +207,7 @@ class _BatchSink:
             self.failure = error
             raise
         except Exception as error:
-            # A query that was told to stop interrupts the batch that it is in: no failure, and it comes again.
+            # A query that has to stop interrupts the batch that it is in: no failure, and it comes again.
             self.failure = None if self.is_stopping else AuditError(_failure_text(error, self._plan))
             raise
 
@@ -307,15 +307,15 @@ def _collect_ends(decoded: DataFrame) -> list[Row]:
 
 
 def _record_columns() -> list[Column]:
-    # Copies keep their names, and malformed records their text: nobody asks for more of them.
+    # Copies keep their names, and malformed records their text: no query reads more of them.
     counts, bad = F.col("counts"), F.col("problem").isNotNull()
-    told = {
+    columns = {
         "rows": F.when(counts, F.col("rows")),
         "row_count": F.when(counts, F.size("rows").cast("long")),
         **{name: F.when(~bad, F.col(name)) for name in (*usage.HEADER_FIELDS, *usage.OPTIONAL_HEADER_FIELDS, "digest")},
         **{name: F.when(counts, F.col(name)) for name in schema.DISK_COLUMNS},
     }
-    return [told.get(name, F.col(name)).alias(name) for name in layout.RECORDS_SCHEMA.names]
+    return [columns.get(name, F.col(name)).alias(name) for name in layout.RECORDS_SCHEMA.names]
 
 
 def _count_added(records: DataFrame) -> dict[str, int]:

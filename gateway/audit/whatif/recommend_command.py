@@ -51,7 +51,7 @@ def _prepare_recommendation(options: argparse.Namespace) -> Callable[[], int]:
     if total <= 0:
         cli.exit_wrong_use("--total: above 0 is needed")
     if not 0 < options.percentile <= 100:
-        cli.exit_wrong_use(f"--percentile: {options.percentile:g} is none: above 0, at most 100")
+        cli.exit_wrong_use(f"--percentile: {options.percentile:g} is not a valid percentile: above 0, at most 100")
     headroom, reserve = _parse_share("--headroom", options.headroom), _parse_share("--reserve", options.reserve)
     if reserve >= 1:
         cli.exit_wrong_use(f"--reserve: {options.reserve} leaves nothing of the total")

@@ -65,7 +65,7 @@ class LatencySeries(Collector):
         self._current_cpu: dict[str, float] = {}  # … and of the present one
 
     def add_latencies(self, worker: int, said: LatencyReport) -> None:
-        """What a worker has measured since it said so last."""
+        """A worker's measurements since its previous message."""
         self._requests = _add_buckets(self._requests, said.requests)
         for node_id, buckets in said.round_trips.items():
             label = broker_label(node_id)

@@ -246,7 +246,7 @@ class GatewayMetrics:
         self._counters["requests"].labels("Produce").inc(max(0, counts.get("requests", 0) - others))
 
     def add_latencies(self, worker: int, said: LatencyReport) -> None:
-        """What a worker has measured since it said so last."""
+        """A worker's measurements since its previous message."""
         self._latencies.add_latencies(worker, said)
 
     def set_gauges(self, worker: int, gauges: WorkerGauges) -> None:

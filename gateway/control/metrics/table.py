@@ -83,7 +83,7 @@ LABELS: Final = {
         "16",
     ),
     "limit": MetricLabel("The limit of connections that was reached.", "2"),
-    "part": MetricLabel("What the gateway can go on without.", "8"),
+    "part": MetricLabel("A component that the gateway can go on without.", "8"),
     "state": MetricLabel("A possible state; the series of the present one is 1.", "4"),
     "version": MetricLabel("The gateway's version.", "1"),
     "python": MetricLabel("Python's version.", "1"),

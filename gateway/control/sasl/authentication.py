@@ -79,7 +79,7 @@ _AUTHENTICATION_FAILED: Final = api.ERROR_CODES["SASL_AUTHENTICATION_FAILED"]
 class _ExchangeMemo(msgspec.Struct, array_like=True):
     """The state that the next step needs."""
 
-    stage: Literal["challenged", "offered", "told"]
+    stage: Literal["challenged", "offered", "authenticating"]
     # Of the client's exchange.
     header: bytes = b""
     bare: bytes = b""
@@ -195,7 +195,7 @@ class SaslAuthenticator:
             return await self._offer_mechanism(step, _ExchangeMemo("offered", principal=ask.principal))
         if memo is not None and memo.stage == "offered":
             return await self._begin_exchange(step, memo)
-        if memo is not None and memo.stage == "told":
+        if memo is not None and memo.stage == "authenticating":
             return await self._continue_exchange(step, memo)
         assert step.request is not None
         message = step.request.body.auth_bytes
@@ -307,7 +307,7 @@ class SaslAuthenticator:
             raise self._broker_refusal(
                 own, f"error {offer.error_code}; it has {', '.join(offer.mechanisms) or 'no SASL'}"
             )
-        memo.stage = "told"
+        memo.stage = "authenticating"
         return await self._next_broker_step(ask, memo, own)
 
     async def _continue_exchange(self, step: _SaslStep, memo: _ExchangeMemo) -> AdminAnswer:
@@ -369,7 +369,7 @@ class SaslAuthenticator:
         said_at[text] = now
         log.error("authentication: %s", text)
         if len(said_at) == MAX_LOGGED:
-            log.error("authentication: more of that is not logged within these %g s", LOG_AGAIN_S)
+            log.error("authentication: further ones are not logged for %g s", LOG_AGAIN_S)
 
 
 def _read_request(request: bytes) -> DecodedRequest[SaslAuthenticateRequest]:

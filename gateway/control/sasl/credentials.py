@@ -38,7 +38,7 @@ MAX_OUTPUT: Final = 64 * 1024
 MAX_CACHED: Final = 10_000
 FETCHES: Final = 8  # of tokens, at once
 TOKEN_S: Final = 8.0  # for one; a worker waits 10 s
-UNKNOWN_USER_S: Final = 10.0  # there is no such user: holds so long at most, and is soon true of a new one
+UNKNOWN_USER_S: Final = 10.0  # an unknown user stays unknown for this time at most, so a new one is soon known
 
 T = TypeVar("T")
 Records = Mapping[str, ScramRecord]  # of one user, by mechanism

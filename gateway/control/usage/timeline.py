@@ -1,5 +1,5 @@
 # The traffic of this gateway over the last hour, all topics and clients together: from the rows of workers' intervals,
-# in memory of a fixed size. What it is whose, for minutes, is recent.py's; accounts are the usage log's.
+# in memory of a fixed size. Traffic by client and topic, for minutes, is recent.py's; accounts are the usage log's.
 #
 # Time is cut into slots, which lie in a ring: a slot's place is its number modulo the ring's length, and the number in
 # it says whose turn it is. An interval that reaches over several slots, as after an absence of control, is spread over
