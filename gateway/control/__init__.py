@@ -1,7 +1,10 @@
 # The control process, one per gateway: everything that may take its time, so that the data path never waits for it.
 #
 #   __main__.py          started by the parent: python -m gateway.control --fd N
-#   app.py               composition root: build, nest nurseries, start, drain
+#   app.py               composition root: build, who follows which fact, nest nurseries, start, drain
+#   facts.py             the four facts that parts follow: configuration, policies, cluster, storage factor
+#   context.py           what every part gets: these facts, metrics, clocks, the parent
+#   outside.py           what is reached outside the process, and how it is made
 #   lifecycle/           from one configuration to the next
 #   components/          what may be unusable, and is done without once the gateway was up
 #   gateway_health.py    whether the gateway is ready, and what it goes on without

@@ -161,11 +161,9 @@ class _ControlProcess:
         self._interval_receiver = IntervalReceiver(context, self._usage_log, self._recent, self._timeline)
 
         self._fleet = FleetControl(
+            context,
             metrics.create_fleet_series(DROP_REASONS),
             exchange=functools.partial(outside.make_exchange, settings) if settings.exchanges_usage else None,
-            cycle_s=settings.usage_interval,
-            patient=context.was_up,
-            clock=context.monotonic,
             traffic=lambda: self._recent.gateway_traffic(context.now_ms()),
         )
         exchange = self._fleet.exchange
@@ -187,8 +185,7 @@ class _ControlProcess:
             context, self._workers, self._policies.loaded, derive_key(secret, ROLLOUT_PURPOSE)
         )
         self._acceptor = ConnectionAcceptor(context, self._workers)
-        listeners = BrokerListeners(settings.all_listeners, link, self._acceptor)
-        self._cluster = ClusterMonitor(context, cluster_source, listeners)
+        self._cluster = ClusterMonitor(context, cluster_source, BrokerListeners(context, self._acceptor))
 
         switch = ConfigSwitch(context, self._workers)
         self._reloader = ConfigReloader(context, self._policies, self._policy_base, switch)

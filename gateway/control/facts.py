@@ -24,21 +24,6 @@ T = TypeVar("T")
 REFRESH_S: Final = 3.0  # Kafka's tools wait for 30 s or more in all
 
 
-class _Subscription(Generic[T]):
-    def __init__(self, name: str, callback: Callable[[T], None], part: Callable[[T], object] | None, value: T) -> None:
-        self.name = name
-        self._callback = callback
-        self._part = part
-        self._known = None if part is None else part(value)
-
-    def notify(self, value: T) -> None:
-        if self._part is not None:
-            known, self._known = self._known, self._part(value)
-            if known == self._known:
-                return
-        self._callback(value)
-
-
 class Published(Generic[T]):
     """A value that changes, and those who follow it.
 
@@ -48,16 +33,18 @@ class Published(Generic[T]):
 
     def __init__(self, latest: T) -> None:
         self.latest = latest
-        self._subscriptions: list[_Subscription[T]] = []
+        self._followers: dict[str, Callable[[T], None]] = {}
 
     def subscribe(self, name: str, callback: Callable[[T], None], *, part: Callable[[T], object] | None = None) -> None:
         """Call `callback` with each value that is published from now on.
 
         Args:
-            name: the follower's, for errors.
-            part: the follower needs no more of the value: it is called only if that differs from the last one.
+            name: the follower's, for errors; each has its own.
+            part: what the follower needs of the value: it is called only if that differs from the last one.
         """
-        self._subscriptions.append(_Subscription(name, callback, part, self.latest))
+        if name in self._followers:
+            raise ValueError(f"there is a follower {name} already")
+        self._followers[name] = callback if part is None else _follow_part(callback, part, part(self.latest))
 
     def publish(self, value: T) -> None:
         """Replace the value, and tell all followers, in the order in which they subscribed.
@@ -67,14 +54,24 @@ class Published(Generic[T]):
         """
         self.latest = value
         failures: list[Exception] = []
-        for each in self._subscriptions:
+        for name, notify in self._followers.items():
             try:
-                each.notify(value)
+                notify(value)
             except Exception as error:
-                error.add_note(f"raised by the follower {each.name!r} of a {type(value).__name__}")
+                error.add_note(f"raised by the follower {name!r} of a {type(value).__name__}")
                 failures.append(error)
         if failures:
             raise failures[0] if len(failures) == 1 else ExceptionGroup("several followers failed", failures)
+
+
+def _follow_part(callback: Callable[[T], None], part: Callable[[T], object], known: object) -> Callable[[T], None]:
+    def notify(value: T) -> None:
+        nonlocal known
+        before, known = known, part(value)
+        if known != before:
+            callback(value)
+
+    return notify
 
 
 class ClusterView(NamedTuple):

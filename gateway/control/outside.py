@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from gateway.config import Settings, Storage
 from gateway.control.cluster.broker_quotas import BrokerQuotas
@@ -19,7 +19,6 @@ from gateway.control.components.optional_components import (
     OptionalComponents,
 )
 from gateway.control.fleet.exchange.exchange import FleetParty, UsageExchange
-from gateway.control.policies.service import TopicIdSource
 from gateway.control.policies.store import FileStore, PolicyStore, RetriedStore
 from gateway.control.policies.topic_store import TopicStore
 from gateway.control.storage.sources import StorageError, make_storage_view
@@ -27,10 +26,6 @@ from gateway.control.usage.usage_log import SpoolInUse, UsageSpool
 from gateway.secret_key import obtain_secret
 from gateway.storage import plugins
 from gateway.storage.views import StorageView
-
-
-class ClusterSource(MetadataSource, TopicIdSource, Protocol):
-    """Asks brokers for metadata."""
 
 
 class Outside:
@@ -70,7 +65,7 @@ class Outside:
         client = settings.client_properties
         return TopicStore(client, kept.topic, base, replication=kept.replication, member=settings.gateway_name)
 
-    def make_cluster_source(self, settings: Settings, watched: Callable[[], Sequence[str]]) -> ClusterSource:
+    def make_cluster_source(self, settings: Settings, watched: Callable[[], Sequence[str]]) -> MetadataSource:
         """`watched`: see AdminSource."""
         storage = settings.storage
         return AdminSource(

@@ -28,6 +28,7 @@ from policies.definitions.policy_values import PolicyKey
 from policies.fleet.shares import LimitDemand
 from policies.groups.names import DISPATCH_BYTES, DISPATCH_MSGS, EXISTS, PUBLISH_BYTES, PUBLISH_MSGS
 from tests.bench.resource_model import Model, Uses, boot_of, changed, usage
+from tests.gateway.control.contexts import make_context
 from tests.gateway.fleet_play import Reporter as Other
 
 WORKERS = 2
@@ -54,7 +55,7 @@ class Gateway:
 
     def __init__(self, names: list[str]) -> None:
         values = {PolicyKey.of_group(name, rate): 1e9 for name in names for rate in RATES}
-        self.control = FleetControl(FleetMetrics(), exchange=self._make_exchange)  # type: ignore[arg-type]
+        self.control = FleetControl(make_context(), FleetMetrics(), exchange=self._make_exchange)  # type: ignore[arg-type]
         self.control.set_policies(PolicySet(values | {PolicyKey.of_group(name, EXISTS): 1.0 for name in names}))
         for number in range(WORKERS):
             self.control.add_worker(number, lambda message: True)

@@ -25,15 +25,13 @@ from gateway.config import Listener
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.usage.usage_log import UsageLogWriter, UsageSpool
 from gateway.control.workers.acceptor import ConnectionAcceptor
-from gateway.control.workers.interval_receiver import IntervalReceiver
-from gateway.control.workers.workers import WorkerPool
 from gateway.data.relay.links import RelayLink
 from gateway.data.worker.worker import DataWorker
 from gateway.listener_names import DEFAULT_LISTENER
 from gateway.system.sockets import Networks
 from gateway.tls.certificates import ListenerTls
 from tests.background import until
-from tests.gateway.control.contexts import SETTINGS, WorkerReports, make_context
+from tests.gateway.control.contexts import SETTINGS, make_context, make_worker_pool
 from tests.gateway.control.workers.test_workers import Followed
 from tests.gateway.made_settings import made_settings
 
@@ -52,9 +50,7 @@ class Yard:
         usage_log = UsageLogWriter(spool, "gw", self.metrics)
         self._nursery = nursery
         self.context = make_context(metrics=self.metrics)
-        reports = WorkerReports()
-        intake = IntervalReceiver(self.context, usage_log)
-        self.control = WorkerPool(self.context, intake, Followed(), reports, reports)
+        self.control = make_worker_pool(self.context, usage_log, Followed())
         self.control.admission.set_limits(most, per_address)
         self.workers: list[DataWorker] = []
         self.streams: list[trio.SocketStream] = []

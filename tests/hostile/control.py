@@ -37,9 +37,7 @@ from gateway.control.policies.kafka_admin.admin_service import KafkaAdmin
 from gateway.control.policies.store import FileStore
 from gateway.control.sasl.authentication import SaslAuthenticator
 from gateway.control.usage.usage_log import UsageLogWriter, UsageSpool
-from gateway.control.workers.interval_receiver import IntervalReceiver
 from gateway.control.workers.snapshots import groups_of, quotas_of, thresholds_of
-from gateway.control.workers.workers import WorkerPool
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
 from protocol import configs as c
@@ -47,9 +45,9 @@ from protocol import scram
 from protocol.handshake import SASL_AUTHENTICATE, SaslAuthenticateRequest
 from tests.gateway.control.contexts import (
     Surroundings,
-    WorkerReports,
     make_context,
     make_policy_service,
+    make_worker_pool,
     set_places,
 )
 from tests.hostile import logins
@@ -131,18 +129,17 @@ class Control:
         errors = InternalErrors(self.errors.append)
         self._spool = UsageSpool(folder / "spool", SPOOL, 3600, published_only=False)
         self._usage_log = UsageLogWriter(self._spool, "gw", metrics)
-        self._fleet = FleetControl(metrics.create_fleet_series(DROP_REASONS))
         self._store = FileStore(folder / "policies.jsonl", BASE)
         context = make_context(settings_of_a_play(), metrics=metrics, errors=errors)
         set_places(context, PLACES)
+        self._fleet = FleetControl(context, metrics.create_fleet_series(DROP_REASONS))
         context.facts.policies.subscribe("workers", self._tell)
         self.policies = make_policy_service(context, self._store, _Surroundings())
         self.admin = KafkaAdmin(self.policies, errors=errors)
         self.authenticator = SaslAuthenticator(
             AuthenticationSettings.model_validate(given), bytes(32), folder, _now, errors
         )
-        intake = IntervalReceiver(context, self._usage_log)
-        self.workers = WorkerPool(context, intake, self._fleet, WorkerReports(), self)
+        self.workers = make_worker_pool(context, self._usage_log, self._fleet, queries=self)
         self.workers.admission.set_limits(most, most // 2)
         self.told: set[bytes] = set() if before is None else before.told
         self.principals: set[str] = set() if before is None else before.principals

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from gateway.config import Listener
+from gateway.control.context import ControlContext
 from gateway.listener_names import BrokerSocket, log_prefix, parse_broker_socket
 from gateway.system.sockets import address_text
 
@@ -23,20 +24,8 @@ LARGEST_PORT: Final = 65535
 Address = tuple[str, int]
 
 
-class ListeningSockets(Protocol):
-    """Where listening sockets come from; see gateway.supervisor.ParentLink."""
-
-    async def listen(self, name: str, host: str, port: int) -> Any:
-        """
-        Raises:
-            OSError: it can't be opened.
-        """
-
-    def close_listener(self, name: str) -> None: ...
-
-
 class Acceptor(Protocol):
-    """Accepts on a socket; see gateway.control.workers.acceptor.ConnectionAcceptor."""
+    """See gateway.control.workers.acceptor.ConnectionAcceptor."""
 
     async def run(self, listener: str, broker: int | None, sock: Any) -> None: ...
 
@@ -44,9 +33,9 @@ class Acceptor(Protocol):
 class BrokerListeners:
     """All listeners of one gateway, by name."""
 
-    def __init__(self, configured: Mapping[str, Listener], sockets: ListeningSockets, acceptor: Acceptor) -> None:
-        self._configured = configured
-        self._sockets = sockets
+    def __init__(self, context: ControlContext, acceptor: Acceptor) -> None:
+        self._configured = context.settings.all_listeners
+        self._link = context.link
         self._acceptor = acceptor
         self._open: dict[BrokerSocket, trio.CancelScope] = {}
         self._refused: dict[BrokerSocket, str] = {}  # and why
@@ -86,7 +75,7 @@ class BrokerListeners:
             _, advertised = listener.broker_address(socket.node_id)
             if advertised > LARGEST_PORT:
                 raise OSError(f"advertised port {advertised}: a port is at most {LARGEST_PORT}")
-            sock = await self._sockets.listen(socket.name, listener.host, listener.broker_port(socket.node_id))
+            sock = await self._link.listen(socket.name, listener.host, listener.broker_port(socket.node_id))
         except OSError as error:
             if self._refused.get(socket) != str(error):
                 where = log_prefix(socket.listener)
@@ -105,7 +94,7 @@ class BrokerListeners:
         """That broker is gone for good: close its sockets."""
         for socket in [socket for socket in self._open if socket.node_id == node_id]:
             self._open.pop(socket).cancel()
-            self._sockets.close_listener(socket.name)
+            self._link.close_listener(socket.name)
         self._refused = {socket: why for socket, why in self._refused.items() if socket.node_id != node_id}
 
     def broker_addresses(self, node_ids: Iterable[int]) -> dict[str, dict[int, Address]]:

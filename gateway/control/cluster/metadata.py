@@ -67,6 +67,10 @@ class MetadataSource(Protocol):
             ClusterUnreachable: no broker answered.
         """
 
+    async def fetch_topic_ids(self, topics: Collection[str]) -> TopicIds:
+        """The present ids of these topics; none, if there are many of them or the cluster doesn't answer."""
+        ...
+
 
 class AdminSource:
     """Asks by confluent-kafka. `client`: librdkafka properties; `topic_ids`: learn them of all topics; `replicas`: tell
@@ -176,7 +180,6 @@ class AdminSource:
             self._error = error.str()
 
     async def fetch_topic_ids(self, topics: Collection[str]) -> TopicIds:
-        """The present ids of these topics; none, if there are many of them or the cluster doesn't answer."""
         if len(topics) > DESCRIBE_AT_ONCE or time.monotonic() < self._describe_from:
             return {}
         try:

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
 from typing import Final, Literal
@@ -16,6 +15,7 @@ from typing import Final, Literal
 import trio
 
 from gateway.channel import DemandReport, LimitShares, PeerRates, WorkerRates
+from gateway.control.context import ControlContext
 from gateway.control.fleet.exchange.exchange import FleetParty, GatewayUsage, PeerNews, UsageExchange
 from gateway.control.fleet.exchange.usage_codec import NO_TRAFFIC, GatewayTraffic, RatePlace
 from gateway.control.fleet.limits_in_use import LimitsInUse
@@ -87,29 +87,24 @@ class FleetControl:
 
     Args:
         exchange: makes the exchange that brings other gateways' usage; None: limits hold for this gateway alone.
-        cycle_s: how often the exchange says something.
-        patient: workers have parts from an earlier control, so wait for the exchange, however long that takes.
-        clock: `time.monotonic`, which workers go by as well.
-        busiest_traffic: the busiest topics and clients of this gateway.
+        traffic: the busiest topics and clients of this gateway.
     """
 
     def __init__(
         self,
+        context: ControlContext,
         metrics: FleetMetrics,
         *,
         exchange: Callable[[FleetParty], UsageExchange] | None = None,
-        cycle_s: float = 1.0,
-        patient: bool = False,
-        clock: Callable[[], float] = time.monotonic,
         traffic: Callable[[], GatewayTraffic] = GatewayTraffic,
     ) -> None:
         self.has_limits = False
-        self.reach = PeerReachability(cycle_s, clock(), patient=patient)
-        self.rates = RatePublisher(clock)
+        self._clock = context.monotonic
+        self._cycle_s = context.settings.usage_interval
+        self._patient = context.was_up  # workers have parts, so wait for the exchange, however long that takes
+        self.reach = PeerReachability(self._cycle_s, self._clock(), patient=self._patient)
+        self.rates = RatePublisher(self._clock)
         self._traffic = traffic
-        self._cycle_s = cycle_s
-        self._patient = patient
-        self._clock = clock
         self._limits_in_use = LimitsInUse(PolicySet())
         self._workers: dict[int, _MemberWorker] = {}
         self._gateways = 0  # as sent to workers

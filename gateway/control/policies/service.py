@@ -23,11 +23,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 
 from gateway import policy_document as document
+from gateway.control.cluster.broker_quotas import BrokerQuotas
+from gateway.control.cluster.brokers_time import BrokersTime
+from gateway.control.cluster.metadata import MetadataSource
 from gateway.control.context import ControlContext
 from gateway.control.facts import ClusterView
 from gateway.control.policies.store import PolicyStore, StoreError, WrittenChange
@@ -69,32 +72,6 @@ CLOCK_CHECK_S: Final = 60.0  # the clock may be set
 CLOCK_RETRY_S: Final = 1.0  # until it is looked at again whether the time is known
 IDENTIFY_TIMEOUT_S: Final = 2.0  # for the cluster to name the ids of topics before a change; without, looks find them
 OUTCOMES: Final = ("accepted", "unchanged", "refused", "failed")
-
-
-class PolicyClock(Protocol):
-    """See gateway.control.cluster.brokers_time.BrokersTime."""
-
-    def now(self) -> float:
-        """Unix time."""
-
-    @property
-    def is_sure(self) -> bool:
-        """Nothing is taken back before."""
-
-
-class TopicIdSource(Protocol):
-    """See gateway.control.cluster.metadata.AdminSource."""
-
-    async def fetch_topic_ids(self, topics: Collection[str]) -> TopicIds:
-        """The present ids of these topics, of those that it can get."""
-        ...
-
-
-class UpstreamQuotas(Protocol):
-    """See gateway.control.cluster.broker_quotas.BrokerQuotas."""
-
-    async def fetch_quotas(self) -> QuotaStore | None:
-        """The brokers' own quotas; None: unknown."""
 
 
 class ChangeResult:
@@ -164,16 +141,17 @@ class PolicyService:
         self,
         context: ControlContext,
         store: PolicyStore,
-        clock: PolicyClock,
-        cluster: TopicIdSource,
-        upstream: UpstreamQuotas,
+        clock: BrokersTime,
+        cluster: MetadataSource,
+        upstream: BrokerQuotas,
     ) -> None:
+        """`clock`: by which policies end. `upstream`: the brokers' own quotas."""
         self._published = context.facts.policies
         self._cluster = context.facts.cluster
         self._metrics = context.metrics
         self._store = store
         self._clock = clock
-        self._topic_ids = cluster
+        self._source = cluster
         self._upstream = upstream
         self._lag_s = random.uniform(0, LAG_S) if store.has_other_writers else 0.0  # noqa: S311  (no secret)
         self._revert_at = -math.inf  # not before, trio's clock
@@ -447,7 +425,7 @@ class PolicyService:
         there = topics - unplaced_topics(topics, places)
         if there and places is not None:
             with trio.move_on_after(IDENTIFY_TIMEOUT_S):
-                return await self._topic_ids.fetch_topic_ids(there)
+                return await self._source.fetch_topic_ids(there)
         return NO_IDS
 
     # --- one after another --------------------------------------------------------------------------------------------

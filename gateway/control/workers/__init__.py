@@ -3,7 +3,7 @@
 #   workers.py             the channels to them: snapshots down, intervals and rates up
 #   acceptor.py            accepts clients' connections, and hands them over
 #   refusals.py            logs connections that were refused
-#   snapshot_publisher.py  what workers go by: the configuration in force, and the policies over it
+#   snapshot_publisher.py  sends them what is new in the facts that they go by
 #   snapshots.py           that as messages
 #   effects.py             what the limits in force can do to Produce requests, for the metrics
 #   interval_receiver.py   workers' intervals, into the usage log and everything else that counts them

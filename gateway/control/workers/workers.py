@@ -43,7 +43,6 @@ from gateway.channel import (
     Snapshot,
     SnapshotBundle,
     SpoolConfirmation,
-    StorageSnapshot,
     ThresholdPolicy,
     ToControl,
     ToWorker,
@@ -59,6 +58,7 @@ from gateway.control.context import ControlContext
 from gateway.control.internal_errors import WORKER_MESSAGE
 from gateway.control.query_tasks import QueryAnswerer, internal_error_answer
 from gateway.control.rates import merge_rates
+from gateway.control.storage.service import StorageService
 from gateway.control.workers.inquiries import WorkerInquiries
 from gateway.control.workers.interval_receiver import IntervalReceiver
 from gateway.control.workers.refusals import RefusalLog
@@ -91,13 +91,6 @@ class LimitSharing(Protocol):
     def record_demand(self, worker: int, demand: DemandReport) -> None: ...
 
     def record_rates(self, worker: int, rates: WorkerRates) -> None: ...
-
-
-class HeldFactors(Protocol):
-    """See gateway.control.storage.service.StorageService."""
-
-    def adopt_factor(self, held: StorageSnapshot | None, /) -> None:
-        """A worker holds this storage factor; None: none. Called before it gets any message."""
 
 
 class _ConnectedWorker:
@@ -158,7 +151,7 @@ class WorkerPool:
         context: ControlContext,
         intake: IntervalReceiver,
         sharing: LimitSharing,
-        storage: HeldFactors,
+        storage: StorageService,
         queries: QueryAnswerer,
     ) -> None:
         limits = context.settings.limits

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
+from unittest.mock import Mock
 
 import trio
 
@@ -16,6 +17,9 @@ from gateway.control.internal_errors import InternalErrors
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import PolicyStore
+from gateway.control.usage.usage_log import UsageLogWriter
+from gateway.control.workers.interval_receiver import IntervalReceiver
+from gateway.control.workers.workers import LimitSharing, WorkerPool
 from gateway.supervisor import NO_ORIGIN, AdoptConfig, ConfigOrigin
 from policies.definitions.policy_values import NO_IDS, TopicIds
 from policies.quotas.store import QuotaStore
@@ -66,6 +70,7 @@ def make_context(
     errors: InternalErrors | None = None,
     was_up: bool = False,
     unix_time: Callable[[], float] = time.time,
+    monotonic: Callable[[], float] = time.monotonic,
     cluster: PublishedCluster | None = None,
 ) -> ControlContext:
     return ControlContext(
@@ -75,6 +80,7 @@ def make_context(
         errors or InternalErrors(),
         was_up,
         unix_time,
+        monotonic,
     )
 
 
@@ -133,16 +139,14 @@ class Surroundings:
         return None
 
 
-def make_policy_service(
-    context: ControlContext, store: PolicyStore, surroundings: Surroundings | None = None
-) -> PolicyService:
-    around = surroundings or Surroundings()
+def make_policy_service(context: ControlContext, store: PolicyStore, surroundings: Any = None) -> PolicyService:
+    around: Any = Surroundings() if surroundings is None else surroundings
     return PolicyService(context, store, around, around, around)
 
 
-class WorkerReports:
-    """What else workers report to: it takes their storage factors and queries, and does nothing."""
-
-    def adopt_factor(self, held: Any) -> None: ...
-
-    def submit_query(self, ask: Any, reply: Any) -> None: ...
+def make_worker_pool(
+    context: ControlContext, usage_log: UsageLogWriter, sharing: LimitSharing, storage: Any = None, queries: Any = None
+) -> WorkerPool:
+    """`storage`, `queries`: None: nothing comes of what is said to them."""
+    intake = IntervalReceiver(context, usage_log)
+    return WorkerPool(context, intake, sharing, storage or Mock(), queries or Mock())

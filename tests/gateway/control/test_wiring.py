@@ -32,8 +32,8 @@ from gateway.channel import (
 )
 from gateway.config import Settings, examine_config
 from gateway.control import app
-from gateway.control.cluster.metadata import ClusterMetadata
-from gateway.control.outside import ClusterSource, Outside
+from gateway.control.cluster.metadata import ClusterMetadata, MetadataSource
+from gateway.control.outside import Outside
 from gateway.control.policies.store import FileStore, PolicyStore, RetriedStore, StoreError
 from gateway.supervisor import ConfigOrigin, NewChannel
 from policies.definitions.policy_values import NO_IDS, TopicIds
@@ -103,7 +103,7 @@ class PlayedOutside(Outside):
 
         return RetriedStore(open_store, base)
 
-    def make_cluster_source(self, settings: Settings, watched: Callable[[], Sequence[str]]) -> ClusterSource:
+    def make_cluster_source(self, settings: Settings, watched: Callable[[], Sequence[str]]) -> MetadataSource:
         return self
 
     async def fetch_metadata(self) -> ClusterMetadata:

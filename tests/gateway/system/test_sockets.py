@@ -20,6 +20,7 @@ from gateway.listener_names import DEFAULT_LISTENER
 from gateway.supervisor import ListenFailed, open_listener
 from gateway.system.sockets import address_text, host_of_peer, network_of_peer
 from protocol.proxy_header import ConnectionEnds
+from tests.gateway.control.contexts import SETTINGS, make_context
 
 ROOT = Path(__file__).parents[3]
 V6 = """\
@@ -78,7 +79,8 @@ def test_a_client_by_ipv6_is_passed_on_as_it_is() -> None:
 
 
 def test_the_log_prints_addresses_that_can_be_used() -> None:
-    listeners = BrokerListeners({"default": Listener(host="::1", port=19092)}, Mock(), Mock())
+    context = make_context(SETTINGS.model_copy(update={"listener": Listener(host="::1", port=19092)}))
+    listeners = BrokerListeners(context, Mock())
     lines = listeners.describe_all("[::1]:9092", {})
     assert lines == ["bootstrap: [::1]:19092 -> [::1]:9092", "try: kcat -b [::1]:19092 -L"]
 

@@ -49,11 +49,12 @@ class Scene:
         self.moves: list[TopicPlaces | None] = []
         self.seen: list[TopicIds] = []
         self.relocations: list[Mapping[int, frozenset[str]] | None] = []
-        self.context = make_context(cluster=PublishedCluster())
+        self.context = make_context(parent=self, cluster=PublishedCluster())
         self.metrics, self.facts = self.context.metrics, self.context.facts
         self.configured = {DEFAULT_LISTENER: Listener(port=19092, advertised_host="gw"), **more}
+        surroundings: Any = self
         self.facts.configuration.latest = self.settings(5.0, **self.configured)
-        self.cluster = ClusterMonitor(self.context, self, BrokerListeners(self.configured, self, self))
+        self.cluster = ClusterMonitor(self.context, surroundings, BrokerListeners(self.context, surroundings))
         self.workers = Told()
         snapshots = SnapshotPublisher(self.context, cast("Any", self.workers), trio.Event(), b"")
         follow = self.facts.cluster.subscribe

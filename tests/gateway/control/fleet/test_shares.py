@@ -27,6 +27,7 @@ from policies.groups.names import EXISTS, PUBLISH_BYTES
 from policies.limits.description import FleetUse
 from policies.meters.broker_meters import PeerTraffic
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
+from tests.gateway.control.contexts import make_context
 from tests.gateway.control.fleet.test_peer_rates import rates
 from tests.policies.fleet_sim import Book
 
@@ -82,12 +83,13 @@ class Exchange:
 class Local:
     """A FleetControl of a gateway that shares nothing with others, and what each worker was told."""
 
-    def __init__(self, workers: int = 1, **options: Any) -> None:
+    def __init__(self, workers: int = 1, patient: bool = False, **options: Any) -> None:
         self.now = 1000.0
         self.posted: list[tuple[int, PeerRates | LimitShares]] = []
         self.deaf: set[int] = set()
         self.metrics = FleetMetrics()
-        self.fleet = FleetControl(self.metrics, clock=lambda: self.now, **options)
+        context = make_context(was_up=patient, monotonic=lambda: self.now)
+        self.fleet = FleetControl(context, self.metrics, **options)
         self.fleet.set_policies(policies())
         self.parts: dict[int, dict[str, shares.ShareGrant]] = {}
         self.gateways: dict[int, int] = {}

@@ -18,7 +18,6 @@ from gateway.channel import AdminAnswer, AdminQuery
 from gateway.control.policies.kafka_admin import admin_service as kafka_admin
 from gateway.control.policies.kafka_admin.admin_configs import FEW_RESOURCES
 from gateway.control.policies.kafka_admin.admin_service import LATE_S, KafkaAdmin, managed_apis
-from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import Decide, FileStore, InDoubtError, StoreError, WrittenChange
 from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_values import (
@@ -42,7 +41,7 @@ from protocol import topics as t
 from protocol.admin import ApiCodec
 from protocol.topics import NO_ID
 from tests.background import until
-from tests.gateway.control.contexts import Surroundings, make_context, set_places
+from tests.gateway.control.contexts import Surroundings, make_context, make_policy_service, set_places
 
 TOOL = b"admin-1"
 SET, DELETE = c.SET, c.DELETE
@@ -81,7 +80,7 @@ class Stage(Surroundings):
         self.upstream: QuotaStore | None = None
         self.ids: dict[str, TopicId] = {}
         self.store = FileStore(path / "policies.jsonl", base)
-        self.service = PolicyService(self.context, self.store, self, self, self)
+        self.service = make_policy_service(self.context, self.store, self)
         self.door = KafkaAdmin(self.service)
         self.sent: list[Any] = []
         self.errors: dict[str | None, int] = {}

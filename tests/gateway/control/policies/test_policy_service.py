@@ -23,7 +23,6 @@ from gateway.control.policies.service import (
     LOADING_TIMEOUT_S,
     OUTCOMES,
     ChangeResult,
-    PolicyService,
     watched_topics,
 )
 from gateway.control.policies.store import Decide, FileStore, RetriedStore, StoreError, WrittenChange
@@ -92,7 +91,7 @@ class Gateway:
         self.upstream = QuotaStore()
         self.is_sure = True  # what time it is
         self.ids: dict[str, TopicId] = {}  # that the cluster has, by topic
-        self.service = PolicyService(self.context, self.store, self, self, self)
+        self.service = make_policy_service(self.context, self.store, self)
         self.context.facts.policies.subscribe("test", self.told.append)
         self._nursery = nursery
 
@@ -531,7 +530,7 @@ async def test_a_cluster_that_does_not_name_ids_holds_no_change_up(
         await trio.sleep_forever()
         return {}
 
-    gateway.service._topic_ids = Mock(fetch_topic_ids=wait)
+    gateway.service._source = Mock(fetch_topic_ids=wait)
     await gateway.start()
     gateway.places = {1: {"views"}}
     await gateway.service.alter_policies([PolicyOperation(VIEWS, 1)], ALICE)

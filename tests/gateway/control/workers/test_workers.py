@@ -50,15 +50,14 @@ from gateway.control.internal_errors import InternalErrors
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.usage.usage_log import UsageLogWriter, UsageSpool
 from gateway.control.workers.inquiries import InquiryResult
-from gateway.control.workers.interval_receiver import IntervalReceiver
-from gateway.control.workers.workers import MAX_PARTS_BACKLOG, WorkerPool
+from gateway.control.workers.workers import MAX_PARTS_BACKLOG
 from policies import usage
 from policies.fleet.shares import LimitDemand, ShareGrant
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.storage import StorageFactor
 from policies.thresholds.broker_limits import BrokerRate
 from tests.background import until
-from tests.gateway.control.contexts import Parent, QuietCluster, make_context
+from tests.gateway.control.contexts import Parent, QuietCluster, make_context, make_worker_pool
 from tests.gateway.data.worker.test_listing import shown
 
 SETTINGS = WorkerSettings(PROTOCOL, "gw")
@@ -81,8 +80,8 @@ class Control:
         errors = InternalErrors(self.metrics.count_internal_error)
         self.cluster = QuietCluster()
         self.context = make_context(metrics=self.metrics, parent=self.parent, errors=errors, cluster=self.cluster)
-        self.intake = IntervalReceiver(self.context, self.usage_log)
-        self.workers = WorkerPool(self.context, self.intake, self.sharing, self, self)
+        self.workers = make_worker_pool(self.context, self.usage_log, self.sharing, self, self)
+        self.intake = self.workers._interval_receiver
         nursery.start_soon(self.usage_log.run)
 
     def submit_query(self, *question: Any) -> None:
