@@ -203,7 +203,7 @@ async def test_another_configuration_and_its_policies_reach_a_worker_in_one_mess
         await until(lambda: play.parent.adopted)
         await until(lambda: play.told)
         assert play.kinds == [[BrokerTable, WorkerSettings, ThresholdPolicy, QuotaSnapshot, GroupSnapshot]]
-        assert play.last(WorkerSettings).observe
+        assert play.last(WorkerSettings).mode == "observe"
         assert (play.last(ThresholdPolicy).total, play.last(ThresholdPolicy).mode) == (2e6, "observe")
         assert [host for host, _ in play.last(BrokerTable).addresses["default"].values()] == ["other"]
         assert play.configured[-1].mode == "observe"
