@@ -20,25 +20,21 @@ def protected_topic_rules(case: ExplainCase) -> Iterator[LimitDescription]:
 
 
 def storage_rules(case: ExplainCase) -> Iterator[LimitDescription]:
-    storage, affected, topic = case.inputs.storage, case.inputs.affected, case.subject.topic
+    storage = case.inputs.storage
     if storage is None or storage.value >= 1:
         return
     if case.limits.pause is not None:
         yield case.limits.pause.describe()
         return
-    is_held = False
+    name, is_listed, is_held = case.subject.topic.encode(), bool(case.leaders), case.inputs.affected is None
     for broker in case.brokers:
-        limits, value = case.limits.of_broker(broker, topic), storage.value
+        limits, value = case.limits.of_broker(broker, case.subject.topic), storage.value
         limit: StoragePause | StorageThrottle | None = limits.storage_throttle
-        if affected is not None:
-            part = limits.affected_limits.part_of(topic.encode(), bool(case.leaders))
+        if case.inputs.affected is not None:
+            part = limits.affected_limits.part_of(name, is_listed)
             if part is None:
                 continue
-            is_held, value, limit = (
-                True,
-                part.value,
-                limits.affected_limits.limit_of(topic.encode(), bool(case.leaders)),
-            )
+            is_held, value, limit = True, part.value, limits.affected_limits.limit_of(name, is_listed)
         if isinstance(limit, StoragePause):  # of all its partitions
             yield limit.describe()
             return
@@ -49,7 +45,7 @@ def storage_rules(case: ExplainCase) -> Iterator[LimitDescription]:
         rates = case.limits.rate_of(broker)
         found = limit.describe(None if rates is None else rates.combined_rate, TOTAL_KEY)
         yield found._replace(limits_now=found.limits_now or case.was_held(STORAGE_THROTTLE, broker))
-    if affected is not None and not is_held:
+    if not is_held:
         why = "no replica of the topic is on a volume at its limit"
         case.add_shadowed(STORAGE_PAUSE, None, "storage factor", "storage", f"{storage.value:.3g}", why)
 

@@ -88,10 +88,6 @@ class FleetShares:
             return limit / self.gateways
         return min(limit, part.fallback if self._falls_back else part.rate)
 
-    def fraction_of(self, key: FleetKey, limit: float) -> float:
-        """This gateway's fraction of that limit, from 0 to 1."""
-        return 1.0 if self.gateways == 1 or limit <= 0.0 else self.share_of(key, limit) / limit
-
     def make_bucket(
         self, key: FleetKey, rate: float, burst_s: float, debt_s: float, now: float = math.inf, *, limit: float
     ) -> tuple[TokenBucket, int]:

@@ -51,6 +51,11 @@ class GroupLimitValues(NamedTuple):
         """`rates`: by GROUP_KEYS."""
         return cls(*(rates.get(key) for key in (PUBLISH_BYTES, PUBLISH_MSGS, DISPATCH_BYTES, DISPATCH_MSGS)))
 
+    def rate_of(self, direction: Direction, unit: LimitUnit) -> float | None:
+        if direction == "publish":
+            return self.publish_bytes if unit == "bytes" else self.publish_msgs
+        return self.dispatch_bytes if unit == "bytes" else self.dispatch_msgs
+
 
 class GroupRate(NamedTuple):
     """One resource group in one worker, or in all of a gateway. `topics`: with traffic. `bytes`, `msgs`: its limits, of
@@ -418,30 +423,15 @@ class GroupLimiters:
         return side
 
     def _set_limits(self, side: GroupLimit, now: float) -> None:
-        limits = self._limits[side.group]
         side.observes = self.observes
-        if side.direction == "publish":
-            side.byte_limiter = self._make_limiter(
-                side, side.byte_limiter, "bytes", limits.publish_bytes, self._storage_factor, now
-            )
-            side.message_limiter = self._make_limiter(
-                side, side.message_limiter, "msgs", limits.publish_msgs, self._storage_factor, now
-            )
-        else:
-            side.byte_limiter = self._make_limiter(side, side.byte_limiter, "bytes", limits.dispatch_bytes, 1.0, now)
-            side.message_limiter = self._make_limiter(
-                side, side.message_limiter, "msgs", limits.dispatch_msgs, 1.0, now
-            )
+        side.byte_limiter = self._make_limiter(side, side.byte_limiter, "bytes", now)
+        side.message_limiter = self._make_limiter(side, side.message_limiter, "msgs", now)
 
     def _make_limiter(
-        self,
-        side: GroupLimit,
-        line: FleetLimiter | None,
-        unit: LimitUnit,
-        limit: float | None,
-        factor: float,
-        now: float,
+        self, side: GroupLimit, line: FleetLimiter | None, unit: LimitUnit, now: float
     ) -> FleetLimiter | None:
+        limit = self._limits[side.group].rate_of(side.direction, unit)
+        factor = self._storage_factor if side.direction == "publish" else 1.0
         if limit is None:
             return None
         if line is None:

@@ -31,6 +31,10 @@ class FleetUse(NamedTuple):
     others: Mapping[str, float] = {}
     gateways: int = 1
 
+    def combined_rate(self, here: float) -> float:
+        """Per second, by all gateways. `here`: by this one."""
+        return here + math.fsum(self.others.values())
+
     def scaled_by(self, factor: float) -> FleetUse:
         """The same of a limit that the storage factor makes smaller."""
         if factor == 1.0:
@@ -76,7 +80,7 @@ class LimitLevel(NamedTuple):
         """Per second, by all gateways together; None: not known."""
         if self.rate is None or self.here is not None:
             return self.rate
-        return self.rate + math.fsum(self.fleet.others.values())
+        return self.fleet.combined_rate(self.rate)
 
     @property
     def headroom(self) -> float | None:

@@ -206,8 +206,9 @@ class BrokerLimits:
         if meter is not None:
             own = _with_use(own, meter)
         elif measured is not None:  # nothing of it passes here
-            own = own._replace(rate=math.fsum(own.fleet.others.values()), here=0.0)
-        burst_s = self.strategy.burst_s
+            own = own._replace(rate=own.fleet.combined_rate(0.0), here=0.0)
+        burst_s, factor = self.strategy.burst_s, thresholds.effect.factor
+        empty = "" if found.limit or found.is_explicit else "nothing is left of the total to share"
         burst = f"{burst_s:g} s of each may pass above it at once, whatever the one-minute rate is" if burst_s else ""
         return LimitDescription(
             TOPIC_THRESHOLD,
@@ -217,7 +218,7 @@ class BrokerLimits:
             "produce",
             "observe" if thresholds.observes else "enforce",
             meter is not None and meter.over,
-            scale_text(thresholds.effect.factor) or burst,
+            "; ".join(filter(None, (scale_text(factor) or empty, burst))),
         )
 
     # --- topics come and go -------------------------------------------------------------------------------------------

@@ -186,9 +186,9 @@ class BrokerThresholds:
     @property
     def own_total(self) -> float | None:
         """Ours of the total threshold, where it delays."""
-        if self.total is None or self.configured_total is None:
+        if self.configured_total is None:
             return None
-        return self.total * self.fleet.fraction_of(total_key(self.meters.node_id), self.configured_total)
+        return self.fleet.share_of(total_key(self.meters.node_id), self.configured_total) * self.effect.factor
 
     def portion_of(self, meter: FleetMeter) -> float:
         """Ours of a threshold where it delays or has a burst, 0..1: by our part of the traffic of topic or total."""

@@ -13,7 +13,7 @@ from policies.definitions.policy_set import PolicySet
 from policies.fleet.keys import CONSUMER_SHARES, FleetKey, GroupName, LimitName, QuotaName, TotalName, parse_key
 from policies.groups.names import RATE_KEYS
 from policies.quotas.names import Entity, QuotaError, QuotaKey
-from policies.quotas.store import BucketKey, QuotaStore
+from policies.quotas.store import BucketKey
 
 IDLE_S: Final = 60.0
 MAX_KEYS: Final = 100_000  # clients may make names of quotas' buckets up: the rest has even parts
@@ -23,20 +23,17 @@ class ConfiguredLimits:
     """The configured limits, per second: bytes or messages."""
 
     def __init__(self, policies: PolicySet) -> None:
-        self._groups = policies.group_limits()
-        self._quotas: QuotaStore = policies.quota_store()
-        self._total, self._totals = policies.broker_total(), policies.broker_totals()
-        self._total_out, self._totals_out = policies.broker_total_out(), policies.broker_totals_out()
+        self._policies = policies
 
     def find_limit(self, name: LimitName) -> float | None:
         """None: there is no such limit (any more)."""
         match name:
             case GroupName(group, direction, unit):
-                return self._groups.get(group, {}).get(RATE_KEYS[direction, unit])
+                return self._policies.group_limits().get(group, {}).get(RATE_KEYS[direction, unit])
             case TotalName(node_id):
-                return self._totals.get(node_id, self._total)
+                return self._policies.broker_total(node_id)
             case QuotaName(key, None, None, int() as node_id) if key == CONSUMER_SHARES:
-                return self._totals_out.get(node_id, self._total_out)
+                return self._policies.broker_total_out(node_id)
             case QuotaName(key, user, client_id):
                 return self._find_quota(key, user, client_id)
 
@@ -48,7 +45,9 @@ class ConfiguredLimits:
             return None
         if bucket.key.unit in ("shares", "percent"):  # of a broker's total, and of this machine's threads
             return None
-        for found in self._quotas.effective_quotas(Entity(user, client_id), omit_overridden_values=True):
+        for found in self._policies.quota_store().effective_quotas(
+            Entity(user, client_id), omit_overridden_values=True
+        ):
             if found.bucket == bucket:
                 return found.value
         return None

@@ -7,7 +7,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -172,6 +172,7 @@ GROUPS: Final = (
     ),
 )
 _COLLECTED: Final = (*BROKERS, *QUOTAS, *GROUPS)
+_UNITS: Final[tuple[tuple[str, LimitUnit], ...]] = (("bytes", "bytes"), ("messages", "msgs"))
 
 
 class RateSeries(Collector):
@@ -252,19 +253,13 @@ class RateSeries(Collector):
         add("topics", group.topics)
         add("waiting", float(group.waiting))
         limits = GroupLimitValues() if self.groups is None else self.groups.groups.get(group.group, GroupLimitValues())
-        is_publish = group.direction == "publish"
-        of_bytes = limits.publish_bytes if is_publish else limits.dispatch_bytes
-        of_msgs = limits.publish_msgs if is_publish else limits.dispatch_msgs
-        for unit, key, use, limit in (
-            ("bytes", "bytes", group.bytes, of_bytes),
-            ("messages", "msgs", group.msgs, of_msgs),
-        ):
-            fleet = self.uses.get(group_key(group.group, group.direction, cast("LimitUnit", key)))
+        for unit, key in _UNITS:
+            use, fleet = group.use_of(key), self.uses.get(group_key(group.group, group.direction, key))
             add(f"rate_{unit}_per_second", use.rate)
-            add(f"limit_{unit}_per_second", _limit_or_inf(limit))
+            add(f"limit_{unit}_per_second", _limit_or_inf(limits.rate_of(group.direction, key)))
             add(f"part_{unit}_per_second", _limit_or_inf(use.limit))
             if fleet is not None:
-                add(f"fleet_rate_{unit}_per_second", use.rate + math.fsum(fleet.others.values()))
+                add(f"fleet_rate_{unit}_per_second", fleet.combined_rate(use.rate))
 
 
 def _make_adder(families: dict[str, GaugeMetricFamily], labels: list[str], prefix: str) -> Any:

@@ -66,6 +66,14 @@ def test_an_explicit_threshold_shadows_the_implicit_share() -> None:
     assert "of its own" in share.why
 
 
+def test_a_share_of_nothing_is_told() -> None:
+    values = {TOTAL: 5.0 * MB, CLICKS: 5.0 * MB}
+    found = rule(explain_traffic(ExplainSubject("views", broker=1), known(values)), "topic-threshold")
+    assert (found.levels[0].limit, found.note) == (0.0, "nothing is left of the total to share")
+    own = rule(explain_traffic(ASKED, known({TOTAL: 5.0 * MB, CLICKS: 0.0})), "topic-threshold")
+    assert (own.levels[0].limit, own.note) == (0.0, "")
+
+
 def test_a_threshold_without_a_total_has_no_effect() -> None:
     found = explain_traffic(ASKED, known({CLICKS: 5.0 * MB}))
     assert named(found) == [("fence", None)]

@@ -33,7 +33,7 @@ def line(of: FleetShares, factor: float = 1.0) -> FleetLimiter:
 def test_alone_every_limit_is_whole_after_any_parts() -> None:
     made = fleet(1, part=(10.0, 5.0))
     assert made.share_of(KEY, LIMIT) == LIMIT
-    assert made.fraction_of(KEY, LIMIT) == 1.0
+    assert made.share_of(KEY, LIMIT) == LIMIT
     assert line(made).bucket.rate == LIMIT
 
 
@@ -55,7 +55,7 @@ def test_without_a_part_one_begins_with_an_even_share() -> None:
 def test_a_part_is_ours_as_told_times_the_factor() -> None:
     one = line(fleet(3, part=(900.0, 400.0)), factor=0.5)
     assert one.bucket.rate == 450
-    assert one.fleet.fraction_of(KEY, LIMIT) == 0.75
+    assert one.fleet.share_of(KEY, LIMIT) == 0.75 * LIMIT
 
 
 def test_a_part_of_a_limit_that_was_lowered_is_never_more_than_the_limit() -> None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Self, cast
 
@@ -357,7 +356,7 @@ def _show_rate(
     setting = policies.find_setting(PolicyKey.of_group(group, key))
     measured = here.get(direction)
     used = fleet.get(group_key(group, direction, unit), FleetUse())
-    use = None if measured is None else measured.bytes if unit == "bytes" else measured.msgs
+    use = None if measured is None else measured.use_of(unit)
     part = used.part if use is None else use.limit
     rate = None if use is None else use.rate
     return ShownRate(
@@ -366,7 +365,7 @@ def _show_rate(
         until=None if setting is None else end_text(setting.end),
         here=rate,
         part=part,
-        fleet=None if used.gateways == 1 else (rate or 0.0) + math.fsum(used.others.values()),
+        fleet=None if used.gateways == 1 else used.combined_rate(rate or 0.0),
         others=dict(used.others),
         wait_s=0.0 if use is None else use.wait_s,
     )
