@@ -165,10 +165,8 @@ class GroupLimit(RequestLimit):
         if limiter is None:
             return None
         key = RATE_KEYS[self.direction, unit]
-        what, per_s = (
-            f"{key} of group {self.group}, attached to {attached}",
-            "bytes/s" if unit == "bytes" else "messages/s",
-        )
+        what = f"{key} of group {self.group}, attached to {attached}"
+        per_s = "bytes/s" if unit == "bytes" else "messages/s"
         level = limiter.describe_level(what, origin, use, fleet, per_s)
         # Where others' use isn't known; else the level's text has it.
         whole = f"{rate_text(key, limiter.limit)} for all gateways together" if fleet.gateways == 1 else ""

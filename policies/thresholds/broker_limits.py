@@ -188,32 +188,23 @@ class BrokerLimits:
             fleet: what other gateways bring of the topic, and to the broker.
         """
         thresholds, broker = self.thresholds, known_broker(self._meters.node_id)
-        found, total, configured = (
-            thresholds.threshold_of(topic.encode()),
-            thresholds.total,
-            thresholds.configured_total,
-        )
-        if found is None or total is None:
+        found = thresholds.threshold_of(topic.encode())
+        if found is None:
             return None
-        what, origin = (TOPIC_KEY, origins[0]) if found.is_explicit else ("implicit share", "computed")
-        own = LimitLevel(
-            f"{what} of topic {topic}", origin, found.configured, found.limit, None, whole=found.limit, fleet=fleet[0]
-        )
-        whole = LimitLevel(
-            f"{TOTAL_KEY} of {place_text(broker)}", origins[1], configured, total, None, whole=total, fleet=fleet[1]
-        )
         meter = None if measured is None else next((each for each in measured.topics if each.topic == topic), None)
-        if meter is not None:
-            own = _with_use(own, meter)
-        elif measured is not None:  # nothing of it passes here
-            own = own._replace(rate=own.fleet.combined_rate(0.0), here=0.0)
+        what, origin = (TOPIC_KEY, origins[0]) if found.is_explicit else ("implicit share", "computed")
+        own = _make_level(f"{what} of topic {topic}", origin, found.configured, found.limit, meter, fleet[0])
+        if meter is None and measured is not None:  # nothing of it passes here
+            own = own._replace(rate=fleet[0].combined_rate(0.0), here=0.0)
+        what = f"{TOTAL_KEY} of {place_text(broker)}"
+        total = _make_level(what, origins[1], thresholds.configured_total, thresholds.total, measured, fleet[1])
         burst_s, factor = self.strategy.burst_s, thresholds.effect.factor
         empty = "" if found.limit or found.is_explicit else "nothing is left of the total to share"
         burst = f"{burst_s:g} s of each may pass above it at once, whatever the one-minute rate is" if burst_s else ""
         return LimitDescription(
             TOPIC_THRESHOLD,
             broker,
-            (own, whole if measured is None else _with_use(whole, measured)),
+            (own, total),
             "delay" if self.strategy.delays_requests else "reject",
             "produce",
             "observe" if thresholds.observes else "enforce",
@@ -274,7 +265,18 @@ class BrokerLimits:
             self.storage_throttle.update_limit(total, effect, now)
 
 
-def _with_use(level: LimitLevel, meter: TopicRate | BrokerRate) -> LimitLevel:
+def _make_level(
+    what: str,
+    origin: str,
+    configured: float | None,
+    limit: float | None,
+    meter: TopicRate | BrokerRate | None,
+    fleet: FleetUse,
+) -> LimitLevel:
+    """`limit`: over all gateways."""
+    level = LimitLevel(what, origin, configured, limit, None, whole=limit, fleet=fleet)
+    if meter is None:
+        return level
     used = meter.limit_use
     if meter.bucket_use is not None:  # a bucket of this gateway's part decides
         return level._replace(limit=used.limit, rate=used.rate, wait_s=used.wait_s)
