@@ -7,7 +7,7 @@ import math
 import pytest
 
 from policies.decision import Mode
-from policies.explain import LimitDescription, LimitLevel, quota_in_force
+from policies.explain import quota_in_force
 from policies.limits.limit_use import limit_utilization
 from policies.storage import StorageFactor
 from tests.policies.explain_play import (
@@ -46,8 +46,3 @@ def test_the_factor_is_part_of_what_is_in_force_for_bytes_that_are_produced() ->
         state = known(base, storage=storage, storage_mode=mode)
         found = {each.key: quota_in_force(state, each) for each in state.policies.quota_store().effective_quotas(ALICE)}
         assert found == {BPS: produce, BROKER_BPS: produce, SHARES: 50.0, TIME: 50.0, CONSUME: 50.0}
-
-
-def test_texts_need_no_numbers() -> None:
-    assert LimitLevel("x", "", None, None, 5.0).text == "5.0 B/s, no limit"
-    assert LimitDescription("fence", None, (), "reject", "produce", "enforce", False, "why").text == "why"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from policies.explain import LimitLevel
 from policies.fleet.fleet_limiter import FleetLimiter, FleetShares
 from policies.fleet.shares import ShareGrant
-from policies.limits.description import FleetUse
 from policies.limits.limit_use import LimitMeter, LimitUse
 from policies.meters.meter import TICK_S
 
@@ -90,42 +88,3 @@ def test_workers_with_one_bucket_use_it_up_together_and_not_twice() -> None:
     assert observed.merge_shared(observed) == LimitUse(200.0, 100.0, True, 2.0, 100.0)
     assert LimitUse(1.0, None).merge_shared(LimitUse(2.0, None)) == LimitUse(3.0, None)
     assert one.merge_separate(used_up) == LimitUse(130.0, 200.0, True, 2.0), "each has a part of its own"
-
-
-@pytest.mark.parametrize(
-    ("others", "text"),
-    [
-        ({}, "47.0 kB/s of 50.0 kB/s (94%); held 3.1 s"),
-        (
-            {"gwb": 47e3},
-            "100.0 kB/s over 2 gateways: 94.0 kB/s used (47.0 kB/s here, 47.0 kB/s at gwb), the part of this gateway is"
-            " now 50.0 kB/s (94%); held 3.1 s",
-        ),
-        (
-            {"gwb": 47e3, "gwc": 0.0},
-            "100.0 kB/s over 3 gateways: 94.0 kB/s used (47.0 kB/s here, 47.0 kB/s at gwb), the part of this gateway is"
-            " now 50.0 kB/s (94%); held 3.1 s",
-        ),
-        (
-            {"b": 1e3, "c": 2e3, "d": 3e3, "e": 4e3, "f": 5e3},
-            "100.0 kB/s over 6 gateways: 62.0 kB/s used (47.0 kB/s here, 5.0 kB/s at f, 4.0 kB/s at e, 3.0 kB/s at d,"
-            " 3.0 kB/s at 2 more), the part of this gateway is now 50.0 kB/s (94%); held 3.1 s",
-        ),
-    ],
-)
-def test_a_limit_in_words(others: dict[str, float], text: str) -> None:
-    fleet = FleetUse(50e3, others, 1 + len(others))
-    level = LimitLevel("a quota", "file", WHOLE, 50e3, 47e3, wait_s=3.1, whole=WHOLE, fleet=fleet)
-    assert level.text == text
-    assert level.fleet_used == 47e3 + sum(others.values())
-    wanted = max(3e3, WHOLE - level.fleet_used) if others else 3e3
-    assert level.headroom == pytest.approx(wanted), "others may leave it more than its part"
-
-
-def test_a_sum_that_decides_in_words() -> None:
-    """Thresholds that reject go by what all gateways bring."""
-    level = LimitLevel(
-        "a total", "file", WHOLE, WHOLE, 94e3, whole=WHOLE, here=47e3, fleet=FleetUse(None, {"gwb": 47e3}, 2)
-    )
-    assert level.text == "100.0 kB/s over 2 gateways: 94.0 kB/s used (94%) (47.0 kB/s here, 47.0 kB/s at gwb)"
-    assert (level.fleet_used, level.used_here, level.utilization) == (94e3, 47e3, 0.94)
