@@ -28,7 +28,7 @@
 #   access_tokens/       tokens for the admin server, and roles
 #   cli_support/         what all commands' lines share
 #   system/              cores, files, hosts, shared memory, sockets
-#   plugins.py           policies of the operator's own
+#   plugins.py           sources, limits and policies of the operator's own
 #   secret_key.py        a secret of the gateway's own, and keys made of it
 #   listener_names.py, http_client.py, yaml_text.py   one small thing each
 #   compiled.py          whether the hot path's compiled modules run, or the Python that they are made from

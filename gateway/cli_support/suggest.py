@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
 def find_nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known name that resembles it most, upper and lower case being the same; None: none does."""
+    import difflib  # noqa: PLC0415 - for whoever mistypes, not for every start
+
     by_lower = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
     return by_lower[near[0]] if near else None

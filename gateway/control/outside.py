@@ -23,8 +23,8 @@ from gateway.control.policies.store import FileStore, PolicyStore, RetriedStore
 from gateway.control.policies.topic_store import TopicStore
 from gateway.control.storage.sources import StorageError, make_storage_view
 from gateway.control.usage.usage_log import SpoolInUse, UsageSpool
+from gateway.plugins import QUOTA_SOURCES, load_plugin
 from gateway.secret_key import obtain_secret
-from gateway.storage import plugins
 from gateway.storage.views import StorageView
 
 
@@ -47,9 +47,7 @@ class Outside:
         if storage is not None and not storage.is_disabled:
             makers[STORAGE] = functools.partial(_make_storage_view, settings, storage)
         if thresholds.source:
-            makers[SOURCE] = functools.partial(
-                plugins.load_plugin, plugins.QUOTA_SOURCES, thresholds.source, thresholds.options
-            )
+            makers[SOURCE] = functools.partial(load_plugin, QUOTA_SOURCES, thresholds.source, thresholds.options)
         return OptionalComponents(makers)
 
     def make_policy_store(self, settings: Settings, *, patient: bool) -> PolicyStore:

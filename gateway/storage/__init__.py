@@ -1,7 +1,6 @@
 # Storage protection: where volumes are looked up, and what the sources say together. gateway/control/storage/ acts on
 # it by the rules of policies/storage/.
 #
-#   plugins.py     sources and limits by entry point
 #   views.py       what holds while a source is late or silent; volumes from snapshots
 #   observed.py    volumes from a source that is asked
 #   log_dirs.py    volumes as the brokers describe them

@@ -25,7 +25,7 @@ from gateway.config.sections.fields import (
     setting,
 )
 from gateway.kafka import topic_names
-from gateway.storage.plugins import QUOTA_SOURCES
+from gateway.plugins import QUOTA_SOURCES
 from policies.definitions.rollout import ALL_CLIENTS
 from policies.groups.finder import DEFAULT_PATTERN
 from policies.thresholds.values import TOTAL_KEY, TOTAL_OUT_KEY, check_single_thresholds

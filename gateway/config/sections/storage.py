@@ -23,7 +23,7 @@ from gateway.config.sections.fields import (
     setting,
 )
 from gateway.kafka import topic_names
-from gateway.storage.plugins import LIMIT_POLICIES, VOLUME_SOURCES
+from gateway.plugins import LIMIT_POLICIES, VOLUME_SOURCES
 from policies.definitions.policy_values import PolicyKey
 from policies.groups import names as group_names
 from policies.storage import LimitType, StorageScope, VolumeLimit

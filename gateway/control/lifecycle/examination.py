@@ -13,7 +13,7 @@ from gateway.access_tokens.tokens import read_holders
 from gateway.cli_support.suggest import find_nearest_name
 from gateway.config import KNOWN_PROPERTIES, Settings, find_relay_loops
 from gateway.listener_names import config_path
-from gateway.plugins import PluginError, load_policy
+from gateway.plugins import QUOTA_SOURCES, PluginError, load_plugin, load_policy
 from gateway.secret_key import read_secret
 from gateway.tls.broker_tls import make_broker_context
 from gateway.tls.certificates import CertificateError, make_listener_context
@@ -109,10 +109,8 @@ def find_storage_faults(settings: Settings) -> list[str]:
         except StorageError as error:
             problems.append(str(error))
     if settings.thresholds.source:
-        from gateway.storage import plugins
-
         try:
-            plugins.load_plugin(plugins.QUOTA_SOURCES, settings.thresholds.source, settings.thresholds.options)
+            load_plugin(QUOTA_SOURCES, settings.thresholds.source, settings.thresholds.options)
         except PluginError as error:
             problems.append(f"thresholds: {error}")
     return problems

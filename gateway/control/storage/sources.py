@@ -11,11 +11,11 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from gateway import plugins
 from gateway.config import Settings, Storage, VolumeLimits
 from gateway.kafka.access import parse_access
 from gateway.kafka.internal_topic import TopicError
 from gateway.plugins import PluginError
-from gateway.storage import plugins
 from gateway.storage.log_dirs import active_brokers
 from gateway.storage.observed import VolumeSourceView
 from gateway.storage.snapshots import SnapshotReader, volume_topic

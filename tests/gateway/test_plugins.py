@@ -13,15 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway import config
+from gateway import config, plugins
 from gateway.control.components.optional_components import SOURCE
 from gateway.control.outside import Outside
 from gateway.control.storage import sources
 from gateway.plugins import PluginError
-from gateway.storage import plugins
 from policies.storage import ObservationFailed, QuotaValues, Volume, VolumeLimit
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "plugins.md").read_text("utf-8")
 Install = Callable[..., None]
 
@@ -137,7 +136,8 @@ def test_our_own_sources_are_found_by_the_same_way() -> None:
     registered = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
     assert set(registered) <= set(plugins.REQUIRED_METHODS)
     assert tuple(registered[plugins.VOLUME_SOURCES]) == plugins.OWN_PLUGINS[plugins.VOLUME_SOURCES]
-    assert set(plugins.OWN_PLUGINS[plugins.VOLUME_SOURCES]) <= set(plugins.plugin_names(plugins.VOLUME_SOURCES))
+    entries = {each.name for each in plugins._list_entries(plugins.VOLUME_SOURCES)}
+    assert set(plugins.OWN_PLUGINS[plugins.VOLUME_SOURCES]) <= entries
     offers = {"properties": {}, "bootstrap_servers": "127.0.0.1:9092", "active_brokers": frozenset}
     source = plugins.load_plugin(plugins.VOLUME_SOURCES, "log-dirs", {}, offers)
     source.close()
