@@ -1,16 +1,22 @@
-# Volumes and limits of any size, for tests of storage protection.
+# Volumes, snapshots and limits of any size, for tests of storage protection.
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from hypothesis import strategies as st
 
 from policies.storage import (
     LIMIT_TYPES,
+    FailSafe,
+    LimitPolicy,
     LimitType,
     MinAvailable,
+    SnapshotView,
     SoftHard,
     Volume,
     VolumeLimit,
+    VolumeSnapshot,
 )
 
 GB = 1_000_000_000
@@ -42,6 +48,26 @@ def volumes(own: bool = True) -> st.SearchStrategy[Volume]:
 
 def volume(available: float, broker_id: int = 1, total: float = 100 * GB, name: str = "/data/0") -> Volume:
     return Volume(broker_id, name, round(total), round(available))
+
+
+def snapshot(broker_id: int, free: float, at: float = 1000.0, name: str = "/data/0") -> VolumeSnapshot:
+    """Of one volume of 100 GB; `free`: GB."""
+    return VolumeSnapshot(broker_id, at, (volume(free * GB, broker_id, name=name),))
+
+
+def snapshot_view(
+    *snapshots: VolumeSnapshot,
+    fail_safe: FailSafe = "PAUSE",
+    policy: LimitPolicy = SOFT_HARD,
+    active: Iterable[int] | None = None,
+    **more: float | None,
+) -> SnapshotView:
+    """These snapshots, 180 s at most; at 1000 the brokers `active` are active, or else those of the snapshots."""
+    made = SnapshotView(180.0, fail_safe, policy, **more)  # type: ignore[arg-type]
+    for each in snapshots:
+        made.put_snapshot(each.broker_id, each)
+    made.set_active_brokers(frozenset([each.broker_id for each in snapshots] if active is None else active), 1000.0)
+    return made
 
 
 def policies() -> st.SearchStrategy[MinAvailable | SoftHard]:

@@ -19,10 +19,9 @@ from policies.storage import (
     VolumeSnapshot,
     assess_volumes,
 )
+from tests.policies.storage_play import GB, SOFT_HARD, snapshot, snapshot_view
 
-GB = 1_000_000_000
 GRACE_S = Storage.model_fields["new_broker_grace"].default  # the sentences hold with what is shipped
-POLICY = SoftHard(VolumeLimit("MinFreeBytes", 20 * GB), VolumeLimit("MinFreeBytes", 10 * GB))
 
 
 def volume(broker_id: int, free: float, total: float = 100, name: str = "/dev/sdd") -> Volume:
@@ -35,15 +34,7 @@ def factor(policy: LimitPolicy, *volumes: Volume) -> float:
 
 
 def view(*snapshots: VolumeSnapshot, fail_safe: FailSafe = "PAUSE", active: tuple[int, ...] = (1, 2)) -> SnapshotView:
-    made = SnapshotView(180.0, fail_safe, POLICY, grace_s=GRACE_S)
-    for snapshot in snapshots:
-        made.put_snapshot(snapshot.broker_id, snapshot)
-    made.set_active_brokers(active, 1000.0)
-    return made
-
-
-def snapshot(broker_id: int, free: float, at: float = 1000.0) -> VolumeSnapshot:
-    return VolumeSnapshot(broker_id, at, (volume(broker_id, free),))
+    return snapshot_view(*snapshots, fail_safe=fail_safe, active=active, grace_s=GRACE_S)
 
 
 # --- current situation ------------------------------------------------------------------------------------------------
@@ -51,9 +42,9 @@ def snapshot(broker_id: int, free: float, at: float = 1000.0) -> VolumeSnapshot:
 
 @pytest.mark.seed("035.1", "035.26", "035.30")
 def test_producers_slow_down_beyond_the_soft_limit_and_pause_when_reaching_the_hard_limit_or_exceeding_it() -> None:
-    assert [factor(POLICY, volume(1, free)) for free in (100, 20, 15, 10, 9, 0)] == [1, 1, 0.5, 0, 0, 0]
-    assert [factor(SoftHard(None, POLICY.hard), volume(1, free)) for free in (15, 10)] == [1, 0]
-    assert [factor(SoftHard(POLICY.soft, None), volume(1, free)) for free in (20, 15, 0)] == [1, 0.75, 0]
+    assert [factor(SOFT_HARD, volume(1, free)) for free in (100, 20, 15, 10, 9, 0)] == [1, 1, 0.5, 0, 0, 0]
+    assert [factor(SoftHard(None, SOFT_HARD.hard), volume(1, free)) for free in (15, 10)] == [1, 0]
+    assert [factor(SoftHard(SOFT_HARD.soft, None), volume(1, free)) for free in (20, 15, 0)] == [1, 0.75, 0]
 
 
 # --- roles and states -------------------------------------------------------------------------------------------------
@@ -105,13 +96,13 @@ def test_any_type_can_be_the_soft_and_any_the_hard_limit(
 @pytest.mark.seed("035.17")
 def test_the_largest_delay_caused_by_any_disk_beyond_the_soft_limit_is_applied() -> None:
     disks = volume(1, 18), volume(2, 13), volume(2, 17, name="/dev/sde"), volume(3, 90)
-    assert factor(POLICY, *disks) == factor(POLICY, disks[1]) == 0.3
+    assert factor(SOFT_HARD, *disks) == factor(SOFT_HARD, disks[1]) == 0.3
 
 
 @pytest.mark.seed("035.18", "035.19")
 def test_throttling_is_proportional_to_what_remains_between_soft_and_hard() -> None:
     for tenth in range(11):
-        assert factor(POLICY, volume(1, 10 + tenth)) == pytest.approx(tenth / 10)
+        assert factor(SOFT_HARD, volume(1, 10 + tenth)) == pytest.approx(tenth / 10)
 
 
 @pytest.mark.seed("035.5", "035.20")
@@ -121,7 +112,7 @@ def test_any_volume_in_the_cluster_that_breaches_the_hard_limit_pauses(broken: i
     said = view(*records, active=tuple(range(5))).assess_current(1000.0, 1000.0)
     assert said.factor.state == "PAUSE"
     assert said.factor.origin == "valid"
-    assert f"broker {broken} volume /dev/sdd" in said.factor.why
+    assert f"broker {broken} volume /data/0" in said.factor.why
 
 
 @pytest.mark.seed("035.22", "035.23")
@@ -147,7 +138,7 @@ def test_an_unknown_broker_does_not_hide_a_breach_that_is_known() -> None:
 @pytest.mark.parametrize("fail_safe", ["PAUSE", "OPEN"])
 def test_before_anything_is_known_the_fail_safe_holds(fail_safe: FailSafe) -> None:
     """Also before the topic was read and before the active brokers are known."""
-    made = SnapshotView(180.0, fail_safe, POLICY, grace_s=GRACE_S)
+    made = SnapshotView(180.0, fail_safe, SOFT_HARD, grace_s=GRACE_S)
     assert made.assess_current(1000.0, 1000.0).factor.state == fail_safe
     made.put_snapshot(1, snapshot(1, 90))
     made.record_list_failure("no broker answers")
@@ -160,7 +151,7 @@ def test_before_anything_is_known_the_fail_safe_holds(fail_safe: FailSafe) -> No
 @pytest.mark.seed("035.23")
 def test_pause_is_the_fail_safe_that_is_the_default() -> None:
     assert inspect.signature(SnapshotView).parameters["fail_safe"].default == "PAUSE"
-    made = SnapshotView(max_age_s=180.0, policy=POLICY)
+    made = SnapshotView(max_age_s=180.0, policy=SOFT_HARD)
     assert made.assess_current(0.0, 0.0).factor.state == "PAUSE"
 
 
@@ -220,7 +211,7 @@ def test_the_state_of_a_broker_that_returns_without_a_snapshot_cannot_be_determi
 
 @pytest.mark.seed("035.15")
 def test_a_snapshot_every_minute_never_lets_the_fail_safe_in_and_a_silent_broker_does() -> None:
-    made = SnapshotView(180.0, "PAUSE", POLICY)
+    made = SnapshotView(180.0, "PAUSE", SOFT_HARD)
     for minute in range(20):
         wall = 1000.0 + 60 * minute
         made.set_active_brokers([1, 2], wall)
@@ -266,10 +257,10 @@ def test_the_schemas_example_is_open_and_would_pause_at_a_million_bytes() -> Non
     """The example: hard MinFreeBytes 1000000, soft MinFreePercentage 5, 10 GiB of 100 GiB consumed."""
     hard, soft = VolumeLimit("MinFreeBytes", 1_000_000), VolumeLimit("MinFreePercentage", 5 / 100)
     example = Volume(0, "/dev/sdd", 107374182400, 107374182400 - 10737418240, soft, hard)
-    assert POLICY.quota_factor(example) == 1
-    assert POLICY.quota_factor(example._replace(available=5368709120)) == 1
-    assert 0 < POLICY.quota_factor(example._replace(available=5368709119)) < 1
-    assert POLICY.quota_factor(example._replace(available=1_000_000)) == 0
+    assert SOFT_HARD.quota_factor(example) == 1
+    assert SOFT_HARD.quota_factor(example._replace(available=5368709120)) == 1
+    assert 0 < SOFT_HARD.quota_factor(example._replace(available=5368709119)) < 1
+    assert SOFT_HARD.quota_factor(example._replace(available=1_000_000)) == 0
 
 
 # --- metrics ----------------------------------------------------------------------------------------------------------

@@ -20,13 +20,12 @@ from policies.storage import (
     Volume,
     VolumeKeeper,
     VolumeLimit,
-    VolumeSnapshot,
     assess_volumes,
     crowded_brokers,
     departed_volumes,
     find_affected,
 )
-from tests.policies.storage_play import GB, SOFT_HARD, volume, volumes
+from tests.policies.storage_play import GB, SOFT_HARD, snapshot, snapshot_view, volume, volumes
 
 FORGET_S = 3600.0
 HARD = SoftHard(hard=VolumeLimit("MinFreeBytes", 10 * GB))
@@ -247,18 +246,15 @@ def test_without_a_grace_nobody_is_excused() -> None:
 
 
 def snapshots(free: dict[int, float], grace_s: float = 0.0, forget_after_s: float | None = FORGET_S) -> SnapshotView:
-    made = SnapshotView(180.0, "PAUSE", SOFT_HARD, 1e9, grace_s=grace_s, forget_after_s=forget_after_s)
-    for broker_id, each in free.items():
-        made.put_snapshot(broker_id, VolumeSnapshot(broker_id, 1000.0, (volume(each * GB, broker_id),)))
-    made.set_active_brokers(free, 1000.0)
-    return made
+    known = [snapshot(broker_id, each) for broker_id, each in free.items()]
+    return snapshot_view(*known, list_age_s=1e9, grace_s=grace_s, forget_after_s=forget_after_s)
 
 
 def test_the_snapshot_of_a_broker_that_left_counts_on_by_its_own_time() -> None:
     made = snapshots(FULL)
     made.set_active_brokers(WITHOUT, 1010.0)
     for broker_id in WITHOUT:
-        made.put_snapshot(broker_id, VolumeSnapshot(broker_id, 4600.0, (volume(50 * GB, broker_id),)))
+        made.put_snapshot(broker_id, snapshot(broker_id, 50, 4600.0))
     view = made.assess_current(4599.0, 4599.0)
     assert (view.factor.value, view.factor.origin, view.departed) == (0.0, "valid", {2: 4600.0})
     assert "when its broker left" in view.factor.why
@@ -291,7 +287,7 @@ def test_a_snapshot_that_is_taken_back_and_a_memory_that_is_not_wanted() -> None
 def test_a_reader_that_starts_after_the_broker_left_knows_it_from_the_topic() -> None:
     made = SnapshotView(180.0, "PAUSE", SOFT_HARD, 1e9, forget_after_s=FORGET_S)
     for broker_id, free in FULL.items():
-        made.put_snapshot(broker_id, VolumeSnapshot(broker_id, 1000.0, (volume(free * GB, broker_id),)))
+        made.put_snapshot(broker_id, snapshot(broker_id, free))
     assert made.assess_current(1010.0, 1010.0).departed == {}, "without a list of brokers nobody has left"
     made.set_active_brokers(WITHOUT, 1010.0)
     assert made.assess_current(1010.0, 1010.0).factor.value == 0.0
@@ -305,7 +301,7 @@ def test_a_broker_that_joins_has_a_grace_until_its_first_snapshot() -> None:
     assert made.changes_at(1069.0, 1069.0) == 1070.0
     assert made.assess_current(1070.0, 1070.0).reasons == {2: "missing"}
     assert made.assess_current(1070.0, 1070.0).factor == made.next_factor(1069.0, 1069.0)
-    made.put_snapshot(2, VolumeSnapshot(2, 1069.0, (volume(5 * GB, 2),)))
+    made.put_snapshot(2, snapshot(2, 5, 1069.0))
     assert made.assess_current(1069.0, 1069.0).factor.value == 0.0
 
 
@@ -323,6 +319,6 @@ def test_nobody_is_new_at_the_start_and_none_that_had_a_snapshot() -> None:
     made = SnapshotView(180.0, "PAUSE", SOFT_HARD, 1e9, grace_s=60.0)
     made.set_active_brokers([1], 1000.0)
     assert made.assess_current(1000.0, 1000.0).reasons == {1: "missing"}
-    made.put_snapshot(2, VolumeSnapshot(2, 500.0, (volume(50 * GB, 2),)))
+    made.put_snapshot(2, snapshot(2, 50, 500.0))
     made.set_active_brokers([1, 2], 1001.0)
     assert made.assess_current(1001.0, 1001.0).reasons == {1: "missing", 2: "stale"}

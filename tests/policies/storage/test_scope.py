@@ -10,19 +10,16 @@ from policies.storage import (
     AffectedTopics,
     MinAvailable,
     ReplicaPlacement,
-    SoftHard,
     Volume,
     VolumeAssessment,
-    VolumeLimit,
     assess_volumes,
     crowded_brokers,
     find_affected,
     topic_matcher,
 )
 from policies.storage.scope import MAX_TOPICS
+from tests.policies.storage_play import GB, SOFT_HARD
 
-GB = 10**9
-SOFT_HARD = SoftHard(VolumeLimit("MinFreeBytes", 20 * GB), VolumeLimit("MinFreeBytes", 10 * GB))
 REPLICAS = {1: frozenset({"a", "ab", "abc"}), 2: frozenset({"ab", "abc", "b"}), 3: frozenset({"abc", "c"})}
 
 

@@ -20,6 +20,8 @@ from policies.storage import (
 from tests.policies.storage_play import (
     GB,
     SOFT_HARD,
+    snapshot,
+    snapshot_view,
     volume,
 )
 
@@ -36,15 +38,8 @@ def test_without_a_policy_only_the_limits_count_that_snapshots_bring() -> None:
 
 def view(fail_safe: str = "PAUSE", policy: SoftHard | MinAvailable = SOFT_HARD, **frees: float) -> SnapshotView:
     """Brokers b1=free GB, …, all active and described at 1000."""
-    made = SnapshotView(180, fail_safe, policy)  # type: ignore[arg-type]
-    for name, free in frees.items():
-        made.put_snapshot(int(name[1:]), snapshot(int(name[1:]), free))
-    made.set_active_brokers([int(name[1:]) for name in frees], 1000.0)
-    return made
-
-
-def snapshot(broker_id: int, free: float, at: float = 1000.0) -> VolumeSnapshot:
-    return VolumeSnapshot(broker_id, at, (volume(free * GB, broker_id),))
+    snapshots = [snapshot(int(name[1:]), free) for name, free in frees.items()]
+    return snapshot_view(*snapshots, fail_safe=fail_safe, policy=policy)  # type: ignore[arg-type]
 
 
 @pytest.mark.seed("035.24", "035.25", "035.29", "035.31")

@@ -1,5 +1,5 @@
 # Scope affected in control: which topics workers are told, what is kept, and what is shown. Sources and time as in
-# test_storage_control.py.
+# storage_scene.py.
 
 from __future__ import annotations
 
@@ -22,22 +22,10 @@ from policies.storage import (
     SnapshotView,
     StorageFactor,
     Volume,
-    VolumeSnapshot,
 )
 from tests.background import until
-from tests.gateway.control.storage.test_storage_control import (
-    FULL,
-    GB,
-    SOFT_HARD,
-    WALL,
-    Disks,
-    Records,
-    Scene,
-    lines,
-    seen,
-    volumes,
-    wall,
-)
+from tests.gateway.control.storage.storage_scene import FULL, WALL, Disks, Records, Scene, lines, seen, volumes, wall
+from tests.policies.storage_play import GB, SOFT_HARD, snapshot
 
 AFFECTED = "storage: {hard: {type: MinFreeBytes, level: 10GB}, scope: affected, exempt_topics: ['connect-*']}"
 SNAPSHOTS = "storage: {source: snapshots, scope: affected}"
@@ -170,8 +158,7 @@ async def test_without_a_snapshot_only_the_topics_of_that_broker_are_held(
     mock_clock: trio.testing.MockClock, scene: Play
 ) -> None:
     records = Records()
-    for broker_id, volume in enumerate(volumes(50 * GB), 1):
-        records.queue.put((broker_id, VolumeSnapshot(broker_id, WALL, (volume,))))
+    records.put(snapshot(1, 80, WALL, "/a"), snapshot(2, 50, WALL, "/b"))
     view = SnapshotView(180.0, "PAUSE", SOFT_HARD)
     eye = VolumeTopicView(records, lambda: frozenset({1, 2, 3}), view, 60.0, trio.current_time, wall)
     scene.start(eye, SNAPSHOTS, replicas=lambda: {**REPLICAS, 3: frozenset({"c"})})

@@ -1,5 +1,5 @@
 # The forecast of control: what it shows, logs, counts and notes of volumes to come. Sources and time as in
-# test_storage_control.py.
+# storage_scene.py.
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from policies.definitions.policy_values import PolicyKey
 from policies.storage import FactorKeeper, Observation, ReplicaShare, ReplicaSpread, Volume
 from policies.usage import DiskNotes as Noted
 from policies.usage import SpreadNote, VolumeNote
-from tests.gateway.control.storage.test_storage_control import DISK, GB, SOFT_HARD, Disks, Scene, lines, seen
+from tests.gateway.control.storage.storage_scene import DISK, Disks, Scene, lines, seen
+from tests.policies.storage_play import GB, SOFT_HARD
 
 SPREAD = ReplicaSpread(
     {2: {"clicks": ReplicaShare(1, 2), "views": ReplicaShare(3, 3), "quiet": ReplicaShare(1, 1)}},

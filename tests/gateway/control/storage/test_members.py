@@ -1,5 +1,5 @@
 # Brokers that leave with a full disk, and brokers that join, in control: what workers are told, what is logged and
-# shown, and what a restarted control still knows. Sources and time as in test_storage_control.py.
+# shown, and what a restarted control still knows. Sources and time as in storage_scene.py.
 
 from __future__ import annotations
 
@@ -24,22 +24,11 @@ from policies.storage import (
     ObservationFailed,
     SnapshotView,
     Volume,
-    VolumeSnapshot,
 )
 from tests.background import until
+from tests.gateway.control.storage.storage_scene import WALL, Disks, Records, Scene, lines, seen, volumes, wall
 from tests.gateway.control.storage.test_affected import AFFECTED, REPLICAS, Placed
-from tests.gateway.control.storage.test_storage_control import (
-    GB,
-    SOFT_HARD,
-    WALL,
-    Disks,
-    Records,
-    Scene,
-    lines,
-    seen,
-    volumes,
-    wall,
-)
+from tests.policies.storage_play import GB, SOFT_HARD, snapshot
 
 CLUSTER = "storage: {min.available.bytes: 10GB, fenced_brokers: remember}"
 LEFT = "broker 2 volume /b: 5.0 GB of 100.0 GB free when its broker left, hard limit at 10.0 GB"
@@ -252,8 +241,7 @@ async def test_a_broker_that_returns_undescribed_is_not_new(mock_clock: trio.tes
 @pytest.mark.trio
 async def test_of_snapshots_it_is_known_from_the_topic(mock_clock: trio.testing.MockClock, scene: Play) -> None:
     records = Records()
-    for broker_id, each in enumerate(volumes(5 * GB), 1):
-        records.queue.put((broker_id, VolumeSnapshot(broker_id, WALL, (each,))))
+    records.put(snapshot(1, 80, WALL, "/a"), snapshot(2, 5, WALL, "/b"))
     listed = Disks(frozenset({1, 3}))
     view = SnapshotView(180.0, "PAUSE", SOFT_HARD, grace_s=90.0, forget_after_s=FORGET_S)
     eye = VolumeTopicView(records, listed.observe, view, 60.0, trio.current_time, wall)

@@ -18,7 +18,8 @@ from gateway.control.storage.service import StorageService
 from gateway.storage.observed import VolumeSourceView
 from policies.storage import FactorKeeper, StorageFactor
 from tests.background import until
-from tests.gateway.control.storage.test_storage_control import DISK, FULL, SOFT_HARD, Disks, lines, seen
+from tests.gateway.control.storage.storage_scene import DISK, FULL, Disks, lines, seen
+from tests.policies.storage_play import SOFT_HARD
 
 SETTINGS = parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\n{DISK}")
 

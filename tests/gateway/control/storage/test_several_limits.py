@@ -10,7 +10,9 @@ from gateway.commands.storage import describe_storage
 from gateway.config import ConfigError, Storage, parse_settings
 from gateway.control.storage.sources import make_policy_and_source
 from policies.storage import SoftHard, Volume
-from tests.gateway.control.storage.test_storage_control import GB, Disks, Scene, lines, scene, seen
+from tests.gateway.control.storage.storage_scene import Disks, Scene, lines, seen
+from tests.gateway.control.storage.test_storage_control import scene
+from tests.policies.storage_play import GB
 
 __all__ = ["scene"]  # the fixture
 

@@ -1,18 +1,15 @@
-# Storage protection in control: when it looks, what it tells workers, logs and shows. The sources are small ones of the
-# test's own; time is trio's mock clock, which moves when the test says so.
+# Storage protection in control: when it looks, what it tells workers, logs and shows.
 
 from __future__ import annotations
 
 import asyncio
 import json
 import math
-import queue
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,15 +27,11 @@ from gateway.control.outside import Outside
 from gateway.control.storage import sources
 from gateway.control.storage.context import StorageContext
 from gateway.control.storage.service import StorageService
-from gateway.control.storage.storage_control import StorageControl
 from gateway.storage.observed import VolumeSourceView
 from gateway.storage.views import BoundedCall, GuardedPolicy, VolumeTopicView
-from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import PolicyKey
 from policies.storage import (
     GRACE_S,
     FactorKeeper,
-    FailSafe,
     MinAvailable,
     Observation,
     ObservationFailed,
@@ -47,149 +40,22 @@ from policies.storage import (
     StorageFactor,
     Volume,
     VolumeLimit,
-    VolumeSnapshot,
 )
 from tests.background import until
-
-GB = 10**9
-WALL = 1.8e9  # Unix time at the mock clock's 0
-SOFT_HARD = SoftHard(VolumeLimit("MinFreeBytes", 20 * GB), VolumeLimit("MinFreeBytes", 10 * GB))
-DISK = "storage: {min.available.bytes: 10GB, throttle.factor.fallback: 0.0, throttle.factor.validity.duration: PT2M}"
-LIMITED = PolicySet(base={PolicyKey.of_broker(): 1e6})
-FULL = "broker 2 volume /b: 5.0 GB of 100.0 GB free, hard limit at 10.0 GB"
-
-
-def volumes(free: int = 50 * GB, **more: Any) -> tuple[Volume, Volume]:
-    """Volumes: broker 1 has room, broker 2 as much as given."""
-    return (Volume(1, "/a", 100 * GB, 80 * GB), Volume(2, "/b", 100 * GB, free, **more))
-
-
-def seen(free: int = 50 * GB, offline: tuple[tuple[int, str], ...] = (), **more: Any) -> Observation:
-    return Observation(frozenset({1, 2}), volumes(free, **more), offline)
-
-
-def wall() -> float:
-    return WALL + trio.current_time()
-
-
-class Disks:
-    """A volume source that answers as the test wants, after it has waited for an Event if given."""
-
-    def __init__(self, said: Any) -> None:
-        self.said = said
-        self.asked = 0
-        self.answers = False  # when an Event is there, with what is said by then
-        self.closed = False
-
-    def observe(self) -> Any:
-        self.asked += 1
-        said = self.said
-        if isinstance(said, threading.Event):
-            said.wait(60)
-            if self.answers:
-                return self.said
-            raise ObservationFailed("released")
-        if isinstance(said, BaseException):
-            raise said
-        return said
-
-    factor = observe
-
-    def close(self) -> None:
-        self.closed = True
-
-
-class Records:
-    """The volume topic's reader, without a topic."""
-
-    def __init__(self) -> None:
-        self.connected = self.caught_up = True
-        self.invalid_records = 0
-        self.queue: queue.SimpleQueue[tuple[int, VolumeSnapshot]] = queue.SimpleQueue()
-        self.closed = False
-
-    def poll_snapshots(self, timeout_s: float) -> list[tuple[int, VolumeSnapshot | None]]:
-        try:
-            return [self.queue.get(timeout=0.1)]  # long enough for all tasks to be blocked meanwhile
-        except queue.Empty:
-            return []
-
-    def close(self) -> None:
-        self.closed = True
-
-
-class Scene:
-    """A StorageControl, its messages, and the clock."""
-
-    def __init__(self, nursery: trio.Nursery, clock: trio.testing.MockClock) -> None:
-        self.nursery, self.clock = nursery, clock
-        self.told: list[channel.StorageSnapshot] = []
-        self.has_limits = True
-
-    def start(
-        self,
-        eye: VolumeSourceView | VolumeTopicView,
-        text: str = DISK,
-        run: bool = True,
-        mode: str = "enforce",
-        **more: Any,
-    ) -> Scene:
-        self.settings = parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\nmode: {mode}\n{text}")
-        self.eye = eye
-        self.metrics = GatewayMetrics()
-        context = StorageContext(
-            self.settings,
-            self.metrics,
-            self.told.append,
-            policies=lambda: LIMITED if self.has_limits else PolicySet(),
-            clock=trio.current_time,
-            wall=wall,
-        )
-        self.control = StorageControl(replace(context, **more), eye)
-        self.control.refresh()
-        if run:
-            self.nursery.start_soon(self.control.run)
-        return self
-
-    def set_mode(self, mode: str) -> None:
-        self.control.apply_settings(self.settings.model_copy(update={"mode": mode}))
-
-    def observe(self, source: Disks, policy: GuardedPolicy | SoftHard | None = SOFT_HARD, **more: Any) -> Scene:
-        keeper = FactorKeeper(120.0, 0.0, 60.0)
-        return self.start(VolumeSourceView(source, policy, keeper, trio.current_time), **more)
-
-    def read(
-        self,
-        records: Records,
-        brokers: set[int],
-        fail_safe: FailSafe = "PAUSE",
-        policy: GuardedPolicy | SoftHard = SOFT_HARD,
-        **more: Any,
-    ) -> Scene:
-        self.listed = Disks(frozenset(brokers))
-        view = SnapshotView(180.0, fail_safe, policy)
-        eye = VolumeTopicView(records, self.listed.observe, view, 60.0, trio.current_time, wall)
-        return self.start(eye, "storage: {source: snapshots}", **more)
-
-    async def at(self, seconds: int, checks: int | None = None) -> None:
-        """Advance to that time since the start, and let everything due happen."""
-        self.clock.jump(max(0.0, seconds - trio.current_time()))
-        checks = int(seconds // 60) + 1 if checks is None else checks
-        await until(lambda: self.checks() >= checks)
-
-    def checks(self) -> int:
-        return sum(int(self.sample("observations_total", outcome=outcome) or 0) for outcome in ("ok", "failed"))
-
-    def sample(self, name: str, **labels: str) -> float | None:
-        return self.metrics.registry.get_sample_value(f"produce_gateway_storage_{name}", labels)
-
-    @property
-    def last(self) -> channel.StorageSnapshot:
-        return self.told[-1]
-
-    @property
-    def state(self) -> tuple[float, str]:
-        return self.last.factor.value, self.last.factor.origin
+from tests.gateway.control.storage.storage_scene import (
+    DISK,
+    FULL,
+    WALL,
+    Disks,
+    Records,
+    Scene,
+    lines,
+    seen,
+    snapshot_now,
+    volumes,
+    wall,
+)
+from tests.policies.storage_play import GB, SOFT_HARD
 
 
 @trio_fixture
@@ -198,10 +64,6 @@ async def scene(mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFix
     async with trio.open_nursery() as nursery:
         yield Scene(nursery, mock_clock)
         nursery.cancel_scope.cancel()
-
-
-def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage().removeprefix("storage: ") for record in caplog.records]
 
 
 @pytest.mark.trio
@@ -712,7 +574,7 @@ async def test_levels_that_are_none_and_an_exit_are_a_failed_policy(
         records = Records()
         scene.read(records, {1}, policy=policy)
         await scene.at(0)
-        records.queue.put(snapshot(1, 50 * GB))
+        records.put(snapshot_now(1, 50 * GB))
         await until(lambda: "limit policy Odd: " in scene.last.factor.why)
         assert scene.state == (0.0, "fail-safe")
     else:
@@ -846,11 +708,6 @@ async def test_status_is_what_an_operator_asks_for(mock_clock: trio.testing.Mock
 # --- snapshots --------------------------------------------------------------------------------------------------------
 
 
-def snapshot(broker_id: int, free: int, age: float = 0.0) -> tuple[int, VolumeSnapshot]:
-    volume = Volume(broker_id, "/a", 100 * GB, free)
-    return broker_id, VolumeSnapshot(broker_id, WALL + trio.current_time() - age, (volume,))
-
-
 @pytest.mark.seed("035.15", "035.22", "035.24", "035.34")
 @pytest.mark.trio
 async def test_snapshots_open_when_every_active_broker_has_one_and_pause_when_one_gets_stale(
@@ -860,11 +717,11 @@ async def test_snapshots_open_when_every_active_broker_has_one_and_pause_when_on
     scene.read(records, {1, 2})
     assert scene.state == (0.0, "fail-safe")
     await scene.at(0)
-    records.queue.put(snapshot(1, 50 * GB))
-    records.queue.put(snapshot(7, 0))  # not active
+    records.put(snapshot_now(1, 50 * GB))
+    records.put(snapshot_now(7, 0))  # not active
     await until(records.queue.empty)
     assert (*scene.state, scene.last.factor.why) == (0.0, "fail-safe", "broker 2 has no snapshot of its volumes")
-    records.queue.put(snapshot(2, 50 * GB, age=30))
+    records.put(snapshot_now(2, 50 * GB, age=30))
     await until(lambda: scene.state == (1.0, "valid"))
     assert scene.last.valid_until == pytest.approx(trio.current_time() + 150, abs=0.01)
     assert scene.last.following[:2] == (0.0, "fail-safe")
@@ -888,12 +745,12 @@ async def test_telling_what_comes_next_does_not_end_a_pause(mock_clock: trio.tes
     records = Records()
     scene.read(records, {1})
     await scene.at(0)
-    records.queue.put(snapshot(1, 5 * GB))
+    records.put(snapshot_now(1, 5 * GB))
     await until(lambda: scene.state == (0.0, "valid"))
-    records.queue.put(snapshot(1, 50 * GB, age=-90))  # in 30 s it will count, and open
+    records.put(snapshot_now(1, 50 * GB, age=-90))  # in 30 s it will count, and open
     await until(lambda: scene.state == (0.0, "fail-safe"))
     assert scene.last.following[:2] == (1.0, "valid")
-    records.queue.put(snapshot(1, int(10.5 * GB)))
+    records.put(snapshot_now(1, int(10.5 * GB)))
     await until(lambda: scene.last.factor.origin == "valid")
     assert scene.last.factor.why.endswith("paused until more than 11.0 GB are free")
 
@@ -904,7 +761,7 @@ async def test_fail_safe_open_lets_a_known_breach_pause(mock_clock: trio.testing
     scene.read(records, {1, 2}, "OPEN")
     assert scene.state == (1.0, "fail-safe")
     await scene.at(0)
-    records.queue.put(snapshot(1, 5 * GB))
+    records.put(snapshot_now(1, 5 * GB))
     await until(lambda: scene.state == (0.0, "fail-safe"))
     assert scene.last.factor.why.startswith("broker 1 volume /a: 5.0 GB")
     assert scene.sample("no_data_throttling") == 0
@@ -924,7 +781,7 @@ async def test_a_restarted_control_holds_what_workers_hold_until_it_has_read_the
     scene.nursery.start_soon(scene.control.run)
     await scene.at(0)
     assert scene.state == (factor, "kept")
-    records.queue.put(snapshot(1, 15 * GB))
+    records.put(snapshot_now(1, 15 * GB))
     await until(records.queue.empty)
     assert scene.state == (factor, "kept")
     records.caught_up = True
@@ -951,12 +808,12 @@ async def test_a_list_of_active_brokers_that_fails_ages(mock_clock: trio.testing
     records = Records()
     scene.read(records, {1})
     await scene.at(0)
-    records.queue.put(snapshot(1, 50 * GB))
+    records.put(snapshot_now(1, 50 * GB))
     await until(lambda: scene.state == (1.0, "valid"))
     scene.listed.said = ObservationFailed("not authorized")
     for minute in (1, 2):
         await scene.at(60 * minute)
-        records.queue.put(snapshot(1, 50 * GB))
+        records.put(snapshot_now(1, 50 * GB))
         await until(records.queue.empty)
         assert scene.state == (1.0, "valid")
     await scene.at(180)
@@ -978,7 +835,7 @@ async def test_a_list_that_is_renewed_more_seldom_than_snapshots_age_pauses_noth
         view = eye._view
         view.set_active_brokers({1}, 0.0)
         for now in (1.0, 599.0, 1199.0):
-            view.put_snapshot(*snapshot(1, 50 * GB))
+            view.put_snapshot(1, snapshot_now(1, 50 * GB))
             assert view.assess_current(WALL + trio.current_time(), now).factor.origin == "valid"
         assert view.assess_current(WALL + trio.current_time(), 1300.0).factor.origin == "fail-safe"
     finally:
@@ -994,7 +851,7 @@ async def test_a_wall_clock_that_is_set_right_pauses_nothing(mock_clock: trio.te
     assert isinstance(scene.eye, VolumeTopicView)
     scene.eye._wall = scene.control._wall = lambda: wall() + step[0]
     step[0] = 3600.0
-    records.queue.put((1, VolumeSnapshot(1, WALL + trio.current_time() + 3600, volumes()[:1])))
+    records.put(snapshot_now(1, 80 * GB, age=-3600))
     await until(lambda: scene.state == (1.0, "valid"))
     assert scene.last.valid_until == pytest.approx(trio.current_time() + 180, abs=0.01)
 
@@ -1008,7 +865,7 @@ async def test_thousands_of_volumes_are_not_judged_anew_for_each_record(
     eye = scene.eye
     assert isinstance(eye, VolumeTopicView)
     for free in range(200):
-        records.queue.put(snapshot(1, free * GB))
+        records.put(snapshot_now(1, free * GB))
 
     def judge() -> None:
         time.sleep(0.02)  # as long as it takes there
@@ -1027,7 +884,7 @@ async def test_violations_of_a_broker_that_is_not_known_just_now_are_not_forgott
     records = Records()
     scene.read(records, {1, 2})
     for broker_id in (1, 2):
-        records.queue.put(snapshot(broker_id, 5 * GB))
+        records.put(snapshot_now(broker_id, 5 * GB))
     await until(lambda: scene.sample("active_log_dirs") == 2)
     for minute in (1, 2):
         await scene.at(60 * minute)

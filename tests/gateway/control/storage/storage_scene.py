@@ -1,0 +1,185 @@
+# A scene for tests of storage protection in control: small sources of the tests' own, the messages to workers, and
+# trio's mock clock, which moves when the test says so.
+
+from __future__ import annotations
+
+import queue
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from gateway import channel
+from gateway.config import parse_settings
+from gateway.control.metrics import GatewayMetrics
+from gateway.control.storage.context import StorageContext
+from gateway.control.storage.storage_control import StorageControl
+from gateway.storage.observed import VolumeSourceView
+from gateway.storage.views import GuardedPolicy, VolumeTopicView
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import PolicyKey
+from policies.storage import (
+    FactorKeeper,
+    FailSafe,
+    Observation,
+    ObservationFailed,
+    SnapshotView,
+    SoftHard,
+    Volume,
+    VolumeSnapshot,
+)
+from tests.background import until
+from tests.policies.storage_play import GB, SOFT_HARD, snapshot
+
+WALL = 1.8e9  # Unix time at the mock clock's 0
+DISK = "storage: {min.available.bytes: 10GB, throttle.factor.fallback: 0.0, throttle.factor.validity.duration: PT2M}"
+LIMITED = PolicySet(base={PolicyKey.of_broker(): 1e6})
+FULL = "broker 2 volume /b: 5.0 GB of 100.0 GB free, hard limit at 10.0 GB"
+
+
+def volumes(free: int = 50 * GB, **more: Any) -> tuple[Volume, Volume]:
+    """Volumes: broker 1 has room, broker 2 as much as given."""
+    return (Volume(1, "/a", 100 * GB, 80 * GB), Volume(2, "/b", 100 * GB, free, **more))
+
+
+def seen(free: int = 50 * GB, offline: tuple[tuple[int, str], ...] = (), **more: Any) -> Observation:
+    return Observation(frozenset({1, 2}), volumes(free, **more), offline)
+
+
+def wall() -> float:
+    return WALL + trio.current_time()
+
+
+class Disks:
+    """A volume source that answers as the test wants, after it has waited for an Event if given."""
+
+    def __init__(self, said: Any) -> None:
+        self.said = said
+        self.asked = 0
+        self.answers = False  # when an Event is there, with what is said by then
+        self.closed = False
+
+    def observe(self) -> Any:
+        self.asked += 1
+        said = self.said
+        if isinstance(said, threading.Event):
+            said.wait(60)
+            if self.answers:
+                return self.said
+            raise ObservationFailed("released")
+        if isinstance(said, BaseException):
+            raise said
+        return said
+
+    factor = observe
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Records:
+    """The volume topic's reader, without a topic."""
+
+    def __init__(self) -> None:
+        self.connected = self.caught_up = True
+        self.invalid_records = 0
+        self.queue: queue.SimpleQueue[tuple[int, VolumeSnapshot]] = queue.SimpleQueue()
+        self.closed = False
+
+    def put(self, *snapshots: VolumeSnapshot) -> None:
+        for each in snapshots:
+            self.queue.put((each.broker_id, each))
+
+    def poll_snapshots(self, timeout_s: float) -> list[tuple[int, VolumeSnapshot | None]]:
+        try:
+            return [self.queue.get(timeout=0.1)]  # long enough for all tasks to be blocked meanwhile
+        except queue.Empty:
+            return []
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Scene:
+    """A StorageControl, its messages, and the clock."""
+
+    def __init__(self, nursery: trio.Nursery, clock: trio.testing.MockClock) -> None:
+        self.nursery, self.clock = nursery, clock
+        self.told: list[channel.StorageSnapshot] = []
+        self.has_limits = True
+
+    def start(
+        self,
+        eye: VolumeSourceView | VolumeTopicView,
+        text: str = DISK,
+        run: bool = True,
+        mode: str = "enforce",
+        **more: Any,
+    ) -> Scene:
+        self.settings = parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\nmode: {mode}\n{text}")
+        self.eye = eye
+        self.metrics = GatewayMetrics()
+        context = StorageContext(
+            self.settings,
+            self.metrics,
+            self.told.append,
+            policies=lambda: LIMITED if self.has_limits else PolicySet(),
+            clock=trio.current_time,
+            wall=wall,
+        )
+        self.control = StorageControl(replace(context, **more), eye)
+        self.control.refresh()
+        if run:
+            self.nursery.start_soon(self.control.run)
+        return self
+
+    def set_mode(self, mode: str) -> None:
+        self.control.apply_settings(self.settings.model_copy(update={"mode": mode}))
+
+    def observe(self, source: Disks, policy: GuardedPolicy | SoftHard | None = SOFT_HARD, **more: Any) -> Scene:
+        keeper = FactorKeeper(120.0, 0.0, 60.0)
+        return self.start(VolumeSourceView(source, policy, keeper, trio.current_time), **more)
+
+    def read(
+        self,
+        records: Records,
+        brokers: set[int],
+        fail_safe: FailSafe = "PAUSE",
+        policy: GuardedPolicy | SoftHard = SOFT_HARD,
+        **more: Any,
+    ) -> Scene:
+        self.listed = Disks(frozenset(brokers))
+        view = SnapshotView(180.0, fail_safe, policy)
+        eye = VolumeTopicView(records, self.listed.observe, view, 60.0, trio.current_time, wall)
+        return self.start(eye, "storage: {source: snapshots}", **more)
+
+    async def at(self, seconds: int, checks: int | None = None) -> None:
+        """Advance to that time since the start, and let everything due happen."""
+        self.clock.jump(max(0.0, seconds - trio.current_time()))
+        checks = int(seconds // 60) + 1 if checks is None else checks
+        await until(lambda: self.checks() >= checks)
+
+    def checks(self) -> int:
+        return sum(int(self.sample("observations_total", outcome=outcome) or 0) for outcome in ("ok", "failed"))
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"produce_gateway_storage_{name}", labels)
+
+    @property
+    def last(self) -> channel.StorageSnapshot:
+        return self.told[-1]
+
+    @property
+    def state(self) -> tuple[float, str]:
+        return self.last.factor.value, self.last.factor.origin
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage().removeprefix("storage: ") for record in caplog.records]
+
+
+def snapshot_now(broker_id: int, free: float, age: float = 0.0) -> VolumeSnapshot:
+    return snapshot(broker_id, free / GB, WALL + trio.current_time() - age, "/a")
