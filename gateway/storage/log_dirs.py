@@ -19,7 +19,7 @@ from gateway.kafka.client import (
     UnknownApi,
     error_text,
 )
-from policies.storage import Observation, ObservationFailed, Volume
+from policies.storage import Observation, ObservationFailed, Volume, VolumeKey
 from protocol.api import CLUSTER_AUTHORIZATION_FAILED, KAFKA_STORAGE_ERROR, NONE
 from protocol.cluster import (
     BROKER_ENDPOINTS,
@@ -63,7 +63,7 @@ class LogDirs:
             raise ObservationFailed(str(error)) from error
         return make_observation(listing.cluster, answers, names_fenced=listing.names_fenced)
 
-    def place(self, brokers: Collection[int]) -> dict[tuple[int, str], frozenset[str]]:
+    def place(self, brokers: Collection[int]) -> dict[VolumeKey, frozenset[str]]:
         """The topics with a partition on each volume of these brokers, by broker id and log dir; a partition that moves
         between log dirs has one in either.
 
@@ -196,7 +196,7 @@ def make_observation(
 
 def topics_by_volume(
     brokers: Iterable[int], answers: Mapping[int, DescribeLogDirsResponse]
-) -> dict[tuple[int, str], frozenset[str]]:
+) -> dict[VolumeKey, frozenset[str]]:
     """The topics of each log dir that isn't offline, by broker id and log dir.
 
     Raises:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gateway.http_client import HttpError, HttpResponse, ResponseTooLarge, fetch_url
-from policies.storage import Observation, ObservationFailed, Volume
+from policies.storage import Observation, ObservationFailed, Volume, VolumeKey, volume_text
 from policies.units import parse_duration
 
 # Where nothing is configured, these are asked in turn until one has series: node_exporter beside each broker, and what
@@ -137,9 +137,7 @@ class Prometheus:
             return self._expected
         return None if self._active is None else frozenset(self._active())
 
-    def _query_volumes(
-        self, deadline: float
-    ) -> tuple[dict[tuple[int, str], _VolumeSample], dict[tuple[int, str], _VolumeSample]]:
+    def _query_volumes(self, deadline: float) -> tuple[dict[VolumeKey, _VolumeSample], dict[VolumeKey, _VolumeSample]]:
         trust = self._make_tls_context()
         for available, size in self._expressions:
             first = self._run_query(trust, available, None, deadline)
@@ -167,14 +165,14 @@ class Prometheus:
                 f"Prometheus' samples of {expression} are up to {age:.0f} s old, and max_age is {self._max_age_s:g} s"
             )
 
-    def _index_by_volume(self, what: str, answer: _QueryResponse) -> dict[tuple[int, str], _VolumeSample]:
-        found: dict[tuple[int, str], _VolumeSample] = {}
+    def _index_by_volume(self, what: str, answer: _QueryResponse) -> dict[VolumeKey, _VolumeSample]:
+        found: dict[VolumeKey, _VolumeSample] = {}
         owners: dict[int, str] = {}
         for labels, value in answer.series:
             series = self._identify_series(labels, value)
             key = (series.broker_id, series.volume)
             if not (math.isfinite(value) and value >= 0):
-                raise ObservationFailed(f"Prometheus says {what} = {value} of {_volume_text(key)}")
+                raise ObservationFailed(f"Prometheus says {what} = {value} of {volume_text(key)}")
             owner = owners.setdefault(series.broker_id, series.owner)
             if owner != series.owner:
                 both = " and ".join(sorted((owner, series.owner)))
@@ -183,7 +181,7 @@ class Prometheus:
                 )
             if key in found:
                 raise ObservationFailed(
-                    f"Prometheus has more than one {what} of {_volume_text(key)}: narrow the expression, for"
+                    f"Prometheus has more than one {what} of {volume_text(key)}: narrow the expression, for"
                     " example by job"
                 )
             found[key] = series
@@ -288,10 +286,10 @@ class Prometheus:
         return {}
 
 
-def _make_volume(key: tuple[int, str], available: float, size: float) -> Volume:
+def _make_volume(key: VolumeKey, available: float, size: float) -> Volume:
     if size <= 0 or available > size:
         raise ObservationFailed(
-            f"Prometheus says that {available:.0f} of {size:.0f} bytes of {_volume_text(key)} are available"
+            f"Prometheus says that {available:.0f} of {size:.0f} bytes of {volume_text(key)} are available"
         )
     return Volume(broker_id=key[0], name=key[1], total=int(size), available=int(available))
 
@@ -332,12 +330,8 @@ def _read_secret(name: str, path: str) -> str:
     return text
 
 
-def _volume_text(key: tuple[int, str]) -> str:
-    return f"broker {key[0]} volume {key[1]}"
-
-
-def _volumes_text(keys: Iterable[tuple[int, str]]) -> str:
-    named = [_volume_text(key) for key in sorted(keys)]
+def _volumes_text(keys: Iterable[VolumeKey]) -> str:
+    named = [volume_text(key) for key in sorted(keys)]
     more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
     return ", ".join(named[:MAX_NAMED]) + more
 

@@ -73,6 +73,7 @@ from policies.storage.volumes import (
     VolumeLimit,
     VolumeSource,
     check_limit,
+    volume_text,
 )
 
 __all__ = [
@@ -133,4 +134,5 @@ __all__ = [
     "find_headroom",
     "find_writers",
     "topic_matcher",
+    "volume_text",
 ]

@@ -91,7 +91,12 @@ class Volume(NamedTuple):
         return self.total > 0 and self.available >= 0
 
     def __str__(self) -> str:
-        return f"broker {self.broker_id} volume {one_line(self.name)}"
+        return volume_text(self.key)
+
+
+def volume_text(key: VolumeKey) -> str:
+    """For messages."""
+    return f"broker {key[0]} volume {one_line(key[1])}"
 
 
 class Observation(NamedTuple):

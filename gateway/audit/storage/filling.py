@@ -18,11 +18,10 @@ from gateway.audit.batch import job, transforms
 from gateway.audit.batch.job import AuditRecords, LogIntegrity
 from gateway.audit.storage.retention import RetentionAdvice, advise_retention
 from policies import usage
+from policies.storage import VolumeKey
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-VolumePlace = tuple[int, str]  # broker, log dir
 
 MAX_TOPICS: Final = 1000  # of each broker, the largest: the others are in the sums all the same
 _ACCEPTED_OUTCOMES: Final = ("accepted", "unacknowledged")
@@ -57,7 +56,7 @@ class VolumeUsage:
     partitions with a replica there. `advice`: None where there is none.
     """
 
-    place: VolumePlace
+    place: VolumeKey
     total: int
     used_first: int
     used_last: int
@@ -111,7 +110,7 @@ def report_volumes(
     return VolumeReport(wish, records.sources, volumes, accepted - placed, job.find_gaps(records, question, tell))
 
 
-def _volume_observations(noted: DataFrame, window_ms: int) -> dict[VolumePlace, list[dict[str, Any]]]:
+def _volume_observations(noted: DataFrame, window_ms: int) -> dict[VolumeKey, list[dict[str, Any]]]:
     """The looks at each volume, in the order of time: of each window the least room, the first look and the last."""
     each = noted.select("end_ms", F.explode(usage.VOLUMES).alias("v")).select("end_ms", "v.*")
     moment = F.struct("end_ms", "total", "available", "hard")
@@ -120,7 +119,7 @@ def _volume_observations(noted: DataFrame, window_ms: int) -> dict[VolumePlace, 
         .agg(F.min("available").alias("least"), F.min(moment).alias("first"), F.max(moment).alias("last"))
         .orderBy("broker", "log_dir", schema.WINDOW_COLUMN)
     )
-    looks: dict[VolumePlace, list[dict[str, Any]]] = {}
+    looks: dict[VolumeKey, list[dict[str, Any]]] = {}
     for row in found.collect():
         looks.setdefault((row["broker"], row["log_dir"]), []).append(row.asDict(recursive=True))
     return looks
@@ -170,9 +169,9 @@ def _collect_sums(came: DataFrame, *keys: str, partitions: bool = False) -> dict
 
 
 def _make_volume_usage(
-    place: VolumePlace,
+    place: VolumeKey,
     rows: list[dict[str, Any]],
-    looks: Mapping[VolumePlace, Any],
+    looks: Mapping[VolumeKey, Any],
     wish: VolumeOptions,
     by_window: Mapping[int, Mapping[int, int]],
     by_topic: Mapping[int, Mapping[str, tuple[int, int]]],

@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.control.metrics.family import MetricFamily, make_counters, make_gauges
-from policies.storage import FactorState, VolumeFinding, VolumeForecast, VolumeHeadroom
+from policies.storage import FactorState, VolumeFinding, VolumeForecast, VolumeHeadroom, VolumeKey
 
 _VOLUME: Final = ("broker", "log_dir")
 STORAGE: Final = (
@@ -136,9 +136,9 @@ class StorageMetrics(Collector):
         self._findings: tuple[VolumeFinding, ...] = ()
         self._fallbacks = 0
         self._observations = dict.fromkeys(OBSERVATIONS, 0)
-        self._violated: dict[tuple[int, str], int] = {}
-        self._forecasts: Mapping[tuple[int, str], VolumeForecast] = {}
-        self._headrooms: Mapping[tuple[int, str], VolumeHeadroom] = {}
+        self._violated: dict[VolumeKey, int] = {}
+        self._forecasts: Mapping[VolumeKey, VolumeForecast] = {}
+        self._headrooms: Mapping[VolumeKey, VolumeHeadroom] = {}
 
     def count_observation(self, outcome: str, count: int = 1) -> None:
         self._observations[outcome] += count
@@ -149,19 +149,19 @@ class StorageMetrics(Collector):
     def count_violated(self, findings: Iterable[VolumeFinding]) -> None:
         """`findings`: those at their hard limit, of the shown ones."""
         for finding in findings:
-            key = (finding.volume.broker_id, finding.volume.name)
+            key = finding.volume.key
             self._violated[key] = self._violated.get(key, 0) + 1
 
     def show_volumes(self, findings: tuple[VolumeFinding, ...], brokers: Collection[int] = ()) -> None:
         """`brokers`: the active ones. Of one whose volumes are not known just now, the counters go on."""
-        keys = {(finding.volume.broker_id, finding.volume.name): 0 for finding in findings}
+        keys = {finding.volume.key: 0 for finding in findings}
         unknown = frozenset(brokers) - {broker_id for broker_id, _ in keys}
         self._findings = findings
         kept = {key: count for key, count in self._violated.items() if key in keys or key[0] in unknown}
         self._violated = keys | kept
 
     def show_forecasts(
-        self, forecasts: Mapping[tuple[int, str], VolumeForecast], rooms: Mapping[tuple[int, str], VolumeHeadroom]
+        self, forecasts: Mapping[VolumeKey, VolumeForecast], rooms: Mapping[VolumeKey, VolumeHeadroom]
     ) -> None:
         """Of the shown volumes, by broker and name."""
         self._forecasts, self._headrooms = forecasts, rooms
@@ -192,12 +192,12 @@ class StorageMetrics(Collector):
         for name, value in {**values, "soft_limit": soft, "hard_limit": hard}.items():
             if value is not None:
                 shown[f"storage_{name}_bytes"].add_metric([str(volume.broker_id), volume.name], value)
-        for name, value in self._forecast_values((volume.broker_id, volume.name)).items():
+        for name, value in self._forecast_values(volume.key).items():
             if value is not None:
                 shown[f"storage_{name}"].add_metric([str(volume.broker_id), volume.name], value)
 
-    def _forecast_values(self, place: tuple[int, str]) -> dict[str, float | None]:
-        forecast, room = self._forecasts.get(place), self._headrooms.get(place)
+    def _forecast_values(self, key: VolumeKey) -> dict[str, float | None]:
+        forecast, room = self._forecasts.get(key), self._headrooms.get(key)
         return {
             "fill_bytes_per_second": None if forecast is None else forecast.fill_rate.net_rate,
             "soft_limit_in_seconds": None if forecast is None else forecast.soft_s,

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from gateway.storage.views import BoundedCall
+from gateway.storage.guarding import BoundedCall
 from policies.definitions.policy_values import PolicyError
 from policies.storage import ObservationFailed, QuotaSource
 from policies.text import ERROR_CHARS, one_line

@@ -16,10 +16,12 @@ from gateway.config import Settings, Storage, VolumeLimits
 from gateway.kafka.access import parse_access
 from gateway.kafka.internal_topic import TopicError
 from gateway.plugins import PluginError
+from gateway.storage.guarding import GuardedPolicy
 from gateway.storage.log_dirs import active_brokers
-from gateway.storage.observed import VolumeSourceView
 from gateway.storage.snapshots import SnapshotReader, volume_topic
-from gateway.storage.views import GuardedPolicy, StorageView, VolumeTopicView
+from gateway.storage.source_view import VolumeSourceView
+from gateway.storage.topic_view import VolumeTopicView
+from gateway.storage.views import StorageView
 from policies.storage import (
     FactorKeeper,
     FactorSource,

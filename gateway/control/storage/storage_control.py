@@ -26,6 +26,7 @@ from policies.storage import (
     AffectedTopics,
     ObservationFailed,
     ReplicaPlacement,
+    VolumeKey,
     apply_override,
     find_affected,
     topic_matcher,
@@ -278,7 +279,7 @@ def _is_same(new: channel.StorageSnapshot, old: channel.StorageSnapshot | None, 
 
 
 def _show_brokers(
-    state: StorageViewState, outlook: Mapping[tuple[int, str], Mapping[str, Any]], now: float
+    state: StorageViewState, forecasts: Mapping[VolumeKey, Mapping[str, Any]], now: float
 ) -> list[dict[str, Any]]:
     volumes: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for finding in state.assessment.findings:
@@ -294,7 +295,7 @@ def _show_brokers(
                 "soft_limit": finding.soft_by,
                 "hard_limit": finding.hard_by,
                 "factor": finding.factor,
-                **outlook[volume.broker_id, volume.name],
+                **forecasts[volume.key],
             }
         )
     offline: dict[int, list[str]] = defaultdict(list)

@@ -31,7 +31,7 @@ def over(of: PolicyEngine, topic: bytes, node_id: int = 1) -> bool:
     return (broker.topics.get(topic) or broker.add_topic(topic)).is_affected
 
 
-def test_only_held_topics_leave_the_fast_path() -> None:
+def test_only_affected_topics_leave_the_fast_path() -> None:
     of = engine(FULL, HALF, total=None)
     assert [topic for topic in (b"full", b"half", b"free") if over(of, topic)] == [b"full", b"half"]
     assert of.pause is None

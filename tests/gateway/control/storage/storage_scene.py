@@ -17,8 +17,9 @@ from gateway.config import parse_settings
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.storage.context import StorageContext
 from gateway.control.storage.storage_control import StorageControl
-from gateway.storage.observed import VolumeSourceView
-from gateway.storage.views import GuardedPolicy, VolumeTopicView
+from gateway.storage.guarding import GuardedPolicy
+from gateway.storage.source_view import VolumeSourceView
+from gateway.storage.topic_view import VolumeTopicView
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
 from policies.storage import (

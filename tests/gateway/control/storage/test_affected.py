@@ -13,8 +13,8 @@ from pytest_trio import trio_fixture
 
 from gateway import channel
 from gateway.config import ConfigError, parse_settings
-from gateway.storage.observed import VolumeSourceView
-from gateway.storage.views import VolumeTopicView
+from gateway.storage.source_view import VolumeSourceView
+from gateway.storage.topic_view import VolumeTopicView
 from policies.storage import (
     AffectedTopics,
     FactorKeeper,

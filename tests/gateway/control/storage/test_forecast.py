@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from pytest_trio import trio_fixture
 
-from gateway.storage.observed import VolumeSourceView
+from gateway.storage.source_view import VolumeSourceView
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
 from policies.storage import FactorKeeper, Observation, ReplicaShare, ReplicaSpread, Volume

@@ -15,7 +15,7 @@ from gateway.control.components.optional_components import RETRY_S, STORAGE, Com
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.storage.context import StorageContext
 from gateway.control.storage.service import StorageService
-from gateway.storage.observed import VolumeSourceView
+from gateway.storage.source_view import VolumeSourceView
 from policies.storage import FactorKeeper, StorageFactor
 from tests.background import until
 from tests.gateway.control.storage.storage_scene import DISK, FULL, Disks, lines, seen

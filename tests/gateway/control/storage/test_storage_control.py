@@ -27,8 +27,9 @@ from gateway.control.outside import Outside
 from gateway.control.storage import sources
 from gateway.control.storage.context import StorageContext
 from gateway.control.storage.service import StorageService
-from gateway.storage.observed import VolumeSourceView
-from gateway.storage.views import BoundedCall, GuardedPolicy, VolumeTopicView
+from gateway.storage.guarding import BoundedCall, GuardedPolicy
+from gateway.storage.source_view import VolumeSourceView
+from gateway.storage.topic_view import VolumeTopicView
 from policies.storage import (
     GRACE_S,
     FactorKeeper,

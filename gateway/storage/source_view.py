@@ -2,7 +2,7 @@
 # last valid factor kept for a while [DISK]. Brokers that left with a full volume count on, and those that have just
 # joined need no description yet.
 #
-# Judging and remembering are policies/storage/'s, threads and sources that hang views.py's. Knows no worker and no
+# Judging and keeping are policies/storage/'s, threads and sources that hang guarding.py's. Knows no worker and no
 # metric.
 
 from __future__ import annotations
@@ -14,15 +14,8 @@ from typing import Any, NamedTuple
 
 import trio
 
-from gateway.storage.views import (
-    NEW_BROKER,
-    NO_ASSESSMENT,
-    BoundedCall,
-    Clock,
-    KeptFactor,
-    StorageViewState,
-    rebuild_observation,
-)
+from gateway.storage.guarding import BoundedCall, rebuild_observation
+from gateway.storage.views import NEW_BROKER, NO_ASSESSMENT, Clock, KeptFactor, StorageViewState
 from policies.storage import (
     AffectedTopics,
     FactorKeeper,
@@ -34,6 +27,7 @@ from policies.storage import (
     ObservationFailed,
     VolumeAssessment,
     VolumeKeeper,
+    VolumeKey,
     VolumeSource,
     assess_volumes,
     crowded_brokers,
@@ -53,7 +47,7 @@ class _CheckResult(NamedTuple):
     assessment: VolumeAssessment
     departed: Mapping[int, KeptVolumes]
     new: frozenset[int]
-    dirs: dict[tuple[int, str], frozenset[str]]
+    dirs: dict[VolumeKey, frozenset[str]]
 
 
 class VolumeSourceView:
@@ -88,7 +82,7 @@ class VolumeSourceView:
         self._connected = False
         self._has_checked = False
         self._needs_topics = places
-        self._topics_by_volume: Mapping[tuple[int, str], frozenset[str]] = {}
+        self._topics_by_volume: Mapping[VolumeKey, frozenset[str]] = {}
         self._adopted: tuple[AffectedTopics, ...] | None = None
         self._volumes = VolumeKeeper(forget_after_s)
         self._departed: Mapping[int, KeptVolumes] = {}  # of the last look that succeeded
@@ -195,7 +189,7 @@ class VolumeSourceView:
         self._departed = {b: each for b, each in seen.departed.items() if b in self._volumes.kept_volumes}
         return assessment.factor, assessment.reason_text
 
-    def _place_topics(self, brokers: frozenset[int]) -> dict[tuple[int, str], frozenset[str]]:
+    def _place_topics(self, brokers: frozenset[int]) -> dict[VolumeKey, frozenset[str]]:
         """The topics on these brokers' volumes; nothing where the source doesn't tell, so all are on each of them."""
         place = getattr(self._source, "place", None) if self._needs_topics and brokers else None
         if place is None:
