@@ -177,7 +177,7 @@ class _ControlProcess:
         storage_context = _make_storage_context(context, self._policies, self._recent, self._usage_log)
         self._storage_service = StorageService(storage_context, components)
 
-        self._kafka_admin = KafkaAdmin(self._policies, settings.rollout.quota, errors)
+        self._kafka_admin = KafkaAdmin(context, self._policies)
         self._authenticators = _make_authenticators(settings, secret, errors)
         queries = QueryRouter(self._kafka_admin, self._authenticators)
         self._workers = WorkerPool(context, self._interval_receiver, self._fleet, self._storage_service, queries)

@@ -135,7 +135,7 @@ class Control:
         self._fleet = FleetControl(context, metrics.create_fleet_series(DROP_REASONS))
         context.facts.policies.subscribe("workers", self._tell)
         self.policies = make_policy_service(context, self._store, _Surroundings())
-        self.admin = KafkaAdmin(self.policies, errors=errors)
+        self.admin = KafkaAdmin(context, self.policies)
         self.authenticator = SaslAuthenticator(
             AuthenticationSettings.model_validate(given), bytes(32), folder, _now, errors
         )

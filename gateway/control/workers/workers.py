@@ -11,9 +11,9 @@ import itertools
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import trio
 
@@ -55,6 +55,7 @@ from gateway.channel import (
 from gateway.config import Settings
 from gateway.control.admission import ConnectionAdmission
 from gateway.control.context import ControlContext
+from gateway.control.fleet.shares import FleetControl
 from gateway.control.internal_errors import WORKER_MESSAGE
 from gateway.control.query_tasks import QueryAnswerer, internal_error_answer
 from gateway.control.rates import merge_rates
@@ -76,21 +77,6 @@ MAX_PARTS_BACKLOG: Final = 40  # of the same, for what is said anew every second
 LOG_CHARS: Final = 1000  # of a worker's line; the names in it are cut by the worker
 _SNAPSHOTS: Final = tuple(itertools.chain.from_iterable(SNAPSHOTS_BY_FACT.values()))
 _LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-
-
-class LimitSharing(Protocol):
-    """Allocates shares of limits to workers; see gateway.control.fleet.shares.FleetControl."""
-
-    def add_worker(self, worker: int, post: Callable[[LimitShares | PeerRates], bool], gateways: int = 1) -> None:
-        """This worker has all other snapshots. `post` sends to it. From an earlier control process it knows that
-        `gateways` share.
-        """
-
-    def remove_worker(self, worker: int) -> None: ...
-
-    def record_demand(self, worker: int, demand: DemandReport) -> None: ...
-
-    def record_rates(self, worker: int, rates: WorkerRates) -> None: ...
 
 
 class _ConnectedWorker:
@@ -141,7 +127,7 @@ class WorkerPool:
 
     Args:
         intake: gets their intervals.
-        sharing: learns of workers as they come and go, and of what they use.
+        fleet: learns of workers as they come and go, and of what they use.
         storage: learns which factor a worker holds.
         queries: answers their questions about clients' requests.
     """
@@ -150,14 +136,14 @@ class WorkerPool:
         self,
         context: ControlContext,
         intake: IntervalReceiver,
-        sharing: LimitSharing,
+        fleet: FleetControl,
         storage: StorageService,
         queries: QueryAnswerer,
     ) -> None:
         limits = context.settings.limits
         self._interval_receiver = intake
         self._metrics = context.metrics
-        self._sharing = sharing
+        self._fleet = fleet
         self._storage = storage
         self._queries = queries
         self._cluster = context.facts.cluster
@@ -309,7 +295,7 @@ class WorkerPool:
                 worker.channel.post(self._drain)
             worker.boot = hello.boot
             self.admission.replace_connections(worker.number, hello.addresses)
-            self._sharing.add_worker(worker.number, functools.partial(self._post_if_reading, worker), hello.gateways)
+            self._fleet.add_worker(worker.number, functools.partial(self._post_if_reading, worker), hello.gateways)
             self._metrics.worker_up.labels(str(worker.number)).set(1)
             self._notify_waiters()
             return
@@ -337,9 +323,9 @@ class WorkerPool:
             case WorkerRates():
                 worker.rates = message
                 self._update_rates()
-                self._sharing.record_rates(worker.number, message)
+                self._fleet.record_rates(worker.number, message)
             case DemandReport():
-                self._sharing.record_demand(worker.number, message)
+                self._fleet.record_demand(worker.number, message)
             case LogMessage(level, text, fields):
                 number = _LEVELS.get(level, logging.ERROR)
                 said = {**fields, "worker": worker.number}
@@ -398,7 +384,7 @@ class WorkerPool:
             self._metrics.worker_up.labels(str(worker.number)).set(0)
             self._metrics.set_gauges(worker.number, WorkerGauges(0, 0, 0))
             self._update_rates()
-            self._sharing.remove_worker(worker.number)
+            self._fleet.remove_worker(worker.number)
         self._notify_waiters()
 
     def _notify_waiters(self) -> None:

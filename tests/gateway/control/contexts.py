@@ -19,7 +19,7 @@ from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import PolicyStore
 from gateway.control.usage.usage_log import UsageLogWriter
 from gateway.control.workers.interval_receiver import IntervalReceiver
-from gateway.control.workers.workers import LimitSharing, WorkerPool
+from gateway.control.workers.workers import WorkerPool
 from gateway.supervisor import NO_ORIGIN, AdoptConfig, ConfigOrigin
 from policies.definitions.policy_values import NO_IDS, TopicIds
 from policies.quotas.store import QuotaStore
@@ -145,8 +145,8 @@ def make_policy_service(context: ControlContext, store: PolicyStore, surrounding
 
 
 def make_worker_pool(
-    context: ControlContext, usage_log: UsageLogWriter, sharing: LimitSharing, storage: Any = None, queries: Any = None
+    context: ControlContext, usage_log: UsageLogWriter, fleet: Any, storage: Any = None, queries: Any = None
 ) -> WorkerPool:
     """`storage`, `queries`: None: nothing comes of what is said to them."""
     intake = IntervalReceiver(context, usage_log)
-    return WorkerPool(context, intake, sharing, storage or Mock(), queries or Mock())
+    return WorkerPool(context, intake, fleet, storage or Mock(), queries or Mock())

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gateway.control.policies.kafka_admin.admin_requests import (
-    AdminPolicies,
     ChangingRequest,
     DescribingRequest,
     ResourceResult,
@@ -16,7 +15,7 @@ from gateway.control.policies.kafka_admin.admin_requests import (
     first_places,
     mark_half_changed,
 )
-from gateway.control.policies.service import NO_PLANS, Planned
+from gateway.control.policies.service import NO_PLANS, Planned, PolicyService
 from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import (
@@ -145,7 +144,7 @@ class ChangingConfigs(ChangingRequest):
         return results
 
     async def apply_change(
-        self, policies: AdminPolicies, allowed: Sequence[int], source: ChangeSource
+        self, policies: PolicyService, allowed: Sequence[int], source: ChangeSource
     ) -> list[ResourceResult]:
         ops: dict[int, list[PolicyOperation]] = {}
         results: list[ResourceResult] = []
@@ -190,7 +189,7 @@ def _join_ops(ops: Iterable[list[PolicyOperation]]) -> list[PolicyOperation]:
 
 
 async def alter_each(
-    policies: AdminPolicies,
+    policies: PolicyService,
     ops: dict[int, list[PolicyOperation]],
     source: ChangeSource,
     validate_only: bool,
@@ -208,7 +207,7 @@ async def alter_each(
 
 
 async def _try_alter(
-    policies: AdminPolicies,
+    policies: PolicyService,
     ops: Mapping[int, list[PolicyOperation]],
     source: ChangeSource,
     validate_only: bool,
@@ -223,7 +222,7 @@ async def _try_alter(
 
 
 async def _split_fitting(
-    policies: AdminPolicies, ops: Mapping[int, list[PolicyOperation]], planned: Planned
+    policies: PolicyService, ops: Mapping[int, list[PolicyOperation]], planned: Planned
 ) -> tuple[dict[int, list[PolicyOperation]], list[ResourceResult]]:
     """Those that fit together, in the order of the request, and the faults of the others."""
     errors = iter(await policies.find_misfits(_join_ops(ops.values()), planned=planned))

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from gateway.control.policies.kafka_admin.admin_requests import (
-    AdminPolicies,
     ChangingRequest,
     DescribingRequest,
     ResourceResult,
@@ -14,6 +13,7 @@ from gateway.control.policies.kafka_admin.admin_requests import (
     first_places,
     mark_half_changed,
 )
+from gateway.control.policies.service import PolicyService
 from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import (
@@ -137,7 +137,7 @@ class ChangingQuotas(ChangingRequest):
         return results
 
     async def apply_change(
-        self, policies: AdminPolicies, allowed: Sequence[int], source: ChangeSource
+        self, policies: PolicyService, allowed: Sequence[int], source: ChangeSource
     ) -> list[ResourceResult]:
         alterations: dict[int, client_quotas.Alteration] = {}
         results: list[ResourceResult] = []

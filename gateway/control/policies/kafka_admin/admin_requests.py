@@ -6,58 +6,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from gateway.control.policies.service import NO_PLANS, ChangeResult, Planned
+from gateway.control.policies.service import PolicyService
 from policies.definitions.policy_records import ChangeSource
-from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import (
-    PolicyKey,
-    PolicyOperation,
     RuntimeValue,
 )
-from policies.quotas import store as client_quotas
-from policies.quotas.names import QuotaKey
 from protocol import api
 
 _HALF_CHANGED: Final = "produce-gateway's own keys are changed already"
-
-
-class AdminPolicies(Protocol):
-    """The part of gateway.control.policies.service.PolicyService used here."""
-
-    @property
-    def policies(self) -> PolicySet: ...
-
-    async def alter_policies(
-        self,
-        ops: Sequence[PolicyOperation],
-        source: ChangeSource,
-        *,
-        validate_only: bool = False,
-        planned: Planned = NO_PLANS,
-    ) -> ChangeResult: ...
-
-    async def find_misfits(
-        self, ops: Sequence[PolicyOperation], *, planned: Planned = NO_PLANS
-    ) -> list[str | None]: ...
-
-    async def revert_changes(
-        self, before: Mapping[PolicyKey, RuntimeValue], made: Sequence[PolicyOperation], source: ChangeSource
-    ) -> ChangeResult: ...
-
-    async def remove_topics(self, deleted: Mapping[str, RuntimeValue], source: ChangeSource) -> None: ...
-
-    async def alter_quotas(
-        self,
-        alterations: Sequence[client_quotas.Alteration],
-        source: ChangeSource,
-        *,
-        validate_only: bool = False,
-        lost: Sequence[Sequence[QuotaKey]] = (),
-    ) -> ChangeResult: ...
 
 
 class ResourceResult(NamedTuple):
@@ -121,7 +81,7 @@ class ChangingRequest(ABC):
 
     @abstractmethod
     async def apply_change(
-        self, policies: AdminPolicies, allowed: Sequence[int], source: ChangeSource
+        self, policies: PolicyService, allowed: Sequence[int], source: ChangeSource
     ) -> list[ResourceResult]:
         """Change the gateway's part of these resources, or only check whether it could be changed; the result of each.
 
@@ -129,11 +89,11 @@ class ChangingRequest(ABC):
             StoreError: nothing was changed.
         """
 
-    async def revert_changes(self, policies: AdminPolicies, source: ChangeSource) -> None:  # noqa: B027  (most leave it)
+    async def revert_changes(self, policies: PolicyService, source: ChangeSource) -> None:  # noqa: B027  (most leave it)
         """The rest can't be sent any more: revert the changes that must not stay without it."""
 
     async def settle_response(
-        self, policies: AdminPolicies, answer: bytes, before: Mapping[int, RuntimeValue], source: ChangeSource
+        self, policies: PolicyService, answer: bytes, before: Mapping[int, RuntimeValue], source: ChangeSource
     ) -> bytes:
         """The broker's response to the rest: revert the changes that must not stay. Returns the response, with a note
         of that.

@@ -25,7 +25,6 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, ParamSpec, TypeVar
 
@@ -33,7 +32,8 @@ import trio
 
 from gateway.channel import AdminAnswer, AdminQuery
 from gateway.config import Settings
-from gateway.control.internal_errors import KAFKA_ADMIN, InternalErrors
+from gateway.control.context import ControlContext
+from gateway.control.internal_errors import KAFKA_ADMIN
 from gateway.control.policies.kafka_admin.admin_configs import (
     ChangingConfigs,
     DescribingConfigs,
@@ -42,7 +42,6 @@ from gateway.control.policies.kafka_admin.admin_deletions import DOOR as DELETED
 from gateway.control.policies.kafka_admin.admin_deletions import DeletingTopics
 from gateway.control.policies.kafka_admin.admin_quotas import ChangingQuotas, DescribingQuotas
 from gateway.control.policies.kafka_admin.admin_requests import (
-    AdminPolicies,
     ChangingRequest,
     DescribingRequest,
     RequestMemo,
@@ -51,12 +50,12 @@ from gateway.control.policies.kafka_admin.admin_requests import (
     encode_memo,
 )
 from gateway.control.policies.kafka_admin.admin_topics import CreatingTopics
+from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import InDoubtError, StoreError
 from gateway.control.query_tasks import QueryTasks, Reply, TaskShare
 from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import RuntimeValue
-from policies.definitions.rollout import ALL_CLIENTS
 from policies.text import ERROR_CHARS, one_line
 from policies.thresholds.values import TOPIC_KEY
 from protocol import api, refusal, wire
@@ -89,17 +88,17 @@ def managed_apis(client_quotas_api: Literal["gateway", "upstream"]) -> tuple[int
 
 
 class KafkaAdmin:
-    """Answers workers' queries. `submit_query` is for control/workers/workers.py; `run` must be running."""
+    """Answers workers' queries. `submit_query` is for control/workers/workers.py; `run` must be running.
 
-    def __init__(
-        self, policies: AdminPolicies, quotas_percent: float = ALL_CLIENTS, errors: InternalErrors | None = None
-    ) -> None:
-        """`quotas_percent`: the percentage of clients for which the gateway enforces client quotas; 0: it only
-        observes.
-        """
+    Attributes:
+        quotas_percent: the percentage of clients for which the gateway enforces client quotas; 0: it only observes.
+    """
+
+    def __init__(self, context: ControlContext, policies: PolicyService) -> None:
         self._policies = policies
-        self.quotas_percent = quotas_percent
-        self._errors = errors or InternalErrors()
+        self._errors = context.errors
+        self._monotonic = context.monotonic
+        self.quotas_percent = context.settings.rollout.quota
         self._tasks = QueryTasks(
             KAFKA_ADMIN, self.answer_query, _share_of, self._errors, most=MAX_REQUESTS, most_bytes=MAX_BYTES
         )
@@ -120,7 +119,7 @@ class KafkaAdmin:
 
     def _log_overload(self, ask: AdminQuery) -> None:
         self._dropped += 1
-        now = time.monotonic()
+        now = self._monotonic()
         if now - self._logged_at >= LOG_AGAIN_S:
             log.warning(
                 "%d admin requests over the concurrency limit were dropped, the latest from %s (%s)",
@@ -197,7 +196,7 @@ class KafkaAdmin:
         except InDoubtError:
             await turn.revert_changes(self._policies, source)
             raise
-        if turn.before and time.monotonic() >= ask.until - LATE_S:
+        if turn.before and self._monotonic() >= ask.until - LATE_S:
             await turn.revert_changes(self._policies, source)
             raise StoreError("keeping the threshold took too long, so the topic is not created: try again")
         return denied + changed
@@ -205,7 +204,7 @@ class KafkaAdmin:
     async def _remove_thresholds(self, deleted: Mapping[str, RuntimeValue], ask: AdminQuery) -> None:
         """Remove these topics' thresholds, and wait as long as the client does; the removal is completed anyway."""
         if deleted:
-            with trio.move_on_after(max(0.0, ask.until - LATE_S - time.monotonic())):
+            with trio.move_on_after(max(0.0, ask.until - LATE_S - self._monotonic())):
                 try:
                     await self._policies.remove_topics(deleted, _source_of(ask)._replace(door=DELETED))
                 except StoreError as error:

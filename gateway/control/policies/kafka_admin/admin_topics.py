@@ -12,12 +12,12 @@ from gateway.control.policies.kafka_admin.admin_configs import (
     is_config_ours,
 )
 from gateway.control.policies.kafka_admin.admin_requests import (
-    AdminPolicies,
     ChangingRequest,
     ResourceResult,
     UnfitValue,
     first_places,
 )
+from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import StoreError
 from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_values import (
@@ -77,7 +77,7 @@ class CreatingTopics(ChangingRequest):
         return results
 
     async def apply_change(
-        self, policies: AdminPolicies, allowed: Sequence[int], source: ChangeSource
+        self, policies: PolicyService, allowed: Sequence[int], source: ChangeSource
     ) -> list[ResourceResult]:
         ops: dict[int, list[PolicyOperation]] = {}
         results: list[ResourceResult] = []
@@ -104,7 +104,7 @@ class CreatingTopics(ChangingRequest):
         name, _, _, _, own = self.wanted[place]
         return [config_op(TOPIC, name, key, configs.SET, value) for key, value in own]
 
-    async def revert_changes(self, policies: AdminPolicies, source: ChangeSource) -> None:
+    async def revert_changes(self, policies: PolicyService, source: ChangeSource) -> None:
         try:
             await self._revert_thresholds(policies, self.before, source)
         except (StoreError, PolicyError) as error:
@@ -113,14 +113,14 @@ class CreatingTopics(ChangingRequest):
                         TOPIC_KEY, names, one_line(str(error)))  # fmt: skip
 
     async def _revert_thresholds(
-        self, policies: AdminPolicies, before: Mapping[int, RuntimeValue], source: ChangeSource
+        self, policies: PolicyService, before: Mapping[int, RuntimeValue], source: ChangeSource
     ) -> None:
         made = {place: self._make_ops(place) for place in before}
         undo = {op.key: before[place] for place, (op,) in made.items()}
         await policies.revert_changes(undo, [op for ops in made.values() for op in ops], source)
 
     async def settle_response(
-        self, policies: AdminPolicies, answer: bytes, before: Mapping[int, RuntimeValue], source: ChangeSource
+        self, policies: PolicyService, answer: bytes, before: Mapping[int, RuntimeValue], source: ChangeSource
     ) -> bytes:
         said = self._decode_response(answer)
         codes = {row.name: row.error_code for row in said.topics}

@@ -81,7 +81,7 @@ class Stage(Surroundings):
         self.ids: dict[str, TopicId] = {}
         self.store = FileStore(path / "policies.jsonl", base)
         self.service = make_policy_service(self.context, self.store, self)
-        self.door = KafkaAdmin(self.service)
+        self.door = KafkaAdmin(self.context, self.service)
         self.sent: list[Any] = []
         self.errors: dict[str | None, int] = {}
         self.late: dict[str, int] = {}
@@ -1178,7 +1178,7 @@ async def test_the_brokers_quotas_are_told_apart_from_ours_where_that_is_asked_f
 @pytest.mark.trio
 @pytest.mark.parametrize("percent", [0.0, 99.0, 100.0])
 async def test_brokers_keep_their_quotas_while_not_all_of_ours_are_enforced(stage: Stage, percent: float) -> None:
-    stage.door = KafkaAdmin(stage.service, percent)
+    stage.door.quotas_percent = percent
     moved = (user("bob"), {"producer_byte_rate": 5.0, "producer_byte_rate.upstream": None})
     said = await stage.quotas(moved, (user("eve"), {"producer_byte_rate": 7.0}))
     code = 0 if percent == 100.0 else api.ERROR_CODES["POLICY_VIOLATION"]
@@ -1195,10 +1195,10 @@ async def test_whoever_wants_ours_told_apart_learns_for_how_many_clients_they_ar
     await stage.quotas((user("bob"), {"producer_byte_rate": 5.0}))
     asked = q.DescribeClientQuotasRequest((q.FilterComponent(q.APART_TYPE, q.SPECIFIED, None),))
     for percent, told in ((0.0, {q.ENFORCED_KEY: 0.0}), (5.0, {q.ENFORCED_KEY: 5.0}), (100.0, {})):
-        stage.door = KafkaAdmin(stage.service, percent)
+        stage.door.quotas_percent = percent
         said = await stage.ask(q.DESCRIBE_CLIENT_QUOTAS, asked)
         assert [dict(entry.values) for entry in said.entries] == [{"producer_byte_rate": 5.0, **told}]
-    stage.door = KafkaAdmin(stage.service, 5.0)
+    stage.door.quotas_percent = 5.0
     plain = await stage.ask(q.DESCRIBE_CLIENT_QUOTAS, asked._replace(components=()))
     assert [dict(entry.values) for entry in plain.entries] == [{"producer_byte_rate": 5.0}]
 
@@ -1279,7 +1279,7 @@ async def test_another_control_can_go_on_where_the_former_one_stopped(stage: Sta
     )
     memo = answer = b""
     for _ in range(3):
-        said = await KafkaAdmin(stage.service).answer_query(
+        said = await KafkaAdmin(stage.context, stage.service).answer_query(
             AdminQuery(1, 0.0, "peer", "User:a", frame[4:], memo, answer)
         )
         if said.upstream:
