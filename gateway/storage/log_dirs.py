@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import NamedTuple, TypeVar
 
 from gateway.kafka.client import (
     BrokerAddress,
@@ -35,6 +35,8 @@ from protocol.cluster import (
     MetadataRequest,
 )
 
+T = TypeVar("T")
+
 
 class LogDirs:
     """A volume source. Constructing it connects nowhere, but reads the files that properties name.
@@ -57,10 +59,7 @@ class LogDirs:
         Raises:
             ObservationFailed: one line; also when only one active broker's volumes are not known.
         """
-        try:
-            listing, answers = self._client.run(_describe_all)
-        except NoAnswer as error:
-            raise ObservationFailed(str(error)) from error
+        listing, answers = _ask(self._client, _describe_all)
         return make_observation(listing.cluster, answers, names_fenced=listing.names_fenced)
 
     def place(self, brokers: Collection[int]) -> dict[VolumeKey, frozenset[str]]:
@@ -70,10 +69,7 @@ class LogDirs:
         Raises:
             ObservationFailed: one line; also when only one of them doesn't tell.
         """
-        try:
-            answers = self._client.run(functools.partial(_describe_places, wanted=frozenset(brokers)))
-        except NoAnswer as error:
-            raise ObservationFailed(str(error)) from error
+        answers = _ask(self._client, functools.partial(_describe_places, wanted=frozenset(brokers)))
         return topics_by_volume(brokers, answers)
 
     def close(self) -> None:
@@ -89,10 +85,7 @@ def active_brokers(properties: Mapping[str, str], bootstrap_servers: str, timeou
         ObservationFailed: one line; no broker answered, or none with the right answer.
     """
     client = BrokerClient(properties, bootstrap_servers, timeout_s)
-    try:
-        return active_ids(client.run(lambda asking: asking.request_any_broker(_describe_cluster)).cluster)
-    except NoAnswer as error:
-        raise ObservationFailed(str(error)) from error
+    return active_ids(_ask(client, lambda asking: asking.request_any_broker(_describe_cluster)).cluster)
 
 
 class _ClusterListing(NamedTuple):
@@ -105,17 +98,28 @@ class _ClusterListing(NamedTuple):
 # --- asking -----------------------------------------------------------------------------------------------------------
 
 
+def _ask(client: BrokerClient, question: Callable[[RequestRound], Awaitable[T]]) -> T:
+    try:
+        return client.run(question)
+    except NoAnswer as error:
+        raise ObservationFailed(str(error)) from error
+
+
 async def _describe_all(asking: RequestRound) -> tuple[_ClusterListing, dict[int, DescribeLogDirsResponse]]:
     listing = await asking.request_any_broker(_describe_cluster, more_follows=True)
-    wanted, brokers = active_ids(listing.cluster), listing.cluster.brokers
-    addresses = {row.broker_id: BrokerAddress(row.host, row.port) for row in brokers if row.broker_id in wanted}
+    addresses = _addresses_of(listing, active_ids(listing.cluster))
     return listing, await asking.request_all_brokers(addresses, _describe_log_dirs)
 
 
 async def _describe_places(asking: RequestRound, wanted: frozenset[int]) -> dict[int, DescribeLogDirsResponse]:
-    cluster = (await asking.request_any_broker(_describe_cluster, more_follows=True)).cluster
-    addresses = {row.broker_id: BrokerAddress(row.host, row.port) for row in cluster.brokers if row.broker_id in wanted}
-    return await asking.request_all_brokers(addresses, _describe_partitions)
+    listing = await asking.request_any_broker(_describe_cluster, more_follows=True)
+    return await asking.request_all_brokers(_addresses_of(listing, wanted), _describe_partitions)
+
+
+def _addresses_of(listing: _ClusterListing, wanted: frozenset[int]) -> dict[int, BrokerAddress]:
+    return {
+        row.broker_id: BrokerAddress(row.host, row.port) for row in listing.cluster.brokers if row.broker_id in wanted
+    }
 
 
 async def _describe_partitions(connection: BrokerConnection) -> DescribeLogDirsResponse:

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import trio
 
+from gateway.channel import StorageSnapshot
 from gateway.storage.guarding import BoundedCall, rebuild_observation
-from gateway.storage.views import NEW_BROKER, NO_ASSESSMENT, Clock, KeptFactor, StorageViewState
+from gateway.storage.views import NEW_BROKER, NO_ASSESSMENT, Clock, StorageViewState
 from policies.storage import (
     AffectedTopics,
     FactorKeeper,
@@ -137,9 +138,9 @@ class VolumeSourceView:
             self._volumes.kept_volumes,
         )
 
-    def adopt_factor(self, kept: KeptFactor, now: float) -> None:
+    def adopt_factor(self, kept: StorageSnapshot, now: float) -> None:
         before = self._keeper.current_factor(now)
-        self._keeper.adopt_factor(kept.factor, kept.until, now)
+        self._keeper.adopt_factor(kept.factor, kept.valid_until, now)
         adopted = self._keeper.current_factor(now)
         if adopted != before:
             self._paused = adopted.state == "PAUSE"

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 import trio
+from msgspec.structs import replace
 
+from gateway.channel import StorageSnapshot
 from gateway.storage.guarding import BoundedCall
-from gateway.storage.views import NEW_BROKER, Clock, KeptFactor, StorageViewState
+from gateway.storage.views import NEW_BROKER, Clock, StorageViewState
 from policies.storage import ObservationFailed, SnapshotView, VolumeSnapshot
 
 POLL_S: Final = 0.5  # of the snapshots' reader: it ends up to this much later than asked to
@@ -57,7 +59,7 @@ class VolumeTopicView:
         self._view = view
         self._clock, self._wall = clock, wall
         self._source_call = BoundedCall(interval_s)
-        self._kept: KeptFactor | None = None
+        self._kept: StorageSnapshot | None = None
         self._active: tuple[int, ...] = ()
         self._snapshot_times: dict[int, float] = {}
         self._listed = False
@@ -124,10 +126,10 @@ class VolumeTopicView:
         wall = self._wall()
         view = self._view.assess_current(wall, now)
         known = self._listed and self._reader.caught_up
-        if not known and self._kept is not None and (self._kept.until is None or now < self._kept.until):
+        if not known and self._kept is not None and (self._kept.valid_until is None or now < self._kept.valid_until):
             return StorageViewState(
                 self._kept.factor,
-                until=self._kept.until,
+                until=self._kept.valid_until,
                 next=view.factor,
                 connected=self._reader.connected,
                 affected=self._kept.affected,
@@ -152,12 +154,12 @@ class VolumeTopicView:
             departed={broker_id: now + until - wall for broker_id, until in view.departed.items()},
         )
 
-    def adopt_factor(self, kept: KeptFactor, now: float) -> None:
+    def adopt_factor(self, kept: StorageSnapshot, now: float) -> None:
         """The lowest of the workers' factors; a fail-safe only as long as nothing else is known."""
-        if kept.until is not None and now >= kept.until:
+        if kept.valid_until is not None and now >= kept.valid_until:
             return
         if kept.factor.origin in ("valid", "kept"):
-            kept = kept._replace(factor=kept.factor._replace(origin="kept"))
+            kept = replace(kept, factor=kept.factor._replace(origin="kept"))
             self._view.paused |= kept.factor.value == 0
         if self._kept is None or kept.factor.value < self._kept.factor.value:
             self._kept = kept

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
+from gateway.channel import StorageSnapshot
 from policies.storage import (
     AffectedTopics,
     KeptVolumes,
@@ -55,17 +56,6 @@ class StorageViewState(NamedTuple):
     kept_volumes: Mapping[int, KeptVolumes] = MappingProxyType({})
 
 
-class KeptFactor(NamedTuple):
-    """The factor that workers have from before control was restarted, the topics that it is about (None: all), and what
-    they know of brokers with a volume at a limit.
-    """
-
-    factor: StorageFactor
-    until: float | None
-    affected: tuple[AffectedTopics, ...] | None = None
-    kept_volumes: Mapping[int, KeptVolumes] = MappingProxyType({})
-
-
 class StorageView(Protocol):
     """A view of the disks."""
 
@@ -85,8 +75,8 @@ class StorageView(Protocol):
     def current_state(self, now: float) -> StorageViewState:
         """The factor in force."""
 
-    def adopt_factor(self, kept: KeptFactor, now: float) -> None:
-        """Go on with it until something has been seen."""
+    def adopt_factor(self, kept: StorageSnapshot, now: float) -> None:
+        """Go on, until something has been seen, with what a worker still has from an earlier control."""
 
     @property
     def invalid_records(self) -> int:

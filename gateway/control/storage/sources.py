@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -152,11 +153,7 @@ def _make_source(settings: Settings, storage: Storage) -> Any:
 
 def _make_list_active(settings: Settings) -> Callable[[], frozenset[int]]:
     admin = settings.storage_admin
-
-    def list_active() -> frozenset[int]:
-        return active_brokers(admin.properties, admin.bootstrap_servers, REQUEST_TIMEOUT_S)
-
-    return list_active
+    return functools.partial(active_brokers, admin.properties, admin.bootstrap_servers, REQUEST_TIMEOUT_S)
 
 
 def _make_snapshots(settings: Settings, storage: Storage, policy: LimitPolicy) -> VolumeTopicView:

@@ -21,7 +21,7 @@ from gateway.control.storage.context import StorageContext
 from gateway.control.storage.forecast import DiskForecast
 from gateway.control.storage.override import ActiveOverride
 from gateway.control.storage.reporting import StorageLog, describe_state, is_substitute
-from gateway.storage.views import KeptFactor, StorageView, StorageViewState
+from gateway.storage.views import StorageView, StorageViewState
 from policies.storage import (
     AffectedTopics,
     ObservationFailed,
@@ -140,10 +140,10 @@ class StorageControl:
     def _keep_factor(self, reported: channel.StorageSnapshot, now: float) -> None:
         if reported.factor.origin == "operator" and (reported.valid_until or 0.0) > now:
             self._kept_override = reported
-        factor, until, affected = reported.factor, reported.valid_until, reported.affected
-        if (until is not None and until <= now) or factor.origin == "operator":
-            factor, until, affected = reported.following, None, None
-        self._view.adopt_factor(KeptFactor(factor, until, affected, reported.kept_volumes), now)
+        has_ended = reported.valid_until is not None and reported.valid_until <= now
+        if has_ended or reported.factor.origin == "operator":
+            reported = replace(reported, factor=reported.following, valid_until=None, affected=None)
+        self._view.adopt_factor(reported, now)
 
     # --- when ---------------------------------------------------------------------------------------------------------
 
