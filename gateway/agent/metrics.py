@@ -13,12 +13,6 @@ from policies.storage import Volume
 
 PREFIX: Final = "produce_gateway_volume_agent"
 
-# name -> help; counters get `_total`.
-COUNTERS: Final = {
-    "snapshots_published": "Snapshots that the volume topic has acknowledged.",
-    "publication_errors": "Snapshots that it has not.",
-    "snapshots_skipped": "Snapshots that were due while no log dir could be read.",
-}
 VOLUME_GAUGES: Final = {
     "capacity_bytes": "Size of the volume.",
     "available_bytes": "Bytes that Kafka may still write to it.",
@@ -33,15 +27,15 @@ class AgentMetrics:
 
     def __init__(self, log_dirs: Sequence[str] = ()) -> None:
         self.registry = CollectorRegistry()
-        made = {name: Counter(f"{PREFIX}_{name}", text, registry=self.registry) for name, text in COUNTERS.items()}
-        self.published = made["snapshots_published"]
-        self.errors = made["publication_errors"]
-        self.skipped = made["snapshots_skipped"]
-        self.log_dir_errors = Counter(
-            f"{PREFIX}_log_dir_errors",
+        self.published = self._make_counter("snapshots_published", "Snapshots that the volume topic has acknowledged.")
+        self.errors = self._make_counter("publication_errors", "Snapshots that it has not.")
+        self.skipped = self._make_counter(
+            "snapshots_skipped", "Snapshots that were due while no log dir could be read."
+        )
+        self.log_dir_errors = self._make_counter(
+            "log_dir_errors",
             "How often a log dir could not be read. Gateways take the broker's state for unknown meanwhile.",
-            ["log_dir"],
-            registry=self.registry,
+            "log_dir",
         )
         self.connected = self._make_gauge("connected", "1 while there is a connection to a broker, else 0.")
         self.last_snapshot = self._make_gauge(
@@ -51,6 +45,9 @@ class AgentMetrics:
         self.registry.register(self.volumes)
         for log_dir in log_dirs:
             self.log_dir_errors.labels(log_dir)
+
+    def _make_counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"{PREFIX}_{name}", text, labels, registry=self.registry)
 
     def _make_gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"{PREFIX}_{name}", text, registry=self.registry)

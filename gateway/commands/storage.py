@@ -140,18 +140,8 @@ def _volume_table(brokers: list[Mapping[str, Any]]) -> list[str]:
             total, free = volume["total_bytes"], volume["available_bytes"]
             percent = f"{100 * free / total:.1f}" if total > 0 else "?"
             soft, hard = (_limit_text(volume[f"{name}_limit_bytes"]) for name in ("soft", "hard"))
-            rows.append(
-                (
-                    number,
-                    volume["name"],
-                    format_size(total),
-                    format_size(free),
-                    percent,
-                    soft,
-                    hard,
-                    f"{volume['factor']:.3g}",
-                )
-            )
+            sizes = format_size(total), format_size(free), percent, soft, hard
+            rows.append((number, volume["name"], *sizes, f"{volume['factor']:.3g}"))
         rows += [(number, log_dir, "offline", *[""] * 5) for log_dir in broker["offline"]]
         if unknown := broker["unknown"]:
             what = _UNKNOWN_REASONS.get(unknown, f"snapshot {unknown}")

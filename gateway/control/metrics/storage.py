@@ -45,12 +45,7 @@ STORAGE: Final = (
         "1 for the state that an operator has set for a time: `PAUSE` or `OPEN`.",
     ),
     MetricFamily("storage_state", "gauge", ("state",), "1 for the state in force: `OPEN`, `THROTTLE` or `PAUSE`."),
-    MetricFamily(
-        "storage_no_data_throttling",
-        "gauge",
-        (),
-        "1 while missing observations hold producers back.",
-    ),
+    MetricFamily("storage_no_data_throttling", "gauge", (), "1 while missing observations hold producers back."),
     MetricFamily("storage_source_connected", "gauge", (), "1 if the source answered the last request."),
     MetricFamily(
         "storage_observed_timestamp_seconds",
@@ -112,10 +107,7 @@ STORAGE: Final = (
         "all brokers whose partitions it has replicas of; no series if nothing bounds them.",
     ),
     MetricFamily(
-        "storage_headroom_short_log_dirs",
-        "gauge",
-        (),
-        "Volumes with less than that behind their hard limit.",
+        "storage_headroom_short_log_dirs", "gauge", (), "Volumes with less than that behind their hard limit."
     ),
 )
 OVERRIDES: Final = ("PAUSE", "OPEN")
