@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -76,14 +77,11 @@ class VolumeSourceView:
         self._keeper = keeper
         self._clock = clock
         self._source_call = BoundedCall(keeper.interval_s)
-        self._assessment = NO_ASSESSMENT
+        self._seen = StorageViewState(keeper.current_factor(-math.inf))  # by the last look that succeeded
         self._paused = False
-        self._brokers: Mapping[int, str] = {}
-        self._offline: tuple[tuple[int, str], ...] = ()
         self._connected = False
         self._has_checked = False
         self._needs_topics = places
-        self._topics_by_volume: Mapping[VolumeKey, frozenset[str]] = {}
         self._adopted: tuple[AffectedTopics, ...] | None = None
         self._volumes = VolumeKeeper(forget_after_s)
         self._departed: Mapping[int, KeptVolumes] = {}  # of the last look that succeeded
@@ -114,28 +112,25 @@ class VolumeSourceView:
                     close()
 
     def current_state(self, now: float) -> StorageViewState:
-        factor, until = self._keeper.current_factor(now), self._keeper.changes_at(now)
-        departed = self._judge_departed(now) if factor.origin == "fallback" and factor.value >= 1 else NO_ASSESSMENT
-        remembered = departed.factor < 1
-        if remembered:
+        factor, until, brokers = self._keeper.current_factor(now), self._keeper.changes_at(now), self._seen.brokers
+        is_fallback = factor.origin == "fallback"
+        departed = self._judge_departed(now) if is_fallback and factor.value >= 1 else NO_ASSESSMENT
+        decides = departed.factor < 1
+        if decides:
             # Nothing is known of the others, which the fallback lets in; of these it is known that they left, and how.
             factor = factor._replace(value=departed.factor, why=departed.reason_text)
-        return StorageViewState(
-            factor,
-            self._assessment,
-            until,
-            None if until is None else self._keeper.next_factor(now),
-            self._brokers,
-            self._offline,
-            self._connected,
-            factor.origin == "fallback" and factor.value < 1,
-            self._has_checked,
-            None if (factor.origin == "fallback" and not remembered) or not self._brokers else {},
-            self._topics_by_volume,
-            self._adopted if factor.origin == "kept" and not self._brokers else None,
-            departed if remembered else None,
-            self._volumes.departure_ends(self._departed),
-            self._volumes.kept_volumes,
+        return self._seen._replace(
+            factor=factor,
+            until=until,
+            next=None if until is None else self._keeper.next_factor(now),
+            connected=self._connected,
+            lacks_data=is_fallback and factor.value < 1,
+            begun=self._has_checked,
+            unknown=None if (is_fallback and not decides) or not brokers else {},
+            affected=self._adopted if factor.origin == "kept" and not brokers else None,
+            decisive=departed if decides else None,
+            departed=self._volumes.departure_ends(self._departed),
+            kept_volumes=self._volumes.kept_volumes,
         )
 
     def adopt_factor(self, kept: StorageSnapshot, now: float) -> None:
@@ -150,9 +145,9 @@ class VolumeSourceView:
 
     def _judge_departed(self, now: float) -> VolumeAssessment:
         """The volumes of brokers that left, alone."""
-        if self._policy is None or not self._brokers:
+        if self._policy is None or not self._seen.brokers:
             return NO_ASSESSMENT
-        departed = departed_volumes(self._volumes.find_departed(self._brokers, now))
+        departed = departed_volumes(self._volumes.find_departed(self._seen.brokers, now))
         try:
             return assess_volumes(departed, self._policy, self._paused)
         except ObservationFailed:
@@ -178,11 +173,14 @@ class VolumeSourceView:
         before = self._volumes.kept_volumes
         seen = await self._source_call.call_source(look)
         assessment, active = seen.assessment, seen.observation.brokers
-        self._assessment, self._paused = assessment, assessment.paused
-        self._brokers = {broker_id: NEW_BROKER if broker_id in seen.new else "" for broker_id in sorted(active)}
-        self._offline = tuple(sorted(seen.observation.offline))
-        kept = {place: topics for place, topics in self._topics_by_volume.items() if place[0] in seen.departed}
-        self._topics_by_volume = kept | seen.dirs
+        self._paused = assessment.paused
+        kept_dirs = {key: topics for key, topics in self._seen.dirs.items() if key[0] in seen.departed}
+        self._seen = self._seen._replace(
+            assessment=assessment,
+            brokers={broker_id: NEW_BROKER if broker_id in seen.new else "" for broker_id in sorted(active)},
+            offline=tuple(sorted(seen.observation.offline)),
+            dirs=kept_dirs | seen.dirs,
+        )
         self._newcomers.record_active(active, seen.new, now, seen.observation.registered)
         adopted = {b: each for b, each in self._volumes.kept_volumes.items() if before.get(b) is not each}
         self._volumes.record_assessment(assessment, seen.departed)

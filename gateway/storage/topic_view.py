@@ -143,14 +143,13 @@ class VolumeTopicView:
         return StorageViewState(
             view.factor._replace(observed_at=self._observed_at),
             view.assessment,
-            self._view.changes_at(wall, now),
-            self._view.next_factor(wall, now),
-            {b: NEW_BROKER if b in view.new else view.reasons.get(b, "") for b in self._active},
-            (),
-            self._reader.connected,
-            view.lacks_data,
-            self._begun,
-            view.unknown,
+            until=self._view.changes_at(wall, now),
+            next=self._view.next_factor(wall, now),
+            brokers={b: NEW_BROKER if b in view.new else view.reasons.get(b, "") for b in self._active},
+            connected=self._reader.connected,
+            lacks_data=view.lacks_data,
+            begun=self._begun,
+            unknown=view.unknown,
             departed={broker_id: now + until - wall for broker_id, until in view.departed.items()},
         )
 
