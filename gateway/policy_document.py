@@ -181,18 +181,20 @@ def describe_origins(settings: Iterable[PolicySetting]) -> list[dict[str, Any]]:
     """Each key with its values in the file and at run time, and the one of them in force; `until`: the end of the value
     at run time, if it has one, and `then` the earlier value at run time, which will hold again.
     """
-    return [
-        {
-            **setting.key._asdict(),
-            "value": _plain_number(setting.value),
-            "origin": setting.origin,
-            "file": _plain_number(setting.base),
-            "run_time": _plain_number(setting.change),
-            "until": end_text(setting.end),
-            "then": None if setting.end is None else _plain_number(setting.end.then),
-        }
-        for setting in settings
-    ]
+    return [describe_setting(setting) for setting in settings]
+
+
+def describe_setting(setting: PolicySetting) -> dict[str, Any]:
+    """One of `describe_origins`."""
+    return {
+        **setting.key._asdict(),
+        "value": _plain_number(setting.value),
+        "origin": setting.origin,
+        "file": _plain_number(setting.base),
+        "run_time": _plain_number(setting.change),
+        "until": end_text(setting.end),
+        "then": None if setting.end is None else _plain_number(setting.end.then),
+    }
 
 
 def render_document(document: Mapping[str, Any], *, as_json: bool = False) -> str:

@@ -1,17 +1,19 @@
-# How the gateway is: why it isn't ready, what it goes on without, and the rest that /v1/status and /v1/peers say.
+# Gateway health: why the gateway isn't ready, the components that it runs without, and what it knows of other gateways.
+# /v1/status and /v1/peers answer with these values' fields.
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
-from gateway.control.admin.rest.context import FleetStatus, HealthStatus
 from gateway.control.cluster.cluster import ClusterMonitor
 from gateway.control.context import ControlContext
+from gateway.control.fleet.exchange.peers import PeerStatus
 from gateway.control.fleet.shares import FleetControl
+from gateway.control.lifecycle.reload import ConfigStatus
 from gateway.control.workers.snapshots import worker_count
 from gateway.control.workers.workers import WorkerPool
 from policies.text import ERROR_CHARS, one_line
@@ -27,6 +29,34 @@ class LackingSource(Protocol):
     def lacking(self) -> Mapping[str, str]:
         """By the thing that the operator has to look at, why it is lacking; "": it isn't."""
         ...
+
+
+class WorkerCounts(NamedTuple):
+    configured: int = 0
+    connected: int = 0
+
+
+class HealthStatus(NamedTuple):
+    """How this gateway is: `problems` keep it from being ready, `lacking` are parts that it goes on without."""
+
+    upstream: str = ""
+    since_ms: int = 0
+    problems: Sequence[str] = ()
+    lacking: Sequence[str] = ()
+    workers: WorkerCounts = WorkerCounts()
+    connections: int = 0
+    config: ConfigStatus = ConfigStatus()
+
+
+class FleetStatus(NamedTuple):
+    """News of other gateways. `enabled` False: limits hold for this one alone."""
+
+    enabled: bool = False
+    topic: str = ""
+    up: bool = False
+    problem: str = ""
+    round_trip_s: float | None = None
+    peers: Sequence[PeerStatus] = ()
 
 
 class GatewayHealth:
@@ -102,8 +132,7 @@ class GatewayHealth:
             self._since_ms,
             self.find_problems(),
             self.find_lacking(),
-            worker_count(settings),
-            self._workers.connected,
+            WorkerCounts(worker_count(settings), self._workers.connected),
             self._workers.connections,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
 from typing import Literal
 
 from policies.definitions.policy_values import PolicyKey
@@ -16,10 +17,10 @@ TopOrder = Literal["rate", "rejected", "utilization"]
 
 
 def topic_statuses(
-    known: ExplainInputs, flows: Mapping[str, TopicFlow], others: Mapping[str, TopicFlow] = {}
+    known: ExplainInputs, flows: Mapping[str, TopicFlow], others: Mapping[str, Mapping[str, TopicFlow]] = {}
 ) -> list[TopicStatus]:
     """Every topic that metadata, meters, thresholds or traffic know, by name. `flows`: through this gateway; `others`:
-    through the others together, of the busiest topics.
+    through each of the others, by topic and gateway, of their busiest topics.
     """
     places: dict[str, set[int]] = {}
     for broker, names in known.led_topics.items():
@@ -58,7 +59,8 @@ def topic_statuses(
         limited = best[2] is not None
         kind = "explicit" if name in explicit else "implicit" if limited else "none"
         key = PolicyKey.of_topic(name)
-        flow, other = flows.get(name, TopicFlow()), others.get(name, TopicFlow())
+        theirs = others.get(name, {})
+        flow, other = flows.get(name, TopicFlow()), reduce(TopicFlow.combined_with, theirs.values(), TopicFlow())
         away = math.fsum(elsewhere.get(name, {}).values()) if name in elsewhere else other.accepted
         lines.append(
             TopicStatus(
@@ -66,7 +68,7 @@ def topic_statuses(
                 origin_of(settings.get(key), known.base) or ("computed" if limited else ""),
                 best[1], best[2] if limited else explicit.get(name),
                 away + math.fsum(meter.rate for meter in meters.get(name, {}).values()), away, best[0],
-                any(meter.over for meter in meters.get(name, {}).values()), flow.combined_with(other),
+                any(meter.over for meter in meters.get(name, {}).values()), flow.combined_with(other), theirs,
             )
         )  # fmt: skip
     return lines

@@ -71,6 +71,15 @@ class LimitLevel(NamedTuple):
         return limit_utilization(self.rate, self.limit)
 
     @property
+    def utilization_text(self) -> str:
+        return ratio_text(self.utilization, is_limited=self.limit is not None)
+
+    @property
+    def whole_limit(self) -> float | None:
+        """In force over all gateways together, also where this one is alone."""
+        return self.limit if self.whole is None else self.whole
+
+    @property
     def used_here(self) -> float | None:
         """Per second; None: not known."""
         return self.rate if self.here is None else self.here
@@ -149,6 +158,20 @@ class LimitDescription(NamedTuple):
         return math.nan if not found or any(map(math.isnan, found)) else min(found)
 
     @property
+    def utilization_text(self) -> str:
+        return ratio_text(self.utilization, is_limited=any(level.limit is not None for level in self.levels))
+
+    @property
+    def limit(self) -> float | None:
+        """Of the first level."""
+        return self.levels[0].limit if self.levels else None
+
+    @property
+    def rate(self) -> float | None:
+        """Of the first level."""
+        return self.levels[0].rate if self.levels else None
+
+    @property
     def headroom(self) -> float | None:
         """Bytes per second by which this traffic can grow before the rule binds; None: not known."""
         if not self.levels or any(level.limit is None or level.unit != "bytes/s" for level in self.levels):
@@ -169,6 +192,15 @@ class LimitDescription(NamedTuple):
 def amount_text(unit: str) -> Callable[[float], str]:
     """Text of a LimitLevel's numbers."""
     return _AMOUNTS.get(unit, format_rate)
+
+
+def ratio_text(ratio: float, *, is_limited: bool) -> str:
+    """Of rate and limit. `is_limited`: there is a limit, also where the ratio is NaN."""
+    if math.isinf(ratio):
+        return "over a limit of 0"
+    if math.isnan(ratio):
+        return "not known" if is_limited else "no limit"
+    return f"{ratio:.0%}"
 
 
 def known_broker(node_id: int) -> int | None:

@@ -75,14 +75,14 @@ OUTCOMES: Final = ("accepted", "unchanged", "refused", "failed")
 
 
 class ChangeResult:
-    """A request's result, or, if it was only to be validated, its would-be result.
+    """A request's result, or, with `validate_only`, its would-be result.
 
     `version`: in force. `errors`: of client quotas, one per entity, None = fine. `warnings`: about the values that hold
     then; `notes`: those about an entity's quotas, one per entity, "" = none. `committed`: by broker, its total and the
     sum that topics take of it then.
     """
 
-    __slots__ = ("changes", "committed", "errors", "notes", "version", "warnings")
+    __slots__ = ("changes", "committed", "errors", "notes", "validate_only", "version", "warnings")
 
     def __init__(
         self,
@@ -97,6 +97,7 @@ class ChangeResult:
         self.warnings = warnings
         self.errors = errors
         self.committed = committed
+        self.validate_only = False
         self.notes: tuple[str, ...] = ("",) * len(errors)
 
 
@@ -467,7 +468,9 @@ class PolicyService:
     def _validate_change(self, decide: Callable[[PolicySet], PolicySet], places: TopicPlaces | None) -> ChangeResult:
         before = self.policies
         after = decide(before)
-        return self._make_result(before.version, after.changes_since(before), after, places)
+        result = self._make_result(before.version, after.changes_since(before), after, places)
+        result.validate_only = True
+        return result
 
     def _write_and_audit(self, decide: Callable[[PolicySet], PolicySet], source: ChangeSource) -> WrittenChange:
         written = self._store.write_change(decide, source)

@@ -26,8 +26,8 @@ def test_every_known_topic_is_listed_once() -> None:
     assert [each.topic for each in lines] == ["clicks", "flow", "later", "seen", "views"]
     clicks, bare, later, seen, views = lines
     assert (clicks.kind, clicks.origin, clicks.threshold, clicks.flow) == ("implicit", "computed", 12.0 * MB / 3, flow)
-    assert (bare.kind, bare.on, bare.brokers) == ("none", None, ())
-    assert (later.kind, later.origin, later.threshold, later.on) == ("explicit", "file", 2.0 * MB, None)
+    assert (bare.kind, bare.broker, bare.brokers) == ("none", None, ())
+    assert (later.kind, later.origin, later.threshold, later.broker) == ("explicit", "file", 2.0 * MB, None)
     assert (seen.brokers, seen.over, seen.rate) == ((1,), True, 1.0 * MB)
     assert views.brokers == (1, 2)
 
@@ -40,7 +40,7 @@ def test_the_broker_where_a_topic_uses_most_speaks_for_it() -> None:
         ]
     )
     (only,) = topic_statuses(ExplainInputs(rates=two), {})
-    assert (only.on, only.rate, only.utilization, only.brokers) == (2, 4.0, 0.3, (1, 2))
+    assert (only.broker, only.rate, only.utilization, only.brokers) == (2, 4.0, 0.3, (1, 2))
 
 
 def test_top_is_sorted_by_what_is_asked_for() -> None:

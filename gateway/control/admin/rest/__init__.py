@@ -1,13 +1,10 @@
 # The REST API of the admin server.
 #
-#   api.py       thresholds, client quotas, documents, views
-#   groups.py    resource groups
-#   state.py      what the gateway does just now: status, peers, clients, connections
-#   configuration.py   the configuration file: whether it holds, and reading it again
-#   storage.py   an operator's override of storage protection
-#   context.py   what endpoints are handed
-#   asker.py     who asks, and what that one may change
-#   models.py    what the API takes and answers
-#   problems.py  its errors (RFC 9457)
-#   guard.py     the form that all requests must have
-#   session.py   sessions of browsers, and who one is
+#   api.py           the application
+#   routers/         its resources: routes, requests, responses
+#   context.py       the gateway, as endpoints see it
+#   dependencies.py  what endpoints are handed: the gateway, the facts, the author of a request
+#   facts.py         the facts about traffic that answers are worked out from
+#   models.py        shapes that several resources share
+#   problems.py      errors (RFC 9457)
+#   guard.py         the form that all requests must have

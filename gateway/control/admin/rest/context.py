@@ -6,13 +6,13 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gateway.channel import FindConnections
 from gateway.control.cluster.broker_quotas import BrokerQuotas
-from gateway.control.fleet.exchange.peers import PeerStatus
 from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
-from gateway.control.lifecycle.reload import ConfigStatus, ReloadResult
+from gateway.control.gateway_health import FleetStatus, HealthStatus
+from gateway.control.lifecycle.reload import ReloadResult
 from gateway.control.policies.service import ChangeResult
 from gateway.control.usage.recent import RecentTraffic
 from gateway.control.usage.timeline import TrafficTimeline
@@ -23,7 +23,7 @@ from policies.definitions.policy_values import PolicyOperation
 from policies.fleet.keys import FleetKey
 from policies.limits.description import FleetUse
 from policies.meters.broker_meters import PeerTraffic
-from policies.quotas.store import Alteration
+from policies.quotas.store import Alteration, QuotaStore
 from policies.thresholds.sums import TopicPlaces
 
 _T = TypeVar("_T")
@@ -66,30 +66,6 @@ class LatestSnapshot(Protocol):
     """
 
     def __call__(self, kind: type[_T], /) -> _T | None: ...
-
-
-class HealthStatus(NamedTuple):
-    """How this gateway is: `problems` keep it from being ready, `lacking` are parts that it goes on without."""
-
-    upstream: str = ""
-    since_ms: int = 0
-    problems: Sequence[str] = ()
-    lacking: Sequence[str] = ()
-    workers: int = 0
-    connected: int = 0  # of these
-    connections: int = 0
-    config: ConfigStatus = ConfigStatus()
-
-
-class FleetStatus(NamedTuple):
-    """News of other gateways. `enabled` False: limits hold for this one alone."""
-
-    enabled: bool = False
-    topic: str = ""
-    up: bool = False
-    problem: str = ""
-    round_trip_s: float | None = None
-    seen: Sequence[PeerStatus] = ()
 
 
 async def _no_connections(_: FindConnections) -> InquiryResult:
@@ -142,3 +118,14 @@ class GatewayContext:
     storage_status: Callable[[], Mapping[str, Any]] = lambda: {"enabled": False}
     reload_config: Callable[[ChangeSource], Awaitable[ReloadResult]] | None = None
     clock: Callable[[], float] = time.time
+
+    @property
+    def now_ms(self) -> int:
+        """Unix time in milliseconds."""
+        return round(self.clock() * 1000)
+
+    async def fetch_broker_quotas(self) -> tuple[QuotaStore | None, str]:
+        """The brokers' own quotas; None: unknown, and why."""
+        if self.broker_quotas is None:
+            return None, ""
+        return await self.broker_quotas.fetch_quotas(), self.broker_quotas.problem

@@ -21,9 +21,10 @@ from gateway.control.access.gate import AccessGate
 from gateway.control.admin.application import make_application
 from gateway.control.admin.rest import api as rest
 from gateway.control.admin.rest import guard
-from gateway.control.admin.rest.context import FleetStatus, GatewayContext, HealthStatus
+from gateway.control.admin.rest.context import GatewayContext
 from gateway.control.cluster.broker_quotas import BrokerQuotas
 from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
+from gateway.control.gateway_health import FleetStatus, HealthStatus
 from gateway.control.policies.service import ChangeResult
 from gateway.control.policies.store import StoreError
 from gateway.control.usage.recent import RecentTraffic
@@ -117,9 +118,11 @@ class Service:
                 for each in changes
             ]
             self.policies = new
-        return ChangeResult(
+        result = ChangeResult(
             self.policies.version, changes, new.collect_warnings(), committed=new.commitments_by_broker(self.places)
         )
+        result.validate_only = validate_only
+        return result
 
 
 class Server:

@@ -12,7 +12,7 @@ import trio
 from pytest_trio import trio_fixture
 
 from gateway import channel
-from gateway.control.admin.rest import groups as rest_groups
+from gateway.control.admin.rest.routers import groups as rest_groups
 from gateway.control.http_server import serve_http
 from gateway.supervisor import open_listener
 from policies.definitions.policy_set import PolicySet
@@ -184,13 +184,13 @@ async def test_thousands_of_groups_are_put_together_beside_the_loop(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[threading.Thread] = []
-    shown = rest_groups._show_groups
+    shown = rest_groups._describe_groups
 
     def noting(*args: Any) -> Any:
         threads.append(threading.current_thread())
         return shown(*args)
 
-    monkeypatch.setattr(rest_groups, "_show_groups", noting)
+    monkeypatch.setattr(rest_groups, "_describe_groups", noting)
     assert (await server.ask("GET", "/v1/resource-groups"))[0] == 200
     assert threads
     assert threading.current_thread() not in threads

@@ -18,9 +18,9 @@ from gateway.channel import FindConnections, UsageInterval, UsageRow
 from gateway.commands import output, topics, views
 from gateway.control.access.gate import AccessGate
 from gateway.control.access.holders import CredentialHolders
-from gateway.control.admin.rest.context import FleetStatus, HealthStatus
 from gateway.control.fleet.exchange.peers import PeerStatus
 from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
+from gateway.control.gateway_health import FleetStatus, HealthStatus, WorkerCounts
 from gateway.control.lifecycle.reload import ConfigStatus, ReloadResult
 from gateway.control.usage.timeline import SLOT_MS
 from gateway.control.workers.inquiries import InquiryResult
@@ -38,7 +38,7 @@ TOKEN = "0123456789abcdef0123"
 def busy(server: Server) -> None:
     server.told[channel.StorageSnapshot] = channel.StorageSnapshot(StorageFactor(0.5, why="broker 1 /data: 91 % used"))
     server.standing = HealthStatus(
-        "b:9092", NOW_MS - 7_200_000, ("no worker is connected",), ("spool: full",), 2, 1, 1234
+        "b:9092", NOW_MS - 7_200_000, ("no worker is connected",), ("spool: full",), WorkerCounts(2, 1), 1234
     )
     state = ConfigStatus("gw.yaml", 5, ("workers",), ReloadResult("refused", 9, ("gw.yaml:3: mode: …",)))
     server.standing = server.standing._replace(config=state)

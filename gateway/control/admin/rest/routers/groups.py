@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Self, cast
 
-import trio
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 from starlette.exceptions import HTTPException
 
 from gateway import channel
 from gateway.cli_support.suggest import name_hint
-from gateway.control.admin.rest import models as shapes
-from gateway.control.admin.rest.asker import MAX_NAME, source_of
-from gateway.control.admin.rest.context import GatewayContext
+from gateway.control.admin.rest.dependencies import Gateway, How, Requester
+from gateway.control.admin.rest.models import MAX_NAME, Alterations, Until, respond_from_thread
+from gateway.control.policies.service import ChangeResult
 from policies.definitions.policy_records import end_text
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyError, PolicyKey, PolicyOperation, as_number
@@ -42,6 +41,7 @@ from policies.units import parse_size
 
 GROUP_PATHS: Final = ("/admin/v2/resourcegroup", "/admin/v2/resourcegroups")  # the proposal's, and Pulsar's
 NO_LIMIT: Final = -1  # as Pulsar says it
+router: Final = APIRouter()
 
 
 # --- what is given ----------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class GivenGroup(_GroupKeys):
     publishRateInBytes: Annotated[float | None, *_rate_field(PUBLISH_BYTES)] = None  # noqa: N815
     dispatchRateInMsgs: Annotated[float | None, *_rate_field(DISPATCH_MSGS)] = None  # noqa: N815
     dispatchRateInBytes: Annotated[float | None, *_rate_field(DISPATCH_BYTES)] = None  # noqa: N815
-    until: shapes.Until = None
+    until: Until = None
 
     @model_validator(mode="after")
     def _check_until(self) -> Self:
@@ -161,43 +161,22 @@ class ShownGroups(BaseModel):
 # --- paths ------------------------------------------------------------------------------------------------------------
 
 
-def add_paths(app: FastAPI, gateway: GatewayContext) -> None:
-    asking = _GroupRequests(gateway)
-    for path in GROUP_PATHS:
-        _add_groups(app, path, asking)
-    _add_attachments(app, "/admin/v2/namespaces/{tenant}/{namespace}/resourcegroup", asking)
-    _add_attachments(app, "/admin/v2/tenants/{tenant}/resourcegroup", asking)
-
-    @app.get("/v1/resource-groups", response_model=ShownGroups)
-    async def get_all() -> Response:
-        """All groups: limits, their origin, attachments and usage."""
-        latest, now, uses = gateway.latest_snapshot, gateway.policies.policies, gateway.fleet_uses(None)
-        told, rates = latest(channel.GroupSnapshot), latest(channel.WorkerRates)
-
-        def work() -> str:  # in a thread: there may be thousands of groups, and the exchange of shares must not wait
-            measured = () if rates is None else rates.groups
-            return _show_groups(now, told or channel.GroupSnapshot(0), measured, uses, gateway.base).model_dump_json()
-
-        return Response(await trio.to_thread.run_sync(work), media_type="application/json")
-
-
-def _add_groups(app: FastAPI, path: str, asking: _GroupRequests) -> None:
-    @app.get(path)
-    @app.get(path + "/", include_in_schema=False)
-    async def list_groups() -> list[str]:
+def _add_groups(path: str) -> None:
+    @router.get(path)
+    @router.get(path + "/", include_in_schema=False)
+    async def list_groups(gateway: Gateway) -> list[str]:
         """Names of all groups."""
-        return sorted(asking.policies.group_limits())
+        return sorted(gateway.policies.policies.group_limits())
 
-    @app.get(path + "/{resourcegroup}")
-    async def get_group(resourcegroup: str) -> GroupDetail:
+    @router.get(path + "/{resourcegroup}")
+    async def get_group(resourcegroup: str, gateway: Gateway) -> GroupDetail:
         """A group's limits, in both spellings."""
-        asking.require_group(resourcegroup)
-        return group_detail(asking.policies.group_limits()[resourcegroup])
+        return group_detail(_require_group(gateway, resourcegroup))
 
-    @app.put(path + "/{resourcegroup}")
+    @router.put(path + "/{resourcegroup}", response_model=Alterations)
     async def put_group(
-        resourcegroup: str, new: GivenGroup, how: Annotated[shapes.Validation, Query()], request: Request
-    ) -> shapes.Alterations:
+        resourcegroup: str, new: GivenGroup, how: How, gateway: Gateway, requester: Requester
+    ) -> ChangeResult:
         """Create a group, or update those of its limits that are given."""
         given = {key: getattr(new, key) for key in GROUP_KEYS if key in new.model_fields_set}
         is_any_set = any(value is not None for value in given.values())
@@ -208,51 +187,47 @@ def _add_groups(app: FastAPI, path: str, asking: _GroupRequests) -> None:
             for key, value in given.items()
         ]
         exists = PolicyKey.of_group(resourcegroup)
-        if exists not in asking.policies.base:  # also if the group exists: another request may be deleting it
+        if exists not in gateway.policies.policies.base:  # also if the group exists: another request may be deleting it
             ops.append(PolicyOperation(exists, 1))
-        return await asking.alter_policies(ops, request, how.validate_only)
+        return await _alter_policies(gateway, ops, requester, how)
 
-    @app.delete(path + "/{resourcegroup}")
-    async def delete_group(
-        resourcegroup: str, how: Annotated[shapes.Validation, Query()], request: Request
-    ) -> shapes.Alterations:
+    @router.delete(path + "/{resourcegroup}", response_model=Alterations)
+    async def delete_group(resourcegroup: str, how: How, gateway: Gateway, requester: Requester) -> ChangeResult:
         """412 while it is attached to anything. Of a group in the file only the values set at run time are deleted."""
-        asking.require_group(resourcegroup)
-        policies = asking.policies
+        _require_group(gateway, resourcegroup)
+        policies = gateway.policies.policies
         keys = [PolicyKey.of_group(resourcegroup, key) for key in (*GROUP_KEYS, EXISTS)]
         removable = [key for key in keys if key in policies.changes or key not in policies.base]
         if not any(key in policies.changes for key in keys):
             removable = [key for key in keys if key in policies.base]  # is refused, and says where it is set
-        return await asking.alter_policies(
-            [PolicyOperation(key, None) for key in removable], request, how.validate_only
-        )
+        return await _alter_policies(gateway, [PolicyOperation(key, None) for key in removable], requester, how)
 
 
-def _add_attachments(app: FastAPI, path: str, asking: _GroupRequests) -> None:
+def _add_attachments(path: str) -> None:
     """`path` has the place's names as parameters."""
 
-    @app.get(path)
-    async def get_attached(request: Request) -> str:
+    @router.get(path)
+    async def get_attached(request: Request, gateway: Gateway) -> str:
         """The name of the group that is attached here, as a JSON string."""
-        return asking.attached_group(_attachment_key(request))
+        return _attached_group(gateway, _attachment_key(request))
 
     async def attach(
-        resourcegroup: str, how: Annotated[shapes.Validation, Query()], request: Request
-    ) -> shapes.Alterations:
+        resourcegroup: str, how: How, request: Request, gateway: Gateway, requester: Requester
+    ) -> ChangeResult:
         """Attach a group; it takes the place of another one that is attached here."""
-        return await asking.alter_policies(
-            [PolicyOperation(_attachment_key(request), resourcegroup)], request, how.validate_only
+        return await _alter_policies(
+            gateway, [PolicyOperation(_attachment_key(request), resourcegroup)], requester, how
         )
 
-    app.put(path + "/{resourcegroup}")(attach)
-    app.post(path + "/{resourcegroup}", include_in_schema=False)(attach)  # Pulsar's method
+    router.put(path + "/{resourcegroup}", response_model=Alterations)(attach)
+    router.post(path + "/{resourcegroup}", response_model=Alterations, include_in_schema=False)(attach)  # Pulsar's
 
-    @app.delete(path)
-    async def detach(how: Annotated[shapes.Validation, Query()], request: Request) -> shapes.Alterations:
+    @router.delete(path, response_model=Alterations)
+    async def detach(how: How, request: Request, gateway: Gateway, requester: Requester) -> ChangeResult:
         """Nothing is attached here any more; the file's value holds again."""
         place = _attachment_key(request)
-        asking.attached_group(place)
-        return await asking.alter_policies([PolicyOperation(place, None)], request, how.validate_only)
+        _attached_group(gateway, place)
+        return await _alter_policies(gateway, [PolicyOperation(place, None)], requester, how)
 
 
 def _attachment_key(request: Request) -> PolicyKey:
@@ -262,37 +237,46 @@ def _attachment_key(request: Request) -> PolicyKey:
     return PolicyKey.of_tenant(given["tenant"])
 
 
-class _GroupRequests:
-    """The common part of the endpoints."""
+for _path in GROUP_PATHS:
+    _add_groups(_path)
+_add_attachments("/admin/v2/namespaces/{tenant}/{namespace}/resourcegroup")
+_add_attachments("/admin/v2/tenants/{tenant}/resourcegroup")
 
-    def __init__(self, gateway: GatewayContext) -> None:
-        self._service = gateway.policies
 
-    @property
-    def policies(self) -> PolicySet:
-        return self._service.policies
+@router.get("/v1/resource-groups", response_model=ShownGroups)
+async def get_all(gateway: Gateway) -> Response:
+    """All groups: limits, their origin, attachments and usage."""
+    latest, policies, uses = gateway.latest_snapshot, gateway.policies.policies, gateway.fleet_uses(None)
+    groups, rates = latest(channel.GroupSnapshot) or channel.GroupSnapshot(0), latest(channel.WorkerRates)
+    measured = () if rates is None else rates.groups
+    return await respond_from_thread(
+        ShownGroups, lambda: _describe_groups(policies, groups, measured, uses, gateway.base)
+    )
 
-    def require_group(self, group: str) -> None:
-        if group not in self.policies.group_limits():
-            raise HTTPException(404, f"there is no group {group[:MAX_NAME]}: PUT here creates it")
 
-    def attached_group(self, place: PolicyKey) -> str:
-        group = self.policies.effective_values().get(place)
-        if group is None:
-            raise HTTPException(404, f"no group is attached to {place.kind} {place.name[:MAX_NAME]}")
-        return str(group)
+def _require_group(gateway: Gateway, group: str) -> Mapping[str, float]:
+    """The group's limits."""
+    limits = gateway.policies.policies.group_limits()
+    if group not in limits:
+        raise HTTPException(404, f"there is no group {group[:MAX_NAME]}: PUT here creates it")
+    return limits[group]
 
-    async def alter_policies(
-        self, ops: list[PolicyOperation], request: Request, validate_only: bool
-    ) -> shapes.Alterations:
-        try:
-            altered = await self._service.alter_policies(ops, source_of(request), validate_only=validate_only)
-        except PolicyError as error:
-            status = {"unknown": 404, "in use": 412}.get(error.faults[0].kind)
-            if status is None:
-                raise
-            raise HTTPException(status, str(error)) from error
-        return shapes.show_altered(altered, validate_only)
+
+def _attached_group(gateway: Gateway, place: PolicyKey) -> str:
+    group = gateway.policies.policies.effective_values().get(place)
+    if group is None:
+        raise HTTPException(404, f"no group is attached to {place.kind} {place.name[:MAX_NAME]}")
+    return str(group)
+
+
+async def _alter_policies(gateway: Gateway, ops: list[PolicyOperation], requester: Requester, how: How) -> ChangeResult:
+    try:
+        return await gateway.policies.alter_policies(ops, requester.source, validate_only=how.validate_only)
+    except PolicyError as error:
+        status = {"unknown": 404, "in use": 412}.get(error.faults[0].kind)
+        if status is None:
+            raise
+        raise HTTPException(status, str(error)) from error
 
 
 def group_detail(rates: Mapping[str, float]) -> GroupDetail:
@@ -308,13 +292,13 @@ def group_detail(rates: Mapping[str, float]) -> GroupDetail:
 # --- what is used -----------------------------------------------------------------------------------------------------
 
 
-def _show_groups(
+def _describe_groups(
     policies: PolicySet,
-    told: channel.GroupSnapshot,
+    latest: channel.GroupSnapshot,
     rates: tuple[GroupRate, ...],
     fleet: Mapping[FleetKey, FleetUse],
     base: str,
-) -> ShownGroups:
+) -> dict[str, Any]:
     users: dict[str, tuple[list[str], list[str]]] = {}
     for index, attached in enumerate((policies.tenant_groups(), policies.namespace_groups())):
         for name, group in attached.items():
@@ -326,32 +310,32 @@ def _show_groups(
     for name in sorted(policies.group_limits()):
         here = measured.get(name, {})
         tenants, namespaces = users.get(name, ([], []))
-        groups[name] = ShownGroup(
-            rates={key: _show_rate(policies, name, key, here, fleet, base) for key in GROUP_KEYS},
-            tenants=sorted(tenants),
-            namespaces=sorted(namespaces),
-            waiting=sorted(direction for direction, each in here.items() if each.waiting),
-            topics=max((each.topics for each in here.values()), default=0),
-        )
-    return ShownGroups(
-        version=policies.version,
-        mode=told.mode,
-        enforce_percent=told.enforce_percent,
-        topic_pattern=told.topic_pattern,
-        principal_pattern=told.principal_pattern,
-        groups=groups,
-        warnings=[text for text in policies.collect_warnings() if text.startswith("there is no group ")],
-    )
+        groups[name] = {
+            "rates": {key: _describe_rate(policies, name, key, here, fleet, base) for key in GROUP_KEYS},
+            "tenants": sorted(tenants),
+            "namespaces": sorted(namespaces),
+            "waiting": sorted(direction for direction, each in here.items() if each.waiting),
+            "topics": max((each.topics for each in here.values()), default=0),
+        }
+    return {
+        "version": policies.version,
+        "mode": latest.mode,
+        "enforce_percent": latest.enforce_percent,
+        "topic_pattern": latest.topic_pattern,
+        "principal_pattern": latest.principal_pattern,
+        "groups": groups,
+        "warnings": [text for text in policies.collect_warnings() if text.startswith("there is no group ")],
+    }
 
 
-def _show_rate(
+def _describe_rate(
     policies: PolicySet,
     group: str,
     key: str,
     here: Mapping[str, GroupRate],
     fleet: Mapping[FleetKey, FleetUse],
     base: str,
-) -> ShownRate:
+) -> dict[str, Any]:
     direction, unit = KEY_MEANINGS[key]
     setting = policies.find_setting(PolicyKey.of_group(group, key))
     measured = here.get(direction)
@@ -359,13 +343,13 @@ def _show_rate(
     use = None if measured is None else measured.use_of(unit)
     part = used.part if use is None else use.limit
     rate = None if use is None else use.rate
-    return ShownRate(
-        limit=None if setting is None else as_number(setting.value),
-        origin=origin_of(setting, base),
-        until=None if setting is None else end_text(setting.end),
-        here=rate,
-        part=part,
-        fleet=None if used.gateways == 1 else used.combined_rate(rate or 0.0),
-        others=dict(used.others),
-        wait_s=0.0 if use is None else use.wait_s,
-    )
+    return {
+        "limit": None if setting is None else as_number(setting.value),
+        "origin": origin_of(setting, base),
+        "until": None if setting is None else end_text(setting.end),
+        "here": rate,
+        "part": part,
+        "fleet": None if used.gateways == 1 else used.combined_rate(rate or 0.0),
+        "others": used.others,
+        "wait_s": 0.0 if use is None else use.wait_s,
+    }
