@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeGuard, cast
 
@@ -195,14 +195,6 @@ def _read_past_value(key: PolicyKey, said: object) -> PolicyValue | None:
 def encode_key(key: PolicyKey) -> bytes:
     """One spelling per key, so that compaction finds its records."""
     return _encode_json(list(key))
-
-
-def changes_json(changes: Collection[PolicyChange]) -> list[dict[str, Any]]:
-    """The changes for REST responses: kind, name, key, and the values in force before and after; null: none."""
-    return [
-        {**c.key._asdict(), "old": _plain_number(c.old), "new": _plain_number(c.new), "until": end_text(c.end)}
-        for c in changes
-    ]
 
 
 def end_text(end: ValueEnd | None) -> str | None:

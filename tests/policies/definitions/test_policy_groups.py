@@ -16,7 +16,6 @@ from policies.definitions.policy_records import (
     InvalidPolicyRecord,
     PolicyEntry,
     PolicyRecord,
-    changes_json,
     decode_record,
     encode_alteration,
     encode_key,
@@ -251,10 +250,10 @@ def test_records_say_the_groups_name_and_what_it_was() -> None:
         "v": 1, "value": "silver", "version": 7, "at_ms": 1_700_000_000_000, "who": "User:alice", "door": "rest",
         "peer": "10.0.0.1:5", "old": "gold", "new": "silver",
     }  # fmt: skip
-    assert changes_json(new.changes_since(old)) == [
-        {"kind": "group", "name": "silver", "key": "exists", "old": None, "new": 1, "until": None},
-        {"kind": "tenant", "name": "acme", "key": "resourcegroup", "old": "gold", "new": "silver", "until": None},
-    ]
+    assert new.changes_since(old) == (
+        PolicyChange(SILVER, 1, None, 1),
+        PolicyChange(ACME, "silver", "gold", "silver"),
+    )
     removed = encode_alteration([PolicyChange(ACME, None, "silver", "gold")], HEAD)[0]
     assert removed.value is None
     assert decode_record(removed.key, removed.value) == PolicyEntry(ACME, None)

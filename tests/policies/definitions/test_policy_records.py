@@ -17,10 +17,10 @@ from policies.definitions.policy_records import (
     PastChange,
     PolicyEntry,
     PolicyRecord,
-    changes_json,
     decode_record,
     encode_alteration,
     encode_key,
+    end_text,
 )
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import (
@@ -193,7 +193,7 @@ def test_ends_are_written_down_and_read() -> None:
     assert [entry.past.until_ms for entry in entries if isinstance(entry, PolicyEntry) and entry.past] == [
         AT + HOUR
     ] * 2
-    assert changes_json(new.changes_since(old))[0]["until"] == "2023-11-14T23:13:20Z"
+    assert end_text(new.changes_since(old)[0].end) == "2023-11-14T23:13:20Z"
 
 
 @pytest.mark.parametrize("until", [b'"soon"', b"-1", b"1.5", b"true", b"9007199254740991"])
