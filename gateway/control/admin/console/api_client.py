@@ -1,32 +1,22 @@
-# The REST API, asked within the process: one ASGI request for each question, with the headers and the address of
-# whoever asked for the page, so that rights, hosts and other sites' pages are judged where they always are. Knows no
+# The console's way to the REST API: one ASGI request within the process for each question, with the headers and the
+# address of the page's request, so that rights, hosts and other sites' pages are judged where they always are. Knows no
 # path.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
+
+from gateway.admin_api import ApiError, ApiRequest, decode_response
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
-Query = Mapping[str, str | int | bool | None]
 Header = tuple[bytes, bytes]
 
-# Of the page's request, these are not the question's: its body is another one, and so is the answer's form.
+# Headers of the page's request that the question doesn't have: it has another body, and asks for another form.
 _OWN_HEADERS: Final = frozenset(
     {b"content-length", b"content-type", b"transfer-encoding", b"accept", b"accept-encoding", b"if-none-match"}
 )
-
-
-class ApiError(Exception):
-    """The API's answer was an error. `detail`, `findings`: as its problem document has them, see rest/problems.py."""
-
-    def __init__(self, status: int, detail: str, findings: Sequence[Mapping[str, str]] = ()) -> None:
-        super().__init__(f"{status}: {detail}")
-        self.status = status
-        self.detail = detail
-        self.findings = findings
 
 
 class ApiClient:
@@ -34,7 +24,7 @@ class ApiClient:
 
     Attributes:
         csrf: goes with every change: that the page's own request had it was checked before.
-        cookies: set by the answers, as headers.
+        cookies: set by the responses, as headers.
     """
 
     def __init__(self, application: Application, scope: Mapping[str, Any]) -> None:
@@ -45,34 +35,32 @@ class ApiClient:
         self.cookies: list[Header] = []
 
     async def get(self, path: str, **query: str | int | bool | None) -> Any:
-        """The answer's JSON. A value None leaves the parameter out.
+        """The response's JSON. A value None leaves the parameter out.
 
         Raises:
-            ApiError: the answer was an error.
+            ApiError: the response is an error.
         """
-        return await self.send("GET", path, None, query)
+        return await self.send(ApiRequest("GET", path, query))
 
-    async def send(self, method: str, path: str, body: object, query: Query) -> Any:
-        """`get`, with another method and a JSON body; None: without one."""
-        content = b"" if body is None else json.dumps(body).encode()
-        given = {name: _query_text(value) for name, value in query.items() if value is not None}
+    async def send(self, request: ApiRequest) -> Any:
+        """As `get`."""
         scope = {
             **self._scope,
-            "method": method,
-            "path": path,
-            "raw_path": quote(path).encode(),
-            "query_string": urlencode(given).encode(),
+            "method": request.method,
+            "path": request.path,
+            "raw_path": quote(request.path).encode(),
+            "query_string": request.query_string.encode(),
             "headers": [
                 *self._headers,
                 (b"accept", b"application/json"),
                 (b"content-type", b"application/json"),
-                (b"content-length", str(len(content)).encode()),
+                (b"content-length", str(len(request.content)).encode()),
                 *([(b"x-csrf-token", self.csrf.encode())] if self.csrf else []),
             ],
         }
-        status, headers, answer = await _call_application(self._application, scope, content)
+        status, headers, body = await _call_application(self._application, scope, request.content)
         self.cookies += [(name, value) for name, value in headers if name.lower() == b"set-cookie"]
-        return _decode_response(status, answer)
+        return decode_response(status, body)
 
 
 def child_path(path: str, name: str) -> str:
@@ -102,19 +90,3 @@ async def _call_application(application: Application, scope: Any, content: bytes
 
     await application(scope, receive, send)
     return status, headers, b"".join(parts)
-
-
-def _decode_response(status: int, answer: bytes) -> Any:
-    if not answer and status < 400:
-        return None
-    try:
-        said = json.loads(answer)
-    except ValueError:
-        raise ApiError(status, answer.decode("utf-8", "replace").strip()) from None
-    if status >= 400:
-        raise ApiError(status, str(said.get("detail", "")), said.get("errors", ()))
-    return said
-
-
-def _query_text(value: str | int | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,13 +1,14 @@
-# Changes of limits by a form: looked at first (the API's validate_only), then made. What is wrong with one, and what it
-# would do, is the API's word. An empty value takes a limit away where that is possible.
+# Changes of limits by a form, each as one request to the API: looked at first (the API's validate_only), then made. The
+# API says what is wrong with one, and what it would do. An empty value takes a limit away where that is possible.
 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from gateway.control.admin.console.api_client import ApiClient, ApiError, child_path
+from gateway.admin_api import ApiError, ApiRequest
+from gateway.control.admin.console.api_client import ApiClient, child_path
 from policies.units import exact_size, format_time, parse_until
 
 Form = Mapping[str, str]
@@ -45,80 +46,61 @@ class EditOutcome(NamedTuple):
     findings: Sequence[Mapping[str, str]] = ()
 
 
-async def edit_topic(api: ApiClient, given: Form, form: Form, now_ms: int) -> EditOutcome:
-    return await _edit_threshold(api, child_path(TOPICS, given.get("topic", "")), form, now_ms)
+def edit_topic(given: Form, form: Form, now_ms: int) -> ApiRequest:
+    return _edit_threshold(child_path(TOPICS, given.get("topic", "")), form, now_ms)
 
 
-async def edit_total(api: ApiClient, given: Form, form: Form, now_ms: int) -> EditOutcome:
+def edit_total(given: Form, form: Form, now_ms: int) -> ApiRequest:
     broker = given.get("broker", "")
-    return await _edit_threshold(api, child_path(TOTAL, broker) if broker else TOTAL, form, now_ms)
+    return _edit_threshold(child_path(TOTAL, broker) if broker else TOTAL, form, now_ms)
 
 
-async def _edit_threshold(api: ApiClient, path: str, form: Form, now_ms: int) -> EditOutcome:
-    async def change(validate_only: bool) -> Mapping[str, Any]:
-        if form.get("do") == "remove":
-            return await _send_change(api, "DELETE", path, None, validate_only)
-        body = {"value": form.get("value", "").strip(), "until": _parse_end(form, now_ms)}
-        return await _send_change(api, "PUT", path, body, validate_only)
-
-    return await _make_change(form, change)
+def _edit_threshold(path: str, form: Form, now_ms: int) -> ApiRequest:
+    if form.get("do") == "remove":
+        return ApiRequest("DELETE", path)
+    return ApiRequest("PUT", path, body={"value": form.get("value", "").strip(), "until": _parse_end(form, now_ms)})
 
 
-async def edit_group(api: ApiClient, given: Form, form: Form, now_ms: int) -> EditOutcome:
+def edit_group(given: Form, form: Form, now_ms: int) -> ApiRequest:
     """The limits of a group; with `place` in the form, what it is attached to."""
-    name = given.get("group", "")
+    name, is_removal = given.get("group", ""), form.get("do") == "remove"
     path = child_path(GROUPS, name)
     if "place" in form:
-        return await _edit_attachment(api, name, form)
-
-    async def change(validate_only: bool) -> Mapping[str, Any]:
-        if form.get("do") == "remove":
-            return await _send_change(api, "DELETE", path, None, validate_only)
-        body: dict[str, Any] = {key: _parse_number(form[key]) for key in GROUP_KEYS if key in form}
-        if until := _parse_end(form, now_ms):
-            body["until"] = until
-        return await _send_change(api, "PUT", path, body, validate_only)
-
-    return await _make_change(form, change)
+        place = _attachment_path(form["place"].strip())
+        return ApiRequest("DELETE", place) if is_removal else ApiRequest("PUT", child_path(place, name))
+    if is_removal:
+        return ApiRequest("DELETE", path)
+    body: dict[str, Any] = {key: _parse_number(form[key]) for key in GROUP_KEYS if key in form}
+    if until := _parse_end(form, now_ms):
+        body["until"] = until
+    return ApiRequest("PUT", path, body=body)
 
 
-async def _edit_attachment(api: ApiClient, name: str, form: Form) -> EditOutcome:
-    async def change(validate_only: bool) -> Mapping[str, Any]:
-        tenant, slash, namespace = form["place"].strip().partition("/")
-        if slash:
-            place = f"{child_path(child_path(NAMESPACES, tenant), namespace)}/resourcegroup"
-        else:
-            place = f"{child_path(TENANTS, tenant)}/resourcegroup"
-        if form.get("do") == "remove":
-            return await _send_change(api, "DELETE", place, None, validate_only)
-        return await _send_change(api, "PUT", child_path(place, name), None, validate_only)
-
-    return await _make_change(form, change)
+def _attachment_path(place: str) -> str:
+    tenant, slash, namespace = place.partition("/")
+    try:
+        owner = child_path(child_path(NAMESPACES, tenant), namespace) if slash else child_path(TENANTS, tenant)
+    except ApiError as error:
+        raise ValueError(error.detail) from error
+    return f"{owner}/resourcegroup"
 
 
-async def edit_quota(api: ApiClient, given: Form, form: Form, now_ms: int) -> EditOutcome:
+def edit_quota(given: Form, form: Form, now_ms: int) -> ApiRequest:
     """Only the values that differ from those that the form was made with (`was.KEY`) are changed."""
-    entity = entity_of(given)
-
-    async def change(validate_only: bool) -> Mapping[str, Any]:
-        keys = [name.removeprefix("was.") for name in form if name.startswith("was.")]
+    is_removal = form.get("do") == "remove"
+    before = {name.removeprefix("was."): text for name, text in form.items() if name.startswith("was.")}
+    if is_removal:
+        ops: list[dict[str, Any]] = [{"key": key, "value": None} for key, text in before.items() if text]
+    else:
         ops = [
             {"key": key, "value": _parse_number(form.get(key, ""))}
-            for key in keys
-            if form.get(key, "").strip() != form[f"was.{key}"] or form.get("do") == "remove"
+            for key, text in before.items()
+            if form.get(key, "").strip() != text
         ]
-        if form.get("do") == "remove":
-            ops = [{"key": each["key"], "value": None} for each in ops if form[f"was.{each['key']}"]]
-        if not ops:
-            raise ApiError(422, "nothing is different: change a value first")
-        body = {"alterations": [{"entity": entity, "ops": ops, "until": _parse_end(form, now_ms)}]}
-        said = await api.send("POST", QUOTAS, {**body, "validate_only": validate_only}, {})
-        refused = [each["message"] for each in said["results"] if each["error"] is not None]
-        if refused:
-            raise ApiError(422, "; ".join(refused))
-        return dict(said)
-
-    return await _make_change(form, change)
+    if not ops:
+        raise ValueError("nothing is different: change a value first")
+    alteration = {"entity": entity_of(given), "ops": ops, "until": _parse_end(form, now_ms)}
+    return ApiRequest("POST", QUOTAS, body={"alterations": [alteration]})
 
 
 def entity_of(given: Form) -> list[dict[str, str | None]]:
@@ -150,21 +132,26 @@ def _exact_text(key: str, value: float | None) -> str:
     return str(exact_size(value)) if is_size else f"{value:g}"
 
 
-async def _send_change(api: ApiClient, method: str, path: str, body: Any, validate_only: bool) -> Mapping[str, Any]:
-    said: Mapping[str, Any] = await api.send(method, path, body, {"validate_only": True if validate_only else None})
-    return said
+async def make_edit(api: ApiClient, path: str, given: Form, form: Form, now_ms: int) -> EditOutcome:
+    """Make the change of that page's form, or look at its effect.
 
-
-async def _make_change(form: Form, change: Callable[[bool], Awaitable[Mapping[str, Any]]]) -> EditOutcome:
+    Raises:
+        ApiError: the page is about nothing, or the caller has to log in.
+    """
     is_real = form.get("do") in ("apply", "remove")
     try:
-        said = await change(not is_real)
+        request = EDITS[path](given, form, now_ms)
     except ValueError as error:
         return EditOutcome(form, problem=str(error))
+    try:
+        said = await api.send(request if is_real else _as_preview(request))
     except ApiError as error:
         if error.status == 401:
             raise
         return EditOutcome(form, problem=error.detail, findings=error.findings)
+    refused = [each["message"] for each in said.get("results", ()) if each["error"] is not None]
+    if refused:
+        return EditOutcome(form, problem="; ".join(refused))
     sums = [ThresholdSum(broker, each["explicit"], each["total"]) for broker, each in said["committed"].items()]
     sums.sort(key=lambda each: -each.explicit / each.total if each.total else 0.0)
     changes = said["changes"]
@@ -172,6 +159,12 @@ async def _make_change(form: Form, change: Callable[[bool], Awaitable[Mapping[st
     return EditOutcome(
         form, is_real, said["version"], changes, sums[:MAX_SUMS] if about_sums else (), list(said["warnings"])
     )
+
+
+def _as_preview(request: ApiRequest) -> ApiRequest:
+    if isinstance(request.body, dict) and request.path == QUOTAS:
+        return request._replace(body={**request.body, "validate_only": True})
+    return request._replace(query={"validate_only": True})
 
 
 def _parse_end(form: Form, now_ms: int) -> str | None:
@@ -195,7 +188,7 @@ def _parse_number(text: str) -> float | str | None:
     return number if math.isfinite(number) else text
 
 
-EDITS: Final[Mapping[str, Callable[[ApiClient, Form, Form, int], Awaitable[EditOutcome]]]] = {
+EDITS: Final[Mapping[str, Callable[[Form, Form, int], ApiRequest]]] = {
     "/console/topic": edit_topic,
     "/console/total": edit_total,
     "/console/group": edit_group,

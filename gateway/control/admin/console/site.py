@@ -15,8 +15,9 @@ from urllib.parse import parse_qsl
 
 import trio
 
+from gateway.admin_api import ApiError, ApiRequest
 from gateway.control.admin.console import edits, pages
-from gateway.control.admin.console.api_client import ApiClient, ApiError, Application, Header
+from gateway.control.admin.console.api_client import ApiClient, Application, Header
 from gateway.control.admin.console.rendering import ConsoleTemplates, make_url
 
 LOGIN: Final = "/login"
@@ -91,7 +92,7 @@ class _ConsoleSite:
                 return await self._log_in(api, form)
             if path == LOGOUT:
                 await self._load_common(api)
-                await api.send("DELETE", "/v1/session", None, {})
+                await api.send(ApiRequest("DELETE", "/v1/session"))
                 return _redirect(LOGIN, tuple(api.cookies))
             if page is not None and path in edits.EDITS:
                 return await self._handle_form(api, page, given, form, is_part=_is_part(scope))
@@ -133,7 +134,7 @@ class _ConsoleSite:
         here = make_url(page.path, **{name: value for name, value in given.items() if name != "saved"})
         try:
             common = await self._load_common(api)
-            outcome = await edits.EDITS[page.path](api, given, form, common["status"]["at_ms"])
+            outcome = await edits.make_edit(api, page.path, given, form, common["status"]["at_ms"])
             if outcome.done:
                 return _redirect(make_url(page.path, **{**given, "saved": str(outcome.version)}))
             values = {**common, "page": page, "here": here, "given": given, "outcome": outcome, "saved": ""}
@@ -177,7 +178,7 @@ class _ConsoleSite:
     async def _log_in(self, api: ApiClient, form: Mapping[str, str]) -> _ConsoleResponse:
         place = form.get("next", "")
         try:
-            await api.send("POST", "/v1/session", {"token": form.get("token", "").strip()}, {})
+            await api.send(ApiRequest("POST", "/v1/session", body={"token": form.get("token", "").strip()}))
         except ApiError as error:
             problem = "Bring a token." if error.status == 422 else error.detail
             status = 401 if error.status == 422 else error.status
