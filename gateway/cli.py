@@ -47,12 +47,9 @@ _OWN_PARSERS = {
     "import-strimzi": "turn Strimzi's quota plugin's settings into this configuration (needs produce-gateway[strimzi])",
 }
 _COMMANDS = {
-    **{
-        name: f"gateway.commands.{name}"
-        for name in ("explain", "groups", "health", "policies", "reload", "storage", "token", "top", "topics")
-    },
+    **{name: f"gateway.commands.{name}" for name in ("groups", "health", "policies", "storage")},
+    **{name: f"gateway.commands.credentials.{name.replace('-', '_')}" for name in ("scram-record", "token")},
     "kafka-quotas": "gateway.commands.kafka_quotas",
-    "scram-record": "gateway.commands.scram_record",
     "volume-agent": "gateway.agent.command",
 }
 
@@ -82,7 +79,7 @@ _EXTRA_COMMANDS = {
         "import-strimzi", "gateway.strimzi.command", "strimzi", {_EXTRAS: "gateway.strimzi"}
     ),
 }
-_VIEW_COMMANDS = ("status", "clients", "connections", "peers", "history")
+_VIEW_COMMANDS = ("status", "clients", "connections", "peers", "history", "explain", "topics", "top", "reload")
 _HELP_EPILOG = """\
 examples:
   produce-gateway check gateway.yaml --strict
@@ -520,9 +517,9 @@ def _make_parser(*, whole: bool = False) -> argparse.ArgumentParser:
 def _find_parser(name: str) -> CommandParser | None:
     """A command's own parser; None: it has none that could be had."""
     if name in _VIEW_COMMANDS:
-        from gateway.commands import views
+        from gateway.commands.views.commands import make_parser
 
-        return views.make_parser(name)
+        return make_parser(name)
     make = getattr(import_module(_COMMANDS[name]), "make_parser", None) if name in _COMMANDS else None
     return None if make is None else cast("CommandParser", make())
 
@@ -534,9 +531,9 @@ def _run_subcommand(name: str, argv: list[str]) -> int:
             return _print_errors([f"{command.title} needs {', '.join(missing)}: {how}"])
         return int(import_module(command.module).main(argv))
     if name in _VIEW_COMMANDS:
-        from gateway.commands import views
+        from gateway.commands.views.commands import main as show_view
 
-        return views.main(name, argv)
+        return show_view(name, argv)
     return int(import_module(_COMMANDS[name]).main(argv))
 
 

@@ -1,18 +1,14 @@
 # Commands for people, each with its options, output and exit codes.
 #
-#   admin_client.py      the admin server of a running gateway, asked over HTTP
-#   explain.py           every rule that looks at some traffic
+#   admin_client.py      the client of a running gateway's REST API, and how a command prints its response
+#   output.py            tables, JSON and YAML
+#   response_display.py  a response shown once, or live
+#   views/               commands that show one response: status, clients, explain, topics, top, reload, …
 #   groups.py            resource groups: list, get, set, delete, attach, detach
-#   health.py            whether a gateway lives, for health checks
 #   policies.py          policies: show, export, diff, apply
-#   reload.py            has a gateway read its configuration again
+#   health.py            whether a gateway lives, for health checks
 #   storage.py           the cluster's disks and the storage factor
 #   storage_override.py  an operator's override of what it says: pause, open, resume
-#   output.py            tables, JSON and YAML
-#   response_display.py  an answer shown once, or live
-#   views.py             status, clients, connections, peers, history
-#   top.py, topics.py    who produces most; every topic with its threshold
 #   kafka_quotas.py      KIP-546's command, on a gateway or a plain cluster
 #   quota_files.py       client quotas as data, printed and imported by it
-#   token.py             a token of the admin port, and its line for admin.token_file
-#   scram_record.py      a user's line for the credentials file
+#   credentials/         tokens of the admin port, and users' records of the credentials file

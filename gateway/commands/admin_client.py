@@ -1,23 +1,24 @@
-# How a command finds a running gateway's admin server, asks it, and says what came instead of an answer: one line.
-# Formats are output.py's. Knows no command and no answer.
+# The commands' client of the REST API: finds a running gateway's admin server, asks it, and prints its response in the
+# format of -o, or why there is none: one line. Formats are output.py's. Knows no command and no response.
 
 from __future__ import annotations
 
 import argparse
 import getpass
 import http.client
-import json
 import os
 import ssl
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from gateway import config
 from gateway.access_tokens.tokens import FILE_VARIABLE, read_first_token
-from gateway.commands.output import add_format_arguments, replace_unprintable
+from gateway.admin_api import ApiError, ApiRequest, decode_response
+from gateway.commands.output import add_format_arguments, render_response, replace_unprintable
 from gateway.http_client import HttpError, HttpResponse, TlsError, TlsFault, fetch_url
 from gateway.tls.certificates import CertificateError, check_certificates, load_chain
 from policies.units import format_time, parse_until
@@ -27,6 +28,7 @@ TIMEOUT_S: Final = 10.0
 CHANGE_TIMEOUT_S: Final = 60.0  # a change is one transaction; its coordinator may have to be found first
 MAX_RESPONSE_BYTES: Final = 100 * 2**20  # far beyond all topics and policies of a cluster
 USER_HEADER: Final = "Produce-Gateway-User"  # who runs the command, percent-encoded
+_OTHER_SERVER: Final = "does not answer as a gateway's admin server does"
 _HINTS: Final[Mapping[TlsFault, str]] = {
     "untrusted": ": --ca FILE names its authority",
     "plain": ": give --url http://…",
@@ -96,9 +98,9 @@ def resolve_endpoint(parser: argparse.ArgumentParser, args: argparse.Namespace) 
         CommandError: a file can't be read.
     """
     if args.config and args.url:
-        parser.error("CONFIG and --url both say where the gateway is: give one of them")
+        parser.error("CONFIG and --url both name the gateway's address: give only one")
     if args.key and not args.cert:
-        parser.error("--key: is that of a certificate: give --cert as well")
+        parser.error("--key belongs to a certificate: give --cert as well")
     admin = load_config(args.config).admin if args.config else None
     url = args.url or (admin.url if admin else DEFAULT_URL)
     if not url.lower().startswith(("http://", "https://")):
@@ -106,7 +108,7 @@ def resolve_endpoint(parser: argparse.ArgumentParser, args: argparse.Namespace) 
     if not url.lower().startswith("https://"):
         for option in ("ca", "cert"):
             if getattr(args, option):
-                raise CommandError(f"--{option}: is for TLS, and the address is {url}: give --url https://…")
+                raise CommandError(f"--{option} is for TLS, but the address is {url}: give --url https://…")
         return AdminEndpoint(url, _find_token(args, admin))
     return AdminEndpoint(url, _find_token(args, admin), _make_tls_context(args, admin))
 
@@ -163,41 +165,62 @@ def request_json(
     method: str = "GET",
     body: Any = None,
 ) -> dict[str, Any]:
-    """The JSON object of the answer. `query`: None values are left out. `body`: as JSON; None: none.
+    """The JSON object of the response. Arguments: as of ApiRequest.
 
     Raises:
-        CommandError: no answer, an error, or no object.
+        CommandError: no response, an error, or no object.
     """
+    request = ApiRequest(method, path, query or {}, body)
     where = place.url.rstrip("/") + path
-    given = {name: value for name, value in (query or {}).items() if value is not None}
     headers = {"Accept": "application/json", USER_HEADER: quote(_current_user())}
     if place.token is not None:
         headers["Authorization"] = f"Bearer {place.token}"
     if body is not None:
         headers["Content-Type"] = "application/json"
     try:
-        answer = fetch_url(
-            f"{where}?{urlencode(given)}" if given else where,
+        response = fetch_url(
+            f"{where}?{request.query_string}" if request.query_string else where,
             method=method,
             headers=headers,
-            body=None if body is None else json.dumps(body).encode(),
+            body=None if body is None else request.content,
             timeout_s=TIMEOUT_S if method == "GET" else CHANGE_TIMEOUT_S,
             max_bytes=MAX_RESPONSE_BYTES,
             trust=place.tls_context,
         )
+        decoded = decode_response(response.status, response.body)
     except TlsError as error:
-        raise CommandError(f"{where}: can't be asked: {error}{_HINTS[error.fault]}") from error
+        raise CommandError(f"{where}: can't be reached: {error}{_HINTS[error.fault]}") from error
     except HttpError as error:
-        raise CommandError(f"{where}: can't be asked: {error}: is the gateway running, and admin: right?") from error
-    if not 200 <= answer.status < 300:
-        raise CommandError(_problem_text(where, answer))
+        raise CommandError(f"{where}: can't be reached: {error}: is the gateway running, and admin: right?") from error
+    except ApiError as error:
+        raise CommandError(_problem_text(where, error, response)) from error
+    if not isinstance(decoded, dict):
+        raise CommandError(f"{where}: {_OTHER_SERVER}")
+    return decoded
+
+
+def run_command(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, action: Callable[[AdminEndpoint], str]
+) -> int:
+    """Print what `action` makes of the gateway that the arguments mean. The exit code: 0; or 1, with the reason on
+    stderr.
+    """
     try:
-        said = json.loads(answer.body)
-    except ValueError:
-        said = None
-    if not isinstance(said, dict):
-        raise CommandError(f"{where}: does not answer as a gateway's admin server does")
-    return said
+        text = action(resolve_endpoint(parser, args))
+    except CommandError as error:
+        print(error, file=sys.stderr)
+        return 1
+    sys.stdout.write(text)
+    return 0
+
+
+def render_answer(where: str, answer: T, output: str, describe: Callable[[T], list[str]]) -> str:
+    """The answer in the format of -o. `where`: the address that it is from; `describe`: it as lines, for a table.
+
+    Raises:
+        CommandError: see `describe_response`.
+    """
+    return render_response(answer, output, lambda: describe_response(where, answer, describe))
 
 
 def describe_response(where: str, answer: T, describe: Callable[[T], list[str]]) -> list[str]:
@@ -209,7 +232,7 @@ def describe_response(where: str, answer: T, describe: Callable[[T], list[str]])
     try:
         return [replace_unprintable(line) for line in describe(answer)]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise CommandError(f"{where}: answers with something that this release doesn't know: {error!r}") from error
+        raise CommandError(f"{where}: the response has a form that this release doesn't know: {error!r}") from error
 
 
 def load_config(path: Path) -> config.Settings:
@@ -226,15 +249,13 @@ def _current_user() -> str:
         return ""
 
 
-def _problem_text(where: str, answer: HttpResponse) -> str:
-    """The text of a problem document (RFC 9457), else that there is none. A line for each of several findings."""
-    try:
-        said = json.loads(answer.body)
-        found = [f"{each['where']}: {each['what']}" for each in said.get("errors", ())]
-        told = [found[0]] if len(found) == 1 else [": ".join(filter(None, (said["title"], said.get("detail"))))]
-    except (ValueError, TypeError, KeyError, AttributeError):
-        reason = answer.reason or http.client.responses.get(answer.status, "")
-        return f"{where}: answers {answer.status} {reason}: is it a gateway's admin server?"
-    return "\n  ".join(
-        replace_unprintable(line) for line in (f"{where}: {told[0]}", *(found if len(found) > 1 else ()))
-    )
+def _problem_text(where: str, error: ApiError, response: HttpResponse) -> str:
+    """The text of a problem document, a line for each of several findings; else that there is none."""
+    if 200 <= error.status < 300:
+        return f"{where}: {_OTHER_SERVER}"
+    if not error.title:
+        reason = response.reason or http.client.responses.get(error.status, "")
+        return f"{where}: answers {error.status} {reason}: is it a gateway's admin server?"
+    found = [f"{each['where']}: {each['what']}" for each in error.findings]
+    first = found.pop() if len(found) == 1 else ": ".join(filter(None, (error.title, error.detail)))
+    return "\n  ".join(replace_unprintable(line) for line in (f"{where}: {first}", *found))

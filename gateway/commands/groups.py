@@ -1,10 +1,9 @@
 # `produce-gateway groups`: resource groups of a running gateway, over REST: which there are, their limits, what they
-# are attached to, and what is used of them. Judges nothing; a change is told to the gateway as anybody else's would be.
+# are attached to, and what is used of them. Judges nothing.
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
@@ -15,11 +14,11 @@ from gateway.commands.admin_client import (
     CommandError,
     add_endpoint_arguments,
     add_until_argument,
-    describe_response,
+    render_answer,
     request_json,
-    resolve_endpoint,
+    run_command,
 )
-from gateway.commands.output import format_table, render_response
+from gateway.commands.output import format_table
 from gateway.commands.policies import describe_change
 from policies.definitions.rollout import ALL_CLIENTS
 from policies.groups.names import (
@@ -59,13 +58,7 @@ def main(argv: list[str]) -> int:
     """Exit codes: 0 done, 1 not, 2 a wrong command line."""
     parser = make_parser()
     args = parser.parse_args(argv)
-    try:
-        text: str = args.run(resolve_endpoint(args.parser, args), args)
-    except CommandError as error:
-        print(error, file=sys.stderr)
-        return 1
-    sys.stdout.write(text)
-    return 0
+    return run_command(args.parser, args, lambda gateway: args.run(gateway, args))
 
 
 def make_parser() -> CommandParser:
@@ -129,10 +122,7 @@ def _show_usage(gateway: AdminEndpoint, args: argparse.Namespace) -> str:
 def _show_overview(
     gateway: AdminEndpoint, args: argparse.Namespace, describe: Callable[[Mapping[str, Any]], list[str]]
 ) -> str:
-    answer = request_json(gateway, OVERVIEW_PATH)
-    return render_response(
-        answer, args.output, lambda: describe_response(gateway.url + OVERVIEW_PATH, answer, describe)
-    )
+    return render_answer(gateway.url + OVERVIEW_PATH, request_json(gateway, OVERVIEW_PATH), args.output, describe)
 
 
 def _describe_groups(said: Mapping[str, Any]) -> list[str]:
@@ -193,15 +183,12 @@ def _usage_row(name: str, group: Mapping[str, Any], key: str) -> list[str]:
 
 def _get_group(gateway: AdminEndpoint, args: argparse.Namespace) -> str:
     path = f"{GROUPS_PATH}/{_quote_name(args.group)}"
-    said = request_json(gateway, path)
 
     def describe(said: Mapping[str, Any]) -> list[str]:
-        return [f"{key}: {'no limit' if said[key] < 0 else rate_text(key, said[key])}" for key in GROUP_KEYS]
+        limits = [f"  {key}: {'no limit' if said[key] < 0 else rate_text(key, said[key])}" for key in GROUP_KEYS]
+        return [f"group {args.group}", *limits]
 
-    def show() -> list[str]:
-        return [f"group {args.group}", *(f"  {line}" for line in describe_response(gateway.url + path, said, describe))]
-
-    return render_response(said, args.output, show)
+    return render_answer(gateway.url + path, request_json(gateway, path), args.output, describe)
 
 
 # --- what is changed --------------------------------------------------------------------------------------------------
@@ -225,13 +212,13 @@ def _detach_group(gateway: AdminEndpoint, args: argparse.Namespace) -> str:
 
 
 def _send_change(gateway: AdminEndpoint, args: argparse.Namespace, method: str, path: str, body: Any = None) -> str:
-    said = request_json(gateway, path, method=method, body=body)
-    return render_response(said, args.output, lambda: describe_response(gateway.url + path, said, _describe_result))
+    answer = request_json(gateway, path, method=method, body=body)
+    return render_answer(gateway.url + path, answer, args.output, _describe_result)
 
 
 def _describe_result(said: Mapping[str, Any]) -> list[str]:
     lines = [describe_change(op) for op in said["changes"]]
-    lines.append(f"version {said['version']}" if lines else "nothing to change: it is so already")
+    lines.append(f"version {said['version']}" if lines else "nothing to change: these values are set already")
     return [*lines, *(f"warning: {text}" for text in said["warnings"])]
 
 

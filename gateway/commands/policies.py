@@ -1,13 +1,13 @@
-# `produce-gateway policies`: the policies of a running gateway, each with where it comes from or as a document, what
-# another document would change, and making it hold. Asks the gateway's admin server; a document is looked through here
-# first, where its lines are known.
+# `produce-gateway policies`: the policies of a running gateway, each with its origin or as a document, the changes that
+# another document would make, and making them. A document is validated here first, where its lines are known.
 #
 # A user's mistake is one or more lines on stderr and exit code 1 (2 for a wrong command line), never a traceback.
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,11 +19,11 @@ from gateway.commands.admin_client import (
     CommandError,
     add_endpoint_arguments,
     add_until_argument,
-    describe_response,
+    render_answer,
     request_json,
-    resolve_endpoint,
+    run_command,
 )
-from gateway.commands.output import format_table, render_response, render_structured
+from gateway.commands.output import format_table
 from policies.definitions.policy_values import PolicyKey, value_text
 from policies.quotas.text import entity_text
 
@@ -36,20 +36,7 @@ def main(argv: list[str]) -> int:
     """Exit codes: 0 done, 1 not, 2 a wrong command line."""
     parser = make_parser()
     args = parser.parse_args(argv)
-    try:
-        place = resolve_endpoint(parser, args)
-        if args.action == "show":
-            return _show_policies(place, args.output)
-        if args.action == "export":
-            return _export_document(place, args.output)
-        if args.action == "history":
-            return show_history(place, args.limit, args.output)
-        dry_run = args.action == "diff" or args.dry_run
-        body = {"document": _read_document(args.file), "dry_run": dry_run, "prune": args.prune, "until": args.until}
-        return _apply_document(place, body, dry_run=dry_run, output=args.output)
-    except CommandError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
+    return run_command(parser, args, lambda gateway: _ACTIONS[args.action](gateway, args))
 
 
 def make_parser() -> CommandParser:
@@ -89,21 +76,18 @@ def make_parser() -> CommandParser:
     return parser
 
 
-def _export_document(place: AdminEndpoint, output: str) -> int:
+def _export_document(gateway: AdminEndpoint, args: argparse.Namespace) -> str:
     """There is no table of a document: it is YAML then."""
-    answer = request_json(place, PATH)
-    sys.stdout.write(document.render_document(_require_part(answer, "document", dict), as_json=output == "json"))
-    return 0
+    exported = _require_part(request_json(gateway, PATH), "document", dict)
+    return document.render_document(exported, as_json=args.output == "json")
 
 
-def _show_policies(place: AdminEndpoint, output: str) -> int:
-    rows = _require_part(request_json(place, PATH), "origins", list)
-
+def _show_policies(gateway: AdminEndpoint, args: argparse.Namespace) -> str:
     def describe(rows: list[Any]) -> list[str]:
         return format_table(POLICY_COLUMNS, [_policy_row(row) for row in rows], left=len(POLICY_COLUMNS))
 
-    sys.stdout.write(render_response(rows, output, lambda: describe_response(place.url + PATH, rows, describe)))
-    return 0
+    rows = _require_part(request_json(gateway, PATH), "origins", list)
+    return render_answer(gateway.url + PATH, rows, args.output, describe)
 
 
 def _policy_row(said: Mapping[str, Any]) -> list[str]:
@@ -123,12 +107,9 @@ def _policy_row(said: Mapping[str, Any]) -> list[str]:
     return [key.kind, name, key.key, value_text(key, said["value"]), origin, text]
 
 
-def show_history(place: AdminEndpoint, limit: int, output: str) -> int:
-    answer = request_json(place, HISTORY_PATH, {"limit": limit})
-    sys.stdout.write(
-        render_response(answer, output, lambda: describe_response(place.url + HISTORY_PATH, answer, describe_history))
-    )
-    return 0
+def _show_history(gateway: AdminEndpoint, args: argparse.Namespace) -> str:
+    answer = request_json(gateway, HISTORY_PATH, {"limit": args.limit})
+    return render_answer(gateway.url + HISTORY_PATH, answer, args.output, describe_history)
 
 
 def describe_history(said: Mapping[str, Any]) -> list[str]:
@@ -142,21 +123,31 @@ def _history_line(said: Mapping[str, Any]) -> str:
     return f"{said['at']} version {said['version']}: {describe_change(said)}, {source}"
 
 
-def _apply_document(place: AdminEndpoint, body: Mapping[str, Any], *, dry_run: bool, output: str) -> int:
-    answer = request_json(place, f"{PATH}:apply", method="POST", body=body)
+def _apply_document(gateway: AdminEndpoint, args: argparse.Namespace) -> str:
+    dry_run = args.action == "diff" or args.dry_run
+    body = {"document": _read_document(args.file), "dry_run": dry_run, "prune": args.prune, "until": args.until}
+    answer = request_json(gateway, f"{PATH}:apply", method="POST", body=body)
     ops = _require_part(answer, "ops", list)
-    if output != "table":
-        sys.stdout.write(render_structured(answer, output))
-        return 0
-    lines = describe_response(place.url + PATH, ops, lambda ops: [describe_change(op) for op in ops])
-    if lines:
+    if args.output == "table":
+        sys.stderr.write("".join(f"warning: {warning}\n" for warning in answer.get("warnings", ())))
+
+    def describe(answer: Mapping[str, Any]) -> list[str]:
+        lines = [describe_change(op) for op in ops]
+        if not lines:
+            return ["nothing to change: all of it holds already"]
         count = f"{len(lines)} {'change' if len(lines) == 1 else 'changes'}"
-        lines.append(f"{count}; nothing was done" if dry_run else f"{count} made; version {answer.get('version')}")
-    else:
-        lines.append("nothing to change: all of it holds already")
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    sys.stderr.write("".join(f"warning: {warning}\n" for warning in answer.get("warnings", ())))
-    return 0
+        return [*lines, f"{count}; nothing was done" if dry_run else f"{count} made; version {answer.get('version')}"]
+
+    return render_answer(gateway.url + PATH, answer, args.output, describe)
+
+
+_ACTIONS: Final[Mapping[str, Callable[[AdminEndpoint, argparse.Namespace], str]]] = {
+    "show": _show_policies,
+    "export": _export_document,
+    "history": _show_history,
+    "diff": _apply_document,
+    "apply": _apply_document,
+}
 
 
 def describe_change(op: Mapping[str, Any]) -> str:

@@ -1,5 +1,5 @@
-# How a command shows what a gateway answers: once, or in a terminal again and again (rich's live view). Knows no
-# command and no answer.
+# How a command shows a response: once, or in a terminal again and again (rich's live view). Knows no command and no
+# response.
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from gateway.commands.admin_client import CommandError, describe_response, request_json, resolve_endpoint
-from gateway.commands.output import render_response
+from gateway.commands.admin_client import (
+    AdminEndpoint,
+    CommandError,
+    describe_response,
+    render_answer,
+    request_json,
+    run_command,
+)
 
 INTERVAL_S: Final = 2.0
 HEADING_LINES: Final = 3  # heading, blank, columns
@@ -26,7 +32,7 @@ def add_interval_argument(parser: argparse.ArgumentParser) -> None:
         type=_parse_interval,
         default=INTERVAL_S,
         metavar="S",
-        help="between two looks (default %(default)g)",
+        help="seconds between two requests (default %(default)g)",
     )
 
 
@@ -36,36 +42,38 @@ def add_watch_arguments(parser: argparse.ArgumentParser) -> None:
     add_interval_argument(parser)
 
 
+def watches(args: argparse.Namespace) -> bool:
+    """Whether the command is shown live."""
+    return getattr(args, "watch", False) and args.output == "table" and sys.stdout.isatty()
+
+
 def show_response(
     parser: argparse.ArgumentParser,
     args: argparse.Namespace,
     path: str,
     describe: Callable[[dict[str, Any]], list[str]],
-    query: Mapping[str, object] | None = None,
+    make_query: Callable[[], Mapping[str, object]] = dict,
+    method: str = "GET",
 ) -> int:
-    """A whole command that only asks: the answer in the format that was chosen. Exit codes: 0 shown, 1 can't ask."""
-    try:
-        place = resolve_endpoint(parser, args)
-        answer = request_json(place, path, query)
-        text = render_response(answer, args.output, lambda: describe_response(place.url + path, answer, describe))
-    except CommandError as error:
-        print(error, file=sys.stderr)
-        return 1
-    if args.watch and args.output == "table" and sys.stdout.isatty():
-        watch_response(
-            lambda: describe_response(place.url + path, request_json(place, path, query), describe),
-            place.url + path,
-            args.interval,
-            text.splitlines(),
-        )
-    else:
-        sys.stdout.write(text)
-    return 0
+    """A whole command that shows one response: in the chosen format, or live. Exit codes: 0 shown, 1 not."""
+
+    def ask(place: AdminEndpoint) -> dict[str, Any]:
+        return request_json(place, path, make_query(), method=method, body=None if method == "GET" else {})
+
+    def show(place: AdminEndpoint) -> str:
+        where = place.url + path
+        text = render_answer(where, ask(place), args.output, describe)
+        if not watches(args):
+            return text
+        watch_response(lambda: describe_response(where, ask(place), describe), where, args.interval, text.splitlines())
+        return ""
+
+    return run_command(parser, args, show)
 
 
 def watch_response(look: Callable[[], list[str]], heading: str, interval: float, lines: list[str]) -> None:
-    """The lines, and every `interval` seconds those of a new look, until Ctrl-C. That a gateway doesn't answer is
-    said, and it is asked again.
+    """Show the lines, and every `interval` seconds those of another look, until Ctrl-C. A gateway that doesn't answer
+    is asked again; the heading has the error meanwhile.
     """
     problem = ""
     try:

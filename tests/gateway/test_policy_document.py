@@ -505,7 +505,7 @@ def test_strange_answers_are_lines_too(
 def test_mistakes_of_the_command_line(tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = find_free_port()
     for argv, text in (
-        (["export", "--url", f"http://127.0.0.1:{port}"], "can't be asked: Connection refused"),
+        (["export", "--url", f"http://127.0.0.1:{port}"], "can't be reached: Connection refused"),
         (["export", "--url", "ftp://x"], "--url ftp://x: is not a valid address; for example: http"),
         (["export", str(tmp_path / "none.yaml")], "none.yaml: can't be read"),
         (["diff", str(tmp_path / "none.yaml")], "none.yaml: can't be read: No such file"),

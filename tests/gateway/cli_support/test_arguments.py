@@ -9,7 +9,7 @@ import shlex
 import pytest
 
 from gateway import cli
-from gateway.commands import views
+from gateway.commands.views import commands as views
 
 ACTIONS = [
     *(f"groups {name}" for name in ("list", "usage", "get", "set", "delete", "attach", "detach")),

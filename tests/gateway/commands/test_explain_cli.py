@@ -21,7 +21,8 @@ import pytest
 from gateway import channel
 from gateway.channel import UsageInterval, UsageRow
 from gateway.commands import admin_client as asking
-from gateway.commands import explain, top, topics
+from gateway.commands.views import commands as views
+from gateway.commands.views.topics import describe_topic_table
 from gateway.embedded import find_free_port
 from policies.definitions.policy_set import PolicySet
 from tests.gateway.control.admin.test_rest import BASE, MB, NOW_MS, Server, rates
@@ -48,7 +49,12 @@ def out(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 def test_an_explanation_is_readable(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
     busy(gateway)
-    assert explain.main(["--topic", "clicks", "--user", "alice", "--client-id", "app", "--url", gateway.url + "/"]) == 0
+    assert (
+        views.main(
+            "explain", ["--topic", "clicks", "--user", "alice", "--client-id", "app", "--url", gateway.url + "/"]
+        )
+        == 0
+    )
     lines = out(capsys)
     assert lines[0] == (
         "rejected now by topic-threshold on broker 1: bytes.in.per.sec.threshold of topic clicks: 4.0 MB/s of 5.0 MB/s"
@@ -78,7 +84,7 @@ def test_an_explanation_is_readable(gateway: Server, capsys: pytest.CaptureFixtu
 
 def test_one_broker_can_be_asked_about(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
     busy(gateway)
-    assert explain.main(["--topic", "views", "--broker", "12", "--url", gateway.url]) == 0
+    assert views.main("explain", ["--topic", "views", "--broker", "12", "--url", gateway.url]) == 0
     lines = out(capsys)
     assert lines[2] == "asked    topic views, user ANONYMOUS, client id none, brokers 12"
     assert lines[-1] == "  nothing"
@@ -86,14 +92,14 @@ def test_one_broker_can_be_asked_about(gateway: Server, capsys: pytest.CaptureFi
 
 def test_json_is_the_answer_itself(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
     busy(gateway)
-    for command, name, *args in ((explain, "rules", "--topic", "clicks"), (topics, "topics"), (top, "topics")):
-        assert command.main([*args, "--json", "--url", gateway.url]) == 0
+    for command, name, *args in (("explain", "rules", "--topic", "clicks"), ("topics", "topics"), ("top", "topics")):
+        assert views.main(command, [*args, "--json", "--url", gateway.url]) == 0
         assert json.loads("\n".join(out(capsys)))[name]
 
 
 def test_topics_are_a_table(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
     busy(gateway)
-    assert topics.main(["--url", gateway.url]) == 0
+    assert views.main("topics", ["--url", gateway.url]) == 0
     assert out(capsys) == [
         "TOPIC   BROKERS  THRESHOLD      FROM  RATE 1 MIN  USED  ACCEPTED  REJECTED  DELAYED  WOULD",
         "clicks  1         5.0 MB/s      file    4.0 MB/s  80%!  4.0 MB/s  1.0 kB/s        -      -",
@@ -108,7 +114,7 @@ def test_top_is_one_sorted_table_where_the_output_is_no_terminal(
     for args, order in (
         ([], ["clicks", "views"]), (["--by", "rejected", "--limit", "1"], ["clicks"]), (["--once"], ["clicks", "views"])
     ):  # fmt: skip
-        assert top.main([*args, "--url", gateway.url]) == 0
+        assert views.main("top", [*args, "--url", gateway.url]) == 0
         header, *lines = out(capsys)
         assert header.startswith("TOPIC ")
         assert [line.split()[0] for line in lines] == order
@@ -117,7 +123,7 @@ def test_top_is_one_sorted_table_where_the_output_is_no_terminal(
 def test_no_topics_are_an_empty_table(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
     gateway.told.clear()
     gateway.policies.policies = PolicySet()
-    assert topics.main(["--url", gateway.url]) == 0
+    assert views.main("topics", ["--url", gateway.url]) == 0
     assert len(out(capsys)) == 1
 
 
@@ -125,8 +131,8 @@ def test_names_cannot_command_the_terminal(gateway: Server, capsys: pytest.Captu
     evil = "x\x1b[2Jy\nz\u202e"
     row = UsageRow(1, evil, f"User:{evil}", evil, "rejected", "r", 1, 1, 1, 0)
     gateway.recent.add_interval(UsageInterval("b", 0, 2, NOW_MS - 8_000, NOW_MS - 7_000, (row,)), NOW_MS)
-    for command, *args in ((explain, "--topic", evil), (topics,), (top,)):
-        assert command.main([*args, "--url", gateway.url]) == 0
+    for command, *args in (("explain", "--topic", evil), ("topics",), ("top",)):
+        assert views.main(command, [*args, "--url", gateway.url]) == 0
         said = capsys.readouterr().out
         assert "x" in said
         assert all(char.isprintable() or char == "\n" for char in said)
@@ -140,25 +146,25 @@ def test_the_configuration_says_where_to_ask(
     path.write_text(
         f"upstream: {{bootstrap_servers: 'b:1'}}\nadmin: {{host: 0.0.0.0, open: true, port: {gateway.port}}}"
     )
-    assert topics.main([str(path)]) == 0
-    assert explain.main([str(path), "--topic", "clicks"]) == 0
-    assert top.main([str(path)]) == 0
+    assert views.main("topics", [str(path)]) == 0
+    assert views.main("explain", [str(path), "--topic", "clicks"]) == 0
+    assert views.main("top", [str(path)]) == 0
     capsys.readouterr()
     path.write_text("upstream: {}")
-    assert topics.main([str(path)]) == 1
+    assert views.main("topics", [str(path)]) == 1
     assert capsys.readouterr().err == f"{path}:1: upstream.bootstrap_servers: is required\n"
 
 
 def test_a_question_that_cannot_be_asked_is_one_line(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    assert explain.main(["--topic", "clicks", "--broker", "-1", "--url", gateway.url]) == 1
+    assert views.main("explain", ["--topic", "clicks", "--broker", "-1", "--url", gateway.url]) == 1
     assert "broker: Input should be greater than or equal to 0" in capsys.readouterr().err
-    assert topics.main(["--url", f"http://127.0.0.1:{find_free_port()}"]) == 1
+    assert views.main("topics", ["--url", f"http://127.0.0.1:{find_free_port()}"]) == 1
     assert "Connection refused: is the gateway running, and admin: right?" in capsys.readouterr().err
-    assert top.main(["--url", "localhost:9190"]) == 1
+    assert views.main("top", ["--url", "localhost:9190"]) == 1
     assert (
         capsys.readouterr().err == "--url localhost:9190: is not a valid address; for example: http://127.0.0.1:9190\n"
     )
-    assert topics.main(["--url", gateway.url + "/metrics?"]) == 1
+    assert views.main("topics", ["--url", gateway.url + "/metrics?"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -166,24 +172,24 @@ def test_an_older_gateway_has_no_such_path(gateway: Server, capsys: pytest.Captu
     with pytest.raises(asking.CommandError, match="404 Not Found: is it a gateway's admin server"):
         asking.request_json(asking.AdminEndpoint(gateway.url), "/nothing")
     with pytest.raises(asking.CommandError, match="this release doesn't know"):
-        asking.describe_response("there", {"topics": [{}]}, topics.describe_topic_table)
+        asking.describe_response("there", {"topics": [{}]}, describe_topic_table)
 
 
 @pytest.mark.parametrize(
     "args",
     [
-        (explain, []),
-        (explain, ["--topic", "t", "--broker", "x"]),
-        (topics, ["gw.yaml", "--url", "http://x"]),
-        (top, ["--by", "size"]),
-        (top, ["--limit", "0"]),
-        (top, ["--interval", "0"]),
+        ("explain", []),
+        ("explain", ["--topic", "t", "--broker", "x"]),
+        ("topics", ["gw.yaml", "--url", "http://x"]),
+        ("top", ["--by", "size"]),
+        ("top", ["--limit", "0"]),
+        ("top", ["--interval", "0"]),
     ],
 )
 def test_a_wrong_command_line_is_2(args: tuple[Any, ...], capsys: pytest.CaptureFixture[str]) -> None:
     command, argv = args
     with pytest.raises(SystemExit) as ended:
-        command.main(argv)
+        views.main(command, argv)
     assert ended.value.code == 2
 
 
@@ -193,7 +199,9 @@ class Terminal:
     def __init__(self, *args: str, command: str = "top", rows: int = 10) -> None:
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 100, 0, 0))
-        code = f"import sys; from gateway.commands import {command}; sys.exit({command}.main(sys.argv[1:]))"
+        code = (
+            f"import sys; from gateway.commands.views.commands import main; sys.exit(main({command!r}, sys.argv[1:]))"
+        )
         env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         env["TERM"] = "xterm"
         self.process = subprocess.Popen([sys.executable, "-c", code, *args], stdin=slave, stdout=slave, env=env)
@@ -256,7 +264,7 @@ def test_what_a_command_shows_once_can_be_watched(gateway: Server, start: Callab
 
 def test_without_a_terminal_there_is_nothing_to_watch(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
     busy(gateway)
-    assert topics.main(["--url", gateway.url, "--watch"]) == 0
+    assert views.main("topics", ["--url", gateway.url, "--watch"]) == 0
     assert out(capsys)[0].startswith("TOPIC ")
 
 

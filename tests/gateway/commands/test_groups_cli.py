@@ -69,7 +69,7 @@ def test_a_group_from_beginning_to_end(gateway: Server, capsys: pytest.CaptureFi
     run(gateway, "set", "gold", "--publish-bytes", "none")
     assert out(capsys)[0] == "publishRateInBytes of group gold: 12,000,000 bytes/s -> none"
     run(gateway, "set", "gold")
-    assert out(capsys) == ["nothing to change: it is so already"]
+    assert out(capsys) == ["nothing to change: these values are set already"]
     run(gateway, "detach", "--tenant", "acme")
     run(gateway, "detach", "--namespace", "acme/orders")
     run(gateway, "delete", "gold")
@@ -135,7 +135,7 @@ def test_errors_are_one_line(gateway: Server, capsys: pytest.CaptureFixture[str]
     capsys.readouterr()
     assert "in use by tenant a" in failed(gateway, capsys, "delete", "gold")
     closed = Server()
-    assert "can't be asked" in failed(closed, capsys, "list")
+    assert "can't be reached" in failed(closed, capsys, "list")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_errors_are_one_line(gateway: Server, capsys: pytest.CaptureFixture[str]
         (["detach", "--namespace", "acme"], "'acme' is not a valid namespace; for example: acme/orders"),
         (["set", "gold", "--publish-bytes", "12XB"], "'12XB' is not a valid size; for example: 20MB"),
         (["set", "gold", "--publish-msgs", "many"], "'many' is not a valid number of messages"),
-        (["list", "gateway.yaml", "--url", "http://x"], "CONFIG and --url both say where the gateway is"),
+        (["list", "gateway.yaml", "--url", "http://x"], "CONFIG and --url both name the gateway's address"),
     ],
 )
 def test_a_wrong_command_line_says_what_is_wrong(

@@ -167,7 +167,7 @@ def test_a_gateway_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[s
     url = f"http://127.0.0.1:{find_free_port()}"
     assert show.main(["--url", url]) == 1
     assert capsys.readouterr().err == (
-        f"{url}/v1/storage: can't be asked: Connection refused: is the gateway running, and admin: right?\n"
+        f"{url}/v1/storage: can't be reached: Connection refused: is the gateway running, and admin: right?\n"
     )
     assert show.main(["--url", "localhost:9190"]) == 1
     assert "is not a valid address; for example: http://127.0.0.1:9190" in capsys.readouterr().err

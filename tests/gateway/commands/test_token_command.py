@@ -9,7 +9,7 @@ import pytest
 
 from gateway.access_tokens.roles import AccessRole
 from gateway.access_tokens.tokens import hash_token, read_holders
-from gateway.commands.token import main
+from gateway.commands.credentials.token import main
 
 CREATE = ["create", "--name", "alice", "--role", "operator"]
 

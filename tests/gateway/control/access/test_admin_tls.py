@@ -18,7 +18,7 @@ from pytest_trio import trio_fixture
 
 from gateway.access_tokens.roles import AccessRole
 from gateway.access_tokens.tokens import format_token_line
-from gateway.commands import topics
+from gateway.commands.views import commands as views
 from gateway.control.access.admin_tls import AdminTls
 from gateway.control.access.gate import AccessGate
 from gateway.control.access.holders import CredentialHolders
@@ -302,7 +302,7 @@ def test_a_command_reaches_it_and_says_in_one_line_what_is_wrong(
     foreign, foreign_key = map(str, stranger.sign("anna"))
     ca, mine = ["--ca", str(authority.certificate)], ["--cert", certificate, "--key", key]
     url = ["--url", port.url]
-    assert topics.main([*url, *ca, *mine]) == 0
+    assert views.main("topics", [*url, *ca, *mine]) == 0
     said = capsys.readouterr()
     assert ("clicks" in said.out, said.err) == (True, "")
     for args, words in (
@@ -317,9 +317,9 @@ def test_a_command_reaches_it_and_says_in_one_line_what_is_wrong(
         ([*url, *ca, "--cert", certificate], "--cert: "),
         ([*url, "--ca", str(tmp_path / "none")], f"--ca: {tmp_path / 'none'} can't be read: No such file"),
         (["--url", port.url.replace("https", "http")], "/v1/topics: Bad Request: here is TLS: use https://"),
-        (["--url", port.url.replace("https", "http"), *ca], "--ca: is for TLS, and the address is http://"),
+        (["--url", port.url.replace("https", "http"), *ca], "--ca is for TLS, but the address is http://"),
     ):
-        assert topics.main(args) == 1, args
+        assert views.main("topics", args) == 1, args
         said = capsys.readouterr()
         assert said.out == ""
         assert words in said.err, args
@@ -330,8 +330,8 @@ def test_tls_to_a_port_that_has_none_is_said_to_be_that(
     gateway: Server, authority: Authority, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = gateway.url.replace("http", "https")
-    assert topics.main(["--url", url, "--ca", str(authority.certificate)]) == 1
-    assert "can't be asked: there is no TLS: give --url http://" in capsys.readouterr().err
+    assert views.main("topics", ["--url", url, "--ca", str(authority.certificate)]) == 1
+    assert "can't be reached: there is no TLS: give --url http://" in capsys.readouterr().err
 
 
 def test_with_a_configuration_the_certificate_in_it_is_enough(
@@ -342,9 +342,9 @@ def test_with_a_configuration_the_certificate_in_it_is_enough(
     config = tmp_path / "gateway.yaml"
     section = f"port: {port.port}, ssl.keystore.location: {port.certificate}, ssl.key.location: {port.key}"
     config.write_text(f"upstream: {{bootstrap_servers: broker:9092}}\nadmin: {{{section}, tokens: [{TOKEN}]}}\n")
-    assert topics.main([str(config)]) == 0
+    assert views.main("topics", [str(config)]) == 0
     other, _ = stranger.sign("server")
     config.write_text(f"upstream: {{bootstrap_servers: broker:9092}}\nadmin: {{port: {port.port}, "
                       f"ssl.keystore.location: {other}, tokens: [{TOKEN}]}}\n")  # fmt: skip
-    assert topics.main([str(config)]) == 1
+    assert views.main("topics", [str(config)]) == 1
     assert "its certificate can't be verified" in capsys.readouterr().err

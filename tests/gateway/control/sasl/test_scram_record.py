@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.commands.scram_record import main
+from gateway.commands.credentials.scram_record import main
 from gateway.control.sasl.credentials import read_records
 from protocol.scram import HASHES, matches_password
 

@@ -1,17 +1,12 @@
-# `produce-gateway status | clients | connections | peers | history`: what a running gateway is doing, each from one
-# path of its REST API. Judges nothing.
+# What `produce-gateway status | clients | connections | peers | history | reload` print: the responses of the REST API
+# about the state of a gateway, as lines.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final
 
-from gateway.cli_support.arguments import CommandParser, add_examples
-from gateway.commands.admin_client import add_endpoint_arguments
 from gateway.commands.output import format_pairs, format_table
-from gateway.commands.policies import HISTORY_PATH, describe_history
-from gateway.commands.response_display import add_watch_arguments, show_response
 from policies.units import format_rate
 
 FLOW_KINDS: Final = ("accepted", "rejected", "delayed", "would")
@@ -22,44 +17,6 @@ CONNECTION_COLUMNS: Final = (
     "PEER", "BROKER", "PRINCIPAL", "CLIENT ID", "SOFTWARE", "AGE", "IDLE", "IN FLIGHT", "MUTED", "WHY",
 )  # fmt: skip
 PEER_COLUMNS: Final = ("GATEWAY", "WORKERS", "SINCE", "HEARD", "EVERY", "STATE")
-
-
-class _CommandView(NamedTuple):
-    """One command. `options`: its own, each with what argparse takes for it; they go into the query by their names."""
-
-    path: str
-    text: str
-    describe: Callable[[Mapping[str, Any]], list[str]]
-    options: Mapping[str, Mapping[str, Any]]
-    examples: tuple[str, ...]
-
-
-def main(name: str, argv: list[str]) -> int:
-    """Exit codes: 0 shown, 1 can't ask, 2 a wrong command line."""
-    parser, view = make_parser(name), VIEWS[name]
-    args = parser.parse_args(argv)
-    names = [option.lstrip("-").replace("-", "_") for option in view.options]
-    query = {each: _query_value(getattr(args, each)) for each in names}
-    return show_response(parser, args, view.path, view.describe, query)
-
-
-def make_parser(name: str) -> CommandParser:
-    view = VIEWS[name]
-    parser = CommandParser(prog=f"produce-gateway {name}", description=view.text)
-    add_endpoint_arguments(parser)
-    add_watch_arguments(parser)
-    for option, how in view.options.items():
-        parser.add_argument(option, **how)
-    add_examples(parser, *view.examples)
-    return parser
-
-
-def _query_value(value: Any) -> Any:
-    """As a query has it; None: left out."""
-    return "true" if value is True else None if value is False else value
-
-
-# --- what is shown ----------------------------------------------------------------------------------------------------
 
 
 def describe_status(said: Mapping[str, Any]) -> list[str]:
@@ -147,7 +104,7 @@ def describe_connections(said: Mapping[str, Any]) -> list[str]:
     lines = (
         format_table(CONNECTION_COLUMNS, rows, left=5)
         if rows
-        else ["no such connection" if said["total"] else "nobody is connected"]
+        else ["no connection matches" if said["total"] else "no client is connected"]
     )
     if said["missing"]:
         lines.append(f"{said['missing']} workers did not answer in time: theirs are missing")
@@ -187,85 +144,9 @@ def _age_text(seconds: float) -> str:
     return f"{seconds / 3600:.0f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} d"
 
 
-def _limit_parser(most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        number = int(text)
-        if not 1 <= number <= most:
-            raise argparse.ArgumentTypeError(f"1 to {most}")
-        return number
-
-    return read
-
-
-_PRINCIPAL: Final = {"metavar": "TYPE:NAME", "help": "only of this one, for example User:alice"}
-_CLIENT_ID: Final = {"metavar": "ID", "help": "only with this client id"}
-
-VIEWS: Final[Mapping[str, _CommandView]] = {
-    "status": _CommandView(
-        "/v1/status",
-        "A running gateway in short: whether it is ready, what it goes on without, traffic, storage, peers.",
-        describe_status,
-        {},
-        ("", "gateway.yaml", "--url http://gw1:9190 -o json"),
-    ),
-    "clients": _CommandView(
-        "/v1/clients",
-        "Clients that produce to a running gateway, or were held back lately, with the latest reason.",
-        describe_clients,
-        {
-            "--by": {"choices": ("rate", "rejected", "delayed"), "default": "rate", "help": "the order (default rate)"},
-            "--limit": {
-                "type": _limit_parser(10_000),
-                "default": 20,
-                "metavar": "N",
-                "help": "so many (default %(default)s)",
-            },
-            "--user": {"metavar": "NAME", "help": "only this user"},
-            "--client-id": _CLIENT_ID,
-        },
-        ("", "gateway.yaml --by rejected", "--user alice -o yaml"),
-    ),
-    "connections": _CommandView(
-        "/v1/connections",
-        "Clients' connections of a running gateway: who, from where, with which software, muted for how long and why."
-        " The longest muted come first, then the oldest.",
-        describe_connections,
-        {
-            "--limit": {
-                "type": _limit_parser(1000),
-                "default": 50,
-                "metavar": "N",
-                "help": "so many (default %(default)s)",
-            },
-            "--principal": _PRINCIPAL,
-            "--client-id": _CLIENT_ID,
-            "--address": {"metavar": "IP", "help": "only from this address"},
-            "--broker": {"type": int, "metavar": "N", "help": "only those joined to this broker"},
-            "--muted": {"action": "store_true", "help": "only those that wait"},
-        },
-        ("", "gateway.yaml --muted", "--principal User:alice -o json --token-file admin.token"),
-    ),
-    "peers": _CommandView(
-        "/v1/peers",
-        "The other gateways with which a running gateway shares limits, as it heard them last.",
-        describe_peers,
-        {},
-        ("", "gateway.yaml -o yaml"),
-    ),
-    "history": _CommandView(
-        HISTORY_PATH,
-        "Changes of policies at run time with author, time and old value, the newest first.",
-        describe_history,
-        {
-            "--limit": {
-                "type": _limit_parser(1000),
-                "default": 20,
-                "metavar": "N",
-                "help": "so many (default %(default)s)",
-            },
-            "--kind": {"metavar": "KIND", "help": "only of this kind: broker, topic, quota, group, tenant, namespace"},
-            "--name": {"metavar": "NAME", "help": "only of the thing with this name"},
-        },
-        ("", "gateway.yaml --kind topic --name clicks", "--limit 1000 -o json"),
-    ),
-}
+def describe_reload(said: Mapping[str, Any]) -> list[str]:
+    """The answer as lines."""
+    changed, pending = said["last"]["changed"], said["pending"]
+    lines = [f"{said['file']}: {said['last']['outcome']}"]
+    lines += [f"holds now: {', '.join(changed)}"] if changed else []
+    return lines + ([f"takes a restart: {', '.join(pending)}"] if pending else [])

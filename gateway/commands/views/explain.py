@@ -1,46 +1,12 @@
-# `produce-gateway explain`: why traffic is or is not held back, from GET /v1/explain of a running gateway. Judges
-# nothing.
+# What `produce-gateway explain` prints: why traffic is or is not held back, as lines. Judges nothing.
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
-from gateway.cli_support.arguments import CommandParser, add_examples
-from gateway.commands.admin_client import add_endpoint_arguments
-from gateway.commands.response_display import add_watch_arguments, show_response
 from policies.units import format_duration
-
-PATH: Final = "/v1/explain"
-
-
-def main(argv: list[str]) -> int:
-    """Exit codes: 0 shown, 1 can't ask, 2 a wrong command line."""
-    parser = make_parser()
-    args = parser.parse_args(argv)
-    query = {"topic": args.topic, "user": args.user, "client_id": args.client_id, "broker": args.broker}
-    return show_response(parser, args, PATH, describe_explanation, query)
-
-
-def make_parser() -> CommandParser:
-    parser = CommandParser(
-        prog="produce-gateway explain",
-        description="Why a client's data for a topic is or isn't held back, in one sentence; then every rule that looks"
-        " at it, the one that binds first, and the latest rejections and delays.",
-    )
-    add_endpoint_arguments(parser)
-    add_watch_arguments(parser)
-    parser.add_argument("--topic", required=True, help="the one that the client produces to")
-    parser.add_argument(
-        "--user", help="default: a client that has not authenticated, and the bytes held back of any principal"
-    )
-    parser.add_argument(
-        "--client-id", help="default: a client that gives none, and the bytes held back of any client id"
-    )
-    parser.add_argument("--broker", type=int, metavar="N", help="default: all that lead a partition of the topic")
-    add_examples(parser, "--topic clicks", "gateway.yaml --topic clicks --user alice --client-id app --broker 1")
-    return parser
 
 
 def describe_explanation(said: Mapping[str, Any]) -> list[str]:
