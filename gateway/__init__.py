@@ -30,6 +30,7 @@
 #   system/              cores, files, hosts, shared memory, sockets
 #   plugins.py           sources, limits and policies of the operator's own
 #   secret_key.py        a secret of the gateway's own, and keys made of it
+#   admin_api.py         requests to the admin server's API and its responses, for commands and the console
 #   listener_names.py, http_client.py, yaml_text.py   one small thing each
 #   compiled.py          whether the hot path's compiled modules run, or the Python that they are made from
 #

@@ -1,5 +1,5 @@
 # `produce-gateway scram-record USER`: a user's line for authentication.credentials_file, from a password on standard
-# input, which stands in no command line. The password itself is printed nowhere.
+# input, so that no command line has it. The password itself is printed nowhere.
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.cli_support.arguments import CommandParser, add_examples
 from protocol import scram
 
 _DEFAULT_SHAPE: Final = scram.RecordShape()
-DEFAULT_ITERATIONS: Final = _DEFAULT_SHAPE.iterations  # 4 ms: whoever gets the file needs as long for each guess
+DEFAULT_ITERATIONS: Final = _DEFAULT_SHAPE.iterations  # 4 ms: as long as each guess takes with a stolen file
 
 
 def main(argv: list[str]) -> int:

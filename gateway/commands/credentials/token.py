@@ -1,5 +1,5 @@
-# `produce-gateway token create`: a token for one person or program, and the line of admin.token_file that knows it. The
-# token is printed once and kept nowhere; the line has its hash.
+# `produce-gateway token create`: a token for one person or program, and its line for admin.token_file. The token is
+# printed once and kept nowhere; the line has its hash.
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from gateway.access_tokens.roles import ROLE_NAMES, parse_role
 from gateway.access_tokens.tokens import check_name, format_token_line, make_token, read_holders
 from gateway.cli_support.arguments import CommandParser, add_examples
-from gateway.commands.output import format_pairs, render_response
+from gateway.commands.output import add_format_arguments, format_pairs, render_response
 
 
 def main(argv: list[str]) -> int:
@@ -33,14 +33,14 @@ def main(argv: list[str]) -> int:
 def make_parser() -> CommandParser:
     parser = CommandParser(
         prog="produce-gateway token",
-        description="Tokens for the admin port. The token is printed once: who loses it makes another one.",
+        description="Tokens for the admin port. The token is printed once and can't be shown again.",
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = actions.add_parser("create", help="make a token, and its line for admin.token_file")
-    create.add_argument("--name", required=True, type=_parse_name, help="who has it: recorded with each change")
+    create.add_argument("--name", required=True, type=_parse_name, help="its owner, recorded with each change")
     create.add_argument("--role", required=True, choices=ROLE_NAMES)
     create.add_argument("--append", type=Path, metavar="FILE", help="append the line to this token file")
-    create.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table")
+    add_format_arguments(create)
     add_examples(
         create,
         "--name alice --role operator",

@@ -49,12 +49,8 @@ def out(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 def test_an_explanation_is_readable(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
     busy(gateway)
-    assert (
-        views.main(
-            "explain", ["--topic", "clicks", "--user", "alice", "--client-id", "app", "--url", gateway.url + "/"]
-        )
-        == 0
-    )
+    args = ["--topic", "clicks", "--user", "alice", "--client-id", "app", "--url", gateway.url + "/"]
+    assert views.main("explain", args) == 0
     lines = out(capsys)
     assert lines[0] == (
         "rejected now by topic-threshold on broker 1: bytes.in.per.sec.threshold of topic clicks: 4.0 MB/s of 5.0 MB/s"
