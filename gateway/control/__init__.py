@@ -19,6 +19,7 @@
 #   admin/               what the admin server answers: metrics, API, console
 #   access/              who asks on the admin port, and whether that one may; its TLS
 #   http_server.py       HTTP for it: connections, their places and time
+#   asgi.py              what the applications behind it share: headers, bounded bodies, responses
 #   admission.py         how many connections there may be, in all and from one address
 #   rates.py             what several workers measured, as one gateway's
 #   query_tasks.py       tasks that answer workers' questions about clients' requests, a bounded number at once

@@ -26,6 +26,7 @@ from gateway.control.access.holders import CredentialHolders, NoPrincipal
 from gateway.control.access.origin import is_foreign_page, states_origin
 from gateway.control.access.rules import ACCESS_TABLE, LOGIN_PATH, READ_METHODS, AccessRule, AccessRules
 from gateway.control.access.sessions import BrowserSessions
+from gateway.control.asgi import Header, headers_of, read_body, send_response
 from gateway.system.hosts import is_loopback
 from gateway.system.sockets import Networks
 from policies.text import one_line
@@ -46,7 +47,6 @@ _FORMS: Final = (_FORM, "multipart/form-data", "text/plain")  # what a page of a
 _CREDENTIAL_SETTINGS: Final = "admin.tokens or admin.token_file"
 
 Application = Callable[[Any, Any, Any], Any]
-Header = tuple[bytes, bytes]
 
 
 class AccessRefusal(NamedTuple):
@@ -124,7 +124,7 @@ class AccessGate:
                 if headers.get("content-length", "0") != "0" and refusal.status != 413:
                     # The server closes a connection that is answered before its request is there whole, and the
                     # client's next request on it would fail.
-                    await _read_body(receive, REFUSED_BODY_TIMEOUT_S)
+                    await read_body(receive, MAX_FORM, REFUSED_BODY_TIMEOUT_S)
                 await _send_refusal(scope, headers, send, refusal, rule)
                 return
             await app({**scope, CALLER_KEY: caller, GATE_KEY: self}, receive, send)
@@ -310,15 +310,6 @@ def gate_of(scope: Mapping[str, Any]) -> AccessGate:
     return found
 
 
-def headers_of(scope: Any) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in scope["headers"]:
-        text = value.decode("latin-1")
-        is_part = name == b"cookie" and "cookie" in found  # HTTP/2 may bring them one by one
-        found[name.decode("latin-1")] = f"{found['cookie']}; {text}" if is_part else text
-    return found
-
-
 def _body_bytes(headers: Mapping[str, str]) -> float:
     """The announced size; a chunked body announces none."""
     size = headers.get("content-length", "0")
@@ -371,7 +362,7 @@ async def _check_csrf(wanted: str, headers: Mapping[str, str], receive: Any) -> 
     """Check the token in the header, or in a form; the application receives the body that was read again."""
     given = headers.get(CSRF_HEADER, "")
     if not given and headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM:
-        body = await _read_body(receive, FORM_TIMEOUT_S)
+        body = await read_body(receive, MAX_FORM, FORM_TIMEOUT_S)
         if body is None:
             return receive, AccessRefusal(413, "", f"a form may have {MAX_FORM} bytes, within {FORM_TIMEOUT_S:g} s")
         given = parse_qs(body.decode("latin-1")).get(CSRF_FIELD, [""])[0]
@@ -380,19 +371,6 @@ async def _check_csrf(wanted: str, headers: Mapping[str, str], receive: Any) -> 
         return receive, None
     detail = f"a change within a session needs its CSRF token, as the header {CSRF_HEADER} or the field {CSRF_FIELD}"
     return receive, AccessRefusal(403, "csrf", f"{detail}: load the page once more")
-
-
-async def _read_body(receive: Any, within_s: float) -> bytes | None:
-    body = b""
-    with trio.move_on_after(within_s):
-        while len(body) <= MAX_FORM:
-            message = await receive()
-            if message["type"] != "http.request":
-                return None
-            body += message.get("body", b"")
-            if not message.get("more_body", False):
-                return body if len(body) <= MAX_FORM else None
-    return None
 
 
 def _replay_body(body: bytes, receive: Any) -> Any:
@@ -427,9 +405,7 @@ async def _send_refusal(
         status, kind = refusal.status, "application/problem+json"
         said = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": refusal.detail}
         body = json.dumps({**said, "errors": []}).encode()
-    head = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode()), *more]
-    await send({"type": "http.response.start", "status": status, "headers": head})
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+    await send_response(scope, send, status, kind, body, more)
 
 
 def _login_redirect(scope: Any, headers: Mapping[str, str]) -> list[Header]:

@@ -17,6 +17,7 @@ import trio
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from gateway.control.access.gate import AccessGate
+from gateway.control.asgi import send_response
 from gateway.control.http_server import Application
 from gateway.health import LIVE_PATH, READY_PATH, encode_readiness
 from gateway.system.hosts import is_own_host
@@ -92,7 +93,7 @@ def make_application(
         elif pages is not None and (path == "/" or path.startswith(CONSOLE_PATHS)):
             await pages(scope, receive, send)
         else:
-            await _send_response(send, scope["method"], await answer(scope["method"], scope["path"]))
+            await send_response(scope, send, *await answer(scope["method"], scope["path"]))
 
     guarded = (gate or AccessGate(hosts=hosts)).guard_application(beyond)
 
@@ -103,7 +104,7 @@ def make_application(
         elif is_own_host(host, hosts):
             await guarded(scope, receive, send)
         else:
-            await _send_response(send, scope["method"], (421, _TEXT, _FOREIGN_HOST))
+            await send_response(scope, send, 421, _TEXT, _FOREIGN_HOST)
 
     pages = None if console is None else console(application)
     return application
@@ -133,21 +134,6 @@ class _MetricsExposition:
             if not self._making.statistics().tasks_waiting:
                 self._made, self._begun_at = (), -math.inf  # no caller is left that could share it
             return made
-
-
-async def _send_response(send: Any, method: str, answer: Answer) -> None:
-    status, kind, body = answer
-    headers = [(b"content-type", kind.encode())]
-    if isinstance(body, bytes):
-        headers.append((b"content-length", str(len(body)).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    if method == "HEAD":
-        body = b""
-    elif not isinstance(body, bytes):
-        for piece in body:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        body = b""
-    await send({"type": "http.response.body", "body": body})
 
 
 def json_response(value: Any, status: int = 200) -> Answer:

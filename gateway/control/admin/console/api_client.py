@@ -9,9 +9,9 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from gateway.admin_api import ApiError, ApiRequest, decode_response
+from gateway.control.asgi import Header
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
-Header = tuple[bytes, bytes]
 
 # Headers of the page's request that the question doesn't have: it has another body, and asks for another form.
 _OWN_HEADERS: Final = frozenset(

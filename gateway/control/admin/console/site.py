@@ -17,8 +17,9 @@ import trio
 
 from gateway.admin_api import ApiError, ApiRequest
 from gateway.control.admin.console import edits, pages
-from gateway.control.admin.console.api_client import ApiClient, Application, Header
+from gateway.control.admin.console.api_client import ApiClient, Application
 from gateway.control.admin.console.rendering import ConsoleTemplates, make_url
+from gateway.control.asgi import Header, read_body, send_response
 
 LOGIN: Final = "/login"
 LOGOUT: Final = "/logout"
@@ -78,16 +79,18 @@ class _ConsoleSite:
             answer = _redirect(pages.ROOT)
         else:
             answer = await self._handle_request(scope, given, receive)
-        await _send_response(send, method, answer)
+        headers = (*answer.headers, *_HEADERS)
+        await send_response(scope, send, answer.status, answer.kind, answer.body, headers)
 
     async def _handle_request(self, scope: Any, given: Mapping[str, str], receive: Any) -> _ConsoleResponse:
         method, path = scope["method"], scope["path"]
         api = ApiClient(self._application, scope)
         page = pages.PAGES.get(path)
         if method == "POST":
-            form = await _read_form(receive)
-            if form is None:
+            body = await read_body(receive, MAX_FORM, FORM_TIMEOUT_S)
+            if body is None:
                 return _text_response(413, f"a form may have {MAX_FORM} bytes, within {FORM_TIMEOUT_S:g} s")
+            form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
             if path == LOGIN:
                 return await self._log_in(api, form)
             if path == LOGOUT:
@@ -215,21 +218,6 @@ def _is_part(scope: Any) -> bool:
     return any(name == b"hx-request" for name, _ in scope["headers"])
 
 
-async def _read_form(receive: Any) -> dict[str, str] | None:
-    """None: too large, or not there in time."""
-    body = b""
-    with trio.move_on_after(FORM_TIMEOUT_S):
-        while len(body) <= MAX_FORM:
-            message = await receive()
-            if message["type"] != "http.request":
-                return None
-            body += message.get("body", b"")
-            if not message.get("more_body", False):
-                text = body.decode("utf-8", "replace")
-                return dict(parse_qsl(text, keep_blank_values=True)) if len(body) <= MAX_FORM else None
-    return None
-
-
 def _redirect(place: str, headers: tuple[Header, ...] = ()) -> _ConsoleResponse:
     return _ConsoleResponse(303, "", b"", ((b"location", place.encode()), (b"cache-control", b"no-store"), *headers))
 
@@ -242,11 +230,3 @@ def _text_response(status: int, text: str) -> _ConsoleResponse:
     return _ConsoleResponse(
         status, "text/plain; charset=utf-8", f"{text}\n".encode(), ((b"cache-control", b"no-store"),)
     )
-
-
-async def _send_response(send: Any, method: str, answer: _ConsoleResponse) -> None:
-    head = [(b"content-length", str(len(answer.body)).encode()), *answer.headers, *_HEADERS]
-    if answer.kind:
-        head.append((b"content-type", answer.kind.encode()))
-    await send({"type": "http.response.start", "status": answer.status, "headers": head})
-    await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})

@@ -14,8 +14,8 @@ import trio
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from gateway.control.access.gate import headers_of
 from gateway.control.admin.rest.problems import MAX_ERRORS, Finding, problem_response
+from gateway.control.asgi import headers_of
 from gateway.control.http_server import Application
 
 BODY_TIMEOUT_S: Final = 60.0
