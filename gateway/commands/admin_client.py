@@ -58,12 +58,12 @@ def add_endpoint_arguments(
     one of its servers is asked, by default at `url`.
     """
     parser.add_argument(
-        "config", nargs="?", type=Path, metavar="CONFIG", help="its YAML file, with the address under admin:"
+        "config", nargs="?", type=Path, metavar="CONFIG", help="the gateway's YAML file: admin: has the address"
     )
-    parser.add_argument("--url", help=f"of its {server} (default {url})")
+    parser.add_argument("--url", help=f"address of its {server} (default {url})")
     parser.add_argument(
         "--token-file", type=Path, metavar="FILE",
-        help=f"with a token of the admin server's (default ${FILE_VARIABLE}, else that of CONFIG)",
+        help=f"file with a token for the admin server (default ${FILE_VARIABLE}, else that of CONFIG)",
     )  # fmt: skip
     parser.add_argument(
         "--ca", type=Path, metavar="FILE",
@@ -78,13 +78,14 @@ def add_endpoint_arguments(
 def add_until_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--until",
-        type=_parse_until,
+        type=parse_end,
         metavar="TIME",
         help="the change ends then, and the earlier value holds again: a duration such as 2h, or 2026-11-22T21:00:00Z",
     )
 
 
-def _parse_until(text: str) -> str:
+def parse_end(text: str) -> str:
+    """For argparse: a time, or a duration from now, as RFC 3339 has it."""
     try:
         return format_time(parse_until(text, round(time.time() * 1000)))
     except ValueError as error:

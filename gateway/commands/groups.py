@@ -158,7 +158,7 @@ def _attachments_text(group: Mapping[str, Any]) -> str:
 
 def _describe_usage(said: Mapping[str, Any], wanted: str | None) -> list[str]:
     if wanted is not None and wanted not in said["groups"]:
-        raise CommandError(f"there is no group {wanted}: produce-gateway groups list shows those that there are")
+        raise CommandError(f"there is no group {wanted}: produce-gateway groups list shows all of them")
     rows = []
     for name, group in said["groups"].items():
         if wanted in (None, name):

@@ -26,7 +26,7 @@ MAX_RESPONSE_BYTES: Final = 2**20
 
 
 def main(argv: list[str]) -> int:
-    """Exit codes: 0 it does, 1 it doesn't or can't be asked, 2 a wrong command line."""
+    """Exit codes: 0 yes, 1 no, or no response, 2 a wrong command line."""
     parser = make_parser()
     args = parser.parse_args(argv)
     try:
@@ -47,16 +47,17 @@ def main(argv: list[str]) -> int:
 
 def make_parser() -> CommandParser:
     parser = CommandParser(
-        prog="produce-gateway health", description="Whether a gateway lives, as an exit code: for health checks."
+        prog="produce-gateway health",
+        description="Report as an exit code whether a gateway is alive: for health checks.",
     )
     add_endpoint_arguments(parser, formats=False, server="health port, or admin server", url=DEFAULT_URL)
-    parser.add_argument("--ready", action="store_true", help="whether it is ready for clients (/readyz)")
+    parser.add_argument("--ready", action="store_true", help="report whether it is ready for clients (/readyz)")
     parser.add_argument(
         "--timeout",
         type=_parse_timeout,
         default=TIMEOUT_S,
         metavar="S",
-        help="for the whole answer (default %(default)g)",
+        help="seconds for the whole response (default %(default)g)",
     )
     add_examples(parser, "/etc/produce-gateway/gateway.yaml", "--url http://gw1:9295 --ready")
     return parser

@@ -45,7 +45,7 @@ def make_parser() -> CommandParser:
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="show|export|history|diff|apply")
     show = actions.add_parser(
-        "show", help="print the values in force as a table: value, where it comes from, the other value"
+        "show", help="print the values in force as a table, with their origin and the value that is not in force"
     )
     export = actions.add_parser("export", help="print the values in force, as a document that `apply` takes")
     history = actions.add_parser(
@@ -53,7 +53,9 @@ def make_parser() -> CommandParser:
     )
     history.add_argument("--limit", type=int, default=20, metavar="N", help="changes, 1 to 1000 (%(default)s)")
     diff = actions.add_parser("diff", help="show the changes that `apply` would make")
-    apply = actions.add_parser("apply", help="make a document hold: all of it, or nothing; twice does it once")
+    apply = actions.add_parser(
+        "apply", help="make the values of a document hold, all or none; to apply it again changes nothing"
+    )
     for action in (diff, apply):
         action.add_argument("file", metavar="FILE", help="the document, YAML or JSON; - for standard input")
     for action in (show, export, history, diff, apply):

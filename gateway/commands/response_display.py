@@ -38,7 +38,9 @@ def add_interval_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_watch_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of a command that may be shown live: `args.watch`, `args.interval`."""
-    parser.add_argument("-w", "--watch", action="store_true", help="again and again in a terminal, until Ctrl-C")
+    parser.add_argument(
+        "-w", "--watch", action="store_true", help="show it again and again in a terminal, until Ctrl-C"
+    )
     add_interval_argument(parser)
 
 

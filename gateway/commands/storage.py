@@ -26,7 +26,7 @@ _UNKNOWN_REASONS: Final = {
 
 
 def main(argv: list[str]) -> int:
-    """Exit codes: 0 shown or done, 1 can't ask or was refused, 2 a wrong command line."""
+    """Exit codes: 0 shown or done, 1 not, 2 a wrong command line."""
     if argv[:1] and argv[0] in storage_override.ACTIONS:
         return storage_override.main(argv)
     parser = make_parser()

@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import argparse
-import sys
-import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 from gateway.cli_support.arguments import CommandParser, add_examples
-from gateway.commands.admin_client import CommandError, add_endpoint_arguments, request_json, resolve_endpoint
-from gateway.commands.output import render_structured
-from policies.units import format_time, parse_until
+from gateway.commands.admin_client import (
+    AdminEndpoint,
+    add_endpoint_arguments,
+    parse_end,
+    render_answer,
+    request_json,
+    run_command,
+)
 
 PATH: Final = "/v1/storage/override"
 ACTIONS: Final = ("pause", "open", "resume")
@@ -24,32 +27,36 @@ _DESCRIPTIONS: Final = {
 
 
 def main(argv: list[str]) -> int:
-    """Exit codes: 0 done, 1 can't ask or was refused, 2 a wrong command line."""
+    """Exit codes: 0 done, 1 not done, 2 a wrong command line."""
     action = argv[0]
     parser = make_parser(action)
     args = parser.parse_args(argv[1:])
-    try:
-        place = resolve_endpoint(parser, args)
+
+    def send(gateway: AdminEndpoint) -> str:
         if action == "resume":
-            answer = request_json(place, PATH, method="DELETE")
+            answer = request_json(gateway, PATH, method="DELETE")
         else:
             body = {"state": action.upper(), "until": args.until, "reason": args.reason}
             body |= {"force": True} if action == "open" and args.force else {}
-            answer = request_json(place, PATH, method="PUT", body=body)
-    except CommandError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    if args.output != "table":
-        sys.stdout.write(render_structured(answer, args.output))
-        return 0
+            answer = request_json(gateway, PATH, method="PUT", body=body)
+        return render_answer(
+            gateway.url + PATH, answer, args.output, lambda answer: _describe_result(action, args, answer)
+        )
+
+    return run_command(parser, args, send)
+
+
+def _describe_result(action: str, args: argparse.Namespace, answer: Mapping[str, Any]) -> list[str]:
     if action == "resume":
-        print("storage protection goes by the disks again")
-        return 0
+        return ["storage protection goes by the disks again"]
     what = "paused" if action == "pause" else "let in"
-    print(f"producers are {what} until {args.until}, or until `produce-gateway storage resume`")
-    for volume in answer.get("still_full", ()):
-        print(f"except topics of {volume}, which is at its hard limit (--force lets them in as well)")
-    return 0
+    return [
+        f"producers are {what} until {args.until}, or until `produce-gateway storage resume`",
+        *(
+            f"except topics of {volume}, which is at its hard limit (--force lets them in as well)"
+            for volume in answer.get("still_full", ())
+        ),
+    ]
 
 
 def make_parser(action: str) -> CommandParser:
@@ -59,8 +66,8 @@ def make_parser(action: str) -> CommandParser:
         add_examples(parser, "", "gateway.yaml")
         return parser
     parser.add_argument(
-        "--for", dest="until", type=_parse_end, required=True, metavar="TIME",
-        help="it is taken back by itself then: a duration such as 30m, or 2026-11-22T21:00:00Z",
+        "--for", dest="until", type=parse_end, required=True, metavar="TIME",
+        help="its end: a duration such as 30m, or 2026-11-22T21:00:00Z",
     )  # fmt: skip
     parser.add_argument("--reason", required=True, metavar="TEXT", help="for clients, log and history")
     if action == "open":
@@ -75,10 +82,3 @@ def describe_override(override: Mapping[str, Any]) -> str:
     since = f" at {override['at']}" if override["at"] else ""
     reason = f": {override['reason']}" if override["reason"] else ""
     return f"{override['state']}{forced} until {override['until']}, by {override['who'] or 'unknown'}{since}{reason}"
-
-
-def _parse_end(text: str) -> str:
-    try:
-        return format_time(parse_until(text, round(time.time() * 1000)))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error

@@ -27,14 +27,13 @@ from policies.explain.model import (
     HeldTraffic,
     MeterRates,
     TopicFlow,
-    TopicStatus,
     TrafficExplanation,
     origin_of,
     quota_in_force,
     quota_rollout_percent,
 )
 from policies.explain.sentences import storage_effect_text
-from policies.explain.topic_statuses import TopOrder, top_topics, topic_statuses
+from policies.explain.topic_statuses import TopicStatus, TopOrder, top_topics, topic_statuses
 from policies.limits.description import LimitDescription, LimitLevel
 
 __all__ = [

@@ -14,7 +14,7 @@ from policies.engine import OnExceed
 from policies.fleet.keys import FleetKey
 from policies.groups.finder import GroupResolver
 from policies.groups.group_limiters import GroupRate
-from policies.limits.description import FleetUse, LimitDescription, ratio_text
+from policies.limits.description import FleetUse, LimitDescription
 from policies.meters.broker_meters import PeerTraffic
 from policies.quotas.quota_limiters import QuotaRate, quota_factor
 from policies.quotas.store import QuotaStore, ResolvedQuota
@@ -168,33 +168,6 @@ class TrafficExplanation(NamedTuple):
     @property
     def first_rule(self) -> LimitDescription | None:
         return next((rule for rule in self.rules if rule.first), None)
-
-
-class TopicStatus(NamedTuple):
-    """One topic over all its brokers and all gateways.
-
-    `threshold`: on the broker where its utilization is highest, `broker`; None = none; in force there. `kind`:
-    explicit, implicit, or none. `rate`: one-minute rate of all brokers, `elsewhere`: the part of it that other gateways
-    bring. `over`: rejected or delayed somewhere by its threshold. `flow`: through all gateways; `others`: through the
-    other ones, by name, where the topic is among their busiest.
-    """
-
-    topic: str
-    brokers: tuple[int, ...]
-    kind: str
-    origin: str
-    broker: int | None
-    threshold: float | None
-    rate: float
-    elsewhere: float
-    utilization: float
-    over: bool
-    flow: TopicFlow
-    others: Mapping[str, TopicFlow] = {}
-
-    @property
-    def utilization_text(self) -> str:
-        return ratio_text(self.utilization, is_limited=self.broker is not None and self.threshold is not None)
 
 
 def sortable_ratio(ratio: float) -> float:

@@ -5,15 +5,43 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from policies.definitions.policy_values import PolicyKey
 from policies.explain.idle_limits import IdleLimits
-from policies.explain.model import ExplainInputs, TopicFlow, TopicStatus, origin_of, sortable_ratio
+from policies.explain.model import ExplainInputs, TopicFlow, origin_of, sortable_ratio
+from policies.limits.description import ratio_text
 from policies.limits.limit_use import limit_utilization
 from policies.thresholds.broker_limits import TopicRate
 
 TopOrder = Literal["rate", "rejected", "utilization"]
+
+
+class TopicStatus(NamedTuple):
+    """One topic over all its brokers and all gateways.
+
+    `threshold`: on the broker where its utilization is highest, `broker`; None = none; in force there. `kind`:
+    explicit, implicit, or none. `rate`: one-minute rate of all brokers, `elsewhere`: the part of it that other gateways
+    bring. `over`: rejected or delayed somewhere by its threshold. `flow`: through all gateways; `others`: through the
+    other ones, by name, where the topic is among their busiest.
+    """
+
+    topic: str
+    brokers: tuple[int, ...]
+    kind: str
+    origin: str
+    broker: int | None
+    threshold: float | None
+    rate: float
+    elsewhere: float
+    utilization: float
+    over: bool
+    flow: TopicFlow
+    others: Mapping[str, TopicFlow] = {}
+
+    @property
+    def utilization_text(self) -> str:
+        return ratio_text(self.utilization, is_limited=self.broker is not None and self.threshold is not None)
 
 
 def topic_statuses(

@@ -109,7 +109,7 @@ def test_the_usage_of_all_gateways_and_of_this_one(gateway: Server, capsys: pyte
     run(gateway, "usage")
     assert len(out(capsys)) == 9
     assert failed(gateway, capsys, "usage", "--group", "x") == (
-        "there is no group x: produce-gateway groups list shows those that there are"
+        "there is no group x: produce-gateway groups list shows all of them"
     )
 
 
