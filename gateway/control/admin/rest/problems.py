@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -45,6 +45,11 @@ class Problem(BaseModel):
     status: int
     detail: _Text
     errors: list[Finding] = []
+
+
+ERROR_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    code: {"model": Problem} for code in (400, 401, 403, 404, 412, 413, 415, 422, 429, 503)
+}
 
 
 class RequestRefused(HTTPException):

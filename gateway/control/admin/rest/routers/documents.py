@@ -12,10 +12,11 @@ from starlette.exceptions import HTTPException
 from gateway.access_tokens.roles import AccessRole
 from gateway.control.admin.rest.dependencies import Gateway, Requester
 from gateway.control.admin.rest.models import Changed, EndText, RequestModel, TimeText, Until
+from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from gateway.control.policies.service import ChangeResult
 from policies.definitions.policy_values import PolicyError
 
-router: Final = APIRouter()
+router: Final = APIRouter(responses=ERROR_RESPONSES)
 
 
 class GivenDocument(RequestModel):

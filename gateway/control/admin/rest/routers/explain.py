@@ -17,10 +17,11 @@ from gateway.control.admin.rest.models import (
     ShownHeld,
     respond_from_thread,
 )
+from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from policies import explain
 
-router: Final = APIRouter()
-topics_router: Final = APIRouter()
+router: Final = APIRouter(responses=ERROR_RESPONSES)
+topics_router: Final = APIRouter(responses=ERROR_RESPONSES)
 
 
 class ExplainQuery(RequestModel):

@@ -17,6 +17,7 @@ from gateway import channel
 from gateway.cli_support.suggest import name_hint
 from gateway.control.admin.rest.dependencies import Gateway, How, Requester
 from gateway.control.admin.rest.models import MAX_NAME, Alterations, Until, respond_from_thread
+from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from gateway.control.policies.service import ChangeResult
 from policies.definitions.policy_records import end_text
 from policies.definitions.policy_set import PolicySet
@@ -41,7 +42,7 @@ from policies.units import parse_size
 
 GROUP_PATHS: Final = ("/admin/v2/resourcegroup", "/admin/v2/resourcegroups")  # the proposal's, and Pulsar's
 NO_LIMIT: Final = -1  # as Pulsar says it
-router: Final = APIRouter()
+router: Final = APIRouter(responses=ERROR_RESPONSES)
 
 
 # --- what is given ----------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from gateway.control.admin.rest.models import (
     refuse_bool,
     respond_from_thread,
 )
+from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from policies import explain
 from policies.definitions.policy_values import PolicyKey, ValueEnds
 from policies.definitions.rollout import rollout_text
@@ -30,8 +31,8 @@ from policies.quotas.store import Alteration, EntityValues, Op, QuotaStore, Reso
 from policies.quotas.text import entity_text, quota_text
 from policies.units import format_time, parse_size
 
-router: Final = APIRouter()
-effective_router: Final = APIRouter()
+router: Final = APIRouter(responses=ERROR_RESPONSES)
+effective_router: Final = APIRouter(responses=ERROR_RESPONSES)
 _NO_QUOTAS: Final = QuotaStore()
 
 

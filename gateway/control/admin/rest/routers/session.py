@@ -11,9 +11,9 @@ from pydantic import AliasPath, BaseModel, ConfigDict, Field
 from gateway.access_tokens.tokens import MAX_TOKEN_LENGTH
 from gateway.control.access.caller import AdminCaller, caller_of
 from gateway.control.access.gate import LoginOutcome, gate_of
-from gateway.control.admin.rest.problems import problem_response
+from gateway.control.admin.rest.problems import ERROR_RESPONSES, problem_response
 
-router: Final = APIRouter()
+router: Final = APIRouter(responses=ERROR_RESPONSES)
 
 
 class GivenToken(BaseModel):

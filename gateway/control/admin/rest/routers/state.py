@@ -16,6 +16,7 @@ from gateway.config.sections.fields import Host
 from gateway.control.admin.rest import problems
 from gateway.control.admin.rest.dependencies import Gateway, Requester
 from gateway.control.admin.rest.models import BrokerId, ShownFlow, ShownHeld
+from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
 from gateway.control.gateway_health import FleetStatus
 from gateway.control.lifecycle.reload import DOOR, ConfigStatus
@@ -23,7 +24,7 @@ from gateway.control.usage.timeline import SLOT_MS
 from gateway.control.workers.inquiries import InquiryResult
 from policies.explain import HeldTraffic, TopicFlow
 
-router: Final = APIRouter()
+router: Final = APIRouter(responses=ERROR_RESPONSES)
 
 
 class _QueryModel(BaseModel):

@@ -11,13 +11,14 @@ from starlette.exceptions import HTTPException
 
 from gateway.control.admin.rest.dependencies import Gateway, How, Requester
 from gateway.control.admin.rest.models import Alterations, Until, alterations_of
+from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from gateway.control.policies.service import ChangeResult
 from gateway.control.storage.override import OVERRIDE_KEY, list_full_volumes
 from policies.definitions.policy_values import PolicyOperation
 from policies.storage import MAX_REASON_CHARS, InvalidOverride, StorageOverride
 
 PATH: Final = "/v1/storage/override"
-router: Final = APIRouter()
+router: Final = APIRouter(responses=ERROR_RESPONSES)
 
 
 class NewOverride(BaseModel):

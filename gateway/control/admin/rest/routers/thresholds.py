@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from gateway import channel
 from gateway.control.admin.rest.dependencies import Gateway, How, Requester
 from gateway.control.admin.rest.models import Alterations, Committed, RequestModel, Size, Until, respond_from_thread
+from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from gateway.control.policies.service import ChangeResult
 from gateway.policy_document import describe_setting
 from policies.definitions.policy_set import PolicySet
@@ -21,7 +22,7 @@ from policies.explain import origin_of
 from policies.thresholds.sums import EVERY_BROKER, TopicPlaces
 from policies.thresholds.values import TOTAL_KEY, TOTAL_OUT_KEY
 
-router: Final = APIRouter()
+router: Final = APIRouter(responses=ERROR_RESPONSES)
 
 
 class NewThreshold(RequestModel):
