@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Request, Response
-from pydantic import AliasPath, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from gateway.access_tokens.tokens import MAX_TOKEN_LENGTH
 from gateway.control.access.caller import AdminCaller, caller_of
@@ -28,7 +28,7 @@ class ShownCaller(BaseModel):
     """
 
     name: str
-    role: str = Field(validation_alias=AliasPath("role", "label"))
+    role: Annotated[str, BeforeValidator(lambda role: role.label)]
     identified: bool
     how: str = Field(validation_alias="auth_method")
     csrf_token: str = Field(validation_alias="csrf")
@@ -51,7 +51,7 @@ async def get_caller(request: Request) -> AdminCaller:
     return caller_of(request.scope)
 
 
-@router.delete("/v1/session", status_code=204)
+@router.delete("/v1/session", status_code=204, response_model=None)
 async def log_out(request: Request, response: Response) -> None:
     """End the session."""
     _add_headers(response, gate_of(request.scope).log_out(request.scope))
