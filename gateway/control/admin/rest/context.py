@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -13,51 +13,18 @@ from gateway.control.cluster.broker_quotas import BrokerQuotas
 from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
 from gateway.control.gateway_health import FleetStatus, HealthStatus
 from gateway.control.lifecycle.reload import ReloadResult
-from gateway.control.policies.service import ChangeResult
+from gateway.control.policies.service import PolicyService
 from gateway.control.usage.recent import RecentTraffic
 from gateway.control.usage.timeline import TrafficTimeline
 from gateway.control.workers.inquiries import InquiryResult
-from policies.definitions.policy_records import ChangeSource, PastChange
-from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import PolicyOperation
+from policies.definitions.policy_records import ChangeSource
 from policies.fleet.keys import FleetKey
 from policies.limits.description import FleetUse
 from policies.meters.broker_meters import PeerTraffic
-from policies.quotas.store import Alteration, QuotaStore
+from policies.quotas.store import QuotaStore
 from policies.thresholds.sums import TopicPlaces
 
 _T = TypeVar("_T")
-
-
-class ApiPolicies(Protocol):
-    """The part of the policy service that the API needs; see gateway.control.policies.service.PolicyService."""
-
-    @property
-    def policies(self) -> PolicySet: ...
-
-    @property
-    def history(self) -> Sequence[PastChange]: ...
-
-    async def alter_policies(
-        self, ops: Sequence[PolicyOperation], source: ChangeSource, *, validate_only: bool = False
-    ) -> ChangeResult: ...
-
-    async def alter_quotas(
-        self, alterations: Sequence[Alteration], source: ChangeSource, *, validate_only: bool = False
-    ) -> ChangeResult: ...
-
-    async def apply_document(
-        self,
-        data: object,
-        source: ChangeSource,
-        *,
-        dry_run: bool = False,
-        prune: bool = False,
-        until_ms: int | None = None,
-        groups: bool = True,
-    ) -> ChangeResult: ...
-
-    def export_overview(self) -> dict[str, Any]: ...
 
 
 class LatestSnapshot(Protocol):
@@ -101,7 +68,7 @@ class GatewayContext:
         clock: Unix time.
     """
 
-    policies: ApiPolicies
+    policies: PolicyService
     recent: RecentTraffic
     latest_snapshot: LatestSnapshot
     base: str = "file"

@@ -168,7 +168,7 @@ class Server:
 
     def gateway(self) -> GatewayContext:
         return GatewayContext(
-            self.policies,
+            self.policies,  # type: ignore[arg-type]
             self.recent,
             self.latest,
             places=lambda: self.policies.places,
