@@ -1,0 +1,13 @@
+# Whole gateways under simulated time: docs/simulation.md. The product's control processes and workers run as they are;
+# what they stand on is simulated, and an independent judge compares what clients, brokers and accounts say.
+#
+#     clock.py        time, chance and order; blocking code in greenlets
+#     network.py      connections, and what the product sees of sockets
+#     processes.py    gateways: control, workers, the channel between them, their ends
+#     wire.py         the few APIs that models speak, written anew
+#     cluster.py      the model of a Kafka cluster
+#     librdkafka.py   the gateways' own clients
+#     clients.py      the models of producers
+#     judge.py        what must not be
+#     world.py        one world from its seed: plan, faults, end; and how a failing plan is cut down
+#     mutations.py    the product broken on purpose, for the judge to see

@@ -1,0 +1,102 @@
+# `python -m tests.simulation --seed 1 --hours 0.1 --worlds 20`: worlds from consecutive seeds, with what came of each.
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+from tests.simulation.clients import describe
+from tests.simulation.mutations import run_all
+from tests.simulation.world import THEMES, Plan, World, make_plan, minimise
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="of the first world")
+    parser.add_argument("--hours", type=float, default=0.1, help="simulated hours of each world")
+    parser.add_argument("--worlds", type=int, default=1)
+    parser.add_argument("--theme", choices=THEMES, help="which limits there are; by default the seed says")
+    parser.add_argument("--calm", action=argparse.BooleanOptionalAction, help="without faults, or with")
+    parser.add_argument("--minimise", action="store_true", help="cut a failing world down, and print its plan")
+    parser.add_argument("--show", action="store_true", help="clients, limits and the log's last lines of each world")
+    parser.add_argument(
+        "--mutations",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="break the product on purpose: which does the judge see?",
+    )
+    args = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of what happens
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
+    if args.mutations is not None:
+        return run_all(args.mutations)
+    return _run_worlds(args)
+
+
+def _run_worlds(args: Any) -> int:
+    totals: Counter[str] = Counter()
+    simulated_s = real_s = 0.0
+    failed = []
+    for seed in range(args.seed, args.seed + args.worlds):
+        plan = make_plan(seed, args.hours, theme=args.theme, calm=args.calm)
+        began, world = time.perf_counter(), World(plan)
+        judge = world.run()
+        took_s = time.perf_counter() - began
+        simulated_s, real_s = simulated_s + world.simulated_s, real_s + took_s
+        totals += judge.counts
+        print(
+            f"seed {seed}: {plan.theme}, {plan.gateways} gateways with {plan.workers} workers,"
+            f" {len(plan.faults)} faults, {world.simulated_s:.0f} s in {took_s:.1f} s,"
+            f" {judge.counts['records acknowledged']} records, digest {judge.digest}:"
+            f" {len(judge.violations)} violations",
+            flush=True,
+        )
+        for violation in judge.violations[:10]:
+            print(f"    {violation}", flush=True)
+        if args.show:
+            _show(world)
+        if judge.violations:
+            failed.append(seed)
+            if args.minimise:
+                _minimise(plan, judge.violations[0].split(" ", 1)[1].split(":")[0])
+    speed = simulated_s / max(real_s, 0.1)
+    print(f"{simulated_s / 3600:.2f} simulated hours in {real_s:.0f} s, {speed:.0f} times real time")
+    for kind in ("records", "records acknowledged", "records in logs", "records failed", "rejected by a gateway"):
+        print(f"{kind}: {totals[kind]}")
+    for kind, count in sorted(totals.items()):
+        if kind.startswith(("fault", "violation")):
+            print(f"{kind}: {count}")
+    print("failed seeds:", *failed)
+    return bool(failed)
+
+
+def _show(world: World) -> None:
+    for client in world.clients:
+        print(f"    {describe(client)}")
+    for limit in world.judge.limits.values():
+        print(
+            f"    {limit.name}: {limit.rate:.0f}, {limit.checked} windows judged of {limit.windows}, lowest"
+            f" {limit.lowest:.3f}, highest {limit.highest:.3f}, fullest second {limit.fullest:.3f}"
+        )
+    for line in world.logs:
+        print(f"    {line[:240]}")
+
+
+def _minimise(plan: Plan, kind: str) -> None:
+    """`kind`: of the violation that has to stay."""
+
+    def fails(smaller: Plan) -> bool:
+        return any(violation.split(" ", 1)[1].startswith(kind) for violation in World(smaller).run().violations)
+
+    smaller = minimise(plan, fails)
+    print(f"    smallest plan that is still {kind!r}:\n    {smaller!r}", flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,219 @@
+# Simulated time, and everything else that makes a run the same each time: one clock for trio's tasks and for the calls
+# of models, which jumps to whatever is due next; a seeded order of trio's tasks; all that the product reads of time and
+# chance in place of the real ones; and blocking code, which the product runs in threads, in greenlets of this thread.
+#
+# Knows no Kafka and no gateway.
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import heapq
+import math
+import os
+import random
+import secrets
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, Final
+from unittest import mock
+
+import greenlet  # type: ignore[import-untyped]  # playwright brings it along
+import trio
+from trio._core import _run as trio_run
+from trio.testing import MockClock
+
+START_S: Final = 1_000.0  # trio's clock when a world begins
+UNIX_S: Final = 1_700_000_000.0  # Unix time then: before that of the files which the product writes
+MONOTONIC_S: Final = 70_000.0  # by which `time.monotonic` is ahead of trio's clock
+
+
+class Process:
+    """A process of the product, as far as the simulation has any. `wall_offset_s`: by which its wall clock is off.
+    `is_dead`: it was killed, and whatever its code still does has no effect.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.wall_offset_s = 0.0
+        self.is_dead = False
+
+
+# The process that runs now: tasks inherit it.
+current_process: contextvars.ContextVar[Process] = contextvars.ContextVar("process", default=Process("world"))  # noqa: B039
+
+
+class Stuck(Exception):
+    """Nothing is due any more, and the world has not come to its end."""
+
+
+class Entry:
+    """A call that is due at a time. `cancel` it any number of times."""
+
+    __slots__ = ("args", "call")
+
+    def __init__(self, call: Callable[..., Any] | None, args: tuple[Any, ...]) -> None:
+        self.call = call
+        self.args = args
+
+    def cancel(self) -> None:
+        self.call, self.args = None, ()
+
+
+class Agenda:
+    """What models do when: plain calls in the order of their times. `now`: simulated seconds, trio's clock."""
+
+    def __init__(self) -> None:
+        self.now = START_S
+        self.calls = 0
+        self._heap: list[tuple[float, int, Entry]] = []
+        self._numbers = count()
+        self._task: trio.lowlevel.Task | None = None
+
+    def at(self, when: float, call: Callable[..., Any], *args: Any) -> Entry:
+        entry = Entry(call, args)
+        heapq.heappush(self._heap, (when, next(self._numbers), entry))
+        return entry
+
+    def after(self, seconds: float, call: Callable[..., Any], *args: Any) -> Entry:
+        return self.at(self.now + seconds, call, *args)
+
+    async def run(self) -> None:
+        heap = self._heap
+        while True:
+            while heap and heap[0][0] <= self.now:
+                entry = heapq.heappop(heap)[2]
+                call, args = entry.call, entry.args
+                if call is not None:
+                    self.calls += 1
+                    call(*args)
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._give_up)
+
+    def _give_up(self, _: Any) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def jump(self) -> None:
+        """All tasks wait: go on to what is due next."""
+        heap, deadline = self._heap, trio_run.GLOBAL_RUN_CONTEXT.runner.deadlines.next_deadline()
+        while heap and heap[0][2].call is None:
+            heapq.heappop(heap)
+        if heap and heap[0][0] <= deadline and self._task is not None:
+            self.now = max(self.now, heap[0][0])
+            task, self._task = self._task, None
+            trio.lowlevel.reschedule(task)
+        elif deadline < math.inf:
+            self.now = max(self.now, deadline)
+        else:
+            raise Stuck
+
+    def make_clock(self) -> MockClock:
+        """A clock for `trio.run` that shows this agenda's time."""
+        clock: Any = MockClock(autojump_threshold=0)
+        clock.current_time = lambda: self.now
+        clock._autojump = self.jump
+        clock.deadline_to_sleep_time = lambda deadline: 0.0 if deadline <= self.now else 999_999_999.0
+        found: MockClock = clock
+        return found
+
+
+# --- blocking code ----------------------------------------------------------------------------------------------------
+
+
+class Alarm:
+    """Something that blocking code waits for: `ring` wakes all who do."""
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def ring(self) -> None:
+        event, self._event = self._event, trio.Event()
+        event.set()
+
+    def current_event(self) -> trio.Event:
+        return self._event
+
+
+def block(seconds: float, alarm: Alarm | None = None) -> None:
+    """Wait in code that the product runs in a thread; on trio's own stack it doesn't wait."""
+    parent = greenlet.getcurrent().parent
+    if parent is not None and seconds > 0.0:
+        parent.switch(seconds, None if alarm is None else alarm.current_event())
+
+
+async def run_blocking(call: Callable[..., Any], *args: Any, abandon_on_cancel: bool = False, **_: Any) -> Any:
+    """In the place of `trio.to_thread.run_sync`."""
+    await trio.lowlevel.checkpoint_if_cancelled()
+    if current_process.get().is_dead:
+        await trio.lowlevel.checkpoint()
+        return None
+    routine = greenlet.greenlet(functools.partial(call, *args))
+    routine.gr_context = contextvars.copy_context()
+    found = routine.switch()
+    if routine.dead:
+        await trio.lowlevel.checkpoint()
+    with trio.CancelScope(shield=not abandon_on_cancel):
+        while not routine.dead:
+            seconds, event = found
+            try:
+                if event is None:
+                    await trio.sleep(seconds)
+                else:
+                    with trio.move_on_after(seconds):
+                        await event.wait()
+            except trio.Cancelled:
+                routine.throw(greenlet.GreenletExit)
+                raise
+            found = routine.switch()
+    return found
+
+
+# --- chance, time, order ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def deterministic(agenda: Agenda, seed: int) -> Iterator[None]:
+    """What the product reads of time and chance within it follows from `agenda` and `seed`."""
+    chance = random.Random(f"product {seed}")
+
+    def unix_s() -> float:
+        return UNIX_S - START_S + agenda.now + current_process.get().wall_offset_s
+
+    def monotonic() -> float:
+        return agenda.now + MONOTONIC_S
+
+    def sleep(seconds: float) -> None:
+        block(seconds)
+
+    real_gmtime, before = time.gmtime, random.getstate()
+    fakes: list[tuple[Any, str, Any]] = [
+        (time, "time", unix_s),
+        (time, "time_ns", lambda: round(unix_s() * 1e9)),
+        (time, "monotonic", monotonic),
+        (time, "perf_counter", monotonic),
+        (time, "process_time", lambda: 0.0),
+        (time, "gmtime", lambda seconds=None: real_gmtime(unix_s() if seconds is None else seconds)),
+        (time, "sleep", sleep),
+        (os, "urandom", chance.randbytes),
+        (os, "fsync", lambda fd: None),
+        (uuid, "uuid4", lambda: uuid.UUID(bytes=chance.randbytes(16), version=4)),
+        (secrets, "token_bytes", lambda size=32: chance.randbytes(size)),
+        (secrets, "token_hex", lambda size=32: chance.randbytes(size).hex()),
+        (trio.to_thread, "run_sync", run_blocking),
+        (trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
+        (trio_run, "_r", random.Random(f"trio {seed}")),
+    ]
+    random.seed(f"global {seed}")
+    patches = [mock.patch.object(place, name, value) for place, name, value in fakes]
+    for patch in patches:
+        patch.start()
+    try:
+        yield
+    finally:
+        for patch in reversed(patches):
+            patch.stop()
+        random.setstate(before)

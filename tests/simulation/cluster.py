@@ -1,0 +1,329 @@
+# A model of a Kafka cluster: partitions with logs, leaders that move, what a broker remembers of idempotent producers,
+# disks, and the internal topics that the gateways' own clients (librdkafka.py) write and read.
+#
+# It tells the judge of every batch that it appends or refuses. Shares no code with the product.
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from tests.simulation import wire
+from tests.simulation.clock import Agenda, Alarm
+from tests.simulation.network import ModelEnd, Network
+from tests.simulation.wire import Batch, Outcome, PartitionView, TopicView
+
+NONE, UNKNOWN_TOPIC, NOT_LEADER, REQUEST_TIMED_OUT, OUT_OF_ORDER, DUPLICATE, INVALID_EPOCH, STORAGE_ERROR = (
+    0, 3, 6, 7, 45, 46, 47, 56,
+)  # fmt: skip
+PORT: Final = 9092
+ELECTION_S: Final = 2.0
+REMEMBERED: Final = 5  # batches of a producer that a broker tells as repeated
+
+
+class Appended(NamedTuple):
+    """A batch in a log."""
+
+    at: float
+    offset: int
+    batch: Batch
+
+
+@dataclass(slots=True)
+class _Producer:
+    epoch: int
+    last: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))  # sequence, end, offset
+
+
+class Partition:
+    """`log`: all that is in it. `leader`: -1 for none."""
+
+    def __init__(self, topic: Topic, index: int, replicas: list[int]) -> None:
+        self.topic = topic
+        self.index = index
+        self.replicas = replicas
+        self.leader = replicas[0]
+        self.log: list[Appended] = []
+        self.end = 0
+        self.bytes = 0
+        self.producers: dict[int, _Producer] = {}
+
+    def append(self, batch: Batch, now: float) -> tuple[int, int, bool]:
+        """Error, offset, and whether it was there before."""
+        if batch.producer >= 0:
+            known = self.producers.get(batch.producer)
+            if known is None or batch.epoch > known.epoch:
+                if known is not None and batch.sequence:
+                    return OUT_OF_ORDER, -1, False
+                known = self.producers[batch.producer] = _Producer(batch.epoch)
+            elif batch.epoch < known.epoch:
+                return INVALID_EPOCH, -1, False
+            elif known.last:
+                for sequence, end, offset in known.last:
+                    if (sequence, end) == (batch.sequence, batch.sequence + batch.records):
+                        return NONE, offset, True
+                if batch.sequence != known.last[-1][1]:
+                    return (DUPLICATE if batch.sequence < known.last[-1][1] else OUT_OF_ORDER), -1, False
+            known.last.append((batch.sequence, batch.sequence + batch.records, self.end))
+        offset = self.end
+        self.log.append(Appended(now, offset, batch))
+        self.end += batch.records
+        self.bytes += batch.size
+        return NONE, offset, False
+
+
+class Topic:
+    def __init__(self, name: str, topic_id: bytes, replicas: list[list[int]]) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.partitions = [Partition(self, index, nodes) for index, nodes in enumerate(replicas)]
+
+
+class InternalRecord(NamedTuple):
+    """A record of a gateway's own. `visible_at`: when readers get it."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes]]
+    at: float
+    visible_at: float
+
+
+class InternalLog:
+    """A topic of the gateways' own, of one partition. `is_compacted`: it keeps the last record of a key."""
+
+    def __init__(self, topic: Topic, config: dict[str, str]) -> None:
+        self.topic = topic
+        self.config = config
+        self.records: list[InternalRecord] = []
+        self.end = 0
+        self.appended = Alarm()
+
+    @property
+    def is_compacted(self) -> bool:
+        return self.config.get("cleanup.policy") == "compact"
+
+    def compact(self) -> int:
+        """Drop records that later ones replace; returns how many."""
+        last = {record.key: record.offset for record in self.records if record.key is not None}
+        kept = [record for record in self.records if record.key is None or last[record.key] == record.offset]
+        dropped, self.records = len(self.records) - len(kept), kept
+        return dropped
+
+
+class Broker:
+    """`is_up`; `is_full`: its disk takes nothing more. `capacity`, `used`: of its disk, in bytes."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.address = (f"10.0.0.{node_id}", PORT)
+        self.is_up = True
+        self.is_full = False
+        self.connections: list[_Served] = []
+
+
+class Observer:
+    """Told of what brokers do."""
+
+    def on_request(self, node_id: int, client_id: str, size: int) -> None:
+        """A Produce request of `size` bytes without its size prefix."""
+
+    def on_appended(self, partition: Partition, batch: Batch, offset: int) -> None: ...
+
+    def on_repeated(self, partition: Partition, batch: Batch, offset: int) -> None: ...
+
+    def on_refused(self, topic: str, index: int, batch: Batch, error: int) -> None: ...
+
+
+class Cluster:
+    """`topics`: by name, internal ones too; `internal`: their logs."""
+
+    def __init__(self, agenda: Agenda, network: Network, chance: random.Random, observer: Observer, size: int) -> None:
+        self.agenda = agenda
+        self.network = network
+        self.chance = chance
+        self.observer = observer
+        self.brokers = {node_id: Broker(node_id) for node_id in range(1, size + 1)}
+        self.topics: dict[str, Topic] = {}
+        self.internal: dict[str, InternalLog] = {}
+        self.epochs: dict[str, int] = {}  # of transactional ids
+        self.copies: Callable[[str], int] = lambda topic: 1  # of a gateway's message: 0 where it is lost
+        self.service_s: Callable[[], float] = lambda: chance.uniform(0.0005, 0.004)
+        self._producers = 1000
+        for broker in self.brokers.values():
+            self._serve(broker)
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, partitions: int, config: dict[str, str] | None = None) -> Topic:
+        nodes, first = sorted(self.brokers), self.chance.randrange(len(self.brokers))
+        copies = min(3, len(nodes))
+        replicas = [
+            [nodes[(first + index + copy) % len(nodes)] for copy in range(copies)] for index in range(partitions)
+        ]
+        topic = self.topics[name] = Topic(name, self.chance.randbytes(16), replicas)
+        for partition in topic.partitions:
+            self._elect(partition)
+        if config is not None:
+            self.internal[name] = InternalLog(topic, config)
+        return topic
+
+    def delete_topic(self, name: str) -> Topic:
+        self.internal.pop(name, None)
+        return self.topics.pop(name)
+
+    def _elect(self, partition: Partition) -> None:
+        if partition.leader < 0 or not self.brokers[partition.leader].is_up:
+            alive = [node_id for node_id in partition.replicas if self.brokers[node_id].is_up]
+            partition.leader = alive[0] if alive else -1
+
+    def move_leader(self, partition: Partition) -> None:
+        """Another replica that is up leads it."""
+        alive = [node_id for node_id in partition.replicas if self.brokers[node_id].is_up]
+        others = [node_id for node_id in alive if node_id != partition.leader]
+        if others:
+            partition.leader = self.chance.choice(others)
+
+    # --- brokers ------------------------------------------------------------------------------------------------------
+
+    def _serve(self, broker: Broker) -> None:
+        def accept(end: ModelEnd) -> None:
+            _Served(self, broker, end)
+
+        self.network.serve_model(broker.address, accept)
+
+    def kill_broker(self, node_id: int) -> None:
+        broker = self.brokers[node_id]
+        broker.is_up = False
+        self.network.serve_model(broker.address, None)
+        for served in list(broker.connections):
+            served.end.close(with_reset=True)
+            served.is_over = True
+        broker.connections.clear()
+        self.agenda.after(ELECTION_S, self._elect_all)
+
+    def start_broker(self, node_id: int) -> None:
+        broker = self.brokers[node_id]
+        broker.is_up = True
+        self._serve(broker)
+        self._elect_all()
+
+    def _elect_all(self) -> None:
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                self._elect(partition)
+
+    @property
+    def alive(self) -> dict[int, tuple[str, int]]:
+        return {node_id: broker.address for node_id, broker in self.brokers.items() if broker.is_up}
+
+    # --- what brokers answer ------------------------------------------------------------------------------------------
+
+    def new_producer(self) -> int:
+        self._producers += 1
+        return self._producers
+
+    def view_topics(self, asked: list[str | bytes] | None) -> list[TopicView]:
+        found = []
+        by_id = {topic.topic_id: topic for topic in self.topics.values()}
+        for one in list(self.topics) if asked is None else asked:
+            topic = self.topics.get(one) if isinstance(one, str) else by_id.get(one)
+            if topic is None:
+                is_name = isinstance(one, str)
+                name, topic_id = (one, bytes(16)) if isinstance(one, str) else (None, one)
+                found.append(TopicView(UNKNOWN_TOPIC if is_name else 100, name, topic_id, []))
+                continue
+            partitions = [
+                PartitionView(each.index, 0 if each.leader >= 0 else 5, each.leader, each.replicas)
+                for each in topic.partitions
+            ]
+            found.append(TopicView(0, topic.name, topic.topic_id, partitions))
+        return found
+
+    def produce(self, broker: Broker, rows: wire.Rows) -> list[Outcome]:
+        return [
+            self._produce(broker, topic, index, wire.decode_batch(records))
+            for topic, partitions in rows
+            for index, records in partitions
+        ]
+
+    def _produce(self, broker: Broker, name: str, index: int, batch: Batch) -> Outcome:
+        topic = self.topics.get(name)
+        error, offset = UNKNOWN_TOPIC, -1
+        if topic is not None and index < len(topic.partitions) and name not in self.internal:
+            partition = topic.partitions[index]
+            if partition.leader != broker.node_id:
+                error = NOT_LEADER
+            elif broker.is_full:
+                error = STORAGE_ERROR
+            else:
+                error, offset, is_repeated = partition.append(batch, self.agenda.now)
+                if not error:
+                    told = self.observer.on_repeated if is_repeated else self.observer.on_appended
+                    told(partition, batch, offset)
+        if error:
+            self.observer.on_refused(name, index, batch, error)
+        return Outcome(name, index, error, offset, None)
+
+
+class _Served:
+    """One connection at a broker: one request after the other, as a broker does."""
+
+    def __init__(self, cluster: Cluster, broker: Broker, end: ModelEnd) -> None:
+        self.cluster = cluster
+        self.broker = broker
+        self.end = end
+        self.is_over = False
+        self._frames = wire.Frames()
+        self._free_at = 0.0
+        broker.connections.append(self)
+        end.on_bytes, end.on_end = self._receive, self._finish
+
+    def _receive(self, data: bytes) -> None:
+        agenda = self.cluster.agenda
+        for frame in self._frames.feed(data):
+            self._free_at = max(self._free_at, agenda.now) + self.cluster.service_s()
+            agenda.at(self._free_at, self._handle, frame)
+
+    def _finish(self, why: str) -> None:
+        """The peer has closed: what it sent before is still handled, and answered if it can be."""
+        if why == "reset":
+            self._close()
+        else:
+            self.cluster.agenda.at(max(self._free_at, self.cluster.agenda.now), self._close)
+
+    def _close(self) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self.end.close()
+            self.broker.connections.remove(self)
+
+    def _handle(self, frame: bytes) -> None:
+        if not self.broker.is_up:
+            return
+        head, cluster = wire.read_head(frame), self.cluster
+        answer = b""
+        if head.api == wire.PRODUCE:
+            cluster.observer.on_request(self.broker.node_id, head.client_id or "", len(frame))
+            acks, _, rows = wire.decode_produce(head)
+            outcomes = cluster.produce(self.broker, rows)
+            if acks:
+                cluster.chance.shuffle(outcomes)
+                answer = wire.encode_produce_answer(head.version, head.correlation, outcomes)
+            elif any(outcome.error for outcome in outcomes):
+                self.end.close()
+        elif head.api == wire.METADATA:
+            views = cluster.view_topics(wire.decode_metadata_topics(head))
+            answer = wire.encode_metadata_answer(head.version, head.correlation, cluster.alive, views)
+        elif head.api == wire.API_VERSIONS:
+            answer = wire.encode_api_versions_answer(head.version, head.correlation)
+        elif head.api == wire.INIT_PRODUCER_ID:
+            answer = wire.encode_init_producer_id_answer(head.version, head.correlation, cluster.new_producer())
+        else:
+            self.end.close()
+        if answer and not self.is_over:
+            self.end.send(answer)

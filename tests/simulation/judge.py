@@ -1,0 +1,349 @@
+# The independent judge of a simulated world: it is told of every batch that clients send and are told about, and of
+# every batch that brokers append or refuse, and compares. It shares no code with the product, and reads of it only what
+# an operator can read: the usage log's files and the text of /metrics.
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tests.simulation.clients import NO_ANSWER, Client
+from tests.simulation.cluster import Cluster, Observer, Partition
+from tests.simulation.wire import Batch
+
+MAX_VIOLATIONS: Final = 50
+TRACE: Final = 4000  # events kept for a violation's context
+WINDOW_S: Final = 30
+STEADY_SHARE: Final = 1.1  # of a limit in a full second, where all clients under it have waited for …
+STEADY_AFTER_S: Final = 5
+RISING_SHARE: Final = 1.35  # … else: content gateways have saved a quarter of a second (docs/shares.md)
+
+
+class _Attempt:
+    """One time that a batch was sent. `told`: the error that its client got; `fate`: what the broker did."""
+
+    __slots__ = ("batch", "client", "error", "index", "offset", "told", "topic")
+
+    def __init__(self, client: Client, topic: str, index: int, batch: Batch) -> None:
+        self.client = client
+        self.topic = topic
+        self.index = index
+        self.batch = batch
+        self.told: int | None = None
+        self.offset: int | None = None  # where the broker has it
+        self.error: int | None = None  # with which a broker refused it
+
+
+class Limit:
+    """A limit as it was configured: bytes in each second.
+
+    Attributes:
+        wants: the bytes that clients hold back under it just now. `all_want`: whether each of its clients does.
+        slack: bytes of whole requests that may pass on top within a second, one at each gateway.
+        quiet_from: from when on windows are judged; `over_from`: full seconds. Events move them.
+    """
+
+    def __init__(
+        self, name: str, rate: float, wants: Callable[[], float], all_want: Callable[[], bool], slack: float
+    ) -> None:
+        self.name = name
+        self.all_want = all_want
+        self.rate = rate
+        self.wants = wants
+        self.slack = slack
+        self.quiet_from = self.over_from = 0.0
+        self.seconds: deque[tuple[float, float, bool]] = deque(maxlen=WINDOW_S)  # end, bytes, wanted
+        self.taken = 0.0
+        self.steady_seconds = 0
+        self.checked = self.windows = 0
+        self.is_lower_judged = True
+        self.lowest, self.highest, self.fullest = 9.9, 0.0, 0.0
+
+
+class Judge(Observer):
+    """
+    Attributes:
+        violations: what must not be, one line each.
+        counts: events by kind.
+        digest: of all events in their order.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.violations: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.limits: dict[object, Limit] = {}
+        self.limits_of: Callable[[Client, Partition], Iterable[object]] = lambda client, partition: ()
+        self.trace: deque[str] = deque(maxlen=TRACE)
+        self.appended_bytes: Counter[str] = Counter()  # by topic
+        self.repeated_bytes: Counter[str] = Counter()
+        self.now = now
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._attempts: dict[int, _Attempt] = {}
+        self._in_log: Counter[tuple[int, int]] = Counter()  # client and first record: how many times
+        self._may_repeat: set[tuple[int, int]] = set()
+        self._last: dict[tuple[int, bytes, int], int] = {}  # of an idempotent client in a partition
+        self._acknowledged: dict[tuple[int, int], tuple[str, bytes, int]] = {}
+        self._failed_surely: set[tuple[int, int]] = set()
+        self._topic_ids: dict[str, bytes] = {}
+        self.deleted: set[bytes] = set()
+        self.recent: Counter[int] = Counter()  # bytes appended, by second
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def tell(self, kind: str, *about: object) -> None:
+        """An event."""
+        self.counts[kind] += 1
+        line = f"{self.now():.6f} {kind} {' '.join(map(str, about))}"
+        self._hash.update(line.encode())
+        self.trace.append(line)
+
+    def accuse(self, kind: str, text: str) -> None:
+        self.counts["violation"] += 1
+        self.counts[f"violation: {kind}"] += 1
+        self.tell("VIOLATION", kind, text)
+        if len(self.violations) < MAX_VIOLATIONS:
+            self.violations.append(f"{self.now():.3f} {kind}: {text}")
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+
+    def on_created(self, client: Client, topic: str, index: int, batch: Batch) -> None:
+        self.counts["records"] += batch.records
+
+    def on_attempt(self, client: Client, topic: str, index: int, batch: Batch) -> None:
+        self.tell("sent", client.number, topic, index, *batch)
+        self._attempts[batch.attempt] = _Attempt(client, topic, index, batch)
+
+    def on_told(self, client: Client, topic: str, index: int, batch: Batch, error: int, offset: int) -> None:
+        self.tell("told", batch.attempt, error, offset)
+        attempt = self._attempts[batch.attempt]
+        attempt.told = error
+        where = f"{client.profile.name} {client.number}, {topic}-{index}, records from {batch.first}, {batch.attempt}"
+        if error == 0:
+            if attempt.offset is None:
+                self.accuse("told a wrong fate", f"accepted, but no broker appended it: {where}")
+            elif attempt.offset != offset:
+                self.accuse("told a wrong fate", f"offset {offset} instead of {attempt.offset}: {where}")
+        elif error != NO_ANSWER:
+            self.counts[f"error {error}"] += 1
+            if attempt.offset is not None:
+                self.accuse("told a wrong fate", f"error {error}, but it is in the log: {where}")
+            elif attempt.error is not None and attempt.error != error:
+                self.accuse("told a wrong fate", f"error {error}, but the broker said {attempt.error}: {where}")
+            elif attempt.error is None:
+                self.counts["rejected by a gateway"] += 1
+            del self._attempts[batch.attempt]
+            self._attempts[-batch.attempt] = attempt  # it must not be appended any more
+
+    def on_acknowledged(self, client: Client, topic: str, index: int, batch: Batch) -> None:
+        self.counts["records acknowledged"] += batch.records
+        key = (batch.client, batch.first)
+        if not self._in_log[key]:
+            self.accuse("lost", f"{client.profile.name} {client.number}, {topic}-{index}, records from {batch.first}")
+        self._acknowledged[key] = (topic, self._topic_ids.get(topic, b""), index)
+        self._attempts.pop(batch.attempt, None)
+
+    def on_failed(self, client: Client, topic: str, index: int, batch: Batch, error: int, *, is_sure: bool) -> None:
+        self.tell("failed", client.number, topic, index, batch.first, error)
+        self.counts["records failed"] += batch.records
+        if is_sure and error > 0:
+            key = (batch.client, batch.first)
+            if self._in_log[key]:
+                self.accuse("rejected and in the log", f"{client.profile.name} {client.number}, {topic}, {batch.first}")
+            self._failed_surely.add(key)
+
+    def on_renumbered(self, client: Client, batch: Batch) -> None:
+        self._may_repeat.add((batch.client, batch.first))
+
+    # --- brokers ------------------------------------------------------------------------------------------------------
+
+    def on_request(self, node_id: int, client_id: str, size: int) -> None:
+        limit = self.limits.get((client_id, node_id))
+        if limit is not None:
+            limit.taken += size
+
+    def on_appended(self, partition: Partition, batch: Batch, offset: int) -> None:
+        topic = partition.topic
+        self.tell("appended", batch.attempt, topic.name, partition.index, offset)
+        self._topic_ids[topic.name] = topic.topic_id
+        attempt = self._attempts.get(batch.attempt)
+        key = (batch.client, batch.first)
+        if attempt is None:
+            before = self._attempts.get(-batch.attempt)
+            if before is not None:
+                self.accuse("rejected and in the log", f"error {before.told}, then appended: attempt {batch.attempt}")
+            else:
+                self.accuse("made up", f"nobody sent attempt {batch.attempt}, or it came twice")
+            return
+        if attempt.offset is not None:
+            self.accuse("twice", f"attempt {batch.attempt} came twice to {topic.name}-{partition.index}")
+        attempt.offset = offset
+        if (attempt.topic, attempt.index) != (topic.name, partition.index) or attempt.batch != batch:
+            self.accuse("made up", f"{batch} in {topic.name}-{partition.index} was sent as {attempt.batch}")
+        if attempt.told not in (None, NO_ANSWER):
+            self.accuse("told a wrong fate", f"told {attempt.told} before it was appended: attempt {batch.attempt}")
+        if key in self._failed_surely:
+            self.accuse("rejected and in the log", f"records {key}")
+        client = attempt.client
+        self._in_log[key] += 1
+        if self._in_log[key] > 1:
+            self.counts["batches twice"] += 1
+        if client.profile.is_idempotent and key not in self._may_repeat:
+            if self._in_log[key] > 1:
+                self.accuse("twice", f"{client.profile.name} {client.number}, {topic.name}, records from {batch.first}")
+            place = (client.number, topic.topic_id, partition.index)
+            if self._last.get(place, -1) > batch.first:
+                self.accuse(
+                    "out of order",
+                    f"{client.profile.name} {client.number}, {topic.name}-{partition.index}: {batch.first} behind"
+                    f" {self._last[place]}",
+                )
+            self._last[place] = batch.first
+        self.appended_bytes[topic.name] += batch.size
+        self.recent[int(self.now())] += batch.size
+        self.counts["records in logs"] += batch.records
+        for name in self.limits_of(client, partition):
+            limit = self.limits.get(name)
+            if limit is not None:
+                limit.taken += batch.size
+
+    def on_repeated(self, partition: Partition, batch: Batch, offset: int) -> None:
+        self.tell("repeated", batch.attempt, offset)
+        self.repeated_bytes[partition.topic.name] += batch.size
+        attempt = self._attempts.get(batch.attempt)
+        if attempt is None:
+            self.accuse("rejected and in the log", f"attempt {batch.attempt} came to a broker")
+        else:
+            attempt.offset = offset
+
+    def on_refused(self, topic: str, index: int, batch: Batch, error: int) -> None:
+        self.tell("refused", batch.attempt, error)
+        attempt = self._attempts.get(batch.attempt)
+        if attempt is None:
+            self.accuse("rejected and in the log", f"attempt {batch.attempt} came to a broker, and was refused")
+        else:
+            attempt.error = error
+
+    # --- limits -------------------------------------------------------------------------------------------------------
+
+    def end_second(self) -> None:
+        """Judge each limit by the second that ends now."""
+        now = self.now()
+        for limit in self.limits.values():
+            taken, limit.taken = limit.taken, 0.0
+            is_wanted = limit.wants() >= 2.0 * limit.rate
+            limit.seconds.append((now, taken, is_wanted))
+            limit.steady_seconds = limit.steady_seconds + 1 if limit.all_want() else 0
+            if limit.rate <= 0:
+                continue
+            if now - 1.0 >= limit.over_from:
+                limit.fullest = max(limit.fullest, taken / limit.rate)
+                share = STEADY_SHARE if limit.steady_seconds >= STEADY_AFTER_S else RISING_SHARE
+                if taken > share * limit.rate + limit.slack:
+                    self.accuse("over a limit", f"{limit.name}: {taken:.0f} bytes in a second of {limit.rate:.0f}")
+            seconds = limit.seconds
+            if len(seconds) == WINDOW_S and now - WINDOW_S >= limit.quiet_from:
+                share = sum(taken for _, taken, _ in seconds) / WINDOW_S / limit.rate
+                is_wanted = all(wanted for _, _, wanted in seconds)
+                limit.windows += 1
+                limit.checked += is_wanted
+                limit.highest = max(limit.highest, share)
+                if share > 1.03 + limit.slack / limit.rate / WINDOW_S:
+                    self.accuse("over a limit", f"{limit.name}: {share:.3f} of it over {WINDOW_S} s")
+                if is_wanted:
+                    limit.lowest = min(limit.lowest, share)
+                    if share < 0.97 and limit.is_lower_judged:
+                        self.accuse("a limit unused", f"{limit.name}: {share:.3f} of it over {WINDOW_S} s")
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def check_logs(self, cluster: Cluster) -> None:
+        """Every acknowledged record is in a log that still exists, read from its beginning."""
+        there = {
+            (each.batch.client, each.batch.first)
+            for topic in cluster.topics.values()
+            for partition in topic.partitions
+            for each in partition.log
+        }
+        for key, (topic, topic_id, index) in self._acknowledged.items():
+            if key not in there and topic_id not in self.deleted:
+                self.accuse("lost", f"client {key[0]}, records from {key[1]} of {topic}-{index}")
+
+    def check_usage(self, folders: list[Path], texts: Mapping[str, list[str]], *, unsure_bytes: float) -> None:
+        """The sums of logs, usage log and metrics are the same. `texts`: what /metrics said, by gateway.
+        `unsure_bytes`: that killed workers may not have told.
+        """
+        logged, lost = usage_sums(folders)
+        counted: Counter[tuple[str, str]] = Counter()
+        for many in texts.values():
+            for text in many:
+                counted += metric_sums(text)
+        for topic, appended in sorted(self.appended_bytes.items()):
+            accepted = logged[topic, "accepted"]
+            open_ended = logged[topic, "unanswered"] + logged[topic, "unacknowledged"]
+            self.tell("sums", topic, appended, accepted, open_ended, lost)
+            if (
+                not accepted - 0
+                <= appended + self.repeated_bytes[topic]
+                <= accepted + open_ended + (logged[topic, "duplicate"] + (unsure_bytes if lost else 0))
+            ):
+                self.accuse(
+                    "sums differ",
+                    f"{topic}: {appended} bytes in logs, {accepted} accepted, {open_ended} unanswered or"
+                    f" unacknowledged, {logged[topic, 'duplicate']} duplicate, {self.repeated_bytes[topic]} repeated,"
+                    f" {lost} workers lost",
+                )
+            if (
+                not lost
+                and not open_ended
+                and accepted + logged[topic, "duplicate"] != (appended + self.repeated_bytes[topic])
+            ):
+                self.accuse("sums differ", f"{topic}: {appended} bytes in logs, {accepted} accepted")
+        if texts:
+            for topic in {topic for topic, _ in logged}:
+                for outcome in ("accepted", "rejected", "duplicate"):
+                    if counted[topic, outcome] != logged[topic, outcome]:
+                        self.accuse(
+                            "sums differ",
+                            f"{topic}: {outcome} {logged[topic, outcome]} in the usage log, {counted[topic, outcome]}"
+                            " in metrics",
+                        )
+
+
+def usage_sums(folders: list[Path]) -> tuple[Counter[tuple[str, str]], int]:
+    """Bytes by topic and outcome in usage logs, and how many workers were lost."""
+    found: Counter[tuple[str, str]] = Counter()
+    lost, seen = 0, set[tuple[str, int]]()
+    for folder in folders:
+        for path in sorted(folder.glob("usage-*.jsonl")):
+            for line in path.read_bytes().splitlines():
+                record: dict[str, Any] = json.loads(line)
+                if record["kind"] == "lost":
+                    lost += 1
+                    continue
+                key = (record["boot"], record["seq"])
+                if key in seen:
+                    continue
+                seen.add(key)
+                for row in record["rows"]:
+                    found[row["topic"], row["outcome"]] += row["bytes"]
+    return found, lost
+
+
+_SAMPLE: Final = re.compile(r"produce_gateway_produce_bytes_total\{([^}]*)\} ([0-9.e+]+)")
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+def metric_sums(text: str) -> Counter[tuple[str, str]]:
+    """Bytes by topic and outcome in the text of /metrics."""
+    found: Counter[tuple[str, str]] = Counter()
+    for labels, value in _SAMPLE.findall(text):
+        named = dict(_LABEL.findall(labels))
+        found[named["topic"], named["outcome"]] += int(float(value))
+    return found

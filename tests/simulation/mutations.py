@@ -1,0 +1,177 @@
+# The product broken on purpose, one part at a time: each has to be seen by the judge in its own small world, which is
+# in order without it. `python -m tests.simulation --mutations` runs them all.
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Final, NamedTuple
+from unittest import mock
+
+from gateway.control.fleet.exchange.peers import PeerTable
+from gateway.control.metrics import GatewayMetrics
+from gateway.control.usage.usage_log import UsageSpool
+from gateway.control.workers.snapshot_publisher import SnapshotPublisher
+from gateway.data.session.accounts import ProduceAccounts
+from gateway.data.session.enforcement import ProduceEnforcement
+from gateway.data.session.gate import ProduceGate
+from gateway.data.sockets.outbound import OutboundBuffer
+from gateway.data.worker.intervals import UnspooledIntervals
+from policies.definitions.policy_set import PolicySet
+from policies.fleet.fleet_limiter import FleetShares
+from policies.idempotence.fence import ProducerFence
+from policies.limits.bucket import TokenBucket
+from protocol import produce_request, rewrite
+from tests.simulation.world import ClientPlan, Fault, Plan, World
+
+_TOPICS: Final = {"acme.orders.new": 3, "acme.orders.paid": 3}
+
+
+class Mutation(NamedTuple):
+    """`patch`: what is put in the place of what; `kinds`: of violations, one of which must be found."""
+
+    name: str
+    patch: tuple[Any, str, Any]
+    plan: Plan
+    kinds: tuple[str, ...]
+
+
+def _plan(
+    theme: str, profiles: tuple[str, ...], *, gateways: int = 1, workers: int = 1, faults: tuple[Fault, ...] = (),
+    seconds: float = 60.0, over: float = 2.0, starts_s: tuple[float, ...] = (), limit: float = 100_000.0,
+) -> Plan:  # fmt: skip
+    """A world whose clients bring `over` times the limit together."""
+    per_client = limit * over / len(profiles) * (3 if theme in ("quota", "total", "reject") else 1)
+    clients = tuple(
+        ClientPlan(
+            profile, f"app-{number}", _TOPICS, round(per_client), round(limit / 30), (number % gateways,),
+            starts_s[number] if starts_s else 0.0,
+        )
+        for number, profile in enumerate(profiles)
+    )  # fmt: skip
+    return Plan(1, seconds, theme, limit, gateways, workers, _TOPICS, clients, faults)
+
+
+def _drop_tenth(append: Callable[..., None]) -> Callable[..., None]:
+    def lossy(spool: UsageSpool, lines: list[bytes]) -> None:
+        append(spool, [line for line in lines if sum(line) % 10])
+
+    return lossy
+
+
+def _reverse_parts(send: Callable[..., Any]) -> Callable[..., Any]:
+    def reversed_send(out: OutboundBuffer, sock: Any, parts: list[Any], large: Any) -> Any:
+        parts.reverse()
+        return send(out, sock, parts, large)
+
+    return reversed_send
+
+
+def _twice(add: Callable[..., None]) -> Callable[..., None]:
+    def add_twice(metrics: GatewayMetrics, interval: Any) -> None:
+        add(metrics, interval)
+        add(metrics, interval)
+
+    return add_twice
+
+
+def _half(consume: Callable[..., None]) -> Callable[..., None]:
+    return lambda bucket, size, level: consume(bucket, size / 2, level)
+
+
+def _always_accepted(record: Callable[..., None]) -> Callable[..., None]:
+    def accepted(accounts: ProduceAccounts, parts: Any, version: int, refused: Any) -> None:
+        accounts.record_outcome(parts, version, "accepted")
+
+    return accepted
+
+
+def _own_buckets(shares: FleetShares, key: Any, rate: float, *times: float, limit: float) -> Any:
+    return TokenBucket(rate, *times), 1
+
+
+def _pass_metadata(buf: Any, start: int, stop: int, *_: Any) -> Any:
+    return bytes(memoryview(buf)[start - 4 : stop]), ()
+
+
+def _keep_partitions(buf: Any, start: int, stop: int, _: Any) -> bytes:
+    return bytes(memoryview(buf)[start - 4 : stop])
+
+
+_NO_EFFECT: Final = lambda *_, **__: None  # noqa: E731
+_KILLED: Final = (Fault(25.0, "gateway killed", 1, 60.0),)
+_CONTROL: Final = tuple(Fault(20.2 + 5.0 * number, "control killed") for number in range(6))
+_LENT: Final = (Fault(10.0, "limit lent", 0, 5.0, 0.9),)
+_CHANGED: Final = (Fault(10.0, "limit changed", 0, 0.0, 0.0),)
+_HUNGRY: Final = ("java", "librdkafka")
+_LATE: Final = _plan("reject", ("librdkafka", *["java"] * 6), over=1.5, seconds=90.0,
+                     starts_s=(0.0, 10.0, 18.0, 26.0, 34.0, 42.0, 50.0))  # fmt: skip
+
+MUTATIONS: Final = (
+    Mutation("no fence behind a rejected batch", (ProducerFence, "blocks_batch", lambda *_: False), _LATE,
+             ("lost", "out of order", "twice")),
+    Mutation("rejections told as success", (ProduceGate, "error_code", lambda *_: 0), _plan("reject", _HUNGRY),
+             ("told a wrong fate", "lost")),
+    Mutation("rejected partitions forwarded",
+             (produce_request, "strip_partitions", _keep_partitions),
+             _LATE, ("rejected and in the log", "told a wrong fate")),
+    Mutation("frames out of order", (OutboundBuffer, "send", _reverse_parts(OutboundBuffer.send)), _LATE,
+             ("no end", "told a wrong fate", "out of order", "made up", "a process ended by itself", "sums differ")),
+    Mutation("each gateway takes the whole limit", (FleetShares, "share_of", lambda self, key, limit: limit),
+             _plan("group", _HUNGRY, gateways=2, over=3.0), ("over a limit",)),
+    Mutation("each worker has its own bucket", (FleetShares, "make_bucket", _own_buckets),
+             _plan("group", ("java",) * 4, workers=2, over=4.0), ("over a limit",)),
+    Mutation("half of a debt forgiven", (TokenBucket, "_withdraw_tokens", _half(TokenBucket._withdraw_tokens)),
+             _plan("quota", ("java",), over=3.0), ("over a limit",)),
+    Mutation("no mute behind a delayed request", (ProduceEnforcement, "_mute_client", _NO_EFFECT),
+             _plan("group", ("librdkafka",) * 2, over=3.0), ("over a limit",)),
+    Mutation("a dead gateway keeps its part", (PeerTable, "expire_peers", lambda *_: []),
+             _plan("group", ("java", "java", "java"), gateways=2, over=6.0, faults=_KILLED, seconds=90.0),
+             ("a limit unused",)),
+    Mutation("a value's end is forgotten", (PolicySet, "revert_expired", lambda self, now_ms: self),
+             _plan("group", _HUNGRY, over=4.0, faults=_LENT, seconds=70.0), ("over a limit",)),
+    Mutation("a change reaches no worker", (SnapshotPublisher, "_is_news", lambda *_: False),
+             _plan("group", _HUNGRY, over=3.0, faults=_CHANGED, seconds=60.0), ("over a limit",)),
+    Mutation("the spool loses records", (UsageSpool, "append", _drop_tenth(UsageSpool.append)),
+             _plan("free", _HUNGRY, over=1.0, seconds=40.0), ("sums differ",)),
+    Mutation("intervals are not sent again", (UnspooledIntervals, "resend_unspooled", _NO_EFFECT),
+             _plan("free", _HUNGRY, over=1.0, faults=_CONTROL, seconds=95.0), ("sums differ",)),
+    Mutation("rejected bytes counted as accepted",
+             (ProduceAccounts, "record_rejection", _always_accepted(ProduceAccounts.record_rejection)),
+             _plan("reject", _HUNGRY), ("sums differ",)),
+    Mutation("metrics count twice", (GatewayMetrics, "add_interval", _twice(GatewayMetrics.add_interval)),
+             _plan("free", _HUNGRY, over=1.0, seconds=30.0), ("sums differ",)),
+    Mutation("brokers' own addresses handed out", (rewrite, "REWRITES", rewrite.REWRITES | {3: _pass_metadata}),
+             _plan("free", _HUNGRY, over=1.0, seconds=30.0), ("sums differ",)),
+)  # fmt: skip
+
+
+def find_violations(mutation: Mutation, *, broken: bool) -> list[str]:
+    """What the judge finds in its world."""
+    with ExitStack() as stack:
+        if broken:
+            stack.enter_context(mock.patch.object(*mutation.patch))
+        return World(mutation.plan).run().violations
+
+
+def is_seen(mutation: Mutation, violations: list[str]) -> bool:
+    return any(violation.split(" ", 1)[1].startswith(mutation.kinds) for violation in violations)
+
+
+def run_all(names: str = "") -> int:
+    """Run those whose name contains `names`, and print what the judge saw of each; returns how many it did not see."""
+    unseen = 0
+    for mutation in MUTATIONS:
+        if names not in mutation.name:
+            continue
+        began = time.perf_counter()
+        whole, broken = (find_violations(mutation, broken=each) for each in (False, True))
+        seen = is_seen(mutation, broken) and not whole
+        unseen += not seen
+        print(f"{'seen' if seen else 'NOT SEEN'}: {mutation.name}, {time.perf_counter() - began:.0f} s", flush=True)
+        for violation in broken[:1]:
+            print(f"    {violation}", flush=True)
+        for violation in whole[:3]:
+            print(f"    in order: {violation}", flush=True)
+    return unseen

@@ -1,0 +1,30 @@
+# Some simulated worlds, always the same ones, in the ordinary suite; `make simulate` runs as many others as one likes.
+# What a world says of time is simulated, so none of these is red for a slow machine.
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.world import World, make_plan
+
+# Seed, theme, and whether nothing goes wrong in it.
+WORLDS = [
+    (3, "group", True),
+    (6, "quota", True),
+    (4, "total", False),
+    (5, "reject", False),
+    (8, "mixed", False),
+]
+HOURS = 0.02
+
+
+@pytest.mark.parametrize(("seed", "theme", "calm"), WORLDS)
+def test_nothing_is_wrong_in_a_simulated_world(seed: int, theme: str, *, calm: bool) -> None:
+    judge = World(make_plan(seed, HOURS, theme=theme, calm=calm)).run()
+    assert judge.violations == []
+    assert judge.counts["records acknowledged"] > 1000
+
+
+def test_a_seed_is_the_same_world_each_time() -> None:
+    plan = make_plan(7, 0.01, theme="group", calm=False)
+    assert World(plan).run().digest == World(plan).run().digest

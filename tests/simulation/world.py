@@ -1,0 +1,591 @@
+# One simulated world from its seed: what there is (a plan), what goes wrong when (faults), and how it ends. A plan can
+# be cut down to find what a failing seed needs.
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+import os
+import random
+import tempfile
+from collections import deque
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from gateway.control.policies.store import StoreError
+from policies.definitions.policy_records import ChangeSource
+from tests.simulation import clients as models
+from tests.simulation.clients import Client
+from tests.simulation.clock import START_S, UNIX_S, Agenda, current_process, deterministic
+from tests.simulation.cluster import Cluster, Partition
+from tests.simulation.judge import Judge, Limit
+from tests.simulation.network import Network, Stream
+from tests.simulation.processes import Gateway, simulated_system
+
+BROKERS: Final = 3
+WARM_UP_S: Final = 8.0  # until clients begin
+SETTLE_S: Final = 20.0  # after an event until limits are judged over windows again
+SETTLE_OVER_S: Final = 4.0  # … until a full second must not exceed them
+CALM_END_S: Final = 45.0  # without faults, at the end
+IDLE_TIMEOUT_S: Final = 400.0  # for clients to come to an end
+MAX_LINES: Final = 500  # of the product's log
+_BY: Final = ChangeSource("User:operator", "simulation")
+_FOLDER: Final = "/dev/shm" if os.path.isdir("/dev/shm") else None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPlan:
+    profile: str
+    client_id: str
+    topics: dict[str, int]
+    rate: float
+    batch_bytes: int
+    gateways: tuple[int, ...]
+    starts_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`at`: seconds after the clients' start."""
+
+    at: float
+    kind: str
+    number: int = 0  # whatever the kind makes of it
+    seconds: float = 0.0
+    value: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a world consists of. `theme`: which limits there are."""
+
+    seed: int
+    seconds: float
+    theme: str
+    limit: float
+    gateways: int
+    workers: int
+    topics: dict[str, int]
+    clients: tuple[ClientPlan, ...]
+    faults: tuple[Fault, ...]
+
+
+THEMES: Final = ("group", "quota", "total", "reject", "free", "mixed")
+# Each fault and its weight.
+FAULTS: Final = {
+    "broker killed": 3, "leader moved": 4, "connection cut": 8, "connection silent": 3, "connection trickles": 2,
+    "half closed": 2, "clock step": 2, "topic deleted": 1, "disk full": 2, "worker killed": 3, "control killed": 3,
+    "gateway killed": 1, "gateway restarted": 1, "limit changed": 4, "limit lent": 2, "messages lost": 2,
+    "messages repeated": 2, "exchange deleted": 1, "compaction": 2,
+}  # fmt: skip
+LASTING: Final = frozenset({"gateway killed", "limit lent"})
+_PROFILES: Final = {profile.name: profile for profile in (*models.PROFILES, models.LIBRDKAFKA_ACKS0)}
+
+
+def make_plan(seed: int, hours: float, *, theme: str | None = None, calm: bool | None = None) -> Plan:
+    """The world of that seed."""
+    chance = random.Random(f"plan {seed}")
+    theme = theme or chance.choice(THEMES)
+    calm = chance.random() < 0.25 if calm is None else calm
+    gateways, workers = chance.choice((1, 1, 2, 3)), chance.choice((1, 1, 2))
+    topics = {f"acme.orders.{name}": chance.randint(2, 6) for name in ("new", "paid", "sent")[: chance.randint(1, 3)]}
+    limit = float(chance.choice((60_000, 100_000, 160_000)))
+    seconds = hours * 3600
+    names = list(_PROFILES) if theme != "reject" else [name for name in _PROFILES if name != "kafka-go"]
+    plans = []
+    count = chance.randint(2, 5)
+    for number in range(count):
+        ours = dict(chance.sample(sorted(topics.items()), chance.randint(1, len(topics))))
+        hungry = number == 0 or chance.random() < 0.6
+        share = limit / count * (BROKERS if theme in ("quota", "total", "reject") else 1)
+        rate = share * (chance.uniform(1.5, 3.0) if hungry else chance.uniform(0.1, 0.5))
+        mine = list(range(gateways))
+        chance.shuffle(mine)
+        plans.append(
+            ClientPlan(
+                chance.choice(names), f"app-{number if theme != 'quota' else number % 2}", ours, round(rate),
+                max(800, round(limit * chance.uniform(0.02, 0.05))), tuple(mine),
+                0.0 if chance.random() < 0.7 else round(chance.uniform(0.0, seconds / 3), 3),
+            )
+        )  # fmt: skip
+    faults = []
+    if not calm:
+        at = 0.0
+        while (at := at + chance.expovariate(1 / 25.0)) < seconds - CALM_END_S:
+            kind = chance.choices(list(FAULTS), list(FAULTS.values()))[0]
+            faults.append(
+                Fault(round(at, 3), kind, chance.randrange(1000), round(chance.uniform(3.0, 25.0), 3), chance.random())
+            )
+    return Plan(seed, seconds, theme, limit, gateways, workers, topics, tuple(plans), tuple(faults))
+
+
+class World:
+    """
+    Attributes:
+        judge: what came of it, once `run` has returned.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.chance = random.Random(f"world {plan.seed}")
+        self.agenda = Agenda()
+        self.judge = Judge(lambda: self.agenda.now)
+        self.network = Network(self.agenda, lambda: self.chance.uniform(0.0002, 0.003), current_process.get)
+        self.cluster = Cluster(self.agenda, self.network, self.chance, self.judge, BROKERS)
+        self.gateways: list[Gateway] = []
+        self.clients: list[Client] = []
+        self.limit = plan.limit
+        self._log = _LogCounter(self.judge)
+        self._unsure_bytes = 0.0
+        self._controls_killed = set[str]()
+        self._is_lent = False
+        self._nursery: trio.Nursery
+        self._folder: Path
+
+    def run(self) -> Judge:
+        root = logging.getLogger("gateway")
+        level, propagates = root.level, root.propagate
+        root.setLevel(logging.INFO)
+        root.propagate = False
+        root.addHandler(self._log)
+        gc.disable()  # a collection must not decide when something ends
+        try:
+            with (
+                tempfile.TemporaryDirectory(dir=_FOLDER) as folder,
+                deterministic(self.agenda, self.plan.seed),
+                simulated_system(self.network, self.cluster, self._current_gateway),
+            ):
+                trio.run(self._main, Path(folder), clock=self.agenda.make_clock())
+        finally:
+            gc.enable()
+            root.removeHandler(self._log)
+            root.setLevel(level)
+            root.propagate = propagates
+        return self.judge
+
+    @property
+    def logs(self) -> list[str]:
+        """The last lines of the product's log, with time and process."""
+        return list(self._log.lines)
+
+    @property
+    def simulated_s(self) -> float:
+        return self.agenda.now - START_S
+
+    @property
+    def unix_s(self) -> float:
+        return UNIX_S + self.simulated_s
+
+    def _current_gateway(self) -> Gateway | None:
+        name = current_process.get().name.split("/")[0]
+        return next((each for each in self.gateways if each.name == name), None)
+
+    # --- from its beginning to its end --------------------------------------------------------------------------------
+
+    async def _main(self, folder: Path) -> None:
+        self._folder = folder
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self.agenda.run)
+            nursery.start_soon(self._collect_garbage)
+            for name, partitions in self.plan.topics.items():
+                self.cluster.create_topic(name, partitions)
+            for number in range(self.plan.gateways):
+                self._make_gateway(number)
+            await trio.sleep(WARM_UP_S)
+            self._set_limits()
+            self._settle()
+            for number, plan in enumerate(self.plan.clients):
+                self.agenda.after(plan.starts_s, self._make_client, number, plan)
+            nursery.start_soon(self._watch_seconds)
+            for fault in self.plan.faults:
+                self.agenda.after(fault.at, self._do, fault)
+            await trio.sleep(self.plan.seconds)
+            await self._end()
+            nursery.cancel_scope.cancel()
+
+    async def _collect_garbage(self) -> None:
+        while True:
+            await trio.sleep(60.0)
+            gc.collect()
+
+    def _make_gateway(self, number: int) -> None:
+        brokers = ",".join(f"{host}:{port}" for host, port in (each.address for each in self.cluster.brokers.values()))
+        config = f"upstream: {{bootstrap_servers: '{brokers}'}}\nadmin: {{port: 9190}}\n" + _config(self.plan)
+        gateway = Gateway(
+            self.agenda, self.network, self._nursery, self._folder, number, self.plan.workers, config, self._on_gateway
+        )
+        self.gateways.append(gateway)
+        gateway.start()
+
+    def _on_gateway(self, kind: str, *about: object) -> None:
+        self.judge.tell(kind, *about)
+        if kind in ("crashed", "gave up"):
+            self.judge.accuse("a process ended by itself", f"{kind} {about}")
+
+    def _make_client(self, number: int, plan: ClientPlan) -> None:
+        client = Client(
+            number, _PROFILES[plan.profile], self.agenda, self.network,
+            random.Random(f"client {self.plan.seed} {number}"), self.judge,
+            [self.gateways[gateway].bootstrap for gateway in plan.gateways], plan.topics, plan.client_id,
+            rate=plan.rate, batch_bytes=plan.batch_bytes, records=8,
+        )  # fmt: skip
+        self.clients.append(client)
+        self._settle()
+        client.start()
+
+    async def _watch_seconds(self) -> None:
+        while True:
+            await trio.sleep(1.0)
+            self.judge.end_second()
+
+    async def _end(self) -> None:
+        for client in self.clients:
+            client.stop()
+        with trio.move_on_after(IDLE_TIMEOUT_S):
+            while not all(client.is_idle for client in self.clients):  # noqa: ASYNC110  clients are no tasks
+                await trio.sleep(1.0)
+        self._judge_clients()
+        await trio.sleep(5.0)
+        texts = {}
+        for client in self.clients:
+            client.close()
+        for gateway in self.gateways:
+            await gateway.stop()
+            if gateway.name not in self._controls_killed:
+                texts[gateway.name] = [b"".join(each.render_text()).decode() for each in gateway.all_metrics]
+        if len(texts) < len(self.gateways):
+            texts = {}
+        self.judge.check_logs(self.cluster)
+        self.judge.check_usage([gateway.spool_dir for gateway in self.gateways], texts, unsure_bytes=self._unsure_bytes)
+
+    def _judge_clients(self) -> None:
+        is_calm = not self.plan.faults
+        for client in self.clients:
+            profile = client.profile
+            who = f"{profile.name} {client.number}"
+            if not client.is_idle:
+                self.judge.accuse("no end", f"{who} still waits for {client.pending_bytes} bytes")
+            allowed = 2 * profile.request_timeout_s + profile.backoff_s[1] + profile.metadata_age_s + 20.0
+            if client.longest_wait_s > allowed:
+                self.judge.accuse("no progress", f"{who} waited for {client.longest_wait_s:.1f} s")
+            if is_calm and client.failed_bytes:
+                self.judge.accuse("given up", f"{who} gave up {client.failed_bytes} bytes in a calm world")
+            if is_calm and self.plan.theme != "reject" and client.sent_bytes > 1.1 * client.acknowledged_bytes + 50_000:
+                self.judge.accuse("sent again", f"{who} sent {client.sent_bytes} for {client.acknowledged_bytes}")
+
+    # --- limits -------------------------------------------------------------------------------------------------------
+
+    def _set_limits(self) -> None:
+        """What the judge has to expect of the present limits."""
+        theme, limits = self.plan.theme, dict[object, Limit]()
+        slack = 1.5 * max(client.batch_bytes for client in self.plan.clients) * len(self.gateways)
+
+        def limit_of(name: str, client_ids: Container[str], node_id: int | None = None) -> Limit:
+            mine = [client for client in self.plan.clients if client.client_id in client_ids]
+
+            def ours() -> list[Client]:
+                return [client for client in self.clients if client.client_id in client_ids]
+
+            return Limit(
+                name, self.limit,
+                lambda: self._held(ours(), node_id),
+                lambda: all(client.held_bytes(node_id) >= self.limit / len(mine) for client in ours()),
+                slack,
+            )  # fmt: skip
+
+        client_ids = sorted({client.client_id for client in self.plan.clients})
+        nodes = list(self.cluster.brokers)
+        if theme in ("group", "mixed"):
+            limits["group"] = limit_of("group gold", client_ids)
+        if theme in ("quota", "mixed"):
+            for client_id, node_id in itertools.product(client_ids, nodes):
+                name = f"quota of {client_id} at broker {node_id}"
+                limits[client_id, node_id] = limit_of(name, {client_id}, node_id)
+        if theme == "total":
+            for node_id in nodes:
+                limits[node_id] = limit_of(f"total of broker {node_id}", client_ids, node_id)
+        for key, limit in limits.items():
+            known = self.judge.limits.get(key)
+            if known is None:
+                self.judge.limits[key] = limit
+            else:
+                known.rate = limit.rate
+        self.judge.limits_of = self._limits_of
+        for limit in self.judge.limits.values():
+            limit.is_lower_judged = theme != "mixed"
+
+    def _held(self, clients: Iterable[Client], node_id: int | None = None) -> float:
+        return sum(client.held_bytes(node_id) for client in clients)
+
+    def _limits_of(self, client: Client, partition: Partition) -> tuple[object, ...]:
+        return ("group", partition.leader)
+
+    def _settle(self, over_s: float = SETTLE_OVER_S, quiet_s: float = SETTLE_S) -> None:
+        now = self.agenda.now
+        for limit in self.judge.limits.values():
+            limit.over_from = max(limit.over_from, now + over_s)
+            limit.quiet_from = max(limit.quiet_from, now + quiet_s)
+
+    async def _change_limit(self, gateway: Gateway, value: float, seconds: float = 0.0) -> None:
+        """`seconds`: after which it is what it was before; 0.0: it stays."""
+        policies = gateway.policies
+        if policies is None or gateway.control is None:
+            return
+        document = _document(self.plan, value)
+        try:
+            until_ms = round(1000 * (self.unix_s + seconds)) if seconds else None
+            await policies.apply_document(document, _BY, until_ms=until_ms)
+        except StoreError as error:
+            self.judge.tell("change refused", error)
+        else:
+            before, self.limit = self.limit, value
+            self._set_limits()
+            if seconds:
+                self.agenda.after(seconds, self._end_loan, before)
+        self._settle()
+
+    def _end_loan(self, before: float) -> None:
+        self._is_lent = False
+        self.limit = before
+        self._set_limits()
+        self._settle(over_s=SETTLE_OVER_S + 3.0)
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    def _do(self, fault: Fault) -> None:
+        self.judge.tell(f"fault: {fault.kind}", fault.number, fault.seconds, fault.value)
+        if fault.kind in LASTING:  # no more than its beginning and its end count
+            self._settle()
+            self.agenda.after(fault.seconds, self._settle)
+        else:
+            self._settle(quiet_s=SETTLE_S + fault.seconds, over_s=SETTLE_OVER_S + fault.seconds)
+        getattr(self, "_" + fault.kind.replace(" ", "_"))(fault)
+
+    def _pick(self, many: Iterable[Any], number: int) -> Any:
+        found = list(many)
+        return found[number % len(found)] if found else None
+
+    def _broker_killed(self, fault: Fault) -> None:
+        alive = [broker for broker in self.cluster.brokers.values() if broker.is_up]
+        if len(alive) < BROKERS:
+            return
+        broker = self._pick(alive, fault.number)
+        self.cluster.kill_broker(broker.node_id)
+        self.agenda.after(fault.seconds, self.cluster.start_broker, broker.node_id)
+
+    def _leader_moved(self, fault: Fault) -> None:
+        partitions = [each for topic in self.cluster.topics.values() for each in topic.partitions]
+        partition = self._pick(partitions, fault.number)
+        if partition is not None:
+            self.cluster.move_leader(partition)
+
+    def _connection(self, fault: Fault) -> Any:
+        found = self._pick(self.network.alive(), fault.number)
+        return None if found is None else found[1]
+
+    def _connection_cut(self, fault: Fault) -> None:
+        ends = self._connection(fault)
+        for end in ends or ():
+            end.arrive_reset()
+
+    def _connection_silent(self, fault: Fault) -> None:
+        ends = self._connection(fault)
+        if ends is not None:
+            streams = [ends[0].tx, ends[0].rx]
+            for stream in streams if fault.value < 0.5 else streams[fault.number % 2 :][:1]:
+                stream.is_hole = True
+
+    def _connection_trickles(self, fault: Fault) -> None:
+        ends = self._connection(fault)
+        if ends is not None:
+            streams = (ends[0].tx, ends[0].rx)
+            for stream in streams:
+                stream.rate = 1_000 + 50_000 * fault.value
+            self.agenda.after(fault.seconds, _end_trickle, streams)
+
+    def _half_closed(self, fault: Fault) -> None:
+        ends = self._connection(fault)
+        if ends is not None:
+            ends[0].shutdown_write()
+
+    def _clock_step(self, fault: Fault) -> None:
+        gateway = self._pick(self.gateways, fault.number)
+        gateway.step_wall_clock((fault.value - 0.5) * 20.0 if fault.number % 3 else (fault.value - 0.5) * 7200.0)
+
+    def _topic_deleted(self, fault: Fault) -> None:
+        name = self._pick(self.plan.topics, fault.number)
+        if name not in self.cluster.topics:
+            return
+        topic = self.cluster.delete_topic(name)
+        self.judge.deleted.add(topic.topic_id)
+        self.agenda.after(min(fault.seconds, 8.0), lambda: self.cluster.create_topic(name, self.plan.topics[name]))
+
+    def _disk_full(self, fault: Fault) -> None:
+        broker = self._pick(self.cluster.brokers.values(), fault.number)
+        broker.is_full = True
+        self.agenda.after(fault.seconds, lambda: setattr(broker, "is_full", False))
+
+    def _worker_killed(self, fault: Fault) -> None:
+        gateway = self._pick(self.gateways, fault.number)
+        self._kill_worker(gateway, self._pick(gateway.workers.values(), fault.number))
+
+    def _kill_worker(self, gateway: Gateway, child: Any) -> None:
+        if gateway.kill(child):
+            now = int(self.agenda.now)
+            self._unsure_bytes += sum(self.judge.recent[second] for second in range(now - 3, now + 1))
+
+    def _control_killed(self, fault: Fault) -> None:
+        gateway = self._pick(self.gateways, fault.number)
+        if gateway.kill(gateway.control):
+            self._controls_killed.add(gateway.name)
+
+    def _gateway_killed(self, fault: Fault) -> None:
+        if len(self.gateways) == 1:
+            return
+        gateway = self._pick(self.gateways, fault.number)
+        self._controls_killed.add(gateway.name)
+        for child in list(gateway.workers.values()):
+            self._kill_worker(gateway, child)
+        gateway.kill(gateway.control)
+        gateway.is_stopped = True
+        self.network.close_listeners(list(gateway.listeners.values()))
+        gateway.listeners.clear()
+        gateway.was_up = False
+        self.agenda.after(max(1.0, fault.seconds), gateway.start)
+
+    def _gateway_restarted(self, fault: Fault) -> None:
+        gateway = self._pick(self.gateways, fault.number)
+        if gateway.is_stopped or len(self.gateways) == 1:
+            return
+        self._controls_killed.add(gateway.name)
+
+        async def restart() -> None:
+            await gateway.stop(10.0)
+            await trio.sleep(1.0)
+            gateway.was_up = False
+            gateway.start()
+
+        self._nursery.start_soon(restart)
+
+    def _limit_changed(self, fault: Fault) -> None:
+        if self.plan.theme in ("free", "reject"):
+            return
+        gateway = self._pick(self.gateways, fault.number)
+        value = round(self.plan.limit * (0.5 + fault.value))
+        if not self._is_lent:
+            self._nursery.start_soon(self._change_limit, gateway, float(value))
+
+    def _limit_lent(self, fault: Fault) -> None:
+        if self.plan.theme in ("free", "reject") or self._is_lent:
+            return
+        self._is_lent = True
+        gateway = self._pick(self.gateways, fault.number)
+        value = round(self.plan.limit * (0.5 + fault.value))
+        self._nursery.start_soon(self._change_limit, gateway, float(value), 5.0 + fault.seconds)
+
+    def _messages_lost(self, fault: Fault) -> None:
+        self._with_copies(fault, lambda: 0 if self.chance.random() < fault.value else 1)
+
+    def _messages_repeated(self, fault: Fault) -> None:
+        self._with_copies(fault, lambda: 2 if self.chance.random() < fault.value else 1)
+
+    def _with_copies(self, fault: Fault, copies: Callable[[], int]) -> None:
+        self.cluster.copies = lambda topic: copies() if "resource_usage" in topic else 1
+        self.agenda.after(fault.seconds, lambda: setattr(self.cluster, "copies", lambda topic: 1))
+
+    def _exchange_deleted(self, fault: Fault) -> None:
+        for name in [name for name in self.cluster.internal if "resource_usage" in name]:
+            self.cluster.delete_topic(name)
+
+    def _compaction(self, fault: Fault) -> None:
+        for log in self.cluster.internal.values():
+            if log.is_compacted:
+                self.judge.tell("compacted", log.compact())
+
+
+def _end_trickle(streams: Iterable[Stream]) -> None:
+    for stream in streams:
+        stream.rate = 0.0
+
+
+def _config(plan: Plan) -> str:
+    """The part of the gateways' configuration that is the plan's."""
+    theme, limit = plan.theme, round(plan.limit)
+    if theme == "group":
+        return f"resource_groups: {{groups: {{gold: {{publishRateInBytes: {limit}}}}}, tenants: {{acme: gold}}}}\n"
+    if theme == "quota":
+        return f"client_quotas: [{{client_id: <default>, producer_byte_rate: {limit}}}]\n"
+    if theme == "total":
+        return f"thresholds: {{total.bytes.in.per.sec.threshold: {limit}, on_exceed: delay}}\n"
+    if theme == "reject":
+        return f"thresholds: {{total.bytes.in.per.sec.threshold: {limit}, on_exceed: reject, burst: 5s}}\n"
+    if theme == "mixed":
+        return (
+            f"resource_groups: {{groups: {{gold: {{publishRateInBytes: {limit}}}}}, tenants: {{acme: gold}}}}\n"
+            f"client_quotas: [{{client_id: <default>, producer_byte_rate: {limit}}}]\n"
+        )
+    return ""
+
+
+def _document(plan: Plan, value: float) -> dict[str, Any]:
+    """The same at run time."""
+    number = round(value)
+    groups = {"resource_groups": {"groups": {"gold": {"publishRateInBytes": number}}, "tenants": {"acme": "gold"}}}
+    quotas = {"client_quotas": [{"client_id": "<default>", "producer_byte_rate": number}]}
+    if plan.theme == "group":
+        return groups
+    if plan.theme == "quota":
+        return quotas
+    if plan.theme == "mixed":
+        return groups | quotas
+    return {"thresholds": {"total": number}}
+
+
+class _LogCounter(logging.Handler):
+    """The product's log is part of what happens."""
+
+    def __init__(self, judge: Judge) -> None:
+        super().__init__()
+        self._judge = judge
+        self.lines: deque[str] = deque(maxlen=MAX_LINES)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        self.lines.append(f"{self._judge.now():.3f} {current_process.get().name} {record.levelname} {text}")
+        self._judge.tell(f"log {record.levelname.lower()}", record.name, text)
+        if "bug" in text or record.levelno >= logging.CRITICAL:
+            self._judge.accuse("a bug in the log", text)
+
+
+def minimise(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
+    """A smaller plan that fails as well: fewer faults, clients, gateways, workers, less time."""
+
+    def drop(names: str, at_once: int) -> None:
+        nonlocal plan
+        many = getattr(plan, names)
+        at = 0
+        while at < len(many):
+            fewer = replace(plan, **{names: many[:at] + many[at + at_once :]})
+            if (names != "clients" or fewer.clients) and fails(fewer):
+                plan, many = fewer, getattr(fewer, names)
+            else:
+                at += at_once
+
+    size = max(1, len(plan.faults) // 2)
+    while plan.faults:
+        drop("faults", size)
+        if size == 1:
+            break
+        size //= 2
+    drop("clients", 1)
+    one = replace(plan, gateways=1, clients=tuple(replace(each, gateways=(0,)) for each in plan.clients))
+    for smaller in (one, replace(plan, workers=1), replace(plan, seconds=plan.seconds / 2)):
+        if smaller != plan and fails(smaller):
+            return minimise(smaller, fails)
+    return plan
