@@ -114,6 +114,9 @@ class ClientWatch(Protocol):
 
     def on_failed(self, client: Client, topic: str, index: int, batch: Batch, error: int, *, is_sure: bool) -> None: ...
 
+    def on_disorder(self, client: Client, correlation: int) -> None:
+        """An answer overtook one to an earlier request."""
+
     def on_renumbered(self, client: Client, batch: Batch) -> None:
         """It has another sequence number now, though its last attempt may be in the log."""
 
@@ -220,8 +223,11 @@ class Client:
 
     # --- the application ----------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, backlog: int) -> None:
+        """`backlog`: batches that its application has ready."""
         self._dial_control()
+        for _ in range(backlog):
+            self._make_batch()  # it has something to say already
         self._agenda.after(self._chance.uniform(0.0, 1.0), self._bring)
         self._agenda.after(self._chance.uniform(30.0, 60.0), self._refresh)
 
@@ -256,6 +262,11 @@ class Client:
             if not self._is_stopped:
                 self._agenda.after(1.0, self._bring)
             return
+        size = self._make_batch()
+        self._agenda.after(size / self.rate * self._chance.uniform(0.5, 1.5), self._bring)
+
+    def _make_batch(self) -> int:
+        """Returns its size, also where the client's memory is full, and its application has to wait."""
         size = max(100, round(self.batch_bytes * self._chance.uniform(0.5, 1.5)))
         if self.pending_bytes + size <= max(self.rate * self.max_pending_s, 2 * self.batch_bytes):
             if not self.pending_bytes:
@@ -268,7 +279,7 @@ class Client:
             self._queues[topic, index].waiting.append(_Pending(topic, index, batch, self._agenda.now))
             self._watch.on_created(self, topic, index, batch)
             self._send_partition((topic, index))
-        self._agenda.after(size / self.rate * self._chance.uniform(0.5, 1.5), self._bring)
+        return size
 
     # --- metadata, and who it is --------------------------------------------------------------------------------------
 
@@ -461,7 +472,10 @@ class Client:
 
     def _receive(self, connection: _Connection, end: ModelEnd, data: bytes) -> None:
         for frame in connection.frames.feed(data):
-            request = connection.requests.pop(int.from_bytes(frame[:4], "big"), None)
+            correlation = int.from_bytes(frame[:4], "big")
+            if next(iter(connection.requests), correlation) != correlation and not self.profile.asks_again_here:
+                self._watch.on_disorder(self, correlation)
+            request = connection.requests.pop(correlation, None)
             if request is None:
                 continue  # it was given up, and asked again on the same connection
             if request.timer is not None:

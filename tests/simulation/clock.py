@@ -128,21 +128,44 @@ class Alarm:
     """Something that blocking code waits for: `ring` wakes all who do."""
 
     def __init__(self) -> None:
-        self._event = trio.Event()
+        self.waiting: dict[_Sleeper, None] = {}
 
     def ring(self) -> None:
-        event, self._event = self._event, trio.Event()
-        event.set()
+        for sleeper in list(self.waiting):
+            sleeper.wake()
 
-    def current_event(self) -> trio.Event:
-        return self._event
+
+class _Sleeper:
+    """A task whose blocking code waits."""
+
+    def __init__(self, agenda: Agenda, seconds: float, alarm: Alarm | None) -> None:
+        self._task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+        self._alarm = alarm
+        self._entry = agenda.after(seconds, self.wake)
+        if alarm is not None:
+            alarm.waiting[self] = None
+
+    def wake(self) -> None:
+        if self._task is not None:
+            task = self._task
+            self.cancel()
+            trio.lowlevel.reschedule(task)
+
+    def cancel(self) -> None:
+        self._task = None
+        self._entry.cancel()
+        if self._alarm is not None:
+            self._alarm.waiting.pop(self, None)
+
+
+_agenda: contextvars.ContextVar[Agenda] = contextvars.ContextVar("agenda")
 
 
 def block(seconds: float, alarm: Alarm | None = None) -> None:
     """Wait in code that the product runs in a thread; on trio's own stack it doesn't wait."""
     parent = greenlet.getcurrent().parent
     if parent is not None and seconds > 0.0:
-        parent.switch(seconds, None if alarm is None else alarm.current_event())
+        parent.switch(seconds, alarm)
 
 
 async def run_blocking(call: Callable[..., Any], *args: Any, abandon_on_cancel: bool = False, **_: Any) -> Any:
@@ -151,24 +174,27 @@ async def run_blocking(call: Callable[..., Any], *args: Any, abandon_on_cancel: 
     if current_process.get().is_dead:
         await trio.lowlevel.checkpoint()
         return None
+    agenda = _agenda.get()
     routine = greenlet.greenlet(functools.partial(call, *args))
     routine.gr_context = contextvars.copy_context()
     found = routine.switch()
     if routine.dead:
         await trio.lowlevel.checkpoint()
-    with trio.CancelScope(shield=not abandon_on_cancel):
-        while not routine.dead:
-            seconds, event = found
-            try:
-                if event is None:
-                    await trio.sleep(seconds)
-                else:
-                    with trio.move_on_after(seconds):
-                        await event.wait()
-            except trio.Cancelled:
-                routine.throw(greenlet.GreenletExit)
-                raise
-            found = routine.switch()
+    while not routine.dead:
+        sleeper = _Sleeper(agenda, *found)
+
+        def give_up(_: Any, sleeper: _Sleeper = sleeper) -> trio.lowlevel.Abort:
+            if not abandon_on_cancel:
+                return trio.lowlevel.Abort.FAILED
+            sleeper.cancel()
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        try:
+            await trio.lowlevel.wait_task_rescheduled(give_up)
+        except trio.Cancelled:
+            routine.throw(greenlet.GreenletExit)
+            raise
+        found = routine.switch()
     return found
 
 
@@ -208,6 +234,7 @@ def deterministic(agenda: Agenda, seed: int) -> Iterator[None]:
         (trio_run, "_r", random.Random(f"trio {seed}")),
     ]
     random.seed(f"global {seed}")
+    token = _agenda.set(agenda)
     patches = [mock.patch.object(place, name, value) for place, name, value in fakes]
     for patch in patches:
         patch.start()
@@ -216,4 +243,5 @@ def deterministic(agenda: Agenda, seed: int) -> Iterator[None]:
     finally:
         for patch in reversed(patches):
             patch.stop()
+        _agenda.reset(token)
         random.setstate(before)

@@ -44,7 +44,7 @@ class Limit:
 
     Attributes:
         wants: the bytes that clients hold back under it just now. `all_want`: whether each of its clients does.
-        slack: bytes of whole requests that may pass on top within a second, one at each gateway.
+        slack: bytes of whole requests that may pass on top within a second, one of each client.
         quiet_from: from when on windows are judged; `over_from`: full seconds. Events move them.
     """
 
@@ -157,6 +157,9 @@ class Judge(Observer):
             if self._in_log[key]:
                 self.accuse("rejected and in the log", f"{client.profile.name} {client.number}, {topic}, {batch.first}")
             self._failed_surely.add(key)
+
+    def on_disorder(self, client: Client, correlation: int) -> None:
+        self.accuse("answers out of order", f"{client.profile.name} {client.number}: {correlation} came too early")
 
     def on_renumbered(self, client: Client, batch: Batch) -> None:
         self._may_repeat.add((batch.client, batch.first))

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import socket as real_socket
 import struct
@@ -98,6 +99,7 @@ class Stream:
         self._arrives_at = max(now + self.delay_s, self._arrives_at)
         if self.rate:
             self._arrives_at += size / self.rate
+        self._arrives_at = math.ceil(self._arrives_at * 2000.0) / 2000.0  # fewer moments in which something happens
         return self._arrives_at
 
     def _arrive(self, data: bytes) -> None:
@@ -417,17 +419,25 @@ class Network:
 
     Attributes:
         ends: by descriptor, the kernel's ends and pollers.
-        delay: called for each new connection: its one-way delay in seconds.
         current_owner: the process that runs now.
-        tell: called with each connection that is made, for faults.
+
+    Args:
+        delay, rate: called for each new connection: its one-way delay in seconds, and bytes per second.
     """
 
-    def __init__(self, agenda: Agenda, delay: Callable[[], float], current_owner: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        agenda: Agenda,
+        delay: Callable[[], float],
+        rate: Callable[[], float],
+        current_owner: Callable[[], object],
+    ) -> None:
         self.agenda = agenda
         self.ends: dict[int, Any] = {}
         self.connections: dict[int, tuple[End, End]] = {}
         self.current_owner = current_owner
         self._delay = delay
+        self._rate = rate
         self._fds = count(1_000_000)
         self._ports = count(20_000)
         self._numbers = count()
@@ -466,6 +476,7 @@ class Network:
 
     def _join(self, one: End, other: End, delay_s: float) -> None:
         there, back = Stream(self.agenda, delay_s), Stream(self.agenda, delay_s)
+        there.rate = back.rate = self._rate()
         one.tx = other.rx = there
         one.rx = other.tx = back
         there.sender, there.receiver, back.sender, back.receiver = one, other, other, one

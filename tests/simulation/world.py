@@ -47,6 +47,7 @@ class ClientPlan:
     batch_bytes: int
     gateways: tuple[int, ...]
     starts_s: float = 0.0
+    backlog: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,7 @@ def make_plan(seed: int, hours: float, *, theme: str | None = None, calm: bool |
                 chance.choice(names), f"app-{number if theme != 'quota' else number % 2}", ours, round(rate),
                 max(800, round(limit * chance.uniform(0.02, 0.05))), tuple(mine),
                 0.0 if chance.random() < 0.7 else round(chance.uniform(0.0, seconds / 3), 3),
+                chance.randrange(20),
             )
         )  # fmt: skip
     faults = []
@@ -135,7 +137,12 @@ class World:
         self.chance = random.Random(f"world {plan.seed}")
         self.agenda = Agenda()
         self.judge = Judge(lambda: self.agenda.now)
-        self.network = Network(self.agenda, lambda: self.chance.uniform(0.0002, 0.003), current_process.get)
+        self.network = Network(
+            self.agenda,
+            lambda: self.chance.uniform(0.0002, 0.003),
+            lambda: self.chance.uniform(5e5, 5e6),
+            current_process.get,
+        )
         self.cluster = Cluster(self.agenda, self.network, self.chance, self.judge, BROKERS)
         self.gateways: list[Gateway] = []
         self.clients: list[Client] = []
@@ -237,7 +244,7 @@ class World:
         )  # fmt: skip
         self.clients.append(client)
         self._settle()
-        client.start()
+        client.start(plan.backlog)
 
     async def _watch_seconds(self) -> None:
         while True:
@@ -284,7 +291,7 @@ class World:
     def _set_limits(self) -> None:
         """What the judge has to expect of the present limits."""
         theme, limits = self.plan.theme, dict[object, Limit]()
-        slack = 1.5 * max(client.batch_bytes for client in self.plan.clients) * len(self.gateways)
+        slack = 1.5 * sum(client.batch_bytes for client in self.plan.clients)
 
         def limit_of(name: str, client_ids: Container[str], node_id: int | None = None) -> Limit:
             mine = [client for client in self.plan.clients if client.client_id in client_ids]
@@ -405,9 +412,10 @@ class World:
         ends = self._connection(fault)
         if ends is not None:
             streams = (ends[0].tx, ends[0].rx)
+            before = streams[0].rate
             for stream in streams:
                 stream.rate = 1_000 + 50_000 * fault.value
-            self.agenda.after(fault.seconds, _end_trickle, streams)
+            self.agenda.after(fault.seconds, _end_trickle, streams, before)
 
     def _half_closed(self, fault: Fault) -> None:
         ends = self._connection(fault)
@@ -509,9 +517,9 @@ class World:
                 self.judge.tell("compacted", log.compact())
 
 
-def _end_trickle(streams: Iterable[Stream]) -> None:
+def _end_trickle(streams: Iterable[Stream], rate: float) -> None:
     for stream in streams:
-        stream.rate = 0.0
+        stream.rate = rate
 
 
 def _config(plan: Plan) -> str:
