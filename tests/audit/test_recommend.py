@@ -206,7 +206,7 @@ def test_attempts_that_can_not_be_told_from_repeats_are_said_so(usage: Callable[
         (("--total", "much", "--spool", "x"), "--total: 'much' is not a valid size"),
         (("--total", "0", "--spool", "x"), "--total: above 0 is needed"),
         (("--total", "1MB"), "nothing to read"),
-        (("--total", "1MB", "--spool", "x", "--percentile", "0"), "--percentile: 0 is none"),
+        (("--total", "1MB", "--spool", "x", "--percentile", "0"), "--percentile: 0 is not a valid percentile"),
         (("--total", "1MB", "--spool", "x", "--headroom", "-1"), "--headroom: '-1' is not a valid share"),
         (("--total", "1MB", "--spool", "x", "--headroom", "much"), "--headroom: 'much' is not a valid share"),
         (("--total", "1MB", "--spool", "x", "--reserve", "100%"), "--reserve: 100% leaves nothing"),

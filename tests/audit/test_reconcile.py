@@ -215,7 +215,7 @@ def test_a_snapshot_survives_its_file_and_anything_else_is_refused_in_one_line()
     snapshot = _snapshot(5, {"t": _topic(_part(7, 8, 1, transactional=True), EMPTY, cleanup="compact", remote=True)})
     assert load_snapshot(dump_snapshot(snapshot)) == snapshot
     for text in ("", "[]", "{}", dump_snapshot(snapshot)[:-20], dump_snapshot(snapshot).replace('"size"', '"length"')):
-        with pytest.raises(InvalidLogSnapshot, match=r"^no snapshot: [^\n]*$"):
+        with pytest.raises(InvalidLogSnapshot, match=r"^not a valid snapshot: [^\n]*$"):
             load_snapshot(text)
     with pytest.raises(InvalidLogSnapshot, match=r"^a snapshot of version 9, this program knows 1$"):
         load_snapshot(dump_snapshot(snapshot).replace('"version": 1', '"version": 9'))
@@ -271,7 +271,7 @@ def _again() -> TopicVerdict:
         (("--until", "{good}"), "nothing to compare with: give --bootstrap-servers"),
         (("--until", "{good}", "--tables", "t", "--spool", "s"), "--tables can't be read together with --spool"),
         (("--bootstrap-servers", "x:1", "--since", "/nowhere"), "--since: /nowhere: No such file or directory"),
-        (("--bootstrap-servers", "x:1", "--since", "{bad}"), "no snapshot: JSONDecodeError"),
+        (("--bootstrap-servers", "x:1", "--since", "{bad}"), "not a valid snapshot: JSONDecodeError"),
         (("--bootstrap-servers", "x:1", "--margin", "soon"), "--margin: 'soon' is not a valid duration"),
         (("--bootstrap-servers", "x:1", "--topics", " ,"), "--topics: no name is given"),
         (("snapshot", "--bootstrap-servers", "x:1"), "the following arguments are required: --out"),
