@@ -152,7 +152,7 @@ def test_each_topic_has_its_reason_beside_it() -> None:
     assert calm.endswith("raised to the least")
     assert "8.0 MB/s on broker 3" in clicks
     assert (
-        "lowered to fit in 1.8 MB/s together with the others; repeats of rejected requests can't all be told" in clicks
+        "lowered to fit in 1.8 MB/s together with the others; repeats of rejected requests aren't all known" in clicks
     )
     assert threshold_reasons(advice, wish)["clicks"] in clicks
 

@@ -152,8 +152,8 @@ def test_pieces_tell_topics_and_votes_for_the_time_of_ticks() -> None:
     one, two = found.pieces
     bin_of_wait, _ = tick_phase.phase_vote(START, START + 1000, 700.0)
     topics = {(name, None, 1) for name in ("calm", "clicks", "cut", "idle")}
-    assert set(one.told) == topics | {("clicks", bin_of_wait, 2)}
-    assert (two.broker, two.told) == (2, [("orders", None, 1)])
+    assert set(one.votes) == topics | {("clicks", bin_of_wait, 2)}
+    assert (two.broker, two.votes) == (2, [("orders", None, 1)])
 
 
 # --- both ways of reading ---------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def both(raw: Raw) -> Callable[[Sequence[str | None]], tuple[Any, Any]]:
 def plain(row: Any) -> pieces.CheckedRecord:
     found = row.asDict(recursive=True)
     found.setdefault("mark", 0)
-    parts = [pieces.RecordPiece(**{**each, "told": []}) for each in found["pieces"]]
+    parts = [pieces.RecordPiece(**{**each, "votes": []}) for each in found["pieces"]]
     return pieces.CheckedRecord(**{**{name: found[name] for name in pieces.CheckedRecord._fields}, "pieces": parts})
 
 

@@ -81,12 +81,12 @@ class _UsageRecord(msgspec.Struct, forbid_unknown_fields=True):
 class RecordPiece(NamedTuple):
     """The rows of one record that are of one broker.
 
-    `told`: each of its topics with None; and again with the first bin of each vote for the time of ticks
+    `votes`: each of its topics with None; and again with the first bin of each vote for the time of ticks
     (tick_phase.vote) and how many rows gave it. `rows`: for `unpack_rows`.
     """
 
     broker: int
-    told: list[tuple[str, int | None, int]]
+    votes: list[tuple[str, int | None, int]]
     rows: str
 
 
@@ -108,7 +108,7 @@ class CheckedRecord(NamedTuple):
 
 
 # The same for Spark.
-PIECE_SCHEMA: Final = "broker: bigint, told: array<struct<topic: string, first: int, times: int>>, rows: string"
+PIECE_SCHEMA: Final = "broker: bigint, votes: array<struct<topic: string, first: int, times: int>>, rows: string"
 CHECKED_SCHEMA: Final = (
     "kind: string, gateway: string, boot: string, worker: bigint, seq: bigint, part: bigint, parts: bigint,"
     f" start_ms: bigint, end_ms: bigint, final: boolean, mark: bigint, pieces: array<struct<{PIECE_SCHEMA}>>"
@@ -198,11 +198,11 @@ def _split_by_broker(record: _UsageRecord, line: str) -> CheckedRecord:
 
 
 def _count_tick_votes(record: _UsageRecord, rows: list[_RecordRow]) -> list[tuple[str, int | None, int]]:
-    told: dict[tuple[str, int | None], int] = {(topic, None): 1 for topic in {row.topic for row in rows}}
+    votes: dict[tuple[str, int | None], int] = {(topic, None): 1 for topic in {row.topic for row in rows}}
     for row in rows:
         if row.outcome in LIMITING_OUTCOMES and row.reason == TOPIC_THRESHOLD and row.requests:
             wait = row.delay_ms / row.requests
             if 0 < wait < tick_phase.MAX_WAIT_MS:
                 what = (row.topic, tick_phase.phase_vote(record.start_ms, record.end_ms, wait)[0])
-                told[what] = told.get(what, 0) + 1
-    return [(topic, first, times) for (topic, first), times in told.items()]
+                votes[what] = votes.get(what, 0) + 1
+    return [(topic, first, times) for (topic, first), times in votes.items()]

@@ -1,4 +1,4 @@
-# The usage records as a what-if takes them: each once, its header for whoever looks for gaps, its rows in pieces
+# The usage records as a what-if takes them: each once, its header for the search for gaps, its rows in pieces
 # (pieces.py). Lines of text are checked in Spark's Python processes; those that are not beyond doubt, and copies of a
 # record that are not the same text, go through transforms.decode as in every other audit, and so does nothing else: a
 # log as gateways write it costs a tenth of what decoding it in Java does.
@@ -117,7 +117,7 @@ def _split_good_records(records: DataFrame) -> DataFrame:
 
 
 def _separate_records(checked: DataFrame, kept: ExitStack) -> tuple[dict[str, Any], DataFrame | None]:
-    """The fields of Integrity, and the records, each once; None: that is not to be told from their texts."""
+    """The fields of Integrity, and the records, each once; None: their texts don't say."""
     found, good = _count_copies(checked), checked.where(F.col("kind").isNotNull())
     counted: dict[str, Any] = {"malformed": 0, "problems": {}, "samples": []}
     if found["others"]:
@@ -125,9 +125,9 @@ def _separate_records(checked: DataFrame, kept: ExitStack) -> tuple[dict[str, An
             checked.where(F.col("kind").isNull()).select(*schema.RAW_SCHEMA.names)
         ).persist()
         kept.callback(rest.unpersist)
-        told = job.count_records(rest)
-        counted = {name: told[name] for name in counted}
-        if told["records"] > told["malformed"]:
+        counts = job.count_records(rest)
+        counted = {name: counts[name] for name in counted}
+        if counts["records"] > counts["malformed"]:
             strange = _split_good_records(rest.where(F.col("problem").isNull())).withColumn(
                 "mark", F.lit(None).cast("long")
             )

@@ -207,7 +207,7 @@ def threshold_reasons(advice: Sequence[ThresholdAdvice], wish: RecommendOptions)
         if each.is_lowered:
             text += f"; lowered to fit in {format_rate(wish.total * (1 - wish.reserve))} together with the others"
         if seen.unknown:
-            text += "; repeats of rejected requests can't all be told, so it may be less"
+            text += "; repeats of rejected requests aren't all known, so it may be less"
         found[seen.topic] = text
     return found
 

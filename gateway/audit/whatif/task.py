@@ -18,7 +18,7 @@ from policies.whatif.tick_phase import TickPhase
 
 MEASURES: Final = ("bytes", "requests", "delay_ms", "repeats")
 ACTUAL, CHANGE = "actual", "change"
-UNKNOWN_BYTES: Final = "unknown_bytes"  # rejected, and nobody can tell whether they came again
+UNKNOWN_BYTES: Final = "unknown_bytes"  # rejected, and it is unknown whether they came again
 SUM_COLUMNS: Final = (*(f"{which}_{name}" for which in (ACTUAL, CHANGE) for name in MEASURES), UNKNOWN_BYTES)
 
 # A window, a client and topic, outcome and reason, and SUMS.

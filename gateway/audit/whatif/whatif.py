@@ -158,14 +158,14 @@ _TickVotes = dict[WorkerLife, list[tuple[int, int, int]]]  # as tick_phase.phase
 
 def _collect_votes(pieces: DataFrame) -> tuple[dict[int, set[str]], _TickVotes]:
     """The topics of each broker, and what rejections tell of the times at which workers tick; in one pass."""
-    told = pieces.select("broker", *schema.BOOT_COLUMNS, "start_ms", "end_ms", F.explode("told").alias("told"))
-    topic, first = F.col("told")["topic"].alias("topic"), F.col("told")["first"].alias("first")
+    voted = pieces.select("broker", *schema.BOOT_COLUMNS, "start_ms", "end_ms", F.explode("votes").alias("vote"))
+    topic, first = F.col("vote")["topic"].alias("topic"), F.col("vote")["first"].alias("first")
     bins = F.floor((F.col("end_ms") - F.col("start_ms")) / tick_phase.BIN_MS)
     span = F.when(first.isNotNull(), bins * tick_phase.BIN_MS).alias("span")
     named: dict[int, set[str]] = defaultdict(set)
     votes: _TickVotes = defaultdict(list)
-    counted = told.groupBy("broker", topic, *schema.BOOT_COLUMNS, first, span).agg(
-        F.sum(F.col("told")["times"]).alias("times")
+    counted = voted.groupBy("broker", topic, *schema.BOOT_COLUMNS, first, span).agg(
+        F.sum(F.col("vote")["times"]).alias("times")
     )
     for row in counted.collect():
         named[row["broker"]].add(row["topic"])
