@@ -45,6 +45,7 @@ class Limit:
     Attributes:
         wants: the bytes that clients hold back under it just now. `all_want`: whether each of its clients does.
         slack: bytes of whole requests that may pass on top within a second, one of each client.
+        saves_nothing: while all its clients wait; topics under a total have buckets of their own, which do.
         quiet_from: from when on windows are judged; `over_from`: full seconds. Events move them.
     """
 
@@ -61,7 +62,7 @@ class Limit:
         self.taken = 0.0
         self.steady_seconds = 0
         self.checked = self.windows = 0
-        self.is_lower_judged = True
+        self.is_lower_judged = self.saves_nothing = True
         self.lowest, self.highest, self.fullest = 9.9, 0.0, 0.0
 
 
@@ -247,7 +248,8 @@ class Judge(Observer):
                 continue
             if now - 1.0 >= limit.over_from:
                 limit.fullest = max(limit.fullest, taken / limit.rate)
-                share = STEADY_SHARE if limit.steady_seconds >= STEADY_AFTER_S else RISING_SHARE
+                is_steady = limit.saves_nothing and limit.steady_seconds >= STEADY_AFTER_S
+                share = STEADY_SHARE if is_steady else RISING_SHARE
                 if taken > share * limit.rate + limit.slack:
                     self.accuse("over a limit", f"{limit.name}: {taken:.0f} bytes in a second of {limit.rate:.0f}")
             seconds = limit.seconds

@@ -13,8 +13,7 @@ from gateway.control.fleet.exchange.peers import PeerTable
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.usage.usage_log import UsageSpool
 from gateway.control.workers.snapshot_publisher import SnapshotPublisher
-from gateway.data.pending.in_flight import InFlightRequests
-from gateway.data.session import session
+from gateway.data.pending.steps import ANSWER, DROPPED
 from gateway.data.session.accounts import ProduceAccounts
 from gateway.data.session.enforcement import ProduceEnforcement
 from gateway.data.session.gate import ProduceGate
@@ -61,11 +60,17 @@ def _drop_tenth(append: Callable[..., None]) -> Callable[..., None]:
     return lossy
 
 
-class _Overtaking(InFlightRequests):
+def _overtaking(enforce: Callable[..., Any]) -> Callable[..., Any]:
     """Answers of the gateway's own don't wait for those of the broker to earlier requests."""
 
-    def enqueue_local_response(self, frame: bytes) -> None:
-        self.outgoing.append(frame)
+    def enforce_request(enforcement: ProduceEnforcement, request: Any, now: float) -> Any:
+        step = enforce(enforcement, request, now)
+        if step[0] != ANSWER:
+            return step
+        enforcement._in_flight.outgoing.append(step[1])
+        return DROPPED
+
+    return enforce_request
 
 
 def _twice(add: Callable[..., None]) -> Callable[..., None]:
@@ -117,7 +122,8 @@ MUTATIONS: Final = (
     Mutation("rejected partitions forwarded",
              (produce_request, "strip_partitions", _keep_partitions),
              _LATE, ("rejected and in the log", "told a wrong fate", "sums differ")),
-    Mutation("answers overtake each other", (session, "InFlightRequests", _Overtaking), _LATE,
+    Mutation("answers overtake each other",
+             (ProduceEnforcement, "enforce_request", _overtaking(ProduceEnforcement.enforce_request)), _LATE,
              ("answers out of order",)),
     Mutation("each gateway takes the whole limit", (FleetShares, "share_of", lambda self, key, limit: limit),
              _plan("group", _HUNGRY, gateways=2, over=3.0), ("over a limit",)),

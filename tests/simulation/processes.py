@@ -24,7 +24,7 @@ import trio
 
 from gateway import channel
 from gateway.channel import ChannelClosed
-from gateway.config.loading import parse_settings
+from gateway.config.reading.loading import parse_settings
 from gateway.control import app
 from gateway.control.cluster.broker_quotas import BrokerQuotas
 from gateway.control.http_server import serve_http

@@ -325,7 +325,7 @@ class World:
                 known.rate = limit.rate
         self.judge.limits_of = self._limits_of
         for limit in self.judge.limits.values():
-            limit.is_lower_judged = theme != "mixed"
+            limit.is_lower_judged, limit.saves_nothing = theme != "mixed", theme != "total"
 
     def _held(self, clients: Iterable[Client], node_id: int | None = None) -> float:
         return sum(client.held_bytes(node_id) for client in clients)
