@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
 def make_parser() -> CommandParser:
     parser = CommandParser(
         prog="produce-gateway storage",
-        description="Show the volumes that a running gateway looks at, their limits, and the factor in force."
+        description="Show the volumes that a running gateway observes, their limits, and the factor in force."
         " `storage pause`, `storage open` and `storage resume` override it for a time.",
     )
     add_endpoint_arguments(parser)

@@ -41,7 +41,7 @@ log = logging.getLogger("gateway.storage")
 
 
 class _CheckResult(NamedTuple):
-    """A look that succeeded. `departed`: brokers that count without being active; `new`: that are active and new, and
+    """A check that succeeded. `departed`: brokers that count without being active; `new`: that are active and new, and
     not described yet.
     """
 
@@ -77,14 +77,14 @@ class VolumeSourceView:
         self._keeper = keeper
         self._clock = clock
         self._source_call = BoundedCall(keeper.interval_s)
-        self._seen = StorageViewState(keeper.current_factor(-math.inf))  # by the last look that succeeded
+        self._seen = StorageViewState(keeper.current_factor(-math.inf))  # by the last check that succeeded
         self._paused = False
         self._connected = False
         self._has_checked = False
         self._needs_topics = places
         self._adopted: tuple[AffectedTopics, ...] | None = None
         self._volumes = VolumeKeeper(forget_after_s)
-        self._departed: Mapping[int, KeptVolumes] = {}  # of the last look that succeeded
+        self._departed: Mapping[int, KeptVolumes] = {}  # of the last check that succeeded
         self._newcomers = NewBrokers(grace_s)
 
     def begin_check(self, now: float) -> None:
@@ -156,7 +156,7 @@ class VolumeSourceView:
     async def _observe_volumes(self, policy: LimitPolicy) -> tuple[float, str]:
         now = self._clock()
 
-        def look() -> _CheckResult:
+        def observe() -> _CheckResult:
             observation = rebuild_observation(self._source.observe())
             active = observation.brokers
             if not active:
@@ -171,7 +171,7 @@ class VolumeSourceView:
             return _CheckResult(observation, judged, departed, new, self._place_topics(crowded_brokers(judged)))
 
         before = self._volumes.kept_volumes
-        seen = await self._source_call.call_source(look)
+        seen = await self._source_call.call_source(observe)
         assessment, active = seen.assessment, seen.observation.brokers
         self._paused = assessment.paused
         kept_dirs = {key: topics for key, topics in self._seen.dirs.items() if key[0] in seen.departed}
@@ -184,7 +184,7 @@ class VolumeSourceView:
         self._newcomers.record_active(active, seen.new, now, seen.observation.registered)
         adopted = {b: each for b, each in self._volumes.kept_volumes.items() if before.get(b) is not each}
         self._volumes.record_assessment(assessment, seen.departed)
-        self._volumes.adopt_volumes(adopted)  # while it looked
+        self._volumes.adopt_volumes(adopted)  # meanwhile
         self._departed = {b: each for b, each in seen.departed.items() if b in self._volumes.kept_volumes}
         return assessment.factor, assessment.reason_text
 

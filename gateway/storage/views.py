@@ -63,7 +63,7 @@ class StorageView(Protocol):
         """A check is about to begin: the factor in force may hold for as long as it takes."""
 
     async def run_check(self, began: float) -> None:
-        """Look.
+        """Observe the disks.
 
         Raises:
             ObservationFailed: nothing was seen; `current_state` takes it into account.

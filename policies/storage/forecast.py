@@ -1,8 +1,8 @@
-# How fast a volume fills, and when it reaches its limits if it goes on so: from what is free at each look.
+# How fast a volume fills, and when it reaches its limits if it goes on so: from what is free at each check.
 #
 # Two means, since writing and deleting differ: bytes are written all the time, so the last minute or two say how fast;
 # retention deletes whole segments, in steps minutes or hours apart, so only a long time says how much. Each weighs what
-# it saw by its age, so a trend is a few numbers, however often one looks. `at` is monotonic, in seconds. Knows no
+# it saw by its age, so a trend is a few numbers, however often one checks. `at` is monotonic, in seconds. Knows no
 # limit's meaning and no source.
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from policies.storage.judging import VolumeFinding
 
 WRITTEN_S: Final = 60.0  # as V1's one-minute rate: what is older counts less than 37 %
 MIN_MEAN_S: Final = 10.0
-MEAN_SAMPLES: Final = 5  # who looks more often than that many times a minute wants to know sooner
+MEAN_SAMPLES: Final = 5  # who checks more often than that many times a minute wants to know sooner
 DELETED_S: Final = 3600.0  # Kafka looks for old segments every 5 minutes
-EMPTYING_SAMPLES: Final = 3  # looks in a row with more room each: it does not fill just now, whatever it did before
+EMPTYING_SAMPLES: Final = 3  # checks in a row with more room each: it does not fill just now, whatever it did before
 MAX_FORECAST_S: Final = 366 * 86_400.0  # what takes longer is no news
 
 
@@ -91,11 +91,11 @@ class FillTrend:
 
     def _reset_trend(self) -> None:
         self._written = _DecayingMean(self._written_s)
-        self._all = 0.0  # weight of all time since the first look, as in a _Mean
+        self._all = 0.0  # weight of all time since the first check, as in a _DecayingMean
         self._deleted = 0.0  # bytes, likewise …
         self._largest = 0.0  # … of them, those of the largest deletion …
         self._event = 0.0  # … and of the present one
-        self._drops = 0  # looks in a row that saw deletions
+        self._drops = 0  # checks in a row that saw deletions
         self._samples = 0
         self._at = -math.inf
         self._total = self._available = 0

@@ -113,14 +113,14 @@ class NewBrokers:
         return self._joined.get(broker_id, now) + self.grace_s - now if self._joined else 0.0
 
     def excused_brokers(self, missing: Collection[int], now: float) -> frozenset[int]:
-        """Those of the missing ones that a look may do without."""
+        """Those of the missing ones that an observation may do without."""
         return frozenset(broker_id for broker_id in missing if self.grace_left_s(broker_id, now) > 0)
 
     def record_active(
         self, active: Collection[int], excused: Collection[int], now: float, registered: Collection[int] | None = None
     ) -> None:
-        """A look succeeded, and did without these. `registered`: active ones, and those that are fenced; others don't
-        belong to the cluster any more. None: not known.
+        """An observation succeeded, and did without these. `registered`: active ones, and those that are fenced; others
+        don't belong to the cluster any more. None: not known.
         """
         old = -math.inf
         joined = dict(self._joined) if registered is None else {b: self._joined.get(b, old) for b in registered}

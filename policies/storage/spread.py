@@ -1,5 +1,5 @@
 # What reaches a volume from where: the topics with replicas there, by what producers write to them; the brokers whose
-# producers fill it, by replication as well; and so, whether what may come before the next look has room behind the
+# producers fill it, by replication as well; and so, whether what may come before the next check has room behind the
 # hard limit.
 #
 # A partition counts as much as each other one of its topic: which of them a record went to is not recorded. Rates are
@@ -44,7 +44,7 @@ class VolumeWriters(NamedTuple):
 
 
 class VolumeHeadroom(NamedTuple):
-    """`room`: the bytes behind the hard limit. `needed`: what may arrive before the next look ends it; None: that has
+    """`room`: the bytes behind the hard limit. `needed`: what may arrive before the next check ends it; None: that has
     no bound.
     """
 

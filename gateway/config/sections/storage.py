@@ -33,7 +33,7 @@ from policies.units import parse_size
 BUILT_IN_SOURCES: Final = ("log-dirs", "snapshots", "prometheus")
 TopicPattern = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._*-]{1,249}$")]  # `*`: any characters
 FORGET_AFTER_S: Final = 3600.0  # a restart with log recovery, or a pod that moves to another node, is over by then
-MIN_CHECK_INTERVAL_S: Final = 0.1  # sooner, one look would begin before the last is over
+MIN_CHECK_INTERVAL_S: Final = 0.1  # sooner, a check would begin before the last is over
 
 
 class StorageLimit(Section):

@@ -1,5 +1,5 @@
 # What is to come of the cluster's volumes: how fast each fills and when it is at its limits, who fills it, and whether
-# its hard limit leaves room for what may arrive before the next look. For people, metrics and the usage log: what
+# its hard limit leaves room for what may arrive before the next check. For people, metrics and the usage log: what
 # workers get follows from what is free now alone.
 #
 # Knows no schedule: storage_control.py says when disks have been seen. The sums are policies/storage/'s.
@@ -31,7 +31,7 @@ from policies.usage import DiskNotes, SpreadNote, VolumeNote
 
 log = logging.getLogger("gateway.storage")
 
-NOTE_INTERVAL_S: Final = 60.0  # the usage log has volumes once a minute, however often they are looked at
+NOTE_INTERVAL_S: Final = 60.0  # the usage log has volumes once a minute, however often they are observed
 NOTED_TOPICS: Final = 200  # of all volumes together, the busiest: the others bring little
 
 

@@ -22,7 +22,7 @@ MAX_REASONS: Final = 20  # that are listed one by one while nothing can be obser
 class StorageLog:
     """Log lines and metrics of storage protection.
 
-    `problem`: why the last look failed, "" where it did not. `throttles_nothing`: there is a soft limit, or a factor
+    `problem`: why the last check failed, "" where it did not. `throttles_nothing`: there is a soft limit, or a factor
     between 0 and 1, and no produce limit that it could lower.
 
     Args:
@@ -43,7 +43,7 @@ class StorageLog:
         self._bare: frozenset[str] = frozenset()  # volumes without a limit
         self._departed: frozenset[int] = frozenset()  # brokers that count without being active
 
-    # --- looks --------------------------------------------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------------------------------------
 
     def record_failure(self, reason: str) -> None:
         """An observation failed."""
@@ -64,7 +64,7 @@ class StorageLog:
         self.problem = ""
 
     def count_violated(self, state: StorageViewState) -> None:
-        """Of the results of such a look; `show` comes first."""
+        """Count the volumes at their hard limit after a check that succeeded; `update_metrics` comes first."""
         self._metrics.count_violated(state.assessment.hard_limit_findings)
 
     # --- what holds ---------------------------------------------------------------------------------------------------

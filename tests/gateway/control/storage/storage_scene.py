@@ -114,14 +114,14 @@ class Scene:
 
     def start(
         self,
-        eye: VolumeSourceView | VolumeTopicView,
+        disk_view: VolumeSourceView | VolumeTopicView,
         text: str = DISK,
         run: bool = True,
         mode: str = "enforce",
         **more: Any,
     ) -> Scene:
         self.settings = parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\nmode: {mode}\n{text}")
-        self.eye = eye
+        self.disk_view = disk_view
         self.metrics = GatewayMetrics()
         context = StorageContext(
             self.settings,
@@ -131,7 +131,7 @@ class Scene:
             clock=trio.current_time,
             wall=wall,
         )
-        self.control = StorageControl(replace(context, **more), eye)
+        self.control = StorageControl(replace(context, **more), disk_view)
         self.control.refresh()
         if run:
             self.nursery.start_soon(self.control.run)
@@ -154,8 +154,8 @@ class Scene:
     ) -> Scene:
         self.listed = Disks(frozenset(brokers))
         view = SnapshotView(180.0, fail_safe, policy)
-        eye = VolumeTopicView(records, self.listed.observe, view, 60.0, trio.current_time, wall)
-        return self.start(eye, "storage: {source: snapshots}", **more)
+        disk_view = VolumeTopicView(records, self.listed.observe, view, 60.0, trio.current_time, wall)
+        return self.start(disk_view, "storage: {source: snapshots}", **more)
 
     async def at(self, seconds: int, checks: int | None = None) -> None:
         """Advance to that time since the start, and let everything due happen."""

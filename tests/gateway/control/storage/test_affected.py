@@ -39,8 +39,8 @@ class Play(Scene):
     replicas: Mapping[int, frozenset[str]] | None = REPLICAS
 
     def see(self, source: Disks, **more: Any) -> Play:
-        eye = VolumeSourceView(source, SOFT_HARD, FactorKeeper(120.0, 0.0, 60.0), trio.current_time, places=True)
-        self.start(eye, AFFECTED, replicas=lambda: self.replicas, **more)
+        disk_view = VolumeSourceView(source, SOFT_HARD, FactorKeeper(120.0, 0.0, 60.0), trio.current_time, places=True)
+        self.start(disk_view, AFFECTED, replicas=lambda: self.replicas, **more)
         return self
 
     def held(self) -> tuple[tuple[float, str], tuple[AffectedTopics, ...] | None]:
@@ -160,8 +160,8 @@ async def test_without_a_snapshot_only_the_topics_of_that_broker_are_held(
     records = Records()
     records.put(snapshot(1, 80, WALL, "/a"), snapshot(2, 50, WALL, "/b"))
     view = SnapshotView(180.0, "PAUSE", SOFT_HARD)
-    eye = VolumeTopicView(records, lambda: frozenset({1, 2, 3}), view, 60.0, trio.current_time, wall)
-    scene.start(eye, SNAPSHOTS, replicas=lambda: {**REPLICAS, 3: frozenset({"c"})})
+    disk_view = VolumeTopicView(records, lambda: frozenset({1, 2, 3}), view, 60.0, trio.current_time, wall)
+    scene.start(disk_view, SNAPSHOTS, replicas=lambda: {**REPLICAS, 3: frozenset({"c"})})
     await scene.at(0)
     why = "broker 3 has no snapshot of its volumes"
     await until(lambda: scene.last.affected == (AffectedTopics("broker 3", 0.0, why, ("c",), (3,)),))

@@ -35,9 +35,9 @@ class Play(Scene):
 
     def look(self, source: Disks, **more: Any) -> Play:
         self.noted: list[Noted] = []
-        eye = VolumeSourceView(source, SOFT_HARD, FactorKeeper(120.0, 0.0, 60.0), trio.current_time, places=True)
+        disk_view = VolumeSourceView(source, SOFT_HARD, FactorKeeper(120.0, 0.0, 60.0), trio.current_time, places=True)
         more |= {"rates": lambda: RATES, "spread": lambda: self.spread, "record_disks": self.noted.append}
-        self.start(eye, f"thresholds: {{on_exceed: delay}}\n{DISK}", policies=self.policies, **more)
+        self.start(disk_view, f"thresholds: {{on_exceed: delay}}\n{DISK}", policies=self.policies, **more)
         return self
 
     def policies(self) -> PolicySet:

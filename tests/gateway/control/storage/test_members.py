@@ -39,7 +39,7 @@ FORGET_S = 600.0
 
 class Play(Scene):
     def see(self, source: Disks, text: str = CLUSTER, fallback: float = 0.0, **more: Any) -> Play:
-        eye = VolumeSourceView(
+        disk_view = VolumeSourceView(
             source,
             SOFT_HARD,
             FactorKeeper(120.0, fallback, 60.0),
@@ -48,7 +48,7 @@ class Play(Scene):
             forget_after_s=FORGET_S,
             grace_s=90.0,
         )
-        self.start(eye, text, replicas=lambda: REPLICAS, **more)
+        self.start(disk_view, text, replicas=lambda: REPLICAS, **more)
         return self
 
 
@@ -244,9 +244,9 @@ async def test_of_snapshots_it_is_known_from_the_topic(mock_clock: trio.testing.
     records.put(snapshot(1, 80, WALL, "/a"), snapshot(2, 5, WALL, "/b"))
     listed = Disks(frozenset({1, 3}))
     view = SnapshotView(180.0, "PAUSE", SOFT_HARD, grace_s=90.0, forget_after_s=FORGET_S)
-    eye = VolumeTopicView(records, listed.observe, view, 60.0, trio.current_time, wall)
+    disk_view = VolumeTopicView(records, listed.observe, view, 60.0, trio.current_time, wall)
     replicas: Mapping[int, frozenset[str]] = {**REPLICAS, 3: frozenset({"c"})}
-    scene.start(eye, "storage: {source: snapshots, scope: affected}", replicas=lambda: replicas)
+    scene.start(disk_view, "storage: {source: snapshots, scope: affected}", replicas=lambda: replicas)
     await scene.at(0)
     unknown = AffectedTopics("broker 3", 0.0, "broker 3 has no snapshot of its volumes", ("c",), (3,))
     held = AffectedTopics("broker 2 /b", 0.0, LEFT, ("b", "both", "connect-offsets"), (2,))

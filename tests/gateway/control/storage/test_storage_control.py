@@ -184,7 +184,7 @@ async def test_the_expiry_comes_without_a_check(mock_clock: trio.testing.MockClo
     try:
         await scene.at(60, checks=1)
         await until(lambda: disks.asked == 2)
-        scene.eye._source_call.limit_s = 1e9
+        scene.disk_view._source_call.limit_s = 1e9
         scene.clock.jump(119.0)
         await wait_all_tasks_blocked(0.01)
         scene.clock.jump(2.0)
@@ -223,8 +223,8 @@ async def test_a_restarted_control_goes_on_with_the_workers_pause(
     mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     disks = Disks(ObservationFailed("away"))
-    eye = VolumeSourceView(disks, SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time)
-    scene.start(eye, run=False)
+    disk_view = VolumeSourceView(disks, SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time)
+    scene.start(disk_view, run=False)
     end = trio.current_time() + 100
     assert scene.state == (1.0, "fallback")
     scene.control.adopt_factor(channel.StorageSnapshot(StorageFactor(0.0, "valid", "full"), valid_until=end))
@@ -243,8 +243,10 @@ async def test_a_restarted_control_goes_on_with_the_workers_pause(
 
 @pytest.mark.trio
 async def test_an_adopted_pause_has_the_hysteresis_of_its_own(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
-    eye = VolumeSourceView(Disks(seen(int(10.5 * GB))), SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time)
-    scene.start(eye, run=False)
+    disk_view = VolumeSourceView(
+        Disks(seen(int(10.5 * GB))), SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time
+    )
+    scene.start(disk_view, run=False)
     scene.control.adopt_factor(
         channel.StorageSnapshot(StorageFactor(0.0, "valid", "full"), valid_until=trio.current_time() + 100)
     )
@@ -259,10 +261,10 @@ async def test_an_adopted_pause_has_the_hysteresis_of_its_own(mock_clock: trio.t
 async def test_adopting_is_one_line(
     mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture, after_a_look: bool
 ) -> None:
-    eye = VolumeSourceView(
+    disk_view = VolumeSourceView(
         Disks(ObservationFailed("away")), SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time
     )
-    scene.start(eye, run=after_a_look)
+    scene.start(disk_view, run=after_a_look)
     if after_a_look:
         await scene.at(0)
     caplog.clear()
@@ -314,8 +316,8 @@ async def test_a_check_that_ends_just_before_the_next_one_is_due_ends_nothing(
 
 @pytest.mark.trio
 async def test_a_factor_that_says_nothing_is_not_adopted(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
-    eye = VolumeSourceView(Disks(seen()), SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time)
-    scene.start(eye, run=False)
+    disk_view = VolumeSourceView(Disks(seen()), SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time)
+    scene.start(disk_view, run=False)
     now = trio.current_time()
     for held in (
         channel.StorageSnapshot(StorageFactor(0.0, "fallback", "no data"), valid_until=None),
@@ -830,17 +832,17 @@ async def test_a_list_that_is_renewed_more_seldom_than_snapshots_age_pauses_noth
     text = "upstream: {bootstrap_servers: 'b:1'}\nstorage: {source: snapshots, check_interval: 10m}"
     settings = parse_settings(text)
     assert settings.storage is not None
-    eye = sources.make_storage_view(settings, settings.storage)
-    assert isinstance(eye, VolumeTopicView)
+    disk_view = sources.make_storage_view(settings, settings.storage)
+    assert isinstance(disk_view, VolumeTopicView)
     try:
-        view = eye._view
+        view = disk_view._view
         view.set_active_brokers({1}, 0.0)
         for now in (1.0, 599.0, 1199.0):
             view.put_snapshot(1, snapshot_now(1, 50 * GB))
             assert view.assess_current(WALL + trio.current_time(), now).factor.origin == "valid"
         assert view.assess_current(WALL + trio.current_time(), 1300.0).factor.origin == "fail-safe"
     finally:
-        eye._reader.close()
+        disk_view._reader.close()
 
 
 @pytest.mark.trio
@@ -849,8 +851,8 @@ async def test_a_wall_clock_that_is_set_right_pauses_nothing(mock_clock: trio.te
     scene.read(records, {1})
     await scene.at(0)
     step = [0.0]
-    assert isinstance(scene.eye, VolumeTopicView)
-    scene.eye._wall = scene.control._wall = lambda: wall() + step[0]
+    assert isinstance(scene.disk_view, VolumeTopicView)
+    scene.disk_view._wall = scene.control._wall = lambda: wall() + step[0]
     step[0] = 3600.0
     records.put(snapshot_now(1, 80 * GB, age=-3600))
     await until(lambda: scene.state == (1.0, "valid"))
@@ -863,16 +865,16 @@ async def test_thousands_of_volumes_are_not_judged_anew_for_each_record(
 ) -> None:
     records, judged = Records(), list[int]()
     scene.read(records, {1}, run=False)
-    eye = scene.eye
-    assert isinstance(eye, VolumeTopicView)
+    disk_view = scene.disk_view
+    assert isinstance(disk_view, VolumeTopicView)
     for free in range(200):
         records.put(snapshot_now(1, free * GB))
 
     def judge() -> None:
         time.sleep(0.02)  # as long as it takes there
-        judged.append(eye._view._snapshots[1].volumes[0].available)
+        judged.append(disk_view._view._snapshots[1].volumes[0].available)
 
-    scene.nursery.start_soon(eye.run_between_checks, judge)
+    scene.nursery.start_soon(disk_view.run_between_checks, judge)
     await until(lambda: judged[-1:] == [199 * GB])
     assert len(judged) < 50
 
@@ -931,11 +933,11 @@ async def test_the_topic_is_made_again_and_again_until_it_is_there(
         made.append(1)
         return answers.popleft()
 
-    eye = VolumeTopicView(
+    disk_view = VolumeTopicView(
         Records(), lambda: frozenset({1}), SnapshotView(180, "PAUSE", SOFT_HARD), 60.0, trio.current_time,
         lambda: WALL + trio.current_time(), make,
     )  # fmt: skip
-    scene.start(eye, "storage: {source: snapshots}")
+    scene.start(disk_view, "storage: {source: snapshots}")
     threads = trio.to_thread.current_default_thread_limiter()  # the reader has one of them
     for minute in range(4):
         await scene.at(60 * minute)
