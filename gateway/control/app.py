@@ -103,21 +103,12 @@ def _make_authenticators(settings: Settings, secret: bytes, errors: InternalErro
 def _make_storage_context(
     context: ControlContext, policies: PolicyService, recent: RecentTraffic, usage_log: UsageLogWriter
 ) -> StorageContext:
-    facts = context.facts
     return StorageContext(
-        context.settings,
-        context.metrics,
-        facts.storage_factor.publish,
-        policies=lambda: policies.policies,
+        context,
         find_override=lambda: find_override(policies.policies, policies.history, policies.now_ms()),
         knows_overrides=policies.loaded.is_set,
-        replicas=lambda: facts.cluster.latest.replicas,
-        spread=lambda: facts.cluster.latest.spread,
         rates=lambda: recent.writer_rates(context.now_ms()),
         record_disks=usage_log.record_disks,
-        restarted=context.was_up,
-        clock=context.monotonic,
-        wall=context.unix_time,
     )
 
 
@@ -201,7 +192,7 @@ class _ControlProcess:
 
         # Within one message to each worker (ConfigSwitch), with the policies behind it.
         configuration.subscribe("addresses of brokers", self._cluster.apply_settings)
-        configuration.subscribe("storage", storage.apply_settings)
+        configuration.subscribe("storage", lambda _: storage.refresh())
         configuration.subscribe("workers", snapshots.publish_settings)
         configuration.subscribe("acceptor", self._acceptor.apply_settings)
         configuration.subscribe("admission", self._workers.apply_settings)

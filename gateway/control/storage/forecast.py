@@ -43,8 +43,8 @@ class DiskForecast:
     """
 
     def __init__(self, context: StorageContext, metrics: StorageMetrics, total: Callable[[int], float | None]) -> None:
-        assert context.settings.storage is not None
-        self._interval_s = context.settings.storage.check_interval
+        assert context.control.settings.storage is not None
+        self._interval_s = context.control.settings.storage.check_interval
         self._metrics = metrics
         self._total = total
         self._context = context
@@ -60,7 +60,7 @@ class DiskForecast:
         }
         for finding in findings:
             self._trends[finding.volume.key].add_sample(at, finding.volume.total, finding.volume.available)
-        spread = self._context.spread()
+        spread = self._context.control.facts.cluster.latest.spread
         rooms = {each.volume.key: self._find_headroom(each, spread) for each in findings}
         self._metrics.show_forecasts(
             {each.volume.key: forecast for each in findings if (forecast := self._forecast_volume(each)) is not None},
@@ -75,7 +75,7 @@ class DiskForecast:
 
     def show_volumes(self, state: StorageViewState) -> dict[VolumeKey, dict[str, Any]]:
         """For REST, by volume. Sizes in bytes, rates in bytes per second, times in seconds."""
-        spread, rates = self._context.spread(), self._context.rates()
+        spread, rates = self._context.control.facts.cluster.latest.spread, self._context.rates()
         names = state.assessment.names_by_broker()
         return {
             each.volume.key: {
@@ -97,7 +97,7 @@ class DiskForecast:
     def _log_short_headroom(self, short: list[VolumeFinding]) -> None:
         if short and not self._short:
             finding = min(short, key=lambda each: each.volume.available_ratio)
-            room = self._find_headroom(finding, self._context.spread())
+            room = self._find_headroom(finding, self._context.control.facts.cluster.latest.spread)
             assert room is not None
             assert room.needed is not None
             more = f" and {len(short) - 1} more" if len(short) > 1 else ""

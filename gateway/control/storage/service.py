@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from gateway.channel import StorageSnapshot
-from gateway.config import Settings
 from gateway.control.components.optional_components import STORAGE, OptionalComponents
 from gateway.control.storage.context import StorageContext
 from gateway.control.storage.storage_control import StorageControl
@@ -36,7 +34,7 @@ class StorageService:
         await self._control.run()
 
     def refresh(self) -> None:
-        """The operator's override or the replicas of topics have changed, or have just been read."""
+        """The configuration, policies or the replicas of topics have changed, or have just been read."""
         if self._control is not None:
             self._control.refresh()
 
@@ -46,12 +44,6 @@ class StorageService:
             self._control.adopt_factor(reported)
         else:
             self._has_report, self._reported = True, reported or self._reported
-
-    def apply_settings(self, settings: Settings) -> None:
-        """Another configuration is in force."""
-        self._context = replace(self._context, settings=settings)
-        if self._control is not None:
-            self._control.apply_settings(settings)
 
     def status(self) -> Mapping[str, Any]:
         """The response of GET /v1/storage."""

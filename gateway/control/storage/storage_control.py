@@ -47,22 +47,23 @@ class StorageControl:
     any time.
 
     Args:
-        context: what the rest of control knows. If `restarted`, no worker gets the factor that applies without data
-            until the first of them has reported its own (`adopt_factor`).
+        context: what the rest of control knows. If an earlier control was up, no worker gets the factor that applies
+            without data until the first of them has reported its own (`adopt_factor`).
         view: the view of the disks.
     """
 
     def __init__(self, context: StorageContext, view: StorageView) -> None:
-        assert context.settings.storage is not None
-        metrics = context.metrics.create_storage_series()
+        control = context.control
+        assert control.settings.storage is not None
+        metrics = control.metrics.create_storage_series()
         self._context = context
-        self._settings = context.settings.storage
+        self._control = control
+        self._settings = control.settings.storage
         self._view = view
-        self._config = context.settings
         self._log = StorageLog(metrics, self._has_limits)
         self._forecast = DiskForecast(context, metrics, self._broker_total)
-        self._awaits_worker = context.restarted
-        self._clock, self._wall = context.clock, context.wall
+        self._awaits_worker = control.was_up
+        self._clock, self._wall = control.monotonic, control.unix_time
         self._kept_override: channel.StorageSnapshot | None = None  # by a worker, from before control was started
         self._is_exempt = topic_matcher(self._settings.exempt_topics)
         self._published: channel.StorageSnapshot | None = None
@@ -95,11 +96,6 @@ class StorageControl:
         if is_news:
             log.info("storage: continuing with the factor that workers hold: %s", describe_state(self._state))
 
-    def apply_settings(self, settings: config.Settings) -> None:
-        """Another configuration is in force: workers may have to act or only to count, and limits may bound more."""
-        self._config = settings
-        self.refresh()
-
     def refresh(self) -> None:
         """Determine the factor in force, and send it to all receivers. Called whenever what it depends on may have
         changed.
@@ -109,7 +105,7 @@ class StorageControl:
         message = self._make_message(state)
         if not self._is_published(message):
             self._published = message
-            self._context.publish(message)
+            self._control.facts.storage_factor.publish(message)
         at = state.factor.observed_at
         observed_at = None if at is None else self._unix_time(at)
         active = self._context.find_override()
@@ -120,11 +116,11 @@ class StorageControl:
 
     @property
     def _mode(self) -> Literal["enforce", "observe"]:
-        return "observe" if self._config.mode == "observe" else self._settings.mode
+        return "observe" if self._control.settings.mode == "observe" else self._settings.mode
 
     def _has_limits(self) -> bool:
         """Whether there is a produce limit that a factor between 0 and 1 can lower."""
-        policies = self._context.policies()
+        policies = self._control.facts.policies.latest
         if self._settings.scope == "affected":
             return policies.broker_total() is not None or bool(policies.broker_totals())
         return config.limits_production(policies.effective_values())
@@ -133,9 +129,12 @@ class StorageControl:
         """The most bytes per second that the broker's producers get; None: no bound. A rejecting threshold lets bursts
         in, so it is none.
         """
-        thresholds = self._config.thresholds
-        is_bound = thresholds.on_exceed == "delay" and "observe" not in (self._config.mode, thresholds.mode)
-        return self._context.policies().broker_total(broker_id) if is_bound else None
+        settings = self._control.settings
+        is_bound = settings.thresholds.on_exceed == "delay" and "observe" not in (
+            settings.mode,
+            settings.thresholds.mode,
+        )
+        return self._control.facts.policies.latest.broker_total(broker_id) if is_bound else None
 
     def _keep_factor(self, reported: channel.StorageSnapshot, now: float) -> None:
         if reported.factor.origin == "operator" and (reported.valid_until or 0.0) > now:
@@ -217,7 +216,7 @@ class StorageControl:
             return state._replace(affected=None)
         if state.affected is not None:
             return state
-        replicas = self._context.replicas()
+        replicas = self._control.facts.cluster.latest.replicas
         placement = None if replicas is None else ReplicaPlacement(replicas, state.dirs)
         assessment = state.assessment if state.decisive is None else state.decisive
         return state._replace(affected=find_affected(assessment, placement, state.unknown, self._is_exempt))

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import trio
@@ -14,7 +15,7 @@ import trio.testing
 
 from gateway import channel
 from gateway.config import parse_settings
-from gateway.control.metrics import GatewayMetrics
+from gateway.control.facts import ClusterView, Published, PublishedCluster
 from gateway.control.storage.context import StorageContext
 from gateway.control.storage.storage_control import StorageControl
 from gateway.storage.guarding import GuardedPolicy
@@ -33,8 +34,10 @@ from policies.storage import (
     VolumeSnapshot,
 )
 from tests.background import until
+from tests.gateway.control.contexts import make_context
 from tests.policies.storage_play import GB, SOFT_HARD, snapshot
 
+T = TypeVar("T")
 WALL = 1.8e9  # Unix time at the mock clock's 0
 DISK = "storage: {min.available.bytes: 10GB, throttle.factor.fallback: 0.0, throttle.factor.validity.duration: PT2M}"
 LIMITED = PolicySet(base={PolicyKey.of_broker(): 1e6})
@@ -104,6 +107,26 @@ class Records:
         self.closed = True
 
 
+class Live(Published[T]):
+    """A fact that is what the test says, at any time."""
+
+    def __init__(self, ask: Callable[[], T]) -> None:
+        self.ask = ask
+
+    @property
+    def latest(self) -> T:  # type: ignore[override]
+        return self.ask()
+
+
+class LiveCluster(PublishedCluster):
+    def __init__(self, replicas: Callable[[], Any], spread: Callable[[], Any]) -> None:
+        self.replicas, self.spread = replicas, spread
+
+    @property
+    def latest(self) -> ClusterView:  # type: ignore[override]
+        return ClusterView(replicas=self.replicas(), spread=self.spread())
+
+
 class Scene:
     """A StorageControl, its messages, and the clock."""
 
@@ -118,27 +141,32 @@ class Scene:
         text: str = DISK,
         run: bool = True,
         mode: str = "enforce",
+        policies: Callable[[], PolicySet] | None = None,
+        replicas: Callable[[], Any] = lambda: None,
+        spread: Callable[[], Any] = lambda: None,
+        restarted: bool = False,
         **more: Any,
     ) -> Scene:
-        self.settings = parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\nmode: {mode}\n{text}")
         self.disk_view = disk_view
-        self.metrics = GatewayMetrics()
-        context = StorageContext(
-            self.settings,
-            self.metrics,
-            self.told.append,
-            policies=lambda: LIMITED if self.has_limits else PolicySet(),
-            clock=trio.current_time,
-            wall=wall,
-        )
-        self.control = StorageControl(replace(context, **more), disk_view)
+        self.settings = parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\nmode: {mode}\n{text}")
+        context = make_context(self.settings, was_up=restarted, unix_time=wall, monotonic=trio.current_time)
+        self.metrics, self.facts = context.metrics, context.facts
+        self.facts.storage_factor.subscribe("test", self.note_told)
+        limits = policies or (lambda: LIMITED if self.has_limits else PolicySet())
+        facts = replace(self.facts, policies=Live(limits), cluster=LiveCluster(replicas, spread))
+        self.control = StorageControl(StorageContext(replace(context, facts=facts), **more), disk_view)
         self.control.refresh()
         if run:
             self.nursery.start_soon(self.control.run)
         return self
 
     def set_mode(self, mode: str) -> None:
-        self.control.apply_settings(self.settings.model_copy(update={"mode": mode}))
+        self.facts.configuration.latest = self.settings.model_copy(update={"mode": mode})
+        self.control.refresh()
+
+    def note_told(self, message: channel.StorageSnapshot | None) -> None:
+        assert message is not None
+        self.told.append(message)
 
     def observe(self, source: Disks, policy: GuardedPolicy | SoftHard | None = SOFT_HARD, **more: Any) -> Scene:
         keeper = FactorKeeper(120.0, 0.0, 60.0)

@@ -12,12 +12,12 @@ import trio.testing
 from gateway import channel
 from gateway.config import parse_settings
 from gateway.control.components.optional_components import RETRY_S, STORAGE, ComponentUnusable, OptionalComponents
-from gateway.control.metrics import GatewayMetrics
 from gateway.control.storage.context import StorageContext
 from gateway.control.storage.service import StorageService
 from gateway.storage.source_view import VolumeSourceView
 from policies.storage import FactorKeeper, StorageFactor
 from tests.background import until
+from tests.gateway.control.contexts import make_context
 from tests.gateway.control.storage.storage_scene import DISK, FULL, Disks, lines, seen
 from tests.policies.storage_play import SOFT_HARD
 
@@ -30,7 +30,7 @@ async def test_what_a_worker_reports_before_there_is_a_view_holds_until_the_firs
     mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, reports: bool
 ) -> None:
     caplog.set_level("INFO", "gateway.storage")
-    told: list[channel.StorageSnapshot] = []
+    told: list[Any] = []
     views: list[Any] = []
 
     def make() -> Any:
@@ -39,17 +39,16 @@ async def test_what_a_worker_reports_before_there_is_a_view_holds_until_the_firs
         return views[0]
 
     components = OptionalComponents({STORAGE: make})
-    context = StorageContext(
-        SETTINGS, GatewayMetrics(), told.append, restarted=True, clock=trio.current_time, wall=trio.current_time
-    )
-    service = StorageService(context, components)
+    context = make_context(SETTINGS, was_up=True, unix_time=trio.current_time, monotonic=trio.current_time)
+    context.facts.storage_factor.subscribe("test", told.append)
+    service = StorageService(StorageContext(context), components)
     disks = Disks(seen())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(service.run)
         await trio.testing.wait_all_tasks_blocked()
         service.refresh()
         assert (told, service.status()) == ([], {"enabled": False})
-        service.apply_settings(SETTINGS.model_copy(update={"mode": "observe"}))
+        context.facts.configuration.latest = SETTINGS.model_copy(update={"mode": "observe"})
         held = channel.StorageSnapshot(StorageFactor(0.0, "valid", FULL), valid_until=trio.current_time() + 100)
         service.adopt_factor(held if reports else None)
         service.adopt_factor(None)  # another worker has none

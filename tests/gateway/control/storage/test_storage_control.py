@@ -22,7 +22,6 @@ from trio.testing import wait_all_tasks_blocked
 from gateway import channel
 from gateway.config import parse_settings
 from gateway.control.components.optional_components import STORAGE
-from gateway.control.metrics import GatewayMetrics
 from gateway.control.outside import Outside
 from gateway.control.storage import sources
 from gateway.control.storage.context import StorageContext
@@ -43,6 +42,7 @@ from policies.storage import (
     VolumeLimit,
 )
 from tests.background import until
+from tests.gateway.control.contexts import make_context
 from tests.gateway.control.storage.storage_scene import (
     DISK,
     FULL,
@@ -704,7 +704,7 @@ async def test_status_is_what_an_operator_asks_for(mock_clock: trio.testing.Mock
         ],
     }  # fmt: skip
     settings = scene.settings.model_copy(update={"storage": None})
-    context = StorageContext(settings, GatewayMetrics(), scene.told.append)
+    context = StorageContext(make_context(settings))
     assert StorageService(context, Outside().make_components(settings)).status() == {"enabled": False}
 
 
