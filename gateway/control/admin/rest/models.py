@@ -16,6 +16,7 @@ from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, W
 from gateway.cli_support.suggest import name_hint
 from gateway.control.policies.service import ChangeResult
 from policies.definitions.policy_values import ValueEnd
+from policies.limits.description import known_broker
 from policies.units import format_time, parse_size, parse_time
 
 MAX_NAME: Final = 200
@@ -87,17 +88,13 @@ def _finite_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _known_or_none(broker: int | None) -> int | None:
-    return None if broker is None or broker < 0 else broker
-
-
 def _end_text(end: ValueEnd | int | None) -> str | None:
     until_ms = end.until_ms if isinstance(end, ValueEnd) else end
     return None if until_ms is None else format_time(until_ms)
 
 
 FiniteNumber = Annotated[float | None, BeforeValidator(_finite_or_none)]
-BrokerId = Annotated[int | None, BeforeValidator(_known_or_none)]  # of values that have -1 for an unknown one
+BrokerId = Annotated[int | None, BeforeValidator(known_broker)]  # of values that have -1 for an unknown one
 TimeText = Annotated[str, BeforeValidator(format_time)]  # of Unix time in milliseconds
 EndText = Annotated[str | None, BeforeValidator(_end_text)]
 
