@@ -13,7 +13,6 @@ from gateway.control.cluster.cluster import ClusterMonitor
 from gateway.control.context import ControlContext
 from gateway.control.fleet.exchange.peers import PeerStatus
 from gateway.control.fleet.shares import FleetControl
-from gateway.control.lifecycle.reload import ConfigStatus
 from gateway.control.workers.snapshots import worker_count
 from gateway.control.workers.workers import WorkerPool
 from policies.text import ERROR_CHARS, one_line
@@ -45,7 +44,6 @@ class HealthStatus(NamedTuple):
     lacking: Sequence[str] = ()
     workers: WorkerCounts = WorkerCounts()
     connections: int = 0
-    config: ConfigStatus = ConfigStatus()
 
 
 class FleetStatus(NamedTuple):

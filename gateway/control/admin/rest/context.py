@@ -12,7 +12,7 @@ from gateway.channel import FindConnections
 from gateway.control.cluster.broker_quotas import BrokerQuotas
 from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
 from gateway.control.gateway_health import FleetStatus, HealthStatus
-from gateway.control.lifecycle.reload import ReloadResult
+from gateway.control.lifecycle.reload import ConfigStatus, ReloadResult
 from gateway.control.policies.service import PolicyService
 from gateway.control.usage.recent import RecentTraffic
 from gateway.control.usage.timeline import TrafficTimeline
@@ -60,7 +60,7 @@ class GatewayContext:
         peer_broker_rates: the bytes that all of them together bring, by broker.
         peer_traffic: the busiest topics and clients of other gateways, by gateway.
         broker_quotas: client quotas that the brokers enforce.
-        health_status, fleet_status: how this gateway is, and what it hears of others.
+        health_status, fleet_status, config_status: how this gateway is, what it hears of others, its configuration.
         find_connections: asks workers for theirs.
         timeline: the traffic of the last hour.
         storage_status: the answer of GET /v1/storage.
@@ -80,6 +80,7 @@ class GatewayContext:
     broker_quotas: BrokerQuotas | None = None
     health_status: Callable[[], HealthStatus] = HealthStatus
     fleet_status: Callable[[], FleetStatus] = FleetStatus
+    config_status: Callable[[], ConfigStatus] = ConfigStatus
     find_connections: Callable[[FindConnections], Awaitable[InquiryResult]] = _no_connections
     timeline: TrafficTimeline = field(default_factory=TrafficTimeline)
     storage_status: Callable[[], Mapping[str, Any]] = lambda: {"enabled": False}

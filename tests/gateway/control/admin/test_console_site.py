@@ -238,7 +238,7 @@ async def test_from_the_overview_one_step_leads_to_limit_rate_and_reason(browser
 
 async def test_a_configuration_that_was_not_taken_over_is_said(browser: Browser) -> None:
     attempt = ReloadResult("refused", NOW_MS, ("line 7: a fault",))
-    browser.standing = browser.standing._replace(config=ConfigStatus("gateway.yaml", NOW_MS, ("workers",), attempt))
+    browser.config = ConfigStatus("gateway.yaml", NOW_MS, ("workers",), attempt)
     text = (await browser.get("/console/")).text
     assert "was not taken over</strong> at 22:13:20Z, the old one holds: line 7: a fault" in text
     assert "Waits for a restart:</strong> workers" in text

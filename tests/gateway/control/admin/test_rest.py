@@ -25,6 +25,7 @@ from gateway.control.admin.rest.context import GatewayContext
 from gateway.control.cluster.broker_quotas import BrokerQuotas
 from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
 from gateway.control.gateway_health import FleetStatus, HealthStatus
+from gateway.control.lifecycle.reload import ConfigStatus
 from gateway.control.policies.service import ChangeResult
 from gateway.control.policies.store import StoreError
 from gateway.control.usage.recent import RecentTraffic
@@ -146,6 +147,7 @@ class Server:
         self.upstream: str | list[tuple[Entity, EntityValues]] = []  # what the brokers describe; a text: why they don't
         self.broker_quotas = BrokerQuotas(lambda: self)  # type: ignore[arg-type, return-value]
         self.standing, self.peers, self.found = HealthStatus("b:9092", NOW_MS), FleetStatus(), InquiryResult()
+        self.config = ConfigStatus()
         self.storage: dict[str, Any] = {"enabled": False}
         self.questions: list[channel.FindConnections] = []  # to workers
         self.asking = trio.CapacityLimiter(200)  # the server needs threads of its own
@@ -179,6 +181,7 @@ class Server:
             broker_quotas=self.broker_quotas,
             health_status=lambda: self.standing,
             fleet_status=lambda: self.peers,
+            config_status=lambda: self.config,
             find_connections=self.find,
             timeline=self.timeline,
             storage_status=lambda: self.storage,

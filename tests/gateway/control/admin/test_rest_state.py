@@ -42,7 +42,7 @@ def busy(server: Server) -> None:
         "b:9092", NOW_MS - 7_200_000, ("no worker is connected",), ("spool: full",), WorkerCounts(2, 1), 1234
     )
     state = ConfigStatus("gw.yaml", 5, ("workers",), ReloadResult("refused", 9, ("gw.yaml:3: mode: …",)))
-    server.standing = server.standing._replace(config=state)
+    server.config = state
     seen = (PeerStatus("gw-2", 2, 1.0, 600.0, 0.4, True), PeerStatus("gw-3", 1, 1.0, 700.0, 12.5, False))
     server.peers = FleetStatus(True, "__usage", True, "", 0.034, seen)
     server.found = InquiryResult(

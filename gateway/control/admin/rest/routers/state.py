@@ -268,6 +268,7 @@ async def get_status(request: Request, gateway: Gateway) -> Any:
         },
         "policies_version": gateway.policies.policies.version,
         "peers": sum(peer.is_living for peer in fleet.peers) if fleet.enabled else None,
+        "config": gateway.config_status(),
         "elsewhere": sum(flow.accepted for each in gateway.peer_traffic().values() for flow in each.topics.values()),
     }
 
@@ -347,7 +348,7 @@ async def reload_configuration(gateway: Gateway, requester: Requester) -> Config
         raise problems.RequestRefused(
             text, [problems.Finding(where="configuration", what=each) for each in attempt.problems], status
         )
-    return gateway.health_status().config
+    return gateway.config_status()
 
 
 def _peer_client_flows(traffic: Mapping[str, GatewayTraffic]) -> dict[tuple[str, str], dict[str, TopicFlow]]:
