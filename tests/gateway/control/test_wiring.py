@@ -8,9 +8,11 @@ import math
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 import trio
 
 from gateway.channel import (
@@ -35,10 +37,14 @@ from gateway.control import app
 from gateway.control.cluster.metadata import ClusterMetadata, MetadataSource
 from gateway.control.outside import Outside
 from gateway.control.policies.store import FileStore, PolicyStore, RetriedStore, StoreError
+from gateway.storage.source_view import VolumeSourceView
 from gateway.supervisor import ConfigOrigin, NewChannel
-from policies.definitions.policy_values import NO_IDS, TopicIds
+from policies.definitions.policy_records import ChangeSource
+from policies.definitions.policy_values import NO_IDS, PolicyKey, PolicyOperation, TopicIds
+from policies.storage import FactorKeeper, Observation, SoftHard, Volume, VolumeLimit
 from tests.background import until
 from tests.gateway.control.contexts import Parent
+from tests.gateway.control.storage.storage_scene import Disks
 
 UPSTREAM = "upstream: {bootstrap_servers: 'b:9092', metadata_refresh: 100ms}\n"
 TOTAL = "thresholds: {total.bytes.in.per.sec.threshold: %s}\n"
@@ -256,3 +262,29 @@ async def test_the_storage_factor_reaches_a_worker_as_it_is_published(tmp_path: 
         play.control._facts.storage_factor.publish(factor)
         await until(lambda: play.told)
         assert play.told == [[factor]]
+
+
+async def test_storage_protection_follows_the_configuration_policies_and_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = Disks(Observation(frozenset({1}), (Volume(1, "/a", 100, 5),)))
+    policy = SoftHard(hard=VolumeLimit("MinFreeBytes", 10))
+    monkeypatch.setattr(
+        "gateway.control.outside._make_storage_view",
+        lambda *_: VolumeSourceView(full, policy, FactorKeeper(), trio.current_time, places=True),
+    )
+    storage = "storage: {hard: {type: MinFreeBytes, level: 10}, scope: affected, check_interval: 1h}\n"
+    async with playing(tmp_path, storage) as play:
+        await until(lambda: any(type(each) is StorageSnapshot for together in play.told for each in together))
+        await until(lambda: play.last(StorageSnapshot).factor.origin == "valid")
+        play.outside.metadata = replace(play.outside.metadata, replicas={1: frozenset({"clicks"})})
+        await until(lambda: [each.topics for each in play.last(StorageSnapshot).affected] == [("clicks",)])
+        play.told.clear()
+        play.write("mode: observe\n" + storage)
+        play.parent.ask_for_reload()
+        await until(lambda: play.told)
+        assert {WorkerSettings, StorageSnapshot} <= set(play.kinds[0])
+        assert play.last(StorageSnapshot).mode == "observe"
+        pause = PolicyOperation(PolicyKey.of_storage(), "PAUSE: a disk", play.control._policies.now_ms() + 60_000)
+        await play.control._policies.alter_policies([pause], ChangeSource("alice", "rest"))
+        await until(lambda: play.last(StorageSnapshot).factor.origin == "operator")
