@@ -204,9 +204,9 @@ class FleetLimiter(RateLimiter):
     paying it would have taken before, since nothing passes meanwhile.
     """
 
-    __slots__ = ("__weakref__", "_bucket_count", "_min_rate", "_provisional_until", "_used_at", "_was_used_up",
-                 "factor", "fleet",
-                 "hungry_until", "is_here", "key", "limit", "reported", "spent", "topics")  # fmt: skip
+    __slots__ = ("__weakref__", "_bucket_count", "_burst_s", "_min_rate", "_provisional_until", "_used_at",
+                 "_was_used_up", "factor", "fleet", "hungry_until", "is_here", "key", "limit", "reported", "spent",
+                 "topics")  # fmt: skip
 
     def __init__(
         self,
@@ -220,30 +220,37 @@ class FleetLimiter(RateLimiter):
         own: bool = False,
         is_here: bool = False,
         name: str = "",
+        burst_s: float | None = None,
     ) -> None:
-        rate, debt_s = max(least, limit * factor), math.inf if own else DEBT_S
-        if key:
-            burst_s = BURST_S if is_here else fleet.burst_s
-            bucket, self._bucket_count = fleet.make_bucket(name or key, rate, burst_s, debt_s, now, limit=limit)
-        else:
-            bucket, self._bucket_count = TokenBucket(rate, BURST_S, debt_s, now), 1
-        super().__init__(rate, now, own=own, bucket=bucket)
+        """`now`: math.inf for a bucket that is empty at its first use. `burst_s`: seconds of its rate that the bucket
+        may save; None: as limits of the fleet do.
+        """
         self.fleet = fleet
         self.key = key
         self.limit = limit
         self.factor = factor
+        self.is_here = is_here
+        self._min_rate = least
+        self._bucket_count = 1
+        self._burst_s = BURST_S if is_here else burst_s
+        rate, debt_s = self._present_rate(), math.inf if own else DEBT_S
+        if key:
+            saved_s = fleet.burst_s if self._burst_s is None else self._burst_s
+            bucket, self._bucket_count = fleet.make_bucket(name or key, rate, saved_s, debt_s, now, limit=limit)
+        else:
+            bucket = TokenBucket(rate, BURST_S, debt_s, now)
+        super().__init__(rate, now, own=own, bucket=bucket)
         self.spent = self.reported = 0.0
         self.hungry_until = -math.inf
         self.topics = 0
-        self.is_here = is_here
-        self._min_rate = least
         self._used_at = -math.inf  # when something was taken
         self._provisional_until = -math.inf  # until then its rate is provisional
         self._was_used_up = False  # when something was taken last
         if key and not is_here:
             if not name:
                 fleet.limiters[key] = self
-            self.apply_share(now)
+            if now != math.inf:
+                self.apply_share(now)
 
     def check_admission(
         self, size: float, now: float, may_wait: bool, denied_s: float, client: object = None
@@ -254,8 +261,8 @@ class FleetLimiter(RateLimiter):
         longest = self.max_wait_s(now)
         if answer.wait_s > longest:
             answer = answer._replace(wait_s=longest, room_in_s=min(answer.room_in_s, longest))
-        if self._is_used_up(now):
-            self._mark_hungry(answer.wait_s, now)
+        if self.is_used_up(now):
+            self.mark_hungry(answer.wait_s, now)
         return answer
 
     def wait_after_charge(self, now: float) -> float:
@@ -264,20 +271,21 @@ class FleetLimiter(RateLimiter):
         if wait < MIN_WAIT_S:
             return 0.0
         if self._was_used_up:
-            self._mark_hungry(min(wait, MAX_WAIT_S), now)
+            self.mark_hungry(min(wait, MAX_WAIT_S), now)
         return wait
 
-    def _is_used_up(self, now: float) -> bool:
+    def is_used_up(self, now: float) -> bool:
         """A request that is too large for its limiter waits for itself; one that finds the limiter used up waits for
         others.
         """
         return self.bucket.token_level(now) < USED_UP_S * self.bucket.rate
 
-    def _mark_hungry(self, wait: float, now: float) -> None:
+    def mark_hungry(self, wait: float, now: float) -> None:
+        """A connection waits for so long, because the limiter is used up."""
         self.hungry_until = max(self.hungry_until, now + min(wait, MAX_DELAY_S) + HUNGER_S)
 
     def charge_amount(self, size: float, now: float) -> None:
-        self._was_used_up = self._is_used_up(now)
+        self._was_used_up = self.is_used_up(now)
         self.bucket.consume_tokens(size, now)
         self.record_use(size, now)
 
@@ -344,9 +352,16 @@ class FleetLimiter(RateLimiter):
 
     def apply_share(self, now: float) -> None:
         """Apply this gateway's present share."""
-        if self.is_here:
-            self.bucket.set_rate(max(self._min_rate, self.limit * self.factor / self._bucket_count), now)
-            return
-        self.bucket.set_burst(self.fleet.burst_s, now)
-        rate = self.fleet.share_of(self.key, self.limit) * self.factor / self._bucket_count
-        self.bucket.set_rate(max(self._min_rate, rate), now)
+        if self._burst_s is None:
+            self.bucket.set_burst(self.fleet.burst_s, now)
+        self.bucket.set_rate(self._present_rate(), now)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether this gateway's share is another than at the last `apply_share`."""
+        return self.bucket.rate != self._present_rate()
+
+    def _present_rate(self) -> float:
+        """This gateway's share, or what its buckets have of that where it has several."""
+        share = self.limit if self.is_here or not self.key else self.fleet.share_of(self.key, self.limit)
+        return max(self._min_rate, share * self.factor / self._bucket_count)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from policies.fleet.fleet_limiter import HUNGER_S, USED_UP_S
+from policies.fleet.fleet_limiter import FleetLimiter
 from policies.fleet.keys import total_key
 from policies.limits.bucket import TokenBucket
 from policies.limits.limit_use import LimitUse
@@ -30,8 +30,6 @@ from policies.limits.limiter import (
     BURST_S,
     CREDIT_S,
     DEBT_S,
-    MAX_DELAY_S,
-    MAX_WAIT_S,
     MIN_WAIT_S,
     AdmissionResult,
     QueueAdmission,
@@ -69,30 +67,27 @@ class ThresholdPacer(ThresholdStrategy):
     __slots__ = (
         "_admission",
         "_asking",
-        "_bucket_count",
-        "_configured",
         "_counted",
         "_fleet",
         "_free",
-        "_hungry_until",
-        "_provisional_until",
+        "_limiter",
         "_since",
         "_thresholds",
         "_topics",
         "_total",
-        "_used_at",
         "bucket",
     )  # fmt: skip
     delays_requests = True
 
     def __init__(self, thresholds: BrokerThresholds) -> None:
-        total, fleet = thresholds.own_total, thresholds.fleet
-        assert total is not None
-        # Not that of storage (BrokerLimits.storage_throttle), though both are of the same total.
-        self._configured = thresholds.configured_total or total
-        self.bucket, self._bucket_count = fleet.make_bucket(
-            f"{total_key(thresholds.meters.node_id)} delays", total, BURST_S, DEBT_S, limit=self._configured
+        configured, key = thresholds.configured_total, total_key(thresholds.meters.node_id)
+        assert configured is not None
+        # Its bucket is not that of storage (BrokerLimits.storage_throttle), though both are of the same total.
+        self._limiter = FleetLimiter(
+            thresholds.fleet, key, configured, thresholds.effect.factor, math.inf, name=f"{key} delays", burst_s=BURST_S
         )
+        self.bucket = self._limiter.bucket
+        self._fleet = thresholds.fleet
         self._thresholds = thresholds
         self._topics = thresholds.meters.topics
         self._total = thresholds.meters.total
@@ -101,11 +96,7 @@ class ThresholdPacer(ThresholdStrategy):
         # Topics whose `over` is set and that are in use: whether `judge` was asked about them since the last `pace`.
         self._asking: dict[TopicMeter, bool] = {}
         self._admission = QueueAdmission()
-        self._fleet = fleet
         self._free: dict[TopicMeter, float] = {}  # bytes that topics may take of the total before they have to ask
-        self._used_at = -math.inf  # when something was taken
-        self._provisional_until = -math.inf  # until then our part of the total is provisional (fleet/lines.py)
-        self._hungry_until = -math.inf  # a client waits for the total that long, or was turned away then
         for meter in self._topics.values():
             meter.counted_in_bucket = meter.uncounted
             meter.paced_topic = None
@@ -115,16 +106,10 @@ class ThresholdPacer(ThresholdStrategy):
         meter.set_thresholds_ask(True)  # how much comes is unknown
 
     def apply_share(self, now: float) -> None:
-        rate = self._thresholds.own_total  # the topics' are looked up whenever they are used
-        assert rate is not None
-        rate /= self._bucket_count
-        configured = self._thresholds.configured_total or rate
-        if rate != self.bucket.rate:
-            owed_s = self.bucket.debt_wait_s(now)
-            self.bucket.set_rate(rate, now)
-            # As any limit that is cut (fleet/lines.py).
-            self.bucket.follow_limit(self._configured, configured, max(owed_s, MAX_WAIT_S) * rate)
-        self._configured = configured
+        configured, factor = self._thresholds.configured_total, self._thresholds.effect.factor
+        assert configured is not None  # the topics' are looked up whenever they are used
+        if (configured, factor) != (self._limiter.limit, self._limiter.factor) or self._limiter.is_outdated:
+            self._limiter.set_limit(configured, factor, now)
 
     def pace_limits(self, now: float) -> None:
         """Move the bytes counted since the last call into the buckets, and find the topics that have to ask.
@@ -175,7 +160,7 @@ class ThresholdPacer(ThresholdStrategy):
         owed = self.bucket.consume_tokens(size, now)
         bucket.consume_tokens(size, now)
         bucket.forgive_debt((owed + SLACK_DEBT_S) * bucket.rate)
-        self._record_use(now)
+        self._limiter.record_use(size, now)
 
     def record_only(self, meter: TopicMeter, size: int) -> None:
         meter.counted_in_bucket += size
@@ -211,21 +196,20 @@ class ThresholdPacer(ThresholdStrategy):
         owed = ahead + total.excess_debt / total.rate
         if refusal is not None and (patience.may_delay or not waits_for_itself or owed > DEBT_S):
             self._mark_hungry(refusal.wait_s, now)
-            longest = self._max_wait_s(now)
+            longest = self._limiter.max_wait_s(now)
             return refusal._replace(wait_s=min(refusal.wait_s, longest), room_in_s=min(refusal.room_in_s, longest))
         wait = min(total.debt_wait_after(size, now), bucket.debt_wait_after(size, now))
         if wait < MIN_WAIT_S:
             return AT_ONCE
         self._mark_hungry(wait, now)
-        return AdmissionResult(True, min(wait, self._max_wait_s(now)))
+        return AdmissionResult(True, min(wait, self._limiter.max_wait_s(now)))
 
     def is_hungry(self, now: float) -> bool:
-        return now < self._hungry_until
+        return now < self._limiter.hungry_until
 
     def _mark_hungry(self, wait: float, now: float) -> None:
-        if self.bucket.token_level(now) < USED_UP_S * self.bucket.rate:  # else it is large, and waits for itself
-            wait = min(wait, self._max_wait_s(now), MAX_DELAY_S)
-            self._hungry_until = max(self._hungry_until, now + wait + HUNGER_S)
+        if self._limiter.is_used_up(now):
+            self._limiter.mark_hungry(min(wait, self._limiter.max_wait_s(now)), now)
 
     def close_tick(self, now: float) -> None:
         owed = self._settle_total(now)
@@ -257,29 +241,17 @@ class ThresholdPacer(ThresholdStrategy):
 
     def total_use(self, now: float) -> LimitUse | None:
         waits = self.is_hungry(now)
-        return _bucket_use(
-            self.bucket.rate * self._bucket_count, self._total.rate, self.bucket.debt_wait_s(now), waits=waits
-        )
+        return _bucket_use(self._limiter.gateway_rate, self._total.rate, self.bucket.debt_wait_s(now), waits=waits)
 
     def _settle_total(self, now: float) -> float:
         """Bring the total's bucket up to date; the seconds that it owes."""
         self._since = min(self._since, now)  # the first call
         counted = self._total.uncounted
         if counted != self._counted:
-            self._record_use(now)
+            self._limiter.record_use(counted - self._counted, now)
         self.bucket.consume_evenly(counted - self._counted, now)
         self._counted = counted
         return self.bucket.debt_wait_s(now)
-
-    def _record_use(self, now: float) -> None:
-        settle_s = self._fleet.settle_s
-        if now - self._used_at > settle_s:
-            self._provisional_until = now + settle_s
-        self._used_at = now
-
-    def _max_wait_s(self, now: float) -> float:
-        settle_s = self._fleet.settle_s
-        return settle_s if now < self._provisional_until or now - self._used_at > settle_s > 0.0 else math.inf
 
     def _settle_topic(self, meter: TopicMeter, owed: float, now: float) -> PacedTopic | None:
         """Bring a topic's bucket up to date; None where nothing limits it. `owed`: the total's debt in seconds."""

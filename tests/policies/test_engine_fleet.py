@@ -218,3 +218,19 @@ def test_without_room_in_the_page_each_worker_has_an_even_part_of_a_total(monkey
     engine.set_thresholds(60_000.0, {}, on_exceed="delay")
     engine.apply_shares(1.0)
     assert pacer.bucket.rate == 30_000
+
+
+def test_a_gateway_that_is_alone_again_lets_nobody_wait_for_no_time() -> None:
+    engine = delaying(2)
+    broker = engine.broker_meters(1)
+    broker.add_topic(b"a")
+    decide(engine, 1, b"a", 0, 10.0)
+    broker.topics[b"a"].uncounted += 500_000
+    broker.total.uncounted += 500_000
+    decide(engine, 1, b"a", 0, 10.1)  # for two seconds from now on its part is provisional
+    engine.fleet.update_grants({}, 1, 0.0, 10.2)
+    engine.set_peer_traffic({}, 1)
+    engine.apply_shares(10.2)
+    why = decide(engine, 1, b"a", 100_000, 10.3)
+    assert why is not None
+    assert why.throttle_ms > 1000
