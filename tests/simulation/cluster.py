@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -49,6 +50,7 @@ class Partition:
         self.log: list[Appended] = []
         self.end = 0
         self.bytes = 0
+        self.kept_from = 0  # of `log`: what is before was deleted by retention, and is there for the judge only
         self.producers: dict[int, _Producer] = {}
 
     def append(self, batch: Batch, now: float) -> tuple[int, int, bool]:
@@ -123,6 +125,8 @@ class Broker:
         self.address = (f"10.0.0.{node_id}", PORT)
         self.is_up = True
         self.is_full = False
+        self.capacity = math.inf
+        self.used = 0
         self.connections: list[_Served] = []
 
 
@@ -131,6 +135,9 @@ class Observer:
 
     def on_request(self, node_id: int, client_id: str, size: int) -> None:
         """A Produce request of `size` bytes without its size prefix."""
+
+    def on_disk_full(self, node_id: int) -> None:
+        """A batch didn't fit on that broker's disk."""
 
     def on_appended(self, partition: Partition, batch: Batch, offset: int) -> None: ...
 
@@ -174,7 +181,39 @@ class Cluster:
 
     def delete_topic(self, name: str) -> Topic:
         self.internal.pop(name, None)
-        return self.topics.pop(name)
+        topic = self.topics.pop(name)
+        for partition in topic.partitions:
+            self._delete_before(partition, math.inf)
+        return topic
+
+    # --- disks --------------------------------------------------------------------------------------------------------
+
+    def limit_disks(self, capacity: float, retention_s: float) -> None:
+        """Each broker's disk has that many bytes, and keeps what is younger than `retention_s`."""
+        for broker in self.brokers.values():
+            broker.capacity = capacity
+        self._retain(retention_s)
+
+    def _retain(self, retention_s: float) -> None:
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                self._delete_before(partition, self.agenda.now - retention_s)
+        self.agenda.after(retention_s / 4, self._retain, retention_s)
+
+    def _delete_before(self, partition: Partition, at: float) -> None:
+        log = partition.log
+        while partition.kept_from < len(log) and log[partition.kept_from].at < at:
+            for node_id in partition.replicas:
+                self.brokers[node_id].used -= log[partition.kept_from].batch.size
+            partition.kept_from += 1
+
+    def _fills_disk(self, partition: Partition, batch: Batch) -> bool:
+        full = [
+            each for each in partition.replicas if self.brokers[each].used + batch.size > self.brokers[each].capacity
+        ]
+        for node_id in full:
+            self.observer.on_disk_full(node_id)
+        return bool(full)
 
     def _elect(self, partition: Partition) -> None:
         if partition.leader < 0 or not self.brokers[partition.leader].is_up:
@@ -258,10 +297,13 @@ class Cluster:
             partition = topic.partitions[index]
             if partition.leader != broker.node_id:
                 error = NOT_LEADER
-            elif broker.is_full:
+            elif broker.is_full or self._fills_disk(partition, batch):
                 error = STORAGE_ERROR
             else:
                 error, offset, is_repeated = partition.append(batch, self.agenda.now)
+                if not error and not is_repeated:
+                    for node_id in partition.replicas:
+                        self.brokers[node_id].used += batch.size
                 if not error:
                     told = self.observer.on_repeated if is_repeated else self.observer.on_appended
                     told(partition, batch, offset)

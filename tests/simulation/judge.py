@@ -172,6 +172,9 @@ class Judge(Observer):
         if limit is not None:
             limit.taken += size
 
+    def on_disk_full(self, node_id: int) -> None:
+        self.accuse("a disk is full", f"broker {node_id}")
+
     def on_appended(self, partition: Partition, batch: Batch, offset: int) -> None:
         topic = partition.topic
         self.tell("appended", batch.attempt, topic.name, partition.index, offset)

@@ -18,6 +18,7 @@ from gateway.data.session.accounts import ProduceAccounts
 from gateway.data.session.enforcement import ProduceEnforcement
 from gateway.data.session.gate import ProduceGate
 from gateway.data.worker.intervals import UnspooledIntervals
+from gateway.data.worker.storage_follower import StorageFollower
 from policies.definitions.policy_set import PolicySet
 from policies.fleet.fleet_limiter import FleetShares
 from policies.idempotence.fence import ProducerFence
@@ -149,6 +150,8 @@ MUTATIONS: Final = (
              _plan("reject", _HUNGRY), ("sums differ",)),
     Mutation("metrics count twice", (GatewayMetrics, "add_interval", _twice(GatewayMetrics.add_interval)),
              _plan("free", _HUNGRY, over=1.0, seconds=30.0), ("sums differ",)),
+    Mutation("a pause is not carried out", (StorageFollower, "receive_storage", _NO_EFFECT),
+             _plan("storage", _HUNGRY, over=4.0, seconds=60.0), ("a disk is full",)),
     Mutation("brokers' own addresses handed out", (rewrite, "REWRITES", rewrite.REWRITES | {3: _pass_metadata}),
              _plan("free", _HUNGRY, over=1.0, seconds=30.0), ("sums differ",)),
 )  # fmt: skip

@@ -36,9 +36,11 @@ from gateway.data.relay.no_shortcut import NoShortcut
 from gateway.data.sockets import calls, reactor, slices
 from gateway.data.sockets.inbound import SharedReadBuffer
 from gateway.data.worker.worker import DataPlane, DataWorker
+from gateway.storage.log_dirs import LogDirs
 from gateway.supervisor import NO_ORIGIN, NewChannel
 from policies.fleet.page import SharedPage, page_size
-from tests.simulation.clock import MONOTONIC_S, Agenda, Process, current_process
+from policies.storage import Observation, ObservationFailed, Volume
+from tests.simulation.clock import MONOTONIC_S, Agenda, Process, block, current_process
 from tests.simulation.cluster import Cluster
 from tests.simulation.librdkafka import simulated_clients
 from tests.simulation.network import Listener, Network, Poller, Socket
@@ -478,6 +480,9 @@ def simulated_system(network: Network, cluster: Cluster, gateway_of: Callable[[]
         if (gateway := gateway_of()) is not None:
             gateway.spools.append((current_process.get(), self))
 
+    def observe_disks(self: Any) -> Observation:
+        return _observe_disks(cluster)
+
     def begin_plane(self: Any, *args: Any, **named: Any) -> None:
         real_plane(self, *args, **named)
         self.connections.reactor.links = _OrderedSet()
@@ -514,6 +519,7 @@ def simulated_system(network: Network, cluster: Cluster, gateway_of: Callable[[]
         mock.patch.object(trio, "open_tcp_stream", network.dial),
         mock.patch.object(trio.socket, "from_stdlib_socket", lambda sock: sock),
     ]
+    patches += [mock.patch.object(LogDirs, "observe", observe_disks)]
     for patch in patches:
         patch.start()
     try:
@@ -522,6 +528,23 @@ def simulated_system(network: Network, cluster: Cluster, gateway_of: Callable[[]
     finally:
         for patch in reversed(patches):
             patch.stop()
+
+
+def _observe_disks(cluster: Cluster) -> Observation:
+    """In the place of DescribeLogDirs at all brokers.
+
+    Raises:
+        ObservationFailed: none of them is there.
+    """
+    block(0.01)
+    if not cluster.alive:
+        raise ObservationFailed("no broker answers")
+    volumes = tuple(
+        Volume(node_id, "/data", round(broker.capacity), round(broker.capacity) - broker.used)
+        for node_id, broker in cluster.brokers.items()
+        if broker.is_up
+    )
+    return Observation(frozenset(cluster.alive), volumes, registered=frozenset(cluster.brokers))
 
 
 def _do_nothing(*_: Any) -> None:

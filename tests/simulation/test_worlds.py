@@ -14,15 +14,16 @@ WORLDS = [
     (4, "total", False),
     (5, "reject", False),
     (8, "mixed", False),
+    (31, "storage", True),
 ]
-HOURS = 0.02
+HOURS = 0.012
 
 
 @pytest.mark.parametrize(("seed", "theme", "calm"), WORLDS)
 def test_nothing_is_wrong_in_a_simulated_world(seed: int, theme: str, *, calm: bool) -> None:
     judge = World(make_plan(seed, HOURS, theme=theme, calm=calm)).run()
     assert judge.violations == []
-    assert judge.counts["records acknowledged"] > 1000
+    assert judge.counts["records acknowledged"] > 500
 
 
 def test_a_seed_is_the_same_world_each_time() -> None:

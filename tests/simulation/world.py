@@ -24,13 +24,14 @@ from tests.simulation.clients import Client
 from tests.simulation.clock import START_S, UNIX_S, Agenda, current_process, deterministic
 from tests.simulation.cluster import Cluster, Partition
 from tests.simulation.judge import Judge, Limit
-from tests.simulation.network import Network, Stream
+from tests.simulation.network import End, Network, Stream
 from tests.simulation.processes import Gateway, simulated_system
 
 BROKERS: Final = 3
 WARM_UP_S: Final = 8.0  # until clients begin
 SETTLE_S: Final = 20.0  # after an event until limits are judged over windows again
 SETTLE_OVER_S: Final = 4.0  # … until a full second must not exceed them
+SILENCE_S: Final = 90.0  # for which a silent connection stays so, at least
 CALM_END_S: Final = 45.0  # without faults, at the end
 IDLE_TIMEOUT_S: Final = 400.0  # for clients to come to an end
 MAX_LINES: Final = 500  # of the product's log
@@ -76,7 +77,8 @@ class Plan:
     faults: tuple[Fault, ...]
 
 
-THEMES: Final = ("group", "quota", "total", "reject", "free", "mixed")
+THEMES: Final = ("group", "quota", "total", "reject", "free", "mixed", "storage")
+RETENTION_S: Final = 40.0  # in worlds where disks fill up
 # Each fault and its weight.
 FAULTS: Final = {
     "broker killed": 3, "leader moved": 4, "connection cut": 8, "connection silent": 3, "connection trickles": 2,
@@ -97,7 +99,9 @@ def make_plan(seed: int, hours: float, *, theme: str | None = None, calm: bool |
     topics = {f"acme.orders.{name}": chance.randint(2, 6) for name in ("new", "paid", "sent")[: chance.randint(1, 3)]}
     limit = float(chance.choice((60_000, 100_000, 160_000)))
     seconds = hours * 3600
-    names = list(_PROFILES) if theme != "reject" else [name for name in _PROFILES if name != "kafka-go"]
+    names = (
+        list(_PROFILES) if theme not in ("reject", "storage") else [name for name in _PROFILES if name != "kafka-go"]
+    )
     plans = []
     count = chance.randint(2, 5)
     for number in range(count):
@@ -202,6 +206,8 @@ class World:
             nursery.start_soon(self._collect_garbage)
             for name, partitions in self.plan.topics.items():
                 self.cluster.create_topic(name, partitions)
+            if self.plan.theme == "storage":
+                self.cluster.limit_disks(self.plan.limit * RETENTION_S, RETENTION_S)
             for number in range(self.plan.gateways):
                 self._make_gateway(number)
             await trio.sleep(WARM_UP_S)
@@ -283,7 +289,11 @@ class World:
                 self.judge.accuse("no progress", f"{who} waited for {client.longest_wait_s:.1f} s")
             if is_calm and client.failed_bytes:
                 self.judge.accuse("given up", f"{who} gave up {client.failed_bytes} bytes in a calm world")
-            if is_calm and self.plan.theme != "reject" and client.sent_bytes > 1.1 * client.acknowledged_bytes + 50_000:
+            if (
+                is_calm
+                and self.plan.theme not in ("reject", "storage")
+                and client.sent_bytes > 1.1 * client.acknowledged_bytes + 50_000
+            ):
                 self.judge.accuse("sent again", f"{who} sent {client.sent_bytes} for {client.acknowledged_bytes}")
 
     # --- limits -------------------------------------------------------------------------------------------------------
@@ -291,7 +301,8 @@ class World:
     def _set_limits(self) -> None:
         """What the judge has to expect of the present limits."""
         theme, limits = self.plan.theme, dict[object, Limit]()
-        slack = 1.5 * sum(client.batch_bytes for client in self.plan.clients)
+        # A request of each client, whose batches may be half as large again, and there may be two in it.
+        slack = 3.0 * sum(client.batch_bytes for client in self.plan.clients)
 
         def limit_of(name: str, client_ids: Container[str], node_id: int | None = None) -> Limit:
             mine = [client for client in self.plan.clients if client.client_id in client_ids]
@@ -407,6 +418,7 @@ class World:
             streams = [ends[0].tx, ends[0].rx]
             for stream in streams if fault.value < 0.5 else streams[fault.number % 2 :][:1]:
                 stream.is_hole = True
+            self.agenda.after(SILENCE_S + fault.seconds, _reset, ends)
 
     def _connection_trickles(self, fault: Fault) -> None:
         ends = self._connection(fault)
@@ -482,7 +494,7 @@ class World:
         self._nursery.start_soon(restart)
 
     def _limit_changed(self, fault: Fault) -> None:
-        if self.plan.theme in ("free", "reject"):
+        if self.plan.theme in ("free", "reject", "storage"):
             return
         gateway = self._pick(self.gateways, fault.number)
         value = round(self.plan.limit * (0.5 + fault.value))
@@ -490,7 +502,7 @@ class World:
             self._nursery.start_soon(self._change_limit, gateway, float(value))
 
     def _limit_lent(self, fault: Fault) -> None:
-        if self.plan.theme in ("free", "reject") or self._is_lent:
+        if self.plan.theme in ("free", "reject", "storage") or self._is_lent:
             return
         self._is_lent = True
         gateway = self._pick(self.gateways, fault.number)
@@ -517,6 +529,12 @@ class World:
                 self.judge.tell("compacted", log.compact())
 
 
+def _reset(ends: Iterable[End]) -> None:
+    """As by whatever was between them, and forgot them."""
+    for end in ends:
+        end.arrive_reset()
+
+
 def _end_trickle(streams: Iterable[Stream], rate: float) -> None:
     for stream in streams:
         stream.rate = rate
@@ -531,6 +549,12 @@ def _config(plan: Plan) -> str:
         return f"client_quotas: [{{client_id: <default>, producer_byte_rate: {limit}}}]\n"
     if theme == "total":
         return f"thresholds: {{total.bytes.in.per.sec.threshold: {limit}, on_exceed: delay}}\n"
+    if theme == "storage":  # no more than twice what disks have room for, and less the fuller they are
+        return (
+            f"thresholds: {{total.bytes.in.per.sec.threshold: {2 * limit}, on_exceed: delay}}\n"
+            "storage: {check_interval: 1s, soft: {type: MinFreePercentage, level: 0.5},"
+            " hard: {type: MinFreePercentage, level: 0.2}}\n"
+        )
     if theme == "reject":
         return f"thresholds: {{total.bytes.in.per.sec.threshold: {limit}, on_exceed: reject, burst: 5s}}\n"
     if theme == "mixed":
