@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from gateway.data.sockets import reactor
 from gateway.embedded import EmbeddedCluster, ports
+from tests.costs import Costs
 
 settings.register_profile("small", max_examples=15, derandomize=True, deadline=None, database=None)
 settings.register_profile(
@@ -95,6 +96,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # In processes of their own they never do.
     reactor.SLICE_S = reactor.BRIEF_S
     config.stash[_SHARED] = ExitStack()
+    config.pluginmanager.register(Costs())
     # kafka-python 3.0 reads its schemas with importlib.resources.read_text, which Python 3.11 and 3.12 deprecate.
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
 

@@ -21,7 +21,8 @@ def test_a_group_is_run_by_one_process(tmp_path: Path) -> None:
         path = tmp_path / "tests" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(TESTS)
-    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
+    for name in ("conftest.py", "costs.py"):
+        shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib --no-loadscope-reorder\n")
     command = [sys.executable, "-m", "pytest", "-v", "-n", "2", "--dist", "loadscope", "tests"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
