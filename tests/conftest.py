@@ -43,7 +43,6 @@ _SHARING = {
             "audit/test_class_data.py",
             "audit/test_cli.py",
             "integration/test_demo_run.py",
-            "integration/test_whatif.py",
         ),
         _SPARK,
     ),

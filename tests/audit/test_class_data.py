@@ -1,10 +1,9 @@
-# The archive of Spark's classes: an audit takes its classes from it, and one that can't be used costs nothing but time.
+# The archive of Spark's classes: one that can't be used costs nothing but time. That an audit takes its classes from it
+# is in test_cli.py, with all else that one run of the command shows.
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,29 +13,8 @@ from gateway.audit.batch import job
 from gateway.audit.connector import MissingDependency
 from gateway.audit.errors import AuditError
 from gateway.embedded import jars
-from tests.audit.records import interval
 
 pytestmark = pytest.mark.spark
-
-
-def audit(folder: Path) -> str:
-    """The sources of the classes that an audit's JVMs load."""
-    spool, log = folder / "usage-00000000-a.jsonl", folder / "log"
-    spool.write_text("\n".join(interval(0, final=True)))
-    log.mkdir()
-    environment = {**os.environ, "JDK_JAVA_OPTIONS": f"-Xlog:class+load:file={log}/%p.log"}
-    command = [sys.executable, "-m", "gateway", "audit", "--spool", str(spool), "--quiet", "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert '"accepted"' in done.stdout
-    return "".join(file.read_text(errors="replace") for file in log.iterdir())
-
-
-def test_an_audit_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
-    assert class_data.make_archive() == jars.class_data_path(job.SPARK_JARS)
-    of_spark = [line for line in audit(tmp_path).splitlines() if " org.apache.spark." in line]
-    archived = [line for line in of_spark if "source: shared objects file (top)" in line]
-    assert len(archived) > len(of_spark) // 2
 
 
 def test_an_archive_that_is_none_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-# The command: options and their errors, exit codes, and what goes to stdout and stderr.
+# The command: options and their errors, exit codes, what goes to stdout and stderr, and where its classes come from.
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.audit import cli
-from gateway.embedded import find_free_port
+from gateway.audit import class_data, cli
+from gateway.audit.batch import job
+from gateway.embedded import find_free_port, jars
 from tests.audit.records import START, Row, interval
 
 NOW = START + 86_400_000
@@ -101,11 +102,17 @@ def test_without_a_broker_it_says_so_before_it_starts_spark(capsys: pytest.Captu
     assert err.count("\n") == 1
 
 
-def test_the_result_alone_goes_to_stdout_and_a_gap_is_exit_code_3_when_asked_for(tmp_path: Path) -> None:
+def test_the_result_alone_goes_to_stdout_a_gap_is_exit_code_3_and_classes_come_from_the_archive(tmp_path: Path) -> None:
+    assert class_data.make_archive() == jars.class_data_path(job.SPARK_JARS)
+    loaded = tmp_path / "loaded"
+    loaded.mkdir()
     rows = [Row(bytes=10), Row(outcome="rejected", reason="fence", bytes=5)]
     lines = [*interval(0, rows), *interval(2, rows), *interval(2, rows), *interval(3, (), final=True)]
     (tmp_path / "usage-00000001-aa.jsonl").write_text("\n".join(lines) + "\n")
-    done = _command("--spool", str(tmp_path), "--format", "json", "--strict", "--by", "reason")
+    done = _command(
+        *("--spool", str(tmp_path), "--format", "json", "--strict", "--by", "reason"),
+        JDK_JAVA_OPTIONS=f"-Xlog:class+load:file={loaded}/%p.log",
+    )
     assert done.returncode == 3, done.stderr
     answer = json.loads(done.stdout)
     assert answer["totals"]["offered"] == {"bytes": 30, "messages": 8, "requests": 4}
@@ -119,6 +126,9 @@ def test_the_result_alone_goes_to_stdout_and_a_gap_is_exit_code_3_when_asked_for
     progress = done.stderr.splitlines()
     assert progress[0].endswith("starting Spark")
     assert all(line.startswith("audit ") for line in progress), done.stderr
+    lines = [line for file in loaded.iterdir() for line in file.read_text(errors="replace").splitlines()]
+    of_spark = [line for line in lines if " org.apache.spark." in line]
+    assert len([line for line in of_spark if "source: shared objects file (top)" in line]) > len(of_spark) // 2
 
 
 def test_a_java_that_has_ended_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

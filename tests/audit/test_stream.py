@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -69,7 +70,7 @@ def found() -> list[Found]:
     return [(i % 3, i // 3, line) for i, line in enumerate(sent)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def batch(spark: SparkSession) -> Batches:
     """Records as Spark's Kafka source gives them."""
 
@@ -89,6 +90,23 @@ def batch(spark: SparkSession) -> Batches:
 @pytest.fixture
 def tables(spark: SparkSession, tmp_path: Path) -> AuditTables:
     return store.open_tables(spark, str(tmp_path / "tables"), make=True)
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, batch: Batches, found: list[Found], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables with all of `found`, in three batches. `full` copies them: a commit takes a second of a core."""
+    path = tmp_path_factory.mktemp("filled") / "tables"
+    writer = store.TableWriter(store.open_tables(spark, str(path), make=True))
+    for records in _thirds(found):
+        stream.add_batch(writer, batch(records), "id")
+    return path
+
+
+@pytest.fixture
+def full(spark: SparkSession, filled: Path, tmp_path: Path) -> AuditTables:
+    """The same, for one test alone."""
+    shutil.copytree(filled, tmp_path / "full")
+    return store.open_tables(spark, str(tmp_path / "full"))
 
 
 @pytest.fixture
@@ -132,17 +150,10 @@ def _check(tables: AuditTables, found: Sequence[Found]) -> None:
 
 
 def test_the_tables_answer_what_the_topic_answers(
-    tables: AuditTables,
-    writer: TableWriter,
-    batch: Batches,
-    found: list[Found],
-    spark: SparkSession,
-    raw: Callable[..., DataFrame],
+    full: AuditTables, found: list[Found], spark: SparkSession, raw: Callable[..., DataFrame]
 ) -> None:
-    for records in _thirds(found):
-        stream.add_batch(writer, batch(records), "id")
     direct = job.audit_sources(spark, [job.AuditSource(raw([line for _, _, line in found]), {})], QUESTION)
-    answer = job.audit_tables(tables, QUESTION)
+    answer = job.audit_tables(full, QUESTION)
     assert answer.rows == direct.rows
     for name in ("records", "duplicates", "conflicts", "malformed", "problems", "gaps", "boots", "incomplete", "lost"):
         assert getattr(answer.integrity, name) == getattr(direct.integrity, name), name
@@ -151,14 +162,14 @@ def test_the_tables_answer_what_the_topic_answers(
     }
     bounds = AuditQuery(("client_id",), None, START + DAY_MS, START + 2 * DAY_MS)
     there = job.audit_sources(spark, [job.AuditSource(raw(LINES), {})], bounds)
-    assert job.audit_tables(tables, bounds).rows == there.rows
+    assert job.audit_tables(full, bounds).rows == there.rows
     assert len(there.rows) == 2
 
-    stream.derive_tables(tables)
-    gaps = [row.asDict() for row in tables.read_table("gaps").drop("as_of_ms").collect()]
+    stream.derive_tables(full)
+    gaps = [row.asDict() for row in full.read_table("gaps").drop("as_of_ms").collect()]
     assert gaps == direct.integrity.gaps
-    assert {row["boot"]: row["state"] for row in tables.read_table("lives").collect()} == {"b1": "final", "b2": "lost"}
-    assert {path.name for path in _root(tables).glob("records/date=*")} == {
+    assert {row["boot"]: row["state"] for row in full.read_table("lives").collect()} == {"b1": "final", "b2": "lost"}
+    assert {path.name for path in _root(full).glob("records/date=*")} == {
         "date=2025-11-20",
         "date=2025-11-21",
         "date=2025-11-22",
@@ -166,16 +177,14 @@ def test_the_tables_answer_what_the_topic_answers(
 
 
 def test_a_what_if_of_the_tables_is_that_of_the_topic(
-    tables: AuditTables, writer: TableWriter, batch: Batches, found: list[Found], raw: Callable[..., DataFrame]
+    full: AuditTables, found: list[Found], raw: Callable[..., DataFrame]
 ) -> None:
-    for records in _thirds(found):
-        stream.add_batch(writer, batch(records), "id")
     rules = ReplayRules({PolicyKey.of_broker(): 1.0})
     for bounds in ((None, None), (START + DAY_MS, START + 2 * DAY_MS)):
         question = AuditQuery(("topic",), 60_000, *bounds)
         with reading.read_pieces([job.AuditSource(raw([line for _, _, line in found]), {})]) as read:
             direct = whatif.evaluate_policy(read, rules, question)
-        with reading.read_table_pieces(tables, *bounds) as read:
+        with reading.read_table_pieces(full, *bounds) as read:
             answer = whatif.evaluate_policy(read, rules, question)
         assert (answer.rows, answer.clients, answer.topics_sharing) == (
             direct.rows,
@@ -185,9 +194,9 @@ def test_a_what_if_of_the_tables_is_that_of_the_topic(
         assert sum(effect.outcome_bytes("accepted", "actual") for effect in answer.rows) > 0
     stop = START + 2 * DAY_MS
     upkeep.expire_usage(
-        tables, keep_ms=store.now_ms() - stop, grace_ms=0
+        full, keep_ms=store.now_ms() - stop, grace_ms=0
     )  # of days before, only the list of intervals stays
-    with reading.read_table_pieces(tables) as read:
+    with reading.read_table_pieces(full) as read:
         answer = whatif.evaluate_policy(read, rules, AuditQuery(("topic",), DAY_MS))
     assert {effect.keys["window_start_ms"] for effect in answer.rows} == {stop - stop % DAY_MS}
 
@@ -217,6 +226,7 @@ def test_a_record_read_again_by_any_checkpoint_counts_once(
     _check(tables, [*found, *later, *found])
 
 
+@pytest.mark.full  # the control of the test before it
 def test_a_control_that_appends_counts_twice(tables: AuditTables, batch: Batches, found: list[Found]) -> None:
     """The tests above would find such sums in a job that trusts its checkpoint alone."""
     path = f"{tables.root}/control"
@@ -364,15 +374,11 @@ def test_compaction_changes_no_sum_despite_anything_beside_it(
     _check(tables, [*found, *found])
 
 
-def test_of_two_compactions_at_once_neither_changes_anything(
-    tables: AuditTables, writer: TableWriter, batch: Batches, found: list[Found]
-) -> None:
-    for records in _thirds(found):
-        stream.add_batch(writer, batch(records), "id")
+def test_of_two_compactions_at_once_neither_changes_anything(full: AuditTables, found: list[Found]) -> None:
 
     def compact(_: int) -> str:
         try:
-            upkeep.compact_tables(store.open_tables(tables.spark, tables.root))
+            upkeep.compact_tables(store.open_tables(full.spark, full.root))
         except AuditError as error:
             return str(error)
         return ""
@@ -381,7 +387,7 @@ def test_of_two_compactions_at_once_neither_changes_anything(
         said = list(both.map(compact, range(2)))
     assert "" in said
     assert all(not each or each.endswith("nothing is lost, run it again") for each in said)
-    _check(tables, found)
+    _check(full, found)
 
 
 def test_expiry_lets_go_of_days_and_keeps_lives_whole(

@@ -6,12 +6,11 @@
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -24,19 +23,18 @@ from policies.definitions.policy_values import PolicyKey
 from tests.integration.gateways import Gateway, Outcomes, sums
 from tests.integration.whatif_full import LIGHT_LOADS, POLICY, THRESHOLDS, TOTAL, offer_to
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 SECONDS = 75.0
 TOLERANCE = 0.02
 
-pytestmark = [
-    pytest.mark.kafka,
-    pytest.mark.spark,
-    pytest.mark.filterwarnings(r"ignore:unclosed.*socket\.socket:ResourceWarning"),  # PySpark's
-]
+pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., str]]:
-    """The command in this process, and one Spark for all that ask for one: what it prints."""
+def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The command in this process, with this session: what it prints."""
 
     def made(*args: str) -> str:
         capsys.readouterr()
@@ -45,10 +43,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         assert status == 0, err[-3000:]
         return out
 
-    with job.open_session() as spark:
-        monkeypatch.setattr(job, "open_session", lambda *_, **__: nullcontext(spark))
-        yield made
-    gc.collect()
+    monkeypatch.setattr(job, "open_session", lambda *_, **__: nullcontext(spark))
+    return made
 
 
 def _bytes(found: Outcomes) -> int:
