@@ -52,6 +52,7 @@ _SHARING = {
             "integration/test_embedded.py",
             "integration/test_listeners.py",
             "integration/test_log_dirs.py",
+            "integration/test_placement.py",
             "integration/test_policy_fleet.py",
             "integration/test_resilience.py",
         ),

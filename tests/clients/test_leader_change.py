@@ -146,7 +146,7 @@ def move_leaders_away_and_back(cluster: embedded.EmbeddedCluster, names: list[st
         others = [node for node in cluster.brokers if node != KILLED]
         wait_for("new leaders", lambda: all(p.leader in others for p in partitions(survivors, names)), 60, every_s=0.5)
         reached = sent()
-        wait_for("producers to go on without it", lambda: sent() > reached + 3 * RATE, 60)
+        wait_for("producers to go on without it", lambda: sent() > reached + 3 * RATE, 60, every_s=0.5)
     finally:
         cluster.start_broker(KILLED)
     wait_for("node 2 to catch up", lambda: all(len(p.isrs) == 3 for p in partitions(direct, names)), 60, every_s=0.5)

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.kafka]
 CLIENTS = ("java", "librdkafka", "franz-go")
 PARTITIONS = 4
 RATE = 100.0 if FULL else 40.0  # of each client
-COUNT = round(5 * RATE)  # records of one run of a client; the next one begins at once, until the restarts are over
+COUNT = round(10 * RATE)  # records of one run of a client; the next one begins at once, until the restarts are over
 NODES = 3
 
 

@@ -10,7 +10,6 @@ import signal
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,10 +32,9 @@ DEADLINE_S = 60.0
 EXCESS = "broker_overcommitted_bytes_per_second"
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(3) as cluster:
-        yield cluster
+@pytest.fixture
+def kafka(kafka3: EmbeddedCluster) -> EmbeddedCluster:
+    return kafka3
 
 
 def create(kafka: EmbeddedCluster, **brokers: list[int]) -> None:

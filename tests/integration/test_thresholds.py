@@ -202,7 +202,7 @@ def _wait_for_a_tick(gateway: Gateway) -> float:
 def _next_rate(gateway: Gateway, before: float) -> float:
     """Another one than that, at the latest after the next tick."""
     while (rate := _rate(gateway)) == before:
-        time.sleep(0.05)
+        time.sleep(0.2)
     return rate
 
 
