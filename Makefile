@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: env demo test lint types collected classes unit kafka clients storm thresholds fleet disk chaos simulate soak fuzz spark differential sanitize kills mutants bench bench-compare docs dist clean help
+.PHONY: env demo test lint types collected classes unit kafka full clients storm thresholds fleet disk chaos simulate soak fuzz spark differential sanitize kills mutants bench bench-compare docs dist clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -81,6 +81,9 @@ unit: env ## tests that need neither Kafka nor Java nor other clients: seconds
 
 kafka: env ## tests against a real Kafka
 	@$(BIN)/pytest -m kafka $(ARGS)
+
+full: env classes ## tests that `make test` leaves out, since shorter ones hold the same: real disks, events, Spark masters
+	@TESTS_FULL=1 $(BIN)/pytest -m full $(ARGS)
 
 clients: env ## tests with real clients, the whole matrix: Java, librdkafka, Python, Go, Node
 	@CLIENTS_FULL=1 $(BIN)/pytest -m clients $(ARGS)

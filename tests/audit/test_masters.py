@@ -1,5 +1,5 @@
 # The same command under other masters than local[*], by the spark-submit that PySpark brings along: what reaches stdout
-# and stderr, and that executors in processes of their own find all they need. Real masters are for AUDIT_FULL=1.
+# and stderr, and that executors in processes of their own find all they need. Real masters are for `make full`.
 
 from __future__ import annotations
 

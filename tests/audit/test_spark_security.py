@@ -88,7 +88,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         yield Secured(f"{embedded.HOST}:{port + 3}", folder)
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+# PLAIN: that it is what a client does with these properties is in gateway/kafka/test_java_properties.py.
+@pytest.mark.parametrize("mechanism", [pytest.param("PLAIN", marks=pytest.mark.full), "SCRAM-SHA-512"])
 def test_batch_and_stream_and_snapshots_are_let_in(
     spark: SparkSession, secured: Secured, mechanism: str, tmp_path: Path
 ) -> None:

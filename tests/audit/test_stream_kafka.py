@@ -55,6 +55,7 @@ def test_killed_at_a_random_moment_the_tables_say_the_truth(
     assert outcome.exact
 
 
+@pytest.mark.full  # the test before it reads uneven partitions in small batches, too
 def test_an_hour_in_uneven_partitions_in_small_batches_loses_nothing(
     spark: SparkSession, kafka: EmbeddedCluster, tmp_path: Path
 ) -> None:

@@ -1,4 +1,5 @@
-# Compaction and expiry, killed while they are at work. What they do when they are let live: test_stream.py.
+# Compaction and expiry, killed while they are at work. What they do when they are let live, and what half of their work
+# leaves behind: test_stream.py.
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tests.audit import kill_upkeep
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(1800)  # minutes of Spark's work on a quiet machine
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]  # minutes of Spark's work on a quiet machine
 
 
 def test_killed_at_a_random_moment_the_tables_say_the_truth(spark: SparkSession, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "large": {"record_bytes": 100_000, "count": 60},
     "transactions": {"transactional_id": "", "transaction_size": TRANSACTION, "abort_every": 3, **SMALL},
 }
-BRIEF = ("defaults", "acks-0", "acks-1", "idempotent", "transactions")
+BRIEF = ("defaults", "acks-0", "idempotent", "transactions")
 CONSUMED = tuple(SCENARIOS) if FULL else ("defaults", "transactions")
 
 

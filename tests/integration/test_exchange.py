@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import trio
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, Producer, TopicPartition
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
@@ -24,7 +24,6 @@ from gateway.embedded import EmbeddedCluster
 from gateway.kafka.internal_topic import REQUEST_TIMEOUT_S
 from policies.fleet.keys import FleetKey, group_key, total_key
 from policies.fleet.shares import IDLE, LimitDemand
-from tests.gateway.fleet_play import Reporter
 from tests.integration.gateways import LogBatch, log_batches
 
 WAIT_S = 60.0  # until what must come has come, however busy the machine is
@@ -200,43 +199,6 @@ async def test_three_gateways_and_one_that_comes_late(kafka: EmbeddedCluster, to
         assert a.heard[-1][1].left or any(heard.left for _, heard in a.heard[-4:])
 
 
-@pytest.mark.seed("82.33")
-async def test_a_gateway_silent_for_two_cycles_is_gone(kafka: EmbeddedCluster, topic: str) -> None:
-    a, b = Gateway(kafka, topic, "a"), Gateway(kafka, topic, "b")
-    a.uses = {GOLD: LimitDemand(100.0)}
-    async with running(a, b) as scopes:
-        await b.until("usage", lambda: b.knows(GOLD) == [100.0])
-        a.exchange._leave_fleet = lambda: None  # type: ignore[method-assign]  # as if it were killed
-        scopes[0].cancel()
-        await b.until("an end", lambda: b.gone)
-        last = max(at for at, heard in b.heard if heard.gateway == "a")
-        assert b.gone[0][0] - last > 2 * CYCLE_S
-        assert (b.knows(GOLD), b.exchange.health.is_up) == ([], True)
-
-
-@pytest.mark.seed("82.35")
-async def test_old_messages_are_dropped(kafka: EmbeddedCluster, topic: str) -> None:
-    b = Gateway(kafka, topic, "b")
-    async with running(b):
-        await b.ready(0)
-        took = Reporter("a", b"12345678", cycle_s=CYCLE_S).say({GOLD: LimitDemand(100.0)})
-        # given a gateway that was cut off while somebody spoke: it reads on where it was
-        consumer = b.exchange._reader._consumer
-        assert consumer is not None
-        consumer.pause([TopicPartition(topic, 0)])
-        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-        for message in took:
-            producer.produce(topic, message)
-        producer.flush(WAIT_S)
-        await trio.sleep(5 * CYCLE_S)
-        await b.until("end of its own messages", lambda: not b.exchange.health.is_up)
-        consumer.resume([TopicPartition(topic, 0)])
-        await b.until("an old message", lambda: b.exchange.peers.drop_counts["stale"])
-        await b.until("its own messages", lambda: b.exchange.health.is_up)
-    assert (b.knows(GOLD), b.exchange.peers.peer_count) == ([], 0)
-    assert False in b.states
-
-
 @pytest.mark.seed("82.15", "82.49", "82.50")
 async def test_the_topic_is_made_as_it_must_be(kafka: EmbeddedCluster, topic: str) -> None:
     a = Gateway(kafka, topic, "a")
@@ -351,21 +313,6 @@ async def test_a_stop_is_quick_also_when_no_broker_answers(kafka: EmbeddedCluste
         await a.until("a problem", lambda: "is not available" in a.exchange.health._trouble)
         began = time.monotonic()
     assert time.monotonic() - began < REQUEST_TIMEOUT_S
-
-
-async def test_foreign_records_are_counted_and_do_no_harm(kafka: EmbeddedCluster, topic: str) -> None:
-    a, b = Gateway(kafka, topic, "a"), Gateway(kafka, topic, "b")
-    a.uses = {GOLD: LimitDemand(100.0)}
-    async with running(a, b):
-        await b.until("usage", lambda: b.knows(GOLD) == [100.0])
-        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-        for value in (b"", b"hello", b"\x07later", None):
-            producer.produce(topic, value)
-        producer.flush(WAIT_S)
-        await b.until("them", lambda: sum(b.dropped.values()) == 4)
-        assert b.dropped == {"malformed": 2, "version": 2}
-        a.uses = {GOLD: LimitDemand(200.0)}
-        await b.until("usage", lambda: b.knows(GOLD) == [200.0])
 
 
 async def test_hurry_does_not_wait_for_the_cycle(kafka: EmbeddedCluster, topic: str) -> None:

@@ -3,23 +3,20 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from gateway import embedded
 from gateway.embedded import EmbeddedCluster, wait_for
 from gateway.tls.server_names import NAME_FAULT_REASONS
 from tests.certificates import SERVER, Authority
-from tests.integration import named_clients
-from tests.integration.gateways import Gateway, create_topic, end_offsets, wait_writable
+from tests.integration.gateways import Gateway, create_topic, end_offsets
 
 COUNT = 100
 BOOTSTRAP = "kafka.test"
@@ -29,11 +26,6 @@ NAMES = (BOOTSTRAP, *(f"broker-{node_id}.kafka.test" for node_id in (1, 2, 3)))
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("sni-ca"))
-
-
-@pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return named_clients.hosts_file(tmp_path_factory.mktemp("names"), *NAMES)
 
 
 class TwoListeners(Gateway):
@@ -77,50 +69,6 @@ def gateway(kafka3: EmbeddedCluster, authority: Authority) -> Iterator[TwoListen
     finally:
         if not kafka3.brokers[3].is_running:
             kafka3.start_broker(3)
-
-
-def spread(kafka: EmbeddedCluster, topic: str) -> str:
-    """A topic with a partition on each broker, and no replica elsewhere."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    new = NewTopic(topic, 3, replica_assignment=[[1], [2], [3]])
-    admin.create_topics([new])[topic].result(120)
-    wait_writable(kafka, topic, 3)
-    return topic
-
-
-@pytest.mark.parametrize("client", ["librdkafka", "kafka-python"])
-def test_clients_reach_every_broker_by_its_name(
-    kafka3: EmbeddedCluster, gateway: TwoListeners, authority: Authority, hosts: Path, client: str
-) -> None:
-    topic = spread(kafka3, f"sni-{client}")
-    came = named_clients.run(hosts, client, gateway.external, authority.certificate, topic, COUNT)
-    assert came == end_offsets(kafka3, topic) == COUNT
-    assert gateway.metric("listener_connections_total", listener="external") > 0
-
-
-def test_java_reaches_every_broker_by_its_name(
-    kafka3: EmbeddedCluster, gateway: TwoListeners, authority: Authority, hosts: Path, tmp_path: Path
-) -> None:
-    topic = spread(kafka3, "sni-java")
-    config = tmp_path / "client.properties"
-    config.write_text(
-        f"security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location={authority.certificate}\n"
-        f"bootstrap.servers={gateway.external}\n"
-    )
-    java = kafka3.start_tool(
-        "org.apache.kafka.tools.ProducerPerformance",
-        *("--topic", topic, "--num-records", "3000", "--record-size", "500", "--throughput", "-1"),
-        *("--command-config", str(config)),
-        env={**os.environ, "JAVA_TOOL_OPTIONS": f"-Djdk.net.hosts.file={hosts}"},
-    )
-    out, err = java.communicate(timeout=300)
-    assert "3000 records sent" in out, err[-3000:]
-    assert end_offsets(kafka3, topic) == 3000
-
-    def reached() -> set[str]:
-        return {labels["broker"] for labels, _ in gateway.samples()["produce_bytes_total"] if labels["topic"] == topic}
-
-    wait_for("each broker's part to be counted", lambda: reached() == {"1", "2", "3"})
 
 
 def test_at_the_other_listener_brokers_have_ports(kafka3: EmbeddedCluster, gateway: TwoListeners) -> None:

@@ -1,5 +1,6 @@
-# A tenant with 500 topics that wants far more than its group may have, beside a tenant that stays below its own, on the
-# same brokers, through the same gateway with two workers: the first is held to its limit, the second notices nothing.
+# A tenant with many topics that wants far more than its group may have, beside a tenant that stays below its own, on
+# the same brokers, through the same gateway with two workers: the first is held to its limit, the second notices
+# nothing.
 
 from __future__ import annotations
 
@@ -18,19 +19,19 @@ from tests.integration.gateways import Gateway
 
 pytestmark = pytest.mark.kafka
 
-TOPICS = 500
-LIMIT = 3_000_000.0  # of the noisy tenant, bytes a second
+LIMIT = 1_500_000.0  # of the noisy tenant, bytes a second
 OFFER = 4 * LIMIT
-QUIET_LIMIT, QUIET_OFFER = 2_000_000.0, 500_000.0
-WARM_S, WINDOW_S = 4.0, 16.0
+QUIET_LIMIT, QUIET_OFFER = 1_000_000.0, 250_000.0
+WARM_S, WINDOW_S = 4.0, 12.0
 SAMPLE = re.compile(r"^produce_gateway_(?:produce|policy)_bytes_total\{(.*)\} (\S+)$", re.MULTILINE)
 
 
-@pytest.fixture
-def tenants(kafka: EmbeddedCluster) -> Iterator[tuple[list[str], list[str]]]:
+# To make and delete 500 is seconds of work for a broker.
+@pytest.fixture(params=[150, pytest.param(500, marks=pytest.mark.full)])
+def tenants(kafka: EmbeddedCluster, request: pytest.FixtureRequest) -> Iterator[tuple[list[str], list[str]]]:
     """Topics of the noisy and of the quiet tenant; gone afterwards, since other tests list all topics."""
     mark = uuid.uuid4().hex[:6]
-    noisy = [f"noisy{mark}.events.{number:03}" for number in range(TOPICS)]
+    noisy = [f"noisy{mark}.events.{number:03}" for number in range(request.param)]
     quiet = [f"quiet{mark}.orders.{number}" for number in range(4)]
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
     for future in admin.create_topics([NewTopic(name, 1, 1) for name in (*noisy, *quiet)]).values():
@@ -41,10 +42,11 @@ def tenants(kafka: EmbeddedCluster) -> Iterator[tuple[list[str], list[str]]]:
 
 
 @pytest.mark.seed("82.1")
-def test_a_tenant_over_its_limit_with_500_topics_does_not_slow_another(
+def test_a_tenant_over_its_limit_with_many_topics_does_not_slow_another(
     kafka: EmbeddedCluster, tenants: tuple[list[str], list[str]]
 ) -> None:
     noisy, quiet = tenants
+    count = len(noisy)
     groups = {"few": {"publishRateInBytes": LIMIT}, "many": {"publishRateInBytes": QUIET_LIMIT}}
     attached = {noisy[0].partition(".")[0]: "few", quiet[0].partition(".")[0]: "many"}
     settings = {
@@ -53,9 +55,9 @@ def test_a_tenant_over_its_limit_with_500_topics_does_not_slow_another(
         "internal_topics": "none",
     }
     with Gateway(kafka.bootstrap_servers, settings) as gateway:
-        loads = [Load(Task(gateway.bootstrap, OFFER / 2, half)) for half in (noisy[:250], noisy[250:])]
+        loads = [Load(Task(gateway.bootstrap, OFFER / 2, half)) for half in (noisy[: count // 2], noisy[count // 2 :])]
         calm = Load(Task(gateway.bootstrap, QUIET_OFFER, quiet))
-        wait_for("every topic to be written to", lambda: len(_bytes(gateway, "accepted")) >= TOPICS + 4, 120, every_s=2)
+        wait_for("every topic to be written to", lambda: len(_bytes(gateway, "accepted")) >= count + 4, 120, every_s=2)
         time.sleep(WARM_S)  # by then each worker's part is what it needs
 
         before, began = Seen(gateway), time.monotonic()

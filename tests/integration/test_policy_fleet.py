@@ -181,41 +181,7 @@ def test_a_change_through_one_gateway_binds_at_the_other_and_no_connection_notic
         assert_in_log_once_and_in_order(fleet.kafka, topic, count)
 
 
-def test_both_show_the_files_values_and_those_set_at_run_time_apart(fleet: Fleet) -> None:
-    of_topic = ("--entity-type", "topics", "--entity-name", fleet.topic)
-    brokers = ("--entity-type", "brokers", "--entity-default")
-    broker = ("--entity-type", "brokers", "--entity-name", "2")
-    try:
-        fleet.configs(0, *of_topic, "--alter", "--add-config", f"{TOPIC_KEY}=2000000")
-        fleet.configs(1, *brokers, "--alter", "--add-config", f"{TOTAL_KEY}=60000000")
-        fleet.configs(0, *broker, "--alter", "--add-config", f"{TOTAL_KEY}=40000000")
-        for at in (1, 0):
-
-            def has_heard(at: int = at) -> bool:  # of the last change: they come in their order
-                return f"{TOTAL_KEY}=40000000 " in fleet.configs(at, *broker, "--describe", "--all")
-
-            wait_for("it to have heard", has_heard, DEADLINE_S)
-            said = fleet.configs(at, *of_topic, "--describe", "--all")
-            (line,) = (line.strip() for line in said.splitlines() if line.strip().startswith(TOPIC_KEY))
-            print(f"\n{line}")
-            assert (
-                f"{TOPIC_KEY}=2000000 sensitive=false synonyms={{DYNAMIC_TOPIC_CONFIG:{TOPIC_KEY}=2000000,"
-                f" STATIC_BROKER_CONFIG:{TOPIC_KEY}={BASE_TOPIC}}}" in line
-            )
-            said = fleet.configs(at, *broker, "--describe", "--all")
-            (line,) = (line.strip() for line in said.splitlines() if line.strip().startswith(TOTAL_KEY))
-            print(line)
-            assert (
-                f"{TOTAL_KEY}=40000000 sensitive=false synonyms={{DYNAMIC_BROKER_CONFIG:{TOTAL_KEY}=40000000,"
-                f" DYNAMIC_DEFAULT_BROKER_CONFIG:{TOTAL_KEY}=60000000, STATIC_BROKER_CONFIG:{TOTAL_KEY}={BASE_TOTAL}}}"
-                in line
-            )
-    finally:
-        fleet.configs(1, *broker, "--alter", "--delete-config", TOTAL_KEY)
-        fleet.configs(0, *brokers, "--alter", "--delete-config", TOTAL_KEY)
-        fleet.configs(1, *of_topic, "--alter", "--delete-config", TOPIC_KEY)
-
-
+@pytest.mark.full  # shorter: test_resource_groups.py with restarts, test_policy_store.py with a writer that is killed
 def test_both_gateways_killed_and_started_again_know_everything(kafka3: EmbeddedCluster) -> None:
     client = f"probe-{uuid.uuid4().hex[:8]}"
     entity = ("--entity-type", "users", "--entity-default", "--entity-type", "clients", "--entity-name", client)
@@ -243,6 +209,7 @@ def test_both_gateways_killed_and_started_again_know_everything(kafka3: Embedded
         assert_in_log_once_and_in_order(kafka3, produced, count)
 
 
+@pytest.mark.full  # gateway/control/policies/test_policy_service.py has each step with one gateway
 def test_a_value_with_an_end_is_taken_back_once_by_any_gateway_there_then(kafka3: EmbeddedCluster) -> None:
     user = f"user-{uuid.uuid4().hex[:8]}"
     with Fleet(kafka3) as fleet:

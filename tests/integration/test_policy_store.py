@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import signal
 import subprocess
 import sys
@@ -397,48 +396,6 @@ def test_a_deleted_topic_leaves_what_is_known_and_refuses_changes_until_it_is_ma
     restored = [record.getMessage() for record in caplog.records if "known values into the new topic" in record.message]
     assert len(restored) == 1  # by one of them, not by both
     assert caplog.text.count("was deleted") == 2  # once by each
-
-
-def test_a_topic_made_again_with_other_policies_in_it_is_believed(servers: str, topic: str) -> None:
-    admin = admin_of(servers)
-    one = TopicStore({"bootstrap.servers": servers}, topic, {})  # polled by hand: it must not see the new one too soon
-
-    def polled(condition: Callable[[], bool]) -> None:
-        def holds() -> bool:
-            one.poll_changes(0.1)
-            return condition()
-
-        embedded.wait_for("the store", holds, WAIT_S)
-
-    try:
-        polled(lambda: one.is_loaded)
-        one.write_change(setting(PolicyOperation(CLICKS, 5)), ALICE)
-        admin.delete_topics([topic])[topic].result(120)
-        polled(lambda: "was deleted" in one.problem)
-        with Gateway(servers, topic) as two:
-            two.ready().put(PolicyOperation(VIEWS, 6))
-            polled(lambda: one.policies.topic_thresholds() == {"views": 6})
-            assert two.topics == {"views": 6}
-    finally:
-        one.close()
-
-
-def test_a_foreign_record_is_left_out_and_said(servers: str, topic: str, caplog: pytest.LogCaptureFixture) -> None:
-    with Gateway(servers, topic) as one:
-        one.ready().put(PolicyOperation(CLICKS, 5))
-        producer = Producer({"bootstrap.servers": servers})
-        producer.produce(topic, b"garbage", b"garbage", partition=0)
-        producer.produce(topic, b'{"v":9,"value":7}', b'["topic","clicks","bytes.in.per.sec.threshold"]', partition=0)
-        (by_hand, _) = encode_alteration([PolicyChange(VIEWS, 3.0, None, 3.0)], AlterationHead(0, "", 0, ALICE, 0))
-        producer.produce(topic, by_hand.value, by_hand.key, partition=0)  # in an emergency: no head, but ours
-        producer.flush(30)
-        one.until("what is one", lambda policies: "views" in policies.topic_thresholds())
-        assert one.topics == {"clicks": 5, "views": 3}
-        assert one.store.invalid == 2
-        assert one.put(PolicyOperation(CLICKS, 6)).after.version == 2
-    text = caplog.text
-    assert re.search(rf"topic {topic}, offset \d+ is left out: its key b'garbage' is not JSON", text)
-    assert "its layout is 9, known is 1: a newer gateway wrote it" in text
 
 
 def test_a_topic_that_forgets_is_warned_about(servers: str, topic: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -231,22 +231,6 @@ def test_traffic_goes_on_while_control_is_dead(own: EmbeddedCluster, topic: str)
         assert gateway.counted_of(topic, "accepted").messages >= while_dead - 100
 
 
-def test_control_killed_again_and_again_loses_and_doubles_nothing(own: EmbeddedCluster, topic: str) -> None:
-    with Gateway(own.bootstrap_servers) as gateway, Steady(gateway.bootstrap, topic) as producer:
-        for _ in range(3):
-            kill(gateway.child("gateway.control"))
-            producer.wait_for(200)  # over the connections that it has
-            wait_for("another control", lambda: gateway.child("gateway.control") > 0 and gateway.ready(), RECOVERY_S)
-            producer.wait_for(200)
-        count = producer.finish()
-        assert_in_log_once_and_in_order(own, topic, count)
-        gateway.stop()
-        records = gateway.wait_published(own)
-        assert total(sums(records)[topic], "accepted") == in_log(own, topic)
-        assert len(lives(records)) == 1
-        assert {record["kind"] for record in records} == {usage.INTERVAL}
-
-
 # --- the usage topic --------------------------------------------------------------------------------------------------
 
 

@@ -31,7 +31,7 @@ from tests.protocol import test_identity as frames
 LIFETIME_MS = 3000
 LONG_MS = 600_000
 LOAD_S = 24
-RATE = 400  # records a second of each client
+RATE = 100  # records a second of each client
 USERS = {"gateway": "gateway-secret", "mallory": "mallory-secret", "replicator": "replicator-secret"}
 USERS |= {"java": "java-secret", "librdkafka": "librdkafka-secret"}
 MALLORY = b"\0mallory\0mallory-secret"
@@ -338,41 +338,6 @@ def test_scram_with_a_proof_is_the_principal_it_says(stage: Stage) -> None:
         assert error(wire.receive()) == 0
         assert wire.produce(produce("scram"))[1] == {("clicks", 0): (0, None)}
     wait_for("the usage log", lambda: stage.principals("scram") == {"User:mallory": 1})
-
-
-def test_scram_with_a_reserved_attribute_ends_the_connection(stage: Stage) -> None:
-    with stage.wire("identity") as wire:
-        wire.send(handshake("SCRAM-SHA-256") + authenticate(b"n,,m=x,n=mallory,r=nonce"))
-        assert error(wire.receive()) == 0
-        assert wire.ends()
-
-
-def test_nothing_passes_in_the_middle_of_an_exchange(stage: Stage) -> None:
-    with stage.wire("unauthenticated") as wire:
-        wire.send(handshake("SCRAM-SHA-256") + authenticate(b"n,,n=mallory,r=nonce") + produce("half-way"))
-        assert [error(wire.receive()) for _ in range(2)] == [0, 0]
-        assert wire.ends()
-    assert stage.principals("half-way") == {}
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        (produce("nobody"),),
-        (metadata(),),
-        (authenticate(MALLORY),),
-        (handshake(), produce("nobody")),
-        (handshake(), metadata()),
-    ],
-    ids=["produce", "metadata", "authenticate", "handshake, produce", "handshake, metadata"],
-)
-def test_nothing_else_passes_before_authentication(stage: Stage, sent: tuple[bytes, ...]) -> None:
-    with stage.wire("unauthenticated") as wire:
-        wire.send(b"".join(sent))
-        for _ in sent[1:]:
-            wire.receive()
-        assert wire.ends()
-    assert stage.principals("nobody") == {}
 
 
 def test_no_broker_reads_a_token_of_a_megabyte(stage: Stage) -> None:

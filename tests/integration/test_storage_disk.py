@@ -208,6 +208,7 @@ def seconds_between(watch: Watch, above: float, below: float, gap_s: float = mat
     return sum(min(later - at, gap_s) for at, later in pairwise(times))
 
 
+@pytest.mark.full  # the control of the next one
 @pytest.mark.seed("DISK.4")
 def test_without_protection_a_full_disk_ends_the_broker() -> None:
     with ExitStack() as stack:
@@ -334,6 +335,7 @@ def create_at(kafka: EmbeddedCluster, topic: str, brokers: list[int]) -> None:
     admin.create_topics([NewTopic(topic, 1, replica_assignment=[brokers])])[topic].result(120)
 
 
+@pytest.mark.full  # policies/test_storage_min_available.py; with a real disk: all of the next section
 @pytest.mark.seed("DISK.1")
 def test_a_full_disk_of_another_broker_slows_and_pauses_producers_that_write_nothing_there() -> None:
     with ExitStack() as stack:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,16 +83,6 @@ def test_clients_are_told_of_brokers_at_the_same_listeners(
 ) -> None:
     brokers = AdminClient(librdkafka(strict, authority, client)).list_topics(timeout=30).brokers.values()
     assert {broker.port for broker in brokers} == {strict.broker_port(node_id) for node_id in kafka.brokers}
-
-
-def test_large_requests_pass(
-    kafka: EmbeddedCluster, strict: Gateway, authority: Authority, client: tuple[Path, Path]
-) -> None:
-    topic = create_topic(kafka, "tls-large", max_message_bytes="10000000")
-    properties = librdkafka(strict, authority, client) | {"message.max.bytes": 10_000_000, "compression.type": "none"}
-    values = [bytes([i]) * 5_000_000 for i in range(4)]
-    produce(topic, properties, values)
-    assert read_topic(kafka, topic) == values
 
 
 def test_kafka_python_produces_and_consumes(
@@ -204,48 +193,3 @@ def test_sasl_passes_through_tls_and_the_principal_is_the_brokers(authority: Aut
                     >= 2
                 ),
             )
-
-
-def test_a_renewed_certificate_is_given_to_new_connections(kafka: EmbeddedCluster, tmp_path: Path) -> None:
-    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
-    settings = {"listener": listener(old)}
-    with Gateway(kafka.bootstrap_servers, settings) as gateway:
-        topic = create_topic(kafka, "tls-renewed")
-        standing = Producer(librdkafka(gateway, old))
-        standing.produce(topic, b"before")
-        assert standing.flush(30) == 0
-        files = [Path(settings["listener"][key]) for key in ("ssl.keystore.location", "ssl.key.location")]
-        for made, path in zip(new.sign("renewed"), files, strict=True):
-            path.write_bytes(made.read_bytes())
-        wait_for("the new certificate", lambda: _is_trusted(gateway, new))
-        standing.produce(topic, b"behind")
-        assert standing.flush(30) == 0
-        files[0].write_text("broken")
-        wait_for(
-            "a complaint",
-            lambda: _is_trusted(gateway, new) and "the certificate that was read before stays" in gateway.log(),
-        )
-        assert gateway.log().count("the certificate that was read before stays") == 1
-    assert end_offsets(kafka, topic) == 2
-
-
-def _is_trusted(gateway: Gateway, authority: Authority) -> bool:
-    try:
-        ssl.get_server_certificate(("127.0.0.1", gateway.port), ca_certs=str(authority.certificate), timeout=10)
-    except ssl.SSLError:
-        return False
-    return True
-
-
-def test_a_file_that_can_not_be_used_ends_the_start_with_a_line(kafka: EmbeddedCluster, authority: Authority) -> None:
-    settings = listener(authority, "refused")
-    Path(settings["ssl.key.location"]).unlink()
-    gateway = Gateway(kafka.bootstrap_servers, {"listener": settings}, wait=False)
-    assert gateway.process.wait(60) == 1
-    gateway.forget()
-    said = gateway.log().strip()
-    assert said.endswith(
-        f"listener.ssl.key.location: {settings['ssl.key.location']} can't be read: No such file or directory"
-    )
-    assert "\n" not in said
-    gateway.__exit__(None, None, None)
