@@ -107,7 +107,7 @@ def _keep_partitions(buf: Any, start: int, stop: int, _: Any) -> bytes:
 
 _NO_EFFECT: Final = lambda *_, **__: None  # noqa: E731
 _KILLED: Final = (Fault(25.0, "gateway killed", 1, 60.0),)
-_CONTROL: Final = tuple(Fault(20.2 + 5.0 * number, "control killed") for number in range(6))
+_CONTROL: Final = tuple(Fault(20.0 + 5.0 * number, "control killed") for number in range(6))
 _LENT: Final = (Fault(10.0, "limit lent", 0, 5.0, 0.9),)
 _CHANGED: Final = (Fault(10.0, "limit changed", 0, 0.0, 0.0),)
 _HUNGRY: Final = ("java", "librdkafka")
