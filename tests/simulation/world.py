@@ -260,6 +260,8 @@ class World:
     async def _end(self) -> None:
         for client in self.clients:
             client.stop()
+        for limit in self.judge.limits.values():
+            limit.is_lower_judged = False  # some come to their end before others
         with trio.move_on_after(IDLE_TIMEOUT_S):
             while not all(client.is_idle for client in self.clients):  # noqa: ASYNC110  clients are no tasks
                 await trio.sleep(1.0)
