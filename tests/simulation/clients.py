@@ -497,6 +497,8 @@ class Client:
         if end is None or not connection.is_greeted or now < connection.throttled_until:
             return
         if profile.is_idempotent and (self._producer[0] < 0 or self._resets):
+            if self._resets:
+                self._ask_reset()
             return
         while len(connection.requests) < profile.at_once:
             found = list[_Pending]()
