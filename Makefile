@@ -29,8 +29,8 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 step = @echo '$(1) …' >&2; began=$$SECONDS; { $(2); } || exit; echo "$(1): ok, $$((SECONDS - began)) s" >&2
 
 NATIVE := $(VENV)/native
-TYPED := $(wildcard protocol/*.pxd policies/*/*.pxd gateway/data/*/*.pxd)
-COMPILED_FROM := $(TYPED) $(wildcard protocol/*.pyx gateway/data/*/*.pyx $(TYPED:.pxd=.py))
+TYPED := $(wildcard protocol/*.pxd protocol/*/*.pxd policies/*/*.pxd gateway/data/*/*.pxd)
+COMPILED_FROM := $(TYPED) $(wildcard protocol/*/*.pyx gateway/data/*/*.pyx $(TYPED:.pxd=.py))
 
 env: $(READY) $(NATIVE) ## make .venv with everything, and fetch Kafka (once; again when pyproject.toml changes)
 

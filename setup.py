@@ -21,9 +21,13 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-FAST_PATH = ("protocol/produce_fast.pyx", "gateway/data/session/fast_path.pyx", "gateway/data/relay/shortcut.pyx")
+FAST_PATH = (
+    "protocol/produce/produce_fast.pyx",
+    "gateway/data/session/fast_path.pyx",
+    "gateway/data/relay/shortcut.pyx",
+)
 EITHER = (
-    "protocol/stream.py", "protocol/metadata_topics.py", "policies/idempotence/duplicates.py",
+    "protocol/rewriting/stream.py", "protocol/rewriting/metadata_topics.py", "policies/idempotence/duplicates.py",
     "policies/meters/meter.py", "gateway/data/shared/ledger.py", "gateway/data/pending/in_flight.py",
     "gateway/data/sockets/slices.py", "gateway/data/sockets/tls.py",
 )  # fmt: skip

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 # Those that there are only compiled, and those that run as Python elsewhere.
-FAST_PATH: Final = ("protocol.produce_fast", "gateway.data.session.fast_path", "gateway.data.relay.shortcut")
+FAST_PATH: Final = ("protocol.produce.produce_fast", "gateway.data.session.fast_path", "gateway.data.relay.shortcut")
 EITHER_FORM: Final = (
-    "protocol.stream", "protocol.metadata_topics", "policies.idempotence.duplicates", "policies.meters.meter",
-    "gateway.data.shared.ledger", "gateway.data.pending.in_flight", "gateway.data.sockets.slices",
-    "gateway.data.sockets.tls",
+    "protocol.rewriting.stream", "protocol.rewriting.metadata_topics", "policies.idempotence.duplicates",
+    "policies.meters.meter", "gateway.data.shared.ledger", "gateway.data.pending.in_flight",
+    "gateway.data.sockets.slices", "gateway.data.sockets.tls",
 )  # fmt: skip
 HOT_PATH_MODULES: Final = FAST_PATH + EITHER_FORM
 PURE_PYTHON_VARIABLE: Final = "PURE_PYTHON"

@@ -23,10 +23,10 @@ ROOT = Path(__file__).parent.parent
 PURE, COMPILED = "pure", "compiled"
 # What sessions have where nothing is compiled; of modules that are either, the name of what they have of it.
 _WITHOUT_FAST_PATH: Final[dict[str, Any]] = {
-    "protocol.produce_request.read_request": lambda *_: None,
-    "protocol.produce_request.gather_partitions": list,
-    "protocol.produce_response.read_response": lambda *_: None,
-    "protocol.produce_response.gather_partitions": list,
+    "protocol.produce.produce_request.read_request": lambda *_: None,
+    "protocol.produce.produce_request.gather_partitions": list,
+    "protocol.produce.produce_response.read_response": lambda *_: None,
+    "protocol.produce.produce_response.gather_partitions": list,
     "gateway.data.session.enforcement.gather_partitions": list,
     "gateway.data.session.accounts.written_offsets": lambda *_: None,
     "gateway.data.session.requests.ForwardingTerms": None,
@@ -34,7 +34,7 @@ _WITHOUT_FAST_PATH: Final[dict[str, Any]] = {
     "gateway.data.relay.links.Shortcut": NoShortcut,
 }
 _OF_EITHER: Final = {
-    "protocol.rewrite.metadata_topics": ("protocol.metadata_topics", ""),
+    "protocol.rewriting.rewrite.metadata_topics": ("protocol.rewriting.metadata_topics", ""),
     "gateway.data.shared.worker_state.AcknowledgedBatches": ("policies.idempotence.duplicates", "AcknowledgedBatches"),
     "gateway.data.shared.worker_state.UsageLedger": ("gateway.data.shared.ledger", "UsageLedger"),
     "gateway.data.session.session.InFlightRequests": ("gateway.data.pending.in_flight", "InFlightRequests"),

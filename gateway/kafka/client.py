@@ -27,9 +27,7 @@ from gateway.system.sockets import address_text
 from gateway.tls.broker_tls import CLOSED_AT_ONCE, BrokerTls, explain_tls_failure
 from gateway.tls.certificates import PEER_CLOSED_ERRORS
 from protocol import api as tables
-from protocol.admin import ApiCodec
-from protocol.describe import guess_protocol
-from protocol.handshake import (
+from protocol.authentication.handshake import (
     API_VERSIONS,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
@@ -37,6 +35,8 @@ from protocol.handshake import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
+from protocol.describe import guess_protocol
+from protocol.message_codec import ApiCodec
 from protocol.wire import INT32, MalformedFrame
 
 SOFTWARE: Final = "produce-gateway"

@@ -21,8 +21,8 @@ from gateway.kafka.client import (
 )
 from gateway.tls.broker_tls import NO_TLS, SPEAKS_TLS, make_broker_context, parse_broker_tls
 from gateway.tls.certificates import CertificateError
-from protocol.cluster import METADATA, MetadataRequest
-from protocol.handshake import API_VERSIONS, ApiVersionsRequest
+from protocol.admin.cluster import METADATA, MetadataRequest
+from protocol.authentication.handshake import API_VERSIONS, ApiVersionsRequest
 from protocol.wire import INT32
 
 PROBE_TIMEOUT_S: Final = 3.0  # for a look at what a server speaks instead

@@ -3,7 +3,7 @@
 #
 # The first and the last are Kafka's own DescribeClientQuotas and AlterClientQuotas. The final KIP left the second one
 # out, and prefixes too: both are worked out here from one answer with everything. A gateway is asked to tell its own
-# values from those of the brokers behind it (protocol/quotas.py); a broker needs to know nothing new.
+# values from those of the brokers behind it (protocol/admin/quotas.py); a broker needs to know nothing new.
 # Knows no text but errors'.
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from policies.definitions.rollout import ALL_CLIENTS
 from policies.quotas.filter import Component, EntityFilter, Match
 from policies.quotas.names import ENTITY_TYPES, QUOTA_KEYS, Entity, QuotaError, QuotaKey, QuotaType
 from policies.quotas.store import Alteration, EntityValues, Op, QuotaStore, ResolvedQuota, matching_entities
-from protocol import quotas as wire
-from protocol.admin import ApiCodec
+from protocol.admin import quotas as wire
 from protocol.api import CLUSTER_AUTHORIZATION_FAILED, ERROR_CODES, ERROR_NAMES
+from protocol.message_codec import ApiCodec
 
 CLIENT_ID: Final = "kafka-quotas"
 TIMEOUT_S: Final = 30.0

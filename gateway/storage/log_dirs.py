@@ -20,8 +20,7 @@ from gateway.kafka.client import (
     error_text,
 )
 from policies.storage import Observation, ObservationFailed, Volume, VolumeKey
-from protocol.api import CLUSTER_AUTHORIZATION_FAILED, KAFKA_STORAGE_ERROR, NONE
-from protocol.cluster import (
+from protocol.admin.cluster import (
     BROKER_ENDPOINTS,
     DESCRIBE_CLUSTER,
     DESCRIBE_LOG_DIRS,
@@ -34,6 +33,7 @@ from protocol.cluster import (
     LogDir,
     MetadataRequest,
 )
+from protocol.api import CLUSTER_AUTHORIZATION_FAILED, KAFKA_STORAGE_ERROR, NONE
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ import re
 from typing import Any, Final, NamedTuple
 
 from gateway.tls.java_patterns import LINE_TERMINATORS, JavaPatternError, compile_java
-from protocol.distinguished_name import UnreadableName, subject_of
-from protocol.identity import UnusableName, principal_name
+from protocol.authentication.distinguished_name import UnreadableName, subject_of
+from protocol.rewriting.identity import UnusableName, principal_name
 
 ANONYMOUS: Final = "User:ANONYMOUS"  # as Kafka calls a client that has not authenticated
 DEFAULT_RULE: Final = "DEFAULT"

@@ -147,7 +147,7 @@ def worker(topics: int, placed: list[list[list[int]]], runs: int) -> None:
 
 
 def answers(placed: list[list[list[int]]], runs: int) -> None:
-    from protocol import rewrite  # the form is chosen by now
+    from protocol.rewriting import rewrite  # the form is chosen by now
 
     addresses = {node_id: (b"gateway.example", 19_000 + node_id) for node_id in BROKERS}
     for version, why in ((9, "no topic ids"), (12, "topic ids are known")):

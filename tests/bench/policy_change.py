@@ -31,8 +31,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import yaml
 
 from gateway.embedded import EmbeddedCluster
-from protocol import quotas as wire
-from protocol.quotas import AlterClientQuotasRequest, EntityAlteration, EntityData, QuotaOperation
+from protocol.admin import quotas as wire
+from protocol.admin.quotas import AlterClientQuotasRequest, EntityAlteration, EntityData, QuotaOperation
 from tests.bench.cpu import command_line, process_cpu, tree_cpu
 from tests.bench.java_producer import create_topic
 from tests.bench.load import build_rawload

@@ -14,7 +14,7 @@ from gateway.data.shared.worker_state import WorkerState
 from gateway.listener_names import DEFAULT_LISTENER
 from policies.engine import PolicyEngine
 from policies.thresholds.pacing import PACE_S
-from protocol import rewrite
+from protocol.rewriting import rewrite
 from tests.gateway.made_settings import made_settings
 from tests.protocol import produce_cases as cases
 from tests.protocol.batches import batch

@@ -33,7 +33,7 @@ def test_a_variable_has_it_run_as_python() -> None:
 
 
 def test_otherwise_what_was_built_runs() -> None:
-    module("protocol.produce_fast", COMPILED)  # fails or skips where it was not
+    module("protocol.produce.produce_fast", COMPILED)  # fails or skips where it was not
     assert said() == "compiled"
 
 

@@ -21,7 +21,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from protocol import produce_request, produce_response
+from protocol.produce import produce_request, produce_response
 from protocol.wire import MalformedFrame
 from tests.hostile import frames
 from tests.protocol import produce_cases as cases
@@ -141,9 +141,12 @@ class Boundaries:
         self.counts: Counter[str] = Counter()
         self.findings: list[str] = []
         self._rng = rng = Random(seed)
-        self._fast: Any = module("protocol.produce_fast", COMPILED)
+        self._fast: Any = module("protocol.produce.produce_fast", COMPILED)
         self._fast_path: Any = module("gateway.data.session.fast_path", COMPILED)
-        self._stream, self._metadata = Twins.of("protocol.stream"), Twins.of("protocol.metadata_topics")
+        self._stream, self._metadata = (
+            Twins.of("protocol.rewriting.stream"),
+            Twins.of("protocol.rewriting.metadata_topics"),
+        )
         duplicates = Twins.of("policies.idempotence.duplicates")
         self._seen = Twins(duplicates.pure.AcknowledgedBatches(300), duplicates.compiled.AcknowledgedBatches(300))
         corpus = frames.corpus()
@@ -335,7 +338,7 @@ def read_forbidden() -> None:
     data = cases.encode(cases.Request(9, "app", None, -1, [topic]))
     with fenced(data[:-1]) as buffer:
         longer = (ctypes.c_ubyte * len(data)).from_address(address(buffer))
-        module("protocol.produce_fast", COMPILED).read_request(memoryview(longer).cast("B"), 0, len(data), 10)
+        module("protocol.produce.produce_fast", COMPILED).read_request(memoryview(longer).cast("B"), 0, len(data), 10)
 
 
 def main(arguments: list[str]) -> int:

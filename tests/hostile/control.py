@@ -40,9 +40,9 @@ from gateway.control.usage.usage_log import UsageLogWriter, UsageSpool
 from gateway.control.workers.snapshots import groups_of, quotas_of, thresholds_of
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
-from protocol import configs as c
-from protocol import scram
-from protocol.handshake import SASL_AUTHENTICATE, SaslAuthenticateRequest
+from protocol.admin import configs as c
+from protocol.authentication import scram
+from protocol.authentication.handshake import SASL_AUTHENTICATE, SaslAuthenticateRequest
 from tests.gateway.control.contexts import (
     Surroundings,
     make_context,

@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 
 from gateway.kafka import sasl
 from gateway.tls.principal_rules import NoPrincipal, PrincipalRules
-from protocol import scram
+from protocol.authentication import scram
 from tests.hostile import frames
 from tests.hostile.frames import STRANGE
 

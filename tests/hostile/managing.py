@@ -8,10 +8,10 @@ from random import Random
 from typing import Any, Final
 
 from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY, TOTAL_OUT_KEY
-from protocol import configs as c
-from protocol import quotas as q
-from protocol import topics as t
-from protocol.admin import ApiCodec
+from protocol.admin import configs as c
+from protocol.admin import quotas as q
+from protocol.admin import topics as t
+from protocol.message_codec import ApiCodec
 from protocol.wire import MalformedFrame
 from tests.hostile.frames import NAMES, STRANGE
 

@@ -59,8 +59,9 @@ from policies.meters.meter import RateMeter
 from policies.quotas.quota_limiters import QuotaLimiters
 from policies.usage import NOTES
 from policies.verdict import DELAY, REJECT, Verdict
-from protocol import api, produce_request
+from protocol import api
 from protocol.framing import check_request_head
+from protocol.produce import produce_request
 from protocol.wire import MalformedFrame
 from tests.gateway.play import account
 from tests.hostile.control import Control, Ended, Faults, folder, replayable

@@ -41,9 +41,9 @@ LIBRARIES: Final = (
 CORES: Final = os.cpu_count() or 1
 # By module, what drives it most; test_sanitize.py wants one for each.
 TESTS: Final = {
-    "protocol.produce_fast": "tests/protocol/test_produce_fast.py",
-    "protocol.stream": "tests/protocol/test_stream.py",
-    "protocol.metadata_topics": "tests/protocol/test_metadata_topics.py",
+    "protocol.produce.produce_fast": "tests/protocol/produce/test_produce_fast.py",
+    "protocol.rewriting.stream": "tests/protocol/rewriting/test_stream.py",
+    "protocol.rewriting.metadata_topics": "tests/protocol/rewriting/test_metadata_topics.py",
     "policies.idempotence.duplicates": "tests/policies/idempotence/test_duplicates.py",
     "policies.meters.meter": "tests/policies/meters/test_meter.py",
     "gateway.data.shared.ledger": "tests/gateway/data/shared/test_ledger.py",

@@ -15,7 +15,7 @@ KINDS = {"request", "answer", "written", "new_ids", "hiding", "seen", "seen of",
 
 @pytest.fixture
 def boundaries() -> Boundaries:
-    module("protocol.produce_fast", COMPILED)  # fails or skips where it was not built
+    module("protocol.produce.produce_fast", COMPILED)  # fails or skips where it was not built
     return Boundaries(seed=1)
 
 
@@ -31,7 +31,9 @@ def test_wherever_the_bytes_are_both_say_the_same(boundaries: Boundaries) -> Non
 def test_a_difference_is_found(boundaries: Boundaries, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = module("gateway.data.session.fast_path", COMPILED)
     monkeypatch.setattr(compiled, "sums_by_topic", lambda parts: [])
-    monkeypatch.setattr(module("protocol.metadata_topics", COMPILED), "read_new_ids", lambda *_: array("q")[1])
+    monkeypatch.setattr(
+        module("protocol.rewriting.metadata_topics", COMPILED), "read_new_ids", lambda *_: array("q")[1]
+    )
     for _ in range(1000):
         boundaries.play()
     assert {line.split(":")[0] for line in boundaries.findings} == {"sums", "topic_ids"}

@@ -14,7 +14,7 @@ import trio
 from gateway.channel import AdminAnswer, AdminQuery
 from gateway.control.policies.kafka_admin.admin_service import KafkaAdmin
 from gateway.control.sasl.authentication import SaslAuthenticator
-from protocol import produce_request
+from protocol.produce import produce_request
 from protocol.wire import MalformedFrame
 from tests.hostile import frames
 from tests.hostile.captures import captured

@@ -22,7 +22,8 @@ from gateway.data.pending.pending import PRODUCE
 from gateway.data.relay.links import RelayLink
 from gateway.data.sockets.reactor import IN
 from gateway.data.sockets.slices import EventHandler
-from protocol import api, rewrite
+from protocol import api
+from protocol.rewriting import rewrite
 from tests.background import until
 from tests.gateway.data.relay.test_links import Stage, receive_exactly, staged
 from tests.gateway.play import Play, answer, other_answer, other_request, request, size_of

@@ -25,7 +25,9 @@ from gateway.data.shared.topics import INVALID_TOPIC
 from policies.meters.broker_meters import OTHER_TOPICS
 from policies.usage import NOTES
 from policies.verdict import NEVER_PASSES
-from protocol import api, produce_request, rewrite
+from protocol import api
+from protocol.produce import produce_request
+from protocol.rewriting import rewrite
 from protocol.wire import MalformedFrame
 from tests.gateway.play import (
     JAVA,

@@ -37,7 +37,7 @@ from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.quota_limiters import CLAIMED_DEBT_S
 from policies.quotas.store import QuotaStore
 from protocol import api
-from protocol.identity import AmbiguousIdentity
+from protocol.rewriting.identity import AmbiguousIdentity
 from protocol.wire import MalformedFrame
 from tests.gateway.play import (
     TOOK,
@@ -51,8 +51,8 @@ from tests.gateway.play import (
     request,
     size_of,
 )
-from tests.protocol import test_identity as sasl
 from tests.protocol.produce_cases import framed
+from tests.protocol.rewriting import test_identity as sasl
 
 OWN = "__produce_gateway_policies"
 GOLD = GroupSnapshot(1, {"gold": GroupLimitValues(10**9)}, {"acme": "gold"})

@@ -1,5 +1,5 @@
 # What we write, a real broker reads, and what it answers, we read: all five admin APIs in every version that it offers,
-# over a plain socket. And what protocol/configs.py and protocol/quotas.py say was measured, measured again.
+# over a plain socket. And what protocol/admin/configs.py and protocol/admin/quotas.py say was measured, measured again.
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from confluent_kafka.admin import (
 
 from gateway.embedded import EmbeddedCluster, wait_for
 from protocol import api
-from protocol import configs as c
-from protocol import quotas as q
-from protocol.admin import ApiCodec
+from protocol.admin import configs as c
+from protocol.admin import quotas as q
+from protocol.message_codec import ApiCodec
 from tests.integration.gateways import wait_writable
 from tests.integration.wire import Wire
 from tests.protocol import kio_messages as kio

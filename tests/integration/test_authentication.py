@@ -18,8 +18,8 @@ from kafka import KafkaProducer
 from gateway import embedded
 from gateway.embedded import EmbeddedCluster, wait_for
 from gateway.kafka.client import BrokerClient, BrokerConnection, RequestRound
-from protocol.cluster import METADATA, MetadataRequest
-from protocol.scram import HASHES, make_record, record_text
+from protocol.admin.cluster import METADATA, MetadataRequest
+from protocol.authentication.scram import HASHES, make_record, record_text
 from tests.clients import harness
 from tests.integration.gateways import Gateway, create_topic, end_offsets
 from tests.integration.oidc import AUDIENCE, ISSUER, Issuer

@@ -1,5 +1,5 @@
-# Whom a client's certificate names: protocol/distinguished_name.py and gateway/tls/principal_rules.py against Kafka's
-# own classes, which SslNames.java asks.
+# The principal of a client's certificate: distinguished_name.py and principal_rules.py against Kafka's own classes,
+# which SslNames.java asks.
 #
 # Whatever principal the gateway finds must be the broker's. It may find none: for rules with parts of patterns that are
 # Java's only, and for names with several lines.
@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from gateway import embedded
 from gateway.tls.java_patterns import LINE_TERMINATORS
 from gateway.tls.principal_rules import NoPrincipal, PrincipalRules, RuleError
-from protocol.distinguished_name import subject_of
-from protocol.identity import UnusableName, principal_name
+from protocol.authentication.distinguished_name import subject_of
+from protocol.rewriting.identity import UnusableName, principal_name
 from tests.certificates import Authority, openssl
 from tests.protocol.der import attribute, name_of, with_subject
 

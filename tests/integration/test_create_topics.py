@@ -16,7 +16,7 @@ from kafka.admin import NewTopic as PythonTopic
 from gateway.embedded import EmbeddedCluster, EmbeddedError, wait_for
 from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
 from protocol import api
-from protocol import topics as t
+from protocol.admin import topics as t
 from tests.integration.gateways import Gateway
 from tests.integration.wire import Wire
 from tests.protocol import kio_messages as kio

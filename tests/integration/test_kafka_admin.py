@@ -34,10 +34,10 @@ from kafka.admin import ConfigResourceType as PythonType
 from gateway.embedded import EmbeddedCluster, EmbeddedError, wait_for
 from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
 from protocol import api
-from protocol import configs as c
-from protocol import quotas as q
-from protocol import topics as t
-from protocol.admin import ApiCodec
+from protocol.admin import configs as c
+from protocol.admin import quotas as q
+from protocol.admin import topics as t
+from protocol.message_codec import ApiCodec
 from tests.gateway.play import decode_answer, request
 from tests.integration.gateways import Gateway, create_topic
 from tests.integration.wire import Wire

@@ -17,7 +17,7 @@ import pytest
 from gateway import embedded
 from gateway.embedded import EmbeddedCluster
 from protocol import api
-from protocol.handshake import API_VERSIONS
+from protocol.authentication.handshake import API_VERSIONS
 from tests.clients import harness
 from tests.clients.conftest import missing
 from tests.integration.gateways import Gateway

@@ -26,7 +26,7 @@ from tests.gateway import play
 from tests.hostile.unharmed import RoundTrip, unharmed
 from tests.integration.gateways import Gateway, create_topic, end_offsets
 from tests.integration.wire import Wire
-from tests.protocol import test_identity as frames
+from tests.protocol.rewriting import test_identity as frames
 
 LIFETIME_MS = 3000
 LONG_MS = 600_000

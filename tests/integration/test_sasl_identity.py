@@ -1,4 +1,4 @@
-# Whom a SASL message names: protocol/identity.py against Kafka's own classes, which SaslNames.java asks.
+# Whom a SASL message names: protocol/rewriting/identity.py against Kafka's own classes, which SaslNames.java asks.
 #
 # Whatever the broker accepts must give exactly the broker's principal, or `unknown` for a delegation token, or end the
 # connection (AmbiguousIdentity). What the broker refuses may be anything: no acceptance comes.
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from gateway import embedded
 from protocol import api
-from protocol.identity import UNKNOWN_PRINCIPAL, AmbiguousIdentity, SaslFollower
+from protocol.rewriting.identity import UNKNOWN_PRINCIPAL, AmbiguousIdentity, SaslFollower
 
 PROGRAM = Path(__file__).with_name("SaslNames.java")
 KEY = b"thirty-two bytes that are no secret"

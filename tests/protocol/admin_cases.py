@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from protocol import api
-from protocol.admin import ApiCodec, MessageStruct
-from protocol.configs import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
-from protocol.quotas import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
-from protocol.topic_deletion import DELETE_NAMED_TOPICS, DELETE_TOPICS
-from protocol.topics import CREATE_TOPICS
+from protocol.admin.configs import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
+from protocol.admin.quotas import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
+from protocol.admin.topic_deletion import DELETE_NAMED_TOPICS, DELETE_TOPICS
+from protocol.admin.topics import CREATE_TOPICS
+from protocol.message_codec import ApiCodec, MessageStruct
 from tests.protocol import kio_messages as kio
 
 APIS: list[ApiCodec[Any, Any]] = [

@@ -23,7 +23,8 @@ from policies.definitions.policy_set import PolicySet
 from policies.fleet.fleet_limiter import FleetShares
 from policies.idempotence.fence import ProducerFence
 from policies.limits.bucket import TokenBucket
-from protocol import produce_request, rewrite
+from protocol.produce import produce_request
+from protocol.rewriting import rewrite
 from tests.simulation.world import ClientPlan, Fault, Plan, World
 
 _TOPICS: Final = {"acme.orders.new": 3, "acme.orders.paid": 3}

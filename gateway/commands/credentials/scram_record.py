@@ -10,7 +10,7 @@ import sys
 from typing import Final
 
 from gateway.cli_support.arguments import CommandParser, add_examples
-from protocol import scram
+from protocol.authentication import scram
 
 _DEFAULT_SHAPE: Final = scram.RecordShape()
 DEFAULT_ITERATIONS: Final = _DEFAULT_SHAPE.iterations  # 4 ms: as long as each guess takes with a stolen file

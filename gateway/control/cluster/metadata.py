@@ -21,7 +21,7 @@ from policies.definitions.policy_values import TopicId, TopicIds
 from policies.engine import INTERNAL_TOPICS
 from policies.storage import ReplicaShare, ReplicaSpread
 from policies.text import one_line
-from protocol.topic_deletion import topic_id_text
+from protocol.admin.topic_deletion import topic_id_text
 
 log = logging.getLogger("gateway.cluster")
 

@@ -46,17 +46,18 @@ from gateway.kafka import oauthbearer, sasl
 from gateway.secret_key import derive_key
 from gateway.system.sockets import network_of_peer
 from policies.text import one_line
-from protocol import api, scram
-from protocol.admin import DecodedRequest
-from protocol.handshake import (
+from protocol import api
+from protocol.authentication import scram
+from protocol.authentication.handshake import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
 )
-from protocol.identity import UnusableName, principal_name
-from protocol.scram import HASHES, FirstMessage, ScramRecord, ScramRefused
+from protocol.authentication.scram import HASHES, FirstMessage, ScramRecord, ScramRefused
+from protocol.message_codec import DecodedRequest
+from protocol.rewriting.identity import UnusableName, principal_name
 from protocol.wire import MalformedFrame
 
 log = logging.getLogger("gateway.authentication")

@@ -22,8 +22,8 @@ from gateway.config import AuthenticationSettings
 from gateway.control.sasl.credentials import CredentialsError, WatchedFile
 from gateway.http_client import HttpError, fetch_url
 from policies.text import one_line
-from protocol.identity import UnusableName, bearer_token, principal_name
-from protocol.scram import ScramRefused
+from protocol.authentication.scram import ScramRefused
+from protocol.rewriting.identity import UnusableName, bearer_token, principal_name
 
 log = logging.getLogger("gateway.authentication")
 

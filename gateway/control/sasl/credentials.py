@@ -25,8 +25,8 @@ from gateway.kafka import oauthbearer, sasl
 from gateway.kafka.oauthbearer import NoTokenError, TokenCache, TokenSource
 from gateway.tls.broker_tls import InvalidProperties
 from policies.text import one_line
-from protocol.identity import UnusableName, principal_name
-from protocol.scram import HASHES, ScramRecord, parse_record
+from protocol.authentication.scram import HASHES, ScramRecord, parse_record
+from protocol.rewriting.identity import UnusableName, principal_name
 
 log = logging.getLogger("gateway.authentication")
 

@@ -18,7 +18,15 @@ from pathlib import Path
 from typing import Final
 
 from gateway.control.sasl.credentials import Records
-from protocol.scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS, RecordShape, ScramRecord, make_decoy, shape_of
+from protocol.authentication.scram import (
+    HASHES,
+    MAX_ITERATIONS,
+    MIN_ITERATIONS,
+    RecordShape,
+    ScramRecord,
+    make_decoy,
+    shape_of,
+)
 
 log = logging.getLogger("gateway.authentication")
 

@@ -10,7 +10,8 @@ from gateway.data.pending.steps import ANSWER, FORWARDED, HOLD, RequestStep
 from gateway.data.shared import admin_turn
 from gateway.data.shared.admin_turn import AdminTurn
 from gateway.data.shared.budget import MemoryCharge
-from protocol import api, topic_deletion
+from protocol import api
+from protocol.admin import topic_deletion
 from protocol.framing import REQUEST_HEAD
 from protocol.wire import MalformedFrame
 

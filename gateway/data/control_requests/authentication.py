@@ -14,7 +14,7 @@ from gateway.data.pending.steps import FORWARDED
 from gateway.data.shared.errors import IdentityChanged, TooManyConnections, UnauthenticatedRequest
 from policies.text import ERROR_CHARS, one_line
 from protocol import api
-from protocol.identity import UNKNOWN_PRINCIPAL, SaslClaim, SaslFollower, SaslRefused, accepted_principal
+from protocol.rewriting.identity import UNKNOWN_PRINCIPAL, SaslClaim, SaslFollower, SaslRefused, accepted_principal
 from protocol.wire import MalformedFrame, read_int16
 
 if TYPE_CHECKING:

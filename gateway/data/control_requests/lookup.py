@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.data.pending.hold import MAX_WAIT_S
-from protocol import rewrite
+from protocol.rewriting import rewrite
 
 if TYPE_CHECKING:
     from gateway.data.shared.ledger import UsageLedger

@@ -2,7 +2,7 @@
 
 cimport cython
 
-from protocol cimport stream
+from protocol.rewriting cimport stream
 
 cdef int _PRODUCE, _SASL, _LOCAL, _NOTHING
 

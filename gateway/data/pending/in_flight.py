@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.data.pending import pending
-from protocol import stream
+from protocol.rewriting import stream
 
 if TYPE_CHECKING:
     from gateway.data.pending.pending import PendingEntry
     from gateway.data.shared.budget import MemoryAccount
     from gateway.data.shared.latencies import LatencyStamp
     from gateway.data.shared.ledger import UsageLedger
-    from protocol.produce_request import RequestPartitions
-    from protocol.stream import EndpointHider
+    from protocol.produce.produce_request import RequestPartitions
+    from protocol.rewriting.stream import EndpointHider
 
 MAX_PENDING: Final = 1000  # on one connection before it is no longer read; clients send 1 to 5
 # What one partition of a request keeps until its answer, about, with the limits that it was charged to.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from protocol.produce_request import PartitionBatch
+    from protocol.produce.produce_request import PartitionBatch
 
 # The fates of a request.
 FORWARD = 0  # it goes upstream as it is, and `frame` behind it

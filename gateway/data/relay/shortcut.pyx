@@ -18,7 +18,7 @@ from gateway.data.sockets.slices cimport EventHandler
 from gateway.data.sockets.tls cimport TlsConnection
 from protocol cimport fields
 from protocol.fields cimport Bytes
-from protocol.stream cimport EndpointHider
+from protocol.rewriting.stream cimport EndpointHider
 
 from gateway.data.sockets import inbound
 from gateway.data.pending import pending

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from policies.decision import LimitNote, RefusedPartitions, RequestDecision
     from policies.idempotence.repeats import BatchId, BatchOwner
     from policies.meters.broker_meters import BrokerMeters
-    from protocol.produce_fast import PartitionArray
-    from protocol.produce_request import PartitionBatch, RequestPartitions, TopicSpan
-    from protocol.produce_response import PartitionResults
+    from protocol.produce.produce_fast import PartitionArray
+    from protocol.produce.produce_request import PartitionBatch, RequestPartitions, TopicSpan
+    from protocol.produce.produce_response import PartitionResults
 
     # What was forwarded was charged to these limits, each partition or all of it; None: to none that asked.
     ChargedLimits = RequestDecision[PartitionBatch] | PartitionLimits | None

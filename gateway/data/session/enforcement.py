@@ -18,14 +18,16 @@ from gateway.data.session.gate import ProduceGate
 from policies.limits.limiter import recheck_delay_s
 from policies.usage import DELAYED
 from policies.verdict import NEVER_PASSES, STORAGE_PAUSE, limits_retries
-from protocol import api, produce_request, produce_response, rewrite
-from protocol.produce_request import gather_partitions
+from protocol import api
+from protocol.produce import produce_request, produce_response
+from protocol.produce.produce_request import gather_partitions
+from protocol.rewriting import rewrite
 
 if TYPE_CHECKING:
     from gateway.data.pending.in_flight import InFlightRequests
     from policies.decision import RefusedPartitions, RequestDecision
-    from protocol.produce_request import PartitionBatch
-    from protocol.produce_response import PartitionError
+    from protocol.produce.produce_request import PartitionBatch
+    from protocol.produce.produce_response import PartitionError
 
 MIN_HOLD_S = 0.05
 FIRST_HOLD_S = 1.0  # of a request whose topics are paused, while nothing says that its client writes to others

@@ -6,7 +6,7 @@ from gateway.data.pending.in_flight cimport InFlightRequests
 from gateway.data.shared.ledger cimport UsageLedger
 from policies.idempotence.duplicates cimport AcknowledgedBatches
 from policies.meters.meter cimport RateMeter
-from protocol.produce_fast cimport PartitionArray
+from protocol.produce.produce_fast cimport PartitionArray
 
 
 @cython.final

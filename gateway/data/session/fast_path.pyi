@@ -8,9 +8,9 @@ from policies.decision import AdmissionCredit
 from policies.idempotence.duplicates import AcknowledgedBatches
 from policies.meters.meter import FleetMeter
 from policies.meters.topic_meter import TopicMeter
-from protocol.produce_fast import PartitionArray
-from protocol.produce_request import PartitionBatch, RequestPartitions, TopicSpan
-from protocol.produce_response import PartitionResults
+from protocol.produce.produce_fast import PartitionArray
+from protocol.produce.produce_request import PartitionBatch, RequestPartitions, TopicSpan
+from protocol.produce.produce_response import PartitionResults
 
 class ForwardingTerms:
     in_flight: InFlightRequests

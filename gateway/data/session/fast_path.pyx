@@ -13,9 +13,10 @@ from libc.math cimport INFINITY
 
 from gateway.data.pending.in_flight cimport InFlightRequests, PendingResponse
 from policies.meters.meter cimport RateMeter
-from protocol cimport fields, produce_fast
+from protocol cimport fields
+from protocol.produce cimport produce_fast
 from protocol.fields cimport Bytes
-from protocol.produce_fast cimport PART, RESULT, PartitionArray, Single
+from protocol.produce.produce_fast cimport PART, RESULT, PartitionArray, Single
 
 from gateway.channel import API_REQUESTS
 from gateway.data.pending import in_flight

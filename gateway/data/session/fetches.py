@@ -15,9 +15,11 @@ from gateway.data.pending.hold import MAX_MUTE_S
 from gateway.data.session.dispatch import GroupDispatch
 from policies.decision import ClientPatience
 from policies.quotas.quota_limiters import NO_QUOTA_LIMIT
-from protocol import api, fetch_request, produce_request
-from protocol.fetch_response import FetchMeter
+from protocol import api
+from protocol.fetch import fetch_request
+from protocol.fetch.fetch_response import FetchMeter
 from protocol.framing import RESPONSE_HEAD, unsupported_version
+from protocol.produce import produce_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,8 +1,8 @@
 # The Produce requests of one connection, and how far they are allowed: which partitions are over a limit, and which
 # stand behind a rejected batch.
 #
-# Knows partitions as the tuples that protocol.produce_request.skim_request gives; knows no bytes on the wire and no
-# order of answers. How every byte is counted is the accounts' (accounts.py).
+# Knows partitions as the tuples that produce_request.skim_request gives; knows no bytes on the wire and no order of
+# answers. How every byte is counted is the accounts' (accounts.py).
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from policies.decision import PartitionKey, RefusedPartitions, RequestDecision
     from policies.groups.group_limiters import GroupLimit
     from policies.meters.topic_meter import TopicMeter
-    from protocol.produce_request import PartitionBatch
+    from protocol.produce.produce_request import PartitionBatch
 
 UNLIMITED_CREDIT: Final = AdmissionCredit(NO_LIMITS, math.inf, math.inf, math.inf)
 # The Kafka error codes of partitions that are refused regardless of limits.

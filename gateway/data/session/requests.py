@@ -27,7 +27,7 @@ from gateway.data.pending.steps import (
 )
 from gateway.data.session import fetches
 from gateway.data.shared.errors import UnauthenticatedRequest
-from protocol import api, produce_request, rewrite
+from protocol import api
 from protocol.framing import (
     MAX_API_KEY,
     MIN_REQUEST_BYTES,
@@ -36,8 +36,10 @@ from protocol.framing import (
     max_request_bytes,
     unsupported_version,
 )
-from protocol.identity import read_software
-from protocol.stream import has_endpoints
+from protocol.produce import produce_request
+from protocol.rewriting import rewrite
+from protocol.rewriting.identity import read_software
+from protocol.rewriting.stream import has_endpoints
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:

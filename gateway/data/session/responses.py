@@ -22,9 +22,10 @@ from gateway.data.pending.pending import (
 )
 from gateway.data.session import fetches
 from gateway.data.shared.errors import UpstreamError
-from protocol import produce_response, rewrite
 from protocol.framing import RESPONSE_HEAD
-from protocol.stream import has_endpoints
+from protocol.produce import produce_response
+from protocol.rewriting import rewrite
+from protocol.rewriting.stream import has_endpoints
 
 if TYPE_CHECKING:
     from gateway.data.control_requests.admin_requests import AdminRequests
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from gateway.data.session.fast_path import ResponseCounters
     from gateway.data.session.fetches import FetchLimiter
     from gateway.data.session.gate import ProduceGate
-    from protocol.fetch_response import FetchMeter
+    from protocol.fetch.fetch_response import FetchMeter
 else:
     try:
         from gateway.data.session.fast_path import ResponseCounters

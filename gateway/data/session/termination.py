@@ -22,8 +22,8 @@ from gateway.data.shared import admin_turn
 from gateway.data.shared.admin_turn import AdminTurn
 from gateway.data.shared.errors import AuthenticationFailed, TooManyConnections, UnauthenticatedRequest
 from protocol import api
+from protocol.authentication.handshake import SASL_HANDSHAKE, SaslHandshakeResponse
 from protocol.framing import check_request_head
-from protocol.handshake import SASL_HANDSHAKE, SaslHandshakeResponse
 
 if TYPE_CHECKING:
     from gateway.channel import SaslIdentity, TerminatedSasl

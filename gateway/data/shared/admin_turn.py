@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from protocol import api, refusal, wire
+from protocol import api, wire
+from protocol.admin import refusal
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gateway.data.shared.admin_turn import ControlFailed
-from protocol import produce_request
 from protocol.framing import RequestTooLarge
-from protocol.identity import AmbiguousIdentity
+from protocol.produce import produce_request
+from protocol.rewriting.identity import AmbiguousIdentity
 from protocol.wire import MalformedFrame, TooManyTags
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gateway.data.shared.worker_state import WorkerState
     from policies.meters.broker_meters import BrokerMeters
     from policies.meters.topic_meter import TopicMeter
-    from protocol.produce_request import PartitionBatch
+    from protocol.produce.produce_request import PartitionBatch
 
 _TOPIC_PATTERN = re.compile(
     rb"[a-zA-Z0-9._-]{1,249}"

@@ -17,7 +17,7 @@ from gateway.quotas.client import QuotaApi, QuotaClient, QuotaClientError, Quota
 from policies.quotas.filter import Component, Match
 from policies.quotas.names import DEFAULT, Entity, QuotaError, QuotaKey
 from policies.quotas.store import Alteration, Op, QuotaStore
-from protocol.quotas import ENFORCED_KEY, UPSTREAM_SUFFIX
+from protocol.admin.quotas import ENFORCED_KEY, UPSTREAM_SUFFIX
 
 PRODUCE = QuotaKey("producer_byte_rate", "broker_bps")
 CONSUME = QuotaKey("consumer_byte_rate", "broker_bps")

@@ -14,9 +14,8 @@ import pytest
 
 from gateway.kafka.client import BrokerAddress, BrokerClient, BrokerConnection, NoAnswer, UnknownApi
 from protocol import api
-from protocol.admin import ApiCodec
-from protocol.cluster import METADATA, MetadataBroker, MetadataRequest, MetadataResponse
-from protocol.handshake import (
+from protocol.admin.cluster import METADATA, MetadataBroker, MetadataRequest, MetadataResponse
+from protocol.authentication.handshake import (
     API_VERSIONS,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
@@ -25,6 +24,7 @@ from protocol.handshake import (
     SaslAuthenticateResponse,
     SaslHandshakeResponse,
 )
+from protocol.message_codec import ApiCodec
 from tests.background import accepting
 
 Answer = Callable[[int, int, bytes], bytes]  # of api key, version, frame without its size

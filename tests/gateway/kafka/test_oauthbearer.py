@@ -8,7 +8,7 @@ import pytest
 from gateway.kafka.oauthbearer import NoTokenError, TokenCache, client_first_message, parse_token_source
 from gateway.kafka.sasl import SaslExchangeFailed, start_exchange
 from gateway.tls.broker_tls import InvalidProperties
-from protocol.identity import bearer_token
+from protocol.rewriting.identity import bearer_token
 from tests.integration.oidc import LASTS_S, Issuer
 
 PREFIX = "sasl.oauthbearer."

@@ -14,8 +14,8 @@ import pytest
 from gateway.kafka.client import BrokerAddress, NoAnswer
 from gateway.kafka.reach import ReachResult, explain_unreachable, reach_brokers
 from protocol import api
-from protocol.cluster import METADATA, MetadataBroker, MetadataResponse
-from protocol.handshake import API_VERSIONS
+from protocol.admin.cluster import METADATA, MetadataBroker, MetadataResponse
+from protocol.authentication.handshake import API_VERSIONS
 from tests.background import accepting
 from tests.certificates import Authority
 from tests.gateway.data.relay.test_tls_upstream import server_context

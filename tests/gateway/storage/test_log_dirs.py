@@ -12,7 +12,7 @@ import pytest
 
 from gateway.storage.log_dirs import LogDirs, active_brokers, active_ids, make_observation, topics_by_volume
 from policies.storage import Observation, ObservationFailed, Volume
-from protocol.cluster import (
+from protocol.admin.cluster import (
     DESCRIBE_CLUSTER,
     DESCRIBE_LOG_DIRS,
     DescribeClusterBroker,

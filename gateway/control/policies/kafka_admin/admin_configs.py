@@ -29,8 +29,9 @@ from policies.definitions.policy_values import (
 )
 from policies.thresholds.sums import EVERY_BROKER
 from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY, TOTAL_OUT_KEY
-from protocol import api, configs, wire
-from protocol.configs import BROKER, TOPIC, AlterConfigsResult, ConfigSynonym, DescribedConfig
+from protocol import api, wire
+from protocol.admin import configs
+from protocol.admin.configs import BROKER, TOPIC, AlterConfigsResult, ConfigSynonym, DescribedConfig
 
 # Resources of which also those without a value of ours get a row: kafka-python sets no key that it doesn't see. With
 # more of them, as consoles ask every minute, it isn't worth decoding all that the broker said.

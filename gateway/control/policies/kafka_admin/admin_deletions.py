@@ -12,9 +12,10 @@ from typing import Final
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey, RuntimeValue
 from policies.text import one_line
-from protocol import api, topic_deletion
-from protocol.topic_deletion import topic_id_text
-from protocol.topics import NO_ID
+from protocol import api
+from protocol.admin import topic_deletion
+from protocol.admin.topic_deletion import topic_id_text
+from protocol.admin.topics import NO_ID
 
 log = logging.getLogger("gateway.policy")
 

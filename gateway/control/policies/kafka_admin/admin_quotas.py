@@ -24,8 +24,9 @@ from policies.quotas import filter as quota_filter
 from policies.quotas import store as client_quotas
 from policies.quotas.names import UNITS, Entity, QuotaError, QuotaKey
 from policies.units import LAST_TIME_MS
-from protocol import api, quotas, wire
-from protocol.quotas import AlterClientQuotasResult, EntityData, EntityQuotas, QuotaValue
+from protocol import api, wire
+from protocol.admin import quotas
+from protocol.admin.quotas import AlterClientQuotasResult, EntityData, EntityQuotas, QuotaValue
 
 _OF_ADDRESS: Final = (
     "not set: brokers see the gateway's address in place of its clients', so this would hold for none of them, and the"

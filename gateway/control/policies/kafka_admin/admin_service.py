@@ -58,7 +58,8 @@ from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import RuntimeValue
 from policies.text import ERROR_CHARS, one_line
 from policies.thresholds.values import TOPIC_KEY
-from protocol import api, refusal, wire
+from protocol import api, wire
+from protocol.admin import refusal
 from protocol.wire import MalformedFrame
 
 log = logging.getLogger("gateway.policy")

@@ -27,8 +27,9 @@ from policies.definitions.policy_values import (
 )
 from policies.text import one_line
 from policies.thresholds.values import TOPIC_KEY
-from protocol import api, configs, topics, wire
-from protocol.configs import TOPIC
+from protocol import api, wire
+from protocol.admin import configs, topics
+from protocol.admin.configs import TOPIC
 
 log = logging.getLogger("gateway.policy")
 

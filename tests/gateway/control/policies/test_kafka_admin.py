@@ -34,12 +34,12 @@ from policies.quotas.store import QuotaStore
 from policies.thresholds.sums import CommittedTotal, TopicPlaces
 from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY, TOTAL_OUT_KEY
 from protocol import api
-from protocol import configs as c
-from protocol import quotas as q
-from protocol import topic_deletion as d
-from protocol import topics as t
-from protocol.admin import ApiCodec
-from protocol.topics import NO_ID
+from protocol.admin import configs as c
+from protocol.admin import quotas as q
+from protocol.admin import topic_deletion as d
+from protocol.admin import topics as t
+from protocol.admin.topics import NO_ID
+from protocol.message_codec import ApiCodec
 from tests.background import until
 from tests.gateway.control.contexts import Surroundings, make_context, make_policy_service, set_places
 

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from gateway.config import AuthenticationSettings
 from gateway.control.sasl.bearer import LATEST, BearerTokens, parse_keys
 from gateway.control.sasl.credentials import CredentialsError
-from protocol.identity import AmbiguousIdentity
-from protocol.scram import ScramRefused
+from protocol.authentication.scram import ScramRefused
+from protocol.rewriting.identity import AmbiguousIdentity
 from tests.integration.oidc import Issuer
 
 NOW = 1_800_000_000.0

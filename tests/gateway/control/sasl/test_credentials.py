@@ -25,7 +25,7 @@ from gateway.control.sasl.credentials import (
     read_records,
 )
 from gateway.kafka.oauthbearer import NoTokenError, TokenSource
-from protocol.scram import make_record, record_text
+from protocol.authentication.scram import make_record, record_text
 from tests.integration.oidc import Issuer
 
 RECORD = make_record("sha256", "pencil", b"salt and pepper", 4096)

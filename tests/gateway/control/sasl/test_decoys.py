@@ -18,8 +18,8 @@ from gateway.channel import AdminQuery
 from gateway.config import AuthenticationSettings
 from gateway.control.sasl.authentication import SaslAuthenticator
 from gateway.control.sasl.decoys import MAX_PROFILES, DecoyRecords
-from protocol.handshake import SASL_AUTHENTICATE, SaslAuthenticateRequest
-from protocol.scram import RecordShape, ScramRecord, record_text
+from protocol.authentication.handshake import SASL_AUTHENTICATE, SaslAuthenticateRequest
+from protocol.authentication.scram import RecordShape, ScramRecord, record_text
 
 SECRET = b"a secret of the gateway's own, of all gateways that share it"
 USERS = 300

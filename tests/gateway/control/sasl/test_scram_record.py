@@ -9,7 +9,7 @@ import pytest
 
 from gateway.commands.credentials.scram_record import main
 from gateway.control.sasl.credentials import read_records
-from protocol.scram import HASHES, matches_password
+from protocol.authentication.scram import HASHES, matches_password
 
 
 @pytest.mark.parametrize("mechanism", sorted(HASHES))

@@ -11,7 +11,7 @@ from gateway.channel import AcceptedConnection
 from gateway.control.admission import ADDRESS, CONNECTIONS, ConnectionAdmission
 from gateway.data.shared.errors import IdentityChanged, TooManyConnections
 from gateway.system.sockets import is_in_networks
-from protocol.identity import UNKNOWN_PRINCIPAL
+from protocol.rewriting.identity import UNKNOWN_PRINCIPAL
 from tests.gateway.play import Play
 from tests.hostile import frames
 

@@ -21,8 +21,9 @@ from gateway.data.relay.links import RelayLink
 from gateway.data.sockets.inbound import HEAD_ROOM, SHARED_READ_BYTES, SharedReadBuffer
 from gateway.data.sockets.reactor import IN, OUT
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
-from protocol import api, rewrite
-from protocol.stream import EndpointHider
+from protocol import api
+from protocol.rewriting import rewrite
+from protocol.rewriting.stream import EndpointHider
 from tests import variants
 from tests.background import until
 from tests.gateway.data.relay.test_links import Stage, receive_exactly, reset, staged

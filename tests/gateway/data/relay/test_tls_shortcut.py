@@ -19,7 +19,8 @@ from gateway.data.sockets.reactor import IN
 from gateway.data.sockets.tls import MAX_FEED_BYTES
 from gateway.tls.broker_tls import BrokerTls
 from gateway.tls.certificates import ListenerTls
-from protocol import api, rewrite
+from protocol import api
+from protocol.rewriting import rewrite
 from tests import variants
 from tests.background import until
 from tests.certificates import Authority

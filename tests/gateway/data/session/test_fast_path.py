@@ -20,7 +20,7 @@ from gateway.data.shared.errors import UpstreamError
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
 from protocol import api, framing
-from protocol.stream import EndpointHider
+from protocol.rewriting.stream import EndpointHider
 from tests.gateway.data.session.test_fetches import fetch, fetched
 from tests.gateway.play import Play, answer, other_answer, other_request, request, size_of
 from tests.variants import COMPILED, PURE, module, running

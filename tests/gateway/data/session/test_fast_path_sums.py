@@ -26,7 +26,7 @@ def fast_path() -> ModuleType:
 
 
 def gathered(rows: list[Any]) -> Any:
-    return module("protocol.produce_fast", COMPILED).gather_partitions(rows)
+    return module("protocol.produce.produce_fast", COMPILED).gather_partitions(rows)
 
 
 def part(topic: bytes, index: int, size: int = 100, pid: int = 7, trailing: int = 0) -> Part:

@@ -23,7 +23,7 @@ from gateway.data.shared.worker_state import AdminQuerier
 from gateway.kafka import sasl
 from gateway.listener_names import DEFAULT_LISTENER
 from protocol import api
-from protocol.handshake import (
+from protocol.authentication.handshake import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     SaslAuthenticateRequest,
@@ -31,7 +31,7 @@ from protocol.handshake import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from protocol.scram import HASHES, ScramRecord, make_record, record_text
+from protocol.authentication.scram import HASHES, ScramRecord, make_record, record_text
 from protocol.wire import MalformedFrame
 from tests.background import until
 from tests.gateway.control.sasl.test_bearer import CLAIMS, jwk, message
@@ -329,7 +329,7 @@ async def test_the_broker_is_told_before_the_client_and_before_its_requests(tmp_
 
 async def tell_by_scram(stage: Stage, upstream: bytes, lifetime_ms: int = 0) -> tuple[bytes, bytes]:
     """The broker's side of SCRAM-SHA-512, lasting that long."""
-    from protocol import scram
+    from protocol.authentication import scram
 
     assert SASL_HANDSHAKE.decode_request(upstream, 4, len(upstream)).body.mechanism == "SCRAM-SHA-512"
     upstream, _ = await stage.hear(offered("SCRAM-SHA-512"))
@@ -528,7 +528,7 @@ async def test_a_password_of_nobody_takes_the_work_of_anybody_s(
         done.append((hash_name, record.iterations))
         return False
 
-    monkeypatch.setattr("protocol.scram.matches_password", knows)
+    monkeypatch.setattr("protocol.authentication.scram.matches_password", knows)
     record = make_record("sha512", "x", b"some more salt", 5000)
     for name in ("alice", "nobody"):
         stage = Stage(tmp_path)

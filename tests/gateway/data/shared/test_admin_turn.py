@@ -14,10 +14,10 @@ from gateway.data.shared import admin_turn
 from gateway.data.shared.admin_turn import CONTROL_TIMEOUT_S, AdminTurn, UnanswerableRequest
 from gateway.data.shared.worker_state import AdminQuerier
 from protocol import api
-from protocol import configs as c
-from protocol import quotas as q
-from protocol import topic_deletion as d
-from protocol import topics as t
+from protocol.admin import configs as c
+from protocol.admin import quotas as q
+from protocol.admin import topic_deletion as d
+from protocol.admin import topics as t
 from protocol.wire import MalformedFrame
 from tests.gateway.play import Play, answer, other_answer, other_request, request, size_of
 
