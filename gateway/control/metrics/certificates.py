@@ -20,8 +20,8 @@ CERTIFICATES: Final = (
         "certificate_expiry_timestamp_seconds",
         "gauge",
         ("certificate",),
-        "Unix time at which the certificate that the gateway shows, or the first of its chain, expires; no series "
-        "while the file can't be read.",
+        "Unix time at which the certificate, or the first of its chain, expires; no series while the file can't be "
+        "read.",
     ),
 )
 

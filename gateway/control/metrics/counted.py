@@ -74,8 +74,8 @@ TRAFFIC: Final = (
         "admin_connections_refused",
         "counter",
         ("reason",),
-        "Connections to the admin port without a place or too slow: too many of one `address` or in all "
-        "(`connections`), no first byte (`silent`) or whole `request` in time, a `response` not taken.",
+        "Connections to the admin port: too many of one `address` or in all (`connections`), no first byte (`silent`) "
+        "or whole `request` in time, a `response` not taken.",
     ),
     MetricFamily(
         "accept_pauses",
@@ -87,8 +87,8 @@ TRAFFIC: Final = (
         "internal_errors",
         "counter",
         ("where",),
-        "The gateway's own errors in control, each of which ended one client's request only: `accept`, "
-        "`admin_server`, `kafka_admin`, `sasl`, `worker_message`. Please report the traceback in the log.",
+        "The gateway's own errors in control, each of which ended one client's request: `accept`, `admin_server`, "
+        "`kafka_admin`, `sasl`, `worker_message`. Please report the traceback in the log.",
     ),
     MetricFamily("connections", "gauge", ("worker",), "Open client connections."),
     MetricFamily("muted_connections", "gauge", ("worker",), "Client connections whose Produce requests are held now."),
@@ -124,7 +124,7 @@ CLUSTER: Final = (
         "answers_not_followed",
         "counter",
         (),
-        "Answers that may contain brokers' addresses but could not be parsed, so that addresses were not hidden.",
+        "Answers that could not be parsed, so brokers' addresses in them were not hidden.",
     ),
     MetricFamily(
         "topic_ids_unknown",
@@ -160,15 +160,15 @@ CHANGES: Final = (
         "config_reload",
         "counter",
         ("outcome",),
-        "Times the gateway read its configuration file again: `applied`, `unchanged`, `refused` (faults in the file) "
-        "or `failed` (not read or not taken over).",
+        "Reloads of the configuration file: `applied`, `unchanged`, `refused` (faults in it) or `failed` (not read or "
+        "not taken over).",
     ),
     MetricFamily("config_last_reload_successful", "gauge", (), "0 if the last attempt was refused or failed, else 1."),
     MetricFamily(
         "config_last_reload_success_timestamp_seconds",
         "gauge",
         (),
-        "Unix time at which the file was last accepted, the start included.",
+        "Unix time at which the file was last accepted.",
     ),
     MetricFamily("config_keys_pending", "gauge", (), "Keys of the file whose new values take a restart."),
 )
@@ -180,14 +180,13 @@ USAGE_LOG: Final = (
         "usage_log_dropped",
         "counter",
         ("reason",),
-        "Usage data given up: intervals that form no valid record (`invalid`), records that the broker refused "
-        "(`refused`).",
+        "Usage data given up: `invalid` intervals, records that the broker `refused`.",
     ),
     MetricFamily(
         "usage_log_spool_errors",
         "counter",
         (),
-        "Failed attempts to write to the spool; the data is kept and written later.",
+        "Failed writes to the spool; the data is kept.",
     ),
     MetricFamily(
         "usage_log_backlog_bytes", "gauge", (), "Bytes of the spool that the usage topic has not acknowledged."
@@ -212,6 +211,6 @@ ITSELF: Final = (
         "workers_lost",
         "counter",
         (),
-        "Workers that died before their last report; the audit marks them as incomplete.",
+        "Workers that died before their last report.",
     ),
 )

@@ -35,7 +35,7 @@ FLEET: Final = (
         "gauge",
         ("state",),
         "1 for the present way of sharing limits: `local` (no exchange), `shared`, `frozen` (the exchange has just "
-        "gone away) or `fallback` (away for long).",
+        "gone) or `fallback`.",
     ),
 )
 SHARE_STATES: Final = ("local", "shared", "frozen", "fallback")

@@ -19,14 +19,14 @@ LATENCIES: Final = (
         "produce_request_seconds",
         "histogram",
         (),
-        "Time from when a Produce request is whole at the gateway until its answer is sent, waits for limits and the "
-        "broker included; without `acks=0`, which has no answer.",
+        "Time from a whole Produce request at the gateway until its answer is sent, with waits for limits and the "
+        "broker; without `acks=0`.",
     ),
     MetricFamily(
         "broker_round_trip_seconds",
         "histogram",
         ("broker",),
-        "The broker's part of it: from forwarding the request until its answer is here.",
+        "Time from forwarding a Produce request until the broker's answer is here.",
     ),
     MetricFamily(
         "limit_wait_seconds",
@@ -38,8 +38,7 @@ LATENCIES: Final = (
         "worker_batch_seconds",
         "histogram",
         (),
-        "Time for which a worker was busy with one batch of socket events: the most that a request or an answer "
-        "waits for others.",
+        "Time for which a worker was busy with one batch of socket events, for which others wait.",
     ),
     MetricFamily(
         "worker_cpu_seconds",

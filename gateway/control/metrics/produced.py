@@ -25,25 +25,25 @@ PRODUCED: Final = (
         "Bytes of record batches in Produce requests, by outcome; their sum is what producers offered.",
     ),
     MetricFamily("produce_messages", "counter", _ROW, "Records in Produce requests, by outcome."),
-    MetricFamily("produce_requests", "counter", _ROW, "Produce requests with a partition of the topic, by outcome."),
+    MetricFamily("produce_requests", "counter", _ROW, "Produce requests with the topic, by outcome."),
     MetricFamily(
         "produce_repeats_bytes",
         "counter",
         _PLACE,
-        "Bytes whose previous attempt was rejected. Rejected bytes minus these were not sent again: [audit](audit.md).",
+        "Bytes whose previous attempt was rejected. Rejected bytes minus these were not sent again.",
     ),
     MetricFamily(
         "produce_repeats_unknown_bytes",
         "counter",
         _PLACE,
-        "Bytes of which the gateway can't tell whether they repeat a rejected attempt.",
+        "Bytes that may repeat a rejected attempt.",
     ),
     MetricFamily(
         "policy_bytes",
         "counter",
         _ROW,
-        "Bytes that a policy delayed or, where it is only observed, would have rejected or delayed; `produce_bytes` "
-        "has them too.",
+        "Bytes that a policy delayed or, if only observed, would have rejected or delayed; `produce_bytes` has them "
+        "too.",
     ),
     MetricFamily(
         "policy_requests",

@@ -50,7 +50,7 @@ BROKERS: Final = (
         "broker_overcommitted_bytes_per_second",
         "gauge",
         ("broker",),
-        "Bytes per second by which the thresholds of the broker's topics exceed its total; 0 if they fit.",
+        "Bytes per second by which the thresholds of its topics exceed the broker's total.",
     ),
     MetricFamily(
         "broker_threshold_utilization_ratio",
@@ -93,8 +93,8 @@ QUOTAS: Final = (
         "client_quota_rate",
         "gauge",
         _QUOTA,
-        "Used of the quota through this gateway, bytes per second or a share of a thread's time: mean of 10 s, and "
-        "the limit while it is used up.",
+        "Use of the quota through this gateway, bytes per second or a share of a thread's time: mean of 10 s, or the "
+        "limit while it is used up.",
     ),
     MetricFamily(
         "client_quota_limit",
@@ -110,35 +110,33 @@ QUOTAS: Final = (
         "quota is observed.",
     ),
     MetricFamily("client_quota_waiting", "gauge", _QUOTA, "1 while the quota delays requests."),
-    MetricFamily(
-        "client_quota_wait_seconds", "gauge", _QUOTA, "Time until the quota's debt is paid, for which clients wait."
-    ),
+    MetricFamily("client_quota_wait_seconds", "gauge", _QUOTA, "Time until the quota's debt is paid."),
 )
 GROUPS: Final = (
     MetricFamily(
         "group_topics",
         "gauge",
         _GROUP,
-        "Topics of the group with traffic through this gateway since the last tick.",
+        "Topics with traffic through this gateway since the last tick.",
     ),
     MetricFamily("group_waiting", "gauge", _GROUP, "1 while the group delays requests at this gateway."),
     MetricFamily(
         "group_rate_bytes_per_second",
         "gauge",
         _GROUP,
-        "Bytes per second of the group through this gateway: mean of 10 s, and its part while that is used up.",
+        "Bytes per second through this gateway: mean of 10 s, or its part while that is used up.",
     ),
     MetricFamily(
         "group_part_bytes_per_second",
         "gauge",
         _GROUP,
-        "Bytes per second that this gateway may let through now: its share of the limit.",
+        "This gateway's share of the limit.",
     ),
     MetricFamily(
         "group_limit_bytes_per_second",
         "gauge",
         _GROUP,
-        "Bytes per second that all gateways together may let through; `+Inf` without a limit.",
+        "Bytes per second for all gateways; `+Inf` without a limit.",
     ),
     MetricFamily(
         "group_fleet_rate_bytes_per_second",
@@ -150,19 +148,19 @@ GROUPS: Final = (
         "group_rate_messages_per_second",
         "gauge",
         _GROUP,
-        "Messages per second of the group through this gateway, likewise.",
+        "Messages per second through this gateway, likewise.",
     ),
     MetricFamily(
         "group_part_messages_per_second",
         "gauge",
         _GROUP,
-        "Messages per second that this gateway may let through now.",
+        "This gateway's share of the limit.",
     ),
     MetricFamily(
         "group_limit_messages_per_second",
         "gauge",
         _GROUP,
-        "Messages per second that all gateways together may let through; `+Inf` without a limit.",
+        "Messages per second for all gateways; `+Inf` without a limit.",
     ),
     MetricFamily(
         "group_fleet_rate_messages_per_second",

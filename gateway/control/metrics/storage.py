@@ -30,7 +30,7 @@ STORAGE: Final = (
         "storage_throttle_factor",
         "gauge",
         (),
-        "Factor of every produce limit, 1 to 0; with scope `affected`, that of the fullest volume's topics.",
+        "Factor of produce limits; with scope `affected`, of the fullest volume's topics.",
     ),
     MetricFamily(
         "storage_affected_topics",
@@ -65,7 +65,7 @@ STORAGE: Final = (
         "storage_remembered_brokers",
         "gauge",
         (),
-        "Brokers that left with a volume at its limit, and whose last state still holds.",
+        "Brokers that left with a volume at its limit, whose last state holds.",
     ),
     MetricFamily(
         "storage_offline_log_dirs", "gauge", (), "Log dirs that brokers report as offline; they are left out."
@@ -89,8 +89,7 @@ STORAGE: Final = (
         "storage_fill_bytes_per_second",
         "gauge",
         _VOLUME,
-        "Rate at which the volume fills, deletions taken off; below 0 while it empties. No series before the third "
-        "observation.",
+        "Rate at which the volume fills, less deletions. No series before the third observation.",
     ),
     MetricFamily(
         "storage_soft_limit_in_seconds",
@@ -103,8 +102,8 @@ STORAGE: Final = (
         "storage_headroom_needed_bytes",
         "gauge",
         _VOLUME,
-        "Bytes that producers may write to the volume until the next observation ends it, by the total thresholds of "
-        "all brokers whose partitions it has replicas of; no series if nothing bounds them.",
+        "Bytes that producers may write to the volume [until the next observation](storage.md#choosing-limits); no "
+        "series if nothing bounds them.",
     ),
     MetricFamily(
         "storage_headroom_short_log_dirs", "gauge", (), "Volumes with less than that behind their hard limit."
