@@ -82,27 +82,27 @@ RELAYING: Final = LinkState(
 )
 WAITING: Final = LinkState(
     "waiting",
-    "The next request has to wait: for a limit, for control, or for earlier answers.",
+    "The next request waits for a limit, for control, or for earlier answers.",
     to_client="answers",
     ends="the wait is over",
 )
 ENDING: Final = LinkState(
     "ending",
-    "A side has ended or failed. Requests that were read before it are forwarded and answered.",
+    "A side has ended or failed. Requests read before are answered.",
     to_client="answers",
     to_broker="requests that were read, then the end",
     ends="the broker's end is read, and the client has the answers",
 )
 REFUSING: Final = LinkState(
     "refusing",
-    "A request was malformed. The requests before it are answered.",
+    "A request was malformed.",
     to_client="answers",
     ends="the client has all answers",
     closes_when_answered=True,
 )
 DRAINING: Final = LinkState(
     "draining",
-    "The gateway ends the connection: it stops, or the connection is too old.",
+    "The gateway stops, or the connection is too old.",
     to_client="answers",
     to_broker="acks=0 requests that were read",
     ends="the client has all answers",
@@ -113,21 +113,21 @@ DRAINING: Final = LinkState(
 # with it.
 LINGERING: Final = LinkState(
     "lingering",
-    "The client was told that nothing more comes, and has not closed its half yet.",
+    "The gateway has closed its half, the client not yet.",
     from_client="requests",
     to_broker="acks=0 requests",
     ends="the client has closed its half, or a second is over",
     closes_when_answered=True,
 )
-CLOSED: Final = LinkState("closed", "Both sockets are closed, and all memory is given back.")
+CLOSED: Final = LinkState("closed", "Both sockets are closed.")
 
 OPEN: Final = SideState("open", "Bytes go both ways.")
-SHUT: Final = SideState("shut", "It was told that nothing more comes. It may still send.")
+SHUT: Final = SideState("shut", "The gateway has closed its half. More may come.")
 LEAVING: Final = SideState("leaving", "Its peer has closed. Bytes that came before are unread.", is_gone=True)
 FAILED: Final = SideState(
     "failed", "Nothing can be sent to it. Bytes that came before are unread.", is_gone=True, is_broken=True
 )
-ENDED: Final = SideState("ended", "Its end was read. It may still be sent answers.", is_read=False, is_gone=True)
+ENDED: Final = SideState("ended", "Its end was read. Answers may still go to it.", is_read=False, is_gone=True)
 LOST: Final = SideState("lost", "Nothing comes from it or goes to it.", is_read=False, is_gone=True, is_broken=True)
 
 LINK_STATES: Final = RELAYING, WAITING, ENDING, REFUSING, DRAINING, LINGERING, CLOSED
