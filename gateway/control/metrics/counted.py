@@ -18,16 +18,14 @@ TRAFFIC: Final = (
         "requests",
         "counter",
         ("api",),
-        "Requests from clients; an API appears with its first request, Produce at the start.",
+        "Requests from clients; an API appears with its first.",
     ),
     MetricFamily("answers_local", "counter", (), "Requests that the gateway answered itself."),
     MetricFamily(
         "answers_merged", "counter", (), "Brokers' answers into which the gateway merged rejected partitions."
     ),
     MetricFamily("requests_malformed", "counter", (), "Requests that could not be parsed; each closed its connection."),
-    MetricFamily(
-        "tls_handshakes_failed", "counter", (), "Client connections that ended because the TLS handshake failed."
-    ),
+    MetricFamily("tls_handshakes_failed", "counter", (), "Failed TLS handshakes of clients."),
     MetricFamily(
         "server_names_refused",
         "counter",
@@ -35,7 +33,7 @@ TRAFFIC: Final = (
         "Of these, those on listeners with [SNI](configuration.md#sni-all-brokers-on-one-port): `no_server_name` or "
         "`unknown_server_name`.",
     ),
-    MetricFamily("mutes", "counter", (), "Times the gateway held a connection's Produce requests for a throttle time."),
+    MetricFamily("mutes", "counter", (), "Times a connection's Produce requests were held for a throttle time."),
     MetricFamily("fetches_delayed", "counter", (), "Fetch requests held by a client quota or a resource group."),
     MetricFamily(
         "fetch_delay_ms",
@@ -47,7 +45,7 @@ TRAFFIC: Final = (
         "fetches_would_be_delayed",
         "counter",
         (),
-        "Fetch requests that limits would have held where they are only observed.",
+        "Fetch requests that observed limits would have held.",
     ),
     MetricFamily(
         "disconnects",
@@ -60,7 +58,7 @@ TRAFFIC: Final = (
         "connections_refused",
         "counter",
         ("limit",),
-        "Client connections refused by `limits.max_connections` or `limits.max_connections_per_address`.",
+        "Client connections refused by this limit (`max_connections…`).",
     ),
     MetricFamily(
         "admin_requests_refused",
@@ -106,19 +104,19 @@ CLUSTER: Final = (
         "upstream_tls_handshakes_failed",
         "counter",
         (),
-        "Connections to brokers that ended because the TLS handshake failed.",
+        "Failed TLS handshakes with brokers.",
     ),
     MetricFamily(
         "upstream_failed",
         "counter",
         (),
-        "Connections to brokers that could not be opened or that the broker closed first.",
+        "Connections to brokers that could not be opened, or that brokers closed first.",
     ),
     MetricFamily(
         "brokers_withheld",
         "counter",
         (),
-        "Times an answer left out a broker for which the gateway has no listener.",
+        "Answers that left out a broker without a listener.",
     ),
     MetricFamily(
         "answers_not_followed",
@@ -130,8 +128,7 @@ CLUSTER: Final = (
         "topic_ids_unknown",
         "counter",
         (),
-        "Times the gateway did not find a topic id's name in time: Produce gets UNKNOWN_TOPIC_ID, a Fetch answer "
-        "counts for no group.",
+        "Topic ids without a name in time: Produce gets UNKNOWN_TOPIC_ID, a Fetch answer counts for no group.",
     ),
     MetricFamily(
         "metadata_refreshes", "counter", ("outcome",), "Metadata requests to the cluster, by outcome: `ok` or `failed`."
@@ -142,7 +139,7 @@ CLUSTER: Final = (
         "upstream_brokers_without_listener",
         "gauge",
         (),
-        "Brokers withheld from clients because the gateway can't open their port.",
+        "Brokers whose port the gateway can't open, withheld from clients.",
     ),
 )
 CHANGES: Final = (
@@ -150,12 +147,10 @@ CHANGES: Final = (
         "policy_changes",
         "counter",
         ("outcome",),
-        "Requests to change policies at run time: `accepted`, `unchanged`, `refused` or `failed`.",
+        "Requests to change policies: `accepted`, `unchanged`, `refused` or `failed`.",
     ),
-    MetricFamily("policy_version", "gauge", (), "Version of the policies in force; each change at run time raises it."),
-    MetricFamily(
-        "policy_store_up", "gauge", (), "1 while the gateway knows all changes made at run time and accepts new ones."
-    ),
+    MetricFamily("policy_version", "gauge", (), "Version of the policies in force."),
+    MetricFamily("policy_store_up", "gauge", (), "1 while the gateway knows all changes and accepts new ones."),
     MetricFamily(
         "config_reload",
         "counter",
@@ -199,14 +194,14 @@ ITSELF: Final = (
     MetricFamily(
         "lacking", "gauge", ("part",), "1 while the gateway runs without this part; `/readyz` gives the reason."
     ),
-    MetricFamily("build_info", "gauge", ("version", "python"), "Always 1; the labels carry the versions."),
+    MetricFamily("build_info", "gauge", ("version", "python"), "Always 1; the labels are versions."),
     MetricFamily(
         "config_info",
         "gauge",
         ("gateway", "upstream", "internal_topics", "usage_topic"),
-        "Always 1; the labels carry the names from the configuration.",
+        "Always 1; the labels are names from the configuration.",
     ),
-    MetricFamily("worker_restarts", "counter", ("worker",), "Times a worker died and was started again."),
+    MetricFamily("worker_restarts", "counter", ("worker",), "Times the worker died and was restarted."),
     MetricFamily(
         "workers_lost",
         "counter",

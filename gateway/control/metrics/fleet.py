@@ -20,7 +20,7 @@ FLEET: Final = (
         "fleet_reports_dropped",
         "counter",
         ("reason",),
-        "Messages from other gateways that were not used, by [reason](exchange.md).",
+        "Messages from other gateways that were dropped, by [reason](exchange.md#what-happens-on-each-event).",
     ),
     MetricFamily("fleet_peers", "gauge", (), "Live peer gateways."),
     MetricFamily("fleet_members", "gauge", (), "Workers of all gateways, which share the limits."),
@@ -28,7 +28,7 @@ FLEET: Final = (
         "fleet_exchange_up",
         "gauge",
         (),
-        "1 while the gateway receives messages from its peers; 0 also if there is no exchange.",
+        "1 while the gateway hears its peers; 0 also without an exchange.",
     ),
     MetricFamily(
         "fleet_share_state",

@@ -32,7 +32,7 @@ LATENCIES: Final = (
         "limit_wait_seconds",
         "histogram",
         ("reason",),
-        "Time for which a limit held the next request of a connection, by reason; `fetch` for Fetch requests.",
+        "Time for which a limit held the next request of a connection; `fetch` for Fetch.",
     ),
     MetricFamily(
         "worker_batch_seconds",

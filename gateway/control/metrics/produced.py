@@ -56,13 +56,13 @@ PRODUCED: Final = (
         "gauge",
         ("policy",),
         "Part of the clients for which the policy (`threshold`, `quota`, `group`) is "
-        "[enforced](policies.md#from-observe-to-enforce-in-steps); 0 in `mode: observe`.",
+        "[enforced](policies.md#from-observe-to-enforce-in-steps).",
     ),
     MetricFamily(
         "throttle_seconds",
         "counter",
         _ROW,
-        "Time for which the gateway throttled or held clients: `rejected` or `delayed`.",
+        "Time for which clients were throttled or held: `rejected` or `delayed`.",
     ),
     MetricFamily(
         "client_bytes",

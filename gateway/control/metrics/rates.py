@@ -56,8 +56,8 @@ BROKERS: Final = (
         "broker_threshold_utilization_ratio",
         "gauge",
         ("broker",),
-        "Rate through all gateways divided by the threshold; with `on_exceed: delay`, what is used of this gateway's "
-        "part. `NaN` without a threshold.",
+        "Rate through all gateways divided by the threshold; with `on_exceed: delay` use of this gateway's part. "
+        "`NaN` without a threshold.",
     ),
 )
 TOPICS: Final = (
@@ -106,8 +106,7 @@ QUOTAS: Final = (
         "client_quota_utilization_ratio",
         "gauge",
         _QUOTA,
-        "Rate divided by limit (KIP-1373's `quota-utilization`); `NaN` where the limit is 0, above 1 only where the "
-        "quota is observed.",
+        "Rate divided by limit (KIP-1373's `quota-utilization`); `NaN` where the limit is 0.",
     ),
     MetricFamily("client_quota_waiting", "gauge", _QUOTA, "1 while the quota delays requests."),
     MetricFamily("client_quota_wait_seconds", "gauge", _QUOTA, "Time until the quota's debt is paid."),
@@ -142,7 +141,7 @@ GROUPS: Final = (
         "group_fleet_rate_bytes_per_second",
         "gauge",
         _GROUP,
-        "Bytes per second through all gateways; for groups with a limit, while there are several gateways.",
+        "Bytes per second through all gateways, if there are several; for groups with a limit.",
     ),
     MetricFamily(
         "group_rate_messages_per_second",
