@@ -49,10 +49,10 @@ def test_the_slowest_tests_are_told_with_what_they_cost_and_where_they_stood(tmp
 
     found = json.loads((tmp_path / "costs.json").read_text())
     waits, computes, brief = (found[f"tests/test_it.py::test_that_{name}"] for name in TOLD)
-    assert waits["wall"] >= 1.5 > waits["cpu"] + 0.5
+    assert waits["wall"] >= 1.5
     assert waits["where"].startswith("test_it.py:10: threading.Event().wait(1.5)")
-    assert 0.9 < computes["cpu"] < 2
-    assert brief["wall"] < 1
+    assert computes["cpu"] > 0.9 > waits["cpu"]
+    assert brief["cpu"] < computes["cpu"]
     told = re.findall(r"^ +[\d.]+ s +[\d.]+ s  test_it.py::test_that_(\w+)$", done.stdout, re.MULTILINE)
     assert set(told) == set(TOLD)
     assert re.search(r"^all 3: \d+ s, \d+ s of CPU time$", done.stdout, re.MULTILINE)
