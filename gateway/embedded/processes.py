@@ -85,8 +85,9 @@ def reap_process(process: subprocess.Popen[Any], terminate_s: float | None = Non
     return status
 
 
-def wait_for(what: str, condition: Callable[[], bool], timeout_s: float = 30.0, every_s: float = 0.0) -> None:
-    """Return once `condition` holds; `every_s`: between two looks, 0: 50 ms at first, a quarter of a second in the end.
+def wait_for(what: str, condition: Callable[[], bool], timeout_s: float = 30.0, every_s: float | None = None) -> None:
+    """Return once `condition` holds. `every_s`: between two looks; None: 50 ms at first, a quarter of a second in the
+    end.
 
     Raises:
         EmbeddedError: it still does not after `timeout_s`; the text names `what`.
@@ -96,4 +97,5 @@ def wait_for(what: str, condition: Callable[[], bool], timeout_s: float = 30.0, 
         waited = time.monotonic() - began
         if waited > timeout_s:
             raise EmbeddedError(f"waited {timeout_s:.0f} s for {what}")
-        time.sleep(every_s or min(0.25, max(0.05, waited / 10)))  # looks cost: /metrics 10 ms of a core
+        # Looks cost: /metrics 10 ms of a core.
+        time.sleep(min(0.25, max(0.05, waited / 10)) if every_s is None else every_s)

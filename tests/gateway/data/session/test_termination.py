@@ -497,7 +497,7 @@ async def test_lines_about_many_clients_are_bounded(tmp_path: Path, caplog: pyte
     assert len(authenticator._logged_at) == MAX_LOGGED
     assert len(caplog.records) == MAX_LOGGED + 1
     assert "neither User:CN=0 nor default" in caplog.text
-    assert "more of that is not logged" in caplog.records[-1].message
+    assert "further ones are not logged" in caplog.records[-1].message
 
 
 async def test_one_address_takes_only_a_part_of_the_steps(tmp_path: Path, autojump_clock: object) -> None:
