@@ -118,7 +118,8 @@ producer_byte_rate:broker_bps=2000000 {user=user-two, client-id=my-client}
         windows.append(rates)
         # A consumer that the machine keeps from asking leaves its part to the other: the limit's due, and no judgement
         # of the shares. Then the next window tells.
-        if all(0.85 * want < rates[name] < 1.15 * want for name, want in wanted.items()):
+        holds = all(0.85 * want < rates[name] < 1.15 * want for name, want in wanted.items())
+        if holds and 1.7 < rates["user-one"] / rates["user-two"] < 2.3:
             break
     else:
         pytest.fail(f"not {wanted} in any of {windows}")
