@@ -50,7 +50,7 @@ class Published(Generic[T]):
         """Replace the value, and tell all followers, in the order in which they subscribed.
 
         Raises:
-            Exception: that of a follower, once all others have been told; of several, all in an ExceptionGroup.
+            Exception: that of a follower, once all others have got the value; of several, all in an ExceptionGroup.
         """
         self.latest = value
         failures: list[Exception] = []
@@ -104,7 +104,7 @@ class PublishedCluster(Published[ClusterView]):
         self._refresh_waiters: list[trio.Event] = []  # for an answer to what is asked next
 
     def request_refresh(self) -> None:
-        """Refresh soon: somebody has seen newer metadata."""
+        """Refresh soon: a client or a change has newer metadata."""
         self._refresh_requested.set()
 
     async def await_refresh(self) -> None:
