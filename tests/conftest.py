@@ -133,6 +133,12 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)  # before fixtures, which make topics
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """TEST_ATTEMPT is 2 where a test runs again: a broker may have what the first attempt left."""
+    os.environ["TEST_ATTEMPT"] = str(getattr(item, "execution_count", 1))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What drives real processes runs a second time where it fails: the machine may have stood still, and so much has
     to keep time there. Its first failure is printed in full: often it is the product's, and rare.

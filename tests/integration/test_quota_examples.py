@@ -123,7 +123,6 @@ producer_byte_rate:broker_bps=2000000 {user=user-two, client-id=my-client}
             break
     else:
         pytest.fail(f"not {wanted} in any of {windows}")
-    assert sum(windows[-1][user] for user in ("user-one", "user-two")) < 1.05 * TOTAL_OUT
 
     run.alter(*default, "--add=producer_byte_rate:shares=100", "--delete=producer_byte_rate:broker_bps")
     assert run("--list", *default) == (
