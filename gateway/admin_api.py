@@ -27,7 +27,7 @@ class ApiError(Exception):
         self.findings = findings
 
 
-class ApiRequest(NamedTuple):
+class AdminRequest(NamedTuple):
     """`query`: a value None leaves the parameter out. `body`: as JSON; None: none."""
 
     method: str

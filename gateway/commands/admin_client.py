@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from gateway import config
 from gateway.access_tokens.tokens import FILE_VARIABLE, read_first_token
-from gateway.admin_api import ApiError, ApiRequest, decode_response
+from gateway.admin_api import AdminRequest, ApiError, decode_response
 from gateway.commands.output import add_format_arguments, render_response, replace_unprintable
 from gateway.http_client import HttpError, HttpResponse, TlsError, TlsFault, fetch_url
 from gateway.tls.certificates import CertificateError, check_certificates, load_chain
@@ -166,12 +166,12 @@ def request_json(
     method: str = "GET",
     body: Any = None,
 ) -> dict[str, Any]:
-    """The JSON object of the response. Arguments: as of ApiRequest.
+    """The JSON object of the response. Arguments: as of AdminRequest.
 
     Raises:
         CommandError: no response, an error, or no object.
     """
-    request = ApiRequest(method, path, query or {}, body)
+    request = AdminRequest(method, path, query or {}, body)
     where = place.url.rstrip("/") + path
     headers = {"Accept": "application/json", USER_HEADER: quote(_current_user())}
     if place.token is not None:

@@ -74,7 +74,7 @@ def _follow_part(callback: Callable[[T], None], part: Callable[[T], object], kno
     return notify
 
 
-class ClusterView(NamedTuple):
+class ClusterState(NamedTuple):
     """The cluster as its brokers described it last.
 
     Attributes:
@@ -95,11 +95,11 @@ class ClusterView(NamedTuple):
     answers: int = 0
 
 
-class PublishedCluster(Published[ClusterView]):
+class PublishedCluster(Published[ClusterState]):
     """The view of the cluster, whose brokers are asked again and again, and at once on request."""
 
     def __init__(self) -> None:
-        super().__init__(ClusterView())
+        super().__init__(ClusterState())
         self._refresh_requested = trio.Event()
         self._refresh_waiters: list[trio.Event] = []  # for an answer to what is asked next
 

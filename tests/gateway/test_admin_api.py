@@ -6,18 +6,18 @@ import json
 
 import pytest
 
-from gateway.admin_api import ApiError, ApiRequest, decode_response
+from gateway.admin_api import AdminRequest, ApiError, decode_response
 
 
 def test_a_query_has_what_is_given_as_json_spells_it() -> None:
-    request = ApiRequest("GET", "/v1/top", {"limit": 1, "held": True, "muted": False, "by": "a&b", "user": None})
+    request = AdminRequest("GET", "/v1/top", {"limit": 1, "held": True, "muted": False, "by": "a&b", "user": None})
     assert request.query_string == "limit=1&held=true&muted=false&by=a%26b"
-    assert ApiRequest("GET", "/v1/top").query_string == ""
+    assert AdminRequest("GET", "/v1/top").query_string == ""
 
 
 def test_a_body_is_json_or_none() -> None:
-    assert ApiRequest("DELETE", "/v1/session").content == b""
-    assert json.loads(ApiRequest("POST", "/v1/reload", body={}).content) == {}
+    assert AdminRequest("DELETE", "/v1/session").content == b""
+    assert json.loads(AdminRequest("POST", "/v1/reload", body={}).content) == {}
 
 
 def test_a_response_is_its_json() -> None:

@@ -19,7 +19,7 @@ from gateway.config import Settings
 from gateway.control.cluster.listeners import BrokerListeners
 from gateway.control.cluster.metadata import ClusterMetadata, ClusterUnreachable, MetadataSource
 from gateway.control.context import ControlContext
-from gateway.control.facts import ClusterView
+from gateway.control.facts import ClusterState
 from gateway.system.sockets import address_text
 
 log = logging.getLogger("gateway.cluster")
@@ -116,7 +116,7 @@ class ClusterMonitor:
         self._metrics.cluster.brokers.set(len(metadata.brokers))
         self._metrics.cluster.without_listener.set(self._listeners.count_withheld(metadata.brokers))
         self._published.publish(
-            ClusterView(
+            ClusterState(
                 self._make_brokers(),
                 TopicSnapshot(metadata.leads, metadata.ids),
                 metadata.places,

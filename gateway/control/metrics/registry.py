@@ -28,7 +28,7 @@ from gateway.channel import (
 from gateway.config import Settings
 from gateway.control import admission, http_server, internal_errors
 from gateway.control.access import failures
-from gateway.control.facts import ClusterView
+from gateway.control.facts import ClusterState
 from gateway.control.metrics.certificates import CertificateExpiry, CertificateLocation, certificate_locations
 from gateway.control.metrics.counted import CHANGES, CLUSTER, ITSELF, TRAFFIC, USAGE_LOG
 from gateway.control.metrics.family import PREFIX
@@ -158,7 +158,7 @@ class GatewayMetrics:
         """All that the cluster's metadata lists."""
         self._topics.known = frozenset(topics)
 
-    def on_cluster_topics(self, view: ClusterView) -> None:
+    def on_cluster_topics(self, view: ClusterState) -> None:
         """Brokers lead other topics, or topics have other ids."""
         if view.topics is not None:
             led, with_ids = view.topics.leads.values(), view.topics.ids.values()

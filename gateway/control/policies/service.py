@@ -32,7 +32,7 @@ from gateway.control.cluster.broker_quotas import BrokerQuotas
 from gateway.control.cluster.brokers_time import BrokersTime
 from gateway.control.cluster.metadata import MetadataSource
 from gateway.control.context import ControlContext
-from gateway.control.facts import ClusterView
+from gateway.control.facts import ClusterState
 from gateway.control.policies.store import PolicyStore, StoreError, WrittenChange
 from gateway.control.policies.topic_ids import SeenIds
 from gateway.control.policies.topic_log import MAX_HISTORY
@@ -532,12 +532,12 @@ class PolicyService:
             self._log_warnings()
             self._published.publish(policies)
 
-    def on_places_changed(self, view: ClusterView) -> None:
+    def on_places_changed(self, view: ClusterState) -> None:
         """Partitions of topics may have moved."""
         if self.loaded.is_set():
             self._log_warnings()
 
-    def on_cluster_answer(self, view: ClusterView) -> None:
+    def on_cluster_answer(self, view: ClusterState) -> None:
         """Metadata was fetched, with the ids of topics among `watched_topics`."""
         if not self.loaded.is_set():
             return

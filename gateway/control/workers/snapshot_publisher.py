@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gateway.channel import GroupSnapshot, QuotaSnapshot, Snapshot, StorageSnapshot
 from gateway.config import Settings
 from gateway.control.context import ControlContext
-from gateway.control.facts import ClusterView
+from gateway.control.facts import ClusterState
 from gateway.control.workers.snapshots import groups_of, quota_changes, quotas_of, thresholds_of, worker_settings
 from gateway.control.workers.workers import WorkerPool
 from policies.definitions.policy_set import PolicySet
@@ -32,7 +32,7 @@ class SnapshotPublisher:
         """The part of the configuration that workers see, except that of policies (`publish_policies`)."""
         self._publish_if_new(worker_settings(settings, self._rollout_key))
 
-    def publish_cluster(self, view: ClusterView) -> None:
+    def publish_cluster(self, view: ClusterState) -> None:
         with self._workers.batch_snapshots():
             for message in (view.brokers, view.topics):
                 if message is not None:

@@ -12,7 +12,7 @@ import trio
 
 from gateway.config import Settings, parse_settings
 from gateway.control.context import ControlContext
-from gateway.control.facts import ClusterView, ControlFacts, Published, PublishedCluster
+from gateway.control.facts import ClusterState, ControlFacts, Published, PublishedCluster
 from gateway.control.internal_errors import InternalErrors
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.policies.service import PolicyService
@@ -86,7 +86,7 @@ def make_context(
 
 def set_places(context: ControlContext, places: TopicPlaces | None) -> None:
     """Where topics have partitions, by the cluster's latest answer."""
-    context.facts.cluster.latest = ClusterView(places=places)
+    context.facts.cluster.latest = ClusterState(places=places)
 
 
 class Told:

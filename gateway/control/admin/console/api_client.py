@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
-from gateway.admin_api import ApiError, ApiRequest, decode_response
+from gateway.admin_api import AdminRequest, ApiError, decode_response
 from gateway.control.asgi import Header
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
@@ -40,9 +40,9 @@ class ApiClient:
         Raises:
             ApiError: the response is an error.
         """
-        return await self.send(ApiRequest("GET", path, query))
+        return await self.send(AdminRequest("GET", path, query))
 
-    async def send(self, request: ApiRequest) -> Any:
+    async def send(self, request: AdminRequest) -> Any:
         """As `get`."""
         scope = {
             **self._scope,

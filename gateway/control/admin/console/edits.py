@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from gateway.admin_api import ApiError, ApiRequest
+from gateway.admin_api import AdminRequest, ApiError
 from gateway.control.admin.console.api_client import ApiClient, child_path
 from policies.units import exact_size, format_time, parse_until
 
@@ -46,34 +46,34 @@ class EditOutcome(NamedTuple):
     findings: Sequence[Mapping[str, str]] = ()
 
 
-def edit_topic(given: Form, form: Form, now_ms: int) -> ApiRequest:
+def edit_topic(given: Form, form: Form, now_ms: int) -> AdminRequest:
     return _edit_threshold(child_path(TOPICS, given.get("topic", "")), form, now_ms)
 
 
-def edit_total(given: Form, form: Form, now_ms: int) -> ApiRequest:
+def edit_total(given: Form, form: Form, now_ms: int) -> AdminRequest:
     broker = given.get("broker", "")
     return _edit_threshold(child_path(TOTAL, broker) if broker else TOTAL, form, now_ms)
 
 
-def _edit_threshold(path: str, form: Form, now_ms: int) -> ApiRequest:
+def _edit_threshold(path: str, form: Form, now_ms: int) -> AdminRequest:
     if form.get("do") == "remove":
-        return ApiRequest("DELETE", path)
-    return ApiRequest("PUT", path, body={"value": form.get("value", "").strip(), "until": _parse_end(form, now_ms)})
+        return AdminRequest("DELETE", path)
+    return AdminRequest("PUT", path, body={"value": form.get("value", "").strip(), "until": _parse_end(form, now_ms)})
 
 
-def edit_group(given: Form, form: Form, now_ms: int) -> ApiRequest:
+def edit_group(given: Form, form: Form, now_ms: int) -> AdminRequest:
     """The limits of a group; with `place` in the form, what it is attached to."""
     name, is_removal = given.get("group", ""), form.get("do") == "remove"
     path = child_path(GROUPS, name)
     if "place" in form:
         place = _attachment_path(form["place"].strip())
-        return ApiRequest("DELETE", place) if is_removal else ApiRequest("PUT", child_path(place, name))
+        return AdminRequest("DELETE", place) if is_removal else AdminRequest("PUT", child_path(place, name))
     if is_removal:
-        return ApiRequest("DELETE", path)
+        return AdminRequest("DELETE", path)
     body: dict[str, Any] = {key: _parse_number(form[key]) for key in GROUP_KEYS if key in form}
     if until := _parse_end(form, now_ms):
         body["until"] = until
-    return ApiRequest("PUT", path, body=body)
+    return AdminRequest("PUT", path, body=body)
 
 
 def _attachment_path(place: str) -> str:
@@ -85,7 +85,7 @@ def _attachment_path(place: str) -> str:
     return f"{owner}/resourcegroup"
 
 
-def edit_quota(given: Form, form: Form, now_ms: int) -> ApiRequest:
+def edit_quota(given: Form, form: Form, now_ms: int) -> AdminRequest:
     """Only the values that differ from those that the form was made with (`was.KEY`) are changed."""
     is_removal = form.get("do") == "remove"
     before = {name.removeprefix("was."): text for name, text in form.items() if name.startswith("was.")}
@@ -100,7 +100,7 @@ def edit_quota(given: Form, form: Form, now_ms: int) -> ApiRequest:
     if not ops:
         raise ValueError("nothing is different: change a value first")
     alteration = {"entity": entity_of(given), "ops": ops, "until": _parse_end(form, now_ms)}
-    return ApiRequest("POST", QUOTAS, body={"alterations": [alteration]})
+    return AdminRequest("POST", QUOTAS, body={"alterations": [alteration]})
 
 
 def entity_of(given: Form) -> list[dict[str, str | None]]:
@@ -161,7 +161,7 @@ async def make_edit(api: ApiClient, path: str, given: Form, form: Form, now_ms: 
     )
 
 
-def _as_preview(request: ApiRequest) -> ApiRequest:
+def _as_preview(request: AdminRequest) -> AdminRequest:
     if isinstance(request.body, dict) and request.path == QUOTAS:
         return request._replace(body={**request.body, "validate_only": True})
     return request._replace(query={"validate_only": True})
@@ -188,7 +188,7 @@ def _parse_number(text: str) -> float | str | None:
     return number if math.isfinite(number) else text
 
 
-EDITS: Final[Mapping[str, Callable[[Form, Form, int], ApiRequest]]] = {
+EDITS: Final[Mapping[str, Callable[[Form, Form, int], AdminRequest]]] = {
     "/console/topic": edit_topic,
     "/console/total": edit_total,
     "/console/group": edit_group,

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 import trio
 
-from gateway.admin_api import ApiError, ApiRequest
+from gateway.admin_api import AdminRequest, ApiError
 from gateway.control.admin.console import edits, pages
 from gateway.control.admin.console.api_client import ApiClient, Application
 from gateway.control.admin.console.rendering import ConsoleTemplates, make_url
@@ -95,7 +95,7 @@ class _ConsoleSite:
                 return await self._log_in(api, form)
             if path == LOGOUT:
                 await self._load_common(api)
-                await api.send(ApiRequest("DELETE", "/v1/session"))
+                await api.send(AdminRequest("DELETE", "/v1/session"))
                 return _redirect(LOGIN, tuple(api.cookies))
             if page is not None and path in edits.EDITS:
                 return await self._handle_form(api, page, given, form, is_part=_is_part(scope))
@@ -181,7 +181,7 @@ class _ConsoleSite:
     async def _log_in(self, api: ApiClient, form: Mapping[str, str]) -> _ConsoleResponse:
         place = form.get("next", "")
         try:
-            await api.send(ApiRequest("POST", "/v1/session", body={"token": form.get("token", "").strip()}))
+            await api.send(AdminRequest("POST", "/v1/session", body={"token": form.get("token", "").strip()}))
         except ApiError as error:
             problem = "Bring a token." if error.status == 422 else error.detail
             status = 401 if error.status == 422 else error.status

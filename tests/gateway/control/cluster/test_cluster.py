@@ -22,7 +22,7 @@ from gateway.config.sections.listeners import BrokerPlace
 from gateway.control.cluster.cluster import KEEP_LISTENER_S, ClusterMonitor
 from gateway.control.cluster.listeners import BrokerListeners
 from gateway.control.cluster.metadata import DESCRIBE_AT_ONCE, AdminSource, ClusterMetadata, ClusterUnreachable
-from gateway.control.facts import ClusterView, PublishedCluster
+from gateway.control.facts import ClusterState, PublishedCluster
 from gateway.control.workers.snapshot_publisher import SnapshotPublisher
 from gateway.listener_names import DEFAULT_LISTENER
 from policies.definitions.policy_values import TopicId, TopicIds
@@ -96,7 +96,7 @@ class Scene:
         finally:
             self.accepting.discard(node_id)
 
-    def check_addresses(self, view: ClusterView) -> None:
+    def check_addresses(self, view: ClusterState) -> None:
         assert view.brokers is not None
         for node_id, (_, port) in view.brokers.addresses.get(DEFAULT_LISTENER, {}).items():
             assert self.open[f"broker {node_id} default"] == port

@@ -18,7 +18,7 @@ import trio
 import trio.testing
 from pytest_trio import trio_fixture
 
-from gateway.control.facts import ClusterView, PublishedCluster
+from gateway.control.facts import ClusterState, PublishedCluster
 from gateway.control.policies.service import (
     LOADING_TIMEOUT_S,
     OUTCOMES,
@@ -131,7 +131,7 @@ class Gateway:
 
     def answer(self, ids: TopicIds) -> None:
         """The cluster answers, with these ids of topics."""
-        self.service.on_cluster_answer(ClusterView(places=self.places, topic_ids=ids))
+        self.service.on_cluster_answer(ClusterState(places=self.places, topic_ids=ids))
 
     async def look(self, mock_clock: trio.testing.MockClock) -> None:
         """Looks at the cluster, until what they find counts."""

@@ -15,7 +15,7 @@ import trio.testing
 
 from gateway import channel
 from gateway.config import parse_settings
-from gateway.control.facts import ClusterView, Published, PublishedCluster
+from gateway.control.facts import ClusterState, Published, PublishedCluster
 from gateway.control.storage.context import StorageContext
 from gateway.control.storage.storage_control import StorageControl
 from gateway.storage.guarding import GuardedPolicy
@@ -123,8 +123,8 @@ class LiveCluster(PublishedCluster):
         self.replicas, self.spread = replicas, spread
 
     @property
-    def latest(self) -> ClusterView:  # type: ignore[override]
-        return ClusterView(replicas=self.replicas(), spread=self.spread())
+    def latest(self) -> ClusterState:  # type: ignore[override]
+        return ClusterState(replicas=self.replicas(), spread=self.spread())
 
 
 class Scene:
