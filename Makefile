@@ -92,13 +92,13 @@ storm: env ## each client library far over limits that delay, alone and in fleet
 	@$(BIN)/python -m tests.clients.storm $(ARGS)
 
 thresholds: env ## what the seed's rule admits over four minutes, against its promises: prints a table
-	@$(BIN)/python -m tests.integration.thresholds_full $(ARGS)
+	@$(BIN)/python -m tests.integration.limits.thresholds_full $(ARGS)
 
 fleet: env ## one limit over two gateways with two workers each, while members come and go: prints a table
-	@$(BIN)/python -m tests.integration.fleet_full $(ARGS)
+	@$(BIN)/python -m tests.integration.fleet.fleet_full $(ARGS)
 
 disk: env ## a disk of 200 MB under one of three brokers at full load: only its topics pause (ARGS='--plot FILE.svg')
-	@$(BIN)/python -m tests.integration.disk_full $(ARGS)
+	@$(BIN)/python -m tests.integration.storage.disk_full $(ARGS)
 
 chaos: env ## kills, stops, resets, full disks and the like under load with limits active: prints a table (ARGS='killed clock')
 	@$(BIN)/python -m tests.chaos $(ARGS)

@@ -5,8 +5,9 @@
 # for a client must be able to read the error of a version that it asked for in vain (KIP-511). An API that isn't listed
 # is newer than these tables; of its frames only the key, version, correlation id and client id are known.
 #
-# Sources: Kafka's message definitions (clients/src/main/resources/common/message), Errors.java, KIP-482. All of it
-# is held to the classes and the ApiVersions answers of the newest Kafka by tests/integration/test_kafka_tables.py.
+# Sources: Kafka's message definitions (clients/src/main/resources/common/message), Errors.java, KIP-482. All of it is
+# held to the classes and the ApiVersions answers of the newest Kafka by
+# tests/integration/admin_apis/test_kafka_tables.py.
 
 from __future__ import annotations
 

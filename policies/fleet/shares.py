@@ -1,6 +1,6 @@
 # Limits that hold for more than one gateway: what each of them may take. Max-min fair by what gateways take and whether
-# they want more, computed at once from the reports of all, not approached in steps (tests/policies/pip82.py is the
-# seed's step function; docs/shares.md compares the two).
+# they want more, computed at once from the reports of all, not approached in steps (tests/policies/groups/pip82.py is
+# the seed's step function; docs/shares.md compares the two).
 #
 # A hungry gateway has waited because of the limit: it wants everything. A content one is counted at what it takes, so
 # that the hungry ones together have the rest of the limit to the byte; it may take a little more, to grow. An idle one

@@ -6,7 +6,7 @@
 # order of the request, as the broker itself would give it. It refuses to know which keys are ours, what their values
 # mean and where they are kept: callers say so.
 #
-# Measured with Kafka 4.1, tests/integration/test_admin_codec.py has it:
+# Measured with Kafka 4.1, tests/integration/admin_apis/test_admin_codec.py has it:
 # - A probe is IncrementalAlterConfigs with validate_only and no operation: error 0 allowed, 29 (topic) or 31 (broker)
 #   denied, 3 unknown topic, 42 not this broker's.
 # - DescribeConfigs answers an unknown key with no row, and an empty list of keys, like null, with all rows. So our keys

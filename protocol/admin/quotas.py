@@ -6,8 +6,9 @@
 # client may alter quotas at all. It refuses to know which entities and keys are ours, what a filter finds among ours
 # and what values mean: callers say so.
 #
-# Measured with Kafka 4.1, tests/integration/test_admin_codec.py has it: a probe is AlterClientQuotas with validate_only
-# and no operation; error 0 allowed, 31 denied, 42 for an entity that doesn't exist (an unknown type, no type at all).
+# Measured with Kafka 4.1, tests/integration/admin_apis/test_admin_codec.py has it: a probe is AlterClientQuotas with
+# validate_only and no operation; error 0 allowed, 31 denied, 42 for an entity that doesn't exist (an unknown type, no
+# type at all).
 #
 # Spec: KIP-546; ClientQuotaControlManager.java for duplicates.
 

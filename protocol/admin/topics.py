@@ -3,8 +3,8 @@
 # request; it is asked by a probe first whether it would create these topics for this client at all. It refuses to know
 # which keys are ours and what their values mean: callers say so.
 #
-# Measured with Kafka 4.1, tests/integration/test_create_topics.py has it: with validate_only a broker says what it
-# would say to the real thing (29 denied, 36 exists already, 40 a config, 38 replicas), and creates nothing.
+# Measured with Kafka 4.1, tests/integration/admin_apis/test_create_topics.py has it: with validate_only a broker says
+# what it would say to the real thing (29 denied, 36 exists already, 40 a config, 38 replicas), and creates nothing.
 #
 # Specs: KIP-4, KIP-464 (-1 for partitions and replicas), KIP-525 (configs in the answer, with an error of their own as
 # a tagged field), KIP-516 (topic ids).

@@ -270,9 +270,9 @@ def _is_last_step(mechanism: bytes, token: bytes) -> bool:
 
 # --- whom a token names -----------------------------------------------------------------------------------------------
 #
-# As the classes of Kafka 4.3 read it; tests/integration/test_sasl_identity.py holds this to them. The grammars are from
-# ScramMessages and OAuthBearerClientInitialResponse, with possessive quantifiers: one pass over any text. Where these
-# classes take one of two, or drop or repair something, another reader may not: that is ambiguous.
+# As the classes of Kafka 4.3 read it; tests/integration/security/test_sasl_identity.py holds this to them. The grammars
+# are from ScramMessages and OAuthBearerClientInitialResponse, with possessive quantifiers: one pass over any text.
+# Where these classes take one of two, or drop or repair something, another reader may not: that is ambiguous.
 
 
 def _claimed_principal(mechanism: bytes, token: bytes) -> str:

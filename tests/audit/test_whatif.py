@@ -17,7 +17,7 @@ from policies.definitions.rollout import rollout_place
 from policies.whatif.replay import replay_usage
 from policies.whatif.rows import ReplayRow, ReplayRules
 from tests.audit import records
-from tests.policies.replay_play import phases_of, play
+from tests.policies.whatif.replay_play import phases_of, play
 from tests.policies.whatif.test_replay import MINUTE_MS, START, limits, worker
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 # The what-if and the recommendation with a real gateway, real producers that are rejected and send again, and Spark:
 # what the policy in force would have done is what it did, and what is recommended the gateway takes.
 #
-# Here as long as it takes for thresholds to close and open again; `python -m tests.integration.whatif_full` looks at
-# each minute of five.
+# Here as long as it takes for thresholds to close and open again; `python -m tests.integration.accounts.whatif_full`
+# looks at each minute of five.
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from gateway import policy_document as document
 from gateway.audit.batch import job
 from gateway.embedded import EmbeddedCluster, wait_for
 from policies.definitions.policy_values import PolicyKey
+from tests.integration.accounts.whatif_full import LIGHT_LOADS, POLICY, THRESHOLDS, TOTAL, offer_to
 from tests.integration.gateways import Gateway, Outcomes, sums
-from tests.integration.whatif_full import LIGHT_LOADS, POLICY, THRESHOLDS, TOTAL, offer_to
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -29,9 +29,9 @@ from tests.chaos.load import BATCH_BYTES, CLIENT, IN_FLIGHT, Load, Task
 from tests.chaos.squeeze import Squeeze
 from tests.chaos.toxiproxy import Toxiproxy
 from tests.clients import harness
-from tests.integration.disks import SmallDisk
+from tests.integration.fleet.test_policy_fleet import Mortal
 from tests.integration.gateways import create_topic, read_topic
-from tests.integration.test_policy_fleet import Mortal
+from tests.integration.storage.disks import SmallDisk
 
 BROKERS = 3
 WORKERS = 2

@@ -1,5 +1,5 @@
 # The groups that came with Kafka 4: consumers that the broker assigns (KIP-848) and share groups (KIP-932), by real
-# clients, through the gateway. Their dispatch limits are in tests/integration/test_dispatch_groups.py.
+# clients, through the gateway. Their dispatch limits are in tests/integration/limits/test_dispatch_groups.py.
 
 from __future__ import annotations
 

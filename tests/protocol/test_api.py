@@ -1,5 +1,5 @@
 # The tables against kio's, which are generated from the message definitions of Kafka 4.3. What came later is held to
-# Kafka itself: tests/integration/test_kafka_tables.py.
+# Kafka itself: tests/integration/admin_apis/test_kafka_tables.py.
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # `kafka-quotas` and its client against the real store of client quotas, reached as a server's is: entities, names and
-# wire keys. Flags, texts, exit codes. With a real Kafka: tests/integration/test_kafka_quotas.py.
+# wire keys. Flags, texts, exit codes. With a real Kafka: tests/integration/limits/test_kafka_quotas.py.
 
 from __future__ import annotations
 

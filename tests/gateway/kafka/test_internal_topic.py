@@ -1,5 +1,5 @@
 # Looking after an internal topic without a cluster: when it is time for a look, looks that nobody waits for, and how
-# often a trouble is told. With real brokers: tests/integration/test_exchange.py, test_policy_store.py and
+# often a trouble is told. With real brokers: tests/integration/fleet/test_exchange.py, test_policy_store.py and
 # test_volume_agent.py.
 
 from __future__ import annotations

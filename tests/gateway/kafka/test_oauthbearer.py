@@ -9,7 +9,7 @@ from gateway.kafka.oauthbearer import NoTokenError, TokenCache, client_first_mes
 from gateway.kafka.sasl import SaslExchangeFailed, start_exchange
 from gateway.tls.broker_tls import InvalidProperties
 from protocol.rewriting.identity import bearer_token
-from tests.integration.oidc import LASTS_S, Issuer
+from tests.integration.security.oidc import LASTS_S, Issuer
 
 PREFIX = "sasl.oauthbearer."
 

@@ -1,5 +1,5 @@
 # What is found out about brokers that don't answer as the properties would have it: with servers that are played, with
-# TLS and without. With real brokers: tests/integration/test_tls_brokers.py.
+# TLS and without. With real brokers: tests/integration/security/test_tls_brokers.py.
 
 from __future__ import annotations
 

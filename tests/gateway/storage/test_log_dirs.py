@@ -1,6 +1,6 @@
 # What DescribeCluster and DescribeLogDirs answers come to, as Kafka 4.3.1 gave them (in version 3 for a broker before
 # KIP-827). Servers that don't answer are sockets of the test's own; the real ones are in
-# tests/integration/test_log_dirs.py.
+# tests/integration/storage/test_log_dirs.py.
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # The Prometheus source against a small HTTP server that answers as Prometheus does, or in each way that must not be
-# taken for an observation. A real Prometheus is in tests/integration/test_prometheus_source.py.
+# taken for an observation. A real Prometheus is in tests/integration/storage/test_prometheus_source.py.
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ssl.principal.mapping.rules: what is refused and in which words, and what a search may cost. That results are Kafka's
-# is tested with Kafka's own class, in tests/integration/test_certificate_identity.py.
+# is tested with Kafka's own class, in tests/integration/security/test_certificate_identity.py.
 
 from __future__ import annotations
 

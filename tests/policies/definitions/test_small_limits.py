@@ -11,7 +11,7 @@ from policies.explain import explain_traffic
 from policies.groups.names import DISPATCH_BYTES, PUBLISH_BYTES, PUBLISH_MSGS
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
-from tests.policies.explain_play import (
+from tests.policies.explain.explain_play import (
     ALICE,
     ASKED,
     BPS,

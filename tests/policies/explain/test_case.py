@@ -13,7 +13,7 @@ from policies.explain import (
     explain_traffic,
 )
 from policies.verdict import MAX_DELAY_MS
-from tests.policies.explain_play import (
+from tests.policies.explain.explain_play import (
     ASKED,
     CLICKS,
     MB,

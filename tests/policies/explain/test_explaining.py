@@ -6,7 +6,7 @@ from policies.explain import (
     MAX_HELD,
     explain_traffic,
 )
-from tests.policies.explain_play import (
+from tests.policies.explain.explain_play import (
     ALICE,
     ASKED,
     BPS,

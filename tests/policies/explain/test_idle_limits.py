@@ -17,7 +17,7 @@ from policies.groups.names import DISPATCH_BYTES, PUBLISH_BYTES, PUBLISH_MSGS
 from policies.limits.description import FleetUse, LimitDescription
 from policies.quotas.quota_limiters import QuotaLimiters
 from policies.storage import AffectedTopics, StorageFactor
-from tests.policies.explain_play import ALICE, BPS, BROKER_BPS, CONSUME, MB, TOTAL, quota
+from tests.policies.explain.explain_play import ALICE, BPS, BROKER_BPS, CONSUME, MB, TOTAL, quota
 
 TOPIC = "acme.orders.new"
 ASKED = ExplainSubject(TOPIC, "alice", "app")

@@ -10,7 +10,7 @@ from policies.decision import Mode
 from policies.explain import quota_in_force
 from policies.limits.limit_use import limit_utilization
 from policies.storage import StorageFactor
-from tests.policies.explain_play import (
+from tests.policies.explain.explain_play import (
     ALICE,
     BPS,
     BROKER_BPS,

@@ -6,7 +6,7 @@ from policies.explain import (
     explain_traffic,
 )
 from policies.storage import AffectedTopics, StorageFactor
-from tests.policies.explain_play import (
+from tests.policies.explain.explain_play import (
     ALICE,
     ASKED,
     BPS,

@@ -17,7 +17,7 @@ from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.quotas.quota_limiters import UNALLOCATED, QuotaLimiters
 from policies.quotas.store import QuotaStore
 from policies.thresholds.values import TOTAL_OUT_KEY
-from tests.policies.explain_play import (
+from tests.policies.explain.explain_play import (
     ALICE,
     ANYBODY,
     APP,

@@ -13,7 +13,7 @@ from policies.explain import (
     storage_effect_text,
 )
 from policies.storage import StorageFactor
-from tests.policies.explain_play import (
+from tests.policies.explain.explain_play import (
     ALICE,
     ASKED,
     BPS,

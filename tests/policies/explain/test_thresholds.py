@@ -18,7 +18,7 @@ from policies.explain import (
 from policies.meters.meter import TICK_S
 from policies.storage import StorageFactor
 from tests.policies.asking import record
-from tests.policies.explain_play import (
+from tests.policies.explain.explain_play import (
     ASKED,
     CLICKS,
     MB,

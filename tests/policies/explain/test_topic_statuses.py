@@ -11,7 +11,7 @@ from policies.explain import (
     topic_statuses,
 )
 from policies.thresholds.broker_limits import BrokerRate, TopicRate
-from tests.policies.explain_play import (
+from tests.policies.explain.explain_play import (
     MB,
     TOTAL,
     known,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.policies.fleet_sim import ALL, World, waves
+from tests.policies.fleet.fleet_sim import ALL, World, waves
 
 Build = Callable[[World], None]
 

@@ -7,8 +7,8 @@ import pytest
 from policies.engine import PolicyEngine
 from policies.fleet.shares import LimitDemand
 from policies.groups.group_limiters import GroupLimitValues
-from tests.policies.fleet_sim import ALL, KEY, LIMIT, World, dealer, measure, noisy
-from tests.policies.group_play import Loop, Producer, finder
+from tests.policies.fleet.fleet_sim import ALL, KEY, LIMIT, World, dealer, measure, noisy
+from tests.policies.groups.group_play import Loop, Producer, finder
 
 
 def hungry(rate: float) -> LimitDemand:

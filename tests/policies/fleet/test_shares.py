@@ -32,7 +32,7 @@ from policies.fleet.shares import (
     split_limit,
     sum_demands,
 )
-from tests.policies.fleet_sim import (
+from tests.policies.fleet.fleet_sim import (
     ALL,
     LIMIT,
     SCENARIOS,

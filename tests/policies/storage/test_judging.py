@@ -18,7 +18,7 @@ from policies.storage import (
     VolumeLimit,
     assess_volumes,
 )
-from tests.policies.storage_play import (
+from tests.policies.storage.storage_play import (
     GB,
     SOFT_HARD,
     policies,

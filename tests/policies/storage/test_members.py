@@ -25,7 +25,7 @@ from policies.storage import (
     departed_volumes,
     find_affected,
 )
-from tests.policies.storage_play import GB, SOFT_HARD, snapshot, snapshot_view, volume, volumes
+from tests.policies.storage.storage_play import GB, SOFT_HARD, snapshot, snapshot_view, volume, volumes
 
 FORGET_S = 3600.0
 HARD = SoftHard(hard=VolumeLimit("MinFreeBytes", 10 * GB))

@@ -27,7 +27,7 @@ from policies.storage import (
     assess_volumes,
     find_affected,
 )
-from tests.policies.storage_play import GB, SOFT_HARD, volume
+from tests.policies.storage.storage_play import GB, SOFT_HARD, volume
 
 KEY = PolicyKey.of_storage()
 REPLICAS = {1: frozenset({"one"}), 2: frozenset({"two"})}

@@ -18,7 +18,7 @@ from policies.storage import (
     topic_matcher,
 )
 from policies.storage.scope import MAX_TOPICS
-from tests.policies.storage_play import GB, SOFT_HARD
+from tests.policies.storage.storage_play import GB, SOFT_HARD
 
 REPLICAS = {1: frozenset({"a", "ab", "abc"}), 2: frozenset({"ab", "abc", "b"}), 3: frozenset({"abc", "c"})}
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.storage import LimitError, PlaceLimits, SoftHard, Volume, VolumeLimit, assess_volumes
-from tests.policies.storage_play import GB, limits, volume, volumes
+from tests.policies.storage.storage_play import GB, limits, volume, volumes
 
 TEN = VolumeLimit("MinFreeBytes", 10 * GB)
 FIVE_PERCENT = VolumeLimit("MinFreePercentage", 0.05)

@@ -17,7 +17,7 @@ from policies.storage import (
     VolumeLimit,
     VolumeSnapshot,
 )
-from tests.policies.storage_play import (
+from tests.policies.storage.storage_play import (
     GB,
     SOFT_HARD,
     snapshot,

@@ -15,7 +15,7 @@ from policies.storage import (
     VolumeLimit,
     check_limit,
 )
-from tests.policies.storage_play import (
+from tests.policies.storage.storage_play import (
     GB,
     volume,
 )

@@ -15,7 +15,7 @@ from policies.thresholds.pacing import PACE_S, ThresholdPacer
 from policies.verdict import Verdict
 from tests.effort import lines_run
 from tests.policies.asking import Request, decide, record, rejection
-from tests.policies.pacing_play import Connection, Loop
+from tests.policies.thresholds.pacing_play import Connection, Loop
 
 MB = 1_000_000
 

@@ -15,7 +15,7 @@ from policies.engine import OnExceed, PolicyEngine
 from policies.whatif.replay import GIVEN_UP, WAITING, replay_usage
 from policies.whatif.rows import OutcomeShift, ReplayRow, ReplayRules, WorkerLife
 from policies.whatif.tick_phase import TickPhase
-from tests.policies.replay_play import Client, Worker, phases_of, play
+from tests.policies.whatif.replay_play import Client, Worker, phases_of, play
 
 START = 1_763_600_040.0
 MINUTE_MS = 60_000

@@ -1,5 +1,5 @@
-# Names in certificates as Java writes them. tests/integration/test_certificate_identity.py asks Java itself about any
-# name; here is what its source says, without Java.
+# Names in certificates as Java writes them. tests/integration/security/test_certificate_identity.py asks Java itself
+# about any name; here is what its source says, without Java.
 
 from __future__ import annotations
 

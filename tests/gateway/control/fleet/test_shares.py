@@ -29,7 +29,7 @@ from policies.meters.broker_meters import PeerTraffic
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from tests.gateway.control.contexts import make_context
 from tests.gateway.control.fleet.test_peer_rates import rates
-from tests.policies.fleet_sim import Book
+from tests.policies.fleet.fleet_sim import Book
 
 GOLD = group_key("gold", "publish", "bytes")
 SILVER = group_key("silver", "publish", "bytes")

@@ -1,5 +1,5 @@
 # Kafka admin requests as Kafka's tools send them, a broker played by the test, and the real policy service over a
-# file. The same against a real Kafka is tests/integration/test_kafka_admin.py's.
+# file. The same against a real Kafka is tests/integration/admin_apis/test_kafka_admin.py's.
 
 from __future__ import annotations
 

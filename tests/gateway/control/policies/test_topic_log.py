@@ -1,4 +1,4 @@
-# What counts of the policies' topic, record by record. The topic itself: tests/integration/test_policy_store.py.
+# What counts of the policies' topic, record by record. The topic itself: tests/integration/fleet/test_policy_store.py.
 
 from __future__ import annotations
 

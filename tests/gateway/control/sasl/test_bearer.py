@@ -21,7 +21,7 @@ from gateway.control.sasl.bearer import LATEST, BearerTokens, parse_keys
 from gateway.control.sasl.credentials import CredentialsError
 from protocol.authentication.scram import ScramRefused
 from protocol.rewriting.identity import AmbiguousIdentity
-from tests.integration.oidc import Issuer
+from tests.integration.security.oidc import Issuer
 
 NOW = 1_800_000_000.0
 RSA = rsa.generate_private_key(65537, 2048)

@@ -26,7 +26,7 @@ from gateway.control.sasl.credentials import (
 )
 from gateway.kafka.oauthbearer import NoTokenError, TokenSource
 from protocol.authentication.scram import make_record, record_text
-from tests.integration.oidc import Issuer
+from tests.integration.security.oidc import Issuer
 
 RECORD = make_record("sha256", "pencil", b"salt and pepper", 4096)
 TEXT = record_text(RECORD)

@@ -35,7 +35,7 @@ from policies.storage import (
 )
 from tests.background import until
 from tests.gateway.control.contexts import make_context
-from tests.policies.storage_play import GB, SOFT_HARD, snapshot
+from tests.policies.storage.storage_play import GB, SOFT_HARD, snapshot
 
 T = TypeVar("T")
 WALL = 1.8e9  # Unix time at the mock clock's 0

@@ -25,7 +25,7 @@ from policies.storage import (
 )
 from tests.background import until
 from tests.gateway.control.storage.storage_scene import FULL, WALL, Disks, Records, Scene, lines, seen, volumes, wall
-from tests.policies.storage_play import GB, SOFT_HARD, snapshot
+from tests.policies.storage.storage_play import GB, SOFT_HARD, snapshot
 
 AFFECTED = "storage: {hard: {type: MinFreeBytes, level: 10GB}, scope: affected, exempt_topics: ['connect-*']}"
 SNAPSHOTS = "storage: {source: snapshots, scope: affected}"

@@ -18,7 +18,7 @@ from policies.storage import FactorKeeper, Observation, ReplicaShare, ReplicaSpr
 from policies.usage import DiskNotes as Noted
 from policies.usage import SpreadNote, VolumeNote
 from tests.gateway.control.storage.storage_scene import DISK, Disks, Scene, lines, seen
-from tests.policies.storage_play import GB, SOFT_HARD
+from tests.policies.storage.storage_play import GB, SOFT_HARD
 
 SPREAD = ReplicaSpread(
     {2: {"clicks": ReplicaShare(1, 2), "views": ReplicaShare(3, 3), "quiet": ReplicaShare(1, 1)}},

@@ -28,7 +28,7 @@ from policies.storage import (
 from tests.background import until
 from tests.gateway.control.storage.storage_scene import WALL, Disks, Records, Scene, lines, seen, volumes, wall
 from tests.gateway.control.storage.test_affected import AFFECTED, REPLICAS, Placed
-from tests.policies.storage_play import GB, SOFT_HARD, snapshot
+from tests.policies.storage.storage_play import GB, SOFT_HARD, snapshot
 
 CLUSTER = "storage: {min.available.bytes: 10GB, fenced_brokers: remember}"
 LEFT = "broker 2 volume /b: 5.0 GB of 100.0 GB free when its broker left, hard limit at 10.0 GB"

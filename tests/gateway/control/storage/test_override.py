@@ -19,7 +19,7 @@ from policies.units import format_time
 from tests.background import until
 from tests.gateway.control.storage.storage_scene import FULL, WALL, Disks, Records, lines, seen
 from tests.gateway.control.storage.test_affected import HELD, Play
-from tests.policies.storage_play import GB
+from tests.policies.storage.storage_play import GB
 
 ENDS_S = 1000.0  # of trio's clock
 UNTIL_MS = round((WALL + ENDS_S) * 1000)

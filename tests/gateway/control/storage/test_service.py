@@ -19,7 +19,7 @@ from policies.storage import FactorKeeper, StorageFactor
 from tests.background import until
 from tests.gateway.control.contexts import make_context
 from tests.gateway.control.storage.storage_scene import DISK, FULL, Disks, lines, seen
-from tests.policies.storage_play import SOFT_HARD
+from tests.policies.storage.storage_play import SOFT_HARD
 
 SETTINGS = parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\n{DISK}")
 

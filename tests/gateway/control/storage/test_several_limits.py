@@ -12,7 +12,7 @@ from gateway.control.storage.sources import make_policy_and_source
 from policies.storage import SoftHard, Volume
 from tests.gateway.control.storage.storage_scene import Disks, Scene, lines, seen
 from tests.gateway.control.storage.test_storage_control import scene
-from tests.policies.storage_play import GB
+from tests.policies.storage.storage_play import GB
 
 __all__ = ["scene"]  # the fixture
 

@@ -56,7 +56,7 @@ from tests.gateway.control.storage.storage_scene import (
     volumes,
     wall,
 )
-from tests.policies.storage_play import GB, SOFT_HARD
+from tests.policies.storage.storage_play import GB, SOFT_HARD
 
 
 @trio_fixture

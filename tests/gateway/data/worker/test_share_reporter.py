@@ -22,7 +22,7 @@ from policies.quotas.quota_limiters import QuotaLimiters
 from policies.quotas.store import QuotaStore
 from policies.thresholds.pacing import ThresholdPacer
 from tests.policies.asking import record
-from tests.policies.group_play import Producer, finder, send
+from tests.policies.groups.group_play import Producer, finder, send
 
 TOTAL = total_key(1)
 GOLD = group_key("gold", "publish", "bytes")

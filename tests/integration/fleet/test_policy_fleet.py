@@ -25,7 +25,7 @@ from tests.background import Background
 from tests.clients import processes
 from tests.gateway import play
 from tests.integration.gateways import Gateway, create_topic
-from tests.integration.steady import Steady, assert_in_log_once_and_in_order
+from tests.integration.limits.steady import Steady, assert_in_log_once_and_in_order
 from tests.integration.wire import Wire
 
 TOOL = "kafka.admin.ConfigCommand"

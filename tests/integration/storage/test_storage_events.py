@@ -29,10 +29,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway import embedded
 from gateway.embedded import EmbeddedCluster, EmbeddedError, find_free_port, wait_for
-from tests.integration.disks import SmallDisk
 from tests.integration.gateways import Gateway, create_topic, end_offsets, read_topic
-from tests.integration.steady import Steady, assert_in_log_once_and_in_order
-from tests.integration.test_log_dirs import Proxy
+from tests.integration.limits.steady import Steady, assert_in_log_once_and_in_order
+from tests.integration.storage.disks import SmallDisk
+from tests.integration.storage.test_log_dirs import Proxy
 
 MB = 1_000_000
 DISK = 40 * MB
@@ -146,7 +146,7 @@ def agents(site: Site, topic: str) -> Iterator[dict[int, Any]]:
             command = [sys.executable, "-m", "gateway", "volume-agent", "--broker-id", str(node_id), "--metrics", "off"]
             command += ["--log-dirs", ",".join(map(str, broker.log_dirs)), "--topic", topic, "--interval", "1s"]
             command += ["--bootstrap-servers", site.kafka.bootstrap_servers]
-            running[node_id] = embedded.spawn_process(command, cwd=Path(__file__).parents[2])
+            running[node_id] = embedded.spawn_process(command, cwd=Path(__file__).parents[3])
         wait_for("their first snapshots", lambda: described_in(site, topic) == {"1", "2"}, SEEN_S, every_s=0.2)
         yield running
     finally:

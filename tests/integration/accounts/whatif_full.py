@@ -1,7 +1,7 @@
 # How exactly the what-if gives back what really happened: a gateway whose thresholds are much too low for what real
 # producers want, for five minutes, and the replay of its records by the same policy. `python -m
-# tests.integration.whatif_full` prints each topic, outcome and minute with the difference in per cent, and ends with 1
-# if one of them is above 2 %.
+# tests.integration.accounts.whatif_full` prints each topic, outcome and minute with the difference in per cent, and
+# ends with 1 if one of them is above 2 %.
 #
 # The producers are librdkafka and kafka-python, idempotent and not, as applications use them: what is rejected they
 # send again, and their queues grow meanwhile.
@@ -26,7 +26,7 @@ from policies.meters.meter import TICK_S
 from policies.whatif.replay import replay_usage
 from policies.whatif.rows import ReplayRow
 from tests.integration.gateways import Gateway, Record, create_topic
-from tests.policies.replay_play import phases_of
+from tests.policies.whatif.replay_play import phases_of
 
 MINUTE_MS: Final = 60_000
 TOLERANCE: Final = 0.02

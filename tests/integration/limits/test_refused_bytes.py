@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 from gateway.embedded import EmbeddedCluster, wait_for
 from tests.gateway import play
 from tests.integration.gateways import Gateway, create_topic, end_offsets, total
-from tests.integration.test_sasl_attacks import sign_in
+from tests.integration.security.test_sasl_attacks import sign_in
 from tests.integration.wire import Wire
 
 USERS = {"gateway": "gateway-secret", "mallory": "mallory-secret", "alice": "alice-secret", "bob": "bob-secret"}

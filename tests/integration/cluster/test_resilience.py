@@ -36,7 +36,7 @@ from tests.integration.gateways import (
     total,
     wait_writable,
 )
-from tests.integration.steady import RECOVERY_S, Steady, assert_in_log_once_and_in_order
+from tests.integration.limits.steady import RECOVERY_S, Steady, assert_in_log_once_and_in_order
 from tests.integration.wire import Wire
 
 

@@ -19,7 +19,7 @@ from policies.storage import (
     VolumeSnapshot,
     assess_volumes,
 )
-from tests.policies.storage_play import GB, SOFT_HARD, snapshot, snapshot_view
+from tests.policies.storage.storage_play import GB, SOFT_HARD, snapshot, snapshot_view
 
 GRACE_S = Storage.model_fields["new_broker_grace"].default  # the sentences hold with what is shipped
 

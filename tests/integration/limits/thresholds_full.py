@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gateway.embedded import EmbeddedCluster
 from tests.integration.gateways import Gateway, create_topic, total
-from tests.integration.offer import Flow, Load, Tally, rate_between
+from tests.integration.limits.offer import Flow, Load, Tally, rate_between
 
 FIRST_S, MEASURE_S = 60.0, 180.0
 TOLERANCE = 0.10

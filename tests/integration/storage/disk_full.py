@@ -3,8 +3,9 @@
 # operator, and then by retention, which keeps the disk where it is from then on. What is free is asked from the kernel,
 # what was acknowledged from the producers, and what the gateway expected from its API.
 #
-# `python -m tests.integration.disk_full [--plot FILE.svg] [--json FILE]` (or `make disk`) takes three minutes and
-# prints a table; exit code 1: something was not so. test_storage_disk.py has a short form. Mounting a disk takes root.
+# `python -m tests.integration.storage.disk_full [--plot FILE.svg] [--json FILE]` (or `make disk`) takes three minutes
+# and prints a table; exit code 1: something was not so. test_storage_disk.py has a short form. Mounting a disk takes
+# root.
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from gateway.embedded import EmbeddedCluster, wait_for
 from tests.background import Background
-from tests.integration.disks import SmallDisk, Watch
 from tests.integration.gateways import Gateway, end_offsets, read_topic
-from tests.integration.test_storage_disk import BROKER, DISK, MB, create_at, delete_all
+from tests.integration.storage.disks import SmallDisk, Watch
+from tests.integration.storage.test_storage_disk import BROKER, DISK, MB, create_at, delete_all
 
 TOTAL = 3 * MB  # bytes per second of each broker
 INTERVAL_S = 1.0
@@ -386,7 +387,7 @@ def _pauses(looks: list[Look]) -> list[tuple[float, float]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.integration.disk_full")
+    parser = argparse.ArgumentParser(prog="python -m tests.integration.storage.disk_full")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg")
     parser.add_argument("--json", type=Path, metavar="FILE", help="what was seen, four times a second")
     options = parser.parse_args()

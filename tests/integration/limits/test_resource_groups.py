@@ -94,7 +94,7 @@ def pair(kafka: EmbeddedCluster, tmp_path: Path) -> Iterator[Pair]:
 
 
 def command(pair: Pair, *args: str) -> str:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     said = subprocess.run(
         [sys.executable, "-m", "gateway", *args, "--url", pair.gateways[1].admin],
         cwd=root, capture_output=True, text=True, timeout=60, check=False,

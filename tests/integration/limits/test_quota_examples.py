@@ -19,7 +19,7 @@ from gateway.embedded import EmbeddedCluster, wait_for
 from gateway.quotas.client import QuotaClient
 from policies.quotas.store import Alteration, Op
 from tests.integration.gateways import Gateway, create_topic, log_bytes
-from tests.integration.test_kafka_quotas import Run, Said
+from tests.integration.limits.test_kafka_quotas import Run, Said
 
 USERS = {name: f"{name}-secret" for name in ("admin", "user-one", "user-two", "user-three")}
 TOTAL_OUT = 3_000_000

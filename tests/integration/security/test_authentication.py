@@ -22,7 +22,7 @@ from protocol.admin.cluster import METADATA, MetadataRequest
 from protocol.authentication.scram import HASHES, make_record, record_text
 from tests.clients import harness
 from tests.integration.gateways import Gateway, create_topic, end_offsets
-from tests.integration.oidc import AUDIENCE, ISSUER, Issuer
+from tests.integration.security.oidc import AUDIENCE, ISSUER, Issuer
 
 BROKER_USERS = {"admin": "admin-secret", "tenant": "tenant-secret", "others": "others-secret"}
 ALLOWED = {"alice": "alice's own", "bob": "bob's own", "carol": "carol's own", "dave": "dave's own"}

@@ -32,7 +32,7 @@ from gateway.storage.snapshots import SnapshotReader, volume_topic
 from policies.storage import Volume, VolumeLimit, VolumeSnapshot
 from tests.integration.gateways import create_topic, end_offsets, read_topic
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PREFIX = "produce_gateway_volume_agent_"
 WAIT_S = 60.0
 # A snapshot is given as long as an interval, a second here; a machine that stands still may take longer.

@@ -30,7 +30,7 @@ from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyChange, PolicyError, PolicyKey, PolicyOperation
 from tests.background import Background
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 WAIT_S = 60.0
 MB = 10**6
 CLICKS, VIEWS, ORDERS = (PolicyKey.of_topic(name) for name in ("clicks", "views", "orders"))

@@ -1,5 +1,5 @@
 # A real producer as a process of its own, so that several of them offer steady loads on few cores and the test is not
-# held up: `python -m tests.integration.fleet_load TASK`, in JSON. librdkafka, idempotent; over its limit it
+# held up: `python -m tests.integration.fleet.fleet_load TASK`, in JSON. librdkafka, idempotent; over its limit it
 # offers what its queue takes. Writes the number of acknowledged bytes a few times a second, a line each; on
 # SIGTERM it flushes, and its last line is `done SENT ACKNOWLEDGED FAILED`.
 
@@ -44,7 +44,7 @@ class Load(Telling):
     """The process, seen from the test. `progress`: bytes of records that were acknowledged."""
 
     def __init__(self, task: Task) -> None:
-        super().__init__([sys.executable, "-m", "tests.integration.fleet_load", json.dumps(asdict(task))])
+        super().__init__([sys.executable, "-m", "tests.integration.fleet.fleet_load", json.dumps(asdict(task))])
 
     def finish(self) -> tuple[int, int, int]:
         """Records sent, acknowledged, failed."""

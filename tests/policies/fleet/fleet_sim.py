@@ -3,8 +3,8 @@
 # demand.py; bucket.py) or, to compare, by the seed's own step function (pip82.py) in the same world. All chance comes
 # from one seed.
 #
-#     python -m tests.policies.fleet_sim                      the table of docs/shares.md
-#     python -m tests.policies.fleet_sim --plot docs/shares.svg
+#     python -m tests.policies.fleet.fleet_sim                      the table of docs/shares.md
+#     python -m tests.policies.fleet.fleet_sim --plot docs/shares.svg
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from policies.fleet.demand import SAMPLE_S, DemandMeter
 from policies.fleet.fleet_limiter import FleetLimiter, FleetShares
 from policies.fleet.shares import IDLE, LimitDemand, ShareAllocator, ShareGrant, max_min_fair
 from policies.limits.limiter import MAX_WAIT_S
-from tests.policies import pip82
+from tests.policies.groups import pip82
 
 KEY: Final = "limit"
 LIMIT: Final = 100.0

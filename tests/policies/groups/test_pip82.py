@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.policies.pip82 import Variant, spread, steal, step
+from tests.policies.groups.pip82 import Variant, spread, steal, step
 
 USAGES = st.lists(st.floats(0, 1000), min_size=1, max_size=12)
 VARIANTS: list[Variant] = ["whole", "proportional"]

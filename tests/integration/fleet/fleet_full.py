@@ -3,9 +3,9 @@
 # process and a whole gateway are killed); after each the sum over all gateways is looked at, from two cycles on. What
 # got in is taken from the gateways' own usage logs, second by second.
 #
-# `python -m tests.integration.fleet_full [SECONDS]` (or `make fleet`) looks for 30 s each and prints a table; exit code
-# 1: a sum is more than 3 % off, a second above 1.1 times the limit, a producer got nothing, or lost something.
-# test_fleet.py is a short form.
+# `python -m tests.integration.fleet.fleet_full [SECONDS]` (or `make fleet`) looks for 30 s each and prints a table;
+# exit code 1: a sum is more than 3 % off, a second above 1.1 times the limit, a producer got nothing, or lost
+# something. test_fleet.py is a short form.
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 from gateway import embedded
 from gateway.embedded import EmbeddedCluster, wait_for
 from policies import usage
-from tests.integration.fleet_load import Load, Task
+from tests.integration.fleet.fleet_load import Load, Task
+from tests.integration.fleet.test_policy_fleet import Mortal
 from tests.integration.gateways import create_topic
-from tests.integration.test_policy_fleet import Mortal
 
 LIMIT = 12_000_000
 LOWER = 8_000_000

@@ -16,9 +16,9 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from gateway.commands import storage_override
 from gateway.embedded import EmbeddedCluster, EmbeddedError, wait_for
-from tests.integration.disks import SmallDisk
 from tests.integration.gateways import Gateway
-from tests.integration.test_storage_disk import create_at
+from tests.integration.storage.disks import SmallDisk
+from tests.integration.storage.test_storage_disk import create_at
 
 MB = 1_000_000
 DISK = 64 * MB

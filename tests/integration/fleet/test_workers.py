@@ -13,7 +13,7 @@ from gateway.embedded import EmbeddedCluster, wait_for
 from policies import usage
 from tests.gateway import play
 from tests.integration.gateways import Gateway, Sum, create_topic, end_offsets, lives, log_bytes, sums, total
-from tests.integration.steady import RECOVERY_S, Steady, assert_in_log_once_and_in_order
+from tests.integration.limits.steady import RECOVERY_S, Steady, assert_in_log_once_and_in_order
 from tests.integration.wire import Wire
 
 TWO = {"workers": 2}

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from gateway.embedded import EmbeddedCluster, wait_for
-from tests.integration.fleet_load import Load, Task
+from tests.integration.fleet.fleet_load import Load, Task
 from tests.integration.gateways import Gateway
 
 pytestmark = pytest.mark.kafka

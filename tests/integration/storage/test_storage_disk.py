@@ -24,9 +24,9 @@ from gateway.embedded import EmbeddedCluster, wait_for
 from policies import usage
 from tests.background import Background
 from tests.clients import harness
-from tests.integration.disks import LOOK_EVERY_S, SmallDisk, Watch
 from tests.integration.gateways import Gateway, Sum, create_topic, read_topic
-from tests.integration.steady import Steady, assert_in_log_once_and_in_order
+from tests.integration.limits.steady import Steady, assert_in_log_once_and_in_order
+from tests.integration.storage.disks import LOOK_EVERY_S, SmallDisk, Watch
 
 MB = 1_000_000
 DISK = 200 * MB
