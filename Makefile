@@ -89,7 +89,7 @@ clients: env ## tests with real clients, the whole matrix: Java, librdkafka, Pyt
 	@CLIENTS_FULL=1 $(BIN)/pytest -m clients $(ARGS)
 
 storm: env ## each client library far over limits that delay, alone and in fleets, beside Kafka's own quota: prints a table (an hour)
-	@$(BIN)/python -m tests.clients.storm $(ARGS)
+	@$(BIN)/python -m tests.clients.limits.storm $(ARGS)
 
 thresholds: env ## what the seed's rule admits over four minutes, against its promises: prints a table
 	@$(BIN)/python -m tests.integration.limits.thresholds_full $(ARGS)
@@ -113,8 +113,8 @@ spark: env classes ## tests of the audit with Spark
 	@$(BIN)/pytest -m spark $(ARGS)
 
 kills: env ## the audit's stream and upkeep, killed again and again in the middle of their work: tables must be exact
-	@$(BIN)/python -m tests.audit.kill_stream --kills 20 $(ARGS)
-	@$(BIN)/python -m tests.audit.kill_upkeep --kills 10
+	@$(BIN)/python -m tests.audit.stream.kill_stream --kills 20 $(ARGS)
+	@$(BIN)/python -m tests.audit.stream.kill_upkeep --kills 10
 
 bench: env ## what the gateway costs per request and per gigabyte (ARGS=--help)
 	@$(BIN)/python -m tests.bench.bench $(ARGS)
@@ -126,7 +126,7 @@ fuzz: env ## sessions, links, control and the admin server, fed with broken traf
 	@$(BIN)/python -m tests.hostile.fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 differential: env ## INPUTS=10000000 random requests through the fast path and without it: the same must come out (ARGS=--help)
-	@$(BIN)/python -m tests.gateway.data.session.differential $(if $(INPUTS),--inputs $(INPUTS)) $(ARGS)
+	@$(BIN)/python -m tests.gateway.data.session.fast_path.differential $(if $(INPUTS),--inputs $(INPUTS)) $(ARGS)
 
 sanitize: env ## the compiled hot path under AddressSanitizer and UBSan: its tests, then SECONDS=600 of fuzz
 	@$(BIN)/python -m tests.hostile.sanitize $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)

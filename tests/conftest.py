@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from gateway.data.sockets import reactor
 from gateway.embedded import EmbeddedCluster, ports
-from tests.costs import Costs
+from tests.runner.costs import Costs
 
 settings.register_profile("small", max_examples=15, derandomize=True, deadline=None, database=None)
 settings.register_profile(
@@ -37,7 +37,9 @@ _TESTS = Path(__file__).parent
 _AUDIT, _CLIENTS, _SPARK, _THREE = "audit", "clients", "commands that start Spark", "three brokers"
 _STREAMS = "audit: streams"  # goes on with the session of what is named so before the colon, in the same process
 _SHARING = {
-    **dict.fromkeys(("audit/test_stream.py", "audit/test_stream_kafka.py", "audit/test_upkeep.py"), _STREAMS),
+    **dict.fromkeys(
+        ("audit/stream/test_stream.py", "audit/stream/test_stream_kafka.py", "audit/stream/test_upkeep.py"), _STREAMS
+    ),
     **dict.fromkeys(
         (  # each command is a Java of its own, so these need no session: beside those that do
             "audit/test_class_data.py",

@@ -32,12 +32,12 @@ from tests.bench.java_producer import (
     measure_java,
 )
 from tests.bench.load import SCENARIOS, Scenario, build_rawload, limit_in_force, measure
-from tests.bench.native_relays import native_relay
-from tests.bench.peers import versions, why_not_measured
-from tests.bench.plot import draw
 from tests.bench.processes import BenchError, free_ports
 from tests.bench.profile_worker import INSTRUMENTS, profile
-from tests.bench.report import BOTH, as_markdown, as_text, tls_of
+from tests.bench.proxies.native_relays import native_relay
+from tests.bench.proxies.peers import versions, why_not_measured
+from tests.bench.results.plot import draw
+from tests.bench.results.report import BOTH, as_markdown, as_text, tls_of
 from tests.bench.targets import (
     BUSY_THRESHOLDS,
     EVERYTHING,

@@ -25,9 +25,9 @@ from gateway.compiled import compilation_state
 from tests.bench.cpu import command_line, machine, tree_cpu
 from tests.bench.load import SCENARIOS, Scenario, build_rawload, measure
 from tests.bench.processes import BenchError, free_ports
-from tests.bench.report import WORKER
+from tests.bench.results.report import WORKER
+from tests.bench.results.verdict import Verdict, judge
 from tests.bench.targets import IDLE_THRESHOLDS, ROOT, Target, cache_dir, gateway, null_broker
-from tests.bench.verdict import Verdict, judge
 
 PORTS: Final = 28_000
 ROUNDS: Final = 9

@@ -45,7 +45,7 @@ class Cost(NamedTuple):
 
 def cost(partitions: int, topics: int, *, idempotent: bool, shuffled: bool, batches: int = BATCHES) -> Cost:
     """The least of `batches`. `partitions`: of the request, evenly over its topics."""
-    from tests.gateway.play import Play, answer, request  # the form is chosen by now
+    from tests.gateway.data.play import Play, answer, request  # the form is chosen by now
 
     names = {f"t{number}": list(range(partitions // topics)) for number in range(topics)}
     chance = random.Random(1)
@@ -112,7 +112,7 @@ def plot(path: Path, lines: dict[str, list[float]]) -> None:
     from matplotlib.figure import Figure
 
     from gateway.audit.report import plots
-    from tests.bench.plot import save
+    from tests.bench.results.plot import save
 
     with mpl.rc_context(plots.STYLE):
         figure = Figure(figsize=(8, 3.6))

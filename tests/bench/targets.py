@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 from confluent_kafka.admin import AdminClient
 
-from tests.bench.peers import PEERS
 from tests.bench.processes import BenchError, running, wait_for_port
+from tests.bench.proxies.peers import PEERS
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"

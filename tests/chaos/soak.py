@@ -1,9 +1,9 @@
 # `python -m tests.chaos.soak [SECONDS]` (or `make soak DURATION=…`; an hour if nothing is said): does anything grow?
 # The three producers and the consumer of a scene at their limits, an operator who changes thresholds, and strangers who
 # come and go all the time: clients with an id and a topic that nobody has heard of, and on all ports those who try to
-# do harm (tests/hostile/everywhere.py). Prints a table every minute; exit code 1: a line through the figures, without
-# the beginning (WARM), rises by more than noise, a process has ended, /readyz or a client that behaves was silenced
-# (tests/hostile/unharmed.py), or the accounts are wrong.
+# do harm (tests/hostile/live/everywhere.py). Prints a table every minute; exit code 1: a line through the figures,
+# without the beginning (WARM), rises by more than noise, a process has ended, /readyz or a client that behaves was
+# silenced (tests/hostile/live/unharmed.py), or the accounts are wrong.
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.background import Background, Telling
 from tests.chaos.faults import API_VERSIONS, nothing, resident
 from tests.chaos.scene import BROKERS, HEADER, RECOVERY_S, Chaos, Fault, Scene
 from tests.clients import processes
-from tests.gateway import play
-from tests.hostile import everywhere
-from tests.hostile.unharmed import Good, unharmed, versions
+from tests.gateway.data import play
+from tests.hostile.live import everywhere
+from tests.hostile.live.unharmed import Good, unharmed, versions
 from tests.integration.gateways import Gateway
 from tests.integration.wire import Wire
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway import embedded
 from gateway.embedded import wait_for
-from tests.go_programs import built
+from tests.deploy.go_programs import built
 
 VERSION = "v2.12.0"
 

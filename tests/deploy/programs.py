@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.go_programs import built
+from tests.deploy.go_programs import built
 
 HELM = "v3.22.0"
 KUBERNETES = "1.37"  # the newest that there are schemas for

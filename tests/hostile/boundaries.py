@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from protocol.produce import produce_request, produce_response
 from protocol.wire import MalformedFrame
-from tests.hostile import frames
+from tests.hostile.traffic import frames
 from tests.protocol import produce_cases as cases
 from tests.protocol.batches import batch
 from tests.variants import COMPILED, PURE, module

@@ -27,7 +27,7 @@ from gateway import embedded
 from tests.certificates import Authority
 from tests.clients import processes
 from tests.clients.gateways import Gateway
-from tests.gateway.play import request
+from tests.gateway.data.play import request
 from tests.hostile.strangers import MIB, Broker
 from tests.protocol.produce_cases import framed
 

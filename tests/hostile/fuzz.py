@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tests.hostile.control import Ended
-from tests.hostile.crowd import gather
-from tests.hostile.player import Player
-from tests.hostile.plays import AWAITED, Cost, Op, Violation, again, perform
-from tests.hostile.web import surf
+from tests.hostile.fuzzing.control import Ended
+from tests.hostile.fuzzing.crowd import gather
+from tests.hostile.fuzzing.player import Player
+from tests.hostile.fuzzing.plays import AWAITED, Cost, Op, Violation, again, perform
+from tests.hostile.fuzzing.web import surf
 
 INPUTS = 500  # of one play
 PLAYS = 40  # of one task

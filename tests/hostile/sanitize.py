@@ -48,13 +48,13 @@ TESTS: Final = {
     "policies.meters.meter": "tests/policies/meters/test_meter.py",
     "gateway.data.shared.ledger": "tests/gateway/data/shared/test_ledger.py",
     "gateway.data.pending.in_flight": "tests/gateway/data/pending/test_in_flight.py",
-    "gateway.data.session.fast_path": "tests/gateway/data/session/test_fast_path.py",
+    "gateway.data.session.fast_path": "tests/gateway/data/session/fast_path/test_fast_path.py",
     "gateway.data.relay.shortcut": "tests/gateway/data/relay/test_shortcut.py",
     "gateway.data.sockets.slices": "tests/gateway/data/sockets/test_reactor_slices.py",
     "gateway.data.sockets.tls": "tests/gateway/data/relay/test_tls_shortcut.py",
 }
 MORE_TESTS: Final = (
-    "tests/gateway/data/session/test_fast_path_sums.py",
+    "tests/gateway/data/session/fast_path/test_fast_path_sums.py",
     "tests/gateway/data/relay/test_links.py",
 )  # all of them together
 HAVE: Final = "GCC with its sanitizers is needed (Debian, Ubuntu: gcc libc6-dev; Fedora: gcc libasan libubsan)"

@@ -26,9 +26,9 @@ from typing import Any
 from gateway import embedded
 from tests.clients import processes
 from tests.clients.gateways import Gateway
-from tests.gateway.null_broker import text
-from tests.gateway.play import answer, request
-from tests.hostile.unharmed import Unharmed, unharmed, versions
+from tests.gateway.control.null_broker import text
+from tests.gateway.data.play import answer, request
+from tests.hostile.live.unharmed import Unharmed, unharmed, versions
 from tests.protocol.produce_cases import framed
 
 MIB = 2**20

@@ -22,7 +22,7 @@ from policies.groups.group_limiters import GroupLimitValues
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
 from protocol.wire import MalformedFrame, put_uvarint
-from tests.gateway.play import Play
+from tests.gateway.data.play import Play
 from tests.protocol.batches import batch
 
 SIZE = 100_000  # of a frame, about

@@ -39,7 +39,7 @@ from policies.quotas.store import QuotaStore
 from protocol import api
 from protocol.rewriting.identity import AmbiguousIdentity
 from protocol.wire import MalformedFrame
-from tests.gateway.play import (
+from tests.gateway.data.play import (
     TOOK,
     TOPIC_ID,
     Play,

@@ -1,5 +1,5 @@
-# A Kafka connection with nothing between the test and the bytes: frames of tests/gateway/play.py go out as they are,
-# answers are read by kio. Blocking, with a deadline.
+# A Kafka connection with nothing between the test and the bytes: frames of tests/gateway/data/play.py go out as they
+# are, answers are read by kio. Blocking, with a deadline.
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 from types import TracebackType
 
 from gateway import embedded
-from tests.gateway import play
+from tests.gateway.data import play
 
 TIMEOUT_S = 30.0
 

@@ -101,7 +101,7 @@ def begin(made: PolicyEngine, *topics: str, node_id: int = 1) -> None:
 def record(broker: BrokerMeters, topic: bytes, size: int) -> bool:
     """Count `size` bytes that got in and say True, or count them as throttled: False.
 
-    For tests of rates and of what is over; tests/gateway/data/session/test_record_quota.py is about who counts so.
+    For tests of rates and of what is over. Who counts so: tests/gateway/data/session/limits/test_record_quota.py.
     """
     meter = broker.topics.get(topic) or broker.add_topic(topic)
     if meter.thresholds_ask:

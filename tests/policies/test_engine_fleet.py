@@ -15,7 +15,7 @@ from policies.meters.meter import TICK_S
 from policies.thresholds.pacing import ThresholdPacer
 from policies.verdict import DELAY, STORAGE_THROTTLE
 from tests.policies.asking import decide, record, rejection, storage
-from tests.policies.pages import pages
+from tests.policies.fleet.pages import pages
 from tests.policies.thresholds.pacing_play import Connection, Loop
 
 TOTAL = total_key(1)

@@ -23,8 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.embedded import find_free_port
 from policies import usage
-from tests.gateway.null_broker import NullBroker
-from tests.gateway.play import request as produce_request
+from tests.gateway.control.null_broker import NullBroker
+from tests.gateway.data.play import request as produce_request
 from tests.gateway.test_supervisor import is_alive
 
 DEADLINE_S = 60.0

@@ -23,7 +23,7 @@ from protocol.admin.cluster import (
     LogDirTopic,
 )
 from tests.background import accepting
-from tests.leftovers import no_descriptors_left
+from tests.gateway.storage.leftovers import no_descriptors_left
 
 CLUSTER = DescribeClusterResponse(
     throttle_time_ms=0,

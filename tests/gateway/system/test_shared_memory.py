@@ -18,9 +18,9 @@ from gateway.system import shared_memory
 from gateway.system.shared_memory import SharedMemoryRegion
 from policies.fleet import page
 from policies.fleet.page import SharedPage
-from tests.gateway.page_worker import KEY, MANY, RATE, WORKERS, bucket
+from tests.gateway.system.page_worker import KEY, MANY, RATE, WORKERS, bucket
 
-PROGRAM = Path(__file__).parents[1] / "page_worker.py"
+PROGRAM = Path(__file__).with_name("page_worker.py")
 ROOT = Path(__file__).parents[3]
 
 

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaProducer
 
 from gateway.embedded import EmbeddedCluster, wait_for
-from tests.gateway import play
+from tests.gateway.data import play
 from tests.integration.gateways import (
     USAGE_TOPIC,
     Gateway,

@@ -1,7 +1,7 @@
 # Rejected attempts and what was finally dropped, with real producers: what one sends again until it gets through is
 # rejected and not dropped; what one gives up is the difference, to the byte. The limits are those of
-# tests/clients/scenario_policies.py, by the topics' names; all producers run at once, and the gateway has ended in
-# order before its records are read.
+# tests/clients/limits/scenario_policies.py, by the topics' names; all producers run at once, and the gateway has ended
+# in order before its records are read.
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from kafka.errors import KafkaTimeoutError
 
 from gateway.embedded import EmbeddedCluster
 from policies.usage import NOTES
-from tests.clients.scenario_policies import SEPARATOR
-from tests.gateway.play import size_of
+from tests.clients.limits.scenario_policies import SEPARATOR
+from tests.gateway.data.play import size_of
 from tests.integration.gateways import Gateway, Record, create_topic, dropped, end_offsets
 
 COUNT = 150
@@ -116,7 +116,7 @@ class Seen(NamedTuple):
 def seen(kafka: EmbeddedCluster) -> Iterator[Seen]:
     names = uuid.uuid4().hex[:8]
     topics = {name: create_topic(kafka, f"{case.limit}{SEPARATOR}{names}-{name}", 2) for name, case in CASES.items()}
-    settings = {"policies": ["tests.clients.scenario_policies:make"]}
+    settings = {"policies": ["tests.clients.limits.scenario_policies:make"]}
     with Gateway(kafka.bootstrap_servers, settings) as gateway, ThreadPoolExecutor(len(CASES)) as pool:
         runs = {
             name: pool.submit(case.send, gateway.bootstrap, topics[name], case.count) for name, case in CASES.items()

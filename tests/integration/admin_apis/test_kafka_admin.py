@@ -38,7 +38,7 @@ from protocol.admin import configs as c
 from protocol.admin import quotas as q
 from protocol.admin import topics as t
 from protocol.message_codec import ApiCodec
-from tests.gateway.play import decode_answer, request
+from tests.gateway.data.play import decode_answer, request
 from tests.integration.gateways import Gateway, create_topic
 from tests.integration.wire import Wire
 from tests.protocol import kio_messages as kio

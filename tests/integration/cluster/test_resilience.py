@@ -21,7 +21,7 @@ from gateway.embedded import EmbeddedCluster, wait_for
 from gateway.kafka.describe import describe_topic
 from policies import usage
 from protocol import api
-from tests.gateway import play
+from tests.gateway.data import play
 from tests.integration.gateways import (
     USAGE_TOPIC,
     Gateway,

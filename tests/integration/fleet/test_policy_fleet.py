@@ -23,7 +23,7 @@ from policies.units import format_time, parse_time
 from protocol.api import NOT_LEADER_OR_FOLLOWER
 from tests.background import Background
 from tests.clients import processes
-from tests.gateway import play
+from tests.gateway.data import play
 from tests.integration.gateways import Gateway, create_topic
 from tests.integration.limits.steady import Steady, assert_in_log_once_and_in_order
 from tests.integration.wire import Wire

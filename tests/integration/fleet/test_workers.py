@@ -11,7 +11,7 @@ import pytest
 
 from gateway.embedded import EmbeddedCluster, wait_for
 from policies import usage
-from tests.gateway import play
+from tests.gateway.data import play
 from tests.integration.gateways import Gateway, Sum, create_topic, end_offsets, lives, log_bytes, sums, total
 from tests.integration.limits.steady import RECOVERY_S, Steady, assert_in_log_once_and_in_order
 from tests.integration.wire import Wire

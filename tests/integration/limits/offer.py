@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gateway import embedded
-from tests.gateway import play
+from tests.gateway.data import play
 
 STEP_S = 0.1
 LATE_S = 0.5  # a machine that is busy may make up for so much, which is no answer of a gate's

@@ -33,7 +33,7 @@ from policies.quotas.store import Alteration, Op
 from protocol import api
 from tests.background import Background
 from tests.clients import harness
-from tests.gateway import play
+from tests.gateway.data import play
 from tests.integration.gateways import Gateway, create_topic, log_bytes
 from tests.integration.wire import Wire
 

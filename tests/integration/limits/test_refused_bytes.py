@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from gateway.embedded import EmbeddedCluster, wait_for
-from tests.gateway import play
+from tests.gateway.data import play
 from tests.integration.gateways import Gateway, create_topic, end_offsets, total
 from tests.integration.security.test_sasl_attacks import sign_in
 from tests.integration.wire import Wire

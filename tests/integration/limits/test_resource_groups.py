@@ -17,7 +17,7 @@ import pytest
 
 from gateway import embedded
 from gateway.embedded import EmbeddedCluster, wait_for
-from tests.gateway import play
+from tests.gateway.data import play
 from tests.integration.gateways import Gateway, create_topic
 from tests.integration.wire import Wire
 

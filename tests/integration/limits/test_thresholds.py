@@ -25,7 +25,7 @@ import pytest
 
 from gateway.embedded import EmbeddedCluster, EmbeddedError, wait_for
 from policies.meters.meter import ALPHA, TICK_S
-from tests.gateway import play
+from tests.gateway.data import play
 from tests.integration.gateways import Dropped, Gateway, Outcomes, create_topic, dropped, log_bytes, sums, total
 from tests.integration.limits.offer import Flow, Load, Tally, rate_between
 from tests.integration.limits.steady import Steady, assert_in_log_once_and_in_order

@@ -14,8 +14,8 @@ import pytest
 
 from gateway.embedded import HOST, EmbeddedCluster, wait_for
 from tests.background import Background
-from tests.gateway import play
-from tests.hostile.unharmed import unharmed, versions
+from tests.gateway.data import play
+from tests.hostile.live.unharmed import unharmed, versions
 from tests.integration.gateways import Gateway, Sum, create_topic, end_offsets, sums
 from tests.integration.wire import Wire
 

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from gateway.embedded import EmbeddedCluster, wait_for
 from protocol import api
 from tests.certificates import Authority
-from tests.gateway.play import other_request
+from tests.gateway.data.play import other_request
 from tests.integration.gateways import Gateway, Sum, create_topic, end_offsets, log_bytes
 
 COUNT = 50

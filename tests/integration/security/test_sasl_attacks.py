@@ -22,8 +22,8 @@ import pytest
 from gateway.embedded import EmbeddedCluster, wait_for
 from protocol import api
 from tests.clients import harness
-from tests.gateway import play
-from tests.hostile.unharmed import RoundTrip, unharmed
+from tests.gateway.data import play
+from tests.hostile.live.unharmed import RoundTrip, unharmed
 from tests.integration.gateways import Gateway, create_topic, end_offsets
 from tests.integration.wire import Wire
 from tests.protocol.rewriting import test_identity as frames

@@ -25,7 +25,7 @@ from gateway.data.shared.uplink import ControlUplink
 from gateway.embedded import EmbeddedCluster, wait_for
 from gateway.tls.broker_tls import parse_broker_tls
 from tests.certificates import Authority
-from tests.gateway.play import Play
+from tests.gateway.data.play import Play
 from tests.integration.gateways import Gateway, Sum, create_topic, end_offsets, log_bytes, read_topic
 
 COUNT = 200

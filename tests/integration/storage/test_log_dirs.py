@@ -24,7 +24,7 @@ from gateway import embedded
 from gateway.embedded import EmbeddedCluster, find_free_port, wait_for
 from gateway.storage.log_dirs import LogDirs, active_brokers
 from policies.storage import Observation, ObservationFailed
-from tests.leftovers import no_descriptors_left
+from tests.gateway.storage.leftovers import no_descriptors_left
 
 NOISE_BYTES = 2**30  # other tests and other programs write to the same file system meanwhile
 API_VERSIONS, DESCRIBE_CLUSTER = 18, 60

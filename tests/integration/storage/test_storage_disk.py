@@ -335,7 +335,7 @@ def create_at(kafka: EmbeddedCluster, topic: str, brokers: list[int]) -> None:
     admin.create_topics([NewTopic(topic, 1, replica_assignment=[brokers])])[topic].result(120)
 
 
-@pytest.mark.full  # policies/test_storage_min_available.py; with a real disk: all of the next section
+@pytest.mark.full  # policies/storage/limits/test_storage_min_available.py; with a real disk: all of the next section
 @pytest.mark.seed("DISK.1")
 def test_a_full_disk_of_another_broker_slows_and_pauses_producers_that_write_nothing_there() -> None:
     with ExitStack() as stack:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from policies.fleet import page
 from policies.fleet.fleet_limiter import FleetLimiter, FleetShares
 from policies.fleet.page import PageRow, SharedPage
-from tests.policies.pages import pages
+from tests.policies.fleet.pages import pages
 
 RATE = 1000.0
 

@@ -15,7 +15,7 @@ from policies.fleet.fleet_limiter import FleetLimiter, FleetShares
 from policies.fleet.page import SharedPage
 from policies.fleet.shared_bucket import SharedBucket
 from policies.limits.bucket import TokenBucket
-from tests.policies.pages import pages as shared_pages
+from tests.policies.fleet.pages import pages as shared_pages
 
 KEY = '["t",1]'
 RATE = 1000.0

@@ -15,8 +15,8 @@ from policies.meters.broker_meters import OTHER_TOPICS
 from policies.meters.meter import TICK_S
 from policies.thresholds.pacing import PACE_S
 from policies.verdict import DELAY, REJECT, RESOURCE_GROUP
+from tests.policies.fleet.pages import pages
 from tests.policies.groups.group_play import Loop, Producer, engine_with, finder, send
-from tests.policies.pages import pages
 
 GOLD = {"acme": "gold"}
 BYTES = group_key("gold", "publish", "bytes")

@@ -31,7 +31,7 @@ from policies.quotas.quota_limiters import (
 )
 from policies.quotas.store import QuotaStore
 from policies.verdict import CLIENT_QUOTA, DELAY, REJECT
-from tests.policies.pages import pages
+from tests.policies.fleet.pages import pages
 
 ALICE = Entity("alice")
 EVERYBODY = Entity(DEFAULT)

@@ -29,7 +29,7 @@ from policies.definitions.policy_values import TopicId, TopicIds
 from policies.thresholds.sums import TopicPlaces
 from tests.background import until
 from tests.gateway.control.contexts import SETTINGS, Told, make_context
-from tests.gateway.null_broker import NullBroker
+from tests.gateway.control.null_broker import NullBroker
 
 Message = TypeVar("Message", BrokerTable, TopicSnapshot)
 BOOTSTRAP = (("b", 9092),)

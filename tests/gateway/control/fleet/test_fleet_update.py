@@ -16,7 +16,7 @@ from gateway.supervisor import NO_ORIGIN
 from policies.fleet.keys import group_key
 from policies.fleet.shares import LimitDemand
 from tests.gateway.control.fleet.exchange.test_fleet_reports import boot, only, trio_of
-from tests.gateway.fleet_play import Reporter
+from tests.gateway.control.fleet.fleet_play import Reporter
 
 UPSTREAM = "upstream: {bootstrap_servers: '127.0.0.1:9092'}\n"
 

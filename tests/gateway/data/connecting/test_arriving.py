@@ -18,9 +18,9 @@ from protocol import api
 from protocol.proxy_header import SIGNATURE, ConnectionEnds, encode_header
 from tests.background import until
 from tests.certificates import Authority
+from tests.gateway.data.connecting.yard import Yard, opened
+from tests.gateway.data.play import other_request
 from tests.gateway.data.relay.test_links import receive_exactly
-from tests.gateway.play import other_request
-from tests.gateway.yard import Yard, opened
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 

@@ -12,8 +12,8 @@ from gateway.control.admission import ADDRESS, CONNECTIONS, ConnectionAdmission
 from gateway.data.shared.errors import IdentityChanged, TooManyConnections
 from gateway.system.sockets import is_in_networks
 from protocol.rewriting.identity import UNKNOWN_PRINCIPAL
-from tests.gateway.play import Play
-from tests.hostile import frames
+from tests.gateway.data.play import Play
+from tests.hostile.traffic import frames
 
 ALICE, BOB = "User:CN=alice", "User:bob"
 

@@ -25,7 +25,7 @@ from gateway.tls.certificates import ListenerTls, make_listener_context
 from gateway.tls.server_names import ServerNames
 from policies.engine import PolicyEngine
 from tests.certificates import Authority
-from tests.gateway.play import request
+from tests.gateway.data.play import request
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 

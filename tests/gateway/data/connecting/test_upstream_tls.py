@@ -20,8 +20,8 @@ from gateway.data.shared.uplink import ControlUplink
 from gateway.tls.broker_tls import CLOSED, CLOSED_AT_ONCE, NO_TLS, BrokerTls, make_broker_context
 from gateway.tls.certificates import CHECK_INTERVAL_S, CertificateError
 from tests.certificates import Authority, openssl
+from tests.gateway.data.play import Play
 from tests.gateway.data.relay.test_tls_upstream import server_context
-from tests.gateway.play import Play
 
 Files = tuple[Path, Path]
 Serve = Callable[[trio.SocketStream], Awaitable[None]]

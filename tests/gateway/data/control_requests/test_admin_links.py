@@ -41,10 +41,10 @@ from gateway.data.worker.worker import DataWorker
 from gateway.listener_names import DEFAULT_LISTENER
 from gateway.supervisor import ParentLink
 from tests.background import until
+from tests.gateway.data.made_settings import made_settings
+from tests.gateway.data.play import Play, account, answer, other_answer, other_request, request
 from tests.gateway.data.relay.test_links import Stage, receive_exactly, staged
 from tests.gateway.data.session.test_termination import authenticate, handshake
-from tests.gateway.made_settings import made_settings
-from tests.gateway.play import Play, account, answer, other_answer, other_request, request
 
 MANAGED = (44, 49)
 ADMIN = other_request(5, 44, 1, b"a change")

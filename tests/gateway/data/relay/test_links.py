@@ -27,7 +27,7 @@ from gateway.data.sockets.reactor import SelectorPoller, SocketReactor
 from policies.verdict import DELAY, Verdict
 from tests import variants
 from tests.background import until
-from tests.gateway.play import (
+from tests.gateway.data.play import (
     TOOK,
     Play,
     answer,

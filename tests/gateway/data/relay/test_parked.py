@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.data.relay.parked import MAX_SAMPLES, SAMPLE_S, ParkedInput
-from tests.gateway.play import account
+from tests.gateway.data.play import account
 
 RATE = 100  # bytes handled in a second
 

@@ -51,9 +51,9 @@ from gateway.data.relay.states import (
 from gateway.data.sockets.reactor import IN
 from tests import variants
 from tests.background import until
+from tests.gateway.data.play import TOOK, answer, other_answer, other_request, request, with_question
 from tests.gateway.data.relay import states_picture
 from tests.gateway.data.relay.test_links import Stage, receive_exactly, reset, staged
-from tests.gateway.play import TOOK, answer, other_answer, other_request, request, with_question
 from tests.pages import DOCS
 
 pytestmark = pytest.mark.usefixtures("no_circles")

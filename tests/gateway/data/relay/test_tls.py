@@ -33,8 +33,8 @@ from gateway.tls.certificates import (
 from gateway.tls.tls_reasons import BROKEN_RECORD_REASON
 from tests.background import until
 from tests.certificates import Authority, openssl
+from tests.gateway.data.play import answer, other_answer, other_request, request, size_of
 from tests.gateway.data.relay.test_links import DEADLINE_S, Stage, _tcp_pair, receive_exactly, staged
-from tests.gateway.play import answer, other_answer, other_request, request, size_of
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 

@@ -24,11 +24,11 @@ from protocol.rewriting import rewrite
 from tests import variants
 from tests.background import until
 from tests.certificates import Authority
+from tests.gateway.data.play import answer, other_answer, other_request, request, size_of
 from tests.gateway.data.relay import test_links, test_tls, test_tls_upstream
 from tests.gateway.data.relay.test_links import Stage, receive_exactly, reset, staged
 from tests.gateway.data.relay.test_tls import TlsStage, _NewKeys, openssl_client, say
 from tests.gateway.data.relay.test_tls_upstream import Plain, Secure
-from tests.gateway.play import answer, other_answer, other_request, request, size_of
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 

@@ -21,9 +21,9 @@ from gateway.tls.broker_tls import BrokerTls, make_broker_context
 from gateway.tls.certificates import ListenerTls, make_listener_context
 from tests.background import until
 from tests.certificates import Authority
+from tests.gateway.data.play import answer, other_answer, other_request, request
 from tests.gateway.data.relay.test_links import Stage, _tcp_pair, staged
 from tests.gateway.data.relay.test_tls import BROKEN_RECORD_SAID, VERSIONS, Client
-from tests.gateway.play import answer, other_answer, other_request, request
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 

@@ -16,7 +16,7 @@ from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
 from protocol import api, framing
 from protocol.wire import MalformedFrame
-from tests.gateway.play import Play, account, answer, other_answer, other_request, request
+from tests.gateway.data.play import Play, account, answer, other_answer, other_request, request
 from tests.protocol import kio_messages
 from tests.protocol.batches import batch
 from tests.protocol.produce_cases import framed

@@ -13,7 +13,7 @@ from gateway.data.session.session import ClientSession
 from policies.groups.group_limiters import GroupLimitValues
 from policies.limits.limiter import DEBT_S, RECHECK_S
 from policies.quotas.names import Entity, QuotaKey
-from tests.gateway.play import JAVA, Play, account, answer, decode_answer, request, size_of
+from tests.gateway.data.play import JAVA, Play, account, answer, decode_answer, request, size_of
 
 TOPIC: Final = "acme.shop.orders"
 SIZE: Final = size_of()

@@ -14,7 +14,7 @@ from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.quota_limiters import CLAIMED_DEBT_S
 from policies.quotas.store import QuotaStore
 from policies.thresholds.pacing import ThresholdPacer
-from tests.gateway.play import (
+from tests.gateway.data.play import (
     JAVA,
     TOOK,
     Play,

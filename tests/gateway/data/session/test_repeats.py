@@ -8,7 +8,7 @@ from gateway.channel import GroupSnapshot
 from gateway.data.session.session import ClientSession
 from policies.groups.group_limiters import GroupLimitValues
 from policies.idempotence.repeats import RETENTION_S
-from tests.gateway.play import JAVA, TOPIC_ID, Play, account, answer, other_request, request, size_of
+from tests.gateway.data.play import JAVA, TOPIC_ID, Play, account, answer, other_request, request, size_of
 
 SIZE = size_of()
 OVER = {"total": 100.0, "topics": {"clicks": 50.0}}

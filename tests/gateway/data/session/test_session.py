@@ -14,7 +14,7 @@ from gateway.worker_config import WorkerInternalClient
 from policies.verdict import DELAY, NOT_ENOUGH_REPLICAS, REJECT, THROTTLING_QUOTA_EXCEEDED, Verdict
 from protocol import api
 from protocol.wire import MalformedFrame
-from tests.gateway.play import (
+from tests.gateway.data.play import (
     JAVA,
     TOOK,
     TOPIC_ID,

@@ -36,7 +36,7 @@ from protocol.wire import MalformedFrame
 from tests.background import until
 from tests.gateway.control.sasl.test_bearer import CLAIMS, jwk, message
 from tests.gateway.control.sasl.test_bearer import token as signed
-from tests.gateway.play import Play, answer, other_answer, other_request, request
+from tests.gateway.data.play import Play, answer, other_answer, other_request, request
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 

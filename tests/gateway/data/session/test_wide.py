@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.gateway.play import TOPIC_ID, Play, answer, request, size_of
+from tests.gateway.data.play import TOPIC_ID, Play, answer, request, size_of
 
 TOPICS = ("clicks", "orders", "views")
 NOT_LEADER = 6

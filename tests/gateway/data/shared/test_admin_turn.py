@@ -19,7 +19,7 @@ from protocol.admin import quotas as q
 from protocol.admin import topic_deletion as d
 from protocol.admin import topics as t
 from protocol.wire import MalformedFrame
-from tests.gateway.play import Play, answer, other_answer, other_request, request, size_of
+from tests.gateway.data.play import Play, answer, other_answer, other_request, request, size_of
 
 STEPS = pytest.mark.parametrize("step", [0, 1, 7], ids=["glued", "byte by byte", "by sevens"])
 MANAGED = (19, 20, 32, 33, 44, 48, 49)

@@ -25,7 +25,7 @@ from gateway.control.fleet.exchange.resource_usage_pb2 import Limits, ResourceUs
 from policies.explain import TopicFlow
 from policies.fleet.keys import group_key, quota_key, total_key
 from policies.fleet.shares import IDLE, LimitDemand
-from tests.gateway.fleet_play import Reporter
+from tests.gateway.control.fleet.fleet_play import Reporter
 
 ROOT = Path(__file__).parents[5]
 GOLD, SILVER = group_key("gold", "publish", "bytes"), group_key("silver", "dispatch", "msgs")

@@ -1,5 +1,6 @@
 # The seed's model of memory and bandwidth (PIP-82, "Resource consumption considerations") at a hundredth of its size,
-# with the real reports and shares. The whole of it: tests/bench/resource_model.py; its figures: docs/exchange.md.
+# with the real reports and shares. The whole of it: tests/bench/control/resource_model.py; its figures:
+# docs/exchange.md.
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import random
 import pytest
 
 from gateway.control.fleet.exchange.reports import REPORT_CYCLES
-from tests.bench.resource_model import Figures, Model, each_minute, each_second
+from tests.bench.control.resource_model import Figures, Model, each_minute, each_second
 
 # A tenth of the seed's namespaces per gateway, on 10 gateways. No room for names of others: nor is there in the seed's
 # scenario, where a gateway has more names of its own.
