@@ -17,9 +17,9 @@ from urllib.parse import quote
 
 from gateway import config
 from gateway.access_tokens.tokens import FILE_VARIABLE, read_first_token
-from gateway.admin_api import AdminRequest, ApiError, decode_response
 from gateway.commands.output import add_format_arguments, render_response, replace_unprintable
-from gateway.http_client import HttpError, HttpResponse, TlsError, TlsFault, fetch_url
+from gateway.http.admin_api import AdminRequest, ApiError, decode_response
+from gateway.http.http_client import HttpError, HttpResponse, TlsError, TlsFault, fetch_url
 from gateway.tls.certificates import CertificateError, check_certificates, load_chain
 from policies.units import format_time, parse_until
 

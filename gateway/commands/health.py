@@ -18,7 +18,7 @@ from gateway.commands.admin_client import (
 )
 from gateway.commands.output import replace_unprintable
 from gateway.health import LIVE_PATH, READY_PATH
-from gateway.http_client import HttpError, fetch_url
+from gateway.http.http_client import HttpError, fetch_url
 
 DEFAULT_URL: Final = "http://127.0.0.1:9295"
 TIMEOUT_S: Final = 5.0

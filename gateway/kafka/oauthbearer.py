@@ -16,7 +16,7 @@ from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from gateway.http_client import HttpError, fetch_url
+from gateway.http.http_client import HttpError, fetch_url
 from gateway.tls.broker_tls import InvalidProperties
 
 MECHANISM: Final = "OAUTHBEARER"

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gateway.http_client import HttpError, HttpResponse, ResponseTooLarge, fetch_url
+from gateway.http.http_client import HttpError, HttpResponse, ResponseTooLarge, fetch_url
 from policies.storage import Observation, ObservationFailed, Volume, VolumeKey, volume_text
 from policies.units import parse_duration
 

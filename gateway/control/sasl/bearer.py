@@ -20,7 +20,7 @@ import trio
 
 from gateway.config import AuthenticationSettings
 from gateway.control.sasl.credentials import CredentialsError, WatchedFile
-from gateway.http_client import HttpError, fetch_url
+from gateway.http.http_client import HttpError, fetch_url
 from policies.text import one_line
 from protocol.authentication.scram import ScramRefused
 from protocol.rewriting.identity import UnusableName, bearer_token, principal_name

@@ -8,7 +8,7 @@ import ssl
 import pytest
 
 from gateway.data.sockets.tls import explain_client_error
-from gateway.http_client import _tls_error
+from gateway.http.http_client import _tls_error
 from gateway.tls.broker_tls import NO_TLS, BrokerTls, explain_tls_failure
 from gateway.tls.tls_reasons import BROKEN_RECORD, BROKEN_RECORD_REASON, openssl_reason
 

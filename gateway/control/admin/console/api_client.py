@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
-from gateway.admin_api import AdminRequest, ApiError, decode_response
 from gateway.control.asgi import Header
+from gateway.http.admin_api import AdminRequest, ApiError, decode_response
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from gateway.admin_api import AdminRequest, ApiError
 from gateway.control.admin.console.api_client import ApiClient, child_path
+from gateway.http.admin_api import AdminRequest, ApiError
 from policies.units import exact_size, format_time, parse_until
 
 Form = Mapping[str, str]

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from gateway.admin_api import ApiError
 from gateway.control.admin.console import charts, edits
 from gateway.control.admin.console.api_client import ApiClient
+from gateway.http.admin_api import ApiError
 
 Values = dict[str, Any]
 Given = Mapping[str, str]  # the page's own query

@@ -15,11 +15,11 @@ from urllib.parse import parse_qsl
 
 import trio
 
-from gateway.admin_api import AdminRequest, ApiError
 from gateway.control.admin.console import edits, pages
 from gateway.control.admin.console.api_client import ApiClient, Application
 from gateway.control.admin.console.rendering import ConsoleTemplates, make_url
 from gateway.control.asgi import Header, read_body, send_response
+from gateway.http.admin_api import AdminRequest, ApiError
 
 LOGIN: Final = "/login"
 LOGOUT: Final = "/logout"

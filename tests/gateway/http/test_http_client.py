@@ -10,7 +10,7 @@ from http.server import ThreadingHTTPServer
 import pytest
 
 from gateway.commands import admin_client as asking
-from gateway.http_client import HttpError, ResponseTooLarge, fetch_url
+from gateway.http.http_client import HttpError, ResponseTooLarge, fetch_url
 from tests.background import Handler, serving, url_of
 
 Asked = list[tuple[str, str | None]]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.admin_api import AdminRequest, ApiError, decode_response
+from gateway.http.admin_api import AdminRequest, ApiError, decode_response
 
 
 def test_a_query_has_what_is_given_as_json_spells_it() -> None:
