@@ -1,5 +1,5 @@
-# Describing topics (id, partitions) with librdkafka's admin client, through the death of the broker that it takes for
-# the controller. Knows no topic of its own.
+# librdkafka's admin client, and describing topics (id, partitions) with it, through the death of the broker that it
+# takes for the controller. Knows no topic of its own.
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from confluent_kafka.admin import AdminClient
+    from collections.abc import Mapping, Sequence
 
 NO_TOPIC_ERRORS: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
@@ -20,13 +19,25 @@ NO_ANSWER_ERRORS: Final = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
 GRACE_S: Final = 10.0  # for the answer to get from librdkafka to us, on a machine that is busy
 
 
+def make_admin_client(properties: Mapping[str, Any]) -> AdminClient:
+    """An admin client that keeps a connection to each broker.
+
+    With sparse connections, librdkafka's default, a request for a controller that refuses connections starts the next
+    attempt as soon as one has failed, whatever `reconnect.backoff.ms` says: thousands a second, until the request's
+    timeout.
+
+    Raises:
+        KafkaException: librdkafka refuses the properties.
+    """
+    return AdminClient({"enable.sparse.connections": False, **properties})
+
+
 def describe_topics(admin: AdminClient, names: Sequence[str], timeout_s: float) -> dict[str, Any]:
     """Name -> `TopicDescription`, or the `KafkaException` that this topic failed with. Call it in a thread.
 
     librdkafka sends DescribeTopics to the controller, as its last metadata named it. If that broker has died, it waits
-    for it until the timeout, with one core busy, and does not ask for metadata anew for minutes; brokers in KRaft mode
-    name any of the living ones, so it may be any broker. So metadata is fetched after a failure: the next call goes to
-    one that lives.
+    for it until the timeout, and does not ask for metadata anew for minutes; brokers in KRaft mode name any of the
+    living ones, so it may be any broker. So metadata is fetched after a failure: the next call goes to one that lives.
 
     Raises:
         KafkaException: none could be described.

@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.cimpl import NewTopic
 
-from gateway.kafka.describe import NO_TOPIC_ERRORS, describe_topic
+from gateway.kafka.describe import NO_TOPIC_ERRORS, describe_topic, make_admin_client
 from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.topics")
@@ -106,7 +106,7 @@ class InternalTopic:
 
     @functools.cached_property
     def admin(self) -> AdminClient:
-        return AdminClient(dict(self._properties))
+        return make_admin_client(self._properties)
 
     # --- looking ------------------------------------------------------------------------------------------------------
 

@@ -13,9 +13,8 @@ from typing import Any, Final, Protocol
 
 import trio
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 
-from gateway.kafka.describe import NO_ANSWER_ERRORS, NO_TOPIC_ERRORS, describe_topics
+from gateway.kafka.describe import NO_ANSWER_ERRORS, NO_TOPIC_ERRORS, describe_topics, make_admin_client
 from gateway.kafka.reach import explain_unreachable
 from policies.definitions.policy_values import TopicId, TopicIds
 from policies.engine import INTERNAL_TOPICS
@@ -95,8 +94,7 @@ class AdminSource:
         self._error = ""
         self._client = client
         self._is_explained = False  # why it doesn't answer
-        properties: dict[str, Any] = {**client, "error_cb": self._on_error}
-        self._admin = AdminClient(properties)
+        self._admin = make_admin_client({**client, "error_cb": self._on_error})
         self._own_topics = frozenset(own_topics)
         self._hidden = self._own_topics.union(INTERNAL_TOPICS)
         self._ids: dict[str, bytes] = {}

@@ -15,12 +15,15 @@ def text(value: str) -> bytes:
 
 
 class NullBroker:
-    """`brokers`: node id -> (host, port), itself by default. `topics`: name -> node ids that lead its partitions."""
+    """`brokers`: node id -> (host, port), itself by default. `topics`: name -> node ids that lead its partitions.
+    `controller`: its node id.
+    """
 
     def __init__(self, port: int = 0) -> None:
         self._server = socket.create_server(("127.0.0.1", port))
         self.port = self._server.getsockname()[1]
         self.brokers = {1: ("127.0.0.1", self.port)}
+        self.controller = 1
         self.topics: dict[str, list[int | tuple[int, int]]] = {}  # by partition: the leader, or it and the replica
         self._clients: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -63,7 +66,7 @@ class NullBroker:
         for node_id, (host, port) in self.brokers.items():
             out += struct.pack(">i", node_id) + text(host) + struct.pack(">ih", port, -1)
         out += text("cluster") if version >= 2 else b""
-        out += struct.pack(">ii", 1, len(self.topics))
+        out += struct.pack(">ii", self.controller, len(self.topics))
         for name, leaders in self.topics.items():
             out += struct.pack(">h", 0) + text(name) + struct.pack(">bi", 0, len(leaders))
             for index, said in enumerate(leaders):
