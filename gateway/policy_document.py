@@ -28,6 +28,7 @@ from gateway.cli_support.suggest import find_nearest_name, name_hint
 from policies.definitions.policy_records import end_text
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import (
+    BaseOrigin,
     InvalidPolicy,
     PolicyError,
     PolicyFault,
@@ -177,19 +178,19 @@ def _is_bytes(key: PolicyKey) -> bool:
     return KEY_MEANINGS[key.key][1] == "bytes" if key.kind == "group" else key.quota_key.unit in ("bps", "broker_bps")
 
 
-def describe_origins(settings: Iterable[PolicySetting]) -> list[dict[str, Any]]:
-    """Each key with its values in the file and at run time, and the one of them in force; `until`: the end of the value
-    at run time, if it has one, and `then` the earlier value at run time, which will hold again.
+def describe_origins(settings: Iterable[PolicySetting], base: BaseOrigin) -> list[dict[str, Any]]:
+    """Each key as `describe_setting` has it."""
+    return [describe_setting(setting, base) for setting in settings]
+
+
+def describe_setting(setting: PolicySetting, base: BaseOrigin) -> dict[str, Any]:
+    """A key with its values in the base (`file`) and at run time, and the one of them in force; `until`: the end of the
+    value at run time, if it has one, and `then` the earlier value at run time, which will hold again.
     """
-    return [describe_setting(setting) for setting in settings]
-
-
-def describe_setting(setting: PolicySetting) -> dict[str, Any]:
-    """One of `describe_origins`."""
     return {
         **setting.key._asdict(),
         "value": _plain_number(setting.value),
-        "origin": setting.origin,
+        "origin": setting.origin(base),
         "file": _plain_number(setting.base),
         "run_time": _plain_number(setting.change),
         "until": end_text(setting.end),

@@ -167,15 +167,13 @@ def _describe_usage(said: Mapping[str, Any], wanted: str | None) -> list[str]:
 
 
 def _usage_row(name: str, group: Mapping[str, Any], key: str) -> list[str]:
-    """`USED`: by all gateways as far as that is known, else here."""
+    """`USED`: by all gateways as far as that is known."""
     rate = group["rates"][key]
-    taken = rate["here"] if rate["fleet"] is None else rate["fleet"]
-    is_limited = rate["limit"] is not None and taken is not None
     return [
         name,
         key,
         *("-" if rate[part] is None else rate_text(key, round(rate[part])) for part in ("limit", "fleet")),
-        f"{taken / rate['limit']:.0%}" if is_limited else "-",
+        "-" if rate["limit"] is None else rate["utilization_text"],
         *("-" if rate[part] is None else rate_text(key, round(rate[part])) for part in ("here", "part")),
         "yes" if KEY_MEANINGS[key][0] in group["waiting"] and rate["limit"] is not None else "",
     ]

@@ -296,12 +296,11 @@ class _ControlProcess:
         context, settings, metrics = self._context, self._context.settings, self._context.metrics
         sock = await context.link.listen("admin", settings.admin.host, settings.admin.port)
         views = {"/v1/storage": self._storage_service.status}
-        source = settings.thresholds.source
         gateway = GatewayContext(
             self._policies,
             self._recent,
             self._workers.latest_snapshot,
-            base=f"source {source}" if source else "file",
+            base_origin=self._policy_base.origin_of,
             places=lambda: self._facts.cluster.latest.places,
             fleet_uses=self._fleet.find_uses,
             peer_rates=self._fleet.find_peer_rates,

@@ -29,7 +29,7 @@ from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY, TOTAL_OUT_KEY, Thre
 from policies.units import LAST_TIME_MS, exact_rate, format_time
 
 PolicyKind = Literal["topic", "broker", "quota", "group", "tenant", "namespace", "storage"]
-ValueOrigin = Literal["file", "run time"]
+BaseOrigin = Callable[["PolicyKey"], str]  # where the base's value of a key comes from, in a word or two
 PolicyValue = float | str  # of what something is attached to: a name; of everything else: a number
 PolicyValues = Mapping["PolicyKey", PolicyValue]
 
@@ -262,9 +262,14 @@ class PolicySetting(NamedTuple):
         assert found is not None
         return found
 
-    @property
-    def origin(self) -> ValueOrigin:
-        return "file" if self.change is None else "run time"
+    def origin(self, base: BaseOrigin) -> str:
+        """Of the value in force."""
+        return base(self.key) if self.change is None else "run time"
+
+
+def file_origin(_: PolicyKey) -> str:
+    """The whole base is the configuration file's."""
+    return "file"
 
 
 def check_value(key: PolicyKey, value: PolicyValue) -> PolicyValue:

@@ -20,6 +20,8 @@
 
 from policies.explain.case import RECENT_MS
 from policies.explain.explaining import MAX_HELD, explain_traffic, shared_limit_keys
+from policies.explain.groups import group_statuses
+from policies.explain.idle_limits import IdleLimits
 from policies.explain.model import (
     ANONYMOUS,
     ExplainInputs,
@@ -28,7 +30,6 @@ from policies.explain.model import (
     MeterRates,
     TopicFlow,
     TrafficExplanation,
-    origin_of,
     quota_in_force,
     quota_rollout_percent,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "ExplainInputs",
     "ExplainSubject",
     "HeldTraffic",
+    "IdleLimits",
     "LimitDescription",
     "LimitLevel",
     "MeterRates",
@@ -51,7 +53,7 @@ __all__ = [
     "TopicStatus",
     "TrafficExplanation",
     "explain_traffic",
-    "origin_of",
+    "group_statuses",
     "quota_in_force",
     "quota_rollout_percent",
     "shared_limit_keys",

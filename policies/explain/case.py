@@ -55,7 +55,7 @@ class ExplainCase:
     def setting_origin(self, key: PolicyKey) -> str:
         setting = self.settings.get(key)
         end = "" if setting is None or setting.end is None else f" until {end_text(setting.end)}"
-        return origin_of(setting, self.inputs.base) + end
+        return origin_of(setting, self.inputs.base_origin) + end
 
     def was_held(self, reason: str, broker: int | None) -> bool:
         return self.held_since_ms(reason, broker) is not None
@@ -77,7 +77,8 @@ class ExplainCase:
         then = None if setting.end is None else setting.end.then
         again = "another value was set at run time" if setting.end is None else f"another value {until_text(setting)}"
         why = again if then is None else "another value was set at run time"
-        for origin, value, because in (("run time", then, again), (self.inputs.base, setting.base, why)):
+        base_origin = self.inputs.base_origin(key)
+        for origin, value, because in (("run time", then, again), (base_origin, setting.base, why)):
             if value not in (None, setting.change):
                 assert value is not None
                 text = quota_text(key.quota_key, as_number(value)) if key.kind == "quota" else value_text(key, value)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-from policies.definitions.policy_values import PolicyKey
+from policies.definitions.policy_values import PolicyKey, ValueEnd
 from policies.engine import INTERNAL_TOPICS
 from policies.explain.case import ExplainCase
-from policies.explain.model import sortable_ratio
+from policies.explain.idle_limits import IdleLimits
+from policies.explain.model import ExplainInputs, origin_of, sortable_ratio
 from policies.fleet.keys import Direction, FleetKey, group_key
 from policies.groups.names import ATTACHMENT_KEY, GROUP_KEYS, KEY_MEANINGS
-from policies.limits.description import LimitDescription
-from policies.limits.limit_use import LimitUse
+from policies.limits.description import NOT_SHARED, LimitDescription, LimitLevel
 from policies.verdict import RESOURCE_GROUP
 
 
@@ -40,14 +41,12 @@ def _direction_rules(
     """Of one direction. Traffic that had to wait lately, though no limit is used up any more, waited for the one that
     is used most.
     """
-    limit, rates = case.limits.groups.limit_of(group, direction, 0.0), case.inputs.rates
-    measured = next((rate for rate in rates.groups if (rate.group, rate.direction) == (group, direction)), None)
-    idle = LimitUse(0.0, None) if rates.brokers else None
+    limit, measured = case.limits.groups.limit_of(group, direction, 0.0), case.limits.group_rate(group, direction)
     rules = []
     for key in GROUP_KEYS:
         (of, unit), setting = KEY_MEANINGS[key], PolicyKey.of_group(group, key)
         if of == direction:
-            use = idle if measured is None else measured.use_of(unit)
+            use = case.inputs.rates.idle_use if measured is None else measured.use_of(unit)
             fleet = case.fleet_use(group_key(group, direction, unit))
             found = limit.describe(unit, use, f"{place.kind} {place.name}", case.setting_origin(setting), fleet)
             if found is not None:
@@ -57,6 +56,28 @@ def _direction_rules(
         most = max(rules, key=lambda rule: sortable_ratio(rule.utilization), default=None)
         rules = [rule._replace(limits_now=rule is most) for rule in rules]
     yield from rules
+
+
+class GroupLimitStatus(NamedTuple):
+    """One limit of a group, or what is metered where it has none. `end`: of the value set at run time."""
+
+    level: LimitLevel
+    end: ValueEnd | None
+
+
+def group_statuses(known: ExplainInputs, limits: IdleLimits, group: str) -> dict[str, GroupLimitStatus]:
+    """By GROUP_KEYS."""
+    found = {}
+    for key in GROUP_KEYS:
+        direction, unit = KEY_MEANINGS[key]
+        setting = known.policies.find_setting(PolicyKey.of_group(group, key))
+        measured = limits.group_rate(group, direction)
+        use = measured.use_of(unit) if measured is not None else known.rates.idle_use if setting is not None else None
+        fleet = known.rates.fleet.get(group_key(group, direction, unit), NOT_SHARED)
+        limit = limits.groups.limit_of(group, direction, 0.0)
+        level = limit.describe_level(unit, use, key, origin_of(setting, known.base_origin), fleet)
+        found[key] = GroupLimitStatus(level, None if setting is None else setting.end)
+    return found
 
 
 def group_fleet_keys(group: str, limits: Iterable[str]) -> list[FleetKey]:

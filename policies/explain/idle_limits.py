@@ -7,9 +7,10 @@ from functools import cached_property
 
 from policies.engine import PolicyEngine
 from policies.explain.model import ExplainInputs
+from policies.fleet.keys import Direction
 from policies.fleet.shares import ShareGrant
 from policies.groups.finder import GroupResolver
-from policies.groups.group_limiters import GroupLimiters, GroupLimitValues
+from policies.groups.group_limiters import GroupLimiters, GroupLimitValues, GroupRate
 from policies.quotas.quota_limiters import QuotaLimiter, QuotaLimiters
 from policies.quotas.store import ResolvedQuota
 from policies.storage.request_limits import StoragePause
@@ -25,6 +26,7 @@ class IdleLimits:
         self._quotas = QuotaLimiters(self._engine.fleet)
         self._brokers: dict[int, BrokerLimits] = {}
         self._rates = {each.node_id: each for each in known.rates.brokers}
+        self._group_rates = {(each.group, each.direction): each for each in known.rates.groups}
         policies, storage = known.policies, known.storage
         self._engine.set_thresholds(
             policies.broker_total(),
@@ -54,6 +56,10 @@ class IdleLimits:
     def rate_of(self, broker: int | None) -> BrokerRate | None:
         """As workers measured it."""
         return None if broker is None else self._rates.get(broker)
+
+    def group_rate(self, group: str, direction: Direction) -> GroupRate | None:
+        """As workers measured it."""
+        return self._group_rates.get((group, direction))
 
     def of_broker(self, broker: int | None, topic: str) -> BrokerLimits:
         """The limits of a broker that has `topic` beside those that it is known to have; the first one that is asked

@@ -8,13 +8,14 @@ from typing import Final, NamedTuple
 
 from policies.decision import Mode
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import PolicySetting
+from policies.definitions.policy_values import BaseOrigin, PolicySetting, file_origin
 from policies.definitions.rollout import PolicyRollout
 from policies.engine import OnExceed
 from policies.fleet.keys import FleetKey
 from policies.groups.finder import GroupResolver
 from policies.groups.group_limiters import GroupRate
 from policies.limits.description import FleetUse, LimitDescription
+from policies.limits.limit_use import LimitUse
 from policies.meters.broker_meters import PeerTraffic
 from policies.quotas.quota_limiters import QuotaRate, quota_factor
 from policies.quotas.store import QuotaStore, ResolvedQuota
@@ -42,6 +43,11 @@ class MeterRates(NamedTuple):
     fleet: Mapping[FleetKey, FleetUse] = {}
     peer_rates: Mapping[tuple[int, str | None], FleetUse] = {}
     peer_traffic: Mapping[int, PeerTraffic] = {}
+
+    @property
+    def idle_use(self) -> LimitUse | None:
+        """Of a limit that no worker names; None: none has told anything yet."""
+        return LimitUse(0.0, None) if self.brokers else None
 
 
 class HeldTraffic(NamedTuple):
@@ -95,11 +101,11 @@ class ExplainSubject(NamedTuple):
 class ExplainInputs(NamedTuple):
     """All that explains. `led_topics`: topics of which a broker leads a partition, as metadata says.
 
-    `base`: the origin of policies that were not changed at run time. `observe`: nothing at all is enforced.
+    `base_origin`: of policies that were not changed at run time. `observe`: nothing at all is enforced.
     """
 
     policies: PolicySet = PolicySet()
-    base: str = "file"
+    base_origin: BaseOrigin = file_origin
     led_topics: Mapping[int, Collection[str]] = {}
     rates: MeterRates = MeterRates()
     storage: StorageFactor | None = None  # None: storage protection is off
@@ -187,8 +193,6 @@ def quota_rollout_percent(known: ExplainInputs) -> float:
     return 0.0 if known.effective_mode(known.quota_mode) == "observe" else known.rollout.quota
 
 
-def origin_of(setting: PolicySetting | None, base: str) -> str:
+def origin_of(setting: PolicySetting | None, base: BaseOrigin) -> str:
     """The origin of the value in force; "" for none."""
-    if setting is None:
-        return ""
-    return base if setting.change is None else "run time"
+    return "" if setting is None else setting.origin(base)

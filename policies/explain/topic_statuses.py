@@ -93,7 +93,7 @@ def topic_statuses(
         lines.append(
             TopicStatus(
                 name, tuple(sorted(places.get(name, ()))), kind,
-                origin_of(settings.get(key), known.base) or ("computed" if limited else ""),
+                origin_of(settings.get(key), known.base_origin) or ("computed" if limited else ""),
                 best[1], best[2] if limited else explicit.get(name),
                 away + math.fsum(meter.rate for meter in meters.get(name, {}).values()), away, best[0],
                 any(meter.over for meter in meters.get(name, {}).values()), flow.combined_with(other), theirs,

@@ -23,7 +23,7 @@ from policies.decision import ClientPatience, RequestLimit
 from policies.fleet.fleet_limiter import MIN_RATE, FleetLimiter, FleetShares
 from policies.fleet.keys import Direction, LimitUnit, group_key
 from policies.groups.names import DISPATCH_BYTES, DISPATCH_MSGS, PUBLISH_BYTES, PUBLISH_MSGS, RATE_KEYS, rate_text
-from policies.limits.description import LimitDescription, scale_text
+from policies.limits.description import LimitDescription, LimitLevel, scale_text
 from policies.limits.limit_use import LimitMeter, LimitUse
 from policies.limits.limiter import ASK_BELOW_S, ASK_UNTIL_S, MAX_WAIT_S, check_limiters
 from policies.verdict import RESOURCE_GROUP, Verdict, resource_group
@@ -59,7 +59,7 @@ class GroupLimitValues(NamedTuple):
 
 class GroupRate(NamedTuple):
     """One resource group in one worker, or in all of a gateway. `topics`: with traffic. `bytes`, `msgs`: its limits, of
-    which this gateway has a share.
+    which this gateway has a share. `factor`: the storage factor that lowers them.
     """
 
     group: str
@@ -67,6 +67,7 @@ class GroupRate(NamedTuple):
     topics: int
     bytes: LimitUse
     msgs: LimitUse
+    factor: float = 1.0
 
     @property
     def waiting(self) -> bool:
@@ -155,7 +156,18 @@ class GroupLimit(RequestLimit):
             meter.measure_use(None) if line is None else line.measure_use(meter, now)
             for line, meter in ((self.byte_limiter, self.byte_meter), (self.message_limiter, self.message_meter))
         )
-        return GroupRate(self.group, self.direction, self.topic_count, of_bytes, of_msgs)
+        factor = self.limiters[0].factor if self.limiters else 1.0
+        return GroupRate(self.group, self.direction, self.topic_count, of_bytes, of_msgs, factor)
+
+    def describe_level(
+        self, unit: LimitUnit, use: LimitUse | None, what: str, origin: str, fleet: FleetUse
+    ) -> LimitLevel:
+        """Its limit in that unit; where there is none, what is metered. `use`: see `FleetLimiter.describe_level`."""
+        limiter = self.byte_limiter if unit == "bytes" else self.message_limiter
+        per_s = "bytes/s" if unit == "bytes" else "messages/s"
+        if limiter is None:
+            return LimitLevel(what, origin, None, None, None if use is None else use.rate, per_s, fleet=fleet)
+        return limiter.describe_level(what, origin, use, fleet, per_s)
 
     def describe(
         self, unit: LimitUnit, use: LimitUse | None, attached: str, origin: str, fleet: FleetUse
@@ -166,8 +178,7 @@ class GroupLimit(RequestLimit):
             return None
         key = RATE_KEYS[self.direction, unit]
         what = f"{key} of group {self.group}, attached to {attached}"
-        per_s = "bytes/s" if unit == "bytes" else "messages/s"
-        level = limiter.describe_level(what, origin, use, fleet, per_s)
+        level = self.describe_level(unit, use, what, origin, fleet)
         # Where others' use isn't known; else the level's text has it.
         whole = f"{rate_text(key, limiter.limit)} for all gateways together" if fleet.gateways == 1 else ""
         note = "; ".join(filter(None, (scale_text(limiter.factor), whole)))

@@ -86,10 +86,18 @@ class LimitLevel(NamedTuple):
 
     @property
     def fleet_used(self) -> float | None:
-        """Per second, by all gateways together; None: not known."""
-        if self.rate is None or self.here is not None:
+        """Per second, by all gateways together, as far as it is known; None: not at all."""
+        if self.here is not None or (self.rate is None and self.fleet.gateways == 1):
             return self.rate
-        return self.fleet.combined_rate(self.rate)
+        return self.fleet.combined_rate(self.rate or 0.0)
+
+    @property
+    def fleet_utilization(self) -> float:
+        return limit_utilization(self.fleet_used, self.whole_limit)
+
+    @property
+    def fleet_utilization_text(self) -> str:
+        return ratio_text(self.fleet_utilization, is_limited=self.limit is not None)
 
     @property
     def headroom(self) -> float | None:

@@ -19,7 +19,7 @@ from gateway.commands import policies as cli
 from gateway.embedded import find_free_port
 from gateway.policy_document import DocumentError
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import PolicyError, PolicyKey, PolicyOperation, PolicyValue
+from policies.definitions.policy_values import PolicyError, PolicyKey, PolicyOperation, PolicyValue, file_origin
 from policies.groups.names import GROUP_KEYS
 from policies.quotas.names import DEFAULT, QUOTA_KEYS, Entity, QuotaKey
 from tests.background import Says, serving
@@ -305,14 +305,16 @@ def test_origins_show_both_values_and_which_wins() -> None:
     policies = PolicySet({CLICKS: 5.0 * MB, TOTAL: 12.0 * MB}, {CLICKS: 6.0 * MB, VIEWS: 0.5})
     shown = {
         (each["name"], each["value"]): (each["origin"], each["file"], each["run_time"])
-        for each in document.describe_origins(policies.list_settings())
+        for each in document.describe_origins(policies.list_settings(), file_origin)
     }
     assert shown == {
         ("", 12 * MB): ("file", 12 * MB, None),
         ("clicks", 6 * MB): ("run time", 5 * MB, 6 * MB),
         ("views", 0.5): ("run time", None, 0.5),
     }
-    assert document.describe_origins(policies.list_settings())[0]["key"] == "total.bytes.in.per.sec.threshold"
+    assert (
+        document.describe_origins(policies.list_settings(), file_origin)[0]["key"] == "total.bytes.in.per.sec.threshold"
+    )
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -375,7 +377,7 @@ def test_show_says_where_each_value_comes_from_and_what_the_other_is(
         ["quota", "{user=a%1B%5B2J}", "producer_byte_rate", "5", "bytes/s", "run", "time", "-"],
     ]
     assert cli.main(["show", "--json", "--url", server.url]) == 0
-    assert json.loads(capsys.readouterr().out) == document.describe_origins(policies.list_settings())
+    assert json.loads(capsys.readouterr().out) == document.describe_origins(policies.list_settings(), file_origin)
 
 
 @pytest.mark.parametrize("origins", [[{}], [3], [{"kind": "planet", "name": "", "key": "", "origin": ""}]])

@@ -256,7 +256,7 @@ class RateSeries(Collector):
             add(f"limit_{unit}_per_second", _limit_or_inf(limits.rate_of(group.direction, key)))
             add(f"part_{unit}_per_second", _limit_or_inf(use.limit))
             if fleet is not None:
-                add(f"fleet_rate_{unit}_per_second", fleet.combined_rate(use.rate))
+                add(f"fleet_rate_{unit}_per_second", fleet.scaled_by(group.factor).combined_rate(use.rate))
 
 
 def _make_adder(families: dict[str, GaugeMetricFamily], labels: list[str], prefix: str) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from gateway.config import Settings
 from gateway.control.context import ControlContext
 from gateway.control.policies.service import PolicyService
-from policies.definitions.policy_values import PolicyValues
+from policies.definitions.policy_values import PolicyKey, PolicyValues
 
 
 class PolicyBase:
@@ -28,6 +28,11 @@ class PolicyBase:
         if self._source_thresholds is None:
             return settings.policy_values()
         return settings.policy_values_with(*self._source_thresholds)
+
+    def origin_of(self, key: PolicyKey) -> str:
+        """Where the base's value of that key comes from."""
+        is_replaced = self._source_thresholds is not None and (key.kind == "topic" or key == PolicyKey.of_broker())
+        return f"source {self._context.settings.thresholds.source}" if is_replaced else "file"
 
     async def use_source_thresholds(self, total: float | None, topics: Mapping[str, float]) -> None:
         """The operator's source replaces the file's thresholds from now on.

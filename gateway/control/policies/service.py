@@ -41,6 +41,7 @@ from policies.definitions.policy_records import BY_EXPIRY, BY_TOPIC_DELETION, Ch
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import (
     NO_IDS,
+    BaseOrigin,
     PolicyChange,
     PolicyError,
     PolicyKey,
@@ -400,13 +401,13 @@ class PolicyService:
         self._store.replace_base(base)
         return before, self._store.policies
 
-    def export_overview(self) -> dict[str, Any]:
+    def export_overview(self, base: BaseOrigin) -> dict[str, Any]:
         """The version, the document of the values in force, and the origin of each."""
         policies = self.policies
         return {
             "version": policies.version,
             "document": document.export_policies(policies),
-            "origins": document.describe_origins(policies.list_settings()),
+            "origins": document.describe_origins(policies.list_settings(), base),
         }
 
     async def _find_places(self, topics: Collection[str]) -> TopicPlaces | None:

@@ -460,8 +460,15 @@ def test_thresholds_of_a_source_replace_those_of_the_file(
         f"thresholds: {{total.bytes.in.per.sec.threshold: 1000, source: test-quotas, interval: 300ms,"
         f" options: {{path: {plugins}/quotas}}}}"
     )
-    gateway = serve(at(broker), f"internal_topics: none\n{thresholds}").ready()
+    quota = "client_quotas: [{client_id: slow, producer_byte_rate: 700}]"
+    gateway = serve(at(broker), f"internal_topics: none\n{thresholds}\n{quota}").ready()
     gateway.wait_for("limit", lambda: gateway.metric("broker_threshold_bytes_per_second", broker="1") == 5000)
+    shown = json.loads(gateway.get("/v1/policies")[1])["origins"]
+    assert [(each["kind"], each["value"], each["origin"]) for each in shown] == [
+        ("broker", 5000, "source test-quotas"),
+        ("topic", 2000, "source test-quotas"),
+        ("quota", 700, "file"),
+    ]
     put(plugins / "quotas", '{"total": 1000, "topics": {"clicks": 2000}}')
     gateway.wait_for_log("thresholds.source: .* of topic clicks .* exceeds total.* the last thresholds stay")
     put(plugins / "quotas", '{"total": null, "topics": {}}')

@@ -13,7 +13,7 @@ from gateway.control.cluster import metadata
 from gateway.control.cluster.metadata import AdminSource
 from gateway.kafka import internal_topic
 from gateway.kafka.internal_topic import InternalTopic, TopicSpec, TopicUnreachable
-from tests.gateway.null_broker import NullBroker
+from tests.gateway.control.null_broker import NullBroker
 
 REQUEST_S = 1.0
 MOST_ATTEMPTS = 50  # librdkafka waits for 0.1 s and more between two; without that it makes thousands in a second

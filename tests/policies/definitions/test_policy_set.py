@@ -21,7 +21,7 @@ from policies.definitions.policy_values import (
     RuntimeValue,
     TopicId,
     ValueEnd,
-    ValueOrigin,
+    file_origin,
 )
 from policies.quotas.names import DEFAULT, QUOTA_KEYS, Entity, QuotaKey
 from policies.quotas.store import Alteration
@@ -64,8 +64,8 @@ def test_both_values_are_shown_with_which_wins() -> None:
     policies = PolicySet(BASE).alter_policies(
         [PolicyOperation(CLICKS, 6 * MB), PolicyOperation(TOTAL_2, 8 * MB), PolicyOperation(BOB_RATE, 50)]
     )
-    origins: list[tuple[PolicySetting, ValueOrigin, PolicyValue]] = [
-        (s, s.origin, s.value) for s in policies.list_settings()
+    origins: list[tuple[PolicySetting, str, PolicyValue]] = [
+        (s, s.origin(file_origin), s.value) for s in policies.list_settings()
     ]
     assert origins == [
         (PolicySetting(TOTAL, 12 * MB, None), "file", 12 * MB),

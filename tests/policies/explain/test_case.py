@@ -70,10 +70,8 @@ def test_the_source_of_a_value_is_said_and_the_reach_of_a_change() -> None:
     assert [level.origin for level in rule(found, "topic-threshold").levels] == ["run time", "file"]
     (covered,) = [each for each in found.shadowed if each.why == "another value was set at run time"]
     assert (covered.value, covered.origin) == ("5,000,000 bytes/s", "file")
-    assert (
-        explain_traffic(ASKED, known(policies=policies)._replace(base="source x")).rules[0].levels[1].origin
-        == "source x"
-    )
+    sourced = known(policies=policies)._replace(base_origin=lambda key: f"source of {key.kind}")
+    assert explain_traffic(ASKED, sourced).rules[0].levels[1].origin == "source of broker"
 
 
 def test_a_topic_without_a_leader_is_explained_for_all_brokers() -> None:

@@ -18,6 +18,7 @@ from gateway.control.usage.recent import RecentTraffic
 from gateway.control.usage.timeline import TrafficTimeline
 from gateway.control.workers.inquiries import InquiryResult
 from policies.definitions.policy_records import ChangeSource
+from policies.definitions.policy_values import BaseOrigin, file_origin
 from policies.fleet.keys import FleetKey
 from policies.limits.description import FleetUse
 from policies.meters.broker_meters import PeerTraffic
@@ -53,7 +54,7 @@ class GatewayContext:
 
     Attributes:
         latest_snapshot: snapshots and rates.
-        base: the source of policies that were not changed at run time.
+        base_origin: of policies that were not changed at run time.
         places: where topics have partitions, None while that is unknown.
         fleet_uses: these limits over all gateways; None: all that this one takes of. Empty while it is alone.
         peer_rates: the bytes that other gateways bring to that topic and these brokers, by gateway.
@@ -71,7 +72,7 @@ class GatewayContext:
     policies: PolicyService
     recent: RecentTraffic
     latest_snapshot: LatestSnapshot
-    base: str = "file"
+    base_origin: BaseOrigin = file_origin
     places: Callable[[], TopicPlaces | None] = lambda: None
     fleet_uses: Callable[[Iterable[FleetKey] | None], Mapping[FleetKey, FleetUse]] = _no_fleet_uses
     peer_rates: Callable[[str, Iterable[int]], Mapping[tuple[int, str | None], FleetUse]] = _no_peer_rates

@@ -25,7 +25,7 @@ class TrafficFacts:
         topics, rates = latest(channel.TopicSnapshot), latest(channel.WorkerRates)
         known = explain.ExplainInputs(
             self._gateway.policies.policies,
-            self._gateway.base,
+            self._gateway.base_origin,
             {} if topics is None else topics.leads,
             now_ms=self._gateway.now_ms,
         )
@@ -54,6 +54,11 @@ class TrafficFacts:
                 plugins=settings.policies,
             )
         return known
+
+    def gather_groups(self) -> explain.ExplainInputs:
+        """All that resource groups need."""
+        known = self._with_groups(self.gather())
+        return known._replace(rates=known.rates._replace(fleet=self._gateway.fleet_uses(None)))
 
     async def gather_for(self, subject: explain.ExplainSubject) -> explain.ExplainInputs:
         """All that one explanation needs."""

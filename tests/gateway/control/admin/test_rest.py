@@ -36,7 +36,7 @@ from gateway.quotas.client import DescribedQuotas, QuotaClientError
 from gateway.worker_config import WorkerInternal
 from policies.definitions.policy_records import ChangeSource, PastChange
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import PolicyKey, PolicyOperation, PolicyValue
+from policies.definitions.policy_values import BaseOrigin, PolicyKey, PolicyOperation, PolicyValue
 from policies.explain import TopicFlow
 from policies.limits.description import FleetUse
 from policies.limits.limit_use import LimitUse
@@ -98,12 +98,12 @@ class Service:
         new = self.policies.apply_values(wanted, prune=prune, until_ms=until_ms, groups=groups, now_ms=NOW_MS)
         return self._take(new, source, dry_run)
 
-    def export_overview(self) -> dict[str, Any]:
+    def export_overview(self, base: BaseOrigin) -> dict[str, Any]:
         policies = self.policies
         return {
             "version": policies.version,
             "document": document.export_policies(policies),
-            "origins": document.describe_origins(policies.list_settings()),
+            "origins": document.describe_origins(policies.list_settings(), base),
         }
 
     def _take(self, new: PolicySet, source: ChangeSource, validate_only: bool) -> ChangeResult:

@@ -22,6 +22,8 @@ from policies.groups.group_limiters import GroupRate
 from policies.groups.names import PUBLISH_BYTES
 from policies.limits.description import FleetUse
 from policies.limits.limit_use import LimitUse
+from policies.storage import StorageFactor
+from policies.thresholds.broker_limits import BrokerRate
 from tests.gateway.control.admin.test_rest import MB, Server
 
 GROUP = "/admin/v2/resourcegroup"
@@ -166,17 +168,48 @@ async def test_all_groups_are_shown_with_their_usage(server: Server) -> None:
     group = said["groups"]["gold"]
     assert group["rates"]["publishRateInBytes"] == {
         "limit": 12 * MB, "origin": "file", "until": None, "here": 4 * MB, "part": 5 * MB, "fleet": 11.5 * MB,
-        "others": {"gwb": 7.5 * MB}, "wait_s": 3.1,
+        "others": {"gwb": 7.5 * MB}, "utilization": 11.5 / 12, "utilization_text": "96%", "wait_s": 3.1,
     }  # fmt: skip
     assert group["rates"]["publishRateInMsgs"] == {
         "limit": None, "origin": "", "until": None, "here": 400, "part": None, "fleet": None,
-        "others": {}, "wait_s": 0.0,
+        "others": {}, "utilization": None, "utilization_text": "no limit", "wait_s": 0.0,
     }  # fmt: skip
     assert group["rates"]["dispatchRateInBytes"]["here"] is None
     assert (group["tenants"], group["namespaces"], group["waiting"], group["topics"]) == (
         ["acme"], ["acme/orders"], ["publish"], 7,
     )  # fmt: skip
     assert (said["topic_pattern"], said["mode"]) == ("{tenant}.{namespace}.{topic}", "enforce")
+
+
+@pytest.mark.trio
+async def test_a_group_that_the_storage_factor_lowers_is_shown_as_it_is_in_force(server: Server) -> None:
+    """Gateways tell each other what they take of a limit as it is configured."""
+    busy(server)
+    server.told[channel.StorageSnapshot] = channel.StorageSnapshot(StorageFactor(0.5))
+    use = LimitUse(1.5 * MB, 2.5 * MB)
+    publish = GroupRate("gold", "publish", 7, use, LimitUse(400.0, None), 0.5)
+    server.told[channel.WorkerRates] = channel.WorkerRates((), groups=(publish,))
+    _, said = await server.ask("GET", "/v1/resource-groups")
+    shown = said["groups"]["gold"]["rates"]["publishRateInBytes"]
+    assert (shown["limit"], shown["part"], shown["here"]) == (12 * MB, 2.5 * MB, 1.5 * MB)
+    assert (shown["others"], shown["fleet"], shown["utilization"]) == ({"gwb": 3.75 * MB}, 5.25 * MB, 5.25 / 6)
+    _, explained = await server.ask("GET", "/v1/explain", topic="acme.orders.new")
+    (level,) = next(rule["levels"] for rule in explained["rules"] if rule["name"] == "resource-group")
+    assert (level["used"], level["others"], level["configured"]) == (5.25 * MB, {"gwb": 3.75 * MB}, 12 * MB)
+
+
+@pytest.mark.trio
+async def test_a_group_that_nobody_uses_has_its_part(server: Server) -> None:
+    server.told[channel.WorkerRates] = channel.WorkerRates((BrokerRate(1, 0.0, 0.0, 0.0, None, []),))
+    _, said = await server.ask("GET", "/v1/resource-groups")
+    shown = said["groups"]["gold"]["rates"]
+    assert [shown[PUBLISH_BYTES][name] for name in ("here", "part", "fleet", "utilization")] == [
+        0.0,
+        12 * MB,
+        None,
+        0.0,
+    ]
+    assert shown["publishRateInMsgs"]["here"] is None
 
 
 @pytest.mark.trio

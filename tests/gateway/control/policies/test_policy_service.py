@@ -40,6 +40,7 @@ from policies.definitions.policy_values import (
     TopicId,
     TopicIds,
     ValueEnd,
+    file_origin,
 )
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.quotas.store import Alteration, QuotaStore
@@ -282,7 +283,7 @@ async def test_a_change_of_only_a_values_origin_is_kept_but_not_told(gateway: Ga
     altered = await gateway.service.alter_policies([PolicyOperation(CLICKS, 5)], ALICE)
     assert altered.version == 1
     assert gateway.told == []
-    assert gateway.service.export_overview()["origins"][1]["origin"] == "run time"
+    assert gateway.service.export_overview(file_origin)["origins"][1]["origin"] == "run time"
 
 
 async def test_many_at_once_are_made_one_after_another(gateway: Gateway) -> None:
@@ -690,7 +691,7 @@ async def test_ten_thousand_values_are_one_line_in_the_file(gateway: Gateway, pa
 
 async def test_the_overview_is_a_document_that_changes_nothing(gateway: Gateway) -> None:
     await gateway.service.alter_policies([PolicyOperation(VIEWS, 7), PolicyOperation(ALICE_SHARES, 3)], ALICE)
-    overview = gateway.service.export_overview()
+    overview = gateway.service.export_overview(file_origin)
     assert overview["version"] == 1
     assert (await gateway.service.apply_document(overview["document"], ALICE, prune=True)).changes == ()
 

@@ -73,7 +73,7 @@ class Applied(BaseModel):
 @router.get("/v1/policies", response_model=Exported)
 async def export(gateway: Gateway) -> Any:
     """All policies as the document that :apply takes, and where each value comes from."""
-    return await trio.to_thread.run_sync(gateway.policies.export_overview)
+    return await trio.to_thread.run_sync(gateway.policies.export_overview, gateway.base_origin)
 
 
 @router.get("/v1/policies/history", response_model=History)

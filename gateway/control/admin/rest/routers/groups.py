@@ -6,25 +6,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Self, cast
+from typing import Annotated, Any, Final, Self, cast, get_args
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 from starlette.exceptions import HTTPException
 
 from gateway import channel
 from gateway.cli_support.suggest import name_hint
-from gateway.control.admin.rest.dependencies import Gateway, How, Requester
-from gateway.control.admin.rest.models import MAX_NAME, Alterations, Until, respond_from_thread
+from gateway.control.admin.rest.dependencies import Facts, Gateway, How, Requester
+from gateway.control.admin.rest.models import (
+    MAX_NAME,
+    Alterations,
+    EndText,
+    FiniteNumber,
+    Until,
+    respond_from_thread,
+)
 from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from gateway.control.policies.service import ChangeResult
-from policies.definitions.policy_records import end_text
-from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import PolicyError, PolicyKey, PolicyOperation, as_number
-from policies.explain import origin_of
-from policies.fleet.keys import FleetKey, group_key
-from policies.groups.group_limiters import GroupRate
+from policies import explain
+from policies.definitions.policy_values import PolicyError, PolicyKey, PolicyOperation
+from policies.explain import LimitLevel
+from policies.fleet.keys import Direction
 from policies.groups.names import (
     DISPATCH_BYTES,
     DISPATCH_MSGS,
@@ -37,7 +42,6 @@ from policies.groups.names import (
     check_rate,
     rate_key,
 )
-from policies.limits.description import FleetUse
 from policies.units import parse_size
 
 GROUP_PATHS: Final = ("/admin/v2/resourcegroup", "/admin/v2/resourcegroups")  # the proposal's, and Pulsar's
@@ -122,21 +126,28 @@ class GroupDetail(BaseModel):
     DispatchRatelimitinbytes: _Limit
 
 
+def _rate_if_shared(level: LimitLevel) -> float | None:
+    return None if level.fleet.gateways == 1 else level.fleet_used
+
+
 class ShownRate(BaseModel):
     """One limit of a group, per second, over the whole fleet; `limit` None: none, it is only metered.
 
     `here`: used through this gateway; `part`: this gateway's present part; `fleet`: through all gateways, of which
-    `others` take so much, by their names. None: not known. `wait_s`: until this gateway's debt is paid.
+    `others` take so much, by their names. None: not known. `utilization`: of the limit in force over all of them.
+    `wait_s`: until this gateway's debt is paid.
     """
 
-    limit: float | None
-    origin: str
-    until: str | None
-    here: float | None
-    part: float | None
-    fleet: float | None
-    others: dict[str, float]
-    wait_s: float
+    limit: float | None = Field(validation_alias=AliasPath("level", "configured"))
+    origin: str = Field(validation_alias=AliasPath("level", "origin"))
+    until: EndText = Field(validation_alias="end")
+    here: float | None = Field(validation_alias=AliasPath("level", "used_here"))
+    part: float | None = Field(validation_alias=AliasPath("level", "limit"))
+    fleet: Annotated[float | None, BeforeValidator(_rate_if_shared)] = Field(validation_alias="level")
+    others: dict[str, float] = Field(validation_alias=AliasPath("level", "fleet", "others"))
+    utilization: FiniteNumber = Field(validation_alias=AliasPath("level", "fleet_utilization"))
+    utilization_text: str = Field(validation_alias=AliasPath("level", "fleet_utilization_text"))
+    wait_s: float = Field(validation_alias=AliasPath("level", "wait_s"))
 
 
 class ShownGroup(BaseModel):
@@ -245,14 +256,10 @@ _add_attachments("/admin/v2/tenants/{tenant}/resourcegroup")
 
 
 @router.get("/v1/resource-groups", response_model=ShownGroups)
-async def get_all(gateway: Gateway) -> Response:
+async def get_all(gateway: Gateway, facts: Facts) -> Response:
     """All groups: limits, their origin, attachments and usage."""
-    latest, policies, uses = gateway.latest_snapshot, gateway.policies.policies, gateway.fleet_uses(None)
-    groups, rates = latest(channel.GroupSnapshot) or channel.GroupSnapshot(0), latest(channel.WorkerRates)
-    measured = () if rates is None else rates.groups
-    return await respond_from_thread(
-        ShownGroups, lambda: _describe_groups(policies, groups, measured, uses, gateway.base)
-    )
+    known, latest = facts.gather_groups(), gateway.latest_snapshot(channel.GroupSnapshot) or channel.GroupSnapshot(0)
+    return await respond_from_thread(ShownGroups, lambda: _describe_groups(known, latest))
 
 
 def _require_group(gateway: Gateway, group: str) -> Mapping[str, float]:
@@ -293,30 +300,22 @@ def group_detail(rates: Mapping[str, float]) -> GroupDetail:
 # --- what is used -----------------------------------------------------------------------------------------------------
 
 
-def _describe_groups(
-    policies: PolicySet,
-    latest: channel.GroupSnapshot,
-    rates: tuple[GroupRate, ...],
-    fleet: Mapping[FleetKey, FleetUse],
-    base: str,
-) -> dict[str, Any]:
+def _describe_groups(known: explain.ExplainInputs, latest: channel.GroupSnapshot) -> dict[str, Any]:
+    policies, limits = known.policies, explain.IdleLimits(known)
     users: dict[str, tuple[list[str], list[str]]] = {}
     for index, attached in enumerate((policies.tenant_groups(), policies.namespace_groups())):
         for name, group in attached.items():
             users.setdefault(group, ([], []))[index].append(name)
-    measured: dict[str, dict[str, GroupRate]] = {}
-    for each in rates:
-        measured.setdefault(each.group, {})[each.direction] = each
     groups = {}
     for name in sorted(policies.group_limits()):
-        here = measured.get(name, {})
+        here = [rate for each in get_args(Direction) if (rate := limits.group_rate(name, each)) is not None]
         tenants, namespaces = users.get(name, ([], []))
         groups[name] = {
-            "rates": {key: _describe_rate(policies, name, key, here, fleet, base) for key in GROUP_KEYS},
+            "rates": explain.group_statuses(known, limits, name),
             "tenants": sorted(tenants),
             "namespaces": sorted(namespaces),
-            "waiting": sorted(direction for direction, each in here.items() if each.waiting),
-            "topics": max((each.topics for each in here.values()), default=0),
+            "waiting": sorted(each.direction for each in here if each.waiting),
+            "topics": max((each.topics for each in here), default=0),
         }
     return {
         "version": policies.version,
@@ -326,31 +325,4 @@ def _describe_groups(
         "principal_pattern": latest.principal_pattern,
         "groups": groups,
         "warnings": [text for text in policies.collect_warnings() if text.startswith("there is no group ")],
-    }
-
-
-def _describe_rate(
-    policies: PolicySet,
-    group: str,
-    key: str,
-    here: Mapping[str, GroupRate],
-    fleet: Mapping[FleetKey, FleetUse],
-    base: str,
-) -> dict[str, Any]:
-    direction, unit = KEY_MEANINGS[key]
-    setting = policies.find_setting(PolicyKey.of_group(group, key))
-    measured = here.get(direction)
-    used = fleet.get(group_key(group, direction, unit), FleetUse())
-    use = None if measured is None else measured.use_of(unit)
-    part = used.part if use is None else use.limit
-    rate = None if use is None else use.rate
-    return {
-        "limit": None if setting is None else as_number(setting.value),
-        "origin": origin_of(setting, base),
-        "until": None if setting is None else end_text(setting.end),
-        "here": rate,
-        "part": part,
-        "fleet": None if used.gateways == 1 else used.combined_rate(rate or 0.0),
-        "others": used.others,
-        "wait_s": 0.0 if use is None else use.wait_s,
     }

@@ -16,9 +16,8 @@ from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from gateway.control.policies.service import ChangeResult
 from gateway.policy_document import describe_setting
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import PolicyKey, PolicyOperation, PolicySetting
+from policies.definitions.policy_values import BaseOrigin, PolicyKey, PolicyOperation
 from policies.definitions.rollout import ALL_CLIENTS
-from policies.explain import origin_of
 from policies.thresholds.sums import EVERY_BROKER, TopicPlaces
 from policies.thresholds.values import TOTAL_KEY, TOTAL_OUT_KEY
 
@@ -69,14 +68,16 @@ async def get_thresholds(gateway: Gateway) -> Response:
     """All thresholds, in bytes per second of each broker."""
     policies, places = gateway.policies.policies, gateway.places()
     latest = gateway.latest_snapshot(channel.ThresholdPolicy)
-    return await respond_from_thread(Thresholds, lambda: _describe_thresholds(policies, places, latest, gateway.base))
+    return await respond_from_thread(
+        Thresholds, lambda: _describe_thresholds(policies, places, latest, gateway.base_origin)
+    )
 
 
 def _describe_thresholds(
-    policies: PolicySet, places: TopicPlaces | None, latest: channel.ThresholdPolicy | None, base: str
+    policies: PolicySet, places: TopicPlaces | None, latest: channel.ThresholdPolicy | None, base: BaseOrigin
 ) -> dict[str, Any]:
     found = {
-        setting.key: _describe_value(setting, base)
+        setting.key: describe_setting(setting, base)
         for setting in policies.list_settings()
         if setting.key.kind in ("topic", "broker")
     }
@@ -94,10 +95,6 @@ def _describe_thresholds(
         "committed": policies.commitments_by_broker(places) if places is not None else {},
         "warnings": policies.collect_warnings(places),
     }
-
-
-def _describe_value(setting: PolicySetting, base: str) -> dict[str, Any]:
-    return {**describe_setting(setting), "origin": origin_of(setting, base)}
 
 
 class _ThresholdKind(NamedTuple):
@@ -157,7 +154,7 @@ def _add_threshold(threshold: _ThresholdKind) -> None:
         found = gateway.policies.policies.find_setting(key)
         if found is None:
             raise HTTPException(404, f"{key} is not set: PUT {{value: 12MB}} here would")
-        return _describe_value(found, gateway.base)
+        return describe_setting(found, gateway.base_origin)
 
     @router.put(path, name=f"put_{name}", response_model=Alterations)
     async def put(
