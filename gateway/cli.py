@@ -384,19 +384,6 @@ def _certificate_warnings(settings: Settings) -> list[str]:
     ]
 
 
-def _check_token_file(settings: Settings) -> list[str]:
-    """The fault of the token file: with one nobody could use the admin port."""
-    from gateway.access_tokens.tokens import read_holders
-
-    path = settings.admin.token_file
-    try:
-        if path is not None:
-            read_holders(path)
-    except (OSError, ValueError) as error:
-        return [f"admin.token_file: {path}: {getattr(error, 'strerror', None) or error}"]
-    return []
-
-
 def _probe_brokers(settings: Settings) -> list[ReachResult]:
     """How each broker answers."""
     from gateway.kafka.client import BrokerAddress, NoAnswer

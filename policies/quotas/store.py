@@ -195,44 +195,19 @@ class QuotaStore:
             except QuotaError as error:
                 errors.append(error)
         changed = tuple(entity for entity, values in wanted.items() if values != self._entries.get(entity, _NO_VALUES))
-        store = self if validate_only else self._with_entries({entity: wanted[entity] for entity in changed})
+        store = self
+        if changed and not validate_only:
+            store = self.overlay_entries({entity: wanted[entity] for entity in changed}, self.version + 1)
         return AlterationsResult(store, tuple(errors), changed)
 
-    def set_quota(self, entity: Entity, key: QuotaKey, value: float, totals: Set[QuotaType] = NO_TOTALS) -> QuotaStore:
-        """Set one value.
-
-        Raises:
-            QuotaError: the entity or the value is not valid.
-        """
-        new = {**self._entries.get(entity.validate_entity(), _NO_VALUES), key: check_quota(key, value, totals)}
-        return self._with_entries({entity: new})
-
-    def delete_quota(self, entity: Entity, key: QuotaKey) -> QuotaStore:
-        """Remove that value; no error if there is none."""
-        return self._with_entries(
-            {entity: {k: v for k, v in self._entries.get(entity, _NO_VALUES).items() if k != key}}
-        )
-
-    def replace_entries(self, entries: Mapping[Entity, EntityValues]) -> QuotaStore:
-        """Replace all values of these entities, as a compacted topic gives them; {}: no values.
-
-        Raises:
-            QuotaError: see the constructor.
-        """
-        given = QuotaStore(entries)
-        return self._with_entries({entity: given._entries.get(entity, _NO_VALUES) for entity in entries})
-
     def overlay_entries(self, entries: Mapping[Entity, EntityValues], version: int) -> QuotaStore:
-        """`replace_entries` by values that are validated already; the result has that version."""
+        """The store with these values, which are validated already, in place of the entities' own ({}: none); it has
+        that version.
+        """
         new = QuotaStore.from_validated(self._entries, version)
         for entity, values in entries.items():
             new._put_values(entity, values)
         return new
-
-    def _with_entries(self, entries: Mapping[Entity, EntityValues]) -> QuotaStore:
-        if all(self._entries.get(entity, _NO_VALUES) == values for entity, values in entries.items()):
-            return self
-        return self.overlay_entries(entries, self.version + 1)
 
     def _put_values(self, entity: Entity, values: EntityValues) -> None:
         if values:
@@ -287,12 +262,6 @@ class QuotaStore:
             if key in found
             for winner, *overridden in (found[key],)
         )
-
-    def resolve_connection(self, user: str | None, client_id: str | None) -> tuple[ResolvedQuota, ...]:
-        """The effective values of a connection. None and "" (sent by clients without a client id) match the default
-        only.
-        """
-        return self.effective_quotas(Entity(user or "", client_id or ""))
 
     def connection_limits(self, user: str | None, client_id: str | None) -> QuotaLimits:
         """`effective_quotas` as the data path needs it: called once per identity, valid as long as `version` stays."""

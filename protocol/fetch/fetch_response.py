@@ -25,16 +25,11 @@ _MIN_LENGTH: Final = _BATCH.size - _PREFIX
 _MIN_OLD_LENGTH: Final = 14  # CRC, magic, attributes, lengths of a null key and a null value
 
 
-def has_records(api_key: int, version: int) -> bool:
-    """Whether answers of this API and version can be metered."""
-    return (api_key, version) in METERED_PROGRAMS
-
-
 class FetchMeter(EndpointHider):
     """Meters one answer while its bytes pass, and hides addresses in it as EndpointHider does.
 
     Args:
-        api_key, version: of the request that is answered; `has_records` says for which this makes sense.
+        api_key, version: of the request that is answered; METERED_PROGRAMS has those for which this makes sense.
         size: the frame's size as its prefix has it; the prefix itself is never fed.
 
     `size` doesn't change. An answer that doesn't follow its layout (`lost`) is not metered from there on.

@@ -2,4 +2,4 @@
 #
 # produce_fast.pyx      the form of nearly all requests and answers, read fast; only compiled
 # produce_request.py    skim, strip
-# produce_response.py   skim, local, merge, set_throttle, rewrite_endpoints
+# produce_response.py   skim, local, merge, rewrite_endpoints

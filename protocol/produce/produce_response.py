@@ -1,6 +1,5 @@
 # Produce answers v3 to v13: what the broker said (`skim_response`), our own answers (`local_response`), and the
-# broker's answer with our rejected partitions (`merge_response`), throttle time (`set_throttle`) or addresses
-# (`rewrite_endpoints`) in it.
+# broker's answer with our rejected partitions (`merge_response`) or addresses (`rewrite_endpoints`) in it.
 #
 # Nothing is decoded and encoded again: spans are copied, so fields, tags and orders that this release knows nothing of
 # survive. A broker orders topics and partitions as it likes: everything is matched by (topic name or id, index), never
@@ -122,13 +121,6 @@ def merge_response(
         parts.append(view[walked.count_at : walked.first_at])
     parts += (*topics, wire.INT32.pack(throttle), view[walked.throttle_at + 4 : end])
     return b"".join((wire.INT32.pack(sum(map(len, parts))), *parts))
-
-
-def set_throttle(buf: bytearray | memoryview, start: int, end: int, version: int, throttle_ms: int) -> None:
-    """Raises the throttle time of the answer in buf[start:end] to `throttle_ms`, in place; never lowers it."""
-    walked = _walk_response(buf, start, end, version)
-    if throttle_ms > walked.throttle_ms:
-        wire.INT32.pack_into(buf, walked.throttle_at, throttle_ms)
 
 
 def rewrite_endpoints(buf: Buffer, start: int, end: int, version: int, addresses: Addresses) -> bytes:

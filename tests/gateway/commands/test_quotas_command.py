@@ -310,7 +310,7 @@ def test_a_user_of_the_name_default_is_not_the_default(run: Run, server: Server)
 
 
 def test_two_prefixes_go_together(run: Run, server: Server) -> None:
-    server.store = server.store.set_quota(Entity("user-one", "other"), PRODUCE, 1.0)
+    server.store = server.store.overlay_entries({Entity("user-one", "other"): {PRODUCE: 1.0}}, 1)
     assert run("--list", "--prefix=user=user-o,client-id=o").out == (
         "{user=user-one, client-id=other}\nproducer_byte_rate:broker_bps=1\n"
     )
@@ -558,7 +558,7 @@ def test_each_alteration_has_its_own_result_and_only_good_ones_are_sent(server: 
 
 
 def test_describe_has_strict_and_refuses_what_cant_be(server: Server) -> None:
-    server.store = server.store.set_quota(Entity("user-one"), PRODUCE, 1.0)
+    server.store = server.store.overlay_entries({Entity("user-one"): {PRODUCE: 1.0}}, 1)
     by_user = [Component("user", Match.PREFIX, "user-o")]
     quotas = QuotaApi(server)
     assert [each.entity for each in quotas.describe(by_user)] == [Entity("user-one", "my-client"), Entity("user-one")]

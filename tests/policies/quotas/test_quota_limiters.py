@@ -29,7 +29,7 @@ from policies.quotas.quota_limiters import (
     QuotaLimiter,
     QuotaLimiters,
 )
-from policies.quotas.store import QuotaStore
+from policies.quotas.store import EntityValues, QuotaStore
 from policies.verdict import CLIENT_QUOTA, DELAY, REJECT
 from tests.policies.fleet.pages import pages
 
@@ -553,9 +553,8 @@ def test_a_user_that_wants_its_part_all_of_a_sudden_does_not_stall(deals: int, t
 
 def test_a_newcomer_to_a_contested_total_is_held_to_the_rest_there_is() -> None:
     made, _, now = contested(20, 0.0)
-    made.set_quotas(
-        made.store.set_quota(Entity("c"), QuotaKey.parse("producer_byte_rate:shares"), 2.0, {"producer_byte_rate"}), now
-    )
+    shares: EntityValues = {QuotaKey.parse("producer_byte_rate:shares"): 2.0}
+    made.set_quotas(made.store.overlay_entries({Entity("c"): shares}, made.store.version + 1), now)
     line = made.connection_limit(1, "c", "", now).produce_limiters[0]
     assert line.check_admission(24_000, now, True, 0.0).wait_s >= 2.0
 

@@ -149,13 +149,12 @@ READERS: list[Callable[[Any, int, int, int], Any]] = [
     lambda buf, start, end, version: produce_response.merge_response(
         buf, start, end, version, [(b"clicks", 99, 89, None)], 1
     ),
-    lambda buf, start, end, version: produce_response.set_throttle(buf, start, end, version, 0),
     lambda buf, start, end, version: produce_response.rewrite_endpoints(buf, start, end, version, {1: (b"gw", 1)}),
 ]
 
 
 @VERSIONS
-@pytest.mark.parametrize("read", READERS, ids=["skim", "merge", "set_throttle", "rewrite_endpoints"])
+@pytest.mark.parametrize("read", READERS, ids=["skim", "merge", "rewrite_endpoints"])
 def test_a_frame_cut_at_any_byte_is_malformed(version: int, read: Callable[..., Any]) -> None:
     for response in (one(version), several(version)):
         content = cases.encode_answer(response, cases.UNKNOWN)
@@ -168,7 +167,7 @@ def test_a_frame_cut_at_any_byte_is_malformed(version: int, read: Callable[..., 
 
 
 @VERSIONS
-@pytest.mark.parametrize("read", READERS, ids=["skim", "merge", "set_throttle", "rewrite_endpoints"])
+@pytest.mark.parametrize("read", READERS, ids=["skim", "merge", "rewrite_endpoints"])
 def test_a_frame_longer_than_its_message_is_malformed(version: int, read: Callable[..., Any]) -> None:
     for response in (one(version), several(version), Response(version, 7, [])):
         content = cases.encode_answer(response)
@@ -180,7 +179,7 @@ def test_a_frame_longer_than_its_message_is_malformed(version: int, read: Callab
 
 
 @pytest.mark.parametrize("version", [-1, 0, 2, 14])
-@pytest.mark.parametrize("read", READERS, ids=["skim", "merge", "set_throttle", "rewrite_endpoints"])
+@pytest.mark.parametrize("read", READERS, ids=["skim", "merge", "rewrite_endpoints"])
 def test_a_version_that_we_do_not_speak_is_malformed(version: int, read: Callable[..., Any]) -> None:
     content = bytearray(cases.encode_answer(one(9 if version > 9 else 3)))
     with pytest.raises(MalformedFrame, match="v3 to v13"):
@@ -435,19 +434,6 @@ def test_an_answer_for_what_the_broker_was_not_sent_is_malformed(version: int) -
     key = cases.key(several(version).topics[1], version)
     with pytest.raises(MalformedFrame, match="not sent"):
         produce_response.merge_response(content, 0, len(content), version, [(key, 1, 89, None)], 0)
-
-
-# --- throttle time ----------------------------------------------------------------------------------------------------
-
-
-@given(cases.responses(), st.integers(0, 2**31 - 1), st.booleans())
-def test_set_throttle_is_the_larger_one_in_place(response: Response, ours: int, windowed: bool) -> None:
-    for tags in (cases.NO_TAGS, cases.UNKNOWN):
-        buffer = bytearray(b"##" + cases.encode_answer(response, tags) + b"##")
-        target = memoryview(buffer) if windowed else buffer
-        produce_response.set_throttle(target, 2, len(buffer) - 2, response.version, ours)
-        wanted = response._replace(throttle_ms=max(ours, response.throttle_ms))
-        assert buffer == b"##" + cases.encode_answer(wanted, tags) + b"##"
 
 
 # --- endpoints --------------------------------------------------------------------------------------------------------
