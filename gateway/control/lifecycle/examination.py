@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from gateway.access_tokens.tokens import read_holders
@@ -62,22 +63,19 @@ def find_certificate_faults(settings: Settings) -> list[str]:
 
 def find_token_faults(settings: Settings) -> list[str]:
     """The fault of the token file, with which nobody could use the admin port."""
-    path = settings.admin.token_file
-    try:
-        if path is not None:
-            read_holders(path)
-    except (OSError, ValueError) as error:
-        return [f"admin.token_file: {path}: {getattr(error, 'strerror', None) or error}"]
-    return []
+    return _find_file_fault("admin.token_file", settings.admin.token_file, read_holders)
 
 
 def find_secret_key_faults(settings: Settings) -> list[str]:
-    path = settings.secret_key_file
+    return _find_file_fault("secret_key_file", settings.secret_key_file, read_secret)
+
+
+def _find_file_fault(key: str, path: Path | None, read: Callable[[Path], object]) -> list[str]:
     try:
         if path is not None:
-            read_secret(path)
+            read(path)
     except (OSError, ValueError) as error:
-        return [f"secret_key_file: {path}: {getattr(error, 'strerror', None) or error}"]
+        return [f"{key}: {path}: {getattr(error, 'strerror', None) or error}"]
     return []
 
 

@@ -105,21 +105,19 @@ def _number_text(value: float) -> str:
 
 
 class ChangingConfigs(ChangingRequest):
+    resource_word = "resource"
+
     def __init__(self, request: bytes, policies: PolicySet) -> None:
-        super().__init__()
-        self._codec: Any
         self._split: configs.ConfigSplit[Any]
-        if wire.read_int16(request, 0, len(request))[0] == api.ALTER_CONFIGS:
-            self._codec = configs.ALTER_CONFIGS
-            self._head: Any = self._codec.decode_request(request, 0, len(request))
+        self._is_replacing = wire.read_int16(request, 0, len(request))[0] == api.ALTER_CONFIGS
+        if self._is_replacing:
+            super().__init__(configs.ALTER_CONFIGS, request)
             self._split = configs.split_replacing(
                 self._head.body, is_config_ours, lambda *key: _runtime_keys(policies, *key)
             )
         else:
-            self._codec = configs.INCREMENTAL_ALTER_CONFIGS
-            self._head = self._codec.decode_request(request, 0, len(request))
+            super().__init__(configs.INCREMENTAL_ALTER_CONFIGS, request)
             self._split = configs.split_incremental(self._head.body, is_config_ours)
-        self.validate_only = self._head.body.validate_only
         self._places = first_places(resource[:2] for resource in self._head.body.resources)
         self.wanted = {self._places[resource[:2]]: resource for resource in self._split.ours}
 
@@ -134,15 +132,11 @@ class ChangingConfigs(ChangingRequest):
         )
         return self._encode_request(self._head.body._replace(resources=theirs, validate_only=True))
 
-    def read_denials(self, answer: bytes, asked: Sequence[int]) -> list[ResourceResult]:
-        said = {row[2:]: row for row in self._decode_response(answer).responses}
-        results = []
-        for place in asked:
-            key = self._head.body.resources[place][:2]
-            row = said.get(key) or AlterConfigsResult(-1, "The broker gave no result for this resource.", *key)
-            if row.error_code != api.NONE:
-                results.append(ResourceResult(place, *row[:2]))
-        return results
+    def key_at(self, place: int) -> Any:
+        return self._head.body.resources[place][:2]
+
+    def rows_by_key(self, response: configs.AlterConfigsResponse) -> Mapping[Any, AlterConfigsResult]:
+        return {row[2:]: row for row in response.responses}
 
     async def apply_change(
         self, policies: PolicyService, allowed: Sequence[int], source: ChangeSource
@@ -151,7 +145,7 @@ class ChangingConfigs(ChangingRequest):
         results: list[ResourceResult] = []
         # A client that replaces all configs repeats the values that it has read: one with an end must keep its end.
         now = policies.policies
-        kept = {key: now.changes[key] for key in now.ends} if self._codec is configs.ALTER_CONFIGS else NO_VALUES
+        kept = {key: now.changes[key] for key in now.ends} if self._is_replacing else NO_VALUES
         for place in allowed:
             resource = self.wanted[place]
             try:
@@ -162,27 +156,18 @@ class ChangingConfigs(ChangingRequest):
         return results + await alter_each(policies, ops, source, self.validate_only)
 
     def encode_rest(self, own: Iterable[ResourceResult]) -> bytes:
-        failed = {self._head.body.resources[place][:2] for place, code, _ in own if code != api.NONE}
+        failed = {self.key_at(place) for place, code, _ in own if code != api.NONE}
         rest = self._split.rest and configs.without_resources(self._split.rest, failed)
         return self._encode_request(rest) if rest else b""
 
     def merge_response(self, answer: bytes, own: Iterable[ResourceResult]) -> bytes:
-        resources = self._head.body.resources
-        rows = [AlterConfigsResult(code, text, *resources[place][:2]) for place, code, text in own]
+        rows = [AlterConfigsResult(code, text, *self.key_at(place)) for place, code, text in own]
         said = self._decode_response(answer) if answer else None
         if said is not None:
             done = {row[2:] for row in rows if row.error_code == api.NONE}
             said = said._replace(responses=tuple(mark_half_changed(row, row[2:] in done) for row in said.responses))
         merged = configs.merge_altered(self._head.body, said, rows)
-        return bytes(self._codec.encode_response(merged, self._head.version, self._head.correlation_id))
-
-    def _encode_request(self, body: Any) -> bytes:
-        head = self._head
-        return bytes(self._codec.encode_request(body, head.version, head.correlation_id, head.client_id))
-
-    def _decode_response(self, answer: bytes) -> configs.AlterConfigsResponse:
-        found: configs.AlterConfigsResponse = self._codec.decode_response(answer, 0, len(answer), self._head.version)[1]
-        return found
+        return self._encode_response(merged)
 
 
 def _join_ops(ops: Iterable[list[PolicyOperation]]) -> list[PolicyOperation]:

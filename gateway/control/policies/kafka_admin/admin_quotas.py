@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from gateway.control.policies.kafka_admin.admin_requests import (
     ChangingRequest,
@@ -78,10 +78,10 @@ class DescribingQuotas(DescribingRequest):
 
 
 class ChangingQuotas(ChangingRequest):
+    resource_word = "entity"
+
     def __init__(self, request: bytes, percent: float) -> None:
-        super().__init__()
-        self._head = quotas.ALTER_CLIENT_QUOTAS.decode_request(request, 0, len(request))
-        self.validate_only = self._head.body.validate_only
+        super().__init__(quotas.ALTER_CLIENT_QUOTAS, request)
         self._split = quotas.split_alterations(self._head.body, _is_quota_ours, _removal_for_broker)
         self._places = first_places(quotas.entity_key(entity) for entity, _ in self._head.body.entries)
         self.wanted = {self._places[quotas.entity_key(each.entity)]: each for each in self._split.ours}
@@ -125,17 +125,11 @@ class ChangingQuotas(ChangingRequest):
         )
         return self._encode_request(quotas.AlterClientQuotasRequest(theirs, True))
 
-    def read_denials(self, answer: bytes, asked: Sequence[int]) -> list[ResourceResult]:
-        said = {quotas.entity_key(row.entity): row for row in self._decode_response(answer).entries}
-        results = []
-        for place in asked:
-            entity = self._head.body.entries[place].entity
-            row = said.get(quotas.entity_key(entity)) or AlterClientQuotasResult(
-                -1, "The broker gave no result for this entity.", entity
-            )
-            if row.error_code != api.NONE:
-                results.append(ResourceResult(place, *row[:2]))
-        return results
+    def key_at(self, place: int) -> Any:
+        return quotas.entity_key(self._head.body.entries[place].entity)
+
+    def rows_by_key(self, response: quotas.AlterClientQuotasResponse) -> Mapping[Any, AlterClientQuotasResult]:
+        return {quotas.entity_key(row.entity): row for row in response.entries}
 
     async def apply_change(
         self, policies: PolicyService, allowed: Sequence[int], source: ChangeSource
@@ -197,15 +191,7 @@ class ChangingQuotas(ChangingRequest):
             said = said._replace(
                 entries=tuple(mark_half_changed(row, quotas.entity_key(row.entity) in done) for row in said.entries)
             )
-        merged = quotas.merge_altered(head.body, said, rows)
-        return quotas.ALTER_CLIENT_QUOTAS.encode_response(merged, head.version, head.correlation_id)
-
-    def _encode_request(self, body: quotas.AlterClientQuotasRequest) -> bytes:
-        head = self._head
-        return quotas.ALTER_CLIENT_QUOTAS.encode_request(body, head.version, head.correlation_id, head.client_id)
-
-    def _decode_response(self, answer: bytes) -> quotas.AlterClientQuotasResponse:
-        return quotas.ALTER_CLIENT_QUOTAS.decode_response(answer, 0, len(answer), self._head.version)[1]
+        return self._encode_response(quotas.merge_altered(head.body, said, rows))
 
 
 def _is_quota_ours(entity: quotas.Entity, key: str) -> bool:

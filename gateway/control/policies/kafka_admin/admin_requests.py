@@ -16,6 +16,7 @@ from policies.definitions.policy_values import (
     RuntimeValue,
 )
 from protocol import api
+from protocol.message_codec import ApiCodec
 
 _HALF_CHANGED: Final = "produce-gateway's own keys are changed already"
 
@@ -58,13 +59,17 @@ class ChangingRequest(ABC):
 
     Attributes:
         wanted: places of the resources with keys of ours.
-        before: the old values of changes that may have to be taken back, see Memo.
+        resource_word: for a text.
+        before: the old values of changes that may have to be taken back, see RequestMemo.
     """
 
     wanted: Mapping[int, Any]
-    validate_only: bool
+    resource_word: str
 
-    def __init__(self) -> None:
+    def __init__(self, codec: ApiCodec[Any, Any], request: bytes) -> None:
+        self._codec = codec
+        self._head = codec.decode_request(request, 0, len(request))
+        self.validate_only: bool = self._head.body.validate_only
         self.before: dict[int, RuntimeValue] = {}
 
     @abstractmethod
@@ -76,8 +81,24 @@ class ChangingRequest(ABC):
         """The frame that asks the broker whether the client may make this change."""
 
     @abstractmethod
+    def key_at(self, place: int) -> Any:
+        """What names the resource at that place."""
+
+    @abstractmethod
+    def rows_by_key(self, response: Any) -> Mapping[Any, Any]:
+        """The rows of the broker's response, by what `key_at` gives."""
+
     def read_denials(self, answer: bytes, asked: Sequence[int]) -> list[ResourceResult]:
         """The broker's denials."""
+        rows = self.rows_by_key(self._decode_response(answer))
+        results = []
+        for place in asked:
+            row = rows.get(self.key_at(place))
+            if row is None:
+                results.append(ResourceResult(place, -1, f"The broker gave no result for this {self.resource_word}."))
+            elif row.error_code != api.NONE:
+                results.append(ResourceResult(place, row.error_code, row.error_message))
+        return results
 
     @abstractmethod
     async def apply_change(
@@ -107,6 +128,16 @@ class ChangingRequest(ABC):
     @abstractmethod
     def merge_response(self, answer: bytes, own: Iterable[ResourceResult]) -> bytes:
         """The client's frame, from the broker's response to the rest (b"": it got none) and the gateway's results."""
+
+    def _encode_request(self, body: Any) -> bytes:
+        head = self._head
+        return self._codec.encode_request(body, head.version, head.correlation_id, head.client_id)
+
+    def _decode_response(self, answer: bytes) -> Any:
+        return self._codec.decode_response(answer, 0, len(answer), self._head.version)[1]
+
+    def _encode_response(self, response: Any) -> bytes:
+        return self._codec.encode_response(response, self._head.version, self._head.correlation_id)
 
 
 class UnfitValue(Exception):

@@ -49,10 +49,10 @@ class CreatingTopics(ChangingRequest):
     broker that may get one.
     """
 
+    resource_word = "topic"
+
     def __init__(self, request: bytes) -> None:
-        super().__init__()
-        self._head = topics.CREATE_TOPICS.decode_request(request, 0, len(request))
-        self.validate_only = self._head.body.validate_only
+        super().__init__(topics.CREATE_TOPICS, request)
         self._split = topics.split_topics(self._head.body, _is_topics_ours)
         self._places = first_places(topic.name for topic in self._head.body.topics)
         self.wanted = {self._places[topic.name]: topic for topic in self._split.ours}
@@ -67,15 +67,12 @@ class CreatingTopics(ChangingRequest):
         theirs = tuple(topics.without_ours(body.topics[place], _is_topics_ours) for place in self.wanted)
         return self._encode_request(body._replace(topics=theirs, validate_only=True))
 
-    def read_denials(self, answer: bytes, asked: Sequence[int]) -> list[ResourceResult]:
-        said = {row.name: row for row in self._decode_response(answer).topics}
-        results = []
-        for place in asked:
-            name = self._head.body.topics[place].name
-            row = said.get(name) or topics.topic_result(name, -1, "The broker gave no result for this topic.")
-            if row.error_code != api.NONE:
-                results.append(ResourceResult(place, row.error_code, row.error_message))
-        return results
+    def key_at(self, place: int) -> str:
+        name: str = self._head.body.topics[place].name
+        return name
+
+    def rows_by_key(self, response: topics.CreateTopicsResponse) -> Mapping[str, topics.CreateTopicsResult]:
+        return {row.name: row for row in response.topics}
 
     async def apply_change(
         self, policies: PolicyService, allowed: Sequence[int], source: ChangeSource
@@ -145,22 +142,17 @@ class CreatingTopics(ChangingRequest):
             else row
             for row in said.topics
         )
-        head = self._head
-        frame = topics.CREATE_TOPICS.encode_response(said._replace(topics=rows), head.version, head.correlation_id)
-        return frame[wire.INT32.size :]
+        return self._encode_response(said._replace(topics=rows))[wire.INT32.size :]
 
     def encode_rest(self, own: Iterable[ResourceResult]) -> bytes:
-        failed = {self._head.body.topics[place].name for place, code, _ in own if code != api.NONE}
+        failed = {self.key_at(place) for place, code, _ in own if code != api.NONE}
         rest = self._split.rest and topics.without_topics(self._split.rest, failed)
         return self._encode_request(rest) if rest else b""
 
     def merge_response(self, answer: bytes, own: Iterable[ResourceResult]) -> bytes:
-        head = self._head
-        named = head.body.topics
-        failed = [topics.topic_result(named[place].name, code, text) for place, code, text in own if code != api.NONE]
+        failed = [topics.topic_result(self.key_at(place), code, text) for place, code, text in own if code != api.NONE]
         said = self._decode_response(answer) if answer else None
-        merged = topics.merge_created(head.body, said, failed, self._created_configs)
-        return topics.CREATE_TOPICS.encode_response(merged, head.version, head.correlation_id)
+        return self._encode_response(topics.merge_created(self._head.body, said, failed, self._created_configs))
 
     def _created_configs(self, name: str) -> tuple[topics.CreatedConfig, ...]:
         own = self.wanted.get(self._places[name])
@@ -168,13 +160,6 @@ class CreatingTopics(ChangingRequest):
             topics.CreatedConfig(key, (value or "").strip(), False, configs.DYNAMIC_TOPIC_CONFIG, False)
             for key, value in (own.configs if own is not None else ())
         )
-
-    def _encode_request(self, body: topics.CreateTopicsRequest) -> bytes:
-        head = self._head
-        return topics.CREATE_TOPICS.encode_request(body, head.version, head.correlation_id, head.client_id)
-
-    def _decode_response(self, answer: bytes) -> topics.CreateTopicsResponse:
-        return topics.CREATE_TOPICS.decode_response(answer, 0, len(answer), self._head.version)[1]
 
 
 def _is_topics_ours(key: str) -> bool:
