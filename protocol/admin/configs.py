@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from protocol import api
 from protocol.message_codec import ApiCodec, MessageField, MessageStruct
@@ -312,30 +312,7 @@ def split_incremental(
     Refused, with all its other keys, is a resource that names one of ours twice, with APPEND or SUBTRACT, an operation
     that doesn't exist or SET without a value; and one that is there more than once, if any of these names one of ours.
     """
-    touched = {
-        (kind, name) for kind, name, configs in request.resources if any(is_ours(kind, name, op.name) for op in configs)
-    }
-    if not touched:
-        return ConfigSplit((), request, ())
-    counts = Counter(resource[:2] for resource in request.resources)
-    ours: list[IncrementalAlterConfigsResource] = []
-    rest: list[IncrementalAlterConfigsResource] = []
-    refused: dict[ResourceKey, AlterConfigsResult] = {}
-    for resource in request.resources:
-        key = resource[:2]
-        if key not in touched:
-            rest.append(resource)
-            continue
-        mine = tuple(op for op in resource.configs if is_ours(*key, op.name))
-        reason = _duplicate_fault(counts[key], [op.name for op in mine]) or _operation_fault(mine)
-        if reason is not None:
-            refused[key] = AlterConfigsResult(*reason, *key)
-            continue
-        ours.append(resource._replace(configs=tuple(op._replace(value=None) if op[1] == DELETE else op for op in mine)))
-        theirs = tuple(op for op in resource.configs if not is_ours(*key, op.name))
-        if theirs:
-            rest.append(resource._replace(configs=theirs))
-    return ConfigSplit(tuple(ours), request._replace(resources=tuple(rest)) if rest else None, tuple(refused.values()))
+    return _split_request(request, is_ours, lambda *_: (), lambda operation: operation)
 
 
 def split_replacing(
@@ -350,31 +327,44 @@ def split_replacing(
     A resource stays in `rest` also with no key left, because then the broker shall delete all that it has. The same
     resources are refused as by `split_incremental`.
     """
+    return _split_request(request, is_ours, held, lambda config: ConfigOperation(config.name, SET, config.value))
+
+
+def _split_request(
+    request: R,
+    is_ours: IsOurs,
+    held: Callable[[int, str], Collection[str]],
+    as_operation: Callable[[Any], ConfigOperation],
+) -> ConfigSplit[R]:
+    replaces = isinstance(request, AlterConfigsRequest)
     touched = {
-        (kind, name)
-        for kind, name, configs in request.resources
-        if held(kind, name) or any(is_ours(kind, name, config.name) for config in configs)
+        resource[:2]
+        for resource in request.resources
+        if held(*resource[:2]) or any(is_ours(*resource[:2], config.name) for config in resource.configs)
     }
     if not touched:
         return ConfigSplit((), request, ())
     counts = Counter(resource[:2] for resource in request.resources)
     ours: list[IncrementalAlterConfigsResource] = []
-    rest: list[AlterConfigsResource] = []
+    rest: list[Any] = []
     refused: dict[ResourceKey, AlterConfigsResult] = {}
     for resource in request.resources:
         key = resource[:2]
         if key not in touched:
             rest.append(resource)
             continue
-        mine = tuple(ConfigOperation(name, SET, value) for name, value in resource.configs if is_ours(*key, name))
+        mine = [as_operation(config) for config in resource.configs if is_ours(*key, config.name)]
         named = [op.name for op in mine]
         reason = _duplicate_fault(counts[key], named) or _operation_fault(mine)
         if reason is not None:
             refused[key] = AlterConfigsResult(*reason, *key)
             continue
-        missing = tuple(ConfigOperation(name, DELETE, None) for name in held(*key) if name not in named)
-        ours.append(IncrementalAlterConfigsResource(*key, mine + missing))
-        rest.append(resource._replace(configs=tuple(row for row in resource.configs if not is_ours(*key, row.name))))
+        mine = [op._replace(value=None) if op.config_operation == DELETE else op for op in mine]
+        mine += [ConfigOperation(name, DELETE, None) for name in held(*key) if name not in named]
+        ours.append(IncrementalAlterConfigsResource(*key, tuple(mine)))
+        theirs = tuple(config for config in resource.configs if not is_ours(*key, config.name))
+        if theirs or replaces:
+            rest.append(resource._replace(configs=theirs))
     return ConfigSplit(tuple(ours), request._replace(resources=tuple(rest)) if rest else None, tuple(refused.values()))
 
 
