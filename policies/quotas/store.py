@@ -195,9 +195,8 @@ class QuotaStore:
             except QuotaError as error:
                 errors.append(error)
         changed = tuple(entity for entity, values in wanted.items() if values != self._entries.get(entity, _NO_VALUES))
-        store = self
-        if changed and not validate_only:
-            store = self.overlay_entries({entity: wanted[entity] for entity in changed}, self.version + 1)
+        new = {entity: wanted[entity] for entity in changed}
+        store = self if validate_only or not new else self.overlay_entries(new, self.version + 1)
         return AlterationsResult(store, tuple(errors), changed)
 
     def overlay_entries(self, entries: Mapping[Entity, EntityValues], version: int) -> QuotaStore:
