@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import ssl
@@ -33,7 +32,7 @@ from gateway.tls.certificates import (
 from gateway.tls.tls_reasons import BROKEN_RECORD_REASON
 from tests.background import until
 from tests.certificates import Authority, openssl
-from tests.gateway.data.play import answer, other_answer, other_request, request, size_of
+from tests.gateway.data.play import answer, request, size_of
 from tests.gateway.data.relay.test_links import DEADLINE_S, Stage, _tcp_pair, receive_exactly, staged
 
 pytestmark = pytest.mark.usefixtures("no_circles")
@@ -155,18 +154,6 @@ def secure(authority: Authority, listener: ListenerTls) -> Any:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_requests_and_answers_pass(secure: Any, version: ssl.TLSVersion) -> None:
-    async with staged() as stage:
-        _, client, broker = await secure(stage).connect(version=version)
-        frames = request(1) + other_request(2)
-        await client.send(frames)
-        assert await receive_exactly(broker, len(frames)) == frames
-        answers = answer(1) + other_answer(2)
-        await broker.send_all(answers)
-        assert await client.receive(len(answers)) == answers
-
-
-@pytest.mark.parametrize("version", VERSIONS)
 async def test_records_cut_into_single_bytes_pass(secure: Any, version: ssl.TLSVersion) -> None:
     async with staged() as stage:
         _, client, broker = await secure(stage).connect(version=version)
@@ -191,46 +178,6 @@ async def test_requests_that_come_with_the_end_of_the_handshake_are_handled(secu
     async with staged() as stage:
         _, _, broker = await secure(stage).connect(first=request(1))
         assert await receive_exactly(broker, len(request(1))) == request(1)
-
-
-@pytest.mark.parametrize("size", [16_384 - 32, 40_000, 300_000, 5_000_000])
-async def test_large_requests_pass_whole_and_so_do_requests_behind_them(secure: Any, size: int) -> None:
-    # A large frame is read into a buffer of just its size: what is decrypted behind it waits in memory.
-    async with staged() as stage:
-        _, client, broker = await secure(stage).connect()
-        frame = request(1, values=(bytes(size),))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.send, frame + request(2))
-            assert await receive_exactly(broker, len(frame)) == frame
-            assert await receive_exactly(broker, len(request(2))) == request(2)
-        await until(lambda: stage.reactor.budget.used_bytes == 0)
-
-
-async def test_a_large_answer_passes_in_bounded_memory_to_a_client_that_reads_slowly(secure: Any) -> None:
-    async with staged() as stage:
-        _, client, broker = await secure(stage).connect(small=True)
-        await client.send(other_request(1))
-        await receive_exactly(broker, len(other_request(1)))
-        frame = other_answer(1, os.urandom(3_000_000))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(broker.send_all, frame)
-            found = bytearray()
-            while len(found) < len(frame):
-                found += await client.receive(min(50_000, len(frame) - len(found)))
-                assert stage.reactor.budget.used_bytes < 1_000_000
-        assert bytes(found) == frame
-        await until(lambda: stage.reactor.budget.used_bytes == 0)
-
-
-async def test_a_broker_that_does_not_read_stops_the_client(secure: Any) -> None:
-    async with staged() as stage, trio.open_nursery() as nursery:
-        link, client, _ = await secure(stage).connect(small=True)
-        nursery.start_soon(client.send, 200 * request(1, values=(bytes(20_000),)))
-        await until(lambda: link.upstream.outbound.pieces)
-        for _ in range(50):
-            await trio.lowlevel.checkpoint()
-        assert stage.reactor.budget.used_bytes < 2_000_000
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_muted_link_parks_what_was_decrypted_and_goes_on_by_itself(secure: Any) -> None:
@@ -444,18 +391,6 @@ async def test_an_end_that_is_given_to_openssl_in_a_piece_of_its_own_is_seen(sec
                 tls.recv_into(memoryview(bytearray(SHARED_READ_BYTES)))
 
 
-async def test_a_broker_that_closes_ends_the_session_behind_its_last_answer(secure: Any) -> None:
-    async with staged() as stage:
-        link, client, broker = await secure(stage).connect()
-        await client.send(request(1) + request(2))
-        await receive_exactly(broker, 2 * len(request(1)))
-        await broker.send_all(answer(1))
-        await broker.aclose()
-        assert await client.receive(len(answer(1)) + 1) == answer(1)  # and then close_notify
-        assert await client.stream.receive_some(1) == b""
-        await until(lambda: link.is_closed)
-
-
 async def test_a_client_that_closes_in_the_middle_of_a_frame_is_one_log_line(secure: Any) -> None:
     async with staged() as stage:
         _, client, broker = await secure(stage).connect()
@@ -525,18 +460,6 @@ async def test_a_client_that_leaves_during_a_mute_has_its_requests_discarded(sec
         assert await receive_exactly(broker, len(request(2, acks=0))) == request(2, acks=0)
         assert stage.play.rows()["clicks", "discarded", ""] == (size_of(), 1, 1)
         assert link.session.hold.is_client_gone
-
-
-async def test_draining_answers_what_is_in_flight_and_says_goodbye(secure: Any) -> None:
-    async with staged() as stage:
-        link, client, broker = await secure(stage).connect()
-        await client.send(request(1))
-        await receive_exactly(broker, len(request(1)))
-        link.drain("disconnects_drain", trio.current_time())
-        stage.reactor.run_deferred(trio.current_time())
-        await broker.send_all(answer(1))
-        assert await client.receive(len(answer(1)) + 1) == answer(1)
-        await until(lambda: link.is_closed)
 
 
 # --- handshakes -------------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 # TLS between a link and its broker, on real sockets, with clients that speak TLS too and with clients that don't: data,
-# ends, backpressure. Handshakes and sessions are test_securing.py's.
+# ends, backpressure; and what holds wherever TLS is spoken.
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.background import until
 from tests.certificates import Authority
 from tests.gateway.data.play import answer, other_answer, other_request, request
 from tests.gateway.data.relay.test_links import Stage, _tcp_pair, staged
-from tests.gateway.data.relay.test_tls import BROKEN_RECORD_SAID, VERSIONS, Client
+from tests.gateway.data.relay.test_tls import BROKEN_RECORD_SAID, VERSIONS, Client, TlsStage
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 
@@ -133,13 +133,34 @@ def secure(request: pytest.FixtureRequest, trusting: BrokerTls, server: tuple[Pa
     return lambda stage: Secure(stage, trusting, server, request.param)
 
 
+class SecureClients:
+    """Links whose clients speak TLS and whose brokers don't, as `Secure` makes them."""
+
+    def __init__(self, stage: Stage, authority: Authority, server: tuple[Path, Path]) -> None:
+        self._stage = TlsStage(stage, authority, ListenerTls(str(server[0]), str(server[1])))
+
+    async def connect(self, **more: Any) -> tuple[TlsLink, Client, Plain]:
+        link, client, broker = await self._stage.connect(**more)
+        return link, client, Plain(broker)
+
+
+@pytest.fixture(params=("client", "broker", "both"))
+def anywhere(
+    request: pytest.FixtureRequest, authority: Authority, trusting: BrokerTls, server: tuple[Path, Path]
+) -> Any:
+    """For what holds wherever TLS is spoken."""
+    if request.param == "client":
+        return lambda stage: SecureClients(stage, authority, server)
+    return lambda stage: Secure(stage, trusting, server, "TLS" if request.param == "both" else "plain")
+
+
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_requests_and_answers_pass(secure: Any, version: ssl.TLSVersion) -> None:
+async def test_requests_and_answers_pass(anywhere: Any, version: ssl.TLSVersion) -> None:
     async with staged() as stage:
-        _, client, broker = await secure(stage).connect(version=version)
+        _, client, broker = await anywhere(stage).connect(version=version)
         frames = request(1) + other_request(2)
         await client.send(frames)
         assert await broker.receive(len(frames)) == frames
@@ -172,9 +193,10 @@ async def test_answers_that_come_with_the_end_of_the_handshake_are_no_broken_con
 
 
 @pytest.mark.parametrize("size", [16_384 - 32, 40_000, ENCRYPT_AT_ONCE, 300_000, 5_000_000])
-async def test_large_requests_pass_whole_and_their_memory_is_given_back(secure: Any, size: int) -> None:
+async def test_large_requests_pass_whole_and_their_memory_is_given_back(anywhere: Any, size: int) -> None:
+    # A large frame is read into a buffer of just its size: what is decrypted behind it waits in memory.
     async with staged() as stage:
-        _, client, broker = await secure(stage).connect()
+        _, client, broker = await anywhere(stage).connect()
         frame = request(1, values=(os.urandom(size),))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send, frame + request(2))
@@ -226,9 +248,9 @@ async def test_what_is_sent_behind_a_stuck_large_request_comes_behind_it(secure:
         assert await broker.receive(len(frame) + 9) == frame + b"behind it"
 
 
-async def test_a_large_answer_passes_in_bounded_memory_to_a_client_that_reads_slowly(secure: Any) -> None:
+async def test_a_large_answer_passes_in_bounded_memory_to_a_client_that_reads_slowly(anywhere: Any) -> None:
     async with staged() as stage:
-        _, client, broker = await secure(stage).connect(small=True)
+        _, client, broker = await anywhere(stage).connect(small=True)
         await client.send(other_request(1))
         await broker.receive(len(other_request(1)))
         frame = other_answer(1, os.urandom(3_000_000))
@@ -242,9 +264,9 @@ async def test_a_large_answer_passes_in_bounded_memory_to_a_client_that_reads_sl
         await until(lambda: stage.reactor.budget.used_bytes == 0)
 
 
-async def test_a_broker_that_does_not_read_stops_the_client(secure: Any) -> None:
+async def test_a_broker_that_does_not_read_stops_the_client(anywhere: Any) -> None:
     async with staged() as stage, trio.open_nursery() as nursery:
-        link, client, _ = await secure(stage).connect(small=True)
+        link, client, _ = await anywhere(stage).connect(small=True)
         nursery.start_soon(_send_in_vain, client, 200 * request(1, values=(bytes(20_000),)))
         await until(lambda: link.upstream.outbound.pieces)
         for _ in range(50):
@@ -289,14 +311,15 @@ async def test_requests_before_a_half_close_are_answered_and_the_broker_is_told(
 
 
 @pytest.mark.parametrize("notify", [True, False], ids=["close_notify", "FIN"])
-async def test_a_broker_that_closes_ends_the_session_behind_its_last_answer(secure: Any, notify: bool) -> None:
+async def test_a_broker_that_closes_ends_the_session_behind_its_last_answer(anywhere: Any, notify: bool) -> None:
     async with staged() as stage:
-        link, client, broker = await secure(stage).connect()
+        link, client, broker = await anywhere(stage).connect()
         await client.send(request(1) + request(2))
         await broker.receive(2 * len(request(1)))
         await broker.send(answer(1))
         await (broker.say_end() if notify else broker.stream.aclose())
-        assert await client.receive(len(answer(1)) + 1) == answer(1)
+        assert await client.receive(len(answer(1)) + 1) == answer(1)  # and then, with TLS, close_notify
+        assert await client.stream.receive_some(1) == b""
         await until(lambda: link.is_closed)
         stage.play.ledger()
         assert stage.play.counts["disconnects_upstream"] == 1
@@ -333,9 +356,9 @@ async def test_a_reset_ends_the_link(secure: Any) -> None:
             assert await client.receive(1) == b""
 
 
-async def test_draining_answers_what_is_in_flight_and_says_goodbye(secure: Any) -> None:
+async def test_draining_answers_what_is_in_flight_and_says_goodbye(anywhere: Any) -> None:
     async with staged() as stage:
-        link, client, broker = await secure(stage).connect()
+        link, client, broker = await anywhere(stage).connect()
         await client.send(request(1))
         await broker.receive(len(request(1)))
         link.drain("disconnects_drain", trio.current_time())
