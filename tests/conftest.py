@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from gateway.data.sockets import reactor
 from gateway.embedded import EmbeddedCluster, ports
+from tests.certificates import Authority
 from tests.runner.costs import Costs
 
 settings.register_profile("small", max_examples=15, derandomize=True, deadline=None, database=None)
@@ -212,3 +213,8 @@ def kafka() -> Iterator[EmbeddedCluster]:
 def kafka3(group_stack: ExitStack) -> EmbeddedCluster:
     """Three brokers, likewise. A test that ends one of them starts it again, whatever happens."""
     return group_stack.enter_context(EmbeddedCluster(3))
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))

@@ -53,11 +53,6 @@ class TlsListeners(Gateway):
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("listeners-ca"))
-
-
-@pytest.fixture(scope="module")
 def prefix(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Of a command that is to know the names."""
     return named_clients.command(named_clients.hosts_file(tmp_path_factory.mktemp("names"), *NAMES))

@@ -38,7 +38,7 @@ def test_that_is_brief():
 def test_the_slowest_tests_are_told_with_what_they_cost_and_where_they_stood(tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "runner").mkdir()
-    for name in ("conftest.py", "runner/costs.py"):
+    for name in ("conftest.py", "certificates.py", "runner/costs.py"):
         shutil.copy(ROOT / "tests" / name, tmp_path / "tests" / name)
     (tmp_path / "tests" / "test_it.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib --no-loadscope-reorder\n")

@@ -22,7 +22,7 @@ def test_a_group_is_run_by_one_process(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(TESTS)
     (tmp_path / "tests" / "runner").mkdir()
-    for name in ("conftest.py", "runner/costs.py"):
+    for name in ("conftest.py", "certificates.py", "runner/costs.py"):
         shutil.copy(ROOT / "tests" / name, tmp_path / "tests" / name)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib --no-loadscope-reorder\n")
     command = [sys.executable, "-m", "pytest", "-v", "-n", "2", "--dist", "loadscope", "tests"]

@@ -29,11 +29,6 @@ VERSIONS = (("TLSv1.2",), ("TLSv1.3",))
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture(scope="module")
 def listener(authority: Authority) -> ListenerTls:
     certificate, key = authority.sign("gateway", names=SIGNED)
     return ListenerTls(str(certificate), str(key), truststore=str(authority.certificate), client_auth="required")

@@ -23,11 +23,6 @@ BOOTSTRAP = "kafka.test"
 NAMES = (BOOTSTRAP, *(f"broker-{node_id}.kafka.test" for node_id in (1, 2, 3)))
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("sni-ca"))
-
-
 class TwoListeners(Gateway):
     """`internal` is plain at `port`, as everywhere else; `external` is at `external_port`."""
 

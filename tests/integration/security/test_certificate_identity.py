@@ -68,11 +68,6 @@ def kafka() -> Iterator[Kafka]:
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture(scope="module")
 def template(authority: Authority) -> bytes:
     """A certificate in DER."""
     return as_der(authority.certificate)

@@ -27,11 +27,6 @@ ASKED = other_request(1, key=api.API_VERSIONS)
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("identity-ca"))
-
-
-@pytest.fixture(scope="module")
 def gateway(kafka: EmbeddedCluster, authority: Authority) -> Iterator[Gateway]:
     """Two workers; a certificate is required, and connections from 127.0.0.2 come through a proxy."""
     certificate, key = authority.sign("gateway")

@@ -21,11 +21,6 @@ COUNT = 200
 USERS = {"admin": "admin-secret", "alice": "alice-secret"}
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls-ca"))
-
-
 def listener(authority: Authority, name: str = "gateway", **more: Any) -> dict[str, Any]:
     """A section `listener` with a certificate of that name."""
     certificate, key = authority.sign(name)

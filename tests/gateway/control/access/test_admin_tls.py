@@ -34,11 +34,6 @@ PRINCIPALS = {"User:CN=anna": AccessRole.ADMIN, "User:CN=otto": AccessRole.OPERA
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("admin-tls"))
-
-
-@pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("stranger"), "stranger")
 

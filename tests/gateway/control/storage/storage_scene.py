@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
 import trio
 import trio.testing
+from pytest_trio import trio_fixture
 
 from gateway import channel
 from gateway.config import parse_settings
@@ -38,6 +39,7 @@ from tests.gateway.control.contexts import make_context
 from tests.policies.storage.storage_play import GB, SOFT_HARD, snapshot
 
 T = TypeVar("T")
+S = TypeVar("S", bound="Scene")
 WALL = 1.8e9  # Unix time at the mock clock's 0
 DISK = "storage: {min.available.bytes: 10GB, throttle.factor.fallback: 0.0, throttle.factor.validity.duration: PT2M}"
 LIMITED = PolicySet(base={PolicyKey.of_broker(): 1e6})
@@ -212,3 +214,16 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def snapshot_now(broker_id: int, free: float, age: float = 0.0) -> VolumeSnapshot:
     return snapshot(broker_id, free / GB, WALL + trio.current_time() - age, "/a")
+
+
+def scene_fixture(kind: type[S]) -> Any:
+    """The fixture `scene`: one of that kind, whose tasks end with the test."""
+
+    @trio_fixture
+    async def scene(mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> AsyncIterator[S]:
+        caplog.set_level("INFO")
+        async with trio.open_nursery() as nursery:
+            yield kind(nursery, mock_clock)
+            nursery.cancel_scope.cancel()
+
+    return scene

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
-from pytest_trio import trio_fixture
 
 from gateway import channel
 from gateway.config import ConfigError, parse_settings
@@ -24,7 +23,18 @@ from policies.storage import (
     Volume,
 )
 from tests.background import until
-from tests.gateway.control.storage.storage_scene import FULL, WALL, Disks, Records, Scene, lines, seen, volumes, wall
+from tests.gateway.control.storage.storage_scene import (
+    FULL,
+    WALL,
+    Disks,
+    Records,
+    Scene,
+    lines,
+    scene_fixture,
+    seen,
+    volumes,
+    wall,
+)
 from tests.policies.storage.storage_play import GB, SOFT_HARD, snapshot
 
 AFFECTED = "storage: {hard: {type: MinFreeBytes, level: 10GB}, scope: affected, exempt_topics: ['connect-*']}"
@@ -48,12 +58,7 @@ class Play(Scene):
         return self.state, self.last.affected
 
 
-@trio_fixture
-async def scene(mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Play]:
-    caplog.set_level("INFO")
-    async with trio.open_nursery() as nursery:
-        yield Play(nursery, mock_clock)
-        nursery.cancel_scope.cancel()
+scene = scene_fixture(Play)
 
 
 @pytest.mark.trio

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
-from pytest_trio import trio_fixture
 
 from gateway.storage.source_view import VolumeSourceView
 from policies.definitions.policy_set import PolicySet
@@ -17,7 +15,7 @@ from policies.definitions.policy_values import PolicyKey
 from policies.storage import FactorKeeper, Observation, ReplicaShare, ReplicaSpread, Volume
 from policies.usage import DiskNotes as Noted
 from policies.usage import SpreadNote, VolumeNote
-from tests.gateway.control.storage.storage_scene import DISK, Disks, Scene, lines, seen
+from tests.gateway.control.storage.storage_scene import DISK, Disks, Scene, lines, scene_fixture, seen
 from tests.policies.storage.storage_play import GB, SOFT_HARD
 
 SPREAD = ReplicaSpread(
@@ -49,12 +47,7 @@ class Play(Scene):
         return volume
 
 
-@trio_fixture
-async def scene(mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Play]:
-    caplog.set_level("INFO")
-    async with trio.open_nursery() as nursery:
-        yield Play(nursery, mock_clock)
-        nursery.cancel_scope.cancel()
+scene = scene_fixture(Play)
 
 
 @pytest.mark.trio

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import pytest
 import trio
 import trio.testing
-from pytest_trio import trio_fixture
 
 from gateway import channel
 from gateway.config import ConfigError, parse_settings
@@ -26,7 +25,17 @@ from policies.storage import (
     Volume,
 )
 from tests.background import until
-from tests.gateway.control.storage.storage_scene import WALL, Disks, Records, Scene, lines, seen, volumes, wall
+from tests.gateway.control.storage.storage_scene import (
+    WALL,
+    Disks,
+    Records,
+    Scene,
+    lines,
+    scene_fixture,
+    seen,
+    volumes,
+    wall,
+)
 from tests.gateway.control.storage.test_affected import AFFECTED, REPLICAS, Placed
 from tests.policies.storage.storage_play import GB, SOFT_HARD, snapshot
 
@@ -52,12 +61,7 @@ class Play(Scene):
         return self
 
 
-@trio_fixture
-async def scene(mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Play]:
-    caplog.set_level("INFO")
-    async with trio.open_nursery() as nursery:
-        yield Play(nursery, mock_clock)
-        nursery.cancel_scope.cancel()
+scene = scene_fixture(Play)
 
 
 @pytest.mark.trio

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
-from pytest_trio import trio_fixture
 
 from gateway import channel
 from gateway.commands import storage as command
@@ -17,7 +15,7 @@ from gateway.control.storage.override import ActiveOverride
 from policies.storage import ObservationFailed, StorageFactor, StorageOverride
 from policies.units import format_time
 from tests.background import until
-from tests.gateway.control.storage.storage_scene import FULL, WALL, Disks, Records, lines, seen
+from tests.gateway.control.storage.storage_scene import FULL, WALL, Disks, Records, lines, scene_fixture, seen
 from tests.gateway.control.storage.test_affected import HELD, Play
 from tests.policies.storage.storage_play import GB
 
@@ -54,12 +52,7 @@ class Overridden(Play):
         self.control.refresh()
 
 
-@trio_fixture
-async def scene(mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Overridden]:
-    caplog.set_level("INFO")
-    async with trio.open_nursery() as nursery:
-        yield Overridden(nursery, mock_clock)
-        nursery.cancel_scope.cancel()
+scene = scene_fixture(Overridden)
 
 
 @pytest.mark.trio

@@ -10,11 +10,10 @@ from gateway.commands.storage import describe_storage
 from gateway.config import ConfigError, Storage, parse_settings
 from gateway.control.storage.sources import make_policy_and_source
 from policies.storage import SoftHard, Volume
-from tests.gateway.control.storage.storage_scene import Disks, Scene, lines, seen
-from tests.gateway.control.storage.test_storage_control import scene
+from tests.gateway.control.storage.storage_scene import Disks, Scene, lines, scene_fixture, seen
 from tests.policies.storage.storage_play import GB
 
-__all__ = ["scene"]  # the fixture
+scene = scene_fixture(Scene)
 
 HEAD = "upstream: {bootstrap_servers: 'b:1'}\nthresholds: {total.bytes.in.per.sec.threshold: 1MB}\n"
 BOTH = """storage:

@@ -9,14 +9,12 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 from prometheus_client import generate_latest
-from pytest_trio import trio_fixture
 from trio.testing import wait_all_tasks_blocked
 
 from gateway import channel
@@ -51,6 +49,7 @@ from tests.gateway.control.storage.storage_scene import (
     Records,
     Scene,
     lines,
+    scene_fixture,
     seen,
     snapshot_now,
     volumes,
@@ -58,13 +57,7 @@ from tests.gateway.control.storage.storage_scene import (
 )
 from tests.policies.storage.storage_play import GB, SOFT_HARD
 
-
-@trio_fixture
-async def scene(mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Scene]:
-    caplog.set_level("INFO")
-    async with trio.open_nursery() as nursery:
-        yield Scene(nursery, mock_clock)
-        nursery.cancel_scope.cancel()
+scene = scene_fixture(Scene)
 
 
 @pytest.mark.trio

@@ -256,11 +256,6 @@ async def test_a_broker_is_told_of_a_client(tmp_path: Path, version: int) -> Non
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture(scope="module")
 def server(authority: Authority) -> tuple[Path, Path]:
     return authority.sign("gateway")
 

@@ -29,11 +29,6 @@ DEADLINE_S = 20.0
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture(scope="module")
 def server(authority: Authority) -> Files:
     return authority.sign("broker")
 

@@ -43,11 +43,6 @@ def compiled() -> None:
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture(scope="module")
 def server(authority: Authority) -> tuple[Path, Path]:
     return authority.sign("gateway")
 
