@@ -571,12 +571,6 @@ def test_all_mistakes_are_told_at_once() -> None:
     assert len(problems(UPSTREAM + "listener: {port: 0}\nadmin: {prt: 1}\ndrain_timeout: 0s")) == 3
 
 
-def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
-    (tmp_path / "password").write_text("s3cret\n")
-    text = f"upstream: {{bootstrap_servers: 'b:1', sasl.password: {{file: {tmp_path}/password}}}}"
-    assert parse_settings(text).upstream.properties == {"sasl.password": "s3cret"}
-
-
 def test_bootstrap_servers_may_be_a_list_and_ipv6() -> None:
     settings = parse_settings("upstream: {bootstrap_servers: [b1:9092, '[::1]:9093']}")
     assert settings.upstream.addresses() == (("b1", 9092), ("::1", 9093))

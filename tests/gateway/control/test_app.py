@@ -499,12 +499,6 @@ def test_disks_that_cannot_be_seen_let_the_fallback_in(serve: Callable[..., Any]
     assert time.monotonic() - begin < 10
 
 
-def test_without_storage_protection_the_admin_server_says_so(serve: Any, broker: Any) -> None:
-    gateway = serve(at(broker), "internal_topics: none").ready()
-    assert json.loads(gateway.get("/v1/storage")[1]) == {"enabled": False}
-    assert gateway.end() == 0
-
-
 def test_running_out_of_descriptors_delays_connections_and_passes(serve: Any, broker: Any) -> None:
     gateway = serve(at(broker), "internal_topics: none", files=80).ready()
     worker = gateway.wait_for("worker", lambda: gateway.child("gateway.data"))
