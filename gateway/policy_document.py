@@ -184,13 +184,15 @@ def describe_origins(settings: Iterable[PolicySetting], base: BaseOrigin) -> lis
 
 
 def describe_setting(setting: PolicySetting, base: BaseOrigin) -> dict[str, Any]:
-    """A key with its values in the base (`file`) and at run time, and the one of them in force; `until`: the end of the
-    value at run time, if it has one, and `then` the earlier value at run time, which will hold again.
+    """A key with its values in the base (`file`, which `base_origin` gave) and at run time, and the one of them in
+    force; `until`: the end of the value at run time, if it has one, and `then` the earlier value at run time, which
+    will hold again.
     """
     return {
         **setting.key._asdict(),
         "value": _plain_number(setting.value),
         "origin": setting.origin(base),
+        "base_origin": base(setting.key),
         "file": _plain_number(setting.base),
         "run_time": _plain_number(setting.change),
         "until": end_text(setting.end),

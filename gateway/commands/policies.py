@@ -101,7 +101,7 @@ def _policy_row(said: Mapping[str, Any]) -> list[str]:
         else key.name or ("cluster" if key.kind == "storage" else "all brokers")
     )
     other = said["file"] if said["origin"] == "run time" else said["run_time"]
-    text = "-" if other is None else f"{value_text(key, other)} (file)"
+    text = "-" if other is None else f"{value_text(key, other)} ({said['base_origin']})"
     origin = said["origin"]
     if said["until"] is not None:
         origin += f" until {said['until']}"

@@ -359,6 +359,17 @@ def test_diff_changes_nothing_and_apply_does_once(
     assert {source.who for source in server.policies.sources} == {getpass.getuser()}
 
 
+def test_show_names_the_source_of_a_value_that_run_time_replaces(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.policies.policies = server.policies.policies.alter_policies([PolicyOperation(CLICKS, 6.0 * MB)])
+    server.base_origin = lambda key: "source acme" if key.kind == "topic" else "file"
+    assert cli.main(["show", "--url", server.url]) == 0
+    total, clicks = capsys.readouterr().out.splitlines()[1:]
+    assert total.split()[-2:] == ["file", "-"]
+    assert clicks.endswith("run time  5,000,000 bytes/s (source acme)")
+
+
 def test_show_says_where_each_value_comes_from_and_what_the_other_is(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,7 +36,7 @@ from gateway.quotas.client import DescribedQuotas, QuotaClientError
 from gateway.worker_config import WorkerInternal
 from policies.definitions.policy_records import ChangeSource, PastChange
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import BaseOrigin, PolicyKey, PolicyOperation, PolicyValue
+from policies.definitions.policy_values import BaseOrigin, PolicyKey, PolicyOperation, PolicyValue, file_origin
 from policies.explain import TopicFlow
 from policies.limits.description import FleetUse
 from policies.limits.limit_use import LimitUse
@@ -149,6 +149,7 @@ class Server:
         self.standing, self.peers, self.found = HealthStatus("b:9092", NOW_MS), FleetStatus(), InquiryResult()
         self.config = ConfigStatus()
         self.storage: dict[str, Any] = {"enabled": False}
+        self.base_origin: BaseOrigin = file_origin
         self.questions: list[channel.FindConnections] = []  # to workers
         self.asking = trio.CapacityLimiter(200)  # the server needs threads of its own
 
@@ -165,6 +166,9 @@ class Server:
         self.questions.append(question)
         return self.found
 
+    def origin_of(self, key: PolicyKey) -> str:
+        return self.base_origin(key)  # as it is then
+
     def latest(self, kind: Any) -> Any:
         return self.told.get(kind)
 
@@ -173,6 +177,7 @@ class Server:
             self.policies,  # type: ignore[arg-type]
             self.recent,
             self.latest,
+            base_origin=self.origin_of,
             places=lambda: self.policies.places,
             fleet_uses=lambda _: self.fleet,
             peer_rates=lambda *_: self.brought,
@@ -302,15 +307,16 @@ async def test_thresholds_are_shown_with_their_origin(server: Server) -> None:
         "enforce_percent": 100.0,
         "total": {
             "default": {
-                "value": 12.0 * MB, "origin": "file", "file": 12.0 * MB, "run_time": None, "until": None, "then": None,
+                "value": 12.0 * MB, "origin": "file", "base_origin": "file", "file": 12.0 * MB,
+                "run_time": None, "until": None, "then": None,
             },
             "brokers": {},
         },
         "total_out": {"default": None, "brokers": {}},
         "topics": {
             "clicks": {
-                "value": 4.0 * MB, "origin": "run time", "file": 5.0 * MB, "run_time": 4.0 * MB, "until": None,
-                "then": None,
+                "value": 4.0 * MB, "origin": "run time", "base_origin": "file", "file": 5.0 * MB,
+                "run_time": 4.0 * MB, "until": None, "then": None,
             },
         },
         "committed": {},
@@ -1055,8 +1061,8 @@ async def test_a_value_has_an_end_through_every_path(server: Server) -> None:
     status, said = await server.ask("PUT", path, {"value": "6MB", "until": "2023-11-15T01:00:00+01:00"})
     assert (status, said["changes"][0]["until"]) == (200, UNTIL)
     assert (await server.ask("GET", path))[1] == {
-        "value": 6.0 * MB, "origin": "run time", "file": 5.0 * MB, "run_time": 6.0 * MB, "until": UNTIL,
-        "then": 4.0 * MB,
+        "value": 6.0 * MB, "origin": "run time", "base_origin": "file", "file": 5.0 * MB,
+        "run_time": 6.0 * MB, "until": UNTIL, "then": 4.0 * MB,
     }  # fmt: skip
     entity = [{"type": "user", "name": "bob"}]
     ops = [{"key": "producer_byte_rate", "value": "1MB"}]

@@ -30,12 +30,13 @@ class NewThreshold(RequestModel):
 
 
 class Value(BaseModel):
-    """In bytes per second. `value` is in force; it comes from one of the other two. `until`: when `run_time` ends, and
-    is `then` again (null: the file's holds); null: never.
+    """In bytes per second. `value` is in force; it comes from one of the other two. `base_origin`: what gave `file`.
+    `until`: when `run_time` ends, and is `then` again (null: the file's holds); null: never.
     """
 
     value: float
     origin: str
+    base_origin: str
     file: float | None
     run_time: float | None
     until: str | None
