@@ -33,6 +33,7 @@ IDLE_S: Final = 0.25  # without traffic for so long, and for GONE: idle
 class _KeyDemand:
     __slots__ = (
         "active_at",
+        "claim",
         "gap",
         "hungry",
         "reported",
@@ -54,7 +55,7 @@ class _KeyDemand:
         self.gap = 0.0  # seconds between two takings
         self.sum = self.span = 0.0  # the amount taken and the seconds it took, weighted down with age
         self.hungry = False
-        self.weight, self.topics = 1.0, 0
+        self.weight, self.topics, self.claim = 1.0, 0, 0.0
         self.reported: LimitDemand | None = None
         self.reported_at = now
 
@@ -85,7 +86,15 @@ class DemandMeter:
         self._by_key: dict[FleetKey, _KeyDemand] = {}
 
     def record_use(
-        self, key: FleetKey, size: float, hungry: bool, now: float, *, weight: float = 1.0, topics: int = 0
+        self,
+        key: FleetKey,
+        size: float,
+        hungry: bool,
+        now: float,
+        *,
+        weight: float = 1.0,
+        topics: int = 0,
+        claim: float = 0.0,
     ) -> None:
         """Record the amount taken from that limit since the last measurement. The call may be omitted where the amount
         is 0 again.
@@ -104,7 +113,7 @@ class DemandMeter:
         if size or hungry:
             seen.active_at = now
         seen.hungry = hungry
-        seen.weight, seen.topics = weight, topics
+        seen.weight, seen.topics, seen.claim = weight, topics, claim
 
     def record_limiter(self, line: FleetLimiter, now: float) -> None:
         """Record the amount taken from this limiter, as if the whole limit were in force."""
@@ -123,7 +132,7 @@ class DemandMeter:
                 if now - seen.active_at > FORGET_S:
                     del self._by_key[key]
                 continue
-            use = LimitDemand(seen.measure_rate(now), seen.hungry, seen.weight, seen.topics)
+            use = LimitDemand(seen.measure_rate(now), seen.hungry, seen.weight, seen.topics, seen.claim)
             change = REPORT_AGAIN_CHANGE if now - seen.reported_at >= REPORT_AGAIN_S else REPORT_CHANGE
             if seen.reported in (None, IDLE) or _differs_enough(use, seen.reported, change):
                 seen.reported = news[key] = use
@@ -137,4 +146,9 @@ class DemandMeter:
 
 
 def _differs_enough(use: LimitDemand, told: LimitDemand, change: float) -> bool:
-    return use.hungry != told.hungry or use.weight != told.weight or abs(use.rate - told.rate) > change * told.rate
+    return (
+        use.hungry != told.hungry
+        or use.weight != told.weight
+        or abs(use.rate - told.rate) > change * told.rate
+        or abs(use.claim - told.claim) > change * max(told.claim, told.rate)
+    )

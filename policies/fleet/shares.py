@@ -42,13 +42,15 @@ _MIN_WEIGHT: Final = 1e-9
 class LimitDemand(NamedTuple):
     """The demand of one worker, or of all of a gateway, for one limit. `rate`: per second, smoothed over about a
     second. `hungry`: a connection has to wait because of the limit now. `weight`: among other hungry members. `topics`:
-    with traffic. Rate 0 and not hungry: idle.
+    with traffic. `claim`: what it has a right to before others, per second, as far as it wants it. Rate 0 and not
+    hungry: idle.
     """
 
     rate: float
     hungry: bool = False
     weight: float = 1.0
     topics: int = 0
+    claim: float = 0.0
 
     @property
     def is_idle(self) -> bool:
@@ -101,9 +103,10 @@ def split_limit(
     uses: Sequence[LimitDemand], limit: float, headroom: float, members: int | None = None
 ) -> list[FairShare]:
     """Each member's share of `limit`, which all together may exceed by `headroom`. `members`: how many share it,
-    including those not in `uses`. While no member is hungry, the unused rest is divided evenly, so that a member that
-    begins has a share to begin with.
+    including those not in `uses`. Claims come first, and the rest is divided fairly among those that want more. While
+    no member is hungry, the unused rest is divided evenly, so that a member that begins has a share to begin with.
     """
+    claims = [0.0] * len(uses)
     taken = sum([use.rate for use in uses if not use.hungry])
     if taken <= limit and not any(use.hungry for use in uses):
         spare = limit - taken
@@ -112,20 +115,28 @@ def split_limit(
         headroom = max(0.0, headroom - spare)
         level = math.inf
     else:
-        bases = [0.0] * len(uses)
+        claims = _fit_claims(uses, limit)
+        bases = claims.copy()
         active = [i for i, use in enumerate(uses) if not use.is_idle]
-        wants = [(uses[i].weight, math.inf if uses[i].hungry else uses[i].rate) for i in active]
-        for i, got in zip(active, max_min_fair(wants, limit), strict=True):
-            bases[i] = got
-        level = max([bases[i] / uses[i].weight for i in active])  # what hungry members get, per weight
+        wants = [(uses[i].weight, math.inf if uses[i].hungry else max(0.0, uses[i].rate - claims[i])) for i in active]
+        for i, got in zip(active, max_min_fair(wants, max(0.0, limit - sum(claims))), strict=True):
+            bases[i] += got
+        level = max([(bases[i] - claims[i]) / uses[i].weight for i in active])  # what hungry members get, per weight
     rooms = [0.0] * len(uses)
     if headroom > 0.0:
         growing = [i for i, use in enumerate(uses) if not use.hungry and 0.0 < use.rate <= bases[i]]
         wants = [(uses[i].weight, GROWTH_HEADROOM * uses[i].rate) for i in growing]
         for i, room in zip(growing, max_min_fair(wants, headroom), strict=True):
             # No more than if it were hungry: nothing jumps when a hungry member becomes content.
-            rooms[i] = min(room, max(0.0, level * uses[i].weight - bases[i]))
+            rooms[i] = min(room, max(0.0, claims[i] + level * uses[i].weight - bases[i]))
     return [FairShare(base, room) for base, room in zip(bases, rooms, strict=True)]
+
+
+def _fit_claims(uses: Sequence[LimitDemand], limit: float) -> list[float]:
+    """Each member's claim as far as it is used, all of them reduced alike where they are more than the limit."""
+    claims = [use.claim if use.hungry else min(use.claim, use.rate) for use in uses]
+    claimed = sum(claims)
+    return [claim * limit / claimed for claim in claims] if claimed > limit else claims
 
 
 def sum_demands(uses: Iterable[LimitDemand]) -> LimitDemand:
@@ -138,6 +149,7 @@ def sum_demands(uses: Iterable[LimitDemand]) -> LimitDemand:
         any(use.hungry for use in active),
         sum([use.weight for use in active]) / max(1, len(active)) if active else 1.0,
         sum([use.topics for use in active]),
+        sum([use.claim for use in active]),
     )
 
 

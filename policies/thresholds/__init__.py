@@ -10,3 +10,4 @@
 # rejecting.py      thresholds by rejection: the one-minute rate decides
 # bursting.py       the same, with a bound on what passes before the average shows it
 # pacing.py         thresholds by delay: two debts, the shorter one is waited for
+# claims.py         what topics claim of a total that several processes share

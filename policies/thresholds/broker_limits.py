@@ -249,6 +249,11 @@ class BrokerLimits:
             now < each.limiter.hungry_until for each in self._storage_throttles()
         )
 
+    @property
+    def claimed_rate(self) -> float:
+        """What this worker's topics have a right to of a total that is shared, bytes per second."""
+        return self.strategy.claimed_rate
+
     def _storage_throttles(self) -> Iterator[StorageThrottle]:
         if self.storage_throttle is not None:
             yield self.storage_throttle

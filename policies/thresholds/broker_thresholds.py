@@ -150,6 +150,11 @@ class BrokerThresholds:
         return None if limit == math.inf else limit
 
     @property
+    def is_overcommitted(self) -> bool:
+        """Whether its topics' own thresholds are more than the total together."""
+        return self.configured_total is not None and self._explicit_sum > self.configured_total
+
+    @property
     def has_empty_share(self) -> bool:
         """Whether topics without a threshold of their own have nothing left to share."""
         return self.implicit_share == 0 and self._sharing_topics > 0

@@ -11,8 +11,8 @@
 #
 # Strangers share both, so what one of them takes at once is forgiven beyond DEBT_S (line.py).
 #
-# In a fleet the total's bucket has our part of it, and a topic's our portion of its threshold. Knows no request and no
-# clock.
+# In a fleet the total's bucket has our part of it, and a topic's our portion of its threshold, cut where all portions
+# are more than the part (claims.py). Knows no request and no clock.
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ from policies.limits.limiter import (
     MIN_WAIT_S,
     AdmissionResult,
     QueueAdmission,
-    SoleClient,
 )
+from policies.meters.meter import TICK_S
+from policies.thresholds.claims import CLAIM_S, SLACK_DEBT_S, PacedTopic, TopicClaims
 from policies.thresholds.strategy import ThresholdStrategy
 from policies.verdict import Verdict, used_up_threshold
 
@@ -44,19 +45,8 @@ if TYPE_CHECKING:
     from policies.thresholds.broker_thresholds import BrokerThresholds
 
 PACE_S: Final = 0.05  # how often `pace` is called: a topic not asked about can exceed its threshold for this long
-SLACK_DEBT_S: Final = 1.0  # the most that a topic may owe, beyond the total's debt, for having used what others left
 FREE_PART: Final = 0.05  # of what the total has saved, for a topic that has no rate yet
 MIN_RATE: Final = 1.0  # bytes per second, in place of a threshold of 0: such a topic gets only what others leave
-
-
-class PacedTopic:
-    """One topic in use: its bucket, and whether one client alone asks about it."""
-
-    __slots__ = ("bucket", "sole_client")
-
-    def __init__(self, rate: float, now: float) -> None:
-        self.bucket = TokenBucket(rate, BURST_S, DEBT_S + SLACK_DEBT_S, now)
-        self.sole_client = SoleClient()
 
 
 class ThresholdPacer(ThresholdStrategy):
@@ -67,6 +57,7 @@ class ThresholdPacer(ThresholdStrategy):
     __slots__ = (
         "_admission",
         "_asking",
+        "_claims",
         "_counted",
         "_fleet",
         "_free",
@@ -97,6 +88,7 @@ class ThresholdPacer(ThresholdStrategy):
         self._asking: dict[TopicMeter, bool] = {}
         self._admission = QueueAdmission()
         self._free: dict[TopicMeter, float] = {}  # bytes that topics may take of the total before they have to ask
+        self._claims = TopicClaims()
         for meter in self._topics.values():
             meter.counted_in_bucket = meter.uncounted
             meter.paced_topic = None
@@ -110,6 +102,7 @@ class ThresholdPacer(ThresholdStrategy):
         assert configured is not None  # the topics' are looked up whenever they are used
         if (configured, factor) != (self._limiter.limit, self._limiter.factor) or self._limiter.is_outdated:
             self._limiter.set_limit(configured, factor, now)
+            self._fit_portions(now)
 
     def pace_limits(self, now: float) -> None:
         """Move the bytes counted since the last call into the buckets, and find the topics that have to ask.
@@ -119,6 +112,8 @@ class ThresholdPacer(ThresholdStrategy):
         """
         owed = self._settle_total(now)
         total = self.bucket
+        if self._fleet.processes > 1 and now - self._claims.measured_at >= CLAIM_S:
+            self._measure_claims(owed, now)
         if total.token_level(now) < ASK_BELOW_S * total.rate:
             for meter in self._topics.values():
                 if meter.uncounted != meter.counted_in_bucket:
@@ -211,12 +206,18 @@ class ThresholdPacer(ThresholdStrategy):
         if self._limiter.is_used_up(now):
             self._limiter.mark_hungry(min(wait, self._limiter.max_wait_s(now)), now)
 
+    @property
+    def claimed_rate(self) -> float:
+        return self._claims.rate if self._fleet.gateways > 1 else 0.0
+
     def close_tick(self, now: float) -> None:
         owed = self._settle_total(now)
         self._counted = 0
         for meter in self._topics.values():
             if meter.uncounted != meter.counted_in_bucket:
                 self._settle_topic(meter, owed, now)
+            if isinstance(meter.paced_topic, PacedTopic):
+                meter.paced_topic.close_tick(meter.uncounted)
             if not (meter.uncounted or meter.thresholds_ask):
                 meter.set_thresholds_ask(True)  # quiet for a whole tick: how much comes next is unknown
                 self._free.pop(meter, None)
@@ -262,7 +263,7 @@ class ThresholdPacer(ThresholdStrategy):
         if limit is None:
             return None
         if self._fleet.processes > 1:
-            limit *= self._thresholds.portion_of(meter)
+            limit *= self._thresholds.portion_of(meter) * self._claims.fit
         rate = limit if limit > MIN_RATE else MIN_RATE
         topic = meter.paced_topic
         if not isinstance(topic, PacedTopic):
@@ -274,6 +275,37 @@ class ThresholdPacer(ThresholdStrategy):
         # It waits for the total while that owes less. Owing still more would be a punishment for using slack.
         bucket.forgive_debt((owed + SLACK_DEBT_S) * rate)
         return topic
+
+    def _measure_claims(self, owed: float, now: float) -> None:
+        """Add up what topics claim of the total."""
+        claims = self._claims
+        elapsed, claims.measured_at = min(now - claims.measured_at, TICK_S), now
+        content = hungry = 0.0
+        for meter in self._topics.values():
+            topic = meter.paced_topic
+            if not isinstance(topic, PacedTopic):
+                topic = self._settle_topic(meter, owed, now) if meter.uncounted else None
+                if topic is None:
+                    continue
+            use = topic.measure_use(meter.uncounted, elapsed)
+            if use < MIN_RATE and not topic.bucket.in_debt:
+                continue
+            limit = self._thresholds.effective_threshold(meter)
+            if limit is None:
+                continue
+            portion = limit * self._thresholds.portion_of(meter)
+            if topic.bucket.debt_wait_s(now):
+                hungry += portion
+            else:
+                content += min(use, portion)
+        claims.content, claims.hungry = content, hungry
+        self._fit_portions(now)
+
+    def _fit_portions(self, now: float) -> None:
+        """Cut topics' portions to this gateway's part of the total, of which its workers have a slice each."""
+        claims, name, part = self._claims, f"{self._limiter.key} claims", self._limiter.gateway_rate
+        mine = self._fleet.update_slice(name, part, claims.content, claims.hungry, wants=True, now=now)
+        claims.fit_hungry(math.inf if self._thresholds.is_overcommitted else mine - claims.content)
 
     def _release_credited(self, owed: float, now: float) -> None:
         """Ask no more about topics that have credit and are in use. Those that aren't may come back with any amount."""

@@ -81,6 +81,11 @@ class ThresholdStrategy:
         """Whether a request has to wait for the total."""
         return False
 
+    @property
+    def claimed_rate(self) -> float:
+        """What this worker's topics have a right to of a total that is shared, bytes per second."""
+        return 0.0
+
     def release_topics(self) -> None:
         """Mark no topic any more: another strategy takes over."""
         raise NotImplementedError

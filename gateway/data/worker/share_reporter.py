@@ -121,8 +121,9 @@ class ShareReporter:
             taken = self._totals[key] = broker.total_bytes
             size = taken - before.get(key, taken)
             hungry = broker.limits.is_hungry(now) or hungry
+            factor, claim = broker.limits.thresholds.effect.factor, broker.limits.claimed_rate
             self._demand.record_use(
-                key, max(0.0, size / broker.limits.thresholds.effect.factor), hungry, now, weight=weight or 1.0
+                key, max(0.0, size / factor), hungry, now, weight=weight or 1.0, claim=claim / factor
             )
         for node_id, (weight, hungry) in quotas.share_claims(now, "consumer_byte_rate").items():
             key = total_out_key(node_id)

@@ -177,7 +177,7 @@ def test_hunger_is_told_at_once_and_so_is_its_end() -> None:
     play([EACH] * 20, demand=demand)
     for hungry, start in ((True, 2.0), (False, 2.1), (True, 2.2), (False, 2.3)):
         ((_, use),) = play([EACH], hungry=hungry, demand=demand, start=start)
-        assert use == pytest.approx((RATE, hungry, 1.0, 0))
+        assert use == pytest.approx((RATE, hungry, 1.0, 0, 0.0))
 
 
 def test_a_line_that_waits_and_takes_nothing_is_not_idle() -> None:
@@ -198,7 +198,7 @@ def look(demand: DemandMeter, at: FleetLimiter, now: float) -> LimitDemand | Non
 def test_a_lines_hunger_is_told_for_as_long_as_it_lasts_and_its_end_though_nothing_is_taken() -> None:
     demand, one = DemandMeter(), line()
     one.charge_amount(RATE, 0.0)
-    assert look(demand, one, SAMPLE_S) == pytest.approx((RATE / MAX_SMOOTH_S, False, 1.0, 0))
+    assert look(demand, one, SAMPLE_S) == pytest.approx((RATE / MAX_SMOOTH_S, False, 1.0, 0, 0.0))
     assert one.check_admission(100, 0.2, True, 0.0).wait_s > 0.5
     told = {now / 10: look(demand, one, now / 10) for now in range(2, 16)}
     changes = [(at, use.hungry) for at, use in told.items() if use is not None]
@@ -219,7 +219,7 @@ def test_the_bytes_a_line_took_are_told_as_if_it_were_in_force_whole() -> None:
         look(demand, one, number * SAMPLE_S)
     demand.forget_reports()
     one.charge_amount(EACH / 2, 2.0)
-    assert look(demand, one, 2.0) == pytest.approx((RATE, False, 1.0, 0))
+    assert look(demand, one, 2.0) == pytest.approx((RATE, False, 1.0, 0, 0.0))
 
 
 def test_returned_bytes_were_not_taken() -> None:
@@ -249,3 +249,12 @@ def test_weights_and_topics_travel_along_and_another_weight_is_news() -> None:
     assert [(use.weight, use.topics) for use in demand.collect_changes(0.1).values()] == [(3.0, 7)]
     demand.record_use(KEY, 10.0, False, 0.2, weight=4.0, topics=8)
     assert [(use.weight, use.topics) for use in demand.collect_changes(0.2).values()] == [(4.0, 8)]
+
+
+def test_another_claim_is_news_where_it_differs_by_a_tenth() -> None:
+    demand = DemandMeter()
+    told = []
+    for step, claim in enumerate((100.0, 104.0, 111.0, 111.0, 60.0), start=1):
+        demand.record_use(KEY, 0.0, True, step * 0.1, claim=claim)
+        told += [use.claim for use in demand.collect_changes(step * 0.1).values()]
+    assert told == [100.0, 111.0, 60.0]

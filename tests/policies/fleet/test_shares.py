@@ -47,15 +47,20 @@ from tests.policies.fleet.fleet_sim import (
 )
 
 WANTS = LimitDemand(0.0, hungry=True)  # everything, whatever it takes at present
-USES = st.lists(
-    st.builds(LimitDemand, st.floats(0, 200), st.booleans(), st.sampled_from([1.0, 1.0, 1.0, 2.0, 0.5])),
-    min_size=1,
-    max_size=8,
-)
 
 
-def wants(rate: float = 0.0, weight: float = 1.0) -> LimitDemand:
-    return LimitDemand(rate, hungry=True, weight=weight)
+def uses_with(claims: st.SearchStrategy[float]) -> st.SearchStrategy[list[LimitDemand]]:
+    weights = st.sampled_from([1.0, 1.0, 1.0, 2.0, 0.5])
+    demand = st.builds(LimitDemand, st.floats(0, 200), st.booleans(), weights, st.just(0), claims)
+    return st.lists(demand, min_size=1, max_size=8)
+
+
+USES = uses_with(st.just(0.0))
+USES_AND_CLAIMS = uses_with(st.one_of(st.just(0.0), st.floats(0, 120)))
+
+
+def wants(rate: float = 0.0, weight: float = 1.0, claim: float = 0.0) -> LimitDemand:
+    return LimitDemand(rate, hungry=True, weight=weight, claim=claim)
 
 
 # --- the function -----------------------------------------------------------------------------------------------------
@@ -74,6 +79,30 @@ def test_two_that_want_all_have_half_each_from_any_start() -> None:
 @pytest.mark.seed("82.3", "82.31")
 def test_hungry_ones_share_by_weight() -> None:
     assert parts([wants(weight=3), wants(weight=1)], 100) == [75, 25]
+
+
+def test_what_is_claimed_comes_first_and_the_rest_is_shared_alike() -> None:
+    assert parts([wants(claim=60), wants(claim=20)], 100) == pytest.approx([70, 30])
+    assert parts([wants(claim=60), wants()], 100) == pytest.approx([80, 20])
+    assert parts([wants(claim=90), wants(claim=10)], 100) == pytest.approx([90, 10])
+
+
+def test_claims_that_are_more_than_the_limit_are_reduced_alike() -> None:
+    assert parts([wants(claim=120), wants(claim=30)], 100) == pytest.approx([80, 20])
+
+
+def test_a_claim_counts_as_far_as_it_is_used() -> None:
+    shares = split_limit([LimitDemand(20, claim=60), wants(claim=40), IDLE._replace(claim=50)], 100, 0)
+    assert [share.base for share in shares] == pytest.approx([20, 80, 0])
+    shares = split_limit([LimitDemand(60, claim=20), wants(claim=30)], 100, 0)
+    assert [share.base for share in shares] == pytest.approx([45, 55]), "25 each on top of the claims"
+
+
+@given(USES_AND_CLAIMS)
+def test_no_gateway_that_wants_its_claim_gets_less_where_all_claims_fit(uses: list[LimitDemand]) -> None:
+    claims = [use.claim if use.hungry else min(use.claim, use.rate) for use in uses]
+    for claim, share in zip(claims, split_limit(uses, 100, HEADROOM * 100), strict=True):
+        assert share.base >= claim * min(1.0, 100 / max(1.0, sum(claims))) - 1e-9
 
 
 def test_a_content_gateway_that_takes_more_than_its_part_is_held_to_it() -> None:
@@ -114,7 +143,7 @@ def test_no_gateway_has_more_than_the_limit() -> None:
 
 
 @pytest.mark.seed("82.13")
-@given(USES)
+@given(USES_AND_CLAIMS)
 def test_together_they_have_the_limit_and_no_more_above_it_than_headroom_and_floors(uses: list[LimitDemand]) -> None:
     shares = split_limit(uses, 100, HEADROOM * 100)
     if any(not use.is_idle for use in uses):
@@ -173,6 +202,7 @@ def test_workers_of_one_bucket_take_the_sum_and_want_more_if_one_of_them_does() 
 def test_a_gateway_weighs_no_more_for_having_many_workers_and_idle_ones_weigh_nothing() -> None:
     assert sum_demands([wants(10, weight=3), wants(10, weight=1), IDLE]).weight == 2
     assert sum_demands([wants(10, weight=3), IDLE]) == wants(10, weight=3)
+    assert sum_demands([wants(claim=3), LimitDemand(5, claim=2)]).claim == 5
     assert sum_demands([]) == sum_demands([IDLE, IDLE]) == IDLE
 
 

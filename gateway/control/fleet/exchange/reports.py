@@ -208,11 +208,12 @@ class UsageReporter:
         else:
             self._current[entry] = use
         told = self._published.get(entry, IDLE)
-        change = abs(use.rate - told.rate)
+        change, claim_change = abs(use.rate - told.rate), abs(use.claim - told.claim)
         if (
             (told.hungry, told.weight, told.is_idle) != (use.hungry, use.weight, use.is_idle)
             or change > CHANGED_SHARE * told.rate
-            or (limit is not None and change > CHANGED_LIMIT_SHARE * limit)
+            or claim_change > CHANGED_SHARE * max(told.claim, told.rate)
+            or (limit is not None and max(change, claim_change) > CHANGED_LIMIT_SHARE * limit)
         ):
             self._news.add(entry)
 

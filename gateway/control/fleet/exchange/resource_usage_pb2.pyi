@@ -31,18 +31,20 @@ class ResourceUsage(_message.Message):
     def __init__(self, broker: _Optional[str] = ..., boot: _Optional[bytes] = ..., sequence: _Optional[int] = ..., round: _Optional[int] = ..., workers: _Optional[int] = ..., cycle_ms: _Optional[int] = ..., leaving: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., rates: _Optional[_Iterable[_Union[BrokerRate, _Mapping]]] = ..., flows: _Optional[_Iterable[_Union[Flow, _Mapping]]] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("limit", "rate", "hungry", "weight", "topics")
+    __slots__ = ("limit", "rate", "hungry", "weight", "topics", "claim")
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
     HUNGRY_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
     limit: _containers.RepeatedScalarFieldContainer[int]
     rate: _containers.RepeatedScalarFieldContainer[float]
     hungry: _containers.RepeatedScalarFieldContainer[bool]
     weight: _containers.RepeatedScalarFieldContainer[float]
     topics: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, limit: _Optional[_Iterable[int]] = ..., rate: _Optional[_Iterable[float]] = ..., hungry: _Optional[_Iterable[bool]] = ..., weight: _Optional[_Iterable[float]] = ..., topics: _Optional[_Iterable[int]] = ...) -> None: ...
+    claim: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, limit: _Optional[_Iterable[int]] = ..., rate: _Optional[_Iterable[float]] = ..., hungry: _Optional[_Iterable[bool]] = ..., weight: _Optional[_Iterable[float]] = ..., topics: _Optional[_Iterable[int]] = ..., claim: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class BrokerRate(_message.Message):
     __slots__ = ("broker", "topic", "rate")

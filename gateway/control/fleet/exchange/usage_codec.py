@@ -102,12 +102,12 @@ def decode_usage(data: bytes) -> ResourceUsage:
     count = len(limits.limit)
     if count + len(message.rates) > MAX_ENTRIES or len(limits.rate) != count:
         raise MalformedUsage("too many entries, or a limit without a rate")
-    optional: tuple[Sequence[Any], ...] = (limits.hungry, limits.weight, limits.topics)
+    optional: tuple[Sequence[Any], ...] = (limits.hungry, limits.weight, limits.topics, limits.claim)
     if any(len(column) not in (0, count) for column in optional):
         raise MalformedUsage("a column that doesn't fit")
     if not _are_valid_rates(limits.rate) or not _are_valid_rates(limits.weight) or 0.0 in limits.weight:
         raise MalformedUsage("no rate, or no weight")
-    if not _are_valid_rates(rate.rate for rate in message.rates):
+    if not _are_valid_rates(limits.claim) or not _are_valid_rates(rate.rate for rate in message.rates):
         raise MalformedUsage("no rate")
     if any(len(rate.topic) > MAX_TOPIC or rate.broker < 0 for rate in message.rates):
         raise MalformedUsage("no broker, or no topic")
@@ -125,15 +125,19 @@ def add_limits(into: Limits, uses: Sequence[tuple[int, LimitDemand]]) -> None:
         into.weight.extend([_clamp_float(use.weight, _MIN_FLOAT) for _, use in uses])
     if any(use.topics for _, use in uses):
         into.topics.extend([min(use.topics, 2**32 - 1) for _, use in uses])
+    if any(use.claim for _, use in uses):
+        into.claim.extend([_clamp_float(use.claim) for _, use in uses])
 
 
-def read_demands(limits: Limits) -> Iterator[tuple[int, tuple[float, bool, float, int]]]:
+def read_demands(limits: Limits) -> Iterator[tuple[int, tuple[float, bool, float, int, float]]]:
     """Numbers of limits, and the fields of a demand."""
     count = len(limits.limit)
     hungry = list(limits.hungry) or [False] * count
     weights = list(limits.weight) or [1.0] * count
     topics = list(limits.topics) or [0] * count
-    return zip(list(limits.limit), zip(list(limits.rate), hungry, weights, topics, strict=True), strict=True)
+    claims = list(limits.claim) or [0.0] * count
+    fields = zip(list(limits.rate), hungry, weights, topics, claims, strict=True)
+    return zip(list(limits.limit), fields, strict=True)
 
 
 def make_broker_rate(place: RatePlace, rate: float) -> BrokerRate:

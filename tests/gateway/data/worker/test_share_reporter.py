@@ -79,8 +79,8 @@ def test_bytes_that_lines_took_are_told_by_key_with_the_cause_of_their_hunger() 
     send(on.engine, producer, on.now)
     on.engine.pace_limits(on.now)
     news = on.look()
-    assert news[ALICE] == pytest.approx((500 / MAX_SMOOTH_S, False, 1.0, 0))
-    assert news[GOLD] == pytest.approx((1000 / MAX_SMOOTH_S, True, 1.0, 1))
+    assert news[ALICE] == pytest.approx((500 / MAX_SMOOTH_S, False, 1.0, 0, 0.0))
+    assert news[GOLD] == pytest.approx((1000 / MAX_SMOOTH_S, True, 1.0, 1, 0.0))
     assert TOTAL not in news
 
 
@@ -130,6 +130,19 @@ def test_a_total_is_told_only_where_it_delays() -> None:
     on.look()
     on.engine.broker_meters(1).total.uncounted += 100
     assert on.look()[TOTAL].rate == pytest.approx(100 / MAX_SMOOTH_S)
+
+
+def test_what_topics_claim_of_a_total_is_told_as_of_the_whole_limit() -> None:
+    on = Stage().told()
+    on.engine.set_thresholds(1000.0, {"t": 600.0}, on_exceed="delay")
+    on.engine.set_storage_factor(0.5, "broker 1 volume /data", 0.0)
+    on.engine.set_peer_traffic({}, 2)
+    broker = on.engine.broker_meters(1)
+    broker.add_topic(b"t")
+    on.look()
+    broker.total.uncounted = broker.topics[b"t"].uncounted = 10_000
+    on.engine.pace_limits(on.now)
+    assert on.look()[TOTAL].claim == pytest.approx(300.0), "half of its threshold, as there are two gateways"
 
 
 def test_a_broker_that_gets_nothing_is_never_told() -> None:

@@ -152,7 +152,14 @@ def fields(data: bytes) -> dict[int, list[Any]]:
 rates = st.one_of(st.just(0.0), st.floats(0.001, 1e13))
 uses_of_keys = st.dictionaries(
     st.sampled_from(KEYS),
-    st.builds(LimitDemand, rates, st.booleans(), st.one_of(st.just(1.0), st.floats(1e-3, 1e6)), st.integers(0, 60_000)),
+    st.builds(
+        LimitDemand,
+        rates,
+        st.booleans(),
+        st.one_of(st.just(1.0), st.floats(1e-3, 1e6)),
+        st.integers(0, 60_000),
+        st.one_of(st.just(0.0), rates),
+    ),
 )
 
 
@@ -167,7 +174,8 @@ def oracle(message: bytes) -> dict[str, Any]:
     hungry = list(columns.get(3, [bytes(count)])[0])
     weights = struct.unpack(f"<{count}f", columns[4][0]) if 4 in columns else [1.0] * count
     topics = list(varints(columns[5][0])) if 5 in columns else [0] * count
-    uses = zip(rates, map(bool, hungry), weights, topics, strict=True)
+    claims = struct.unpack(f"<{count}f", columns[6][0]) if 6 in columns else [0.0] * count
+    uses = zip(rates, map(bool, hungry), weights, topics, claims, strict=True)
     return {
         "broker": said[1][0].decode(),
         "boot": said[2][0],
@@ -176,18 +184,12 @@ def oracle(message: bytes) -> dict[str, Any]:
     }
 
 
-rates = st.one_of(st.just(0.0), st.floats(0.001, 1e13))
-uses_of_keys = st.dictionaries(
-    st.sampled_from(KEYS),
-    st.builds(LimitDemand, rates, st.booleans(), st.one_of(st.just(1.0), st.floats(1e-3, 1e6)), st.integers(0, 60_000)),
-)
-
-
 def is_like(found: LimitDemand, use: LimitDemand) -> bool:
     """Equal, apart from the rounding of numbers on the wire."""
     return (
         close(found.rate, use.rate)
         and close(found.weight, use.weight)
+        and close(found.claim, use.claim)
         and (found.hungry, found.topics) == (use.hungry, use.topics)
     )
 
@@ -325,8 +327,8 @@ def test_a_change_of_a_tenth_is_told_at_once(factor: float, told: bool) -> None:
 
 @pytest.mark.parametrize(
     "use",
-    [LimitDemand(100.0, True), LimitDemand(100.0, False, 2.0), LimitDemand(0.0, True)],
-    ids=["hungry", "weight", "starving"],
+    [LimitDemand(100.0, True), LimitDemand(100.0, False, 2.0), LimitDemand(0.0, True), LimitDemand(100.0, claim=11.0)],
+    ids=["hungry", "weight", "starving", "claim"],
 )
 def test_a_change_of_heart_is_told_at_once(use: LimitDemand) -> None:
     reporter = settled({GOLD: LimitDemand(100.0)}, every=10**6)
@@ -995,6 +997,9 @@ def broken(change: Callable[[ResourceUsage], object]) -> bytes:
         broken(lambda m: m.limits.weight.__setitem__(0, 0.0)),
         broken(lambda m: m.limits.weight.__setitem__(0, math.inf)),
         broken(lambda m: m.limits.topics.append(1)),
+        broken(lambda m: m.limits.claim.append(1.0)),
+        broken(lambda m: m.limits.claim.extend([1.0, math.nan, 1.0])),
+        broken(lambda m: m.limits.claim.extend([1.0, -1.0, 1.0])),
         broken(lambda m: m.limits.MergeFrom(Limits(limit=range(498), rate=[1.0] * 498))),
         broken(lambda m: setattr(m.rates[0], "rate", math.nan)),
         broken(lambda m: setattr(m.rates[0], "rate", -1.0)),

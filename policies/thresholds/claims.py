@@ -1,0 +1,68 @@
+# What topics claim of a broker's total that several processes share: of each topic's threshold the portion that is
+# ours, as far as it is used. Two things follow from the sum. Gateways' parts of the total begin with it (shares.py), so
+# that each has what its topics have a right to, and a share of what is left. And where a part is less, as for a while
+# after traffic has moved, the portions of topics that want more are cut to fit it. Else a gateway would admit its part
+# or its portions, whichever is more, and all together more than the total.
+#
+# Measured once per CLAIM_S, never per request. Knows no request and no clock.
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from policies.limits.bucket import TokenBucket
+from policies.limits.limiter import BURST_S, DEBT_S, SoleClient
+
+CLAIM_S: Final = 1.0
+SMOOTH: Final = 0.4  # weight of the newest of a topic's uses
+SLACK_DEBT_S: Final = 1.0  # the most that a topic may owe, beyond the total's debt, for having used what others left
+
+
+class PacedTopic:
+    """One topic in use: its bucket, and whether one client alone asks about it."""
+
+    __slots__ = ("_measured", "_use", "bucket", "sole_client")
+
+    def __init__(self, rate: float, now: float) -> None:
+        self.bucket = TokenBucket(rate, BURST_S, DEBT_S + SLACK_DEBT_S, now)
+        self.sole_client = SoleClient()
+        self._measured = 0  # of its meter's `uncounted`
+        self._use = 0.0
+
+    def close_tick(self, counted: int) -> None:
+        """`uncounted` begins at 0 again."""
+        self._measured -= counted
+
+    def measure_use(self, counted: int, elapsed: float) -> float:
+        """Bytes per second, smoothed over about two seconds."""
+        self._use += SMOOTH * ((counted - self._measured) / elapsed - self._use)
+        self._measured = counted
+        return self._use
+
+
+class TopicClaims:
+    """The sums of all topics of one worker, bytes per second.
+
+    Attributes:
+        content: of topics that make no client wait: what they use, at most their portions.
+        hungry: the portions of topics that owe.
+        fit: times which portions are in force, at most 1.
+        measured_at: seconds.
+    """
+
+    __slots__ = ("content", "fit", "hungry", "measured_at")
+
+    def __init__(self) -> None:
+        self.content = self.hungry = 0.0
+        self.fit = 1.0
+        self.measured_at = -math.inf
+
+    @property
+    def rate(self) -> float:
+        """Of all claims."""
+        return self.content + self.hungry
+
+    def fit_hungry(self, left: float) -> None:
+        """`left`: bytes per second that topics which owe may have together."""
+        self.fit = min(1.0, max(0.0, left) / self.hungry) if self.hungry else 1.0
