@@ -4,7 +4,7 @@
 # after traffic has moved, the portions of topics that want more are cut to fit it. Else a gateway would admit its part
 # or its portions, whichever is more, and all together more than the total.
 #
-# Measured once per CLAIM_S, never per request. Knows no request and no clock.
+# Measured once per CLAIM_S and when rates have changed, never per request. Knows no request and no clock.
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from policies.limits.bucket import TokenBucket
 from policies.limits.limiter import BURST_S, DEBT_S, SoleClient
 
 CLAIM_S: Final = 1.0
-SMOOTH: Final = 0.4  # weight of the newest of a topic's uses
+SMOOTH_S: Final = 2.5  # a topic's use is smoothed over about this many seconds
 SLACK_DEBT_S: Final = 1.0  # the most that a topic may owe, beyond the total's debt, for having used what others left
 
 
@@ -35,8 +35,8 @@ class PacedTopic:
         self._measured -= counted
 
     def measure_use(self, counted: int, elapsed: float) -> float:
-        """Bytes per second, smoothed over about two seconds."""
-        self._use += SMOOTH * ((counted - self._measured) / elapsed - self._use)
+        """Bytes per second, as of now."""
+        self._use += min(1.0, elapsed / SMOOTH_S) * ((counted - self._measured) / elapsed - self._use)
         self._measured = counted
         return self._use
 
@@ -49,14 +49,16 @@ class TopicClaims:
         hungry: the portions of topics that owe.
         fit: times which portions are in force, at most 1.
         measured_at: seconds.
+        is_outdated: rates, and with them portions, have changed since.
     """
 
-    __slots__ = ("content", "fit", "hungry", "measured_at")
+    __slots__ = ("content", "fit", "hungry", "is_outdated", "measured_at")
 
     def __init__(self) -> None:
         self.content = self.hungry = 0.0
         self.fit = 1.0
         self.measured_at = -math.inf
+        self.is_outdated = False
 
     @property
     def rate(self) -> float:

@@ -112,7 +112,8 @@ class ThresholdPacer(ThresholdStrategy):
         """
         owed = self._settle_total(now)
         total = self.bucket
-        if self._fleet.processes > 1 and now - self._claims.measured_at >= CLAIM_S:
+        claims = self._claims
+        if self._fleet.processes > 1 and now > claims.measured_at + (0.0 if claims.is_outdated else CLAIM_S):
             self._measure_claims(owed, now)
         if total.token_level(now) < ASK_BELOW_S * total.rate:
             for meter in self._topics.values():
@@ -210,6 +211,9 @@ class ThresholdPacer(ThresholdStrategy):
     def claimed_rate(self) -> float:
         return self._claims.rate if self._fleet.gateways > 1 else 0.0
 
+    def refresh_topics(self) -> None:
+        self._claims.is_outdated = True
+
     def close_tick(self, now: float) -> None:
         owed = self._settle_total(now)
         self._counted = 0
@@ -279,7 +283,7 @@ class ThresholdPacer(ThresholdStrategy):
     def _measure_claims(self, owed: float, now: float) -> None:
         """Add up what topics claim of the total."""
         claims = self._claims
-        elapsed, claims.measured_at = min(now - claims.measured_at, TICK_S), now
+        elapsed, claims.measured_at, claims.is_outdated = min(now - claims.measured_at, TICK_S), now, False
         content = hungry = 0.0
         for meter in self._topics.values():
             topic = meter.paced_topic
