@@ -17,7 +17,7 @@ from policies.fleet.page import SharedPage
 from policies.fleet.shares import LimitDemand, ShareAllocator
 from policies.meters.broker_meters import PeerTraffic
 from tests.policies.fleet.fleet_sim import Book
-from tests.policies.pages import pages
+from tests.policies.fleet.pages import pages
 from tests.policies.thresholds.pacing_play import Connection, Loop
 
 NODE: Final = 1
