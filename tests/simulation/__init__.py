@@ -9,5 +9,6 @@
 #     librdkafka.py   the gateways' own clients
 #     clients.py      the models of producers
 #     judge.py        what must not be
-#     world.py        one world from its seed: plan, faults, end; and how a failing plan is cut down
+#     world.py        one world from its seed: plan, faults, end
+#     minimising.py   a failing plan cut down, and the line that makes it a test
 #     mutations.py    the product broken on purpose, for the judge to see

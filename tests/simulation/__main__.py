@@ -10,8 +10,9 @@ from collections import Counter
 from typing import Any
 
 from tests.simulation.clients import describe
-from tests.simulation.mutations import run_all
-from tests.simulation.world import THEMES, Plan, World, make_plan, minimise
+from tests.simulation.minimising import as_test, kind_of, minimise
+from tests.simulation.mutations import breaking, run_all
+from tests.simulation.world import THEMES, Plan, World, make_plan
 
 
 def main() -> int:
@@ -30,13 +31,17 @@ def main() -> int:
         metavar="NAME",
         help="break the product on purpose: which does the judge see?",
     )
+    parser.add_argument(
+        "--broken", metavar="NAME", help="break the product so in all worlds: a mutation's name, or a part"
+    )
     args = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of what happens
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
     if args.mutations is not None:
         return run_all(args.mutations)
-    return _run_worlds(args)
+    with breaking(args.broken):
+        return _run_worlds(args)
 
 
 def _run_worlds(args: Any) -> int:
@@ -64,7 +69,7 @@ def _run_worlds(args: Any) -> int:
         if judge.violations:
             failed.append(seed)
             if args.minimise:
-                _minimise(plan, judge.violations[0].split(" ", 1)[1].split(":")[0])
+                _minimise(plan, kind_of(judge.violations[0]))
     speed = simulated_s / max(real_s, 0.1)
     print(f"{simulated_s / 3600:.2f} simulated hours in {real_s:.0f} s, {speed:.0f} times real time")
     for kind in ("records", "records acknowledged", "records in logs", "records failed", "rejected by a gateway"):
@@ -90,12 +95,8 @@ def _show(world: World) -> None:
 
 def _minimise(plan: Plan, kind: str) -> None:
     """`kind`: of the violation that has to stay."""
-
-    def fails(smaller: Plan) -> bool:
-        return any(violation.split(" ", 1)[1].startswith(kind) for violation in World(smaller).run().violations)
-
-    smaller = minimise(plan, fails)
-    print(f"    smallest plan that is still {kind!r}:\n    {smaller!r}", flush=True)
+    smaller = minimise(plan, kind, told=lambda text: print(f"    {text}", flush=True))
+    print(f"    the smallest plan found that is still {kind!r}, as a test:\n{as_test(smaller)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
@@ -158,11 +158,23 @@ MUTATIONS: Final = (
 )  # fmt: skip
 
 
+@contextmanager
+def breaking(name: str | None) -> Iterator[None]:
+    """Within it the product is broken in the way that has `name` in its name; None: in none.
+
+    Raises:
+        StopIteration: there is no such way.
+    """
+    with ExitStack() as stack:
+        if name is not None:
+            found = next(each for each in MUTATIONS if name in each.name)
+            stack.enter_context(mock.patch.object(*found.patch))
+        yield
+
+
 def find_violations(mutation: Mutation, *, broken: bool) -> list[str]:
     """What the judge finds in its world."""
-    with ExitStack() as stack:
-        if broken:
-            stack.enter_context(mock.patch.object(*mutation.patch))
+    with breaking(mutation.name if broken else None):
         return World(mutation.plan).run().violations
 
 

@@ -1,5 +1,4 @@
-# One simulated world from its seed: what there is (a plan), what goes wrong when (faults), and how it ends. A plan can
-# be cut down to find what a failing seed needs.
+# One simulated world from its seed: what there is (a plan), what goes wrong when (faults), and how it ends.
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import random
 import tempfile
 from collections import deque
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -595,31 +594,3 @@ class _LogCounter(logging.Handler):
         self._judge.tell(f"log {record.levelname.lower()}", record.name, text)
         if "bug" in text or record.levelno >= logging.CRITICAL:
             self._judge.accuse("a bug in the log", text)
-
-
-def minimise(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
-    """A smaller plan that fails as well: fewer faults, clients, gateways, workers, less time."""
-
-    def drop(names: str, at_once: int) -> None:
-        nonlocal plan
-        many = getattr(plan, names)
-        at = 0
-        while at < len(many):
-            fewer = replace(plan, **{names: many[:at] + many[at + at_once :]})
-            if (names != "clients" or fewer.clients) and fails(fewer):
-                plan, many = fewer, getattr(fewer, names)
-            else:
-                at += at_once
-
-    size = max(1, len(plan.faults) // 2)
-    while plan.faults:
-        drop("faults", size)
-        if size == 1:
-            break
-        size //= 2
-    drop("clients", 1)
-    one = replace(plan, gateways=1, clients=tuple(replace(each, gateways=(0,)) for each in plan.clients))
-    for smaller in (one, replace(plan, workers=1), replace(plan, seconds=plan.seconds / 2)):
-        if smaller != plan and fails(smaller):
-            return minimise(smaller, fails)
-    return plan
