@@ -106,7 +106,11 @@ class ClientWatch(Protocol):
 
     def on_created(self, client: Client, topic: str, index: int, batch: Batch) -> None: ...
 
-    def on_attempt(self, client: Client, topic: str, index: int, batch: Batch) -> None: ...
+    def on_attempt(self, client: Client, topic: str, index: int, batch: Batch, host: str, node_id: int) -> None:
+        """`host`: of the gateway that it is sent to. `node_id`: of the broker behind it."""
+
+    def on_throttled(self, client: Client, topics: set[str], host: str, node_id: int, throttle_ms: int) -> None:
+        """An answer to batches of those topics had a throttle time."""
 
     def on_told(self, client: Client, topic: str, index: int, batch: Batch, error: int, offset: int) -> None: ...
 
@@ -247,6 +251,15 @@ class Client:
             if (leader is None or self._leaders.get(place) == leader) and (topics is None or place[0] in topics)
             for each in (*queue.waiting, *queue.sent)
         )
+
+    def leader_of(self, topic: str, index: int) -> int:
+        """As it knows it; -1: it doesn't."""
+        return self._leaders.get((topic, index), -1)
+
+    @property
+    def hosts(self) -> set[str]:
+        """Of the gateways that it has connections to."""
+        return {connection.address[0] for connection in self._connections.values()}
 
     def close(self) -> None:
         self._is_stopped = True
@@ -484,6 +497,9 @@ class Client:
                 connection.is_greeted, connection.failures = True, 0
                 continue
             outcomes, throttle_ms = wire.decode_produce_answer(self.profile.produce_version, frame)
+            if throttle_ms:
+                topics = {pending.topic for pending in request.batches}
+                self._watch.on_throttled(self, topics, connection.address[0], connection.node_id, throttle_ms)
             if throttle_ms and self.profile.heeds_throttle:
                 connection.throttled_until = max(connection.throttled_until, self._agenda.now + throttle_ms / 1000)
                 self._agenda.at(connection.throttled_until, self._drain, connection)
@@ -538,7 +554,7 @@ class Client:
             self._attempts += 1
             batch = pending.batch = pending.batch._replace(attempt=self.number * 10**9 + self._attempts)
             pending.attempts += 1
-            self._watch.on_attempt(self, pending.topic, pending.index, batch)
+            self._watch.on_attempt(self, pending.topic, pending.index, batch, connection.address[0], connection.node_id)
             self.sent_bytes += batch.size
             rows.setdefault(pending.topic, []).append((pending.index, wire.encode_batch(batch, _PADDING)))
         correlation, profile = self._next_correlation(), self.profile

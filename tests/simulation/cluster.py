@@ -143,6 +143,9 @@ class Observer:
 
     def on_repeated(self, partition: Partition, batch: Batch, offset: int) -> None: ...
 
+    def on_message(self, topic: str, size: int) -> None:
+        """A gateway wrote a record of that many bytes to a topic of the gateways' own."""
+
     def on_refused(self, topic: str, index: int, batch: Batch, error: int) -> None: ...
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tests.simulation.clients import NO_ANSWER, Client
 from tests.simulation.cluster import Cluster, Observer, Partition
@@ -18,19 +18,35 @@ from tests.simulation.wire import Batch
 
 MAX_VIOLATIONS: Final = 50
 TRACE: Final = 4000  # events kept for a violation's context
+HELD_BACK: Final = 20_000  # moments kept of one client and topic
 WINDOW_S: Final = 30
+FAIR_SHARE: Final = 0.9  # of it each gateway gets at least, if it wants it
+UNSERVED_S: Final = 2.0  # seconds' worth of a limit that clients may not have been rid of at a window's end
 STEADY_SHARE: Final = 1.1  # of a limit in a full second, where all clients under it have waited for …
 STEADY_AFTER_S: Final = 5
 RISING_SHARE: Final = 1.35  # … else: content gateways have saved a quarter of a second (docs/shares.md)
 
 
+class HeldBack(NamedTuple):
+    """A client was told to wait that long, or was rejected (0.0), on its way to that broker. `is_alone`: with data of
+    this topic only.
+    """
+
+    at: float
+    node_id: int
+    wait_s: float
+    is_alone: bool
+
+
 class _Attempt:
     """One time that a batch was sent. `told`: the error that its client got; `fate`: what the broker did."""
 
-    __slots__ = ("batch", "client", "error", "index", "offset", "told", "topic")
+    __slots__ = ("batch", "client", "error", "host", "index", "node_id", "offset", "told", "topic")
 
-    def __init__(self, client: Client, topic: str, index: int, batch: Batch) -> None:
+    def __init__(self, client: Client, topic: str, index: int, batch: Batch, host: str, node_id: int) -> None:
         self.client = client
+        self.host = host
+        self.node_id = node_id
         self.topic = topic
         self.index = index
         self.batch = batch
@@ -39,27 +55,80 @@ class _Attempt:
         self.error: int | None = None  # with which a broker refused it
 
 
+class _Second(NamedTuple):
+    """Of one limit: bytes that came to brokers, that applications brought, and that clients hold at its end."""
+
+    taken: float
+    brought: float
+    held: float
+    is_wanted: bool
+
+
+class FairShares:
+    """What each gateway gets of a limit that all share: over 30 s the lesser of its demand and its fair share, but for
+    a tenth (docs/shares.md). A gateway is hungry whose clients hold two seconds' worth of the whole limit, and content
+    whose clients hold next to nothing; windows with others say nothing.
+
+    Attributes:
+        taken: bytes in this second, by gateway's host. `least`: the smallest part of a fair share that was seen.
+        held: bytes that clients hold, by host; None: some of them are at several.
+    """
+
+    def __init__(self, limit: Limit, held: Callable[[], Mapping[str, float] | None]) -> None:
+        self.limit = limit
+        self.held = held
+        self.taken: Counter[str] = Counter()
+        self.windows = 0
+        self.least = 9.9
+        self._seconds: deque[tuple[Counter[str], Mapping[str, float] | None]] = deque(maxlen=WINDOW_S)
+
+    def end_second(self, now: float) -> list[str]:
+        """What is wrong with the window that ends now."""
+        self._seconds.append((self.taken, self.held()))
+        self.taken = Counter()
+        limit, seconds = self.limit, self._seconds
+        if len(seconds) < WINDOW_S or now - WINDOW_S < limit.quiet_from or not limit.is_lower_judged:
+            return []
+        helds = [held for _, held in seconds if held is not None]
+        hosts = set().union(*(held for held in helds))
+        if len(helds) < WINDOW_S:
+            return []
+        hungry = {host for host in hosts if all(held.get(host, 0.0) >= 2.0 * limit.rate for held in helds)}
+        content = {host for host in hosts if all(held.get(host, 0.0) <= limit.slack for held in helds)}
+        if not hungry or len(hosts) < 2 or hungry | content != hosts:
+            return []
+        used = {host: sum(taken[host] for taken, _ in seconds) / WINDOW_S for host in hosts}
+        fair = (limit.rate - sum(used[host] for host in content)) / len(hungry)
+        self.windows += 1
+        self.least = min(self.least, *(used[host] / fair for host in hungry))
+        return [
+            f"{limit.name}: {host} got {used[host]:.0f} bytes/s of a fair share of {fair:.0f}"
+            for host in sorted(hungry)
+            if used[host] < FAIR_SHARE * fair - limit.slack / WINDOW_S
+        ]
+
+
 class Limit:
     """A limit as it was configured: bytes in each second.
 
     Attributes:
-        wants: the bytes that clients hold back under it just now. `all_want`: whether each of its clients does.
+        held: the bytes that clients hold back under it just now. `all_want`: whether each of its clients does.
         slack: bytes of whole requests that may pass on top within a second, one of each client.
         saves_nothing: while all its clients wait; topics under a total have buckets of their own, which do.
         quiet_from: from when on windows are judged; `over_from`: full seconds. Events move them.
     """
 
     def __init__(
-        self, name: str, rate: float, wants: Callable[[], float], all_want: Callable[[], bool], slack: float
+        self, name: str, rate: float, held: Callable[[], float], all_want: Callable[[], bool], slack: float
     ) -> None:
         self.name = name
         self.all_want = all_want
         self.rate = rate
-        self.wants = wants
+        self.held = held
         self.slack = slack
         self.quiet_from = self.over_from = 0.0
-        self.seconds: deque[tuple[float, float, bool]] = deque(maxlen=WINDOW_S)  # end, bytes, wanted
-        self.taken = 0.0
+        self.seconds: deque[_Second] = deque(maxlen=WINDOW_S)
+        self.taken = self.brought = 0.0  # bytes in this second: to brokers, and by applications
         self.steady_seconds = 0
         self.checked = self.windows = 0
         self.is_lower_judged = self.saves_nothing = True
@@ -78,6 +147,8 @@ class Judge(Observer):
         self.violations: list[str] = []
         self.counts: Counter[str] = Counter()
         self.limits: dict[object, Limit] = {}
+        self.shares: FairShares | None = None
+        self.messages: Counter[str] = Counter()  # of the gateways' own, by topic
         self.limits_of: Callable[[Client, Partition], Iterable[object]] = lambda client, partition: ()
         self.trace: deque[str] = deque(maxlen=TRACE)
         self.appended_bytes: Counter[str] = Counter()  # by topic
@@ -93,6 +164,11 @@ class Judge(Observer):
         self._topic_ids: dict[str, bytes] = {}
         self.deleted: set[bytes] = set()
         self.recent: Counter[int] = Counter()  # bytes appended, by second
+        # By gateway's host, client id and topic: when clients were told to wait, or were rejected.
+        self.held_back: defaultdict[tuple[str, str, str], deque[HeldBack]] = defaultdict(
+            lambda: deque(maxlen=HELD_BACK)
+        )
+        self.rejected_bytes: Counter[tuple[str, str]] = Counter()  # that clients were told of, by host and topic
 
     @property
     def digest(self) -> str:
@@ -116,10 +192,22 @@ class Judge(Observer):
 
     def on_created(self, client: Client, topic: str, index: int, batch: Batch) -> None:
         self.counts["records"] += batch.records
+        leader = client.leader_of(topic, index)
+        for name in ("group", leader, (client.client_id, leader)):
+            limit = self.limits.get(name)
+            if limit is not None:
+                limit.brought += batch.size
 
-    def on_attempt(self, client: Client, topic: str, index: int, batch: Batch) -> None:
+    def on_attempt(self, client: Client, topic: str, index: int, batch: Batch, host: str, node_id: int) -> None:
         self.tell("sent", client.number, topic, index, *batch)
-        self._attempts[batch.attempt] = _Attempt(client, topic, index, batch)
+        self._attempts[batch.attempt] = _Attempt(client, topic, index, batch, host, node_id)
+
+    def on_throttled(self, client: Client, topics: set[str], host: str, node_id: int, throttle_ms: int) -> None:
+        self.counts["throttled answers"] += 1
+        for topic in sorted(topics):
+            self.held_back[host, client.client_id, topic].append(
+                HeldBack(self.now(), node_id, throttle_ms / 1000, len(topics) == 1)
+            )
 
     def on_told(self, client: Client, topic: str, index: int, batch: Batch, error: int, offset: int) -> None:
         self.tell("told", batch.attempt, error, offset)
@@ -139,6 +227,9 @@ class Judge(Observer):
                 self.accuse("told a wrong fate", f"error {error}, but the broker said {attempt.error}: {where}")
             elif attempt.error is None:
                 self.counts["rejected by a gateway"] += 1
+                told = HeldBack(self.now(), attempt.node_id, 0.0, is_alone=True)
+                self.held_back[attempt.host, client.client_id, topic].append(told)
+                self.rejected_bytes[attempt.host, topic] += batch.size
             del self._attempts[batch.attempt]
             self._attempts[-batch.attempt] = attempt  # it must not be appended any more
 
@@ -171,6 +262,11 @@ class Judge(Observer):
         limit = self.limits.get((client_id, node_id))
         if limit is not None:
             limit.taken += size
+
+    def on_message(self, topic: str, size: int) -> None:
+        self.messages[topic] += 1
+        self.counts["messages between gateways"] += 1
+        self.counts["largest message"] = max(self.counts["largest message"], size)
 
     def on_disk_full(self, node_id: int) -> None:
         self.accuse("a disk is full", f"broker {node_id}")
@@ -215,6 +311,8 @@ class Judge(Observer):
         self.appended_bytes[topic.name] += batch.size
         self.recent[int(self.now())] += batch.size
         self.counts["records in logs"] += batch.records
+        if self.shares is not None:
+            self.shares.taken[attempt.host] += batch.size
         for name in self.limits_of(client, partition):
             limit = self.limits.get(name)
             if limit is not None:
@@ -244,8 +342,9 @@ class Judge(Observer):
         now = self.now()
         for limit in self.limits.values():
             taken, limit.taken = limit.taken, 0.0
-            is_wanted = limit.wants() >= 2.0 * limit.rate
-            limit.seconds.append((now, taken, is_wanted))
+            is_wanted = limit.held() >= 2.0 * limit.rate
+            limit.seconds.append(_Second(taken, limit.brought, limit.held(), is_wanted))
+            limit.brought = 0.0
             limit.steady_seconds = limit.steady_seconds + 1 if limit.all_want() else 0
             if limit.rate <= 0:
                 continue
@@ -257,8 +356,8 @@ class Judge(Observer):
                     self.accuse("over a limit", f"{limit.name}: {taken:.0f} bytes in a second of {limit.rate:.0f}")
             seconds = limit.seconds
             if len(seconds) == WINDOW_S and now - WINDOW_S >= limit.quiet_from:
-                share = sum(taken for _, taken, _ in seconds) / WINDOW_S / limit.rate
-                is_wanted = all(wanted for _, _, wanted in seconds)
+                share = sum(second.taken for second in seconds) / WINDOW_S / limit.rate
+                is_wanted = all(second.is_wanted for second in seconds)
                 limit.windows += 1
                 limit.checked += is_wanted
                 limit.highest = max(limit.highest, share)
@@ -268,6 +367,18 @@ class Judge(Observer):
                     limit.lowest = min(limit.lowest, share)
                     if share < 0.97 and limit.is_lower_judged:
                         self.accuse("a limit unused", f"{limit.name}: {share:.3f} of it over {WINDOW_S} s")
+                if limit.is_lower_judged and limit.saves_nothing:
+                    self._judge_demand(limit)
+        for text in () if self.shares is None else self.shares.end_second(now):
+            self.accuse("not its fair share", text)
+
+    def _judge_demand(self, limit: Limit) -> None:
+        """What applications brought got through, or the limit was used up."""
+        first, *others = limit.seconds
+        taken, demand = sum(each.taken for each in others), first.held + sum(each.brought for each in others)
+        least = 0.97 * min(demand, limit.rate * len(others)) - UNSERVED_S * limit.rate - limit.slack
+        if taken < least:
+            self.accuse("a demand unserved", f"{limit.name}: {taken:.0f} of {demand:.0f} bytes over {len(others)} s")
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

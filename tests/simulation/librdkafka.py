@@ -270,6 +270,7 @@ def _append(cluster: Cluster, log: InternalLog, record: Any) -> None:
     """Append it, or as often as the cluster's present fault has it."""
     key, value, headers, _ = record
     now = cluster.agenda.now
+    cluster.observer.on_message(log.topic.name, len(value or b""))
     for _ in range(1 if log.is_compacted else cluster.copies(log.topic.name)):
         _append_once(cluster, log, key, value, headers, now)
 

@@ -11,20 +11,24 @@ from unittest import mock
 
 from gateway.control.fleet.exchange.peers import PeerTable
 from gateway.control.metrics import GatewayMetrics
+from gateway.control.usage.recent import RecentTraffic
 from gateway.control.usage.usage_log import UsageSpool
 from gateway.control.workers.snapshot_publisher import SnapshotPublisher
 from gateway.data.pending.steps import ANSWER, DROPPED
 from gateway.data.session.accounts import ProduceAccounts
 from gateway.data.session.enforcement import ProduceEnforcement
 from gateway.data.session.gate import ProduceGate
+from gateway.data.sockets.reactor import SocketReactor
 from gateway.data.worker.intervals import UnspooledIntervals
 from gateway.data.worker.storage_follower import StorageFollower
 from policies.definitions.policy_set import PolicySet
+from policies.explain.case import ExplainCase
 from policies.fleet.fleet_limiter import FleetShares
 from policies.idempotence.fence import ProducerFence
 from policies.limits.bucket import TokenBucket
 from protocol.produce import produce_request
 from protocol.rewriting import rewrite
+from tests.simulation.clock import current_process
 from tests.simulation.world import ClientPlan, Fault, Plan, World
 
 _TOPICS: Final = {"acme.orders.new": 3, "acme.orders.paid": 3}
@@ -87,6 +91,20 @@ def _half(consume: Callable[..., None]) -> Callable[..., None]:
     return lambda bucket, size, level: consume(bucket, size / 2, level)
 
 
+def _unfair(share_of: Callable[..., float]) -> Callable[..., float]:
+    """The second gateway leaves a third of what is its own to the first."""
+
+    def share(shares: FleetShares, key: Any, limit: float) -> float:
+        part = share_of(shares, key, limit)
+        return part * (2 / 3 if current_process.get().name.startswith("gateway-1") else 4 / 3)
+
+    return share
+
+
+def _double(consume: Callable[..., None]) -> Callable[..., None]:
+    return lambda bucket, size, level: consume(bucket, size * 2, level)
+
+
 def _always_accepted(record: Callable[..., None]) -> Callable[..., None]:
     def accepted(accounts: ProduceAccounts, parts: Any, version: int, refused: Any) -> None:
         accounts.record_outcome(parts, version, "accepted")
@@ -100,6 +118,20 @@ def _own_buckets(shares: FleetShares, key: Any, rate: float, *times: float, limi
 
 def _pass_metadata(buf: Any, start: int, stop: int, *_: Any) -> Any:
     return bytes(memoryview(buf)[start - 4 : stop]), ()
+
+
+def _since_now(case: ExplainCase, *_: Any) -> int:
+    return case.inputs.now_ms
+
+
+def _leaking(discard: Callable[..., None]) -> Callable[..., None]:
+    def discard_some(reactor: SocketReactor[Any], sock: Any) -> None:
+        if sock._end.peer_address[0].startswith("10."):
+            reactor._unregister(sock.fileno())
+        else:
+            discard(reactor, sock)
+
+    return discard_some
 
 
 def _keep_partitions(buf: Any, start: int, stop: int, _: Any) -> bytes:
@@ -153,6 +185,17 @@ MUTATIONS: Final = (
              _plan("free", _HUNGRY, over=1.0, seconds=30.0), ("sums differ",)),
     Mutation("a pause is not carried out", (StorageFollower, "receive_storage", _NO_EFFECT),
              _plan("storage", _HUNGRY, over=4.0, seconds=60.0), ("a disk is full",)),
+    Mutation("one gateway leaves its part to another", (FleetShares, "share_of", _unfair(FleetShares.share_of)),
+             _plan("group", ("java",) * 4, gateways=2, over=3.0, seconds=60.0), ("not its fair share",)),
+    Mutation("a quota counts twice", (TokenBucket, "_withdraw_tokens", _double(TokenBucket._withdraw_tokens)),
+             _plan("quota", ("java",), over=0.8), ("a demand unserved",)),
+    Mutation("explain forgets what was held back", (RecentTraffic, "add_interval", _NO_EFFECT),
+             _plan("group", _HUNGRY, over=3.0, seconds=40.0), ("explain",)),
+    Mutation("explain says that it has just begun", (ExplainCase, "held_since_ms", _since_now),
+             _plan("group", _HUNGRY, over=3.0, seconds=40.0), ("explain",)),
+    Mutation("brokers' sockets are not closed",
+             (SocketReactor, "discard_socket", _leaking(SocketReactor.discard_socket)),
+             _plan("free", _HUNGRY, over=1.0, seconds=30.0), ("a socket is left",)),
     Mutation("brokers' own addresses handed out", (rewrite, "REWRITES", rewrite.REWRITES | {3: _pass_metadata}),
              _plan("free", _HUNGRY, over=1.0, seconds=30.0), ("sums differ",)),
 )  # fmt: skip

@@ -28,7 +28,7 @@ from gateway.channel import ChannelClosed
 from gateway.config.reading.loading import parse_settings
 from gateway.control import app
 from gateway.control.cluster.broker_quotas import BrokerQuotas
-from gateway.control.fleet.exchange.reports import RatePlace
+from gateway.control.fleet.exchange.usage_codec import RatePlace
 from gateway.control.http_server import serve_http
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.policies.service import PolicyService
@@ -236,6 +236,7 @@ class Gateway:
         self.metrics: GatewayMetrics | None = None
         self.all_metrics: list[GatewayMetrics] = []
         self.policies: PolicyService | None = None
+        self.admin: tuple[Any, Process] | None = None  # the admin server's application, and whose it is
         self.wall_offset_s = 0.0
         self.spools: list[tuple[Process, UsageSpool]] = []
         self._nursery = nursery
@@ -280,6 +281,39 @@ class Gateway:
             child.scope.cancel()
         self.network.close_listeners(list(self.listeners.values()))
         self.listeners.clear()
+
+    async def ask(self, path: str, query: str = "") -> bytes | None:
+        """What the admin server answers; None: it is not there, or its process has ended meanwhile."""
+        if self.admin is None or self.admin[1].is_dead:
+            return None
+        application, process = self.admin
+        answer: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            await trio.lowlevel.checkpoint()
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: dict[str, Any]) -> None:
+            await trio.lowlevel.checkpoint()
+            answer.append(message)
+
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "path": path,
+            "raw_path": path.encode(), "query_string": query.encode(), "headers": [(b"host", b"localhost")],
+            "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 9190), "scheme": "http", "root_path": "",
+        }  # fmt: skip
+        token = current_process.set(process)
+        try:
+            await application(scope, receive, send)
+        finally:
+            current_process.reset(token)
+        body = b"".join(message.get("body", b"") for message in answer[1:])
+        if process.is_dead:
+            return None
+        if answer[0]["status"] != 200:
+            self.tell("admin", f"{path}: {answer[0]['status']} {body[:200]!r}")
+            return None
+        return body
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -457,7 +491,9 @@ def simulated_system(network: Network, cluster: Cluster, gateway_of: Callable[[]
     """
     modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] in ("gateway", "policies")]
 
-    async def serve_nobody(*_: Any, **__: Any) -> None:
+    async def serve_nobody(_: Any, application: Any, *__: Any, **___: Any) -> None:
+        if (gateway := gateway_of()) is not None:
+            gateway.admin = application, current_process.get()
         await trio.sleep_forever()
 
     async def fetch_no_quotas(*_: Any) -> None:
@@ -519,6 +555,7 @@ def simulated_system(network: Network, cluster: Cluster, gateway_of: Callable[[]
         mock.patch.object(trio.lowlevel, "wait_readable", network.wait_readable),
         mock.patch.object(trio.lowlevel, "notify_closing", _do_nothing),
         mock.patch.object(trio, "open_tcp_stream", network.dial),
+        mock.patch.object(trio.from_thread, "run_sync", lambda call, *args: call(*args)),
         mock.patch.object(trio.socket, "from_stdlib_socket", lambda sock: sock),
     ]
     patches += [

@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 import random
+import re
 import tempfile
 from collections import deque
 from collections.abc import Callable, Container, Iterable
@@ -19,20 +20,27 @@ import trio
 from gateway.control.policies.store import StoreError
 from policies.definitions.policy_records import ChangeSource
 from tests.simulation import clients as models
+from tests.simulation.asking import Asking
 from tests.simulation.clients import Client
-from tests.simulation.clock import START_S, UNIX_S, Agenda, current_process, deterministic
+from tests.simulation.clock import START_S, UNIX_S, Agenda, Process, current_process, deterministic
 from tests.simulation.cluster import Cluster, Partition
-from tests.simulation.judge import Judge, Limit
-from tests.simulation.network import End, Network, Stream
+from tests.simulation.judge import FairShares, Judge, Limit
+from tests.simulation.network import End, KernelEnd, Network, Stream
 from tests.simulation.processes import Gateway, simulated_system
 
 BROKERS: Final = 3
 WARM_UP_S: Final = 8.0  # until clients begin
 SETTLE_S: Final = 20.0  # after an event until limits are judged over windows again
 SETTLE_OVER_S: Final = 4.0  # … until a full second must not exceed them
+ASK_AFTER_S: Final = 60.0  # … until explain has to know all that clients were told
+ASK_EVERY_S: Final = 10.0
 SILENCE_S: Final = 90.0  # for which a silent connection stays so, at least
 CALM_END_S: Final = 45.0  # without faults, at the end
 IDLE_TIMEOUT_S: Final = 400.0  # for clients to come to an end
+_MALFORMED: Final = re.compile(r"client\d+:\d+ .*connection closed: (?!half a frame)")
+MESSAGES_PER_S: Final = 5.5  # of one gateway to one topic: five reports per cycle, and some at its start
+CLOSE_S: Final = 45.0  # after the last client is gone until no worker has a socket: one may be muted for 30 s
+KEPT_S: Final = 590.0  # explain keeps what was held back for ten minutes
 MAX_LINES: Final = 500  # of the product's log
 _BY: Final = ChangeSource("User:operator", "simulation")
 _FOLDER: Final = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -154,6 +162,8 @@ class World:
         self._unsure_bytes = 0.0
         self._controls_killed = set[str]()
         self._is_lent = False
+        self._quiet_from = 0.0  # when the last fault has been over for ASK_AFTER_S
+        self._is_ending = False
         self._nursery: trio.Nursery
         self._folder: Path
 
@@ -215,6 +225,7 @@ class World:
             for number, plan in enumerate(self.plan.clients):
                 self.agenda.after(plan.starts_s, self._make_client, number, plan)
             nursery.start_soon(self._watch_seconds)
+            nursery.start_soon(self._ask_gateways)
             for fault in self.plan.faults:
                 self.agenda.after(fault.at, self._do, fault)
             await trio.sleep(self.plan.seconds)
@@ -256,7 +267,28 @@ class World:
             await trio.sleep(1.0)
             self.judge.end_second()
 
+    async def _ask_gateways(self) -> None:
+        """Ask at random moments what gateways say, and compare it with what their clients were told."""
+        chance = random.Random(f"asking {self.plan.seed}")
+        asking = Asking(self.judge, self.plan.theme, lambda: self.limit)
+        clients = self.plan.clients
+        untold = {each.client_id for each in clients if not _PROFILES[each.profile].acks}
+        pairs = sorted(
+            (client_id, topic)
+            for client_id in {each.client_id for each in clients} - untold
+            for topic in {topic for each in clients if each.client_id == client_id for topic in each.topics}
+        )
+        while pairs and not self._is_ending:
+            await trio.sleep(ASK_EVERY_S * chance.uniform(0.5, 1.5))
+            gateway, (client_id, topic) = chance.choice(self.gateways), chance.choice(pairs)
+            is_whole = gateway.name not in self._controls_killed and self.simulated_s < KEPT_S
+            is_quiet = is_whole and self.agenda.now >= self._quiet_from
+            await asking.ask(gateway, client_id, topic, is_quiet=is_quiet)
+            if is_whole and chance.random() < 0.3:
+                await asking.compare_metrics(gateway, topic)
+
     async def _end(self) -> None:
+        self._is_ending = True
         for client in self.clients:
             client.stop()
         for limit in self.judge.limits.values():
@@ -265,10 +297,18 @@ class World:
             while not all(client.is_idle for client in self.clients):  # noqa: ASYNC110  clients are no tasks
                 await trio.sleep(1.0)
         self._judge_clients()
+        self._judge_messages()
         await trio.sleep(5.0)
         texts = {}
         for client in self.clients:
             client.close()
+        # Of a client that waits for no answer there may be more on its way than a limit lets through by then.
+        is_all_answered = all(client.profile.acks for client in self.clients)
+        with trio.move_on_after(CLOSE_S):
+            while is_all_answered and self._worker_sockets():  # noqa: ASYNC110  nobody tells of it
+                await trio.sleep(1.0)
+        for name, address in self._worker_sockets() if is_all_answered else ():
+            self.judge.accuse("a socket is left", f"of {name}, to {address}")
         for gateway in self.gateways:
             await gateway.stop()
             if gateway.name not in self._controls_killed:
@@ -296,6 +336,22 @@ class World:
                 and client.sent_bytes > 1.1 * client.acknowledged_bytes + 50_000
             ):
                 self.judge.accuse("sent again", f"{who} sent {client.sent_bytes} for {client.acknowledged_bytes}")
+
+    def _judge_messages(self) -> None:
+        """What gateways write to their own topics is bounded, whatever clients do."""
+        most = round(MESSAGES_PER_S * (self.simulated_s + 10.0)) * len(self.gateways)
+        for topic, count in self.judge.messages.items():
+            if count > most:
+                self.judge.accuse("too many messages", f"{count} in {topic}, at most {most}")
+
+    def _worker_sockets(self) -> list[tuple[str, tuple[str, int]]]:
+        """Sockets that workers have, but those that know nothing of an end, with what they are connected to."""
+        return [
+            (end.owner.name, end.peer_address)
+            for end in self.network.ends.values()
+            if isinstance(end, KernelEnd) and isinstance(end.owner, Process) and "/worker-" in end.owner.name
+            if not (end.tx.is_hole or end.rx.is_hole or end.is_reset)
+        ]
 
     # --- limits -------------------------------------------------------------------------------------------------------
 
@@ -336,11 +392,24 @@ class World:
             else:
                 known.rate = limit.rate
         self.judge.limits_of = self._limits_of
+        if theme == "group" and self.plan.gateways > 1 and self.judge.shares is None:
+            self.judge.shares = FairShares(self.judge.limits["group"], self._held_by_host)
         for limit in self.judge.limits.values():
             limit.is_lower_judged, limit.saves_nothing = theme != "mixed", theme != "total"
 
     def _held(self, clients: Iterable[Client], node_id: int | None = None) -> float:
         return sum(client.held_bytes(node_id) for client in clients)
+
+    def _held_by_host(self) -> dict[str, float] | None:
+        held = {gateway.host: 0.0 for gateway in self.gateways}
+        if any(gateway.is_stopped or gateway.control is None for gateway in self.gateways):
+            return None
+        for client in self.clients:
+            if len(client.hosts) > 1:
+                return None
+            for host in client.hosts:
+                held[host] += client.held_bytes()
+        return held
 
     def _limits_of(self, client: Client, partition: Partition) -> tuple[object, ...]:
         return ("group", partition.leader)
@@ -378,6 +447,7 @@ class World:
     # --- faults -------------------------------------------------------------------------------------------------------
 
     def _do(self, fault: Fault) -> None:
+        self._quiet_from = max(self._quiet_from, self.agenda.now + fault.seconds + ASK_AFTER_S)
         self.judge.tell(f"fault: {fault.kind}", fault.number, fault.seconds, fault.value)
         if fault.kind in LASTING:  # no more than its beginning and its end count
             self._settle()
@@ -592,5 +662,7 @@ class _LogCounter(logging.Handler):
         text = record.getMessage()
         self.lines.append(f"{self._judge.now():.3f} {current_process.get().name} {record.levelname} {text}")
         self._judge.tell(f"log {record.levelname.lower()}", record.name, text)
+        if _MALFORMED.match(text):
+            self._judge.accuse("called malformed", text)
         if "bug" in text or record.levelno >= logging.CRITICAL:
             self._judge.accuse("a bug in the log", text)

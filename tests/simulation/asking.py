@@ -1,0 +1,125 @@
+# Asks a gateway's explain and /metrics while the world goes on, and compares both with what its clients were told and
+# with each other. Like the judge it shares no code with the product.
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from tests.simulation.clock import START_S, UNIX_S
+from tests.simulation.judge import HeldBack, Judge, metric_sums
+from tests.simulation.processes import Gateway
+
+LATE_S: Final = 3.0  # for which control may not know yet what a worker did
+LATELY_S: Final = 20.0  # explain has to know what was held back in this time
+PAUSE_S: Final = 35.0  # without anything held back after which "since" begins again …
+PAUSE_SLACK_S: Final = 4.0  # … give or take
+REASONS: Final = {  # that explain may name, by a world's theme
+    "group": {"resource-group"}, "quota": {"client-quota"}, "total": {"topic-threshold"},
+    "reject": {"topic-threshold", "fence"}, "mixed": {"resource-group", "client-quota"},
+    "storage": {"topic-threshold", "storage-throttle", "storage-pause", "fence"},
+}  # fmt: skip
+
+
+def since_bounds(times: list[float]) -> tuple[float, float]:
+    """Between which the latest run of these moments began, whatever a pause of about PAUSE_S counts as. `times`: in
+    their order, at least one.
+    """
+    earliest = latest = times[-1]
+    for before, after in zip(reversed(times[:-1]), reversed(times), strict=False):
+        if after - before <= PAUSE_S - PAUSE_SLACK_S and latest == after:
+            latest = before
+        if after - before > PAUSE_S + PAUSE_SLACK_S:
+            break
+        earliest = before
+    return earliest, latest
+
+
+class Asking:
+    """
+    Args:
+        limit: the present one.
+    """
+
+    def __init__(self, judge: Judge, theme: str, limit: Callable[[], float]) -> None:
+        self._judge = judge
+        self._theme = theme
+        self._reasons = REASONS.get(theme, set())
+        self._limit = limit
+
+    async def ask(self, gateway: Gateway, client_id: str, topic: str, *, is_quiet: bool) -> None:
+        """`is_quiet`: no fault is at work, nor was lately."""
+        judge = self._judge
+        began = judge.now()
+        answer = await gateway.ask("/v1/explain", f"topic={topic}&client_id={client_id}")
+        if answer is None:
+            return
+        judge.counts["explained"] += 1
+        found: dict[str, Any] = json.loads(answer)
+        times = list(judge.held_back.get((gateway.host, client_id, topic), ()))
+        where = f"{gateway.name}, {client_id}, {topic}"
+        for held in found["held"]:
+            if held["outcome"] in ("delayed", "rejected") and held["reason"] not in self._reasons:
+                judge.accuse("explain", f"{where}: {held['outcome']} for {held['reason']!r}")
+        if is_quiet:
+            self._compare_times(found, [each for each in times if each.at <= began], began, where)
+            if self._theme != "storage":  # where limits are parts of what is configured
+                self._compare_limits(found, where)
+
+    def _compare_times(self, found: dict[str, Any], times: list[HeldBack], now: float, where: str) -> None:
+        judge = self._judge
+        held = [each for each in found["held"] if each["outcome"] in ("delayed", "rejected")]
+        # Of a topic's own limit another topic in the same request may be over.
+        certain = [each for each in times if each.is_alone or self._theme in ("group", "quota")]
+        known = max((each.at for each in certain if each.at + each.wait_s <= now - LATE_S), default=0.0)
+        if known > now - LATELY_S:
+            last_s = max((each["last_ms"] / 1000 for each in held), default=0.0) - UNIX_S + START_S
+            if last_s < known - LATE_S:
+                judge.accuse("explain", f"{where}: held back at {known:.3f}, but explain knows nothing of it")
+            judge.counts["explained that was held back"] += 1
+        for rule in found["rules"]:
+            if rule["since_ms"] is None:
+                continue
+            since_s = rule["since_ms"] / 1000 - UNIX_S + START_S
+            mine = [each for each in times if rule["broker"] in (None, each.node_id)]
+            if not mine or mine[-1].at + mine[-1].wait_s < now - PAUSE_S - PAUSE_SLACK_S:
+                judge.accuse("explain", f"{where}: limited by {rule['name']} since {since_s:.3f}, but nobody was")
+                continue
+            earliest, latest = since_bounds([each.at for each in mine])
+            if len(self._reasons) > 1 or rule["broker"] is None:  # clients aren't told for which of them, or where
+                latest = mine[-1].at
+            if not earliest - LATE_S <= since_s <= latest + LATE_S:
+                judge.accuse(
+                    "explain",
+                    f"{where}: limited by {rule['name']} since {since_s:.3f}, clients since {earliest:.3f}"
+                    f" to {latest:.3f}",
+                )
+
+    def _compare_limits(self, found: dict[str, Any], where: str) -> None:
+        limit = self._limit()
+        rule = next((each for each in found["rules"] if each["first"]), None)
+        if rule is None or rule["since_ms"] is None or rule["name"] == "fence":
+            return
+        configured = {level["configured"] for level in rule["levels"]}
+        if limit not in configured:
+            self._judge.accuse("explain", f"{where}: {rule['name']} of {configured}, but the limit is {limit:.0f}")
+
+    async def compare_metrics(self, gateway: Gateway, topic: str) -> None:
+        """Explain's sum of what was rejected is that of /metrics."""
+        sums: list[int] = []
+        for path in ("/metrics", "/v1/explain", "/metrics"):
+            answer = await gateway.ask(path, f"topic={topic}" if path == "/v1/explain" else "")
+            if answer is None:
+                return
+            if path == "/metrics":
+                sums.append(metric_sums(answer.decode())[topic, "rejected"])
+            else:
+                held: Iterable[Any] = json.loads(answer)["held"]
+                sums.append(sum(each["bytes"] for each in held if each["outcome"] == "rejected"))
+        self._judge.counts["metrics compared"] += 1
+        before, explained, after = sums
+        if not before <= explained <= after:
+            self._judge.accuse(
+                "explain", f"{gateway.name}, {topic}: {explained} bytes rejected, /metrics {before} to {after}"
+            )
