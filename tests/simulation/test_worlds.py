@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.simulation.world import World, make_plan
+from tests.simulation.world import ClientPlan, Plan, World, make_plan
 from tests.variants import ROOT
 
 # Seed, theme, and whether nothing goes wrong in it.
@@ -46,3 +46,10 @@ def test_a_seed_is_the_same_world_each_time() -> None:
         check=False,
     )
     assert other.stdout.strip() == digest, other.stderr
+
+
+def test_what_producers_without_acknowledgements_sent_stays_whole_when_a_gateway_stops() -> None:
+    """More is parked than passes until the end: what comes behind it must not be read as if nothing were."""
+    topics = {"acme.orders.new": 2}
+    clients = (ClientPlan("librdkafka-acks0", "app-0", topics, 400_000.0, 3_000, (0,)),)
+    assert World(Plan(1, 12.0, "group", 100_000.0, 1, 1, topics, clients, ())).run().violations == []

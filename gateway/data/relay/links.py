@@ -637,8 +637,9 @@ class RelayLink:
         waits = self.session.in_flight.is_reading_blocked or self.parked.input_slice is not None
         if waits is (self.state is RELAYING):
             self.state = self.state.after(REQUEST_WAITS if waits else NONE_WAITS)
+        # While it lingers, too, what is parked comes first: it may end within a frame.
         read = bool(self.state.from_client and client.state.is_read) and not (
-            client.has_unsent or upstream.has_unsent or client.inbound.waits_for_memory
+            waits or client.has_unsent or upstream.has_unsent or client.inbound.waits_for_memory
         )
         if read and not client.event_mask & IN:  # what came meanwhile has waited
             client.inbound.is_drained = client.inbound.is_socket_empty(client.sock)
