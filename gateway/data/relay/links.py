@@ -282,7 +282,7 @@ class RelayLink:
         client, shortcut = self.client, self.shortcut
         inbound = client.inbound
         shortcut.forwards_requests = (
-            bool(client.event_mask & IN) and inbound.reads_in_place and not self.upstream.has_unsent
+            bool(client.event_mask & IN) and not inbound.waits_for_memory and not self.upstream.has_unsent
         )
         shortcut.activity.is_drained, shortcut.peeks_request = self._is_client_drained, inbound.is_large_next
         # A quota on time has to be told how long each event takes; one that is new is, from the next answer on.
@@ -294,6 +294,8 @@ class RelayLink:
         if seen.read_at:
             watch.read_at = seen.read_at
             self._is_client_drained = self.client.inbound.is_drained = seen.is_drained
+        if seen.has_passed_request:
+            watch.frame_since = 0.0
         if seen.drained_at:
             self.session.hold.drained_at = seen.drained_at
         if seen.answered_at:
@@ -334,7 +336,7 @@ class RelayLink:
 
     def keep_partial_frame(self, pos: int, end: int) -> bool:
         """The shortcut has passed on the bytes before `pos` in the shared buffer; those from there on are the beginning
-        of a frame. False: they have to be looked at. The shortcut has told all it knows.
+        of a frame. False: they have to be looked at.
         """
         inbound = self.client.inbound
         inbound.buf, inbound.end = self.reactor.shared.buffer, end
@@ -343,7 +345,6 @@ class RelayLink:
         except MalformedFrame:
             return False
         inbound.keep_partial_frame(pos, size)
-        self._update_shortcut()
         return True
 
     def on_client_end(self, is_eof: bool, now: float) -> None:
@@ -676,6 +677,7 @@ class RelayLink:
     def check_frame_progress(self, now: float, timeout_s: float) -> None:
         """Memory is short: end a connection whose half-sent frame will not be whole within that time."""
         if self.client.inbound.large_frame is not None:
+            self.shortcut.invalidate_terms()
             self._close_late(self._watch.check_frame_progress(timeout_s, self.session.account.is_contended, now))
 
     def memory_wait_s(self, now: float) -> float:

@@ -13,6 +13,7 @@ class SocketActivity:
     answered_at: float
     drained_at: float
     is_drained: bool
+    has_passed_request: bool
 
 class Shortcut(EventHandler):
     link: Any

@@ -43,10 +43,11 @@ cdef class SocketActivity:
         read_at, answered_at: the time at which the client, and the broker, was last read; 0.0: not since then.
         drained_at: the time at which the client's socket was last seen empty; 0.0: not since then.
         is_drained: the client's socket was empty when it was last read: what comes next has not waited.
+        has_passed_request: a request has come to its end.
     """
 
     cdef public object read_at, answered_at, drained_at
-    cdef public bint is_drained
+    cdef public bint is_drained, has_passed_request
 
     def __init__(self):
         self.read_at = self.drained_at = self.answered_at = 0.0
@@ -104,6 +105,7 @@ cdef class Shortcut(EventHandler):
         if seen.read_at or seen.answered_at:
             self.link.apply_activity(seen)
             seen.read_at = seen.drained_at = seen.answered_at = 0.0
+            seen.has_passed_request = False
 
     cdef ForwardingTerms _refresh_terms(self, object now):
         # Those of the next event; None: it is the link's.
@@ -157,7 +159,9 @@ cdef class Shortcut(EventHandler):
         if size <= 0:
             return
         end = start + size
-        if large is not None:
+        if large is None:
+            start = inbound.restore_leftover()
+        else:
             if end < large.size:
                 inbound.add_received(size)
                 return
@@ -167,6 +171,7 @@ cdef class Shortcut(EventHandler):
                 seen.is_drained = calls.is_socket_empty(self._client_fd)
         pos, passed = terms.admit_requests(buf, start, end, now, now, self._rejected.may_match)
         self._counters.ledger.request_count += passed
+        seen.has_passed_request = seen.has_passed_request or passed
         can_send = large is None or self._upstream_tls is None  # else it is encrypted as its broker takes it
         if can_send and not terms.in_flight.is_reading_blocked and (pos == end or _is_partial_frame(buf, pos, end)):
             sent = 0
@@ -180,7 +185,6 @@ cdef class Shortcut(EventHandler):
                     return
                 if pos == end:
                     return
-                self._report_activity()
                 if link.keep_partial_frame(pos, end):
                     return
             elif large is not None and sent >= 0:

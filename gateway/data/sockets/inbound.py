@@ -132,11 +132,6 @@ class InboundBuffer:
         """No frame is partly read, and none waits for memory."""
         return self.large_frame is None and not (self._leftover or self.waits_for_memory)
 
-    @property
-    def reads_in_place(self) -> bool:
-        """Whether the next bytes are read to their final place: behind a whole frame, or into a frame's own buffer."""
-        return not (self._leftover or self.waits_for_memory)
-
     def peek_request(self, sock: socket.socket, max_bytes: int) -> None:
         """Before `receive`: give a request that is larger than a read its own buffer, if one is at hand.
 
@@ -202,12 +197,20 @@ class InboundBuffer:
                 self.is_drained = self.is_socket_empty(sock)
             self.buf, self.start, self.end = large.buffer, 0, large.size
             return large.size
-        left = self._leftover
-        self.buf, self.start, self.end = self._shared.buffer, HEAD_ROOM - len(left), HEAD_ROOM + n
-        if left:
-            self.buf[self.start : HEAD_ROOM] = left
-            self._drop_leftover()
+        self.buf, self.start, self.end = self._shared.buffer, self.restore_leftover(), HEAD_ROOM + n
         return self.end - self.start
+
+    def restore_leftover(self) -> int:
+        """Put the beginning of a frame, if one was kept, in front of the bytes just read into the shared buffer.
+        Returns where they begin.
+        """
+        left = self._leftover
+        if not left:
+            return HEAD_ROOM
+        start = HEAD_ROOM - len(left)
+        self._shared.buffer[start:HEAD_ROOM] = left
+        self._drop_leftover()
+        return start
 
     def is_socket_empty(self, sock: socket.socket) -> bool:
         """Whether there is nothing to read, not even an end or an error."""

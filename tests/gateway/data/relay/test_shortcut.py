@@ -151,16 +151,32 @@ async def test_reads_that_fill_the_buffer_and_cut_a_request_anywhere_take_it_too
 
 
 @pytest.mark.parametrize("before", [b"", request(90) + request(91)], ids=["alone", "behind others"])
-async def test_the_beginning_of_a_request_is_kept_there(before: bytes) -> None:
+@pytest.mark.parametrize(
+    ("size", "cut"), [(60_000, 40_000), (15_000, 66)], ids=["in a buffer of its own", "as bytes, as Java sends by TLS"]
+)
+async def test_the_beginning_of_a_request_is_kept_there(before: bytes, size: int, cut: int) -> None:
     async with opened() as far:
         asked = far.asked
-        frame = request(92, values=(bytes(60_000),))
-        await far.client.send_all(before + frame[:40_000])
-        await until(lambda: far.link.client.inbound.partial_bytes == 40_000)
-        await far.client.send_all(frame[40_000:])
+        frame = request(92, values=(bytes(size),))
+        await far.client.send_all(before + frame[:cut])
+        await until(lambda: far.link.client.inbound.partial_bytes == cut)
+        await far.client.send_all(frame[cut:])
         assert await receive_exactly(far.broker, len(before + frame)) == before + frame
         assert far.asked == asked, "the link was asked"
         assert far.stage.reactor.budget.used_bytes == 0
+
+
+async def test_a_client_whose_requests_come_in_pieces_is_not_held_to_be_slow() -> None:
+    async with opened() as far:
+        limits, now = far.stage.play.world.limits, trio.current_time()
+        for i, late in enumerate((0.0, limits.frame_timeout + 100.0)):
+            frame = request(90 + i)
+            await far.client.send_all(frame[:66])
+            await until(lambda: far.link.client.inbound.partial_bytes == 66)
+            far.link.check_progress(now + late, limits)
+            await far.client.send_all(frame[66:])
+            assert await receive_exactly(far.broker, len(frame)) == frame
+            assert far.is_open
 
 
 async def test_a_malformed_frame_behind_whole_ones_ends_the_link_when_they_are_answered() -> None:
