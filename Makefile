@@ -103,8 +103,8 @@ disk: env ## a disk of 200 MB under one of three brokers at full load: only its 
 chaos: env ## kills, stops, resets, full disks and the like under load with limits active: prints a table (ARGS='killed clock')
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
-simulate: env ## whole gateways under simulated time, with faults, from seeds: SEED=1 HOURS=0.1 WORLDS=20 (ARGS=--minimise, --mutations)
-	@$(BIN)/python -m tests.simulation --seed $(or $(SEED),1) --hours $(or $(HOURS),0.1) --worlds $(or $(WORLDS),20) $(ARGS)
+simulate: env ## whole gateways under simulated time, with faults, from seeds: SEED=1000 HOURS=0.1 WORLDS=20 (ARGS=--minimise, --mutations)
+	@$(BIN)/python -m tests.simulation --seed $(or $(SEED),1000) --hours $(or $(HOURS),0.1) --worlds $(or $(WORLDS),20) $(ARGS)
 
 soak: env ## an hour (DURATION=600: seconds) of mixed load, made-up names and strangers on all ports: nothing must grow or end
 	@$(BIN)/python -m tests.chaos.soak $(DURATION)

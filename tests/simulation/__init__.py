@@ -9,6 +9,8 @@
 #     librdkafka.py   the gateways' own clients
 #     clients.py      the models of producers
 #     judge.py        what must not be
+#     asking.py       explain and /metrics beside what clients were told
+#     strangers.py    connections that send what the hostile suites send
 #     world.py        one world from its seed: plan, faults, end
 #     minimising.py   a failing plan cut down, and the line that makes it a test
 #     mutations.py    the product broken on purpose, for the judge to see

@@ -17,7 +17,7 @@ from tests.simulation.world import THEMES, Plan, World, make_plan
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1, help="of the first world")
+    parser.add_argument("--seed", type=int, default=1000, help="of the first world")
     parser.add_argument("--hours", type=float, default=0.1, help="simulated hours of each world")
     parser.add_argument("--worlds", type=int, default=1)
     parser.add_argument("--theme", choices=THEMES, help="which limits there are; by default the seed says")

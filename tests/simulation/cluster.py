@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections import deque
+import struct
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -109,6 +110,16 @@ class InternalLog:
     def is_compacted(self) -> bool:
         return self.config.get("cleanup.policy") == "compact"
 
+    def write(self, now: float, value: bytes) -> None:
+        """As somebody who is no gateway of ours."""
+        self.records.append(InternalRecord(self.end, None, value, [], now, max(now, self._last_visible)))
+        self.end += 1
+        self.appended.ring()
+
+    @property
+    def _last_visible(self) -> float:
+        return self.records[-1].visible_at if self.records else 0.0
+
     def compact(self) -> int:
         """Drop records that later ones replace; returns how many."""
         last = {record.key: record.offset for record in self.records if record.key is not None}
@@ -163,6 +174,7 @@ class Cluster:
         self.epochs: dict[str, int] = {}  # of transactional ids
         self.copies: Callable[[str], int] = lambda topic: 1  # of a gateway's message: 0 where it is lost
         self.service_s: Callable[[], float] = lambda: chance.uniform(0.0005, 0.004)
+        self.cut_off: Counter[str] = Counter()  # gateways whose own clients reach no broker: by how many faults
         self._producers = 1000
         for broker in self.brokers.values():
             self._serve(broker)
@@ -237,6 +249,13 @@ class Cluster:
             _Served(self, broker, end)
 
         self.network.serve_model(broker.address, accept)
+
+    def add_broker(self) -> int:
+        """A broker joins; returns its id."""
+        node_id = max(self.brokers) + 1
+        broker = self.brokers[node_id] = Broker(node_id)
+        self._serve(broker)
+        return node_id
 
     def kill_broker(self, node_id: int) -> None:
         broker = self.brokers[node_id]
@@ -331,8 +350,11 @@ class _Served:
     def _receive(self, data: bytes) -> None:
         agenda = self.cluster.agenda
         for frame in self._frames.feed(data):
+            if len(frame) < 10:
+                self._close()
+                return
             self._free_at = max(self._free_at, agenda.now) + self.cluster.service_s()
-            agenda.at(self._free_at, self._handle, frame)
+            agenda.at(self._free_at, self._handle_if_sound, frame)
 
     def _finish(self, why: str) -> None:
         """The peer has closed: what it sent before is still handled, and answered if it can be."""
@@ -347,9 +369,21 @@ class _Served:
             self.end.close()
             self.broker.connections.remove(self)
 
-    def _handle(self, frame: bytes) -> None:
-        if not self.broker.is_up:
+    def _handle_if_sound(self, frame: bytes) -> None:
+        if self.is_over or not self.broker.is_up:
             return
+        try:
+            self._handle(frame)
+        except (
+            struct.error,
+            IndexError,
+            ValueError,
+            KeyError,
+            OverflowError,
+        ):  # as a broker does with what it can't read
+            self._close()
+
+    def _handle(self, frame: bytes) -> None:
         head, cluster = wire.read_head(frame), self.cluster
         answer = b""
         if head.api == wire.PRODUCE:

@@ -330,8 +330,10 @@ class Judge(Observer):
     def on_refused(self, topic: str, index: int, batch: Batch, error: int) -> None:
         self.tell("refused", batch.attempt, error)
         attempt = self._attempts.get(batch.attempt)
-        if attempt is None:
+        if attempt is None and -batch.attempt in self._attempts:
             self.accuse("rejected and in the log", f"attempt {batch.attempt} came to a broker, and was refused")
+        elif attempt is None:
+            self.counts["refused to strangers"] += 1
         else:
             attempt.error = error
 
@@ -425,7 +427,7 @@ class Judge(Observer):
             ):
                 self.accuse("sums differ", f"{topic}: {appended} bytes in logs, {accepted} accepted")
         if texts:
-            for topic in {topic for topic, _ in logged}:
+            for topic in sorted(self.appended_bytes):
                 for outcome in ("accepted", "rejected", "duplicate"):
                     if counted[topic, outcome] != logged[topic, outcome]:
                         self.accuse(

@@ -63,13 +63,17 @@ class _Future:
         return self._make()
 
 
+def _gateway_name() -> str:
+    return current_process.get().name.split("/", maxsplit=1)[0]
+
+
 def _answer_delay(cluster: Cluster, timeout_s: float) -> None:
     """Wait for the cluster's answer.
 
     Raises:
         KafkaException: no broker is there.
     """
-    if not cluster.alive:
+    if not cluster.alive or cluster.cut_off[_gateway_name()]:
         block(timeout_s)
         raise KafkaException(KafkaError(KafkaError._TRANSPORT, "no broker answers"))
     block(cluster.chance.uniform(0.002, 0.02))
@@ -177,6 +181,7 @@ class Producer:
 
     def __init__(self, properties: dict[str, Any]) -> None:
         self._timeout_s = properties.get("message.timeout.ms", 300_000) / 1000
+        self._gateway = ""
         self._transactional_id: str | None = properties.get("transactional.id")
         self._epoch = 0
         self._transaction: list[tuple[str, Any]] = []
@@ -190,6 +195,7 @@ class Producer:
         on_delivery: Callable[..., None] | None = None, headers: Any = None, **_: Any,
     ) -> None:  # fmt: skip
         record = (key, value, list(headers or ()), on_delivery)
+        self._gateway = _gateway_name()
         if self._transactional_id is not None:
             self._transaction.append((topic, record))
             return
@@ -204,10 +210,15 @@ class Producer:
         cluster = self.cluster
         if flight != self._flight:
             return
-        log = cluster.internal.get(topic)
-        if log is None:
+        log, is_cut_off = cluster.internal.get(topic), bool(cluster.cut_off[self._gateway])
+        if log is None and not is_cut_off:
             self._settle(record[3], KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "no such topic"))
-        elif log.topic.partitions[0].leader >= 0 and cluster.brokers[log.topic.partitions[0].leader].is_up:
+        elif (
+            log
+            and not is_cut_off
+            and log.topic.partitions[0].leader >= 0
+            and cluster.brokers[log.topic.partitions[0].leader].is_up
+        ):
             _append(cluster, log, record)
             self._settle(record[3], None)
         elif cluster.agenda.now + RETRY_S > deadline:
@@ -327,7 +338,7 @@ class Consumer:
                 return None
 
     def _next(self, now: float) -> Message | None:
-        if not self._topic:
+        if not self._topic or self.cluster.cut_off[_gateway_name()]:
             return None
         log = self.cluster.internal.get(self._topic)
         if log is None:

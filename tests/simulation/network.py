@@ -530,7 +530,7 @@ class Network:
         theirs = ModelEnd(self.agenda, ("gateway", next(self._ports)))
         self._join(mine, theirs, delay_s)
         accept(theirs)
-        return DialledStream(Socket(self, mine.fd))
+        return DialledStream(self, Socket(self, mine.fd))
 
     async def wait_readable(self, sock: Any) -> None:
         """In the place of `trio.lowlevel.wait_readable`."""
@@ -570,13 +570,22 @@ def _give_up_waiting(end: Poller | KernelEnd) -> Callable[[Any], trio.lowlevel.A
 
 
 class DialledStream:
-    """The part of a `trio.SocketStream` that the dialler uses."""
+    """The part of a `trio.SocketStream` that the dialler uses, and whoever looks whether a broker is there."""
 
-    def __init__(self, sock: Socket) -> None:
+    def __init__(self, network: Network, sock: Socket) -> None:
         self.socket = sock
+        self._network = network
 
     def setsockopt(self, *_: Any) -> None: ...
 
     async def send_all(self, data: bytes) -> None:
         self.socket.send(data)
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes: int = CHUNK) -> bytes:
+        await self._network.wait_readable(self.socket)
+        return self.socket.recv(max_bytes)
+
+    async def aclose(self) -> None:
+        self.socket.close()
         await trio.lowlevel.checkpoint()

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket as real_socket
 import sys
 import time
@@ -45,7 +46,7 @@ from policies.storage import Observation, ObservationFailed, Volume
 from tests.simulation.clock import MONOTONIC_S, Agenda, Process, block, current_process
 from tests.simulation.cluster import Cluster
 from tests.simulation.librdkafka import simulated_clients
-from tests.simulation.network import Listener, Network, Poller, Socket
+from tests.simulation.network import DialledStream, Listener, Network, Poller, Socket, os_error
 from tests.variants import PURE
 from tests.variants import module as variant_of
 
@@ -238,6 +239,7 @@ class Gateway:
         self.policies: PolicyService | None = None
         self.admin: tuple[Any, Process] | None = None  # the admin server's application, and whose it is
         self.wall_offset_s = 0.0
+        self.full_spools = 0  # faults by which its spool's disk is full
         self.spools: list[tuple[Process, UsageSpool]] = []
         self._nursery = nursery
         self.worker_count = workers
@@ -500,7 +502,7 @@ def simulated_system(network: Network, cluster: Cluster, gateway_of: Callable[[]
         await trio.lowlevel.checkpoint()
 
     real_metrics, real_policies = GatewayMetrics.__init__, PolicyService.__init__
-    real_plane, real_spool = DataPlane.__init__, UsageSpool.__init__
+    real_plane, real_spool, real_append = DataPlane.__init__, UsageSpool.__init__, UsageSpool.append
 
     def begin_metrics(self: Any, *args: Any, **named: Any) -> None:
         real_metrics(self, *args, **named)
@@ -517,6 +519,18 @@ def simulated_system(network: Network, cluster: Cluster, gateway_of: Callable[[]
         real_spool(self, *args, **named)
         if (gateway := gateway_of()) is not None:
             gateway.spools.append((current_process.get(), self))
+
+    async def dial(host: str, port: int) -> DialledStream:
+        gateway, _, process = current_process.get().name.partition("/")
+        if process == "control" and cluster.cut_off[gateway]:
+            await trio.sleep(1.0)
+            raise os_error(errno.ETIMEDOUT)
+        return await network.dial(host, port)
+
+    def append(self: Any, lines: list[bytes]) -> None:
+        if (gateway := gateway_of()) is not None and gateway.full_spools:
+            raise os_error(errno.ENOSPC)
+        real_append(self, lines)
 
     def observe_disks(self: Any) -> Observation:
         return _observe_disks(cluster)
@@ -552,9 +566,10 @@ def simulated_system(network: Network, cluster: Cluster, gateway_of: Callable[[]
         mock.patch.object(PolicyService, "__init__", begin_policies),
         mock.patch.object(DataPlane, "__init__", begin_plane),
         mock.patch.object(UsageSpool, "__init__", begin_spool),
+        mock.patch.object(UsageSpool, "append", append),
         mock.patch.object(trio.lowlevel, "wait_readable", network.wait_readable),
         mock.patch.object(trio.lowlevel, "notify_closing", _do_nothing),
-        mock.patch.object(trio, "open_tcp_stream", network.dial),
+        mock.patch.object(trio, "open_tcp_stream", dial),
         mock.patch.object(trio.from_thread, "run_sync", lambda call, *args: call(*args)),
         mock.patch.object(trio.socket, "from_stdlib_socket", lambda sock: sock),
     ]

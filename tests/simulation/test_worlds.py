@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.simulation.world import ClientPlan, Plan, World, make_plan
+from tests.simulation.world import ClientPlan, Fault, Plan, World, make_plan
 from tests.variants import ROOT
 
 # Seed, theme, and whether nothing goes wrong in it.
@@ -30,6 +30,26 @@ def test_nothing_is_wrong_in_a_simulated_world(seed: int, theme: str, *, calm: b
     judge = World(make_plan(seed, HOURS if calm else 0.03, theme=theme, calm=calm)).run()
     assert judge.violations == []
     assert judge.counts["records acknowledged"] > 500
+
+
+def test_a_fleet_bears_strangers_full_disks_and_members_that_come_and_go() -> None:
+    topics = {"acme.orders.new": 4}
+    clients = tuple(
+        ClientPlan(profile, f"app-{number}", topics, 90_000.0, 3_000, (number % 2, 1 - number % 2))
+        for number, profile in enumerate(("java", "librdkafka-idempotent", "sarama"))
+    )
+    faults = (
+        Fault(2.0, "strangers", 19, 20.0),
+        Fault(3.0, "spool full", 1, 12.0),
+        Fault(8.0, "foreign messages", 4),
+        Fault(12.0, "gateway joins"),
+        Fault(16.0, "broker joins", 1),
+        Fault(20.0, "gateway cut off", 1, 12.0),
+        Fault(36.0, "strangers", 18, 10.0),
+    )
+    judge = World(Plan(1, 60.0, "group", 100_000.0, 2, 1, topics, clients, faults)).run()
+    assert judge.violations == []
+    assert judge.counts["records acknowledged"] > 5000
 
 
 def test_a_seed_is_the_same_world_each_time() -> None:

@@ -27,6 +27,7 @@ from tests.simulation.cluster import Cluster, Partition
 from tests.simulation.judge import FairShares, Judge, Limit
 from tests.simulation.network import End, KernelEnd, Network, Stream
 from tests.simulation.processes import Gateway, simulated_system
+from tests.simulation.strangers import send_strange
 
 BROKERS: Final = 3
 WARM_UP_S: Final = 8.0  # until clients begin
@@ -93,7 +94,12 @@ FAULTS: Final = {
     "gateway killed": 1, "gateway restarted": 1, "limit changed": 4, "limit lent": 2, "messages lost": 2,
     "messages repeated": 2, "exchange deleted": 1, "compaction": 2,
 }  # fmt: skip
+MORE_FAULTS: Final = {
+    "strangers": 4, "spool full": 2, "foreign messages": 2, "gateway cut off": 2, "gateway joins": 1, "broker joins": 1,
+}  # fmt: skip
+MORE_FAULTS_FROM: Final = 1000  # the first seed that has them: those before are still the worlds that reports name
 LASTING: Final = frozenset({"gateway killed", "limit lent"})
+HARMLESS: Final = frozenset({"strangers", "foreign messages", "spool full", "compaction"})  # limits hold meanwhile
 _PROFILES: Final = {profile.name: profile for profile in (*models.PROFILES, models.LIBRDKAFKA_ACKS0)}
 
 
@@ -130,7 +136,8 @@ def make_plan(seed: int, hours: float, *, theme: str | None = None, calm: bool |
     if not calm:
         at = 0.0
         while (at := at + chance.expovariate(1 / 25.0)) < seconds - CALM_END_S:
-            kind = chance.choices(list(FAULTS), list(FAULTS.values()))[0]
+            weights = FAULTS | (MORE_FAULTS if seed >= MORE_FAULTS_FROM else {})
+            kind = chance.choices(list(weights), list(weights.values()))[0]
             faults.append(
                 Fault(round(at, 3), kind, chance.randrange(1000), round(chance.uniform(3.0, 25.0), 3), chance.random())
             )
@@ -452,7 +459,7 @@ class World:
         if fault.kind in LASTING:  # no more than its beginning and its end count
             self._settle()
             self.agenda.after(fault.seconds, self._settle)
-        else:
+        elif fault.kind not in HARMLESS:
             self._settle(quiet_s=SETTLE_S + fault.seconds, over_s=SETTLE_OVER_S + fault.seconds)
         getattr(self, "_" + fault.kind.replace(" ", "_"))(fault)
 
@@ -462,7 +469,7 @@ class World:
 
     def _broker_killed(self, fault: Fault) -> None:
         alive = [broker for broker in self.cluster.brokers.values() if broker.is_up]
-        if len(alive) < BROKERS:
+        if len(alive) < len(self.cluster.brokers):
             return
         broker = self._pick(alive, fault.number)
         self.cluster.kill_broker(broker.node_id)
@@ -593,6 +600,60 @@ class World:
     def _exchange_deleted(self, fault: Fault) -> None:
         for name in [name for name in self.cluster.internal if "resource_usage" in name]:
             self.cluster.delete_topic(name)
+
+    def _strangers(self, fault: Fault) -> None:
+        gateway = self._pick(self.gateways, fault.number)
+        chance = random.Random(f"strangers {self.plan.seed} {fault.at}")
+        for _ in range(1 + fault.number % 20):
+            at = chance.uniform(0.0, fault.seconds)
+            self.agenda.after(at, send_strange, chance, self.agenda, self.network, gateway.bootstrap)
+
+    def _spool_full(self, fault: Fault) -> None:
+        gateway = self._pick(self.gateways, fault.number)
+        gateway.full_spools += 1
+
+        def end() -> None:
+            gateway.full_spools -= 1
+
+        self.agenda.after(fault.seconds, end)
+
+    def _foreign_messages(self, fault: Fault) -> None:
+        """Of gateways of other versions, and of nobody knows whom."""
+        for name, log in self.cluster.internal.items():
+            if "resource_usage" in name and log.records:
+                value = self._pick(log.records, fault.number).value or b"\0"
+                versions = [bytes([number]) + value[1:] for number in (0, 1, 2, 4, 255) if number != value[0]]
+                for one in (*versions, value[:1], value[:7], value[:1] + b"\xff" * 40, b""):
+                    for _ in range(1 + fault.number % 5):
+                        log.write(self.agenda.now, one)
+
+    def _gateway_cut_off(self, fault: Fault) -> None:
+        """It reaches no topic of the gateways' own for a while; what clients send passes."""
+        gateway = self._pick(self.gateways, fault.number)
+        self.cluster.cut_off[gateway.name] += 1
+
+        def end() -> None:
+            self.cluster.cut_off[gateway.name] -= 1
+            self._settle()
+
+        self.agenda.after(fault.seconds, end)
+
+    def _gateway_joins(self, fault: Fault) -> None:
+        if len(self.gateways) <= self.plan.gateways:
+            self._make_gateway(len(self.gateways))
+
+    def _broker_joins(self, fault: Fault) -> None:
+        """With a part of each topic's partitions."""
+        if len(self.cluster.brokers) > BROKERS or self.plan.theme == "storage":
+            return
+        node_id = self.cluster.add_broker()
+        for topic in list(self.cluster.topics.values()):
+            if topic.name in self.plan.topics:
+                for partition in topic.partitions[fault.number % 2 :: 2]:
+                    partition.replicas = [node_id, *partition.replicas[:-1]]
+                    partition.leader = node_id
+        self._set_limits()
+        self._settle()
 
     def _compaction(self, fault: Fault) -> None:
         for log in self.cluster.internal.values():
