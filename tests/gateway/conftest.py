@@ -24,7 +24,7 @@ from gateway.data.sockets.outbound import OutboundBuffer
 from gateway.data.sockets.reactor import SocketReactor
 from gateway.data.sockets.tls import TlsConnection
 from gateway.supervisor import open_listener
-from tests.gateway.control.admin.test_rest import Server
+from tests.gateway.control.admin.rest_server import Server
 
 ENDED: Final = (
     RelayLink,

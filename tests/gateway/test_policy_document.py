@@ -23,7 +23,7 @@ from policies.definitions.policy_values import PolicyError, PolicyKey, PolicyOpe
 from policies.groups.names import GROUP_KEYS
 from policies.quotas.names import DEFAULT, QUOTA_KEYS, Entity, QuotaKey
 from tests.background import Says, serving
-from tests.gateway.control.admin.test_rest import Server
+from tests.gateway.control.admin.rest_server import Server
 
 MB = 10**6
 CLICKS, VIEWS = PolicyKey.of_topic("clicks"), PolicyKey.of_topic("views")

@@ -13,7 +13,7 @@ from gateway.data.relay.watch import PATIENCE_S
 from protocol import api
 from tests.background import until
 from tests.gateway.data.play import other_request, request
-from tests.gateway.data.relay.test_links import receive_exactly, staged
+from tests.gateway.data.relay.stage import receive_exactly, staged
 from tests.hostile.drips import Way, play
 from tests.hostile.live.test_strangers_live import causes, has_come, limits_of
 from tests.hostile.strangers import MIB

@@ -25,7 +25,7 @@ from gateway.commands.views import commands as views
 from gateway.commands.views.topics import describe_topic_table
 from gateway.embedded import find_free_port
 from policies.definitions.policy_set import PolicySet
-from tests.gateway.control.admin.test_rest import BASE, MB, NOW_MS, Server, rates
+from tests.gateway.control.admin.rest_server import BASE, MB, NOW_MS, Server, rates
 
 
 def busy(server: Server) -> None:

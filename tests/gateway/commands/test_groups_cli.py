@@ -20,7 +20,7 @@ from policies.groups.names import GROUP_KEYS
 from policies.limits.description import FleetUse
 from policies.limits.limit_use import LimitUse
 from tests.gateway.commands.test_explain_cli import out
-from tests.gateway.control.admin.test_rest import MB, Server
+from tests.gateway.control.admin.rest_server import MB, Server
 
 TOKEN = "0123456789abcdef"
 

@@ -18,7 +18,7 @@ from protocol.admin.cluster import METADATA, MetadataBroker, MetadataResponse
 from protocol.authentication.handshake import API_VERSIONS
 from tests.background import accepting
 from tests.certificates import Authority
-from tests.gateway.data.relay.test_tls_upstream import server_context
+from tests.gateway.data.relay.tls_stage import server_context
 from tests.gateway.kafka.test_client import PLAIN, SPOKEN, written
 
 TIMEOUT_S = 20.0

@@ -26,7 +26,7 @@ from protocol import api
 from protocol.rewriting import rewrite
 from tests.background import until
 from tests.gateway.data.play import Play, answer, other_answer, other_request, request, size_of
-from tests.gateway.data.relay.test_links import Stage, receive_exactly, staged
+from tests.gateway.data.relay.stage import Stage, receive_exactly, staged
 
 SOON_S = 15  # what has to happen happens in milliseconds
 TALKATIVE = ("polite", "half-close", "malformed", "broker resets")  # they say all they have to say

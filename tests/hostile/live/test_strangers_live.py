@@ -26,7 +26,7 @@ from protocol.wire import MalformedFrame
 from tests.background import until
 from tests.clients.gateways import Gateway
 from tests.gateway.data.play import Play, other_answer, other_request, request
-from tests.gateway.data.relay.test_links import Stage, receive_exactly, staged
+from tests.gateway.data.relay.stage import Stage, receive_exactly, staged
 from tests.hostile.live import everywhere
 from tests.hostile.live.unharmed import unharmed, versions
 from tests.hostile.strangers import LEFT, LIMITS, MIB, Broker, play

@@ -28,7 +28,7 @@ from gateway.control.http_server import serve_http
 from gateway.policy_document import read_document
 from gateway.supervisor import open_listener
 from policies.units import format_time
-from tests.gateway.control.admin.test_rest import JSON, NOW_MS, Server
+from tests.gateway.control.admin.rest_server import JSON, NOW_MS, Server
 
 OLD = "old-0123456789abcdef"  # a token itself, as in earlier releases
 TOKENS = {name: f"{name}-0123456789abcdef" for name in ("vera", "otto", "anna")}

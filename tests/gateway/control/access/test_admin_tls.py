@@ -27,7 +27,7 @@ from gateway.embedded import wait_for
 from gateway.supervisor import open_listener
 from gateway.tls.certificates import CHECK_INTERVAL_S, ListenerTls
 from tests.certificates import Authority
-from tests.gateway.control.admin.test_rest import JSON, Server
+from tests.gateway.control.admin.rest_server import JSON, Server
 
 TOKEN = "vera-0123456789abcdef"
 PRINCIPALS = {"User:CN=anna": AccessRole.ADMIN, "User:CN=otto": AccessRole.OPERATOR}

@@ -25,7 +25,7 @@ from gateway.control.lifecycle.reload import ConfigStatus, ReloadResult
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
 from policies.quotas.names import Entity, QuotaKey
-from tests.gateway.control.admin.test_rest import BASE, MB, NOW_MS, Server, rates
+from tests.gateway.control.admin.rest_server import BASE, MB, NOW_MS, Server, rates
 from tests.gateway.control.admin.test_rest_state import busy
 
 HOST = "127.0.0.1:9190"

@@ -24,7 +24,7 @@ from policies.limits.description import FleetUse
 from policies.limits.limit_use import LimitUse
 from policies.storage import StorageFactor
 from policies.thresholds.broker_limits import BrokerRate
-from tests.gateway.control.admin.test_rest import MB, Server
+from tests.gateway.control.admin.rest_server import MB, Server
 
 GROUP = "/admin/v2/resourcegroup"
 NAMESPACE = "/admin/v2/namespaces/acme/orders/resourcegroup"

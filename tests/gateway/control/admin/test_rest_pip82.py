@@ -23,7 +23,7 @@ from policies import explain
 from policies.definitions.policy_set import PolicySet
 from policies.groups.finder import GroupResolver
 from policies.groups.group_limiters import GroupLimitValues
-from tests.gateway.control.admin.test_rest import Server
+from tests.gateway.control.admin.rest_server import Server
 
 TOKEN = "0123456789abcdef"
 OPERATOR = "otto-0123456789abcdef"

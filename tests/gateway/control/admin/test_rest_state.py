@@ -29,7 +29,7 @@ from policies.definitions.policy_records import ChangeSource, PastChange
 from policies.definitions.policy_values import PolicyKey
 from policies.explain import TopicFlow
 from policies.storage import StorageFactor
-from tests.gateway.control.admin.test_rest import NOW_MS, Server
+from tests.gateway.control.admin.rest_server import NOW_MS, Server
 from tests.gateway.data.worker.test_listing import shown
 
 MB = 10**6

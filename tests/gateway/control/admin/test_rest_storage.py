@@ -8,7 +8,7 @@ import pytest
 
 from gateway.control.storage.override import OVERRIDE_KEY, find_override
 from policies.units import format_time
-from tests.gateway.control.admin.test_rest import NOW_MS, Server
+from tests.gateway.control.admin.rest_server import NOW_MS, Server
 
 PATH = "/v1/storage/override"
 UNTIL_MS = NOW_MS + 1_800_000

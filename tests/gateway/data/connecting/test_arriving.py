@@ -20,7 +20,7 @@ from tests.background import until
 from tests.certificates import Authority
 from tests.gateway.data.connecting.yard import Yard, opened
 from tests.gateway.data.play import other_request
-from tests.gateway.data.relay.test_links import receive_exactly
+from tests.gateway.data.relay.stage import receive_exactly
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 

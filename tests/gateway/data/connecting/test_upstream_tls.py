@@ -21,7 +21,7 @@ from gateway.tls.broker_tls import CLOSED, CLOSED_AT_ONCE, NO_TLS, BrokerTls, ma
 from gateway.tls.certificates import CHECK_INTERVAL_S, CertificateError
 from tests.certificates import Authority, openssl
 from tests.gateway.data.play import Play
-from tests.gateway.data.relay.test_tls_upstream import server_context
+from tests.gateway.data.relay.tls_stage import server_context
 
 Files = tuple[Path, Path]
 Serve = Callable[[trio.SocketStream], Awaitable[None]]

@@ -43,7 +43,7 @@ from gateway.supervisor import ParentLink
 from tests.background import until
 from tests.gateway.data.made_settings import made_settings
 from tests.gateway.data.play import Play, account, answer, other_answer, other_request, request
-from tests.gateway.data.relay.test_links import Stage, receive_exactly, staged
+from tests.gateway.data.relay.stage import Stage, receive_exactly, staged
 from tests.gateway.data.session.test_termination import authenticate, handshake
 
 MANAGED = (44, 49)

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -17,13 +15,12 @@ from msgspec.structs import replace
 
 from gateway.channel import LATENCY_BOUNDS
 from gateway.data.pending.in_flight import MAX_PENDING
-from gateway.data.relay.links import GRACE_S, LINGER_S, LONG_WAIT_S, MAX_HELD, RelayLink
+from gateway.data.relay.links import GRACE_S, LINGER_S, LONG_WAIT_S, MAX_HELD
 from gateway.data.relay.sides import SMALL_BUFFER_BYTES
 from gateway.data.relay.tls_links import TlsInbound
-from gateway.data.session.session import ClientSession
 from gateway.data.shared.budget import MemoryAccount, MemoryBudget
 from gateway.data.sockets.inbound import SHARED_READ_BYTES, InboundBuffer, SharedReadBuffer
-from gateway.data.sockets.reactor import SelectorPoller, SocketReactor
+from gateway.data.sockets.reactor import SelectorPoller
 from policies.verdict import DELAY, Verdict
 from tests import variants
 from tests.background import until
@@ -38,93 +35,9 @@ from tests.gateway.data.play import (
     size_of,
     with_question,
 )
+from tests.gateway.data.relay.stage import receive_exactly, reset, staged
 
 pytestmark = pytest.mark.usefixtures("no_circles")
-
-DEADLINE_S = 60
-SMALL_KERNEL_BUFFER = 4096  # bytes
-
-
-class Stage:
-    """A reactor, and a link whose far ends are trio streams."""
-
-    def __init__(self, play: Play, max_buffered_bytes: int = 2**26) -> None:
-        self.play = play
-        self.bugs: list[Exception] = []
-        self.reactor: SocketReactor[RelayLink] = SocketReactor(
-            max_buffered_bytes, lambda _, bug: self.bugs.append(bug), latencies=play.world.ledger.latencies
-        )
-        self.streams: list[trio.SocketStream] = []
-
-    def connect(
-        self, *, small: bool = False, small_client: bool = False
-    ) -> tuple[RelayLink, trio.SocketStream, trio.SocketStream]:
-        """A link of its own, the client's stream and the broker's. `small`: with small kernel buffers on both sides."""
-        client, c_far = _tcp_pair(small or small_client)
-        upstream, u_far = _tcp_pair(small)
-        now = trio.current_time()
-        session = ClientSession(self.play.world, 1, MemoryAccount(self.reactor.budget, "test"), now)
-        link = RelayLink(self.reactor, session, client, upstream, "test:1")
-        link.open()
-        self.streams += (c_far, u_far)
-        return link, c_far, u_far
-
-    def mute(self, link: RelayLink) -> None:
-        """Until `end_mute`: a time of its own might be over before the link sees what it is to hold."""
-        link.session.hold.muted_until = trio.current_time() + 3600
-
-    def end_mute(self, link: RelayLink, in_s: float = 0.0) -> None:
-        hold = link.session.hold
-        hold.muted_until = hold.held_until = trio.current_time() + in_s
-        self.reactor.call_at(hold.held_until, link)
-
-    def wakes(self, link: RelayLink, at: float) -> bool:
-        """Whether it has a timer of its own for that time."""
-        return any(one is link and when == at for when, _, one in self.reactor._timers)
-
-
-def _tcp_pair(small: bool) -> tuple[socket.socket, trio.SocketStream]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    if small:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_KERNEL_BUFFER)
-    far = socket.socket()
-    if small:
-        far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_KERNEL_BUFFER)
-        far.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_KERNEL_BUFFER)
-    far.connect(listener.getsockname())
-    near, _ = listener.accept()
-    if small:
-        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_KERNEL_BUFFER)
-    listener.close()
-    far.setblocking(False)
-    return near, trio.SocketStream(trio.socket.from_stdlib_socket(far))
-
-
-@asynccontextmanager
-async def staged(play: Play | None = None, **options: int) -> AsyncIterator[Stage]:
-    stage = Stage(play or Play(), **options)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.reactor.run)
-        nursery.start_soon(stage.reactor.run_timers)
-        with trio.fail_after(DEADLINE_S):
-            yield stage
-        for link in list(stage.reactor.links):
-            link.close("disconnects_drain")
-        stage.reactor.run_deferred(trio.current_time())
-        nursery.cancel_scope.cancel()
-    for stream in stage.streams:
-        stream.socket.close()
-    assert stage.bugs == []
-    assert stage.reactor.budget.used_bytes == 0, "memory of closed connections was not given back"
-
-
-async def receive_exactly(stream: trio.SocketStream, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        piece = await stream.receive_some(min(65_536, size - len(data)))
-        assert piece, f"closed after {len(data)} of {size} bytes"
-        data += piece
-    return bytes(data)
 
 
 async def test_requests_and_answers_pass() -> None:
@@ -309,11 +222,6 @@ async def test_a_broker_that_closes_closes_the_client_behind_its_last_answer() -
         rows = stage.play.rows()
         assert rows["clicks", "accepted", ""][2] == 1
         assert rows["clicks", "unanswered", ""][2] == 1
-
-
-def reset(stream: trio.SocketStream) -> None:
-    stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    stream.socket.close()
 
 
 @pytest.mark.parametrize("acks", [0, -1])

@@ -27,7 +27,7 @@ from protocol.rewriting.stream import EndpointHider
 from tests import variants
 from tests.background import until
 from tests.gateway.data.play import JAVA, Play, answer, decode_answer, other_answer, other_request, request, size_of
-from tests.gateway.data.relay.test_links import Stage, receive_exactly, reset, staged
+from tests.gateway.data.relay.stage import Stage, receive_exactly, reset, staged
 from tests.gateway.data.session import test_fetches as session_fetches
 from tests.gateway.data.session.test_fetches import fetch
 

@@ -53,7 +53,7 @@ from tests import variants
 from tests.background import until
 from tests.gateway.data.play import TOOK, answer, other_answer, other_request, request, with_question
 from tests.gateway.data.relay import states_picture
-from tests.gateway.data.relay.test_links import Stage, receive_exactly, reset, staged
+from tests.gateway.data.relay.stage import Stage, receive_exactly, reset, staged
 from tests.pages import DOCS
 
 pytestmark = pytest.mark.usefixtures("no_circles")

@@ -6,9 +6,6 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +13,6 @@ import pytest
 import trio
 
 from gateway.data.connecting.handshakes import PROBE, perform_server_handshake
-from gateway.data.relay.tls_links import TlsLink
-from gateway.data.session.session import ClientSession
-from gateway.data.shared.budget import MemoryAccount
 from gateway.data.sockets.inbound import SHARED_READ_BYTES
 from gateway.data.sockets.tls import MAX_FEED_BYTES, HandshakeError, TlsConnection
 from gateway.tls.certificates import (
@@ -29,17 +23,21 @@ from gateway.tls.certificates import (
     ListenerTls,
     make_listener_context,
 )
-from gateway.tls.tls_reasons import BROKEN_RECORD_REASON
 from tests.background import until
 from tests.certificates import Authority, openssl
 from tests.gateway.data.play import answer, request, size_of
-from tests.gateway.data.relay.test_links import DEADLINE_S, Stage, _tcp_pair, receive_exactly, staged
+from tests.gateway.data.relay.stage import DEADLINE_S, receive_exactly, staged, tcp_pair
+from tests.gateway.data.relay.tls_stage import (
+    BROKEN_RECORD_SAID,
+    VERSIONS,
+    Client,
+    NewKeys,
+    TlsStage,
+    openssl_client,
+    say,
+)
 
 pytestmark = pytest.mark.usefixtures("no_circles")
-
-# By OpenSSL up to 3.1, and from 3.2 on.
-BROKEN_RECORD_SAID = ("decryption failed or bad record mac", BROKEN_RECORD_REASON)
-VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 
 
 @pytest.fixture(scope="module")
@@ -50,94 +48,6 @@ def server(authority: Authority) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def listener(server: tuple[Path, Path]) -> ListenerTls:
     return ListenerTls(str(server[0]), str(server[1]))
-
-
-class Client:
-    """A client's TLS in memory, so that tests choose how its records are cut."""
-
-    def __init__(self, stream: trio.SocketStream, context: ssl.SSLContext) -> None:
-        self.stream = stream
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
-
-    async def shake_hands(self, first: bytes = b"") -> None:
-        """Shake hands; `first` goes out together with the last flight of the handshake."""
-        while True:
-            try:
-                self._object.do_handshake()
-            except ssl.SSLWantReadError:
-                await self.stream.send_all(self._outgoing.read())
-                data = await self.stream.receive_some(65_536)
-                assert data, "closed in the middle of the handshake"
-                self._incoming.write(data)
-            else:
-                if first:
-                    self._object.write(first)
-                await self.stream.send_all(self._outgoing.read())
-                return
-
-    def encrypt(self, data: bytes, record: int = 16_384) -> bytes:
-        for at in range(0, len(data), record):
-            self._object.write(data[at : at + record])
-        return self._outgoing.read()
-
-    async def send(self, data: bytes) -> None:
-        await self.stream.send_all(self.encrypt(data))
-
-    async def receive(self, size: int) -> bytes:
-        """Read that many bytes; fewer if the gateway closes first."""
-        found = bytearray()
-        while len(found) < size:
-            try:
-                data = self._object.read(size - len(found))
-            except ssl.SSLWantReadError:
-                data = await self.stream.receive_some(65_536)
-                assert data, f"closed without a close_notify, after {len(found)} bytes"
-                self._incoming.write(data)
-                continue
-            except ssl.SSLZeroReturnError:  # both sides have said so
-                break
-            if not data:
-                break
-            found += data
-        return bytes(found)
-
-    async def say_end(self) -> None:
-        """Send close_notify: the client sends no more, but still reads answers."""
-        with pytest.raises(ssl.SSLWantReadError):
-            self._object.unwrap()
-        await self.stream.send_all(self._outgoing.read())
-
-
-class TlsStage:
-    """Links whose clients speak TLS."""
-
-    def __init__(self, stage: Stage, authority: Authority, listener: ListenerTls) -> None:
-        self.stage = stage
-        self._authority = authority
-        self._context = make_listener_context(listener)
-        self._scratch = memoryview(bytearray(SHARED_READ_BYTES))
-
-    async def connect(
-        self, *, small: bool = False, version: ssl.TLSVersion = VERSIONS[-1], first: bytes = b""
-    ) -> tuple[TlsLink, Client, trio.SocketStream]:
-        near, far = _tcp_pair(small)
-        upstream, broker = _tcp_pair(small)
-        self.stage.streams += (far, broker)
-        context = self._authority.client_context()
-        context.minimum_version = context.maximum_version = version
-        client = Client(far, context)
-        near.setblocking(False)
-        tls = TlsConnection(self._context, near, self._scratch)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.shake_hands, first)
-            await perform_server_handshake(tls, near, trio.Lock())
-        now = trio.current_time()
-        session = ClientSession(self.stage.play.world, 1, MemoryAccount(self.stage.reactor.budget, "test"), now)
-        link = TlsLink(self.stage.reactor, session, near, upstream, "test:1", tls)
-        link.open()
-        self.stage.reactor.run_deferred(now)
-        return link, client, broker
 
 
 @pytest.fixture
@@ -241,52 +151,6 @@ async def test_a_socket_is_empty_only_when_nothing_is_left_in_the_kernel_or_in_m
         assert c_in.is_drained
 
 
-@asynccontextmanager
-async def openssl_client(
-    stage: Stage, authority: Authority, listener: ListenerTls, *options: str
-) -> AsyncIterator[tuple[TlsLink, trio.Process, trio.SocketStream]]:
-    """A link whose client is openssl's: what goes to its input goes to the link, but for lines that are commands. With
-    the broker's end.
-    """
-    with trio.socket.socket() as listening:
-        await listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        command = ["openssl", "s_client", *options, "-CAfile", str(authority.certificate)]
-        command += ["-connect", "{}:{}".format(*listening.getsockname())]
-        process = await trio.lowlevel.open_process(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        accepted, _ = await listening.accept()
-    assert process.stdin is not None
-    assert process.stdout is not None
-    near = socket.socket(fileno=accepted.detach())
-    near.setblocking(False)
-    tls = TlsConnection(make_listener_context(listener), near, memoryview(bytearray(SHARED_READ_BYTES)))
-    await perform_server_handshake(tls, near, trio.Lock())
-    upstream, broker = _tcp_pair(False)
-    stage.streams.append(broker)
-    now = trio.current_time()
-    session = ClientSession(stage.play.world, 1, MemoryAccount(stage.reactor.budget, "test"), now)
-    link = TlsLink(stage.reactor, session, near, upstream, "test:1", tls)
-    link.open()
-    async with process.stdin, process.stdout:
-        yield link, process, broker
-    process.kill()
-    await process.wait()
-
-
-async def say(process: trio.Process, data: bytes, awaited: bytes) -> None:
-    """Give it that input, and wait until it has put out what matches the pattern."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    await process.stdin.send_all(data)
-    said = b""
-    while not re.search(awaited, said):
-        piece = await process.stdout.receive_some()
-        assert piece, said
-        said += piece
-
-
 async def test_a_renegotiation_is_refused_at_once_though_no_answer_is_due(
     authority: Authority, listener: ListenerTls
 ) -> None:
@@ -300,27 +164,12 @@ async def test_a_renegotiation_is_refused_at_once_though_no_answer_is_due(
         assert await broker.receive_some(1) == b""  # openssl's client gives up
 
 
-class _NewKeys:
-    """In place of OpenSSL when every record is a new key: there is never any data."""
-
-    def __init__(self, incoming: ssl.MemoryBIO) -> None:
-        self.incoming = incoming
-        self.handled = 0
-
-    def read(self, size: int, view: memoryview) -> int:
-        self.handled += len(self.incoming.read()) // 27
-        raise ssl.SSLWantReadError
-
-    def unwrap(self) -> None:
-        raise ssl.SSLError
-
-
 @pytest.mark.parametrize("step", [27 * 9000, 4001])
 async def test_a_client_that_sends_nothing_but_new_keys_is_closed_before_it_costs_much(secure: Any, step: int) -> None:
     # Each costs a tenth of a millisecond: a full read of them would stop everybody for a second.
     async with staged() as stage:
         link, client, _ = await secure(stage).connect()
-        keys = link._client_tls._ssl_object = _NewKeys(link._client_tls._incoming)
+        keys = link._client_tls._ssl_object = NewKeys(link._client_tls._incoming)
         data = 9000 * (b"\x17\x03\x03\0\x16" + bytes(22))
         try:
             for at in range(0, len(data), step):
@@ -462,7 +311,7 @@ async def test_a_client_that_leaves_during_a_mute_has_its_requests_discarded(sec
 
 async def refused(listener: ListenerTls, first: bytes, context: ssl.SSLContext | None = None) -> HandshakeError:
     """What the gateway logs about a client that begins with these bytes, or shakes hands with this context."""
-    near, far = _tcp_pair(False)
+    near, far = tcp_pair(False)
     near.setblocking(False)
     tls = TlsConnection(make_listener_context(listener), near, memoryview(bytearray(SHARED_READ_BYTES)))
     with near, trio.fail_after(DEADLINE_S):
@@ -511,7 +360,7 @@ async def test_a_client_that_does_not_trust_the_certificate_is_named(listener: L
 
 
 async def test_why_a_client_is_refused_is_told_though_it_has_reset_the_connection(listener: ListenerTls) -> None:
-    near, far = _tcp_pair(False)
+    near, far = tcp_pair(False)
     near.setblocking(False)
     tls = TlsConnection(make_listener_context(listener), near, memoryview(bytearray(SHARED_READ_BYTES)))
     with near, trio.fail_after(DEADLINE_S):
@@ -559,7 +408,7 @@ async def test_handshakes_take_turns_with_everything_else(listener: ListenerTls,
 
     async with trio.open_nursery() as all_of_it:
         async with trio.open_nursery() as nursery:
-            pairs = [_tcp_pair(False) for _ in range(8)]
+            pairs = [tcp_pair(False) for _ in range(8)]
 
             async def count() -> None:
                 nonlocal others

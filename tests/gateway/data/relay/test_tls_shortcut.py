@@ -25,10 +25,10 @@ from tests import variants
 from tests.background import until
 from tests.certificates import Authority
 from tests.gateway.data.play import answer, other_answer, other_request, request, size_of
-from tests.gateway.data.relay import test_links, test_tls, test_tls_upstream
-from tests.gateway.data.relay.test_links import Stage, receive_exactly, reset, staged
-from tests.gateway.data.relay.test_tls import TlsStage, _NewKeys, openssl_client, say
-from tests.gateway.data.relay.test_tls_upstream import Plain, Secure
+from tests.gateway.data.relay import stage as stage_module
+from tests.gateway.data.relay import tls_stage
+from tests.gateway.data.relay.stage import Stage, receive_exactly, reset, staged
+from tests.gateway.data.relay.tls_stage import NewKeys, Plain, Secure, TlsStage, openssl_client, say
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 
@@ -77,10 +77,8 @@ def opened(authority: Authority, server: tuple[Path, Path]) -> Opened:
     @asynccontextmanager
     async def begin(way: str, variant: str = variants.COMPILED, *, small: bool = False) -> AsyncIterator[Far]:
         with variants.running(variant), pytest.MonkeyPatch.context() as patch:
-            for module in (test_tls, test_tls_upstream):
-                patch.setattr(
-                    module, "TlsConnection", variants.module("gateway.data.sockets.tls", variant).TlsConnection
-                )
+            tls = variants.module("gateway.data.sockets.tls", variant)
+            patch.setattr(tls_stage, "TlsConnection", tls.TlsConnection)
             async with staged() as stage:
                 far = await _connect(stage, way, small)
                 _count_asked(far, patch)
@@ -199,7 +197,7 @@ async def test_a_client_that_sends_nothing_but_new_keys_is_closed_before_it_cost
 ) -> None:
     async with opened("client") as far:
         tls = far.link._client_tls
-        keys = tls._ssl_object = _NewKeys(tls._incoming)
+        keys = tls._ssl_object = NewKeys(tls._incoming)
         data = 9000 * (b"\x17\x03\x03\0\x16" + bytes(22))
         try:
             for at in range(0, len(data), step):
@@ -361,7 +359,7 @@ async def test_whatever_comes_has_the_outcome_of_the_ordinary_path(
     opened: Opened, way: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Megabytes through buffers of 4 KB wait for the kernel's timers most of the time, and for minutes now and then.
-    monkeypatch.setattr(test_links, "SMALL_KERNEL_BUFFER", 32 * 1024)
+    monkeypatch.setattr(stage_module, "SMALL_KERNEL_BUFFER", 32 * 1024)
     fast, ordinary = [
         await _outcome(opened, way, variant, seed, mutes=bool(seed % 2), small=seed % 4 > 1)
         for variant in (variants.COMPILED, variants.PURE)

@@ -12,22 +12,16 @@ from typing import Any
 import pytest
 import trio
 
-from gateway.data.connecting.handshakes import TlsWorkspace, perform_client_handshake, perform_server_handshake
-from gateway.data.relay.tls_links import ENCRYPT_AT_ONCE, TlsLink
-from gateway.data.session.session import ClientSession
-from gateway.data.shared.budget import MemoryAccount
-from gateway.data.sockets.tls import TlsConnection
-from gateway.tls.broker_tls import BrokerTls, make_broker_context
-from gateway.tls.certificates import ListenerTls, make_listener_context
+from gateway.data.relay.tls_links import ENCRYPT_AT_ONCE
+from gateway.tls.broker_tls import BrokerTls
 from tests.background import until
 from tests.certificates import Authority
 from tests.gateway.data.play import answer, other_answer, other_request, request
-from tests.gateway.data.relay.test_links import Stage, _tcp_pair, staged
-from tests.gateway.data.relay.test_tls import BROKEN_RECORD_SAID, VERSIONS, Client, TlsStage
+from tests.gateway.data.relay.stage import staged
+from tests.gateway.data.relay.tls_stage import BROKEN_RECORD_SAID, VERSIONS, Secure, SecureClients
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 
-NODE_ID = 1
 CLIENTS = ("plain", "TLS")
 
 
@@ -41,102 +35,9 @@ def trusting(authority: Authority) -> BrokerTls:
     return BrokerTls(ca=str(authority.certificate))
 
 
-class Peer(Client):
-    """A broker's TLS in memory."""
-
-    def __init__(self, stream: trio.SocketStream, context: ssl.SSLContext) -> None:
-        self.stream = stream
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-
-
-def server_context(server: tuple[Path, Path], version: ssl.TLSVersion | None = None) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*server)
-    if version is not None:
-        context.minimum_version = context.maximum_version = version
-    return context
-
-
-class Secure:
-    """Links whose brokers speak TLS."""
-
-    def __init__(self, stage: Stage, trusting: BrokerTls, server: tuple[Path, Path], client: str) -> None:
-        self.stage = stage
-        self._trusting = make_broker_context(trusting)
-        self._server = server
-        self._listener = make_listener_context(ListenerTls(str(server[0]), str(server[1]))) if client == "TLS" else None
-        self._ca = trusting.ca
-        self._bench = TlsWorkspace()
-
-    async def connect(
-        self, *, small: bool = False, version: ssl.TLSVersion = VERSIONS[-1], first: bytes = b""
-    ) -> tuple[TlsLink, Any, Peer]:
-        """The link, the client's end, which has `send` and `receive`, and the broker's. `first`: bytes that come with
-        the broker's last word in the handshake.
-        """
-        near, far = _tcp_pair(small)
-        upstream, broker = _tcp_pair(small)
-        near.setblocking(False)
-        upstream.setblocking(False)
-        self.stage.streams += (far, broker)
-        peer = Peer(broker, server_context(self._server, version))
-        of_upstream = TlsConnection(self._trusting, upstream, self._bench.scratch, host="localhost")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(peer.shake_hands, first)
-            with trio.CancelScope() as scope:
-                await perform_client_handshake(of_upstream, upstream, self._bench.handshake_lock, scope)
-        client: Any = Plain(far)
-        of_client = None
-        if self._listener is not None:
-            of_client = TlsConnection(self._listener, near, self._bench.scratch)
-            context = ssl.create_default_context(cafile=self._ca)
-            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-            client = Client(far, context)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(client.shake_hands)
-                await perform_server_handshake(of_client, near, self._bench.handshake_lock)
-        now = trio.current_time()
-        session = ClientSession(self.stage.play.world, NODE_ID, MemoryAccount(self.stage.reactor.budget, "test"), now)
-        link = TlsLink(self.stage.reactor, session, near, upstream, "test:1", of_client, of_upstream)
-        link.open()
-        self.stage.reactor.run_deferred(now)
-        return link, client, peer
-
-
-class Plain:
-    """A client without TLS, as `Client` is one with it."""
-
-    def __init__(self, stream: trio.SocketStream) -> None:
-        self.stream = stream
-
-    async def send(self, data: bytes) -> None:
-        await self.stream.send_all(data)
-
-    async def receive(self, size: int) -> bytes:
-        found = b""
-        while len(found) < size and (data := await self.stream.receive_some(size - len(found))):
-            found += data
-        return found
-
-    async def say_end(self) -> None:
-        await self.stream.send_eof()
-
-
 @pytest.fixture(params=CLIENTS)
 def secure(request: pytest.FixtureRequest, trusting: BrokerTls, server: tuple[Path, Path]) -> Any:
     return lambda stage: Secure(stage, trusting, server, request.param)
-
-
-class SecureClients:
-    """Links whose clients speak TLS and whose brokers don't, as `Secure` makes them."""
-
-    def __init__(self, stage: Stage, authority: Authority, server: tuple[Path, Path]) -> None:
-        self._stage = TlsStage(stage, authority, ListenerTls(str(server[0]), str(server[1])))
-
-    async def connect(self, **more: Any) -> tuple[TlsLink, Client, Plain]:
-        link, client, broker = await self._stage.connect(**more)
-        return link, client, Plain(broker)
 
 
 @pytest.fixture(params=("client", "broker", "both"))

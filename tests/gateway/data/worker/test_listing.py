@@ -8,7 +8,7 @@ from gateway.channel import ConnectionInfo, FindConnections, FoundConnections
 from gateway.data.worker import listing
 from gateway.data.worker.listing import ConnectionListing, describe_link, matches_query
 from tests.gateway.data.play import JAVA, Play, request
-from tests.gateway.data.relay.test_links import receive_exactly, staged
+from tests.gateway.data.relay.stage import receive_exactly, staged
 
 
 def shown(peer: str = "10.0.0.1:5", **other: object) -> ConnectionInfo:
