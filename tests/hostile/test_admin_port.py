@@ -17,8 +17,8 @@ from typing import Final
 import pytest
 
 from tests.background import Background
+from tests.gateway.control.gateway_process import Gateway, at
 from tests.gateway.control.null_broker import NullBroker
-from tests.gateway.control.test_app import Gateway, at
 
 PROBE_S: Final = 1.0  # a kubelet's default
 STRANGERS: Final = 300  # more than the admin server has places

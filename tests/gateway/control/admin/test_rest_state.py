@@ -30,7 +30,7 @@ from policies.definitions.policy_values import PolicyKey
 from policies.explain import TopicFlow
 from policies.storage import StorageFactor
 from tests.gateway.control.admin.rest_server import NOW_MS, Server
-from tests.gateway.data.worker.test_listing import shown
+from tests.gateway.data.worker.shown import shown
 
 MB = 10**6
 TOKEN = "0123456789abcdef0123"

@@ -32,8 +32,8 @@ from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_values import PolicyKey, PolicyOperation
 from tests.background import until
 from tests.gateway.control.contexts import Parent, Surroundings, Told, make_context, make_policy_service
+from tests.gateway.control.gateway_process import Gateway, at
 from tests.gateway.control.null_broker import NullBroker
-from tests.gateway.control.test_app import Gateway, at
 
 UPSTREAM = "upstream: {bootstrap_servers: 'b:9092'}\n"
 TOTAL = "thresholds: {total.bytes.in.per.sec.threshold: %s}\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ from gateway.storage.topic_view import VolumeTopicView
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
 from policies.storage import (
+    AffectedTopics,
     FactorKeeper,
     FailSafe,
     Observation,
@@ -227,3 +228,38 @@ def scene_fixture(kind: type[S]) -> Any:
             nursery.cancel_scope.cancel()
 
     return scene
+
+
+AFFECTED = "storage: {hard: {type: MinFreeBytes, level: 10GB}, scope: affected, exempt_topics: ['connect-*']}"
+REPLICAS = {1: frozenset({"a", "both"}), 2: frozenset({"both", "b", "connect-offsets"})}
+HELD = (AffectedTopics("broker 2 /b", 0.0, FULL, ("b", "both"), (2,)),)
+
+
+class AffectedScene(Scene):
+    """A Scene with scope affected; `replicas` as metadata has it."""
+
+    replicas: Mapping[int, frozenset[str]] | None = REPLICAS
+
+    def see(self, source: Disks, **more: Any) -> AffectedScene:
+        disk_view = VolumeSourceView(source, SOFT_HARD, FactorKeeper(120.0, 0.0, 60.0), trio.current_time, places=True)
+        self.start(disk_view, AFFECTED, replicas=lambda: self.replicas, **more)
+        return self
+
+    def held(self) -> tuple[tuple[float, str], tuple[AffectedTopics, ...] | None]:
+        """The last word to workers: factor and origin, and the topics that it is about."""
+        return self.state, self.last.affected
+
+
+class Placed(Disks):
+    """Tells what lies on the log dirs of brokers, too."""
+
+    def __init__(self, said: Any, places: Any) -> None:
+        super().__init__(said)
+        self.places = places
+        self.placed: list[frozenset[int]] = []
+
+    def place(self, brokers: frozenset[int]) -> Any:
+        self.placed.append(brokers)
+        if isinstance(self.places, Exception):
+            raise self.places
+        return self.places

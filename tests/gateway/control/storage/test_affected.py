@@ -3,20 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 import trio
 import trio.testing
 
 from gateway import channel
 from gateway.config import ConfigError, parse_settings
-from gateway.storage.source_view import VolumeSourceView
 from gateway.storage.topic_view import VolumeTopicView
 from policies.storage import (
     AffectedTopics,
-    FactorKeeper,
     ObservationFailed,
     SnapshotView,
     StorageFactor,
@@ -25,10 +20,13 @@ from policies.storage import (
 from tests.background import until
 from tests.gateway.control.storage.storage_scene import (
     FULL,
+    HELD,
+    REPLICAS,
     WALL,
+    AffectedScene,
     Disks,
+    Placed,
     Records,
-    Scene,
     lines,
     scene_fixture,
     seen,
@@ -37,33 +35,15 @@ from tests.gateway.control.storage.storage_scene import (
 )
 from tests.policies.storage.storage_play import GB, SOFT_HARD, snapshot
 
-AFFECTED = "storage: {hard: {type: MinFreeBytes, level: 10GB}, scope: affected, exempt_topics: ['connect-*']}"
 SNAPSHOTS = "storage: {source: snapshots, scope: affected}"
-REPLICAS = {1: frozenset({"a", "both"}), 2: frozenset({"both", "b", "connect-offsets"})}
-HELD = (AffectedTopics("broker 2 /b", 0.0, FULL, ("b", "both"), (2,)),)
 
 
-class Play(Scene):
-    """A Scene with scope affected; `replicas` as metadata has it."""
-
-    replicas: Mapping[int, frozenset[str]] | None = REPLICAS
-
-    def see(self, source: Disks, **more: Any) -> Play:
-        disk_view = VolumeSourceView(source, SOFT_HARD, FactorKeeper(120.0, 0.0, 60.0), trio.current_time, places=True)
-        self.start(disk_view, AFFECTED, replicas=lambda: self.replicas, **more)
-        return self
-
-    def held(self) -> tuple[tuple[float, str], tuple[AffectedTopics, ...] | None]:
-        """The last word to workers: factor and origin, and the topics that it is about."""
-        return self.state, self.last.affected
-
-
-scene = scene_fixture(Play)
+scene = scene_fixture(AffectedScene)
 
 
 @pytest.mark.trio
 async def test_workers_are_told_the_topics_of_the_full_volume_and_what_holds_when_nothing_is_seen(
-    mock_clock: trio.testing.MockClock, scene: Play, caplog: pytest.LogCaptureFixture
+    mock_clock: trio.testing.MockClock, scene: AffectedScene, caplog: pytest.LogCaptureFixture
 ) -> None:
     disks = Disks(seen())
     scene.see(disks)
@@ -86,7 +66,7 @@ async def test_workers_are_told_the_topics_of_the_full_volume_and_what_holds_whe
 
 @pytest.mark.trio
 async def test_topics_that_get_a_replica_there_are_held_without_a_look(
-    mock_clock: trio.testing.MockClock, scene: Play
+    mock_clock: trio.testing.MockClock, scene: AffectedScene
 ) -> None:
     disks = Disks(seen(5 * GB))
     scene.see(disks)
@@ -98,31 +78,18 @@ async def test_topics_that_get_a_replica_there_are_held_without_a_look(
 
 
 @pytest.mark.trio
-async def test_while_metadata_is_unknown_all_topics_are_held(mock_clock: trio.testing.MockClock, scene: Play) -> None:
+async def test_while_metadata_is_unknown_all_topics_are_held(
+    mock_clock: trio.testing.MockClock, scene: AffectedScene
+) -> None:
     scene.replicas = None
     scene.see(Disks(seen(5 * GB)))
     await scene.at(0)
     assert scene.held() == ((0.0, "valid"), None)
 
 
-class Placed(Disks):
-    """Tells what lies on the log dirs of brokers, too."""
-
-    def __init__(self, said: Any, places: Any) -> None:
-        super().__init__(said)
-        self.places = places
-        self.placed: list[frozenset[int]] = []
-
-    def place(self, brokers: frozenset[int]) -> Any:
-        self.placed.append(brokers)
-        if isinstance(self.places, Exception):
-            raise self.places
-        return self.places
-
-
 @pytest.mark.trio
 async def test_of_several_log_dirs_the_full_one_holds_its_own_topics(
-    mock_clock: trio.testing.MockClock, scene: Play, caplog: pytest.LogCaptureFixture
+    mock_clock: trio.testing.MockClock, scene: AffectedScene, caplog: pytest.LogCaptureFixture
 ) -> None:
     two = seen(5 * GB)._replace(volumes=(*volumes(5 * GB), Volume(2, "/c", 100 * GB, 50 * GB)))
     disks = Placed(seen(5 * GB), {(2, "/b"): ["b"], (2, "/c"): ["both", "connect-offsets"]})
@@ -142,7 +109,7 @@ async def test_of_several_log_dirs_the_full_one_holds_its_own_topics(
 
 @pytest.mark.trio
 async def test_a_restarted_control_goes_on_with_the_topics_that_workers_hold(
-    mock_clock: trio.testing.MockClock, scene: Play, caplog: pytest.LogCaptureFixture
+    mock_clock: trio.testing.MockClock, scene: AffectedScene, caplog: pytest.LogCaptureFixture
 ) -> None:
     held = channel.StorageSnapshot(
         StorageFactor(0.0, "valid", FULL), valid_until=trio.current_time() + 100,
@@ -160,7 +127,7 @@ async def test_a_restarted_control_goes_on_with_the_topics_that_workers_hold(
 
 @pytest.mark.trio
 async def test_without_a_snapshot_only_the_topics_of_that_broker_are_held(
-    mock_clock: trio.testing.MockClock, scene: Play
+    mock_clock: trio.testing.MockClock, scene: AffectedScene
 ) -> None:
     records = Records()
     records.put(snapshot(1, 80, WALL, "/a"), snapshot(2, 50, WALL, "/b"))
@@ -174,7 +141,9 @@ async def test_without_a_snapshot_only_the_topics_of_that_broker_are_held(
 
 
 @pytest.mark.trio
-async def test_the_status_says_which_topics_and_how_many(mock_clock: trio.testing.MockClock, scene: Play) -> None:
+async def test_the_status_says_which_topics_and_how_many(
+    mock_clock: trio.testing.MockClock, scene: AffectedScene
+) -> None:
     scene.see(Disks(seen(5 * GB)))
     await scene.at(0)
     status = scene.control.status()

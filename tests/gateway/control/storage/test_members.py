@@ -26,8 +26,11 @@ from policies.storage import (
 )
 from tests.background import until
 from tests.gateway.control.storage.storage_scene import (
+    AFFECTED,
+    REPLICAS,
     WALL,
     Disks,
+    Placed,
     Records,
     Scene,
     lines,
@@ -36,7 +39,6 @@ from tests.gateway.control.storage.storage_scene import (
     volumes,
     wall,
 )
-from tests.gateway.control.storage.test_affected import AFFECTED, REPLICAS, Placed
 from tests.policies.storage.storage_play import GB, SOFT_HARD, snapshot
 
 CLUSTER = "storage: {min.available.bytes: 10GB, fenced_brokers: remember}"

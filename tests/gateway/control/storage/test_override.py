@@ -15,8 +15,17 @@ from gateway.control.storage.override import ActiveOverride
 from policies.storage import ObservationFailed, StorageFactor, StorageOverride
 from policies.units import format_time
 from tests.background import until
-from tests.gateway.control.storage.storage_scene import FULL, WALL, Disks, Records, lines, scene_fixture, seen
-from tests.gateway.control.storage.test_affected import HELD, Play
+from tests.gateway.control.storage.storage_scene import (
+    FULL,
+    HELD,
+    WALL,
+    AffectedScene,
+    Disks,
+    Records,
+    lines,
+    scene_fixture,
+    seen,
+)
 from tests.policies.storage.storage_play import GB
 
 ENDS_S = 1000.0  # of trio's clock
@@ -25,7 +34,7 @@ PAUSED = f"an operator pauses all producers until {format_time(UNTIL_MS)}: swap"
 OPENED = f"an operator lets in all producers until {format_time(UNTIL_MS)}: swap"
 
 
-class Overridden(Play):
+class Overridden(AffectedScene):
     """A Scene, and an operator's override."""
 
     given: StorageOverride | None = None

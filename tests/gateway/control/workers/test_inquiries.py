@@ -8,7 +8,7 @@ import trio.testing
 
 from gateway.channel import FindConnections, FoundConnections
 from gateway.control.workers.inquiries import InquiryResult, WorkerInquiries
-from tests.gateway.data.worker.test_listing import shown
+from tests.gateway.data.worker.shown import shown
 
 
 class Workers:

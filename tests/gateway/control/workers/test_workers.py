@@ -58,7 +58,7 @@ from policies.storage import StorageFactor
 from policies.thresholds.broker_limits import BrokerRate
 from tests.background import until
 from tests.gateway.control.contexts import Parent, QuietCluster, make_context, make_worker_pool
-from tests.gateway.data.worker.test_listing import shown
+from tests.gateway.data.worker.shown import shown
 
 SETTINGS = WorkerSettings(PROTOCOL, "gw")
 

@@ -44,7 +44,7 @@ from tests.background import until
 from tests.gateway.data.made_settings import made_settings
 from tests.gateway.data.play import Play, account, answer, other_answer, other_request, request
 from tests.gateway.data.relay.stage import Stage, receive_exactly, staged
-from tests.gateway.data.session.test_termination import authenticate, handshake
+from tests.gateway.data.session.sasl_frames import authenticate, handshake
 
 MANAGED = (44, 49)
 ADMIN = other_request(5, 44, 1, b"a change")

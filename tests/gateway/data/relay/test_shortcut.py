@@ -28,8 +28,8 @@ from tests import variants
 from tests.background import until
 from tests.gateway.data.play import JAVA, Play, answer, decode_answer, other_answer, other_request, request, size_of
 from tests.gateway.data.relay.stage import Stage, receive_exactly, reset, staged
-from tests.gateway.data.session import test_fetches as session_fetches
-from tests.gateway.data.session.test_fetches import fetch
+from tests.gateway.data.session import fetch_frames as session_fetches
+from tests.gateway.data.session.fetch_frames import fetch
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 

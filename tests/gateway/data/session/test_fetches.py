@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import struct
-import uuid
 from typing import Any
 
 import pytest
@@ -17,16 +16,12 @@ from policies.quotas.store import QuotaStore
 from protocol import api, framing
 from protocol.wire import MalformedFrame
 from tests.gateway.data.play import Play, account, answer, other_answer, other_request, request
+from tests.gateway.data.session.fetch_frames import CLICKS, FREE, IDS, ONE, ORDERS, PLAIN, MiB, fetch, fetched, told
 from tests.protocol import kio_messages
-from tests.protocol.batches import batch
 from tests.protocol.produce_cases import framed
 
-ORDERS, CLICKS, FREE, PLAIN = "acme.shop.orders", "acme.web.clicks", "other.web.clicks", "plain"
-IDS = {name: uuid.UUID(int=n + 1) for n, name in enumerate((ORDERS, CLICKS, FREE, PLAIN))}
-ONE = batch((b"x" * 1000,) * 4)
 SIZE = len(ONE)
 GOLD = {"gold": GroupLimitValues(dispatch_bytes=float(SIZE))}
-MiB = 2**20
 
 
 def play(
@@ -54,57 +49,6 @@ def beside(on: Play) -> Play:
     made.session = type(on.session)(on.world, 1, account(), on.now)
     made.now = on.now
     return made
-
-
-def topics_of(cls: Any, topics: dict[str, Any], **more: Any) -> tuple[Any, ...]:
-    by_id = any(field.name == "topic_id" for field in kio_messages.fields(cls))
-    part_cls = kio_messages.element(cls, "partitions")
-    return tuple(
-        cls(
-            **({"topic_id": IDS[name]} if by_id else {"topic": name}),
-            partitions=tuple(
-                kio_messages.filled(part_cls, **{**more, **({} if records is None else {"records": records})})
-                for records in parts
-            ),
-        )
-        for name, parts in topics.items()
-    )
-
-
-def fetch(
-    correlation: int = 1,
-    version: int = 11,
-    topics: tuple[str, ...] = (ORDERS,),
-    *,
-    key: int = api.FETCH,
-    client_id: bytes = b"app",
-    max_bytes: int = 50 * MiB,
-) -> bytes:
-    cls = kio_messages.request_class(key, version)
-    rows = topics_of(kio_messages.element(cls, "topics"), dict.fromkeys(topics, (None,)))
-    message = kio_messages.filled(cls, min_bytes=1, max_bytes=max_bytes, topics=rows)
-    head = struct.pack(">hhih", key, version, correlation, len(client_id)) + client_id
-    return framed(head + (b"\0" if version >= 12 or key != api.FETCH else b"") + kio_messages.kio_encode(message))
-
-
-def fetched(
-    correlation: int = 1,
-    version: int = 11,
-    topics: dict[str, list[bytes]] | None = None,
-    *,
-    key: int = api.FETCH,
-    throttle_ms: int = 0,
-) -> bytes:
-    cls = kio_messages.answer_class(key, version)
-    rows = topics_of(kio_messages.element(cls, "responses"), {ORDERS: [ONE]} if topics is None else topics)
-    body = kio_messages.kio_encode(kio_messages.filled(cls, responses=rows))
-    return framed(kio_messages.answer_header(cls, correlation) + struct.pack(">i", throttle_ms) + body[4:])
-
-
-def told(frame: bytes, version: int = 11, key: int = api.FETCH) -> int:
-    """The throttle time in an answer."""
-    (throttle_ms,) = struct.unpack_from(">i", frame, 9 if version >= 12 or key != api.FETCH else 8)
-    return int(throttle_ms)
 
 
 def asked(frame: bytes, version: int = 11, key: int = api.FETCH) -> int:

@@ -12,7 +12,7 @@ from gateway.data.shared.errors import UnauthenticatedRequest
 from gateway.data.shared.worker_state import AdminQuerier
 from protocol import api
 from tests.gateway.data.play import TOPIC_ID, Play, account, other_answer, other_request, request
-from tests.gateway.data.session.test_termination import authenticate, handshake
+from tests.gateway.data.session.sasl_frames import authenticate, handshake
 from tests.protocol import produce_cases as cases
 
 TOLD = {

@@ -26,9 +26,7 @@ from protocol import api
 from protocol.authentication.handshake import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
-    SaslAuthenticateRequest,
     SaslAuthenticateResponse,
-    SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
 from protocol.authentication.scram import HASHES, ScramRecord, make_record, record_text
@@ -37,6 +35,7 @@ from tests.background import until
 from tests.gateway.control.sasl.test_bearer import CLAIMS, jwk, message
 from tests.gateway.control.sasl.test_bearer import token as signed
 from tests.gateway.data.play import Play, answer, other_answer, other_request, request
+from tests.gateway.data.session.sasl_frames import authenticate, handshake
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 
@@ -124,14 +123,6 @@ class Stage(Play):
 
 def write(path: Path, text: str) -> None:
     path.write_text(text)
-
-
-def handshake(mechanism: str, correlation: int = 5) -> bytes:
-    return SASL_HANDSHAKE.encode_request(SaslHandshakeRequest(mechanism), 1, correlation, b"app")
-
-
-def authenticate(message: bytes, correlation: int = 6, version: int = 2) -> bytes:
-    return SASL_AUTHENTICATE.encode_request(SaslAuthenticateRequest(message), version, correlation, b"app")
 
 
 def decoded(frame: bytes, version: int = 2) -> SaslAuthenticateResponse:

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import trio
 
-from gateway.channel import ConnectionInfo, FindConnections, FoundConnections
+from gateway.channel import FindConnections, FoundConnections
 from gateway.data.worker import listing
 from gateway.data.worker.listing import ConnectionListing, describe_link, matches_query
 from tests.gateway.data.play import JAVA, Play, request
 from tests.gateway.data.relay.stage import receive_exactly, staged
-
-
-def shown(peer: str = "10.0.0.1:5", **other: object) -> ConnectionInfo:
-    fields = {
-        "peer": peer, "broker": 1, "principal": "User:a", "client_id": "c", "software": "", "age_s": 1.0,
-        "idle_s": 0.0, "in_flight": 0, "muted_s": 0.0, "why": "", "id": "",
-    }  # fmt: skip
-    return ConnectionInfo(**{**fields, **other})  # type: ignore[arg-type]
+from tests.gateway.data.worker.shown import shown
 
 
 def test_what_is_asked_for_is_found_and_no_other() -> None:

@@ -22,7 +22,7 @@ from policies.quotas.store import QuotaStore
 from protocol import api, framing
 from protocol.rewriting.stream import EndpointHider
 from tests.gateway.data.play import Play, answer, other_answer, other_request, request, size_of
-from tests.gateway.data.session.test_fetches import fetch, fetched
+from tests.gateway.data.session.fetch_frames import fetch, fetched
 from tests.variants import COMPILED, PURE, module, running
 
 TOPICS: tuple[dict[str, list[int]], ...] = (

@@ -15,7 +15,7 @@ from policies.engine import OnExceed
 from policies.groups.group_limiters import GroupLimitValues
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from tests.gateway.data.play import JAVA, Play, account, answer, decode_answer, request, size_of
-from tests.gateway.data.session.test_fetches import fetch, fetched, told
+from tests.gateway.data.session.fetch_frames import fetch, fetched, told
 
 SIZE = size_of()
 TOPIC = "acme.shop.orders"
