@@ -129,6 +129,8 @@ DIMENSIONS: Final = (
 )
 MEASURES: Final = ("bytes", "messages", "requests")
 
+# A count that no interval can have, and that thousands of rows can't overflow when they are summed up.
+MAX_COUNT: Final = 2**50
 MAX_ROWS: Final = 1000
 # Half of Kafka's default max.message.bytes (1,048,588), so that a record gets into every topic. A row
 # is at most six names of NAME_CHARS characters, each of which takes 12 bytes at worst (a pair of escaped surrogates).
@@ -139,6 +141,8 @@ MAX_DISKS_BYTES: Final = 128 * 1024  # 1,000 volumes, or twice as many lines of 
 
 _TYPES: Final[dict[str, Any]] = {"int": int, "str": str, "bool": bool}
 _LOWEST: Final[dict[str, int]] = {"broker": -1, "seq": -1, "parts": 1}  # every other number starts at 0
+# Every other one is a 64-bit integer.
+_HIGHEST: Final = dict.fromkeys((*MEASURES, "delay_ms", "repeats"), MAX_COUNT)
 _row_values = attrgetter(*ROW_FIELDS)
 # ASCII output: a client id may hold any character, U+2028 among them, and a record has to stay one line everywhere.
 _dumps = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode
@@ -337,7 +341,7 @@ def _check_fields(values: dict[str, Any], fields: dict[str, str], path: str) -> 
         value = values[name]
         if value.__class__ is not _TYPES[kind]:  # exact: bool is an int in Python
             raise InvalidUsageRecord(f"{path}{name}: {value!r} is not a valid {kind}")
-        if kind == "int" and not _LOWEST.get(name, 0) <= value < 2**63:
+        if kind == "int" and not _LOWEST.get(name, 0) <= value <= _HIGHEST.get(name, 2**63 - 1):
             raise InvalidUsageRecord(f"{path}{name}: {value} is out of range")
 
 

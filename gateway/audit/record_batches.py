@@ -1,0 +1,139 @@
+# Usage records as Arrow: bytes in, record batches out, with the types that the audit's tables and questions know them
+# by. Spark's Python processes make their batches here, and so may any engine that reads Arrow.
+#
+# Knows neither Spark nor a file.
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gateway.audit import decoding
+from gateway.audit.decoding import MalformedRecord, RecordRow, UsageRecord
+from policies import usage
+
+_TYPES: Final = {"int": pa.int64(), "str": pa.string(), "bool": pa.bool_()}
+BATCH_ROWS: Final = 10_000  # rows of usage after which a batch is full: some megabytes
+
+Values = Iterable[bytes | None]
+
+
+def _struct(*fields: dict[str, str]) -> pa.DataType:
+    return pa.struct([(name, _TYPES[kind]) for each in fields for name, kind in each.items()])
+
+
+ROW_TYPE: Final = _struct(usage.ROW_FIELDS, usage.OPTIONAL_ROW_FIELDS)
+VOLUMES_TYPE: Final = pa.list_(_struct(usage.VOLUME_FIELDS, usage.OPTIONAL_VOLUME_FIELDS))
+SPREAD_TYPE: Final = pa.list_(_struct(usage.SPREAD_FIELDS))
+# One row for each value, in their order. `problem`: null for a good record, else why it is malformed; then all columns
+# are null but `sample` (its beginning) and `rows`, which is empty. `digest`: decoding.content_digest. What a record of
+# version 1 has not got is "" and, of `repeats`, the storage factor and disks, null.
+DECODED_SCHEMA: Final = pa.schema(
+    [
+        *((name, _TYPES[kind]) for name, kind in (usage.HEADER_FIELDS | usage.OPTIONAL_HEADER_FIELDS).items()),
+        (usage.VOLUMES, VOLUMES_TYPE),
+        (usage.SPREAD, SPREAD_TYPE),
+        ("rows", pa.list_(ROW_TYPE)),
+        ("problem", pa.string()),
+        ("sample", pa.string()),
+        ("digest", pa.int64()),
+    ]
+)
+_ROW_NAMES: Final = (*usage.ROW_FIELDS, *usage.OPTIONAL_ROW_FIELDS)
+_GIVEN_ROW_TYPES: Final = [_TYPES[kind] for kind in (usage.ROW_FIELDS | usage.OPTIONAL_ROW_FIELDS).values()]
+_HEADER_TYPES: Final = [_TYPES[kind] for kind in usage.HEADER_FIELDS.values()]
+
+
+def decode_values(values: Values) -> pa.RecordBatch:
+    """Lines of spool files (without newlines) or values of the topic, as DECODED_SCHEMA. None is left out."""
+    (batch,) = decode_batches(values, None)
+    return batch
+
+
+def decode_batches(values: Values, max_rows: int | None = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    """The same in batches that end with the record in which `max_rows` rows of usage are reached; at least one."""
+    maker, is_first = _BatchMaker(), True
+    for value in values:
+        maker.add_value(value)
+        if max_rows is not None and len(maker.rows) >= max_rows:
+            yield maker.make_batch()
+            maker, is_first = _BatchMaker(), False
+    if maker.headers or is_first:
+        yield maker.make_batch()
+
+
+class _BatchMaker:
+    """Values of one batch, as tuples in the order of the columns."""
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[Any, ...]] = []
+        self.rows: list[RecordRow] = []
+        self._offsets = [0]
+        self._digests: list[int | None] = []
+        # Few records have these: by their number.
+        self._factors: dict[int, int] = {}
+        self._disks: dict[str, dict[int, Any]] = {usage.VOLUMES: {}, usage.SPREAD: {}}
+        self._bad: dict[int, tuple[str, str | None]] = {}
+
+    def add_value(self, value: bytes | None) -> None:
+        try:
+            record = decoding.parse_record(value)
+        except MalformedRecord as error:
+            self._bad[len(self.headers)] = (str(error), decoding.sample_text(value))
+            self.headers.append(_NO_HEADER)
+            self._digests.append(None)
+        else:
+            self._digests.append(decoding.content_digest(record))
+            if record.version < 2:
+                _forget_optional_fields(record)
+            number = len(self.headers)
+            if record.storage_factor_ppm is not None:
+                self._factors[number] = record.storage_factor_ppm
+            for name, disks in ((usage.VOLUMES, record.volumes), (usage.SPREAD, record.spread)):
+                if disks is not None:
+                    self._disks[name][number] = [msgspec.structs.asdict(each) for each in disks]
+            self.headers.append(_header_values(record))
+            self.rows += record.rows
+        self._offsets.append(len(self.rows))
+
+    def make_batch(self) -> pa.RecordBatch:
+        size = len(self.headers)
+        header = zip(*self.headers, strict=True) if size else [[] for _ in _HEADER_TYPES]
+        rows = zip(*map(msgspec.structs.astuple, self.rows), strict=True) if self.rows else [[] for _ in ROW_TYPE]
+        columns = [
+            *map(pa.array, header, _HEADER_TYPES),
+            self._sparse(self._factors, pa.int64()),
+            self._sparse(self._disks[usage.VOLUMES], VOLUMES_TYPE),
+            self._sparse(self._disks[usage.SPREAD], SPREAD_TYPE),
+            _make_lists(self._offsets, list(map(pa.array, rows, _GIVEN_ROW_TYPES))),
+            self._sparse({number: problem for number, (problem, _) in self._bad.items()}, pa.string()),
+            self._sparse({number: sample for number, (_, sample) in self._bad.items()}, pa.string()),
+            pa.array(self._digests, pa.int64()),
+        ]
+        return pa.record_batch(columns, schema=DECODED_SCHEMA)
+
+    def _sparse(self, found: dict[int, Any], kind: pa.DataType) -> pa.Array:
+        size = len(self.headers)
+        return pa.array([found.get(number) for number in range(size)], kind) if found else pa.nulls(size, kind)
+
+
+_header_values = attrgetter(*usage.HEADER_FIELDS)
+_NO_HEADER: Final = (None,) * len(usage.HEADER_FIELDS)
+
+
+def _forget_optional_fields(record: UsageRecord) -> None:
+    """By chance a record of version 1 has fields of these names: its readers skip them."""
+    record.storage_factor_ppm = record.volumes = record.spread = None
+    for row in record.rows:
+        row.group = row.software = row.repeats = None
+
+
+def _make_lists(offsets: list[int], values: list[pa.Array]) -> pa.Array:
+    names = [name for name, kind in usage.OPTIONAL_ROW_FIELDS.items() if kind == "str"]
+    values = [pc.fill_null(each, "") if name in names else each for name, each in zip(_ROW_NAMES, values, strict=True)]
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.StructArray.from_arrays(values, _ROW_NAMES))
