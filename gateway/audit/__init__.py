@@ -8,6 +8,10 @@
 #   whatif/              what-if and recommendations
 #   storage/             what fills volumes
 #   reconcile/           sums against the brokers' logs
+#   decoding.py          the one decoder: which lines are usage records, and why not
+#   record_batches.py    records as Arrow, without Spark
+#   condensing.py        sums and runs of numbers, made as records are decoded
+#   arrow_map.py         how Spark's Python processes do that
 #   schema.py            the usage record as Spark reads it
 #   layout.py            the tables' columns, and the version of it all
 #   store.py             the Delta Lake tables: reading, adding a batch, who may add

@@ -59,6 +59,7 @@ def _dump_classes(archive: Path) -> None:
     ):
         spool = Path(folder) / "usage-00000000-classes.jsonl"
         spool.write_bytes(b"\n".join(_sample_lines()))
+        job.audit_sources(spark, [job.read_spool(spark, str(spool))], question)
         with job.read_sources([job.read_spool(spark, str(spool))]) as records:
             job.answer_query(records, question)
             table = f"{folder}/table"

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar
 
@@ -28,7 +29,7 @@ from policies.units import parse_duration
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from gateway.audit.batch.job import AuditRecords, AuditSource
+    from gateway.audit.batch.job import AuditQuery, AuditRecords, AuditSource
     from gateway.audit.store import AuditTables
 
 _Session = TypeVar("_Session")
@@ -95,7 +96,7 @@ def _run_audit(options: argparse.Namespace, by: tuple[str, ...], window_ms: int 
 
     tell = make_progress_printer(options.quiet)
     question = job.AuditQuery(by, window_ms, reading.start_ms, reading.end_ms)
-    with open_records(reading, tell) as records:
+    with open_sums(reading, question, tell) as records:
         report = job.answer_query(records, question, tell)
     text = (
         tables.dump_json(tables.report_json(report))
@@ -107,8 +108,8 @@ def _run_audit(options: argparse.Namespace, by: tuple[str, ...], window_ms: int 
 
 def run_guarded(command: Callable[[], int]) -> int:
     """Run something that needs Spark; any failure becomes one line on stderr and an exit code."""
-    if importlib.util.find_spec("pyspark") is None:
-        return report_failure("the audit needs PySpark: pip install 'produce-gateway[audit]'")
+    if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow")):
+        return report_failure("the audit needs PySpark and PyArrow: pip install 'produce-gateway[audit]'")
     from gateway.audit import connector
     from gateway.audit.batch import job
 
@@ -210,6 +211,16 @@ def open_records(reading: SourceOptions, tell: Callable[[str], None]) -> Abstrac
     return open_records_with(RecordReaders(job.read_sources, job.read_tables), reading, tell)
 
 
+def open_sums(
+    reading: SourceOptions, question: AuditQuery, tell: Callable[[str], None]
+) -> AbstractContextManager[AuditRecords]:
+    """The same, for one question alone (job.read_sums)."""
+    from gateway.audit.batch import job
+
+    readers = RecordReaders(partial(job.read_sums, question=question), job.read_tables)
+    return open_records_with(readers, reading, tell)
+
+
 @dataclass(frozen=True, slots=True)
 class RecordReaders(Generic[_Read]):
     """Functions that take the places of job.read and job.read_tables. `on_session` is called as soon as Spark
@@ -243,7 +254,9 @@ def open_records_with(
     if topic:
         job.check_reachable(options.bootstrap_servers)
     tell("starting Spark")
-    with keep_interruptible(job.open_session(conf, kafka=topic, jars=options.jars, packages=options.packages)) as spark:
+    is_long = job.spool_bytes(options.spool) > job.LONG_READ_BYTES
+    session = job.open_session(conf, kafka=topic, jars=options.jars, packages=options.packages, is_long=is_long)
+    with keep_interruptible(session) as spark:
         ways.on_session(spark)
         sources = []
         if topic:

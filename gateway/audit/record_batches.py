@@ -30,8 +30,10 @@ def _struct(*fields: dict[str, str]) -> pa.DataType:
 ROW_TYPE: Final = _struct(usage.ROW_FIELDS, usage.OPTIONAL_ROW_FIELDS)
 VOLUMES_TYPE: Final = pa.list_(_struct(usage.VOLUME_FIELDS, usage.OPTIONAL_VOLUME_FIELDS))
 SPREAD_TYPE: Final = pa.list_(_struct(usage.SPREAD_FIELDS))
-# One row for each value, in their order. `problem`: null for a good record, else why it is malformed; then all columns
-# are null but `sample` (its beginning) and `rows`, which is empty. `digest`: decoding.content_digest. What a record of
+# What is known of every value. `problem`: null for a good record, else why it is malformed.
+JUDGED_SCHEMA: Final = pa.schema([("problem", pa.string()), ("sample", pa.string()), ("digest", pa.int64())])
+# One row for each value, in their order. Of a malformed one all is null but `problem`, `sample` (its beginning) and
+# `rows`, which is empty. `digest`: decoding.content_digest. What a record of
 # version 1 has not got is "" and, of `repeats`, the storage factor and disks, null.
 DECODED_SCHEMA: Final = pa.schema(
     [
@@ -39,13 +41,11 @@ DECODED_SCHEMA: Final = pa.schema(
         (usage.VOLUMES, VOLUMES_TYPE),
         (usage.SPREAD, SPREAD_TYPE),
         ("rows", pa.list_(ROW_TYPE)),
-        ("problem", pa.string()),
-        ("sample", pa.string()),
-        ("digest", pa.int64()),
+        *JUDGED_SCHEMA,
     ]
 )
 _ROW_NAMES: Final = (*usage.ROW_FIELDS, *usage.OPTIONAL_ROW_FIELDS)
-_GIVEN_ROW_TYPES: Final = [_TYPES[kind] for kind in (usage.ROW_FIELDS | usage.OPTIONAL_ROW_FIELDS).values()]
+_ROW_TYPES: Final = [_TYPES[kind] for kind in (usage.ROW_FIELDS | usage.OPTIONAL_ROW_FIELDS).values()]
 _HEADER_TYPES: Final = [_TYPES[kind] for kind in usage.HEADER_FIELDS.values()]
 
 
@@ -63,70 +63,120 @@ def decode_batches(values: Values, max_rows: int | None = BATCH_ROWS) -> Iterato
         if max_rows is not None and len(maker.rows) >= max_rows:
             yield maker.make_batch()
             maker, is_first = _BatchMaker(), False
-    if maker.headers or is_first:
+    if maker.columns.headers or is_first:
         yield maker.make_batch()
 
 
-class _BatchMaker:
-    """Values of one batch, as tuples in the order of the columns."""
+def decode_columns(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same of batches with the columns `value` (text or bytes) and `origin` (anything, which stays beside it)."""
+    for batch in batches:
+        for begin, decoded in _decode_in_pieces(batch.column("value").cast(pa.binary())):
+            yield decoded.append_column("origin", batch.column("origin").slice(begin, decoded.num_rows))
+
+
+def decode_keeping_malformed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same, with `value` of malformed records as the last column."""
+    for batch in batches:
+        values, origins = batch.column("value").cast(pa.binary()), batch.column("origin")
+        for begin, decoded in _decode_in_pieces(values):
+            size = decoded.num_rows
+            found = decoded.append_column("origin", origins.slice(begin, size))
+            bad = pc.is_valid(decoded.column("problem"))
+            kept = pc.if_else(bad, values.slice(begin, size), pa.scalar(None, pa.binary()))
+            yield found.append_column("value", kept)
+
+
+def _decode_in_pieces(values: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Batches, each with the number of its first value."""
+    begin = 0
+    for decoded in decode_batches(values.to_pylist()):
+        yield begin, decoded
+        begin += decoded.num_rows
+
+
+class HeaderColumns:
+    """The columns of any batch of records: their headers, and of malformed ones why they are."""
 
     def __init__(self) -> None:
         self.headers: list[tuple[Any, ...]] = []
-        self.rows: list[RecordRow] = []
-        self._offsets = [0]
         self._digests: list[int | None] = []
-        # Few records have these: by their number.
-        self._factors: dict[int, int] = {}
-        self._disks: dict[str, dict[int, Any]] = {usage.VOLUMES: {}, usage.SPREAD: {}}
         self._bad: dict[int, tuple[str, str | None]] = {}
 
-    def add_value(self, value: bytes | None) -> None:
+    def add_value(self, value: bytes | None) -> UsageRecord | None:
+        """The record that it holds; None: it is malformed, and all columns know."""
         try:
             record = decoding.parse_record(value)
         except MalformedRecord as error:
             self._bad[len(self.headers)] = (str(error), decoding.sample_text(value))
             self.headers.append(_NO_HEADER)
             self._digests.append(None)
-        else:
-            self._digests.append(decoding.content_digest(record))
-            if record.version < 2:
-                _forget_optional_fields(record)
-            number = len(self.headers)
+            return None
+        self.headers.append(_header_values(record))
+        self._digests.append(decoding.content_digest(record))
+        if record.version < 2:
+            forget_optional_fields(record)
+        return record
+
+    def header_arrays(self) -> list[pa.Array]:
+        """usage.HEADER_FIELDS."""
+        values = zip(*self.headers, strict=True) if self.headers else ([] for _ in _HEADER_TYPES)
+        return list(map(pa.array, values, _HEADER_TYPES))
+
+    def judged_arrays(self) -> list[pa.Array]:
+        """JUDGED_SCHEMA."""
+        problems = {number: problem for number, (problem, _) in self._bad.items()}
+        samples = {number: sample for number, (_, sample) in self._bad.items()}
+        return [
+            self.sparse_array(problems, pa.string()),
+            self.sparse_array(samples, pa.string()),
+            pa.array(self._digests, pa.int64()),
+        ]
+
+    def sparse_array(self, found: dict[int, Any], kind: pa.DataType) -> pa.Array:
+        """A column of which few records have a value, by their numbers."""
+        size = len(self.headers)
+        return pa.array([found.get(number) for number in range(size)], kind) if found else pa.nulls(size, kind)
+
+
+class _BatchMaker:
+    def __init__(self) -> None:
+        self.columns = HeaderColumns()
+        self.rows: list[RecordRow] = []
+        self._offsets = [0]
+        self._factors: dict[int, int] = {}
+        self._disks: dict[str, dict[int, Any]] = {usage.VOLUMES: {}, usage.SPREAD: {}}
+
+    def add_value(self, value: bytes | None) -> None:
+        number = len(self._offsets) - 1
+        record = self.columns.add_value(value)
+        if record is not None:
+            self.rows += record.rows
             if record.storage_factor_ppm is not None:
                 self._factors[number] = record.storage_factor_ppm
             for name, disks in ((usage.VOLUMES, record.volumes), (usage.SPREAD, record.spread)):
                 if disks is not None:
                     self._disks[name][number] = [msgspec.structs.asdict(each) for each in disks]
-            self.headers.append(_header_values(record))
-            self.rows += record.rows
         self._offsets.append(len(self.rows))
 
     def make_batch(self) -> pa.RecordBatch:
-        size = len(self.headers)
-        header = zip(*self.headers, strict=True) if size else [[] for _ in _HEADER_TYPES]
-        rows = zip(*map(msgspec.structs.astuple, self.rows), strict=True) if self.rows else [[] for _ in ROW_TYPE]
-        columns = [
-            *map(pa.array, header, _HEADER_TYPES),
-            self._sparse(self._factors, pa.int64()),
-            self._sparse(self._disks[usage.VOLUMES], VOLUMES_TYPE),
-            self._sparse(self._disks[usage.SPREAD], SPREAD_TYPE),
-            _make_lists(self._offsets, list(map(pa.array, rows, _GIVEN_ROW_TYPES))),
-            self._sparse({number: problem for number, (problem, _) in self._bad.items()}, pa.string()),
-            self._sparse({number: sample for number, (_, sample) in self._bad.items()}, pa.string()),
-            pa.array(self._digests, pa.int64()),
+        rows = zip(*map(msgspec.structs.astuple, self.rows), strict=True) if self.rows else ([] for _ in _ROW_TYPES)
+        columns = self.columns
+        arrays = [
+            *columns.header_arrays(),
+            columns.sparse_array(self._factors, pa.int64()),
+            columns.sparse_array(self._disks[usage.VOLUMES], VOLUMES_TYPE),
+            columns.sparse_array(self._disks[usage.SPREAD], SPREAD_TYPE),
+            _make_lists(self._offsets, list(map(pa.array, rows, _ROW_TYPES))),
+            *columns.judged_arrays(),
         ]
-        return pa.record_batch(columns, schema=DECODED_SCHEMA)
-
-    def _sparse(self, found: dict[int, Any], kind: pa.DataType) -> pa.Array:
-        size = len(self.headers)
-        return pa.array([found.get(number) for number in range(size)], kind) if found else pa.nulls(size, kind)
+        return pa.record_batch(arrays, schema=DECODED_SCHEMA)
 
 
 _header_values = attrgetter(*usage.HEADER_FIELDS)
 _NO_HEADER: Final = (None,) * len(usage.HEADER_FIELDS)
 
 
-def _forget_optional_fields(record: UsageRecord) -> None:
+def forget_optional_fields(record: UsageRecord) -> None:
     """By chance a record of version 1 has fields of these names: its readers skip them."""
     record.storage_factor_ppm = record.volumes = record.spread = None
     for row in record.rows:

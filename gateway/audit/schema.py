@@ -23,9 +23,6 @@ from policies import usage
 
 _TYPES: Final[dict[str, DataType]] = {"int": LongType(), "str": StringType(), "bool": BooleanType()}
 
-# from_json puts the text of a record that it could not read here; without such a column it hands out plain nulls.
-CORRUPT_COLUMN: Final = "_corrupt"
-
 # Version 2's fields come last; what a version 1 has not got reads as "" and, of `repeats`, null.
 ROW_SCHEMA: Final = StructType(
     [StructField(name, _TYPES[kind]) for name, kind in (usage.ROW_FIELDS | usage.OPTIONAL_ROW_FIELDS).items()]
@@ -40,19 +37,36 @@ SPREAD_SCHEMA: Final = ArrayType(
 )
 # What version 2 may have in a header beside usage.OPTIONAL_HEADER_FIELDS.
 DISK_COLUMNS: Final[dict[str, DataType]] = {usage.VOLUMES: VOLUMES_SCHEMA, usage.SPREAD: SPREAD_SCHEMA}
-RECORD_SCHEMA: Final = StructType(
+HEADER_SCHEMA: Final = StructType([StructField(name, _TYPES[kind]) for name, kind in usage.HEADER_FIELDS.items()])
+# Those of record_batches.py.
+JUDGED_SCHEMA: Final = StructType(
+    [StructField("problem", StringType()), StructField("sample", StringType()), StructField("digest", LongType())]
+)
+DECODED_SCHEMA: Final = StructType(
     [
-        *(
-            StructField(name, _TYPES[kind])
-            for name, kind in (usage.HEADER_FIELDS | usage.OPTIONAL_HEADER_FIELDS).items()
-        ),
+        *HEADER_SCHEMA,
+        *(StructField(name, _TYPES[kind]) for name, kind in usage.OPTIONAL_HEADER_FIELDS.items()),
         *(StructField(name, kind) for name, kind in DISK_COLUMNS.items()),
         StructField("rows", ArrayType(ROW_SCHEMA)),
+        *JUDGED_SCHEMA,
     ]
 )
-# One line of text between brackets: it must turn out to be exactly one record.
-LINE_SCHEMA: Final = StructType(
-    [StructField("records", ArrayType(RECORD_SCHEMA)), StructField(CORRUPT_COLUMN, StringType())]
+# condensing.CONDENSED_SCHEMA.
+RUN_SCHEMA: Final = (
+    StructType()
+    .add("gateway", StringType()).add("boot", StringType()).add("worker", LongType()).add("kind", StringType())
+    .add("first_seq", LongType()).add("last_seq", LongType()).add("part", LongType()).add("parts", LongType())
+    .add("final", BooleanType()).add("start_ms", LongType()).add("end_ms", LongType())
+)  # fmt: skip
+CONDENSED_SCHEMA: Final = StructType(
+    [
+        *RUN_SCHEMA,
+        *ROW_SCHEMA,
+        StructField("problem", StringType()),
+        StructField("count", LongType()),
+        StructField("origin", StringType()),
+        StructField("sample", StringType()),
+    ]
 )
 
 # The columns that a source has to give: one usage record's text a row, and where it was found.
@@ -79,13 +93,6 @@ REJECTED_AGAIN: Final = "rejected_again_bytes"
 SINGLE_SUMS: Final = (DELAY, REPEATS, REPEATS_UNKNOWN, REJECTED_AGAIN)
 
 WINDOW_COLUMN: Final = "window_start_ms"
-
-# A gateway's clock that is off by decades, or one in seconds or microseconds, would put windows far from all others.
-EARLIEST_MS: Final = 946_684_800_000  # 2000-01-01
-LATEST_MS: Final = 4_102_444_800_000  # 2100-01-01
-# A count that no interval can have, and which thousands of such rows can't overflow when they are summed up.
-MAX_COUNT: Final = 2**50
-MAX_PARTS: Final = 2**20
 
 
 def sum_column(sum_name: str, measure: str) -> str:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import glob
 import importlib
 import json
 import os
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +28,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import connector, schema, store
+from gateway.audit import connector, decoding, schema, store
 from gateway.audit.batch import transforms
 from gateway.audit.errors import AuditError, explain_error
 from gateway.audit.progress import watch_progress
@@ -52,6 +53,9 @@ _FAILURE_MARKS: Final = (
     "Error:",
     "ERROR",
 )
+# Of spool files, from which on both of Java's compilers work. With one million records (0.6 GB) they cost more than the
+# quick one alone; where that turns was not measured.
+LONG_READ_BYTES: Final = 2**31
 MAX_LISTED: Final = 1000  # gaps, incomplete boots: beyond it only their number is given
 _MAX_SAMPLES: Final = 10
 # On a cluster that is spark-submit's business; a session of our own is for one machine.
@@ -61,17 +65,19 @@ _COMMON_SETTINGS: Final = {
     # Else functions over frames and functions over RDDs run in different Python processes, and the second kind costs a
     # second to start (the what-if has both).
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+    # Of what goes to Python at once: 10,000 records alone may be 5 GB.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 2**20),
 }
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1 "
 LOCAL_SETTINGS: Final = _COMMON_SETTINGS | {
     "spark.master": "local[*]",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # The quick one of Java's two compilers: a small audit takes half the CPU (11 s, not 22), one of a million rows as
-    # much, one of four million a third more. And the collector without work beside the program, which needs every
-    # core: a tenth less CPU. `--conf spark.driver.extraJavaOptions=` gives the others back, and does without the
-    # archive of classes (class_data.py).
-    JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC",
+    # The quick one of Java's two compilers, unless the other saves more than its own work costs (`is_long`). And the
+    # collector without work beside the program, which needs every core: a tenth less CPU. `--conf
+    # spark.driver.extraJavaOptions=` gives the others back, and does without the archive of classes (class_data.py).
+    JAVA_OPTIONS: f"{_QUICK_COMPILER}-XX:+UseParallelGC",
     # Noting down the line of every expression costs calls into the JVM, and we show no such lines.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # 200, for listing files 10,000, and for Delta's log 50, are for clusters; here each would be a task of some
@@ -158,10 +164,12 @@ def open_session(
     jars: str | None = None,
     packages: str | None = None,
     stop_s: float | None = None,
+    is_long: bool = False,
 ) -> Iterator[SparkSession]:
     """A Spark session: spark-submit's if there is one, else one on this machine, with the connector where asked for.
 
-    With `delta`, Delta Lake is there as well.
+    With `delta`, Delta Lake is there as well. With `is_long`, both of Java's compilers work: for what reads some
+    gigabytes, or goes on for hours.
 
     `jars` (files, separated by commas) or `packages` (Maven coordinates) take the place of the pinned connector. A JVM
     of ours that doesn't end with the session is killed; with `stop_s` (seconds) a later end is an error.
@@ -187,6 +195,8 @@ def open_session(
     connector.find_java()
     with tempfile.TemporaryDirectory(prefix="produce-gateway-audit-") as folder:
         settings = LOCAL_SETTINGS | {"spark.sql.warehouse.dir": f"{folder}/warehouse", "spark.local.dir": folder}
+        if is_long:
+            settings[JAVA_OPTIONS] = settings[JAVA_OPTIONS].removeprefix(_QUICK_COMPILER)
         settings[JAVA_OPTIONS] += "".join(f' "{option}"' for option in class_data_options(SPARK_JARS))
         settings |= (
             _connector_settings(kafka, delta, jars, packages) | (_DELTA_SETTINGS if delta else {}) | dict(conf or {})
@@ -242,6 +252,12 @@ def read_topic(
     return AuditSource(raw, about, records)
 
 
+def spool_bytes(paths: Iterable[str]) -> int:
+    """The size of spool files on file systems of the operating system; 0 for others."""
+    found = (Path(path).glob("*.jsonl") if Path(path).is_dir() else map(Path, glob.iglob(path)) for path in paths)
+    return sum(file.stat().st_size for files in found for file in files if file.is_file())
+
+
 def read_spool(spark: SparkSession, path: str) -> AuditSource:
     """Spool files: every line is a record. `path` is a file, a glob, or a directory (its *.jsonl), or a URI of such.
 
@@ -265,7 +281,7 @@ class AuditRecords:
     """The records that were read, each once: `rows` to sum up, `intervals` to look for gaps in. Both are lazy."""
 
     rows: DataFrame  # transforms.usage_rows, or the table `usage`
-    intervals: DataFrame  # unique records, or the table of that name, which hasn't their rows
+    intervals: DataFrame  # unique records, the table of that name (which hasn't their rows), or runs of read_sums
     sources: list[dict[str, Any]]
     integrity_fields: dict[str, Any]  # the fields of Integrity that are known before gaps are looked for
     full_records: DataFrame | None = None  # the unique records with their `rows`, where `intervals` hasn't them
@@ -309,28 +325,75 @@ def union_sources(sources: Sequence[AuditSource]) -> DataFrame:
 
 
 @contextmanager
-def read_sources(
-    sources: Sequence[AuditSource], tell: Callable[[str], None] = ignore_progress
-) -> Iterator[AuditRecords]:
-    """The records of these sources together: a record in several of them counts once. Decoded once, until the exit.
+def open_decoded(
+    sources: Sequence[AuditSource], decode: Callable[[DataFrame], DataFrame], tell: Callable[[str], None]
+) -> Iterator[tuple[DataFrame, dict[str, Any]]]:
+    """The records of these sources, each once, and the fields of LogIntegrity that are known before gaps are found.
+
+    They are decoded once, until the exit: by transforms.decode_records, or another that gives headers and
+    schema.JUDGED_SCHEMA as well.
 
     Raises:
         AuditError: a source can't be read to its end (also from within).
     """
     raw = union_sources(sources)
-    decoded = transforms.decode_records(raw).persist()
+    decoded = decode(raw).persist()
     try:
         with report_progress(raw.sparkSession, tell):
             tell("reading and decoding")
             trust = count_records(decoded)
-            good = decoded.where(F.col("problem").isNull())
             # Only where there are copies: to find them, each query sorts all records with their rows.
-            records = transforms.drop_copies(transforms.mark_copies(decoded)) if trust["duplicates"] else good
-            yield AuditRecords(
-                transforms.explode_rows(records), records, [source.description for source in sources], trust
-            )
+            copied = trust["duplicates"] > 0
+            good = decoded.where(F.col("problem").isNull())
+            yield transforms.drop_copies(transforms.mark_copies(decoded)) if copied else good, trust
     finally:
         decoded.unpersist()
+
+
+@contextmanager
+def read_sources(
+    sources: Sequence[AuditSource], tell: Callable[[str], None] = ignore_progress
+) -> Iterator[AuditRecords]:
+    """The records of these sources together: a record in several of them counts once.
+
+    Raises:
+        AuditError: a source can't be read to its end (also from within).
+    """
+    with open_decoded(sources, transforms.decode_records, tell) as (records, trust):
+        about = [source.description for source in sources]
+        yield AuditRecords(transforms.explode_rows(records), records, about, trust)
+
+
+@contextmanager
+def read_sums(
+    sources: Sequence[AuditSource], tell: Callable[[str], None] = ignore_progress, *, question: AuditQuery
+) -> Iterator[AuditRecords]:
+    """As read_sources, for this question alone: `rows` are sums of those within its bounds, `intervals` are runs.
+
+    Where a record may be there several times, it is read_sources: which copy counts follows from all of them.
+
+    Raises:
+        AuditError: a source can't be read to its end (also from within).
+    """
+    raw = union_sources(sources)
+    condensed = transforms.condense_records(
+        raw, question.by, question.window_ms, question.from_ms, question.to_ms
+    ).persist()
+    try:
+        with report_progress(raw.sparkSession, tell):
+            tell("reading and decoding")
+            runs = condensed.where(F.col("kind").isNotNull()).select(*schema.RUN_SCHEMA.names)
+            if not transforms.has_copies(runs):
+                about = [source.description for source in sources]
+                yield AuditRecords(
+                    condensed.where(F.col("outcome").isNotNull()), runs, about, _count_condensed(condensed)
+                )
+                return
+    finally:
+        condensed.unpersist()
+    tell("some records are there several times")
+    with read_sources(sources, tell) as records:
+        yield records
 
 
 @contextmanager
@@ -376,7 +439,7 @@ def audit_sources(
     Raises:
         AuditError: a source can't be read to its end.
     """
-    with read_sources(sources, tell) as records:
+    with read_sums(sources, tell, question=question) as records:
         return answer_query(records, question, tell)
 
 
@@ -396,7 +459,7 @@ def _count_tables(records: DataFrame) -> dict[str, Any]:
     bad = store.select_view(records, "malformed")
     problems = {row["problem"]: row["count"] for row in bad.groupBy("problem").count().collect()}
     origin = F.concat_ws("", "origin_topic", F.lit("-"), "partition", F.lit("@"), "offset").alias("origin")
-    text = F.substring(F.col("value").cast("string"), 1, transforms.SAMPLE_CHARS).alias("sample")
+    text = F.substring(F.col("value").cast("string"), 1, decoding.SAMPLE_CHARS).alias("sample")
     samples = bad.select(origin, "problem", text).limit(_MAX_SAMPLES).collect() if problems else []
     counted = records.agg(
         F.count(F.lit(1)).alias("records"),
@@ -424,6 +487,26 @@ def count_records(decoded: DataFrame) -> dict[str, Any]:
         "problems": dict(sorted(problems.items())),
         "samples": [row.asDict() for row in samples],
         **_count_copies(decoded),
+    }
+
+
+def _count_condensed(condensed: DataFrame) -> dict[str, Any]:
+    """The same of sources in which no record is there twice."""
+    records = F.sum(
+        F.when(F.col("kind").isNotNull(), F.col("last_seq") - F.col("first_seq") + 1).otherwise(F.col("count"))
+    )
+    counted = condensed.groupBy("problem").agg(F.coalesce(records, F.lit(0)).alias("records")).collect()
+    problems = {row["problem"]: row["records"] for row in counted}
+    good = problems.pop(None, 0)
+    told = condensed.where(F.col("problem").isNotNull() & F.col("origin").isNotNull())
+    samples = told.select("origin", "problem", "sample").limit(_MAX_SAMPLES).collect() if problems else []
+    return {
+        "records": good + sum(problems.values()),
+        "malformed": sum(problems.values()),
+        "problems": dict(sorted(problems.items())),
+        "samples": [row.asDict() for row in samples],
+        "duplicates": 0,
+        "conflicts": 0,
     }
 
 
@@ -595,12 +678,15 @@ __all__ = [
     "explain_error",
     "find_gaps",
     "ignore_progress",
+    "open_decoded",
     "open_session",
     "read_sources",
     "read_spool",
+    "read_sums",
     "read_tables",
     "read_topic",
     "report_progress",
+    "spool_bytes",
     "under_spark_submit",
     "union_sources",
 ]

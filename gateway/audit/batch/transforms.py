@@ -4,53 +4,39 @@
 # decode -> mark_copies -> unique -> totals | gaps | boots. There are no watermarks anywhere: a watermark follows the
 # most advanced partition, and a backfill over uneven partitions then loses rows without a word.
 #
-# `decode_records` is the one expensive step. Its caller should persist what it gives: otherwise the optimizer copies
-# from_json below every filter that looks into its result, and decodes everything twice.
+# `decode_records` is the one expensive step: its caller should persist what it gives.
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import or_
+from functools import partial, reduce
+from operator import and_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
+from pyspark.sql.types import BinaryType, StructField, StructType
 
-from gateway.audit import schema
+from gateway.audit import condensing, record_batches, schema
+from gateway.audit.arrow_map import map_in_arrow
 from policies import usage
 
 WHOLE_COLUMN = "whole"  # column of `summarize_boots`
-SAMPLE_CHARS = 200  # characters of a malformed record that are worth showing
-_JSON_OPTIONS = {
-    "columnNameOfCorruptRecord": schema.CORRUPT_COLUMN,
-    # Spark's defaults take more than JSON allows.
-    "allowSingleQuotes": "false",
-    "allowNonNumericNumbers": "false",
-}
 
 
 def decode_records(raw: DataFrame) -> DataFrame:
-    """Usage records from text; takes schema.RAW.
+    """Usage records from text or bytes; takes schema.RAW_SCHEMA, whatever the type of its `origin`.
 
-    Gives the fields of schema.RECORD, `origin`, `digest` (a hash of the whole content), `problem` (null for a good
-    record, else why it is malformed) and `sample` (the beginning of a malformed one). No record is left out.
+    Gives schema.DECODED_SCHEMA and `origin`: `digest` is a hash of the content, `problem` null for a good record, else
+    why it is malformed, `sample` the beginning of a malformed one. No record is left out.
     """
-    # from_json stops behind the first value and ignores the rest: of two records on one line (a newline lost in a
-    # crash) the second would be gone without a trace. Inside brackets the parser has to read on to the last byte.
-    line = F.concat(F.lit('{"records":['), F.col("value"), F.lit("]}"))
-    parsed = raw.select("value", "origin", F.from_json(line, schema.LINE_SCHEMA, _JSON_OPTIONS).alias("line"))
-    parsed = parsed.select("value", "origin", "line", F.get(F.col("line")["records"], F.lit(0)).alias("record"))
-    content = [F.col("record")[name] for name in (*usage.HEADER_FIELDS, "rows")]
-    return parsed.withColumn("problem", _problem_column()).select(
-        *(F.col("record")[name].alias(name) for name in usage.HEADER_FIELDS),
-        *(F.when(_has_optional_fields(), F.col("record")[name]).alias(name) for name in usage.OPTIONAL_HEADER_FIELDS),
-        *(F.when(_has_optional_fields(), F.col("record")[name]).alias(name) for name in schema.DISK_COLUMNS),
-        _complete_rows().alias("rows"),
-        "origin",
-        "problem",
-        F.when(F.col("problem").isNotNull(), F.substring("value", 1, SAMPLE_CHARS)).alias("sample"),
-        F.xxhash64(*content).alias("digest"),
-    )
+    kinds = StructType([*schema.DECODED_SCHEMA, raw.schema["origin"]])
+    return map_in_arrow(raw.select("value", "origin"), record_batches.decode_columns, kinds)
+
+
+def decode_keeping_malformed(raw: DataFrame) -> DataFrame:
+    """The same, with the whole `value` of malformed records, as bytes."""
+    kinds = StructType([*schema.DECODED_SCHEMA, raw.schema["origin"], StructField("value", BinaryType())])
+    return map_in_arrow(raw.select("value", "origin"), record_batches.decode_keeping_malformed, kinds)
 
 
 def mark_copies(decoded: DataFrame) -> DataFrame:
@@ -146,43 +132,80 @@ def condense_rows(rows: DataFrame, window_ms: int, *columns: str) -> DataFrame:
     )
 
 
+def condense_records(
+    raw: DataFrame, by: Sequence[str], window_ms: int | None, from_ms: int | None, to_ms: int | None
+) -> DataFrame:
+    """What a question needs of that text (condensing.py); takes schema.RAW_SCHEMA, gives schema.CONDENSED_SCHEMA."""
+    condense = partial(condensing.condense_columns, by=tuple(by), window_ms=window_ms, from_ms=from_ms, to_ms=to_ms)
+    return map_in_arrow(raw.select("value", "origin"), condense, schema.CONDENSED_SCHEMA)
+
+
+def has_copies(runs: DataFrame) -> bool:
+    """Whether a record may be there twice: then runs and sums count it twice."""
+    life = Window.partitionBy(*schema.BOOT_COLUMNS, "kind").orderBy("first_seq", "part")
+    before = F.max("last_seq").over(life.rowsBetween(Window.unboundedPreceding, -1))
+    # Several parts of one interval are not copies.
+    same = [F.lag(name).over(life) == F.col(name) for name in ("first_seq", "last_seq", "parts")]
+    is_next_part = reduce(and_, same) & (F.lag("part").over(life) < F.col("part")) & (F.col("parts") > 1)
+    found = runs.select((before >= F.col("first_seq")).alias("again"), is_next_part.alias("is_next_part"))
+    return bool(found.where(F.col("again") & ~F.coalesce("is_next_part", F.lit(False))).limit(1).collect())
+
+
 def select_numbering(records: DataFrame) -> DataFrame:
-    """All that `detect_gaps` and `summarize_boots` look at, of unique records: small enough to be kept where both are
-    asked.
+    """All that `detect_gaps` and `summarize_boots` look at, of unique records or of runs of them: small enough to be
+    kept where both are asked.
     """
-    return records.select(*schema.BOOT_COLUMNS, "kind", "seq", "parts", "final", "start_ms", "end_ms")
+    if "first_seq" in records.columns:
+        return records
+    seq = F.col("seq")
+    numbers = (seq.alias("first_seq"), seq.alias("last_seq"))
+    return records.select(*schema.BOOT_COLUMNS, "kind", *numbers, "parts", "final", "start_ms", "end_ms")
+
+
+def condense_numbering(records: DataFrame) -> DataFrame:
+    """Runs (condensing.py) of unique records: some thousand, of millions. Persisted; to be let go by the caller."""
+    names = (*schema.BOOT_COLUMNS, "kind", "seq", "part", "parts", "final", "start_ms", "end_ms")
+    runs = map_in_arrow(records.select(*names), condensing.condense_numbers, schema.RUN_SCHEMA).persist()
+    if not has_copies(runs):
+        return runs
+    runs.unpersist()  # of an interval that is said to have one part and several, each record counts
+    return select_numbering(records).persist()
 
 
 def detect_gaps(records: DataFrame) -> DataFrame:
-    """The gaps in each worker's numbering, of unique records.
+    """The gaps in each worker's numbering, of unique records or of runs of them.
 
     Columns: gateway, boot, worker, `gap` ("seq": the intervals first_seq … last_seq are missing; "parts": some parts
     of one interval are), first_seq, last_seq, `missing` (how many), and between which times it lies: after_ms (null:
     from the beginning of that boot) and before_ms.
     """
-    intervals = _group_intervals(records)
-    return _missing_numbers(intervals).unionByName(_missing_at_end(records)).unionByName(_missing_parts(intervals))
+    runs = select_numbering(records)
+    intervals = _group_intervals(runs)
+    return _missing_numbers(intervals).unionByName(_missing_at_end(runs)).unionByName(_missing_parts(intervals))
 
 
 def summarize_boots(records: DataFrame) -> DataFrame:
-    """One row for each worker's life, of unique records.
+    """One row for each worker's life, of the same.
 
     Columns: gateway, boot, worker, `state` ("final": ended and all accounted for; "lost": died, its work after last_seq
     is unknown; "open": no end seen, so it runs still or died unnoticed), intervals, first_seq, last_seq, start_ms and
     end_ms of the intervals seen, lost_seq and lost_ms (null unless there is a note of its loss), WHOLE (`detect_gaps`
     has none of it for sure, as all its numbers are there and none has several parts).
     """
+    runs = select_numbering(records)
     interval = F.col("kind") == usage.INTERVAL
     lost = F.col("kind") == usage.LOST
     state = F.when(F.max("final"), "final").when(F.max(lost), "lost").otherwise("open")
-    lives = records.groupBy(*schema.BOOT_COLUMNS).agg(
+    # Parts of an interval have its number, and an interval with parts is a run of its own.
+    further = F.coalesce(F.sum(F.when(interval, F.col("last_seq") - F.col("first_seq"))), F.lit(0))
+    lives = runs.groupBy(*schema.BOOT_COLUMNS).agg(
         state.alias("state"),
-        F.count_distinct(F.when(interval, F.col("seq"))).alias("intervals"),
-        F.min(F.when(interval, F.col("seq"))).alias("first_seq"),
-        F.max(F.when(interval, F.col("seq"))).alias("last_seq"),
+        (F.count_distinct(F.when(interval, F.col("first_seq"))) + further).alias("intervals"),
+        F.min(F.when(interval, F.col("first_seq"))).alias("first_seq"),
+        F.max(F.when(interval, F.col("last_seq"))).alias("last_seq"),
         F.min(F.when(interval, F.col("start_ms"))).alias("start_ms"),
         F.max(F.when(interval, F.col("end_ms"))).alias("end_ms"),
-        F.max(F.when(lost, F.col("seq"))).alias("lost_seq"),
+        F.max(F.when(lost, F.col("last_seq"))).alias("lost_seq"),
         F.max(F.when(lost, F.col("end_ms"))).alias("lost_ms"),
         (F.coalesce(F.max(F.when(interval, F.col("parts"))), F.lit(1)) == 1).alias("_single"),
     )
@@ -190,118 +213,6 @@ def summarize_boots(records: DataFrame) -> DataFrame:
     expected = F.coalesce(F.col("last_seq") + 1, F.lit(0))
     whole = F.col("_single") & (F.col("intervals") == expected) & (F.coalesce("lost_seq", F.lit(-1)) < expected)
     return lives.withColumn(WHOLE_COLUMN, whole).drop("_single")
-
-
-def _problem_column() -> Column:
-    # The first of these that is true. A comparison with null is neither, hence the nulls come before their values.
-    line, record = F.col("line"), F.col("record")
-    header = [record[name].isNull() for name in usage.HEADER_FIELDS]
-    checks = [
-        (F.col("value").isNull() | (F.trim(F.col("value")) == ""), "empty"),
-        (~F.is_valid_utf8(F.col("value")), "not UTF-8"),
-        (
-            line.isNull() | line[schema.CORRUPT_COLUMN].isNotNull() | record.isNull() | (F.size(line["records"]) != 1),
-            "not one JSON object, or a field of the wrong type",
-        ),
-        (record["version"].isNull(), "version is missing"),
-        (
-            ~record["version"].isin(*usage.READ_VERSIONS),
-            f"a version other than {' or '.join(map(str, usage.READ_VERSIONS))}",
-        ),
-        (reduce(or_, header) | record["rows"].isNull(), "a field is missing"),
-        (~record["kind"].isin(usage.INTERVAL, usage.LOST), "unknown kind"),
-        (_bad_numbering(record), "numbering is out of range"),
-        (_bad_times(record), "time is out of range"),
-        (_bad_factor(record), "storage factor is out of range"),
-        (_bad_disks(record), "a volume or its topics are incomplete or out of range"),
-        (_bad_shape(record), "rows do not fit the kind"),
-        (F.exists(record["rows"], _bad_row), "a row is incomplete or out of range"),
-    ]
-    chain = F.when(*_when_case(checks[0]))
-    for check in checks[1:]:
-        chain = chain.when(*_when_case(check))
-    return chain
-
-
-def _has_optional_fields() -> Column:
-    # A version 1 may by chance have a field of such a name: its readers skip it. Its type must fit all the same.
-    return F.col("record")["version"] > 1
-
-
-def _complete_rows() -> Column:
-    has_fields = _has_optional_fields()
-
-    def completed(row: Column) -> Column:
-        extra = {name: F.when(has_fields, row[name]) for name in usage.OPTIONAL_ROW_FIELDS}
-        names = [name for name, kind in usage.OPTIONAL_ROW_FIELDS.items() if kind == "str"]
-        extra |= {name: F.coalesce(extra[name], F.lit("")) for name in names}
-        columns = {name: row[name] for name in usage.ROW_FIELDS} | extra
-        return F.when(row.isNotNull(), F.struct(*(column.alias(name) for name, column in columns.items())))
-
-    return F.transform(F.col("record")["rows"], completed)
-
-
-def _when_case(check: tuple[Column, str]) -> tuple[Column, Column]:
-    condition, text = check
-    return condition, F.lit(text)
-
-
-def _bad_numbering(record: Column) -> Column:
-    lowest = F.when(record["kind"] == usage.LOST, -1).otherwise(0)
-    return (
-        (record["worker"] < 0)
-        | (record["seq"] < lowest)
-        | (record["part"] < 0)
-        | (record["part"] >= record["parts"])
-        | (record["parts"] > schema.MAX_PARTS)
-    )
-
-
-def _bad_times(record: Column) -> Column:
-    return (
-        (record["start_ms"] < schema.EARLIEST_MS)
-        | (record["end_ms"] < record["start_ms"])
-        | (record["end_ms"] > schema.LATEST_MS)
-    )
-
-
-def _bad_factor(record: Column) -> Column:
-    factor = record[usage.STORAGE_FACTOR]
-    return F.coalesce(_has_optional_fields() & ((factor < 0) | (factor > usage.PPM)), F.lit(False))
-
-
-def _bad_disks(record: Column) -> Column:
-    def bad(each: Column, fields: dict[str, str], optional: dict[str, str]) -> Column:
-        missing = [each[name].isNull() for name in fields]
-        low = [
-            F.coalesce(each[name] < (-1 if name == "broker" else 0), F.lit(False))
-            for name, kind in (fields | optional).items()
-            if kind == "int"
-        ]
-        return each.isNull() | reduce(or_, [*missing, *low])
-
-    volumes = F.exists(record[usage.VOLUMES], lambda each: bad(each, usage.VOLUME_FIELDS, usage.OPTIONAL_VOLUME_FIELDS))
-    spread = F.exists(record[usage.SPREAD], lambda each: bad(each, usage.SPREAD_FIELDS, {}))
-    return _has_optional_fields() & (F.coalesce(volumes, F.lit(False)) | F.coalesce(spread, F.lit(False)))
-
-
-def _bad_shape(record: Column) -> Column:
-    size = F.size(record["rows"])
-    lost = record["kind"] == usage.LOST
-    return (lost & ((size > 0) | record["final"])) | (~lost & (size == 0) & ~record["final"])
-
-
-def _bad_row(row: Column) -> Column:
-    numbers = [name for name, kind in usage.ROW_FIELDS.items() if kind == "int" and name != "broker"]
-    unfit = [
-        row["broker"] < -1,
-        ~row["outcome"].isin(*usage.OUTCOMES, *usage.NOTES),
-        row["outcome"].isin(*sorted(usage.OUTCOMES_WITH_REASON)) & (row["reason"] == ""),
-        *((row[name] < 0) | (row[name] > schema.MAX_COUNT) for name in numbers),
-    ]
-    unfit.append(F.coalesce((row["repeats"] < 0) | (row["repeats"] > schema.MAX_COUNT), F.lit(False)))
-    missing = [row[name].isNull() for name in usage.ROW_FIELDS]
-    return row.isNull() | reduce(or_, missing) | reduce(or_, unfit)
 
 
 def _maybe_appended() -> Column:
@@ -323,10 +234,10 @@ def _is_offered() -> Column:
     return ~F.col("_outcome").isin(*usage.NOTES)
 
 
-def _group_intervals(records: DataFrame) -> DataFrame:
+def _group_intervals(runs: DataFrame) -> DataFrame:
     return (
-        records.where(F.col("kind") == usage.INTERVAL)
-        .groupBy(*schema.BOOT_COLUMNS, "seq")
+        runs.where(F.col("kind") == usage.INTERVAL)
+        .groupBy(*schema.BOOT_COLUMNS, "first_seq", "last_seq")
         .agg(
             F.max("parts").alias("parts"),
             F.count(F.lit(1)).alias("seen"),
@@ -337,29 +248,29 @@ def _group_intervals(records: DataFrame) -> DataFrame:
 
 
 def _missing_numbers(intervals: DataFrame) -> DataFrame:
-    life = Window.partitionBy(*schema.BOOT_COLUMNS).orderBy("seq")
-    first = F.coalesce(F.lag("seq").over(life) + 1, F.lit(0))
+    life = Window.partitionBy(*schema.BOOT_COLUMNS).orderBy("first_seq")
+    expected = F.coalesce(F.lag("last_seq").over(life) + 1, F.lit(0))
     return (
-        intervals.withColumn("first_seq", first)
+        intervals.withColumn("expected", expected)
         .withColumn("after_ms", F.lag("end_ms").over(life))
-        .where(F.col("seq") > F.col("first_seq"))
+        .where(F.col("first_seq") > F.col("expected"))
         .select(
             *schema.BOOT_COLUMNS,
             F.lit("seq").alias("gap"),
-            "first_seq",
-            (F.col("seq") - 1).alias("last_seq"),
-            (F.col("seq") - F.col("first_seq")).alias("missing"),
+            F.col("expected").alias("first_seq"),
+            (F.col("first_seq") - 1).alias("last_seq"),
+            (F.col("first_seq") - F.col("expected")).alias("missing"),
             "after_ms",
             F.col("start_ms").alias("before_ms"),
         )
     )
 
 
-def _missing_at_end(records: DataFrame) -> DataFrame:
+def _missing_at_end(runs: DataFrame) -> DataFrame:
     # The note of a worker's loss says how far it had come; what lies between that and what is here is gone.
     first = F.coalesce(F.col("last_seq") + 1, F.lit(0))
     return (
-        summarize_boots(records)
+        summarize_boots(runs)
         .where(F.col("lost_seq") >= first)
         .select(
             *schema.BOOT_COLUMNS,
@@ -377,8 +288,8 @@ def _missing_parts(intervals: DataFrame) -> DataFrame:
     return intervals.where(F.col("seen") < F.col("parts")).select(
         *schema.BOOT_COLUMNS,
         F.lit("parts").alias("gap"),
-        F.col("seq").alias("first_seq"),
-        F.col("seq").alias("last_seq"),
+        "first_seq",
+        "last_seq",
         (F.col("parts") - F.col("seen")).alias("missing"),
         F.col("start_ms").alias("after_ms"),
         F.col("end_ms").alias("before_ms"),

@@ -51,7 +51,7 @@ def _print_ranking(reading: SourceOptions, by: tuple[str, ...], window_ms: int |
     wish = top.RankingOptions(
         job.AuditQuery(by, window_ms, reading.start_ms, reading.end_ms), options.what, options.limit
     )
-    with cli.open_records(reading, tell) as records:
+    with cli.open_sums(reading, wish.query, tell) as records:
         ranking = top.rank_groups(records, wish, tell)
     text = tables.dump_json(top.ranking_json(ranking)) if options.format == "json" else top.ranking_text(ranking)
     return cli.print_result(text, cli.INCOMPLETE if options.strict and not ranking.integrity.complete else cli.OK)

@@ -114,7 +114,9 @@ def _prepare_stream(options: argparse.Namespace) -> Callable[[], int]:
             derive_every / 1000,
         )
         tell("starting Spark")
-        session = job.open_session(conf, delta=True, jars=options.jars, packages=options.packages)
+        session = job.open_session(
+            conf, delta=True, jars=options.jars, packages=options.packages, is_long=interval is not None
+        )
         with cli.keep_interruptible(session) as spark:
             added = stream.run_stream(spark, store.open_tables(spark, options.output, make=True), plan, tell)
         print(", ".join(f"{count:,} {_ROW_NAMES.get(name, name)}" for name, count in added.items()), flush=True)

@@ -86,7 +86,7 @@ def run_stream(
 
 def derive_tables(tables: AuditTables) -> None:
     """Write the tables that follow from `intervals`: `gaps` and `lives`."""
-    intervals = tables.read_table("intervals")
+    intervals = transforms.condense_numbering(tables.read_table("intervals"))
     at = F.lit(store.now_ms()).alias("as_of_ms")
     found = {"gaps": transforms.detect_gaps(intervals), "lives": transforms.summarize_boots(intervals)}
     frames = {}
@@ -94,6 +94,7 @@ def derive_tables(tables: AuditTables) -> None:
         names = [name for name in layout.DERIVED_SCHEMAS[table].names if name != "as_of_ms"]
         frames[table] = frame.orderBy(*schema.BOOT_COLUMNS).select(*names, at)
     tables.replace_derived(frames)
+    intervals.unpersist()
 
 
 def _check_checkpoint(spark: SparkSession, tables: AuditTables, plan: StreamPlan, topic_id: str) -> None:
@@ -232,46 +233,49 @@ def add_batch(
     `check` is called when everything has been read, before anything counts.
     """
     decoded = decode_batch(writer.filter_unread(frame, topic_id), topic_id).persist()
-    records: DataFrame | None = None
+    marked: DataFrame | None = None
     try:
         ends = _collect_ends(decoded)
         if not ends:
             return dict.fromkeys(("records", *layout.VIEW_SCHEMAS), 0)
         known = writer.find_known_records(row for row in ends if row["first_seq"] is not None)
         # Of days that are expired nothing is taken.
-        recent = decoded.where(F.col("date") >= F.lit(writer.tables.first_kept_day() or "0001-01-01").cast("date"))
-        good = mark_counted(recent.where(F.col("problem").isNull()), known)
-        bad = recent.where(F.col("problem").isNotNull())
-        records = good.unionByName(bad, allowMissingColumns=True).select(*_record_columns()).persist()
-        added = _count_added(records)
+        horizon = writer.tables.first_kept_day()
+        recent = decoded.where(F.col("date") >= F.lit(horizon).cast("date")) if horizon else decoded
+        if known is None and not _may_have_copies(ends):  # nearly always: to find copies, all records are sorted
+            counted = F.when(F.col("problem").isNull(), True)
+            records = recent.withColumn("counts", counted).withColumn("conflict", ~counted).select(*_record_columns())
+            added = _count_added(records) if horizon else _count_ends(ends)
+        else:
+            good = mark_counted(recent.where(F.col("problem").isNull()), known)
+            bad = recent.where(F.col("problem").isNotNull())
+            records = marked = good.unionByName(bad, allowMissingColumns=True).select(*_record_columns()).persist()
+            added = _count_added(records)
         check()
         writer.add_batch(records, added["usage"], topic_id, ends)
         return {"records": sum(row["records"] for row in ends)} | added
     finally:
         decoded.unpersist()
-        if records is not None:
-            records.unpersist()
+        if marked is not None:
+            marked.unpersist()
 
 
 def decode_batch(frame: DataFrame, topic_id: str) -> DataFrame:
     """Records of the Kafka source, decoded, with their origin; the text only of those that are malformed."""
     origin = F.struct(
         F.col("topic").alias("origin_topic"),
-        F.lit(topic_id).alias("topic_id"),
         "partition",
         "offset",
         F.unix_millis("timestamp").alias("timestamp_ms"),
-        F.col("value").alias("text"),
     )
-    decoded = transforms.decode_records(
-        frame.select(F.col("value").cast("string").alias("value"), origin.alias("origin"))
-    )
-    names = ("origin_topic", *layout.ORIGIN_COLUMNS, "timestamp_ms")
+    decoded = transforms.decode_keeping_malformed(frame.select("value", origin.alias("origin")))
+    names = ("origin_topic", *(name for name in layout.ORIGIN_COLUMNS if name != "topic_id"), "timestamp_ms")
     good = F.col("problem").isNull()
     return decoded.select(
         *(*usage.HEADER_FIELDS, *usage.OPTIONAL_HEADER_FIELDS, *schema.DISK_COLUMNS, "rows", "digest", "problem"),
+        F.lit(topic_id).alias("topic_id"),
         *(F.col("origin")[name].alias(name) for name in names),
-        F.when(~good, F.col("origin")["text"]).alias("value"),
+        "value",
     ).withColumn("date", F.when(good, store.utc_day_column("start_ms")).otherwise(store.utc_day_column("timestamp_ms")))
 
 
@@ -287,23 +291,59 @@ def mark_counted(good: DataFrame, known: DataFrame | None) -> DataFrame:
     else:
         marked = marked.join(known.withColumnRenamed("digest", "_known"), list(schema.IDENTITY_COLUMNS), "left")
     counts = F.col("_known").isNull() & (F.col("_copy") == 1)
-    conflict = F.col("digest") != F.coalesce("_known", "_first")
+    same_as_known = (F.col("digest") == F.col("_known")) | (_former_digest() == F.col("_known"))
+    conflict = F.when(F.col("_known").isNull(), F.col("digest") != F.col("_first")).otherwise(~same_as_known)
     return marked.withColumn("counts", counts).withColumn("conflict", conflict)
 
 
+def _former_digest() -> Column:
+    """The digest of the same content that streams wrote while Spark's expressions decoded: tables have it still."""
+    texts = [name for name, kind in usage.OPTIONAL_ROW_FIELDS.items() if kind == "str"]
+
+    def written(row: Column) -> Column:
+        names = (*usage.ROW_FIELDS, *usage.OPTIONAL_ROW_FIELDS)
+        return F.struct(
+            *((F.nullif(row[name], F.lit("")) if name in texts else row[name]).alias(name) for name in names)
+        )
+
+    return F.xxhash64(*usage.HEADER_FIELDS, F.transform("rows", written))
+
+
 def _collect_ends(decoded: DataFrame) -> list[Row]:
-    # In one pass, which also fills the persisted decode: how far each partition and life reaches.
-    good = F.col("problem").isNull()
+    """How far each partition and life reaches: `offset`, first_seq and last_seq; its `records`, their `rows`, and the
+    most `copies` of one of them. What is malformed is of no life.
+    """
+    # In one pass, which also fills the persisted decode.
     return (
-        decoded.groupBy("partition", *(F.when(good, F.col(name)).alias(name) for name in schema.BOOT_COLUMNS))
+        decoded.groupBy("partition", *schema.IDENTITY_COLUMNS)
+        .agg(F.max("offset").alias("offset"), F.count(F.lit(1)).alias("copies"), F.sum(F.size("rows")).alias("rows"))
+        .groupBy("partition", *schema.BOOT_COLUMNS)
         .agg(
             F.max("offset").alias("offset"),
-            F.count(F.lit(1)).alias("records"),
-            F.min(F.when(good, F.col("seq"))).alias("first_seq"),
-            F.max(F.when(good, F.col("seq"))).alias("last_seq"),
+            F.sum("copies").alias("records"),
+            F.sum("rows").alias("rows"),
+            F.max("copies").alias("copies"),
+            F.min("seq").alias("first_seq"),
+            F.max("seq").alias("last_seq"),
         )
         .collect()
     )
+
+
+def _may_have_copies(ends: list[Row]) -> bool:
+    lives = [tuple(row[name] for name in schema.BOOT_COLUMNS) for row in ends if row["first_seq"] is not None]
+    is_parted = len(set(lives)) < len(lives)  # a life is in one partition, but for topics that were changed
+    return is_parted or any(row["copies"] > 1 for row in ends if row["first_seq"] is not None)
+
+
+def _count_ends(ends: list[Row]) -> dict[str, int]:
+    """_count_added where all good records count."""
+    good = [row for row in ends if row["first_seq"] is not None]
+    intervals = sum(row["records"] for row in good)
+    malformed = sum(row["records"] for row in ends) - intervals
+    return {
+        "usage": sum(row["rows"] for row in good), "intervals": intervals, "duplicates": 0, "malformed": malformed
+    }  # fmt: skip
 
 
 def _record_columns() -> list[Column]:

@@ -1,7 +1,5 @@
 # The usage records as a what-if takes them: each once, its header for the search for gaps, its rows in pieces
-# (pieces.py). Lines of text are checked in Spark's Python processes; those that are not beyond doubt, and copies of a
-# record that are not the same text, go through transforms.decode as in every other audit, and so does nothing else: a
-# log as gateways write it costs a tenth of what decoding it in Java does.
+# (pieces.py).
 #
 # Knows neither argv nor policies.
 
@@ -9,20 +7,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from gateway.audit import schema
-from gateway.audit.batch import job, transforms
+from gateway.audit.arrow_map import map_in_arrow
+from gateway.audit.batch import job
 from gateway.audit.store import AuditTables
 from gateway.audit.whatif import pieces, task
 from policies import usage
 
-_HEADER_COLUMNS = ("kind", "gateway", "boot", "worker", "seq", "part", "parts", "start_ms", "end_ms", "final")
+_VOTE: Final = StructType().add("topic", StringType()).add("first", LongType()).add("times", LongType())
+_PIECE: Final = StructType().add("broker", LongType()).add("votes", ArrayType(_VOTE)).add("rows", StringType())
+_PIECES_SCHEMA: Final = StructType(
+    [*schema.HEADER_SCHEMA, StructField("pieces", ArrayType(_PIECE)), *schema.JUDGED_SCHEMA]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class RecordedUsage:
     intervals: DataFrame  # their headers, to look for gaps in
     records: DataFrame  # header and `pieces`
     sources: list[dict[str, Any]]
-    integrity_fields: dict[str, Any]  # as job.Records has it
+    integrity_fields: dict[str, Any]  # as job.AuditRecords has it
 
 
 def prestart_workers(spark: SparkSession) -> None:
@@ -54,24 +58,13 @@ def prestart_workers(spark: SparkSession) -> None:
 def read_pieces(
     sources: Sequence[job.AuditSource], tell: Callable[[str], None] = job.ignore_progress
 ) -> Iterator[RecordedUsage]:
-    """The records of these sources together, as job.read counts them.
+    """The records of these sources together, as job.read_sources counts them.
 
     Raises:
         AuditError: a source can't be read to its end (also from within).
     """
-    raw = job.union_sources(sources)
-    with job.report_progress(raw.sparkSession, tell), ExitStack() as kept:
-        tell("reading and checking")
-        found = _check_lines(raw).persist()
-        kept.callback(found.unpersist)
-        about = [source.description for source in sources]
-        trust, recorded = _separate_records(found, kept)
-        if recorded is not None:
-            yield RecordedUsage(recorded.select(*_HEADER_COLUMNS), recorded, about, trust)
-            return
-    # Copies contradict each other, or are written in different ways: which one counts follows from their contents.
-    with job.read_sources(sources, tell) as records, split_records(records) as again:
-        yield again
+    with job.open_decoded(sources, split_lines, tell) as (records, trust):
+        yield RecordedUsage(records, records, [source.description for source in sources], trust)
 
 
 @contextmanager
@@ -100,65 +93,14 @@ def split_records(records: job.AuditRecords) -> Iterator[RecordedUsage]:
         whole.unpersist()
 
 
-def _check_lines(raw: DataFrame) -> DataFrame:
-    """pieces.CHECKED of good lines; of others the columns of schema.RAW and no `kind`."""
-    # What isn't deterministic is done once, and not for each field that is looked at.
-    check = F.udf(pieces.check_line, pieces.CHECKED_SCHEMA, useArrow=False).asNondeterministic()
-    found = raw.select("value", "origin", check("value").alias("found"))
-    other = F.col("found").isNull()
-    return found.select("found.*", *(F.when(other, F.col(name)).alias(name) for name in schema.RAW_SCHEMA.names))
+def split_lines(raw: DataFrame) -> DataFrame:
+    """transforms.decode_records, with `pieces` in place of rows and disks."""
+    kinds = StructType([*_PIECES_SCHEMA, raw.schema["origin"]])
+    return map_in_arrow(raw.select("value", "origin"), pieces.split_columns, kinds)
 
 
 def _split_good_records(records: DataFrame) -> DataFrame:
-    """pieces.CHECKED of good records with rows."""
-    text = F.to_json(F.struct(*usage.HEADER_FIELDS, "rows"))
-    check = F.udf(pieces.parse_good_record, pieces.CHECKED_SCHEMA, useArrow=False).asNondeterministic()
-    return records.where(F.col("rows").isNotNull()).select(check(text).alias("found")).select("found.*")
-
-
-def _separate_records(checked: DataFrame, kept: ExitStack) -> tuple[dict[str, Any], DataFrame | None]:
-    """The fields of Integrity, and the records, each once; None: their texts don't say."""
-    found, good = _count_copies(checked), checked.where(F.col("kind").isNotNull())
-    counted: dict[str, Any] = {"malformed": 0, "problems": {}, "samples": []}
-    if found["others"]:
-        rest = transforms.decode_records(
-            checked.where(F.col("kind").isNull()).select(*schema.RAW_SCHEMA.names)
-        ).persist()
-        kept.callback(rest.unpersist)
-        counts = job.count_records(rest)
-        counted = {name: counts[name] for name in counted}
-        if counts["records"] > counts["malformed"]:
-            strange = _split_good_records(rest.where(F.col("problem").isNull())).withColumn(
-                "mark", F.lit(None).cast("long")
-            )
-            strange = strange.persist()
-            kept.callback(strange.unpersist)
-            good = good.select(*strange.columns).unionByName(strange)
-            found = _count_copies(good) | {"records": found["records"]}
-    if found["unclear"]:
-        return {}, None
-    copies = {"duplicates": found["duplicates"], "conflicts": 0}
-    return {"records": found["records"], **counted, **copies}, _drop_copies(good) if found["duplicates"] else good
-
-
-def _count_copies(checked: DataFrame) -> dict[str, int]:
-    """All records, those that were not good beyond doubt, further copies, and identities whose copies may differ."""
-    # One pass, which also fills what is persisted for the passes to come. Records without a header are one group.
-    by_name = checked.groupBy(*schema.IDENTITY_COLUMNS).agg(
-        F.count(F.lit(1)).alias("copies"),
-        F.count("mark").alias("marked"),
-        (F.min("mark") != F.max("mark")).alias("differ"),
-    )
-    is_good, several = F.col("kind").isNotNull(), F.col("copies") > 1
-    row = by_name.agg(
-        F.sum("copies").alias("records"),
-        F.sum(F.when(~is_good, F.col("copies"))).alias("others"),
-        F.sum(F.when(is_good, F.col("copies") - 1)).alias("duplicates"),
-        F.count_if(is_good & several & ((F.col("marked") < F.col("copies")) | F.col("differ"))).alias("unclear"),
-    ).collect()[0]
-    return {name: value or 0 for name, value in row.asDict().items()}
-
-
-def _drop_copies(good: DataFrame) -> DataFrame:
-    """One record of each identity: its copies are the same text."""
-    return good.dropDuplicates(list(schema.IDENTITY_COLUMNS))
+    """The same of good records, of those that have rows."""
+    text = F.to_json(F.struct(*usage.HEADER_FIELDS, "rows")).alias("value")
+    lines = records.where(F.col("rows").isNotNull()).select(text, F.lit("").alias("origin"))
+    return map_in_arrow(lines, pieces.split_good_columns, StructType([*_PIECES_SCHEMA, lines.schema["origin"]]))

@@ -8,144 +8,34 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.audit import schema
+from gateway.audit import record_batches, schema
 from gateway.audit.batch import transforms
 from policies import usage
-from tests.audit.records import START, Row, changed, interval, lost, summed, truth
+from tests.audit.records import START, Row, interval, lost, summed, truth
+from tests.audit.test_decoding import MALFORMED, WELL_FORMED, generated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     Make = Callable[[Sequence[str | None]], DataFrame]
 
-GOOD = interval(0)[0]
 
-
-def _row(**fields: object) -> str:
-    """GOOD with a second row that differs in these fields."""
-    fine = {name: getattr(Row(), name) for name in usage.ROW_FIELDS}
-    return changed(GOOD, rows=[fine, {name: value for name, value in (fine | fields).items() if value is not ...}])
-
-
-VOLUME = {"broker": 1, "log_dir": "/a", "total": 5, "available": 4}
-SPREAD = {"broker": 1, "topic": "clicks", "here": 1, "partitions": 3}
-MALFORMED = {
-    "nothing": "",
-    "blanks": "  ",
-    "no JSON": "offered",
-    "a list": f"[{GOOD}]",
-    "a number": "5",
-    "null": "null",
-    "an empty object": "{}",
-    "half a line": GOOD[: len(GOOD) // 2],
-    "a line without its end": GOOD[:-2],
-    "two records on one line": GOOD + GOOD,
-    "half a record, then a whole one": GOOD[:50] + GOOD,
-    "two records with a comma": f"{GOOD},{GOOD}",
-    "rubbish behind": GOOD + " rubbish",
-    "a bracket behind": GOOD + "]",
-    "quoted by apostrophes": GOOD.replace('"', "'"),
-    "a byte order mark": "\ufeff" + GOOD,
-    "not a number": GOOD.replace('"seq":0', '"seq":NaN'),
-    "another version": changed(GOOD, version=max(usage.READ_VERSIONS) + 1),
-    "version as text": changed(GOOD, version="1"),
-    "version as a fraction": changed(GOOD, version=1.0),
-    "no version": changed(GOOD, version=...),
-    "unknown kind": changed(GOOD, kind="day"),
-    "no kind": changed(GOOD, kind=...),
-    "no gateway": changed(GOOD, gateway=None),
-    "seq as text": changed(GOOD, seq="5"),
-    "seq as a fraction": changed(GOOD, seq=1.5),
-    "seq null": changed(GOOD, seq=None),
-    "seq beyond 64 bits": changed(GOOD, seq=2**63),
-    "seq below 0": changed(GOOD, seq=-1),
-    "worker below 0": changed(GOOD, worker=-1),
-    "part beyond parts": changed(GOOD, part=1),
-    "part below 0": changed(GOOD, part=-1),
-    "no part": changed(GOOD, part=...),
-    "final as text": changed(GOOD, final="true"),
-    "ends before it starts": changed(GOOD, end_ms=START - 1),
-    "a storage factor below 0": changed(GOOD, storage_factor_ppm=-1),
-    "a storage factor above 1": changed(GOOD, storage_factor_ppm=usage.PPM + 1),
-    "a storage factor as text": changed(GOOD, storage_factor_ppm="1"),
-    "volumes that are no list": changed(GOOD, volumes={}),
-    "a volume that is null": changed(GOOD, volumes=[None]),
-    "a volume without its free space": changed(GOOD, volumes=[{"broker": 1, "log_dir": "/a", "total": 5}]),
-    "a volume's limit below 0": changed(GOOD, volumes=[VOLUME | {"hard": -1}]),
-    "a topic's replicas as text": changed(GOOD, spread=[SPREAD | {"here": "1"}]),
-    "a topic's replicas below 0": changed(GOOD, spread=[SPREAD | {"here": -1}]),
-    "no rows": changed(GOOD, rows=...),
-    "rows as an object": changed(GOOD, rows={}),
-    "a row that is a number": changed(GOOD, rows=[5]),
-    "a row that is null": changed(GOOD, rows=[None]),
-    "an empty interval that is not final": changed(GOOD, rows=[]),
-    "a lost worker with rows": changed(GOOD, kind="lost"),
-    "a lost worker with a final interval": changed(lost(0), final=True),
-    "a lost worker's seq": changed(lost(0), seq=-2),
-    "bytes as text": _row(bytes="1"),
-    "bytes as a fraction": _row(bytes=1.5),
-    "bytes null": _row(bytes=None),
-    "bytes below 0": _row(bytes=-1),
-    "no bytes": _row(bytes=...),
-    "topic null": _row(topic=None),
-    "unknown outcome": _row(outcome="vanished"),
-    "a rejection without a reason": _row(outcome="rejected"),
-    "broker -2": _row(broker=-2),
-}
-WELL_FORMED = {
-    "an interval": GOOD,
-    "a final interval without rows": interval(1, (), final=True)[0],
-    "disks": changed(GOOD, volumes=[VOLUME, VOLUME | {"soft": None, "hard": 3}], spread=[SPREAD], other=1),
-    "no disks": changed(GOOD, volumes=None, spread=[]),
-    "a lost worker": lost(3),
-    "a worker lost before its first interval": lost(-1),
-    "a field that is new": changed(GOOD, region="eu", tags=[1, {"a": None}]),
-    "a row's field that is new": _row(region="eu"),
-    "any character": interval(2, [Row(client_id='é\u2028"\\\n\x00😀', topic="]}")])[0],
-    "an unknown broker": _row(broker=-1),
-}
-# What a reader that sums up has to refuse and a writer's check need not.
-STRICTER = {
-    "a time before there was a gateway": changed(GOOD, start_ms=5, end_ms=6),
-    "a time in microseconds": changed(GOOD, start_ms=START * 1000, end_ms=START * 1000),
-    "a count that overflows when summed up": _row(bytes=2**62),
-    "parts without end": changed(GOOD, parts=2**40),
-}
-
-
-def test_decode_takes_what_the_writer_takes_and_refuses_what_it_refuses(raw: Make) -> None:
-    for name, line in MALFORMED.items():
-        with pytest.raises(usage.InvalidUsageRecord):
-            pytest.fail(f"{name} is well-formed: {usage.decode_record(line)}")
-    for line in (*WELL_FORMED.values(), *STRICTER.values()):
-        usage.decode_record(line)
-    lines = [*MALFORMED.values(), *STRICTER.values(), None, *WELL_FORMED.values()]
-    names = [*MALFORMED, *STRICTER, "a null value", *WELL_FORMED]
-    found = {row["origin"]: row for row in transforms.decode_records(raw(lines)).collect()}
-    assert len(found) == len(lines)
-    good = {name for i, name in enumerate(names) if found[f"line {i}"]["problem"] is None}
-    assert good == set(WELL_FORMED)
-    strange = found[f"line {names.index('any character')}"]
-    assert strange["rows"][0]["client_id"] == 'é\u2028"\\\n\x00😀'
-    half = found[f"line {names.index('half a line')}"]
-    assert half["sample"] == MALFORMED["half a line"][:200]
-
-
-def test_bytes_that_are_no_text_are_malformed(spark: object, raw: Make) -> None:
+def test_spark_gives_what_the_decoder_gives_and_where_it_was_found(spark: SparkSession, raw: Make) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
-    broken = (
-        raw([GOOD])
-        .select(F.regexp_replace("value", "alice", "ali").alias("value"), "origin")
-        .select(F.concat(F.substring("value", 1, 5), F.unhex(F.lit("ff")).cast("string")).alias("value"), "origin")
-    )
-    assert transforms.decode_records(broken).collect()[0]["problem"] == "not UTF-8"
-
-
-def test_a_record_is_decoded_once_per_pass(raw: Make) -> None:
-    decoded = transforms.decode_records(raw([GOOD]))
-    plan = decoded._jdf.queryExecution().optimizedPlan().toString()
-    assert plan.count("from_json") == 1
+    lines: list[str | None] = [None, *generated(1500), *WELL_FORMED.values(), *(line for line, _ in MALFORMED.values())]
+    expected = record_batches.decode_values([None if line is None else line.encode() for line in lines]).to_pylist()
+    found = transforms.decode_records(raw(lines).repartition(3))
+    assert found.columns == [*record_batches.DECODED_SCHEMA.names, "origin"]
+    rows = {row["origin"]: row.asDict(recursive=True) for row in found.collect()}
+    for number, row in enumerate(expected):
+        assert rows[f"line {number}"] == row | {"origin": f"line {number}"}
+    # As the topic gives it: bytes, from a place that is a structure.
+    place = F.struct(F.lit(1).alias("partition"), F.lit(7).cast("long").alias("offset"))
+    broken = spark.createDataFrame([(bytearray(b"\xff"),)], "value binary").select("value", place.alias("origin"))
+    (row,) = transforms.decode_records(broken).collect()
+    assert (row["problem"], row["origin"]["offset"]) == ("not UTF-8", 7)
+    assert transforms.decode_records(raw([]).where("false")).collect() == []
 
 
 def _log() -> list[str]:

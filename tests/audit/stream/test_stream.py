@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.audit import store
+from gateway.audit import schema, store
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.job import AuditError, AuditQuery
 from gateway.audit.stream import stream, upkeep
@@ -310,6 +310,27 @@ def test_copies_that_differ_are_kept_aside_as_conflicts(
     assert report.rows[0]["offered_bytes"] == 1
     (row,) = tables.read_table("duplicates").where("conflict").collect()
     assert (row["partition"], row["offset"], row["seq"]) == (0, 1, 0)
+
+
+def test_copies_of_records_with_the_digest_of_former_streams_are_no_conflicts(
+    tables: AuditTables, batch: Batches
+) -> None:
+    rows = [Row(group="web", software="kgo", repeats=30), Row(outcome="rejected", reason="fence", repeats=0)]
+    lines = [*interval(0), *interval(1, rows, storage_factor=0.5), lost(3), *interval(2, version=1)]
+    digests = [-2936965380017226763, 6562041535678774986, -4923851713756171023, -8244171688333980013]  # of these lines
+    former = [(*_identity(line), digest) for line, digest in zip(lines, digests, strict=True)]
+    kinds = "gateway string, boot string, worker long, kind string, seq long, part long, digest long"
+    known = tables.spark.createDataFrame(former, kinds)
+    others = [changed(line, end_ms=START + 99_000) for line in lines]
+    for given, differs in ((lines, False), (others, True)):
+        found = stream.decode_batch(batch([(0, i, line) for i, line in enumerate(given)]), "id")
+        marked = stream.mark_counted(found.where("problem is null"), known).collect()
+        assert [(row["counts"], row["conflict"]) for row in marked] == [(False, differs)] * 4
+
+
+def _identity(line: str) -> tuple[object, ...]:
+    record = json.loads(line)
+    return tuple(record[name] for name in schema.IDENTITY_COLUMNS)
 
 
 def test_a_malformed_record_is_kept_whole(tables: AuditTables, writer: TableWriter, batch: Batches) -> None:

@@ -1,0 +1,189 @@
+# What one question needs of a source, summed up as it is decoded: no record leaves the process that reads it, only
+# sums, and of each worker's life the runs of its numbers. A source of millions of records becomes some thousand rows.
+# It holds as long as no record is there twice: transforms.has_copies tells from the runs whether one may be.
+#
+# Knows neither Spark nor a file.
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from gateway.audit import decoding
+from gateway.audit.decoding import MalformedRecord, UsageRecord
+from gateway.audit.record_batches import ROW_TYPE, forget_optional_fields
+from policies import usage
+
+MAX_SAMPLES: Final = 10  # malformed records that each task tells by themselves
+_MAX_GROUPS: Final = 200_000  # beyond which sums are handed on: some hundred megabytes
+
+# Rows of three kinds: sums (`outcome` is not null) with the first start_ms that they are of, the columns asked by and
+# null in all others; runs (`kind` is not null) of numbers first_seq … last_seq without a gap, of which each record
+# started and ended no earlier than the one before it, from the first one's start_ms to the last one's end_ms; and
+# malformed records (`problem` is not null), `count` of them.
+_TEXT, _INT = pa.string(), pa.int64()
+RUN_SCHEMA: Final = pa.schema(
+    [
+        *(("gateway", _TEXT), ("boot", _TEXT), ("worker", _INT), ("kind", _TEXT), ("first_seq", _INT)),
+        *(("last_seq", _INT), ("part", _INT), ("parts", _INT), ("final", pa.bool_()), ("start_ms", _INT)),
+        ("end_ms", _INT),
+    ]
+)
+CONDENSED_SCHEMA: Final = pa.schema(
+    [*RUN_SCHEMA, *ROW_TYPE, ("problem", _TEXT), ("count", _INT), ("origin", _TEXT), ("sample", _TEXT)]
+)
+_SUMS: Final = (*usage.MEASURES, "delay_ms", "repeats")
+
+
+class RecordNumber(NamedTuple):
+    """What runs say of a record."""
+
+    gateway: str
+    boot: str
+    worker: int
+    kind: str
+    seq: int
+    part: int
+    parts: int
+    final: bool
+    start_ms: int
+    end_ms: int
+
+
+class UsageCondenser:
+    """Sums by some of usage.DIMENSIONS and a window, over intervals that start in [from_ms, to_ms); runs of all."""
+
+    def __init__(self, by: Sequence[str], window_ms: int | None, from_ms: int | None, to_ms: int | None) -> None:
+        self._header_names = [name for name in by if name in ("gateway", "worker")]
+        row_names = ["outcome", "reason", *(name for name in by if name not in self._header_names)]
+        self._row_names = list(dict.fromkeys(row_names))
+        self._row_key: Callable[[object], tuple[Any, ...]] = attrgetter(*self._row_names)
+        self._window_ms = window_ms
+        self._from_ms, self._to_ms = from_ms, to_ms
+        self._sums: dict[tuple[Any, ...], list[Any]] = {}
+        self._open: dict[tuple[str, str, int], list[Any]] = {}  # the last run of each life, and its last start
+        self._rows: list[dict[str, Any]] = []  # finished
+        self._bad: Counter[str] = Counter()
+        self._samples = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it should be drained."""
+        return len(self._sums) + len(self._rows) > _MAX_GROUPS
+
+    def add_value(self, value: bytes | None) -> str | None:
+        """A line of a spool file (without its newline) or a value of the topic; None, or why it is malformed."""
+        try:
+            record = decoding.parse_record(value)
+        except MalformedRecord as error:
+            return str(error)
+        self.add_number(record)
+        if record.rows:
+            self._add_rows(record)
+        return None
+
+    def add_malformed(self, problem: str, value: bytes | None, origin: str) -> None:
+        """Note a value that was malformed, and where it was found."""
+        self._bad[problem] += 1
+        if self._samples < MAX_SAMPLES:
+            self._samples += 1
+            told = {"count": 0, "origin": origin, "sample": decoding.sample_text(value)}
+            self._rows.append({"problem": problem, **told})
+
+    def drain(self) -> pa.RecordBatch:
+        """CONDENSED_SCHEMA of what was added since the last time."""
+        rows, self._rows = self._rows, []
+        rows += [{"problem": problem, "count": count} for problem, count in self._bad.items()]
+        rows += [_run_fields(life, run) for life, run in self._open.items()]
+        for (_, header, names, is_unknown), (start_ms, *sums) in self._sums.items():
+            row = dict(zip(self._header_names, header, strict=True)) | dict(zip(self._row_names, names, strict=True))
+            for name in ("group", "software"):
+                if name in row:
+                    row[name] = row[name] or ""
+            row |= dict(zip(_SUMS, sums, strict=True)) | {"start_ms": start_ms}
+            rows.append(row | {"repeats": None} if is_unknown else row)
+        self._bad.clear()
+        self._open, self._sums = {}, {}
+        columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in CONDENSED_SCHEMA]
+        return pa.record_batch(columns, schema=CONDENSED_SCHEMA)
+
+    def add_number(self, record: UsageRecord | RecordNumber) -> None:
+        """Its number alone."""
+        life, seq = (record.gateway, record.boot, record.worker), record.seq
+        run = self._open.get(life)
+        if record.kind != usage.INTERVAL or record.parts != 1:
+            self._rows.append(_run_fields(life, [record.kind, seq, seq, record.part, record.parts, record.final,
+                                                 record.start_ms, record.end_ms, record.start_ms]))  # fmt: skip
+            return
+        start_ms, end_ms = record.start_ms, record.end_ms
+        if run is not None:
+            if seq == run[2] + 1 and start_ms >= run[8] and end_ms >= run[7]:
+                run[2], run[7], run[8] = seq, end_ms, start_ms
+                run[5] = run[5] or record.final
+                return
+            self._rows.append(_run_fields(life, run))
+        self._open[life] = [usage.INTERVAL, seq, seq, 0, 1, record.final, start_ms, end_ms, start_ms]
+
+    def _add_rows(self, record: UsageRecord) -> None:
+        start_ms = record.start_ms
+        if self._from_ms is not None and start_ms < self._from_ms:
+            return
+        if self._to_ms is not None and start_ms >= self._to_ms:
+            return
+        if record.version < 2:
+            forget_optional_fields(record)
+        window = start_ms - start_ms % self._window_ms if self._window_ms else 0
+        header = tuple(getattr(record, name) for name in self._header_names)
+        sums, row_key = self._sums, self._row_key
+        for row in record.rows:
+            repeats = row.repeats
+            key = (window, header, row_key(row), repeats is None)
+            found = sums.get(key)
+            if found is None:
+                sums[key] = [start_ms, row.bytes, row.messages, row.requests, row.delay_ms, repeats or 0]
+            else:
+                found[1] += row.bytes
+                found[2] += row.messages
+                found[3] += row.requests
+                found[4] += row.delay_ms
+                if repeats:
+                    found[5] += repeats
+
+
+def _run_fields(life: tuple[str, str, int], run: list[Any]) -> dict[str, Any]:
+    return dict(zip(RUN_SCHEMA.names, (*life, *run[:8]), strict=True))
+
+
+def condense_columns(
+    batches: Iterable[pa.RecordBatch],
+    *,
+    by: Sequence[str],
+    window_ms: int | None,
+    from_ms: int | None,
+    to_ms: int | None,
+) -> Iterator[pa.RecordBatch]:
+    """CONDENSED_SCHEMA of batches with the columns `value` (text or bytes) and `origin` (text)."""
+    condenser = UsageCondenser(by, window_ms, from_ms, to_ms)
+    for batch in batches:
+        for number, value in enumerate(batch.column("value").cast(pa.binary()).to_pylist()):
+            problem = condenser.add_value(value)
+            if problem is not None:
+                condenser.add_malformed(problem, value, batch.column("origin")[number].as_py())
+        if condenser.is_full:
+            yield condenser.drain()
+    yield condenser.drain()
+
+
+def condense_numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """RUN_SCHEMA of batches with the columns of RecordNumber."""
+    condenser = UsageCondenser((), None, None, None)
+    for batch in batches:
+        for values in zip(*(batch.column(name).to_pylist() for name in RecordNumber._fields), strict=True):
+            condenser.add_number(RecordNumber._make(values))
+        if condenser.is_full:
+            yield condenser.drain().select(RUN_SCHEMA.names)
+    yield condenser.drain().select(RUN_SCHEMA.names)
