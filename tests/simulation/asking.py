@@ -87,7 +87,8 @@ class Asking:
                 judge.accuse("explain", f"{where}: limited by {rule['name']} since {since_s:.3f}, but nobody was")
                 continue
             earliest, latest = since_bounds([each.at for each in mine])
-            if len(self._reasons) > 1 or rule["broker"] is None:  # clients aren't told for which of them, or where
+            # Clients aren't told for which limit of several, for which topic of a request, or at which broker.
+            if len(self._reasons) > 1 or rule["broker"] is None or not all(each.is_alone for each in mine):
                 latest = mine[-1].at
             if not earliest - LATE_S <= since_s <= latest + LATE_S:
                 judge.accuse(
