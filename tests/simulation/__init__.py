@@ -2,12 +2,8 @@
 # what they stand on is simulated, and an independent judge compares what clients, brokers and accounts say.
 #
 #     clock.py        time, chance and order; blocking code in greenlets
-#     network.py      connections, and what the product sees of sockets
+#     models/         what is simulated: the network, a Kafka cluster, producers, the gateways' own clients
 #     processes.py    gateways: control, workers, the channel between them, their ends
-#     wire.py         the few APIs that models speak, written anew
-#     cluster.py      the model of a Kafka cluster
-#     librdkafka.py   the gateways' own clients
-#     clients.py      the models of producers
 #     judge.py        what must not be
 #     asking.py       explain and /metrics beside what clients were told
 #     strangers.py    connections that send what the hostile suites send

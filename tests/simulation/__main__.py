@@ -9,8 +9,8 @@ import time
 from collections import Counter
 from typing import Any
 
-from tests.simulation.clients import describe
 from tests.simulation.minimising import as_test, kind_of, minimise
+from tests.simulation.models.clients import describe
 from tests.simulation.mutations import breaking, run_all
 from tests.simulation.world import THEMES, Plan, World, make_plan
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tests.simulation.clients import NO_ANSWER, Client
-from tests.simulation.cluster import Cluster, Observer, Partition
-from tests.simulation.wire import Batch
+from tests.simulation.models.clients import NO_ANSWER, Client
+from tests.simulation.models.cluster import Cluster, Observer, Partition
+from tests.simulation.models.wire import Batch
 
 MAX_VIOLATIONS: Final = 50
 TRACE: Final = 4000  # events kept for a violation's context

@@ -44,9 +44,9 @@ from gateway.supervisor import NO_ORIGIN, NewChannel
 from policies.fleet.page import SharedPage, page_size
 from policies.storage import Observation, ObservationFailed, Volume
 from tests.simulation.clock import MONOTONIC_S, Agenda, Process, block, current_process
-from tests.simulation.cluster import Cluster
-from tests.simulation.librdkafka import simulated_clients
-from tests.simulation.network import DialledStream, Listener, Network, Poller, Socket, os_error
+from tests.simulation.models.cluster import Cluster
+from tests.simulation.models.librdkafka import simulated_clients
+from tests.simulation.models.network import DialledStream, Listener, Network, Poller, Socket, os_error
 from tests.variants import PURE
 from tests.variants import module as variant_of
 

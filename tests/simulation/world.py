@@ -19,13 +19,13 @@ import trio
 
 from gateway.control.policies.store import StoreError
 from policies.definitions.policy_records import ChangeSource
-from tests.simulation import clients as models
 from tests.simulation.asking import Asking
-from tests.simulation.clients import Client
 from tests.simulation.clock import START_S, UNIX_S, Agenda, Process, current_process, deterministic
-from tests.simulation.cluster import Cluster, Partition
 from tests.simulation.judge import FairShares, Judge, Limit
-from tests.simulation.network import End, KernelEnd, Network, Stream
+from tests.simulation.models import clients as models
+from tests.simulation.models.clients import Client
+from tests.simulation.models.cluster import Cluster, Partition
+from tests.simulation.models.network import End, KernelEnd, Network, Stream
 from tests.simulation.processes import Gateway, simulated_system
 from tests.simulation.strangers import send_strange
 

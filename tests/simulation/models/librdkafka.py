@@ -15,7 +15,7 @@ import confluent_kafka.admin
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException
 
 from tests.simulation.clock import START_S, UNIX_S, Alarm, block, current_process
-from tests.simulation.cluster import Cluster, InternalLog, InternalRecord
+from tests.simulation.models.cluster import Cluster, InternalLog, InternalRecord
 
 RETRY_S: Final = 0.2
 IDLE_POLL_S: Final = 0.2

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tests.simulation import wire
 from tests.simulation.clock import Agenda, Alarm
-from tests.simulation.network import ModelEnd, Network
-from tests.simulation.wire import Batch, Outcome, PartitionView, TopicView
+from tests.simulation.models import wire
+from tests.simulation.models.network import ModelEnd, Network
+from tests.simulation.models.wire import Batch, Outcome, PartitionView, TopicView
 
 NONE, UNKNOWN_TOPIC, NOT_LEADER, REQUEST_TIMED_OUT, OUT_OF_ORDER, DUPLICATE, INVALID_EPOCH, STORAGE_ERROR = (
     0, 3, 6, 7, 45, 46, 47, 56,

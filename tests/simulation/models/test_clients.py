@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from unittest.mock import Mock
 
-from tests.simulation import wire
-from tests.simulation.clients import KAFKA_PYTHON, Client, _Connection
 from tests.simulation.clock import Agenda
+from tests.simulation.models import wire
+from tests.simulation.models.clients import KAFKA_PYTHON, Client, _Connection
 
 PLACE = ("orders", 0)
 

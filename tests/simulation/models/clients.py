@@ -10,10 +10,10 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from tests.simulation import wire
 from tests.simulation.clock import Agenda, Entry
-from tests.simulation.network import ModelEnd, Network
-from tests.simulation.wire import Batch, Frames, Outcome
+from tests.simulation.models import wire
+from tests.simulation.models.network import ModelEnd, Network
+from tests.simulation.models.wire import Batch, Frames, Outcome
 
 RETRIED: Final = frozenset({2, 3, 5, 6, 7, 8, 13, 19, 20, 56, 74, 76, 100})
 RETRIED_WITH_89: Final = RETRIED | {89}
