@@ -8,7 +8,7 @@ from typing import Final
 
 from tests.hostile.traffic.frames import corpus, mutate
 from tests.simulation.clock import Agenda
-from tests.simulation.network import ModelEnd, Network
+from tests.simulation.models.network import ModelEnd, Network
 
 MOST_FRAMES: Final = 30
 _OTHERS: Final = (
