@@ -1,26 +1,30 @@
-# The audit of the usage log, on Spark: what it sums up, what it writes down, what it is asked.
+# The audit of the usage log, on Spark or on this machine alone: what it sums up, what it writes down, what it is asked.
 #
 #   __main__.py          the command for `python -m gateway.audit` and for spark-submit
 #   cli.py               the audit itself; manners, sources and option parsing that all commands share
 #   batch/               one batch: from text to a Report
+#   local/               the same answers without Spark
 #   stream/              the topic into tables, and their upkeep
 #   report/              the report and the ranking
 #   whatif/              what-if and recommendations
 #   storage/             what fills volumes
 #   reconcile/           sums against the brokers' logs
+#   engines.py           which of the two it is
 #   decoding.py          the one decoder: which lines are usage records, and why not
 #   record_batches.py    records as Arrow, without Spark
 #   condensing.py        sums and runs of numbers, made as records are decoded
 #   arrow_map.py         how Spark's Python processes do that
+#   columns.py           the columns of answers
 #   schema.py            the usage record as Spark reads it
 #   layout.py            the tables' columns, and the version of it all
 #   store.py             the Delta Lake tables: reading, adding a batch, who may add
 #   connector.py         the jars that PySpark lacks
 #   class_data.py        an archive of Spark's classes, so that a session starts in half of the time
 #   progress.py          how far Spark is
+#   addresses.py         whether any broker can be reached
 #   errors.py            what went wrong, in one line
 #
 # Commands import PySpark only after the options are known to be right. Only gateway.cli imports this package, when the
 # command is asked for. This package imports `policies` (records, replay, thresholds), and of the gateway `embedded`
 # (the cache, which Java to take), `config` and `policy_document` (files that what-if and recommend read and write),
-# `kafka.topic_names`, and nothing else.
+# `kafka` (the usage topic's name; librdkafka's properties and errors for local/), and nothing else.

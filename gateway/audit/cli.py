@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar
 
+from gateway.audit.engines import AUTO, ENGINES, LOCAL, under_spark_submit
 from gateway.cli_support.arguments import CommandParser
 from gateway.kafka import topic_names
 from policies import usage
@@ -29,7 +30,8 @@ from policies.units import parse_duration
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from gateway.audit.batch.job import AuditQuery, AuditRecords, AuditSource
+    from gateway.audit.batch.job import AuditRecords, AuditSource
+    from gateway.audit.batch.query import AuditQuery, CountedRecords
     from gateway.audit.store import AuditTables
 
 _Session = TypeVar("_Session")
@@ -88,16 +90,16 @@ def main(argv: list[str]) -> int:
         by, window, reading = _check_options(options, now_ms())
     except SystemExit as stop:  # argparse has said what was wrong, or has shown its help
         return stop.code if isinstance(stop.code, int) else WRONG_USE
-    return run_guarded(lambda: _run_audit(options, by, window, reading))
+    return run_guarded(lambda: _run_audit(options, by, window, reading), needs_spark=False)
 
 
 def _run_audit(options: argparse.Namespace, by: tuple[str, ...], window_ms: int | None, reading: SourceOptions) -> int:
-    from gateway.audit.batch import job, tables
+    from gateway.audit.batch import query, tables
 
     tell = make_progress_printer(options.quiet)
-    question = job.AuditQuery(by, window_ms, reading.start_ms, reading.end_ms)
-    with open_sums(reading, question, tell) as records:
-        report = job.answer_query(records, question, tell)
+    question = query.AuditQuery(by, window_ms, reading.start_ms, reading.end_ms)
+    with open_counted_records(reading, question, tell) as records:
+        report = query.answer_query(records, question, tell)
     text = (
         tables.dump_json(tables.report_json(report))
         if options.format == "json"
@@ -106,28 +108,34 @@ def _run_audit(options: argparse.Namespace, by: tuple[str, ...], window_ms: int 
     return print_result(text, INCOMPLETE if options.strict and not report.integrity.complete else OK)
 
 
-def run_guarded(command: Callable[[], int]) -> int:
-    """Run something that needs Spark; any failure becomes one line on stderr and an exit code."""
-    if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow")):
-        return report_failure("the audit needs PySpark and PyArrow: pip install 'produce-gateway[audit]'")
-    from gateway.audit import connector
-    from gateway.audit.batch import job
+def run_guarded(command: Callable[[], int], *, needs_spark: bool = True) -> int:
+    """Run a command; any failure becomes one line on stderr and an exit code."""
+    from gateway.audit import connector, errors
 
     # Without any handler Python shows what Py4J logs of a connection that ended: tracebacks of what is reported here.
     silent = logging.NullHandler()
     logging.getLogger().addHandler(silent)
     try:
+        if needs_spark:
+            _check_spark("the audit")
         return command()
-    except (connector.MissingDependency, job.AuditError) as error:
+    except (connector.MissingDependency, errors.AuditError) as error:
         return report_failure(str(error))
     except KeyboardInterrupt:
         return report_failure("interrupted", 130)
     except Exception as error:  # whatever else Spark may raise: still one line, and never a traceback
         if _caused_by_interrupt(error):
             return report_failure("interrupted", 130)
-        return report_failure(_failure_text(error, job.explain_error))
+        return report_failure(_failure_text(error, errors.explain_error))
     finally:
         logging.getLogger().removeHandler(silent)
+
+
+def _check_spark(what: str) -> None:
+    if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow")):
+        from gateway.audit import errors
+
+        raise errors.AuditError(f"{what} needs PySpark and PyArrow: pip install 'produce-gateway[audit]'")
 
 
 def _caused_by_interrupt(error: BaseException) -> bool:
@@ -171,6 +179,17 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     add_spark_options(parser)
 
 
+def add_engine_option(parser: argparse.ArgumentParser) -> None:
+    """The choice of the engine, for commands that both can answer."""
+    parser.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default=AUTO,
+        help="local: this process alone, without Java; auto: that for spool files and topics of up to some gigabytes,"
+        " else Spark (%(default)s)",
+    )
+
+
 def check_source_options(options: argparse.Namespace, now_ms: int) -> SourceOptions:
     """The result of the options of `add_source_options`.
 
@@ -183,6 +202,10 @@ def check_source_options(options: argparse.Namespace, now_ms: int) -> SourceOpti
         exit_wrong_use(
             "--tables can't be read together with --bootstrap-servers or --spool: they may hold the same records"
         )
+    if getattr(options, "engine", AUTO) == LOCAL and (
+        options.tables or options.conf or options.jars or options.packages
+    ):
+        exit_wrong_use("--engine local reads topics and spool files: --tables, --conf, --jars, --packages are Spark's")
     start, end = (_parse_time(name, text, now_ms) for name, text in (("--from", options.start), ("--to", options.end)))
     if start is not None and end is not None and end <= start:
         exit_wrong_use("--to must be later than --from")
@@ -202,6 +225,32 @@ def keep_interruptible(session: AbstractContextManager[_Session]) -> Iterator[_S
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, before)
         yield spark
+
+
+@contextmanager
+def open_counted_records(
+    reading: SourceOptions, question: AuditQuery, tell: Callable[[str], None]
+) -> Iterator[CountedRecords]:
+    """The sources' records, each once, for this question alone, in the engine that the options name or that suits them;
+    to be called within `run_guarded`.
+    """
+    options = reading.options
+    found = None
+    if options.engine == LOCAL or (options.engine == AUTO and not _asks_for_spark(options)):
+        from gateway.audit.local import opening
+
+        always, servers = options.engine == LOCAL, options.bootstrap_servers
+        found = opening.open_sources(servers, options.topic, reading.properties, options.spool, always=always)
+    if found is not None:
+        yield found
+        return
+    _check_spark("this audit")
+    with open_sums(reading, question, tell) as records:
+        yield records
+
+
+def _asks_for_spark(options: argparse.Namespace) -> bool:
+    return bool(options.tables or options.conf or options.jars or options.packages or under_spark_submit())
 
 
 def open_records(reading: SourceOptions, tell: Callable[[str], None]) -> AbstractContextManager[AuditRecords]:
@@ -293,6 +342,7 @@ def _make_parser() -> argparse.ArgumentParser:
         "", "Sums up the usage log exactly: offered, accepted, rejected, errored … bytes, messages, requests.", _EPILOG
     )
     add_source_options(parser)
+    add_engine_option(parser)
     add = parser.add_argument
     known = ", ".join(usage.DIMENSIONS)
     add("--by", default="topic", metavar="A,B", help=f"any of {known}; empty for one sum (%(default)s)")

@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from gateway.audit import decoding
 from gateway.audit.decoding import MalformedRecord, UsageRecord
-from gateway.audit.record_batches import ROW_TYPE, forget_optional_fields
+from gateway.audit.record_batches import ROW_TYPE
 from policies import usage
 
-MAX_SAMPLES: Final = 10  # malformed records that each task tells by themselves
+MAX_SAMPLES: Final = 10  # malformed records that each batch tells by themselves: the first by origin
+_KEPT_SAMPLES: Final = 1000  # before all others are forgotten
 _MAX_GROUPS: Final = 200_000  # beyond which sums are handed on: some hundred megabytes
 
 # Rows of three kinds: sums (`outcome` is not null) with the first start_ms that they are of, the columns asked by and
@@ -68,7 +69,7 @@ class UsageCondenser:
         self._open: dict[tuple[str, str, int], list[Any]] = {}  # the last run of each life, and its last start
         self._rows: list[dict[str, Any]] = []  # finished
         self._bad: Counter[str] = Counter()
-        self._samples = 0
+        self._samples: list[tuple[str, str, str | None]] = []  # origin, problem, sample
 
     @property
     def is_full(self) -> bool:
@@ -89,14 +90,16 @@ class UsageCondenser:
     def add_malformed(self, problem: str, value: bytes | None, origin: str) -> None:
         """Note a value that was malformed, and where it was found."""
         self._bad[problem] += 1
-        if self._samples < MAX_SAMPLES:
-            self._samples += 1
-            told = {"count": 0, "origin": origin, "sample": decoding.sample_text(value)}
-            self._rows.append({"problem": problem, **told})
+        self._samples.append((origin, problem, decoding.sample_text(value)))
+        if len(self._samples) >= _KEPT_SAMPLES:
+            self._sort_samples()
 
     def drain(self) -> pa.RecordBatch:
         """CONDENSED_SCHEMA of what was added since the last time."""
         rows, self._rows = self._rows, []
+        self._sort_samples()
+        for origin, problem, sample in self._samples:
+            rows.append({"problem": problem, "count": 0, "origin": origin, "sample": sample})
         rows += [{"problem": problem, "count": count} for problem, count in self._bad.items()]
         rows += [_run_fields(life, run) for life, run in self._open.items()]
         for (_, header, names, is_unknown), (start_ms, *sums) in self._sums.items():
@@ -107,9 +110,14 @@ class UsageCondenser:
             row |= dict(zip(_SUMS, sums, strict=True)) | {"start_ms": start_ms}
             rows.append(row | {"repeats": None} if is_unknown else row)
         self._bad.clear()
+        self._samples.clear()
         self._open, self._sums = {}, {}
         columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in CONDENSED_SCHEMA]
         return pa.record_batch(columns, schema=CONDENSED_SCHEMA)
+
+    def _sort_samples(self) -> None:
+        self._samples.sort(key=lambda each: (*each[:2], each[2] or ""))
+        del self._samples[MAX_SAMPLES:]
 
     def add_number(self, record: UsageRecord | RecordNumber) -> None:
         """Its number alone."""
@@ -135,7 +143,7 @@ class UsageCondenser:
         if self._to_ms is not None and start_ms >= self._to_ms:
             return
         if record.version < 2:
-            forget_optional_fields(record)
+            decoding.forget_optional_fields(record)
         window = start_ms - start_ms % self._window_ms if self._window_ms else 0
         header = tuple(getattr(record, name) for name in self._header_names)
         sums, row_key = self._sums, self._row_key

@@ -131,6 +131,13 @@ def content_digest(record: UsageRecord) -> int:
     return int.from_bytes(blake2b(_encode(record), digest_size=8).digest(), "big", signed=True)
 
 
+def forget_optional_fields(record: UsageRecord) -> None:
+    """For a record of version 1, which may by chance have fields of these names: its readers skip them."""
+    record.storage_factor_ppm = record.volumes = record.spread = None
+    for row in record.rows:
+        row.group = row.software = row.repeats = None
+
+
 def sample_text(value: bytes | None) -> str | None:
     """The beginning of a malformed record."""
     return None if value is None else value[: 4 * SAMPLE_CHARS].decode("utf-8", "replace")[:SAMPLE_CHARS]

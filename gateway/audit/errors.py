@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+RECORDS_GONE: Final = (
+    "records that were there at the start are gone (retention removed them, or the topic was recreated): run again, and"
+    " give the topic a longer retention"
+)
 _MAX_MESSAGE_CHARS: Final = 500  # characters of another program's message
 _MAX_CHAIN: Final = 20
 # Innermost, and yet not what went wrong.
@@ -20,10 +24,7 @@ def explain_error(error: BaseException) -> str:
     if any("OffsetOutOfRangeException" in name for name, _ in chain) or any(
         "data loss" in text.lower() or "lost data" in text.lower() for _, text in chain
     ):
-        return (
-            "records that were there at the start are gone (retention removed them, or the topic was recreated):"
-            " run again, and give the topic a longer retention"
-        )
+        return RECORDS_GONE
     full = next((text for _, text in chain if "No space left on device" in text), None)
     if full is not None:
         return (

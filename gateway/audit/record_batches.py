@@ -114,7 +114,7 @@ class HeaderColumns:
         self.headers.append(_header_values(record))
         self._digests.append(decoding.content_digest(record))
         if record.version < 2:
-            forget_optional_fields(record)
+            decoding.forget_optional_fields(record)
         return record
 
     def header_arrays(self) -> list[pa.Array]:
@@ -174,13 +174,6 @@ class _BatchMaker:
 
 _header_values = attrgetter(*usage.HEADER_FIELDS)
 _NO_HEADER: Final = (None,) * len(usage.HEADER_FIELDS)
-
-
-def forget_optional_fields(record: UsageRecord) -> None:
-    """By chance a record of version 1 has fields of these names: its readers skip them."""
-    record.storage_factor_ppm = record.volumes = record.spread = None
-    for row in record.rows:
-        row.group = row.software = row.repeats = None
 
 
 def _make_lists(offsets: list[int], values: list[pa.Array]) -> pa.Array:

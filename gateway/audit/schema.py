@@ -19,6 +19,20 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from gateway.audit.columns import (
+    BOOT_COLUMNS,
+    DELAY,
+    IDENTITY_COLUMNS,
+    MAYBE_APPENDED,
+    OFFERED,
+    REJECTED_AGAIN,
+    REPEATS,
+    REPEATS_UNKNOWN,
+    SINGLE_SUMS,
+    SUMS,
+    WINDOW_COLUMN,
+    sum_column,
+)
 from policies import usage
 
 _TYPES: Final[dict[str, DataType]] = {"int": LongType(), "str": StringType(), "bool": BooleanType()}
@@ -72,29 +86,27 @@ CONDENSED_SCHEMA: Final = StructType(
 # The columns that a source has to give: one usage record's text a row, and where it was found.
 RAW_SCHEMA: Final = StructType([StructField("value", StringType()), StructField("origin", StringType())])
 
-# One worker's life, and what names a record once and for all (usage.identity). A "lost" note repeats the number of the
-# last interval seen, so only its kind distinguishes it from that interval.
-BOOT_COLUMNS: Final = ("gateway", "boot", "worker")
-IDENTITY_COLUMNS: Final = (*BOOT_COLUMNS, "kind", "seq", "part")
-
-# Sums that a row of the result holds, each in every measure: the whole, its parts, what policies in mode observe would
-# have done to some of it, and (again, from among the parts) what may be in the log unacknowledged.
-OFFERED: Final = "offered"
-MAYBE_APPENDED: Final = "maybe_appended"
-SUMS: Final = (OFFERED, *usage.OUTCOMES, *usage.NOTES, MAYBE_APPENDED)
-
-DELAY: Final = "delay_ms"  # for how long policies held requests back, in all
-# Of the offered bytes: what had been sent before and was rejected then, and those of which that is unknown.
-REPEATS: Final = "repeats_bytes"
-REPEATS_UNKNOWN: Final = "repeats_unknown_bytes"
-# Those of the repeats that were rejected once more.
-REJECTED_AGAIN: Final = "rejected_again_bytes"
-# Sums that stand alone, in one measure of their own.
-SINGLE_SUMS: Final = (DELAY, REPEATS, REPEATS_UNKNOWN, REJECTED_AGAIN)
-
-WINDOW_COLUMN: Final = "window_start_ms"
-
-
-def sum_column(sum_name: str, measure: str) -> str:
-    """The result's column of one sum in one measure, `accepted_bytes` for example."""
-    return f"{sum_name}_{measure}"
+__all__ = [
+    "BOOT_COLUMNS",
+    "CONDENSED_SCHEMA",
+    "DECODED_SCHEMA",
+    "DELAY",
+    "DISK_COLUMNS",
+    "HEADER_SCHEMA",
+    "IDENTITY_COLUMNS",
+    "JUDGED_SCHEMA",
+    "MAYBE_APPENDED",
+    "OFFERED",
+    "RAW_SCHEMA",
+    "REJECTED_AGAIN",
+    "REPEATS",
+    "REPEATS_UNKNOWN",
+    "ROW_SCHEMA",
+    "RUN_SCHEMA",
+    "SINGLE_SUMS",
+    "SPREAD_SCHEMA",
+    "SUMS",
+    "VOLUMES_SCHEMA",
+    "WINDOW_COLUMN",
+    "sum_column",
+]

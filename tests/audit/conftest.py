@@ -10,14 +10,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.audit.engines import LOCAL, SPARK
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from gateway.audit.batch.query import CountedRecords
 
 HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        # Those of the local engine need no Java, unless they ask for Spark.
+        if HERE / "local" in item.path.parents and "spark" not in getattr(item, "fixturenames", ()):
+            continue
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.filterwarnings(r"ignore:unclosed.*socket\.socket:ResourceWarning"))
@@ -92,3 +99,23 @@ def unique(
     yield make
     for decoded in kept:
         decoded.unpersist()
+
+
+@pytest.fixture(params=[SPARK, LOCAL])
+def records(request: pytest.FixtureRequest) -> Callable[[Sequence[str | None]], CountedRecords]:
+    """The records of these lines, in either engine."""
+    from gateway.audit.batch import job, transforms
+    from gateway.audit.local.records import LocalRecords
+    from tests.audit.records import LineSource
+
+    if request.param == LOCAL:
+        return lambda lines: LocalRecords([LineSource(lines)])
+    raw = request.getfixturevalue("raw")
+
+    def read(lines: Sequence[str | None]) -> CountedRecords:
+        decoded = transforms.decode_records(raw(lines)).persist()
+        request.addfinalizer(decoded.unpersist)
+        unique = transforms.drop_copies(transforms.mark_copies(decoded))
+        return job.AuditRecords(transforms.explode_rows(unique), unique, [], job.count_records(decoded))
+
+    return read

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from gateway.audit.local.spool import ValueBatch
 from policies import usage
 
 START = 1_763_600_040_000  # 2025-11-20T00:54:00Z: a whole minute
@@ -52,6 +54,22 @@ def interval(
 
 def lost(seq: int, *, boot: str = "b1", worker: int = 0, now_ms: int = START + 60_000) -> str:
     return usage.encode_lost("gw", boot, worker, seq, now_ms).decode()
+
+
+class LineSource:
+    """Lines as a source of the local engine."""
+
+    def __init__(self, lines: Sequence[str | None]) -> None:
+        self.description: dict[str, Any] = {"kind": "lines"}
+        self.size = len(lines)
+        self._lines = lines
+
+    def read_batches(self) -> Iterator[ValueBatch]:
+        for at in range(0, len(self._lines), 7):
+            some = [
+                None if line is None else line.encode("utf-8", "surrogatepass") for line in self._lines[at : at + 7]
+            ]
+            yield ValueBatch(some, lambda number, at=at: f"line {at + number}", len(some))  # type: ignore[misc]
 
 
 def truth(lines: Sequence[str], by: Sequence[str], window_ms: int | None = None) -> dict[tuple[object, ...], list[int]]:

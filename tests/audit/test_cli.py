@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -13,6 +14,8 @@ import pytest
 
 from gateway.audit import class_data, cli
 from gateway.audit.batch import job
+from gateway.audit.engines import ENGINES
+from gateway.audit.local import opening
 from gateway.embedded import find_free_port, jars
 from tests.audit.records import START, Row, interval
 
@@ -70,6 +73,11 @@ def test_properties_come_from_a_file_and_from_options_with_or_without_the_prefix
         (("--spool", "x", "--command-config", "/nowhere"), "--command-config: /nowhere: No such file or directory"),
         (("tops", "--spool", "x"), "'tops' is not a command of the audit: stream, compact, expire, top,"),
         (("--spool", "x", "--colour"), "unrecognized arguments: --colour"),
+        (
+            ("--tables", "x", "--engine", "local"),
+            "--engine local reads topics and spool files: --tables, --conf, --jars",
+        ),
+        (("--spool", "x", "--engine", "duckdb"), "argument --engine: invalid choice: 'duckdb'"),
     ],
 )
 def test_wrong_options_are_said_before_anything_is_started(
@@ -87,15 +95,16 @@ def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
-    done = _command("--spool", str(tmp_path), "--quiet", JAVA_HOME=str(tmp_path))
+    done = _command("--engine", "spark", "--spool", str(tmp_path), "--quiet", JAVA_HOME=str(tmp_path))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("produce-gateway audit: ")
     assert "Java 17" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_without_a_broker_it_says_so_before_it_starts_spark(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--bootstrap-servers", f"127.0.0.1:{find_free_port()}"]) == 1
+@pytest.mark.parametrize("engine", ENGINES)
+def test_without_a_broker_it_says_so_before_it_starts_spark(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--bootstrap-servers", f"127.0.0.1:{find_free_port()}", "--engine", engine]) == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("produce-gateway audit: no broker can be reached (127.0.0.1:")
@@ -110,7 +119,7 @@ def test_the_result_alone_goes_to_stdout_a_gap_is_exit_code_3_and_classes_come_f
     lines = [*interval(0, rows), *interval(2, rows), *interval(2, rows), *interval(3, (), final=True)]
     (tmp_path / "usage-00000001-aa.jsonl").write_text("\n".join(lines) + "\n")
     done = _command(
-        *("--spool", str(tmp_path), "--format", "json", "--strict", "--by", "reason"),
+        *("--spool", str(tmp_path), "--format", "json", "--strict", "--by", "reason", "--engine", "spark"),
         JDK_JAVA_OPTIONS=f"-Xlog:class+load:file={loaded}/%p.log",
     )
     assert done.returncode == 3, done.stderr
@@ -131,8 +140,55 @@ def test_the_result_alone_goes_to_stdout_a_gap_is_exit_code_3_and_classes_come_f
     assert len([line for line in of_spark if "source: shared objects file (top)" in line]) > len(of_spark) // 2
 
 
+def test_a_small_audit_needs_neither_java_nor_pyspark(tmp_path: Path) -> None:
+    lines = [*interval(0), *interval(2), *interval(3, (), final=True)]
+    (tmp_path / "usage-00000001-aa.jsonl").write_text("\n".join(lines) + "\n")
+    ask = ["--spool", str(tmp_path), "--format", "json", "--strict"]
+    code = (
+        "import sys; sys.modules |= dict.fromkeys(('pyspark', 'py4j', 'pyarrow'))\n"
+        f"from gateway.audit import cli; sys.exit(cli.main({ask}))"
+    )
+    environment = os.environ | {"JAVA_HOME": str(tmp_path), "PATH": ""}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment)
+    assert done.returncode == 3, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["totals"]["offered"]["bytes"] == 200
+    assert [gap["first_seq"] for gap in answer["integrity"]["gaps"]] == [1]
+    assert all(line.startswith("audit ") for line in done.stderr.splitlines()), done.stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("--spool", "a.jsonl"), ("--spool", "a.jsonl.gz"), ("--spool", "a.jsonl", "--conf", "spark.driver.memory=1g")],
+)
+def test_without_pyspark_what_is_sparks_says_what_to_install(
+    args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(opening, "LOCAL_BYTES", 5)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    Path("a.jsonl").write_text("more than five bytes\n")
+    assert cli.main([*args, "--quiet"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        "produce-gateway audit: this audit needs PySpark and PyArrow: pip install 'produce-gateway[audit]'"
+    )
+    # Asked for, the local engine takes all that it can read.
+    assert cli.main(["--spool", "a.jsonl", "--engine", "local", "--quiet"]) == 0
+    assert "records 1" in capsys.readouterr().out
+
+
+def test_the_ranking_is_local_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [Row(client_id="a", outcome="rejected", reason="fence", bytes=5), Row(client_id="b", bytes=7)]
+    (tmp_path / "usage-00000001-aa.jsonl").write_text("\n".join(interval(0, rows)) + "\n")
+    assert cli.main(["top", "--spool", str(tmp_path), "--engine", "local", "--format", "json", "--quiet"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [(row["rank"], row["client_id"], row["finally_dropped_bytes"]) for row in answer["rows"]] == [(1, "a", 5)]
+
+
 def test_a_java_that_has_ended_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from gateway.audit.batch import job
+    from gateway.audit import errors
 
     def gone(error: BaseException) -> str:
         raise ConnectionRefusedError
@@ -140,7 +196,7 @@ def test_a_java_that_has_ended_is_one_line(monkeypatch: pytest.MonkeyPatch, caps
     def failing(error: Exception) -> int:
         raise error
 
-    monkeypatch.setattr(job, "explain_error", gone)
+    monkeypatch.setattr(errors, "explain_error", gone)
     for error in (RuntimeError("somewhere in Java"), ConnectionResetError()):
         assert cli.run_guarded(lambda error=error: failing(error)) == 1  # type: ignore[misc]
         (line,) = capsys.readouterr().err.splitlines()
@@ -158,17 +214,18 @@ def test_ctrl_c_is_an_interrupt_whatever_putting_away_raises(capsys: pytest.Capt
     assert capsys.readouterr().err == "produce-gateway audit: interrupted\n"
 
 
-def test_ctrl_c_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("engine", "at"), [("spark", "reading and decoding\n"), ("local", "reading and adding up\n")])
+def test_ctrl_c_is_one_line(engine: str, at: str, tmp_path: Path) -> None:
     lines = [line for seq in range(2000) for line in interval(seq)]
     # So many that it is still at it when it is interrupted, whoever is held up between.
-    (tmp_path / "usage-00000001-aa.jsonl").write_text(("\n".join(lines) + "\n") * 50)
-    command = [sys.executable, "-m", "gateway.audit", "--spool", str(tmp_path)]
+    (tmp_path / "usage-00000001-aa.jsonl").write_text(("\n".join(lines) + "\n") * 200)
+    command = [sys.executable, "-m", "gateway.audit", "--spool", str(tmp_path), "--engine", engine]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         said = []
         for line in process.stderr:
             said.append(line)
-            if line.endswith("reading and decoding\n"):
+            if line.endswith(at):
                 process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130, said
     assert said[-1] == "produce-gateway audit: interrupted\n"

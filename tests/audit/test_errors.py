@@ -98,7 +98,7 @@ def test_a_java_that_is_too_old_is_named(tmp_path: Path) -> None:
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
     java.chmod(0o755)
     (tmp_path / "usage-00000001-aa.jsonl").write_text(interval(0)[0] + "\n")
-    command = [sys.executable, "-m", "gateway.audit", "--spool", str(tmp_path), "--quiet"]
+    command = [sys.executable, "-m", "gateway.audit", "--engine", "spark", "--spool", str(tmp_path), "--quiet"]
     environment = os.environ | {"JAVA_HOME": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment)
     assert (done.returncode, done.stdout) == (1, "")

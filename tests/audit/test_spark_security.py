@@ -17,7 +17,10 @@ from gateway import embedded
 from gateway.audit import cli, store
 from gateway.audit.batch import job
 from gateway.audit.batch.job import AuditQuery
+from gateway.audit.batch.query import answer_query
 from gateway.audit.errors import AuditError
+from gateway.audit.local.records import LocalRecords
+from gateway.audit.local.topic import TopicSource
 from gateway.audit.reconcile import brokers
 from gateway.audit.stream import stream
 from gateway.audit.stream.stream import StreamPlan
@@ -97,6 +100,8 @@ def test_batch_and_stream_and_snapshots_are_let_in(
     job.check_reachable(secured.servers)
     report = job.audit_sources(spark, [job.read_topic(spark, secured.servers, TOPIC, properties)], AuditQuery())
     assert (report.integrity.records, report.rows[0]["offered_bytes"]) == (6, 600)
+    local = LocalRecords([TopicSource(secured.servers, TOPIC, properties)])
+    assert answer_query(local, AuditQuery()).rows == report.rows
     found = brokers.fetch_snapshot(
         spark, {"bootstrap.servers": secured.servers, **properties}, lambda name: name == TOPIC
     )
@@ -127,6 +132,7 @@ def test_an_error_is_one_line_without_a_secret(
     plan = StreamPlan(secured.servers, TOPIC, properties, str(tmp_path / "checkpoint"))
     for ask in (
         lambda: job.read_topic(spark, secured.servers, TOPIC, properties),
+        lambda: TopicSource(secured.servers, TOPIC, properties),
         lambda: stream.run_stream(spark, tables, plan),
     ):
         with pytest.raises(AuditError) as caught:

@@ -1,6 +1,8 @@
 # The audit as one batch: from text to a Report, and how that is shown.
 #
 #   transforms.py  decode, count once, sum up, find gaps: pure, DataFrame to DataFrame
+#   query.py       the question, its answer, what either engine gives: pure
+#   ranking.py     the largest groups, by Spark
 #   job.py         the session, the sources (topic, spool, tables), the run
 #   dropped.py     rejected attempts against bytes that never got in: pure
 #   tables.py      a Report as text and JSON: pure

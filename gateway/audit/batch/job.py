@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -29,11 +29,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
 from gateway.audit import connector, decoding, schema, store
-from gateway.audit.batch import transforms
+from gateway.audit.addresses import check_reachable
+from gateway.audit.batch import ranking, transforms
+from gateway.audit.batch.query import (
+    MAX_SAMPLES,
+    AuditQuery,
+    AuditReport,
+    LargestGroups,
+    LogIntegrity,
+    answer_query,
+    assess_integrity,
+    ignore_progress,
+)
+from gateway.audit.engines import under_spark_submit
 from gateway.audit.errors import AuditError, explain_error
 from gateway.audit.progress import watch_progress
 from gateway.audit.reconcile import brokers
-from gateway.audit.reconcile.brokers import check_reachable
 from gateway.audit.store import AuditTables
 from gateway.embedded.jars import class_data_options
 
@@ -56,8 +67,6 @@ _FAILURE_MARKS: Final = (
 # Of spool files, from which on both of Java's compilers work. With one million records (0.6 GB) they cost more than the
 # quick one alone; where that turns was not measured.
 LONG_READ_BYTES: Final = 2**31
-MAX_LISTED: Final = 1000  # gaps, incomplete boots: beyond it only their number is given
-_MAX_SAMPLES: Final = 10
 # On a cluster that is spark-submit's business; a session of our own is for one machine.
 _COMMON_SETTINGS: Final = {
     "spark.ui.enabled": "false",
@@ -95,64 +104,12 @@ _DELTA_SETTINGS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class AuditQuery:
-    """The question: sums `by` some of usage.DIMENSIONS, per window, over intervals that start in [from_ms, to_ms)."""
-
-    by: tuple[str, ...] = ()
-    window_ms: int | None = None
-    from_ms: int | None = None
-    to_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class AuditSource:
     """Text to audit (schema.RAW), its kind (for the report), and the number of its records where that is known."""
 
     raw_lines: DataFrame
     description: dict[str, Any]
     record_count: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LogIntegrity:
-    """Whether the sums can be trusted: all records that were read and not counted, or were not there to be read."""
-
-    records: int  # read in all
-    duplicates: int  # copies of a record that was counted already
-    conflicts: int  # those of them which say something else than the one that was counted
-    malformed: int
-    problems: dict[str, int]  # malformed ones by what is wrong with them
-    samples: list[dict[str, Any]]
-    boots: int
-    gaps: list[dict[str, Any]]
-    gaps_total: int
-    incomplete: list[dict[str, Any]]  # boots that are "lost" or "open"
-    incomplete_total: int
-    lost: int
-
-    @property
-    def complete(self) -> bool:
-        """Nothing is known to be missing. A worker that still runs ("open") does not count against it."""
-        return not (self.gaps_total or self.lost or self.malformed or self.conflicts)
-
-
-@dataclass(frozen=True, slots=True)
-class AuditReport:
-    """The answer: one row per group, columns as transforms.totals gives them, ordered by window and group."""
-
-    query: AuditQuery
-    sources: list[dict[str, Any]]
-    rows: list[dict[str, Any]]
-    integrity: LogIntegrity = field(repr=False)
-
-
-def ignore_progress(_: str) -> None:
-    """For callers that want no progress."""
-
-
-def under_spark_submit() -> bool:
-    """Whether a spark-submit started this process: its JVM runs already, with the master and jars given there."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 @contextmanager
@@ -272,7 +229,8 @@ def read_spool(spark: SparkSession, path: str) -> AuditSource:
         if error.getCondition() == "PATH_NOT_FOUND":
             raise AuditError(f"no spool file matches {path}") from None
         raise
-    raw = lines.select("value", F.col("_metadata.file_name").alias("origin"))
+    name = F.replace(F.col("_metadata.file_name"), F.lit("+"), F.lit("%2B"))  # a part of a URI
+    raw = lines.select("value", F.url_decode(name).alias("origin"))
     return AuditSource(raw, {"kind": "spool", "name": path})
 
 
@@ -290,6 +248,22 @@ class AuditRecords:
     def record_count(self) -> int:
         """The number of records read, copies and malformed ones included."""
         return int(self.integrity_fields["records"])
+
+    def sum_groups(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> list[dict[str, Any]]:
+        """As CountedRecords has it."""
+        tell(f"summing up {self.record_count:,} records")
+        return _sum_rows(self.rows, question)
+
+    def rank_groups(
+        self, question: AuditQuery, what: str, limit: int, tell: Callable[[str], None] = ignore_progress
+    ) -> LargestGroups:
+        """As CountedRecords has it."""
+        tell(f"summing up {self.record_count:,} records")
+        return ranking.rank_rows(self.rows, question, what, limit)
+
+    def find_gaps(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> LogIntegrity:
+        """As CountedRecords has it."""
+        return find_gaps(self, question, tell)
 
 
 class NumberedRecords(Protocol):
@@ -419,15 +393,6 @@ def read_tables(
         )
 
 
-def answer_query(
-    records: AuditRecords, question: AuditQuery, tell: Callable[[str], None] = ignore_progress
-) -> AuditReport:
-    """The sums that are asked for, and whether they can be trusted."""
-    tell(f"summing up {records.record_count:,} records")
-    rows = _sum_rows(records.rows, question)
-    return AuditReport(question, records.sources, rows, find_gaps(records, question, tell))
-
-
 def audit_sources(
     spark: SparkSession,
     sources: Sequence[AuditSource],
@@ -460,7 +425,7 @@ def _count_tables(records: DataFrame) -> dict[str, Any]:
     problems = {row["problem"]: row["count"] for row in bad.groupBy("problem").count().collect()}
     origin = F.concat_ws("", "origin_topic", F.lit("-"), "partition", F.lit("@"), "offset").alias("origin")
     text = F.substring(F.col("value").cast("string"), 1, decoding.SAMPLE_CHARS).alias("sample")
-    samples = bad.select(origin, "problem", text).limit(_MAX_SAMPLES).collect() if problems else []
+    samples = _first_samples(bad.select(origin, "problem", text)) if problems else []
     counted = records.agg(
         F.count(F.lit(1)).alias("records"),
         F.count_if(~F.col("counts")).alias("duplicates"),
@@ -469,7 +434,7 @@ def _count_tables(records: DataFrame) -> dict[str, Any]:
     return {
         "malformed": sum(problems.values()),
         "problems": dict(sorted(problems.items())),
-        "samples": [row.asDict() for row in samples],
+        "samples": samples,
         **counted.asDict(),
     }
 
@@ -480,12 +445,12 @@ def count_records(decoded: DataFrame) -> dict[str, Any]:
     problems = {row["problem"]: row["count"] for row in decoded.groupBy("problem").count().collect()}
     good = problems.pop(None, 0)
     bad = F.col("problem").isNotNull()
-    samples = decoded.where(bad).select("origin", "problem", "sample").limit(_MAX_SAMPLES).collect() if problems else []
+    samples = _first_samples(decoded.where(bad).select("origin", "problem", "sample")) if problems else []
     return {
         "records": good + sum(problems.values()),
         "malformed": sum(problems.values()),
         "problems": dict(sorted(problems.items())),
-        "samples": [row.asDict() for row in samples],
+        "samples": samples,
         **_count_copies(decoded),
     }
 
@@ -499,15 +464,21 @@ def _count_condensed(condensed: DataFrame) -> dict[str, Any]:
     problems = {row["problem"]: row["records"] for row in counted}
     good = problems.pop(None, 0)
     told = condensed.where(F.col("problem").isNotNull() & F.col("origin").isNotNull())
-    samples = told.select("origin", "problem", "sample").limit(_MAX_SAMPLES).collect() if problems else []
+    samples = _first_samples(told.select("origin", "problem", "sample")) if problems else []
     return {
         "records": good + sum(problems.values()),
         "malformed": sum(problems.values()),
         "problems": dict(sorted(problems.items())),
-        "samples": [row.asDict() for row in samples],
+        "samples": samples,
         "duplicates": 0,
         "conflicts": 0,
     }
+
+
+def _first_samples(malformed: DataFrame) -> list[dict[str, Any]]:
+    # In an order of their own: that of files and partitions differs from run to run, and from engine to engine.
+    first = malformed.orderBy("origin", "problem", "sample").limit(MAX_SAMPLES)
+    return [row.asDict() for row in first.collect()]
 
 
 def _count_copies(decoded: DataFrame) -> dict[str, int]:
@@ -539,36 +510,13 @@ def find_gaps(
         boots = [row.asDict() for row in transforms.summarize_boots(numbering).collect()]
         boots.sort(key=lambda boot: tuple(boot[name] for name in schema.BOOT_COLUMNS))
         whole = [boot.pop(transforms.WHOLE_COLUMN) for boot in boots]
-        gaps: list[dict[str, Any]] = []
-        gaps_total = 0
+        gaps: Iterator[dict[str, Any]] = iter(())
         if not all(whole):
             found = transforms.detect_gaps(numbering).orderBy(*schema.BOOT_COLUMNS, "first_seq", "gap")
-            for row in found.toLocalIterator():  # a broken log may have millions: count all, keep some
-                gap = row.asDict()
-                if _overlaps_query(gap, "after_ms", "before_ms", question):
-                    gaps_total += 1
-                    gaps += [gap] if gaps_total <= MAX_LISTED else []
+            gaps = (row.asDict() for row in found.toLocalIterator())
+        return assess_integrity(records.integrity_fields, boots, gaps, question)
     finally:
         numbering.unpersist()
-    endless = [boot for boot in boots if boot["state"] != "final"]
-    incomplete = [boot for boot in endless if _overlaps_query(boot, "start_ms", "lost_ms", question)]
-    return LogIntegrity(
-        **records.integrity_fields,
-        boots=len(boots),
-        gaps=gaps,
-        gaps_total=gaps_total,
-        incomplete=incomplete[:MAX_LISTED],
-        incomplete_total=len(incomplete),
-        lost=sum(boot["state"] == "lost" for boot in incomplete),
-    )
-
-
-def _overlaps_query(found: Mapping[str, Any], after: str, before: str, question: AuditQuery) -> bool:
-    # It lies somewhere between two times, either of which may be unknown: then it may reach as far as it likes.
-    begins, ends = found[after], found[before]
-    early = question.from_ms is not None and ends is not None and ends <= question.from_ms
-    late = question.to_ms is not None and begins is not None and begins >= question.to_ms
-    return not (early or late)
 
 
 def _connector_settings(kafka: bool, delta: bool, jars: str | None, packages: str | None) -> dict[str, str]:

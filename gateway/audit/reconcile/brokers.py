@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,30 +20,9 @@ from gateway.audit.errors import AuditError, explain_error, list_causes
 from gateway.audit.reconcile.reconcile import LogSnapshot, PartitionLog, ReconciledTopicLog
 
 ANSWER_TIMEOUT_MS: Final = 15_000  # how long a broker may take to answer
-_CONNECT_TIMEOUT_S: Final = 5.0
 _MAX_ATTEMPTS: Final = 5
 
 PartitionName = tuple[str, int]  # topic, partition
-
-
-def check_reachable(bootstrap_servers: str) -> None:
-    """A cheap look before Spark is started: does any of the addresses take a connection?
-
-    Raises:
-        AuditError: none does.
-    """
-    failed = []
-    for address in bootstrap_servers.split(","):
-        host, _, port = address.strip().rpartition(":")
-        if not host or not port.isdecimal():
-            raise AuditError(f"--bootstrap-servers: {address!r} is not HOST:PORT")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
-        except (OSError, OverflowError) as error:
-            failed.append(f"{address}: {getattr(error, 'strerror', None) or error}")
-        else:
-            return
-    raise AuditError(f"no broker can be reached ({'; '.join(failed)})")
 
 
 def fetch_topic_id(spark: SparkSession, topic: str, properties: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.audit import cli
+from gateway.audit.addresses import check_reachable
 from gateway.kafka import topic_names
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _prepare_snapshot(options: argparse.Namespace) -> Callable[[], int]:
         from gateway.audit.batch import job
         from gateway.audit.reconcile import brokers, reconcile
 
-        brokers.check_reachable(options.bootstrap_servers)
+        check_reachable(options.bootstrap_servers)
         tell("starting Spark")
         session = job.open_session(conf, jars=options.jars, packages=options.packages)
         with cli.keep_interruptible(session) as spark:
@@ -143,7 +144,7 @@ def _prepare_reconcile(options: argparse.Namespace) -> Callable[[], int]:
 
         kafka = options.bootstrap_servers is not None
         if kafka:
-            brokers.check_reachable(options.bootstrap_servers)
+            check_reachable(options.bootstrap_servers)
         tell("starting Spark")
         session = job.open_session(
             conf, kafka=kafka, delta=bool(options.tables), jars=options.jars, packages=options.packages

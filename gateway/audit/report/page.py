@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import jinja2
 
 from gateway.audit.batch import dropped, tables
-from gateway.audit.batch.job import LogIntegrity
+from gateway.audit.batch.query import LogIntegrity
 from gateway.audit.report import plots
 from gateway.audit.report.plots import AmountSeries, TimeWindows, TrafficSeries
 from policies import usage

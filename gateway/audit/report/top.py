@@ -7,26 +7,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark.sql import Column, Window
-from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
-
-from gateway.audit import schema
-from gateway.audit.batch import dropped, job, tables, transforms
-from gateway.audit.batch.job import AuditQuery, AuditRecords, LogIntegrity
+from gateway.audit import columns
+from gateway.audit.batch import dropped, tables
+from gateway.audit.batch.query import DROPPED, AuditQuery, CountedRecords, LogIntegrity, ignore_progress
 
 JSON_VERSION: Final = 1
-DROPPED: Final = "dropped"
-_VALUE_COLUMN: Final = "_value"
-_RANK_COLUMN: Final = "_rank"
 # The sums shown beside the one that ranks, in this order.
-_OTHER_SUMS: Final = (DROPPED, "rejected", "delayed", "errored", schema.OFFERED, "accepted")
+_OTHER_SUMS: Final = (DROPPED, "rejected", "delayed", "errored", columns.OFFERED, "accepted")
 
 
 @dataclass(frozen=True, slots=True)
 class RankingOptions:
     """The `limit` groups of `question.by` with the largest sum of `what`, in each window if there is one.
 
-    `what`: "dropped" (bytes that never got in), or any of schema.SUMS, in bytes.
+    `what`: "dropped" (bytes that never got in), or any of columns.SUMS, in bytes.
     """
 
     query: AuditQuery
@@ -52,34 +46,12 @@ class UsageRanking:
 
 
 def rank_groups(
-    records: AuditRecords, wish: RankingOptions, tell: Callable[[str], None] = job.ignore_progress
+    records: CountedRecords, wish: RankingOptions, tell: Callable[[str], None] = ignore_progress
 ) -> UsageRanking:
-    """Sum up, and keep the largest. Equal ones are in the order of their names, so that the same data ranks alike."""
-    question = wish.query
-    torn = dropped.tears_attempts(question.by, question.window_ms)
-    value = transforms.finally_dropped_column(torn) if wish.what == DROPPED else F.col(f"{wish.what}_bytes")
-    rows = transforms.filter_by_start(records.rows, question.from_ms, question.to_ms)
-    sums = transforms.sum_usage_rows(rows, question.by, question.window_ms).withColumn(_VALUE_COLUMN, value).persist()
-    try:
-        tell(f"summing up {records.record_count:,} records")
-        names = [name for name in sums.columns if name not in (*question.by, schema.WINDOW_COLUMN, _VALUE_COLUMN)]
-        whole = sums.agg(
-            *(F.sum(name).alias(name) for name in names), F.count_if(F.col(_VALUE_COLUMN) > 0).alias("groups")
-        )
-        totals = {name: value or 0 for name, value in whole.collect()[0].asDict().items()}
-        windows = [schema.WINDOW_COLUMN] if question.window_ms else []
-        order: list[Column | str] = [F.col(_VALUE_COLUMN).desc(), *question.by]
-        some = sums.where(F.col(_VALUE_COLUMN) > 0)
-        if windows:
-            numbered = some.withColumn(_RANK_COLUMN, F.row_number().over(Window.partitionBy(*windows).orderBy(*order)))
-            found = numbered.where(F.col(_RANK_COLUMN) <= wish.limit).orderBy(*windows, _RANK_COLUMN).drop(_RANK_COLUMN)
-        else:  # a window without partitions would bring everything to one task
-            found = some.orderBy(*order).limit(wish.limit)
-        best = [row.asDict() for row in found.drop(_VALUE_COLUMN).collect()]
-    finally:
-        sums.unpersist()
-    groups = totals.pop("groups")
-    return UsageRanking(wish, records.sources, best, groups, totals, job.find_gaps(records, question, tell))
+    """Sum up, and keep the largest."""
+    found = records.rank_groups(wish.query, wish.what, wish.limit, tell)
+    trust = records.find_gaps(wish.query, tell)
+    return UsageRanking(wish, records.sources, found.rows, found.groups, found.totals, trust)
 
 
 def ranking_json(ranking: UsageRanking) -> dict[str, Any]:
@@ -127,14 +99,14 @@ def _number_rows(ranking: UsageRanking) -> list[tuple[int, dict[str, Any]]]:
     numbered: list[tuple[int, dict[str, Any]]] = []
     for row in ranking.rows:
         last = numbered[-1] if numbered else None
-        same = last is not None and last[1].get(schema.WINDOW_COLUMN) == row.get(schema.WINDOW_COLUMN)
+        same = last is not None and last[1].get(columns.WINDOW_COLUMN) == row.get(columns.WINDOW_COLUMN)
         numbered.append((last[0] + 1 if last is not None and same else 1, row))
     return numbered
 
 
 def _key_columns(ranking: UsageRanking) -> list[str]:
     question = ranking.options.query
-    return [*([schema.WINDOW_COLUMN] if question.window_ms else []), *question.by]
+    return [*([columns.WINDOW_COLUMN] if question.window_ms else []), *question.by]
 
 
 def _sum_title(name: str) -> str:
@@ -142,4 +114,4 @@ def _sum_title(name: str) -> str:
 
 
 def _sum_cell(row: Mapping[str, Any], name: str, torn: bool) -> str:
-    return tables.dropped_text(row, torn) if name == DROPPED else f"{row[schema.sum_column(name, 'bytes')]:,}"
+    return tables.dropped_text(row, torn) if name == DROPPED else f"{row[columns.sum_column(name, 'bytes')]:,}"

@@ -39,19 +39,19 @@ def main(argv: list[str]) -> int:
         window = cli.parse_duration_ms("--window", options.window) if options.window is not None else None
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
-    return cli.run_guarded(lambda: _print_ranking(reading, by, window))
+    return cli.run_guarded(lambda: _print_ranking(reading, by, window), needs_spark=False)
 
 
 def _print_ranking(reading: SourceOptions, by: tuple[str, ...], window_ms: int | None) -> int:
-    from gateway.audit.batch import job, tables
+    from gateway.audit.batch import query, tables
     from gateway.audit.report import top
 
     options = reading.options
     tell = cli.make_progress_printer(options.quiet)
     wish = top.RankingOptions(
-        job.AuditQuery(by, window_ms, reading.start_ms, reading.end_ms), options.what, options.limit
+        query.AuditQuery(by, window_ms, reading.start_ms, reading.end_ms), options.what, options.limit
     )
-    with cli.open_sums(reading, wish.query, tell) as records:
+    with cli.open_counted_records(reading, wish.query, tell) as records:
         ranking = top.rank_groups(records, wish, tell)
     text = tables.dump_json(top.ranking_json(ranking)) if options.format == "json" else top.ranking_text(ranking)
     return cli.print_result(text, cli.INCOMPLETE if options.strict and not ranking.integrity.complete else cli.OK)
@@ -66,4 +66,5 @@ def _make_parser() -> argparse.ArgumentParser:
     add("--window", metavar="DURATION", help="the top of each 1m, 1h, 1d …")
     add("--format", choices=("table", "json"), default="table")
     cli.add_source_options(parser)
+    cli.add_engine_option(parser)
     return parser

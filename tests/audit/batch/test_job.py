@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -14,12 +16,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.audit.batch import job
 from gateway.audit.batch.job import AuditError, AuditQuery, AuditReport
+from gateway.audit.batch.query import answer_query
+from gateway.audit.engines import LOCAL, SPARK
+from gateway.audit.local.records import LocalRecords
+from gateway.audit.local.spool import SpoolSource
+from gateway.audit.local.topic import TopicSource
 from gateway.embedded import find_free_port
 from tests.audit.records import START, Row, changed, interval, lost, summed, truth
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from gateway.embedded import EmbeddedCluster
 
 TOPIC = "audit-usage"
@@ -41,6 +46,10 @@ def _log() -> list[str]:
 
 
 LINES = _log()
+
+
+def _new_name(name: str) -> str:
+    return f"{TOPIC}-{name}-{uuid.uuid4().hex[:8]}"  # each engine makes one
 
 
 @pytest.fixture(scope="module")
@@ -71,25 +80,49 @@ def spool(tmp_path: Path) -> Path:
     return tmp_path
 
 
+class Engine(NamedTuple):
+    """Either engine's ways to its sources; `audit` takes them together."""
+
+    topic: Callable[..., Any]
+    spool: Callable[[str], Any]
+    audit: Callable[[Sequence[Any], AuditQuery], AuditReport]
+    count: Callable[[Any], int]
+
+
+@pytest.fixture(params=[SPARK, LOCAL])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    if request.param == LOCAL:
+        return Engine(
+            lambda servers, name, properties=None: TopicSource(servers, name, properties or {}),
+            SpoolSource,
+            lambda sources, question: answer_query(LocalRecords(sources), question),
+            lambda source: sum(len(batch.values) for batch in source.read_batches()),
+        )
+    spark = request.getfixturevalue("spark")
+    return Engine(
+        partial(job.read_topic, spark),
+        partial(job.read_spool, spark),
+        partial(job.audit_sources, spark),
+        lambda source: int(source.raw_lines.count()),
+    )
+
+
 def _sums(report: AuditReport) -> object:
     return summed(report.rows, ["window_start_ms", *report.query.by])
 
 
 @pytest.mark.kafka
-def test_topic_and_spool_and_both_together_give_the_same_exact_sums(
-    spark: SparkSession, topic: str, spool: Path
-) -> None:
-    from_topic = job.read_topic(spark, topic, TOPIC)
-    from_spool = job.read_spool(spark, str(spool))
-    of_topic = job.audit_sources(spark, [from_topic], QUESTION)
-    of_spool = job.audit_sources(spark, [from_spool], QUESTION)
-    of_both = job.audit_sources(spark, [from_topic, from_spool], QUESTION)
+def test_topic_and_spool_and_both_together_give_the_same_exact_sums(engine: Engine, topic: str, spool: Path) -> None:
+    from_topic, from_spool = engine.topic(topic, TOPIC), engine.spool(str(spool))
+    of_topic = engine.audit([from_topic], QUESTION)
+    of_spool = engine.audit([from_spool], QUESTION)
+    of_both = engine.audit([from_topic, from_spool], QUESTION)
     expected = truth(LINES, QUESTION.by, QUESTION.window_ms)
     assert _sums(of_topic) == _sums(of_spool) == _sums(of_both) == expected
     assert of_topic.rows == of_spool.rows == of_both.rows
 
     copies = len(LINES[::5])
-    assert from_topic.record_count == len(LINES) + copies + 2
+    assert engine.count(from_topic) == len(LINES) + copies + 2
     trust = of_topic.integrity
     assert (trust.records, trust.duplicates, trust.conflicts) == (len(LINES) + copies + 2, copies, 0)
     assert sorted(trust.problems) == ["empty", "not one JSON object, or a field of the wrong type"]
@@ -99,58 +132,56 @@ def test_topic_and_spool_and_both_together_give_the_same_exact_sums(
     assert (of_spool.integrity.malformed, of_spool.integrity.duplicates) == (0, 0)
     assert of_both.integrity.duplicates == copies + len(LINES)
     ends = {each["partition"]: each["end_offset"] for each in of_topic.sources[0]["partitions"]}
-    assert sum(ends.values()) == from_topic.record_count
+    assert sum(ends.values()) == of_topic.integrity.records
     assert len(ends) == 3
 
 
 @pytest.mark.kafka
-def test_records_that_arrive_after_the_start_are_not_read(spark: SparkSession, kafka: EmbeddedCluster) -> None:
-    name = f"{TOPIC}-late"  # of its own: other tests know what is in the shared one
+def test_records_that_arrive_after_the_start_are_not_read(engine: Engine, kafka: EmbeddedCluster) -> None:
+    name = _new_name("late")  # of its own: other tests know what is in the shared one
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(120)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(name, interval(0)[0])
     assert producer.flush(30) == 0
-    source = job.read_topic(spark, kafka.bootstrap_servers, name)
+    source = engine.topic(kafka.bootstrap_servers, name)
     producer.produce(name, interval(0, boot="late")[0])
     assert producer.flush(30) == 0
-    assert source.raw_lines.count() == source.record_count == 1
-    assert job.read_topic(spark, kafka.bootstrap_servers, name).raw_lines.count() == 2
+    assert engine.count(source) == 1
+    assert engine.count(engine.topic(kafka.bootstrap_servers, name)) == 2
 
 
 @pytest.mark.kafka
-def test_records_that_go_while_it_reads_are_an_error_and_no_smaller_sum(
-    spark: SparkSession, kafka: EmbeddedCluster
-) -> None:
-    name = f"{TOPIC}-short"
+def test_records_that_go_while_it_reads_are_an_error_and_no_smaller_sum(engine: Engine, kafka: EmbeddedCluster) -> None:
+    name = _new_name("short")
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(120)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for seq in range(3):
         producer.produce(name, interval(seq)[0])
     assert producer.flush(30) == 0
-    source = job.read_topic(spark, kafka.bootstrap_servers, name)
+    source = engine.topic(kafka.bootstrap_servers, name)
     deleted = admin.delete_records([TopicPartition(name, 0, 2)])
     next(iter(deleted.values())).result(120)
     with pytest.raises(AuditError, match=r"^records that were there at the start are gone [^\n]*$"):
-        job.audit_sources(spark, [source], AuditQuery())
-    assert job.read_topic(spark, kafka.bootstrap_servers, name).record_count == 1
+        engine.audit([source], AuditQuery())
+    assert engine.count(engine.topic(kafka.bootstrap_servers, name)) == 1
 
 
 @pytest.mark.kafka
-def test_an_empty_topic_is_an_empty_answer(spark: SparkSession, topic: str) -> None:
-    report = job.audit_sources(spark, [job.read_topic(spark, topic, f"{TOPIC}-empty")], AuditQuery())
+def test_an_empty_topic_is_an_empty_answer(engine: Engine, topic: str) -> None:
+    report = engine.audit([engine.topic(topic, f"{TOPIC}-empty")], AuditQuery())
     assert report.integrity.records == 0
     assert report.integrity.complete
     assert [row["offered_bytes"] for row in report.rows] == [0]
 
 
 @pytest.mark.kafka
-def test_a_topic_that_is_not_there_is_one_line(spark: SparkSession, topic: str) -> None:
+def test_a_topic_that_is_not_there_is_one_line(engine: Engine, topic: str) -> None:
     with pytest.raises(AuditError, match=f"^topic nowhere does not exist at {topic}$"):
-        job.read_topic(spark, topic, "nowhere")
-    with pytest.raises(AuditError, match=r"^[^\n]*ConfigException: [^\n]*security.protocol[^\n]*$"):
-        job.read_topic(spark, topic, TOPIC, {"security.protocol": "NONE"})
+        engine.topic(topic, "nowhere")
+    with pytest.raises(AuditError, match=r"^[^\n]*security.protocol[^\n]*$"):
+        engine.topic(topic, TOPIC, {"security.protocol": "NONE"})
 
 
 def test_a_broker_that_is_not_there_is_one_line() -> None:
@@ -160,22 +191,22 @@ def test_a_broker_that_is_not_there_is_one_line() -> None:
         job.check_reachable("here")
 
 
-def test_a_spool_that_is_not_there_is_one_line(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_spool_that_is_not_there_is_one_line(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(AuditError, match=r"^no spool file matches .*nowhere$"):
-        job.read_spool(spark, str(tmp_path / "nowhere"))
+        engine.spool(str(tmp_path / "nowhere"))
 
 
-def test_a_time_range_chooses_intervals_and_the_gaps_that_touch_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_time_range_chooses_intervals_and_the_gaps_that_touch_it(engine: Engine, tmp_path: Path) -> None:
     # 0 | gap 1-2 | 3 4 | gap 5-6 | 7, conflicting 4, and a worker that died in the fourth second
     lines = [line for seq in (0, 3, 4, 7) for line in interval(seq)]
     lines += [changed(interval(4)[0], parts=2), *interval(0, boot="b2"), lost(0, boot="b2", now_ms=START + 4000)]
     path = tmp_path / "any.name"
     path.write_text("\n".join(lines) + "\n")
-    source = job.read_spool(spark, str(path))
+    source = engine.spool(str(path))
 
     def ask(from_s: int | None, to_s: int | None) -> tuple[int, list[int], list[str]]:
         bounds = [None if at is None else START + 1000 * at for at in (from_s, to_s)]
-        report = job.audit_sources(spark, [source], AuditQuery((), None, *bounds))
+        report = engine.audit([source], AuditQuery((), None, *bounds))
         trust = report.integrity
         assert trust.conflicts == 1
         assert not trust.complete

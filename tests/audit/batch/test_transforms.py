@@ -10,14 +10,16 @@ import pytest
 
 from gateway.audit import record_batches, schema
 from gateway.audit.batch import transforms
+from gateway.audit.batch.query import AuditQuery, CountedRecords
 from policies import usage
-from tests.audit.records import START, Row, interval, lost, summed, truth
+from tests.audit.records import START, Row, changed, interval, lost, summed, truth
 from tests.audit.test_decoding import MALFORMED, WELL_FORMED, generated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     Make = Callable[[Sequence[str | None]], DataFrame]
+    MakeRecords = Callable[[Sequence[str | None]], CountedRecords]
 
 
 def test_spark_gives_what_the_decoder_gives_and_where_it_was_found(spark: SparkSession, raw: Make) -> None:
@@ -60,36 +62,36 @@ def _log() -> list[str]:
 
 @pytest.mark.parametrize(("by", "window"), [(("topic", "principal"), 60_000), (("broker", "outcome", "reason"), None)])
 def test_sums_are_exact_with_any_rows_twice_and_in_any_order(
-    unique: Make, by: tuple[str, ...], window: int | None
+    records: MakeRecords, by: tuple[str, ...], window: int | None
 ) -> None:
     lines = _log()
     several = lines + lines[3:30] + lines[-4:] * 3 + [lines[0][:80], "rubbish"]
     random.Random(3).shuffle(several)
-    rows = [row.asDict() for row in transforms.sum_records(unique(several), by, window).collect()]
+    rows = records(several).sum_groups(AuditQuery(by, window))
     keys = [*([schema.WINDOW_COLUMN] if window else []), *by]
     assert summed(rows, keys) == truth(lines, by, window)
     assert len({row[schema.WINDOW_COLUMN] for row in rows if window}) == (3 if window else 0)
 
 
-def test_the_effects_of_an_observed_policy_are_beside_the_offered_bytes_not_among_them(unique: Make) -> None:
+def test_the_effects_of_an_observed_policy_are_beside_the_offered_bytes_not_among_them(records: MakeRecords) -> None:
     rows = [
         Row(outcome="accepted", bytes=100, messages=1, requests=1, delay_ms=5),
         Row(outcome="would_reject", reason="topic-threshold", bytes=70, messages=1, requests=1, delay_ms=3000),
         Row(outcome="would_delay", reason="topic-threshold", bytes=30, messages=1, requests=1, delay_ms=400),
     ]
-    (row,) = transforms.sum_records(unique(interval(0, rows))).collect()
+    (row,) = records(interval(0, rows)).sum_groups(AuditQuery())
     assert (row["offered_bytes"], row["accepted_bytes"], row["delay_ms"]) == (100, 100, 5)
     assert (row["would_reject_bytes"], row["would_delay_bytes"]) == (70, 30)
 
 
-def test_every_outcome_has_its_sums_and_offered_is_all_of_them(unique: Make) -> None:
+def test_every_outcome_has_its_sums_and_offered_is_all_of_them(records: MakeRecords) -> None:
     reason = {"rejected": "fence", "errored": "REQUEST_TIMED_OUT", "dropped": "acks0"}
     rows = [
         Row(outcome=outcome, reason=reason.get(outcome, ""), bytes=2**i, messages=3**i, requests=i, delay_ms=i)
         for i, outcome in enumerate(usage.OUTCOMES)
     ]
     rows.append(Row(outcome="errored", reason="MESSAGE_TOO_LARGE", bytes=2**20))
-    sums = transforms.sum_records(unique(interval(0, rows))).collect()[0].asDict()
+    (sums,) = records(interval(0, rows)).sum_groups(AuditQuery())
     assert {outcome: sums[f"{outcome}_bytes"] for outcome in usage.OUTCOMES} == {
         outcome: 2**i + (2**20 if outcome == "errored" else 0) for i, outcome in enumerate(usage.OUTCOMES)
     }
@@ -102,14 +104,14 @@ def test_every_outcome_has_its_sums_and_offered_is_all_of_them(unique: Make) -> 
     )
 
 
-def test_an_interval_counts_whole_in_the_window_in_which_it_starts(unique: Make) -> None:
+def test_an_interval_counts_whole_in_the_window_in_which_it_starts(records: MakeRecords) -> None:
     lines = [line for seq, at in enumerate((-1, 0, 59_999, 60_000)) for line in interval(seq, start_ms=START + at)]
-    records = unique(lines)
-    sums = transforms.sum_records(records, (), 60_000)
-    windows = {row[schema.WINDOW_COLUMN]: row["offered_bytes"] for row in sums.collect()}
+    found = records(lines)
+    sums = found.sum_groups(AuditQuery((), 60_000))
+    windows = {row[schema.WINDOW_COLUMN]: row["offered_bytes"] for row in sums}
     assert windows == {START - 60_000: 100, START: 200, START + 60_000: 100}
-    chosen = transforms.filter_by_start(records, START, START + 60_000)
-    assert sorted(row["start_ms"] for row in chosen.collect()) == [START, START + 59_999]
+    chosen = found.sum_groups(AuditQuery((), 1, START, START + 60_000))
+    assert [row[schema.WINDOW_COLUMN] for row in chosen] == [START, START + 59_999]
 
 
 def test_copies_that_differ_are_conflicts_and_the_choice_among_them_depends_on_no_order(raw: Make) -> None:
@@ -125,11 +127,25 @@ def test_copies_that_differ_are_conflicts_and_the_choice_among_them_depends_on_n
     assert len(kept) == 1
 
 
-def test_a_note_of_loss_is_no_copy_of_the_interval_that_it_names(unique: Make) -> None:
-    assert unique([*interval(0), lost(0)]).count() == 2
+def test_contradicting_copies_count_once_whatever_their_order(records: MakeRecords) -> None:
+    one, other = interval(0, [Row(bytes=1)])[0], interval(0, [Row(bytes=2)])[0]
+    again = changed(one, region="eu")  # another text of the same contents
+    counted = set()
+    for lines in ([one, other, again, one], [again, other, one, one], [other, one, one, again]):
+        found = records([*lines, *interval(1), *interval(1)])
+        (row,) = found.sum_groups(AuditQuery())
+        trust = found.find_gaps(AuditQuery())
+        assert (trust.records, trust.duplicates) == (6, 4)
+        counted.add((row["offered_bytes"], trust.conflicts))
+    assert counted in ({(101, 1)}, {(102, 3)})
 
 
-def test_gaps_are_found_at_the_start_in_the_middle_at_the_end_and_within_an_interval(unique: Make) -> None:
+def test_a_note_of_loss_is_no_copy_of_the_interval_that_it_names(records: MakeRecords) -> None:
+    trust = records([*interval(0), lost(0)]).find_gaps(AuditQuery())
+    assert (trust.records, trust.duplicates, trust.boots) == (2, 0, 1)
+
+
+def test_gaps_are_found_at_the_start_in_the_middle_at_the_end_and_within_an_interval(records: MakeRecords) -> None:
     parts = interval(5, [Row(client_id=str(i)) for i in range(2300)], boot="parts")
     lines = [
         *interval(0, boot="whole"), *interval(1, (), boot="whole", final=True),
@@ -142,7 +158,7 @@ def test_gaps_are_found_at_the_start_in_the_middle_at_the_end_and_within_an_inte
     ]  # fmt: skip
     assert len(parts) == 3
     names = ("boot", "worker", "gap", "first_seq", "last_seq", "missing", "after_ms", "before_ms")
-    found = {tuple(row[name] for name in names) for row in transforms.detect_gaps(unique(lines)).collect()}
+    found = {tuple(row[name] for name in names) for row in records(lines).find_gaps(AuditQuery()).gaps}
     second = [START + 1000 * i for i in range(8)]
     assert found == {
         ("start", 0, "seq", 0, 1, 2, None, second[2]),

@@ -12,6 +12,7 @@ import pytest
 from gateway.audit import cli, schema
 from gateway.audit.batch import dropped, tables, transforms
 from gateway.audit.batch.job import AuditQuery, AuditRecords, LogIntegrity
+from gateway.audit.batch.query import DROPPED
 from gateway.audit.report import top, top_command
 from gateway.audit.report.top import RankingOptions, UsageRanking
 from policies import usage
@@ -59,21 +60,20 @@ def _truth(rows: Sequence[Row], what: str) -> dict[str, int]:
 
 
 def test_the_choices_are_sums_that_exist() -> None:
-    assert set(top_command.RANKED_SUMS) - {top.DROPPED} <= set(schema.SUMS)
+    assert set(top_command.RANKED_SUMS) - {DROPPED} <= set(schema.SUMS)
 
 
 def test_the_largest_come_first(unique: Make) -> None:
     rows = _rows(random.Random(1))
     records = _records(unique, rows)
-    for what in (top.DROPPED, "delayed"):
+    for what in (DROPPED, "delayed"):
         found = top.rank_groups(records, RankingOptions(AuditQuery(("client_id",)), what, 4))
         sums = {name: value for name, value in _truth(rows, what).items() if value}
         best = sorted(sums, key=lambda name: (-sums[name], name))[:4]
         assert [row["client_id"] for row in found.rows] == best
         assert found.groups == len(sums)
         amounts = [
-            dropped.count_finally_dropped(row).bytes if what == top.DROPPED else row[f"{what}_bytes"]
-            for row in found.rows
+            dropped.count_finally_dropped(row).bytes if what == DROPPED else row[f"{what}_bytes"] for row in found.rows
         ]
         assert amounts == [sums[name] for name in best]
         assert found.totals["offered_bytes"] == sum(_truth(rows, "offered").values())
@@ -101,7 +101,7 @@ def test_by_reason_each_refusal_is_charged_where_it_came_first(unique: Make) -> 
         Row(outcome="rejected", reason="client-quota", repeats=100),
     ]
     records = _records(unique, [*chain, Row(repeats=100)])
-    ranking = top.rank_groups(records, RankingOptions(AuditQuery(("reason",)), top.DROPPED, 5))
+    ranking = top.rank_groups(records, RankingOptions(AuditQuery(("reason",)), DROPPED, 5))
     assert [row["reason"] for row in ranking.rows] == ["fence"]
     answer = top.ranking_json(ranking)
     assert (answer["rows"][0][dropped.BYTES_FIELD], answer["rows"][0][dropped.UPPER_BOUND_FIELD]) == (100, True)
@@ -120,7 +120,7 @@ def _ranking() -> UsageRanking:
     totals = tables.sum_rows(rows) | {"offered_bytes": 10_000}
     trust = LogIntegrity(**TRUST, records=3, boots=1, gaps=[], gaps_total=0, incomplete=[], incomplete_total=0, lost=0)
     return UsageRanking(
-        RankingOptions(AuditQuery(("client_id",)), top.DROPPED, 2),
+        RankingOptions(AuditQuery(("client_id",)), DROPPED, 2),
         [{"kind": "spool", "name": "x"}],
         rows,
         7,

@@ -1,0 +1,130 @@
+# A question to the audit, its answer, and what either engine gives of the records: Spark's (job.py) or the one without
+# Java (gateway/audit/local/). Pure.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol
+
+MAX_LISTED: Final = 1000  # gaps, incomplete boots: beyond it only their number is given
+MAX_SAMPLES: Final = 10  # malformed records that are shown, the first by origin
+DROPPED: Final = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditQuery:
+    """The question: sums `by` some of usage.DIMENSIONS, per window, over intervals that start in [from_ms, to_ms)."""
+
+    by: tuple[str, ...] = ()
+    window_ms: int | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogIntegrity:
+    """Whether the sums can be trusted: all records that were read and not counted, or were not there to be read."""
+
+    records: int  # read in all
+    duplicates: int  # copies of a record that was counted already
+    conflicts: int  # those of them which say something else than the one that was counted
+    malformed: int
+    problems: dict[str, int]  # malformed ones by what is wrong with them
+    samples: list[dict[str, Any]]
+    boots: int
+    gaps: list[dict[str, Any]]
+    gaps_total: int
+    incomplete: list[dict[str, Any]]  # boots that are "lost" or "open"
+    incomplete_total: int
+    lost: int
+
+    @property
+    def complete(self) -> bool:
+        """Nothing is known to be missing. A worker that still runs ("open") does not count against it."""
+        return not (self.gaps_total or self.lost or self.malformed or self.conflicts)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """The answer: one row per group, columns as transforms.totals gives them, ordered by window and group."""
+
+    query: AuditQuery
+    sources: list[dict[str, Any]]
+    rows: list[dict[str, Any]]
+    integrity: LogIntegrity = field(repr=False)
+
+
+class LargestGroups(NamedTuple):
+    """`rows`: the largest groups (of each window, if there are any), largest first. `totals`: the sums over all groups;
+    `groups`: the number of those that have any.
+    """
+
+    rows: list[dict[str, Any]]
+    totals: dict[str, int]
+    groups: int
+
+
+class CountedRecords(Protocol):
+    """The records that were read, each once, in either engine."""
+
+    @property
+    def sources(self) -> list[dict[str, Any]]: ...
+
+    def sum_groups(self, question: AuditQuery, tell: Callable[[str], None] = ...) -> list[dict[str, Any]]:
+        """The rows of an AuditReport."""
+
+    def rank_groups(
+        self, question: AuditQuery, what: str, limit: int, tell: Callable[[str], None] = ...
+    ) -> LargestGroups:
+        """The `limit` groups with the largest sum of `what`: DROPPED (bytes that never got in), or any of columns.SUMS,
+        in bytes. Equal ones are in the order of their names, so that the same data ranks alike.
+        """
+
+    def find_gaps(self, question: AuditQuery, tell: Callable[[str], None] = ...) -> LogIntegrity:
+        """The certain and possible gaps in the records between the question's bounds."""
+
+
+def ignore_progress(_: str) -> None:
+    """For callers that want no progress."""
+
+
+def answer_query(
+    records: CountedRecords, question: AuditQuery, tell: Callable[[str], None] = ignore_progress
+) -> AuditReport:
+    """The sums that are asked for, and whether they can be trusted."""
+    rows = records.sum_groups(question, tell)
+    return AuditReport(question, records.sources, rows, records.find_gaps(question, tell))
+
+
+def assess_integrity(
+    counted: Mapping[str, Any], boots: Sequence[dict[str, Any]], gaps: Iterable[dict[str, Any]], question: AuditQuery
+) -> LogIntegrity:
+    """`counted`: the fields that are known before gaps are looked for; `boots`, `gaps`: all, in order
+    (transforms.summarize_boots, detect_gaps). Gaps and boots without an end are those that touch the question's bounds.
+    """
+    listed: list[dict[str, Any]] = []
+    gaps_total = 0
+    for gap in gaps:  # a broken log may have millions: count all, keep some
+        if _overlaps_query(gap, "after_ms", "before_ms", question):
+            gaps_total += 1
+            listed += [gap] if gaps_total <= MAX_LISTED else []
+    endless = [boot for boot in boots if boot["state"] != "final"]
+    incomplete = [boot for boot in endless if _overlaps_query(boot, "start_ms", "lost_ms", question)]
+    return LogIntegrity(
+        **counted,
+        boots=len(boots),
+        gaps=listed,
+        gaps_total=gaps_total,
+        incomplete=incomplete[:MAX_LISTED],
+        incomplete_total=len(incomplete),
+        lost=sum(boot["state"] == "lost" for boot in incomplete),
+    )
+
+
+def _overlaps_query(found: Mapping[str, Any], after: str, before: str, question: AuditQuery) -> bool:
+    # It lies somewhere between two times, either of which may be unknown: then it may reach as far as it likes.
+    begins, ends = found[after], found[before]
+    early = question.from_ms is not None and ends is not None and ends <= question.from_ms
+    late = question.to_ms is not None and begins is not None and begins >= question.to_ms
+    return not (early or late)

@@ -1,0 +1,35 @@
+# The columns of the audit's answers, and those that name a record. Pure, and without Spark: whatever engine counts, its
+# rows have these.
+
+from __future__ import annotations
+
+from typing import Final
+
+from policies import usage
+
+# One worker's life, and what names a record once and for all (usage.identity). A "lost" note repeats the number of the
+# last interval seen, so only its kind distinguishes it from that interval.
+BOOT_COLUMNS: Final = ("gateway", "boot", "worker")
+IDENTITY_COLUMNS: Final = (*BOOT_COLUMNS, "kind", "seq", "part")
+
+# Sums that a row of the result holds, each in every measure: the whole, its parts, what policies in mode observe would
+# have done to some of it, and (again, from among the parts) what may be in the log unacknowledged.
+OFFERED: Final = "offered"
+MAYBE_APPENDED: Final = "maybe_appended"
+SUMS: Final = (OFFERED, *usage.OUTCOMES, *usage.NOTES, MAYBE_APPENDED)
+
+DELAY: Final = "delay_ms"  # for how long policies held requests back, in all
+# Of the offered bytes: what had been sent before and was rejected then, and those of which that is unknown.
+REPEATS: Final = "repeats_bytes"
+REPEATS_UNKNOWN: Final = "repeats_unknown_bytes"
+# Those of the repeats that were rejected once more.
+REJECTED_AGAIN: Final = "rejected_again_bytes"
+# Sums that stand alone, in one measure of their own.
+SINGLE_SUMS: Final = (DELAY, REPEATS, REPEATS_UNKNOWN, REJECTED_AGAIN)
+
+WINDOW_COLUMN: Final = "window_start_ms"
+
+
+def sum_column(sum_name: str, measure: str) -> str:
+    """The result's column of one sum in one measure, `accepted_bytes` for example."""
+    return f"{sum_name}_{measure}"

@@ -1,0 +1,11 @@
+# The audit on one machine, without Spark and Java: the same answers from spool files and topics of some gigabytes.
+#
+#   opening.py   the sources, and whether they belong here
+#   records.py   the run: each line decoded once, its rows added up at once
+#   sums.py      sums by group: pure
+#   lives.py     each life's numbers: which record is a copy, what is missing: pure
+#   spool.py     lines of spool files
+#   topic.py     values of the usage topic
+#
+# One process decodes with msgspec (decoding.py) and adds up in dicts, which took less CPU than DuckDB did, with checks
+# as strict. Memory grows with groups of the answer, and by 24 bytes a record; never with the length of the input.

@@ -1,0 +1,40 @@
+# The sources of a local audit, and whether they belong to it.
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gateway.audit.addresses import check_reachable
+from gateway.audit.engines import LOCAL_BYTES, LOCAL_RECORDS
+from gateway.audit.local.records import LocalRecords, LocalSource
+from gateway.audit.local.spool import SpoolSource, is_plain_path
+from gateway.audit.local.topic import TopicSource, UntranslatableProperty
+
+
+def open_sources(
+    bootstrap_servers: str | None, topic: str, properties: Mapping[str, str], spool: Sequence[str], *, always: bool
+) -> LocalRecords | None:
+    """The records of a topic (unless `bootstrap_servers` is None) and of spool files. None: they are Spark's, being too
+    large or readable by Java only; never with `always`.
+
+    Raises:
+        AuditError: a source isn't there, or can't be read.
+    """
+    if not always and not all(map(is_plain_path, spool)):
+        return None
+    files = [SpoolSource(path) for path in spool]
+    if not always and sum(each.size for each in files) > LOCAL_BYTES:
+        return None
+    sources: list[LocalSource] = [*files]
+    if bootstrap_servers is not None:
+        check_reachable(bootstrap_servers)
+        try:
+            usage_topic = TopicSource(bootstrap_servers, topic, properties)
+        except UntranslatableProperty:
+            if always:
+                raise
+            return None
+        if not always and usage_topic.size > LOCAL_RECORDS:
+            return None
+        sources.insert(0, usage_topic)
+    return LocalRecords(sources)

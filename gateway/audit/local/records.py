@@ -1,0 +1,238 @@
+# The run of the audit without Spark: each line is decoded once, and its rows are added up at once, so that no more of
+# the input is held than a batch. Gives a CountedRecords, as Spark's side does (job.AuditRecords).
+#
+# Of several copies of a record the first counts if all are the same text. Where they are not, their contents decide,
+# as everywhere in the audit: then everything is read once more, with those records held back.
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Protocol, TypeVar
+
+from gateway.audit import decoding
+from gateway.audit.batch.query import (
+    MAX_SAMPLES,
+    AuditQuery,
+    LargestGroups,
+    LogIntegrity,
+    assess_integrity,
+    ignore_progress,
+)
+from gateway.audit.decoding import MalformedRecord, UsageRecord
+from gateway.audit.local.lives import COPY, NEW, LifeKey, WorkerLife
+from gateway.audit.local.spool import ValueBatch
+from gateway.audit.local.sums import GroupSums
+from policies.usage import INTERVAL
+
+PROGRESS_INTERVAL_S: Final = 5.0
+_KEPT_SAMPLES: Final = 1000  # before all but the first are forgotten
+
+_RecordName = tuple[LifeKey, str, int, int]  # life, kind, seq, part: columns.IDENTITY_COLUMNS
+
+
+class LocalSource(Protocol):
+    """Values to audit; `size` in any unit, for progress."""
+
+    description: dict[str, Any]
+    size: int
+
+    def read_batches(self) -> Iterator[ValueBatch]:
+        """All values; each time it is called, the same ones."""
+
+
+class RecordCollector(Protocol):
+    """What the rows of records are added to."""
+
+    def add_record(self, record: UsageRecord) -> None:
+        """Add a record that counts. Records come in any order."""
+
+
+class _NoCollector:
+    def add_record(self, record: UsageRecord) -> None:
+        pass
+
+
+_Collector = TypeVar("_Collector", bound=RecordCollector)
+
+
+class LocalRecords:
+    """A CountedRecords of these sources together. Each question reads them once."""
+
+    def __init__(self, sources: Sequence[LocalSource]) -> None:
+        self._sources = sources
+        self._run: _Run | None = None
+
+    @property
+    def sources(self) -> list[dict[str, Any]]:
+        """As CountedRecords has it."""
+        return [source.description for source in self._sources]
+
+    def sum_groups(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> list[dict[str, Any]]:
+        """As CountedRecords has it."""
+        return self.collect(lambda: GroupSums(question), tell).make_rows()
+
+    def rank_groups(
+        self, question: AuditQuery, what: str, limit: int, tell: Callable[[str], None] = ignore_progress
+    ) -> LargestGroups:
+        """As CountedRecords has it."""
+        return self.collect(lambda: GroupSums(question), tell).rank_groups(what, limit)
+
+    def find_gaps(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> LogIntegrity:
+        """As CountedRecords has it; after a question it costs no further reading."""
+        if self._run is None:
+            self.collect(_NoCollector, tell)
+        assert self._run is not None
+        tell("looking for gaps")
+        lives = self._run.lives
+        found = [(*lives[key].summarize(key), lives[key]) for key in sorted(lives)]
+        gaps = (gap for row, is_whole, life in found if not is_whole for gap in life.find_gaps(row))
+        return assess_integrity(self._run.integrity_fields(), [row for row, _, _ in found], gaps, question)
+
+    def collect(self, make: Callable[[], _Collector], tell: Callable[[str], None] = ignore_progress) -> _Collector:
+        """Read everything, and add each record that counts to what `make` gives. It is called again where copies
+        contradict each other.
+
+        Raises:
+            AuditError: a source can't be read to its end.
+        """
+        unclear: set[_RecordName] = set()
+        while True:
+            tell("reading again: copies of records differ" if unclear else "reading and adding up")
+            collector = make()
+            run = self._run = _Run(collector.add_record, unclear)
+            with _without_collector_of_garbage():
+                self._read_all(run, tell)
+            if run.unclear <= unclear:
+                run.add_held()
+                return collector
+            unclear |= run.unclear
+
+    def _read_all(self, run: _Run, tell: Callable[[str], None]) -> None:
+        size, done, said = sum(source.size for source in self._sources), 0, time.monotonic()
+        for source in self._sources:
+            for batch in source.read_batches():
+                run.add_batch(batch)
+                done += batch.size
+                if time.monotonic() - said >= PROGRESS_INTERVAL_S:
+                    said = time.monotonic()
+                    tell(f"… {100 * done // max(size, 1)} % ({run.records:,} records)")
+
+
+class _HeldRecord:
+    """The copies of a record that differ: those of the lowest digest count as one, as transforms.mark_copies has it."""
+
+    __slots__ = ("best", "digests")
+
+    def __init__(self) -> None:
+        self.digests: Counter[int] = Counter()
+        self.best: UsageRecord | None = None
+
+    def add(self, record: UsageRecord) -> None:
+        digest = decoding.content_digest(record)
+        if not self.digests or digest < min(self.digests):
+            self.best = record
+        self.digests[digest] += 1
+
+
+class _Run:
+    """One reading of everything. `unclear`: names of records whose copies differ, found on the way."""
+
+    def __init__(self, add_record: Callable[[UsageRecord], None], held: set[_RecordName]) -> None:
+        self.records = self._duplicates = self._conflicts = 0
+        self.lives: dict[LifeKey, WorkerLife] = {}
+        self.unclear: set[_RecordName] = set()
+        self._add_record = add_record
+        self._held = {name: _HeldRecord() for name in held}
+        self._problems: Counter[str] = Counter()
+        self._samples: list[dict[str, Any]] = []
+
+    def add_batch(self, batch: ValueBatch) -> None:
+        """Decode and count; what counts goes to the collector."""
+        parse, count = decoding.parse_record, self._add_record
+        lives, held = self.lives, self._held
+        self.records += len(batch.values)
+        for i, value in enumerate(batch.values):
+            try:
+                record = parse(value)
+            except MalformedRecord as error:
+                self._note_malformed(value, batch.find_origin(i), str(error))
+                continue
+            key = (record.gateway, record.boot, record.worker)
+            if held and (one := held.get((key, record.kind, record.seq, record.part))):
+                one.add(record)
+                continue
+            life = lives.get(key)
+            if life is None:
+                life = lives[key] = WorkerLife()
+            if record.version < 2:
+                decoding.forget_optional_fields(record)
+            kind, seq, start_ms, end_ms = record.kind, record.seq, record.start_ms, record.end_ms
+            if seq == life.next_seq and kind == INTERVAL and record.parts == 1 and not life.others:
+                life.append((hash(value), start_ms, end_ms))
+                life.next_seq = seq + 1
+                if record.final:
+                    life.is_final = True
+                count(record)
+                continue
+            part = record.part
+            known = life.add(kind, seq, part, record.parts, start_ms, end_ms, record.final, hash(value))
+            if known == NEW:
+                count(record)
+            elif known == COPY:
+                self._duplicates += 1
+            else:
+                self.unclear.add((key, kind, seq, part))
+
+    def add_held(self) -> None:
+        """Count those that were held back."""
+        for (key, *_), one in self._held.items():
+            record = one.best
+            if record is None:  # of a file that has changed meanwhile
+                continue
+            lowest = min(one.digests)
+            self._duplicates += one.digests.total() - 1
+            self._conflicts += sum(count for digest, count in one.digests.items() if digest != lowest)
+            self.lives.setdefault(key, WorkerLife()).add(
+                record.kind, record.seq, record.part, record.parts, record.start_ms, record.end_ms, record.final, 0
+            )
+            if record.version < 2:
+                decoding.forget_optional_fields(record)
+            self._add_record(record)
+
+    def integrity_fields(self) -> dict[str, Any]:
+        """The fields of LogIntegrity that are known before gaps are looked for."""
+        self._sort_samples()
+        return {
+            "records": self.records,
+            "duplicates": self._duplicates,
+            "conflicts": self._conflicts,
+            "malformed": self._problems.total(),
+            "problems": dict(sorted(self._problems.items())),
+            "samples": self._samples,
+        }
+
+    def _note_malformed(self, value: bytes | None, origin: str, problem: str) -> None:
+        self._problems[problem] += 1
+        self._samples.append({"origin": origin, "problem": problem, "sample": decoding.sample_text(value)})
+        if len(self._samples) >= _KEPT_SAMPLES:
+            self._sort_samples()
+
+    def _sort_samples(self) -> None:
+        self._samples.sort(key=lambda each: (each["origin"], each["problem"], each["sample"] or ""))
+        del self._samples[MAX_SAMPLES:]
+
+
+@contextmanager
+def _without_collector_of_garbage() -> Iterator[None]:
+    """A run makes millions of objects and no cycles: looking for some would take a tenth of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

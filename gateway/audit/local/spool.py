@@ -1,0 +1,103 @@
+# Lines of spool files. Chooses files as Spark's reader of text does (job.read_spool), and reads each up to the line in
+# which it ended at the start.
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from gateway.audit.errors import AuditError
+
+_CHUNK_BYTES: Final = 1 << 16  # what fits into the processor's cache: larger ones take more CPU
+_HIDDEN: Final = ("_", ".")
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+# Of these suffixes Spark would unpack a file; of these characters Python's globs know nothing.
+_PACKED: Final = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst", ".zstd", ".xz")
+_ONLY_HADOOPS: Final = "{}\\^"
+
+
+class ValueBatch(NamedTuple):
+    """Values one after the other. `find_origin`: where that one of them is from; `size`: how much of the source's
+    `size` they are.
+    """
+
+    values: list[bytes | None]
+    find_origin: Callable[[int], str]
+    size: int
+
+
+class SpoolSource:
+    """Spool files: every line is a record. `path`: a file, a glob, or a directory (its *.jsonl).
+
+    Raises:
+        AuditError: there is no such file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.description: dict[str, Any] = {"kind": "spool", "name": path}
+        try:
+            self._files = [(file, file.stat().st_size) for file in _find_files(path)]
+        except OSError as error:
+            raise AuditError(f"{error.filename}: {error.strerror}") from None
+        self.size = sum(size for _, size in self._files)  # bytes
+
+    def read_batches(self) -> Iterator[ValueBatch]:
+        """All lines, without their ends.
+
+        Raises:
+            AuditError: a file can't be read.
+        """
+        for file, size in self._files:
+            try:
+                yield from _read_lines(file, size)
+            except OSError as error:
+                raise AuditError(f"{file}: {error.strerror}") from None
+
+
+def is_plain_path(path: str) -> bool:
+    """Whether it names files that are read here just as Spark reads them: no URI, nothing packed, no glob of Hadoop's
+    own.
+    """
+    return "://" not in path and not path.endswith(_PACKED) and not any(each in path for each in _ONLY_HADOOPS)
+
+
+def _find_files(path: str) -> list[Path]:
+    place = Path(path)
+    if place.is_dir():
+        return _list_folder(place, "*.jsonl")
+    if place.exists():
+        return [place]
+    found = [Path(each) for each in sorted(glob.glob(path))]
+    if not found:
+        raise AuditError(f"no spool file matches {path}")
+    pattern = "*.jsonl" if path.endswith("/") else "*"
+    return [file for each in found for file in (_list_folder(each, pattern) if each.is_dir() else [each])]
+
+
+def _list_folder(folder: Path, pattern: str) -> list[Path]:
+    return sorted(file for file in folder.glob(pattern) if file.is_file() and not file.name.startswith(_HIDDEN))
+
+
+def _read_lines(path: Path, size: int) -> Iterator[ValueBatch]:
+    def find_origin(_: int) -> str:
+        return path.name
+
+    with path.open("rb") as file:
+        rest, left, is_first = b"", size, True
+        while left > 0:
+            chunk = file.read(min(left, _CHUNK_BYTES))
+            if not chunk:
+                break
+            left -= len(chunk)
+            if is_first:
+                chunk, is_first = chunk.removeprefix(_BYTE_ORDER_MARK), False
+            lines: list[bytes | None] = [*(rest + chunk).split(b"\n")]
+            last = lines.pop()
+            assert last is not None
+            rest = last
+            if lines:
+                yield ValueBatch(lines, find_origin, len(chunk))
+        if rest:  # it may go on in what has been written since
+            yield ValueBatch([(rest + file.readline()).removesuffix(b"\n")], find_origin, 0)
