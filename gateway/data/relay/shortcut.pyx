@@ -1,7 +1,7 @@
 # The shortcut of one link, for nearly all of its events: bytes are there, they are whole Produce and Fetch requests, or
-# answers, that pass as they are (fast_path.pyx), or more of a request that has a buffer of its own, or more of an
-# answer that streams through, and the other socket takes them at once. Either side may speak TLS. Only the compiled
-# gateway has this module: elsewhere links have a NoShortcut.
+# answers, that pass as they are (fast_path.pyx), or a part of such a request, or more of an answer that streams
+# through, and the other socket takes them at once. Either side may speak TLS. Only the compiled gateway has this
+# module: elsewhere links have a NoShortcut.
 #
 # It decides nothing, and keeps nothing but what the link has told it: which terms hold for such requests just now, and
 # whether records pass unseen. (How many these are, the answer in progress says, wherever it went on last.) The link
