@@ -14,6 +14,8 @@ from collections.abc import Collection, Iterable, Mapping, Set
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from policies.limits.description import ratio_text
+from policies.limits.limit_use import limit_utilization
 from policies.thresholds.values import TOPIC_KEY, ThresholdError, check_single_thresholds, excess_text, used_up_text
 
 EVERY_BROKER: Final = ""  # Kafka's own name of the defaults of all brokers
@@ -36,6 +38,20 @@ class CommittedTotal(NamedTuple):
     def excess(self) -> float:
         """Above 0: the broker is overcommitted by that much."""
         return self.explicit - self.total
+
+    @property
+    def overcommitted(self) -> float:
+        """By how much; 0: the topics that are there fit."""
+        return max(0.0, self.excess)
+
+    @property
+    def utilization(self) -> float:
+        """The part of the total that topics that are there take; not capped."""
+        return limit_utilization(self.explicit, self.total)
+
+    @property
+    def utilization_text(self) -> str:
+        return ratio_text(self.utilization, is_limited=True)
 
     @property
     def full_excess(self) -> float:

@@ -212,7 +212,7 @@ class RateSeries(Collector):
         for group in self.busiest_groups(rates):
             self._add_group(_make_adder(families, [group.group, group.direction], "group"), group)
         for node_id, each in self.committed.items():
-            families["broker_overcommitted_bytes_per_second"].add_metric([node_id], max(0.0, each.excess))
+            families["broker_overcommitted_bytes_per_second"].add_metric([node_id], each.overcommitted)
         yield from families.values()
 
     def render_text(self) -> Iterator[bytes]:

@@ -37,6 +37,16 @@ def test_a_topic_counts_on_brokers_that_have_a_partition_of_it_and_on_no_other()
     }
     assert find_overcommitted(found) == {"2": CommittedTotal(20 * MB, 25 * MB)}
     assert found["2"].excess == 5 * MB
+    assert [(each.overcommitted, each.utilization_text) for each in found.values()] == [
+        (0, "75%"),
+        (5 * MB, "125%"),
+        (0, "0%"),
+    ]
+
+
+def test_a_total_of_nothing_is_exceeded_by_any_topic() -> None:
+    assert CommittedTotal(0, 1).utilization_text == "over a limit of 0"
+    assert CommittedTotal(0, 0).utilization_text == "0%"
 
 
 def test_brokers_without_a_total_are_left_out() -> None:

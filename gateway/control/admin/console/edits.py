@@ -23,24 +23,17 @@ GROUP_KEYS: Final = ("publishRateInBytes", "publishRateInMsgs", "dispatchRateInB
 MAX_SUMS: Final = 5
 
 
-class ThresholdSum(NamedTuple):
-    """The thresholds of topics on one broker, and the total that they are parts of: bytes per second."""
-
-    broker: str
-    explicit: float
-    total: float
-
-
 class EditOutcome(NamedTuple):
     """What came of a form. `done`: the change is made, as this version. Otherwise it is what it would do, or why it
-    can't be: `problem`, with what the API found in detail. `form`: as it was sent.
+    can't be: `problem`, with what the API found in detail. `form`: as it was sent. `sums`: of brokers, what their
+    topics take of the total, the fullest first.
     """
 
     form: Form
     done: bool = False
     version: int = 0
     changes: Sequence[Mapping[str, Any]] = ()
-    sums: Sequence[ThresholdSum] = ()
+    sums: Sequence[tuple[str, Mapping[str, Any]]] = ()
     warnings: Sequence[str] = ()
     problem: str = ""
     findings: Sequence[Mapping[str, str]] = ()
@@ -152,13 +145,16 @@ async def make_edit(api: ApiClient, path: str, given: Form, form: Form, now_ms: 
     refused = [each["message"] for each in said.get("results", ()) if each["error"] is not None]
     if refused:
         return EditOutcome(form, problem="; ".join(refused))
-    sums = [ThresholdSum(broker, each["explicit"], each["total"]) for broker, each in said["committed"].items()]
-    sums.sort(key=lambda each: -each.explicit / each.total if each.total else 0.0)
+    sums = sorted(said["committed"].items(), key=lambda each: _fullness(each[1]), reverse=True)
     changes = said["changes"]
     about_sums = any(each["kind"] in ("topic", "broker") for each in changes)
     return EditOutcome(
         form, is_real, said["version"], changes, sums[:MAX_SUMS] if about_sums else (), list(said["warnings"])
     )
+
+
+def _fullness(committed: Mapping[str, Any]) -> float:
+    return math.inf if committed["utilization"] is None else committed["utilization"]  # null: over a total of 0
 
 
 def _as_preview(request: AdminRequest) -> AdminRequest:

@@ -102,13 +102,15 @@ EndText = Annotated[str | None, BeforeValidator(_end_text)]
 class Committed(BaseModel):
     """Of one broker: its total, and the sum that the thresholds of the topics with partitions there take of it.
     `reserved`: the sum of topics that are not there yet, which may be placed on any broker. `excess`: by how much
-    `explicit` exceeds the total, 0 if it doesn't. Bytes per second.
+    `explicit` exceeds the total, 0 if it doesn't. Bytes per second. `utilization`: `explicit` by total.
     """
 
     total: float
     explicit: float
     reserved: float
-    excess: Annotated[float, BeforeValidator(lambda excess: max(0.0, excess))]
+    excess: float = Field(validation_alias="overcommitted")
+    utilization: FiniteNumber
+    utilization_text: str
 
 
 class Changed(BaseModel):

@@ -313,6 +313,18 @@ async def test_a_change_is_looked_at_first_and_then_made(browser: Browser) -> No
     assert browser.policies.policies.topic_thresholds()["clicks"] == 5 * MB
 
 
+async def test_what_topics_take_of_totals_is_shown_the_fullest_first(browser: Browser) -> None:
+    base = {**BASE, PolicyKey.of_broker(2): 0.0, PolicyKey.of_broker(3): 5.0 * MB}
+    browser.policies.policies = PolicySet(base)
+    browser.policies.places = {1: {"clicks"}, 2: {"clicks"}, 3: {"clicks"}}
+    text = (await browser.get("/console/topics")).text
+    taken = [row.partition("</td>")[0] for row in text.split('data-label="Committed">')[1:]]
+    assert [re.findall(r">([^<>]+)</span>", row) for row in taken] == [["42%"], ["over a limit of 0"], ["100%"]]
+    seen = await browser.post("/console/topic", {"value": "4MB"}, topic="clicks")
+    sums = seen.text[seen.text.index('<ul class="sums">') :]
+    assert re.findall(r"broker (\d): the sum", sums) == ["2", "3", "1"]
+
+
 @pytest.mark.parametrize(
     ("form", "what"),
     [

@@ -133,15 +133,27 @@ async def test_thresholds_of_topics_under_each_brokers_total_are_shown_and_judge
     server.policies.policies = PolicySet({**BASE, PolicyKey.of_broker(1): 10.0 * MB}, server.policies.policies.changes)
     _, said = await server.ask("GET", "/v1/thresholds")
     assert said["committed"] == {
-        "1": {"total": 10.0 * MB, "explicit": 12.0 * MB, "reserved": 0, "excess": 2.0 * MB},
-        "3": {"total": 12.0 * MB, "explicit": 0.0, "reserved": 0, "excess": 0.0},
-    }
+        "1": {
+            "total": 10.0 * MB, "explicit": 12.0 * MB, "reserved": 0, "excess": 2.0 * MB,
+            "utilization": 1.2, "utilization_text": "120%",
+        },
+        "3": {
+            "total": 12.0 * MB, "explicit": 0.0, "reserved": 0, "excess": 0.0,
+            "utilization": 0.0, "utilization_text": "0%",
+        },
+    }  # fmt: skip
     assert [warning[:23] for warning in said["warnings"]] == ["broker 1: its topics' b"]
     _, would_be = await server.ask("PUT", path + "?validate_only=true", {"value": "4MB"})
     assert would_be["committed"] == {
-        "1": {"total": 10.0 * MB, "explicit": 9.0 * MB, "reserved": 0, "excess": 0.0},
-        "3": {"total": 12.0 * MB, "explicit": 0.0, "reserved": 0, "excess": 0.0},
-    }
+        "1": {
+            "total": 10.0 * MB, "explicit": 9.0 * MB, "reserved": 0, "excess": 0.0,
+            "utilization": 0.9, "utilization_text": "90%",
+        },
+        "3": {
+            "total": 12.0 * MB, "explicit": 0.0, "reserved": 0, "excess": 0.0,
+            "utilization": 0.0, "utilization_text": "0%",
+        },
+    }  # fmt: skip
     assert (await server.ask("GET", "/v1/thresholds"))[1]["committed"] == said["committed"]
 
 
@@ -177,7 +189,12 @@ async def test_a_threshold_is_set_and_goes_back_to_the_file(server: Server) -> N
     status, said = await server.ask("PUT", path, {"value": "6MiB"})
     change = {"kind": "topic", "name": "clicks", "key": "bytes.in.per.sec.threshold", "old": 5 * MB, "new": 6 * 2**20,
               "until": None}  # fmt: skip
-    committed = {"": {"total": 12 * MB, "explicit": 6 * 2**20, "reserved": 0, "excess": 0}}
+    committed = {
+        "": {
+            "total": 12 * MB, "explicit": 6 * 2**20, "reserved": 0, "excess": 0,
+            "utilization": 6 * 2**20 / (12 * MB), "utilization_text": "52%",
+        },
+    }  # fmt: skip
     assert (status, said) == (
         200, {"version": 1, "validate_only": False, "changes": [change], "warnings": [], "committed": committed}
     )  # fmt: skip
