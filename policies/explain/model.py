@@ -70,6 +70,11 @@ class HeldTraffic(NamedTuple):
     delay_ms: int  # over all requests
     since_ms: int
 
+    @property
+    def mean_delay_s(self) -> float | None:
+        """Of each request; None: none was delayed."""
+        return self.delay_ms / self.requests / 1000 if self.requests and self.delay_ms else None
+
 
 class TopicFlow(NamedTuple):
     """Bytes per second of a topic, of the last few seconds. `accepted`: forwarded with acks=0 included; `delayed` is

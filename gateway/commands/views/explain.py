@@ -48,7 +48,7 @@ def _shadowed_line(each: Mapping[str, Any]) -> str:
 def _held_line(each: Mapping[str, Any], now_ms: int) -> str:
     at = datetime.fromtimestamp(each["last_ms"] / 1000, UTC).strftime("%H:%M:%SZ")
     ago = max(0, now_ms - each["last_ms"]) / 1000
-    wait = f", {each['delay_ms'] / each['requests'] / 1000:.1f} s each" if each["requests"] and each["delay_ms"] else ""
+    wait = "" if each["mean_delay_s"] is None else f", {each['mean_delay_s']:.1f} s each"
     requests = "1 request" if each["requests"] == 1 else f"{each['requests']:,} requests"
     return (
         f"  {at} ({ago:.0f} s ago) {each['outcome'].replace('_', ' ')}: {each['reason']}{_broker_suffix(each)}:"

@@ -137,7 +137,9 @@ class Alterations(BaseModel):
 
 
 class ShownHeld(BaseModel):
-    """Sums since `first_ms`; `since_ms`: since when without a pause. Times are Unix time in milliseconds."""
+    """Sums since `first_ms`; `since_ms`: since when without a pause. Times are Unix time in milliseconds.
+    `mean_delay_s`: of each request; null: none was delayed.
+    """
 
     topic: str
     principal: str
@@ -150,6 +152,7 @@ class ShownHeld(BaseModel):
     bytes: int
     requests: int
     delay_ms: int
+    mean_delay_s: float | None
     since_ms: int
 
 

@@ -184,7 +184,7 @@ async def test_decisions_are_what_was_held_back_of_any_topic(server: Server) -> 
     assert said["decisions"][0] == {
         "topic": "clicks", "principal": "User:alice", "client_id": "app", "broker": 1, "outcome": "rejected",
         "reason": "topic-threshold", "first_ms": NOW_MS - 8_000, "last_ms": NOW_MS - 7_000, "bytes": 15 * MB,
-        "requests": 2, "delay_ms": 1000, "since_ms": NOW_MS - 8_000,
+        "requests": 2, "delay_ms": 1000, "mean_delay_s": 0.5, "since_ms": NOW_MS - 8_000,
     }  # fmt: skip
     assert (await server.ask("GET", "/v1/decisions", limit=0))[0] == 422
 
