@@ -61,16 +61,17 @@ class IdleLimits:
         """As workers measured it."""
         return self._group_rates.get((group, direction))
 
-    def of_broker(self, broker: int | None, topic: str) -> BrokerLimits:
-        """The limits of a broker that has `topic` beside those that it is known to have; the first one that is asked
-        about stays.
+    def of_broker(self, broker: int | None, topic: str | None = None) -> BrokerLimits:
+        """The limits of a broker; it has `topic` beside those that it is known to have, if it is the first one that is
+        asked about.
         """
         node_id = UNKNOWN_BROKER if broker is None else broker
         limits = self._brokers.get(node_id)
         if limits is None:
             rates = self.rate_of(broker)
             measured = () if rates is None else (each.topic for each in rates.topics)
-            self._engine.set_listed_topics(node_id, {topic, *self._known.led_topics.get(node_id, ()), *measured})
+            asked = () if topic is None else (topic,)
+            self._engine.set_listed_topics(node_id, {*asked, *self._known.led_topics.get(node_id, ()), *measured})
             limits = self._brokers[node_id] = self._engine.broker_meters(node_id).limits
         return limits
 

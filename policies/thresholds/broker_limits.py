@@ -173,6 +173,27 @@ class BrokerLimits:
             strategy.total_use(now),
         )
 
+    def describe_topic(self, topic: str, meter: TopicRate | None, origin: str, fleet: FleetUse) -> LimitLevel:
+        """The topic's own threshold, without a limit where nothing limits it.
+
+        Args:
+            meter: of this gateway; None: nothing of the topic passes here.
+            origin: where the threshold is set, if it is the topic's own.
+            fleet: what other gateways bring of the topic.
+        """
+        found = self.thresholds.threshold_of(topic.encode())
+        is_explicit = found is None or found.is_explicit
+        configured = None if found is None else found.configured
+        limit = None if found is None else found.limit
+        if found is None and meter is not None:
+            limit = meter.threshold  # without a total workers have the topic's own, and never decide by it
+        what = f"{TOPIC_KEY if is_explicit else 'implicit share'} of topic {topic}"
+        origin = origin if is_explicit else "computed"
+        if meter is None:
+            brought = fleet.combined_rate(0.0)
+            return LimitLevel(what, origin, configured, limit, brought, whole=limit, here=0.0, fleet=fleet)
+        return _make_level(what, origin, configured, limit, meter, fleet)
+
     def describe_threshold(
         self,
         topic: str,
@@ -192,10 +213,9 @@ class BrokerLimits:
         if found is None:
             return None
         meter = None if measured is None else next((each for each in measured.topics if each.topic == topic), None)
-        what, origin = (TOPIC_KEY, origins[0]) if found.is_explicit else ("implicit share", "computed")
-        own = _make_level(f"{what} of topic {topic}", origin, found.configured, found.limit, meter, fleet[0])
-        if meter is None and measured is not None:  # nothing of it passes here
-            own = own._replace(rate=fleet[0].combined_rate(0.0), here=0.0)
+        own = self.describe_topic(topic, meter, origins[0], fleet[0])
+        if measured is None:
+            own = own._replace(rate=None, here=None)
         what = f"{TOTAL_KEY} of {place_text(broker)}"
         total = _make_level(what, origins[1], thresholds.configured_total, thresholds.total, measured, fleet[1])
         burst_s, factor = self.strategy.burst_s, thresholds.effect.factor
@@ -279,10 +299,9 @@ def _make_level(
     fleet: FleetUse,
 ) -> LimitLevel:
     """`limit`: over all gateways."""
-    level = LimitLevel(what, origin, configured, limit, None, whole=limit, fleet=fleet)
     if meter is None:
-        return level
-    used = meter.limit_use
-    if meter.bucket_use is not None:  # a bucket of this gateway's part decides
-        return level._replace(limit=used.limit, rate=used.rate, wait_s=used.wait_s)
-    return level._replace(rate=used.rate, here=meter.rate)
+        return LimitLevel(what, origin, configured, limit, None, whole=limit, fleet=fleet)
+    if (used := meter.bucket_use) is not None:  # a bucket of this gateway's part decides
+        return LimitLevel(what, origin, configured, used.limit, used.rate, wait_s=used.wait_s, whole=limit, fleet=fleet)
+    rate = _combined_rate(meter)
+    return LimitLevel(what, origin, configured, limit, rate, whole=limit, here=meter.rate, fleet=fleet)

@@ -10,6 +10,7 @@ from policies.explain import (
     top_topics,
     topic_statuses,
 )
+from policies.meters.broker_meters import PeerTraffic
 from policies.thresholds.broker_limits import BrokerRate, TopicRate
 from tests.policies.explain.explain_play import (
     MB,
@@ -41,6 +42,23 @@ def test_the_broker_where_a_topic_uses_most_speaks_for_it() -> None:
     )
     (only,) = topic_statuses(ExplainInputs(rates=two), {})
     assert (only.broker, only.rate, only.utilization, only.brokers) == (2, 4.0, 0.3, (1, 2))
+
+
+def test_a_topic_that_only_another_gateway_saw_takes_no_share_from_others() -> None:
+    brought = {1: PeerTraffic(1.0 * MB, {b"away": 1.0 * MB})}
+    base = {TOTAL: 12.0 * MB}
+    lines = topic_statuses(known(base, led_topics={1: ("clicks", "views")}, rates=MeterRates(peer_traffic=brought)), {})
+    assert [(each.topic, each.threshold, each.rate) for each in lines] == [
+        ("away", 6.0 * MB, 1.0 * MB),
+        ("clicks", 6.0 * MB, 0.0),
+        ("views", 6.0 * MB, 0.0),
+    ]
+    assert (lines[0].utilization, lines[0].level.what) == (1 / 6, "implicit share of topic away")
+
+
+def test_a_threshold_without_a_total_is_no_limit() -> None:
+    (clicks,) = topic_statuses(known({PolicyKey.of_topic("clicks"): 5.0 * MB}, led_topics={1: ("clicks",)}), {})
+    assert (clicks.threshold, clicks.broker, clicks.level.utilization_text) == (5.0 * MB, 1, "no limit")
 
 
 def test_top_is_sorted_by_what_is_asked_for() -> None:
