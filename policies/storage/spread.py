@@ -36,11 +36,18 @@ class ReplicaSpread(NamedTuple):
     feeds: Mapping[int, frozenset[int]]
 
 
-class VolumeWriters(NamedTuple):
-    """Who fills a volume: the busiest topics and principals, by the bytes per second that come to it from them."""
+class WriterRate(NamedTuple):
+    """Of a topic or principal: bytes per second that come to a volume."""
 
-    topics: tuple[tuple[str, float], ...]
-    principals: tuple[tuple[str, float], ...]
+    name: str
+    rate: float
+
+
+class VolumeWriters(NamedTuple):
+    """Who fills a volume: the busiest topics and principals."""
+
+    topics: tuple[WriterRate, ...]
+    principals: tuple[WriterRate, ...]
 
 
 class VolumeHeadroom(NamedTuple):
@@ -73,8 +80,9 @@ def find_writers(
     return VolumeWriters(_top_rates(by_topic), _top_rates(by_principal))
 
 
-def _top_rates(rates: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
-    return tuple(sorted(rates.items(), key=lambda each: (-each[1], each[0]))[:MAX_SHOWN])
+def _top_rates(rates: Mapping[str, float]) -> tuple[WriterRate, ...]:
+    busiest = sorted(rates.items(), key=lambda each: (-each[1], each[0]))[:MAX_SHOWN]
+    return tuple(WriterRate(*each) for each in busiest)
 
 
 def find_headroom(

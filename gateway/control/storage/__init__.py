@@ -6,4 +6,5 @@
 #   sources.py           from the configuration to the sources that are asked
 #   override.py          the operator's override
 #   forecast.py          how fast disks fill, with whose bytes, and whether limits leave room
+#   status.py            what REST shows
 #   reporting.py         log lines and metrics

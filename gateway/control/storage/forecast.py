@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final, Literal
 
 from gateway.control.metrics import StorageMetrics
 from gateway.control.storage.context import Rates, StorageContext
+from gateway.control.storage.status import VolumeOutlook
 from gateway.storage.views import StorageViewState
 from policies.storage import (
     FillTrend,
@@ -73,18 +74,19 @@ class DiskForecast:
             self._noted_at = at
             self._context.record_disks(self._make_disks_note(findings, spread))
 
-    def show_volumes(self, state: StorageViewState) -> dict[VolumeKey, dict[str, Any]]:
-        """For REST, by volume. Sizes in bytes, rates in bytes per second, times in seconds."""
+    def describe_volumes(self, state: StorageViewState) -> list[VolumeOutlook]:
+        """Of each volume, what is to come of it, and who fills it."""
         spread, rates = self._context.control.facts.cluster.latest.spread, self._context.rates()
         names = state.assessment.names_by_broker()
-        return {
-            each.volume.key: {
-                "forecast": _show_forecast(self._forecast_volume(each)),
-                "headroom": _show_headroom(self._find_headroom(each, spread)),
-                **_show_writers(*_find_volume_writers(each.volume, names[each.volume.broker_id], spread, state, rates)),
-            }
+        return [
+            VolumeOutlook(
+                each,
+                self._forecast_volume(each),
+                self._find_headroom(each, spread),
+                *_find_volume_writers(each.volume, names[each.volume.broker_id], spread, state, rates),
+            )
             for each in state.assessment.findings
-        }
+        ]
 
     def _forecast_volume(self, finding: VolumeFinding) -> VolumeForecast | None:
         trend = self._trends.get(finding.volume.key)
@@ -132,44 +134,14 @@ class DiskForecast:
 
 def _find_volume_writers(
     volume: Volume, names: Sequence[str], spread: ReplicaSpread | None, state: StorageViewState, rates: Rates
-) -> tuple[VolumeWriters, bool]:
-    """The writers, and whether they are known for the volume alone; otherwise for all volumes of its broker, which have
-    these names.
+) -> tuple[VolumeWriters, Literal["volume", "broker"]]:
+    """The writers, and whether they are known for the volume alone, or for all volumes of its broker, which have these
+    names.
     """
     shares = {} if spread is None else spread.shares.get(volume.broker_id, {})
     if len(names) < 2:
-        return find_writers(rates, shares), True
+        return find_writers(rates, shares), "volume"
     placement = ReplicaPlacement({volume.broker_id: frozenset(shares)}, state.dirs)
     if not placement.tells_volumes(volume.broker_id, names):
-        return find_writers(rates, shares), False
-    return find_writers(rates, shares, placement.topics_on(volume, names)), True
-
-
-def _show_forecast(forecast: VolumeForecast | None) -> dict[str, Any] | None:
-    if forecast is None:
-        return None
-    fill = forecast.fill_rate
-    return {
-        "fill_bytes_per_s": round(fill.net_rate),
-        "written_bytes_per_s": round(fill.written),
-        "deleted_bytes_per_s": round(fill.deleted),
-        "soft_limit_in_s": None if forecast.soft_s is None else round(forecast.soft_s),
-        "hard_limit_in_s": None if forecast.hard_s is None else round(forecast.hard_s),
-    }
-
-
-def _show_headroom(room: VolumeHeadroom | None) -> dict[str, Any] | None:
-    if room is None:
-        return None
-    needed = None if room.needed is None else round(room.needed)
-    return {"bytes": round(room.room), "needed_bytes": needed, "short": room.is_short}
-
-
-def _show_writers(writers: VolumeWriters, of_volume: bool) -> dict[str, Any]:
-    return {
-        "writers_of": "volume" if of_volume else "broker",
-        **{
-            name: [{"name": each, "bytes_per_s": round(rate)} for each, rate in found]
-            for name, found in writers._asdict().items()
-        },
-    }
+        return find_writers(rates, shares), "broker"
+    return find_writers(rates, shares, placement.topics_on(volume, names)), "volume"

@@ -30,19 +30,6 @@ class ActiveOverride(NamedTuple):
     def why(self) -> str:
         return self.override.reason_text(format_time(self.until_ms))
 
-    @property
-    def rest_fields(self) -> dict[str, Any]:
-        """The fields for REST."""
-        return {
-            "state": self.override.state,
-            "force": self.override.force,
-            "reason": self.override.reason,
-            "who": self.author,
-            "at": format_time(self.at_ms) if self.at_ms else None,
-            "until": format_time(self.until_ms),
-            "left_s": round(self.left_s, 3),
-        }
-
 
 def find_override(policies: PolicySet, history: Sequence[PastChange], now_ms: int) -> ActiveOverride | None:
     """The override in force; None: there is none, or it has ended."""

@@ -2,15 +2,13 @@
 # throttle factor whenever it changes or holds for longer. Workers enforce its end themselves, so a control that died
 # leaves nothing behind that doesn't expire; one that was started again goes on with what workers still hold.
 #
-# Owns the schedule and what REST shows. The view (gateway/storage/views.py) and policies/storage/ say what holds; log
-# lines and metrics are reporting.py's; the receiver is a callable.
+# Owns the schedule. The view (gateway/storage/views.py) and policies/storage/ say what holds; what REST shows is
+# status.py's, log lines and metrics are reporting.py's; the receiver is a callable.
 
 from __future__ import annotations
 
 import logging
 import math
-from collections import defaultdict
-from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import trio
@@ -21,17 +19,15 @@ from gateway.control.storage.context import StorageContext
 from gateway.control.storage.forecast import DiskForecast
 from gateway.control.storage.override import ActiveOverride
 from gateway.control.storage.reporting import StorageLog, describe_state, is_substitute
+from gateway.control.storage.status import StorageFacts, show_storage
 from gateway.storage.views import StorageView, StorageViewState
 from policies.storage import (
-    AffectedTopics,
     ObservationFailed,
     ReplicaPlacement,
-    VolumeKey,
     apply_override,
     find_affected,
     topic_matcher,
 )
-from policies.units import format_time
 
 log = logging.getLogger("gateway.storage")
 
@@ -39,7 +35,6 @@ log = logging.getLogger("gateway.storage")
 # of them ends before the next check.
 SAME_S: Final = 0.5
 SAME_SHARE: Final = 0.1  # of the interval
-SHOWN_TOPICS: Final = 1000  # of each volume
 
 
 class StorageControl:
@@ -233,37 +228,24 @@ class StorageControl:
     # --- REST ---------------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """The response of GET /v1/storage. Sizes in bytes, limits as free bytes, times in seconds."""
-        now, settings, override = self._clock(), self._settings, self._context.find_override()
+        """The response of GET /v1/storage."""
+        now = self._clock()
         state = self._current_state(now)
-        factor, at = state.factor, state.factor.observed_at
-        return {
-            "enabled": True,
-            "source": f"factor_source {settings.factor_source}" if settings.factor_source else settings.source,
-            "mode": self._mode,
-            "scope": settings.scope,
-            "affected": None if state.affected is None else [_show_affected(each) for each in state.affected],
-            "factor": factor.value,
-            "state": factor.state,
-            "origin": factor.origin,
-            "why": factor.why,
-            "observed_at": None if at is None else format_time(int(self._unix_time(at)) * 1000),
-            "age_s": None if at is None else round(now - at, 3),
-            "next": None if state.until is None or state.next is None else {
-                "in_s": round(state.until - now, 3),
-                "factor": state.next.value,
-                "state": state.next.state,
-                "origin": state.next.origin,
-                "why": state.next.why,
-            },
-            "check_interval_s": settings.check_interval,
-            "next_check_s": round(max(0.0, self._next_check - now), 3),
-            "connected": state.connected,
-            "problem": self._log.problem,
-            "throttle_without_effect": self._log.throttles_nothing,
-            "override": None if override is None else override.rest_fields,
-            "brokers": _show_brokers(state, self._forecast.show_volumes(state), now),
-        }  # fmt: skip
+        at = state.factor.observed_at
+        return show_storage(
+            StorageFacts(
+                self._settings,
+                self._mode,
+                state,
+                self._forecast.describe_volumes(state),
+                self._context.find_override(),
+                now,
+                None if at is None else self._unix_time(at),
+                max(0.0, self._next_check - now),
+                self._log.problem,
+                self._log.throttles_nothing,
+            )
+        )
 
     def _unix_time(self, at: float) -> float:
         return self._wall() - (self._clock() - at)
@@ -275,51 +257,3 @@ def _is_same(new: channel.StorageSnapshot, old: channel.StorageSnapshot | None, 
     if new.valid_until is None or old.valid_until is None:
         return new == old
     return abs(new.valid_until - old.valid_until) < within_s and replace(new, valid_until=old.valid_until) == old
-
-
-def _show_brokers(
-    state: StorageViewState, forecasts: Mapping[VolumeKey, Mapping[str, Any]], now: float
-) -> list[dict[str, Any]]:
-    volumes: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for finding in state.assessment.findings:
-        volume = finding.volume
-        volumes[volume.broker_id].append(
-            {
-                "name": volume.name,
-                "total_bytes": volume.total,
-                "available_bytes": volume.available,
-                "consumed_bytes": volume.consumed,
-                "soft_limit_bytes": finding.soft_free,
-                "hard_limit_bytes": finding.hard_free,
-                "soft_limit": finding.soft_by,
-                "hard_limit": finding.hard_by,
-                "factor": finding.factor,
-                **forecasts[volume.key],
-            }
-        )
-    offline: dict[int, list[str]] = defaultdict(list)
-    for broker_id, log_dir in state.offline:
-        offline[broker_id].append(log_dir)
-    return [
-        {
-            "id": broker_id,
-            "unknown": state.brokers.get(broker_id, ""),
-            "left": None
-            if broker_id in state.brokers
-            else {"forgotten_in_s": round(state.departed[broker_id] - now, 3)},
-            "volumes": volumes[broker_id],
-            "offline": offline[broker_id],
-        }
-        for broker_id in sorted({**state.brokers, **state.departed})
-    ]
-
-
-def _show_affected(affected: AffectedTopics) -> dict[str, Any]:
-    return {
-        "by": affected.key,
-        "factor": affected.value,
-        "state": affected.state,
-        "why": affected.why,
-        "topics": list(affected.topics[:SHOWN_TOPICS]),
-        "topics_count": len(affected.topics),
-    }

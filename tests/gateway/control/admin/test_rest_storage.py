@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.control.storage.override import OVERRIDE_KEY, find_override
+from gateway.control.storage.status import ShownOverride
 from policies.units import format_time
 from tests.gateway.control.admin.rest_server import NOW_MS, Server
 
@@ -33,7 +34,7 @@ async def test_it_is_kept_as_a_policy_with_author_reason_and_end(server: Server)
     policies = server.policies
     override = find_override(policies.policies, policies.history, NOW_MS)
     assert override is not None
-    assert override.rest_fields == {
+    assert ShownOverride.model_validate(override).model_dump() == {
         "state": "PAUSE", "force": False, "reason": "a disk is replaced", "who": "eve", "at": format_time(NOW_MS),
         "until": format_time(UNTIL_MS), "left_s": 1800.0,
     }  # fmt: skip
