@@ -19,9 +19,13 @@ SMOOTH_GAPS: Final = 4.0  # … but over some requests, where these are large an
 # … and at most this many seconds. A request after a pause is counted over the whole pause until the next one comes:
 # over the time since the last look a single large request would be more than the limit, and be left to it by all.
 MAX_SMOOTH_S: Final = 10.0
-# Times the interval between the last two takings: a member that is later than this takes less by now …
+# Times the interval between two takings: a member that is later than this takes less by now …
 LATE: Final = 1.5
 GONE: Final = 2.5  # … and nothing any more, in a straight line
+# The interval is a mean weighted by length. Rates count pauses already: where the meter also took each pause of
+# irregular traffic for its end, it reported a fifth too little, of bursts half, and all gateways together took more
+# than the limit. While a member is hungry, the last takings decide: others get what it leaves at once.
+PAUSE_MEMORY: Final = 3.0  # times a longer interval: after that it is forgotten
 REPORT_CHANGE: Final = 0.1  # of the reported rate: a decrease is not reported at once …
 # … but is reported a second later, or the shares of others would be off by as much for as long as it lasts.
 REPORT_AGAIN_S: Final = 1.0
@@ -36,6 +40,7 @@ class _KeyDemand:
         "claim",
         "gap",
         "hungry",
+        "pause",
         "reported",
         "reported_at",
         "size",
@@ -52,7 +57,8 @@ class _KeyDemand:
         self.used_at = now - MAX_SMOOTH_S  # when something was taken
         self.unmeasured = 2  # so often something is taken before the time between two takings is known
         self.size = 0.0  # since the last look
-        self.gap = 0.0  # seconds between two takings
+        self.gap = 0.0  # seconds between the last takings
+        self.pause = 0.0  # the same, weighted by length: so long may lie between two takings
         self.sum = self.span = 0.0  # the amount taken and the seconds it took, weighted down with age
         self.hungry = False
         self.weight, self.topics, self.claim = 1.0, 0, 0.0
@@ -66,17 +72,19 @@ class _KeyDemand:
             if self.unmeasured:
                 self.unmeasured -= 1
                 if not self.unmeasured:
-                    self.sum = self.span = self.gap = 0.0
+                    self.sum = self.span = self.gap = self.pause = 0.0
             self.gap = gap if gap > self.gap else (self.gap + gap) / 2
+            forgotten = gap / (PAUSE_MEMORY * self.pause) if gap < self.pause else 1.0
+            self.pause = self.gap if self.hungry else self.pause + (gap - self.pause) * forgotten
             keep = math.exp(-gap / min(max(SMOOTH_S, SMOOTH_GAPS * self.gap), MAX_SMOOTH_S))
             self.sum, self.span = keep * self.sum + self.size, keep * self.span + gap
             self.used_at, self.size = now, 0.0
         rate = max(0.0, self.sum / self.span) if self.span else 0.0
-        late = (now - self.used_at) / max(self.gap, SAMPLE_S)
+        late = (now - self.used_at) / max(self.pause, SAMPLE_S)
         return rate * min(1.0, max(0.0, (GONE - late) / (GONE - LATE)))
 
     def is_idle(self, now: float) -> bool:
-        return now - self.active_at > max(IDLE_S, min(GONE * self.gap, MAX_SMOOTH_S))
+        return now - self.active_at > max(IDLE_S, min(GONE * self.pause, MAX_SMOOTH_S))
 
 
 class DemandMeter:

@@ -101,6 +101,32 @@ def test_the_rate_of_large_requests_at_any_time_is_right_in_the_mean(seed: int, 
     assert known(told, 20.0, until) == pytest.approx(sum(sizes) / until, rel=0.05)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("mean_s", [0.1, 0.35, 1.0])
+def test_the_rate_of_requests_that_know_nothing_of_each_other_is_right_in_the_mean(seed: int, mean_s: float) -> None:
+    """Intervals of many times the mean are part of such traffic: it is not over in them."""
+    rng, until = random.Random(seed), 600.0
+    sizes, at = [0.0] * round(until / SAMPLE_S), 0.0
+    while at < until:
+        sizes[int(at / SAMPLE_S)] += RATE * mean_s
+        at += rng.expovariate(1 / mean_s)
+    start = round(20.0 / SAMPLE_S)
+    mean = sum(sizes[start:]) / (until - 20.0)
+    assert known(play(sizes), 20.0, until) == pytest.approx(mean, rel=0.06)
+
+
+@pytest.mark.parametrize(("requests", "period_s"), [(3, 1.0), (5, 1.0), (5, 2.0)])
+def test_the_rate_of_bursts_is_right_in_the_mean_and_not_less_between_two_of_them(
+    requests: int, period_s: float
+) -> None:
+    until = 100.0
+    sizes = [0.0] * round(until / SAMPLE_S)
+    for burst in range(round(until / period_s)):
+        for number in range(requests):
+            sizes[round(burst * period_s / SAMPLE_S) + number] += RATE * period_s / requests
+    assert known(play(sizes), 20.0, until) == pytest.approx(RATE, rel=0.06)
+
+
 @pytest.mark.parametrize("period_s", [12.0, 20.0, 60.0])
 def test_large_requests_that_are_very_far_apart_are_never_told_to_be_a_lot(period_s: float) -> None:
     """Others would leave the whole limit to one that is over already."""

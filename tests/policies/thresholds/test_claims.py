@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from itertools import cycle
 
 import pytest
 
@@ -106,6 +107,24 @@ def test_a_topic_within_its_threshold_never_waits_at_any_gateway() -> None:
     fleet.run(END_S)
     late = told[len(told) // 4 :]
     assert sum(verdict is not None for verdict in late) <= 0.01 * len(late)
+
+
+@pytest.mark.parametrize("pauses", [[0.1, 0.1, 0.1, 0.1, 0.6], [0.1, 0.1, 0.1, 1.1], [0.1, 0.5]])
+def test_what_comes_in_bursts_and_never_waits_leaves_the_rest_to_others_no_more_and_no_less(
+    pauses: list[float],
+) -> None:
+    taken = 0.3 * TOTAL
+    fleet = Fleet(TOTAL, {}, NAMES, [[many("new", 8)], [[]]])
+    worker, turn = fleet.workers[1], cycle(pauses)
+
+    def send_calmly(now: float) -> float:
+        send(worker, b"new", round(taken * sum(pauses) / len(pauses)), now)
+        return now + next(turn)
+
+    worker.loop.at(0.0, send_calmly)
+    fleet.run(END_S)
+    for at in range(40, int(END_S) - 29, 5):
+        assert fleet.share(at, at + 30) + taken / TOTAL == pytest.approx(1.0, abs=0.03), at
 
 
 def test_topics_that_come_and_go_leave_no_more_than_two_cycles_above_the_total() -> None:
