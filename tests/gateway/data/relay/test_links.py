@@ -17,6 +17,7 @@ from gateway.channel import LATENCY_BOUNDS
 from gateway.data.pending.in_flight import MAX_PENDING
 from gateway.data.relay.links import GRACE_S, LINGER_S, LONG_WAIT_S, MAX_HELD
 from gateway.data.relay.sides import SMALL_BUFFER_BYTES
+from gateway.data.relay.states import LINGERING
 from gateway.data.relay.tls_links import TlsInbound
 from gateway.data.shared.budget import MemoryAccount, MemoryBudget
 from gateway.data.sockets.inbound import SHARED_READ_BYTES, InboundBuffer, SharedReadBuffer
@@ -35,7 +36,7 @@ from tests.gateway.data.play import (
     size_of,
     with_question,
 )
-from tests.gateway.data.relay.stage import receive_exactly, reset, staged
+from tests.gateway.data.relay.stage import DEADLINE_S, receive_exactly, reset, staged
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 
@@ -442,6 +443,24 @@ async def test_a_queue_that_never_empties_does_not_age_young_requests() -> None:
             await receive_exactly(broker, 5 * len(request(1)))
             assert link.parked.input_slice is not None
         assert link.session.hold.drained_at >= start
+
+
+async def test_what_comes_behind_parked_requests_is_not_read_before_them_while_a_connection_lingers() -> None:
+    """What is parked may end within a request, and what comes behind is its rest."""
+    async with staged() as stage:
+        stage.play.world.plugins = [Slow()]
+        link, client, broker = stage.connect()
+        link.drain("disconnects_drain", trio.current_time())
+        assert link.state is LINGERING
+        link._linger_until += DEADLINE_S
+        frames = [request(number, acks=0) for number in range(10)]
+        sent = b"".join(frames)
+        await client.send_all(sent[:-30])
+        await until(lambda: link.parked.input_slice is not None)
+        await client.send_all(sent[-30:])
+        passed = b"".join(map(with_question, frames))
+        assert await receive_exactly(broker, len(passed)) == passed
+        assert stage.play.world.ledger.counts.get("requests_malformed", 0) == 0
 
 
 class Slowest:
