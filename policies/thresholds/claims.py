@@ -20,15 +20,26 @@ SLACK_DEBT_S: Final = 1.0  # the most that a topic may owe, beyond the total's d
 
 
 class PacedTopic:
-    """One topic in use: its bucket, and whether one client alone asks about it."""
+    """One topic in use: its bucket, and whether one client alone asks about it. `waits_until`: a client waits for it,
+    or has waited no longer than CLAIM_S ago.
+    """
 
-    __slots__ = ("_measured", "_use", "bucket", "sole_client")
+    __slots__ = ("_measured", "_use", "bucket", "sole_client", "waits_until")
 
     def __init__(self, rate: float, now: float) -> None:
         self.bucket = TokenBucket(rate, BURST_S, DEBT_S + SLACK_DEBT_S, now)
         self.sole_client = SoleClient()
+        self.waits_until = -math.inf
         self._measured = 0  # of its meter's `uncounted`
         self._use = 0.0
+
+    def mark_waiting(self, wait: float, now: float) -> None:
+        """A client waits for so long."""
+        self.waits_until = max(self.waits_until, now + wait + CLAIM_S)
+
+    def is_hungry(self, now: float) -> bool:
+        """Whether it owes, or makes clients wait: one that waits shortly and often finds hardly any debt at a look."""
+        return now < self.waits_until or self.bucket.debt_wait_s(now) > 0.0
 
     def close_tick(self, counted: int) -> None:
         """`uncounted` begins at 0 again."""
@@ -46,7 +57,7 @@ class TopicClaims:
 
     Attributes:
         content: of topics that make no client wait: what they use, at most their portions.
-        hungry: the portions of topics that owe.
+        hungry: the portions of topics that owe, or make a client wait.
         fit: times which portions are in force, at most 1.
         measured_at: seconds.
         is_outdated: rates, and with them portions, have changed since.
@@ -66,5 +77,5 @@ class TopicClaims:
         return self.content + self.hungry
 
     def fit_hungry(self, left: float) -> None:
-        """`left`: bytes per second that topics which owe may have together."""
+        """`left`: bytes per second that hungry topics may have together."""
         self.fit = min(1.0, max(0.0, left) / self.hungry) if self.hungry else 1.0

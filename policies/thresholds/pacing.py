@@ -30,6 +30,7 @@ from policies.limits.limiter import (
     BURST_S,
     CREDIT_S,
     DEBT_S,
+    MAX_DELAY_S,
     MIN_WAIT_S,
     AdmissionResult,
     QueueAdmission,
@@ -191,21 +192,24 @@ class ThresholdPacer(ThresholdStrategy):
         refusal = self._admission.find_refusal(ahead, after, patience.may_delay, patience.denied_s)
         owed = ahead + total.excess_debt / total.rate
         if refusal is not None and (patience.may_delay or not waits_for_itself or owed > DEBT_S):
-            self._mark_hungry(refusal.wait_s, now)
+            self._mark_hungry(meter, refusal.wait_s, now)
             longest = self._limiter.max_wait_s(now)
             return refusal._replace(wait_s=min(refusal.wait_s, longest), room_in_s=min(refusal.room_in_s, longest))
         wait = min(total.debt_wait_after(size, now), bucket.debt_wait_after(size, now))
         if wait < MIN_WAIT_S:
             return AT_ONCE
-        self._mark_hungry(wait, now)
+        self._mark_hungry(meter, wait, now)
         return AdmissionResult(True, min(wait, self._limiter.max_wait_s(now)))
 
     def is_hungry(self, now: float) -> bool:
         return now < self._limiter.hungry_until
 
-    def _mark_hungry(self, wait: float, now: float) -> None:
+    def _mark_hungry(self, meter: TopicMeter, wait: float, now: float) -> None:
+        wait = min(wait, self._limiter.max_wait_s(now), MAX_DELAY_S)
+        if isinstance(meter.paced_topic, PacedTopic):
+            meter.paced_topic.mark_waiting(wait, now)
         if self._limiter.is_used_up(now):
-            self._limiter.mark_hungry(min(wait, self._limiter.max_wait_s(now)), now)
+            self._limiter.mark_hungry(wait, now)
 
     @property
     def claimed_rate(self) -> float:
@@ -298,7 +302,7 @@ class ThresholdPacer(ThresholdStrategy):
             if limit is None:
                 continue
             portion = limit * self._thresholds.portion_of(meter)
-            if topic.bucket.debt_wait_s(now):
+            if topic.is_hungry(now):
                 hungry += portion
             else:
                 content += min(use, portion)

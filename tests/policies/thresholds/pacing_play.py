@@ -17,14 +17,19 @@ BACKOFF_S = 0.1  # retry.backoff.ms, after the throttle
 
 
 class Connection:
-    """Always has a request to send; `in_flight` of them unless it is muted. `log` holds (time, bytes) as admitted."""
+    """Always has a request to send; `in_flight` of them unless it is muted. `log` holds (time, bytes) as admitted.
+    `pause_s`: seconds that it takes besides from an answer, or the end of a mute, to its next request.
+    """
 
-    def __init__(self, topic: str, size: int, in_flight: int = 5, node_id: int = 1, start: float = 0.0) -> None:
+    def __init__(
+        self, topic: str, size: int, in_flight: int = 5, node_id: int = 1, start: float = 0.0, pause_s: float = 0.0
+    ) -> None:
         self.topic = topic.encode()
         self.size = size
         self.in_flight = in_flight
         self.node_id = node_id
         self.start = start
+        self.pause_s = pause_s
         self.stop = float("inf")
         self.log: list[tuple[float, int]] = []
         self.rejections: list[float] = []
@@ -94,5 +99,5 @@ class Loop:
         request.admit(now)
         c.log.append((now, c.size))
         if verdict is None or verdict.observed_only:
-            return now + TURN_S / c.in_flight
-        return now + max(verdict.throttle_ms / 1000, TURN_S)
+            return now + TURN_S / c.in_flight + c.pause_s
+        return now + max(verdict.throttle_ms / 1000, TURN_S) + c.pause_s

@@ -63,6 +63,18 @@ def test_the_workers_of_a_single_gateway_keep_it_too() -> None:
     assert_exact(fleet)
 
 
+@pytest.mark.parametrize("pause_s", [0.02, 0.05, 0.1])
+def test_a_topic_whose_client_waits_shortly_and_then_pauses_wants_more_all_the_same(pause_s: float) -> None:
+    """It waits for less than it pauses, so most looks find no debt. The portion of who came first follows one-minute
+    rates, and the other's is half of the threshold at once: for a while both are more than the threshold together.
+    """
+    size = round(1.4 * TOTAL * pause_s)
+    first, later = Connection("new", size, pause_s=pause_s), Connection("new", size // 2, start=20.0, pause_s=pause_s)
+    fleet = Fleet(TOTAL, {}, NAMES[:1], [[[first], [later]]])
+    fleet.run(END_S)
+    assert_exact(fleet, start=24.0)
+
+
 @pytest.mark.parametrize("connections", [2, 20])
 def test_each_topic_gets_its_threshold_wherever_it_is_produced(connections: int) -> None:
     thresholds = {"new": 0.9 * TOTAL, "paid": 0.1 * TOTAL}
