@@ -120,7 +120,10 @@ def test_thresholds_hold_where_their_topics_are(kafka: EmbeddedCluster) -> None:
             mover.close()
         assert "broker 3: its topics' bytes.in.per.sec.threshold sum up to 33,000,000 bytes/s" in gateway.log()
         # While it moves, it counts on both: on the old one, which leads it, and on the new one, its first replica.
-        left = {"total": 20 * MB, "explicit": 5 * MB, "reserved": 0, "excess": 0}
+        left = {
+            "total": 20 * MB, "explicit": 5 * MB, "reserved": 0, "excess": 0,
+            "utilization": 0.25, "utilization_text": "25%",
+        }  # fmt: skip
         wait_for("the old broker to be rid of it", lambda: thresholds(gateway)["committed"]["2"] == left, DEADLINE_S)
         assert thresholds(gateway)["topics"][clicks]["value"] == 15 * MB, "what was set stays"
         assert put(gateway, f"topics/{big}", "5MB")[0] == 200
