@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -14,12 +13,10 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from gateway.audit import decoding
-from gateway.audit.decoding import MalformedRecord, UsageRecord
+from gateway.audit.decoding import MalformedRecord, MalformedRecords, UsageRecord
 from gateway.audit.record_batches import ROW_TYPE
 from policies import usage
 
-MAX_SAMPLES: Final = 10  # malformed records that each batch tells by themselves: the first by origin
-_KEPT_SAMPLES: Final = 1000  # before all others are forgotten
 _MAX_GROUPS: Final = 200_000  # beyond which sums are handed on: some hundred megabytes
 
 # Rows of three kinds: sums (`outcome` is not null) with the first start_ms that they are of, the columns asked by and
@@ -68,8 +65,7 @@ class UsageCondenser:
         self._sums: dict[tuple[Any, ...], list[Any]] = {}
         self._open: dict[tuple[str, str, int], list[Any]] = {}  # the last run of each life, and its last start
         self._rows: list[dict[str, Any]] = []  # finished
-        self._bad: Counter[str] = Counter()
-        self._samples: list[tuple[str, str, str | None]] = []  # origin, problem, sample
+        self._malformed = MalformedRecords()
 
     @property
     def is_full(self) -> bool:
@@ -89,18 +85,14 @@ class UsageCondenser:
 
     def add_malformed(self, problem: str, value: bytes | None, origin: str) -> None:
         """Note a value that was malformed, and where it was found."""
-        self._bad[problem] += 1
-        self._samples.append((origin, problem, decoding.sample_text(value)))
-        if len(self._samples) >= _KEPT_SAMPLES:
-            self._sort_samples()
+        self._malformed.add_malformed(problem, value, origin)
 
     def drain(self) -> pa.RecordBatch:
         """CONDENSED_SCHEMA of what was added since the last time."""
         rows, self._rows = self._rows, []
-        self._sort_samples()
-        for origin, problem, sample in self._samples:
-            rows.append({"problem": problem, "count": 0, "origin": origin, "sample": sample})
-        rows += [{"problem": problem, "count": count} for problem, count in self._bad.items()]
+        malformed, self._malformed = self._malformed, MalformedRecords()
+        rows += [{**sample, "count": 0} for sample in malformed.first_samples()]
+        rows += [{"problem": problem, "count": count} for problem, count in malformed.problems.items()]
         rows += [_run_fields(life, run) for life, run in self._open.items()]
         for (_, header, names, is_unknown), (start_ms, *sums) in self._sums.items():
             row = dict(zip(self._header_names, header, strict=True)) | dict(zip(self._row_names, names, strict=True))
@@ -109,15 +101,9 @@ class UsageCondenser:
                     row[name] = row[name] or ""
             row |= dict(zip(_SUMS, sums, strict=True)) | {"start_ms": start_ms}
             rows.append(row | {"repeats": None} if is_unknown else row)
-        self._bad.clear()
-        self._samples.clear()
         self._open, self._sums = {}, {}
         columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in CONDENSED_SCHEMA]
         return pa.record_batch(columns, schema=CONDENSED_SCHEMA)
-
-    def _sort_samples(self) -> None:
-        self._samples.sort(key=lambda each: (*each[:2], each[2] or ""))
-        del self._samples[MAX_SAMPLES:]
 
     def add_number(self, record: UsageRecord | RecordNumber) -> None:
         """Its number alone."""

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Annotated, Any, Final, Literal, NoReturn
@@ -21,6 +22,8 @@ EARLIEST_MS: Final = 946_684_800_000  # 2000-01-01
 LATEST_MS: Final = 4_102_444_800_000  # 2100-01-01
 MAX_PARTS: Final = 2**20
 SAMPLE_CHARS: Final = 200  # characters of a malformed record that are worth showing
+MAX_SAMPLES: Final = 10  # malformed records that are shown, the first by origin
+_KEPT_SAMPLES: Final = 1000  # before all others are forgotten
 
 EMPTY: Final = "empty"
 NOT_UTF8: Final = "not UTF-8"
@@ -141,6 +144,26 @@ def forget_optional_fields(record: UsageRecord) -> None:
 def sample_text(value: bytes | None) -> str | None:
     """The beginning of a malformed record."""
     return None if value is None else value[: 4 * SAMPLE_CHARS].decode("utf-8", "replace")[:SAMPLE_CHARS]
+
+
+class MalformedRecords:
+    """`problems`: how many there are, by problem."""
+
+    def __init__(self) -> None:
+        self.problems: Counter[str] = Counter()
+        self._samples: list[dict[str, Any]] = []
+
+    def add_malformed(self, problem: str, value: bytes | None, origin: str) -> None:
+        """Count a value, and keep its beginning if it may be shown."""
+        self.problems[problem] += 1
+        self._samples.append({"origin": origin, "problem": problem, "sample": sample_text(value)})
+        if len(self._samples) >= _KEPT_SAMPLES:
+            self._samples = self.first_samples()
+
+    def first_samples(self) -> list[dict[str, Any]]:
+        """MAX_SAMPLES at most, by origin, problem and sample."""
+        ordered = sorted(self._samples, key=lambda each: (each["origin"], each["problem"], each["sample"] or ""))
+        return ordered[:MAX_SAMPLES]
 
 
 def _fields_fit(record: UsageRecord) -> bool:

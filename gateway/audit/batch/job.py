@@ -32,7 +32,6 @@ from gateway.audit import connector, decoding, schema, store
 from gateway.audit.addresses import check_reachable
 from gateway.audit.batch import ranking, transforms
 from gateway.audit.batch.query import (
-    MAX_SAMPLES,
     AuditQuery,
     AuditReport,
     LargestGroups,
@@ -477,7 +476,7 @@ def _count_condensed(condensed: DataFrame) -> dict[str, Any]:
 
 def _first_samples(malformed: DataFrame) -> list[dict[str, Any]]:
     # In an order of their own: that of files and partitions differs from run to run, and from engine to engine.
-    first = malformed.orderBy("origin", "problem", "sample").limit(MAX_SAMPLES)
+    first = malformed.orderBy("origin", "problem", "sample").limit(decoding.MAX_SAMPLES)
     return [row.asDict() for row in first.collect()]
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
 MAX_LISTED: Final = 1000  # gaps, incomplete boots: beyond it only their number is given
-MAX_SAMPLES: Final = 10  # malformed records that are shown, the first by origin
 DROPPED: Final = "dropped"
 
 

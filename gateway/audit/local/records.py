@@ -15,21 +15,19 @@ from typing import Any, Final, Protocol, TypeVar
 
 from gateway.audit import decoding
 from gateway.audit.batch.query import (
-    MAX_SAMPLES,
     AuditQuery,
     LargestGroups,
     LogIntegrity,
     assess_integrity,
     ignore_progress,
 )
-from gateway.audit.decoding import MalformedRecord, UsageRecord
+from gateway.audit.decoding import MalformedRecord, MalformedRecords, UsageRecord
 from gateway.audit.local.lives import COPY, NEW, LifeKey, WorkerLife
 from gateway.audit.local.spool import ValueBatch
 from gateway.audit.local.sums import GroupSums
 from policies.usage import INTERVAL
 
 PROGRESS_INTERVAL_S: Final = 5.0
-_KEPT_SAMPLES: Final = 1000  # before all but the first are forgotten
 
 _RecordName = tuple[LifeKey, str, int, int]  # life, kind, seq, part: columns.IDENTITY_COLUMNS
 
@@ -147,8 +145,7 @@ class _Run:
         self.unclear: set[_RecordName] = set()
         self._add_record = add_record
         self._held = {name: _HeldRecord() for name in held}
-        self._problems: Counter[str] = Counter()
-        self._samples: list[dict[str, Any]] = []
+        self._malformed = MalformedRecords()
 
     def add_batch(self, batch: ValueBatch) -> None:
         """Decode and count; what counts goes to the collector."""
@@ -159,7 +156,7 @@ class _Run:
             try:
                 record = parse(value)
             except MalformedRecord as error:
-                self._note_malformed(value, batch.find_origin(i), str(error))
+                self._malformed.add_malformed(str(error), value, batch.find_origin(i))
                 continue
             key = (record.gateway, record.boot, record.worker)
             if held and (one := held.get((key, record.kind, record.seq, record.part))):
@@ -205,25 +202,15 @@ class _Run:
 
     def integrity_fields(self) -> dict[str, Any]:
         """The fields of LogIntegrity that are known before gaps are looked for."""
-        self._sort_samples()
+        problems = self._malformed.problems
         return {
             "records": self.records,
             "duplicates": self._duplicates,
             "conflicts": self._conflicts,
-            "malformed": self._problems.total(),
-            "problems": dict(sorted(self._problems.items())),
-            "samples": self._samples,
+            "malformed": problems.total(),
+            "problems": dict(sorted(problems.items())),
+            "samples": self._malformed.first_samples(),
         }
-
-    def _note_malformed(self, value: bytes | None, origin: str, problem: str) -> None:
-        self._problems[problem] += 1
-        self._samples.append({"origin": origin, "problem": problem, "sample": decoding.sample_text(value)})
-        if len(self._samples) >= _KEPT_SAMPLES:
-            self._sort_samples()
-
-    def _sort_samples(self) -> None:
-        self._samples.sort(key=lambda each: (each["origin"], each["problem"], each["sample"] or ""))
-        del self._samples[MAX_SAMPLES:]
 
 
 @contextmanager

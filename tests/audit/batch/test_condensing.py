@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from gateway.audit import condensing, schema
+from gateway.audit import condensing, decoding, schema
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.job import AuditQuery
 from policies import usage
@@ -194,7 +194,7 @@ def test_sums_are_one_row_for_each_group_and_malformed_records_are_counted() -> 
     assert sum(row["count"] for row in bad) == 32
     told = [row for row in bad if row["origin"]]
     # The first ones by origin, which is the same here, then by problem ("empty" comes first).
-    assert [row["sample"] for row in told] == ["", *["rubbish"] * (condensing.MAX_SAMPLES - 1)]
+    assert [row["sample"] for row in told] == ["", *["rubbish"] * (decoding.MAX_SAMPLES - 1)]
 
 
 def test_columns_are_those_that_spark_expects() -> None:
