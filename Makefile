@@ -9,6 +9,7 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
+TOOLS := $(VENV)/tools
 READY := $(VENV)/ready
 ARGS ?=
 DURATION ?= 3600
@@ -29,24 +30,33 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 step = @echo '$(1) …' >&2; began=$$SECONDS; { $(2); } || exit; echo "$(1): ok, $$((SECONDS - began)) s" >&2
 
 NATIVE := $(VENV)/native
+BUILT := $(VENV)/built
 TYPED := $(wildcard protocol/*.pxd protocol/*/*.pxd policies/*/*.pxd gateway/data/*/*.pxd)
 COMPILED_FROM := $(TYPED) $(wildcard protocol/*/*.pyx gateway/data/*/*.pyx $(TYPED:.pxd=.py))
 
-env: $(READY) $(NATIVE) ## make .venv with everything, and fetch Kafka (once; again when pyproject.toml changes)
+# Both at once: the packages are fetched and unpacked, which keeps one core busy, while the other one compiles.
+env: ## make .venv with everything, and fetch Kafka (once; again when pyproject.toml changes)
+	@$(MAKE) --no-print-directory --silent -j2 $(BUILT)
 
-$(READY): pyproject.toml extras/pyproject.toml constraints.txt requirements/build.txt
+$(TOOLS): requirements/build.txt
 	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11 or newer with venv on PATH: install one (Debian, Ubuntu: python3 python3-venv), or set PYTHON." >&2; exit 1; }
 	@$(PYTHON) -m gateway.embedded java >/dev/null
 	$(call step,virtual environment in $(VENV),$(PYTHON) -m venv $(VENV))
 	$(call step,tools of builds,$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes --requirement requirements/build.txt)
+	@touch $@
+
+$(READY): $(TOOLS) pyproject.toml extras/pyproject.toml constraints.txt
 	$(call step,packages (500 MB of them PySpark),PURE_PYTHON=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[audit$(comma)demo$(comma)dev]' --editable ./extras)
 	$(call step,Apache Kafka,$(BIN)/python -m gateway.embedded fetch >/dev/null)
 	@touch $@
 
 # The hot path in C, beside its sources: setup.py says so where it can't be, and Python runs instead. Here and not when
 # pip installs the project, which would compile one module after the other.
-$(NATIVE): $(READY) setup.py $(COMPILED_FROM)
+$(NATIVE): $(TOOLS) setup.py $(COMPILED_FROM)
 	$(call step,hot path,$(BIN)/python setup.py build_ext --inplace --force --parallel $(CORES) >$(VENV)/native.log 2>&1)
+	@touch $@
+
+$(BUILT): $(READY) $(NATIVE)
 	@$(BIN)/python -m gateway version
 	@touch $@
 
