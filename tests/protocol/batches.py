@@ -6,27 +6,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-_POLYNOMIAL = 0x82F63B78  # Castagnoli, reflected
-
-
-def _table() -> list[int]:
-    table = []
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
-        table.append(crc)
-    return table
-
-
-_TABLE = _table()
-
-
-def crc32c(data: bytes) -> int:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
-    return crc ^ 0xFFFFFFFF
+from crc32c import crc32c
 
 
 def zigzag(value: int) -> bytes:

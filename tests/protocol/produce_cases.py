@@ -211,6 +211,11 @@ def told(read: Any) -> Any:
     return list(read) if hasattr(read, "topics") else read
 
 
+def cut_places(content: bytes) -> range:
+    """Where to cut a frame: anywhere in a short one, at every seventh byte of a long one, which has the same fields."""
+    return range(0, len(content), 1 if len(content) < 400 else 7)
+
+
 def framed(content: bytes) -> bytes:
     return struct.pack(">i", len(content)) + content
 

@@ -12,7 +12,6 @@ from kio.static.primitive import i16, i32, i64
 
 from protocol import wire
 from protocol.wire import MalformedFrame, TooManyTags
-from tests.protocol import batches
 from tests.protocol.produce_cases import uvarint
 
 VARINTS = [0, 1, 127, 128, 300, 16_383, 16_384, 2**21 - 1, 2**21, 2**28 - 1, 2**28, 2**31 - 1, 2**32 - 1]
@@ -189,7 +188,3 @@ def test_tags_come_back() -> None:
 
 def test_a_framed_content_has_its_size_in_front() -> None:
     assert wire.with_size_prefix(b"abc") == b"\0\0\0\3abc"
-
-
-def test_the_checksum_of_our_own_batches_is_crc32c() -> None:
-    assert batches.crc32c(b"123456789") == 0xE3069283  # the check value of the algorithm's catalogue entry

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.serial.errors import SerialError
@@ -285,7 +286,7 @@ def checksums(content: bytes) -> list[int]:
 
 def expected_checksums(request: Request) -> list[int]:
     return [
-        batches.crc32c(batch.records[21 : batch.read[0]]) if batch.records and batch.read[1] else -1
+        crc32c(batch.records[21 : batch.read[0]]) if batch.records and batch.read[1] else -1
         for topic in request.topics
         for _, batch in topic.partitions
     ]
@@ -314,7 +315,7 @@ def test_the_checksum_of_the_usual_request_is_read_fast(version: int, monkeypatc
     read = [skim(content)[4] for content in contents]
     monkeypatch.setattr(produce_request, "_walk_request", None)
     for content, parts in zip(contents, read, strict=True):
-        assert produce_request.batch_checksums(content, 0, len(content), parts) == [batches.crc32c(BATCH[21:])]
+        assert produce_request.batch_checksums(content, 0, len(content), parts) == [crc32c(BATCH[21:])]
 
 
 @FLEXIBLE
@@ -346,7 +347,7 @@ def test_more_tagged_fields_than_any_message_has_are_malformed(version: int, pla
 def test_a_frame_cut_at_any_byte_is_malformed(version: int, kind: Callable[[bytes], Any]) -> None:
     for request in (one(version), several(version)):
         content = cases.encode(request, cases.UNKNOWN)
-        for end in range(len(content)):
+        for end in cases.cut_places(content):
             for buffer in (content, content[:end]):  # the rest behind the frame's end, or not there at all
                 with pytest.raises(MalformedFrame):
                     skim_at(kind(buffer), 0, end)
