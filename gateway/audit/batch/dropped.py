@@ -2,6 +2,9 @@
 # one batch may be rejected many times, and nothing is lost if its last attempt got in. The gateway tells the bytes that
 # had been sent before (`repeats`); here that becomes one number, and whether it is exact. Pure: sums in, numbers out.
 #
+# Only the life of a worker that rejected a batch recognises the next attempt: where that may have been another's, the
+# number is a bound. So it is with discarded bytes, whose client may have come back with them.
+#
 # Attempts of one batch share topic and client, but neither reason, outcome, time, broker nor worker: sums by one of
 # these tear them apart. There each refusal is charged where it came first, whatever became of it later: an upper bound.
 
@@ -35,15 +38,18 @@ def tears_attempts(by: Collection[str], window_ms: int | None = None) -> bool:
     return bool(window_ms) or not _SHARED_DIMENSIONS.issuperset(by)
 
 
-def count_finally_dropped(sums: Mapping[str, int], torn: bool = False) -> DroppedBytes:
+def count_finally_dropped(sums: Mapping[str, int], torn: bool = False, sees_repeats: bool = True) -> DroppedBytes:
     """Rejected bytes less those sent again, and bytes dropped or discarded before a client could send them again.
 
-    `sums`: a row of transforms.totals; `torn`: the answer of `tears_attempts` for its grouping.
+    `sums`: a row of transforms.totals; `torn`: the answer of `tears_attempts` for its grouping; `sees_repeats`:
+    LogIntegrity's.
     """
-    gone = sums["dropped_bytes"] + sums["discarded_bytes"]
+    dropped = sums["dropped_bytes"]
+    gone = dropped + sums["discarded_bytes"]
     rejected = sums["rejected_bytes"]
     if torn:
-        return DroppedBytes(rejected - sums["rejected_again_bytes"] + gone, gone)
+        return DroppedBytes(rejected - sums["rejected_again_bytes"] + gone, dropped)
     # Below 0 only where --from cuts between a rejection and the attempt that followed it.
     left = max(0, rejected - sums["repeats_bytes"])
-    return DroppedBytes(left + gone, max(0, left - sums["repeats_unknown_bytes"]) + gone)
+    surely = max(0, left - sums["repeats_unknown_bytes"]) if sees_repeats else 0
+    return DroppedBytes(left + gone, surely + dropped)

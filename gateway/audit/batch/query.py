@@ -9,6 +9,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 MAX_LISTED: Final = 1000  # gaps, incomplete boots: beyond it only their number is given
 DROPPED: Final = "dropped"
+# Within which a client tries a rejected batch again: lives that are closer to each other may both have seen it. As long
+# as repeats.RETENTION_S, which the clocks of two gateways don't differ by.
+REPEAT_MS: Final = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,17 @@ class LogIntegrity:
     incomplete: list[dict[str, Any]]  # boots that are "lost" or "open"
     incomplete_total: int
     lost: int
+    lives_overlap: bool = False  # some were, or one began within REPEAT_MS of another's end, between the query's bounds
 
     @property
     def complete(self) -> bool:
         """Nothing is known to be missing. A worker that still runs ("open") does not count against it."""
         return not (self.gaps_total or self.lost or self.malformed or self.conflicts)
+
+    @property
+    def sees_repeats(self) -> bool:
+        """Whether each attempt at a batch is known to have been where the one before it was, and recorded."""
+        return self.complete and not self.lives_overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +127,24 @@ def assess_integrity(
         incomplete=incomplete[:MAX_LISTED],
         incomplete_total=len(incomplete),
         lost=sum(boot["state"] == "lost" for boot in incomplete),
+        lives_overlap=_lives_overlap(boots, question),
     )
+
+
+def _lives_overlap(boots: Sequence[Mapping[str, Any]], question: AuditQuery) -> bool:
+    spans = sorted((boot["start_ms"], boot["end_ms"]) for boot in boots if boot["start_ms"] is not None)
+    latest: int | None = None
+    for start, end in spans:
+        if question.from_ms is not None:
+            start = max(start, question.from_ms)
+        if question.to_ms is not None:
+            end = min(end, question.to_ms)
+        if start > end:
+            continue
+        if latest is not None and start <= latest + REPEAT_MS:
+            return True
+        latest = end if latest is None else max(latest, end)
+    return False
 
 
 def _overlaps_query(found: Mapping[str, Any], after: str, before: str, question: AuditQuery) -> bool:

@@ -23,7 +23,10 @@ JSON_VERSION: Final = 1
 _ALWAYS_SHOWN: Final = (columns.OFFERED, "accepted", "rejected", "errored")  # shown even where they are 0
 AT_MOST_MARK: Final = "≤"
 NAMELESS_LABEL: Final = "(none)"
-_BOUND_NOTE: Final = "≤ at most: attempts at one batch may be in several rows, or be indistinguishable (docs/audit.md)"
+_BOUND_NOTE: Final = (
+    "≤ at most: attempts at one batch may be in several rows, at several workers, or be indistinguishable"
+    " (docs/audit.md)"
+)
 _NESTED: Final = tuple(
     (name, tuple((measure, columns.sum_column(name, measure)) for measure in usage.MEASURES)) for name in columns.SUMS
 )
@@ -34,7 +37,7 @@ def report_json(report: AuditReport) -> dict[str, Any]:
     """The report in the shape that docs/audit.md describes: every sum is always there."""
     question = report.query
     keys = _key_columns(report)
-    torn = dropped.tears_attempts(question.by, question.window_ms)
+    torn, seen = dropped.tears_attempts(question.by, question.window_ms), report.integrity.sees_repeats
     return {
         "version": JSON_VERSION,
         "by": list(question.by),
@@ -42,8 +45,8 @@ def report_json(report: AuditReport) -> dict[str, Any]:
         "from_ms": question.from_ms,
         "to_ms": question.to_ms,
         "sources": report.sources,
-        "totals": nest_sums(sum_rows(report.rows)),
-        "rows": [{key: row[key] for key in keys} | nest_sums(row, torn) for row in report.rows],
+        "totals": nest_sums(sum_rows(report.rows), False, seen),
+        "rows": [{key: row[key] for key in keys} | nest_sums(row, torn, seen) for row in report.rows],
         "integrity": integrity_json(report.integrity),
     }
 
@@ -63,6 +66,7 @@ def integrity_json(trust: LogIntegrity) -> dict[str, Any]:
         "gaps": trust.gaps,
         "incomplete_total": trust.incomplete_total,
         "incomplete": trust.incomplete,
+        "lives_overlap": trust.lives_overlap,
     }
 
 
@@ -92,9 +96,9 @@ def sum_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return {name: sum(row[name] for row in rows) for name in (*names, *columns.SINGLE_SUMS)}
 
 
-def nest_sums(row: Mapping[str, Any], torn: bool = False) -> dict[str, Any]:
-    """A row's sums as docs/audit.md has them; `torn`: the answer of dropped.tears for its grouping."""
-    gone = dropped.count_finally_dropped(row, torn)
+def nest_sums(row: Mapping[str, Any], torn: bool, sees_repeats: bool) -> dict[str, Any]:
+    """A row's sums as docs/audit.md has them; `torn`, `sees_repeats`: as dropped.count_finally_dropped has them."""
+    gone = dropped.count_finally_dropped(row, torn, sees_repeats)
     sums: dict[str, Any] = {name: {measure: row[column] for measure, column in of} for name, of in _NESTED}
     sums |= {name: row[name] for name in columns.SINGLE_SUMS}
     return sums | {
@@ -112,11 +116,11 @@ def _measure_table(report: AuditReport, measure: str) -> str:
         if name in _ALWAYS_SHOWN or any(whole[columns.sum_column(name, each)] for each in usage.MEASURES)
     ]
     keys = _key_columns(report)
-    torn = dropped.tears_attempts(report.query.by, report.query.window_ms)
+    torn, seen = dropped.tears_attempts(report.query.by, report.query.window_ms), report.integrity.sees_repeats
 
     def cells(row: Mapping[str, Any], torn: bool) -> list[str]:
         found = [f"{row[columns.sum_column(name, measure)]:,}" for name in shown]
-        return found + ([dropped_text(row, torn)] if measure == "bytes" else [])
+        return found + ([dropped_text(row, torn, seen)] if measure == "bytes" else [])
 
     head = [*map(column_title, keys), *map(column_title, shown), *(["finally dropped"] if measure == "bytes" else [])]
     body = [[*row_labels(row, keys), *cells(row, torn)] for row in report.rows]
@@ -126,23 +130,24 @@ def _measure_table(report: AuditReport, measure: str) -> str:
 
 def _flat_table(report: AuditReport, measures: Sequence[str]) -> str:
     keys = _key_columns(report)
+    seen = report.integrity.sees_repeats
     whole = sum_rows(report.rows)
     shown = [*(columns.sum_column(columns.OFFERED, measure) for measure in measures), columns.DELAY]
     head = [*map(column_title, keys), *measures, "delay ms", "finally dropped"]
     body = [
         [
             *(*row_labels(row, keys), *(f"{_row_amount(row, measure):,}" for measure in measures)),
-            *(f"{row[columns.DELAY]:,}", dropped_text(row, torn=True)),
+            *(f"{row[columns.DELAY]:,}", dropped_text(row, True, seen)),
         ]
         for row in report.rows
     ]
-    foot = [*_total_labels(keys), *(f"{whole[name]:,}" for name in shown), dropped_text(whole, torn=False)]
+    foot = [*_total_labels(keys), *(f"{whole[name]:,}" for name in shown), dropped_text(whole, False, seen)]
     return with_bound_note(align_table(head, body, foot, len(keys)))
 
 
-def dropped_text(row: Mapping[str, Any], torn: bool) -> str:
+def dropped_text(row: Mapping[str, Any], torn: bool, sees_repeats: bool) -> str:
     """Finally dropped bytes, with a mark where it is an upper bound."""
-    gone = dropped.count_finally_dropped(row, torn)
+    gone = dropped.count_finally_dropped(row, torn, sees_repeats)
     return f"{AT_MOST_MARK if gone.upper_bound else ''}{gone.bytes:,}"
 
 

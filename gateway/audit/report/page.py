@@ -98,9 +98,9 @@ def render_page(facts: ReportFacts, generated_ms: int | None = None) -> str:
         style=style,
         style_digest=digest,
         generated_ms=generated_ms,
-        whole=dropped.count_finally_dropped(facts.totals),
-        dropped=_dropped_text,
-        lost=dropped.count_finally_dropped,
+        whole=dropped.count_finally_dropped(facts.totals, False, trust.sees_repeats),
+        bound_reasons="; ".join(_bound_reasons(facts)),
+        dropped=lambda sums: _dropped_text(sums, trust.sees_repeats),
         outcomes=usage.OUTCOMES,
         notes=usage.NOTES,
         sources=[_source_text(source) for source in facts.sources],
@@ -268,8 +268,22 @@ def size_text(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def _dropped_text(sums: Mapping[str, int], torn: bool = False) -> str:
-    gone = dropped.count_finally_dropped(sums, torn)
+def _bound_reasons(facts: ReportFacts) -> list[str]:
+    """Why the bytes finally dropped are an upper bound."""
+    totals, trust = facts.totals, facts.integrity
+    reasons = {
+        "a worker doesn't recognise what another one rejected": trust.lives_overlap,
+        "new attempts may be in what these sums leave out": not trust.complete,
+        f"of {size_text(totals['repeats_unknown_bytes'])} it is unknown whether they had been sent before": (
+            totals["repeats_unknown_bytes"] > 0
+        ),
+        "clients may have come back with what was discarded": totals["discarded_bytes"] > 0,
+    }
+    return [reason for reason, holds in reasons.items() if holds]
+
+
+def _dropped_text(sums: Mapping[str, int], sees_repeats: bool) -> str:
+    gone = dropped.count_finally_dropped(sums, False, sees_repeats)
     return f"{tables.AT_MOST_MARK + ' ' if gone.upper_bound else ''}{size_text(gone.bytes)}"
 
 

@@ -57,7 +57,7 @@ def rank_groups(
 def ranking_json(ranking: UsageRanking) -> dict[str, Any]:
     """The ranking in the shape that docs/audit.md describes."""
     question = ranking.options.query
-    keys = _key_columns(ranking)
+    keys, seen = _key_columns(ranking), ranking.integrity.sees_repeats
     return {
         "version": JSON_VERSION,
         "what": ranking.options.what,
@@ -68,9 +68,9 @@ def ranking_json(ranking: UsageRanking) -> dict[str, Any]:
         "to_ms": question.to_ms,
         "sources": ranking.sources,
         "groups": ranking.groups,
-        "totals": tables.nest_sums(ranking.totals),
+        "totals": tables.nest_sums(ranking.totals, False, seen),
         "rows": [
-            {"rank": number} | {key: row[key] for key in keys} | tables.nest_sums(row, ranking.tears_attempts)
+            {"rank": number} | {key: row[key] for key in keys} | tables.nest_sums(row, ranking.tears_attempts, seen)
             for number, row in _number_rows(ranking)
         ],
         "integrity": tables.integrity_json(ranking.integrity),
@@ -81,13 +81,14 @@ def ranking_text(ranking: UsageRanking) -> str:
     """A table for a terminal, the sum that ranks first, then the faults of the records."""
     what = ranking.options.what
     shown = [what, *(name for name in _OTHER_SUMS if name != what)]
-    keys = _key_columns(ranking)
+    keys, torn = _key_columns(ranking), ranking.tears_attempts
+    seen = ranking.integrity.sees_repeats
     head = ["#", *map(tables.column_title, keys), *map(_sum_title, shown)]
     body = [
-        [str(number), *tables.row_labels(row, keys), *(_sum_cell(row, name, ranking.tears_attempts) for name in shown)]
+        [str(number), *tables.row_labels(row, keys), *(_sum_cell(row, name, torn, seen) for name in shown)]
         for number, row in _number_rows(ranking)
     ]
-    foot = ["", "all", *[""] * (len(keys) - 1), *(_sum_cell(ranking.totals, name, torn=False) for name in shown)]
+    foot = ["", "all", *[""] * (len(keys) - 1), *(_sum_cell(ranking.totals, name, False, seen) for name in shown)]
     table = tables.with_bound_note(tables.align_table(head, body, foot, len(keys) + 1))
     names = " and ".join(map(tables.column_title, ranking.options.query.by))
     trust = tables.integrity_text(ranking.integrity, ranking.sources, ranking.options.query.from_ms)
@@ -113,5 +114,7 @@ def _sum_title(name: str) -> str:
     return "finally dropped" if name == DROPPED else tables.column_title(name)
 
 
-def _sum_cell(row: Mapping[str, Any], name: str, torn: bool) -> str:
-    return tables.dropped_text(row, torn) if name == DROPPED else f"{row[columns.sum_column(name, 'bytes')]:,}"
+def _sum_cell(row: Mapping[str, Any], name: str, torn: bool, sees_repeats: bool) -> str:
+    if name == DROPPED:
+        return tables.dropped_text(row, torn, sees_repeats)
+    return f"{row[columns.sum_column(name, 'bytes')]:,}"

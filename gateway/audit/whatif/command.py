@@ -115,6 +115,8 @@ def _prepare_what_if(options: argparse.Namespace) -> Callable[[], int]:
                 tell=tell,
             )
             integrity = job.find_gaps(records, question, tell)
+            if not integrity.sees_repeats and whatif.has_rejections(answer):
+                answer = replace(answer, unknown=True)
             notes = [*warnings, *_uncertainty_notes(answer, rules, options.topics), *_unexplained_notes(answer, past)]
             about = {"policy": name, "baseline": of_baseline, "sources": records.sources, "warnings": notes}
         if options.format == "json":

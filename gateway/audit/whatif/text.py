@@ -131,8 +131,10 @@ def _dropped_rows(answer: WhatIfAnswer) -> list[tuple[dict[str, Any], int, int, 
     for effect in answer.rows:
         actual, change = (effect.dropped_bytes(which, torn) for which in (ACTUAL, CHANGE))
         attempts = effect.outcome_bytes("rejected", ACTUAL), effect.outcome_bytes("rejected", CHANGE)
+        discarded = effect.outcome_bytes("discarded", ACTUAL), effect.outcome_bytes("discarded", CHANGE)
         if actual or change:
-            found.append((effect.keys, actual, change, any(attempts) and (torn or answer.unknown)))
+            bound = any(discarded) or (any(attempts) and (torn or answer.unknown))
+            found.append((effect.keys, actual, change, bound))
     return found
 
 

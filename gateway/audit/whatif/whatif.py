@@ -145,6 +145,11 @@ def evaluate_policy(
     )
 
 
+def has_rejections(answer: WhatIfAnswer) -> bool:
+    """Whether bytes were rejected, or would have been."""
+    return any(effect.outcome_bytes("rejected", which) for effect in answer.clients for which in (ACTUAL, CHANGE))
+
+
 def _select_pieces(records: DataFrame) -> DataFrame:
     """With the header of each piece."""
     header = records.select(

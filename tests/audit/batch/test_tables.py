@@ -51,7 +51,7 @@ def test_json_has_every_sum_at_every_row_and_in_total() -> None:
     assert answer["totals"]["offered"]["bytes"] == 1_235_570
     assert list(answer["integrity"]) == [
         "complete", "records", "duplicates", "conflicts", "malformed", "malformed_problems", "malformed_samples",
-        "boots", "gaps_total", "gaps", "incomplete_total", "incomplete",
+        "boots", "gaps_total", "gaps", "incomplete_total", "incomplete", "lives_overlap",
     ]  # fmt: skip
     assert answer["integrity"]["complete"] is True
 
@@ -66,11 +66,21 @@ def test_a_table_shows_exact_numbers_and_the_outcomes_that_occur() -> None:
         "2025-11-20T00:54:00Z  clicks2      1,003          3              1,000        0           ≤1,000\n"
         "--------------------  -------  ---------  ---------  -----------------  -------  ---------------\n"
         "total                          1,235,570  1,234,570              1,000        0            1,000\n"
-        "≤ at most: attempts at one batch may be in several rows, or be indistinguishable (docs/audit.md)\n"
+        "≤ at most: attempts at one batch may be in several rows, at several workers, or be indistinguishable"
+        " (docs/audit.md)\n"
         "\n"
         "records 5, duplicates 1, malformed 0, gaps 0, workers' lives 2, without an end 0\n"
         "complete"
     )
+
+
+def test_what_another_worker_may_have_seen_again_is_a_bound() -> None:
+    for changes in ({"lives_overlap": True}, {"gaps_total": 1}):
+        assert tables.report_text(_report(**changes), ("bytes",)).count("≤1,000") == 2
+        answer = tables.report_json(_report(**changes))
+        for sums in (answer["rows"][1], answer["totals"]):
+            assert (sums["finally_dropped_least_bytes"], sums["finally_dropped_upper_bound"]) == (0, True)
+    assert "≤" not in tables.report_text(_report(), ("bytes",))
 
 
 def test_of_nothing_it_is_not_said_that_it_is_complete() -> None:

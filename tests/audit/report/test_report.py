@@ -191,6 +191,10 @@ def test_rejected_attempts_and_finally_dropped_are_told_apart(html: str) -> None
     exact = _said(page.render_page(_facts(totals=_sums(offered=30_000, rejected=30_000, repeats=18_000))))
     assert "Finally dropped 12.0 kB" in exact
     assert "Exactly: rejected attempts less" in exact
+    seen = _integrity(lives_overlap=True)
+    bound = _said(page.render_page(_facts(totals=_sums(rejected=30_000, repeats=18_000), integrity=seen)))
+    assert "Between 0 B and 12.0 kB" in bound
+    assert "At least 0 B: a worker doesn't recognise what another one rejected." in bound
 
 
 def test_the_verdict_comes_first_and_says_what_is_missing(html: str) -> None:
@@ -423,5 +427,5 @@ def test_the_command_writes_the_file_and_says_so(
     assert out == f"{output}: {output.stat().st_size:,} bytes, NOT COMPLETE, it names the gaps\n"
     said = _said(output.read_text(encoding="utf-8"))
     assert "intervals 1 to 1 (1)" in said
-    assert "Finally dropped 100 B" in said
+    assert "Finally dropped ≤ 100 B" in said
     assert HOSTILE[0] in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -108,7 +109,7 @@ def test_by_reason_each_refusal_is_charged_where_it_came_first(unique: Make) -> 
     assert (answer["totals"][dropped.BYTES_FIELD], answer["totals"][dropped.UPPER_BOUND_FIELD]) == (0, False)
 
 
-def _ranking() -> UsageRanking:
+def _ranking(**trust_changes: Any) -> UsageRanking:
     def sums(**bytes_: int) -> dict[str, Any]:
         zero = {schema.sum_column(name, measure): 0 for name in schema.SUMS for measure in usage.MEASURES}
         return zero | dict.fromkeys(schema.SINGLE_SUMS, 0) | {f"{name}_bytes": value for name, value in bytes_.items()}
@@ -119,6 +120,7 @@ def _ranking() -> UsageRanking:
     ]
     totals = tables.sum_rows(rows) | {"offered_bytes": 10_000}
     trust = LogIntegrity(**TRUST, records=3, boots=1, gaps=[], gaps_total=0, incomplete=[], incomplete_total=0, lost=0)
+    trust = replace(trust, **trust_changes)
     return UsageRanking(
         RankingOptions(AuditQuery(("client_id",)), DROPPED, 2),
         [{"kind": "spool", "name": "x"}],
@@ -138,11 +140,18 @@ def test_the_text_tells_rejected_attempts_and_finally_dropped_apart() -> None:
         "2  b                      800                800        0        0      900       100\n"
         "-  ---------  ---------------  -----------------  -------  -------  -------  --------\n"
         "   all                 ≤2,300              2,800        0        0   10,000     3,100\n"
-        "≤ at most: attempts at one batch may be in several rows, or be indistinguishable (docs/audit.md)\n"
+        "≤ at most: attempts at one batch may be in several rows, at several workers, or be indistinguishable"
+        " (docs/audit.md)\n"
         "\n"
         "records 3, duplicates 0, malformed 0, gaps 0, workers' lives 1, without an end 0\n"
         "complete"
     )
+
+
+def test_what_another_worker_may_have_seen_again_is_a_bound() -> None:
+    assert [line for line in top.ranking_text(_ranking(lives_overlap=True)).splitlines() if "  ≤800  " in line]
+    answer = top.ranking_json(_ranking(lives_overlap=True))
+    assert [sums[dropped.LEAST_FIELD] for sums in (*answer["rows"], answer["totals"])] == [0, 0, 0]
 
 
 def test_the_json_has_every_sum() -> None:
