@@ -43,7 +43,8 @@ _MAX_MS: Final = 10**17  # far beyond any record, and far below what a long hold
 
 _EPILOG = """\
 exit codes: 0 done; 1 it could not be done (one line on stderr says why); 2 wrong options;
-3 with --strict, when something is missing: a gap, a lost worker, malformed or contradictory records.
+3 with --strict, when something is missing: a gap, a lost worker, malformed or contradictory records; or is too much:
+intervals after a worker's last.
 
 examples:
   produce-gateway audit --bootstrap-servers localhost:9092 --by topic,principal --window 1m

@@ -21,8 +21,8 @@ _MAX_GROUPS: Final = 200_000  # beyond which sums are handed on: some hundred me
 
 # Rows of three kinds: sums (`outcome` is not null) with the first start_ms that they are of, the columns asked by and
 # null in all others; runs (`kind` is not null) of numbers first_seq … last_seq without a gap, of which each record
-# started and ended no earlier than the one before it, from the first one's start_ms to the last one's end_ms; and
-# malformed records (`problem` is not null), `count` of them.
+# started and ended no earlier than the one before it, from the first one's start_ms to the last one's end_ms, and none
+# but the last is `final`; and malformed records (`problem` is not null), `count` of them.
 _TEXT, _INT = pa.string(), pa.int64()
 RUN_SCHEMA: Final = pa.schema(
     [
@@ -115,9 +115,8 @@ class UsageCondenser:
             return
         start_ms, end_ms = record.start_ms, record.end_ms
         if run is not None:
-            if seq == run[2] + 1 and start_ms >= run[8] and end_ms >= run[7]:
-                run[2], run[7], run[8] = seq, end_ms, start_ms
-                run[5] = run[5] or record.final
+            if seq == run[2] + 1 and start_ms >= run[8] and end_ms >= run[7] and not run[5]:
+                run[2], run[5], run[7], run[8] = seq, record.final, end_ms, start_ms
                 return
             self._rows.append(_run_fields(life, run))
         self._open[life] = [usage.INTERVAL, seq, seq, 0, 1, record.final, start_ms, end_ms, start_ms]

@@ -120,6 +120,7 @@ DERIVED_SCHEMAS: Final[dict[str, StructType]] = {
         **_TIMES,
         lost_seq=LongType(),
         lost_ms=LongType(),
+        final_seq=LongType(),
         as_of_ms=LongType(),
     ),
 }

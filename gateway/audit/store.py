@@ -202,7 +202,9 @@ class AuditTables:
                 self._lock_writers(),
                 translate_conflicts(),
             ):  # the same moment would have given the same
-                frame.coalesce(1).write.format("delta").mode("overwrite").save(f"{self.root}/{table}")
+                frame.coalesce(1).write.format("delta").mode("overwrite").option("mergeSchema", "true").save(
+                    f"{self.root}/{table}"
+                )
 
     def describe_source(self) -> dict[str, Any]:
         """Its kind, for a report."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
+from gateway.audit.columns import BOOT_COLUMNS
+
 MAX_LISTED: Final = 1000  # gaps, incomplete boots: beyond it only their number is given
 DROPPED: Final = "dropped"
 # Within which a client tries a rejected batch again: lives that are closer to each other may both have seen it. As long
@@ -40,12 +42,14 @@ class LogIntegrity:
     incomplete: list[dict[str, Any]]  # boots that are "lost" or "open"
     incomplete_total: int
     lost: int
+    after_final: Sequence[Mapping[str, Any]] = ()  # lives with intervals behind the one that said it was the last
+    after_final_total: int = 0
     lives_overlap: bool = False  # some were, or one began within REPEAT_MS of another's end, between the query's bounds
 
     @property
     def complete(self) -> bool:
         """Nothing is known to be missing. A worker that still runs ("open") does not count against it."""
-        return not (self.gaps_total or self.lost or self.malformed or self.conflicts)
+        return not (self.gaps_total or self.lost or self.malformed or self.conflicts or self.after_final_total)
 
     @property
     def sees_repeats(self) -> bool:
@@ -117,7 +121,16 @@ def assess_integrity(
         if _overlaps_query(gap, "after_ms", "before_ms", question):
             gaps_total += 1
             listed += [gap] if gaps_total <= MAX_LISTED else []
-    endless = [boot for boot in boots if boot["state"] != "final"]
+    after_final = [
+        {name: boot[name] for name in (*BOOT_COLUMNS, "final_seq", "last_seq", "end_ms")}
+        for boot in boots
+        if boot["final_seq"] is not None and boot["last_seq"] > boot["final_seq"]
+    ]
+    endless = [
+        {name: value for name, value in boot.items() if name != "final_seq"}
+        for boot in boots
+        if boot["state"] != "final"
+    ]
     incomplete = [boot for boot in endless if _overlaps_query(boot, "start_ms", "lost_ms", question)]
     return LogIntegrity(
         **counted,
@@ -127,6 +140,8 @@ def assess_integrity(
         incomplete=incomplete[:MAX_LISTED],
         incomplete_total=len(incomplete),
         lost=sum(boot["state"] == "lost" for boot in incomplete),
+        after_final=after_final[:MAX_LISTED],
+        after_final_total=len(after_final),
         lives_overlap=_lives_overlap(boots, question),
     )
 

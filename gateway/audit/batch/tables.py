@@ -66,6 +66,8 @@ def integrity_json(trust: LogIntegrity) -> dict[str, Any]:
         "gaps": trust.gaps,
         "incomplete_total": trust.incomplete_total,
         "incomplete": trust.incomplete,
+        "after_final_total": trust.after_final_total,
+        "after_final": list(trust.after_final),
         "lives_overlap": trust.lives_overlap,
     }
 
@@ -208,6 +210,8 @@ def integrity_text(trust: LogIntegrity, sources: Sequence[Mapping[str, Any]] = (
     ]
     lines += map(_gap_line, trust.gaps[:_MAX_LISTED])
     lines += _more_lines(trust.gaps_total)
+    lines += map(_after_final_line, trust.after_final[:_MAX_LISTED])
+    lines += _more_lines(trust.after_final_total)
     lines += map(_boot_line, trust.incomplete[:_MAX_LISTED])
     lines += _more_lines(trust.incomplete_total)
     lines += _expired_lines(sources, from_ms)
@@ -240,6 +244,11 @@ def _gap_line(gap: Mapping[str, Any]) -> str:
         what = f"intervals {gap['first_seq']} to {gap['last_seq']} ({gap['missing']:,})"
     after = time_text(gap["after_ms"]) if gap["after_ms"] is not None else "the start"
     return f"GAP  {_life_name(gap)}: {what} missing, between {after} and {time_text(gap['before_ms'])}"
+
+
+def _after_final_line(life: Mapping[str, Any]) -> str:
+    later = f"up to {life['last_seq']} ({time_text(life['end_ms'])})"
+    return f"AFTER THE END  {_life_name(life)}: interval {life['final_seq']} was its last, and there are some {later}"
 
 
 def _boot_line(boot: Mapping[str, Any]) -> str:

@@ -189,8 +189,9 @@ def summarize_boots(records: DataFrame) -> DataFrame:
 
     Columns: gateway, boot, worker, `state` ("final": ended and all accounted for; "lost": died, its work after last_seq
     is unknown; "open": no end seen, so it runs still or died unnoticed), intervals, first_seq, last_seq, start_ms and
-    end_ms of the intervals seen, lost_seq and lost_ms (null unless there is a note of its loss), WHOLE (`detect_gaps`
-    has none of it for sure, as all its numbers are there and none has several parts).
+    end_ms of the intervals seen, lost_seq and lost_ms (null unless there is a note of its loss), final_seq (null unless
+    an interval said it was the last), WHOLE (`detect_gaps` has none of it for sure, as all its numbers are there and
+    none has several parts).
     """
     runs = select_numbering(records)
     interval = F.col("kind") == usage.INTERVAL
@@ -207,6 +208,7 @@ def summarize_boots(records: DataFrame) -> DataFrame:
         F.max(F.when(interval, F.col("end_ms"))).alias("end_ms"),
         F.max(F.when(lost, F.col("last_seq"))).alias("lost_seq"),
         F.max(F.when(lost, F.col("end_ms"))).alias("lost_ms"),
+        F.min(F.when(F.col("final"), F.col("last_seq"))).alias("final_seq"),
         (F.coalesce(F.max(F.when(interval, F.col("parts"))), F.lit(1)) == 1).alias("_single"),
     )
     # Numbers begin with 0, and an interval that is there twice is counted once.

@@ -41,14 +41,18 @@ class WorkerLife:
     added by `append`, which asks nothing; any other by `add`.
     """
 
-    __slots__ = ("_first", "_holes", "append", "cells", "is_final", "next_seq", "others")
+    __slots__ = ("_first", "_holes", "append", "cells", "final_seq", "next_seq", "others")
 
     def __init__(self) -> None:
         self._first = self._holes = self.next_seq = 0
         self.cells = array("q")
         self.append = self.cells.extend
         self.others: dict[tuple[str, int, int], _OtherRecord] = {}
-        self.is_final = False
+        self.final_seq: int | None = None
+
+    def end(self, seq: int) -> None:
+        """Note that this interval said it was the last."""
+        self.final_seq = seq if self.final_seq is None else min(seq, self.final_seq)
 
     def add(
         self, kind: str, seq: int, part: int, parts: int, start_ms: int, end_ms: int, final: bool, mark: int
@@ -65,13 +69,15 @@ class WorkerLife:
                 at = _CELLS * (seq - self._first)
                 self.cells[at : at + _CELLS] = array("q", (mark, start_ms, end_ms))
                 self._holes -= 1
-                self.is_final |= final
+                if final:
+                    self.end(seq)
                 return NEW
         known = self.others.get((kind, seq, part))
         if known is not None:
             return COPY if known.mark == mark else OTHER
         self.others[kind, seq, part] = _OtherRecord(mark, parts, start_ms, end_ms)
-        self.is_final |= final
+        if final:
+            self.end(seq)
         return NEW
 
     def _reach(self, seq: int) -> bool:
@@ -100,7 +106,7 @@ class WorkerLife:
         last, lost_seq = max(numbers, default=None), max(lost, default=None)
         row = {
             **dict(zip(BOOT_COLUMNS, life, strict=True)),
-            "state": "final" if self.is_final else "lost" if lost else "open",
+            "state": "final" if self.final_seq is not None else "lost" if lost else "open",
             "intervals": self.next_seq - self._first - self._holes + len(seqs),
             "first_seq": min(numbers, default=None),
             "last_seq": last,
@@ -108,6 +114,7 @@ class WorkerLife:
             "end_ms": max(ends, default=None),
             "lost_seq": lost_seq,
             "lost_ms": max((record.end_ms for record in lost.values()), default=None),
+            "final_seq": self.final_seq,
         }
         expected = 0 if last is None else last + 1
         is_single = all(record.parts == 1 for _, record in others)

@@ -172,7 +172,7 @@ class _Run:
                 life.append((hash(value), start_ms, end_ms))
                 life.next_seq = seq + 1
                 if record.final:
-                    life.is_final = True
+                    life.end(seq)
                 count(record)
                 continue
             part = record.part

@@ -90,7 +90,9 @@ COUNTED = {"records": 9, "duplicates": 0, "conflicts": 0, "malformed": 0, "probl
 
 
 def _sees_repeats(*spans: tuple[int, int], query: AuditQuery | None = None, **found: Any) -> bool:
-    lives = [{"state": "final", "start_ms": start, "end_ms": end, "lost_ms": None} for start, end in spans]
+    lives = [
+        {"state": "final", "start_ms": start, "end_ms": end, "lost_ms": None, "final_seq": None} for start, end in spans
+    ]
     return assess_integrity(COUNTED | found, lives, [], query or AuditQuery()).sees_repeats
 
 

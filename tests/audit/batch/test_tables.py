@@ -51,7 +51,8 @@ def test_json_has_every_sum_at_every_row_and_in_total() -> None:
     assert answer["totals"]["offered"]["bytes"] == 1_235_570
     assert list(answer["integrity"]) == [
         "complete", "records", "duplicates", "conflicts", "malformed", "malformed_problems", "malformed_samples",
-        "boots", "gaps_total", "gaps", "incomplete_total", "incomplete", "lives_overlap",
+        "boots", "gaps_total", "gaps", "incomplete_total", "incomplete", "after_final_total",
+        "after_final", "lives_overlap",
     ]  # fmt: skip
     assert answer["integrity"]["complete"] is True
 
@@ -127,19 +128,22 @@ def test_everything_that_is_missing_is_named() -> None:
         life | {"state": "lost", "last_seq": 7, "end_ms": START},
         life | {"state": "open", "last_seq": None, "end_ms": None},
     ]
+    ended = [life | {"final_seq": 8, "last_seq": 10, "end_ms": START}]
     text = tables.report_text(
         _report(
-            gaps=gaps, gaps_total=30, incomplete=boots, incomplete_total=2, lost=1, conflicts=1, malformed=1,
+            after_final=ended, after_final_total=1, gaps=gaps, gaps_total=30,
+            incomplete=boots, incomplete_total=2, lost=1, conflicts=1, malformed=1,
             problems={"empty": 1}, samples=[{"origin": "0@7", "problem": "empty", "sample": None}],
         )
     )  # fmt: skip
-    assert text.splitlines()[-9:] == [
+    assert text.splitlines()[-10:] == [
         "CONFLICT  1 copies say something else than the record that was counted",
         "MALFORMED  1 x empty",
         "  0@7: ",
         "GAP  gw/b1/0: intervals 1 to 2 (2) missing, between the start and 2025-11-20T00:54:00Z",
         "GAP  gw/b1/0: 1 parts of interval 5 missing, between 2025-11-20T00:54:00Z and 2025-11-20T00:54:00.001Z",
         "  … and 10 more",
+        "AFTER THE END  gw/b1/0: interval 8 was its last, and there are some up to 10 (2025-11-20T00:54:00Z)",
         "LOST  gw/b1/0: died; seen up to interval 7 (2025-11-20T00:54:00Z), its later work is not known",
         "OPEN  gw/b1/0: no final interval; seen up to nothing; it still runs, or died unnoticed",
         "NOT COMPLETE: the sums above leave out the items named here",

@@ -171,6 +171,22 @@ def test_gaps_are_found_at_the_start_in_the_middle_at_the_end_and_within_an_inte
     }
 
 
+def test_intervals_behind_the_last_one_are_told(records: MakeRecords) -> None:
+    lines = [
+        *interval(0, boot="ended"), *interval(1, (), boot="ended", final=True), lost(1, boot="ended"),
+        *interval(0, boot="goes on"), *interval(1, boot="goes on", final=True), *interval(2, boot="goes on"),
+        *interval(5, boot="twice", final=True), *interval(3, boot="twice", final=True),
+    ]  # fmt: skip
+    trust = records(lines).find_gaps(AuditQuery())
+    assert [(each["boot"], each["final_seq"], each["last_seq"]) for each in trust.after_final] == [
+        ("goes on", 1, 2),
+        ("twice", 3, 5),
+    ]
+    assert trust.after_final_total == 2
+    assert not records(lines[3:6]).find_gaps(AuditQuery()).complete
+    assert records(lines[:3]).find_gaps(AuditQuery()).complete
+
+
 def test_boots_are_final_lost_or_open(unique: Make) -> None:
     lines = [
         *interval(0, boot="final"), *interval(1, boot="final", final=True), lost(0, boot="final"),

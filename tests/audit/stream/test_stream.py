@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.types import StructType
 
-from gateway.audit import schema, store
+from gateway.audit import layout, schema, store
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.job import AuditError, AuditQuery
 from gateway.audit.stream import stream, upkeep
@@ -165,10 +166,13 @@ def test_the_tables_answer_what_the_topic_answers(
     assert job.audit_tables(full, bounds).rows == there.rows
     assert len(there.rows) == 2
 
+    former = [field for field in layout.DERIVED_SCHEMAS["lives"] if field.name != "final_seq"]
+    full.replace_derived({"lives": spark.createDataFrame([], StructType(former))})
     stream.derive_tables(full)
     gaps = [row.asDict() for row in full.read_table("gaps").drop("as_of_ms").collect()]
     assert gaps == direct.integrity.gaps
-    assert {row["boot"]: row["state"] for row in full.read_table("lives").collect()} == {"b1": "final", "b2": "lost"}
+    lives = {row["boot"]: (row["state"], row["final_seq"]) for row in full.read_table("lives").collect()}
+    assert lives == {"b1": ("final", 12), "b2": ("lost", None)}
     assert {path.name for path in _root(full).glob("records/date=*")} == {
         "date=2025-11-20",
         "date=2025-11-21",
