@@ -28,6 +28,7 @@ from trio.testing import MockClock
 
 START_S: Final = 1_000.0  # trio's clock when a world begins
 UNIX_S: Final = 1_700_000_000.0  # Unix time then: before that of the files which the product writes
+MOST_IDLE_PASSES: Final = 100
 MONOTONIC_S: Final = 70_000.0  # by which `time.monotonic` is ahead of trio's clock
 
 
@@ -68,10 +69,9 @@ class Agenda:
 
     def __init__(self) -> None:
         self.now = START_S
-        self.calls = 0
+        self.calls = self.idle_passes = 0
         self._heap: list[tuple[float, int, Entry]] = []
         self._numbers = count()
-        self._task: trio.lowlevel.Task | None = None
 
     def at(self, when: float, call: Callable[..., Any], *args: Any) -> Entry:
         entry = Entry(call, args)
@@ -81,35 +81,44 @@ class Agenda:
     def after(self, seconds: float, call: Callable[..., Any], *args: Any) -> Entry:
         return self.at(self.now + seconds, call, *args)
 
-    async def run(self) -> None:
-        heap = self._heap
-        while True:
-            while heap and heap[0][0] <= self.now:
-                entry = heapq.heappop(heap)[2]
-                call, args = entry.call, entry.args
-                if call is not None:
-                    self.calls += 1
-                    call(*args)
-            self._task = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._give_up)
-
-    def _give_up(self, _: Any) -> trio.lowlevel.Abort:
-        self._task = None
-        return trio.lowlevel.Abort.SUCCEEDED
+    def clear(self) -> None:
+        """Nothing is due any more."""
+        self._heap.clear()
 
     def jump(self) -> None:
-        """All tasks wait: go on to what is due next."""
-        heap, deadline = self._heap, trio_run.GLOBAL_RUN_CONTEXT.runner.deadlines.next_deadline()
-        while heap and heap[0][2].call is None:
-            heapq.heappop(heap)
-        if heap and heap[0][0] <= deadline and self._task is not None:
-            self.now = max(self.now, heap[0][0])
-            task, self._task = self._task, None
-            trio.lowlevel.reschedule(task)
-        elif deadline < math.inf:
-            self.now = max(self.now, deadline)
-        else:
-            raise Stuck
+        """All tasks wait: do what is due next, until one of them goes on."""
+        runner, heap = trio_run.GLOBAL_RUN_CONTEXT.runner, self._heap
+        while not runner.runq:
+            while heap and heap[0][2].call is None:
+                heapq.heappop(heap)
+            deadline = runner.deadlines.next_deadline()
+            if not heap or heap[0][0] > deadline:
+                if deadline == math.inf:  # but at the end of all trio tells itself something through the system
+                    self.idle_passes += 1
+                    if self.idle_passes > MOST_IDLE_PASSES:
+                        raise Stuck
+                    return
+                self.now = max(self.now, deadline)
+                return
+            now = self.now = max(self.now, heap[0][0])
+            while heap and heap[0][0] <= now:
+                entry = heapq.heappop(heap)[2]
+                if entry.call is not None:
+                    self.calls += 1
+                    entry.call(*entry.args)
+
+    async def sleep(self, seconds: float) -> None:
+        """In the place of `trio.sleep`: without a deadline that trio would have to keep."""
+        if seconds <= 0.0:
+            await trio.lowlevel.checkpoint()
+            return
+        entry = self.after(seconds, trio.lowlevel.reschedule, trio.lowlevel.current_task())
+
+        def give_up(_: Any) -> trio.lowlevel.Abort:
+            entry.cancel()
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(give_up)
 
     def make_clock(self) -> MockClock:
         """A clock for `trio.run` that shows this agenda's time."""
@@ -201,6 +210,14 @@ async def run_blocking(call: Callable[..., Any], *args: Any, abandon_on_cancel: 
 # --- chance, time, order ----------------------------------------------------------------------------------------------
 
 
+def _seldom(agenda: Agenda, get_events: Callable[..., Any]) -> Callable[..., Any]:
+    """Ask the system for events only now and then: in a world there are none but Ctrl-C."""
+    passes = count()
+    return lambda manager, timeout: (
+        [] if next(passes) % 256 and not agenda.idle_passes else get_events(manager, timeout)
+    )
+
+
 @contextmanager
 def deterministic(agenda: Agenda, seed: int) -> Iterator[None]:
     """What the product reads of time and chance within it follows from `agenda` and `seed`."""
@@ -229,7 +246,9 @@ def deterministic(agenda: Agenda, seed: int) -> Iterator[None]:
         (uuid, "uuid4", lambda: uuid.UUID(bytes=chance.randbytes(16), version=4)),
         (secrets, "token_bytes", lambda size=32: chance.randbytes(size)),
         (secrets, "token_hex", lambda size=32: chance.randbytes(size).hex()),
+        (trio, "sleep", agenda.sleep),
         (trio.to_thread, "run_sync", run_blocking),
+        (trio_run.TheIOManager, "get_events", _seldom(agenda, trio_run.TheIOManager.get_events)),
         (trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
         (trio_run, "_r", random.Random(f"trio {seed}")),
     ]

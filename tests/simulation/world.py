@@ -181,6 +181,8 @@ class World:
         root.propagate = False
         root.addHandler(self._log)
         gc.disable()  # a collection must not decide when something ends
+        if is_first := not gc.get_freeze_count():
+            gc.freeze()  # what was there before costs more than a world's own garbage
         try:
             with (
                 tempfile.TemporaryDirectory(dir=_FOLDER) as folder,
@@ -188,7 +190,10 @@ class World:
                 simulated_system(self.network, self.cluster, self._current_gateway),
             ):
                 trio.run(self._main, Path(folder), clock=self.agenda.make_clock())
+                gc.collect()
         finally:
+            if is_first:
+                gc.unfreeze()
             gc.enable()
             root.removeHandler(self._log)
             root.setLevel(level)
@@ -218,7 +223,6 @@ class World:
         self._folder = folder
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(self.agenda.run)
             nursery.start_soon(self._collect_garbage)
             for name, partitions in self.plan.topics.items():
                 self.cluster.create_topic(name, partitions)
@@ -238,6 +242,7 @@ class World:
             await trio.sleep(self.plan.seconds)
             await self._end()
             nursery.cancel_scope.cancel()
+        self.agenda.clear()
 
     async def _collect_garbage(self) -> None:
         while True:

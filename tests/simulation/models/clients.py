@@ -245,9 +245,12 @@ class Client:
 
     def held_bytes(self, leader: int | None = None, topics: Container[str] | None = None) -> int:
         """Bytes that wait or are in flight; to that broker, or to those topics."""
+        if leader is None and topics is None:
+            return self.pending_bytes
         return sum(
             each.batch.size
             for place, queue in self._queues.items()
+            if queue.waiting or queue.sent
             if (leader is None or self._leaders.get(place) == leader) and (topics is None or place[0] in topics)
             for each in (*queue.waiting, *queue.sent)
         )
