@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import gc
+import multiprocessing
 import os
 import sys
 import time
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple
 
 from tests.simulation.minimising import as_test, kind_of, minimise
 from tests.simulation.models.clients import describe
@@ -20,6 +25,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1000, help="of the first world")
     parser.add_argument("--hours", type=float, default=0.1, help="simulated hours of each world")
     parser.add_argument("--worlds", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="worlds at a time, each on a core")
     parser.add_argument("--theme", choices=THEMES, help="which limits there are; by default the seed says")
     parser.add_argument("--calm", action=argparse.BooleanOptionalAction, help="without faults, or with")
     parser.add_argument("--minimise", action="store_true", help="cut a failing world down, and print its plan")
@@ -44,34 +50,52 @@ def main() -> int:
         return _run_worlds(args)
 
 
+class Found(NamedTuple):
+    """What came of one world. `took_s`: of CPU."""
+
+    plan: Plan
+    lines: list[str]
+    violations: list[str]
+    counts: Counter[str]
+    simulated_s: float
+    took_s: float
+
+
+def _run_world(seed: int, args: Any) -> Found:
+    plan = make_plan(seed, args.hours, theme=args.theme, calm=args.calm)
+    began, world = time.process_time(), World(plan)
+    judge = world.run()
+    took_s = time.process_time() - began
+    if not gc.get_freeze_count():
+        gc.freeze()  # what is there now is there for all worlds
+    lines = [
+        f"seed {seed}: {plan.theme}, {plan.gateways} gateways with {plan.workers} workers, {len(plan.faults)} faults,"
+        f" {world.simulated_s:.0f} s in {took_s:.1f} s, {judge.counts['records acknowledged']} records,"
+        f" digest {judge.digest}: {len(judge.violations)} violations",
+        *(f"    {violation}" for violation in judge.violations[:10]),
+        *(_show(world) if args.show else ()),
+    ]
+    return Found(plan, lines, judge.violations, judge.counts, world.simulated_s, took_s)
+
+
 def _run_worlds(args: Any) -> int:
     totals: Counter[str] = Counter()
-    simulated_s = real_s = 0.0
+    simulated_s = took_s = 0.0
     failed = []
-    for seed in range(args.seed, args.seed + args.worlds):
-        plan = make_plan(seed, args.hours, theme=args.theme, calm=args.calm)
-        began, world = time.perf_counter(), World(plan)
-        judge = world.run()
-        took_s = time.perf_counter() - began
-        simulated_s, real_s = simulated_s + world.simulated_s, real_s + took_s
-        totals += judge.counts
-        print(
-            f"seed {seed}: {plan.theme}, {plan.gateways} gateways with {plan.workers} workers,"
-            f" {len(plan.faults)} faults, {world.simulated_s:.0f} s in {took_s:.1f} s,"
-            f" {judge.counts['records acknowledged']} records, digest {judge.digest}:"
-            f" {len(judge.violations)} violations",
-            flush=True,
-        )
-        for violation in judge.violations[:10]:
-            print(f"    {violation}", flush=True)
-        if args.show:
-            _show(world)
-        if judge.violations:
-            failed.append(seed)
-            if args.minimise:
-                _minimise(plan, kind_of(judge.violations[0]))
-    speed = simulated_s / max(real_s, 0.1)
-    print(f"{simulated_s / 3600:.2f} simulated hours in {real_s:.0f} s, {speed:.0f} times real time")
+    # Forked, so that they are broken as this process is.
+    with ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("fork")) as pool:
+        seeds = range(args.seed, args.seed + args.worlds)
+        run = partial(_run_world, args=args)
+        for seed, found in zip(seeds, pool.map(run, seeds) if args.jobs > 1 else map(run, seeds), strict=True):
+            print("\n".join(found.lines), flush=True)
+            simulated_s, took_s = simulated_s + found.simulated_s, took_s + found.took_s
+            totals += found.counts
+            if found.violations:
+                failed.append(seed)
+                if args.minimise:
+                    _minimise(found.plan, kind_of(found.violations[0]))
+    speed = simulated_s / max(took_s, 0.1)
+    print(f"{simulated_s / 3600:.2f} simulated hours in {took_s:.0f} s of CPU, {speed:.0f} times real time")
     for kind in ("records", "records acknowledged", "records in logs", "records failed", "rejected by a gateway"):
         print(f"{kind}: {totals[kind]}")
     for kind, count in sorted(totals.items()):
@@ -81,16 +105,16 @@ def _run_worlds(args: Any) -> int:
     return bool(failed)
 
 
-def _show(world: World) -> None:
+def _show(world: World) -> Iterator[str]:
     for client in world.clients:
-        print(f"    {describe(client)}")
+        yield f"    {describe(client)}"
     for limit in world.judge.limits.values():
-        print(
+        yield (
             f"    {limit.name}: {limit.rate:.0f}, {limit.checked} windows judged of {limit.windows}, lowest"
             f" {limit.lowest:.3f}, highest {limit.highest:.3f}, fullest second {limit.fullest:.3f}"
         )
     for line in world.logs:
-        print(f"    {line[:240]}")
+        yield f"    {line[:240]}"
 
 
 def _minimise(plan: Plan, kind: str) -> None:
