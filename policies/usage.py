@@ -89,7 +89,9 @@ HEADER_FIELDS: Final[dict[str, str]] = {
 # Version 2 adds this to the header of an interval, where storage protection is on: the lowest storage factor that the
 # worker enforced meanwhile, in millionths (0: nothing got in for a while).
 STORAGE_FACTOR: Final = "storage_factor_ppm"
-OPTIONAL_HEADER_FIELDS: Final[dict[str, str]] = {STORAGE_FACTOR: "int"}
+# Of any record: the id of the Kafka cluster behind the gateway, as soon as it is known.
+CLUSTER: Final = "cluster"
+OPTIONAL_HEADER_FIELDS: Final[dict[str, str]] = {CLUSTER: "str", STORAGE_FACTOR: "int"}
 PPM: Final = 1_000_000
 # Likewise, about once a minute: the cluster's volumes as control saw them last, and how many of the partitions of the
 # busiest topics have a replica on each broker. Both are left out where they aren't known. Sizes are in bytes.
@@ -126,6 +128,7 @@ OPTIONAL_ROW_FIELDS: Final[dict[str, str]] = {
 # The dimensions that sums over rows can be asked by, and what they count.
 DIMENSIONS: Final = (
     *("broker", "topic", "principal", "client_id", "software", "group", "outcome", "reason", "gateway", "worker"),
+    CLUSTER,
 )
 MEASURES: Final = ("bytes", "messages", "requests")
 
@@ -142,7 +145,7 @@ MAX_DISKS_BYTES: Final = 128 * 1024  # 1,000 volumes, or twice as many lines of 
 _TYPES: Final[dict[str, Any]] = {"int": int, "str": str, "bool": bool}
 _LOWEST: Final[dict[str, int]] = {"broker": -1, "seq": -1, "parts": 1}  # every other number starts at 0
 # Every other one is a 64-bit integer.
-_HIGHEST: Final = dict.fromkeys((*MEASURES, "delay_ms", "repeats"), MAX_COUNT)
+_HIGHEST: Final = dict.fromkeys((*MEASURES, "delay_ms", "repeats"), MAX_COUNT) | {STORAGE_FACTOR: PPM}
 _row_values = attrgetter(*ROW_FIELDS)
 # ASCII output: a client id may hold any character, U+2028 among them, and a record has to stay one line everywhere.
 _dumps = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode
@@ -196,13 +199,14 @@ def encode_interval(
     final: bool = False,
     storage_factor: float | None = None,
     disks: DiskNotes | None = None,
+    cluster: str = "",
     version: int = VERSION,
 ) -> list[bytes]:
     """One interval as JSON lines without newline, each at most MAX_RECORD_BYTES: usually one.
 
     `rows` have the attributes ROW_FIELDS, for version 2 OPTIONAL_ROW_FIELDS as well; names are cut at NAME_CHARS. Times
-    are Unix milliseconds. Without rows there is one record, which only a final interval needs. The same arguments give
-    the same bytes.
+    are Unix milliseconds. `cluster`: "" if it isn't known. Without rows there is one record, which only a final
+    interval needs. The same arguments give the same bytes.
 
     Raises:
         InvalidUsageRecord: a reader would refuse it.
@@ -210,7 +214,7 @@ def encode_interval(
     values = [_row_fields(row, version) for row in rows]
     seen, seen_bytes = ({}, 0) if disks is None or version < 2 else _disk_fields(disks)
     chunks = _split_rows([_dumps(row) for row in values], MAX_RECORD_BYTES - _HEADER_BYTES - seen_bytes)
-    told = {} if storage_factor is None or version < 2 else {STORAGE_FACTOR: _to_ppm(storage_factor)}
+    told = {} if version < 2 else _optional_fields(storage_factor, cluster)
     headers = [
         _make_header(version, INTERVAL, gateway, boot, worker, seq, part, len(chunks), start_ms, end_ms, final, **told)
         for part in range(len(chunks))
@@ -220,9 +224,11 @@ def encode_interval(
     return [_encode_record(header, chunk) for header, chunk in zip(headers, chunks, strict=True)]
 
 
-def encode_lost(gateway: str, boot: str, worker: int, seq: int, now_ms: int) -> bytes:
+def encode_lost(gateway: str, boot: str, worker: int, seq: int, now_ms: int, cluster: str = "") -> bytes:
     """The note that a worker ended without its final interval. `seq` is the last one seen of it, -1 for none."""
-    return _encode_record(_make_header(VERSION, LOST, gateway, boot, worker, seq, 0, 1, now_ms, now_ms, False), [])
+    told = _optional_fields(None, cluster)
+    header = _make_header(VERSION, LOST, gateway, boot, worker, seq, 0, 1, now_ms, now_ms, False, **told)
+    return _encode_record(header, [])
 
 
 def decode_record(line: bytes | str) -> dict[str, Any]:
@@ -255,11 +261,9 @@ def validate_record(record: object) -> None:
     rows = record.get("rows")
     if not isinstance(rows, list):
         raise InvalidUsageRecord("rows: a list is needed")
-    if record["version"] > 1 and record.get(STORAGE_FACTOR) is not None:
-        _check_fields(record, OPTIONAL_HEADER_FIELDS, "")
-        if record[STORAGE_FACTOR] > PPM:
-            raise InvalidUsageRecord(f"{STORAGE_FACTOR}: {record[STORAGE_FACTOR]} is out of range")
     if record["version"] > 1:
+        given = {name: kind for name, kind in OPTIONAL_HEADER_FIELDS.items() if record.get(name) is not None}
+        _check_fields(record, given, "")
         _check_all(record, VOLUMES, VOLUME_FIELDS, OPTIONAL_VOLUME_FIELDS)
         _check_all(record, SPREAD, SPREAD_FIELDS, {})
     _check_header(record, bool(rows))
@@ -280,8 +284,13 @@ def may_be_appended(outcome: str, reason: str = "") -> bool:
     return outcome in ("unacknowledged", "unanswered") or (outcome == "errored" and reason in MAYBE_APPENDED)
 
 
-def _make_header(*values: object, **told: int) -> dict[str, object]:
+def _make_header(*values: object, **told: object) -> dict[str, object]:
     return dict(zip(HEADER_FIELDS, values, strict=True)) | told
+
+
+def _optional_fields(storage_factor: float | None, cluster: str) -> dict[str, object]:
+    told: dict[str, object] = {} if storage_factor is None else {STORAGE_FACTOR: _to_ppm(storage_factor)}
+    return told | ({CLUSTER: cluster[:NAME_CHARS]} if cluster else {})
 
 
 def _to_ppm(factor: float) -> int:

@@ -11,6 +11,11 @@ from policies import usage
 # last interval seen, so only its kind distinguishes it from that interval.
 BOOT_COLUMNS: Final = ("gateway", "boot", "worker")
 IDENTITY_COLUMNS: Final = (*BOOT_COLUMNS, "kind", "seq", "part")
+# A record's fields, with their kinds, that are looked at for what is missing or doesn't belong together.
+NUMBER_FIELDS: Final = usage.HEADER_FIELDS | {usage.CLUSTER: "str"}
+
+# Those of usage.DIMENSIONS that are a record's; the others are those of its rows.
+RECORD_DIMENSIONS: Final = ("gateway", "worker", usage.CLUSTER)
 
 # Sums that a row of the result holds, each in every measure: the whole, its parts, what policies in mode observe would
 # have done to some of it, and (again, from among the parts) what may be in the log unacknowledged.

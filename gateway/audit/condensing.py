@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from gateway.audit import decoding
+from gateway.audit.columns import RECORD_DIMENSIONS
 from gateway.audit.decoding import MalformedRecord, MalformedRecords, UsageRecord
 from gateway.audit.record_batches import ROW_TYPE
 from policies import usage
@@ -22,13 +23,13 @@ _MAX_GROUPS: Final = 200_000  # beyond which sums are handed on: some hundred me
 # Rows of three kinds: sums (`outcome` is not null) with the first start_ms that they are of, the columns asked by and
 # null in all others; runs (`kind` is not null) of numbers first_seq … last_seq without a gap, of which each record
 # started and ended no earlier than the one before it, from the first one's start_ms to the last one's end_ms, and none
-# but the last is `final`; and malformed records (`problem` is not null), `count` of them.
+# but the last is `final`, all of one cluster; and malformed records (`problem` is not null), `count` of them.
 _TEXT, _INT = pa.string(), pa.int64()
 RUN_SCHEMA: Final = pa.schema(
     [
         *(("gateway", _TEXT), ("boot", _TEXT), ("worker", _INT), ("kind", _TEXT), ("first_seq", _INT)),
         *(("last_seq", _INT), ("part", _INT), ("parts", _INT), ("final", pa.bool_()), ("start_ms", _INT)),
-        ("end_ms", _INT),
+        *(("end_ms", _INT), ("cluster", _TEXT)),
     ]
 )
 CONDENSED_SCHEMA: Final = pa.schema(
@@ -50,13 +51,14 @@ class RecordNumber(NamedTuple):
     final: bool
     start_ms: int
     end_ms: int
+    cluster: str | None
 
 
 class UsageCondenser:
     """Sums by some of usage.DIMENSIONS and a window, over intervals that start in [from_ms, to_ms); runs of all."""
 
     def __init__(self, by: Sequence[str], window_ms: int | None, from_ms: int | None, to_ms: int | None) -> None:
-        self._header_names = [name for name in by if name in ("gateway", "worker")]
+        self._header_names = [name for name in by if name in RECORD_DIMENSIONS]
         row_names = ["outcome", "reason", *(name for name in by if name not in self._header_names)]
         self._row_names = list(dict.fromkeys(row_names))
         self._row_key: Callable[[object], tuple[Any, ...]] = attrgetter(*self._row_names)
@@ -78,6 +80,8 @@ class UsageCondenser:
             record = decoding.parse_record(value)
         except MalformedRecord as error:
             return str(error)
+        if record.version < 2:
+            decoding.forget_optional_fields(record)
         self.add_number(record)
         if record.rows:
             self._add_rows(record)
@@ -96,7 +100,7 @@ class UsageCondenser:
         rows += [_run_fields(life, run) for life, run in self._open.items()]
         for (_, header, names, is_unknown), (start_ms, *sums) in self._sums.items():
             row = dict(zip(self._header_names, header, strict=True)) | dict(zip(self._row_names, names, strict=True))
-            for name in ("group", "software"):
+            for name in ("group", "software", "cluster"):
                 if name in row:
                     row[name] = row[name] or ""
             row |= dict(zip(_SUMS, sums, strict=True)) | {"start_ms": start_ms}
@@ -111,15 +115,16 @@ class UsageCondenser:
         run = self._open.get(life)
         if record.kind != usage.INTERVAL or record.parts != 1:
             self._rows.append(_run_fields(life, [record.kind, seq, seq, record.part, record.parts, record.final,
-                                                 record.start_ms, record.end_ms, record.start_ms]))  # fmt: skip
+                                                 record.start_ms, record.end_ms, record.cluster]))  # fmt: skip
             return
-        start_ms, end_ms = record.start_ms, record.end_ms
+        start_ms, end_ms, cluster = record.start_ms, record.end_ms, record.cluster
         if run is not None:
-            if seq == run[2] + 1 and start_ms >= run[8] and end_ms >= run[7] and not run[5]:
-                run[2], run[5], run[7], run[8] = seq, record.final, end_ms, start_ms
+            follows = seq == run[2] + 1 and start_ms >= run[9] and end_ms >= run[7]
+            if follows and not run[5] and cluster == run[8]:
+                run[2], run[5], run[7], run[9] = seq, record.final, end_ms, start_ms
                 return
             self._rows.append(_run_fields(life, run))
-        self._open[life] = [usage.INTERVAL, seq, seq, 0, 1, record.final, start_ms, end_ms, start_ms]
+        self._open[life] = [usage.INTERVAL, seq, seq, 0, 1, record.final, start_ms, end_ms, cluster, start_ms]
 
     def _add_rows(self, record: UsageRecord) -> None:
         start_ms = record.start_ms
@@ -127,8 +132,6 @@ class UsageCondenser:
             return
         if self._to_ms is not None and start_ms >= self._to_ms:
             return
-        if record.version < 2:
-            decoding.forget_optional_fields(record)
         window = start_ms - start_ms % self._window_ms if self._window_ms else 0
         header = tuple(getattr(record, name) for name in self._header_names)
         sums, row_key = self._sums, self._row_key
@@ -148,7 +151,7 @@ class UsageCondenser:
 
 
 def _run_fields(life: tuple[str, str, int], run: list[Any]) -> dict[str, Any]:
-    return dict(zip(RUN_SCHEMA.names, (*life, *run[:8]), strict=True))
+    return dict(zip(RUN_SCHEMA.names, (*life, *run[:9]), strict=True))
 
 
 def condense_columns(

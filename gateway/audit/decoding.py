@@ -96,6 +96,7 @@ class UsageRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     final: bool
     rows: list[RecordRow]
     storage_factor_ppm: Annotated[int, msgspec.Meta(ge=0, le=usage.PPM)] | None = None
+    cluster: str | None = None
     volumes: list[RecordVolume] | None = None
     spread: list[RecordSpread] | None = None
 
@@ -129,14 +130,14 @@ def content_digest(record: UsageRecord) -> int:
     if record.storage_factor_ppm is not None or record.volumes is not None or record.spread is not None:
         record = UsageRecord(
             record.version, record.kind, record.gateway, record.boot, record.worker, record.seq, record.part,
-            record.parts, record.start_ms, record.end_ms, record.final, record.rows,
+            record.parts, record.start_ms, record.end_ms, record.final, record.rows, cluster=record.cluster,
         )  # fmt: skip
     return int.from_bytes(blake2b(_encode(record), digest_size=8).digest(), "big", signed=True)
 
 
 def forget_optional_fields(record: UsageRecord) -> None:
     """For a record of version 1, which may by chance have fields of these names: its readers skip them."""
-    record.storage_factor_ppm = record.volumes = record.spread = None
+    record.storage_factor_ppm = record.cluster = record.volumes = record.spread = None
     for row in record.rows:
         row.group = row.software = row.repeats = None
 
@@ -200,7 +201,7 @@ def _parse_slowly(value: bytes | None) -> UsageRecord:
         raise MalformedRecord(NOT_ONE_OBJECT) from None
     _check_record(fields)
     if fields["version"] < 2:  # they say nothing, and may be out of range
-        fields |= dict.fromkeys((usage.STORAGE_FACTOR, usage.VOLUMES, usage.SPREAD))
+        fields |= dict.fromkeys((*usage.OPTIONAL_HEADER_FIELDS, usage.VOLUMES, usage.SPREAD))
     for name, kind in (("rows", RecordRow), (usage.VOLUMES, RecordVolume), (usage.SPREAD, RecordSpread)):
         fields[name] = None if fields[name] is None else [kind(**each) for each in fields[name]]
     return UsageRecord(**fields)

@@ -67,12 +67,17 @@ RECORDS_SCHEMA: Final = _table_schema(
     rows=ArrayType(schema.ROW_SCHEMA),  # of a record that counts
     **_DATE,  # of start_ms; of a malformed record, of timestamp_ms
     **schema.DISK_COLUMNS,
+    cluster=StringType(),
 )
 
 VIEW_SCHEMAS: Final[dict[str, StructType]] = {
     # One row for each row of each record that counts.
     "usage": StructType(
-        [*_table_schema(**_LIFE, **_NUMBER, **_TIMES).fields, *schema.ROW_SCHEMA.fields, *_table_schema(**_DATE).fields]
+        [
+            *_table_schema(**_LIFE, **_NUMBER, **_TIMES).fields,
+            *schema.ROW_SCHEMA.fields,
+            *_table_schema(**_DATE, cluster=StringType()).fields,
+        ]
     ),
     # One row for each record that counts, "lost" notes included: what gaps and lives follow from.
     "intervals": _table_schema(
@@ -89,6 +94,7 @@ VIEW_SCHEMAS: Final[dict[str, StructType]] = {
         storage_factor_ppm=LongType(),
         **_DATE,
         **schema.DISK_COLUMNS,
+        cluster=StringType(),
     ),
     # One row for each further copy of a record in the topic.
     "duplicates": _table_schema(

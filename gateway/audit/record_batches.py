@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gateway.audit import decoding
+from gateway.audit.columns import NUMBER_FIELDS
 from gateway.audit.decoding import MalformedRecord, RecordRow, UsageRecord
 from policies import usage
 
@@ -34,10 +35,11 @@ SPREAD_TYPE: Final = pa.list_(_struct(usage.SPREAD_FIELDS))
 JUDGED_SCHEMA: Final = pa.schema([("problem", pa.string()), ("sample", pa.string()), ("digest", pa.int64())])
 # One row for each value, in their order. Of a malformed one all is null but `problem`, `sample` (its beginning) and
 # `rows`, which is empty. `digest`: decoding.content_digest. What a record of
-# version 1 has not got is "" and, of `repeats`, the storage factor and disks, null.
+# version 1 has not got is "" and, of `repeats`, the cluster, the storage factor and disks, null.
 DECODED_SCHEMA: Final = pa.schema(
     [
-        *((name, _TYPES[kind]) for name, kind in (usage.HEADER_FIELDS | usage.OPTIONAL_HEADER_FIELDS).items()),
+        *((name, _TYPES[kind]) for name, kind in NUMBER_FIELDS.items()),
+        (usage.STORAGE_FACTOR, pa.int64()),
         (usage.VOLUMES, VOLUMES_TYPE),
         (usage.SPREAD, SPREAD_TYPE),
         ("rows", pa.list_(ROW_TYPE)),
@@ -46,7 +48,7 @@ DECODED_SCHEMA: Final = pa.schema(
 )
 _ROW_NAMES: Final = (*usage.ROW_FIELDS, *usage.OPTIONAL_ROW_FIELDS)
 _ROW_TYPES: Final = [_TYPES[kind] for kind in (usage.ROW_FIELDS | usage.OPTIONAL_ROW_FIELDS).values()]
-_HEADER_TYPES: Final = [_TYPES[kind] for kind in usage.HEADER_FIELDS.values()]
+_HEADER_TYPES: Final = [_TYPES[kind] for kind in NUMBER_FIELDS.values()]
 
 
 def decode_values(values: Values) -> pa.RecordBatch:
@@ -111,14 +113,14 @@ class HeaderColumns:
             self.headers.append(_NO_HEADER)
             self._digests.append(None)
             return None
-        self.headers.append(_header_values(record))
         self._digests.append(decoding.content_digest(record))
         if record.version < 2:
             decoding.forget_optional_fields(record)
+        self.headers.append(_header_values(record))
         return record
 
     def header_arrays(self) -> list[pa.Array]:
-        """usage.HEADER_FIELDS."""
+        """NUMBER_FIELDS."""
         values = zip(*self.headers, strict=True) if self.headers else ([] for _ in _HEADER_TYPES)
         return list(map(pa.array, values, _HEADER_TYPES))
 
@@ -172,8 +174,8 @@ class _BatchMaker:
         return pa.record_batch(arrays, schema=DECODED_SCHEMA)
 
 
-_header_values = attrgetter(*usage.HEADER_FIELDS)
-_NO_HEADER: Final = (None,) * len(usage.HEADER_FIELDS)
+_header_values = attrgetter(*NUMBER_FIELDS)
+_NO_HEADER: Final = (None,) * len(NUMBER_FIELDS)
 
 
 def _make_lists(offsets: list[int], values: list[pa.Array]) -> pa.Array:

@@ -24,7 +24,9 @@ from gateway.audit.columns import (
     DELAY,
     IDENTITY_COLUMNS,
     MAYBE_APPENDED,
+    NUMBER_FIELDS,
     OFFERED,
+    RECORD_DIMENSIONS,
     REJECTED_AGAIN,
     REPEATS,
     REPEATS_UNKNOWN,
@@ -51,7 +53,7 @@ SPREAD_SCHEMA: Final = ArrayType(
 )
 # What version 2 may have in a header beside usage.OPTIONAL_HEADER_FIELDS.
 DISK_COLUMNS: Final[dict[str, DataType]] = {usage.VOLUMES: VOLUMES_SCHEMA, usage.SPREAD: SPREAD_SCHEMA}
-HEADER_SCHEMA: Final = StructType([StructField(name, _TYPES[kind]) for name, kind in usage.HEADER_FIELDS.items()])
+HEADER_SCHEMA: Final = StructType([StructField(name, _TYPES[kind]) for name, kind in NUMBER_FIELDS.items()])
 # Those of record_batches.py.
 JUDGED_SCHEMA: Final = StructType(
     [StructField("problem", StringType()), StructField("sample", StringType()), StructField("digest", LongType())]
@@ -59,7 +61,7 @@ JUDGED_SCHEMA: Final = StructType(
 DECODED_SCHEMA: Final = StructType(
     [
         *HEADER_SCHEMA,
-        *(StructField(name, _TYPES[kind]) for name, kind in usage.OPTIONAL_HEADER_FIELDS.items()),
+        StructField(usage.STORAGE_FACTOR, LongType()),
         *(StructField(name, kind) for name, kind in DISK_COLUMNS.items()),
         StructField("rows", ArrayType(ROW_SCHEMA)),
         *JUDGED_SCHEMA,
@@ -70,7 +72,7 @@ RUN_SCHEMA: Final = (
     StructType()
     .add("gateway", StringType()).add("boot", StringType()).add("worker", LongType()).add("kind", StringType())
     .add("first_seq", LongType()).add("last_seq", LongType()).add("part", LongType()).add("parts", LongType())
-    .add("final", BooleanType()).add("start_ms", LongType()).add("end_ms", LongType())
+    .add("final", BooleanType()).add("start_ms", LongType()).add("end_ms", LongType()).add("cluster", StringType())
 )  # fmt: skip
 CONDENSED_SCHEMA: Final = StructType(
     [
@@ -98,6 +100,7 @@ __all__ = [
     "MAYBE_APPENDED",
     "OFFERED",
     "RAW_SCHEMA",
+    "RECORD_DIMENSIONS",
     "REJECTED_AGAIN",
     "REPEATS",
     "REPEATS_UNKNOWN",

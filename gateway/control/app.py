@@ -189,6 +189,7 @@ class _ControlProcess:
         configuration, policies = self._facts.configuration, self._facts.policies
         cluster, storage_factor = self._facts.cluster, self._facts.storage_factor
         metrics, snapshots, storage = self._context.metrics, self._snapshots, self._storage_service
+        usage_log = self._usage_log
 
         # Within one message to each worker (ConfigSwitch), with the policies behind it.
         configuration.subscribe("addresses of brokers", self._cluster.apply_settings)
@@ -210,6 +211,7 @@ class _ControlProcess:
         cluster.subscribe("workers", snapshots.publish_cluster)
         cluster.subscribe("storage", lambda _: storage.refresh(), part=attrgetter("replicas"))
         cluster.subscribe("policies", self._policies.on_places_changed, part=attrgetter("places"))
+        cluster.subscribe("usage log", lambda state: usage_log.record_cluster(state.cluster_id))
         cluster.subscribe("ids of topics", self._policies.on_cluster_answer, part=attrgetter("answers"))
 
         storage_factor.subscribe("workers", snapshots.publish_storage_factor)

@@ -84,6 +84,7 @@ class ClusterState(NamedTuple):
         spread: how much of them, likewise.
         topic_ids: of watched topics, as found by the latest answer.
         answers: how often the brokers have answered.
+        cluster_id: Kafka's; "": not known.
     """
 
     brokers: BrokerTable | None = None
@@ -93,6 +94,7 @@ class ClusterState(NamedTuple):
     spread: ReplicaSpread | None = None
     topic_ids: TopicIds = NO_IDS
     answers: int = 0
+    cluster_id: str = ""
 
 
 class PublishedCluster(Published[ClusterState]):

@@ -41,13 +41,14 @@ def interval(
     start_ms: int | None = None,
     storage_factor: float | None = None,
     disks: usage.DiskNotes | None = None,
+    cluster: str = "",
     version: int = usage.VERSION,
 ) -> list[str]:
     """The lines of one interval; by default interval N is the N-th second after START."""
     start = START + 1000 * seq if start_ms is None else start_ms
     lines = usage.encode_interval(
         "gw", boot, worker, seq, rows, start_ms=start, end_ms=start + 1000, final=final, storage_factor=storage_factor,
-        disks=disks, version=version,
+        disks=disks, cluster=cluster, version=version,
     )  # fmt: skip
     return [line.decode() for line in lines]
 

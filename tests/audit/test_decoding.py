@@ -190,7 +190,7 @@ def twice(line: str, chance: random.Random) -> str:
     return f'{line[: field.end()]},"{field[1]}":{chance.choice(ODD)}{line[field.end() :]}'
 
 
-CHANCE_FIELDS = changed(whole(version=1), volumes=[VOLUME], spread=[SPREAD], storage_factor_ppm=5)
+CHANCE_FIELDS = changed(whole(version=1), volumes=[VOLUME], spread=[SPREAD], storage_factor_ppm=5, cluster="c")
 SEEDS = (
     whole(), whole(), whole(version=1), GOOD, lost(3), interval(1, (), final=True)[0], CHANCE_FIELDS,
     WELL_FORMED["a field that is new"],
@@ -372,7 +372,7 @@ def test_columns_hold_what_was_written(given: list[Any], max_rows: int) -> None:
 def test_version_1_has_nothing_of_version_2() -> None:
     line = CHANCE_FIELDS.replace('"delay_ms": 0', '"delay_ms": 0, "group": "g", "software": "s", "repeats": 7')
     (row,) = record_batches.decode_values([line.encode()]).to_pylist()
-    assert [row[name] for name in (*usage.OPTIONAL_HEADER_FIELDS, usage.VOLUMES, usage.SPREAD)] == [None] * 3
+    assert [row[name] for name in (*usage.OPTIONAL_HEADER_FIELDS, usage.VOLUMES, usage.SPREAD)] == [None] * 4
     assert [(each["group"], each["software"], each["repeats"]) for each in row["rows"]] == [("", "", None)] * 2
 
 
@@ -386,7 +386,15 @@ def test_copies_say_the_same_however_they_are_written() -> None:
     others = [
         changed(GOOD, **{name: value}) for name, value in (("end_ms", START + 999), ("final", True), ("boot", "b"))
     ]
-    others += [_row(bytes=5), _row(bytes=6), _row(repeats=0), _row(group="g"), GOOD]
+    others += [
+        changed(GOOD, cluster="a"),
+        changed(GOOD, cluster="b"),
+        _row(bytes=5),
+        _row(bytes=6),
+        _row(repeats=0),
+        _row(group="g"),
+        GOOD,
+    ]
     assert len(set(map(digest, others))) == len(others)
 
 

@@ -174,6 +174,19 @@ def test_a_wrong_storage_factor_is_refused(told: object) -> None:
     usage.validate_record(record(storage_factor_ppm=told, version=1))  # which knows no such field
 
 
+def test_every_record_names_the_cluster_once_it_is_known() -> None:
+    given: dict[str, Any] = {"start_ms": 1000, "end_ms": 2000}
+    many = [Row(client_id=str(number)) for number in range(1200)]
+    lines = usage.encode_interval("gw-1", "ab12", 0, 17, many, **given, cluster="c" * 300)
+    lines.append(usage.encode_lost("gw-1", "ab12", 0, -1, 5000, "c" * 300))
+    assert {usage.decode_record(line)["cluster"] for line in lines} == {"c" * usage.NAME_CHARS}
+    lines = usage.encode_interval("gw-1", "ab12", 0, 17, [Row()], **given, cluster="c", version=1)
+    lines += [*usage.encode_interval("gw-1", "ab12", 0, 17, [Row()], **given), usage.encode_lost("g", "b", 0, 0, 1)]
+    assert not [line for line in lines if "cluster" in usage.decode_record(line)]
+    with pytest.raises(usage.InvalidUsageRecord, match="cluster: 7"):
+        usage.validate_record(record(cluster=7))
+
+
 VOLUMES = (usage.VolumeNote(2, "/b", 100, 30, None, 10.4), usage.VolumeNote(1, "/a", 100, 80, 20.0, 10.0))
 DISKS = usage.DiskNotes(VOLUMES, (usage.SpreadNote(2, "clicks", 1, 3),))
 

@@ -266,10 +266,13 @@ class AuditRecords:
 
 
 class NumberedRecords(Protocol):
-    """The data in which gaps are looked for: `intervals` and `integrity_fields` of Records."""
+    """The data in which gaps are looked for: `intervals`, `sources` and `integrity_fields` of Records."""
 
     @property
     def intervals(self) -> DataFrame: ...
+
+    @property
+    def sources(self) -> list[dict[str, Any]]: ...
 
     @property
     def integrity_fields(self) -> dict[str, Any]: ...
@@ -513,7 +516,7 @@ def find_gaps(
         if not all(whole):
             found = transforms.detect_gaps(numbering).orderBy(*schema.BOOT_COLUMNS, "first_seq", "gap")
             gaps = (row.asDict() for row in found.toLocalIterator())
-        return assess_integrity(records.integrity_fields, boots, gaps, question)
+        return assess_integrity(records.integrity_fields, boots, gaps, question, records.sources)
     finally:
         numbering.unpersist()
 

@@ -14,6 +14,7 @@ DROPPED: Final = "dropped"
 # Within which a client tries a rejected batch again: lives that are closer to each other may both have seen it. As long
 # as repeats.RETENTION_S, which the clocks of two gateways don't differ by.
 REPEAT_MS: Final = 600_000
+_ONE_CLUSTER: Final = ("topic", "tables")  # sources that gateways of one cluster write to; spool files may be anyone's
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,15 @@ class LogIntegrity:
     lost: int
     after_final: Sequence[Mapping[str, Any]] = ()  # lives with intervals behind the one that said it was the last
     after_final_total: int = 0
+    clusters: Sequence[str] = ()  # the ids of those that the records name
+    mixes_clusters: bool = False  # they are several, and a source has the records of one cluster's gateways
     lives_overlap: bool = False  # some were, or one began within REPEAT_MS of another's end, between the query's bounds
 
     @property
     def complete(self) -> bool:
         """Nothing is known to be missing. A worker that still runs ("open") does not count against it."""
-        return not (self.gaps_total or self.lost or self.malformed or self.conflicts or self.after_final_total)
+        found = self.gaps_total or self.lost or self.malformed or self.conflicts or self.after_final_total
+        return not (found or self.mixes_clusters)
 
     @property
     def sees_repeats(self) -> bool:
@@ -110,10 +114,15 @@ def answer_query(
 
 
 def assess_integrity(
-    counted: Mapping[str, Any], boots: Sequence[dict[str, Any]], gaps: Iterable[dict[str, Any]], question: AuditQuery
+    counted: Mapping[str, Any],
+    boots: Sequence[dict[str, Any]],
+    gaps: Iterable[dict[str, Any]],
+    question: AuditQuery,
+    sources: Sequence[Mapping[str, Any]] = (),
 ) -> LogIntegrity:
     """`counted`: the fields that are known before gaps are looked for; `boots`, `gaps`: all, in order
-    (transforms.summarize_boots, detect_gaps). Gaps and boots without an end are those that touch the question's bounds.
+    (transforms.summarize_boots, detect_gaps); `sources`: CountedRecords'. Gaps and boots without an end are those that
+    touch the question's bounds.
     """
     listed: list[dict[str, Any]] = []
     gaps_total = 0
@@ -127,10 +136,11 @@ def assess_integrity(
         if boot["final_seq"] is not None and boot["last_seq"] > boot["final_seq"]
     ]
     endless = [
-        {name: value for name, value in boot.items() if name != "final_seq"}
+        {name: value for name, value in boot.items() if name not in ("final_seq", "clusters")}
         for boot in boots
         if boot["state"] != "final"
     ]
+    clusters = sorted({cluster for boot in boots for cluster in boot["clusters"]})
     incomplete = [boot for boot in endless if _overlaps_query(boot, "start_ms", "lost_ms", question)]
     return LogIntegrity(
         **counted,
@@ -142,7 +152,12 @@ def assess_integrity(
         lost=sum(boot["state"] == "lost" for boot in incomplete),
         after_final=after_final[:MAX_LISTED],
         after_final_total=len(after_final),
-        lives_overlap=_lives_overlap(boots, question),
+        clusters=clusters,
+        mixes_clusters=len(clusters) > 1 and any(source["kind"] in _ONE_CLUSTER for source in sources),
+        lives_overlap=any(
+            _lives_overlap([boot for boot in boots if not boot["clusters"] or cluster in boot["clusters"]], question)
+            for cluster in clusters or [""]
+        ),
     )
 
 

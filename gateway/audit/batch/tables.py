@@ -69,6 +69,7 @@ def integrity_json(trust: LogIntegrity) -> dict[str, Any]:
         "after_final_total": trust.after_final_total,
         "after_final": list(trust.after_final),
         "lives_overlap": trust.lives_overlap,
+        "clusters": list(trust.clusters),
     }
 
 
@@ -202,6 +203,12 @@ def integrity_text(trust: LogIntegrity, sources: Sequence[Mapping[str, Any]] = (
         f"records {trust.records:,}, duplicates {trust.duplicates:,}, malformed {trust.malformed:,},"
         f" gaps {trust.gaps_total:,}, workers' lives {trust.boots:,}, without an end {trust.incomplete_total:,}"
     ]
+    if len(trust.clusters) > 1:
+        names = ", ".join(map(escape_unprintable, trust.clusters))
+        why = "; a topic has the records of one" if trust.mixes_clusters else ""
+        lines.append(
+            f"CLUSTERS  records of {len(trust.clusters)} clusters, which --by cluster tells apart: {names}{why}"
+        )
     if trust.conflicts:
         lines.append(f"CONFLICT  {trust.conflicts:,} copies say something else than the record that was counted")
     lines += [f"MALFORMED  {count:,} x {problem}" for problem, count in trust.problems.items()]

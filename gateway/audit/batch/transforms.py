@@ -77,9 +77,10 @@ def sum_records(records: DataFrame, by: Sequence[str] = (), window_ms: int | Non
 
 
 def explode_rows(records: DataFrame, *columns: str) -> DataFrame:
-    """The rows of unique records, each with its record's gateway, worker, start_ms and `columns`."""
-    rows = records.select("gateway", "worker", "start_ms", *columns, F.explode("rows").alias("row"))
-    return rows.select("gateway", "worker", "start_ms", *columns, "row.*")
+    """The rows of unique records, each with its record's schema.RECORD_DIMENSIONS, start_ms and `columns`."""
+    cluster = F.coalesce(usage.CLUSTER, F.lit("")).alias(usage.CLUSTER)
+    rows = records.select("gateway", "worker", cluster, "start_ms", *columns, F.explode("rows").alias("row"))
+    return rows.select(*schema.RECORD_DIMENSIONS, "start_ms", *columns, "row.*")
 
 
 def sum_usage_rows(rows: DataFrame, by: Sequence[str] = (), window_ms: int | None = None) -> DataFrame:
@@ -159,12 +160,14 @@ def select_numbering(records: DataFrame) -> DataFrame:
         return records
     seq = F.col("seq")
     numbers = (seq.alias("first_seq"), seq.alias("last_seq"))
-    return records.select(*schema.BOOT_COLUMNS, "kind", *numbers, "parts", "final", "start_ms", "end_ms")
+    cluster = F.col(usage.CLUSTER) if usage.CLUSTER in records.columns else F.lit(None).cast("string")
+    rest = ("parts", "final", "start_ms", "end_ms", cluster.alias(usage.CLUSTER))
+    return records.select(*schema.BOOT_COLUMNS, "kind", *numbers, *rest)
 
 
 def condense_numbering(records: DataFrame) -> DataFrame:
     """Runs (condensing.py) of unique records: some thousand, of millions. Persisted; to be let go by the caller."""
-    names = (*schema.BOOT_COLUMNS, "kind", "seq", "part", "parts", "final", "start_ms", "end_ms")
+    names = condensing.RecordNumber._fields
     runs = map_in_arrow(records.select(*names), condensing.condense_numbers, schema.RUN_SCHEMA).persist()
     if not has_copies(runs):
         return runs
@@ -190,8 +193,8 @@ def summarize_boots(records: DataFrame) -> DataFrame:
     Columns: gateway, boot, worker, `state` ("final": ended and all accounted for; "lost": died, its work after last_seq
     is unknown; "open": no end seen, so it runs still or died unnoticed), intervals, first_seq, last_seq, start_ms and
     end_ms of the intervals seen, lost_seq and lost_ms (null unless there is a note of its loss), final_seq (null unless
-    an interval said it was the last), WHOLE (`detect_gaps` has none of it for sure, as all its numbers are there and
-    none has several parts).
+    an interval said it was the last), clusters (their ids, in order), WHOLE (`detect_gaps` has none of it for sure, as
+    all its numbers are there and none has several parts).
     """
     runs = select_numbering(records)
     interval = F.col("kind") == usage.INTERVAL
@@ -209,6 +212,7 @@ def summarize_boots(records: DataFrame) -> DataFrame:
         F.max(F.when(lost, F.col("last_seq"))).alias("lost_seq"),
         F.max(F.when(lost, F.col("end_ms"))).alias("lost_ms"),
         F.min(F.when(F.col("final"), F.col("last_seq"))).alias("final_seq"),
+        F.sort_array(F.collect_set(F.when(F.col(usage.CLUSTER) != "", F.col(usage.CLUSTER)))).alias("clusters"),
         (F.coalesce(F.max(F.when(interval, F.col("parts"))), F.lit(1)) == 1).alias("_single"),
     )
     # Numbers begin with 0, and an interval that is there twice is counted once.

@@ -41,7 +41,7 @@ class WorkerLife:
     added by `append`, which asks nothing; any other by `add`.
     """
 
-    __slots__ = ("_first", "_holes", "append", "cells", "final_seq", "next_seq", "others")
+    __slots__ = ("_first", "_holes", "append", "cells", "clusters", "final_seq", "next_seq", "others")
 
     def __init__(self) -> None:
         self._first = self._holes = self.next_seq = 0
@@ -49,6 +49,7 @@ class WorkerLife:
         self.append = self.cells.extend
         self.others: dict[tuple[str, int, int], _OtherRecord] = {}
         self.final_seq: int | None = None
+        self.clusters: set[str | None] = set()  # of records that count
 
     def end(self, seq: int) -> None:
         """Note that this interval said it was the last."""
@@ -115,6 +116,7 @@ class WorkerLife:
             "lost_seq": lost_seq,
             "lost_ms": max((record.end_ms for record in lost.values()), default=None),
             "final_seq": self.final_seq,
+            "clusters": sorted(cluster for cluster in self.clusters if cluster),
         }
         expected = 0 if last is None else last + 1
         is_single = all(record.parts == 1 for _, record in others)

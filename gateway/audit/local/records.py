@@ -88,7 +88,8 @@ class LocalRecords:
         lives = self._run.lives
         found = [(*lives[key].summarize(key), lives[key]) for key in sorted(lives)]
         gaps = (gap for row, is_whole, life in found if not is_whole for gap in life.find_gaps(row))
-        return assess_integrity(self._run.integrity_fields(), [row for row, _, _ in found], gaps, question)
+        boots = [row for row, _, _ in found]
+        return assess_integrity(self._run.integrity_fields(), boots, gaps, question, self.sources)
 
     def collect(self, make: Callable[[], _Collector], tell: Callable[[str], None] = ignore_progress) -> _Collector:
         """Read everything, and add each record that counts to what `make` gives. It is called again where copies
@@ -171,6 +172,7 @@ class _Run:
             if seq == life.next_seq and kind == INTERVAL and record.parts == 1 and not life.others:
                 life.append((hash(value), start_ms, end_ms))
                 life.next_seq = seq + 1
+                life.clusters.add(record.cluster)
                 if record.final:
                     life.end(seq)
                 count(record)
@@ -178,6 +180,7 @@ class _Run:
             part = record.part
             known = life.add(kind, seq, part, record.parts, start_ms, end_ms, record.final, hash(value))
             if known == NEW:
+                life.clusters.add(record.cluster)
                 count(record)
             elif known == COPY:
                 self._duplicates += 1
@@ -193,11 +196,13 @@ class _Run:
             lowest = min(one.digests)
             self._duplicates += one.digests.total() - 1
             self._conflicts += sum(count for digest, count in one.digests.items() if digest != lowest)
-            self.lives.setdefault(key, WorkerLife()).add(
+            life = self.lives.setdefault(key, WorkerLife())
+            life.add(
                 record.kind, record.seq, record.part, record.parts, record.start_ms, record.end_ms, record.final, 0
             )
             if record.version < 2:
                 decoding.forget_optional_fields(record)
+            life.clusters.add(record.cluster)
             self._add_record(record)
 
     def integrity_fields(self) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from policies import usage
 if TYPE_CHECKING:
     from gateway.audit.decoding import RecordRow, UsageRecord
 
-_RECORD_DIMENSIONS: Final = ("gateway", "worker")  # the others are those of rows
 _BYTES, _MESSAGES, _REQUESTS, _DELAY, _REPEATS, _UNKNOWN = range(6)
 _MEASURES: Final = tuple(zip(usage.MEASURES, (_BYTES, _MESSAGES, _REQUESTS), strict=True))
 
@@ -28,8 +27,8 @@ class GroupSums:
 
     def __init__(self, question: AuditQuery) -> None:
         self.question = question
-        self._of_record = [name for name in question.by if name in _RECORD_DIMENSIONS]
-        self._of_row = [name for name in question.by if name not in _RECORD_DIMENSIONS]
+        self._of_record = [name for name in question.by if name in columns.RECORD_DIMENSIONS]
+        self._of_row = [name for name in question.by if name not in columns.RECORD_DIMENSIONS]
         # The last two, outcome and reason, tell which sums an amount belongs to.
         self._row_key: Callable[[RecordRow], _Group] = attrgetter(*self._of_row, "outcome", "reason")
         # By window and the record's own dimensions, then by the row's.

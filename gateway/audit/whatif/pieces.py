@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from gateway.audit.columns import NUMBER_FIELDS
 from gateway.audit.decoding import RecordRow, UsageRecord
 from gateway.audit.record_batches import JUDGED_SCHEMA, HeaderColumns
-from policies import usage
 from policies.verdict import TOPIC_THRESHOLD
 from policies.whatif import tick_phase
 from policies.whatif.rows import ReplayRow, StreamKey, WorkerLife
@@ -58,7 +58,7 @@ def split_columns(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
             record = columns.add_value(value)
             parted.append([] if record is None else split_by_broker(record))
         arrays = [*columns.header_arrays(), _make_pieces(parted), *columns.judged_arrays(), batch.column("origin")]
-        yield pa.record_batch(arrays, [*usage.HEADER_FIELDS, "pieces", *JUDGED_SCHEMA.names, "origin"])
+        yield pa.record_batch(arrays, [*NUMBER_FIELDS, "pieces", *JUDGED_SCHEMA.names, "origin"])
 
 
 def split_good_columns(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,6 @@ from gateway.audit.arrow_map import map_in_arrow
 from gateway.audit.batch import job
 from gateway.audit.store import AuditTables
 from gateway.audit.whatif import pieces, task
-from policies import usage
 
 _VOTE: Final = StructType().add("topic", StringType()).add("first", LongType()).add("times", LongType())
 _PIECE: Final = StructType().add("broker", LongType()).add("votes", ArrayType(_VOTE)).add("rows", StringType())
@@ -101,6 +100,6 @@ def split_lines(raw: DataFrame) -> DataFrame:
 
 def _split_good_records(records: DataFrame) -> DataFrame:
     """The same of good records, of those that have rows."""
-    text = F.to_json(F.struct(*usage.HEADER_FIELDS, "rows")).alias("value")
+    text = F.to_json(F.struct(*schema.HEADER_SCHEMA.names, "rows")).alias("value")
     lines = records.where(F.col("rows").isNotNull()).select(text, F.lit("").alias("origin"))
     return map_in_arrow(lines, pieces.split_good_columns, StructType([*_PIECES_SCHEMA, lines.schema["origin"]]))

@@ -124,6 +124,7 @@ class ClusterMonitor:
                 metadata.spread,
                 metadata.topic_ids,
                 self._published.latest.answers + 1,
+                metadata.cluster_id,
             )
         )
         self._metrics.produced.recheck_waiting()

@@ -46,7 +46,7 @@ class ClusterMetadata:
     the broker leads it, or should by its assignment, where it is the first replica. `replicas`: likewise, the topics
     with any replica there; a partition that moves has one at either end. Empty where it isn't needed. `spread`:
     how much of each topic that is, and who leads it; None likewise. `topic_ids`: of the watched topics, as this look
-    found them.
+    found them. `cluster_id`: Kafka's, "" if it tells none.
     """
 
     brokers: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -56,6 +56,7 @@ class ClusterMetadata:
     replicas: dict[int, frozenset[str]] = field(default_factory=dict)
     spread: ReplicaSpread | None = None
     topic_ids: TopicIds = field(default_factory=dict)
+    cluster_id: str = ""
 
 
 class MetadataSource(Protocol):
@@ -142,7 +143,7 @@ class AdminSource:
             for name, topic in metadata.topics.items()
         }
         # The same object where nothing has changed: that is nearly always so, and costs nothing more then.
-        if (brokers, ids, placement, watched) != self._last_metadata:
+        if (brokers, ids, placement, watched) != self._last_metadata or self._cluster_id != self._view.cluster_id:
             self._last_metadata = brokers, ids, placement, watched
             self._view = self._make_view(*self._last_metadata)
         return self._view
@@ -171,6 +172,7 @@ class AdminSource:
             {node_id: frozenset(topics) for node_id, topics in replicas.items()},
             _make_spread(placement) if self._with_spread else None,
             watched,
+            self._cluster_id,
         )
 
     def _on_error(self, error: KafkaError) -> None:

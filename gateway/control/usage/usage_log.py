@@ -289,6 +289,7 @@ class UsageLogWriter:
         self._boots: dict[int, str] = {}  # of workers that came before the spool
         self._opened = trio.Event()
         self._disks: usage.DiskNotes | None = None  # for the next interval's record
+        self._cluster = ""  # its id, for every record
         if spool is not None:
             self.attach_spool(spool)
 
@@ -317,12 +318,16 @@ class UsageLogWriter:
         """Add this to the record of the next interval."""
         self._disks = disks
 
+    def record_cluster(self, cluster_id: str) -> None:
+        """Add this to every record from now on."""
+        self._cluster = cluster_id
+
     def enqueue_lost(self, worker: int, boot: str, gateway: str = "", seq: int = -1) -> None:
         """Record that a boot of a worker ended without its final interval."""
         seq = max(seq, self._last_seqs.get(boot, -1))
+        now_ms = time.time_ns() // 10**6
         self._enqueue_record(
-            usage.encode_lost(gateway or self._gateway, boot, worker, seq, time.time_ns() // 10**6),
-            _ignore_confirmation,
+            usage.encode_lost(gateway or self._gateway, boot, worker, seq, now_ms, self._cluster), _ignore_confirmation
         )
 
     def enqueue_lost_before(self, worker: int, boot: str) -> list[str]:
@@ -415,7 +420,7 @@ class UsageLogWriter:
             return usage.encode_interval(
                 self._gateway, interval.boot, interval.worker, interval.seq, interval.rows,
                 start_ms=interval.start_ms, end_ms=interval.end_ms, final=interval.final,
-                storage_factor=interval.storage_factor, disks=disks,
+                storage_factor=interval.storage_factor, disks=disks, cluster=self._cluster,
             )  # fmt: skip
         except usage.InvalidUsageRecord as error:
             self._metrics.usage_log.dropped.labels("invalid").inc()

@@ -90,9 +90,8 @@ COUNTED = {"records": 9, "duplicates": 0, "conflicts": 0, "malformed": 0, "probl
 
 
 def _sees_repeats(*spans: tuple[int, int], query: AuditQuery | None = None, **found: Any) -> bool:
-    lives = [
-        {"state": "final", "start_ms": start, "end_ms": end, "lost_ms": None, "final_seq": None} for start, end in spans
-    ]
+    about = {"state": "final", "lost_ms": None, "final_seq": None, "clusters": ()}
+    lives = [about | {"start_ms": start, "end_ms": end} for start, end in spans]
     return assess_integrity(COUNTED | found, lives, [], query or AuditQuery()).sees_repeats
 
 
@@ -101,6 +100,16 @@ def test_a_retry_may_be_at_another_life_within_ten_minutes() -> None:
         assert _sees_repeats((1000, 2000), (2000 + later, 2000 + later + 5)) is alone
         assert _sees_repeats((2000 + later, 2000 + later + 5), (1000, 2000)) is alone
     assert not _sees_repeats((0, 10**9), (5, 6), (10**8, 10**8 + 1))
+
+
+@pytest.mark.parametrize(("kind", "is_mixed"), [("topic", True), ("tables", True), ("spool", False)])
+def test_a_topic_has_the_records_of_one_cluster(kind: str, is_mixed: bool) -> None:
+    life = {"state": "final", "lost_ms": None, "final_seq": None, "start_ms": 0, "end_ms": 0}
+    for clusters, several in ((["a"], False), (["a", "b"], True)):
+        lives = [life | {"clusters": [each]} for each in clusters]
+        trust = assess_integrity(COUNTED, lives, [], AuditQuery(), [{"kind": kind}])
+        assert (trust.clusters, trust.mixes_clusters) == (clusters, several and is_mixed)
+        assert trust.complete is not trust.mixes_clusters
 
 
 def test_lives_outside_of_the_question_see_nothing_of_it() -> None:

@@ -52,7 +52,7 @@ def test_json_has_every_sum_at_every_row_and_in_total() -> None:
     assert list(answer["integrity"]) == [
         "complete", "records", "duplicates", "conflicts", "malformed", "malformed_problems", "malformed_samples",
         "boots", "gaps_total", "gaps", "incomplete_total", "incomplete", "after_final_total",
-        "after_final", "lives_overlap",
+        "after_final", "lives_overlap", "clusters",
     ]  # fmt: skip
     assert answer["integrity"]["complete"] is True
 
@@ -82,6 +82,15 @@ def test_what_another_worker_may_have_seen_again_is_a_bound() -> None:
         for sums in (answer["rows"][1], answer["totals"]):
             assert (sums["finally_dropped_least_bytes"], sums["finally_dropped_upper_bound"]) == (0, True)
     assert "≤" not in tables.report_text(_report(), ("bytes",))
+
+
+def test_clusters_are_named_where_there_are_several() -> None:
+    assert "CLUSTERS" not in tables.report_text(_report(clusters=["a"]))
+    line = "CLUSTERS  records of 2 clusters, which --by cluster tells apart: a, b"
+    assert line in tables.report_text(_report(clusters=["a", "b"])).splitlines()
+    mixed = tables.report_text(_report(clusters=["a", "b"], mixes_clusters=True)).splitlines()
+    assert f"{line}; a topic has the records of one" in mixed
+    assert mixed[-1].startswith("NOT COMPLETE")
 
 
 def test_of_nothing_it_is_not_said_that_it_is_complete() -> None:

@@ -187,6 +187,20 @@ def test_intervals_behind_the_last_one_are_told(records: MakeRecords) -> None:
     assert records(lines[:3]).find_gaps(AuditQuery()).complete
 
 
+def test_clusters_are_told_apart(records: MakeRecords) -> None:
+    lines = [
+        *interval(0), *interval(1, cluster="A"), *interval(2, cluster="A"), *interval(0, boot="b2", cluster="B"),
+        *interval(0, boot="b3", version=1), *interval(3, cluster="C", version=1), *interval(1, boot="b2"),
+    ]  # fmt: skip
+    found = records(lines)
+    sums = {row["cluster"]: row["offered_bytes"] for row in found.sum_groups(AuditQuery(("cluster",)))}
+    assert sums == {"": 400, "A": 200, "B": 100}
+    trust = found.find_gaps(AuditQuery())
+    assert (trust.clusters, trust.mixes_clusters, trust.lives_overlap) == (["A", "B"], False, True)
+    found = records([*interval(0, cluster="A"), *interval(0, boot="b2", cluster="B")])
+    assert not found.find_gaps(AuditQuery()).lives_overlap, "no producer sends a batch again to another cluster"
+
+
 def test_boots_are_final_lost_or_open(unique: Make) -> None:
     lines = [
         *interval(0, boot="final"), *interval(1, boot="final", final=True), lost(0, boot="final"),

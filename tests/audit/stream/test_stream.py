@@ -366,14 +366,22 @@ def test_volumes_are_in_the_tables_and_tables_from_before_have_none(
     tables: AuditTables, writer: TableWriter, batch: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disks = usage.DiskNotes((usage.VolumeNote(1, "/a", 100, 80, None, 10.0),), (usage.SpreadNote(1, "clicks", 1, 3),))
-    lines = [interval(0, disks=disks)[0], interval(1)[0]]
+    lines = [interval(0, disks=disks, cluster="A")[0], interval(1)[0]]
     stream.add_batch(writer, batch([(0, i, line) for i, line in enumerate([*lines, lines[0]])]), "id")
     seen = tables.read_table("intervals").orderBy("seq").select("volumes", "spread").collect()
     assert [tuple(volume) for volume in seen[0]["volumes"]] == [(1, "/a", 100, 80, None, 10)]
     assert [tuple(each) for each in seen[0]["spread"]] == [(1, "clicks", 1, 3)]
     assert (seen[1]["volumes"], seen[1]["spread"]) == (None, None)
+    clusters = AuditQuery(("cluster",))
+    assert [(row["cluster"], row["offered_bytes"]) for row in job.audit_tables(tables, clusters).rows] == [
+        ("", 100),
+        ("A", 100),
+    ]
     load = store.AuditTables._load_table
-    monkeypatch.setattr(store.AuditTables, "_load_table", lambda *args: load(*args).drop("volumes", "spread"))
+    monkeypatch.setattr(
+        store.AuditTables, "_load_table", lambda *args: load(*args).drop("volumes", "spread", "cluster")
+    )
+    assert [row["cluster"] for row in job.audit_tables(tables, clusters).rows] == [""]
     assert [row["volumes"] for row in tables.read_table("intervals").select("volumes").collect()] == [None, None]
 
 

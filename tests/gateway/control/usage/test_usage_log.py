@@ -296,6 +296,25 @@ async def test_what_was_seen_of_disks_is_in_one_record_once_the_disk_has_it(
 
 
 @pytest.mark.trio
+async def test_records_name_the_cluster_from_the_first_that_knows_it(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path)
+    log = UsageLogWriter(spool, "gw", GatewayMetrics())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.run)
+        for seq, cluster in enumerate(("", "A")):
+            log.record_cluster(cluster)
+            log.enqueue_interval(interval(seq), lambda: None)
+            with trio.fail_after(20):
+                await log.wait_drained()
+        log.enqueue_lost(0, "boot-1")
+        with trio.fail_after(20):
+            await log.wait_drained()
+        nursery.cancel_scope.cancel()
+    assert [record.get("cluster", "") for record in on_disk(tmp_path)] == ["", "A", "A"]
+    spool.close()
+
+
+@pytest.mark.trio
 async def test_an_interval_that_comes_again_is_confirmed_and_not_written_twice(tmp_path: Path) -> None:
     spool, confirmed = open_spool(tmp_path), []
     spool.append([line(0)])
