@@ -329,9 +329,11 @@ def open_tables(spark: SparkSession, root: str, *, make: bool = False) -> AuditT
     tables = AuditTables(spark, root)
     if make and not tables.table_exists(layout.RECORDS_TABLE):
         columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in layout.RECORDS_SCHEMA)
-        # Readers go on with the files that they began with: `expire` and `compact` say for how long.
+        # Readers go on with the files that they began with: `expire` and `compact` say for how long. From 4.4 on Delta
+        # refuses to keep its log for less than such files, a week unless said.
         properties = (
-            f"'{_LAYOUT_PROPERTY}' = '{layout.LAYOUT_VERSION}', 'delta.logRetentionDuration' = 'interval 2 days'"
+            f"'{_LAYOUT_PROPERTY}' = '{layout.LAYOUT_VERSION}', 'delta.logRetentionDuration' = 'interval 2 days',"
+            " 'delta.deletedFileRetentionDuration' = 'interval 2 days'"
         )
         tables.run_statement(
             f"CREATE TABLE IF NOT EXISTS {tables.sql_path(layout.RECORDS_TABLE)} ({columns}) USING delta PARTITIONED"
@@ -388,9 +390,8 @@ def _check_delta_lake(spark: SparkSession) -> None:
         loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
         jvm.java.lang.Class.forName("io.delta.sql.DeltaSparkSessionExtension", True, loader)
     except Py4JJavaError:
-        raise AuditError(
-            f"Spark has no Delta Lake: under spark-submit add {connector.DELTA_LAKE.coordinate} to --packages"
-        ) from None
+        package = connector.DELTA_LAKE.name_package(spark.version)
+        raise AuditError(f"Spark has no Delta Lake: under spark-submit add {package} to --packages") from None
 
 
 def _life_key(row: Row) -> LifeKey:

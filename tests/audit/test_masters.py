@@ -132,8 +132,7 @@ def test_on_executors_of_their_own_the_topic_is_audited_and_streamed(
 ) -> None:
     topic = _filled(kafka, "masters-" + where.partition("[")[0])
     libraries = (connector.KAFKA_CONNECTOR, connector.DELTA_LAKE)
-    found = [jar for each in libraries for jar in connector.provide_jars(each, pyspark.__version__)]
-    jars = ",".join(map(str, found))
+    jars = ",".join(map(str, connector.provide_jars(libraries, pyspark.__version__)))
     servers = ["--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic]
     with _standalone(tmp_path) if where == "standalone" else _local_cluster(where) as master:
         done = _submit(master, tmp_path, *servers, "--format", "json", "--by", "reason", jars=jars)

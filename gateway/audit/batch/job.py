@@ -530,7 +530,7 @@ def _connector_settings(kafka: bool, delta: bool, jars: str | None, packages: st
     if packages:
         return {"spark.jars.packages": packages}
     wanted = [*([connector.KAFKA_CONNECTOR] if kafka else []), *([connector.DELTA_LAKE] if delta else [])]
-    found = [jar for library in wanted for jar in connector.provide_jars(library, pyspark.__version__)]
+    found = connector.provide_jars(wanted, pyspark.__version__)
     return {"spark.jars": ",".join(map(str, found))} if found else {}
 
 

@@ -101,10 +101,7 @@ def _open_admin(
     jvm: Any = spark.sparkContext._jvm
     kafka = jvm.org.apache.kafka
     if not isinstance(kafka.clients.admin.Admin, JavaClass):
-        raise AuditError(
-            "Spark has no Kafka connector: give spark-submit"
-            f" --packages {connector.KAFKA_CONNECTOR.coordinate.format(spark=spark.version)}, or its jars by --jars"
-        )
+        raise AuditError(connector.missing_connector_text(spark.version))
     bounds = {"default.api.timeout.ms": ANSWER_TIMEOUT_MS, "request.timeout.ms": ANSWER_TIMEOUT_MS * 2 // 3}
     given = {**bounds, **properties}
     settings = jvm.java.util.Properties()
