@@ -3,6 +3,7 @@
 #   __main__.py          the command for `python -m gateway.audit` and for spark-submit
 #   cli.py               the audit itself; manners, sources and option parsing that all commands share
 #   batch/               one batch: from text to a Report
+#   answers/             forms and files in which answers leave
 #   local/               the same answers without Spark
 #   stream/              the topic into tables, and their upkeep
 #   report/              the report and the ranking
@@ -27,4 +28,5 @@
 # Commands import PySpark only after the options are known to be right. Only gateway.cli imports this package, when the
 # command is asked for. This package imports `policies` (records, replay, thresholds), and of the gateway `embedded`
 # (the cache, which Java to take), `config` and `policy_document` (files that what-if and recommend read and write),
-# `kafka` (the usage topic's name; librdkafka's properties and errors for local/), and nothing else.
+# `kafka` (the usage topic's name; librdkafka's properties and errors for local/), `commands` (how YAML is printed), and
+# nothing else.

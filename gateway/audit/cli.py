@@ -13,14 +13,20 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from gateway.audit.answers.answer import AuditAnswer, render_answer
+from gateway.audit.answers.files import is_table
+from gateway.audit.answers.options import add_answer_options
+from gateway.audit.answers.windows import CALENDAR_UNITS, QUARTER_HOUR_MS, CalendarWindows
+from gateway.audit.batch.query import AuditQuery, stream_report
 from gateway.audit.engines import AUTO, ENGINES, LOCAL, under_spark_submit
 from gateway.cli_support.arguments import CommandParser
 from gateway.kafka import topic_names
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from gateway.audit.batch.job import AuditRecords, AuditSource
-    from gateway.audit.batch.query import AuditQuery, CountedRecords
+    from gateway.audit.batch.query import CountedRecords
     from gateway.audit.store import AuditTables
 
 _Session = TypeVar("_Session")
@@ -88,25 +94,37 @@ def main(argv: list[str]) -> int:
                 f"{argv[0]!r} is not a command of the audit: {', '.join(COMMANDS)}, or options alone (--help)"
             )
         options = _make_parser().parse_args(argv)
-        by, window, reading = _check_options(options, now_ms())
+        question, reading = _check_options(options, now_ms())
     except SystemExit as stop:  # argparse has said what was wrong, or has shown its help
         return stop.code if isinstance(stop.code, int) else WRONG_USE
-    return run_guarded(lambda: _run_audit(options, by, window, reading), needs_spark=False)
+    return run_guarded(lambda: _run_audit(options, question, reading), needs_spark=False)
 
 
-def _run_audit(options: argparse.Namespace, by: tuple[str, ...], window_ms: int | None, reading: SourceOptions) -> int:
-    from gateway.audit.batch import query, tables
+def _run_audit(options: argparse.Namespace, question: AuditQuery, reading: SourceOptions) -> int:
+    from gateway.audit.batch import tables
 
     tell = make_progress_printer(options.quiet)
-    question = query.AuditQuery(by, window_ms, reading.start_ms, reading.end_ms)
-    with open_counted_records(reading, question, tell) as records:
-        report = query.answer_query(records, question, tell)
-    text = (
-        tables.dump_json(tables.report_json(report))
-        if options.format == "json"
-        else tables.report_text(report, options.measure)
-    )
-    return print_result(text, INCOMPLETE if options.strict and not report.integrity.complete else OK)
+    with (
+        open_counted_records(reading, question, tell) as records,
+        stream_report(records, question, tell) as report,
+    ):
+        return deliver_answer(tables.report_answer(report, options.measure), options)
+
+
+def deliver_answer(answer: AuditAnswer, options: argparse.Namespace) -> int:
+    """Print the answer, or write its rows to the place that options name; gives the exit code. `options`: those of
+    `add_source_options` and `add_answer_options`. Spark, if it has the rows, still has to run.
+
+    Raises:
+        AuditError: the place can't be written.
+    """
+    from gateway.audit.answers import files
+
+    code = INCOMPLETE if options.strict and not answer.is_complete else OK
+    if options.destination is None:
+        return print_lines(render_answer(answer, options.format), code)
+    count = files.write_answer(answer, options.destination)
+    return print_result(f"{options.destination}: {count:,} rows\n{answer.findings}", code)
 
 
 def run_guarded(command: Callable[[], int], *, needs_spark: bool = True) -> int:
@@ -207,7 +225,11 @@ def check_source_options(options: argparse.Namespace, now_ms: int) -> SourceOpti
         options.tables or options.conf or options.jars or options.packages
     ):
         exit_wrong_use("--engine local reads topics and spool files: --tables, --conf, --jars, --packages are Spark's")
-    start, end = (_parse_time(name, text, now_ms) for name, text in (("--from", options.start), ("--to", options.end)))
+    if getattr(options, "engine", AUTO) == LOCAL and writes_table(options):
+        exit_wrong_use("--engine local writes files: a Delta table is Spark's")
+    zone = _find_zone(getattr(options, "time_zone", None))
+    bounds = (("--from", options.start), ("--to", options.end))
+    start, end = (_parse_time(name, text, now_ms, zone) for name, text in bounds)
     if start is not None and end is not None and end <= start:
         exit_wrong_use("--to must be later than --from")
     properties = read_properties_file(options.command_config) if options.command_config else {}
@@ -251,7 +273,14 @@ def open_counted_records(
 
 
 def _asks_for_spark(options: argparse.Namespace) -> bool:
-    return bool(options.tables or options.conf or options.jars or options.packages or under_spark_submit())
+    named = options.tables or options.conf or options.jars or options.packages
+    return bool(named or under_spark_submit() or writes_table(options))
+
+
+def writes_table(options: argparse.Namespace) -> bool:
+    """Whether the answer goes into a Delta table."""
+    place = getattr(options, "destination", None)
+    return place is not None and is_table(place)
 
 
 def open_records(reading: SourceOptions, tell: Callable[[str], None]) -> AbstractContextManager[AuditRecords]:
@@ -305,7 +334,8 @@ def open_records_with(
         job.check_reachable(options.bootstrap_servers)
     tell("starting Spark")
     is_long = job.spool_bytes(options.spool) > job.LONG_READ_BYTES
-    session = job.open_session(conf, kafka=topic, jars=options.jars, packages=options.packages, is_long=is_long)
+    needs = {"kafka": topic, "delta": writes_table(options)}
+    session = job.open_session(conf, **needs, jars=options.jars, packages=options.packages, is_long=is_long)
     with keep_interruptible(session) as spark:
         ways.on_session(spark)
         sources = []
@@ -347,19 +377,53 @@ def _make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     known = ", ".join(usage.DIMENSIONS)
     add("--by", default="topic", metavar="A,B", help=f"any of {known}; empty for one sum (%(default)s)")
-    add("--window", metavar="DURATION", help="one row per 1m, 1h, 1d …")
-    add("--format", choices=("table", "json"), default="table")
+    add_window_options(parser, "one row per")
+    add_answer_options(parser)
     add("--measure", default=",".join(usage.MEASURES), metavar="A,B", help="tables to show: %(default)s")
     return parser
 
 
-def _check_options(options: argparse.Namespace, now_ms: int) -> tuple[tuple[str, ...], int | None, SourceOptions]:
-    """The grouping, the window in ms, and the sources; the rest of `options` is put in order."""
+def _check_options(options: argparse.Namespace, now_ms: int) -> tuple[AuditQuery, SourceOptions]:
+    """The question and the sources; the rest of `options` is put in order."""
     reading = check_source_options(options, now_ms)
     by = parse_choices("--by", options.by, usage.DIMENSIONS)
     options.measure = parse_choices("--measure", options.measure, usage.MEASURES) or usage.MEASURES
-    window = parse_duration_ms("--window", options.window) if options.window is not None else None
-    return by, window, reading
+    return make_question(by, options, reading), reading
+
+
+def add_window_options(parser: argparse.ArgumentParser, what: str, default: str | None = None) -> None:
+    """The windows of a question. `what`: what there is of each."""
+    add = parser.add_argument
+    shown = ", ".join(CALENDAR_UNITS)
+    said = f" ({default})" if default else ""
+    add("--window", default=default, metavar="WINDOW", help=f"{what} 1m, 1h, 1d …, in UTC, or {shown}{said}")
+    add("--time-zone", metavar="ZONE", help="of such hours, days … and of times without an offset: Europe/Berlin (UTC)")
+
+
+def make_question(by: tuple[str, ...], options: argparse.Namespace, reading: SourceOptions) -> AuditQuery:
+    """The question that the options of `add_window_options` ask.
+
+    Raises:
+        SystemExit: they are wrong; the reason has been printed.
+    """
+    bounds = (reading.start_ms, reading.end_ms)
+    if options.window in CALENDAR_UNITS:
+        calendar = CalendarWindows(options.window, options.time_zone or "UTC")
+        return AuditQuery(by, QUARTER_HOUR_MS, *bounds, calendar)
+    window = None if options.window is None else parse_duration_ms("--window", options.window)
+    if options.time_zone is not None and window is not None:
+        exit_wrong_use(f"--time-zone: windows of {options.window} are in UTC: use one of {', '.join(CALENDAR_UNITS)}")
+    return AuditQuery(by, window, *bounds)
+
+
+def _find_zone(name: str | None) -> tzinfo:
+    try:
+        return UTC if name is None else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        exit_wrong_use(
+            f"--time-zone: {name!r} is not a time zone that this system knows; for example: Europe/Berlin (a system"
+            " without any needs the Python package tzdata)"
+        )
 
 
 def parse_choices(name: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
@@ -374,7 +438,8 @@ def parse_duration_ms(name: str, text: str) -> int:
     """Milliseconds, at least 1."""
     ms = _to_milliseconds(text)
     if not ms:
-        exit_wrong_use(f"{name}: {text!r} is not a valid duration; for example: 30s, 1m, 1h or 1d")
+        units = f", or one of {', '.join(CALENDAR_UNITS)}" if name == "--window" else ""
+        exit_wrong_use(f"{name}: {text!r} is not a valid duration; for example: 30s, 1m, 1h or 1d{units}")
     return ms
 
 
@@ -387,7 +452,7 @@ def _to_milliseconds(text: str) -> int | None:
     return round(ms) if ms <= _MAX_MS else None
 
 
-def _parse_time(name: str, text: str | None, now_ms: int) -> int | None:
+def _parse_time(name: str, text: str | None, now_ms: int, zone: tzinfo) -> int | None:
     if text is None:
         return None
     if (ms := _to_milliseconds(text)) is not None:
@@ -397,7 +462,7 @@ def _parse_time(name: str, text: str | None, now_ms: int) -> int | None:
     except ValueError:
         exit_wrong_use(f"{name}: {text!r} is neither a time such as 2026-11-20T21:00Z nor a duration such as 1h")
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
+        moment = moment.replace(tzinfo=zone)
     return int(moment.timestamp() * 1000)
 
 
@@ -446,8 +511,15 @@ def now_ms() -> int:
 
 def print_result(text: str, code: int) -> int:
     """Print the result; gives `code`."""
+    return print_lines([text], code)
+
+
+def print_lines(lines: Iterable[str], code: int) -> int:
+    """The same of a result that comes line by line."""
     try:
-        print(text, flush=True)
+        for line in lines:
+            print(line)
+        sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough; the interpreter's own flush at exit must not complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return code

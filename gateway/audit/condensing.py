@@ -12,7 +12,9 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from gateway.audit import decoding
+from gateway.audit import columns, decoding
+from gateway.audit.answers import windows
+from gateway.audit.answers.windows import CalendarWindows
 from gateway.audit.columns import RECORD_DIMENSIONS
 from gateway.audit.decoding import MalformedRecord, MalformedRecords, UsageRecord
 from gateway.audit.record_batches import ROW_TYPE
@@ -57,12 +59,19 @@ class RecordNumber(NamedTuple):
 class UsageCondenser:
     """Sums by some of usage.DIMENSIONS and a window, over intervals that start in [from_ms, to_ms); runs of all."""
 
-    def __init__(self, by: Sequence[str], window_ms: int | None, from_ms: int | None, to_ms: int | None) -> None:
+    def __init__(
+        self,
+        by: Sequence[str],
+        window_ms: int | None,
+        from_ms: int | None,
+        to_ms: int | None,
+        calendar: CalendarWindows | None = None,
+    ) -> None:
         self._header_names = [name for name in by if name in RECORD_DIMENSIONS]
         row_names = ["outcome", "reason", *(name for name in by if name not in self._header_names)]
         self._row_names = list(dict.fromkeys(row_names))
         self._row_key: Callable[[object], tuple[Any, ...]] = attrgetter(*self._row_names)
-        self._window_ms = window_ms
+        self._window_ms, self._calendar = window_ms, calendar
         self._from_ms, self._to_ms = from_ms, to_ms
         self._sums: dict[tuple[Any, ...], list[Any]] = {}
         self._open: dict[tuple[str, str, int], list[Any]] = {}  # the last run of each life, and its last start
@@ -132,7 +141,7 @@ class UsageCondenser:
             return
         if self._to_ms is not None and start_ms >= self._to_ms:
             return
-        window = start_ms - start_ms % self._window_ms if self._window_ms else 0
+        window = windows.find_window(start_ms, self._window_ms, self._calendar)
         header = tuple(getattr(record, name) for name in self._header_names)
         sums, row_key = self._sums, self._row_key
         for row in record.rows:
@@ -161,9 +170,10 @@ def condense_columns(
     window_ms: int | None,
     from_ms: int | None,
     to_ms: int | None,
+    calendar: CalendarWindows | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """CONDENSED_SCHEMA of batches with the columns `value` (text or bytes) and `origin` (text)."""
-    condenser = UsageCondenser(by, window_ms, from_ms, to_ms)
+    condenser = UsageCondenser(by, window_ms, from_ms, to_ms, calendar)
     for batch in batches:
         for number, value in enumerate(batch.column("value").cast(pa.binary()).to_pylist()):
             problem = condenser.add_value(value)
@@ -183,3 +193,11 @@ def condense_numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
         if condenser.is_full:
             yield condenser.drain().select(RUN_SCHEMA.names)
     yield condenser.drain().select(RUN_SCHEMA.names)
+
+
+def find_calendar_windows(batches: Iterable[pa.RecordBatch], *, calendar: CalendarWindows) -> Iterator[pa.RecordBatch]:
+    """Batches with the windows of the calendar in the place of the quarters of an hour that they consist of."""
+    for batch in batches:
+        starts = [calendar.find_start(start) for start in batch.column(columns.WINDOW_COLUMN).to_pylist()]
+        at = batch.schema.get_field_index(columns.WINDOW_COLUMN)
+        yield batch.set_column(at, columns.WINDOW_COLUMN, pa.array(starts, pa.int64()))

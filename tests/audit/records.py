@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.audit.answers.answer import JSON, AuditAnswer, render_answer
 from gateway.audit.local.spool import ValueBatch
 from policies import usage
 
@@ -100,6 +101,11 @@ def summed(rows: Iterable[dict[str, object]], keys: Sequence[str]) -> dict[tuple
     """The same of the rows that the audit gives."""
     columns = ("offered_bytes", "accepted_bytes", "rejected_bytes", "errored_bytes", "offered_messages")
     return {tuple(row[key] for key in keys): [row[column] for column in columns] for row in rows}
+
+
+def as_json(answer: AuditAnswer) -> Any:
+    """What -o json prints, read again."""
+    return json.loads("\n".join(render_answer(answer, JSON)))
 
 
 def changed(line: str, **fields: object) -> str:

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from gateway.audit import class_data, cli
+from gateway.audit.answers.windows import CalendarWindows
 from gateway.audit.batch import job
+from gateway.audit.batch.query import AuditQuery
 from gateway.audit.engines import ENGINES
 from gateway.audit.local import opening
 from gateway.embedded import find_free_port, jars
@@ -27,7 +29,7 @@ def _command(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=os.environ | env)
 
 
-def _checked(*args: str) -> tuple[tuple[str, ...], int | None, cli.SourceOptions]:
+def _checked(*args: str) -> tuple[AuditQuery, cli.SourceOptions]:
     return cli._check_options(cli._make_parser().parse_args(["--spool", "x", *args]), NOW)
 
 
@@ -41,17 +43,22 @@ def _checked(*args: str) -> tuple[tuple[str, ...], int | None, cli.SourceOptions
         (("--from", "2025-11-20T00:54Z", "--to", "1h"), (("topic",), None, START, NOW - 3_600_000)),
         (("--from", "2025-11-20T01:54:00+01:00"), (("topic",), None, START, None)),
         (("--from", "2025-11-20T00:54"), (("topic",), None, START, None)),
+        (("--window", "month"), (("topic",), 900_000, None, None, CalendarWindows("month"))),
+        (
+            ("--window", "day", "--time-zone", "Europe/Berlin", "--from", "2025-11-20T01:54"),
+            (("topic",), 900_000, START, None, CalendarWindows("day", "Europe/Berlin")),
+        ),
     ],
 )
 def test_questions(args: tuple[str, ...], question: tuple[object, ...]) -> None:
-    by, window, reading = _checked(*args)
-    assert (by, window, reading.start_ms, reading.end_ms) == question
+    found, _ = _checked(*args)
+    assert found == AuditQuery(*question)  # type: ignore[arg-type]
 
 
 def test_properties_come_from_a_file_and_from_options_with_or_without_the_prefix(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text('# ours\nsecurity.protocol=SASL_SSL\n\nsasl.jaas.config=a b="c";\nssl.key.password = x\n')
-    _, _, reading = _checked(
+    _, reading = _checked(
         *("--command-config", str(path), "--property", "kafka.security.protocol=SSL"),
         *("--conf", "spark.driver.memory=2g"),
     )
@@ -67,6 +74,8 @@ def test_properties_come_from_a_file_and_from_options_with_or_without_the_prefix
         (("--spool", "x", "--measure", "litres"), "--measure: 'litres' is not one of bytes, messages, requests"),
         (("--spool", "x", "--window", "0m"), "--window: '0m' is not a valid duration; for example"),
         (("--spool", "x", "--window", "minute"), "--window: 'minute' is not a valid duration; for example"),
+        (("--spool", "x", "--time-zone", "Berlin"), "--time-zone: 'Berlin' is not a time zone that this system knows"),
+        (("--spool", "x", "--window", "1d", "--time-zone", "Europe/Berlin"), "--time-zone: windows of 1d are in UTC"),
         (("--spool", "x", "--from", "noon"), "--from: 'noon' is neither a time such as"),
         (("--spool", "x", "--from", "2025-01-02", "--to", "2025-01-01"), "--to must be later than --from"),
         (("--spool", "x", "--property", "acks"), "--property: 'acks' is not KEY=VALUE"),

@@ -22,7 +22,7 @@ from gateway import embedded
 from gateway.audit import connector, store
 from gateway.audit.batch import job, tables
 from gateway.embedded import find_free_port, wait_for
-from tests.audit.records import Row, interval
+from tests.audit.records import Row, as_json, interval
 from tests.integration.gateways import create_topic
 
 if TYPE_CHECKING:
@@ -143,5 +143,5 @@ def test_on_executors_of_their_own_the_topic_is_audited_and_streamed(
     assert [row["offered"]["bytes"] for row in answer["rows"]] == [4000, 2000]
     assert answer["integrity"]["complete"]
     report = job.audit_tables(store.open_tables(spark, str(tmp_path / "tables")), job.AuditQuery(by=("reason",)))
-    assert tables.report_json(report)["rows"] == answer["rows"]
+    assert as_json(tables.report_answer(report))["rows"] == answer["rows"]
     assert _noise(done) == _noise(streamed) == []

@@ -2,7 +2,8 @@
 #
 #   transforms.py  decode, count once, sum up, find gaps: pure, DataFrame to DataFrame
 #   query.py       the question, its answer, what either engine gives: pure
+#   groups.py      rows of an answer one after the other, by Spark
 #   ranking.py     the largest groups, by Spark
 #   job.py         the session, the sources (topic, spool, tables), the run
 #   dropped.py     rejected attempts against bytes that never got in: pure
-#   tables.py      a Report as text and JSON: pure
+#   tables.py      a Report as text and data: pure

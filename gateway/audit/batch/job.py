@@ -30,7 +30,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 
 from gateway.audit import connector, decoding, schema, store
 from gateway.audit.addresses import check_reachable
-from gateway.audit.batch import ranking, transforms
+from gateway.audit.batch import groups, ranking, transforms
 from gateway.audit.batch.query import (
     AuditQuery,
     AuditReport,
@@ -250,8 +250,17 @@ class AuditRecords:
 
     def sum_groups(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> list[dict[str, Any]]:
         """As CountedRecords has it."""
+        with self.open_groups(question, tell) as rows:
+            return [*rows]
+
+    @contextmanager
+    def open_groups(
+        self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress
+    ) -> Iterator[Iterable[dict[str, Any]]]:
+        """As CountedRecords has it."""
         tell(f"summing up {self.record_count:,} records")
-        return _sum_rows(self.rows, question)
+        with groups.open_group_rows(self.rows, question) as rows:
+            yield rows
 
     def rank_groups(
         self, question: AuditQuery, what: str, limit: int, tell: Callable[[str], None] = ignore_progress
@@ -352,9 +361,7 @@ def read_sums(
         AuditError: a source can't be read to its end (also from within).
     """
     raw = union_sources(sources)
-    condensed = transforms.condense_records(
-        raw, question.by, question.window_ms, question.from_ms, question.to_ms
-    ).persist()
+    condensed = transforms.condense_records(raw, question).persist()
     try:
         with report_progress(raw.sparkSession, tell):
             tell("reading and decoding")
@@ -489,16 +496,6 @@ def _count_copies(decoded: DataFrame) -> dict[str, int]:
     )
     row = counted.collect()[0]
     return {"duplicates": row["duplicates"], "conflicts": row["conflicts"]}
-
-
-def _sum_rows(rows_of_usage: DataFrame, question: AuditQuery) -> list[dict[str, Any]]:
-    chosen = transforms.filter_by_start(rows_of_usage, question.from_ms, question.to_ms)
-    sums = transforms.sum_usage_rows(chosen, question.by, question.window_ms)
-    keys = [*([schema.WINDOW_COLUMN] if question.window_ms else []), *question.by]
-    rows = [row.asDict() for row in sums.collect()]
-    if not keys:  # the sum over nothing is 0, not null
-        rows = [{name: value or 0 for name, value in row.items()} for row in rows]
-    return sorted(rows, key=lambda row: tuple(row[key] for key in keys))
 
 
 def find_gaps(

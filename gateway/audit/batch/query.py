@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
+from gateway.audit.answers.windows import CalendarWindows
 from gateway.audit.columns import BOOT_COLUMNS
 
 MAX_LISTED: Final = 1000  # gaps, incomplete boots: beyond it only their number is given
@@ -19,12 +21,16 @@ _ONE_CLUSTER: Final = ("topic", "tables")  # sources that gateways of one cluste
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:
-    """The question: sums `by` some of usage.DIMENSIONS, per window, over intervals that start in [from_ms, to_ms)."""
+    """The question: sums `by` some of usage.DIMENSIONS, per window, over intervals that start in [from_ms, to_ms).
+
+    With `calendar` windows are the calendar's, and `window_ms` is what each consists of: windows.QUARTER_HOUR_MS.
+    """
 
     by: tuple[str, ...] = ()
     window_ms: int | None = None
     from_ms: int | None = None
     to_ms: int | None = None
+    calendar: CalendarWindows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,16 @@ class AuditReport:
     integrity: LogIntegrity = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class StreamedReport:
+    """The same, with rows that are held only as long as each is looked at; they can be read several times."""
+
+    query: AuditQuery
+    sources: list[dict[str, Any]]
+    rows: Iterable[dict[str, Any]] = field(repr=False)
+    integrity: LogIntegrity = field(repr=False)
+
+
 class LargestGroups(NamedTuple):
     """`rows`: the largest groups (of each window, if there are any), largest first. `totals`: the sums over all groups;
     `groups`: the number of those that have any.
@@ -89,6 +105,11 @@ class CountedRecords(Protocol):
 
     def sum_groups(self, question: AuditQuery, tell: Callable[[str], None] = ...) -> list[dict[str, Any]]:
         """The rows of an AuditReport."""
+
+    def open_groups(
+        self, question: AuditQuery, tell: Callable[[str], None] = ...
+    ) -> AbstractContextManager[Iterable[dict[str, Any]]]:
+        """The same rows, not held: they can be read as often as wanted until the exit."""
 
     def rank_groups(
         self, question: AuditQuery, what: str, limit: int, tell: Callable[[str], None] = ...
@@ -111,6 +132,15 @@ def answer_query(
     """The sums that are asked for, and whether they can be trusted."""
     rows = records.sum_groups(question, tell)
     return AuditReport(question, records.sources, rows, records.find_gaps(question, tell))
+
+
+@contextmanager
+def stream_report(
+    records: CountedRecords, question: AuditQuery, tell: Callable[[str], None] = ignore_progress
+) -> Iterator[StreamedReport]:
+    """The same, for answers of any size; until the exit."""
+    with records.open_groups(question, tell) as rows:
+        yield StreamedReport(question, records.sources, rows, records.find_gaps(question, tell))
 
 
 def assess_integrity(

@@ -20,8 +20,7 @@ def rank_rows(rows: DataFrame, question: AuditQuery, what: str, limit: int) -> L
     """CountedRecords.rank_groups of rows: transforms.explode_rows of unique records, or the table `usage`."""
     torn = dropped.tears_attempts(question.by, question.window_ms)
     value = transforms.finally_dropped_column(torn) if what == DROPPED else F.col(f"{what}_bytes")
-    rows = transforms.filter_by_start(rows, question.from_ms, question.to_ms)
-    sums = transforms.sum_usage_rows(rows, question.by, question.window_ms).withColumn(_VALUE_COLUMN, value).persist()
+    sums = transforms.sum_question(rows, question).withColumn(_VALUE_COLUMN, value).persist()
     try:
         names = [name for name in sums.columns if name not in (*question.by, schema.WINDOW_COLUMN, _VALUE_COLUMN)]
         whole = sums.agg(

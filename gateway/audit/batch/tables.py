@@ -6,22 +6,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from itertools import repeat
-from typing import Any, Final
-
-import msgspec
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
+from typing import Any, Final, Protocol
 
 from gateway.audit import columns
+from gateway.audit.answers.answer import AuditAnswer, map_rows
+from gateway.audit.answers.windows import CalendarWindows, time_text
 from gateway.audit.batch import dropped
-from gateway.audit.batch.query import AuditReport, LogIntegrity
+from gateway.audit.batch.query import AuditQuery, LogIntegrity
 from policies import usage
 
 JSON_VERSION: Final = 1
 _ALWAYS_SHOWN: Final = (columns.OFFERED, "accepted", "rejected", "errored")  # shown even where they are 0
 AT_MOST_MARK: Final = "≤"
+WINDOW_TEXT: Final = "window_start"
 NAMELESS_LABEL: Final = "(none)"
 _BOUND_NOTE: Final = (
     "≤ at most: attempts at one batch may be in several rows, at several workers, or be indistinguishable"
@@ -30,24 +29,74 @@ _BOUND_NOTE: Final = (
 _NESTED: Final = tuple(
     (name, tuple((measure, columns.sum_column(name, measure)) for measure in usage.MEASURES)) for name in columns.SUMS
 )
+SUM_COLUMNS: Final = (*(column for _, of in _NESTED for _, column in of), *columns.SINGLE_SUMS)
+_DROPPED_KINDS: Final = {dropped.BYTES_FIELD: int, dropped.LEAST_FIELD: int, dropped.UPPER_BOUND_FIELD: bool}
+_SUM_KINDS: Final[Mapping[str, type]] = {**dict.fromkeys(SUM_COLUMNS, int), **_DROPPED_KINDS}
+_DIMENSION_KINDS: Final = dict.fromkeys((columns.WINDOW_COLUMN, "broker", "worker"), int)  # the others are names
 _MAX_LISTED: Final = 20  # gaps and incomplete boots in the text
 
 
-def report_json(report: AuditReport) -> dict[str, Any]:
-    """The report in the shape that docs/audit.md describes: every sum is always there."""
+class SummedReport(Protocol):
+    """An AuditReport, or one whose rows are read from somewhere each time."""
+
+    @property
+    def query(self) -> AuditQuery: ...
+
+    @property
+    def sources(self) -> list[dict[str, Any]]: ...
+
+    @property
+    def rows(self) -> Iterable[Mapping[str, Any]]: ...
+
+    @property
+    def integrity(self) -> LogIntegrity: ...
+
+
+def report_answer(report: SummedReport, measures: Sequence[str] = usage.MEASURES) -> AuditAnswer:
+    """The report in all its forms: JSON in the shape that docs/audit.md describes, text with these measures, and rows
+    with a column for each sum. Every sum is always there.
+    """
     question = report.query
     keys = _key_columns(report)
-    torn, seen = dropped.tears_attempts(question.by, question.window_ms), report.integrity.sees_repeats
+    torn, trust = dropped.tears_attempts(question.by, question.window_ms), report.integrity
+    seen = trust.sees_repeats
+    return AuditAnswer(
+        rows=map_rows(lambda row: flatten_sums(row, keys, question, seen), report.rows),
+        kinds=column_kinds(keys),
+        is_complete=trust.complete,
+        findings=integrity_text(trust, report.sources, question.from_ms),
+        make_head=lambda: _json_head(report),
+        make_tail=lambda: {"integrity": integrity_json(trust)},
+        make_lines=lambda: report_lines(report, measures),
+        nest_row=lambda row: {key: row[key] for key in keys} | nest_sums(row, torn, seen),
+    )
+
+
+def question_json(question: AuditQuery) -> dict[str, Any]:
+    """Windows and bounds, as each JSON has them."""
+    calendar = question.calendar
+    return {
+        "window_ms": None if calendar else question.window_ms,
+        "from_ms": question.from_ms,
+        "to_ms": question.to_ms,
+        "calendar": calendar and {"window": calendar.unit, "time_zone": calendar.zone},
+    }
+
+
+def column_kinds(keys: Sequence[str]) -> dict[str, type]:
+    """The columns of flatten_sums."""
+    shown = [name for key in keys for name in ((key, WINDOW_TEXT) if key == columns.WINDOW_COLUMN else (key,))]
+    return {**{name: _DIMENSION_KINDS.get(name, str) for name in shown}, **_SUM_KINDS}
+
+
+def _json_head(report: SummedReport) -> dict[str, Any]:
+    question = report.query
     return {
         "version": JSON_VERSION,
         "by": list(question.by),
-        "window_ms": question.window_ms,
-        "from_ms": question.from_ms,
-        "to_ms": question.to_ms,
+        **question_json(question),
         "sources": report.sources,
-        "totals": nest_sums(sum_rows(report.rows), False, seen),
-        "rows": [{key: row[key] for key in keys} | nest_sums(row, torn, seen) for row in report.rows],
-        "integrity": integrity_json(report.integrity),
+        "totals": nest_sums(sum_rows(report.rows), False, report.integrity.sees_repeats),
     }
 
 
@@ -73,30 +122,42 @@ def integrity_json(trust: LogIntegrity) -> dict[str, Any]:
     }
 
 
-def dump_json(answer: Mapping[str, Any]) -> str:
-    """An answer in JSON as text, without a newline at its end."""
-    # As json.dumps with an indent, which takes four times as long: it does that in Python.
-    return msgspec.json.format(json.dumps(answer, ensure_ascii=True), indent=1)
-
-
-def report_text(report: AuditReport, measures: Sequence[str] = usage.MEASURES) -> str:
+def report_lines(report: SummedReport, measures: Sequence[str] = usage.MEASURES) -> Iterator[str]:
     """Tables for a terminal: one per measure, then the faults of the records."""
-    blocks = []
+    whole = sum_rows(report.rows)
     if "outcome" in report.query.by:  # each row is one outcome: its columns would be a diagonal
-        blocks.append(_flat_table(report, measures))
+        yield from _flat_table(report, whole, measures)
+        yield ""
     else:
-        blocks += [_measure_table(report, measure) for measure in measures]
-    return "\n\n".join([*blocks, integrity_text(report.integrity, report.sources, report.query.from_ms)])
+        for measure in measures:
+            yield from _measure_table(report, whole, measure)
+            yield ""
+    yield integrity_text(report.integrity, report.sources, report.query.from_ms)
 
 
-def _key_columns(report: AuditReport) -> list[str]:
+def _key_columns(report: SummedReport) -> list[str]:
     return [*([columns.WINDOW_COLUMN] if report.query.window_ms else []), *report.query.by]
 
 
-def sum_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def sum_rows(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """The sums over all rows."""
-    names = [columns.sum_column(name, measure) for name in columns.SUMS for measure in usage.MEASURES]
-    return {name: sum(row[name] for row in rows) for name in (*names, *columns.SINGLE_SUMS)}
+    whole = dict.fromkeys(SUM_COLUMNS, 0)
+    for row in rows:
+        for name in SUM_COLUMNS:
+            whole[name] += row[name]
+    return whole
+
+
+def flatten_sums(
+    row: Mapping[str, Any], keys: Sequence[str], question: AuditQuery, sees_repeats: bool
+) -> dict[str, Any]:
+    """The values of `keys`, and all sums of the row, each in a column of its own; the window's start also as text."""
+    torn = dropped.tears_attempts(question.by, question.window_ms)
+    gone = dropped.count_finally_dropped(row, torn, sees_repeats)
+    found = {name: row[name] for name in (*keys, *SUM_COLUMNS)}
+    if question.window_ms:
+        found[WINDOW_TEXT] = time_text(row[columns.WINDOW_COLUMN], question.calendar)
+    return found | dict(zip(_DROPPED_KINDS, (gone.bytes, gone.least, gone.upper_bound), strict=True))
 
 
 def nest_sums(row: Mapping[str, Any], torn: bool, sees_repeats: bool) -> dict[str, Any]:
@@ -111,8 +172,7 @@ def nest_sums(row: Mapping[str, Any], torn: bool, sees_repeats: bool) -> dict[st
     }
 
 
-def _measure_table(report: AuditReport, measure: str) -> str:
-    whole = sum_rows(report.rows)
+def _measure_table(report: SummedReport, whole: Mapping[str, int], measure: str) -> Iterator[str]:
     shown = [
         name
         for name in (columns.OFFERED, *usage.OUTCOMES, *usage.NOTES)
@@ -126,26 +186,29 @@ def _measure_table(report: AuditReport, measure: str) -> str:
         return found + ([dropped_text(row, torn, seen)] if measure == "bytes" else [])
 
     head = [*map(column_title, keys), *map(column_title, shown), *(["finally dropped"] if measure == "bytes" else [])]
-    body = [[*row_labels(row, keys), *cells(row, torn)] for row in report.rows]
+    body = map_rows(lambda row: [*row_labels(row, keys, report.query.calendar), *cells(row, torn)], report.rows)
     foot = [*_total_labels(keys), *cells(whole, False)]
-    return f"{measure}\n{with_bound_note(align_table(head, body, foot if keys else None, len(keys)))}"
+    yield measure
+    yield from add_bound_note(align_lines(head, body, foot if keys else None, len(keys)))
 
 
-def _flat_table(report: AuditReport, measures: Sequence[str]) -> str:
+def _flat_table(report: SummedReport, whole: Mapping[str, int], measures: Sequence[str]) -> Iterator[str]:
     keys = _key_columns(report)
     seen = report.integrity.sees_repeats
-    whole = sum_rows(report.rows)
     shown = [*(columns.sum_column(columns.OFFERED, measure) for measure in measures), columns.DELAY]
     head = [*map(column_title, keys), *measures, "delay ms", "finally dropped"]
-    body = [
-        [
-            *(*row_labels(row, keys), *(f"{_row_amount(row, measure):,}" for measure in measures)),
-            *(f"{row[columns.DELAY]:,}", dropped_text(row, True, seen)),
+
+    def cells(row: Mapping[str, Any]) -> list[str]:
+        amounts = [f"{_row_amount(row, measure):,}" for measure in measures]
+        return [
+            *row_labels(row, keys, report.query.calendar),
+            *amounts,
+            f"{row[columns.DELAY]:,}",
+            dropped_text(row, True, seen),
         ]
-        for row in report.rows
-    ]
+
     foot = [*_total_labels(keys), *(f"{whole[name]:,}" for name in shown), dropped_text(whole, False, seen)]
-    return with_bound_note(align_table(head, body, foot, len(keys)))
+    return add_bound_note(align_lines(head, map_rows(cells, report.rows), foot, len(keys)))
 
 
 def dropped_text(row: Mapping[str, Any], torn: bool, sees_repeats: bool) -> str:
@@ -154,9 +217,19 @@ def dropped_text(row: Mapping[str, Any], torn: bool, sees_repeats: bool) -> str:
     return f"{AT_MOST_MARK if gone.upper_bound else ''}{gone.bytes:,}"
 
 
+def add_bound_note(table: Iterable[str]) -> Iterator[str]:
+    """The table's lines, with an explanation of the mark of an upper bound, if it occurs."""
+    is_marked = False
+    for line in table:
+        is_marked = is_marked or AT_MOST_MARK in line
+        yield line
+    if is_marked:
+        yield _BOUND_NOTE
+
+
 def with_bound_note(table: str) -> str:
-    """The table, with an explanation of the mark of an upper bound, if it occurs."""
-    return f"{table}\n{_BOUND_NOTE}" if AT_MOST_MARK in table else table
+    """The same of a whole table."""
+    return "\n".join(add_bound_note(table.split("\n")))
 
 
 def _row_amount(row: Mapping[str, Any], measure: str) -> int:
@@ -169,10 +242,12 @@ def column_title(key: str) -> str:
     return {columns.WINDOW_COLUMN: "window", "rejected": "rejected attempts"}.get(key, key.replace("_", " "))
 
 
-def row_labels(row: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
+def row_labels(row: Mapping[str, Any], keys: Sequence[str], calendar: CalendarWindows | None = None) -> list[str]:
     """A row's subject, fit to be shown; `NAMELESS_LABEL` for an empty name, which would look like a fault."""
     return [
-        time_text(row[key]) if key == columns.WINDOW_COLUMN else escape_unprintable(str(row[key])) or NAMELESS_LABEL
+        time_text(row[key], calendar)
+        if key == columns.WINDOW_COLUMN
+        else escape_unprintable(str(row[key])) or NAMELESS_LABEL
         for key in keys
     ]
 
@@ -183,14 +258,24 @@ def _total_labels(keys: Sequence[str]) -> list[str]:
 
 def align_table(head: list[str], body: list[list[str]], foot: list[str] | None, left: int) -> str:
     """A table whose first `left` columns are words, and the others numbers."""
-    rows = [head, *body, *([foot] if foot else [])]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(_pad_cell, row, widths, range(len(row)), repeat(left))) for row in rows]
+    return "\n".join(align_lines(head, body, foot, left))
+
+
+def align_lines(head: list[str], body: Iterable[list[str]], foot: list[str] | None, left: int) -> Iterator[str]:
+    """The same as lines; the body is read twice."""
+    widths = [*map(len, head)]
+    for row in chain([foot] if foot else (), body):
+        widths = [*map(max, widths, map(len, row))]
     rule = "  ".join("-" * width for width in widths)
-    lines.insert(1, rule)
+
+    def align(row: list[str]) -> str:
+        return "  ".join(map(_pad_cell, row, widths, range(len(row)), repeat(left))).rstrip()
+
+    yield align(head)
+    yield rule
+    yield from map(align, body)
     if foot:
-        lines.insert(-1, rule)
-    return "\n".join(line.rstrip() for line in lines)
+        yield from (rule, align(foot))
 
 
 def _pad_cell(cell: str, width: int, column: int, left: int) -> str:
@@ -271,12 +356,6 @@ def _life_name(row: Mapping[str, Any]) -> str:
 
 def _more_lines(total: int) -> list[str]:
     return [f"  … and {total - _MAX_LISTED:,} more"] if total > _MAX_LISTED else []
-
-
-def time_text(ms: int) -> str:
-    """Unix milliseconds as ISO 8601, UTC."""
-    text = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds" if ms % 1000 else "seconds")
-    return text.replace("+00:00", "Z")
 
 
 def escape_unprintable(text: str) -> str:

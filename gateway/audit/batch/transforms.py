@@ -17,7 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from gateway.audit import condensing, record_batches, schema
+from gateway.audit.answers.windows import CalendarWindows
 from gateway.audit.arrow_map import map_in_arrow
+from gateway.audit.batch.query import AuditQuery
 from policies import usage
 
 WHOLE_COLUMN = "whole"  # column of `summarize_boots`
@@ -83,7 +85,15 @@ def explode_rows(records: DataFrame, *columns: str) -> DataFrame:
     return rows.select(*schema.RECORD_DIMENSIONS, "start_ms", *columns, "row.*")
 
 
-def sum_usage_rows(rows: DataFrame, by: Sequence[str] = (), window_ms: int | None = None) -> DataFrame:
+def sum_question(rows: DataFrame, question: AuditQuery) -> DataFrame:
+    """The sums that a question asks for, of all rows within its bounds."""
+    chosen = filter_by_start(rows, question.from_ms, question.to_ms)
+    return sum_usage_rows(chosen, question.by, question.window_ms, question.calendar)
+
+
+def sum_usage_rows(
+    rows: DataFrame, by: Sequence[str] = (), window_ms: int | None = None, calendar: CalendarWindows | None = None
+) -> DataFrame:
     """The same sums of rows: usage_rows of unique records, or the table `usage`."""
     keys = [*([schema.WINDOW_COLUMN] if window_ms else []), *by]
     if window_ms:
@@ -94,6 +104,9 @@ def sum_usage_rows(rows: DataFrame, by: Sequence[str] = (), window_ms: int | Non
         F.sum(F.coalesce("repeats", F.lit(0))).alias("_repeats"),
         F.sum(F.when(F.col("repeats").isNull(), F.col("bytes")).otherwise(0)).alias("_unknown"),
     )
+    if calendar is not None:
+        find = partial(condensing.find_calendar_windows, calendar=calendar)
+        outcomes = map_in_arrow(outcomes, find, outcomes.schema)
     return outcomes.groupBy(*keys).agg(
         *(
             F.sum(F.when(_belongs_to_sum(name), F.col(measure)).otherwise(0)).alias(schema.sum_column(name, measure))
@@ -133,11 +146,16 @@ def condense_rows(rows: DataFrame, window_ms: int, *columns: str) -> DataFrame:
     )
 
 
-def condense_records(
-    raw: DataFrame, by: Sequence[str], window_ms: int | None, from_ms: int | None, to_ms: int | None
-) -> DataFrame:
-    """What a question needs of that text (condensing.py); takes schema.RAW_SCHEMA, gives schema.CONDENSED_SCHEMA."""
-    condense = partial(condensing.condense_columns, by=tuple(by), window_ms=window_ms, from_ms=from_ms, to_ms=to_ms)
+def condense_records(raw: DataFrame, question: AuditQuery) -> DataFrame:
+    """What the question needs of that text (condensing.py); takes schema.RAW_SCHEMA, gives schema.CONDENSED_SCHEMA."""
+    condense = partial(
+        condensing.condense_columns,
+        by=tuple(question.by),
+        window_ms=question.window_ms,
+        from_ms=question.from_ms,
+        to_ms=question.to_ms,
+        calendar=question.calendar,
+    )
     return map_in_arrow(raw.select("value", "origin"), condense, schema.CONDENSED_SCHEMA)
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeVar
 
 from gateway.audit import decoding
+from gateway.audit.answers.answer import RepeatedRows
 from gateway.audit.batch.query import (
     AuditQuery,
     LargestGroups,
@@ -71,7 +72,14 @@ class LocalRecords:
 
     def sum_groups(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> list[dict[str, Any]]:
         """As CountedRecords has it."""
-        return self.collect(lambda: GroupSums(question), tell).make_rows()
+        return [*self.collect(lambda: GroupSums(question), tell).make_rows()]
+
+    @contextmanager
+    def open_groups(
+        self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress
+    ) -> Iterator[Iterable[dict[str, Any]]]:
+        """As CountedRecords has it."""
+        yield RepeatedRows(self.collect(lambda: GroupSums(question), tell).make_rows)
 
     def rank_groups(
         self, question: AuditQuery, what: str, limit: int, tell: Callable[[str], None] = ignore_progress

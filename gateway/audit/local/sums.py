@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.audit import columns
+from gateway.audit.answers import windows
 from gateway.audit.batch import dropped
 from gateway.audit.batch.query import DROPPED, AuditQuery, LargestGroups
 from policies import usage
@@ -41,7 +42,7 @@ class GroupSums:
             return
         if question.to_ms is not None and start_ms >= question.to_ms:
             return
-        window = start_ms - start_ms % question.window_ms if question.window_ms else 0
+        window = windows.find_window(start_ms, question.window_ms, question.calendar)
         whose = (window, *[getattr(record, name) for name in self._of_record]) if self._of_record else (window,)
         groups = self._groups.get(whose)
         if groups is None:
@@ -62,26 +63,25 @@ class GroupSums:
             elif repeats:
                 sums[4] += repeats
 
-    def make_rows(self) -> list[dict[str, Any]]:
-        """The rows of an AuditReport. The sum over nothing is 0."""
+    def make_rows(self) -> Iterator[dict[str, Any]]:
+        """The rows of an AuditReport, each made when it is asked for. The sum over nothing is 0."""
         question = self.question
         keys = [*([columns.WINDOW_COLUMN] if question.window_ms else []), *question.by]
         # A group's values are window, those of the record and those of the row; `places`: where each of `keys` is.
         names = [columns.WINDOW_COLUMN, *self._of_record, *self._of_row]
         places = [names.index(key) for key in keys]
-        found: dict[_Group, dict[str, int]] = {}
-        if not keys:
-            found[()] = dict(_NO_SUMS)
+        found: dict[_Group, list[tuple[_Group, _Amounts]]] = {} if keys else {(): []}
         for whose, groups in self._groups.items():
             for key, amounts in groups.items():
                 values = (*whose, *key)
                 group = tuple(["" if values[at] is None else values[at] for at in places])
-                row = found.get(group)
-                if row is None:
-                    row = found[group] = dict(_NO_SUMS)
+                found.setdefault(group, []).append((key, amounts))
+        for group in sorted(found):
+            row = {**dict(zip(keys, group, strict=True)), **_NO_SUMS}
+            for key, amounts in found[group]:
                 for column, at in _targets(key[-2], key[-1]):
                     row[column] += amounts[at]
-        return [{**dict(zip(keys, group, strict=True)), **found[group]} for group in sorted(found)]
+            yield row
 
     def rank_groups(self, what: str, limit: int) -> LargestGroups:
         """As CountedRecords has it."""
@@ -93,7 +93,7 @@ class GroupSums:
                 return dropped.count_finally_dropped(row, torn).bytes
             return int(row[columns.sum_column(what, "bytes")])
 
-        rows = self.make_rows()
+        rows = [*self.make_rows()]
         totals = {name: sum(row[name] for row in rows) for name in _NO_SUMS}
         some = [row for row in rows if value(row) > 0]
         some.sort(

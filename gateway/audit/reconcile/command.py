@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.audit import cli
 from gateway.audit.addresses import check_reachable
+from gateway.audit.answers.options import add_format_option, render_document
 from gateway.kafka import topic_names
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _make_parser() -> argparse.ArgumentParser:
     add("--tables", metavar="DIR", help="read the tables of `produce-gateway audit stream` in place of that topic")
     add("--margin", default="5s", metavar="DURATION", help="intervals so near a snapshot may be on either side (5s)")
     add("--settle", default="5s", metavar="DURATION", help="wait so long for the usage log where --until is now (5s)")
-    add("--format", choices=("table", "json"), default="table")
+    add_format_option(parser)
     _add_common_options(parser)
     return parser
 
@@ -240,10 +240,8 @@ def _print_verdicts(
 ) -> int:
     from gateway.audit.reconcile import reconcile
 
-    if kind == "json":
-        text = json.dumps(reconcile.verdicts_json(since, until, verdicts, complete), indent=1)
-    else:
-        text = reconcile.verdicts_text(verdicts, complete)
+    document = reconcile.verdicts_json(since, until, verdicts, complete)
+    text = render_document(document, kind, lambda: reconcile.verdicts_text(verdicts, complete))
     return cli.print_result(
         text, cli.OK if all(each.verdict == reconcile.AGREES for each in verdicts) else cli.INCOMPLETE
     )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
-import secrets
 from pathlib import Path
 from typing import Final
 
 from gateway.audit import cli
+from gateway.audit.answers.files import replace_file
 from gateway.audit.cli import SourceOptions
 
 _EPILOG: Final = """\
@@ -53,7 +52,8 @@ def _write_report(reading: SourceOptions, output: Path, generated_ms: int | None
         facts = report.gather_facts(records, reading.start_ms, reading.end_ms, options.topics, options.clients, tell)
     tell("drawing")
     try:
-        size = replace_file(output, page.render_page(facts, generated_ms))
+        with replace_file(output) as file:
+            size = file.write(page.render_page(facts, generated_ms).encode())
     except OSError as error:
         return cli.report_failure(f"--output: {output}: {error.strerror}")
     complete = facts.integrity.complete
@@ -61,25 +61,6 @@ def _write_report(reading: SourceOptions, output: Path, generated_ms: int | None
     return cli.print_result(
         f"{output}: {size:,} bytes, {verdict}", cli.INCOMPLETE if options.strict and not complete else cli.OK
     )
-
-
-def replace_file(path: Path, text: str) -> int:
-    """Put the whole file in its place at once, so that no reader ever sees half of it; gives its size in bytes.
-
-    Raises:
-        OSError: it can't be written; the earlier file is still there.
-    """
-    data = text.encode()
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with part.open("xb") as file:  # not a temporary file: those are for their owner's eyes only
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-    return len(data)
 
 
 def _make_parser() -> argparse.ArgumentParser:

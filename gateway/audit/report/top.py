@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.audit import columns
+from gateway.audit.answers.answer import AuditAnswer
 from gateway.audit.batch import dropped, tables
 from gateway.audit.batch.query import DROPPED, AuditQuery, CountedRecords, LogIntegrity, ignore_progress
 
@@ -54,26 +55,35 @@ def rank_groups(
     return UsageRanking(wish, records.sources, found.rows, found.groups, found.totals, trust)
 
 
-def ranking_json(ranking: UsageRanking) -> dict[str, Any]:
-    """The ranking in the shape that docs/audit.md describes."""
+def ranking_answer(ranking: UsageRanking) -> AuditAnswer:
+    """The ranking in all its forms, JSON in the shape that docs/report.md describes."""
+    keys, question = _key_columns(ranking), ranking.options.query
+    torn, trust = ranking.tears_attempts, ranking.integrity
+    seen = trust.sees_repeats
+    numbered = _number_rows(ranking)
+    return AuditAnswer(
+        rows=[{"rank": number, **tables.flatten_sums(row, keys, question, seen)} for number, row in numbered],
+        kinds={"rank": int} | tables.column_kinds(keys),
+        is_complete=trust.complete,
+        findings=tables.integrity_text(trust, ranking.sources, question.from_ms),
+        make_head=lambda: _json_head(ranking),
+        make_tail=lambda: {"integrity": tables.integrity_json(trust)},
+        make_lines=lambda: ranking_text(ranking).split("\n"),
+        nest_row=lambda row: {key: row[key] for key in ("rank", *keys)} | tables.nest_sums(row, torn, seen),
+    )
+
+
+def _json_head(ranking: UsageRanking) -> dict[str, Any]:
     question = ranking.options.query
-    keys, seen = _key_columns(ranking), ranking.integrity.sees_repeats
     return {
         "version": JSON_VERSION,
         "what": ranking.options.what,
         "by": list(question.by),
-        "window_ms": question.window_ms,
+        **tables.question_json(question),
         "limit": ranking.options.limit,
-        "from_ms": question.from_ms,
-        "to_ms": question.to_ms,
         "sources": ranking.sources,
         "groups": ranking.groups,
-        "totals": tables.nest_sums(ranking.totals, False, seen),
-        "rows": [
-            {"rank": number} | {key: row[key] for key in keys} | tables.nest_sums(row, ranking.tears_attempts, seen)
-            for number, row in _number_rows(ranking)
-        ],
-        "integrity": tables.integrity_json(ranking.integrity),
+        "totals": tables.nest_sums(ranking.totals, False, ranking.integrity.sees_repeats),
     }
 
 
@@ -85,7 +95,11 @@ def ranking_text(ranking: UsageRanking) -> str:
     seen = ranking.integrity.sees_repeats
     head = ["#", *map(tables.column_title, keys), *map(_sum_title, shown)]
     body = [
-        [str(number), *tables.row_labels(row, keys), *(_sum_cell(row, name, torn, seen) for name in shown)]
+        [
+            str(number),
+            *tables.row_labels(row, keys, ranking.options.query.calendar),
+            *(_sum_cell(row, name, torn, seen) for name in shown),
+        ]
         for number, row in _number_rows(ranking)
     ]
     foot = ["", "all", *[""] * (len(keys) - 1), *(_sum_cell(ranking.totals, name, False, seen) for name in shown)]

@@ -6,7 +6,10 @@ import argparse
 from typing import Final
 
 from gateway.audit import cli
+from gateway.audit.answers.options import add_answer_options
 from gateway.audit.cli import SourceOptions
+from gateway.audit.report import top
+from gateway.audit.report.top import RankingOptions
 from policies import usage
 
 RANKED_SUMS: Final = ("dropped", "rejected", "delayed", "errored", "offered", "accepted")
@@ -36,25 +39,17 @@ def main(argv: list[str]) -> int:
             cli.exit_wrong_use("--by: name the dimensions to rank")
         if options.limit < 1:
             cli.exit_wrong_use(f"--limit: {options.limit} is not a valid number of rows")
-        window = cli.parse_duration_ms("--window", options.window) if options.window is not None else None
+        wish = RankingOptions(cli.make_question(by, options, reading), options.what, options.limit)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
-    return cli.run_guarded(lambda: _print_ranking(reading, by, window), needs_spark=False)
+    return cli.run_guarded(lambda: _print_ranking(reading, wish), needs_spark=False)
 
 
-def _print_ranking(reading: SourceOptions, by: tuple[str, ...], window_ms: int | None) -> int:
-    from gateway.audit.batch import query, tables
-    from gateway.audit.report import top
-
+def _print_ranking(reading: SourceOptions, wish: RankingOptions) -> int:
     options = reading.options
     tell = cli.make_progress_printer(options.quiet)
-    wish = top.RankingOptions(
-        query.AuditQuery(by, window_ms, reading.start_ms, reading.end_ms), options.what, options.limit
-    )
     with cli.open_counted_records(reading, wish.query, tell) as records:
-        ranking = top.rank_groups(records, wish, tell)
-    text = tables.dump_json(top.ranking_json(ranking)) if options.format == "json" else top.ranking_text(ranking)
-    return cli.print_result(text, cli.INCOMPLETE if options.strict and not ranking.integrity.complete else cli.OK)
+        return cli.deliver_answer(top.ranking_answer(top.rank_groups(records, wish, tell)), options)
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -63,8 +58,8 @@ def _make_parser() -> argparse.ArgumentParser:
     add("--by", default="client_id", metavar="A,B", help=f"any of {', '.join(usage.DIMENSIONS)} (%(default)s)")
     add("--what", choices=RANKED_SUMS, default="dropped", help="the sum to rank by (%(default)s)")
     add("--limit", type=int, default=10, metavar="N", help="number of rows to show, of each window (%(default)s)")
-    add("--window", metavar="DURATION", help="the top of each 1m, 1h, 1d …")
-    add("--format", choices=("table", "json"), default="table")
+    cli.add_window_options(parser, "the top of each")
+    add_answer_options(parser)
     cli.add_source_options(parser)
     cli.add_engine_option(parser)
     return parser

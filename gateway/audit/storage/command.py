@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.audit import cli
+from gateway.audit.answers.options import add_format_option, render_document
 from policies.units import parse_size
 
 _EPILOG: Final = """\
@@ -45,7 +46,7 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     add("--keep-free", metavar="SIZE", help="bytes that had to stay free; without it, each volume's hard limit")
     add("--over-time", action="store_true", help="a row for each volume and window as well")
-    add("--format", choices=("table", "json"), default="table")
+    add_format_option(parser)
     cli.add_source_options(parser)
     return parser
 
@@ -62,16 +63,13 @@ def _prepare_report(options: argparse.Namespace) -> Callable[[], int]:
     tell = cli.make_progress_printer(options.quiet)
 
     def work() -> int:
-        from gateway.audit.batch import tables
         from gateway.audit.storage import filling, text
 
         wish = filling.VolumeOptions(window_ms, reading.start_ms, reading.end_ms, keep_free)
         with cli.open_records(reading, tell) as records:
             report = filling.report_volumes(records, wish, tell)
-        shown = (
-            tables.dump_json(text.volumes_json(report))
-            if options.format == "json"
-            else text.volumes_text(report, options.over_time)
+        shown = render_document(
+            text.volumes_json(report), options.format, lambda: text.volumes_text(report, options.over_time)
         )
         return cli.print_result(shown, cli.INCOMPLETE if options.strict and not report.integrity.complete else cli.OK)
 

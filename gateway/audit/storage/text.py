@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from gateway.audit.answers.windows import time_text
 from gateway.audit.batch import tables
 from gateway.audit.storage.filling import VolumeReport, VolumeUsage
 from policies.units import format_size
@@ -142,4 +143,4 @@ def _retention_lines(each: VolumeUsage) -> list[str]:
 
 
 def _time_text(at_ms: int) -> str:
-    return tables.time_text(at_ms)
+    return time_text(at_ms)

@@ -13,6 +13,7 @@ from typing import Any, Final
 from gateway import config
 from gateway import policy_document as document
 from gateway.audit import cli
+from gateway.audit.answers.options import add_format_option, render_document
 from gateway.audit.whatif import history
 from gateway.secret_key import ROLLOUT_PURPOSE, derive_key, find_secret
 from policies.definitions.policy_set import PolicySet
@@ -70,7 +71,7 @@ def _make_parser() -> argparse.ArgumentParser:
         help=f"any of {', '.join(GROUP_DIMENSIONS)}; empty for one sum (%(default)s)",
     )
     add("--window", metavar="DURATION", help="rows per 1m, 1h, 1d …")
-    add("--format", choices=("table", "json"), default="table")
+    add_format_option(parser)
     add("--topics", type=int, metavar="N", help="topics that each broker leads, for implicit thresholds (as recorded)")
     add("--delivery-timeout", default="2m", metavar="DURATION", help="after which clients give up (%(default)s)")
     cli.add_source_options(parser)
@@ -119,14 +120,14 @@ def _prepare_what_if(options: argparse.Namespace) -> Callable[[], int]:
                 answer = replace(answer, unknown=True)
             notes = [*warnings, *_uncertainty_notes(answer, rules, options.topics), *_unexplained_notes(answer, past)]
             about = {"policy": name, "baseline": of_baseline, "sources": records.sources, "warnings": notes}
-        if options.format == "json":
-            text = tables.dump_json(
-                whatif_text.what_if_json(answer, {**about, "integrity": tables.integrity_json(integrity)}, key)
-            )
-        else:
+
+        def show_text() -> str:
             said = "".join(f"note: {warning}\n" for warning in notes)
             trust = tables.integrity_text(integrity, records.sources, question.from_ms)
-            text = f"{whatif_text.what_if_text(answer, name)}\n\nbaseline: {of_baseline}\n{said}{trust}"
+            return f"{whatif_text.what_if_text(answer, name)}\n\nbaseline: {of_baseline}\n{said}{trust}"
+
+        document = whatif_text.what_if_json(answer, {**about, "integrity": tables.integrity_json(integrity)}, key)
+        text = render_document(document, options.format, show_text)
         return cli.print_result(text, cli.INCOMPLETE if options.strict and not integrity.complete else cli.OK)
 
     return work

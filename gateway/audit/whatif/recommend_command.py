@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.audit import cli
+from gateway.audit.answers.answer import dump_json
+from gateway.audit.answers.options import add_format_option
 from policies.units import parse_size
 
 _EPILOG: Final = """\
@@ -40,7 +42,7 @@ def _make_parser() -> argparse.ArgumentParser:
     add("--headroom", default="20%", metavar="SHARE", help="above that, 20%% or 0.2 (%(default)s)")
     add("--min", default="0", metavar="SIZE", help="per second, for each topic at least (%(default)s)")
     add("--reserve", default="5%", metavar="SHARE", help="of the total, for topics without a threshold (%(default)s)")
-    add("--format", choices=("yaml", "json"), default="yaml")
+    add_format_option(parser, ("yaml", "json"))
     cli.add_source_options(parser)
     return parser
 
@@ -76,7 +78,7 @@ def _prepare_recommendation(options: argparse.Namespace) -> Callable[[], int]:
             return cli.report_failure(str(error))
         if options.format == "json":
             made = recommend.advice_json(advice, wish)
-            text = tables.dump_json({**made, "sources": records.sources, "integrity": tables.integrity_json(integrity)})
+            text = dump_json({**made, "sources": records.sources, "integrity": tables.integrity_json(integrity)})
         else:
             text = recommend.advice_yaml(advice, wish, integrity.complete).rstrip("\n")
         return cli.print_result(text, cli.INCOMPLETE if options.strict and not integrity.complete else cli.OK)

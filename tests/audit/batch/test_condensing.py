@@ -122,7 +122,7 @@ def test_gaps_and_lives_follow_from_runs_of_the_table(raw: Raw) -> None:
     ],
 )  # fmt: skip
 def test_copies_show_in_the_runs(more: list[str], twice: bool, raw: Raw) -> None:
-    runs = transforms.condense_records(raw([GOOD, *more]), (), None, None, None).where("kind is not null")
+    runs = transforms.condense_records(raw([GOOD, *more]), AuditQuery()).where("kind is not null")
     assert transforms.has_copies(runs.select(*schema.RUN_SCHEMA.names)) == twice
 
 

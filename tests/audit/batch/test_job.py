@@ -205,8 +205,8 @@ def test_a_time_range_chooses_intervals_and_the_gaps_that_touch_it(engine: Engin
     source = engine.spool(str(path))
 
     def ask(from_s: int | None, to_s: int | None) -> tuple[int, list[int], list[str]]:
-        bounds = [None if at is None else START + 1000 * at for at in (from_s, to_s)]
-        report = engine.audit([source], AuditQuery((), None, *bounds))
+        start, end = (None if at is None else START + 1000 * at for at in (from_s, to_s))
+        report = engine.audit([source], AuditQuery((), None, start, end))
         trust = report.integrity
         assert trust.conflicts == 1
         assert not trust.complete

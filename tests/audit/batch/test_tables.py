@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from gateway.audit import schema
 from gateway.audit.batch import tables
 from gateway.audit.batch.job import AuditQuery, AuditReport, LogIntegrity
 from policies import usage
-from tests.audit.records import START
+from tests.audit.records import START, as_json
 
 
 def _sums(**bytes_: int) -> dict[str, int]:
@@ -36,10 +35,14 @@ def _report(by: tuple[str, ...] = ("topic",), window_ms: int | None = None, **ch
     return AuditReport(AuditQuery(by, window_ms), [{"kind": "spool", "name": "x"}], rows, _integrity(**changes))
 
 
+def _text(report: AuditReport, measures: tuple[str, ...] = usage.MEASURES) -> str:
+    return "\n".join(tables.report_lines(report, measures))
+
+
 def test_json_has_every_sum_at_every_row_and_in_total() -> None:
-    answer = json.loads(tables.dump_json(tables.report_json(_report(window_ms=60_000))))
+    answer = as_json(tables.report_answer(_report(window_ms=60_000)))
     assert list(answer) == [
-        "version", "by", "window_ms", "from_ms", "to_ms", "sources", "totals", "rows", "integrity",
+        "version", "by", "window_ms", "from_ms", "to_ms", "calendar", "sources", "totals", "rows", "integrity",
     ]  # fmt: skip
     sums = [
         *("offered", *usage.OUTCOMES, *usage.NOTES, "maybe_appended", *schema.SINGLE_SUMS),
@@ -58,7 +61,7 @@ def test_json_has_every_sum_at_every_row_and_in_total() -> None:
 
 
 def test_a_table_shows_exact_numbers_and_the_outcomes_that_occur() -> None:
-    text = tables.report_text(_report(window_ms=60_000), ("bytes",))
+    text = _text(_report(window_ms=60_000), ("bytes",))
     assert text == (
         "bytes\n"
         "window                topic      offered   accepted  rejected attempts  errored  finally dropped\n"
@@ -77,28 +80,28 @@ def test_a_table_shows_exact_numbers_and_the_outcomes_that_occur() -> None:
 
 def test_what_another_worker_may_have_seen_again_is_a_bound() -> None:
     for changes in ({"lives_overlap": True}, {"gaps_total": 1}):
-        assert tables.report_text(_report(**changes), ("bytes",)).count("≤1,000") == 2
-        answer = tables.report_json(_report(**changes))
+        assert _text(_report(**changes), ("bytes",)).count("≤1,000") == 2
+        answer = as_json(tables.report_answer(_report(**changes)))
         for sums in (answer["rows"][1], answer["totals"]):
             assert (sums["finally_dropped_least_bytes"], sums["finally_dropped_upper_bound"]) == (0, True)
-    assert "≤" not in tables.report_text(_report(), ("bytes",))
+    assert "≤" not in _text(_report(), ("bytes",))
 
 
 def test_clusters_are_named_where_there_are_several() -> None:
-    assert "CLUSTERS" not in tables.report_text(_report(clusters=["a"]))
+    assert "CLUSTERS" not in _text(_report(clusters=["a"]))
     line = "CLUSTERS  records of 2 clusters, which --by cluster tells apart: a, b"
-    assert line in tables.report_text(_report(clusters=["a", "b"])).splitlines()
-    mixed = tables.report_text(_report(clusters=["a", "b"], mixes_clusters=True)).splitlines()
+    assert line in _text(_report(clusters=["a", "b"])).splitlines()
+    mixed = _text(_report(clusters=["a", "b"], mixes_clusters=True)).splitlines()
     assert f"{line}; a topic has the records of one" in mixed
     assert mixed[-1].startswith("NOT COMPLETE")
 
 
 def test_of_nothing_it_is_not_said_that_it_is_complete() -> None:
-    assert tables.report_text(_report(records=0)).splitlines()[-1] == "no records were found: nothing to sum up"
+    assert _text(_report(records=0)).splitlines()[-1] == "no records were found: nothing to sum up"
 
 
 def test_by_outcome_there_is_one_table_with_a_column_for_each_measure() -> None:
-    head = tables.report_text(_report(("outcome",))).splitlines()[0].split("  ")
+    head = _text(_report(("outcome",))).splitlines()[0].split("  ")
     assert [each.strip() for each in head if each] == [
         *("outcome", "bytes", "messages", "requests", "delay ms", "finally dropped"),
     ]
@@ -107,15 +110,15 @@ def test_by_outcome_there_is_one_table_with_a_column_for_each_measure() -> None:
 def test_the_name_a_client_gives_itself_can_not_move_the_cursor() -> None:
     report = _report(("client_id",))
     report.rows[0]["client_id"] = "a\x1b[2Jb\nc\u202e"
-    text = tables.report_text(report, ("bytes",))
+    text = _text(report, ("bytes",))
     assert "a\\x1b[2Jb\\nc\\u202e" in text
 
 
 def test_a_client_without_a_name_is_said_to_have_none() -> None:
     report = _report(("client_id",))
     report.rows[0]["client_id"] = ""
-    assert "\n(none)  " in tables.report_text(report, ("bytes",))
-    assert tables.report_json(report)["rows"][0]["client_id"] == ""
+    assert "\n(none)  " in _text(report, ("bytes",))
+    assert as_json(tables.report_answer(report))["rows"][0]["client_id"] == ""
 
 
 def test_days_that_were_let_go_of_are_named_where_they_were_asked_for() -> None:
@@ -138,7 +141,7 @@ def test_everything_that_is_missing_is_named() -> None:
         life | {"state": "open", "last_seq": None, "end_ms": None},
     ]
     ended = [life | {"final_seq": 8, "last_seq": 10, "end_ms": START}]
-    text = tables.report_text(
+    text = _text(
         _report(
             after_final=ended, after_final_total=1, gaps=gaps, gaps_total=30,
             incomplete=boots, incomplete_total=2, lost=1, conflicts=1, malformed=1,

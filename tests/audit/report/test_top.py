@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from gateway.audit.batch.query import DROPPED
 from gateway.audit.report import top, top_command
 from gateway.audit.report.top import RankingOptions, UsageRanking
 from policies import usage
-from tests.audit.records import START, Row, interval
+from tests.audit.records import START, Row, as_json, interval
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -92,7 +91,7 @@ def test_each_window_has_a_top_of_its_own(unique: Make) -> None:
     seen = [(row[schema.WINDOW_COLUMN] - START, row["client_id"], row["accepted_bytes"]) for row in ranking.rows]
     assert seen == [(0, "b", 9), (0, "c", 9), (1000, "d", 8), (1000, "a", 7)]
     assert ranking.groups == 6
-    assert [row["rank"] for row in top.ranking_json(ranking)["rows"]] == [1, 2, 1, 2]
+    assert [row["rank"] for row in as_json(top.ranking_answer(ranking))["rows"]] == [1, 2, 1, 2]
 
 
 def test_by_reason_each_refusal_is_charged_where_it_came_first(unique: Make) -> None:
@@ -104,7 +103,7 @@ def test_by_reason_each_refusal_is_charged_where_it_came_first(unique: Make) -> 
     records = _records(unique, [*chain, Row(repeats=100)])
     ranking = top.rank_groups(records, RankingOptions(AuditQuery(("reason",)), DROPPED, 5))
     assert [row["reason"] for row in ranking.rows] == ["fence"]
-    answer = top.ranking_json(ranking)
+    answer = as_json(top.ranking_answer(ranking))
     assert (answer["rows"][0][dropped.BYTES_FIELD], answer["rows"][0][dropped.UPPER_BOUND_FIELD]) == (100, True)
     assert (answer["totals"][dropped.BYTES_FIELD], answer["totals"][dropped.UPPER_BOUND_FIELD]) == (0, False)
 
@@ -150,14 +149,14 @@ def test_the_text_tells_rejected_attempts_and_finally_dropped_apart() -> None:
 
 def test_what_another_worker_may_have_seen_again_is_a_bound() -> None:
     assert [line for line in top.ranking_text(_ranking(lives_overlap=True)).splitlines() if "  ≤800  " in line]
-    answer = top.ranking_json(_ranking(lives_overlap=True))
+    answer = as_json(top.ranking_answer(_ranking(lives_overlap=True)))
     assert [sums[dropped.LEAST_FIELD] for sums in (*answer["rows"], answer["totals"])] == [0, 0, 0]
 
 
 def test_the_json_has_every_sum() -> None:
-    answer = json.loads(tables.dump_json(top.ranking_json(_ranking())))
+    answer = as_json(top.ranking_answer(_ranking()))
     assert list(answer) == [
-        "version", "what", "by", "window_ms", "limit", "from_ms", "to_ms", "sources", "groups", "totals", "rows",
+        "version", "what", "by", "window_ms", "from_ms", "to_ms", "calendar", "limit", "sources", "groups", "totals", "rows",
         "integrity",
     ]  # fmt: skip
     assert list(answer["rows"][0]) == [

@@ -30,7 +30,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.audit.stream.stream import StreamPlan
 from gateway.embedded import EmbeddedCluster
-from tests.audit.records import START, Row, interval, truth
+from tests.audit.records import START, Row, as_json, interval, truth
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -155,7 +155,9 @@ def _answer(spark: SparkSession, out: Path) -> dict[str, Any]:
     from gateway.audit import store
     from gateway.audit.batch import job, tables
 
-    return tables.report_json(job.audit_tables(store.open_tables(spark, str(out)), job.AuditQuery(by=BY)))
+    report = job.audit_tables(store.open_tables(spark, str(out)), job.AuditQuery(by=BY))
+    found: dict[str, Any] = as_json(tables.report_answer(report))
+    return found
 
 
 def _keys(pairs: list[tuple[str, int]]) -> dict[tuple[object, ...], int]:

@@ -1,0 +1,128 @@
+# Answers as files and tables. A file appears whole or not at all, and no reader sees half of it. Rows go into it as
+# they come; Parquet takes some thousand at once. Knows nothing of what they say.
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from gateway.audit.answers.answer import AuditAnswer, csv_lines, ndjson_lines
+from gateway.audit.errors import AuditError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ROWS_AT_ONCE: Final = 5000
+MONEY_DIGITS: Final = 6  # behind the point
+FILE_SUFFIXES: Final = (".parquet", ".csv", ".ndjson")
+
+
+def is_table(place: str) -> bool:
+    """Whether it names a directory for a Delta table, and no file."""
+    return not place.endswith(FILE_SUFFIXES)
+
+
+def write_answer(answer: AuditAnswer, place: str) -> int:
+    """Write the answer's rows to a file of FILE_SUFFIXES, or as a Delta table to a directory, in place of what was
+    there; gives their number. A table needs a Spark session.
+
+    Raises:
+        AuditError: it can't be written; what was there is still there.
+    """
+    if is_table(place):
+        return _write_delta(answer, place)
+    write = dict(zip(FILE_SUFFIXES, (_write_parquet, _write_csv, _write_ndjson), strict=True))[Path(place).suffix]
+    try:
+        with replace_file(Path(place)) as file:
+            return write(answer, file)
+    except OSError as error:
+        raise AuditError(f"--output: {place}: {error.strerror}") from None
+
+
+@contextmanager
+def replace_file(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes its place at the exit, at once, so that no reader ever sees half of it.
+
+    Raises:
+        OSError: it can't be written; the earlier file is still there.
+    """
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with part.open("xb") as file:  # not a temporary file: those are for their owner's eyes only
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _write_csv(answer: AuditAnswer, file: BinaryIO) -> int:
+    return _write_lines(csv_lines(answer), file) - 1  # the first line has names
+
+
+def _write_ndjson(answer: AuditAnswer, file: BinaryIO) -> int:
+    return _write_lines(ndjson_lines(answer), file)
+
+
+def _write_lines(lines: Iterable[str], file: BinaryIO) -> int:
+    count = 0
+    for line in lines:
+        file.write(f"{line}\n".encode())
+        count += 1
+    return count
+
+
+def _write_parquet(answer: AuditAnswer, file: BinaryIO) -> int:
+    from pyarrow import parquet
+
+    schema, count = _arrow_schema(answer), 0
+    with parquet.ParquetWriter(file, schema) as writer:
+        for batch in _arrow_batches(answer, schema):
+            writer.write_batch(batch)
+            count += batch.num_rows
+    return count
+
+
+def _write_delta(answer: AuditAnswer, place: str) -> int:
+    import pyarrow as pa
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.active()
+    schema = _arrow_schema(answer)
+    table = pa.Table.from_batches(_arrow_batches(answer, schema), schema)
+    try:
+        known = spark.read.format("delta").load(place).columns
+    except AnalysisException:  # there is none
+        known = schema.names
+    if known != schema.names:
+        raise AuditError(f"--output: {place} has a table with other columns: name another directory, or remove it")
+    spark.createDataFrame(table).coalesce(1).write.format("delta").mode("overwrite").save(place)
+    return int(table.num_rows)
+
+
+def _arrow_schema(answer: AuditAnswer) -> pa.Schema:
+    if importlib.util.find_spec("pyarrow") is None:
+        raise AuditError("Parquet and Delta tables need PyArrow: pip install 'produce-gateway[audit]'")
+    import pyarrow as pa
+
+    money = pa.decimal128(38, MONEY_DIGITS)
+    types = {int: pa.int64(), str: pa.string(), float: pa.float64(), bool: pa.bool_(), Decimal: money}
+    return pa.schema([(name, types[kind]) for name, kind in answer.kinds.items()])
+
+
+def _arrow_batches(answer: AuditAnswer, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    rows: Iterator[Any] = iter(answer.rows)
+    while some := [*islice(rows, _ROWS_AT_ONCE)]:
+        columns = [pa.array([row[field.name] for row in some], field.type) for field in schema]
+        yield pa.record_batch(columns, schema=schema)
