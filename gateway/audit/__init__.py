@@ -4,6 +4,7 @@
 #   cli.py               the audit itself; manners, sources and option parsing that all commands share
 #   batch/               one batch: from text to a Report
 #   answers/             forms and files in which answers leave
+#   questions/           cost, episodes, service levels
 #   local/               the same answers without Spark
 #   stream/              the topic into tables, and their upkeep
 #   report/              the report and the ranking

@@ -65,6 +65,10 @@ further commands, each with its own --help:
   what-if    a policy file's would-be effect on the recorded usage
   recommend  thresholds from usage, as `produce-gateway policies apply` takes them
   storage    what fills the brokers' volumes, and which retention would have kept them below their limits
+  cost       what tenants owe, by a price file
+  episodes   refused bytes: who, when, why, and what became of them
+  slo        the share of time within limits
+  trend      past sums, and a forecast with its error
   report     one HTML file with plots
   reconcile  whether the sums agree with the growth of the brokers' logs
 """
@@ -79,6 +83,10 @@ COMMANDS: Final = {
     "recommend": "whatif.recommend_command",
     "storage": "storage.command",
     "report": "report.command",
+    "cost": "questions.command",
+    "episodes": "questions.command",
+    "slo": "questions.command",
+    "trend": "questions.command",
     "reconcile": "reconcile.command",
 }
 
@@ -393,11 +401,15 @@ def _check_options(options: argparse.Namespace, now_ms: int) -> tuple[AuditQuery
 
 def add_window_options(parser: argparse.ArgumentParser, what: str, default: str | None = None) -> None:
     """The windows of a question. `what`: what there is of each."""
-    add = parser.add_argument
-    shown = ", ".join(CALENDAR_UNITS)
-    said = f" ({default})" if default else ""
-    add("--window", default=default, metavar="WINDOW", help=f"{what} 1m, 1h, 1d …, in UTC, or {shown}{said}")
-    add("--time-zone", metavar="ZONE", help="of such hours, days … and of times without an offset: Europe/Berlin (UTC)")
+    said = f"{what} 1m, 1h, 1d … in UTC, or {', '.join(CALENDAR_UNITS)}{f' ({default})' if default else ''}"
+    parser.add_argument("--window", default=default, metavar="WINDOW", help=said)
+    add_zone_option(parser)
+
+
+def add_zone_option(parser: argparse.ArgumentParser) -> None:
+    """The time zone of the calendar's windows, and of bounds."""
+    said = "of the calendar's hours, days … and of times without an offset: Europe/Berlin (UTC)"
+    parser.add_argument("--time-zone", metavar="ZONE", help=said)
 
 
 def make_question(by: tuple[str, ...], options: argparse.Namespace, reading: SourceOptions) -> AuditQuery:

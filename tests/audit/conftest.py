@@ -22,12 +22,19 @@ HERE = Path(__file__).parent
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        # Those of the local engine need no Java, unless they ask for Spark.
-        if HERE / "local" in item.path.parents and "spark" not in getattr(item, "fixturenames", ()):
+        # These need no Java, unless they ask for Spark.
+        if item.path.parent.name in ("answers", "local", "questions") and not _asks_for_spark(item):
             continue
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.filterwarnings(r"ignore:unclosed.*socket\.socket:ResourceWarning"))
+
+
+def _asks_for_spark(item: pytest.Item) -> bool:
+    parameters = getattr(item, "callspec", None)
+    return "spark" in getattr(item, "fixturenames", ()) or (
+        parameters is not None and parameters.params.get("records") == SPARK
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,115 @@
+# Refusals as episodes: one begins with the first refused bytes of a principal, client and topic, and ends when all that
+# was refused has been sent again and taken, or when nothing more is refused or sent again for as long as a gateway
+# recognises repeats. Pure: sums of short windows in, in the order of time; episodes out.
+#
+# Times are as exact as the windows are long. A refused batch that is sent again is found by the gateway itself (the
+# sums `repeats`); where that isn't known, what was lost in the end is an upper bound.
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gateway.audit import columns
+from gateway.audit.answers.windows import time_text
+
+WHOSE: Final = ("principal", "client_id", "topic")
+BY: Final = (*WHOSE, "reason")
+QUIET_MS: Final = 600_000  # for which gateways recognise repeats (policies/idempotence/repeats.py)
+ACCEPTED, DROPPED, OPEN = "accepted", "dropped", "open"
+KINDS: Final[dict[str, type]] = {
+    "start_ms": int, "start": str, "end_ms": int, "end": str, **dict.fromkeys(WHOSE, str), "reasons": str,
+    "outcome": str, "rejected_bytes": int, "repeats_bytes": int, "finally_dropped_bytes": int,
+    "finally_dropped_least_bytes": int, "until_accepted_ms": int,
+}  # fmt: skip
+# Of a row, what has to do with episodes.
+_NOTED: Final = (
+    *("rejected_bytes", "dropped_bytes", "discarded_bytes"),
+    *(columns.REPEATS, columns.REPEATS_UNKNOWN, columns.REJECTED_AGAIN),
+)
+
+
+@dataclass(slots=True)
+class _Episode:
+    start_ms: int
+    end_ms: int  # of the last window with a refusal or a repeat
+    rejected: int = 0
+    repeats: int = 0
+    gone: int = 0  # dropped or discarded: no client sends these again
+    unknown: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def left(self) -> int:
+        """Refused bytes that have not been sent again."""
+        return max(0, self.rejected - self.repeats)
+
+    def add_row(self, row: Mapping[str, Any]) -> None:
+        self.rejected += row["rejected_bytes"]
+        self.repeats += row[columns.REPEATS]
+        self.gone += row["dropped_bytes"] + row["discarded_bytes"]
+        self.unknown += row[columns.REPEATS_UNKNOWN]
+        refused = row["rejected_bytes"] + row["dropped_bytes"]
+        if refused:
+            self.reasons[row["reason"]] = self.reasons.get(row["reason"], 0) + refused
+
+
+def find_episodes(rows: Iterable[Mapping[str, Any]], window_ms: int) -> Iterator[dict[str, Any]]:
+    """The episodes (KINDS), in the order in which they end, of sums by BY and windows of `window_ms`, in their order.
+
+    `outcome`: ACCEPTED (all was sent again and taken), DROPPED (some never came again, or can't), OPEN (the records end
+    too early to tell). `until_accepted_ms`: from the first refusal to the end of the window in which the last bytes
+    got in; None unless all did. `reasons`: most bytes first.
+    """
+    running: dict[tuple[str, ...], _Episode] = {}
+    now, last = None, 0
+    for row in rows:
+        start = row[columns.WINDOW_COLUMN]
+        if start != now:
+            yield from _end_episodes(running, start, window_ms)
+            now, last = start, start + window_ms
+        key = tuple(row[name] for name in WHOSE)
+        episode = running.get(key)
+        if episode is None:
+            if not (row["rejected_bytes"] or row["dropped_bytes"] or row["discarded_bytes"]):
+                continue
+            episode = running[key] = _Episode(start, last)
+        episode.add_row(row)
+        if any(row[name] for name in _NOTED if name != columns.REPEATS_UNKNOWN):
+            episode.end_ms = last
+    yield from _end_episodes(running, last, window_ms)
+    for key, episode in running.items():
+        yield _describe(key, episode, OPEN if episode.left else _ended(episode))
+
+
+def _end_episodes(running: dict[tuple[str, ...], _Episode], now: int, window_ms: int) -> Iterator[dict[str, Any]]:
+    """Those that are over when a window begins."""
+    for key, episode in [*running.items()]:
+        quiet = now - episode.end_ms
+        # All may have been sent again and refused within the window: only a whole one without a refusal is an end.
+        if quiet >= QUIET_MS or (quiet >= window_ms and not episode.left):
+            del running[key]
+            yield _describe(key, episode, _ended(episode))
+
+
+def _ended(episode: _Episode) -> str:
+    return DROPPED if episode.left or episode.gone else ACCEPTED
+
+
+def _describe(key: tuple[str, ...], episode: _Episode, outcome: str) -> dict[str, Any]:
+    lost = episode.left + episode.gone
+    return {
+        "start_ms": episode.start_ms,
+        "start": time_text(episode.start_ms),
+        "end_ms": episode.end_ms,
+        "end": time_text(episode.end_ms),
+        **dict(zip(WHOSE, key, strict=True)),
+        "reasons": ", ".join(sorted(episode.reasons, key=lambda name: (-episode.reasons[name], name))),
+        "outcome": outcome,
+        "rejected_bytes": episode.rejected,
+        "repeats_bytes": episode.repeats,
+        "finally_dropped_bytes": lost,
+        "finally_dropped_least_bytes": max(0, episode.left - episode.unknown) + episode.gone,
+        "until_accepted_ms": episode.end_ms - episode.start_ms if outcome == ACCEPTED else None,
+    }

@@ -1,0 +1,125 @@
+# A price file: what a GB costs, by patterns of names. YAML, or CSV with a header. Text in, prices out; pure.
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
+from fnmatch import fnmatchcase
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from gateway.audit import columns
+from policies import usage
+
+GIGABYTE: Final = 10**9
+MATCHED: Final = ("group", "topic", "principal", "client_id", "software", "broker", "gateway")
+MOST_DIGITS: Final = 6
+_PRICE: Final = "per_gb"
+_CHARGED: Final = (columns.OFFERED, *usage.OUTCOMES, columns.MAYBE_APPENDED)
+
+
+class InvalidPrices(ValueError):
+    """Not a price file; the text says where, and what would be right."""
+
+
+class GigabytePrice(NamedTuple):
+    """`patterns`: globs by dimension, all of which have to match."""
+
+    per_gb: Decimal
+    patterns: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PriceList:
+    """The first price that matches holds. `charged`: the sum whose bytes cost (columns.SUMS); `digits`: of an amount,
+    behind the point.
+    """
+
+    prices: Sequence[GigabytePrice]
+    currency: str
+    charged: str = "accepted"
+    digits: int = 2
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Those that the patterns look at."""
+        return tuple(name for name in MATCHED if any(name in price.patterns for price in self.prices))
+
+    def find_price(self, names: Mapping[str, Any]) -> Decimal | None:
+        """The price of a GB for bytes of these names (`dimensions`); None: it has none."""
+        for price in self.prices:
+            if all(fnmatchcase(str(names[name]), pattern) for name, pattern in price.patterns.items()):
+                return price.per_gb
+        return None
+
+    def round_amount(self, amount: Decimal) -> Decimal:
+        """An amount as it is charged: halves go up."""
+        with localcontext(prec=60):
+            return amount.quantize(Decimal(1).scaleb(-self.digits), ROUND_HALF_UP)
+
+
+def parse_prices(text: str, is_csv: bool) -> PriceList:
+    """The price list in a file's text.
+
+    Raises:
+        InvalidPrices: it isn't one.
+    """
+    return _parse_csv(text) if is_csv else _parse_yaml(text)
+
+
+def _parse_yaml(text: str) -> PriceList:
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InvalidPrices(f"not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(found, dict) or not isinstance(found.get("prices"), list):
+        raise InvalidPrices("prices: a list of {per_gb: 0.10, group: team-*} is needed")
+    _check_names(found, ("currency", "charged", "digits", "prices"), "")
+    prices = [_make_price(each, f"prices[{number}]") for number, each in enumerate(found["prices"])]
+    return _make_list(prices, found.get("currency"), found.get("charged", "accepted"), found.get("digits", 2))
+
+
+def _parse_csv(text: str) -> PriceList:
+    rows = [*csv.DictReader(text.splitlines(), restkey="", restval="")]
+    currencies = {row.pop("currency", "") for row in rows}
+    if len(currencies) > 1:
+        raise InvalidPrices(f"currency: {', '.join(sorted(currencies))}: all prices of a file need the same one")
+    prices = [
+        _make_price({name: value for name, value in row.items() if value}, f"line {number}")
+        for number, row in enumerate(rows, 2)
+    ]
+    return _make_list(prices, next(iter(currencies), None), "accepted", 2)
+
+
+def _make_list(prices: list[GigabytePrice], currency: Any, charged: Any, digits: Any) -> PriceList:
+    if not prices:
+        raise InvalidPrices("it has no price")
+    if not isinstance(currency, str) or not currency:
+        raise InvalidPrices("currency: a name such as EUR is needed")
+    if charged not in _CHARGED:
+        raise InvalidPrices(f"charged: {charged!r} is not one of {', '.join(_CHARGED)}")
+    if not isinstance(digits, int) or not 0 <= digits <= MOST_DIGITS:
+        raise InvalidPrices(f"digits: {digits!r} is not between 0 and {MOST_DIGITS}")
+    return PriceList(prices, currency, charged, digits)
+
+
+def _make_price(entry: Any, where: str) -> GigabytePrice:
+    if not isinstance(entry, dict):
+        raise InvalidPrices(f"{where}: {{per_gb: 0.10, group: team-*}} is needed")
+    _check_names(entry, (_PRICE, *MATCHED), f"{where}: ")
+    try:
+        price = Decimal(str(entry[_PRICE]))
+    except (KeyError, InvalidOperation):
+        price = Decimal(-1)
+    if not (price.is_finite() and 0 <= price < 10**9):
+        raise InvalidPrices(f"{where}: per_gb: {entry.get(_PRICE)!r} is not a price such as 0.10")
+    return GigabytePrice(price, {name: str(entry[name]) for name in MATCHED if name in entry})
+
+
+def _check_names(found: Mapping[Any, Any], known: Sequence[str], where: str) -> None:
+    for name in found:
+        if name not in known:
+            raise InvalidPrices(f"{where}{name!r} is not one of {', '.join(known)}")

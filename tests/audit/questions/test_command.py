@@ -1,0 +1,116 @@
+# The questions, asked of both engines and of the command; what a service level is.
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.audit import cli
+from gateway.audit.answers.windows import QUARTER_HOUR_MS, CalendarWindows
+from gateway.audit.batch.query import AuditQuery, stream_report
+from gateway.audit.questions import cost, episodes, slo
+from gateway.audit.questions.prices import parse_prices
+from tests.audit.records import START, Row, interval
+
+if TYPE_CHECKING:
+    from gateway.audit.batch.query import CountedRecords
+
+DAYS = AuditQuery(("group",), QUARTER_HOUR_MS, calendar=CalendarWindows("day", "Europe/Berlin"))
+PRICES = "currency: EUR\ncharged: offered\nprices: [{per_gb: 1000000, topic: clicks}]"
+
+
+def _lines() -> list[str]:
+    """Three minutes of two tenants: one is refused and then let in, waits in the third; the other isn't. A day later
+    by Berlin's clock, both go on.
+    """
+    busy = {"group": "web", "client_id": "busy"}
+    calm = Row(group="batch", topic="logs", repeats=0)
+    minutes = [
+        [Row(**busy, outcome="rejected", reason="client-quota", repeats=0), calm],  # type: ignore[arg-type]
+        [Row(**busy, repeats=100), calm],  # type: ignore[arg-type]
+        [
+            Row(**busy, repeats=0, requests=9, delay_ms=300),  # type: ignore[arg-type]
+            Row(**busy, outcome="delayed", reason="client-quota", requests=3),  # type: ignore[arg-type]
+        ],
+    ]
+    lines = [line for at, rows in enumerate(minutes) for line in interval(at, rows, start_ms=START + 60_000 * at)]
+    return lines + interval(3, [Row(**busy, repeats=0), calm], start_ms=START + 86_400_000, final=True)  # type: ignore[arg-type]
+
+
+def test_either_engine_answers(records: Callable[[Sequence[str | None]], CountedRecords]) -> None:
+    found, prices = records(_lines()), parse_prices(PRICES, is_csv=False)
+
+    def ask(question: AuditQuery) -> list[dict[str, Any]]:
+        with stream_report(found, question) as report:
+            assert report.integrity.complete
+            return [*report.rows]
+
+    lines = cost.make_lines(ask(cost.cost_question(DAYS, prices)), DAYS, prices)
+    assert [(line["window_start"], line["group"], line["bytes"], line["amount"]) for line in lines] == [
+        ("2025-11-20T00:00:00+01:00", "batch", 200, Decimal("0.00")),
+        ("2025-11-20T00:00:00+01:00", "web", 300, Decimal("0.30")),
+        ("2025-11-21T00:00:00+01:00", "batch", 100, Decimal("0.00")),
+        ("2025-11-21T00:00:00+01:00", "web", 100, Decimal("0.10")),
+    ]
+    (episode,) = episodes.find_episodes(ask(AuditQuery(episodes.BY, 60_000)), 60_000)
+    assert (episode["client_id"], episode["outcome"], episode["until_accepted_ms"]) == ("busy", "accepted", 120_000)
+    levels = slo.measure_levels(ask(AuditQuery(("group",), 60_000)), DAYS, 0.5)
+    assert [*levels[0]] == [*slo.slo_kinds(DAYS)]
+    first = levels[1]
+    assert (first["group"], first["steps"], first["within_limits_share"], first["target_met"]) == (
+        "web",
+        3,
+        1 / 3,
+        False,
+    )
+    assert (first["without_rejection_share"], first["accepted_share"]) == (2 / 3, 2 / 3)
+    assert (first["requests"], first["delayed_requests"], first["mean_wait_ms"]) == (11, 3, 100)
+    assert first["p99_wait_at_most_ms"] == pytest.approx(300 * 100 / 11)
+    assert [each["target_met"] for each in levels] == [True, False, True, True]
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "usage-00000001-aa.jsonl").write_text("\n".join(_lines()) + "\n")
+    (tmp_path / "prices.yaml").write_text(PRICES)
+    source = ("--spool", str(tmp_path), "--quiet")
+    assert cli.main(["cost", *source, "--prices", str(tmp_path / "prices.yaml")]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].split() == ["window", "group", "currency", "bytes", "amount", "unpriced", "bytes"]
+    assert said[3].split() == ["2025-11-01T00:00:00Z", "web", "EUR", "400", "0.40", "0"]
+    assert said[4:6] == [
+        "total 0.40 EUR for 700 offered bytes",
+        f"UNPRICED  300 bytes match no price of {tmp_path}/prices.yaml",
+    ]
+    assert said[-1] == "complete"
+    assert cli.main(["slo", *source, "-o", "json", "--by", "group,topic", "--target", "99"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["by"], answer["step_ms"], answer["integrity"]["complete"]) == (["group", "topic"], 60_000, True)
+    assert [row["target_met"] for row in answer["rows"]] == [True, False]
+    assert cli.main(["trend", *source, "--what", "offered", "--from", "2025-11-20"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[2].split() == ["2025-11-20T00:00:00Z", "seen", "–", "500", "–"]
+    assert said[3] == "no forecast: it takes 8 whole days"
+    assert cli.main(["episodes", *source, "--output", str(tmp_path / "x.csv")]) == 0
+    assert len((tmp_path / "x.csv").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("cost", "--prices", "/nowhere"), "--prices: /nowhere: No such file or directory"),
+        (("slo", "--step", "20m"), "--step: 20m has to divide 15m"),
+        (("slo", "--step", "1m", "--window", "90s"), "--step: 1m has to divide --window"),
+        (("slo", "--target", "101"), "--target: 101 is not a share between 0 and 100 percent"),
+        (("trend", "--window", "hour"), "argument --window: invalid choice: 'hour'"),
+        (("trend", "--ahead", "-1"), "--ahead: -1 is not between 0 and 1000 windows"),
+        (("episodes", "--step", "x"), "--step: 'x' is not a valid duration"),
+    ],
+)
+def test_wrong_options(args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*args, "--spool", "x"]) == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
