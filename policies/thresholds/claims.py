@@ -58,15 +58,16 @@ class TopicClaims:
     Attributes:
         content: of topics that make no client wait: what they use, at most their portions.
         hungry: the portions of topics that owe, or make a client wait.
+        portions: of all topics in use.
         fit: times which portions are in force, at most 1.
         measured_at: seconds.
         is_outdated: rates, and with them portions, have changed since.
     """
 
-    __slots__ = ("content", "fit", "hungry", "is_outdated", "measured_at")
+    __slots__ = ("content", "fit", "hungry", "is_outdated", "measured_at", "portions")
 
     def __init__(self) -> None:
-        self.content = self.hungry = 0.0
+        self.content = self.hungry = self.portions = 0.0
         self.fit = 1.0
         self.measured_at = -math.inf
         self.is_outdated = False
@@ -76,6 +77,11 @@ class TopicClaims:
         """Of all claims."""
         return self.content + self.hungry
 
-    def fit_hungry(self, left: float) -> None:
-        """`left`: bytes per second that hungry topics may have together."""
-        self.fit = min(1.0, max(0.0, left) / self.hungry) if self.hungry else 1.0
+    def fit_part(self, part: float) -> None:
+        """`part`: bytes per second that all topics may have together. Content ones are cut only if it isn't even
+        enough for them: others then have a right to what they use.
+        """
+        if self.content > part:
+            self.fit = min(1.0, part / self.portions)
+        else:
+            self.fit = min(1.0, (part - self.content) / self.hungry) if self.hungry else 1.0

@@ -288,7 +288,7 @@ class ThresholdPacer(ThresholdStrategy):
         """Add up what topics claim of the total."""
         claims = self._claims
         elapsed, claims.measured_at, claims.is_outdated = min(now - claims.measured_at, TICK_S), now, False
-        content = hungry = 0.0
+        content = hungry = portions = 0.0
         for meter in self._topics.values():
             topic = meter.paced_topic
             if not isinstance(topic, PacedTopic):
@@ -302,18 +302,19 @@ class ThresholdPacer(ThresholdStrategy):
             if limit is None:
                 continue
             portion = limit * self._thresholds.portion_of(meter)
+            portions += portion
             if topic.is_hungry(now):
                 hungry += portion
             else:
                 content += min(use, portion)
-        claims.content, claims.hungry = content, hungry
+        claims.content, claims.hungry, claims.portions = content, hungry, portions
         self._fit_portions(now)
 
     def _fit_portions(self, now: float) -> None:
         """Cut topics' portions to this gateway's part of the total, of which its workers have a slice each."""
         claims, name, part = self._claims, f"{self._limiter.key} claims", self._limiter.gateway_rate
         mine = self._fleet.update_slice(name, part, claims.content, claims.hungry, wants=True, now=now)
-        claims.fit_hungry(math.inf if self._thresholds.is_overcommitted else mine - claims.content)
+        claims.fit_part(math.inf if self._thresholds.is_overcommitted else mine)
 
     def _release_credited(self, owed: float, now: float) -> None:
         """Ask no more about topics that have credit and are in use. Those that aren't may come back with any amount."""

@@ -75,6 +75,14 @@ def test_a_topic_whose_client_waits_shortly_and_then_pauses_wants_more_all_the_s
     assert_exact(fleet, start=24.0)
 
 
+def test_who_was_content_alone_makes_room_for_who_comes_later() -> None:
+    """Neither waits at first: the one has its topic's whole threshold, and what others are given isn't its own."""
+    calm = [Connection("new", round(0.019 * TOTAL), start=0.025 * number, pause_s=0.1) for number in range(4)]
+    fleet = Fleet(TOTAL, {}, NAMES[:1], [[calm], [many("new", start=20.0)]])
+    fleet.run(END_S)
+    assert_exact(fleet, start=24.0)
+
+
 @pytest.mark.parametrize("connections", [2, 20])
 def test_each_topic_gets_its_threshold_wherever_it_is_produced(connections: int) -> None:
     thresholds = {"new": 0.9 * TOTAL, "paid": 0.1 * TOTAL}
