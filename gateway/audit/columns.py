@@ -34,6 +34,9 @@ SINGLE_SUMS: Final = (DELAY, REPEATS, REPEATS_UNKNOWN, REJECTED_AGAIN)
 
 WINDOW_COLUMN: Final = "window_start_ms"
 
+# The tables of sums and the length of their windows in milliseconds, longest first; each is a multiple of the next.
+WINDOW_LENGTHS: Final = {"usage_1d": 86_400_000, "usage_1h": 3_600_000, "usage_1m": 60_000}
+
 
 def sum_column(sum_name: str, measure: str) -> str:
     """The result's column of one sum in one measure, `accepted_bytes` for example."""

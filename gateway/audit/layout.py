@@ -22,6 +22,8 @@ from pyspark.sql.types import (
 )
 
 from gateway.audit import schema
+from gateway.audit.columns import WINDOW_LENGTHS
+from policies import usage
 
 LAYOUT_VERSION: Final = 1
 
@@ -130,3 +132,46 @@ DERIVED_SCHEMAS: Final[dict[str, StructType]] = {
         as_of_ms=LongType(),
     ),
 }
+
+# Tables that follow from `records` and are brought up to it a piece at a time (batch/rollups/): a row for each window
+# and group, or several to be added up.
+USAGE_SUMS_SCHEMA: Final = StructType(
+    [
+        StructField(schema.WINDOW_COLUMN, LongType()),
+        *(
+            next(field for field in (*schema.HEADER_SCHEMA, *schema.ROW_SCHEMA) if field.name == name)
+            for name in usage.DIMENSIONS
+        ),
+        *(StructField(name, LongType()) for name in (*usage.MEASURES, "delay_ms", "repeats")),
+        *_table_schema(**_DATE),
+    ]
+)
+# How far they have come, and what is known of all records up to there. Rows of three kinds, by `entry`.
+PROGRESS_TABLE: Final = "progress"
+READ, RUN, COUNT = "read", "run", "count"
+# READ: after this step, in this version of the table `records`, the last offset of each partition.
+READ_SCHEMA: Final = _table_schema(
+    entry=StringType(),
+    step=LongType(),
+    records_id=StringType(),
+    records_version=LongType(),
+    topic_id=StringType(),
+    partition=IntegerType(),
+    offset=LongType(),
+)
+PROGRESS_SCHEMA: Final = StructType(
+    [
+        *READ_SCHEMA,
+        *_table_schema(
+            # COUNT: so many records of a day.
+            date=DateType(),
+            counts=BooleanType(),
+            conflict=BooleanType(),
+            problem=StringType(),
+            count=LongType(),
+        ),
+        *schema.RUN_SCHEMA,  # RUN
+    ]
+)
+
+ALL_TABLES: Final = (RECORDS_TABLE, *DERIVED_SCHEMAS, PROGRESS_TABLE, *WINDOW_LENGTHS)

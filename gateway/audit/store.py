@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import random
 import time
 import uuid
@@ -25,12 +26,17 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 
 from gateway.audit import connector, layout, schema
 from gateway.audit.batch import transforms
+from gateway.audit.batch.rollups.progress import load_ends
 from gateway.audit.errors import AuditError, explain_error, list_causes
 
 DAY_MS: Final = 86_400_000
 _LOCK_FILE: Final = ".lock"
 _LAYOUT_PROPERTY: Final = "produce-gateway.layout"  # property of the table `records`
 _STREAM, _EXPIRED = "produce-gateway.stream", "produce-gateway.expired"  # transaction identifiers in its log
+_ROLLUP: Final = "produce-gateway.rollup"  # and in those of the roll-ups
+# Readers go on with the files that they began with: `expire` and `compact` say for how long.
+_LOG_RETENTION: Final = "interval 2 days"
+_MAX_COMMITS_LISTED: Final = 2000  # behind which reading the log costs more than reading the table
 _VERSION_STRIDE: Final = 2**31  # more batches than one stream ever adds
 _ROWS_PER_FILE: Final = 2_000_000
 _MAX_BOOTS_LISTED: Final = 500  # boots beyond which a list of them filters worse than it costs
@@ -128,6 +134,11 @@ class AuditTables:
         """Delta Lake's own, which tables made anew in the same place don't share."""
         return str(self._latest_snapshot(layout.RECORDS_TABLE).metadata().id())
 
+    @property
+    def records_version(self) -> int:
+        """Delta Lake's version of the table `records`."""
+        return int(self._latest_snapshot(layout.RECORDS_TABLE).version())
+
     def layout_version(self) -> int:
         """The version of the layout that the tables were made with."""
         return int(self._latest_snapshot(layout.RECORDS_TABLE).metadata().configuration().apply(_LAYOUT_PROPERTY))
@@ -136,12 +147,15 @@ class AuditTables:
         """The place of one of Delta's tables, as SQL takes it."""
         return f"delta.`{self.root.replace('`', '``')}/{table}`"
 
-    def load_records(self) -> DataFrame:
-        """The table `records` as of now; of expired days, only the list of intervals that there were."""
+    def load_records(self, since: int = -1) -> DataFrame:
+        """The table `records` as of now; of expired days, only the list of intervals that there were.
+
+        With `since`, a version of Delta Lake's, at least those that came after it.
+        """
         if self._pinned_snapshot is None:  # the horizon and the rows have to be of one version
-            return self.pin_snapshot().load_records()
+            return self.pin_snapshot().load_records(since)
         horizon = F.lit(self.first_kept_day() or "0001-01-01").cast("date")
-        found = self._load_table(layout.RECORDS_TABLE, int(self._pinned_snapshot.version()))
+        found = self._load_added(since)
         for field in layout.RECORDS_SCHEMA:  # tables that no stream has written to since a column was added
             if field.name not in found.columns:
                 found = found.withColumn(field.name, F.lit(None).cast(field.dataType))
@@ -149,12 +163,12 @@ class AuditTables:
         return found.withColumn("rows", F.when(F.col("date") >= horizon, F.col("rows")))
 
     def read_table(self, table: str) -> DataFrame:
-        """All rows of one of layout.VIEWS or layout.DERIVED, as of now."""
+        """All rows of one of layout.VIEW_SCHEMAS, DERIVED_SCHEMAS or WINDOW_LENGTHS, as of now."""
         if table in layout.VIEW_SCHEMAS:
             return select_view(self.load_records(), table)
         if self.table_exists(table):
             return self._load_table(table)
-        return self.spark.createDataFrame([], layout.DERIVED_SCHEMAS[table])
+        return self.spark.createDataFrame([], layout.DERIVED_SCHEMAS.get(table, layout.USAGE_SUMS_SCHEMA))
 
     def table_exists(self, table: str) -> bool:
         """Whether one of Delta's tables has been written."""
@@ -167,7 +181,11 @@ class AuditTables:
 
     def committed_version(self, identifier: str) -> int:
         """The last version that was committed under a transaction identifier, 0 for none."""
-        versions = self._latest_snapshot(layout.RECORDS_TABLE).transactions()
+        return self._transaction_version(self._latest_snapshot(layout.RECORDS_TABLE), identifier)
+
+    @staticmethod
+    def _transaction_version(moment: Any, identifier: str) -> int:
+        versions = moment.transactions()
         return int(versions.apply(identifier)) if versions.contains(identifier) else 0
 
     def append_records(self, records: DataFrame, identifier: str, version: int) -> None:
@@ -180,6 +198,37 @@ class AuditTables:
         writer = writer.option("txnAppId", identifier).option("txnVersion", str(version))
         with self._lock_writers(), translate_conflicts():
             writer.save(f"{self.root}/{layout.RECORDS_TABLE}")
+
+    def rollup_moment(self, table: str) -> tuple[int, int]:
+        """The step that one of the roll-ups is at (0: none), and its version of Delta Lake's (-1: it isn't there)."""
+        moment = self._latest_snapshot(table)
+        return self._transaction_version(moment, _ROLLUP) // 2, int(moment.version())
+
+    def load_version(self, table: str, version: int) -> DataFrame:
+        """All rows of one of Delta's tables in that version."""
+        return self._load_table(table, version)
+
+    def write_rollup(self, table: str, frame: DataFrame, step: int, *, mode: str) -> None:
+        """Write one of the roll-ups, in one commit that brings it to `step`; nothing is done where it is there already.
+
+        `mode`: "append" adds rows, "overwrite" replaces all, "rewrite" replaces those of the days in `frame` by the
+        same in other words and leaves it at the step.
+
+        Raises:
+            CommitConflict: another writer was quicker.
+        """
+        is_rewrite = mode == "rewrite"
+        writer = frame.write.format("delta").mode("overwrite" if is_rewrite else mode).option("mergeSchema", "true")
+        if is_rewrite:
+            writer = writer.option("partitionOverwriteMode", "dynamic")
+        if table != layout.PROGRESS_TABLE:
+            writer = writer.partitionBy("date")
+        # Who has read a step may write the next one, whoever it is: of several, the first one does. Odd numbers are
+        # rewrites, which come between two steps.
+        writer = writer.option("txnAppId", _ROLLUP).option("txnVersion", str(2 * step + is_rewrite))
+        writer = writer.option("delta.logRetentionDuration", _LOG_RETENTION)
+        with self._lock_writers(), translate_conflicts():
+            writer.save(f"{self.root}/{table}")
 
     def run_statement(self, statement: str) -> None:
         """Run one of Delta Lake's statements on a table.
@@ -202,9 +251,7 @@ class AuditTables:
                 self._lock_writers(),
                 translate_conflicts(),
             ):  # the same moment would have given the same
-                frame.coalesce(1).write.format("delta").mode("overwrite").option("mergeSchema", "true").save(
-                    f"{self.root}/{table}"
-                )
+                frame.write.format("delta").mode("overwrite").option("mergeSchema", "true").save(f"{self.root}/{table}")
 
     def describe_source(self) -> dict[str, Any]:
         """Its kind, for a report."""
@@ -240,6 +287,31 @@ class AuditTables:
         log = jvm.org.apache.spark.sql.delta.DeltaLog
         return log.forTableWithSnapshot(self.spark._jsparkSession, f"{self.root}/{table}")._2()
 
+    def _load_added(self, since: int) -> DataFrame:
+        """The files of `records` that are there now and were not in version `since`; all, where that isn't known."""
+        snapshot: Any = self._pinned_snapshot
+        version = int(snapshot.version())
+        paths = None if since < 0 or version - since > _MAX_COMMITS_LISTED else self._list_added(since, version)
+        if paths is None:
+            return self._load_table(layout.RECORDS_TABLE, version)
+        jvm: Any = self.spark.sparkContext._jvm
+        listed = ", ".join("'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'" for path in paths)
+        files = snapshot.allFiles().where(f"path in ({listed})" if paths else "false").collectAsList()
+        chosen = jvm.scala.jdk.javaapi.CollectionConverters.asScala(files).toSeq()
+        frame = snapshot.deltaLog().createDataFrame(snapshot, chosen, False, jvm.scala.Option.empty())
+        return DataFrame(frame, self.spark)
+
+    def _list_added(self, since: int, version: int) -> list[str] | None:
+        """The files that the commits after `since` added; None: the log has let go of one of these commits."""
+        files = HadoopDirectory(self.spark, f"{self.root}/{layout.RECORDS_TABLE}/_delta_log")
+        found: list[str] = []
+        for number in range(since + 1, version + 1):
+            text = files.read_file(f"{number:020d}.json")
+            if text is None:
+                return None
+            found += [action["add"]["path"] for action in map(json.loads, text.splitlines()) if "add" in action]
+        return found
+
     def _load_table(self, table: str, version: int | None = None) -> DataFrame:
         reader = self.spark.read.format("delta")
         if version is not None:
@@ -263,10 +335,9 @@ class TableWriter:
         began = (tables.committed_version(_STREAM) // _VERSION_STRIDE + 1) * _VERSION_STRIDE
         self._version = began + random.randrange(_VERSION_STRIDE // 2)  # noqa: S311 - no secret
         self._commit_records(tables.spark.createDataFrame([], layout.RECORDS_SCHEMA))
-        self._last_offsets: dict[tuple[str, int], int] = {}  # the highest one read, by topic id and partition
+        self._last_offsets: dict[tuple[str | None, int], int] = {}  # the highest one read, by topic id and partition
         self._last_numbers: dict[LifeKey, int] = {}  # the highest one that counts
-        lives = tables.load_records().groupBy("topic_id", "partition", *schema.BOOT_COLUMNS)
-        for row in lives.agg(F.max("offset").alias("offset"), F.max("seq").alias("last_seq")).collect():
+        for row in load_ends(tables).collect():
             self._note_progress(row["topic_id"], [row])
 
     def filter_unread(self, frame: DataFrame, topic_id: str) -> DataFrame:
@@ -310,10 +381,11 @@ class TableWriter:
         if self.tables.committed_version(_STREAM) != self._version:
             raise AuditError(f"another stream has started on {self.tables.root}: this one stops")
 
-    def _note_progress(self, topic_id: str, ends: Iterable[Row]) -> None:
+    def _note_progress(self, topic_id: str | None, ends: Iterable[Row]) -> None:
         for row in ends:
             partition, life = (topic_id, row["partition"]), _life_key(row)
-            self._last_offsets[partition] = max(row["offset"], self._last_offsets.get(partition, -1))
+            if row["offset"] is not None:
+                self._last_offsets[partition] = max(row["offset"], self._last_offsets.get(partition, -1))
             if row["last_seq"] is not None:  # malformed records have no number
                 self._last_numbers[life] = max(row["last_seq"], self._last_numbers.get(life, -1))
 
@@ -329,11 +401,10 @@ def open_tables(spark: SparkSession, root: str, *, make: bool = False) -> AuditT
     tables = AuditTables(spark, root)
     if make and not tables.table_exists(layout.RECORDS_TABLE):
         columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in layout.RECORDS_SCHEMA)
-        # Readers go on with the files that they began with: `expire` and `compact` say for how long. From 4.4 on Delta
-        # refuses to keep its log for less than such files, a week unless said.
+        # From 4.4 on Delta refuses to keep its log for less than its files, a week unless said.
         properties = (
-            f"'{_LAYOUT_PROPERTY}' = '{layout.LAYOUT_VERSION}', 'delta.logRetentionDuration' = 'interval 2 days',"
-            " 'delta.deletedFileRetentionDuration' = 'interval 2 days'"
+            f"'{_LAYOUT_PROPERTY}' = '{layout.LAYOUT_VERSION}', 'delta.logRetentionDuration' = '{_LOG_RETENTION}',"
+            f" 'delta.deletedFileRetentionDuration' = '{_LOG_RETENTION}'"
         )
         tables.run_statement(
             f"CREATE TABLE IF NOT EXISTS {tables.sql_path(layout.RECORDS_TABLE)} ({columns}) USING delta PARTITIONED"

@@ -6,11 +6,15 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 from gateway.audit.answers.answer import JSON, AuditAnswer, render_answer
 from gateway.audit.local.spool import ValueBatch
 from policies import usage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 START = 1_763_600_040_000  # 2025-11-20T00:54:00Z: a whole minute
 
@@ -56,6 +60,16 @@ def interval(
 
 def lost(seq: int, *, boot: str = "b1", worker: int = 0, now_ms: int = START + 60_000) -> str:
     return usage.encode_lost("gw", boot, worker, seq, now_ms).decode()
+
+
+def topic_batch(spark: SparkSession, found: Iterable[tuple[int, int, str | None]]) -> DataFrame:
+    """Lines with their partition and offset, as Spark's Kafka source gives them."""
+    at = datetime.fromtimestamp(START / 1000, UTC)
+    rows = [
+        (None if line is None else bytearray(line.encode()), "usage", partition, offset, at)
+        for partition, offset, line in found
+    ]
+    return spark.createDataFrame(rows, "value binary, topic string, partition int, offset bigint, timestamp timestamp")
 
 
 class LineSource:

@@ -4,6 +4,7 @@
 #   query.py       the question, its answer, what either engine gives: pure
 #   groups.py      rows of an answer one after the other, by Spark
 #   ranking.py     the largest groups, by Spark
+#   rollups/       tables of sums that follow from the records of a stream's tables
 #   job.py         the session, the sources (topic, spool, tables), the run
 #   dropped.py     rejected attempts against bytes that never got in: pure
 #   tables.py      a Report as text and data: pure

@@ -40,6 +40,7 @@ from gateway.audit.batch.query import (
     assess_integrity,
     ignore_progress,
 )
+from gateway.audit.batch.rollups.reading import RolledUsage, open_rolled
 from gateway.audit.engines import under_spark_submit
 from gateway.audit.errors import AuditError, explain_error
 from gateway.audit.progress import watch_progress
@@ -242,11 +243,23 @@ class AuditRecords:
     sources: list[dict[str, Any]]
     integrity_fields: dict[str, Any]  # the fields of Integrity that are known before gaps are looked for
     full_records: DataFrame | None = None  # the unique records with their `rows`, where `intervals` hasn't them
+    rolled: RolledUsage | None = None  # of tables: what says the same of most of them in fewer rows
 
     @property
     def record_count(self) -> int:
         """The number of records read, copies and malformed ones included."""
         return int(self.integrity_fields["records"])
+
+    @property
+    def numbering(self) -> DataFrame:
+        """As NumberedRecords has it."""
+        return self.intervals if self.rolled is None else self.rolled.load_numbering()
+
+    def select_rows(self, from_ms: int | None, to_ms: int | None, window_ms: int | None) -> DataFrame:
+        """Those within the bounds, to be summed up by windows of that length, in as few rows as say the same."""
+        if self.rolled is None:
+            return transforms.filter_by_start(self.rows, from_ms, to_ms)
+        return self.rolled.select_rows((from_ms, to_ms), window_ms)
 
     def sum_groups(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> list[dict[str, Any]]:
         """As CountedRecords has it."""
@@ -259,7 +272,7 @@ class AuditRecords:
     ) -> Iterator[Iterable[dict[str, Any]]]:
         """As CountedRecords has it."""
         tell(f"summing up {self.record_count:,} records")
-        with groups.open_group_rows(self.rows, question) as rows:
+        with groups.open_group_rows(self._question_rows(question), question) as rows:
             yield rows
 
     def rank_groups(
@@ -267,7 +280,10 @@ class AuditRecords:
     ) -> LargestGroups:
         """As CountedRecords has it."""
         tell(f"summing up {self.record_count:,} records")
-        return ranking.rank_rows(self.rows, question, what, limit)
+        return ranking.rank_rows(self._question_rows(question), question, what, limit)
+
+    def _question_rows(self, question: AuditQuery) -> DataFrame:
+        return self.select_rows(question.from_ms, question.to_ms, question.window_ms)
 
     def find_gaps(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> LogIntegrity:
         """As CountedRecords has it."""
@@ -275,10 +291,10 @@ class AuditRecords:
 
 
 class NumberedRecords(Protocol):
-    """The data in which gaps are looked for: `intervals`, `sources` and `integrity_fields` of Records."""
+    """Unique records or runs of them, to look for gaps in; `sources` and `integrity_fields` of AuditRecords."""
 
     @property
-    def intervals(self) -> DataFrame: ...
+    def numbering(self) -> DataFrame: ...
 
     @property
     def sources(self) -> list[dict[str, Any]]: ...
@@ -393,13 +409,13 @@ def read_tables(
     """
     with report_progress(tables.spark, tell):
         tell("reading the tables")
-        tables = tables.pin_snapshot()
+        rolled = open_rolled(tables)
+        tables = rolled.tables
         records = tables.load_records()
         on_days = store.filter_by_day(records, from_ms, to_ms)
         intervals, whole = store.select_view(records, "intervals"), on_days.where(F.col("counts"))
-        yield AuditRecords(
-            store.select_view(on_days, "usage"), intervals, [tables.describe_source()], _count_tables(records), whole
-        )
+        rows, about = store.select_view(on_days, "usage"), [tables.describe_source()]
+        yield AuditRecords(rows, intervals, about, _count_tables(rolled, records), whole, rolled)
 
 
 def audit_sources(
@@ -429,22 +445,23 @@ def audit_tables(
         return answer_query(records, question, tell)
 
 
-def _count_tables(records: DataFrame) -> dict[str, Any]:
+def _count_tables(rolled: RolledUsage, records: DataFrame) -> dict[str, Any]:
+    kinds = ("counts", "conflict", "problem")
+    counted = rolled.count_records().groupBy(*kinds).agg(F.sum("count").alias("number")).collect()
+    problems: dict[str, int] = {}
+    for row in counted:
+        if row["problem"] is not None:
+            problems[row["problem"]] = problems.get(row["problem"], 0) + row["number"]
     bad = store.select_view(records, "malformed")
-    problems = {row["problem"]: row["count"] for row in bad.groupBy("problem").count().collect()}
     origin = F.concat_ws("", "origin_topic", F.lit("-"), "partition", F.lit("@"), "offset").alias("origin")
     text = F.substring(F.col("value").cast("string"), 1, decoding.SAMPLE_CHARS).alias("sample")
-    samples = _first_samples(bad.select(origin, "problem", text)) if problems else []
-    counted = records.agg(
-        F.count(F.lit(1)).alias("records"),
-        F.count_if(~F.col("counts")).alias("duplicates"),
-        F.count_if("conflict").alias("conflicts"),
-    ).collect()[0]
     return {
         "malformed": sum(problems.values()),
         "problems": dict(sorted(problems.items())),
-        "samples": samples,
-        **counted.asDict(),
+        "samples": _first_samples(bad.select(origin, "problem", text)) if problems else [],
+        "records": sum(row["number"] for row in counted),
+        "duplicates": sum(row["number"] for row in counted if row["counts"] is False),
+        "conflicts": sum(row["number"] for row in counted if row["conflict"]),
     }
 
 
@@ -504,7 +521,7 @@ def find_gaps(
     """The certain and possible gaps in the records between the question's bounds."""
     tell("looking for gaps")
     # Kept, because `boots` and then each of the parts of `gaps` would sort all records again to find the unique ones.
-    numbering = transforms.select_numbering(records.intervals).persist()
+    numbering = transforms.select_numbering(records.numbering).persist()
     try:
         boots = [row.asDict() for row in transforms.summarize_boots(numbering).collect()]
         boots.sort(key=lambda boot: tuple(boot[name] for name in schema.BOOT_COLUMNS))

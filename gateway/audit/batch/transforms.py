@@ -161,13 +161,19 @@ def condense_records(raw: DataFrame, question: AuditQuery) -> DataFrame:
 
 def has_copies(runs: DataFrame) -> bool:
     """Whether a record may be there twice: then runs and sums count it twice."""
+    return bool(find_copies(runs).limit(1).collect())
+
+
+def find_copies(runs: DataFrame) -> DataFrame:
+    """The lives, some of them repeatedly, in which a number may be there twice."""
     life = Window.partitionBy(*schema.BOOT_COLUMNS, "kind").orderBy("first_seq", "part")
     before = F.max("last_seq").over(life.rowsBetween(Window.unboundedPreceding, -1))
     # Several parts of one interval are not copies.
     same = [F.lag(name).over(life) == F.col(name) for name in ("first_seq", "last_seq", "parts")]
     is_next_part = reduce(and_, same) & (F.lag("part").over(life) < F.col("part")) & (F.col("parts") > 1)
-    found = runs.select((before >= F.col("first_seq")).alias("again"), is_next_part.alias("is_next_part"))
-    return bool(found.where(F.col("again") & ~F.coalesce("is_next_part", F.lit(False))).limit(1).collect())
+    again = (before >= F.col("first_seq")).alias("again")
+    found = runs.select(*schema.BOOT_COLUMNS, again, is_next_part.alias("is_next_part"))
+    return found.where(F.col("again") & ~F.coalesce("is_next_part", F.lit(False))).select(*schema.BOOT_COLUMNS)
 
 
 def select_numbering(records: DataFrame) -> DataFrame:
@@ -178,8 +184,9 @@ def select_numbering(records: DataFrame) -> DataFrame:
         return records
     seq = F.col("seq")
     numbers = (seq.alias("first_seq"), seq.alias("last_seq"))
+    part = ("part",) if "part" in records.columns else ()
     cluster = F.col(usage.CLUSTER) if usage.CLUSTER in records.columns else F.lit(None).cast("string")
-    rest = ("parts", "final", "start_ms", "end_ms", cluster.alias(usage.CLUSTER))
+    rest = (*part, "parts", "final", "start_ms", "end_ms", cluster.alias(usage.CLUSTER))
     return records.select(*schema.BOOT_COLUMNS, "kind", *numbers, *rest)
 
 

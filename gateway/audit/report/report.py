@@ -41,7 +41,7 @@ def gather_facts(
     bounds = intervals.agg(F.min("start_ms").alias("first"), F.max("start_ms"), F.max("end_ms")).collect()[0]
     first, latest, last = bounds if bounds["first"] is not None else [from_ms or to_ms or 0] * 3
     times, cell_ms = choose_windows(first, latest)
-    rows = transforms.filter_by_start(records.rows, from_ms, to_ms)
+    rows = records.select_rows(from_ms, to_ms, times.step_ms)
     cells = transforms.condense_rows(rows, times.step_ms, "topic", *CLIENT_COLUMNS).persist()
     try:
         totals = _collect_sums(transforms.sum_usage_rows(cells))[0]

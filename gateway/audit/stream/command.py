@@ -53,7 +53,7 @@ def _stream_parser() -> argparse.ArgumentParser:
         "--derive-every",
         default="5m",
         metavar="DURATION",
-        help="how often the stream updates gaps and lives (%(default)s)",
+        help="how often the stream updates gaps, lives and roll-ups (%(default)s)",
     )
     add("--property", action="append", default=[], metavar="K=V", help="property of the Kafka client")
     add("--command-config", metavar="FILE", help="file of such properties, as Kafka's own tools take it")
@@ -140,10 +140,9 @@ def _prepare_expire(options: argparse.Namespace) -> Callable[[], int]:
     keep, grace = _parse_age("--keep", options.keep), _parse_grace(options.grace)
 
     def work(tables: AuditTables, tell: Callable[[str], None]) -> str:
-        from gateway.audit.stream import stream, upkeep
+        from gateway.audit.stream import upkeep
 
         done = upkeep.expire_usage(tables, keep, grace, tell)
-        stream.derive_tables(tables)
         return f"{_result_text(done)}; usage is kept from {tables.first_kept_day()} (UTC) on"
 
     return _prepare_upkeep(options, work)

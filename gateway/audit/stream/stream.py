@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 
 from gateway.audit import layout, schema, store
 from gateway.audit.batch import job, transforms
+from gateway.audit.batch.rollups.update import fill_missing, update_rollups
 from gateway.audit.errors import AuditError, explain_error
 from gateway.audit.progress import watch_progress
 from gateway.audit.reconcile import brokers
@@ -58,6 +59,7 @@ def run_stream(
     properties = {"bootstrap.servers": plan.bootstrap_servers, **plan.properties}
     topic_id = brokers.fetch_topic_id(spark, plan.topic, properties)
     _check_checkpoint(spark, tables, plan, topic_id)
+    fill_missing(tables, tell)
     writer = TableWriter(tables)
     # It logs the traceback of what is raised in a batch; we tell the same in one line.
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
@@ -79,22 +81,8 @@ def run_stream(
         query.stop()
     if sink.failure:
         raise sink.failure
-    tell("looking for gaps")
-    derive_tables(tables)
+    update_rollups(tables, tell)
     return sink.added_rows
-
-
-def derive_tables(tables: AuditTables) -> None:
-    """Write the tables that follow from `intervals`: `gaps` and `lives`."""
-    intervals = transforms.condense_numbering(tables.read_table("intervals"))
-    at = F.lit(store.now_ms()).alias("as_of_ms")
-    found = {"gaps": transforms.detect_gaps(intervals), "lives": transforms.summarize_boots(intervals)}
-    frames = {}
-    for table, frame in found.items():
-        names = [name for name in layout.DERIVED_SCHEMAS[table].names if name != "as_of_ms"]
-        frames[table] = frame.orderBy(*schema.BOOT_COLUMNS).select(*names, at)
-    tables.replace_derived(frames)
-    intervals.unpersist()
 
 
 def _check_checkpoint(spark: SparkSession, tables: AuditTables, plan: StreamPlan, topic_id: str) -> None:
@@ -202,7 +190,7 @@ class _BatchSink:
                 self.added_rows[table] += rows
             self._report_batch(number, added)
             if time.monotonic() - self._last_derived > self._plan.derive_every_s:
-                derive_tables(self._tables)
+                update_rollups(self._tables, self._report_progress)
                 self._last_derived = time.monotonic()
         except AuditError as error:
             self.failure = error

@@ -15,6 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 
 from gateway.audit import layout, schema, store
 from gateway.audit.batch import job, transforms
+from gateway.audit.batch.rollups.update import join_partial_rows, update_rollups
+from gateway.audit.columns import WINDOW_LENGTHS
 from gateway.audit.errors import AuditError
 from gateway.audit.progress import watch_progress
 from gateway.audit.store import AuditTables, CommitConflict, HadoopDirectory
@@ -40,7 +42,13 @@ def compact_tables(
     Raises:
         AuditError: another process rewrote the same files at the same time; nothing is lost, run it again.
     """
-    return _run_upkeep(tables, [f"OPTIMIZE {tables.sql_path(layout.RECORDS_TABLE)}"], grace_ms, tell)
+
+    def join_rows() -> None:
+        update_rollups(tables, tell, is_rewritten=True)
+        for table in WINDOW_LENGTHS:
+            join_partial_rows(tables, table)
+
+    return _run_upkeep(tables, [f"OPTIMIZE {tables.sql_path(layout.RECORDS_TABLE)}"], join_rows, grace_ms, tell)
 
 
 def expire_usage(
@@ -57,6 +65,13 @@ def expire_usage(
     # This alone decides what readers see. The rest only makes room, and is the same however often it is done.
     tables.expire_before(number)
     records, horizon = tables.sql_path(layout.RECORDS_TABLE), f"DATE'{tables.first_kept_day()}'"
+
+    def expire_rollups() -> None:
+        for table in WINDOW_LENGTHS:
+            if tables.table_exists(table):
+                tables.run_statement(f"DELETE FROM {tables.sql_path(table)} WHERE date < {horizon}")  # noqa: S608
+        update_rollups(tables, tell, anew=True)
+
     _mark_needed_lives(tables).createOrReplaceTempView("_lives")
     return _run_upkeep(
         tables,
@@ -67,6 +82,7 @@ def expire_usage(
             " WHEN MATCHED AND NOT l.needed THEN DELETE"
             " WHEN MATCHED AND r.rows IS NOT NULL THEN UPDATE SET rows = NULL",
         ],
+        expire_rollups,
         grace_ms,
         tell,
     )
@@ -83,20 +99,25 @@ def _mark_needed_lives(tables: AuditTables) -> DataFrame:
     return lives.select(*schema.BOOT_COLUMNS, (F.col("later") | F.col("open")).alias("needed"))
 
 
-def _run_upkeep(tables: AuditTables, statements: list[str], grace_ms: int, tell: Callable[[str], None]) -> UpkeepResult:
+def _run_upkeep(
+    tables: AuditTables,
+    statements: list[str],
+    keep_rollups: Callable[[], None],
+    grace_ms: int,
+    tell: Callable[[str], None],
+) -> UpkeepResult:
+    """The statements on `records`, then the same for the roll-ups if there are any, then what nobody needs any more."""
     before = _count_live_files(tables)
-    with watch_progress(tables.spark, tell):
-        for statement in statements:
-            tell(f"{layout.RECORDS_TABLE}: {statement.split()[0]} in {before:,} files")
-            try:
+    try:
+        with watch_progress(tables.spark, tell):
+            for statement in statements:
+                tell(f"{layout.RECORDS_TABLE}: {statement.split()[0]} in {before:,} files")
                 tables.run_statement(statement)
-            except CommitConflict:
-                raise AuditError(
-                    "another process rewrote the same files meanwhile: nothing is lost, run it again"
-                ) from None
-        deleted = sum(
-            _vacuum_table(tables, table, grace_ms) for table in (layout.RECORDS_TABLE, *layout.DERIVED_SCHEMAS)
-        )
+            if tables.table_exists(layout.PROGRESS_TABLE):
+                keep_rollups()
+            deleted = sum(_vacuum_table(tables, table, grace_ms) for table in layout.ALL_TABLES)
+    except CommitConflict:
+        raise AuditError("another process rewrote the same files meanwhile: nothing is lost, run it again") from None
     return UpkeepResult(before, _count_live_files(tables), deleted)
 
 

@@ -32,7 +32,8 @@ _PIECES_SCHEMA: Final = StructType(
 class RecordedUsage:
     """The records that were read, each once. Both frames are lazy."""
 
-    intervals: DataFrame  # their headers, to look for gaps in
+    intervals: DataFrame  # their headers
+    numbering: DataFrame  # to look for gaps in
     records: DataFrame  # header and `pieces`
     sources: list[dict[str, Any]]
     integrity_fields: dict[str, Any]  # as job.AuditRecords has it
@@ -63,7 +64,7 @@ def read_pieces(
         AuditError: a source can't be read to its end (also from within).
     """
     with job.open_decoded(sources, split_lines, tell) as (records, trust):
-        yield RecordedUsage(records, records, [source.description for source in sources], trust)
+        yield RecordedUsage(records, records, records, [source.description for source in sources], trust)
 
 
 @contextmanager
@@ -87,7 +88,7 @@ def split_records(records: job.AuditRecords) -> Iterator[RecordedUsage]:
     """The same of records that were decoded in another way."""
     whole = _split_good_records(records.intervals if records.full_records is None else records.full_records).persist()
     try:
-        yield RecordedUsage(records.intervals, whole, records.sources, records.integrity_fields)
+        yield RecordedUsage(records.intervals, records.numbering, whole, records.sources, records.integrity_fields)
     finally:
         whole.unpersist()
 

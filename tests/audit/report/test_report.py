@@ -11,7 +11,6 @@ import random
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ from gateway.audit.report import page, plots
 from gateway.audit.report.page import ReasonTraffic, ReportFacts, TopicTraffic, UsageGroup
 from gateway.audit.report.plots import TimeWindows
 from policies import usage
-from tests.audit.records import START, Row, interval, truth
+from tests.audit.records import START, Row, interval, topic_batch, truth
 from tests.browser import open_page
 
 if TYPE_CHECKING:
@@ -342,6 +341,7 @@ def test_it_says_of_records_what_they_hold(unique: Make) -> None:
 def test_tables_say_the_same(spark: SparkSession, unique: Make, tmp_path: Path) -> None:
     from gateway.audit import store
     from gateway.audit.batch import job
+    from gateway.audit.batch.rollups import update
     from gateway.audit.report import report
     from gateway.audit.stream import stream
 
@@ -353,11 +353,10 @@ def test_tables_say_the_same(spark: SparkSession, unique: Make, tmp_path: Path) 
     records = unique(lines)
     trust = {"records": 3, "malformed": 0, "problems": {}, "samples": [], "duplicates": 0, "conflicts": 0}
     direct = report.gather_facts(AuditRecords(transforms.explode_rows(records), records, [], trust), None, None, 5, 5)
-    at = datetime.fromtimestamp(START / 1000, UTC)
-    rows = [(bytearray(line.encode()), "usage", 0, offset, at) for offset, line in enumerate(lines)]
     tables = store.open_tables(spark, str(tmp_path / "tables"), make=True)
-    columns = "value binary, topic string, partition int, offset bigint, timestamp timestamp"
-    stream.add_batch(store.TableWriter(tables), spark.createDataFrame(rows, columns), "id")
+    batch = topic_batch(spark, [(0, offset, line) for offset, line in enumerate(lines)])
+    stream.add_batch(store.TableWriter(tables), batch, "id")
+    update.update_rollups(tables)
     with job.read_tables(tables) as read:
         found = report.gather_facts(read, None, None, 5, 5)
     assert dataclasses.replace(found, sources=[]) == direct

@@ -156,8 +156,8 @@ def test_what_another_worker_may_have_seen_again_is_a_bound() -> None:
 def test_the_json_has_every_sum() -> None:
     answer = as_json(top.ranking_answer(_ranking()))
     assert list(answer) == [
-        "version", "what", "by", "window_ms", "from_ms", "to_ms", "calendar", "limit", "sources", "groups", "totals", "rows",
-        "integrity",
+        "version", "what", "by", "window_ms", "from_ms", "to_ms", "calendar", "limit", "sources", "groups", "totals",
+        "rows", "integrity",
     ]  # fmt: skip
     assert list(answer["rows"][0]) == [
         "rank", "client_id", *schema.SUMS, *schema.SINGLE_SUMS, dropped.BYTES_FIELD, dropped.LEAST_FIELD,

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from typing import IO, TYPE_CHECKING, Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from gateway.audit import cli
 from gateway.audit.stream.stream import StreamPlan
 from gateway.embedded import EmbeddedCluster
 from tests.audit.records import START, Row, as_json, interval, truth
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BY = ("topic", "client_id", "outcome")
+WINDOWS = ("1d", "1h", "1m", "30s")
 _START_TIMEOUT_S = 600.0
 
 
@@ -119,7 +122,8 @@ def run(
     else:
         command = [sys.executable, "-m", "gateway.audit", "stream", "--bootstrap-servers", bootstrap_servers]
         command += ["--topic", topic, "--output", str(out), "--checkpoint", str(checkpoint), "--once"]
-        command += ["--max-records", str(batch), "--conf", "spark.master=local[2]"]
+        # Roll-ups after each batch: as many kills hit these.
+        command += ["--max-records", str(batch), "--derive-every", "1s", "--conf", "spark.master=local[2]"]
     in_batch = lost = 0
     for number in range(kills):
         if not _run_and_kill(command, chance):
@@ -137,10 +141,15 @@ def run(
     expected = {key: sums[0] for key, sums in truth(lines, BY).items()}
     if control:
         return Outcome(kills, in_batch, lost, expected, json.loads(_totals(out, plain=True), object_pairs_hook=_keys))
-    answer = json.loads(_totals(out)) if spark is None else _answer(spark, out)
-    got = {tuple(row[name] for name in BY): row["offered"]["bytes"] for row in answer["rows"]}
-    trust = answer["integrity"]
-    assert (trust["duplicates"], trust["malformed"], trust["gaps_total"]) == (copies, rubbish, 0), trust
+    for window in WINDOWS:  # each is answered from another table
+        answer = json.loads(_totals(out, window)) if spark is None else _answer(spark, out, window)
+        got: dict[tuple[object, ...], int] = defaultdict(int)
+        for row in answer["rows"]:
+            got[tuple(row[name] for name in BY)] += row["offered"]["bytes"]
+        trust = answer["integrity"]
+        assert (trust["duplicates"], trust["malformed"], trust["gaps_total"]) == (copies, rubbish, 0), trust
+        if got != expected:
+            break
     return Outcome(kills, in_batch, lost, expected, got, trust["duplicates"], trust["malformed"])
 
 
@@ -151,12 +160,14 @@ def _stream(spark: SparkSession, out: Path, plan: StreamPlan) -> None:
     stream.run_stream(spark, store.open_tables(spark, str(out), make=True), plan)
 
 
-def _answer(spark: SparkSession, out: Path) -> dict[str, Any]:
+def _answer(spark: SparkSession, out: Path, window: str) -> dict[str, Any]:
     from gateway.audit import store
     from gateway.audit.batch import job, tables
 
-    report = job.audit_tables(store.open_tables(spark, str(out)), job.AuditQuery(by=BY))
-    found: dict[str, Any] = as_json(tables.report_answer(report))
+    question = job.AuditQuery(BY, cli.parse_duration_ms("--window", window))
+    found: dict[str, Any] = as_json(
+        tables.report_answer(job.audit_tables(store.open_tables(spark, str(out)), question))
+    )
     return found
 
 
@@ -164,10 +175,10 @@ def _keys(pairs: list[tuple[str, int]]) -> dict[tuple[object, ...], int]:
     return {tuple(key.split("|")): value for key, value in pairs}
 
 
-def _totals(out: Path, plain: bool = False) -> str:
+def _totals(out: Path, window: str = "", plain: bool = False) -> str:
     what = ["tests.audit.stream.kill_stream", "--sum"] if plain else ["gateway.audit", "--tables"]
     command = [sys.executable, "-m", what[0], what[1], str(out)]
-    command += [] if plain else ["--by", ",".join(BY), "--format", "json", "--quiet"]
+    command += [] if plain else ["--by", ",".join(BY), "--window", window, "--format", "json", "--quiet"]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=900).stdout
 
 

@@ -9,7 +9,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,13 @@ from pyspark.sql.types import StructType
 from gateway.audit import layout, schema, store
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.job import AuditError, AuditQuery
+from gateway.audit.batch.rollups import update
 from gateway.audit.stream import stream, upkeep
 from gateway.audit.whatif import reading, whatif
 from policies import usage
 from policies.definitions.policy_values import PolicyKey
 from policies.whatif.rows import ReplayRules
-from tests.audit.records import START, Row, changed, interval, lost, truth
+from tests.audit.records import START, Row, changed, interval, lost, topic_batch, truth
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,18 +75,7 @@ def found() -> list[Found]:
 @pytest.fixture(scope="module")
 def batch(spark: SparkSession) -> Batches:
     """Records as Spark's Kafka source gives them."""
-
-    def make(records: Iterable[Found]) -> DataFrame:
-        at = datetime.fromtimestamp(START / 1000, UTC)
-        rows = [
-            (None if line is None else bytearray(line.encode()), "usage", partition, offset, at)
-            for partition, offset, line in records
-        ]
-        return spark.createDataFrame(
-            rows, "value binary, topic string, partition int, offset bigint, timestamp timestamp"
-        )
-
-    return make
+    return partial(topic_batch, spark)
 
 
 @pytest.fixture
@@ -168,7 +158,7 @@ def test_the_tables_answer_what_the_topic_answers(
 
     former = [field for field in layout.DERIVED_SCHEMAS["lives"] if field.name != "final_seq"]
     full.replace_derived({"lives": spark.createDataFrame([], StructType(former))})
-    stream.derive_tables(full)
+    update.update_rollups(full)
     gaps = [row.asDict() for row in full.read_table("gaps").drop("as_of_ms").collect()]
     assert gaps == direct.integrity.gaps
     lives = {row["boot"]: (row["state"], row["final_seq"]) for row in full.read_table("lives").collect()}
@@ -431,7 +421,10 @@ def test_expiry_lets_go_of_days_and_keeps_lives_whole(
     short = [*interval(0, boot="b2"), *interval(1, boot="b2", final=True), *interval(0, boot="open")]
     records = [(0, i, line) for i, line in enumerate([*lines, *short, "rubbish"])]
     stream.add_batch(writer, batch(records), "id")
+    update.update_rollups(tables)
+    assert tables.read_table("usage_1d").selectExpr("sum(bytes)").collect()[0][0] == 700
     upkeep.expire_usage(tables, keep_ms=98 * DAY_MS, grace_ms=0)
+    assert tables.read_table("usage_1d").selectExpr("sum(bytes)").collect()[0][0] == 200
     report = job.audit_tables(tables, AuditQuery(by=("gateway",)))
     assert report.rows[0]["offered_bytes"] == 200
     assert (report.integrity.gaps, report.integrity.boots, report.integrity.malformed) == ([], 2, 0)

@@ -1,0 +1,119 @@
+# How far the roll-ups have come: the table `progress`, as it was at one moment, and the records that came after it.
+#
+# Progress goes in steps. Each step has the last offset of each partition that it contains, which tells what it contains
+# whatever happens to files and checkpoints; and a version of the table `records`, which only says where not to look for
+# the rest. A table of sums is at one of these steps.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
+from pyspark.sql.types import StructType
+
+from gateway.audit import layout, schema
+from gateway.audit.batch import transforms
+from gateway.audit.columns import WINDOW_LENGTHS
+
+if TYPE_CHECKING:
+    from gateway.audit.store import AuditTables
+
+Offsets = dict[tuple[str, int], int]  # the last one of each partition, by topic id and partition
+
+
+@dataclass(slots=True)
+class ProgressStep:
+    """What a step contains."""
+
+    records_version: int  # of the table `records`; -1: none
+    offsets: Offsets = field(default_factory=dict)
+
+
+NOTHING = ProgressStep(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class RollupProgress:
+    """The roll-ups at one moment."""
+
+    last_step: int  # 0: none
+    steps: Mapping[int, ProgressStep]  # the last ones; none where `progress` belongs to other tables
+    frame: DataFrame | None  # layout.PROGRESS_SCHEMA
+    usage: Mapping[str, tuple[int, int]]  # of each table of sums, its step and Delta Lake's version
+
+    @property
+    def reached(self) -> ProgressStep:
+        """The last step."""
+        return self.steps.get(self.last_step, NOTHING)
+
+    @property
+    def usable_tables(self) -> dict[str, ProgressStep]:
+        """What each table of sums contains, of those where it is known."""
+        return {table: self.steps[step] for table, (step, _) in self.usage.items() if step in self.steps}
+
+    def entries(self, kind: str) -> DataFrame | None:
+        """The rows of one kind."""
+        return self.frame.where(F.col("entry") == kind) if self.frame is not None and self.reached.offsets else None
+
+
+def load_progress(tables: AuditTables) -> RollupProgress:
+    """The roll-ups as of now. To be loaded before the records that they are read with."""
+    # The sums first: each is at a step that `progress` has by then.
+    usage = {table: tables.rollup_moment(table) for table in WINDOW_LENGTHS}
+    last_step, version = tables.rollup_moment(layout.PROGRESS_TABLE)
+    if version < 0:
+        return RollupProgress(0, {}, None, usage)
+    frame = tables.load_version(layout.PROGRESS_TABLE, version)
+    steps: dict[int, ProgressStep] = {}
+    for row in frame.where((F.col("entry") == layout.READ) & (F.col("records_id") == tables.table_id)).collect():
+        step = steps.setdefault(row["step"], ProgressStep(row["records_version"]))
+        step.offsets[row["topic_id"], row["partition"]] = row["offset"]
+    return RollupProgress(last_step, steps, frame, usage)
+
+
+def is_beyond(offsets: Offsets) -> Column:
+    """Whether a record comes after these offsets."""
+    contained = [
+        (F.col("topic_id") == topic) & (F.col("partition") == partition) & (F.col("offset") <= offset)
+        for (topic, partition), offset in offsets.items()
+    ]
+    return reduce(and_, [~each for each in contained], F.lit(True))
+
+
+def load_later_records(tables: AuditTables, step: ProgressStep) -> DataFrame:
+    """The records that came after a step."""
+    return tables.load_records(step.records_version).where(is_beyond(step.offsets))
+
+
+def load_ends(tables: AuditTables) -> DataFrame:
+    """How far the records reach: topic_id, partition, `offset`, and schema.BOOT_COLUMNS with `last_seq`, null where
+    nothing is known of them.
+    """
+    progress = load_progress(tables)
+    names = ("topic_id", "partition", "offset", *schema.BOOT_COLUMNS, "last_seq")
+    keys = ("topic_id", "partition", *schema.BOOT_COLUMNS)
+    later = load_later_records(tables.pin_snapshot(), progress.reached).groupBy(*keys)
+    ends = later.agg(F.max("offset").alias("offset"), F.max("seq").alias("last_seq")).select(*names)
+    runs, reads = progress.entries(layout.RUN), progress.entries(layout.READ)
+    if runs is None or reads is None:
+        return ends
+    known = reads.where(F.col("step") == progress.last_step).unionByName(runs)
+    return ends.unionByName(known.select(*names))
+
+
+def settle_copies(runs: DataFrame, intervals: DataFrame) -> DataFrame:
+    """The same runs, but of lives in which a number may be there twice, the records themselves (`intervals`: all)."""
+    # Only a log that contradicts itself has any: an interval of one part and of several.
+    lives = transforms.find_copies(runs).distinct().collect()
+    if not lives:
+        return runs
+    keys = list(schema.BOOT_COLUMNS)
+    kinds = StructType([schema.RUN_SCHEMA[name] for name in keys])
+    named = F.broadcast(runs.sparkSession.createDataFrame(lives, kinds))
+    single = transforms.select_numbering(intervals.join(named, keys, "left_semi"))
+    return runs.join(named, keys, "left_anti").unionByName(single, allowMissingColumns=True)

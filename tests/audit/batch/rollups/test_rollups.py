@@ -1,0 +1,137 @@
+# Answers from the roll-ups and the records behind them are those of all records, told by the engine without Spark.
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.audit import columns, layout, store
+from gateway.audit.batch import job, query, tables
+from gateway.audit.batch.query import AuditQuery
+from gateway.audit.batch.rollups import progress, reading, update
+from gateway.audit.local.records import LocalRecords
+from gateway.audit.stream import stream, upkeep
+from policies import usage
+from tests.audit.records import START, LineSource, Row, as_json, changed, interval, lost, topic_batch
+
+if TYPE_CHECKING:
+    import pytest
+    from pyspark.sql import SparkSession
+
+    from gateway.audit.store import AuditTables
+
+DAY_MS, HOUR_MS, MINUTE_MS = 86_400_000, 3_600_000, 60_000
+DAY = START - START % DAY_MS + DAY_MS
+EVERYTHING = AuditQuery(usage.DIMENSIONS)
+QUESTIONS = (
+    EVERYTHING,
+    AuditQuery(("topic", "outcome"), HOUR_MS, DAY - HOUR_MS - MINUTE_MS - 1, DAY + 2 * HOUR_MS + 90_001),
+    AuditQuery(("client_id", "group"), MINUTE_MS, DAY + 1),
+    AuditQuery((), 90_000, None, DAY + HOUR_MS),
+)
+
+
+def _rows(chance: random.Random) -> list[Row]:
+    return [
+        Row(
+            broker=chance.randrange(2),
+            topic=f"t{chance.randrange(2)}",
+            client_id=f"c{chance.randrange(3)}",
+            outcome=outcome,
+            reason=reason,
+            bytes=chance.randrange(1000),
+            delay_ms=chance.randrange(9),
+            group=chance.choice(("", "web")),
+            repeats=None if outcome == "delayed" else chance.choice((None, 0, 7)),
+        )
+        for outcome, reason in chance.sample(
+            [("accepted", ""), ("rejected", "fence"), ("errored", "REQUEST_TIMED_OUT"), ("delayed", "rate")], 3
+        )
+    ]
+
+
+def _life(chance: random.Random, boot: str, seqs: int, start_ms: int, **more: Any) -> list[str]:
+    return [
+        line
+        for seq in range(seqs)
+        for line in interval(
+            seq, _rows(chance), boot=boot, start_ms=start_ms + seq * 47 * MINUTE_MS // 10, final=seq == seqs - 1, **more
+        )
+    ]
+
+
+def _batches() -> list[list[str]]:
+    """A log over midnight in five batches: gaps that are filled later or never, parts cut by a batch, copies."""
+    chance = random.Random(8)
+    long, old = _life(chance, "long", 30, DAY - HOUR_MS), _life(chance, "old", 6, DAY - 30_000, version=1)
+    parts = interval(0, [Row(client_id=f"c{i}", bytes=i) for i in range(2500)], boot="parts", start_ms=DAY + 5000)
+    back = [line for seq in range(4) for line in interval(seq, boot="back", start_ms=DAY + 9000 - seq * 2000)]
+    conflict = changed(long[2], storage_factor_ppm=77)
+    late = [line for seq in range(5) for line in interval(seq, boot="late", start_ms=DAY + seq * 1000, final=seq == 2)]
+    late = [changed(line, cluster=cluster) for line, cluster in zip(late, "aabbb", strict=True)]
+    return [
+        [*long[:8], *old[:2], parts[0], "rubbish", long[1]],
+        [*long[10:16], *parts[1:2], *old[2:], back[3], lost(3, boot="lost", now_ms=DAY + 500)],
+        [*long[8:10], *late[:4], parts[2], *back[:3], conflict, *interval(2, boot="lost", start_ms=DAY)],
+        [*long[18:29], *late[4:], '{"half', *interval(1, boot="parts", start_ms=DAY + 6000)[:1], long[3]],
+        # One that contradicts itself: interval 1 has one part, and several.
+        [changed(interval(1, boot="parts")[0], part=1, parts=2), *interval(3, boot="parts", start_ms=DAY + 7000)],
+    ]
+
+
+def _answer(records: query.CountedRecords, question: AuditQuery) -> dict[str, Any]:
+    found: dict[str, Any] = as_json(tables.report_answer(query.answer_query(records, question)))
+    samples = [sample["sample"] for sample in found["integrity"].pop("malformed_samples")]
+    return found | {"sources": None, "samples": sorted(samples)}
+
+
+def _check(there: AuditTables, lines: list[str], *questions: AuditQuery) -> None:
+    truth = LocalRecords([LineSource(lines)])
+    with job.read_tables(there) as found:
+        for question in questions:
+            assert _answer(found, question) == _answer(truth, question), question
+
+
+def test_answers_are_those_of_the_records_whatever_has_been_rolled_up(spark: SparkSession, tmp_path: Path) -> None:
+    there = store.open_tables(spark, str(tmp_path / "tables"), make=True)
+    writer, lines, offset = store.TableWriter(there), [], 0
+    for number, batch in enumerate(_batches()):
+        stream.add_batch(writer, topic_batch(spark, [(i % 2, offset + i, line) for i, line in enumerate(batch)]), "id")
+        lines += batch
+        offset += len(batch)
+        if number in (0, 3):
+            update.update_rollups(there)
+        elif number == 1:
+            _check(there, lines, QUESTIONS[1])
+    _check(there, lines, *QUESTIONS[1:])
+    assert progress.load_progress(there).last_step == 2
+    upkeep.compact_tables(there, grace_ms=0)
+    _check(there, lines, EVERYTHING)
+    assert all(there.rollup_moment(table)[0] == 3 for table in columns.WINDOW_LENGTHS)
+    writer = store.TableWriter(there)
+    again = [(i % 2, offset + i, line) for i, line in enumerate(lines)]
+    added = stream.add_batch(writer, topic_batch(spark, again), "id")
+    assert (added["usage"], added["intervals"]) == (0, 0)
+
+
+def test_nothing_but_the_question_s_time_is_read(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = store.open_tables(spark, str(tmp_path / "tables"), make=True)
+    lines = [line for day in range(4) for line in interval(day, start_ms=DAY + day * DAY_MS)]
+    found = [(0, i, line) for i, line in enumerate(lines)]
+    stream.add_batch(store.TableWriter(there), topic_batch(spark, found), "id")
+    update.update_rollups(there)
+    bounds = (DAY + DAY_MS, DAY + DAY_MS + HOUR_MS)
+    rows = reading.open_rolled(there).select_rows(bounds, None)
+    (file,) = rows.inputFiles()
+    assert "/usage_1h/date=2025-11-22/" in file
+    # As tables of a former release, and as those of which a kill left some behind.
+    shutil.rmtree(tmp_path / "tables" / "usage_1h")
+    assert (
+        "/usage_1m/"
+        in reading.open_rolled(store.open_tables(spark, there.root)).select_rows(bounds, None).inputFiles()[0]
+    )
+    shutil.rmtree(tmp_path / "tables" / layout.PROGRESS_TABLE)
