@@ -188,7 +188,8 @@ def test_rejected_attempts_and_finally_dropped_are_told_apart(html: str) -> None
     assert "Between 0 B and 12.0 kB" in said, "there is a gap, in which they may have come again"
     assert "finally dropped, at most 12,000" in said
     assert "Between 11.0 kB and 12.0 kB" in _said(page.render_page(_facts(integrity=_integrity())))
-    exact = _said(page.render_page(_facts(totals=_sums(offered=30_000, rejected=30_000, repeats=18_000))))
+    totals = _sums(offered=30_000, rejected=30_000, repeats=18_000)
+    exact = _said(page.render_page(_facts(totals=totals, integrity=_integrity())))
     assert "Finally dropped 12.0 kB" in exact
     assert "Exactly: rejected attempts less" in exact
     seen = _integrity(lives_overlap=True)
