@@ -24,10 +24,11 @@
 #   class_data.py        an archive of Spark's classes, so that a session starts in half of the time
 #   progress.py          how far Spark is
 #   addresses.py         whether any broker can be reached
+#   topic_range.py       the usage topic's offsets
 #   errors.py            what went wrong, in one line
 #
 # Commands import PySpark only after the options are known to be right. Only gateway.cli imports this package, when the
 # command is asked for. This package imports `policies` (records, replay, thresholds), and of the gateway `embedded`
 # (the cache, which Java to take), `config` and `policy_document` (files that what-if and recommend read and write),
-# `kafka` (the usage topic's name; librdkafka's properties and errors for local/), `commands` (how YAML is printed), and
-# nothing else.
+# `kafka` (the usage topic's name; librdkafka's properties and errors), `commands` (how YAML is printed), and nothing
+# else.

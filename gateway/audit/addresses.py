@@ -1,13 +1,16 @@
-# The brokers' addresses, before anything is started that would take long to find them wrong.
+# The addresses of brokers and of a Spark Connect server, before anything is started that would take long to find them
+# wrong.
 
 from __future__ import annotations
 
 import socket
 from typing import Final
+from urllib.parse import urlsplit
 
 from gateway.audit.errors import AuditError
 
 _CONNECT_TIMEOUT_S: Final = 5.0
+_CONNECT_PORT: Final = 15002  # of Spark Connect, unless one is named
 
 
 def check_reachable(bootstrap_servers: str) -> None:
@@ -28,3 +31,20 @@ def check_reachable(bootstrap_servers: str) -> None:
         else:
             return
     raise AuditError(f"no broker can be reached ({'; '.join(failed)})")
+
+
+def check_remote(remote: str) -> None:
+    """The same of a Spark Connect server (`sc://host:port/;…`), which PySpark itself would ask for minutes.
+
+    Raises:
+        AuditError: it takes no connection.
+    """
+    place = urlsplit(remote)
+    if place.scheme != "sc":  # "local": PySpark starts one
+        return
+    address = (place.hostname or "", place.port or _CONNECT_PORT)
+    try:
+        socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S).close()
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise AuditError(f"SPARK_REMOTE: no Spark Connect server at {address[0]}:{address[1]} ({why})") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
 def map_in_arrow(
     frame: DataFrame, function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: StructType
 ) -> DataFrame:
-    """DataFrame.mapInArrow, which in PySpark 4.0 refuses to work without pandas, and doesn't use it."""
+    """DataFrame.mapInArrow, which up to PySpark 4.2 refuses to work without pandas, and doesn't use it.
+
+    Where there is pandas, it is that method; with Spark Connect there always is.
+    """
+    if importlib.util.find_spec("pandas") is not None:
+        return frame.mapInArrow(function, schema)
     java: Any = frame._jdf
     made = UserDefinedFunction(function, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
     column: Any = made(*(frame[name] for name in frame.columns))

@@ -27,7 +27,7 @@ from gateway.audit.answers.files import is_table
 from gateway.audit.answers.options import add_answer_options
 from gateway.audit.answers.windows import CALENDAR_UNITS, QUARTER_HOUR_MS, CalendarWindows
 from gateway.audit.batch.query import AuditQuery, stream_report
-from gateway.audit.engines import AUTO, ENGINES, LOCAL, under_spark_submit
+from gateway.audit.engines import AUTO, ENGINES, LOCAL, has_given_session
 from gateway.cli_support.arguments import CommandParser
 from gateway.kafka import topic_names
 from policies import usage
@@ -282,7 +282,7 @@ def open_counted_records(
 
 def _asks_for_spark(options: argparse.Namespace) -> bool:
     named = options.tables or options.conf or options.jars or options.packages
-    return bool(named or under_spark_submit() or writes_table(options))
+    return bool(named or has_given_session() or writes_table(options))
 
 
 def writes_table(options: argparse.Namespace) -> bool:

@@ -16,6 +16,13 @@ LOCAL_BYTES: Final = 4_000_000_000  # of spool files
 LOCAL_RECORDS: Final = 6_000_000  # of a topic
 
 
-def under_spark_submit() -> bool:
-    """Whether a spark-submit started this process: its JVM runs already, with the master and jars given there."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
+def find_remote() -> str | None:
+    """The address of a Spark Connect server that this process is to use, as PySpark itself takes it."""
+    return os.environ.get("SPARK_REMOTE")
+
+
+def has_given_session() -> bool:
+    """Whether Spark runs already, with the master and jars given there: a spark-submit started this process, or it is
+    to use a Spark Connect server.
+    """
+    return "PYSPARK_GATEWAY_PORT" in os.environ or find_remote() is not None

@@ -8,6 +8,7 @@ RECORDS_GONE: Final = (
     "records that were there at the start are gone (retention removed them, or the topic was recreated): run again, and"
     " give the topic a longer retention"
 )
+NO_JVM_TEXT: Final = "SPARK_REMOTE: Spark Connect does not give this command Spark's JVM, which it needs"
 _MAX_MESSAGE_CHARS: Final = 500  # characters of another program's message
 _MAX_CHAIN: Final = 20
 # Innermost, and yet not what went wrong.

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -21,8 +22,13 @@ def watch_progress(
     spark: SparkSession, tell: Callable[[str], None], every_s: float = PROGRESS_INTERVAL_S
 ) -> Iterator[None]:
     """While it lasts, `tell` gets a line every `every_s` about the tasks at hand, from a thread of its own."""
+    context: Any = getattr(spark, "sparkContext", None)
+    if context is None:  # Spark Connect
+        with _watch_remote(spark, tell, every_s):
+            yield
+        return
     over = threading.Event()
-    tracker = spark.sparkContext.statusTracker()
+    tracker = context.statusTracker()
 
     def watch() -> None:
         while not over.wait(every_s):
@@ -31,7 +37,7 @@ def watch_progress(
             except (Py4JError, OSError):  # the session is being stopped, which its owner reports
                 return
             if tasks:
-                tell(f"… {100 * done // tasks} % ({done:,} of {tasks:,} tasks)")
+                tell(_progress_text(done, tasks))
 
     # Not PySpark's kind of thread: that one asks the JVM for a job's properties first, which this one has no use for,
     # and ends with a traceback where Ctrl-C stops the session at that moment.
@@ -43,6 +49,29 @@ def watch_progress(
         over.set()
         if thread.is_alive():
             thread.join()
+
+
+@contextmanager
+def _watch_remote(spark: SparkSession, tell: Callable[[str], None], every_s: float) -> Iterator[None]:
+    """The same with what a server sends beside its answers."""
+    told = time.monotonic()
+
+    def hear(stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str, done: bool) -> None:
+        nonlocal told
+        tasks = sum(stage.num_tasks for stage in stages or ())
+        if tasks and time.monotonic() - told >= every_s:
+            told = time.monotonic()
+            tell(_progress_text(sum(stage.num_completed_tasks for stage in stages or ()), tasks))
+
+    spark.registerProgressHandler(hear)
+    try:
+        yield
+    finally:
+        spark.removeProgressHandler(hear)
+
+
+def _progress_text(done: int, tasks: int) -> str:
+    return f"… {100 * done // tasks} % ({done:,} of {tasks:,} tasks)"
 
 
 def _count_tasks(tracker: Any) -> tuple[int, int]:

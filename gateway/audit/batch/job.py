@@ -1,9 +1,8 @@
 # The audit as one batch: a Spark session, the sources (usage topic, spool files), and the run from text to a Report.
 #
-# A topic is read from the earliest offset to the end offsets taken at the start, both asked for by name with the Java
-# client that the connector brings along: so the whole job sees one and the same range, every kafka.* property means
-# the same in the look-up and in the job, and a wrong address fails within seconds. Knows neither argv nor how a Report
-# is shown. Contains no master, no memory and no path of its own: under spark-submit all of those are the caller's.
+# A topic is read from the earliest offset to the end offsets taken at the start: so the whole job sees one and the same
+# range, and a wrong address fails within seconds. Knows neither argv nor how a Report is shown. Contains no master, no
+# memory and no path of its own: under spark-submit all of those are the caller's.
 
 from __future__ import annotations
 
@@ -25,11 +24,11 @@ import pyspark
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
 from gateway.audit import connector, decoding, schema, store
-from gateway.audit.addresses import check_reachable
+from gateway.audit.addresses import check_reachable, check_remote
 from gateway.audit.batch import groups, ranking, transforms
 from gateway.audit.batch.query import (
     AuditQuery,
@@ -41,11 +40,12 @@ from gateway.audit.batch.query import (
     ignore_progress,
 )
 from gateway.audit.batch.rollups.reading import RolledUsage, open_rolled
-from gateway.audit.engines import under_spark_submit
-from gateway.audit.errors import AuditError, explain_error
+from gateway.audit.engines import find_remote, has_given_session
+from gateway.audit.errors import NO_JVM_TEXT, AuditError, explain_error
 from gateway.audit.progress import watch_progress
 from gateway.audit.reconcile import brokers
 from gateway.audit.store import AuditTables
+from gateway.audit.topic_range import TopicRange, UntranslatableProperty, describe_topic
 from gateway.embedded.jars import class_data_options
 
 APP_NAME: Final = "produce-gateway audit"
@@ -67,15 +67,13 @@ _FAILURE_MARKS: Final = (
 # Of spool files, from which on both of Java's compilers work. With one million records (0.6 GB) they cost more than the
 # quick one alone; where that turns was not measured.
 LONG_READ_BYTES: Final = 2**31
+_ARROW_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 # On a cluster that is spark-submit's business; a session of our own is for one machine.
 _COMMON_SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Else functions over frames and functions over RDDs run in different Python processes, and the second kind costs a
-    # second to start (the what-if has both).
-    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     # Of what goes to Python at once: 10,000 records alone may be 5 GB.
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 2**20),
+    _ARROW_BYTES: str(8 * 2**20),
 }
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1 "
@@ -123,7 +121,8 @@ def open_session(
     stop_s: float | None = None,
     is_long: bool = False,
 ) -> Iterator[SparkSession]:
-    """A Spark session: spark-submit's if there is one, else one on this machine, with the connector where asked for.
+    """A Spark session: spark-submit's or a Spark Connect server's if there is one, else one on this machine, with the
+    connector where asked for.
 
     With `delta`, Delta Lake is there as well. With `is_long`, both of Java's compilers work: for what reads some
     gigabytes, or goes on for hours.
@@ -136,14 +135,8 @@ def open_session(
         connector.MissingDependency: no Java, no connector.
         AuditError: Spark did not start, or not end.
     """
-    if under_spark_submit():
-        # Settings of spark-submit stay; only those that it was not given get a value of ours.
-        given = SparkConf()
-        own = {name: value for name, value in _COMMON_SETTINGS.items() if not given.contains(name)} | (
-            _DELTA_SETTINGS if delta else {}
-        )
-        builder = SparkSession.builder.appName(APP_NAME)
-        spark = _silence_logs(builder.config(map={**own, **(conf or {})}).getOrCreate())
+    if has_given_session():
+        spark = _join_session(delta, conf or {})
         try:
             yield spark
         finally:
@@ -179,17 +172,9 @@ def read_topic(
         AuditError: no broker answers, no such topic, not allowed, or the connector is not loaded.
     """
     properties = {"bootstrap.servers": bootstrap_servers, **(properties or {})}
-    offsets = brokers.fetch_offsets(spark, topic, properties)
+    offsets = _fetch_offsets(spark, topic, properties)
     records = sum(end - start for start, end in offsets.values())
-    about = {
-        "kind": "topic",
-        "name": topic,
-        "bootstrap_servers": bootstrap_servers,
-        "partitions": [
-            {"partition": partition, "start_offset": start, "end_offset": end}
-            for partition, (start, end) in sorted(offsets.items())
-        ],
-    }
+    about = describe_topic(bootstrap_servers, topic, offsets)
     if not records:
         return AuditSource(spark.createDataFrame([], schema.RAW_SCHEMA), about, 0)
     reader = (
@@ -202,11 +187,31 @@ def read_topic(
         .option("kafkaConsumer.pollTimeoutMs", _POLL_TIMEOUT_MS)
     )
     if records > _SPLIT_FROM_RECORDS:
-        wanted = max(len(offsets), spark.sparkContext.defaultParallelism, records // _RECORDS_PER_TASK)
+        context: Any = getattr(spark, "sparkContext", None)  # Spark Connect has none
+        cores = 0 if context is None else context.defaultParallelism
+        wanted = max(len(offsets), cores, records // _RECORDS_PER_TASK)
         reader = reader.option("minPartitions", wanted)
     origin = F.concat_ws("", "topic", F.lit("-"), "partition", F.lit("@"), "offset")
-    raw = reader.load().select(F.col("value").cast("string").alias("value"), origin.alias("origin"))
+    raw = _load_topic(spark, reader).select(F.col("value").cast("string").alias("value"), origin.alias("origin"))
     return AuditSource(raw, about, records)
+
+
+def _fetch_offsets(spark: SparkSession, topic: str, properties: Mapping[str, str]) -> dict[int, tuple[int, int]]:
+    try:
+        return TopicRange(properties["bootstrap.servers"], topic, properties).offsets
+    except UntranslatableProperty:  # such as Kerberos: only Java's client has it, where Spark's JVM is at hand
+        if getattr(spark, "sparkContext", None) is None:
+            raise
+        return brokers.fetch_offsets(spark, topic, properties)
+
+
+def _load_topic(spark: SparkSession, reader: DataFrameReader) -> DataFrame:
+    try:
+        return reader.load()
+    except PySparkException as error:
+        if error.getCondition() == "DATA_SOURCE_NOT_FOUND":
+            raise AuditError(connector.missing_connector_text(spark.version)) from None
+        raise
 
 
 def spool_bytes(paths: Iterable[str]) -> int:
@@ -548,6 +553,25 @@ def _connector_settings(kafka: bool, delta: bool, jars: str | None, packages: st
     return {"spark.jars": ",".join(map(str, found))} if found else {}
 
 
+def _join_session(delta: bool, conf: Mapping[str, str]) -> SparkSession:
+    """The session that is there: its own settings stay; only those that it was not given get a value of ours."""
+    builder = SparkSession.builder.appName(APP_NAME)
+    remote = find_remote()
+    if remote is None:
+        given = SparkConf()
+        own = {name: value for name, value in _COMMON_SETTINGS.items() if not given.contains(name)} | (
+            _DELTA_SETTINGS if delta else {}
+        )
+        return _silence_logs(builder.config(map={**own, **conf}).getOrCreate())
+    if delta:
+        raise AuditError(f"{NO_JVM_TEXT}: ask about the tables by spark-submit, or on one machine")
+    check_remote(remote)
+    try:
+        return builder.config(map={_ARROW_BYTES: _COMMON_SETTINGS[_ARROW_BYTES], **conf}).getOrCreate()
+    except PySparkException as error:
+        raise AuditError(f"SPARK_REMOTE: {explain_error(error)}") from None
+
+
 def _start_session(settings: Mapping[str, Any], log: Path) -> SparkSession:
     # Without it Spark asks the resolver for this host's name, warns, and takes an outer address.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -641,6 +665,7 @@ __all__ = [
     "count_records",
     "explain_error",
     "find_gaps",
+    "has_given_session",
     "ignore_progress",
     "open_decoded",
     "open_session",
@@ -651,6 +676,5 @@ __all__ = [
     "read_topic",
     "report_progress",
     "spool_bytes",
-    "under_spark_submit",
     "union_sources",
 ]

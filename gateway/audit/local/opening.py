@@ -8,7 +8,8 @@ from gateway.audit.addresses import check_reachable
 from gateway.audit.engines import LOCAL_BYTES, LOCAL_RECORDS
 from gateway.audit.local.records import LocalRecords, LocalSource
 from gateway.audit.local.spool import SpoolSource, is_plain_path
-from gateway.audit.local.topic import TopicSource, UntranslatableProperty
+from gateway.audit.local.topic import TopicSource
+from gateway.audit.topic_range import UntranslatableProperty
 
 
 def open_sources(

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from gateway.audit import connector
-from gateway.audit.errors import AuditError, explain_error, list_causes
+from gateway.audit.errors import NO_JVM_TEXT, AuditError, explain_error, list_causes
 from gateway.audit.reconcile.reconcile import LogSnapshot, PartitionLog, ReconciledTopicLog
 
 ANSWER_TIMEOUT_MS: Final = 15_000  # how long a broker may take to answer
@@ -98,7 +98,10 @@ def fetch_snapshot(
 def _open_admin(
     spark: SparkSession, properties: Mapping[str, str], topic: str | None = None
 ) -> Iterator[tuple[Any, JavaObject]]:
-    jvm: Any = spark.sparkContext._jvm
+    context: Any = getattr(spark, "sparkContext", None)
+    if context is None:
+        raise AuditError(NO_JVM_TEXT)
+    jvm: Any = context._jvm
     kafka = jvm.org.apache.kafka
     if not isinstance(kafka.clients.admin.Admin, JavaClass):
         raise AuditError(connector.missing_connector_text(spark.version))

@@ -21,6 +21,7 @@ from gateway.audit.batch import job
 from gateway.audit.store import AuditTables
 from gateway.audit.whatif import pieces, task
 
+_MANY_ROWS: Final = 1000  # more than there are cores
 _VOTE: Final = StructType().add("topic", StringType()).add("first", LongType()).add("times", LongType())
 _PIECE: Final = StructType().add("broker", LongType()).add("votes", ArrayType(_VOTE)).add("rows", StringType())
 _PIECES_SCHEMA: Final = StructType(
@@ -41,14 +42,13 @@ class RecordedUsage:
 
 def prestart_workers(spark: SparkSession) -> None:
     """Have Spark's Python processes start while it looks for files and plans: they take a second."""
-    if job.under_spark_submit():  # which of a cluster's will be needed is not known yet
+    if job.has_given_session():  # which of a cluster's will be needed is not known yet
         return
-    context = spark.sparkContext
-    count = context.defaultParallelism
+    each_core = spark.range(_MANY_ROWS)
 
     def start() -> None:
         with suppress(Exception):  # whatever is wrong with them, those who need them will say
-            context.parallelize(range(count), count).foreachPartition(task.preload_imports)
+            map_in_arrow(each_core, task.preload_imports, each_core.schema).write.format("noop").mode("append").save()
 
     # Not PySpark's kind of thread, for the reasons in progress.py.
     threading.Thread(target=start, daemon=True).start()

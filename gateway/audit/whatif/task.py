@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from itertools import chain, groupby, islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
 
 from gateway.audit.whatif.pieces import Streams, unpack_rows
 from policies import usage
@@ -23,7 +25,15 @@ SUM_COLUMNS: Final = (*(f"{which}_{name}" for which in (ACTUAL, CHANGE) for name
 
 # A window, a client and topic, outcome and reason, and SUMS.
 SumRow = tuple[int, int, str, str, str, str, str, int, int, int, int, int, int, int, int, int]
+SUMS_SCHEMA: Final = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("window_start_ms", "broker")),
+        *((name, pa.string()) for name in ("topic", "principal", "client_id", "outcome", "reason")),
+        *((name, pa.int64()) for name in SUM_COLUMNS),
+    ]
+)
 _NO_CHANGE: Final = (0, 0, 0, 0)
+_BATCH_ROWS: Final = 10_000
 
 
 class ReplayedPiece(NamedTuple):
@@ -41,8 +51,29 @@ class ReplayedPiece(NamedTuple):
     rows: str
 
 
-def preload_imports(_: Iterable[object]) -> None:
+def preload_imports(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Nothing but to have imported all that is needed here."""
+    yield from batches
+
+
+def replay_batches(
+    batches: Iterable[pa.RecordBatch],
+    *,
+    rules: ReplayRules,
+    phases: Mapping[WorkerLife, TickPhase],
+    window_ms: int | None,
+    from_ms: int,
+) -> Iterator[pa.RecordBatch]:
+    """`replay_pieces` of batches with the columns of ReplayedPiece; gives SUMS_SCHEMA."""
+    pieces = chain.from_iterable(
+        zip(*(column.to_pylist() for column in batch.columns), strict=True) for batch in batches
+    )
+    sums = replay_pieces(pieces, rules=rules, phases=phases, window_ms=window_ms, from_ms=from_ms)
+    while rows := list(islice(sums, _BATCH_ROWS)):
+        columns = [
+            pa.array(values, each.type) for values, each in zip(zip(*rows, strict=True), SUMS_SCHEMA, strict=True)
+        ]
+        yield pa.record_batch(columns, schema=SUMS_SCHEMA)
 
 
 def replay_pieces(

@@ -14,8 +14,10 @@ from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from gateway.audit import schema
+from gateway.audit.arrow_map import map_in_arrow
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.dropped import count_finally_dropped
 from gateway.audit.whatif import task
@@ -32,10 +34,8 @@ CLIENT_COLUMNS: Final = ("topic", "principal", "client_id")
 _NEGLIGIBLE_SHARE: Final = 0.001
 _WARM_UP_MS: Final = round(WARM_UP_S * 1000)
 _PARTITIONS_PER_BROKER: Final = 4  # for each broker: fewer of them meet in one task
-_SUM_SCHEMA: Final = (
-    f"{schema.WINDOW_COLUMN} long, broker long, topic string, principal string, client_id string, outcome string,"
-    f" reason string, {', '.join(f'{name} long' for name in SUM_COLUMNS)}"
-)
+_TYPES: Final = {"int64": LongType(), "string": StringType()}
+_SUMS_SCHEMA: Final = StructType([StructField(each.name, _TYPES[str(each.type)]) for each in task.SUMS_SCHEMA])
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def _topics_by_broker(named: Mapping[int, set[str]], count: int | None) -> dict[
 def _replay_sums(
     pieces: DataFrame, rules: ReplayRules, phases: Mapping[WorkerLife, TickPhase], question: job.AuditQuery
 ) -> DataFrame:
-    """The columns of _SUM, in several rows each."""
+    """The columns of task.SUMS_SCHEMA, in several rows each."""
     groups = len(rules.topics) if rules.is_per_broker else 1
     group = F.col("broker") if rules.is_per_broker else F.lit(0)
     ordered = (
@@ -217,14 +217,13 @@ def _replay_sums(
         .sortWithinPartitions("group", "start_ms", *schema.BOOT_COLUMNS, "seq", "part", "broker")
     )
     run = functools.partial(
-        task.replay_pieces,
+        task.replay_batches,
         rules=rules,
         phases=dict(phases),
         window_ms=question.window_ms,
         from_ms=question.from_ms or 0,
     )
-    # Pickled, not by Arrow: some ten thousand texts are as quick that way, and need neither it nor pandas.
-    return pieces.sparkSession.createDataFrame(ordered.rdd.mapPartitions(run), _SUM_SCHEMA, verifySchema=False)
+    return map_in_arrow(ordered, run, _SUMS_SCHEMA)
 
 
 def _measure_deviation(sums: DataFrame) -> BaselineDeviation:

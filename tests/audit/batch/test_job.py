@@ -25,6 +25,8 @@ from gateway.embedded import find_free_port
 from tests.audit.records import START, Row, changed, interval, lost, summed, truth
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from gateway.embedded import EmbeddedCluster
 
 TOPIC = "audit-usage"
@@ -109,6 +111,12 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 def _sums(report: AuditReport) -> object:
     return summed(report.rows, ["window_start_ms", *report.query.by])
+
+
+@pytest.mark.kafka
+def test_properties_that_only_java_s_client_has_are_left_to_it(spark: SparkSession, topic: str) -> None:
+    found = job.read_topic(spark, topic, TOPIC, {"ssl.truststore.password": "of a JKS file"})
+    assert found.description == job.read_topic(spark, topic, TOPIC).description
 
 
 @pytest.mark.kafka

@@ -1,0 +1,139 @@
+# The range of the usage topic by librdkafka: from the earliest offset to the end as of now. The Java client's
+# properties are translated, or refused where librdkafka has no such thing. Needs no Java and no Spark.
+#
+# librdkafka has no consumer without a group id. This one is neither joined nor committed to.
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from gateway.audit.errors import RECORDS_GONE, AuditError
+from gateway.kafka.describe import NO_ANSWER_ERRORS, NO_TOPIC_ERRORS
+from gateway.kafka.java_properties import InvalidPropertiesFile, translate_properties, use_java_names
+
+ANSWER_TIMEOUT_S: Final = 15.0  # how long brokers may take to answer
+READ_TIMEOUT_S: Final = 60.0  # for records that exist
+ATTEMPT_S: Final = 1.0  # after which errors of connections are looked at
+_CONSUMER_SETTINGS: Final[dict[str, Any]] = {
+    "group.id": "produce-gateway-audit",
+    "log_level": 2,
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",  # else records that retention removes meanwhile would be left out without a word
+    "isolation.level": "read_uncommitted",  # as Spark reads
+    "check.crcs": True,
+}
+
+_Answer = TypeVar("_Answer")
+
+
+class UntranslatableProperty(AuditError):
+    """Java's client has it, librdkafka hasn't."""
+
+
+def describe_topic(bootstrap_servers: str, topic: str, offsets: Mapping[int, tuple[int, int]]) -> dict[str, Any]:
+    """The source in a report. `offsets`: from (included) and to (excluded), by partition."""
+    partitions = [
+        {"partition": partition, "start_offset": start, "end_offset": end}
+        for partition, (start, end) in sorted(offsets.items())
+    ]
+    return {"kind": "topic", "name": topic, "bootstrap_servers": bootstrap_servers, "partitions": partitions}
+
+
+class TopicRange:
+    """The usage topic. `properties`: the Java client's, without the prefix "kafka.". `offsets`: of each partition, the
+    earliest and the end as of now.
+
+    Raises:
+        UntranslatableProperty: one of them.
+        AuditError: no broker answers, no such topic, not allowed.
+    """
+
+    def __init__(self, bootstrap_servers: str, topic: str, properties: Mapping[str, str]) -> None:
+        self._servers, self.topic = bootstrap_servers, topic
+        try:
+            self._properties = translate_properties(properties).properties
+        except InvalidPropertiesFile as error:
+            raise UntranslatableProperty(f"{error}; or --engine spark, which has Java's client") from None
+        self._failures: dict[int, str] = {}  # of connections, by code
+        consumer = self.open_consumer()
+        try:
+            self.offsets = self._fetch_offsets(consumer)
+        except KafkaException as error:
+            raise AuditError(self.explain_failure(error.args[0], ANSWER_TIMEOUT_S)) from None
+        finally:
+            consumer.close()
+        self.size = sum(end - start for start, end in self.offsets.values())  # records
+        self.description = describe_topic(bootstrap_servers, topic, self.offsets)
+
+    def open_consumer(self) -> Consumer:
+        """A consumer that has no partitions yet."""
+        self._failures.clear()
+        for name, place in self._properties.items():
+            if name.endswith(".location"):
+                try:
+                    Path(place).open("rb").close()
+                except OSError as error:
+                    raise AuditError(f"{use_java_names(name)}: {place}: {error.strerror}") from None
+        settings = {**self._properties, "bootstrap.servers": self._servers, **_CONSUMER_SETTINGS}
+        try:
+            return Consumer({**settings, "error_cb": self._note_failure})
+        except KafkaException as error:
+            raise AuditError(f"{self._servers}: {error.args[0].str()}") from None
+
+    def _note_failure(self, error: KafkaError) -> None:
+        self._failures[error.code()] = " ".join(error.str().split())
+
+    def _fetch_offsets(self, consumer: Consumer) -> dict[int, tuple[int, int]]:
+        found = self._ask(consumer, lambda: consumer.list_topics(self.topic, timeout=ATTEMPT_S))
+        about = found.topics[self.topic]
+        if about.error is not None:
+            raise KafkaException(about.error)
+
+        def fetch(partition: int) -> tuple[int, int]:
+            place = TopicPartition(self.topic, partition)
+            bounds = self._ask(consumer, lambda: consumer.get_watermark_offsets(place, timeout=ATTEMPT_S))
+            if bounds is None:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            return bounds
+
+        return {partition: fetch(partition) for partition in about.partitions}
+
+    def _ask(self, consumer: Consumer, ask: Callable[[], _Answer]) -> _Answer:
+        """The answer to a call that waits for a second at most, until ANSWER_TIMEOUT_S have passed."""
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        while True:
+            try:
+                return ask()
+            except KafkaException as error:
+                consumer.poll(0)  # hands out what was wrong with connections
+                is_hopeless = self._failures.keys() & {KafkaError._AUTHENTICATION, KafkaError._SSL}
+                if error.args[0].code() not in NO_ANSWER_ERRORS or is_hopeless or time.monotonic() > deadline:
+                    raise
+
+    def explain_failure(self, error: KafkaError, timeout_s: float) -> str:
+        """One line, without a secret: as brokers.fetch_offsets has it."""
+        code = error.code()
+        if code == KafkaError._AUTO_OFFSET_RESET or (code in NO_TOPIC_ERRORS and timeout_s == READ_TIMEOUT_S):
+            return RECORDS_GONE
+        if code in NO_TOPIC_ERRORS:
+            return f"topic {self.topic} does not exist at {self._servers}"
+        if (why := self._failures.get(KafkaError._AUTHENTICATION)) is not None:
+            return f"{self._servers} refuses our credentials ({why})"
+        if (why := self._failures.get(KafkaError._SSL)) is not None:
+            return (
+                f"no TLS with {self._servers} ({why}): ssl.truststore.location has to hold the authority that signed"
+                " the brokers' certificates"
+            )
+        if code in NO_ANSWER_ERRORS:
+            return (
+                f"no answer from {self._servers} within {timeout_s:g} s: is it running, does security.protocol"
+                " match, and can its advertised listeners be reached from here?"
+            )
+        return f"{self._servers}: {error.name()}: {' '.join(error.str().split())}"
