@@ -21,5 +21,7 @@
 # explain/        every rule that looks at some traffic, put beside each other for people
 # whatif/         recorded usage decided once more by other policies: differences
 # usage.py        the usage record: fields and types, for the writer and the audit
+# record_digests.py
+#                 digests that chain a life's usage records, so that a change shows
 # text.py         foreign text, made fit for a log line
 # units.py        sizes, rates and durations: read and printed

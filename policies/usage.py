@@ -91,7 +91,15 @@ HEADER_FIELDS: Final[dict[str, str]] = {
 STORAGE_FACTOR: Final = "storage_factor_ppm"
 # Of any record: the id of the Kafka cluster behind the gateway, as soon as it is known.
 CLUSTER: Final = "cluster"
-OPTIONAL_HEADER_FIELDS: Final[dict[str, str]] = {CLUSTER: "str", STORAGE_FACTOR: "int"}
+# Likewise, where the log is chained: digests of the record before it in its life, and of itself (record_digests.py).
+PREVIOUS_DIGEST: Final = "previous_digest"
+RECORD_DIGEST: Final = "record_digest"
+OPTIONAL_HEADER_FIELDS: Final[dict[str, str]] = {
+    CLUSTER: "str",
+    PREVIOUS_DIGEST: "str",
+    RECORD_DIGEST: "str",
+    STORAGE_FACTOR: "int",
+}
 PPM: Final = 1_000_000
 # Likewise, about once a minute: the cluster's volumes as control saw them last, and how many of the partitions of the
 # busiest topics have a replica on each broker. Both are left out where they aren't known. Sizes are in bytes.

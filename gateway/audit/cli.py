@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from gateway.audit.batch.query import AuditQuery, stream_report
 from gateway.audit.engines import AUTO, ENGINES, LOCAL, has_given_session
 from gateway.cli_support.arguments import CommandParser
 from gateway.kafka import topic_names
+from gateway.secret_key import read_secret
 from policies import usage
 from policies.units import parse_duration
 
@@ -188,6 +189,7 @@ class SourceOptions:
     start_ms: int | None
     end_ms: int | None
     properties: Mapping[str, str]  # of the Java client
+    keys: tuple[bytes, ...]  # of the records' digests
     conf: Mapping[str, str]  # Spark's
 
 
@@ -202,8 +204,35 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     add("--to", dest="end", metavar="TIME", help="end, not included")
     add("--property", action="append", default=[], metavar="K=V", help="property of the Kafka client")
     add("--command-config", metavar="FILE", help="file of such properties, as Kafka's own tools take it")
+    add_key_option(parser)
     add("--strict", action="store_true", help="exit with 3 when something is missing")
     add_spark_options(parser)
+
+
+def add_key_option(parser: argparse.ArgumentParser) -> None:
+    """The keys of the usage log's chain."""
+    parser.add_argument(
+        "--chain-key",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="usage_log.chain_key_file: records without a digest by it count as changed; again for older keys",
+    )
+
+
+def read_chain_keys(paths: Sequence[str]) -> tuple[bytes, ...]:
+    """The keys in these files.
+
+    Raises:
+        SystemExit: one of them has none; the reason has been printed.
+    """
+    keys = []
+    for path in paths:
+        try:
+            keys.append(read_secret(Path(path)))
+        except (OSError, ValueError) as error:
+            exit_wrong_use(f"--chain-key: {path}: {getattr(error, 'strerror', None) or error}")
+    return tuple(keys)
 
 
 def add_engine_option(parser: argparse.ArgumentParser) -> None:
@@ -243,7 +272,10 @@ def check_source_options(options: argparse.Namespace, now_ms: int) -> SourceOpti
     properties = read_properties_file(options.command_config) if options.command_config else {}
     properties |= parse_pairs("--property", options.property)
     properties = {name.removeprefix("kafka."): value for name, value in properties.items()}
-    return SourceOptions(options, start, end, properties, parse_pairs("--conf", options.conf))
+    keys = read_chain_keys(options.chain_key)
+    if keys and options.tables:
+        exit_wrong_use("--chain-key: tables hold no text to check; give it to `audit stream`, which writes them")
+    return SourceOptions(options, start, end, properties, keys, parse_pairs("--conf", options.conf))
 
 
 @contextmanager
@@ -271,7 +303,9 @@ def open_counted_records(
         from gateway.audit.local import opening
 
         always, servers = options.engine == LOCAL, options.bootstrap_servers
-        found = opening.open_sources(servers, options.topic, reading.properties, options.spool, always=always)
+        found = opening.open_sources(
+            servers, options.topic, reading.properties, options.spool, always=always, keys=reading.keys
+        )
     if found is not None:
         yield found
         return
@@ -352,6 +386,7 @@ def open_records_with(
             tell(f"{options.topic}: {source.record_count:,} records")
             sources.append(source)
         sources += [job.read_spool(spark, path) for path in options.spool]
+        sources = [replace(source, keys=reading.keys) for source in sources]
         with ways.read_sources(sources, tell) as records:
             yield records
 

@@ -12,7 +12,9 @@ from policies import usage
 BOOT_COLUMNS: Final = ("gateway", "boot", "worker")
 IDENTITY_COLUMNS: Final = (*BOOT_COLUMNS, "kind", "seq", "part")
 # A record's fields, with their kinds, that are looked at for what is missing or doesn't belong together.
-NUMBER_FIELDS: Final = usage.HEADER_FIELDS | {usage.CLUSTER: "str"}
+NUMBER_FIELDS: Final = usage.HEADER_FIELDS | dict.fromkeys(
+    (usage.CLUSTER, usage.PREVIOUS_DIGEST, usage.RECORD_DIGEST), "str"
+)
 
 # Those of usage.DIMENSIONS that are a record's; the others are those of its rows.
 RECORD_DIMENSIONS: Final = ("gateway", "worker", usage.CLUSTER)

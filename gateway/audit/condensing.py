@@ -19,19 +19,23 @@ from gateway.audit.columns import RECORD_DIMENSIONS
 from gateway.audit.decoding import MalformedRecord, MalformedRecords, UsageRecord
 from gateway.audit.record_batches import ROW_TYPE
 from policies import usage
+from policies.record_digests import is_changed
 
 _MAX_GROUPS: Final = 200_000  # beyond which sums are handed on: some hundred megabytes
 
 # Rows of three kinds: sums (`outcome` is not null) with the first start_ms that they are of, the columns asked by and
 # null in all others; runs (`kind` is not null) of numbers first_seq … last_seq without a gap, of which each record
 # started and ended no earlier than the one before it, from the first one's start_ms to the last one's end_ms, and none
-# but the last is `final`, all of one cluster; and malformed records (`problem` is not null), `count` of them.
+# but the last is `final`, all of one cluster, all with digests or none (`previous_digest`: of the record before the
+# first; `record_digest`: of the last; `changed_records`: those that aren't as written or don't follow the one before);
+# and malformed records (`problem` is not null), `count` of them.
 _TEXT, _INT = pa.string(), pa.int64()
 RUN_SCHEMA: Final = pa.schema(
     [
         *(("gateway", _TEXT), ("boot", _TEXT), ("worker", _INT), ("kind", _TEXT), ("first_seq", _INT)),
         *(("last_seq", _INT), ("part", _INT), ("parts", _INT), ("final", pa.bool_()), ("start_ms", _INT)),
-        *(("end_ms", _INT), ("cluster", _TEXT)),
+        *(("end_ms", _INT), ("cluster", _TEXT), ("previous_digest", _TEXT), ("record_digest", _TEXT)),
+        *(("changed_records", _INT), ("unchecked_records", _INT)),
     ]
 )
 CONDENSED_SCHEMA: Final = pa.schema(
@@ -54,6 +58,9 @@ class RecordNumber(NamedTuple):
     start_ms: int
     end_ms: int
     cluster: str | None
+    previous_digest: str | None
+    record_digest: str | None
+    changed: bool | None  # record_digests.is_changed
 
 
 class UsageCondenser:
@@ -66,7 +73,9 @@ class UsageCondenser:
         from_ms: int | None,
         to_ms: int | None,
         calendar: CalendarWindows | None = None,
+        keys: Sequence[bytes] = (),
     ) -> None:
+        self._keys = keys
         self._header_names = [name for name in by if name in RECORD_DIMENSIONS]
         row_names = ["outcome", "reason", *(name for name in by if name not in self._header_names)]
         self._row_names = list(dict.fromkeys(row_names))
@@ -91,7 +100,11 @@ class UsageCondenser:
             return str(error)
         if record.version < 2:
             decoding.forget_optional_fields(record)
-        self.add_number(record)
+        changed = None
+        if self._keys or record.record_digest is not None:
+            assert value is not None
+            changed = is_changed(value, record.record_digest, self._keys)
+        self.add_number(record, changed)
         if record.rows:
             self._add_rows(record)
         return None
@@ -118,22 +131,29 @@ class UsageCondenser:
         columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in CONDENSED_SCHEMA]
         return pa.record_batch(columns, schema=CONDENSED_SCHEMA)
 
-    def add_number(self, record: UsageRecord | RecordNumber) -> None:
-        """Its number alone."""
+    def add_number(self, record: UsageRecord | RecordNumber, changed: bool | None) -> None:
+        """Its number alone; `changed`: as record_digests.is_changed has it."""
         life, seq = (record.gateway, record.boot, record.worker), record.seq
         run = self._open.get(life)
+        digest = record.record_digest
+        unchecked = int(digest is not None and changed is None)
+        chain = (record.cluster, record.previous_digest, digest, int(changed is True), unchecked)
         if record.kind != usage.INTERVAL or record.parts != 1:
             self._rows.append(_run_fields(life, [record.kind, seq, seq, record.part, record.parts, record.final,
-                                                 record.start_ms, record.end_ms, record.cluster]))  # fmt: skip
+                                                 record.start_ms, record.end_ms, *chain]))  # fmt: skip
             return
-        start_ms, end_ms, cluster = record.start_ms, record.end_ms, record.cluster
+        start_ms, end_ms = record.start_ms, record.end_ms
         if run is not None:
-            follows = seq == run[2] + 1 and start_ms >= run[9] and end_ms >= run[7]
-            if follows and not run[5] and cluster == run[8]:
-                run[2], run[5], run[7], run[9] = seq, record.final, end_ms, start_ms
+            follows = seq == run[2] + 1 and start_ms >= run[13] and end_ms >= run[7]
+            if follows and not run[5] and record.cluster == run[8] and (digest is None) is (run[10] is None):
+                if digest is not None or changed:
+                    run[11] += (changed is True) + (record.previous_digest != run[10])
+                    run[10] = digest
+                    run[12] += unchecked
+                run[2], run[5], run[7], run[13] = seq, record.final, end_ms, start_ms
                 return
             self._rows.append(_run_fields(life, run))
-        self._open[life] = [usage.INTERVAL, seq, seq, 0, 1, record.final, start_ms, end_ms, cluster, start_ms]
+        self._open[life] = [usage.INTERVAL, seq, seq, 0, 1, record.final, start_ms, end_ms, *chain, start_ms]
 
     def _add_rows(self, record: UsageRecord) -> None:
         start_ms = record.start_ms
@@ -160,7 +180,7 @@ class UsageCondenser:
 
 
 def _run_fields(life: tuple[str, str, int], run: list[Any]) -> dict[str, Any]:
-    return dict(zip(RUN_SCHEMA.names, (*life, *run[:9]), strict=True))
+    return dict(zip(RUN_SCHEMA.names, (*life, *run[:13]), strict=True))
 
 
 def condense_columns(
@@ -171,9 +191,10 @@ def condense_columns(
     from_ms: int | None,
     to_ms: int | None,
     calendar: CalendarWindows | None = None,
+    keys: Sequence[bytes] = (),
 ) -> Iterator[pa.RecordBatch]:
     """CONDENSED_SCHEMA of batches with the columns `value` (text or bytes) and `origin` (text)."""
-    condenser = UsageCondenser(by, window_ms, from_ms, to_ms, calendar)
+    condenser = UsageCondenser(by, window_ms, from_ms, to_ms, calendar, keys)
     for batch in batches:
         for number, value in enumerate(batch.column("value").cast(pa.binary()).to_pylist()):
             problem = condenser.add_value(value)
@@ -189,7 +210,8 @@ def condense_numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
     condenser = UsageCondenser((), None, None, None)
     for batch in batches:
         for values in zip(*(batch.column(name).to_pylist() for name in RecordNumber._fields), strict=True):
-            condenser.add_number(RecordNumber._make(values))
+            number = RecordNumber._make(values)
+            condenser.add_number(number, number.changed)
         if condenser.is_full:
             yield condenser.drain().select(RUN_SCHEMA.names)
     yield condenser.drain().select(RUN_SCHEMA.names)

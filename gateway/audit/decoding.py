@@ -97,6 +97,8 @@ class UsageRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     rows: list[RecordRow]
     storage_factor_ppm: Annotated[int, msgspec.Meta(ge=0, le=usage.PPM)] | None = None
     cluster: str | None = None
+    previous_digest: str | None = None
+    record_digest: str | None = None
     volumes: list[RecordVolume] | None = None
     spread: list[RecordSpread] | None = None
 
@@ -127,10 +129,12 @@ def content_digest(record: UsageRecord) -> int:
 
     Volumes and their topics are left out: no sum needs them.
     """
-    if record.storage_factor_ppm is not None or record.volumes is not None or record.spread is not None:
+    is_old = record.version < 2
+    if is_old or record.storage_factor_ppm is not None or record.volumes is not None or record.spread is not None:
+        told = () if is_old else (record.cluster, record.previous_digest, record.record_digest)
         record = UsageRecord(
             record.version, record.kind, record.gateway, record.boot, record.worker, record.seq, record.part,
-            record.parts, record.start_ms, record.end_ms, record.final, record.rows, cluster=record.cluster,
+            record.parts, record.start_ms, record.end_ms, record.final, record.rows, None, *told,
         )  # fmt: skip
     return int.from_bytes(blake2b(_encode(record), digest_size=8).digest(), "big", signed=True)
 
@@ -138,6 +142,7 @@ def content_digest(record: UsageRecord) -> int:
 def forget_optional_fields(record: UsageRecord) -> None:
     """For a record of version 1, which may by chance have fields of these names: its readers skip them."""
     record.storage_factor_ppm = record.cluster = record.volumes = record.spread = None
+    record.previous_digest = record.record_digest = None
     for row in record.rows:
         row.group = row.software = row.repeats = None
 

@@ -44,6 +44,12 @@ _ORIGIN: Final[dict[str, DataType]] = {
     "partition": IntegerType(),
     "offset": LongType(),
 }
+# Of records with a digest; `changed`: null where it needs a key that the stream hadn't.
+_CHAIN: Final[dict[str, DataType]] = {
+    "previous_digest": StringType(),
+    "record_digest": StringType(),
+    "changed": BooleanType(),
+}
 _DATE: Final[dict[str, DataType]] = {"date": DateType()}  # in UTC
 
 # The table that a stream writes: one row for each record of the topic, so that one commit of one table is a whole
@@ -70,6 +76,7 @@ RECORDS_SCHEMA: Final = _table_schema(
     **_DATE,  # of start_ms; of a malformed record, of timestamp_ms
     **schema.DISK_COLUMNS,
     cluster=StringType(),
+    **_CHAIN,
 )
 
 VIEW_SCHEMAS: Final[dict[str, StructType]] = {
@@ -97,6 +104,7 @@ VIEW_SCHEMAS: Final[dict[str, StructType]] = {
         **_DATE,
         **schema.DISK_COLUMNS,
         cluster=StringType(),
+        **_CHAIN,
     ),
     # One row for each further copy of a record in the topic.
     "duplicates": _table_schema(

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from gateway.audit import decoding
 from gateway.audit.columns import NUMBER_FIELDS
 from gateway.audit.decoding import MalformedRecord, RecordRow, UsageRecord
 from policies import usage
+from policies.record_digests import is_changed
 
 _TYPES: Final = {"int": pa.int64(), "str": pa.string(), "bool": pa.bool_()}
 BATCH_ROWS: Final = 10_000  # rows of usage after which a batch is full: some megabytes
@@ -32,9 +33,11 @@ ROW_TYPE: Final = _struct(usage.ROW_FIELDS, usage.OPTIONAL_ROW_FIELDS)
 VOLUMES_TYPE: Final = pa.list_(_struct(usage.VOLUME_FIELDS, usage.OPTIONAL_VOLUME_FIELDS))
 SPREAD_TYPE: Final = pa.list_(_struct(usage.SPREAD_FIELDS))
 # What is known of every value. `problem`: null for a good record, else why it is malformed.
-JUDGED_SCHEMA: Final = pa.schema([("problem", pa.string()), ("sample", pa.string()), ("digest", pa.int64())])
+JUDGED_SCHEMA: Final = pa.schema(
+    [("problem", pa.string()), ("sample", pa.string()), ("digest", pa.int64()), ("changed", pa.bool_())]
+)
 # One row for each value, in their order. Of a malformed one all is null but `problem`, `sample` (its beginning) and
-# `rows`, which is empty. `digest`: decoding.content_digest. What a record of
+# `rows`, which is empty. `digest`: decoding.content_digest; `changed`: record_digests.is_changed. What a record of
 # version 1 has not got is "" and, of `repeats`, the cluster, the storage factor and disks, null.
 DECODED_SCHEMA: Final = pa.schema(
     [
@@ -57,30 +60,34 @@ def decode_values(values: Values) -> pa.RecordBatch:
     return batch
 
 
-def decode_batches(values: Values, max_rows: int | None = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
-    """The same in batches that end with the record in which `max_rows` rows of usage are reached; at least one."""
-    maker, is_first = _BatchMaker(), True
+def decode_batches(
+    values: Values, max_rows: int | None = BATCH_ROWS, keys: Sequence[bytes] = ()
+) -> Iterator[pa.RecordBatch]:
+    """The same in batches that end with the record in which `max_rows` rows of usage are reached; at least one. `keys`:
+    of their digests.
+    """
+    maker, is_first = _BatchMaker(keys), True
     for value in values:
         maker.add_value(value)
         if max_rows is not None and len(maker.rows) >= max_rows:
             yield maker.make_batch()
-            maker, is_first = _BatchMaker(), False
+            maker, is_first = _BatchMaker(keys), False
     if maker.columns.headers or is_first:
         yield maker.make_batch()
 
 
-def decode_columns(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def decode_columns(batches: Iterable[pa.RecordBatch], keys: Sequence[bytes] = ()) -> Iterator[pa.RecordBatch]:
     """The same of batches with the columns `value` (text or bytes) and `origin` (anything, which stays beside it)."""
     for batch in batches:
-        for begin, decoded in _decode_in_pieces(batch.column("value").cast(pa.binary())):
+        for begin, decoded in _decode_in_pieces(batch.column("value").cast(pa.binary()), keys):
             yield decoded.append_column("origin", batch.column("origin").slice(begin, decoded.num_rows))
 
 
-def decode_keeping_malformed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def decode_keeping_malformed(batches: Iterable[pa.RecordBatch], keys: Sequence[bytes] = ()) -> Iterator[pa.RecordBatch]:
     """The same, with `value` of malformed records as the last column."""
     for batch in batches:
         values, origins = batch.column("value").cast(pa.binary()), batch.column("origin")
-        for begin, decoded in _decode_in_pieces(values):
+        for begin, decoded in _decode_in_pieces(values, keys):
             size = decoded.num_rows
             found = decoded.append_column("origin", origins.slice(begin, size))
             bad = pc.is_valid(decoded.column("problem"))
@@ -88,10 +95,10 @@ def decode_keeping_malformed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
             yield found.append_column("value", kept)
 
 
-def _decode_in_pieces(values: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _decode_in_pieces(values: pa.Array, keys: Sequence[bytes]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Batches, each with the number of its first value."""
     begin = 0
-    for decoded in decode_batches(values.to_pylist()):
+    for decoded in decode_batches(values.to_pylist(), keys=keys):
         yield begin, decoded
         begin += decoded.num_rows
 
@@ -99,9 +106,11 @@ def _decode_in_pieces(values: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
 class HeaderColumns:
     """The columns of any batch of records: their headers, and of malformed ones why they are."""
 
-    def __init__(self) -> None:
+    def __init__(self, keys: Sequence[bytes] = ()) -> None:
         self.headers: list[tuple[Any, ...]] = []
+        self._keys = keys
         self._digests: list[int | None] = []
+        self._changed: dict[int, bool | None] = {}
         self._bad: dict[int, tuple[str, str | None]] = {}
 
     def add_value(self, value: bytes | None) -> UsageRecord | None:
@@ -116,6 +125,9 @@ class HeaderColumns:
         self._digests.append(decoding.content_digest(record))
         if record.version < 2:
             decoding.forget_optional_fields(record)
+        if self._keys or record.record_digest is not None:
+            assert value is not None
+            self._changed[len(self.headers)] = is_changed(value, record.record_digest, self._keys)
         self.headers.append(_header_values(record))
         return record
 
@@ -132,6 +144,7 @@ class HeaderColumns:
             self.sparse_array(problems, pa.string()),
             self.sparse_array(samples, pa.string()),
             pa.array(self._digests, pa.int64()),
+            self.sparse_array(self._changed, pa.bool_()),
         ]
 
     def sparse_array(self, found: dict[int, Any], kind: pa.DataType) -> pa.Array:
@@ -141,8 +154,8 @@ class HeaderColumns:
 
 
 class _BatchMaker:
-    def __init__(self) -> None:
-        self.columns = HeaderColumns()
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self.columns = HeaderColumns(keys)
         self.rows: list[RecordRow] = []
         self._offsets = [0]
         self._factors: dict[int, int] = {}

@@ -56,7 +56,10 @@ DISK_COLUMNS: Final[dict[str, DataType]] = {usage.VOLUMES: VOLUMES_SCHEMA, usage
 HEADER_SCHEMA: Final = StructType([StructField(name, _TYPES[kind]) for name, kind in NUMBER_FIELDS.items()])
 # Those of record_batches.py.
 JUDGED_SCHEMA: Final = StructType(
-    [StructField("problem", StringType()), StructField("sample", StringType()), StructField("digest", LongType())]
+    [
+        *(StructField("problem", StringType()), StructField("sample", StringType())),
+        *(StructField("digest", LongType()), StructField("changed", BooleanType())),
+    ]
 )
 DECODED_SCHEMA: Final = StructType(
     [
@@ -73,6 +76,8 @@ RUN_SCHEMA: Final = (
     .add("gateway", StringType()).add("boot", StringType()).add("worker", LongType()).add("kind", StringType())
     .add("first_seq", LongType()).add("last_seq", LongType()).add("part", LongType()).add("parts", LongType())
     .add("final", BooleanType()).add("start_ms", LongType()).add("end_ms", LongType()).add("cluster", StringType())
+    .add("previous_digest", StringType()).add("record_digest", StringType())
+    .add("changed_records", LongType()).add("unchecked_records", LongType())
 )  # fmt: skip
 CONDENSED_SCHEMA: Final = StructType(
     [

@@ -24,7 +24,7 @@ from gateway.control.cluster.brokers_time import BrokersTime
 from gateway.control.cluster.cluster import ClusterMonitor
 from gateway.control.cluster.listeners import BrokerListeners
 from gateway.control.components.optional_components import SOURCE, ComponentUnusable, OptionalComponents
-from gateway.control.components.usage_pipeline import UsagePipeline
+from gateway.control.components.usage_pipeline import UsagePipeline, make_chain
 from gateway.control.context import ControlContext
 from gateway.control.facts import ControlFacts, Published
 from gateway.control.fleet.exchange.exchange import DROP_REASONS
@@ -146,7 +146,7 @@ class _ControlProcess:
         self._components = components
         secret = outside.obtain_secret(settings)
 
-        self._usage_log = UsageLogWriter(None, settings.gateway_name, metrics)
+        self._usage_log = UsageLogWriter(None, settings.gateway_name, metrics, make_chain(settings.usage_log))
         self._usage_pipeline = UsagePipeline(context, components, self._usage_log)
         self._recent, self._timeline = RecentTraffic(), TrafficTimeline()
         self._interval_receiver = IntervalReceiver(context, self._usage_log, self._recent, self._timeline)

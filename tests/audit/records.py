@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.audit.answers.answer import JSON, AuditAnswer, render_answer
 from gateway.audit.local.spool import ValueBatch
 from policies import usage
+from policies.record_digests import chain_record, find_digest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,6 +71,25 @@ def topic_batch(spark: SparkSession, found: Iterable[tuple[int, int, str | None]
         for partition, offset, line in found
     ]
     return spark.createDataFrame(rows, "value binary, topic string, partition int, offset bigint, timestamp timestamp")
+
+
+# What frames of records' numbers have beside these.
+UNCHAINED = (0, None, None, None, None)
+UNCHAINED_COLUMNS = "part long, cluster string, previous_digest string, record_digest string, changed boolean"
+
+
+def chained(lines: Iterable[str], key: bytes | None = None) -> list[str]:
+    """The same with digests, as a gateway writes them."""
+    before: dict[tuple[object, ...], str] = {}
+    found = []
+    for line in lines:
+        record = json.loads(line)
+        life = record["gateway"], record["boot"], record["worker"]
+        made = chain_record(line.encode(), before.get(life, ""), key)
+        found.append(made.decode())
+        if record["kind"] == usage.INTERVAL:
+            before[life] = find_digest(made)
+    return found
 
 
 class LineSource:

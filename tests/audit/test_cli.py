@@ -19,7 +19,7 @@ from gateway.audit.batch.query import AuditQuery
 from gateway.audit.engines import ENGINES
 from gateway.audit.local import opening
 from gateway.embedded import find_free_port, jars
-from tests.audit.records import START, Row, interval
+from tests.audit.records import START, Row, chained, interval
 
 NOW = START + 86_400_000
 
@@ -81,6 +81,9 @@ def test_properties_come_from_a_file_and_from_options_with_or_without_the_prefix
         (("--spool", "x", "--property", "acks"), "--property: 'acks' is not KEY=VALUE"),
         (("--spool", "x", "--command-config", "/nowhere"), "--command-config: /nowhere: No such file or directory"),
         (("tops", "--spool", "x"), "'tops' is not a command of the audit: stream, compact, expire, top,"),
+        (("--spool", "x", "--chain-key", "/nowhere"), "--chain-key: /nowhere: No such file or directory"),
+        (("--spool", "x", "--chain-key", "/dev/null"), "--chain-key: /dev/null: must have 32 bytes or more"),
+        (("--tables", "x", "--chain-key", __file__), "--chain-key: tables hold no text to check"),
         (("--spool", "x", "--colour"), "unrecognized arguments: --colour"),
         (
             ("--tables", "x", "--engine", "local"),
@@ -194,6 +197,20 @@ def test_the_ranking_is_local_too(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert cli.main(["top", "--spool", str(tmp_path), "--engine", "local", "--format", "json", "--quiet"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert [(row["rank"], row["client_id"], row["finally_dropped_bytes"]) for row in answer["rows"]] == [(1, "a", 5)]
+
+
+def test_changed_records_are_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key, usage = tmp_path / "key", tmp_path / "usage-00000001-aa.jsonl"
+    key.write_text("k" * 32 + "\n")
+    lines = chained([*interval(0), *interval(1, (), final=True)], b"k" * 32)
+    for log, code, said in (
+        (lines, 0, "complete"),
+        ([lines[0].replace('"bytes":100', '"bytes":99'), lines[1]], 3, "CHANGED  gw/b1/0: 1 records are not"),
+    ):
+        usage.write_text("\n".join(log) + "\n")
+        options = ["--spool", str(usage), "--engine", "local", "--strict", "--quiet", "--chain-key", str(key)]
+        assert cli.main(options) == code
+        assert said in capsys.readouterr().out
 
 
 def test_a_java_that_has_ended_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

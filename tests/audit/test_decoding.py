@@ -372,7 +372,7 @@ def test_columns_hold_what_was_written(given: list[Any], max_rows: int) -> None:
 def test_version_1_has_nothing_of_version_2() -> None:
     line = CHANCE_FIELDS.replace('"delay_ms": 0', '"delay_ms": 0, "group": "g", "software": "s", "repeats": 7')
     (row,) = record_batches.decode_values([line.encode()]).to_pylist()
-    assert [row[name] for name in (*usage.OPTIONAL_HEADER_FIELDS, usage.VOLUMES, usage.SPREAD)] == [None] * 4
+    assert [row[name] for name in (*usage.OPTIONAL_HEADER_FIELDS, usage.VOLUMES, usage.SPREAD)] == [None] * 6
     assert [(each["group"], each["software"], each["repeats"]) for each in row["rows"]] == [("", "", None)] * 2
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import Settings
-from gateway.control.lifecycle.examination import find_secret_key_faults
+from gateway.control.lifecycle.examination import find_chain_key_faults, find_secret_key_faults
 from gateway.secret_key import KEY_FILE_NAME, derive_key, find_secret, obtain_secret
 
 
@@ -43,6 +43,13 @@ def test_one_that_can_t_be_used_is_told_before_the_start(tmp_path: Path) -> None
     assert "short" not in fault.removeprefix(f"secret_key_file: {path}")
     path.write_text("x" * 32)
     assert find_secret_key_faults(given) == find_secret_key_faults(settings(tmp_path)) == []
+
+
+def test_a_chain_s_key_that_can_t_be_read_is_told_before_the_start(tmp_path: Path) -> None:
+    kept = {"spool_dir": tmp_path, "chain": True, "chain_key_file": tmp_path / "key"}
+    faults = find_chain_key_faults(settings(tmp_path, usage_log=kept))
+    assert faults == [f"usage_log.chain_key_file: {tmp_path / 'key'}: No such file or directory"]
+    assert find_chain_key_faults(settings(tmp_path)) == []
 
 
 def test_without_a_disk_clients_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

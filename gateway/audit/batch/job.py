@@ -108,6 +108,7 @@ class AuditSource:
     raw_lines: DataFrame
     description: dict[str, Any]
     record_count: int | None = None
+    keys: tuple[bytes, ...] = ()  # of the records' digests
 
 
 @contextmanager
@@ -332,7 +333,9 @@ def union_sources(sources: Sequence[AuditSource]) -> DataFrame:
 
 @contextmanager
 def open_decoded(
-    sources: Sequence[AuditSource], decode: Callable[[DataFrame], DataFrame], tell: Callable[[str], None]
+    sources: Sequence[AuditSource],
+    decode: Callable[[DataFrame, Sequence[bytes]], DataFrame],
+    tell: Callable[[str], None],
 ) -> Iterator[tuple[DataFrame, dict[str, Any]]]:
     """The records of these sources, each once, and the fields of LogIntegrity that are known before gaps are found.
 
@@ -343,7 +346,7 @@ def open_decoded(
         AuditError: a source can't be read to its end (also from within).
     """
     raw = union_sources(sources)
-    decoded = decode(raw).persist()
+    decoded = decode(raw, sources[0].keys).persist()
     try:
         with report_progress(raw.sparkSession, tell):
             tell("reading and decoding")
@@ -382,7 +385,7 @@ def read_sums(
         AuditError: a source can't be read to its end (also from within).
     """
     raw = union_sources(sources)
-    condensed = transforms.condense_records(raw, question).persist()
+    condensed = transforms.condense_records(raw, question, sources[0].keys).persist()
     try:
         with report_progress(raw.sparkSession, tell):
             tell("reading and decoding")
@@ -531,11 +534,15 @@ def find_gaps(
         boots = [row.asDict() for row in transforms.summarize_boots(numbering).collect()]
         boots.sort(key=lambda boot: tuple(boot[name] for name in schema.BOOT_COLUMNS))
         whole = [boot.pop(transforms.WHOLE_COLUMN) for boot in boots]
+        broken: dict[tuple[Any, ...], int] = {}
+        if any(boot["chained"] for boot in boots):
+            links = transforms.count_broken_links(numbering).collect()
+            broken = {tuple(row[name] for name in schema.BOOT_COLUMNS): row["broken"] for row in links}
         gaps: Iterator[dict[str, Any]] = iter(())
         if not all(whole):
             found = transforms.detect_gaps(numbering).orderBy(*schema.BOOT_COLUMNS, "first_seq", "gap")
             gaps = (row.asDict() for row in found.toLocalIterator())
-        return assess_integrity(records.integrity_fields, boots, gaps, question, records.sources)
+        return assess_integrity(records.integrity_fields, boots, gaps, question, records.sources, broken)
     finally:
         numbering.unpersist()
 

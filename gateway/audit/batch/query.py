@@ -16,6 +16,8 @@ DROPPED: Final = "dropped"
 # Within which a client tries a rejected batch again: lives that are closer to each other may both have seen it. As long
 # as repeats.RETENTION_S, which the clocks of two gateways don't differ by.
 REPEAT_MS: Final = 600_000
+# Columns of a life that aren't told of those without an end.
+_NOT_TOLD: Final = ("final_seq", "clusters", "changed", "unchecked", "chained")
 _ONE_CLUSTER: Final = ("topic", "tables")  # sources that gateways of one cluster write to; spool files may be anyone's
 
 
@@ -52,6 +54,9 @@ class LogIntegrity:
     after_final: Sequence[Mapping[str, Any]] = ()  # lives with intervals behind the one that said it was the last
     after_final_total: int = 0
     clusters: Sequence[str] = ()  # the ids of those that the records name
+    changed: int = 0  # records that aren't as they were written, or don't follow the one before (record_digests.py)
+    changed_lives: Sequence[Mapping[str, Any]] = ()  # the lives of which they are
+    unchecked: int = 0  # records with a digest by a key that isn't here
     mixes_clusters: bool = False  # they are several, and a source has the records of one cluster's gateways
     lives_overlap: bool = False  # some were, or one began within REPEAT_MS of another's end, between the query's bounds
 
@@ -59,7 +64,7 @@ class LogIntegrity:
     def complete(self) -> bool:
         """Nothing is known to be missing. A worker that still runs ("open") does not count against it."""
         found = self.gaps_total or self.lost or self.malformed or self.conflicts or self.after_final_total
-        return not (found or self.mixes_clusters)
+        return not (found or self.mixes_clusters or self.changed)
 
     @property
     def sees_repeats(self) -> bool:
@@ -149,10 +154,11 @@ def assess_integrity(
     gaps: Iterable[dict[str, Any]],
     question: AuditQuery,
     sources: Sequence[Mapping[str, Any]] = (),
+    broken: Mapping[tuple[Any, ...], int] | None = None,
 ) -> LogIntegrity:
     """`counted`: the fields that are known before gaps are looked for; `boots`, `gaps`: all, in order
-    (transforms.summarize_boots, detect_gaps); `sources`: CountedRecords'. Gaps and boots without an end are those that
-    touch the question's bounds.
+    (transforms.summarize_boots, detect_gaps); `sources`: CountedRecords'; `broken`: transforms.count_broken_links,
+    by life. Gaps and boots without an end are those that touch the question's bounds.
     """
     listed: list[dict[str, Any]] = []
     gaps_total = 0
@@ -166,9 +172,14 @@ def assess_integrity(
         if boot["final_seq"] is not None and boot["last_seq"] > boot["final_seq"]
     ]
     endless = [
-        {name: value for name, value in boot.items() if name not in ("final_seq", "clusters")}
+        {name: value for name, value in boot.items() if name not in _NOT_TOLD}
         for boot in boots
         if boot["state"] != "final"
+    ]
+    changed = [
+        {name: boot[name] for name in BOOT_COLUMNS} | {"changed": count}
+        for boot in boots
+        if (count := boot["changed"] + (broken or {}).get(tuple(boot[name] for name in BOOT_COLUMNS), 0))
     ]
     clusters = sorted({cluster for boot in boots for cluster in boot["clusters"]})
     incomplete = [boot for boot in endless if _overlaps_query(boot, "start_ms", "lost_ms", question)]
@@ -183,6 +194,9 @@ def assess_integrity(
         after_final=after_final[:MAX_LISTED],
         after_final_total=len(after_final),
         clusters=clusters,
+        changed=sum(life["changed"] for life in changed),
+        changed_lives=changed[:MAX_LISTED],
+        unchecked=sum(boot["unchecked"] for boot in boots),
         mixes_clusters=len(clusters) > 1 and any(source["kind"] in _ONE_CLUSTER for source in sources),
         lives_overlap=any(
             _lives_overlap([boot for boot in boots if not boot["clusters"] or cluster in boot["clusters"]], question)

@@ -119,6 +119,9 @@ def integrity_json(trust: LogIntegrity) -> dict[str, Any]:
         "after_final": list(trust.after_final),
         "lives_overlap": trust.lives_overlap,
         "clusters": list(trust.clusters),
+        "changed": trust.changed,
+        "changed_lives": list(trust.changed_lives),
+        "unchecked": trust.unchecked,
     }
 
 
@@ -294,6 +297,13 @@ def integrity_text(trust: LogIntegrity, sources: Sequence[Mapping[str, Any]] = (
         lines.append(
             f"CLUSTERS  records of {len(trust.clusters)} clusters, which --by cluster tells apart: {names}{why}"
         )
+    if trust.unchecked:
+        lines.append(f"UNCHECKED  {trust.unchecked:,} records have digests by a key: --chain-key checks them")
+    lines += [
+        f"CHANGED  {_life_name(life)}: {life['changed']:,} records are not as they were written, or not where they were"
+        for life in trust.changed_lives[:_MAX_LISTED]
+    ]
+    lines += _more_lines(len(trust.changed_lives))
     if trust.conflicts:
         lines.append(f"CONFLICT  {trust.conflicts:,} copies say something else than the record that was counted")
     lines += [f"MALFORMED  {count:,} x {problem}" for problem, count in trust.problems.items()]

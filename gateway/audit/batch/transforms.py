@@ -25,20 +25,21 @@ from policies import usage
 WHOLE_COLUMN = "whole"  # column of `summarize_boots`
 
 
-def decode_records(raw: DataFrame) -> DataFrame:
+def decode_records(raw: DataFrame, keys: Sequence[bytes] = ()) -> DataFrame:
     """Usage records from text or bytes; takes schema.RAW_SCHEMA, whatever the type of its `origin`.
 
     Gives schema.DECODED_SCHEMA and `origin`: `digest` is a hash of the content, `problem` null for a good record, else
-    why it is malformed, `sample` the beginning of a malformed one. No record is left out.
+    why it is malformed, `sample` the beginning of a malformed one. No record is left out. `keys`: of their digests.
     """
     kinds = StructType([*schema.DECODED_SCHEMA, raw.schema["origin"]])
-    return map_in_arrow(raw.select("value", "origin"), record_batches.decode_columns, kinds)
+    return map_in_arrow(raw.select("value", "origin"), partial(record_batches.decode_columns, keys=keys), kinds)
 
 
-def decode_keeping_malformed(raw: DataFrame) -> DataFrame:
+def decode_keeping_malformed(raw: DataFrame, keys: Sequence[bytes] = ()) -> DataFrame:
     """The same, with the whole `value` of malformed records, as bytes."""
     kinds = StructType([*schema.DECODED_SCHEMA, raw.schema["origin"], StructField("value", BinaryType())])
-    return map_in_arrow(raw.select("value", "origin"), record_batches.decode_keeping_malformed, kinds)
+    decode = partial(record_batches.decode_keeping_malformed, keys=keys)
+    return map_in_arrow(raw.select("value", "origin"), decode, kinds)
 
 
 def mark_copies(decoded: DataFrame) -> DataFrame:
@@ -146,7 +147,7 @@ def condense_rows(rows: DataFrame, window_ms: int, *columns: str) -> DataFrame:
     )
 
 
-def condense_records(raw: DataFrame, question: AuditQuery) -> DataFrame:
+def condense_records(raw: DataFrame, question: AuditQuery, keys: Sequence[bytes] = ()) -> DataFrame:
     """What the question needs of that text (condensing.py); takes schema.RAW_SCHEMA, gives schema.CONDENSED_SCHEMA."""
     condense = partial(
         condensing.condense_columns,
@@ -155,6 +156,7 @@ def condense_records(raw: DataFrame, question: AuditQuery) -> DataFrame:
         from_ms=question.from_ms,
         to_ms=question.to_ms,
         calendar=question.calendar,
+        keys=keys,
     )
     return map_in_arrow(raw.select("value", "origin"), condense, schema.CONDENSED_SCHEMA)
 
@@ -184,10 +186,14 @@ def select_numbering(records: DataFrame) -> DataFrame:
         return records
     seq = F.col("seq")
     numbers = (seq.alias("first_seq"), seq.alias("last_seq"))
-    part = ("part",) if "part" in records.columns else ()
-    cluster = F.col(usage.CLUSTER) if usage.CLUSTER in records.columns else F.lit(None).cast("string")
-    rest = (*part, "parts", "final", "start_ms", "end_ms", cluster.alias(usage.CLUSTER))
-    return records.select(*schema.BOOT_COLUMNS, "kind", *numbers, *rest)
+    rest = ("parts", "final", "start_ms", "end_ms", usage.CLUSTER, usage.PREVIOUS_DIGEST, usage.RECORD_DIGEST)
+    has_digest, changed = F.col(usage.RECORD_DIGEST).isNotNull(), F.col("changed")
+    counts = {
+        "changed_records": F.coalesce(changed, F.lit(False)),
+        "unchecked_records": has_digest & changed.isNull(),
+    }
+    chain = [count.cast("long").alias(name) for name, count in counts.items()]
+    return records.select(*schema.BOOT_COLUMNS, "kind", *numbers, "part", *rest, *chain)
 
 
 def condense_numbering(records: DataFrame) -> DataFrame:
@@ -218,8 +224,9 @@ def summarize_boots(records: DataFrame) -> DataFrame:
     Columns: gateway, boot, worker, `state` ("final": ended and all accounted for; "lost": died, its work after last_seq
     is unknown; "open": no end seen, so it runs still or died unnoticed), intervals, first_seq, last_seq, start_ms and
     end_ms of the intervals seen, lost_seq and lost_ms (null unless there is a note of its loss), final_seq (null unless
-    an interval said it was the last), clusters (their ids, in order), WHOLE (`detect_gaps` has none of it for sure, as
-    all its numbers are there and none has several parts).
+    an interval said it was the last), clusters (their ids, in order), changed (how many records aren't as they were
+    written), unchecked (how many have a digest whose key isn't here), chained (whether any has a digest), WHOLE
+    (`detect_gaps` has none of it for sure, as all its numbers are there and none has several parts).
     """
     runs = select_numbering(records)
     interval = F.col("kind") == usage.INTERVAL
@@ -238,12 +245,38 @@ def summarize_boots(records: DataFrame) -> DataFrame:
         F.max(F.when(lost, F.col("end_ms"))).alias("lost_ms"),
         F.min(F.when(F.col("final"), F.col("last_seq"))).alias("final_seq"),
         F.sort_array(F.collect_set(F.when(F.col(usage.CLUSTER) != "", F.col(usage.CLUSTER)))).alias("clusters"),
+        F.sum("changed_records").alias("changed"),
+        F.sum("unchecked_records").alias("unchecked"),
+        F.max(F.col(usage.RECORD_DIGEST).isNotNull()).alias("chained"),
         (F.coalesce(F.max(F.when(interval, F.col("parts"))), F.lit(1)) == 1).alias("_single"),
     )
     # Numbers begin with 0, and an interval that is there twice is counted once.
     expected = F.coalesce(F.col("last_seq") + 1, F.lit(0))
     whole = F.col("_single") & (F.col("intervals") == expected) & (F.coalesce("lost_seq", F.lit(-1)) < expected)
     return lives.withColumn(WHOLE_COLUMN, whole).drop("_single")
+
+
+def count_broken_links(records: DataFrame) -> DataFrame:
+    """Of the same, the lives with records that don't follow the one before them, where that is there, by their digests
+    (policies/record_digests.py); schema.BOOT_COLUMNS and `broken`, how many; those within runs are in `changed`.
+    """
+    runs = select_numbering(records)
+    intervals = runs.where(F.col("kind") == usage.INTERVAL)
+    life = Window.partitionBy(*schema.BOOT_COLUMNS).orderBy("first_seq", "part")
+    before = {name: F.lag(name).over(life) for name in ("last_seq", "part", "parts", usage.RECORD_DIGEST)}
+    same = (F.col("part") > 0) & (F.col("first_seq") == before["last_seq"]) & (F.col("part") == before["part"] + 1)
+    is_next = (F.col("part") == 0) & (F.col("first_seq") == before["last_seq"] + 1)
+    follows = same | (is_next & (before["part"] == before["parts"] - 1))
+    fits = F.col(usage.PREVIOUS_DIGEST).eqNullSafe(before[usage.RECORD_DIGEST])
+    broken = intervals.select(*schema.BOOT_COLUMNS, (follows & ~fits).alias("_broken"))
+    # A note of loss follows the life's last record, whichever of them came last.
+    end = F.max(F.struct("last_seq", "part", "parts", usage.RECORD_DIGEST)).alias("_end")
+    ends = intervals.groupBy(*schema.BOOT_COLUMNS).agg(end)
+    lost = runs.where(F.col("kind") == usage.LOST).join(ends, [*schema.BOOT_COLUMNS])
+    is_last = (F.col("_end.last_seq") == F.col("first_seq")) & (F.col("_end.part") == F.col("_end.parts") - 1)
+    fits = F.col(usage.PREVIOUS_DIGEST).eqNullSafe(F.col(f"_end.{usage.RECORD_DIGEST}"))
+    broken = broken.unionByName(lost.select(*schema.BOOT_COLUMNS, (is_last & ~fits).alias("_broken")))
+    return broken.where("_broken").groupBy(*schema.BOOT_COLUMNS).agg(F.count(F.lit(1)).alias("broken"))
 
 
 def _maybe_appended() -> Column:

@@ -4,6 +4,7 @@
 #   records.py   the run: each line decoded once, its rows added up at once
 #   sums.py      sums by group: pure
 #   lives.py     each life's numbers: which record is a copy, what is missing: pure
+#   links.py     whether a life's records follow each other, as their digests say: pure
 #   spool.py     lines of spool files
 #   topic.py     values of the usage topic
 #

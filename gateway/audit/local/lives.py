@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from gateway.audit.columns import BOOT_COLUMNS
+from gateway.audit.local.links import ChainLinks, LinkedRun
 from policies import usage
 
 LifeKey = tuple[str, str, int]  # gateway, boot, worker
@@ -41,7 +42,19 @@ class WorkerLife:
     added by `append`, which asks nothing; any other by `add`.
     """
 
-    __slots__ = ("_first", "_holes", "append", "cells", "clusters", "final_seq", "next_seq", "others")
+    __slots__ = (
+        "_first",
+        "_holes",
+        "append",
+        "cells",
+        "changed",
+        "clusters",
+        "final_seq",
+        "links",
+        "next_seq",
+        "others",
+        "unchecked",
+    )
 
     def __init__(self) -> None:
         self._first = self._holes = self.next_seq = 0
@@ -50,10 +63,27 @@ class WorkerLife:
         self.others: dict[tuple[str, int, int], _OtherRecord] = {}
         self.final_seq: int | None = None
         self.clusters: set[str | None] = set()  # of records that count
+        self.links: ChainLinks | None = None  # of a life with digests
+        self.changed = self.unchecked = 0  # records with a wrong one, and with one whose key isn't here
 
     def end(self, seq: int) -> None:
         """Note that this interval said it was the last."""
         self.final_seq = seq if self.final_seq is None else min(seq, self.final_seq)
+
+    def begin_chain(self) -> None:
+        """Call it before the first record with a digest is added."""
+        self.links = ChainLinks()
+        for first, last in self._cell_runs():
+            self.links.add(LinkedRun(usage.INTERVAL, first, last, 0, 1, None, None))
+        for (kind, seq, part), record in self.others.items():
+            self.links.add(LinkedRun(kind, seq, seq, part, record.parts, None, None))
+
+    def add_digest(self, record: LinkedRun, changed: bool | None) -> None:
+        """Note a record that counts; `changed`: as record_digests.is_changed has it."""
+        if self.links is not None:
+            self.links.add(record)
+        self.changed += changed is True
+        self.unchecked += record.digest is not None and changed is None
 
     def add(
         self, kind: str, seq: int, part: int, parts: int, start_ms: int, end_ms: int, final: bool, mark: int
@@ -117,6 +147,9 @@ class WorkerLife:
             "lost_ms": max((record.end_ms for record in lost.values()), default=None),
             "final_seq": self.final_seq,
             "clusters": sorted(cluster for cluster in self.clusters if cluster),
+            "changed": self.changed,
+            "unchecked": self.unchecked,
+            "chained": self.links is not None,
         }
         expected = 0 if last is None else last + 1
         is_single = all(record.parts == 1 for _, record in others)

@@ -13,10 +13,16 @@ from gateway.audit.topic_range import UntranslatableProperty
 
 
 def open_sources(
-    bootstrap_servers: str | None, topic: str, properties: Mapping[str, str], spool: Sequence[str], *, always: bool
+    bootstrap_servers: str | None,
+    topic: str,
+    properties: Mapping[str, str],
+    spool: Sequence[str],
+    *,
+    always: bool,
+    keys: Sequence[bytes] = (),
 ) -> LocalRecords | None:
     """The records of a topic (unless `bootstrap_servers` is None) and of spool files. None: they are Spark's, being too
-    large or readable by Java only; never with `always`.
+    large or readable by Java only; never with `always`. `keys`: of the records' digests.
 
     Raises:
         AuditError: a source isn't there, or can't be read.
@@ -38,4 +44,4 @@ def open_sources(
         if not always and usage_topic.size > LOCAL_RECORDS:
             return None
         sources.insert(0, usage_topic)
-    return LocalRecords(sources)
+    return LocalRecords(sources, keys)

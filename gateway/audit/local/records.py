@@ -23,9 +23,11 @@ from gateway.audit.batch.query import (
     ignore_progress,
 )
 from gateway.audit.decoding import MalformedRecord, MalformedRecords, UsageRecord
+from gateway.audit.local.links import LinkedRun
 from gateway.audit.local.lives import COPY, NEW, LifeKey, WorkerLife
 from gateway.audit.local.spool import ValueBatch
 from gateway.audit.local.sums import GroupSums
+from policies.record_digests import is_changed
 from policies.usage import INTERVAL
 
 PROGRESS_INTERVAL_S: Final = 5.0
@@ -61,8 +63,9 @@ _Collector = TypeVar("_Collector", bound=RecordCollector)
 class LocalRecords:
     """A CountedRecords of these sources together. Each question reads them once."""
 
-    def __init__(self, sources: Sequence[LocalSource]) -> None:
-        self._sources = sources
+    def __init__(self, sources: Sequence[LocalSource], keys: Sequence[bytes] = ()) -> None:
+        """`keys`: of the records' digests."""
+        self._sources, self._keys = sources, keys
         self._run: _Run | None = None
 
     @property
@@ -97,7 +100,8 @@ class LocalRecords:
         found = [(*lives[key].summarize(key), lives[key]) for key in sorted(lives)]
         gaps = (gap for row, is_whole, life in found if not is_whole for gap in life.find_gaps(row))
         boots = [row for row, _, _ in found]
-        return assess_integrity(self._run.integrity_fields(), boots, gaps, question, self.sources)
+        broken = {key: life.links.count_broken() for key, life in lives.items() if life.links is not None}
+        return assess_integrity(self._run.integrity_fields(), boots, gaps, question, self.sources, broken)
 
     def collect(self, make: Callable[[], _Collector], tell: Callable[[str], None] = ignore_progress) -> _Collector:
         """Read everything, and add each record that counts to what `make` gives. It is called again where copies
@@ -110,7 +114,7 @@ class LocalRecords:
         while True:
             tell("reading again: copies of records differ" if unclear else "reading and adding up")
             collector = make()
-            run = self._run = _Run(collector.add_record, unclear)
+            run = self._run = _Run(collector.add_record, unclear, self._keys)
             with _without_collector_of_garbage():
                 self._read_all(run, tell)
             if run.unclear <= unclear:
@@ -132,34 +136,37 @@ class LocalRecords:
 class _HeldRecord:
     """The copies of a record that differ: those of the lowest digest count as one, as transforms.mark_copies has it."""
 
-    __slots__ = ("best", "digests")
+    __slots__ = ("best", "changed", "digests")
 
     def __init__(self) -> None:
         self.digests: Counter[int] = Counter()
         self.best: UsageRecord | None = None
+        self.changed: bool | None = None  # whether that one is
 
-    def add(self, record: UsageRecord) -> None:
+    def add(self, record: UsageRecord, changed: bool | None) -> None:
         digest = decoding.content_digest(record)
         if not self.digests or digest < min(self.digests):
-            self.best = record
+            self.best, self.changed = record, changed
         self.digests[digest] += 1
 
 
 class _Run:
     """One reading of everything. `unclear`: names of records whose copies differ, found on the way."""
 
-    def __init__(self, add_record: Callable[[UsageRecord], None], held: set[_RecordName]) -> None:
+    def __init__(
+        self, add_record: Callable[[UsageRecord], None], held: set[_RecordName], keys: Sequence[bytes]
+    ) -> None:
         self.records = self._duplicates = self._conflicts = 0
         self.lives: dict[LifeKey, WorkerLife] = {}
         self.unclear: set[_RecordName] = set()
-        self._add_record = add_record
+        self._add_record, self._keys = add_record, keys
         self._held = {name: _HeldRecord() for name in held}
         self._malformed = MalformedRecords()
 
     def add_batch(self, batch: ValueBatch) -> None:
         """Decode and count; what counts goes to the collector."""
         parse, count = decoding.parse_record, self._add_record
-        lives, held = self.lives, self._held
+        lives, held, keys = self.lives, self._held, self._keys
         self.records += len(batch.values)
         for i, value in enumerate(batch.values):
             try:
@@ -169,13 +176,16 @@ class _Run:
                 continue
             key = (record.gateway, record.boot, record.worker)
             if held and (one := held.get((key, record.kind, record.seq, record.part))):
-                one.add(record)
+                one.add(record, self._is_changed(record, value))
                 continue
             life = lives.get(key)
             if life is None:
                 life = lives[key] = WorkerLife()
             if record.version < 2:
                 decoding.forget_optional_fields(record)
+            if record.record_digest is not None and life.links is None:
+                life.begin_chain()
+            has_chain = life.links is not None or keys
             kind, seq, start_ms, end_ms = record.kind, record.seq, record.start_ms, record.end_ms
             if seq == life.next_seq and kind == INTERVAL and record.parts == 1 and not life.others:
                 life.append((hash(value), start_ms, end_ms))
@@ -183,12 +193,16 @@ class _Run:
                 life.clusters.add(record.cluster)
                 if record.final:
                     life.end(seq)
+                if has_chain:
+                    life.add_digest(_make_link(record), self._is_changed(record, value))
                 count(record)
                 continue
             part = record.part
             known = life.add(kind, seq, part, record.parts, start_ms, end_ms, record.final, hash(value))
             if known == NEW:
                 life.clusters.add(record.cluster)
+                if has_chain:
+                    life.add_digest(_make_link(record), self._is_changed(record, value))
                 count(record)
             elif known == COPY:
                 self._duplicates += 1
@@ -205,13 +219,20 @@ class _Run:
             self._duplicates += one.digests.total() - 1
             self._conflicts += sum(count for digest, count in one.digests.items() if digest != lowest)
             life = self.lives.setdefault(key, WorkerLife())
+            if record.version < 2:
+                decoding.forget_optional_fields(record)
+            if record.record_digest is not None and life.links is None:
+                life.begin_chain()
             life.add(
                 record.kind, record.seq, record.part, record.parts, record.start_ms, record.end_ms, record.final, 0
             )
-            if record.version < 2:
-                decoding.forget_optional_fields(record)
             life.clusters.add(record.cluster)
+            life.add_digest(_make_link(record), one.changed)
             self._add_record(record)
+
+    def _is_changed(self, record: UsageRecord, value: bytes | None) -> bool | None:
+        assert value is not None
+        return is_changed(value, record.record_digest if record.version > 1 else None, self._keys)
 
     def integrity_fields(self) -> dict[str, Any]:
         """The fields of LogIntegrity that are known before gaps are looked for."""
@@ -224,6 +245,11 @@ class _Run:
             "problems": dict(sorted(problems.items())),
             "samples": self._malformed.first_samples(),
         }
+
+
+def _make_link(record: UsageRecord) -> LinkedRun:
+    seq = record.seq
+    return LinkedRun(record.kind, seq, seq, record.part, record.parts, record.previous_digest, record.record_digest)
 
 
 @contextmanager

@@ -57,6 +57,7 @@ def _stream_parser() -> argparse.ArgumentParser:
     )
     add("--property", action="append", default=[], metavar="K=V", help="property of the Kafka client")
     add("--command-config", metavar="FILE", help="file of such properties, as Kafka's own tools take it")
+    cli.add_key_option(parser)
     cli.add_spark_options(parser)
     return parser
 
@@ -96,6 +97,7 @@ def _prepare_stream(options: argparse.Namespace) -> Callable[[], int]:
     properties = {name.removeprefix("kafka."): value for name, value in properties.items()}
     conf = cli.parse_pairs("--conf", options.conf)
     checkpoint = options.checkpoint or f"{options.output.rstrip('/')}/_checkpoint"
+    keys = cli.read_chain_keys(options.chain_key)
     tell = cli.make_progress_printer(options.quiet)
 
     def work() -> int:
@@ -112,6 +114,7 @@ def _prepare_stream(options: argparse.Namespace) -> Callable[[], int]:
             None if interval is None else interval / 1000,
             options.max_records,
             derive_every / 1000,
+            keys,
         )
         tell("starting Spark")
         session = job.open_session(

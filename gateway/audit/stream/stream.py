@@ -12,7 +12,7 @@ import logging
 import signal
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,6 +46,7 @@ class StreamPlan:
     interval_s: float | None = None  # None: what is there now, then the end
     max_records: int = MAX_RECORDS  # of one batch
     derive_every_s: float = 300.0
+    keys: tuple[bytes, ...] = ()  # of the records' digests
 
 
 def run_stream(
@@ -185,7 +186,7 @@ class _BatchSink:
         # A failure in here reaches the query's caller only as the text of a Python traceback.
         try:
             self._tables.spark = frame.sparkSession
-            added = add_batch(self._writer, frame, self._topic_id, self._check_topic)
+            added = add_batch(self._writer, frame, self._topic_id, self._check_topic, self._plan.keys)
             for table, rows in added.items():
                 self.added_rows[table] += rows
             self._report_batch(number, added)
@@ -213,14 +214,18 @@ class _BatchSink:
 
 
 def add_batch(
-    writer: TableWriter, frame: DataFrame, topic_id: str, check: Callable[[], None] = lambda: None
+    writer: TableWriter,
+    frame: DataFrame,
+    topic_id: str,
+    check: Callable[[], None] = lambda: None,
+    keys: Sequence[bytes] = (),
 ) -> dict[str, int]:
     """One batch of the topic (as Spark's Kafka source gives it) into the tables; gives the number of added rows, by
     table.
 
     `check` is called when everything has been read, before anything counts.
     """
-    decoded = decode_batch(writer.filter_unread(frame, topic_id), topic_id).persist()
+    decoded = decode_batch(writer.filter_unread(frame, topic_id), topic_id, keys).persist()
     marked: DataFrame | None = None
     try:
         ends = _collect_ends(decoded)
@@ -248,7 +253,7 @@ def add_batch(
             marked.unpersist()
 
 
-def decode_batch(frame: DataFrame, topic_id: str) -> DataFrame:
+def decode_batch(frame: DataFrame, topic_id: str, keys: Sequence[bytes] = ()) -> DataFrame:
     """Records of the Kafka source, decoded, with their origin; the text only of those that are malformed."""
     origin = F.struct(
         F.col("topic").alias("origin_topic"),
@@ -256,11 +261,19 @@ def decode_batch(frame: DataFrame, topic_id: str) -> DataFrame:
         "offset",
         F.unix_millis("timestamp").alias("timestamp_ms"),
     )
-    decoded = transforms.decode_keeping_malformed(frame.select("value", origin.alias("origin")))
+    decoded = transforms.decode_keeping_malformed(frame.select("value", origin.alias("origin")), keys)
     names = ("origin_topic", *(name for name in layout.ORIGIN_COLUMNS if name != "topic_id"), "timestamp_ms")
     good = F.col("problem").isNull()
     return decoded.select(
-        *(*usage.HEADER_FIELDS, *usage.OPTIONAL_HEADER_FIELDS, *schema.DISK_COLUMNS, "rows", "digest", "problem"),
+        *(
+            *usage.HEADER_FIELDS,
+            *usage.OPTIONAL_HEADER_FIELDS,
+            *schema.DISK_COLUMNS,
+            "rows",
+            "digest",
+            "changed",
+            "problem",
+        ),
         F.lit(topic_id).alias("topic_id"),
         *(F.col("origin")[name].alias(name) for name in names),
         "value",
@@ -340,7 +353,10 @@ def _record_columns() -> list[Column]:
     columns = {
         "rows": F.when(counts, F.col("rows")),
         "row_count": F.when(counts, F.size("rows").cast("long")),
-        **{name: F.when(~bad, F.col(name)) for name in (*usage.HEADER_FIELDS, *usage.OPTIONAL_HEADER_FIELDS, "digest")},
+        **{
+            name: F.when(~bad, F.col(name))
+            for name in (*usage.HEADER_FIELDS, *usage.OPTIONAL_HEADER_FIELDS, "digest", "changed")
+        },
         **{name: F.when(counts, F.col(name)) for name in schema.DISK_COLUMNS},
     }
     return [columns.get(name, F.col(name)).alias(name) for name in layout.RECORDS_SCHEMA.names]

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -50,10 +50,10 @@ _row_values = attrgetter(
 )
 
 
-def split_columns(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def split_columns(batches: Iterable[pa.RecordBatch], keys: Sequence[bytes] = ()) -> Iterator[pa.RecordBatch]:
     """Headers, `pieces`, JUDGED_SCHEMA and `origin` of batches with `value` (text or bytes) and `origin`."""
     for batch in batches:
-        columns, parted = HeaderColumns(), []
+        columns, parted = HeaderColumns(keys), []
         for value in batch.column("value").cast(pa.binary()).to_pylist():
             record = columns.add_value(value)
             parted.append([] if record is None else split_by_broker(record))

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -93,10 +94,10 @@ def split_records(records: job.AuditRecords) -> Iterator[RecordedUsage]:
         whole.unpersist()
 
 
-def split_lines(raw: DataFrame) -> DataFrame:
+def split_lines(raw: DataFrame, keys: Sequence[bytes] = ()) -> DataFrame:
     """transforms.decode_records, with `pieces` in place of rows and disks."""
     kinds = StructType([*_PIECES_SCHEMA, raw.schema["origin"]])
-    return map_in_arrow(raw.select("value", "origin"), pieces.split_columns, kinds)
+    return map_in_arrow(raw.select("value", "origin"), partial(pieces.split_columns, keys=keys), kinds)
 
 
 def _split_good_records(records: DataFrame) -> DataFrame:

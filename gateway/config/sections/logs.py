@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
 from gateway.cli_support.suggest import name_hint
 from gateway.config.sections.fields import Copies, FieldFaults, KafkaName, Seconds, Section, Size, setting
@@ -45,3 +46,15 @@ class UsageLog(Section):
         3, "Partitions of the topic, if the gateway creates it.", ge=1, le=1000, unit="partitions"
     )
     replication: Copies | None = setting(None, "Copies of it. Without it 3, or the number of brokers if that is less.")
+    chain: bool = setting(
+        False, "Records have digests of themselves and of the one before, so that the audit finds changed ones."
+    )
+    chain_key_file: Path | None = setting(
+        None, "A file with a key for these digests, without which nobody can write such a record. It needs chain: true."
+    )
+
+    @model_validator(mode="after")
+    def _check_chain(self) -> Self:
+        if self.chain_key_file is not None and not self.chain:
+            raise ValueError("chain_key_file: it has no effect without chain: true")
+        return self

@@ -8,9 +8,11 @@ from typing import Final
 
 import trio
 
+from gateway.config.sections.logs import UsageLog
 from gateway.control.components.optional_components import SPOOL, OptionalComponents
 from gateway.control.context import ControlContext
-from gateway.control.usage.usage_log import UsageLogWriter, UsagePublisher, UsageSpool
+from gateway.control.usage.usage_log import LogChain, UsageLogWriter, UsagePublisher, UsageSpool
+from gateway.secret_key import read_secret
 
 log = logging.getLogger("gateway.control")
 
@@ -81,6 +83,20 @@ class UsagePipeline:
                     await trio.to_thread.run_sync(_prune_spool, self._spool)
                     next_prune = trio.current_time() + PRUNE_INTERVAL_S
             await trio.sleep(GAUGE_INTERVAL_S)
+
+
+def make_chain(kept: UsageLog) -> LogChain | None:
+    """The usage log's chain, with its key. None: records get no digests, also where the key can't be read: usage has to
+    be written, and the audit tells.
+    """
+    if not kept.chain or kept.chain_key_file is None:
+        return LogChain() if kept.chain else None
+    try:
+        return LogChain(read_secret(kept.chain_key_file))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        log.error("usage_log.chain_key_file: %s: %s; records have no digests", kept.chain_key_file, why)
+        return None
 
 
 def _prune_spool(spool: UsageSpool) -> None:

@@ -70,6 +70,10 @@ def find_secret_key_faults(settings: Settings) -> list[str]:
     return _find_file_fault("secret_key_file", settings.secret_key_file, read_secret)
 
 
+def find_chain_key_faults(settings: Settings) -> list[str]:
+    return _find_file_fault("usage_log.chain_key_file", settings.usage_log.chain_key_file, read_secret)
+
+
 def _find_file_fault(key: str, path: Path | None, read: Callable[[Path], object]) -> list[str]:
     try:
         if path is not None:
@@ -154,6 +158,7 @@ TO_SERVE: Final[tuple[Stage, ...]] = (
     find_certificate_faults,
     find_token_faults,
     find_secret_key_faults,
+    find_chain_key_faults,
     find_credentials_faults,
 )
 TO_CHECK: Final[tuple[Stage, ...]] = (*TO_SERVE, find_storage_faults, find_property_faults)

@@ -30,6 +30,7 @@ from gateway.control.metrics import GatewayMetrics
 from gateway.kafka.internal_topic import InternalTopic, TopicError, TopicSpec
 from gateway.system.files import lock_file, sync_directory
 from policies import usage
+from policies.record_digests import chain_record, find_digest
 
 log = logging.getLogger("gateway.usage")
 
@@ -67,6 +68,7 @@ class _SpooledLife:
     seq: int
     ended: bool  # final, or noted as lost
     segment: int  # where its last record is
+    digest: str = ""  # of its last interval's record, where the log is chained
 
 
 @dataclass(slots=True)
@@ -118,6 +120,11 @@ class UsageSpool:
         """The sequence number of the last interval of that boot on disk; -1: none."""
         life = self._lives.get(boot)
         return -1 if life is None else life.seq
+
+    def last_digest(self, boot: str) -> str:
+        """The digest of the last interval of that boot on disk; "": it has none."""
+        life = self._lives.get(boot)
+        return "" if life is None else life.digest
 
     def unfinished_lives(self, worker: int) -> list[tuple[str, str, int]]:
         """(gateway, boot, last seq) of every life of that worker without a final interval."""
@@ -196,6 +203,8 @@ class UsageSpool:
             return  # not ours to judge; the audit reports it
         life = self._lives.setdefault(boot, _SpooledLife(gateway, worker, seq, ended, number))
         life.seq, life.ended, life.segment = max(life.seq, seq), ended, number
+        if header["kind"] == usage.INTERVAL:
+            life.digest = find_digest(line.rstrip(b"\n"))
 
     def _make_room(self, size: int) -> None:
         for number in list(self._segments):
@@ -269,13 +278,23 @@ class UsageSpool:
         return data[:end].splitlines(), offset + end
 
 
+@dataclass(frozen=True, slots=True)
+class LogChain:
+    """Records get digests (policies/record_digests.py), with this key if there is one."""
+
+    key: bytes | None = None
+
+
 class UsageLogWriter:
     """Writes intervals to the spool in order, and confirms them. `spool` None: it can't be used yet, see
     `attach_spool`. `problem`: why nothing can be written now, one line; "": it can.
     """
 
-    def __init__(self, spool: UsageSpool | None, gateway: str, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self, spool: UsageSpool | None, gateway: str, metrics: GatewayMetrics, chain: LogChain | None = None
+    ) -> None:
         self.problem = ""
+        self._chain = chain
         self._spool: UsageSpool | None = None
         self._gateway = gateway
         self._metrics = metrics
@@ -399,18 +418,31 @@ class UsageLogWriter:
         """The number of records, and whether one of them contains the state of disks."""
         assert self._spool is not None
         lines: list[bytes] = []
+        digests: dict[str, str] = {}  # the last one of each boot, in this batch
         left = disks
         for item in items:
             if isinstance(item, UsageInterval):
                 if item.seq <= self._spool.last_seq(item.boot):
                     continue  # it came before the spool, which has it from an earlier control
-                lines += self._encode_interval(item, left)
+                lines += self._chain_records(self._encode_interval(item, left), item.boot, digests)
                 left = None
             elif item:
-                lines.append(item)
+                # Nothing follows a note of loss, so that it doesn't matter whether there is one.
+                lines += self._chain_records([item], _header_of(item)["boot"], dict(digests))
         if lines:
             self._spool.append(lines)
         return len(lines), disks is not None and left is None
+
+    def _chain_records(self, lines: list[bytes], boot: str, digests: dict[str, str]) -> list[bytes]:
+        if self._chain is None:
+            return lines
+        assert self._spool is not None
+        chained = []
+        for line in lines:
+            before = digests.get(boot) or self._spool.last_digest(boot)
+            chained.append(chain_record(line, before, self._chain.key))
+            digests[boot] = find_digest(chained[-1])
+        return chained
 
     def _encode_interval(self, interval: UsageInterval, disks: usage.DiskNotes | None) -> list[bytes]:
         """None for an interval that no reader would accept: a bug of the gateway. The audit reports that its number is

@@ -14,7 +14,7 @@ from gateway.audit import condensing, decoding, schema
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.job import AuditQuery
 from policies import usage
-from tests.audit.records import START, Row, changed, interval, lost
+from tests.audit.records import START, Row, chained, changed, interval, lost
 from tests.audit.test_decoding import GOOD, MALFORMED
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ def _life(chance: random.Random, boot: str, worker: int) -> list[str]:
 def _log(seed: int) -> list[str | None]:
     chance = random.Random(seed)
     lines: list[str | None] = [line for worker in range(4) for line in _life(chance, f"b{worker % 2}", worker)]
+    lines += chained(_life(chance, "chained", 0), chance.choice((None, b"k" * 32)))
+    lines += [line.replace('"delay_ms":1', '"delay_ms":2') for line in chained(_life(chance, "forged", 0))]
     lines += chance.sample([line for line, _ in MALFORMED.values()], 4)
     lines.append(None)
     if chance.random() < 0.5:

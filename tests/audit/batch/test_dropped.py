@@ -86,11 +86,15 @@ def test_sums_say_what_became_of_every_batch(seed: int) -> None:
     assert sum(part.bytes for part in parts) < whole["rejected_bytes"]
 
 
+LIFE = {
+    "gateway": "gw", "boot": "b", "worker": 0, "state": "final", "lost_ms": None, "final_seq": None, "changed": 0,
+    "unchecked": 0,
+}  # fmt: skip
 COUNTED = {"records": 9, "duplicates": 0, "conflicts": 0, "malformed": 0, "problems": {}, "samples": []}
 
 
 def _sees_repeats(*spans: tuple[int, int], query: AuditQuery | None = None, **found: Any) -> bool:
-    about = {"state": "final", "lost_ms": None, "final_seq": None, "clusters": ()}
+    about = LIFE | {"clusters": ()}
     lives = [about | {"start_ms": start, "end_ms": end} for start, end in spans]
     return assess_integrity(COUNTED | found, lives, [], query or AuditQuery()).sees_repeats
 
@@ -104,7 +108,7 @@ def test_a_retry_may_be_at_another_life_within_ten_minutes() -> None:
 
 @pytest.mark.parametrize(("kind", "is_mixed"), [("topic", True), ("tables", True), ("spool", False)])
 def test_a_topic_has_the_records_of_one_cluster(kind: str, is_mixed: bool) -> None:
-    life = {"state": "final", "lost_ms": None, "final_seq": None, "start_ms": 0, "end_ms": 0}
+    life = LIFE | {"start_ms": 0, "end_ms": 0}
     for clusters, several in ((["a"], False), (["a", "b"], True)):
         lives = [life | {"clusters": [each]} for each in clusters]
         trust = assess_integrity(COUNTED, lives, [], AuditQuery(), [{"kind": kind}])

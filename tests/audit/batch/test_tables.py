@@ -55,7 +55,7 @@ def test_json_has_every_sum_at_every_row_and_in_total() -> None:
     assert list(answer["integrity"]) == [
         "complete", "records", "duplicates", "conflicts", "malformed", "malformed_problems", "malformed_samples",
         "boots", "gaps_total", "gaps", "incomplete_total", "incomplete", "after_final_total",
-        "after_final", "lives_overlap", "clusters",
+        "after_final", "lives_overlap", "clusters", "changed", "changed_lives", "unchecked",
     ]  # fmt: skip
     assert answer["integrity"]["complete"] is True
 
@@ -140,15 +140,19 @@ def test_everything_that_is_missing_is_named() -> None:
         life | {"state": "lost", "last_seq": 7, "end_ms": START},
         life | {"state": "open", "last_seq": None, "end_ms": None},
     ]
+    changed = [life | {"changed": 3}]
     ended = [life | {"final_seq": 8, "last_seq": 10, "end_ms": START}]
     text = _text(
         _report(
+            changed=3, changed_lives=changed, unchecked=5,
             after_final=ended, after_final_total=1, gaps=gaps, gaps_total=30,
             incomplete=boots, incomplete_total=2, lost=1, conflicts=1, malformed=1,
             problems={"empty": 1}, samples=[{"origin": "0@7", "problem": "empty", "sample": None}],
         )
     )  # fmt: skip
-    assert text.splitlines()[-10:] == [
+    assert text.splitlines()[-12:] == [
+        "UNCHECKED  5 records have digests by a key: --chain-key checks them",
+        "CHANGED  gw/b1/0: 3 records are not as they were written, or not where they were",
         "CONFLICT  1 copies say something else than the record that was counted",
         "MALFORMED  1 x empty",
         "  0@7: ",

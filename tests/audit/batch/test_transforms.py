@@ -12,7 +12,7 @@ from gateway.audit import record_batches, schema
 from gateway.audit.batch import transforms
 from gateway.audit.batch.query import AuditQuery, CountedRecords
 from policies import usage
-from tests.audit.records import START, Row, changed, interval, lost, summed, truth
+from tests.audit.records import START, UNCHAINED, UNCHAINED_COLUMNS, Row, changed, interval, lost, summed, truth
 from tests.audit.test_decoding import MALFORMED, WELL_FORMED, generated
 
 if TYPE_CHECKING:
@@ -230,15 +230,17 @@ def test_a_life_is_whole_only_if_it_has_no_gaps(spark: SparkSession) -> None:
         for seq in numbers:
             parts = chance.choice((1, 1, 1, 1, 1, 1, 2))
             rows += [
-                ("gw", f"b{life}", 0, usage.INTERVAL, seq, parts, False, START, START + 1)
+                ("gw", f"b{life}", 0, usage.INTERVAL, seq, parts, False, START, START + 1, *UNCHAINED)
                 for _ in range(chance.randint(1, parts))
             ]
         if chance.random() < 0.4 or not numbers:
-            rows.append(("gw", f"b{life}", 0, usage.LOST, chance.randrange(-1, 5), 1, False, START, START + 1))
+            rows.append(
+                ("gw", f"b{life}", 0, usage.LOST, chance.randrange(-1, 5), 1, False, START, START + 1, *UNCHAINED)
+            )
     kinds = (
         "string, boot string, worker long, kind string, seq long, parts long, final boolean, start_ms long, end_ms long"
     )
-    records = spark.createDataFrame(rows, f"gateway {kinds}").persist()
+    records = spark.createDataFrame(rows, f"gateway {kinds}, {UNCHAINED_COLUMNS}").persist()
     lives = {row["boot"]: row[transforms.WHOLE_COLUMN] for row in transforms.summarize_boots(records).collect()}
     torn = {row["boot"] for row in transforms.detect_gaps(records).collect()}
     parted = {row[1] for row in rows if row[5] > 1}

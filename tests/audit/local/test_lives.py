@@ -11,7 +11,7 @@ import pytest
 
 from gateway.audit.local.lives import COPY, NEW, OTHER, WorkerLife
 from policies import usage
-from tests.audit.records import START
+from tests.audit.records import START, UNCHAINED, UNCHAINED_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,15 +148,13 @@ def test_spark_says_the_same(spark: SparkSession) -> None:
     from gateway.audit.batch import transforms
 
     lives = {f"b{seed:03}": _random_headers(random.Random(seed)) for seed in range(200)}
-    names = ("gateway", "boot", "worker", "kind", "seq", "parts", "final", "start_ms", "end_ms")
     rows = [
-        ("gw", boot, 0, each.kind, each.seq, each.parts, each.final, each.start_ms, each.end_ms)
+        ("gw", boot, 0, each.kind, each.seq, each.parts, each.final, each.start_ms, each.end_ms, *UNCHAINED)
         for boot, headers in lives.items()
         for each in headers
     ]
     kinds = "string, boot string, worker long, kind string, seq long, parts long, final boolean, start_ms long"
-    records = spark.createDataFrame(rows, f"gateway {kinds}, end_ms long").persist()
-    assert len(names) == len(records.columns)
+    records = spark.createDataFrame(rows, f"gateway {kinds}, end_ms long, {UNCHAINED_COLUMNS}").persist()
     by_boot = {row["boot"]: row.asDict() for row in transforms.summarize_boots(records).collect()}
     found = transforms.detect_gaps(records).orderBy(*columns.BOOT_COLUMNS, "first_seq", "gap").collect()
     gaps = []

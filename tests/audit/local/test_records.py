@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +25,14 @@ from gateway.audit.local.spool import SpoolSource
 from gateway.audit.report import top
 from gateway.audit.report.top import RankingOptions
 from policies import usage
-from tests.audit.records import START, LineSource, Row, changed, interval, lost, summed, truth
+from tests.audit.records import START, LineSource, Row, chained, changed, interval, lost, summed, truth
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FATES = [("accepted", ""), ("rejected", "topic-threshold"), ("errored", "REQUEST_TIMED_OUT"), ("unanswered", "")]
-BYS = [(), ("topic",), ("topic", "client_id"), ("outcome", "reason"), ("gateway", "worker", "group", "software")]
+BYS = [(), ("topic",), ("topic", "client_id"), ("outcome", "reason"), ("cluster", "worker", "group", "software")]
+KEY = b"k" * 32
 
 
 def _rows(chance: random.Random) -> list[Row]:
@@ -55,7 +57,8 @@ def _log(chance: random.Random, name: str = "") -> list[str]:
     lines: list[str] = []
     for life in range(chance.randint(1, 4)):
         about: dict[str, Any] = {"boot": f"{name}{life}", "worker": life % 2}
-        count = chance.randint(1, 12)
+        cluster = chance.choice(("", "A", "B"))
+        count, begun = chance.randint(1, 12), len(lines)
         for seq in range(count):
             version = chance.choice(usage.READ_VERSIONS)
             start = START + chance.choice((1000 * seq, 61_000 * seq, -86_400_000 * seq))
@@ -63,8 +66,10 @@ def _log(chance: random.Random, name: str = "") -> list[str]:
             rows = _rows(chance)
             if chance.random() < 0.1:
                 rows += [Row(client_id=str(number)) for number in range(1100)]
-            lines += interval(seq, rows, **about, start_ms=start, final=final, version=version)
+            lines += interval(seq, rows, **about, start_ms=start, final=final, cluster=cluster, version=version)
         lines += [lost(chance.randint(-1, count + 2), **about)] if chance.random() < 0.4 else []
+        if chance.random() < 0.5:
+            lines = [*lines[:begun], *chained(lines[begun:], chance.choice((None, KEY)))]
     lines = [line for line in lines if chance.random() < 0.9]
     lines += chance.choices(lines, k=chance.randint(0, 9)) if lines else []
     chance.shuffle(lines) if chance.random() < 0.5 else None
@@ -126,7 +131,7 @@ def _truth(lines: Sequence[str], by: Sequence[str], window: int | None) -> dict[
     for line in lines:
         record = json.loads(line)
         for row in record["rows"]:
-            row |= {name: record[name] for name in ("gateway", "worker")}
+            row |= {"worker": record["worker"], "cluster": record.get("cluster", "")}
             row |= {name: row.get(name, "") if record["version"] > 1 else "" for name in ("group", "software")}
             if row["outcome"] in usage.NOTES:
                 row |= {"bytes": 0, "messages": 0}
@@ -192,8 +197,9 @@ def test_spark_answers_the_same_to_the_byte(
     (tmp_path / "published.json").write_bytes(b"{}\n")
     (tmp_path / "empty.jsonl").touch()
     paths = [str(tmp_path), *([str(tmp_path / "usage-2*")] if copies else [])]
-    local = LocalRecords([SpoolSource(path) for path in paths])
-    sources = [job.read_spool(spark, path) for path in paths]
+    keys = (KEY,) if copies else ()
+    local = LocalRecords([SpoolSource(path) for path in paths], keys)
+    sources = [replace(job.read_spool(spark, path), keys=keys) for path in paths]
     ours = _answers(lambda _: nullcontext(local))
     sparks = _answers(lambda question: job.read_sums(sources, question=question))
     for one, other in zip(ours, sparks, strict=True):
@@ -201,3 +207,6 @@ def test_spark_answers_the_same_to_the_byte(
     trust = local.find_gaps(AuditQuery())
     assert min(trust.malformed - 10, trust.gaps_total) > 3
     assert (trust.duplicates > 20, trust.conflicts > 3) == (copies, copies)
+    assert trust.changed
+    assert trust.clusters == ["A", "B"]
+    assert (trust.unchecked > 0) is not copies

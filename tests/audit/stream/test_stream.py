@@ -25,7 +25,7 @@ from gateway.audit.whatif import reading, whatif
 from policies import usage
 from policies.definitions.policy_values import PolicyKey
 from policies.whatif.rows import ReplayRules
-from tests.audit.records import START, Row, changed, interval, lost, topic_batch, truth
+from tests.audit.records import START, Row, chained, changed, interval, lost, topic_batch, truth
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -373,6 +373,17 @@ def test_volumes_are_in_the_tables_and_tables_from_before_have_none(
     )
     assert [row["cluster"] for row in job.audit_tables(tables, clusters).rows] == [""]
     assert [row["volumes"] for row in tables.read_table("intervals").select("volumes").collect()] == [None, None]
+
+
+def test_digests_are_checked_as_records_come(tables: AuditTables, writer: TableWriter, batch: Batches) -> None:
+    key = b"k" * 32
+    lines = chained([line for seq in range(6) for line in interval(seq)], key)
+    lines[4] = lines[4].replace('"bytes":100', '"bytes":99')
+    for number, keys in enumerate(((), (key,))):
+        given = [(0, i, line) for i, line in list(enumerate(lines))[3 * number : 3 * number + 3]]
+        stream.add_batch(writer, batch(given), "id", keys=keys)
+    trust = job.audit_tables(tables, AuditQuery()).integrity
+    assert (trust.changed, trust.unchecked, trust.gaps_total) == (1, 3, 0)
 
 
 def test_compaction_changes_no_sum_despite_anything_beside_it(

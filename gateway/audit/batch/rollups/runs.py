@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -39,7 +39,7 @@ def join_runs(runs: Iterable[_Run]) -> Iterator[_Run]:
     last: _Run | None = None
     for run in _join_parts(runs):
         if last is not None and _follows(last, run):
-            last |= {name: run[name] for name in ("last_seq", "end_ms", "final")}
+            last |= {name: run[name] for name in ("last_seq", "end_ms", "final")} | _join_chain([last, run])
             continue
         if last is not None:
             yield last
@@ -53,16 +53,32 @@ def _join_parts(runs: Iterable[_Run]) -> Iterator[_Run]:
         parts = list(found)
         count = parts[0]["parts"]
         numbers = [(part["part"], part["parts"]) for part in parts]
-        if count > 1 and numbers == [(number, count) for number in range(count)]:
+        if count > 1 and numbers == [(number, count) for number in range(count)] and len(set(map(_kind, parts))) == 1:
             yield parts[0] | {
                 "part": 0,
                 "parts": 1,
                 "final": any(part["final"] for part in parts),
                 "start_ms": min(part["start_ms"] for part in parts),
                 "end_ms": max(part["end_ms"] for part in parts),
+                **_join_chain(parts),
             }
         else:
             yield from parts
+
+
+def _kind(run: _Run) -> tuple[str | None, bool]:
+    """What all records of a run share."""
+    return run[usage.CLUSTER], run[usage.RECORD_DIGEST] is None
+
+
+def _join_chain(runs: list[_Run]) -> _Run:
+    """What a run says of the digests of these, each of which follows the one before."""
+    broken = sum(run[usage.PREVIOUS_DIGEST] != before[usage.RECORD_DIGEST] for before, run in pairwise(runs))
+    return {
+        usage.RECORD_DIGEST: runs[-1][usage.RECORD_DIGEST],
+        "changed_records": broken + sum(run["changed_records"] for run in runs),
+        "unchecked_records": sum(run["unchecked_records"] for run in runs),
+    }
 
 
 def _follows(last: _Run, run: _Run) -> bool:
@@ -73,7 +89,7 @@ def _follows(last: _Run, run: _Run) -> bool:
         run["kind"] == usage.INTERVAL
         and last["parts"] == run["parts"] == 1
         and not last["final"]
-        and last[usage.CLUSTER] == run[usage.CLUSTER]
+        and _kind(last) == _kind(run)
         and _life(last) == _life(run)
         and last["last_seq"] + 1 == run["first_seq"]
         and last["start_ms"] <= run["start_ms"]

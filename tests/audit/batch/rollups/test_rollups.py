@@ -14,7 +14,7 @@ from gateway.audit.batch.rollups import progress, reading, update
 from gateway.audit.local.records import LocalRecords
 from gateway.audit.stream import stream, upkeep
 from policies import usage
-from tests.audit.records import START, LineSource, Row, as_json, changed, interval, lost, topic_batch
+from tests.audit.records import START, LineSource, Row, as_json, chained, changed, interval, lost, topic_batch
 
 if TYPE_CHECKING:
     import pytest
@@ -65,7 +65,7 @@ def _life(chance: random.Random, boot: str, seqs: int, start_ms: int, **more: An
 def _batches() -> list[list[str]]:
     """A log over midnight in five batches: gaps that are filled later or never, parts cut by a batch, copies."""
     chance = random.Random(8)
-    long, old = _life(chance, "long", 30, DAY - HOUR_MS), _life(chance, "old", 6, DAY - 30_000, version=1)
+    long, old = chained(_life(chance, "long", 30, DAY - HOUR_MS)), _life(chance, "old", 6, DAY - 30_000, version=1)
     parts = interval(0, [Row(client_id=f"c{i}", bytes=i) for i in range(2500)], boot="parts", start_ms=DAY + 5000)
     back = [line for seq in range(4) for line in interval(seq, boot="back", start_ms=DAY + 9000 - seq * 2000)]
     conflict = changed(long[2], storage_factor_ppm=77)

@@ -172,13 +172,14 @@ async def test_a_reader_of_replicas_is_told_when_there_are_others(
 
 @pytest.mark.trio
 async def test_the_ids_of_topics_are_told_at_every_look(autojump_clock: trio.testing.MockClock, scene: Scene) -> None:
-    scene.view = ClusterMetadata({1: ("b1", 9092)}, topic_ids={"a": TopicId("c", "t")})
+    scene.view = ClusterMetadata({1: ("b1", 9092)}, topic_ids={"a": TopicId("c", "t")}, cluster_id="c")
     scene.start()
     await trio.sleep(12)
     assert len(scene.seen) > 2
     assert scene.seen == [{"a": TopicId("c", "t")}] * len(scene.seen), (
         "also where nothing has changed: it counts for how long"
     )
+    assert scene.facts.cluster.latest.cluster_id == "c"
 
 
 async def test_a_refresh_is_over_when_a_question_asked_after_it_is_answered(
@@ -418,7 +419,7 @@ def test_a_broker_with_metadata_only_is_understood(null_broker: NullBroker) -> N
         view = trio.run(source.fetch_metadata)
         assert view.brokers == {1: ("127.0.0.1", null_broker.port), 2: ("127.0.0.1", 9)}
         assert view.leads == {1: ("a",), 2: ("a", "b")}
-        assert view.ids == {}
+        assert (view.ids, view.cluster_id) == ({}, "cluster")
 
 
 def test_a_topic_is_where_it_is_led_and_where_it_should_be_also_while_brokers_are_away(null_broker: NullBroker) -> None:

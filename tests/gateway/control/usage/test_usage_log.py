@@ -16,11 +16,21 @@ import trio
 import trio.testing
 
 from gateway.channel import UsageInterval, UsageRow
+from gateway.config.sections.logs import UsageLog
+from gateway.control.components.usage_pipeline import make_chain
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.usage import usage_log as module
-from gateway.control.usage.usage_log import SpoolFull, SpoolInUse, UsageLogWriter, UsagePublisher, UsageSpool
+from gateway.control.usage.usage_log import (
+    LogChain,
+    SpoolFull,
+    SpoolInUse,
+    UsageLogWriter,
+    UsagePublisher,
+    UsageSpool,
+)
 from gateway.embedded import EmbeddedCluster
 from policies import usage
+from policies.record_digests import find_digest, is_changed
 from tests.background import until
 
 MiB = 2**20
@@ -52,11 +62,14 @@ def fill(spool: UsageSpool, boot: str) -> int:
     raise AssertionError("there is no bound")
 
 
-def on_disk(path: Path) -> list[Any]:
+def lines_on_disk(path: Path) -> list[bytes]:
     """Every record in every file, in order."""
-    return [
-        usage.decode_record(text) for file in sorted(path.glob("*.jsonl")) for text in file.read_bytes().splitlines()
-    ]
+    return [line for file in sorted(path.glob("*.jsonl")) for line in file.read_bytes().splitlines()]
+
+
+def on_disk(path: Path) -> list[Any]:
+    """The same, decoded."""
+    return list(map(usage.decode_record, lines_on_disk(path)))
 
 
 def sample(metrics: GatewayMetrics, name: str, labels: dict[str, str] | None = None) -> float | None:
@@ -312,6 +325,62 @@ async def test_records_name_the_cluster_from_the_first_that_knows_it(tmp_path: P
         nursery.cancel_scope.cancel()
     assert [record.get("cluster", "") for record in on_disk(tmp_path)] == ["", "A", "A"]
     spool.close()
+
+
+async def _write(spool: UsageSpool, chain: LogChain | None, *items: UsageInterval | tuple[int, str]) -> None:
+    log = UsageLogWriter(spool, "gw", GatewayMetrics(), chain)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.run)
+        for item in items:
+            if isinstance(item, UsageInterval):
+                log.enqueue_interval(item, lambda: None)
+            else:
+                log.enqueue_lost(*item)
+        with trio.fail_after(20):
+            await log.wait_drained()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("key", [None, b"k" * 32])
+@pytest.mark.trio
+async def test_a_chain_goes_on_in_another_control_and_each_life_has_its_own(tmp_path: Path, key: bytes | None) -> None:
+    for items in (
+        [interval(0), interval(0, boot="boot-2"), interval(1, rows=2500), interval(2)],
+        [interval(2), (0, "boot-2"), interval(3), interval(1, boot="boot-2")],  # who is said to be lost may be there
+        [interval(4, final=True), (0, "boot-3")],
+    ):
+        spool = open_spool(tmp_path)
+        await _write(spool, LogChain(key), *items)
+        spool.close()
+    lines = lines_on_disk(tmp_path)
+    assert not any(is_changed(line, find_digest(line), () if key is None else (key,)) for line in lines)
+    told = [usage.decode_record(line) for line in lines]
+    assert len(told) == 11
+    for boot in ("boot-1", "boot-2", "boot-3"):
+        before: str | None = None
+        for record in (record for record in told if record["boot"] == boot):
+            assert record.get("previous_digest") == before
+            before = before if record["kind"] == "lost" else record["record_digest"]
+
+
+@pytest.mark.trio
+async def test_without_a_chain_there_are_no_digests(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path)
+    await _write(spool, None, interval(0), (0, "boot-1"))
+    spool.close()
+    assert not [record for record in on_disk(tmp_path) if "record_digest" in record]
+
+
+def test_the_chain_is_what_the_configuration_says(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "key"
+    assert (make_chain(UsageLog()), make_chain(UsageLog(chain=True))) == (None, LogChain())
+    kept = UsageLog(chain=True, chain_key_file=path)
+    assert make_chain(kept) is None
+    assert f"usage_log.chain_key_file: {path}: No such file or directory" in caplog.text
+    path.write_text("k" * 32 + "\n")
+    assert make_chain(kept) == LogChain(b"k" * 32)
+    with pytest.raises(ValueError, match="chain_key_file: it has no effect without chain: true"):
+        UsageLog(chain_key_file=path)
 
 
 @pytest.mark.trio
