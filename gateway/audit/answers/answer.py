@@ -7,7 +7,7 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 import msgspec
@@ -59,7 +59,7 @@ def render_answer(answer: AuditAnswer, form: str) -> Iterator[str]:
     elif form == YAML:
         yield from _yaml_lines(answer)
     else:
-        yield from (csv_lines if form == CSV else ndjson_lines)(answer)
+        yield from csv_lines(answer.kinds, answer.rows) if form == CSV else ndjson_lines(answer)
 
 
 def dump_json(answer: object) -> str:
@@ -68,11 +68,12 @@ def dump_json(answer: object) -> str:
     return msgspec.json.format(json.dumps(answer, ensure_ascii=True, default=str), indent=1)
 
 
-def csv_lines(answer: AuditAnswer) -> Iterator[str]:
+def csv_lines(names: Iterable[str], rows: Iterable[FlatRow]) -> Iterator[str]:
     """A line with the columns' names, and one for each row; None is empty."""
+    names = list(names)
     found: list[str] = []
     write = csv.writer(_LineSink(found), lineterminator="").writerow
-    for row in ([*answer.kinds], *map_rows(lambda row: [_csv_cell(row[name]) for name in answer.kinds], answer.rows)):
+    for row in chain([names], ([_csv_cell(row[name]) for name in names] for row in rows)):
         write(row)
         yield "".join(found)
         found.clear()

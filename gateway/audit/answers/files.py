@@ -65,7 +65,7 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _write_csv(answer: AuditAnswer, file: BinaryIO) -> int:
-    return _write_lines(csv_lines(answer), file) - 1  # the first line has names
+    return _write_lines(csv_lines(answer.kinds, answer.rows), file) - 1  # the first line has names
 
 
 def _write_ndjson(answer: AuditAnswer, file: BinaryIO) -> int:

@@ -23,8 +23,8 @@ KINDS: Final[dict[str, type]] = {
     "outcome": str, "rejected_bytes": int, "repeats_bytes": int, "finally_dropped_bytes": int,
     "finally_dropped_least_bytes": int, "until_accepted_ms": int,
 }  # fmt: skip
-# Of a row, what has to do with episodes.
-_NOTED: Final = (
+# Of a row, what has to do with episodes: one without any of it may be left out.
+NOTED_SUMS: Final = (
     *("rejected_bytes", "dropped_bytes", "discarded_bytes"),
     *(columns.REPEATS, columns.REPEATS_UNKNOWN, columns.REJECTED_AGAIN),
 )
@@ -55,8 +55,11 @@ class _Episode:
             self.reasons[row["reason"]] = self.reasons.get(row["reason"], 0) + refused
 
 
-def find_episodes(rows: Iterable[Mapping[str, Any]], window_ms: int) -> Iterator[dict[str, Any]]:
-    """The episodes (KINDS), in the order in which they end, of sums by BY and windows of `window_ms`, in their order.
+def find_episodes(
+    rows: Iterable[Mapping[str, Any]], window_ms: int, end_ms: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """The episodes (KINDS), in the order in which they end, of sums by BY and windows of `window_ms`, in their order;
+    `end_ms`: when the records end, if not with the last row.
 
     `outcome`: ACCEPTED (all was sent again and taken), DROPPED (some never came again, or can't), OPEN (the records end
     too early to tell). `until_accepted_ms`: from the first refusal to the end of the window in which the last bytes
@@ -76,9 +79,9 @@ def find_episodes(rows: Iterable[Mapping[str, Any]], window_ms: int) -> Iterator
                 continue
             episode = running[key] = _Episode(start, last)
         episode.add_row(row)
-        if any(row[name] for name in _NOTED if name != columns.REPEATS_UNKNOWN):
+        if any(row[name] for name in NOTED_SUMS if name != columns.REPEATS_UNKNOWN):
             episode.end_ms = last
-    yield from _end_episodes(running, last, window_ms)
+    yield from _end_episodes(running, last if end_ms is None else max(last, end_ms), window_ms)
     for key, episode in running.items():
         yield _describe(key, episode, OPEN if episode.left else _ended(episode))
 

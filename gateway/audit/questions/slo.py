@@ -16,6 +16,11 @@ from gateway.audit.answers.windows import find_window, time_text
 from gateway.audit.batch.query import AuditQuery
 
 _PERCENT: Final = 100
+# What is looked at in a row.
+NEEDED_SUMS: Final = (
+    *(f"{name}_bytes" for name in ("offered", "accepted", "duplicate", "unacknowledged", "rejected", "dropped")),
+    *("offered_requests", "delayed_requests", columns.DELAY),
+)
 
 
 @dataclass(slots=True)

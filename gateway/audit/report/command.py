@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -40,20 +41,23 @@ def main(argv: list[str]) -> int:
     for name in _REQUIRED_PACKAGES:
         if importlib.util.find_spec(name) is None:
             return cli.report_failure(f"the report needs {name}: pip install 'produce-gateway[audit]'")
-    return cli.run_guarded(lambda: _write_report(reading, output, now_ms if options.stamp else None))
+    return cli.run_guarded(lambda: _write_report(reading, output, now_ms))
 
 
-def _write_report(reading: SourceOptions, output: Path, generated_ms: int | None) -> int:
+def _write_report(reading: SourceOptions, output: Path, now_ms: int) -> int:
     from gateway.audit.report import page, report
 
     options = reading.options
     tell = cli.make_progress_printer(options.quiet)
-    with cli.open_records(reading, tell) as records:
+    before_ms = reading.start_ms
+    if before_ms is not None:  # as long a time before is read as well, to be compared with
+        before_ms -= (now_ms if reading.end_ms is None else reading.end_ms) - before_ms
+    with cli.open_records(replace(reading, start_ms=before_ms), tell) as records:
         facts = report.gather_facts(records, reading.start_ms, reading.end_ms, options.topics, options.clients, tell)
     tell("drawing")
     try:
         with replace_file(output) as file:
-            size = file.write(page.render_page(facts, generated_ms).encode())
+            size = file.write(page.render_page(facts, now_ms if options.stamp else None).encode())
     except OSError as error:
         return cli.report_failure(f"--output: {output}: {error.strerror}")
     complete = facts.integrity.complete

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any, Final, NamedTuple
@@ -17,8 +16,8 @@ from typing import Any, Final, NamedTuple
 import jinja2
 
 from gateway.audit.batch import dropped, tables
-from gateway.audit.batch.query import LogIntegrity
-from gateway.audit.report import plots
+from gateway.audit.report import downloads, plots
+from gateway.audit.report.facts import ReasonTraffic, ReportFacts, TopicTraffic, UsageGroup
 from gateway.audit.report.plots import AmountSeries, TimeWindows, TrafficSeries
 from policies import usage
 
@@ -26,53 +25,6 @@ _MAX_LISTED: Final = 50  # gaps, workers without an end
 _MAX_PANELS: Final = 8  # topics with a plot of their own, the others taken together among them
 _MAX_REASONS: Final = 7  # that a plot can tell apart
 _SIZE_UNITS: Final = (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
-
-
-class UsageGroup(NamedTuple):
-    """The sums of one name: a row of transforms.totals. Without `names`: all others, `members` of them."""
-
-    names: tuple[str, ...]
-    sums: Mapping[str, int]
-    members: int = 1
-
-
-class TopicTraffic(NamedTuple):
-    """A topic (or all others: name None) with its offered, accepted and rejected bytes per window."""
-
-    group: UsageGroup
-    offered: Sequence[int]
-    accepted: Sequence[int]
-    rejected: Sequence[int]
-
-
-class ReasonTraffic(NamedTuple):
-    """All rows of one outcome and reason; `per_window` in bytes, `again`: those of the bytes that are repeats."""
-
-    outcome: str
-    reason: str
-    bytes: int
-    messages: int
-    requests: int
-    again: int
-    per_window: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class ReportFacts:
-    """The report's contents. Topics and clients come with the largest first, and the others together at the end."""
-
-    sources: Sequence[Mapping[str, Any]]
-    first_ms: int  # when the first interval begins and the last one ends, Unix ms
-    last_ms: int
-    times: TimeWindows
-    cell_ms: int  # how long a column of the heat map is: some windows
-    totals: Mapping[str, int]
-    topics: Sequence[TopicTraffic]
-    clients: Sequence[UsageGroup]  # names: principal, client id, software
-    losers: Sequence[UsageGroup]  # the same, those who lost most
-    reasons: Sequence[ReasonTraffic]
-    factor: Sequence[float | None]  # the lowest storage factor of each window, where it is known
-    integrity: LogIntegrity
 
 
 def render_page(facts: ReportFacts, generated_ms: int | None = None) -> str:
@@ -89,6 +41,8 @@ def render_page(facts: ReportFacts, generated_ms: int | None = None) -> str:
         "time": _time_text,
         "name": _name_text,
         "share": _share_text,
+        "percent": _percent_text,
+        "lasting": _lasting_text,
     }
     template = environment.from_string((folder / "report.html").read_text(encoding="utf-8"))
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -110,6 +64,9 @@ def render_page(facts: ReportFacts, generated_ms: int | None = None) -> str:
         gaps=trust.gaps[:_MAX_LISTED],
         unfinished=trust.incomplete[:_MAX_LISTED],
         still_open=trust.incomplete_total - trust.lost,
+        downloads=downloads.make_downloads(facts),
+        change=_change_text,
+        step=_duration_text(facts.breakdowns.step_ms),
         life=lambda row: f"{row['gateway']}/{row['boot']}/{row['worker']}",
     )
 
@@ -295,12 +252,33 @@ def _share_text(part: int, whole: int) -> str:
     """A part in percent; never 0 or 100 unless it is."""
     if not whole:
         return "–"
-    percent = 100 * part / whole
+    return _percent_text(part / whole)
+
+
+def _percent_text(share: float) -> str:
+    percent = 100 * share
     if 0 < percent < 0.1:
         return "< 0.1 %"
     if 99.9 < percent < 100:
         return "> 99.9 %"
     return f"{percent:.1f} %" if 0 < percent < 100 else f"{percent:.0f} %"
+
+
+def _change_text(now: int, before: int) -> str:
+    """How much more or less it is than before."""
+    if not before or now == before:
+        return "–" if now != before else "the same"
+    return f"{100 * (now - before) / before:+,.1f} %"
+
+
+def _lasting_text(ms: int | float) -> str:
+    """A length of time for people: 3 h 20 min."""
+    seconds = round(ms / 1000)
+    for unit, length, rest, smaller in (("d", 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if seconds >= length:
+            left = seconds % length // smaller
+            return f"{seconds // length} {unit}" + (f" {left} {rest}" if left else "")
+    return f"{seconds} s" if seconds or not ms else f"{ms:.0f} ms"
 
 
 def _count_text(count: int, one: str, many: str = "") -> str:

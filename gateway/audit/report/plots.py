@@ -46,6 +46,8 @@ _STACK_STYLES: Final = (
 _WIDTH: Final = 10.0  # inches; the page scales it
 _LEGEND_COLUMNS: Final = 4  # of a legend
 _MAX_LABEL_CHARS: Final = 36  # characters of a name
+_SPIKE_RATIO: Final = 4  # of the highest window to the usual ones, from which it is cut off
+_USUAL_SHARE: Final = 0.95  # of the windows with anything, which are usual
 _LOG_SCALE_RATIO: Final = 100  # from there on a linear scale shows the largest only
 # By years, months, days, hours, minutes, seconds; and where one of them begins.
 _TICKS: Final = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
@@ -125,7 +127,7 @@ def plot_offered_accepted(times: TimeWindows, pairs: Sequence[TrafficSeries], ga
             )
             axes.stairs(offered, edges, color=INK, lw=1.0)
             _mark_gaps(axes, times, gaps)
-            _format_rate_axis(axes)
+            _format_rate_axis(axes, edges, offered)
             axes.set_title(_drawable_label(pair.name), loc="left", fontsize=9.5, fontweight="bold", pad=4)
         for axes in grid.flat[len(pairs) :]:
             axes.set_visible(False)
@@ -148,7 +150,7 @@ def plot_stacked(times: TimeWindows, lines: Sequence[AmountSeries], gaps: Sequen
         axes = figure.subplots()
         patches = _draw_stack(axes, times, lines, _stack_styles(len(lines)))
         _mark_gaps(axes, times, gaps)
-        _format_rate_axis(axes)
+        _format_rate_axis(axes, times.window_edges(), _stack_tops(times, lines))
         _add_legend(figure, patches, gaps)
     return out[0]
 
@@ -182,7 +184,7 @@ def plot_storage(
             patches += _draw_stack(axes, times, held, ((ORANGE, ""), (RED, "////")))
             axes.set_title("held back", loc="left", fontsize=9.5, fontweight="bold", pad=4)
             _mark_gaps(axes, times, gaps)
-            _format_rate_axis(axes)
+            _format_rate_axis(axes, edges, _stack_tops(times, held))
         _add_legend(figure, patches, gaps)
     return out[0]
 
@@ -257,12 +259,38 @@ def _format_time_axis(axes: Axes, times: TimeWindows) -> None:
     axes.xaxis.set_major_formatter(form)
 
 
-def _format_rate_axis(axes: Axes) -> None:
+def _format_rate_axis(axes: Axes, edges: Sequence[float], tops: Any) -> None:
+    """From 0 up to the highest of `tops`, or to less than what a few of them reach."""
     axes.set_ylim(bottom=0)
     if axes.get_ylim()[1] <= 0:
         axes.set_ylim(0, 1)
     axes.locator_params(axis="y", nbins=4)
     axes.yaxis.set_major_formatter(EngFormatter("B/s"))
+    _cut_spikes(axes, edges, tops)
+
+
+def _cut_spikes(axes: Axes, edges: Sequence[float], tops: Any) -> None:
+    """Where a few windows would flatten all others, they leave the plot at a mark, the highest with its value."""
+    known = np.sort(tops[tops > 0])
+    usual = known[int(_USUAL_SHARE * (known.size - 1))] if known.size else 0
+    if not known.size or known[-1] <= _SPIKE_RATIO * usual:
+        return
+    limit = 1.4 * usual
+    axes.set_ylim(0, limit)
+    middles = (np.array(edges[:-1]) + np.array(edges[1:])) / 2
+    spikes = np.flatnonzero(tops > limit)
+    axes.plot(middles[spikes], [limit] * spikes.size, ls="", marker="^", ms=5, color=RED, clip_on=False)
+    highest = int(np.argmax(tops))
+    is_left = middles[highest] < (edges[0] + edges[-1]) / 2
+    axes.annotate(
+        f"up to {EngFormatter('B/s', places=1)(tops[highest])}", (middles[highest], limit),
+        xytext=(7 if is_left else -7, -3), textcoords="offset points", ha="left" if is_left else "right", va="top",
+        fontsize=8, color=RED,
+    )  # fmt: skip
+
+
+def _stack_tops(times: TimeWindows, lines: Sequence[AmountSeries]) -> Any:
+    return sum((times.per_second(line.amounts) for line in lines), np.zeros(times.windows))
 
 
 def _add_legend(figure: Figure, patches: list[Patch], gaps: Sequence[TimeSpan]) -> None:

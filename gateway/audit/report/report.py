@@ -12,7 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 from gateway.audit import schema
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.job import AuditQuery, AuditRecords
-from gateway.audit.report.page import ReasonTraffic, ReportFacts, TopicTraffic, UsageGroup
+from gateway.audit.report.breakdowns import gather_breakdowns
+from gateway.audit.report.facts import ReasonTraffic, ReportFacts, TopicTraffic, UsageGroup
 from gateway.audit.report.plots import TimeWindows
 from policies import usage
 
@@ -34,7 +35,9 @@ def gather_facts(
     clients: int,
     tell: Callable[[str], None] = job.ignore_progress,
 ) -> ReportFacts:
-    """The facts of the intervals that start in [from_ms, to_ms): `topics` and `clients` of them by name."""
+    """The facts of the intervals that start in [from_ms, to_ms): `topics` and `clients` of them by name. With `from_ms`
+    they are compared with as long a time before, as far as `records` has it.
+    """
     question = AuditQuery((), None, from_ms, to_ms)
     tell(f"summing up {records.record_count:,} records")
     intervals = transforms.filter_by_start(records.intervals.where(F.col("kind") == usage.INTERVAL), from_ms, to_ms)
@@ -42,6 +45,8 @@ def gather_facts(
     first, latest, last = bounds if bounds["first"] is not None else [from_ms or to_ms or 0] * 3
     times, cell_ms = choose_windows(first, latest)
     rows = records.select_rows(from_ms, to_ms, times.step_ms)
+    end = last if to_ms is None else to_ms
+    before = None if from_ms is None else AuditQuery((), None, 2 * from_ms - end, from_ms)
     cells = transforms.condense_rows(rows, times.step_ms, "topic", *CLIENT_COLUMNS).persist()
     try:
         totals = _collect_sums(transforms.sum_usage_rows(cells))[0]
@@ -60,6 +65,7 @@ def gather_facts(
             reasons=_gather_reasons(cells, times),
             factor=_lowest_factors(intervals, times),
             integrity=job.find_gaps(records, question, tell),
+            breakdowns=gather_breakdowns(records.rows, first, latest + 1, before),
         )
     finally:
         cells.unpersist()

@@ -11,7 +11,7 @@ from gateway.audit.questions.episodes import find_episodes
 from tests.audit.records import START
 
 MINUTE = 60_000
-ZERO = dict.fromkeys(episodes._NOTED, 0)
+ZERO = dict.fromkeys(episodes.NOTED_SUMS, 0)
 
 
 def _row(minute: int, client: str = "app", reason: str = "", **bytes_: int) -> dict[str, Any]:
@@ -48,6 +48,7 @@ def test_what_never_came_again_is_dropped_after_ten_minutes_and_open_before() ->
     refused = [_row(0, reason="fence", rejected=100), _row(2, repeats=60)]
     assert _found([*refused, _row(9, "other")]) == [("app", 0, 3, "open", 40, 40, None)]
     assert _found([*refused, _row(13, "other")]) == [("app", 0, 3, "dropped", 40, 40, None)]
+    assert [each["outcome"] for each in find_episodes(refused, MINUTE, START + 13 * MINUTE)] == ["dropped"]
 
 
 def test_acks_0_over_a_limit_is_dropped_at_once_and_unknown_repeats_make_a_bound() -> None:

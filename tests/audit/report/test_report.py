@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import base64
+import csv
 import dataclasses
 import hashlib
+import io
 import os
 import random
 import re
@@ -15,14 +17,25 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from gateway.audit import cli, schema
 from gateway.audit.answers import files
 from gateway.audit.batch import transforms
 from gateway.audit.batch.job import AuditRecords, LogIntegrity
-from gateway.audit.report import page, plots
-from gateway.audit.report.page import ReasonTraffic, ReportFacts, TopicTraffic, UsageGroup
+from gateway.audit.batch.query import AuditQuery
+from gateway.audit.questions import episodes, slo
+from gateway.audit.report import downloads, page, plots
+from gateway.audit.report.facts import (
+    ReasonTraffic,
+    RefusalEpisodes,
+    ReportBreakdowns,
+    ReportFacts,
+    TopicTraffic,
+    UsageGroup,
+)
 from gateway.audit.report.plots import TimeWindows
 from policies import usage
 from tests.audit.records import START, Row, interval, topic_batch, truth
@@ -33,7 +46,10 @@ if TYPE_CHECKING:
 
     Make = Callable[[Sequence[str | None]], DataFrame]
 
-SECTIONS = ("sums", "topics", "rejections", "dropped", "storage", "heat", "clients", "integrity", "exact")
+SECTIONS = (
+    *("sums", "topics", "groups", "places", "rejections", "dropped", "episodes", "storage", "heat", "clients"),
+    *("integrity", "exact", "data"),
+)
 FIGURES = 6  # offered, rejected, would be rejected, storage, two heat maps
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -87,6 +103,14 @@ def _facts(names: Sequence[str] = ("clicks", "payments"), **changes: Any) -> Rep
         ReasonTraffic("would_reject", "client-quota", sum(rejected), 15, 3, 0, rejected),
     ]
     clients = [UsageGroup((name, name, name), sums) for name in names]
+    groups = [*(UsageGroup((name,), sums) for name in names), UsageGroup((), sums, 3)]
+    episode = dict.fromkeys(episodes.KINDS, 1) | {"outcome": "open", "start": "", "end": ""}
+    refused = [episode | dict.fromkeys((*episodes.WHOSE, "reasons"), name) for name in names]
+    level = dict.fromkeys(slo.slo_kinds(AuditQuery(("group",))), 1)
+    more = ReportBreakdowns(
+        groups, groups, groups, groups, 60_000, [level | {"group": name} for name in names],
+        RefusalEpisodes(refused, 99), total | {"offered_bytes": total["offered_bytes"] // 2},
+    )  # fmt: skip
     fields: dict[str, Any] = {
         "sources": [{"kind": "spool", "name": names[0]}], "first_ms": START, "last_ms": START + 60_000,
         "times": TimeWindows(START, 5000, windows), "cell_ms": 10_000, "totals": total,
@@ -95,6 +119,7 @@ def _facts(names: Sequence[str] = ("clicks", "payments"), **changes: Any) -> Rep
         "factor": [None, 1.0, 0.5, 0.0, *[1.0] * (windows - 4)],
         "integrity": _integrity(gaps=[gap], gaps_total=1, incomplete=[life | {"state": "lost", "last_seq": None,
                                 "end_ms": None}], incomplete_total=1, lost=1),
+        "breakdowns": more,
     }  # fmt: skip
     return ReportFacts(**(fields | changes))
 
@@ -149,7 +174,10 @@ def test_every_section_is_there_and_every_picture_has_words(html: str) -> None:
         head, _, data = (image["src"] or "").partition(",")
         assert head == "data:image/svg+xml;base64"
         assert ET.fromstring(base64.b64decode(data)).tag == "{http://www.w3.org/2000/svg}svg"
-    assert {each["href"] for each in found.all("a")} == {f"#{name}" for name in SECTIONS}
+    links = [each for each in found.all("a") if "download" not in each]
+    assert {each["href"] for each in links} == {f"#{name}" for name in SECTIONS}
+    saved = [each["download"] for each in found.all("a") if "download" in each]
+    assert saved == [each.name for each in downloads.make_downloads(_facts())]
     assert all(each.get("scope") in ("col", "row") for each in found.all("th"))
 
 
@@ -207,12 +235,48 @@ def test_the_verdict_comes_first_and_says_what_is_missing(html: str) -> None:
 
 
 def test_without_records_it_says_so() -> None:
-    nothing = _facts(topics=[], clients=[], losers=[], reasons=[], factor=[None] * 12, totals=_sums())
+    nothing = _facts(
+        topics=[], clients=[], losers=[], reasons=[], factor=[None] * 12, totals=_sums(), breakdowns=ReportBreakdowns()
+    )
     html = page.render_page(nothing)
     assert not _Page(html).all("img")
     assert tuple(each["id"] for each in _Page(html).all("section")) == SECTIONS
     assert "Nothing was sent in this time." in _said(html)
     assert "No usage was recorded, from spool clicks" in _said(html)
+
+
+def test_it_is_compared_with_the_time_before_and_says_of_tenants_how_long_they_were_within_limits(html: str) -> None:
+    said = _said(html)
+    assert "Offered 132 kB 66.0 kB +100.0 %" in said
+    assert "Accepted 102 kB 102 kB the same" in said
+    assert "99 episodes, the 2 that lost most" in said
+    assert "clicks 100 % 100 % 100 % 100 % 1 ms 1 ms" in said
+
+
+def test_the_data_can_be_saved_with_every_name_and_sum() -> None:
+    found = {}
+    for name, _, address in downloads.make_downloads(_facts(HOSTILE)):
+        head, _, data = address.partition(",")
+        assert head == "data:text/csv;charset=utf-8;base64"
+        text = base64.b64decode(data).decode()
+        found[name] = [*csv.DictReader(io.StringIO(text, newline=""))]
+    assert [row["group"] for row in found["groups.csv"]] == [*HOSTILE, "(others)"]
+    assert [row["accepted_bytes"] for row in found["clients.csv"]] == ["51000"] * (len(HOSTILE) + 1)
+    windows = [row for row in found["topics-over-time.csv"] if row["topic"] == ""]
+    assert [(row["window_start"][11:], row["offered_bytes"]) for row in windows[:2]] == [
+        ("00:54:00Z", "0"), ("00:54:05Z", "1000"),
+    ]  # fmt: skip
+    assert {"brokers.csv", "gateways.csv", "software.csv", "topics.csv", "episodes.csv"} < found.keys()
+
+
+def test_one_spike_does_not_flatten_the_others() -> None:
+    edges, usual = [0.0, 1.0, 2.0, 3.0, 4.0], np.array([1.0, 2.0, 0.0, 1.0])
+    for spike, top in ((7.9, 8), (100.0, 2.8)):
+        axes = Figure().subplots()
+        axes.set_ylim(0, 8)
+        plots._cut_spikes(axes, edges, np.where(usual == 0, spike, usual))
+        assert axes.get_ylim() == (0, top)
+        assert [each.get_text() for each in axes.texts] == ([] if top == 8 else ["up to 100.0 B/s"])
 
 
 def test_many_topics_and_reasons_are_taken_together() -> None:
@@ -308,8 +372,9 @@ def test_it_says_of_records_what_they_hold(unique: Make) -> None:
             for outcome in chance.choices(("accepted", "rejected"), (3, 1), k=4)
         ]
         lines += interval(seq, rows, storage_factor=None if seq < 10 else 0.25 if seq == 17 else 1.0)
-    records = unique([*lines, *interval(200, (), final=True)])
-    trust = {"records": 201, "malformed": 0, "problems": {}, "samples": [], "duplicates": 0, "conflicts": 0}
+    before = interval(200, [Row(bytes=77)], start_ms=START - 50_000)
+    records = unique([*lines, *before, *interval(201, (), final=True)])
+    trust = {"records": 202, "malformed": 0, "problems": {}, "samples": [], "duplicates": 0, "conflicts": 0}
     found = report.gather_facts(AuditRecords(transforms.explode_rows(records), records, [], trust), START, None, 3, 4)
 
     by_topic, by_client = (
@@ -337,7 +402,13 @@ def test_it_says_of_records_what_they_hold(unique: Make) -> None:
     assert found.factor[:4] == [None, None, 1.0, 0.25]
     assert set(found.factor[4:]) == {1.0, None}  # the last interval, which says nothing, has a window of its own
     assert found.integrity.complete
-    assert (found.first_ms, found.last_ms) == (START, START + 201_000)
+    assert (found.first_ms, found.last_ms) == (START, START + 202_000)
+    more = found.breakdowns
+    assert more.before is not None
+    assert more.before["offered_bytes"] == 77
+    assert [each.sums for each in (*more.groups, *more.brokers, *more.gateways)] == [found.totals] * 3
+    assert more.episodes.total == sum(sums[2] > 0 for sums in truth(lines, ("client_id", "topic")).values())
+    assert [(each["group"], each["steps"]) for each in more.levels] == [("", 4)]
 
 
 def test_tables_say_the_same(spark: SparkSession, unique: Make, tmp_path: Path) -> None:
