@@ -6,5 +6,6 @@
 #   ranking.py     the largest groups, by Spark
 #   rollups/       tables of sums that follow from the records of a stream's tables
 #   job.py         the session, the sources (topic, spool, tables), the run
+#   views.py       the tables as SQL views of a session
 #   dropped.py     rejected attempts against bytes that never got in: pure
 #   tables.py      a Report as text and data: pure

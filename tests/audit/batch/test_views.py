@@ -1,0 +1,49 @@
+# The tables as SQL views, as the notebook uses them.
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.audit import layout, store
+from gateway.audit.batch import job
+from gateway.audit.stream import stream
+from tests.audit.records import START, Row, interval, lost
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NOTEBOOK = Path(__file__).parents[3] / "deploy" / "spark" / "usage.ipynb"
+
+
+def _write_tables(spark: SparkSession, root: Path, lines: Sequence[str]) -> None:
+    tables = store.open_tables(spark, str(root), make=True)
+    at = datetime.fromtimestamp(START / 1000, UTC)
+    rows = [(bytearray(line.encode()), "usage", 0, offset, at) for offset, line in enumerate(lines)]
+    columns = "value binary, topic string, partition int, offset bigint, timestamp timestamp"
+    stream.add_batch(store.TableWriter(tables), spark.createDataFrame(rows, columns), "id")
+    stream.derive_tables(tables)
+
+
+def test_the_notebook_runs_and_its_views_are_the_tables(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [Row(group="web", bytes=7), Row(outcome="rejected", reason="fence", client_id="loud", bytes=5, repeats=0)]
+    _write_tables(spark, tmp_path, [*interval(0, rows), *interval(2, rows), lost(3), "rubbish"])
+    monkeypatch.setattr(job, "open_session", lambda *_, **__: nullcontext(spark))
+    names: dict[str, Any] = {}
+    for cell in json.loads(NOTEBOOK.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]).replace("./audit", str(tmp_path)), names)
+    said = capfd.readouterr().out.replace(" ", "")
+    assert "|2025-11-0100:00:00|web|14|" in said
+    assert "|loud|fence|10|0|" in said
+    assert "|lost|1|" in said
+    schemas = layout.VIEW_SCHEMAS | layout.DERIVED_SCHEMAS
+    assert {name: spark.table(name).columns for name in schemas} == {name: of.names for name, of in schemas.items()}
