@@ -52,12 +52,12 @@ def update_rollups(
     `is_rewritten` the files of `records` have just been: a step says so, else they would be looked through again.
     """
     before = load_progress(tables)
-    now = tables.pin_snapshot()
     with suppress(CommitConflict):  # another process has written the same step, or goes on from a later one
         tell("roll-ups: looking for gaps")
-        _advance_progress(now, before, anew, is_rewritten)
+        _advance_progress(tables.pin_snapshot(), before, anew, is_rewritten)
         tell("roll-ups: summing up minutes, hours and days")
         progress = load_progress(tables)
+        now = tables.pin_snapshot()  # which has all of that step, whoever wrote it
         finer = ""
         for table in reversed(WINDOW_LENGTHS):
             _advance_sums(now, progress, table, finer)

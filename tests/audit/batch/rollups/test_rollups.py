@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from gateway.audit import columns, layout, store
 from gateway.audit.batch import job, query, tables
 from gateway.audit.batch.query import AuditQuery
@@ -17,10 +19,11 @@ from policies import usage
 from tests.audit.records import START, LineSource, Row, as_json, chained, changed, interval, lost, topic_batch
 
 if TYPE_CHECKING:
-    import pytest
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from gateway.audit.store import AuditTables
+
+pytestmark = pytest.mark.timeout(1800)  # minutes of Spark's work on a quiet machine
 
 DAY_MS, HOUR_MS, MINUTE_MS = 86_400_000, 3_600_000, 60_000
 DAY = START - START % DAY_MS + DAY_MS
@@ -94,44 +97,65 @@ def _check(there: AuditTables, lines: list[str], *questions: AuditQuery) -> None
             assert _answer(found, question) == _answer(truth, question), question
 
 
-def test_answers_are_those_of_the_records_whatever_has_been_rolled_up(spark: SparkSession, tmp_path: Path) -> None:
+def test_answers_are_those_of_the_records_whatever_has_been_rolled_up(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there = store.open_tables(spark, str(tmp_path / "tables"), make=True)
-    writer, lines, offset = store.TableWriter(there), [], 0
-    for number, batch in enumerate(_batches()):
-        stream.add_batch(writer, topic_batch(spark, [(i % 2, offset + i, line) for i, line in enumerate(batch)]), "id")
-        lines += batch
-        offset += len(batch)
-        if number in (0, 3):
-            update.update_rollups(there)
-        elif number == 1:
-            _check(there, lines, QUESTIONS[1])
+    writer, batches = store.TableWriter(there), _batches()
+    lines: list[str] = []
+
+    def add() -> None:
+        batch = batches.pop(0)
+        found = [(i % 2, len(lines) + i, line) for i, line in enumerate(batch)]
+        stream.add_batch(writer, topic_batch(spark, found), "id")
+        lines.extend(batch)
+
+    add()
+    update.update_rollups(there)
+    add()
+    _check(there, lines, QUESTIONS[1])
+    add()
+    advance = update._advance_progress
+
+    def overtaken(*args: Any) -> None:
+        """Another process adds a batch and rolls it up, after this one has looked."""
+        monkeypatch.undo()
+        add()
+        update.update_rollups(there)
+        advance(*args)
+
+    monkeypatch.setattr(update, "_advance_progress", overtaken)
+    update.update_rollups(there)
+    add()
     _check(there, lines, *QUESTIONS[1:])
     assert progress.load_progress(there).last_step == 2
     upkeep.compact_tables(there, grace_ms=0)
     _check(there, lines, EVERYTHING)
     assert all(there.rollup_moment(table)[0] == 3 for table in columns.WINDOW_LENGTHS)
     writer = store.TableWriter(there)
-    again = [(i % 2, offset + i, line) for i, line in enumerate(lines)]
+    again = [(i % 2, len(lines) + i, line) for i, line in enumerate(lines)]
     added = stream.add_batch(writer, topic_batch(spark, again), "id")
     assert (added["usage"], added["intervals"]) == (0, 0)
 
 
-def test_nothing_but_the_question_s_time_is_read(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_hour_is_read_from_the_table_of_hours_or_from_what_there_is(spark: SparkSession, tmp_path: Path) -> None:
     there = store.open_tables(spark, str(tmp_path / "tables"), make=True)
     lines = [line for day in range(4) for line in interval(day, start_ms=DAY + day * DAY_MS)]
     found = [(0, i, line) for i, line in enumerate(lines)]
     stream.add_batch(store.TableWriter(there), topic_batch(spark, found), "id")
     update.update_rollups(there)
-    bounds = (DAY + DAY_MS, DAY + DAY_MS + HOUR_MS)
-    rows = reading.open_rolled(there).select_rows(bounds, None)
-    (file,) = rows.inputFiles()
+
+    def read() -> DataFrame:
+        return reading.open_rolled(there).select_rows((DAY + DAY_MS, DAY + DAY_MS + HOUR_MS), None)
+
+    (file,) = read().inputFiles()
     assert "/usage_1h/date=2025-11-22/" in file
-    # As tables of a former release, and as those of which a kill left some behind.
     shutil.rmtree(tmp_path / "tables" / "usage_1h")
-    assert (
-        "/usage_1m/"
-        in reading.open_rolled(store.open_tables(spark, there.root)).select_rows(bounds, None).inputFiles()[0]
-    )
+    (file,) = read().inputFiles()
+    assert "/usage_1m/date=2025-11-22/" in file
+    # As tables of a former release; the sums that were left belong to no step that is known.
     shutil.rmtree(tmp_path / "tables" / layout.PROGRESS_TABLE)
+    assert {file.rpartition("/tables/")[2].partition("/")[0] for file in read().inputFiles()} == {"records"}
+    update.fill_missing(there)
+    assert {there.rollup_moment(table)[0] for table in (*columns.WINDOW_LENGTHS, layout.PROGRESS_TABLE)} == {2}
+    assert read().selectExpr("sum(bytes)").collect()[0][0] == 100
