@@ -337,6 +337,7 @@ class TableWriter:
         self._commit_records(tables.spark.createDataFrame([], layout.RECORDS_SCHEMA))
         self._last_offsets: dict[tuple[str | None, int], int] = {}  # the highest one read, by topic id and partition
         self._last_numbers: dict[LifeKey, int] = {}  # the highest one that counts
+        self.newest_ms: int | None = None  # Kafka's time of the newest record of the last batch that had any
         for row in load_ends(tables).collect():
             self._note_progress(row["topic_id"], [row])
 
@@ -366,14 +367,16 @@ class TableWriter:
     def add_batch(self, records: DataFrame, rows: int, topic_id: str, ends: Iterable[Row]) -> None:
         """Add a batch (layout.RECORDS_SCHEMA) with `rows` rows of usage, whole or not at all, and at most once.
 
-        `ends` has partition, schema.BOOT, offset and last_seq: how far the batch reaches.
+        `ends` has partition, schema.BOOT, offset, newest_ms and last_seq: how far the batch reaches.
 
         Raises:
             AuditError: another stream has taken over.
         """
         self._version += 1
         self._commit_records(records.coalesce(1 + rows // _ROWS_PER_FILE))
+        ends = list(ends)
         self._note_progress(topic_id, ends)
+        self.newest_ms = max((row["newest_ms"] for row in ends), default=self.newest_ms)
 
     def _commit_records(self, records: DataFrame) -> None:
         with suppress(CommitConflict):

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gateway.audit.stream.metrics import StreamMetrics
 from gateway.channel import UsageInterval, UsageRow, WorkerRates
 from gateway.control.metrics import FAMILIES, PREFIX, GatewayMetrics
 from policies.thresholds.broker_limits import BrokerRate, TopicRate
@@ -40,6 +41,8 @@ def exposed() -> dict[str, set[str]]:
             found[f"{family.exposed_name}_bucket"] = labels | {"le"}
         else:
             found[family.exposed_name] = labels
+    for metric in StreamMetrics().registry.collect():
+        found |= {sample.name: {*sample.labels, *SCRAPED} for sample in metric.samples}
     return found
 
 

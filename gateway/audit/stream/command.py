@@ -55,6 +55,11 @@ def _stream_parser() -> argparse.ArgumentParser:
         metavar="DURATION",
         help="how often the stream updates gaps, lives and roll-ups (%(default)s)",
     )
+    add(
+        "--metrics-port",
+        metavar="[HOST:]PORT",
+        help="serve Prometheus at /metrics, and /healthz (on 127.0.0.1 without HOST; without this option nowhere)",
+    )
     add("--property", action="append", default=[], metavar="K=V", help="property of the Kafka client")
     add("--command-config", metavar="FILE", help="file of such properties, as Kafka's own tools take it")
     cli.add_key_option(parser)
@@ -92,6 +97,7 @@ def _prepare_stream(options: argparse.Namespace) -> Callable[[], int]:
     derive_every = cli.parse_duration_ms("--derive-every", options.derive_every)
     if options.max_records < 1:
         cli.exit_wrong_use(f"--max-records: {options.max_records} is not a valid number of records")
+    address = _parse_address(options.metrics_port) if options.metrics_port else None
     properties = cli.read_properties_file(options.command_config) if options.command_config else {}
     properties |= cli.parse_pairs("--property", options.property)
     properties = {name.removeprefix("kafka."): value for name, value in properties.items()}
@@ -103,8 +109,11 @@ def _prepare_stream(options: argparse.Namespace) -> Callable[[], int]:
     def work() -> int:
         from gateway.audit import store
         from gateway.audit.batch import job
-        from gateway.audit.stream import stream
+        from gateway.audit.stream import metrics, stream
 
+        facts = metrics.StreamMetrics()
+        if address is not None:
+            metrics.serve_metrics(facts, *address)
         job.check_reachable(options.bootstrap_servers)
         plan = stream.StreamPlan(
             options.bootstrap_servers,
@@ -121,11 +130,19 @@ def _prepare_stream(options: argparse.Namespace) -> Callable[[], int]:
             conf, delta=True, jars=options.jars, packages=options.packages, is_long=interval is not None
         )
         with cli.keep_interruptible(session) as spark:
-            added = stream.run_stream(spark, store.open_tables(spark, options.output, make=True), plan, tell)
+            tables = store.open_tables(spark, options.output, make=True)
+            added = stream.run_stream(spark, tables, plan, tell, facts)
         print(", ".join(f"{count:,} {_ROW_NAMES.get(name, name)}" for name, count in added.items()), flush=True)
         return cli.OK
 
     return work
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdecimal() or not 0 < int(port) < 2**16:
+        cli.exit_wrong_use(f"--metrics-port: {text!r} is not a valid port, as 9308 or 0.0.0.0:9308")
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def _prepare_compact(options: argparse.Namespace) -> Callable[[], int]:

@@ -28,6 +28,8 @@ from gateway.audit.errors import AuditError, explain_error
 from gateway.audit.progress import watch_progress
 from gateway.audit.reconcile import brokers
 from gateway.audit.store import AuditTables, HadoopDirectory, TableWriter
+from gateway.audit.stream.listener import ProgressListener
+from gateway.audit.stream.metrics import StreamMetrics
 from policies import usage
 
 CHECKPOINT_NOTE: Final = "produce_gateway_stream.json"  # in the checkpoint: what it belongs to
@@ -50,13 +52,19 @@ class StreamPlan:
 
 
 def run_stream(
-    spark: SparkSession, tables: AuditTables, plan: StreamPlan, tell: Callable[[str], None] = job.ignore_progress
+    spark: SparkSession,
+    tables: AuditTables,
+    plan: StreamPlan,
+    tell: Callable[[str], None] = job.ignore_progress,
+    metrics: StreamMetrics | None = None,
 ) -> dict[str, int]:
     """Run the stream to its end, or until SIGTERM or SIGINT; gives the number of added rows, by table.
 
     Raises:
         AuditError: the topic can't be read on, the checkpoint belongs to something else, another stream took over.
     """
+    metrics = metrics or StreamMetrics()
+    tell = _tell_both(metrics.note_text, tell)
     properties = {"bootstrap.servers": plan.bootstrap_servers, **plan.properties}
     topic_id = brokers.fetch_topic_id(spark, plan.topic, properties)
     _check_checkpoint(spark, tables, plan, topic_id)
@@ -64,7 +72,9 @@ def run_stream(
     writer = TableWriter(tables)
     # It logs the traceback of what is raised in a batch; we tell the same in one line.
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
-    sink = _BatchSink(writer, plan, properties, topic_id, tell)
+    sink = _BatchSink(writer, plan, properties, topic_id, tell, metrics)
+    listener = ProgressListener(metrics, tell)
+    spark.streams.addListener(listener)
     query = sink.start_query(spark)
     stopping = _SignalStop()
     try:
@@ -80,10 +90,20 @@ def run_stream(
     finally:
         stopping.restore_handlers()
         query.stop()
+        listener.wait_for_end()
+        spark.streams.removeListener(listener)
     if sink.failure:
         raise sink.failure
     update_rollups(tables, tell)
     return sink.added_rows
+
+
+def _tell_both(one: Callable[[str], None], other: Callable[[str], None]) -> Callable[[str], None]:
+    def tell(text: str) -> None:
+        one(text)
+        other(text)
+
+    return tell
 
 
 def _check_checkpoint(spark: SparkSession, tables: AuditTables, plan: StreamPlan, topic_id: str) -> None:
@@ -155,8 +175,10 @@ class _BatchSink:
         properties: Mapping[str, str],
         topic_id: str,
         tell: Callable[[str], None],
+        metrics: StreamMetrics,
     ) -> None:
         self._writer = writer
+        self._metrics = metrics
         self._tables = writer.tables
         self._plan = plan
         self._properties = properties
@@ -189,6 +211,7 @@ class _BatchSink:
             added = add_batch(self._writer, frame, self._topic_id, self._check_topic, self._plan.keys)
             for table, rows in added.items():
                 self.added_rows[table] += rows
+            self._metrics.note_commit(added["records"], self._writer.newest_ms)
             self._report_batch(number, added)
             if time.monotonic() - self._last_derived > self._plan.derive_every_s:
                 update_rollups(self._tables, self._report_progress)
@@ -311,16 +334,22 @@ def _former_digest() -> Column:
 
 
 def _collect_ends(decoded: DataFrame) -> list[Row]:
-    """How far each partition and life reaches: `offset`, first_seq and last_seq; its `records`, their `rows`, and the
-    most `copies` of one of them. What is malformed is of no life.
+    """How far each partition and life reaches: `offset`, newest_ms, first_seq and last_seq; its `records`, their
+    `rows`, and the most `copies` of one of them. What is malformed is of no life.
     """
     # In one pass, which also fills the persisted decode.
     return (
         decoded.groupBy("partition", *schema.IDENTITY_COLUMNS)
-        .agg(F.max("offset").alias("offset"), F.count(F.lit(1)).alias("copies"), F.sum(F.size("rows")).alias("rows"))
+        .agg(
+            F.max("offset").alias("offset"),
+            F.max("timestamp_ms").alias("newest_ms"),
+            F.count(F.lit(1)).alias("copies"),
+            F.sum(F.size("rows")).alias("rows"),
+        )
         .groupBy("partition", *schema.BOOT_COLUMNS)
         .agg(
             F.max("offset").alias("offset"),
+            F.max("newest_ms").alias("newest_ms"),
             F.sum("copies").alias("records"),
             F.sum("rows").alias("rows"),
             F.max("copies").alias("copies"),

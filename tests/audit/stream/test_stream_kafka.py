@@ -16,6 +16,7 @@ from gateway.audit.batch import job
 from gateway.audit.batch.job import AuditError, AuditQuery
 from gateway.audit.stream import command as commands
 from gateway.audit.stream import stream
+from gateway.audit.stream.metrics import PREFIX, StreamMetrics
 from gateway.audit.stream.stream import StreamPlan
 from gateway.embedded import wait_for
 from tests.audit.records import START, interval, truth
@@ -82,12 +83,16 @@ def test_a_stream_that_can_not_go_on_says_why_and_a_new_checkpoint_goes_on(
     _send(kafka, topic, _lines(range(3)))
     tables = store.open_tables(spark, str(tmp_path / "t"), make=True)
 
+    metrics = StreamMetrics()
+
     def run(checkpoint: str) -> dict[str, int]:
-        return stream.run_stream(
-            spark, tables, StreamPlan(kafka.bootstrap_servers, topic, {}, str(tmp_path / checkpoint))
-        )
+        plan = StreamPlan(kafka.bootstrap_servers, topic, {}, str(tmp_path / checkpoint))
+        return stream.run_stream(spark, tables, plan, metrics=metrics)
 
     assert run("one")["intervals"] == 3
+    names = ("records_total", "batch_records", "lag_records", "lag_seconds")
+    assert [metrics.registry.get_sample_value(f"{PREFIX}_{name}") for name in names] == [3, 3, 0, 0]
+    assert metrics.registry.get_sample_value(f"{PREFIX}_state", {f"{PREFIX}_state": "ended"}) == 1
 
     # Retention takes what has not been read yet.
     _send(kafka, topic, _lines(range(3, 6)))
@@ -128,6 +133,10 @@ def _make_again(kafka: EmbeddedCluster, admin: AdminClient, topic: str) -> None:
         (("stream",), "the following arguments are required: --bootstrap-servers, --output"),
         (("stream", "--bootstrap-servers", "x:1", "--output", "o", "--interval", "soon"), "--interval: 'soon' is no"),
         (("stream", "--bootstrap-servers", "x:1", "--output", "o", "--max-records", "0"), "--max-records: 0 is not a"),
+        (
+            ("stream", "--bootstrap-servers", "x:1", "--output", "o", "--metrics-port", "x:y"),
+            "--metrics-port: 'x:y' is ",
+        ),
         (("compact", "d", "--grace", "x"), "--grace: 'x' is not a valid duration"),
         (("compact", "d", "--grace", "59m"), "--grace: '59m' is too short"),
         (("expire", "d"), "the following arguments are required: --keep"),
