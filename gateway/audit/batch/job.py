@@ -64,9 +64,10 @@ _FAILURE_MARKS: Final = (
     "Error:",
     "ERROR",
 )
-# Of spool files, from which on both of Java's compilers work. With one million records (0.6 GB) they cost more than the
-# quick one alone; where that turns was not measured.
-LONG_READ_BYTES: Final = 2**31
+# Of spool files, from which on both of Java's compilers work. Sums of 0.1, 0.3, 1 and 3 million records (0.53 GB a
+# million) took 13, 14, 17 and 31 s of CPU with the quick one alone, 24, 25, 30 and 38 s with both: the lines meet at
+# five million.
+LONG_READ_BYTES: Final = 3_000_000_000
 _ARROW_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 # On a cluster that is spark-submit's business; a session of our own is for one machine.
 _COMMON_SETTINGS: Final = {
