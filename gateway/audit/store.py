@@ -36,6 +36,8 @@ _STREAM, _EXPIRED = "produce-gateway.stream", "produce-gateway.expired"  # trans
 _ROLLUP: Final = "produce-gateway.rollup"  # and in those of the roll-ups
 # Readers go on with the files that they began with: `expire` and `compact` say for how long.
 _LOG_RETENTION: Final = "interval 2 days"
+# From 4.4 on Delta refuses to keep its log for less than its files, a week unless said.
+_RETENTION_PROPERTIES: Final = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
 _MAX_COMMITS_LISTED: Final = 2000  # behind which reading the log costs more than reading the table
 _VERSION_STRIDE: Final = 2**31  # more batches than one stream ever adds
 _ROWS_PER_FILE: Final = 2_000_000
@@ -226,7 +228,8 @@ class AuditTables:
         # Who has read a step may write the next one, whoever it is: of several, the first one does. Odd numbers are
         # rewrites, which come between two steps.
         writer = writer.option("txnAppId", _ROLLUP).option("txnVersion", str(2 * step + is_rewrite))
-        writer = writer.option("delta.logRetentionDuration", _LOG_RETENTION)
+        for name in _RETENTION_PROPERTIES:
+            writer = writer.option(name, _LOG_RETENTION)
         with self._lock_writers(), translate_conflicts():
             writer.save(f"{self.root}/{table}")
 
@@ -404,11 +407,8 @@ def open_tables(spark: SparkSession, root: str, *, make: bool = False) -> AuditT
     tables = AuditTables(spark, root)
     if make and not tables.table_exists(layout.RECORDS_TABLE):
         columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in layout.RECORDS_SCHEMA)
-        # From 4.4 on Delta refuses to keep its log for less than its files, a week unless said.
-        properties = (
-            f"'{_LAYOUT_PROPERTY}' = '{layout.LAYOUT_VERSION}', 'delta.logRetentionDuration' = '{_LOG_RETENTION}',"
-            f" 'delta.deletedFileRetentionDuration' = '{_LOG_RETENTION}'"
-        )
+        values = {_LAYOUT_PROPERTY: layout.LAYOUT_VERSION, **dict.fromkeys(_RETENTION_PROPERTIES, _LOG_RETENTION)}
+        properties = ", ".join(f"'{name}' = '{value}'" for name, value in values.items())
         tables.run_statement(
             f"CREATE TABLE IF NOT EXISTS {tables.sql_path(layout.RECORDS_TABLE)} ({columns}) USING delta PARTITIONED"
             " BY (date)"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,9 @@ import pytest
 
 from gateway.audit import layout, store
 from gateway.audit.batch import job
+from gateway.audit.batch.rollups import update
 from gateway.audit.stream import stream
-from tests.audit.records import START, Row, interval, lost
+from tests.audit.records import Row, interval, lost, topic_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,11 +24,9 @@ NOTEBOOK = Path(__file__).parents[3] / "deploy" / "spark" / "usage.ipynb"
 
 def _write_tables(spark: SparkSession, root: Path, lines: Sequence[str]) -> None:
     tables = store.open_tables(spark, str(root), make=True)
-    at = datetime.fromtimestamp(START / 1000, UTC)
-    rows = [(bytearray(line.encode()), "usage", 0, offset, at) for offset, line in enumerate(lines)]
-    columns = "value binary, topic string, partition int, offset bigint, timestamp timestamp"
-    stream.add_batch(store.TableWriter(tables), spark.createDataFrame(rows, columns), "id")
-    stream.derive_tables(tables)
+    batch = topic_batch(spark, [(0, offset, line) for offset, line in enumerate(lines)])
+    stream.add_batch(store.TableWriter(tables), batch, "id")
+    update.update_rollups(tables)
 
 
 def test_the_notebook_runs_and_its_views_are_the_tables(
