@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 from tests.simulation.clock import START_S, UNIX_S
@@ -16,9 +16,10 @@ LATELY_S: Final = 20.0  # explain has to know what was held back in this time
 PAUSE_S: Final = 35.0  # without anything held back after which "since" begins again …
 PAUSE_SLACK_S: Final = 4.0  # … give or take
 REASONS: Final = {  # that explain may name, by a world's theme
-    "group": {"resource-group"}, "quota": {"client-quota"}, "total": {"topic-threshold"},
+    "group": {"resource-group"}, "percent": {"resource-group"}, "quota": {"client-quota"}, "total": {"topic-threshold"},
     "reject": {"topic-threshold", "fence"}, "mixed": {"resource-group", "client-quota"},
     "storage": {"topic-threshold", "storage-throttle", "storage-pause", "fence"},
+    "affected": {"topic-threshold", "storage-throttle", "storage-pause", "fence"},
 }  # fmt: skip
 
 
@@ -64,7 +65,7 @@ class Asking:
                 judge.accuse("explain", f"{where}: {held['outcome']} for {held['reason']!r}")
         if is_quiet:
             self._compare_times(found, [each for each in times if each.at <= began], began, where)
-            if self._theme != "storage":  # where limits are parts of what is configured
+            if self._theme not in ("storage", "affected"):  # where limits are parts of what is configured
                 self._compare_limits(found, where)
 
     def _compare_times(self, found: dict[str, Any], times: list[HeldBack], now: float, where: str) -> None:
@@ -105,6 +106,16 @@ class Asking:
         configured = {level["configured"] for level in rule["levels"]}
         if limit not in configured:
             self._judge.accuse("explain", f"{where}: {rule['name']} of {configured}, but the limit is {limit:.0f}")
+
+    async def ask_storage(self, gateway: Gateway, on_full_disks: Collection[str]) -> None:
+        """Only topics with a replica on a disk that may fill up are held. `on_full_disks`: they."""
+        answer = await gateway.ask("/v1/storage")
+        if answer is not None:
+            self._judge.counts["storage asked"] += 1
+            found: list[Any] = json.loads(answer).get("affected") or []
+            for each in found:
+                if each["factor"] < 1.0 and not set(each["topics"]) <= set(on_full_disks):
+                    self._judge.accuse("held without need", f"{gateway.name}: {each['by']} holds {each['topics']}")
 
     async def compare_metrics(self, gateway: Gateway, topic: str) -> None:
         """Explain's sum of what was rejected is that of /metrics."""

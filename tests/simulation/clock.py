@@ -32,6 +32,9 @@ MOST_IDLE_PASSES: Final = 100
 MONOTONIC_S: Final = 70_000.0  # by which `time.monotonic` is ahead of trio's clock
 
 
+_io_manager: Any = vars(trio_run)["TheIOManager"]
+
+
 class Process:
     """A process of the product, as far as the simulation has any. `wall_offset_s`: by which its wall clock is off.
     `is_dead`: it was killed, and whatever its code still does has no effect.
@@ -248,7 +251,7 @@ def deterministic(agenda: Agenda, seed: int) -> Iterator[None]:
         (secrets, "token_hex", lambda size=32: chance.randbytes(size).hex()),
         (trio, "sleep", agenda.sleep),
         (trio.to_thread, "run_sync", run_blocking),
-        (trio_run.TheIOManager, "get_events", _seldom(agenda, trio_run.TheIOManager.get_events)),
+        (_io_manager, "get_events", _seldom(agenda, _io_manager.get_events)),
         (trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
         (trio_run, "_r", random.Random(f"trio {seed}")),
     ]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from tests.simulation.models.clients import NO_ANSWER, Client
 from tests.simulation.models.cluster import Cluster, Observer, Partition
+from tests.simulation.models.consumers import Consumer
 from tests.simulation.models.wire import Batch
 
 MAX_VIOLATIONS: Final = 50
@@ -135,6 +137,31 @@ class Limit:
         self.lowest, self.highest, self.fullest = 9.9, 0.0, 0.0
 
 
+class RejectingTotal:
+    """A broker's total that rejects, with a burst: in any time T at most (T + 2 bursts) times it (docs/policies.md).
+
+    Attributes:
+        taken: bytes in this second. `most`: the seconds' worth that was ever beyond the total.
+    """
+
+    def __init__(self, name: str, rate: float, burst_s: float, slack: float) -> None:
+        self.name = name
+        self.rate = rate
+        self.burst_s = burst_s
+        self.slack = slack
+        self.taken = self.most = 0.0
+        self._beyond = 0.0
+
+    def end_second(self) -> str:
+        """What is wrong."""
+        self._beyond = max(0.0, self._beyond + self.taken - self.rate)
+        self.taken = 0.0
+        self.most = max(self.most, self._beyond / self.rate)
+        if self._beyond <= (2 * self.burst_s + 1.0) * self.rate + self.slack:
+            return ""
+        return f"{self.name}: {self._beyond / self.rate:.1f} s of it beyond it, with a burst of {self.burst_s:.0f} s"
+
+
 class Judge(Observer):
     """
     Attributes:
@@ -147,13 +174,16 @@ class Judge(Observer):
         self.violations: list[str] = []
         self.counts: Counter[str] = Counter()
         self.limits: dict[object, Limit] = {}
+        self.rejecting: dict[int, RejectingTotal] = {}  # by broker
         self.shares: FairShares | None = None
         self.messages: Counter[str] = Counter()  # of the gateways' own, by topic
-        self.limits_of: Callable[[Client, Partition], Iterable[object]] = lambda client, partition: ()
+        self.limits_of: Callable[[Client, int], Iterable[object]] = lambda client, leader: ()
         self.trace: deque[str] = deque(maxlen=TRACE)
         self.appended_bytes: Counter[str] = Counter()  # by topic
         self.repeated_bytes: Counter[str] = Counter()
         self.now = now
+        self.not_held = set[str]()  # client ids for which limits are observed only
+        self.paused = (math.inf, -math.inf)  # from when until when an operator holds all producers
         self._hash = hashlib.blake2b(digest_size=16)
         self._attempts: dict[int, _Attempt] = {}
         self._in_log: Counter[tuple[int, int]] = Counter()  # client and first record: how many times
@@ -163,6 +193,9 @@ class Judge(Observer):
         self._failed_surely: set[tuple[int, int]] = set()
         self._topic_ids: dict[str, bytes] = {}
         self.deleted: set[bytes] = set()
+        self.deleted_names: set[str] = set()
+        self._read: dict[tuple[int, str, int], int] = {}  # of a consumer in a partition: the offset that comes next
+        self._appended_at: dict[tuple[str, int, int], int] = {}  # the attempt at an offset
         self.recent: Counter[int] = Counter()  # bytes appended, by second
         # By gateway's host, client id and topic: when clients were told to wait, or were rejected.
         self.held_back: defaultdict[tuple[str, str, str], deque[HeldBack]] = defaultdict(
@@ -193,7 +226,7 @@ class Judge(Observer):
     def on_created(self, client: Client, topic: str, index: int, batch: Batch) -> None:
         self.counts["records"] += batch.records
         leader = client.leader_of(topic, index)
-        for name in ("group", leader, (client.client_id, leader)):
+        for name in (*self.limits_of(client, leader), (client.limit_name, leader)):
             limit = self.limits.get(name)
             if limit is not None:
                 limit.brought += batch.size
@@ -204,6 +237,8 @@ class Judge(Observer):
 
     def on_throttled(self, client: Client, topics: set[str], host: str, node_id: int, throttle_ms: int) -> None:
         self.counts["throttled answers"] += 1
+        if client.client_id in self.not_held:
+            self.accuse("held without need", f"{client.client_id} was told to wait for {throttle_ms} ms at {host}")
         for topic in sorted(topics):
             self.held_back[host, client.client_id, topic].append(
                 HeldBack(self.now(), node_id, throttle_ms / 1000, len(topics) == 1)
@@ -227,6 +262,8 @@ class Judge(Observer):
                 self.accuse("told a wrong fate", f"error {error}, but the broker said {attempt.error}: {where}")
             elif attempt.error is None:
                 self.counts["rejected by a gateway"] += 1
+                if client.client_id in self.not_held:
+                    self.accuse("held without need", f"{client.client_id} was rejected with error {error}")
                 told = HeldBack(self.now(), attempt.node_id, 0.0, is_alone=True)
                 self.held_back[attempt.host, client.client_id, topic].append(told)
                 self.rejected_bytes[attempt.host, topic] += batch.size
@@ -250,6 +287,9 @@ class Judge(Observer):
                 self.accuse("rejected and in the log", f"{client.profile.name} {client.number}, {topic}, {batch.first}")
             self._failed_surely.add(key)
 
+    def on_login_failed(self, client: Client, why: str) -> None:
+        self.accuse("login failed", f"{client.profile.name} {client.number}: {why}")
+
     def on_disorder(self, client: Client, correlation: int) -> None:
         self.accuse("answers out of order", f"{client.profile.name} {client.number}: {correlation} came too early")
 
@@ -258,10 +298,45 @@ class Judge(Observer):
 
     # --- brokers ------------------------------------------------------------------------------------------------------
 
-    def on_request(self, node_id: int, client_id: str, size: int) -> None:
-        limit = self.limits.get((client_id, node_id))
+    def on_unauthenticated(self, api: int) -> None:
+        self.accuse("passed before authentication", f"a request of API {api}")
+
+    def on_request(self, node_id: int, name: str, size: int) -> None:
+        limit = self.limits.get((name, node_id))
         if limit is not None:
             limit.taken += size
+
+    # --- consumers ----------------------------------------------------------------------------------------------------
+
+    def on_fetched(self, node_id: int, client_id: str, size: int) -> None:
+        for name in ("dispatch", (client_id, node_id, "fetch")):
+            limit = self.limits.get(name)
+            if limit is not None:
+                limit.taken += size
+
+    def on_throttled_fetch(self, consumer: Consumer, throttle_ms: int) -> None:
+        self.counts["throttled fetches"] += 1
+
+    def on_read(self, consumer: Consumer, topic: str, index: int, batch: Batch, offset: int) -> None:
+        """It has to be what is in the log there, and to follow what was read before."""
+        self.tell("read", consumer.number, topic, index, offset, batch.attempt)
+        self.counts["records read"] += batch.records
+        before = self._read.get((consumer.number, topic, index), 0)
+        if offset not in (before, 0):
+            self.accuse("read out of order", f"consumer {consumer.number}, {topic}-{index}: {offset} after {before}")
+        self._read[consumer.number, topic, index] = offset + batch.records
+        if self._appended_at.get((topic, index, offset)) != batch.attempt:
+            self.accuse("read what is not there", f"consumer {consumer.number}, {topic}-{index} at {offset}: {batch}")
+
+    def check_consumers(self, consumers: Iterable[Consumer], cluster: Cluster) -> None:
+        """Each has read all there is."""
+        for consumer in consumers:
+            for (topic, index), position in consumer.positions.items():
+                found = cluster.topics.get(topic)
+                if found is not None and topic not in self.deleted_names:
+                    end = found.partitions[index].end
+                    if position != end:
+                        self.accuse("unread", f"consumer {consumer.number}, {topic}-{index}: {position} of {end}")
 
     def on_message(self, topic: str, size: int) -> None:
         self.messages[topic] += 1
@@ -273,6 +348,8 @@ class Judge(Observer):
 
     def on_appended(self, partition: Partition, batch: Batch, offset: int) -> None:
         topic = partition.topic
+        if self.paused[0] <= self.now() <= self.paused[1]:
+            self.accuse("written in a pause", f"attempt {batch.attempt} to {topic.name}-{partition.index}")
         self.tell("appended", batch.attempt, topic.name, partition.index, offset)
         self._topic_ids[topic.name] = topic.topic_id
         attempt = self._attempts.get(batch.attempt)
@@ -287,6 +364,7 @@ class Judge(Observer):
         if attempt.offset is not None:
             self.accuse("twice", f"attempt {batch.attempt} came twice to {topic.name}-{partition.index}")
         attempt.offset = offset
+        self._appended_at[topic.name, partition.index, offset] = batch.attempt
         if (attempt.topic, attempt.index) != (topic.name, partition.index) or attempt.batch != batch:
             self.accuse("made up", f"{batch} in {topic.name}-{partition.index} was sent as {attempt.batch}")
         if attempt.told not in (None, NO_ANSWER):
@@ -311,9 +389,11 @@ class Judge(Observer):
         self.appended_bytes[topic.name] += batch.size
         self.recent[int(self.now())] += batch.size
         self.counts["records in logs"] += batch.records
+        if partition.leader in self.rejecting:
+            self.rejecting[partition.leader].taken += batch.size
         if self.shares is not None:
             self.shares.taken[attempt.host] += batch.size
-        for name in self.limits_of(client, partition):
+        for name in self.limits_of(client, partition.leader):
             limit = self.limits.get(name)
             if limit is not None:
                 limit.taken += batch.size
@@ -342,6 +422,8 @@ class Judge(Observer):
     def end_second(self) -> None:
         """Judge each limit by the second that ends now."""
         now = self.now()
+        for text in filter(None, [each.end_second() for each in self.rejecting.values()]):
+            self.accuse("over a limit", text)
         for limit in self.limits.values():
             taken, limit.taken = limit.taken, 0.0
             is_wanted = limit.held() >= 2.0 * limit.rate

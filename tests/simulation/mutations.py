@@ -11,6 +11,7 @@ from unittest import mock
 
 from gateway.control.fleet.exchange.peers import PeerTable
 from gateway.control.metrics import GatewayMetrics
+from gateway.control.storage import storage_control
 from gateway.control.usage.recent import RecentTraffic
 from gateway.control.usage.usage_log import UsageSpool
 from gateway.control.workers.snapshot_publisher import SnapshotPublisher
@@ -18,14 +19,19 @@ from gateway.data.pending.steps import ANSWER, DROPPED
 from gateway.data.session.accounts import ProduceAccounts
 from gateway.data.session.enforcement import ProduceEnforcement
 from gateway.data.session.gate import ProduceGate
+from gateway.data.shared.client import ConnectedClient
 from gateway.data.sockets.reactor import SocketReactor
 from gateway.data.worker.intervals import UnspooledIntervals
 from gateway.data.worker.storage_follower import StorageFollower
 from policies.definitions.policy_set import PolicySet
+from policies.definitions.rollout import PolicyRollout
 from policies.explain.case import ExplainCase
 from policies.fleet.fleet_limiter import FleetShares
 from policies.idempotence.fence import ProducerFence
 from policies.limits.bucket import TokenBucket
+from policies.quotas.quota_limiters import ConnectionQuotaLimit
+from policies.storage import StorageOverride
+from policies.thresholds.bursting import BurstRejecter
 from protocol.produce import produce_request
 from protocol.rewriting import rewrite
 from tests.simulation.clock import current_process
@@ -48,7 +54,7 @@ def _plan(
     seconds: float = 60.0, over: float = 2.0, starts_s: tuple[float, ...] = (), limit: float = 100_000.0,
 ) -> Plan:  # fmt: skip
     """A world whose clients bring `over` times the limit together."""
-    per_client = limit * over / len(profiles) * (3 if theme in ("quota", "total", "reject") else 1)
+    per_client = limit * over / len(profiles) * (3 if theme in ("quota", "total", "reject", "affected") else 1)
     clients = tuple(
         ClientPlan(
             profile, f"app-{number}", _TOPICS, round(per_client), round(limit / 30), (number % gateways,),
@@ -101,6 +107,14 @@ def _unfair(share_of: Callable[..., float]) -> Callable[..., float]:
     return share
 
 
+def _nobody(set_principal: Callable[..., None]) -> Callable[..., None]:
+    return lambda client, _: set_principal(client, "User:nobody")
+
+
+def _half_fetched(charge: Callable[..., float]) -> Callable[..., float]:
+    return lambda limit, size, now: charge(limit, size // 2, now)
+
+
 def _double(consume: Callable[..., None]) -> Callable[..., None]:
     return lambda bucket, size, level: consume(bucket, size * 2, level)
 
@@ -134,6 +148,13 @@ def _leaking(discard: Callable[..., None]) -> Callable[..., None]:
     return discard_some
 
 
+def _all_affected(find: Callable[..., Any]) -> Callable[..., Any]:
+    def find_all(*args: Any, **named: Any) -> Any:
+        return tuple(each._replace(topics=tuple(sorted(_TOPICS))) for each in find(*args, **named))
+
+    return find_all
+
+
 def _keep_partitions(buf: Any, start: int, stop: int, _: Any) -> bytes:
     return bytes(memoryview(buf)[start - 4 : stop])
 
@@ -141,6 +162,8 @@ def _keep_partitions(buf: Any, start: int, stop: int, _: Any) -> bytes:
 _NO_EFFECT: Final = lambda *_, **__: None  # noqa: E731
 _KILLED: Final = (Fault(25.0, "gateway killed", 1, 60.0),)
 _CONTROL: Final = tuple(Fault(20.0 + 5.0 * number, "control killed") for number in range(6))
+_PAUSED: Final = (Fault(15.0, "storage paused", 0, 15.0),)
+_NO_PAUSE: Final = classmethod(lambda cls, text: cls("OPEN"))
 _LENT: Final = (Fault(10.0, "limit lent", 0, 5.0, 0.9),)
 _CHANGED: Final = (Fault(10.0, "limit changed", 0, 0.0, 0.0),)
 _HUNGRY: Final = ("java", "librdkafka")
@@ -196,6 +219,20 @@ MUTATIONS: Final = (
     Mutation("brokers' sockets are not closed",
              (SocketReactor, "discard_socket", _leaking(SocketReactor.discard_socket)),
              _plan("free", _HUNGRY, over=1.0, seconds=30.0), ("a socket is left",)),
+    Mutation("a full disk holds all topics",
+             (storage_control, "find_affected", _all_affected(vars(storage_control)["find_affected"])),
+             _plan("affected", _HUNGRY, over=3.0, seconds=60.0), ("held without need", "a demand unserved")),
+    Mutation("an operator's pause is forgotten", (StorageOverride, "parse_text", _NO_PAUSE),
+             _plan("affected", _HUNGRY, over=2.0, faults=_PAUSED, seconds=40.0), ("written in a pause",)),
+    Mutation("a limit by percent holds everybody", (PolicyRollout, "observed_policies", lambda *_: frozenset()),
+             _plan("percent", ("java",) * 4, over=4.0, seconds=30.0), ("held without need",)),
+    Mutation("a total rejects nothing", (BurstRejecter, "judge_request", _NO_EFFECT),
+             _plan("reject", _HUNGRY, over=4.0, seconds=50.0), ("over a limit",)),
+    Mutation("fetched bytes count half",
+             (ConnectionQuotaLimit, "charge_fetch", _half_fetched(ConnectionQuotaLimit.charge_fetch)),
+             _plan("fetch", _HUNGRY, over=3.0, seconds=60.0), ("over a limit",)),
+    Mutation("all users are one", (ConnectedClient, "set_principal", _nobody(ConnectedClient.set_principal)),
+             _plan("users", ("java", "librdkafka"), over=4.0, seconds=40.0), ("a limit unused", "a demand unserved")),
     Mutation("brokers' own addresses handed out", (rewrite, "REWRITES", rewrite.REWRITES | {3: _pass_metadata}),
              _plan("free", _HUNGRY, over=1.0, seconds=30.0), ("sums differ",)),
 )  # fmt: skip

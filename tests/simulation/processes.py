@@ -14,7 +14,7 @@ import sys
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -52,6 +52,7 @@ from tests.variants import module as variant_of
 
 PORT: Final = 19_092
 RESTART_S: Final = 0.3
+LARGE_DISK: Final = 10**12  # bytes
 
 
 class ChannelEnd:
@@ -535,6 +536,9 @@ def simulated_system(network: Network, cluster: Cluster, gateway_of: Callable[[]
     def observe_disks(self: Any) -> Observation:
         return _observe_disks(cluster)
 
+    def place_topics(self: Any, brokers: Collection[int]) -> dict[tuple[int, str], frozenset[str]]:
+        return _place_topics(cluster, brokers)
+
     def begin_plane(self: Any, *args: Any, **named: Any) -> None:
         real_plane(self, *args, **named)
         self.connections.reactor.links = _OrderedSet()
@@ -575,6 +579,7 @@ def simulated_system(network: Network, cluster: Cluster, gateway_of: Callable[[]
     ]
     patches += [
         mock.patch.object(LogDirs, "observe", observe_disks),
+        mock.patch.object(LogDirs, "place", place_topics),
         mock.patch.object(RatePlace, "__hash__", _hash_place),
     ]
     for patch in patches:
@@ -597,11 +602,30 @@ def _observe_disks(cluster: Cluster) -> Observation:
     if not cluster.alive:
         raise ObservationFailed("no broker answers")
     volumes = tuple(
-        Volume(node_id, "/data", round(broker.capacity), round(broker.capacity) - broker.used)
+        Volume(node_id, "/data", size := round(min(broker.capacity, LARGE_DISK)), size - broker.used)
         for node_id, broker in cluster.brokers.items()
         if broker.is_up
     )
     return Observation(frozenset(cluster.alive), volumes, registered=frozenset(cluster.brokers))
+
+
+def _place_topics(cluster: Cluster, brokers: Collection[int]) -> dict[tuple[int, str], frozenset[str]]:
+    """The topics on these brokers' disks.
+
+    Raises:
+        ObservationFailed: one of them is not there.
+    """
+    block(0.01)
+    if not set(brokers) <= set(cluster.alive):
+        raise ObservationFailed("a broker doesn't answer")
+    return {
+        (node_id, "/data"): frozenset(
+            topic.name
+            for topic in cluster.topics.values()
+            if any(node_id in partition.replicas for partition in topic.partitions)
+        )
+        for node_id in brokers
+    }
 
 
 def _hash_place(place: RatePlace) -> int:

@@ -15,10 +15,11 @@ from tests.variants import ROOT
 # Seed, theme, and whether nothing goes wrong in it.
 WORLDS = [
     (3, "group", True),
-    (6, "quota", True),
+    (20001, "users", True),
+    (20000, "fetch", True),
+    (20001, "affected", True),
     (4, "total", True),
     (5, "reject", True),
-    (8, "mixed", True),
     (306, "free", False),
     (31, "storage", True),
 ]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import gc
+import hashlib
+import hmac
 import itertools
 import logging
 import os
@@ -18,14 +21,19 @@ from typing import Any, Final
 import trio
 
 from gateway.control.policies.store import StoreError
+from gateway.control.storage.override import OVERRIDE_KEY
 from policies.definitions.policy_records import ChangeSource
+from policies.definitions.policy_values import PolicyOperation
+from policies.storage import StorageOverride
 from tests.simulation.asking import Asking
 from tests.simulation.clock import START_S, UNIX_S, Agenda, Process, current_process, deterministic
-from tests.simulation.judge import FairShares, Judge, Limit
+from tests.simulation.judge import FairShares, Judge, Limit, RejectingTotal
 from tests.simulation.models import clients as models
 from tests.simulation.models.clients import Client
-from tests.simulation.models.cluster import Cluster, Partition
+from tests.simulation.models.cluster import Cluster
+from tests.simulation.models.consumers import Consumer
 from tests.simulation.models.network import End, KernelEnd, Network, Stream
+from tests.simulation.models.sasl import MECHANISMS, Identity
 from tests.simulation.processes import Gateway, simulated_system
 from tests.simulation.strangers import send_strange
 
@@ -57,6 +65,13 @@ class ClientPlan:
     gateways: tuple[int, ...]
     starts_s: float = 0.0
     backlog: int = 0
+    user: str = ""
+    mechanism: str = ""
+
+    @property
+    def limit_name(self) -> str:
+        """By which a quota knows it."""
+        return self.user or self.client_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +101,14 @@ class Plan:
 
 
 THEMES: Final = ("group", "quota", "total", "reject", "free", "mixed", "storage")
+NEWER_THEMES: Final = ("affected", "percent", "fetch", "dispatch", "users")
+READ_THEMES: Final = ("fetch", "dispatch")
+DISK_THEMES: Final = ("storage", "affected")
+BURST_S: Final = 5.0  # of totals that reject
+PERCENT: Final = 50.0  # of clients, for which a limit is enforced in worlds of that theme
+SASL: Final = ", security.protocol: SASL_PLAINTEXT, sasl.mechanism: PLAIN, sasl.username: me, sasl.password: mine"
+SECRET: Final = b"a secret of all gateways of a world, for what clients must not compute"
+PAUSED_AFTER_S: Final = 3.0  # an operator's pause is carried out everywhere
 RETENTION_S: Final = 40.0  # in worlds where disks fill up
 # Each fault and its weight.
 FAULTS: Final = {
@@ -97,6 +120,8 @@ FAULTS: Final = {
 MORE_FAULTS: Final = {
     "strangers": 4, "spool full": 2, "foreign messages": 2, "gateway cut off": 2, "gateway joins": 1, "broker joins": 1,
 }  # fmt: skip
+NEWER_FAULTS: Final = {"storage paused": 2}
+NEWER_FROM: Final = 20_000  # the first seed that has what is newer
 MORE_FAULTS_FROM: Final = 1000  # the first seed that has them: those before are still the worlds that reports name
 LASTING: Final = frozenset({"gateway killed", "limit lent"})
 HARMLESS: Final = frozenset({"strangers", "foreign messages", "spool full", "compaction"})  # limits hold meanwhile
@@ -106,21 +131,24 @@ _PROFILES: Final = {profile.name: profile for profile in (*models.PROFILES, mode
 def make_plan(seed: int, hours: float, *, theme: str | None = None, calm: bool | None = None) -> Plan:
     """The world of that seed."""
     chance = random.Random(f"plan {seed}")
-    theme = theme or chance.choice(THEMES)
+    is_newer = seed >= NEWER_FROM
+    theme = theme or chance.choice(THEMES + (NEWER_THEMES if is_newer else ()))
     calm = chance.random() < 0.25 if calm is None else calm
     gateways, workers = chance.choice((1, 1, 2, 3)), chance.choice((1, 1, 2))
     topics = {f"acme.orders.{name}": chance.randint(2, 6) for name in ("new", "paid", "sent")[: chance.randint(1, 3)]}
     limit = float(chance.choice((60_000, 100_000, 160_000)))
     seconds = hours * 3600
     names = (
-        list(_PROFILES) if theme not in ("reject", "storage") else [name for name in _PROFILES if name != "kafka-go"]
+        list(_PROFILES)
+        if theme not in ("reject", "storage", "affected")
+        else [name for name in _PROFILES if name != "kafka-go"]
     )
     plans = []
     count = chance.randint(2, 5)
     for number in range(count):
         ours = dict(chance.sample(sorted(topics.items()), chance.randint(1, len(topics))))
         hungry = number == 0 or chance.random() < 0.6
-        share = limit / count * (BROKERS if theme in ("quota", "total", "reject") else 1)
+        share = limit / count * (BROKERS if theme in ("quota", "users", "total", "reject", "affected") else 1)
         rate = share * (chance.uniform(1.5, 3.0) if hungry else chance.uniform(0.1, 0.5))
         mine = list(range(gateways))
         chance.shuffle(mine)
@@ -130,13 +158,14 @@ def make_plan(seed: int, hours: float, *, theme: str | None = None, calm: bool |
                 max(800, round(limit * chance.uniform(0.02, 0.05))), tuple(mine),
                 0.0 if chance.random() < 0.7 else round(chance.uniform(0.0, seconds / 3), 3),
                 chance.randrange(20),
+                *((f"user-{number % 2}", MECHANISMS[chance.randrange(2)]) if theme == "users" else ()),
             )
         )  # fmt: skip
     faults = []
     if not calm:
         at = 0.0
         while (at := at + chance.expovariate(1 / 25.0)) < seconds - CALM_END_S:
-            weights = FAULTS | (MORE_FAULTS if seed >= MORE_FAULTS_FROM else {})
+            weights = FAULTS | (MORE_FAULTS if seed >= MORE_FAULTS_FROM else {}) | (NEWER_FAULTS if is_newer else {})
             kind = chance.choices(list(weights), list(weights.values()))[0]
             faults.append(
                 Fault(round(at, 3), kind, chance.randrange(1000), round(chance.uniform(3.0, 25.0), 3), chance.random())
@@ -164,6 +193,7 @@ class World:
         self.cluster = Cluster(self.agenda, self.network, self.chance, self.judge, BROKERS)
         self.gateways: list[Gateway] = []
         self.clients: list[Client] = []
+        self.consumers: list[Consumer] = []
         self.limit = plan.limit
         self._log = _LogCounter(self.judge)
         self._unsure_bytes = 0.0
@@ -224,13 +254,20 @@ class World:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._collect_garbage)
+            self.cluster.wants_sasl = self.plan.theme == "users"
+            (folder / "secret").write_bytes(SECRET)
+            if self.plan.theme == "affected":  # by the first broker's disk only topics that it has
+                self.cluster.homes = {name: at % BROKERS + 1 for at, name in enumerate(self.plan.topics)}
             for name, partitions in self.plan.topics.items():
                 self.cluster.create_topic(name, partitions)
-            if self.plan.theme == "storage":
-                self.cluster.limit_disks(self.plan.limit * RETENTION_S, RETENTION_S)
+            if self.plan.theme in DISK_THEMES:
+                nodes = self.cluster.brokers if self.plan.theme == "storage" else [1]
+                self.cluster.limit_disks(self.plan.limit * RETENTION_S, RETENTION_S, nodes)
             for number in range(self.plan.gateways):
                 self._make_gateway(number)
             await trio.sleep(WARM_UP_S)
+            if self.plan.theme in READ_THEMES:
+                self._make_consumers()
             self._set_limits()
             self._settle()
             for number, plan in enumerate(self.plan.clients):
@@ -251,7 +288,11 @@ class World:
 
     def _make_gateway(self, number: int) -> None:
         brokers = ",".join(f"{host}:{port}" for host, port in (each.address for each in self.cluster.brokers.values()))
-        config = f"upstream: {{bootstrap_servers: '{brokers}'}}\nadmin: {{port: 9190}}\n" + _config(self.plan)
+        config = (
+            f"upstream: {{bootstrap_servers: '{brokers}'{SASL if self.cluster.wants_sasl else ''}}}\n"
+            "admin: {port: 9190}\n"
+            f"secret_key_file: {self._folder / 'secret'}\n" + _config(self.plan)
+        )
         gateway = Gateway(
             self.agenda, self.network, self._nursery, self._folder, number, self.plan.workers, config, self._on_gateway
         )
@@ -269,10 +310,33 @@ class World:
             random.Random(f"client {self.plan.seed} {number}"), self.judge,
             [self.gateways[gateway].bootstrap for gateway in plan.gateways], plan.topics, plan.client_id,
             rate=plan.rate, batch_bytes=plan.batch_bytes, records=8,
+            who=Identity(plan.user, plan.mechanism) if plan.user else None,
         )  # fmt: skip
         self.clients.append(client)
         self._settle()
         client.start(plan.backlog)
+
+    def _make_consumers(self) -> None:
+        """One of each gateway."""
+        for number, gateway in enumerate(self.gateways):
+            chance = random.Random(f"consumer {self.plan.seed} {number}")
+            consumer = Consumer(
+                number, self.agenda, self.network, chance, self.judge, [gateway.bootstrap], self.plan.topics,
+                f"reader-{number}", round(self.plan.limit / 4),
+            )  # fmt: skip
+            self.consumers.append(consumer)
+            consumer.start()
+
+    def _unread_bytes(self, consumers: Iterable[Consumer], node_id: int | None = None) -> float:
+        return sum(
+            each.batch.size
+            for consumer in consumers
+            for (topic, index), position in consumer.positions.items()
+            if (found := self.cluster.topics.get(topic)) is not None
+            for partition in (found.partitions[index],)
+            if node_id in (None, partition.leader)
+            for each in partition.log[bisect.bisect_left(partition.log, position, key=lambda one: one.offset) :]
+        )
 
     async def _watch_seconds(self) -> None:
         while True:
@@ -290,12 +354,18 @@ class World:
             for client_id in {each.client_id for each in clients} - untold
             for topic in {topic for each in clients if each.client_id == client_id for topic in each.topics}
         )
+        if self.cluster.wants_sasl:
+            pairs = []  # it would be asked about users
         while pairs and not self._is_ending:
             await trio.sleep(ASK_EVERY_S * chance.uniform(0.5, 1.5))
             gateway, (client_id, topic) = chance.choice(self.gateways), chance.choice(pairs)
             is_whole = gateway.name not in self._controls_killed and self.simulated_s < KEPT_S
-            is_quiet = is_whole and self.agenda.now >= self._quiet_from
+            is_quiet = is_whole and self.agenda.now >= self._quiet_from and not gateway.wall_offset_s
             await asking.ask(gateway, client_id, topic, is_quiet=is_quiet)
+            if self.plan.theme == "affected":
+                await asking.ask_storage(
+                    gateway, [name for name, node_id in self.cluster.homes.items() if node_id == 1]
+                )
             if is_whole and chance.random() < 0.3:
                 await asking.compare_metrics(gateway, topic)
 
@@ -308,6 +378,12 @@ class World:
         with trio.move_on_after(IDLE_TIMEOUT_S):
             while not all(client.is_idle for client in self.clients):  # noqa: ASYNC110  clients are no tasks
                 await trio.sleep(1.0)
+        with trio.move_on_after(IDLE_TIMEOUT_S):
+            while self._unread_bytes(self.consumers):  # noqa: ASYNC110
+                await trio.sleep(1.0)
+        self.judge.check_consumers(self.consumers, self.cluster)
+        for consumer in self.consumers:
+            consumer.close()
         self._judge_clients()
         self._judge_messages()
         await trio.sleep(5.0)
@@ -340,11 +416,13 @@ class World:
             allowed = 2 * profile.request_timeout_s + profile.backoff_s[1] + profile.metadata_age_s + 20.0
             if client.longest_wait_s > allowed:
                 self.judge.accuse("no progress", f"{who} waited for {client.longest_wait_s:.1f} s")
-            if is_calm and client.failed_bytes and self.plan.theme != "storage":  # disks stay full as long as they do
+            if (
+                is_calm and client.failed_bytes and self.plan.theme not in DISK_THEMES
+            ):  # disks stay full as long as they do
                 self.judge.accuse("given up", f"{who} gave up {client.failed_bytes} bytes in a calm world")
             if (
                 is_calm
-                and self.plan.theme not in ("reject", "storage")
+                and self.plan.theme not in ("reject", *DISK_THEMES)
                 and client.sent_bytes > 1.1 * client.acknowledged_bytes + 50_000
             ):
                 self.judge.accuse("sent again", f"{who} sent {client.sent_bytes} for {client.acknowledged_bytes}")
@@ -373,30 +451,45 @@ class World:
         # A request of each client, whose batches may be half as large again, and there may be two in it.
         slack = 3.0 * sum(client.batch_bytes for client in self.plan.clients)
 
+        rate = 2 * self.limit if theme == "affected" else self.limit
+
         def limit_of(name: str, client_ids: Container[str], node_id: int | None = None) -> Limit:
-            mine = [client for client in self.plan.clients if client.client_id in client_ids]
+            mine = [client for client in self.plan.clients if client.limit_name in client_ids]
 
             def ours() -> list[Client]:
-                return [client for client in self.clients if client.client_id in client_ids]
+                return [client for client in self.clients if client.limit_name in client_ids]
 
             return Limit(
-                name, self.limit,
+                name, rate,
                 lambda: self._held(ours(), node_id),
-                lambda: all(client.held_bytes(node_id) >= self.limit / len(mine) for client in ours()),
+                lambda: all(client.held_bytes(node_id) >= rate / len(mine) for client in ours()),
                 slack,
             )  # fmt: skip
 
-        client_ids = sorted({client.client_id for client in self.plan.clients})
+        client_ids = sorted({client.limit_name for client in self.plan.clients})
+        if theme == "percent":
+            self.judge.not_held = {client_id for client_id in client_ids if rollout_place(client_id) >= PERCENT}
+            client_ids = [client_id for client_id in client_ids if client_id not in self.judge.not_held]
         nodes = list(self.cluster.brokers)
-        if theme in ("group", "mixed"):
+        if theme in ("group", "mixed", "percent") and client_ids:
             limits["group"] = limit_of("group gold", client_ids)
-        if theme in ("quota", "mixed"):
+        if theme in ("quota", "mixed", "users"):
             for client_id, node_id in itertools.product(client_ids, nodes):
                 name = f"quota of {client_id} at broker {node_id}"
                 limits[client_id, node_id] = limit_of(name, {client_id}, node_id)
-        if theme == "total":
-            for node_id in nodes:
+        if theme in ("total", "affected"):
+            for node_id in nodes if theme == "total" else nodes[1:]:  # the first one's is lower
                 limits[node_id] = limit_of(f"total of broker {node_id}", client_ids, node_id)
+        if theme == "dispatch":
+            limits["dispatch"] = self._reading_limit("dispatch of group gold", self.consumers, None)
+        if theme == "fetch":
+            for consumer, node_id in itertools.product(self.consumers, nodes):
+                name = f"quota of {consumer.client_id} at broker {node_id}"
+                limits[consumer.client_id, node_id, "fetch"] = self._reading_limit(name, [consumer], node_id)
+        if theme == "reject" and not self.judge.rejecting:
+            self.judge.rejecting = {
+                node_id: RejectingTotal(f"total of broker {node_id}", self.limit, BURST_S, slack) for node_id in nodes
+            }
         for key, limit in limits.items():
             known = self.judge.limits.get(key)
             if known is None:
@@ -407,7 +500,19 @@ class World:
         if theme == "group" and self.plan.gateways > 1 and self.judge.shares is None:
             self.judge.shares = FairShares(self.judge.limits["group"], self._held_by_host)
         for limit in self.judge.limits.values():
-            limit.is_lower_judged, limit.saves_nothing = theme != "mixed", theme != "total"
+            limit.is_lower_judged, limit.saves_nothing = (
+                theme not in ("mixed", "percent"),  # of the latter others take a part, as far as there is room
+                theme not in ("total", "affected"),
+            )
+
+    def _reading_limit(self, name: str, consumers: list[Consumer], node_id: int | None) -> Limit:
+        rate = self.limit if node_id is None else round(self.limit / 3)
+
+        def held() -> float:
+            return self._unread_bytes(consumers, node_id)
+
+        slack = sum(consumer.max_bytes for consumer in self.consumers)
+        return Limit(name, rate, held, lambda: held() >= rate, slack)
 
     def _held(self, clients: Iterable[Client], node_id: int | None = None) -> float:
         return sum(client.held_bytes(node_id) for client in clients)
@@ -423,8 +528,10 @@ class World:
                 held[host] += client.held_bytes()
         return held
 
-    def _limits_of(self, client: Client, partition: Partition) -> tuple[object, ...]:
-        return ("group", partition.leader)
+    def _limits_of(self, client: Client, leader: int) -> tuple[object, ...]:
+        if client.client_id in self.judge.not_held:
+            return ()
+        return ("group", leader)
 
     def _settle(self, over_s: float = SETTLE_OVER_S, quiet_s: float = SETTLE_S) -> None:
         now = self.agenda.now
@@ -527,6 +634,7 @@ class World:
             return
         topic = self.cluster.delete_topic(name)
         self.judge.deleted.add(topic.topic_id)
+        self.judge.deleted_names.add(name)
         self.agenda.after(min(fault.seconds, 8.0), lambda: self.cluster.create_topic(name, self.plan.topics[name]))
 
     def _disk_full(self, fault: Fault) -> None:
@@ -577,7 +685,7 @@ class World:
         self._nursery.start_soon(restart)
 
     def _limit_changed(self, fault: Fault) -> None:
-        if self.plan.theme in ("free", "reject", "storage"):
+        if self.plan.theme in ("free", "reject", *DISK_THEMES, *READ_THEMES):
             return
         gateway = self._pick(self.gateways, fault.number)
         value = round(self.plan.limit * (0.5 + fault.value))
@@ -585,7 +693,7 @@ class World:
             self._nursery.start_soon(self._change_limit, gateway, float(value))
 
     def _limit_lent(self, fault: Fault) -> None:
-        if self.plan.theme in ("free", "reject", "storage") or self._is_lent:
+        if self.plan.theme in ("free", "reject", *DISK_THEMES, *READ_THEMES) or self._is_lent:
             return
         self._is_lent = True
         gateway = self._pick(self.gateways, fault.number)
@@ -649,7 +757,7 @@ class World:
 
     def _broker_joins(self, fault: Fault) -> None:
         """With a part of each topic's partitions."""
-        if len(self.cluster.brokers) > BROKERS or self.plan.theme == "storage":
+        if len(self.cluster.brokers) > BROKERS or self.plan.theme in DISK_THEMES:
             return
         node_id = self.cluster.add_broker()
         for topic in list(self.cluster.topics.values()):
@@ -659,6 +767,29 @@ class World:
                     partition.leader = node_id
         self._set_limits()
         self._settle()
+
+    def _storage_paused(self, fault: Fault) -> None:
+        """By an operator, for a while."""
+        if self.plan.theme in DISK_THEMES:
+            self._nursery.start_soon(self._pause, self._pick(self.gateways, fault.number), fault)
+
+    async def _pause(self, gateway: Gateway, fault: Fault) -> None:
+        policies = gateway.policies
+        if policies is None or gateway.control is None:
+            return
+        seconds = max(8.0, fault.seconds)
+        override = PolicyOperation(OVERRIDE_KEY, str(StorageOverride("PAUSE", "a larger disk")))
+        until_ms = round(1000 * (self.unix_s + seconds))
+        try:
+            await policies.alter_policies([override._replace(until_ms=until_ms)], _BY)
+        except StoreError as error:
+            self.judge.tell("change refused", error)
+            return
+        others = (each for each in self.plan.faults if each is not fault and each.kind not in HARMLESS)
+        if not any(each.at - 5.0 < fault.at + seconds and fault.at < each.at + each.seconds + 20.0 for each in others):
+            self.judge.paused = (self.agenda.now + PAUSED_AFTER_S, self.agenda.now + seconds - PAUSED_AFTER_S)
+            self.judge.counts["pauses judged"] += 1
+        self._settle(quiet_s=SETTLE_S + seconds, over_s=SETTLE_OVER_S + seconds)
 
     def _compaction(self, fault: Fault) -> None:
         for log in self.cluster.internal.values():
@@ -686,14 +817,25 @@ def _config(plan: Plan) -> str:
         return f"client_quotas: [{{client_id: <default>, producer_byte_rate: {limit}}}]\n"
     if theme == "total":
         return f"thresholds: {{total.bytes.in.per.sec.threshold: {limit}, on_exceed: delay}}\n"
-    if theme == "storage":  # no more than twice what disks have room for, and less the fuller they are
+    if theme == "users":
+        return f"client_quotas: [{{user: <default>, producer_byte_rate: {limit}}}]\n"
+    if theme == "fetch":
+        return f"client_quotas: [{{client_id: <default>, consumer_byte_rate: {round(limit / 3)}}}]\n"
+    if theme == "dispatch":
+        return f"resource_groups: {{groups: {{gold: {{dispatchRateInBytes: {limit}}}}}, tenants: {{acme: gold}}}}\n"
+    if theme == "percent":
+        return (
+            f"resource_groups: {{groups: {{gold: {{publishRateInBytes: {limit}}}}}, tenants: {{acme: gold}},"
+            f" enforce_percent: {PERCENT:g}}}\n"
+        )
+    if theme in DISK_THEMES:  # no more than twice what disks have room for, and less the fuller they are
         return (
             f"thresholds: {{total.bytes.in.per.sec.threshold: {2 * limit}, on_exceed: delay}}\n"
             "storage: {check_interval: 1s, soft: {type: MinFreePercentage, level: 0.5},"
-            " hard: {type: MinFreePercentage, level: 0.2}}\n"
+            " hard: {type: MinFreePercentage, level: 0.2}" + (", scope: affected}\n" if theme == "affected" else "}\n")
         )
     if theme == "reject":
-        return f"thresholds: {{total.bytes.in.per.sec.threshold: {limit}, on_exceed: reject, burst: 5s}}\n"
+        return f"thresholds: {{total.bytes.in.per.sec.threshold: {limit}, on_exceed: reject, burst: {BURST_S:.0f}s}}\n"
     if theme == "mixed":
         return (
             f"resource_groups: {{groups: {{gold: {{publishRateInBytes: {limit}}}}}, tenants: {{acme: gold}}}}\n"
@@ -707,13 +849,22 @@ def _document(plan: Plan, value: float) -> dict[str, Any]:
     number = round(value)
     groups = {"resource_groups": {"groups": {"gold": {"publishRateInBytes": number}}, "tenants": {"acme": "gold"}}}
     quotas = {"client_quotas": [{"client_id": "<default>", "producer_byte_rate": number}]}
-    if plan.theme == "group":
+    if plan.theme in ("group", "percent"):
         return groups
     if plan.theme == "quota":
         return quotas
+    if plan.theme == "users":
+        return {"client_quotas": [{"user": "<default>", "producer_byte_rate": number}]}
     if plan.theme == "mixed":
         return groups | quotas
     return {"thresholds": {"total": number}}
+
+
+def rollout_place(client_id: str) -> float:
+    """Between 0 and 100: a client without a principal is under a limit that is enforced for a larger percentage."""
+    key = hmac.digest(SECRET, b"rollout", "sha256")
+    digest = hashlib.blake2b(client_id.encode(), digest_size=8, key=key).digest()
+    return int.from_bytes(digest, "big") * 100.0 / 2**64
 
 
 class _LogCounter(logging.Handler):

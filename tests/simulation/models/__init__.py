@@ -2,6 +2,8 @@
 #
 #     network.py      connections, and what the product sees of sockets
 #     wire.py         the few APIs that models speak, written anew
+#     sasl.py         PLAIN and SCRAM, and what a client says first
 #     cluster.py      the model of a Kafka cluster
 #     librdkafka.py   the gateways' own clients
 #     clients.py      the models of producers
+#     consumers.py    a model of consumers

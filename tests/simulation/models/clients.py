@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from tests.simulation.clock import Agenda, Entry
 from tests.simulation.models import wire
 from tests.simulation.models.network import ModelEnd, Network
+from tests.simulation.models.sasl import Greeting, Identity, LoginFailed, greet
 from tests.simulation.models.wire import Batch, Frames, Outcome
 
 RETRIED: Final = frozenset({2, 3, 5, 6, 7, 8, 13, 19, 20, 56, 74, 76, 100})
@@ -21,7 +22,6 @@ OUT_OF_ORDER, DUPLICATE, INVALID_EPOCH, UNKNOWN_PRODUCER = 45, 46, 47, 59
 LEADER_ERRORS: Final = frozenset({3, 5, 6, 13, 74, 76, 100})
 NO_ANSWER: Final = -1  # the connection ended, or time was up
 CONTROL_TIMEOUT_S: Final = 30.0
-_PADDING: Final = bytes(range(256)) * 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,9 @@ class ClientWatch(Protocol):
 
     def on_failed(self, client: Client, topic: str, index: int, batch: Batch, error: int, *, is_sure: bool) -> None: ...
 
+    def on_login_failed(self, client: Client, why: str) -> None:
+        """Though its password is right."""
+
     def on_disorder(self, client: Client, correlation: int) -> None:
         """An answer overtook one to an earlier request."""
 
@@ -162,6 +165,7 @@ class _Connection:
         self.node_id = node_id
         self.address = address
         self.end: ModelEnd | None = None
+        self.greeting: Greeting
         self.is_greeted = False
         self.frames = Frames()
         self.requests: dict[int, _Request] = {}
@@ -176,6 +180,7 @@ class Client:
 
     Attributes:
         bootstrap: gateways' addresses; it begins with the first, and goes on to the next where that fails.
+        limit_name: of the user, without one the client id.
         rate: bytes of batches per second that its application brings. `batch_bytes`: of one, about.
         sent_bytes, acknowledged_bytes, failed_bytes: of batches.
         pending_bytes: of batches without an outcome.
@@ -185,11 +190,13 @@ class Client:
     def __init__(
         self, number: int, profile: Profile, agenda: Agenda, network: Network, chance: random.Random,
         watch: ClientWatch, bootstrap: list[tuple[str, int]], topics: dict[str, int], client_id: str,
-        *, rate: float, batch_bytes: int, records: int, max_pending_s: float = 20.0,
+        *, rate: float, batch_bytes: int, records: int, max_pending_s: float = 20.0, who: Identity | None = None,
     ) -> None:  # fmt: skip
         self.number = number
         self.profile = profile
         self.client_id = client_id
+        self.who = who
+        self.limit_name = client_id if who is None else who.user
         self.topics = topics
         self.rate = rate
         self.batch_bytes = batch_bytes
@@ -321,11 +328,27 @@ class Client:
         self._greet(end, lambda frame: self._begin_metadata())
 
     def _greet(self, end: ModelEnd, then: Callable[[bytes], None]) -> None:
-        version = 3 if self.profile.software else 2
-        correlation = self._next_correlation()
-        self._expect(correlation, then, end)
-        software = self.profile.software or ("", "")
-        end.send(wire.encode_api_versions(version, correlation, self.client_id, software))
+        greeting = greet(self.client_id, self.profile.software, self.who, self._chance)
+
+        def go_on(frame: bytes | None) -> None:
+            make = self._next_greeting(greeting, frame)
+            if make is None:
+                then(frame or b"")
+                return
+            correlation = self._next_correlation()
+            self._expect(correlation, go_on, end)
+            end.send(make(correlation))
+
+        go_on(None)
+
+    def _next_greeting(self, greeting: Greeting, frame: bytes | None) -> Callable[[int], bytes] | None:
+        try:
+            return next(greeting) if frame is None else greeting.send(frame)
+        except StopIteration:
+            return None
+        except LoginFailed as error:
+            self._watch.on_login_failed(self, str(error))
+            return None
 
     def _begin_metadata(self) -> None:
         self._metadata_asked = False
@@ -480,11 +503,18 @@ class Client:
         connection.end, connection.frames, connection.is_greeted = end, Frames(), False
         end.on_bytes = lambda data: self._receive(connection, end, data)
         end.on_end = lambda why: self._lost(connection, end, why)
+        connection.greeting = greet(self.client_id, self.profile.software, self.who, self._chance)
+        self._greet_broker(connection, end, None)
+
+    def _greet_broker(self, connection: _Connection, end: ModelEnd, frame: bytes | None) -> None:
+        make = self._next_greeting(connection.greeting, frame)
+        if make is None:
+            connection.is_greeted, connection.failures = True, 0
+            return
         correlation = self._next_correlation()
-        version = 3 if self.profile.software else 2
         timer = self._agenda.after(self.profile.request_timeout_s, self._late, connection, end, correlation)
         connection.requests[correlation] = _Request(correlation, self._agenda.now, [], timer)
-        end.send(wire.encode_api_versions(version, correlation, self.client_id, self.profile.software or ("", "")))
+        end.send(make(correlation))
 
     def _receive(self, connection: _Connection, end: ModelEnd, data: bytes) -> None:
         for frame in connection.frames.feed(data):
@@ -497,7 +527,7 @@ class Client:
             if request.timer is not None:
                 request.timer.cancel()
             if not request.batches:
-                connection.is_greeted, connection.failures = True, 0
+                self._greet_broker(connection, end, frame)
                 continue
             outcomes, throttle_ms = wire.decode_produce_answer(self.profile.produce_version, frame)
             if throttle_ms:
@@ -559,7 +589,7 @@ class Client:
             pending.attempts += 1
             self._watch.on_attempt(self, pending.topic, pending.index, batch, connection.address[0], connection.node_id)
             self.sent_bytes += batch.size
-            rows.setdefault(pending.topic, []).append((pending.index, wire.encode_batch(batch, _PADDING)))
+            rows.setdefault(pending.topic, []).append((pending.index, wire.encode_batch(batch, wire.PADDING)))
         correlation, profile = self._next_correlation(), self.profile
         frame = wire.encode_produce(
             profile.produce_version,

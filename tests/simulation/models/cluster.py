@@ -5,23 +5,26 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import random
 import struct
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from tests.simulation.clock import Agenda, Alarm
 from tests.simulation.models import wire
 from tests.simulation.models.network import ModelEnd, Network
+from tests.simulation.models.sasl import FAILED, MECHANISMS, UNKNOWN_MECHANISM, Door, LoginFailed
 from tests.simulation.models.wire import Batch, Outcome, PartitionView, TopicView
 
-NONE, UNKNOWN_TOPIC, NOT_LEADER, REQUEST_TIMED_OUT, OUT_OF_ORDER, DUPLICATE, INVALID_EPOCH, STORAGE_ERROR = (
-    0, 3, 6, 7, 45, 46, 47, 56,
-)  # fmt: skip
+NONE, OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER, REQUEST_TIMED_OUT = 0, 1, 3, 6, 7
+OUT_OF_ORDER, DUPLICATE, INVALID_EPOCH, STORAGE_ERROR = 45, 46, 47, 56
 PORT: Final = 9092
+BEFORE_LOGIN: Final = (wire.API_VERSIONS, wire.SASL_HANDSHAKE, wire.SASL_AUTHENTICATE)
 ELECTION_S: Final = 2.0
 REMEMBERED: Final = 5  # batches of a producer that a broker tells as repeated
 
@@ -144,8 +147,14 @@ class Broker:
 class Observer:
     """Told of what brokers do."""
 
-    def on_request(self, node_id: int, client_id: str, size: int) -> None:
-        """A Produce request of `size` bytes without its size prefix."""
+    def on_request(self, node_id: int, name: str, size: int) -> None:
+        """A Produce request of `size` bytes without its size prefix. `name`: of the user, or client id."""
+
+    def on_unauthenticated(self, api: int) -> None:
+        """A request of that API came before its client had authenticated."""
+
+    def on_fetched(self, node_id: int, client_id: str, size: int) -> None:
+        """A Fetch answer of `size` bytes without its size prefix."""
 
     def on_disk_full(self, node_id: int) -> None:
         """A batch didn't fit on that broker's disk."""
@@ -174,6 +183,8 @@ class Cluster:
         self.epochs: dict[str, int] = {}  # of transactional ids
         self.copies: Callable[[str], int] = lambda topic: 1  # of a gateway's message: 0 where it is lost
         self.service_s: Callable[[], float] = lambda: chance.uniform(0.0005, 0.004)
+        self.wants_sasl = False
+        self.homes: dict[str, int] = {}  # topics that one broker has alone, and which
         self.cut_off: Counter[str] = Counter()  # gateways whose own clients reach no broker: by how many faults
         self._producers = 1000
         for broker in self.brokers.values():
@@ -187,6 +198,8 @@ class Cluster:
         replicas = [
             [nodes[(first + index + copy) % len(nodes)] for copy in range(copies)] for index in range(partitions)
         ]
+        if name in self.homes:
+            replicas = [[self.homes[name]]] * partitions
         topic = self.topics[name] = Topic(name, self.chance.randbytes(16), replicas)
         for partition in topic.partitions:
             self._elect(partition)
@@ -203,10 +216,10 @@ class Cluster:
 
     # --- disks --------------------------------------------------------------------------------------------------------
 
-    def limit_disks(self, capacity: float, retention_s: float) -> None:
-        """Each broker's disk has that many bytes, and keeps what is younger than `retention_s`."""
-        for broker in self.brokers.values():
-            broker.capacity = capacity
+    def limit_disks(self, capacity: float, retention_s: float, node_ids: Iterable[int]) -> None:
+        """These brokers' disks have that many bytes, and keep what is younger than `retention_s`."""
+        for node_id in node_ids:
+            self.brokers[node_id].capacity = capacity
         self._retain(retention_s)
 
     def _retain(self, retention_s: float) -> None:
@@ -333,6 +346,33 @@ class Cluster:
             self.observer.on_refused(name, index, batch, error)
         return Outcome(name, index, error, offset, None)
 
+    def fetch(self, broker: Broker, wanted: list[wire.Wanted], max_bytes: int) -> list[wire.Fetched]:
+        """Of each partition what there is from its offset on, the first batch whatever its size."""
+        found = []
+        for each in wanted:
+            topic = self.topics.get(each.topic)
+            if topic is None or each.partition >= len(topic.partitions):
+                found.append(wire.Fetched(each.topic, each.partition, UNKNOWN_TOPIC, -1, b"", []))
+                continue
+            partition = topic.partitions[each.partition]
+            error = NOT_LEADER if partition.leader != broker.node_id else OUT_OF_RANGE * (each.offset > partition.end)
+            records = b"" if error else _read_log(partition, each.offset, min(each.max_bytes, max_bytes))
+            max_bytes -= len(records)
+            found.append(wire.Fetched(each.topic, each.partition, error, partition.end, records, []))
+        return found
+
+
+def _read_log(partition: Partition, offset: int, max_bytes: int) -> bytes:
+    """Whole batches, none where there is no room any more."""
+    found = list[bytes]()
+    size = 0
+    for one in partition.log[bisect.bisect_left(partition.log, offset, key=lambda each: each.offset) :]:
+        size += one.batch.size
+        if max_bytes <= 0 or (found and size > max_bytes):
+            break
+        found.append(struct.pack(">q", one.offset) + wire.encode_batch(one.batch, wire.PADDING)[8:])
+    return b"".join(found)
+
 
 class _Served:
     """One connection at a broker: one request after the other, as a broker does."""
@@ -342,6 +382,7 @@ class _Served:
         self.broker = broker
         self.end = end
         self.is_over = False
+        self.door = Door(cluster.chance)
         self._frames = wire.Frames()
         self._free_at = 0.0
         broker.connections.append(self)
@@ -380,14 +421,52 @@ class _Served:
             ValueError,
             KeyError,
             OverflowError,
+            LoginFailed,
         ):  # as a broker does with what it can't read
             self._close()
+
+    def _authenticate(self, head: wire.Head) -> bytes:
+        error, said = 0, b""
+        try:
+            said = self.door.answer(head.body.blob())
+        except (LoginFailed, ValueError, KeyError):
+            error = FAILED
+            self.cluster.agenda.after(0.05, self._close)
+        return wire.encode_sasl_authenticate_answer(head.version, head.correlation, error, said)
+
+    def _fetch(self, head: wire.Head, *, is_late: bool) -> None:
+        """What there is now; where there is nothing, what there will be in a while."""
+        cluster = self.cluster
+        if self.is_over or not self.broker.is_up:
+            return
+        at = head.body.at
+        wait_ms, max_bytes, wanted = wire.decode_fetch(head)
+        found = cluster.fetch(self.broker, wanted, max_bytes)
+        if not (is_late or any(each.records or each.error for each in found)):
+            head.body.at = at
+            self._free_at = cluster.agenda.now + wait_ms / 1000
+            cluster.agenda.at(self._free_at, partial(self._fetch, head, is_late=True))
+            return
+        answer = wire.encode_fetch_answer(head.version, head.correlation, found)
+        cluster.observer.on_fetched(self.broker.node_id, head.client_id or "", len(answer) - 4)
+        self.end.send(answer)
 
     def _handle(self, frame: bytes) -> None:
         head, cluster = wire.read_head(frame), self.cluster
         answer = b""
-        if head.api == wire.PRODUCE:
-            cluster.observer.on_request(self.broker.node_id, head.client_id or "", len(frame))
+        if cluster.wants_sasl and self.door.user is None and head.api not in BEFORE_LOGIN:
+            cluster.observer.on_unauthenticated(head.api)
+            self._close()
+        elif head.api == wire.SASL_HANDSHAKE:
+            mechanism = head.body.text() or ""
+            self.door.mechanism = mechanism if mechanism in MECHANISMS else ""
+            error = 0 if self.door.mechanism else UNKNOWN_MECHANISM
+            answer = wire.encode_sasl_handshake_answer(head.version, head.correlation, error, MECHANISMS)
+        elif head.api == wire.SASL_AUTHENTICATE:
+            answer = self._authenticate(head)
+        elif head.api == wire.PRODUCE:
+            name = self.door.user or head.client_id or ""
+            cluster.observer.on_request(self.broker.node_id, name, len(frame))
             acks, _, rows = wire.decode_produce(head)
             outcomes = cluster.produce(self.broker, rows)
             if acks:
@@ -395,6 +474,8 @@ class _Served:
                 answer = wire.encode_produce_answer(head.version, head.correlation, outcomes)
             elif any(outcome.error for outcome in outcomes):
                 self.end.close()
+        elif head.api == wire.FETCH:
+            self._fetch(head, is_late=False)
         elif head.api == wire.METADATA:
             views = cluster.view_topics(wire.decode_metadata_topics(head))
             answer = wire.encode_metadata_answer(head.version, head.correlation, cluster.alive, views)

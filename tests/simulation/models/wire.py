@@ -4,13 +4,22 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 3, 18, 22
+PRODUCE, FETCH, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 1, 3, 18, 22
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 # The oldest and newest version of each that the model brokers serve.
-SERVED: Final = {PRODUCE: (3, 12), METADATA: (0, 12), API_VERSIONS: (0, 4), INIT_PRODUCER_ID: (0, 4)}
-FLEXIBLE_FROM: Final = {PRODUCE: 9, METADATA: 9, API_VERSIONS: 3, INIT_PRODUCER_ID: 2}
+SERVED: Final = {
+    PRODUCE: (3, 12), FETCH: (4, 11), METADATA: (0, 12), API_VERSIONS: (0, 4), INIT_PRODUCER_ID: (0, 4),
+    SASL_HANDSHAKE: (0, 1), SASL_AUTHENTICATE: (0, 2),
+}  # fmt: skip
+FLEXIBLE_FROM: Final = {
+    PRODUCE: 9, FETCH: 12, METADATA: 9, API_VERSIONS: 3, INIT_PRODUCER_ID: 2,
+    SASL_HANDSHAKE: 99, SASL_AUTHENTICATE: 2,
+}  # fmt: skip
 BATCH_HEAD: Final = struct.Struct(">qiibIhiqqqhii")  # 61 bytes of a record batch of magic 2
+PADDING: Final = bytes(range(256)) * 4096
 BODY_HEAD: Final = struct.Struct(">IQQ")  # of ours: client, first record's number, attempt
 _UNSIGNED, _INT16, _INT32, _INT64 = struct.Struct(">I"), struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
 
@@ -344,6 +353,130 @@ def decode_produce_answer(version: int, frame: bytes) -> tuple[list[Outcome], in
     return found, answer.int32()
 
 
+# --- Fetch, version 11 ------------------------------------------------------------------------------------------------
+
+
+def encode_fetch(
+    version: int, correlation: int, client_id: str | None, max_wait_ms: int, max_bytes: int,
+    wanted: list[tuple[str, int, int]],
+) -> bytes:  # fmt: skip
+    """`wanted`: topic, partition and offset."""
+    request = write_head(FETCH, version, correlation, client_id)
+    for value in (-1, max_wait_ms, 1, max_bytes):
+        request.int32(value)
+    request.int8(0)
+    request.int32(0)
+    request.int32(-1)
+    topics = list(dict.fromkeys(topic for topic, _, _ in wanted))
+    request.count(len(topics))
+    for name in topics:
+        mine = [(index, offset) for topic, index, offset in wanted if topic == name]
+        request.text(name)
+        request.count(len(mine))
+        for index, offset in mine:
+            request.int32(index)
+            request.int32(-1)
+            request.int64(offset)
+            request.int64(-1)
+            request.int32(max_bytes)
+    request.count(0)
+    request.text("")
+    return request.frame()
+
+
+class Wanted(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
+
+
+def decode_fetch(head: Head) -> tuple[int, int, list[Wanted]]:
+    """The longest wait in ms, the most bytes, and what is wanted; of all versions from 4 to 11."""
+    body, version, found = head.body, head.version, list[Wanted]()
+    body.int32()
+    wait_ms, _, max_bytes = body.int32(), body.int32(), body.int32()
+    body.int8()
+    if version >= 7:
+        body.int32(), body.int32()
+    for _ in range(body.count()):
+        topic = body.text() or ""
+        for _ in range(body.count()):
+            index = body.int32()
+            if version >= 9:
+                body.int32()
+            offset = body.int64()
+            if version >= 5:
+                body.int64()
+            found.append(Wanted(topic, index, offset, body.int32()))
+    return wait_ms, max_bytes, found
+
+
+class Fetched(NamedTuple):
+    """`batches`: with their offsets. `records`: their bytes."""
+
+    topic: str
+    partition: int
+    error: int
+    end: int
+    records: bytes
+    batches: list[tuple[int, Batch]]
+
+
+def encode_fetch_answer(version: int, correlation: int, many: list[Fetched]) -> bytes:
+    answer = begin_answer(FETCH, version, correlation)
+    answer.int32(0)
+    if version >= 7:
+        answer.int16(0)
+        answer.int32(0)
+    topics = list(dict.fromkeys(each.topic for each in many))
+    answer.count(len(topics))
+    for name in topics:
+        mine = [each for each in many if each.topic == name]
+        answer.text(name)
+        answer.count(len(mine))
+        for each in mine:
+            answer.int32(each.partition)
+            answer.int16(each.error)
+            answer.int64(each.end)
+            answer.int64(each.end)
+            if version >= 5:
+                answer.int64(0)
+            answer.count(-1)
+            if version >= 11:
+                answer.int32(-1)
+            answer.blob(each.records)
+    return answer.frame()
+
+
+def decode_fetch_answer(frame: bytes) -> tuple[list[Fetched], int]:
+    """Of version 11: what was read, and the throttle time."""
+    answer, found = Reader(frame, 4, is_flexible=False), list[Fetched]()
+    throttle_ms = answer.int32()
+    answer.int16(), answer.int32()
+    for _ in range(answer.count()):
+        topic = answer.text() or ""
+        for _ in range(answer.count()):
+            index, error, end = answer.int32(), answer.int16(), answer.int64()
+            answer.int64(), answer.int64()
+            for _ in range(answer.count()):
+                answer.int64(), answer.int64()
+            answer.int32()
+            records = answer.blob()
+            found.append(Fetched(topic, index, error, end, b"", list(_read_batches(records))))
+    return found, throttle_ms
+
+
+def _read_batches(records: bytes) -> Iterator[tuple[int, Batch]]:
+    at = 0
+    while len(records) - at > BATCH_HEAD.size:
+        offset, length = struct.unpack_from(">qi", records, at)
+        if at + 12 + length > len(records):
+            return  # cut off, as it may be
+        yield offset, decode_batch(records[at : at + 12 + length])
+        at += 12 + length
+
+
 # --- the others -------------------------------------------------------------------------------------------------------
 
 
@@ -383,6 +516,53 @@ def decode_api_versions_answer(version: int, frame: bytes) -> dict[int, int]:
         answer.tags()
         found[api] = newest
     return found
+
+
+def encode_sasl_handshake(version: int, correlation: int, client_id: str | None, mechanism: str) -> bytes:
+    request = write_head(SASL_HANDSHAKE, version, correlation, client_id)
+    request.text(mechanism)
+    return request.frame()
+
+
+def encode_sasl_handshake_answer(version: int, correlation: int, error: int, mechanisms: tuple[str, ...]) -> bytes:
+    answer = begin_answer(SASL_HANDSHAKE, version, correlation)
+    answer.int16(error)
+    answer.count(len(mechanisms))
+    for mechanism in mechanisms:
+        answer.text(mechanism)
+    return answer.frame()
+
+
+def decode_sasl_handshake_answer(frame: bytes) -> int:
+    """The error."""
+    return Reader(frame, 4, is_flexible=False).int16()
+
+
+def encode_sasl_authenticate(version: int, correlation: int, client_id: str | None, data: bytes) -> bytes:
+    request = write_head(SASL_AUTHENTICATE, version, correlation, client_id)
+    request.blob(data)
+    request.tags()
+    return request.frame()
+
+
+def encode_sasl_authenticate_answer(version: int, correlation: int, error: int, data: bytes) -> bytes:
+    answer = begin_answer(SASL_AUTHENTICATE, version, correlation)
+    answer.int16(error)
+    answer.text("no" if error else None)
+    answer.blob(data)
+    if version >= 1:
+        answer.int64(0)
+    answer.tags()
+    return answer.frame()
+
+
+def decode_sasl_authenticate_answer(version: int, frame: bytes) -> tuple[int, bytes]:
+    """The error and the broker's message."""
+    answer = Reader(frame, 4, is_flexible=version >= 2)
+    answer.tags()
+    error = answer.int16()
+    answer.text()
+    return error, answer.blob()
 
 
 def encode_init_producer_id(version: int, correlation: int, client_id: str | None) -> bytes:
