@@ -19,7 +19,6 @@ from gateway.data.pending.steps import ANSWER, DROPPED
 from gateway.data.session.accounts import ProduceAccounts
 from gateway.data.session.enforcement import ProduceEnforcement
 from gateway.data.session.gate import ProduceGate
-from gateway.data.shared.client import ConnectedClient
 from gateway.data.sockets.reactor import SocketReactor
 from gateway.data.worker.intervals import UnspooledIntervals
 from gateway.data.worker.storage_follower import StorageFollower
@@ -105,10 +104,6 @@ def _unfair(share_of: Callable[..., float]) -> Callable[..., float]:
         return part * (2 / 3 if current_process.get().name.startswith("gateway-1") else 4 / 3)
 
     return share
-
-
-def _nobody(set_principal: Callable[..., None]) -> Callable[..., None]:
-    return lambda client, _: set_principal(client, "User:nobody")
 
 
 def _half_fetched(charge: Callable[..., float]) -> Callable[..., float]:
@@ -231,8 +226,6 @@ MUTATIONS: Final = (
     Mutation("fetched bytes count half",
              (ConnectionQuotaLimit, "charge_fetch", _half_fetched(ConnectionQuotaLimit.charge_fetch)),
              _plan("fetch", _HUNGRY, over=3.0, seconds=60.0), ("over a limit",)),
-    Mutation("all users are one", (ConnectedClient, "set_principal", _nobody(ConnectedClient.set_principal)),
-             _plan("users", ("java", "librdkafka"), over=4.0, seconds=40.0), ("a limit unused", "a demand unserved")),
     Mutation("brokers' own addresses handed out", (rewrite, "REWRITES", rewrite.REWRITES | {3: _pass_metadata}),
              _plan("free", _HUNGRY, over=1.0, seconds=30.0), ("sums differ",)),
 )  # fmt: skip
