@@ -59,6 +59,8 @@ def test_the_parts_cover_the_time_without_an_overlap_and_are_whole_windows() -> 
 
 def _run(first: int, last: int, start: int, end: int, kind: str = usage.INTERVAL, **more: object) -> dict[str, object]:
     life = {"gateway": "g", "boot": "b", "worker": 0, "kind": kind, "part": 0, "parts": 1, "final": False}
+    life |= dict.fromkeys((usage.CLUSTER, usage.PREVIOUS_DIGEST, usage.RECORD_DIGEST))
+    life |= {"changed_records": 0, "unchecked_records": 0}
     return life | {"first_seq": first, "last_seq": last, "start_ms": start, "end_ms": end} | more
 
 
@@ -76,6 +78,20 @@ def test_runs_that_follow_each_other_become_one() -> None:
     assert len(_joined(_run(0, 2, 0, 30), _run(3, 3, 30, 40, worker=1), _run(3, 3, 40, 50, usage.LOST))) == 3
     (only,) = join_runs([_run(0, 0, 0, 1), _run(1, 1, 1, 2, final=True)])
     assert only["final"] is True
+    # Nothing follows the last interval, and nobody writes for two clusters.
+    assert len(_joined(_run(0, 0, 0, 1, final=True), _run(1, 1, 1, 2))) == 2
+    assert len(_joined(_run(0, 0, 0, 1, cluster="a"), _run(1, 1, 1, 2, cluster="b"))) == 2
+
+
+def test_a_run_of_chained_records_tells_those_that_do_not_follow_the_one_before() -> None:
+    def run(seq: int, previous: str | None, own: str | None, changed: int = 0, unchecked: int = 0) -> dict[str, object]:
+        counts = {"changed_records": changed, "unchecked_records": unchecked}
+        return _run(seq, seq, seq, seq + 1) | {"previous_digest": previous, "record_digest": own} | counts
+
+    (only,) = join_runs([run(0, None, "a"), run(1, "a", "b", changed=1), run(2, "x", "c", unchecked=1)])
+    assert [only[name] for name in ("previous_digest", "record_digest")] == [None, "c"]
+    assert [only[name] for name in ("changed_records", "unchecked_records")] == [2, 1]
+    assert len([*join_runs([run(0, None, "a"), run(1, None, None)])]) == 2
 
 
 def test_an_interval_with_all_its_parts_is_as_good_as_one_of_a_single_part() -> None:
