@@ -69,7 +69,7 @@ def dump_json(answer: object) -> str:
 
 
 def csv_lines(names: Iterable[str], rows: Iterable[FlatRow]) -> Iterator[str]:
-    """A line with the columns' names, and one for each row; None is empty."""
+    """A line with the columns' names, and one for each row; None is empty, and no text is a formula."""
     names = list(names)
     found: list[str] = []
     write = csv.writer(_LineSink(found), lineterminator="").writerow
@@ -90,8 +90,14 @@ class _LineSink:
         self.write = into.append
 
 
+# Spreadsheets execute a cell that begins so, and clients choose their names: behind an apostrophe it is text.
+_FORMULA_MARKS: Final = ("=", "+", "-", "@", "\t", "\r")
+
+
 def _csv_cell(value: Any) -> Any:
-    return str(value).lower() if isinstance(value, bool) else value
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_MARKS) else value
 
 
 _ROWS_AT_ONCE: Final = 1000

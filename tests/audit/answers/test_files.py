@@ -63,6 +63,13 @@ def test_files_have_every_value(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_client_s_name_is_no_formula_in_a_spreadsheet() -> None:
+    names = ["=1+1", "+1", "-1", "@a", "\t=1", "a=1", "'x"]
+    lines = [*render_answer(_answer([{**ROWS[1], "topic": name, "bytes": -1} for name in names]), "csv")]
+    cells = [row[:2] for row in csv.reader(lines[1:])]
+    assert cells == [[name, "-1"] for name in ["'=1+1", "'+1", "'-1", "'@a", "'\t=1", "a=1", "'x"]]
+
+
 def test_a_file_that_fails_halfway_leaves_the_one_before(tmp_path: Path) -> None:
     class BrokenRows(list[Any]):
         def __iter__(self) -> Iterator[Any]:
