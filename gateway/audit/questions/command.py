@@ -11,7 +11,7 @@ from gateway.audit import cli
 from gateway.audit.answers.options import add_answer_options
 from gateway.audit.answers.windows import QUARTER_HOUR_MS
 from gateway.audit.batch import tables
-from gateway.audit.batch.query import AuditQuery, stream_report
+from gateway.audit.batch.query import AuditQuery, LogIntegrity, stream_report
 from gateway.audit.cli import SourceOptions
 from gateway.audit.questions import cost, episodes, prices, slo, trend
 from gateway.audit.questions.answering import AnsweredQuestion, make_answer
@@ -108,6 +108,7 @@ def _make_trend_parser() -> argparse.ArgumentParser:
     return parser
 
 
+_Answered = tuple[list[dict[str, Any]], dict[str, Any], list[str]]  # rows, further fields of the JSON, notes
 _MAX_AHEAD: Final = 1000
 _MAX_STEP_MS: Final = QUARTER_HOUR_MS
 
@@ -139,7 +140,7 @@ def _prepare_cost(options: argparse.Namespace, reading: SourceOptions) -> Callab
         cli.exit_wrong_use(f"--prices: {path}: {error}")
     question = _parse_question(options, reading)
 
-    def answer(rows: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any], list[str]]:
+    def answer(rows: Iterable[dict[str, Any]], _: LogIntegrity) -> _Answered:
         lines = cost.make_lines(rows, question, found)
         total = cost.total_lines(lines)
         about = {"charged": found.charged, "currency": found.currency, "totals": total}
@@ -156,8 +157,9 @@ def _prepare_episodes(options: argparse.Namespace, reading: SourceOptions) -> Ca
     step = cli.parse_duration_ms("--step", options.step)
     question = AuditQuery(episodes.BY, step, reading.start_ms, reading.end_ms)
 
-    def answer(rows: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any], list[str]]:
-        found = sorted(episodes.find_episodes(rows, step), key=lambda each: [each[name] for name in _EPISODE_ORDER])
+    def answer(rows: Iterable[dict[str, Any]], trust: LogIntegrity) -> _Answered:
+        each_one = episodes.find_episodes(rows, step, sees_repeats=trust.sees_repeats)
+        found = sorted(each_one, key=lambda each: [each[name] for name in _EPISODE_ORDER])
         return found, {"step_ms": step, "from_ms": reading.start_ms, "to_ms": reading.end_ms}, []
 
     return lambda: _answer(reading, question, episodes.WHOSE, episodes.KINDS, answer)
@@ -177,7 +179,7 @@ def _prepare_slo(options: argparse.Namespace, reading: SourceOptions) -> Callabl
     target = None if options.target is None else options.target / 100
     steps = AuditQuery(question.by, step, reading.start_ms, reading.end_ms)
 
-    def answer(rows: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any], list[str]]:
+    def answer(rows: Iterable[dict[str, Any]], _: LogIntegrity) -> _Answered:
         levels = slo.measure_levels(rows, question, target)
         return levels, {**tables.question_json(question), "step_ms": step, "target_share": target}, []
 
@@ -193,12 +195,12 @@ def _answer(
     question: AuditQuery,
     by: tuple[str, ...],
     kinds: dict[str, type],
-    answer: Callable[[Iterable[dict[str, Any]]], tuple[list[dict[str, Any]], dict[str, Any], list[str]]],
+    answer: Callable[[Iterable[dict[str, Any]], LogIntegrity], _Answered],
 ) -> int:
     """Ask for sums and deliver what `answer` makes of them, by `by`: rows, further fields of the JSON, notes."""
     tell = cli.make_progress_printer(reading.options.quiet)
     with cli.open_counted_records(reading, question, tell) as records, stream_report(records, question, tell) as report:
-        rows, about, notes = answer(report.rows)
+        rows, about, notes = answer(report.rows, report.integrity)
         about = {"by": list(by), **about}
         found = AnsweredQuestion(reading.start_ms, report.sources, report.integrity, kinds, rows, about, notes)
         return cli.deliver_answer(make_answer(found), reading.options)
@@ -209,7 +211,7 @@ def _prepare_trend(options: argparse.Namespace, reading: SourceOptions) -> Calla
     if not 0 <= options.ahead <= _MAX_AHEAD:
         cli.exit_wrong_use(f"--ahead: {options.ahead} is not between 0 and {_MAX_AHEAD} windows")
 
-    def answer(rows: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any], list[str]]:
+    def answer(rows: Iterable[dict[str, Any]], _: LogIntegrity) -> _Answered:
         found = trend.tell_trend(rows, question, options.what, options.ahead)
         few = f"no forecast: it takes {trend.MIN_WINDOWS} whole {options.window}s"
         is_told = any(row["kind"] == trend.FORECAST for row in found) or not options.ahead

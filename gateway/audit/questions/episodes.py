@@ -36,7 +36,8 @@ class _Episode:
     end_ms: int  # of the last window with a refusal or a repeat
     rejected: int = 0
     repeats: int = 0
-    gone: int = 0  # dropped or discarded: no client sends these again
+    dropped: int = 0  # no client sends these again
+    discarded: int = 0  # whose client had gone, and may have come back with them
     unknown: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
 
@@ -45,10 +46,16 @@ class _Episode:
         """Refused bytes that have not been sent again."""
         return max(0, self.rejected - self.repeats)
 
+    @property
+    def outcome(self) -> str:
+        """The outcome of one that is over."""
+        return DROPPED if self.left or self.dropped or self.discarded else ACCEPTED
+
     def add_row(self, row: Mapping[str, Any]) -> None:
         self.rejected += row["rejected_bytes"]
         self.repeats += row[columns.REPEATS]
-        self.gone += row["dropped_bytes"] + row["discarded_bytes"]
+        self.dropped += row["dropped_bytes"]
+        self.discarded += row["discarded_bytes"]
         self.unknown += row[columns.REPEATS_UNKNOWN]
         refused = row["rejected_bytes"] + row["dropped_bytes"]
         if refused:
@@ -56,10 +63,10 @@ class _Episode:
 
 
 def find_episodes(
-    rows: Iterable[Mapping[str, Any]], window_ms: int, end_ms: int | None = None
+    rows: Iterable[Mapping[str, Any]], window_ms: int, end_ms: int | None = None, sees_repeats: bool = True
 ) -> Iterator[dict[str, Any]]:
     """The episodes (KINDS), in the order in which they end, of sums by BY and windows of `window_ms`, in their order;
-    `end_ms`: when the records end, if not with the last row.
+    `end_ms`: when the records end, if not with the last row; `sees_repeats`: LogIntegrity's.
 
     `outcome`: ACCEPTED (all was sent again and taken), DROPPED (some never came again, or can't), OPEN (the records end
     too early to tell). `until_accepted_ms`: from the first refusal to the end of the window in which the last bytes
@@ -70,7 +77,7 @@ def find_episodes(
     for row in rows:
         start = row[columns.WINDOW_COLUMN]
         if start != now:
-            yield from _end_episodes(running, start, window_ms)
+            yield from (_describe(*ended, sees_repeats) for ended in _end_episodes(running, start, window_ms))
             now, last = start, start + window_ms
         key = tuple(row[name] for name in WHOSE)
         episode = running.get(key)
@@ -81,27 +88,26 @@ def find_episodes(
         episode.add_row(row)
         if any(row[name] for name in NOTED_SUMS if name != columns.REPEATS_UNKNOWN):
             episode.end_ms = last
-    yield from _end_episodes(running, last if end_ms is None else max(last, end_ms), window_ms)
+    end = last if end_ms is None else max(last, end_ms)
+    yield from (_describe(*ended, sees_repeats) for ended in _end_episodes(running, end, window_ms))
     for key, episode in running.items():
-        yield _describe(key, episode, OPEN if episode.left else _ended(episode))
+        yield _describe(key, episode, OPEN if episode.left else episode.outcome, sees_repeats)
 
 
-def _end_episodes(running: dict[tuple[str, ...], _Episode], now: int, window_ms: int) -> Iterator[dict[str, Any]]:
+def _end_episodes(
+    running: dict[tuple[str, ...], _Episode], now: int, window_ms: int
+) -> Iterator[tuple[tuple[str, ...], _Episode, str]]:
     """Those that are over when a window begins."""
     for key, episode in [*running.items()]:
         quiet = now - episode.end_ms
         # All may have been sent again and refused within the window: only a whole one without a refusal is an end.
         if quiet >= QUIET_MS or (quiet >= window_ms and not episode.left):
             del running[key]
-            yield _describe(key, episode, _ended(episode))
+            yield key, episode, episode.outcome
 
 
-def _ended(episode: _Episode) -> str:
-    return DROPPED if episode.left or episode.gone else ACCEPTED
-
-
-def _describe(key: tuple[str, ...], episode: _Episode, outcome: str) -> dict[str, Any]:
-    lost = episode.left + episode.gone
+def _describe(key: tuple[str, ...], episode: _Episode, outcome: str, sees_repeats: bool) -> dict[str, Any]:
+    surely = max(0, episode.left - episode.unknown) if sees_repeats else 0
     return {
         "start_ms": episode.start_ms,
         "start": time_text(episode.start_ms),
@@ -112,7 +118,7 @@ def _describe(key: tuple[str, ...], episode: _Episode, outcome: str) -> dict[str
         "outcome": outcome,
         "rejected_bytes": episode.rejected,
         "repeats_bytes": episode.repeats,
-        "finally_dropped_bytes": lost,
-        "finally_dropped_least_bytes": max(0, episode.left - episode.unknown) + episode.gone,
+        "finally_dropped_bytes": episode.left + episode.dropped + episode.discarded,
+        "finally_dropped_least_bytes": surely + episode.dropped,
         "until_accepted_ms": episode.end_ms - episode.start_ms if outcome == ACCEPTED else None,
     }

@@ -43,9 +43,11 @@ class _Sums:
         return [*groups[: _MAX_NAMES - 1], UsageGroup((), tables.sum_rows(each.sums for each in rest), len(rest))]
 
 
-def gather_breakdowns(rows: DataFrame, first_ms: int, last_ms: int, before: AuditQuery | None) -> ReportBreakdowns:
+def gather_breakdowns(
+    rows: DataFrame, first_ms: int, last_ms: int, before: AuditQuery | None, sees_repeats: bool
+) -> ReportBreakdowns:
     """Of all rows that were read, those of intervals that start from `first_ms` to before `last_ms`; `before`: the
-    bounds of the time to compare with.
+    bounds of the time to compare with; `sees_repeats`: LogIntegrity's.
     """
     within = AuditQuery(_DIMENSIONS, None, first_ms, last_ms)
     found = _Sums([row.asDict() for row in transforms.sum_question(rows, within).collect()])
@@ -64,7 +66,7 @@ def gather_breakdowns(rows: DataFrame, first_ms: int, last_ms: int, before: Audi
         software=software,
         step_ms=step,
         levels=_measure_levels(rows, first_ms, last_ms, step, [each.names[0] for each in groups if each.names]),
-        episodes=_find_episodes(rows, first_ms, last_ms, step) if is_refused else NO_EPISODES,
+        episodes=_find_episodes(rows, first_ms, last_ms, step, sees_repeats) if is_refused else NO_EPISODES,
         before=earlier,
     )
 
@@ -78,11 +80,11 @@ def _measure_levels(
     return slo.measure_levels((row.asDict() for row in steps), AuditQuery(("group",)))
 
 
-def _find_episodes(rows: DataFrame, first_ms: int, last_ms: int, step_ms: int) -> RefusalEpisodes:
+def _find_episodes(rows: DataFrame, first_ms: int, last_ms: int, step_ms: int, sees_repeats: bool) -> RefusalEpisodes:
     sums = transforms.sum_question(rows, AuditQuery(episodes.BY, step_ms, first_ms, last_ms))
     steps = sums.select(schema.WINDOW_COLUMN, *episodes.BY, *episodes.NOTED_SUMS)
     noted = steps.where(sum((F.col(name) for name in episodes.NOTED_SUMS), F.lit(0)) > 0)
     ordered = noted.orderBy(schema.WINDOW_COLUMN, *episodes.BY).toLocalIterator()
-    found = [*episodes.find_episodes((row.asDict() for row in ordered), step_ms, last_ms)]
+    found = [*episodes.find_episodes((row.asDict() for row in ordered), step_ms, last_ms, sees_repeats)]
     found.sort(key=lambda each: (-each["finally_dropped_bytes"], -each["rejected_bytes"], each["start_ms"]))
     return RefusalEpisodes(found[:_MAX_EPISODES], len(found))

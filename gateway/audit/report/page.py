@@ -54,7 +54,8 @@ def render_page(facts: ReportFacts, generated_ms: int | None = None) -> str:
         generated_ms=generated_ms,
         whole=dropped.count_finally_dropped(facts.totals, False, trust.sees_repeats),
         bound_reasons="; ".join(_bound_reasons(facts)),
-        dropped=lambda sums: _dropped_text(sums, trust.sees_repeats),
+        dropped=lambda sums, torn=False: _dropped_text(sums, torn, trust.sees_repeats),
+        lost=dropped.count_finally_dropped,
         outcomes=usage.OUTCOMES,
         notes=usage.NOTES,
         sources=[_source_text(source) for source in facts.sources],
@@ -239,8 +240,8 @@ def _bound_reasons(facts: ReportFacts) -> list[str]:
     return [reason for reason, holds in reasons.items() if holds]
 
 
-def _dropped_text(sums: Mapping[str, int], sees_repeats: bool) -> str:
-    gone = dropped.count_finally_dropped(sums, False, sees_repeats)
+def _dropped_text(sums: Mapping[str, int], torn: bool, sees_repeats: bool) -> str:
+    gone = dropped.count_finally_dropped(sums, torn, sees_repeats)
     return f"{tables.AT_MOST_MARK + ' ' if gone.upper_bound else ''}{size_text(gone.bytes)}"
 
 

@@ -52,6 +52,7 @@ def gather_facts(
         totals = _collect_sums(transforms.sum_usage_rows(cells))[0]
         named = _largest_groups(cells, ("topic",), F.col("offered_bytes"), topics, totals)
         tell("summing up topics, reasons and clients")
+        trust = job.find_gaps(records, question, tell)
         return ReportFacts(
             sources=records.sources,
             first_ms=first,
@@ -64,8 +65,8 @@ def gather_facts(
             losers=_largest_groups(cells, CLIENT_COLUMNS, transforms.finally_dropped_column(torn=False), clients),
             reasons=_gather_reasons(cells, times),
             factor=_lowest_factors(intervals, times),
-            integrity=job.find_gaps(records, question, tell),
-            breakdowns=gather_breakdowns(records.rows, first, latest + 1, before),
+            integrity=trust,
+            breakdowns=gather_breakdowns(records.rows, first, latest + 1, before, trust.sees_repeats),
         )
     finally:
         cells.unpersist()

@@ -51,6 +51,13 @@ def test_what_never_came_again_is_dropped_after_ten_minutes_and_open_before() ->
     assert [each["outcome"] for each in find_episodes(refused, MINUTE, START + 13 * MINUTE)] == ["dropped"]
 
 
+def test_where_another_worker_may_have_seen_the_retry_nothing_is_certainly_lost() -> None:
+    rows = [_row(0, reason="fence", rejected=100, dropped=3), _row(1, discarded=7)]
+    (seen,), (unseen,) = ([*find_episodes(rows, MINUTE, sees_repeats=sees)] for sees in (True, False))
+    bounds = [(each["finally_dropped_least_bytes"], each["finally_dropped_bytes"]) for each in (seen, unseen)]
+    assert bounds == [(103, 110), (3, 110)]
+
+
 def test_acks_0_over_a_limit_is_dropped_at_once_and_unknown_repeats_make_a_bound() -> None:
     assert _found([_row(0, reason="acks0-limit", dropped=5)]) == [("app", 0, 1, "dropped", 5, 5, None)]
     rows = [_row(0, reason="fence", rejected=100, repeats_unknown=100), _row(1, repeats_unknown=70), _row(12)]
