@@ -141,6 +141,7 @@ def serve_metrics(metrics: StreamMetrics, host: str, port: int) -> WSGIServer:
     try:
         server = make_server(host, port, answer, _Server6 if ":" in host else _Server, _SilentHandler)
     except OSError as error:
-        raise AuditError(f"--metrics-port: {host}:{port} can't be listened on: {error.strerror or error}") from None
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        raise AuditError(f"--metrics-port: {place} can't be listened on: {error.strerror or error}") from None
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
