@@ -13,6 +13,11 @@ _CONNECT_TIMEOUT_S: Final = 5.0
 _CONNECT_PORT: Final = 15002  # of Spark Connect, unless one is named
 
 
+def place_text(host: str, port: int) -> str:
+    """An address as people write it, IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def check_reachable(bootstrap_servers: str) -> None:
     """A cheap look before Spark is started: does any of the addresses take a connection?
 
@@ -47,4 +52,4 @@ def check_remote(remote: str) -> None:
         socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S).close()
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
-        raise AuditError(f"SPARK_REMOTE: no Spark Connect server at {address[0]}:{address[1]} ({why})") from None
+        raise AuditError(f"SPARK_REMOTE: no Spark Connect server at {place_text(*address)} ({why})") from None

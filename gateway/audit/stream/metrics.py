@@ -15,6 +15,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, make_wsgi_app
 
+from gateway.audit.addresses import place_text
 from gateway.audit.errors import AuditError
 from policies.units import format_duration
 
@@ -141,7 +142,7 @@ def serve_metrics(metrics: StreamMetrics, host: str, port: int) -> WSGIServer:
     try:
         server = make_server(host, port, answer, _Server6 if ":" in host else _Server, _SilentHandler)
     except OSError as error:
-        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        place = place_text(host, port)
         raise AuditError(f"--metrics-port: {place} can't be listened on: {error.strerror or error}") from None
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
