@@ -36,7 +36,7 @@ COMPILED_FROM := $(TYPED) $(wildcard protocol/*/*.pyx gateway/data/*/*.pyx $(TYP
 
 # Both at once: the packages are fetched and unpacked, which keeps one core busy, while the other one compiles.
 env: ## make .venv with everything, and fetch Kafka (once; again when pyproject.toml changes)
-	@$(MAKE) --no-print-directory --silent -j2 $(BUILT)
+	@$(MAKE) --no-print-directory --silent $(if $(filter 0,$(MAKELEVEL)),-j2) $(BUILT)
 
 $(TOOLS): requirements/build.txt
 	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11 or newer with venv on PATH: install one (Debian, Ubuntu: python3 python3-venv), or set PYTHON." >&2; exit 1; }
