@@ -68,8 +68,9 @@ def run_stream(
     properties = {"bootstrap.servers": plan.bootstrap_servers, **plan.properties}
     topic_id = brokers.fetch_topic_id(spark, plan.topic, properties)
     _check_checkpoint(spark, tables, plan, topic_id)
-    fill_missing(tables, tell)
-    writer = TableWriter(tables)
+    with watch_progress(spark, tell):  # of large tables it takes hours: without a word a probe would end it
+        fill_missing(tables, tell)
+        writer = TableWriter(tables)
     # It logs the traceback of what is raised in a batch; we tell the same in one line.
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
     sink = _BatchSink(writer, plan, properties, topic_id, tell, metrics)
@@ -94,7 +95,8 @@ def run_stream(
         spark.streams.removeListener(listener)
     if sink.failure:
         raise sink.failure
-    update_rollups(tables, tell)
+    with watch_progress(spark, tell):
+        update_rollups(tables, tell)
     return sink.added_rows
 
 
