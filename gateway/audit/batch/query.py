@@ -53,7 +53,7 @@ class LogIntegrity:
     lost: int
     after_final: Sequence[Mapping[str, Any]] = ()  # lives with intervals behind the one that said it was the last
     after_final_total: int = 0
-    clusters: Sequence[str] = ()  # the ids of those that the records name
+    clusters: Sequence[str] = ()  # the ids of those that the records name, the first MAX_LISTED
     changed: int = 0  # records that aren't as they were written, or don't follow the one before (record_digests.py)
     changed_lives: Sequence[Mapping[str, Any]] = ()  # the lives of which they are
     unchecked: int = 0  # records with a digest by a key that isn't here
@@ -193,31 +193,38 @@ def assess_integrity(
         lost=sum(boot["state"] == "lost" for boot in incomplete),
         after_final=after_final[:MAX_LISTED],
         after_final_total=len(after_final),
-        clusters=clusters,
+        clusters=clusters[:MAX_LISTED],
         changed=sum(life["changed"] for life in changed),
         changed_lives=changed[:MAX_LISTED],
         unchecked=sum(boot["unchecked"] for boot in boots),
         mixes_clusters=len(clusters) > 1 and any(source["kind"] in _ONE_CLUSTER for source in sources),
-        lives_overlap=any(
-            _lives_overlap([boot for boot in boots if not boot["clusters"] or cluster in boot["clusters"]], question)
-            for cluster in clusters or [""]
-        ),
+        lives_overlap=_lives_overlap(boots, question),
     )
 
 
 def _lives_overlap(boots: Sequence[Mapping[str, Any]], question: AuditQuery) -> bool:
-    spans = sorted((boot["start_ms"], boot["end_ms"]) for boot in boots if boot["start_ms"] is not None)
-    latest: int | None = None
-    for start, end in spans:
+    """Whether lives that may be of one cluster do, as LogIntegrity has it; one that names none may be of any."""
+    spans = sorted(
+        (boot["start_ms"], boot["end_ms"], boot["clusters"]) for boot in boots if boot["start_ms"] is not None
+    )
+    latest: dict[str, int] = {}  # the last end so far, by cluster; "": of those that name none
+    latest_of_all = None
+    for start, end, clusters in spans:
         if question.from_ms is not None:
             start = max(start, question.from_ms)
         if question.to_ms is not None:
             end = min(end, question.to_ms)
         if start > end:
             continue
-        if latest is not None and start <= latest + REPEAT_MS:
+        if clusters:
+            before = max((latest[name] for name in (*clusters, "") if name in latest), default=None)
+        else:
+            before = latest_of_all
+        if before is not None and start <= before + REPEAT_MS:
             return True
-        latest = end if latest is None else max(latest, end)
+        for name in clusters or [""]:
+            latest[name] = max(end, latest.get(name, end))
+        latest_of_all = end if latest_of_all is None else max(latest_of_all, end)
     return False
 
 

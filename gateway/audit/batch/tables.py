@@ -292,7 +292,8 @@ def integrity_text(trust: LogIntegrity, sources: Sequence[Mapping[str, Any]] = (
         f" gaps {trust.gaps_total:,}, workers' lives {trust.boots:,}, without an end {trust.incomplete_total:,}"
     ]
     if len(trust.clusters) > 1:
-        names = ", ".join(map(escape_unprintable, trust.clusters))
+        more = ["…"] if len(trust.clusters) > _MAX_LISTED else []
+        names = ", ".join([*map(escape_unprintable, trust.clusters[:_MAX_LISTED]), *more])
         why = "; a topic has the records of one" if trust.mixes_clusters else ""
         lines.append(
             f"CLUSTERS  records of {len(trust.clusters)} clusters, which --by cluster tells apart: {names}{why}"
