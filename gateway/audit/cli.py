@@ -302,9 +302,14 @@ def open_counted_records(
     if options.engine == LOCAL or (options.engine == AUTO and not _asks_for_spark(options)):
         from gateway.audit.local import opening
 
-        always, servers = options.engine == LOCAL, options.bootstrap_servers
         found = opening.open_sources(
-            servers, options.topic, reading.properties, options.spool, always=always, keys=reading.keys
+            options.bootstrap_servers,
+            options.topic,
+            reading.properties,
+            options.spool,
+            always=options.engine == LOCAL,
+            keys=reading.keys,
+            from_ms=question.from_ms,
         )
     if found is not None:
         yield found

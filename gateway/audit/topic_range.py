@@ -1,12 +1,13 @@
-# The range of the usage topic by librdkafka: from the earliest offset to the end as of now. The Java client's
-# properties are translated, or refused where librdkafka has no such thing. Needs no Java and no Spark.
+# The range of the usage topic by librdkafka: from the earliest offset, or from a time on, to the end as of now. Java
+# client's properties are translated, or refused where librdkafka has no such thing. Needs no Java and no Spark.
 #
 # librdkafka has no consumer without a group id. This one is neither joined nor committed to.
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -62,15 +63,39 @@ class TopicRange:
         except InvalidPropertiesFile as error:
             raise UntranslatableProperty(f"{error}; or --engine spark, which has Java's client") from None
         self._failures: dict[int, str] = {}  # of connections, by code
+        with self._consumer_for_answers() as consumer:
+            self.offsets = self._fetch_offsets(consumer)
+
+    def find_starts(self, times_ms: Sequence[int]) -> list[dict[int, int]]:
+        """For each of these times (Unix ms) the first offset with a timestamp from then on, by partition; the end where
+        there is none.
+
+        Raises:
+            AuditError: no broker answers.
+        """
+        with self._consumer_for_answers() as consumer:
+            return [self._find_start(consumer, at_ms) for at_ms in times_ms]
+
+    def _find_start(self, consumer: Consumer, at_ms: int) -> dict[int, int]:
+        wanted = [TopicPartition(self.topic, partition, max(at_ms, 0)) for partition in self.offsets]
+        found = self._ask(consumer, lambda: consumer.offsets_for_times(wanted, timeout=ATTEMPT_S))
+        starts = {}
+        for place in found:
+            if place.error is not None:
+                raise KafkaException(place.error)
+            first, end = self.offsets[place.partition]
+            starts[place.partition] = end if place.offset < 0 else min(max(place.offset, first), end)
+        return starts
+
+    @contextmanager
+    def _consumer_for_answers(self) -> Iterator[Consumer]:
         consumer = self.open_consumer()
         try:
-            self.offsets = self._fetch_offsets(consumer)
+            yield consumer
         except KafkaException as error:
             raise AuditError(self.explain_failure(error.args[0], ANSWER_TIMEOUT_S)) from None
         finally:
             consumer.close()
-        self.size = sum(end - start for start, end in self.offsets.values())  # records
-        self.description = describe_topic(bootstrap_servers, topic, self.offsets)
 
     def open_consumer(self) -> Consumer:
         """A consumer that has no partitions yet."""

@@ -97,10 +97,10 @@ class LineSource:
 
     def __init__(self, lines: Sequence[str | None]) -> None:
         self.description: dict[str, Any] = {"kind": "lines"}
-        self.size = len(lines)
+        self.sizes = [len(lines)]
         self._lines = lines
 
-    def read_batches(self) -> Iterator[ValueBatch]:
+    def read_batches(self, part: int = 0) -> Iterator[ValueBatch]:
         for at in range(0, len(self._lines), 7):
             some = [
                 None if line is None else line.encode("utf-8", "surrogatepass") for line in self._lines[at : at + 7]

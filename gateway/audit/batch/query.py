@@ -163,7 +163,7 @@ def assess_integrity(
     listed: list[dict[str, Any]] = []
     gaps_total = 0
     for gap in gaps:  # a broken log may have millions: count all, keep some
-        if _overlaps_query(gap, "after_ms", "before_ms", question):
+        if is_within_bounds(gap, "after_ms", "before_ms", question):
             gaps_total += 1
             listed += [gap] if gaps_total <= MAX_LISTED else []
     after_final = [
@@ -182,7 +182,7 @@ def assess_integrity(
         if (count := boot["changed"] + (broken or {}).get(tuple(boot[name] for name in BOOT_COLUMNS), 0))
     ]
     clusters = sorted({cluster for boot in boots for cluster in boot["clusters"]})
-    incomplete = [boot for boot in endless if _overlaps_query(boot, "start_ms", "lost_ms", question)]
+    incomplete = [boot for boot in endless if is_within_bounds(boot, "start_ms", "lost_ms", question)]
     return LogIntegrity(
         **counted,
         boots=len(boots),
@@ -228,8 +228,10 @@ def _lives_overlap(boots: Sequence[Mapping[str, Any]], question: AuditQuery) -> 
     return False
 
 
-def _overlaps_query(found: Mapping[str, Any], after: str, before: str, question: AuditQuery) -> bool:
-    # It lies somewhere between two times, either of which may be unknown: then it may reach as far as it likes.
+def is_within_bounds(found: Mapping[str, Any], after: str, before: str, question: AuditQuery) -> bool:
+    """Whether a gap or a life may touch the question's bounds. It lies somewhere between two times, either of which may
+    be unknown: then it may reach as far as it likes. `after`, `before`: the names of these times.
+    """
     begins, ends = found[after], found[before]
     early = question.from_ms is not None and ends is not None and ends <= question.from_ms
     late = question.to_ms is not None and begins is not None and begins >= question.to_ms

@@ -20,9 +20,11 @@ def open_sources(
     *,
     always: bool,
     keys: Sequence[bytes] = (),
+    from_ms: int | None = None,
 ) -> LocalRecords | None:
     """The records of a topic (unless `bootstrap_servers` is None) and of spool files. None: they are Spark's, being too
-    large or readable by Java only; never with `always`. `keys`: of the records' digests.
+    large or readable by Java only; never with `always`. `keys`: of the records' digests; `from_ms`: from when on a
+    topic has to be read (Unix ms; TopicSource).
 
     Raises:
         AuditError: a source isn't there, or can't be read.
@@ -30,18 +32,18 @@ def open_sources(
     if not always and not all(map(is_plain_path, spool)):
         return None
     files = [SpoolSource(path) for path in spool]
-    if not always and sum(each.size for each in files) > LOCAL_BYTES:
+    if not always and sum(each.sizes[0] for each in files) > LOCAL_BYTES:
         return None
     sources: list[LocalSource] = [*files]
     if bootstrap_servers is not None:
         check_reachable(bootstrap_servers)
         try:
-            usage_topic = TopicSource(bootstrap_servers, topic, properties)
+            usage_topic = TopicSource(bootstrap_servers, topic, properties, from_ms)
         except UntranslatableProperty:
             if always:
                 raise
             return None
-        if not always and usage_topic.size > LOCAL_RECORDS:
+        if not always and usage_topic.sizes[0] > LOCAL_RECORDS:
             return None
         sources.insert(0, usage_topic)
     return LocalRecords(sources, keys)

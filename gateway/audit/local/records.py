@@ -21,6 +21,7 @@ from gateway.audit.batch.query import (
     LogIntegrity,
     assess_integrity,
     ignore_progress,
+    is_within_bounds,
 )
 from gateway.audit.decoding import MalformedRecord, MalformedRecords, UsageRecord
 from gateway.audit.local.links import LinkedRun
@@ -36,13 +37,18 @@ _RecordName = tuple[LifeKey, str, int, int]  # life, kind, seq, part: columns.ID
 
 
 class LocalSource(Protocol):
-    """Values to audit; `size` in any unit, for progress."""
+    """Values to audit, in parts, the newest first: a reader stops where it needs no older ones. `sizes`: of the parts,
+    in any unit, for progress.
+    """
 
-    description: dict[str, Any]
-    size: int
+    @property
+    def sizes(self) -> Sequence[int]: ...
 
-    def read_batches(self) -> Iterator[ValueBatch]:
-        """All values; each time it is called, the same ones."""
+    @property
+    def description(self) -> dict[str, Any]: ...
+
+    def read_batches(self, part: int = 0) -> Iterator[ValueBatch]:
+        """All values of that part; each time it is called, the same ones."""
 
 
 class RecordCollector(Protocol):
@@ -61,7 +67,9 @@ _Collector = TypeVar("_Collector", bound=RecordCollector)
 
 
 class LocalRecords:
-    """A CountedRecords of these sources together. Each question reads them once."""
+    """A CountedRecords of these sources together. Each question reads them once, and no more parts of them than it
+    takes to show no gap between its bounds, if there is none.
+    """
 
     def __init__(self, sources: Sequence[LocalSource], keys: Sequence[bytes] = ()) -> None:
         """`keys`: of the records' digests."""
@@ -75,37 +83,40 @@ class LocalRecords:
 
     def sum_groups(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> list[dict[str, Any]]:
         """As CountedRecords has it."""
-        return [*self.collect(lambda: GroupSums(question), tell).make_rows()]
+        return [*self._sum_up(question, tell).make_rows()]
 
     @contextmanager
     def open_groups(
         self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress
     ) -> Iterator[Iterable[dict[str, Any]]]:
         """As CountedRecords has it."""
-        yield RepeatedRows(self.collect(lambda: GroupSums(question), tell).make_rows)
+        yield RepeatedRows(self._sum_up(question, tell).make_rows)
 
     def rank_groups(
         self, question: AuditQuery, what: str, limit: int, tell: Callable[[str], None] = ignore_progress
     ) -> LargestGroups:
         """As CountedRecords has it."""
-        return self.collect(lambda: GroupSums(question), tell).rank_groups(what, limit)
+        return self._sum_up(question, tell).rank_groups(what, limit)
+
+    def _sum_up(self, question: AuditQuery, tell: Callable[[str], None]) -> GroupSums:
+        return self.collect(lambda: GroupSums(question), question, tell)
 
     def find_gaps(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> LogIntegrity:
         """As CountedRecords has it; after a question it costs no further reading."""
         if self._run is None:
-            self.collect(_NoCollector, tell)
+            self.collect(_NoCollector, question, tell)
         assert self._run is not None
         tell("looking for gaps")
         lives = self._run.lives
-        found = [(*lives[key].summarize(key), lives[key]) for key in sorted(lives)]
-        gaps = (gap for row, is_whole, life in found if not is_whole for gap in life.find_gaps(row))
-        boots = [row for row, _, _ in found]
+        boots, gaps = self._run.find_gaps()
         broken = {key: life.links.count_broken() for key, life in lives.items() if life.links is not None}
         return assess_integrity(self._run.integrity_fields(), boots, gaps, question, self.sources, broken)
 
-    def collect(self, make: Callable[[], _Collector], tell: Callable[[str], None] = ignore_progress) -> _Collector:
-        """Read everything, and add each record that counts to what `make` gives. It is called again where copies
-        contradict each other.
+    def collect(
+        self, make: Callable[[], _Collector], question: AuditQuery, tell: Callable[[str], None] = ignore_progress
+    ) -> _Collector:
+        """Read what the question needs, and add each record that counts to what `make` gives. It is called again where
+        copies contradict each other.
 
         Raises:
             AuditError: a source can't be read to its end.
@@ -116,16 +127,26 @@ class LocalRecords:
             collector = make()
             run = self._run = _Run(collector.add_record, unclear, self._keys)
             with _without_collector_of_garbage():
-                self._read_all(run, tell)
+                self._read_parts(run, question, tell)
             if run.unclear <= unclear:
                 run.add_held()
                 return collector
             unclear |= run.unclear
 
-    def _read_all(self, run: _Run, tell: Callable[[str], None]) -> None:
-        size, done, said = sum(source.size for source in self._sources), 0, time.monotonic()
-        for source in self._sources:
-            for batch in source.read_batches():
+    def _read_parts(self, run: _Run, question: AuditQuery, tell: Callable[[str], None]) -> None:
+        for part in range(max((len(source.sizes) for source in self._sources), default=0)):
+            if part:
+                _, gaps = run.find_gaps()
+                if not any(is_within_bounds(gap, "after_ms", "before_ms", question) for gap in gaps):
+                    return
+                tell("looking for what is missing in older records")
+            self._read_part(part, run, tell)
+
+    def _read_part(self, part: int, run: _Run, tell: Callable[[str], None]) -> None:
+        sources = [source for source in self._sources if part < len(source.sizes)]
+        size, done, said = sum(source.sizes[part] for source in sources), 0, time.monotonic()
+        for source in sources:
+            for batch in source.read_batches(part):
                 run.add_batch(batch)
                 done += batch.size
                 if time.monotonic() - said >= PROGRESS_INTERVAL_S:
@@ -151,7 +172,7 @@ class _HeldRecord:
 
 
 class _Run:
-    """One reading of everything. `unclear`: names of records whose copies differ, found on the way."""
+    """One reading. `unclear`: names of records whose copies differ, found on the way."""
 
     def __init__(
         self, add_record: Callable[[UsageRecord], None], held: set[_RecordName], keys: Sequence[bytes]
@@ -229,6 +250,12 @@ class _Run:
             life.clusters.add(record.cluster)
             life.add_digest(_make_link(record), one.changed)
             self._add_record(record)
+
+    def find_gaps(self) -> tuple[list[dict[str, Any]], Iterator[dict[str, Any]]]:
+        """The columns of transforms.summarize_boots, and the gaps of transforms.detect_gaps, of the lives in order."""
+        found = [(*self.lives[key].summarize(key), self.lives[key]) for key in sorted(self.lives)]
+        gaps = (gap for row, is_whole, life in found if not is_whole for gap in life.find_gaps(row))
+        return [row for row, _, _ in found], gaps
 
     def _is_changed(self, record: UsageRecord, value: bytes | None) -> bool | None:
         assert value is not None

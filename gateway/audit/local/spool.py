@@ -19,8 +19,8 @@ _ONLY_HADOOPS: Final = "{}\\^"
 
 
 class ValueBatch(NamedTuple):
-    """Values one after the other. `find_origin`: where that one of them is from; `size`: how much of the source's
-    `size` they are.
+    """Values one after the other. `find_origin`: where that one of them is from; `size`: how much of the part's size
+    they are.
     """
 
     values: list[bytes | None]
@@ -41,10 +41,10 @@ class SpoolSource:
             self._files = [(file, file.stat().st_size) for file in _find_files(path)]
         except OSError as error:
             raise AuditError(f"{error.filename}: {error.strerror}") from None
-        self.size = sum(size for _, size in self._files)  # bytes
+        self.sizes = [sum(size for _, size in self._files)]  # bytes
 
-    def read_batches(self) -> Iterator[ValueBatch]:
-        """All lines, without their ends.
+    def read_batches(self, part: int = 0) -> Iterator[ValueBatch]:
+        """All lines, without their ends; there is one part only.
 
         Raises:
             AuditError: a file can't be read.

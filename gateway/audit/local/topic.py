@@ -1,48 +1,84 @@
-# Values of the usage topic by librdkafka: the range that job.read_topic takes.
+# Values of the usage topic by librdkafka: the range that job.read_topic takes, or its later parts.
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from gateway.audit.errors import AuditError
 from gateway.audit.local.spool import ValueBatch
-from gateway.audit.topic_range import ATTEMPT_S, READ_TIMEOUT_S, TopicRange
+from gateway.audit.topic_range import READ_TIMEOUT_S, TopicRange, describe_topic
 from gateway.kafka.describe import NO_ANSWER_ERRORS
 
 _BATCH_VALUES: Final = 1000
+_FILL_S: Final = 0.05  # how long a batch is waited for to be full: the last one of a range never is
 # librdkafka tries again by itself; if it is in vain, time runs out. The group's coordinator isn't needed.
 _PASSING_ERRORS: Final = frozenset(
     {*NO_ANSWER_ERRORS, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError.GROUP_AUTHORIZATION_FAILED}
 )
 
 
-class TopicSource(TopicRange):
-    """The usage topic, to be read."""
+# How long before the first interval that is asked for the parts of a topic begin. A record's timestamp is never before
+# the start of its interval, but for clocks that are set back, and brokers' where the topic has log append time.
+_PART_LEADS_MS: Final = (3_600_000, 86_400_000)
 
-    def read_batches(self) -> Iterator[ValueBatch]:
-        """All values.
+
+class TopicSource(TopicRange):
+    """The usage topic, to be read. With `from_ms` (Unix ms) its first part has all records of intervals from then on,
+    and a little more; the last part reaches back to the earliest offset.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str, topic: str, properties: Mapping[str, str], from_ms: int | None = None
+    ) -> None:
+        """Raises as TopicRange does."""
+        super().__init__(bootstrap_servers, topic, properties)
+        times = [] if from_ms is None else [from_ms - lead for lead in _PART_LEADS_MS]
+        earliest = {partition: start for partition, (start, _) in self.offsets.items()}
+        bounds = [{partition: end for partition, (_, end) in self.offsets.items()}]
+        for starts in (*self.find_starts(times), earliest):
+            before = bounds[-1]
+            if starts != before or len(bounds) == 1:  # timestamps need not rise from one offset to the next
+                bounds.append({partition: min(start, before[partition]) for partition, start in starts.items()})
+        self._parts = [
+            {partition: (start, ends[partition]) for partition, start in starts.items()}
+            for ends, starts in pairwise(bounds)
+        ]
+        self._parts_begun = 0
+        self.sizes = [sum(end - start for start, end in part.values()) for part in self._parts]  # records
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The source in a report, as far as it has been read."""
+        starts = self._parts[max(self._parts_begun - 1, 0)]
+        read = {partition: (starts[partition][0], end) for partition, (_, end) in self.offsets.items()}
+        return describe_topic(self._servers, self.topic, read)
+
+    def read_batches(self, part: int = 0) -> Iterator[ValueBatch]:
+        """All values of a part.
 
         Raises:
             AuditError: they can't be read to the end, or some have gone.
         """
+        self._parts_begun = max(self._parts_begun, part + 1)
         consumer = self.open_consumer()
         try:
-            yield from self._read_all(consumer)
+            yield from self._read_range(consumer, self._parts[part])
         except KafkaException as error:
             raise AuditError(self.explain_failure(error.args[0], READ_TIMEOUT_S)) from None
         finally:
             consumer.close()
 
-    def _read_all(self, consumer: Consumer) -> Iterator[ValueBatch]:
-        ends = {partition: end for partition, (start, end) in self.offsets.items() if end > start}
-        consumer.assign([TopicPartition(self.topic, at, self.offsets[at][0]) for at in ends])
+    def _read_range(self, consumer: Consumer, offsets: Mapping[int, tuple[int, int]]) -> Iterator[ValueBatch]:
+        ends = {partition: end for partition, (start, end) in offsets.items() if end > start}
+        consumer.assign([TopicPartition(self.topic, at, offsets[at][0]) for at in ends])
         came = time.monotonic()
         while ends:
-            messages = [each for each in consumer.consume(_BATCH_VALUES, ATTEMPT_S) if self._belongs(each, ends)]
+            messages = [each for each in consumer.consume(_BATCH_VALUES, _FILL_S) if self._belongs(each, ends)]
             if messages:
                 came = time.monotonic()
                 yield self._make_batch(messages)

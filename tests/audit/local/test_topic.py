@@ -1,0 +1,135 @@
+# Of a topic no more is read than the question needs: from an hour before its first interval on, and where records are
+# missing there, older ones.
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.audit.batch.query import AuditQuery, AuditReport, answer_query
+from gateway.audit.local.records import LocalRecords
+from gateway.audit.local.spool import ValueBatch
+from gateway.audit.local.topic import TopicSource
+from tests.audit.records import START, Row, interval, lost
+
+if TYPE_CHECKING:
+    from gateway.embedded import EmbeddedCluster
+
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+FROM_MS = START + 10 * DAY_MS
+QUESTION = AuditQuery(by=("topic",), window_ms=HOUR_MS, from_ms=FROM_MS)
+
+
+def _log(*seconds: int, boot: str) -> list[tuple[int, str]]:
+    """(when it was published, record) of a life's intervals, that many seconds after FROM_MS, which is in Unix ms."""
+    found = [
+        (FROM_MS + 1000 * second + 1500, line)
+        for seq, second in enumerate(seconds)
+        for line in interval(seq, [Row(bytes=1 + seq)], boot=boot, start_ms=FROM_MS + 1000 * second)
+    ]
+    return [(at, line) for at, line in found if line]
+
+
+BUSY = _log(*range(-9 * 86_400, 1800, 600), boot="busy")
+IDLE = _log(-5 * 86_400, -5 * 86_400 + 1, 60, 61, boot="idle")
+BRIEFLY_IDLE = _log(-5 * 86_400, -80_000, 60, 61, boot="briefly idle")
+RETURNED = [*_log(-7200, boot="returned"), (FROM_MS + 90_000, lost(0, boot="returned", now_ms=FROM_MS + 90_000))]
+TORN = [each for each in BUSY if each[0] < FROM_MS + 600_000 or each[0] >= FROM_MS + 1_200_000]
+
+
+@pytest.fixture
+def publish(kafka: EmbeddedCluster) -> Iterator[Any]:
+    """Make a topic of these records, in three partitions; gives its name."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    made = []
+
+    def make(log: list[tuple[int, str]]) -> str:
+        name = f"usage-range-{uuid.uuid4().hex[:8]}"
+        forever = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**60)}
+        admin.create_topics([NewTopic(name, 3, 1, config=forever)])[name].result(60)
+        made.append(name)
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        choose = random.Random(len(log)).randrange
+        for at, line in sorted(log, key=lambda each: each[0]):
+            producer.produce(name, line, partition=choose(3), timestamp=at)
+        assert producer.flush(60) == 0
+        return name
+
+    yield make
+    for deleted in admin.delete_topics(made).values() if made else ():
+        deleted.result(60)
+
+
+@pytest.mark.kafka
+def test_a_topic_is_read_from_shortly_before_the_question_and_further_back_where_something_is_missing(
+    kafka: EmbeddedCluster, publish: Any
+) -> None:
+    for log, read_from_ms, gaps in (
+        (BUSY, FROM_MS - HOUR_MS, 0),
+        ([*BUSY, *BRIEFLY_IDLE], FROM_MS - DAY_MS, 0),
+        ([*BUSY, *IDLE], None, 0),  # two intervals an hour, then none for days
+        ([*BUSY, *RETURNED], FROM_MS - DAY_MS, 0),
+        (TORN, None, 1),
+    ):
+        topic = publish(log)
+        source = TopicSource(kafka.bootstrap_servers, topic, {}, FROM_MS)
+        found = answer_query(LocalRecords([source]), QUESTION)
+        whole = answer_query(LocalRecords([TopicSource(kafka.bootstrap_servers, topic, {})]), QUESTION)
+        assert (found.rows, found.integrity.gaps) == (whole.rows, whole.integrity.gaps)
+        assert found.rows
+        assert found.integrity.gaps_total == gaps
+        expected = [at for at, _ in log if read_from_ms is None or at >= read_from_ms]
+        assert found.integrity.records == len(expected)
+        partitions = source.description["partitions"]
+        assert sum(each["end_offset"] - each["start_offset"] for each in partitions) == len(expected)
+        assert whole.integrity.records == len(log)
+
+
+@pytest.mark.kafka
+def test_what_nothing_has_been_published_for_is_an_empty_answer(kafka: EmbeddedCluster, publish: Any) -> None:
+    source = TopicSource(kafka.bootstrap_servers, publish(BUSY), {}, FROM_MS + 10 * DAY_MS)
+    found = answer_query(LocalRecords([source]), AuditQuery(from_ms=FROM_MS + 10 * DAY_MS))
+    assert (found.integrity.records, found.integrity.gaps_total) == (0, 0)
+
+
+class _Parts:
+    """The records of a log in parts by when they were published, the newest first."""
+
+    description = {"kind": "topic"}
+
+    def __init__(self, log: list[tuple[int, str]], bounds: list[int]) -> None:
+        edges = [2**62, *sorted(bounds, reverse=True), -(2**62)]
+        self._parts = [[line for at, line in log if low <= at < high] for high, low in pairwise(edges)]
+        self.sizes = [len(part) for part in self._parts]
+
+    def read_batches(self, part: int = 0) -> Iterator[ValueBatch]:
+        yield ValueBatch([line.encode() for line in self._parts[part]], lambda _: "", len(self._parts[part]))
+
+
+_LIVES = st.lists(st.sets(st.integers(-400, 100), max_size=12), min_size=1, max_size=4)
+
+
+@given(_LIVES, st.randoms(use_true_random=False), st.sets(st.integers(-400, -40), max_size=3), st.integers(0, 200))
+def test_parts_say_of_the_question_what_all_records_say(
+    lives: list[set[int]], chance: random.Random, bounds: set[int], missing: int
+) -> None:
+    log = [each for boot, seconds in enumerate(lives) for each in _log(*sorted(seconds), boot=f"boot {boot}")]
+    log = [each for each in log if missing > 100 or chance.random() > missing / 500]  # some have gone
+    log = [(at + chance.choice((0, 0, 5000, 90_000)), line) for at, line in log]  # some were published late
+
+    def ask(cuts: list[int]) -> AuditReport:
+        return answer_query(LocalRecords([_Parts(log, cuts)]), QUESTION)
+
+    found, whole = ask([FROM_MS + 1000 * bound for bound in bounds]), ask([])
+    assert found.rows == whole.rows
+    assert found.integrity.gaps == whole.integrity.gaps
+    assert found.integrity.lives_overlap == whole.integrity.lives_overlap
