@@ -46,7 +46,7 @@ $(TOOLS): requirements/build.txt
 	@touch $@
 
 $(READY): $(TOOLS) pyproject.toml extras/pyproject.toml constraints.txt
-	$(call step,packages (500 MB of them PySpark),PURE_PYTHON=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[audit$(comma)demo$(comma)dev]' --editable ./extras)
+	$(call step,packages (500 MB of them PySpark),PURE_PYTHON=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[audit$(comma)audit-tables$(comma)demo$(comma)dev]' --editable ./extras)
 	$(call step,Apache Kafka,$(BIN)/python -m gateway.embedded fetch >/dev/null)
 	@touch $@
 

@@ -241,8 +241,8 @@ def add_engine_option(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=ENGINES,
         default=AUTO,
-        help="local: this process alone, without Java; auto: that for spool files and topics of up to some gigabytes,"
-        " else Spark (%(default)s)",
+        help="local: this process alone, without Java; auto: that for tables on this machine, and for spool files and"
+        " topics of up to some gigabytes, else Spark (%(default)s)",
     )
 
 
@@ -258,10 +258,8 @@ def check_source_options(options: argparse.Namespace, now_ms: int) -> SourceOpti
         exit_wrong_use(
             "--tables can't be read together with --bootstrap-servers or --spool: they may hold the same records"
         )
-    if getattr(options, "engine", AUTO) == LOCAL and (
-        options.tables or options.conf or options.jars or options.packages
-    ):
-        exit_wrong_use("--engine local reads topics and spool files: --tables, --conf, --jars, --packages are Spark's")
+    if getattr(options, "engine", AUTO) == LOCAL and (options.conf or options.jars or options.packages):
+        exit_wrong_use("--engine local needs no Spark: --conf, --jars, --packages are Spark's")
     if getattr(options, "engine", AUTO) == LOCAL and writes_table(options):
         exit_wrong_use("--engine local writes files: a Delta table is Spark's")
     zone = _find_zone(getattr(options, "time_zone", None))
@@ -298,19 +296,22 @@ def open_counted_records(
     to be called within `run_guarded`.
     """
     options = reading.options
-    found = None
+    found: CountedRecords | None = None
     if options.engine == LOCAL or (options.engine == AUTO and not _asks_for_spark(options)):
         from gateway.audit.local import opening
 
-        found = opening.open_sources(
-            options.bootstrap_servers,
-            options.topic,
-            reading.properties,
-            options.spool,
-            always=options.engine == LOCAL,
-            keys=reading.keys,
-            from_ms=question.from_ms,
-        )
+        if options.tables:
+            found = opening.open_tables(options.tables, always=options.engine == LOCAL)
+        else:
+            found = opening.open_sources(
+                options.bootstrap_servers,
+                options.topic,
+                reading.properties,
+                options.spool,
+                always=options.engine == LOCAL,
+                keys=reading.keys,
+                from_ms=question.from_ms,
+            )
     if found is not None:
         yield found
         return
@@ -320,7 +321,7 @@ def open_counted_records(
 
 
 def _asks_for_spark(options: argparse.Namespace) -> bool:
-    named = options.tables or options.conf or options.jars or options.packages
+    named = options.conf or options.jars or options.packages
     return bool(named or has_given_session() or writes_table(options))
 
 

@@ -1,5 +1,5 @@
-# The two engines of the audit, and where each belongs: Spark for tables, clusters and large inputs, the local one
-# (local/) for what one machine reads in minutes without Java.
+# The two engines of the audit, and where each belongs: Spark for clusters, large inputs and what writes tables, the
+# local one (local/) for what one machine reads in minutes without Java.
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ ENGINES: Final = (AUTO, LOCAL, SPARK)
 # What AUTO leaves to the local engine: a minute or so of one core, and 150 MB for the numbers of records.
 LOCAL_BYTES: Final = 4_000_000_000  # of spool files
 LOCAL_RECORDS: Final = 6_000_000  # of a topic
+LOCAL_TABLE_BYTES: Final = (
+    200_000_000  # of files of records that no roll-up has: their numbers are looked at one by one
+)
 
 
 def find_remote() -> str | None:

@@ -86,8 +86,8 @@ def test_properties_come_from_a_file_and_from_options_with_or_without_the_prefix
         (("--tables", "x", "--chain-key", __file__), "--chain-key: tables hold no text to check"),
         (("--spool", "x", "--colour"), "unrecognized arguments: --colour"),
         (
-            ("--tables", "x", "--engine", "local"),
-            "--engine local reads topics and spool files: --tables, --conf, --jars",
+            ("--tables", "x", "--conf", "a=b", "--engine", "local"),
+            "--engine local needs no Spark: --conf, --jars",
         ),
         (("--spool", "x", "--engine", "duckdb"), "argument --engine: invalid choice: 'duckdb'"),
     ],

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from gateway.audit.columns import BOOT_COLUMNS
@@ -21,6 +21,19 @@ _MIN_HOLES: Final = 64
 
 
 class _Interval(NamedTuple):
+    parts: int
+    seen: int
+    start_ms: int
+    end_ms: int
+
+
+class SeenRun(NamedTuple):
+    """Intervals that follow each other, or some of the parts of one: `seen` of `parts`. From the start of the first
+    to the end of the last.
+    """
+
+    first_seq: int
+    last_seq: int
     parts: int
     seen: int
     start_ms: int
@@ -158,24 +171,12 @@ class WorkerLife:
 
     def find_gaps(self, life: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """The gaps of transforms.detect_gaps, in the order of first_seq and gap; `life`: the row of `summarize`."""
-        names = {name: life[name] for name in BOOT_COLUMNS}
+        return find_run_gaps(self._seen_runs(), life)
 
-        def gap(kind: str, first: int, last: int, missing: int, after: int | None, before: int) -> dict[str, Any]:
-            found = {"gap": kind, "first_seq": first, "last_seq": last, "missing": missing}
-            return {**names, **found, "after_ms": after, "before_ms": before}
-
-        expected, after = 0, None
+    def _seen_runs(self) -> Iterator[SeenRun]:
         for first, last, interval in self._runs():
-            if first > expected:
-                yield gap("seq", expected, first - 1, first - expected, after, interval.start_ms)
-            if interval.seen < interval.parts:
-                missing = interval.parts - interval.seen
-                yield gap("parts", first, first, missing, interval.start_ms, interval.end_ms)
-            expected = last + 1
-            after = interval.end_ms if first == last else self._interval_at(last).end_ms
-        lost_seq = life["lost_seq"]
-        if lost_seq is not None and lost_seq >= expected:
-            yield gap("seq", expected, lost_seq, lost_seq - expected + 1, life["end_ms"], life["lost_ms"])
+            end_ms = interval.end_ms if first == last else self._interval_at(last).end_ms
+            yield SeenRun(first, last, interval.parts, interval.seen, interval.start_ms, end_ms)
 
     def _runs(self) -> Iterator[tuple[int, int, _Interval]]:
         """First and last number of intervals that follow each other, and the first of them; in the order of numbers.
@@ -215,6 +216,28 @@ class WorkerLife:
     def _interval_at(self, seq: int) -> _Interval:
         at = _CELLS * (seq - self._first)
         return _Interval(1, 1, self.cells[at + _START], self.cells[at + _END])
+
+
+def find_run_gaps(runs: Iterable[SeenRun], life: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The gaps of transforms.detect_gaps, in the order of first_seq and gap, of a life's runs in their order; `life`:
+    its columns of transforms.summarize_boots.
+    """
+    names = {name: life[name] for name in BOOT_COLUMNS}
+
+    def gap(kind: str, first: int, last: int, missing: int, after: int | None, before: int) -> dict[str, Any]:
+        found = {"gap": kind, "first_seq": first, "last_seq": last, "missing": missing}
+        return {**names, **found, "after_ms": after, "before_ms": before}
+
+    expected, after = 0, None
+    for run in runs:
+        if run.first_seq > expected:
+            yield gap("seq", expected, run.first_seq - 1, run.first_seq - expected, after, run.start_ms)
+        if run.seen < run.parts:
+            yield gap("parts", run.first_seq, run.first_seq, run.parts - run.seen, run.start_ms, run.end_ms)
+        expected, after = run.last_seq + 1, run.end_ms
+    lost_seq = life["lost_seq"]
+    if lost_seq is not None and lost_seq >= expected:
+        yield gap("seq", expected, lost_seq, lost_seq - expected + 1, life["end_ms"], life["lost_ms"])
 
 
 def _merge_part(known: _Interval | None, part: _OtherRecord) -> _Interval:

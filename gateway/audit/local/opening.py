@@ -1,15 +1,23 @@
 # The sources of a local audit, and whether they belong to it.
+#
+# Tables take two large libraries that nothing else here needs, so they are imported where there are tables.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gateway.audit.addresses import check_reachable
-from gateway.audit.engines import LOCAL_BYTES, LOCAL_RECORDS
+from gateway.audit.engines import LOCAL_BYTES, LOCAL_RECORDS, LOCAL_TABLE_BYTES
+from gateway.audit.errors import AuditError
 from gateway.audit.local.records import LocalRecords, LocalSource
 from gateway.audit.local.spool import SpoolSource, is_plain_path
 from gateway.audit.local.topic import TopicSource
 from gateway.audit.topic_range import UntranslatableProperty
+
+if TYPE_CHECKING:
+    from gateway.audit.local.tables import LocalTables
 
 
 def open_sources(
@@ -47,3 +55,29 @@ def open_sources(
             return None
         sources.insert(0, usage_topic)
     return LocalRecords(sources, keys)
+
+
+def open_tables(root: str, *, always: bool) -> LocalTables | None:
+    """The tables of `audit stream` in a directory. None: they are Spark's, being elsewhere than on this machine's file
+    systems, or far ahead of their roll-ups, or as the libraries are not installed; never with `always`.
+
+    Raises:
+        AuditError: there are none, they can't be read, or they are of a newer layout.
+    """
+    if any(importlib.util.find_spec(name) is None for name in ("deltalake", "duckdb")):
+        if always:
+            raise AuditError(
+                "tables without Spark need deltalake and duckdb: pip install 'produce-gateway[audit-tables]'"
+            )
+        return None
+    from gateway.audit.local import tables
+
+    if not always and not tables.is_local_path(root):
+        return None
+    try:
+        found = tables.LocalTables(root)
+    except tables.UnreadableFeature:
+        if always:
+            raise
+        return None
+    return found if always or found.later_bytes <= LOCAL_TABLE_BYTES else None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from heapq import nsmallest
+from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,6 +65,21 @@ class GroupSums:
             elif repeats:
                 sums[4] += repeats
 
+    @property
+    def row_columns(self) -> tuple[Sequence[str], Sequence[str]]:
+        """The columns that tell groups apart: a record's, and a row's with outcome and reason."""
+        return self._of_record, [*self._of_row, "outcome", "reason"]
+
+    def add_sums(self, start_ms: int, of_record: _Group, of_row: _Group, amounts: Sequence[int]) -> None:
+        """Add sums of rows within the question's bounds whose `row_columns` are these: bytes, messages, requests,
+        delay_ms, repeats, and the bytes of those rows whose repeats aren't known.
+        """
+        question = self.question
+        window = windows.find_window(start_ms, question.window_ms, question.calendar)
+        sums = self._groups.setdefault((window, *of_record), {}).setdefault(of_row, [0, 0, 0, 0, 0, 0])
+        for at, amount in enumerate(amounts):
+            sums[at] += amount
+
     def make_rows(self) -> Iterator[dict[str, Any]]:
         """The rows of an AuditReport, each made when it is asked for. The sum over nothing is 0."""
         question = self.question
@@ -85,28 +102,34 @@ class GroupSums:
 
     def rank_groups(self, what: str, limit: int) -> LargestGroups:
         """As CountedRecords has it."""
-        question = self.question
-        torn = dropped.tears_attempts(question.by, question.window_ms)
+        return rank_rows(self.make_rows(), self.question, what, limit)
 
-        def value(row: Mapping[str, Any]) -> int:
-            if what == DROPPED:
-                return dropped.count_finally_dropped(row, torn).bytes
-            return int(row[columns.sum_column(what, "bytes")])
 
-        rows = [*self.make_rows()]
-        totals = {name: sum(row[name] for row in rows) for name in _NO_SUMS}
-        some = [row for row in rows if value(row) > 0]
-        some.sort(
-            key=lambda row: (row.get(columns.WINDOW_COLUMN, 0), -value(row), *(row[name] for name in question.by))
+def rank_rows(rows: Iterable[dict[str, Any]], question: AuditQuery, what: str, limit: int) -> LargestGroups:
+    """As CountedRecords.rank_groups, of the rows of an AuditReport, of which no more are held than are given."""
+    torn = dropped.tears_attempts(question.by, question.window_ms)
+    totals, groups = dict(_NO_SUMS), 0
+
+    def value(row: Mapping[str, Any]) -> int:
+        if what == DROPPED:
+            return dropped.count_finally_dropped(row, torn).bytes
+        return int(row[columns.sum_column(what, "bytes")])
+
+    def count(row: Mapping[str, Any]) -> bool:
+        """Whether it has any of it."""
+        nonlocal groups
+        for name in _NO_SUMS:
+            totals[name] += row[name]
+        has_any = value(row) > 0
+        groups += has_any
+        return has_any
+
+    best: list[dict[str, Any]] = []
+    for _, of_window in groupby(rows, lambda row: row.get(columns.WINDOW_COLUMN, 0)):
+        best += nsmallest(
+            limit, filter(count, of_window), lambda row: (-value(row), *(row[name] for name in question.by))
         )
-        best: list[dict[str, Any]] = []
-        taken: dict[int, int] = {}
-        for row in some:
-            window = row.get(columns.WINDOW_COLUMN, 0)
-            taken[window] = taken.get(window, 0) + 1
-            if taken[window] <= limit:
-                best.append(row)
-        return LargestGroups(best, totals, len(some))
+    return LargestGroups(best, totals, groups)
 
 
 _NO_SUMS: Final = dict.fromkeys(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from gateway.audit.batch.rollups.runs import join_runs
 from gateway.audit.local.lives import COPY, NEW, OTHER, WorkerLife
+from gateway.audit.local.run_lives import NumberRun, RunLife
 from policies import usage
 from tests.audit.records import START, UNCHAINED, UNCHAINED_COLUMNS
 
@@ -102,6 +105,29 @@ def _random_headers(chance: random.Random) -> list[Header]:
     return found
 
 
+def _life_of_runs(headers: Sequence[Header]) -> RunLife:
+    """The same, of which what follows each other is one run, now and then."""
+    rows = []
+    for each in sorted(headers, key=lambda each: (each.seq, each.part)):
+        numbers = {"first_seq": each.seq, "last_seq": each.seq, "part": each.part, "parts": each.parts}
+        times = {"start_ms": each.start_ms, "end_ms": each.end_ms, "final": each.final}
+        chain = dict.fromkeys(("cluster", "previous_digest", "record_digest"))
+        whose = {"gateway": "gw", "boot": "b", "worker": 0, "kind": each.kind}
+        rows.append(whose | numbers | times | chain | {"changed_records": 0, "unchecked_records": 0})
+    at = len(rows) // 2
+    halves = [[row for row in half if row["kind"] == kind] for half in (rows[:at], rows[at:]) for kind in _KINDS]
+    joined = _run_life(row for half in halves for row in join_runs(half))
+    return _run_life(rows) if joined.has_copies() else joined
+
+
+def _run_life(rows: Iterable[dict[str, Any]]) -> RunLife:
+    order = operator.attrgetter("first_seq", "part", "last_seq")
+    return RunLife(("gw", "b", 0), sorted((NumberRun(**row) for row in rows), key=order))
+
+
+_KINDS = (usage.INTERVAL, usage.LOST)
+
+
 def _plain_gaps(headers: Sequence[Header]) -> list[tuple[Any, ...]]:
     by_seq: dict[int, list[Header]] = defaultdict(list)
     for header in headers:
@@ -134,6 +160,9 @@ def _check_plainly(headers: Sequence[Header]) -> None:
     life = _noted(headers)
     assert _gaps(life) == _plain_gaps(headers)
     row, _ = life.summarize(("gw", "b", 0))
+    runs = _life_of_runs(headers)
+    assert runs.summarize()[0] == row
+    assert [*runs.find_gaps(row)] == [*life.find_gaps(row)]
     intervals = [header for header in headers if header.kind == usage.INTERVAL]
     seqs = {header.seq for header in intervals}
     assert (row["intervals"], row["first_seq"], row["last_seq"]) == (

@@ -14,6 +14,7 @@ from gateway.audit.batch import job, query, tables
 from gateway.audit.batch.query import AuditQuery
 from gateway.audit.batch.rollups import progress, reading, update
 from gateway.audit.local.records import LocalRecords
+from gateway.audit.local.tables import LocalTables
 from gateway.audit.stream import stream
 from policies import usage
 from tests.audit.records import START, LineSource, Row, as_json, chained, changed, interval, lost, topic_batch
@@ -91,9 +92,12 @@ def _answer(records: query.CountedRecords, question: AuditQuery) -> dict[str, An
 
 def _check(there: AuditTables, lines: list[str], *questions: AuditQuery) -> None:
     truth = LocalRecords([LineSource(lines)])
+    without_spark = LocalTables(there.root.removeprefix("file:"))
     with job.read_tables(there) as found:
         for question in questions:
-            assert _answer(found, question) == _answer(truth, question), question
+            expected = _answer(truth, question)
+            assert _answer(found, question) == expected, question
+            assert _answer(without_spark, question) == expected, question
 
 
 def test_answers_are_those_of_the_records_whatever_has_been_rolled_up(

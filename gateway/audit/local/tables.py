@@ -1,0 +1,479 @@
+# The tables of `audit stream` without Java: deltalake reads Delta Lake's log, DuckDB the files. Gives a CountedRecords
+# and says what Spark says of the same tables (job.read_tables): sums from the roll-ups wherever they answer exactly,
+# else from the records; gaps from the runs of numbers that the roll-ups keep, and the records behind them.
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+import duckdb
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from gateway.audit import decoding, table_log
+from gateway.audit.answers import windows
+from gateway.audit.answers.answer import RepeatedRows
+from gateway.audit.batch.query import AuditQuery, LargestGroups, LogIntegrity, assess_integrity, ignore_progress
+from gateway.audit.batch.rollups.windows import TimeRange, split_time
+from gateway.audit.columns import BOOT_COLUMNS, RECORD_DIMENSIONS, WINDOW_COLUMN, WINDOW_LENGTHS
+from gateway.audit.errors import AuditError
+from gateway.audit.local.run_lives import NumberRun, RunLife
+from gateway.audit.local.sums import GroupSums, rank_rows
+from gateway.audit.table_log import RollupStep
+from policies import usage
+
+_FETCHED_ROWS = _HELD_ROWS = 10_000
+_MEMORY: Final = "1GB"  # of DuckDB's; beyond it, it goes on on disk
+_ANSWER: Final = "answer"
+_TYPES: Final = {"int": "BIGINT", "str": "VARCHAR", "bool": "BOOLEAN"}
+_ROW_FIELDS: Final = {name: _TYPES[kind] for name, kind in {**usage.ROW_FIELDS, **usage.OPTIONAL_ROW_FIELDS}.items()}
+_ROW_TYPE: Final = ", ".join(f'"{name}" {kind}' for name, kind in _ROW_FIELDS.items())
+# The columns that are looked at; a file that was written before one of them was added has none of it.
+_RECORD_COLUMNS: Final = {
+    **{name: _TYPES[kind] for name, kind in {**usage.HEADER_FIELDS, **usage.OPTIONAL_HEADER_FIELDS}.items()},
+    **dict.fromkeys(("changed", "counts", "conflict"), "BOOLEAN"),
+    **dict.fromkeys(("problem", "origin_topic", "topic_id"), "VARCHAR"),
+    "partition": "INTEGER",
+    "offset": "BIGINT",
+    "value": "BLOB",
+    "rows": f"STRUCT({_ROW_TYPE})[]",
+    "date": "DATE",
+}
+_SUM_COLUMNS: Final = {
+    WINDOW_COLUMN: "BIGINT",
+    "date": "DATE",
+    **dict.fromkeys(RECORD_DIMENSIONS, "VARCHAR"),
+    "worker": "BIGINT",
+    **_ROW_FIELDS,
+}
+_PROGRESS_COLUMNS: Final = {
+    **dict.fromkeys(("entry", "records_id", "topic_id", "problem", "gateway", "boot", "kind", "cluster"), "VARCHAR"),
+    **dict.fromkeys(("previous_digest", "record_digest"), "VARCHAR"),
+    **dict.fromkeys(("step", "records_version", "offset", "count", *NumberRun._fields[4:8]), "BIGINT"),
+    **dict.fromkeys(("worker", "start_ms", "end_ms", "changed_records", "unchecked_records"), "BIGINT"),
+    **dict.fromkeys(("counts", "conflict", "final"), "BOOLEAN"),
+    "partition": "INTEGER",
+    "date": "DATE",
+}
+_RUN_COLUMNS: Final = (
+    *("gateway", "boot", "worker", "kind", "seq AS first_seq", "seq AS last_seq", "part", "parts", "final", "start_ms"),
+    *("end_ms", "cluster", "previous_digest", "record_digest", "coalesce(changed, false)::BIGINT AS changed_records"),
+    "(record_digest IS NOT NULL AND changed IS NULL)::BIGINT AS unchecked_records",
+)
+_NUMBERS: Final = ("broker", "worker")  # of usage.DIMENSIONS; a name that a row hasn't is ""
+_AMOUNTS: Final = (
+    *(f"sum({name})" for name in (*usage.MEASURES, "delay_ms")),
+    "sum(coalesce(repeats, 0))",
+    "sum(CASE WHEN repeats IS NULL THEN bytes ELSE 0 END)",
+)
+
+
+class UnreadableFeature(AuditError):
+    """The tables have been given features of Delta Lake without which their files can't be read."""
+
+
+class _DeltaFiles:
+    """One of Delta's tables in its newest version.
+
+    Raises:
+        UnreadableFeature: it needs a newer protocol than the one that its files alone tell everything in.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.log = DeltaTable(str(folder))
+        protocol = self.log.protocol()
+        if protocol.min_reader_version > 1:
+            features = ", ".join(protocol.reader_features or ()) or f"reader version {protocol.min_reader_version}"
+            raise UnreadableFeature(
+                f"{folder} has features that only Spark reads here ({features}): use --engine spark"
+            )
+        self.version = self.log.version()
+        self.id = str(self.log.metadata().id)
+        root = str(self.log.table_uri).removeprefix("file://").rstrip("/")
+        self._paths = [uri.removeprefix("file://").removeprefix(f"{root}/") for uri in self.log.file_uris()]
+
+    def committed_version(self, identifier: str) -> int:
+        """The last version that was committed under a transaction identifier, 0 for none."""
+        return self.log.transaction_version(identifier) or 0
+
+    def list_files(self, since: int = -1) -> list[str]:
+        """All files, or with `since` at least those that later versions added."""
+        added = self._find_added(since)
+        return [path for path in self._paths if added is None or unquote(path) in added]
+
+    def size(self, paths: Iterable[str]) -> int:
+        """Bytes of these files."""
+        return sum((self._folder / path).stat().st_size for path in paths)
+
+    def _find_added(self, since: int) -> set[str] | None:
+        """None: any may be, as the log has let go of a commit, or has too many."""
+        if since < 0 or self.version - since > table_log.MAX_COMMITS_LISTED:
+            return None
+        found: set[str] = set()
+        for version in range(since + 1, self.version + 1):
+            try:
+                commit = (self._folder / "_delta_log" / table_log.commit_file(version)).read_bytes()
+            except FileNotFoundError:
+                return None
+            found.update(unquote(path) for path in table_log.list_added(commit))
+        return found
+
+    def select(self, columns: Mapping[str, str], paths: Sequence[str], days: Sequence[TimeRange] = ()) -> str:
+        """A query for these columns of some of the files; `days`: of the days where intervals of these times are."""
+        names = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in columns.items())
+        nothing = f"SELECT {names} LIMIT 0"
+        chosen = [path for path in paths if not days or any(_may_have(path, bounds) for bounds in days)]
+        if not chosen:
+            return nothing
+        listed = ", ".join(_quote(str(self._folder / path)) for path in chosen)
+        options = "union_by_name = true, hive_partitioning = false"
+        if "/" in chosen[0]:
+            options = "union_by_name = true, hive_partitioning = true, hive_types = {'date': DATE}"
+        wanted = ", ".join(f'"{name}"' for name in columns)
+        both = f"({nothing}) UNION ALL BY NAME SELECT * FROM read_parquet([{listed}], {options})"  # noqa: S608
+        return f"SELECT {wanted} FROM ({both})"  # noqa: S608
+
+
+@dataclass(frozen=True, slots=True)
+class _RollupTables:
+    """The roll-ups at one moment. `sums`: those of known contents; `progress`: None where there is none of these
+    tables.
+    """
+
+    reached: RollupStep
+    sums: Mapping[str, tuple[_DeltaFiles, RollupStep]]
+    progress: _DeltaFiles | None
+
+
+class LocalTables:
+    """A CountedRecords of the tables in a directory, as they are when it is made.
+
+    Raises:
+        AuditError: there are none, or of a newer layout; any method: they can't be read.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(root).absolute()
+        self._base = duckdb.connect(
+            config={
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+                "memory_limit": _MEMORY,
+                # DuckDB makes it when an answer needs more than memory, and takes it away.
+                "temp_directory": f"{tempfile.gettempdir()}/produce-gateway-audit-{secrets.token_hex(8)}",
+            }
+        )
+        with _translated_errors(self._root):
+            rollups = self._load_rollups()  # before the records that they are read with
+            records = _open_files(self._root / table_log.RECORDS_TABLE)
+            if records is None:
+                raise AuditError(f"no tables in {root}: `produce-gateway audit stream --output {root}` makes them")
+            self._records = records
+            self._check_layout()
+            expired = records.committed_version(table_log.EXPIRED)
+            self._first_day = None if not expired else date(1970, 1, 1) + timedelta(expired)
+            self._rollups = self._fit_rollups(*rollups)
+            self._later = self._later_files(self._rollups.reached)
+
+    def _check_layout(self) -> None:
+        version = int(self._records.log.metadata().configuration[table_log.LAYOUT_PROPERTY])
+        if version > table_log.LAYOUT_VERSION:
+            raise AuditError(
+                f"{self._root} has tables of layout {version}, this program knows {table_log.LAYOUT_VERSION}: use a"
+                " newer produce-gateway"
+            )
+
+    @property
+    def later_bytes(self) -> int:
+        """The size of the files of records behind the roll-ups."""
+        return self._records.size(self._later)
+
+    @property
+    def sources(self) -> list[dict[str, Any]]:
+        """As CountedRecords has it."""
+        about = {"kind": "tables", "name": f"file:{self._root}", "format": "delta", "layout": table_log.LAYOUT_VERSION}
+        return [about | {"expired_before": self._first_day and self._first_day.isoformat()}]
+
+    def sum_groups(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> list[dict[str, Any]]:
+        """As CountedRecords has it."""
+        with self.open_groups(question, tell) as rows:
+            return [*rows]
+
+    @contextmanager
+    def open_groups(
+        self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress
+    ) -> Iterator[Iterable[dict[str, Any]]]:
+        """As CountedRecords has it. DuckDB keeps them, on disk what doesn't fit into memory."""
+        tell("summing up")
+        with _translated_errors(self._root):
+            self._base.execute(f"CREATE OR REPLACE TABLE {_ANSWER} AS {self._group_query(question)}")
+        try:
+            yield RepeatedRows(lambda: self._make_rows(question))
+        finally:
+            self._base.execute(f"DROP TABLE {_ANSWER}")
+
+    def rank_groups(
+        self, question: AuditQuery, what: str, limit: int, tell: Callable[[str], None] = ignore_progress
+    ) -> LargestGroups:
+        """As CountedRecords has it."""
+        with self.open_groups(question, tell) as rows:
+            return rank_rows(rows, question, what, limit)
+
+    def find_gaps(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> LogIntegrity:
+        """As CountedRecords has it."""
+        tell("looking for gaps")
+        with _translated_errors(self._root):
+            counted = self._count_records()
+            lives = self._load_lives()
+        found = [(*life.summarize(), life) for life in lives]
+        gaps = (gap for row, is_whole, life in found if not is_whole for gap in life.find_gaps(row))
+        boots = [row for row, _, _ in found]
+        broken = {life.key: life.count_broken() for row, _, life in found if row["chained"]}
+        return assess_integrity(counted, boots, gaps, question, self.sources, broken)
+
+    def _group_query(self, question: AuditQuery) -> str:
+        """The sums of rows by window, the question's columns, outcome and reason."""
+        step = question.window_ms
+        start = f"start_ms - start_ms % {step}" if step else "0"
+        names = [f'"{name}"' if name in _NUMBERS else f"coalesce(\"{name}\", '')" for name in _group_columns(question)]
+        keys = [f"{name} AS key_{at}" for at, name in enumerate([start, *names])]
+        rows = " UNION ALL BY NAME ".join(f"({part})" for part in self._select_rows(question))
+        grouped = ", ".join(f"key_{at}" for at in range(len(keys)))
+        return f"SELECT {', '.join((*keys, *_AMOUNTS))} FROM ({rows}) GROUP BY {grouped}"  # noqa: S608
+
+    def _make_rows(self, question: AuditQuery) -> Iterator[dict[str, Any]]:
+        """The rows of an AuditReport; no more of them are held than a few thousand, or those of a calendar's window."""
+        names = _group_columns(question)
+        order = ", ".join(f"key_{at}" for at in range(len(names) + 1))
+        of_record, of_row = GroupSums(question).row_columns
+        record_at, row_at = [1 + names.index(name) for name in of_record], [1 + names.index(name) for name in of_row]
+        known = 1 + len(names)
+        key_end = 1 if question.calendar is not None else 1 + len(question.by)
+
+        def find_group(row: tuple[Any, ...]) -> tuple[Any, ...]:
+            return windows.find_window(row[0], question.window_ms, question.calendar), *row[1:key_end]
+
+        sums, held = GroupSums(question), 0
+        with _translated_errors(self._root):
+            ordered = self._fetch(f"SELECT * FROM {_ANSWER} ORDER BY {order}")  # noqa: S608
+            for _, rows in groupby(ordered, find_group):
+                if held >= _HELD_ROWS:
+                    yield from sums.make_rows()
+                    sums, held = GroupSums(question), 0
+                for row in rows:
+                    whose = tuple([row[at] for at in record_at]), tuple([row[at] for at in row_at])
+                    sums.add_sums(row[0], *whose, row[known:])
+                    held += 1
+        yield from sums.make_rows()
+
+    def _select_rows(self, question: AuditQuery) -> Iterator[str]:
+        """Queries for rows of usage as RolledUsage.select_rows gives them, each row of one of them."""
+        usable = self._rollups.sums
+        parts = split_time((question.from_ms, question.to_ms), question.window_ms, usable)
+        if parts.rest:
+            yield self._select_usage(self._records.list_files(), None, parts.rest)
+        behind: dict[int, tuple[RollupStep, list[TimeRange]]] = {}
+        for table, ranges in parts.tables.items():
+            files, step = usable[table]
+            yield self._select_sums(files, ranges)
+            behind.setdefault(step.records_version, (step, []))[1].extend(ranges)
+        for step, ranges in behind.values():
+            yield self._select_usage(self._later_files(step), step, ranges)
+
+    def _select_sums(self, files: _DeltaFiles, ranges: Sequence[TimeRange]) -> str:
+        found = files.select(_SUM_COLUMNS, files.list_files(), ranges)
+        within = f"{_within(WINDOW_COLUMN, ranges)} AND {self._is_kept}"
+        return f"SELECT * RENAME ({WINDOW_COLUMN} AS start_ms) FROM ({found}) WHERE {within}"  # noqa: S608
+
+    def _select_usage(self, paths: Sequence[str], after: RollupStep | None, ranges: Sequence[TimeRange]) -> str:
+        found = self._records.select(_RECORD_COLUMNS, paths, ranges)
+        within = f"counts AND {_within('start_ms', ranges)} AND {self._is_kept} AND {_is_beyond(after)}"
+        names = "gateway, worker, coalesce(cluster, '') AS cluster, start_ms"
+        exploded = f"SELECT {names}, unnest(rows) AS found FROM ({found}) WHERE {within}"  # noqa: S608
+        return f"SELECT * EXCLUDE (found), found.* FROM ({exploded})"  # noqa: S608
+
+    @property
+    def _is_kept(self) -> str:
+        return "true" if self._first_day is None else f"date >= DATE '{self._first_day}'"
+
+    def _count_records(self) -> dict[str, Any]:
+        """The fields of LogIntegrity that are known before gaps are looked for."""
+        kinds = "counts, conflict, problem"
+        later = f"SELECT {kinds}, 1 AS count FROM ({self._select_later()})"  # noqa: S608
+        if self._rollups.progress is not None:
+            known = self._select_progress(table_log.COUNT)
+            every = self._records.select(_RECORD_COLUMNS, self._records.list_files())
+            later = (
+                f"SELECT {kinds}, count FROM ({known}) WHERE {self._is_kept}"  # noqa: S608
+                f" UNION ALL ({later} WHERE {self._is_kept})"
+                # Of expired days only the numbers of records are left: those of the roll-ups are no longer all there.
+                f" UNION ALL SELECT {kinds}, 1 FROM ({every}) WHERE NOT ({self._is_kept})"
+            )
+        counted = [*self._fetch(f"SELECT {kinds}, sum(count) FROM ({later}) GROUP BY ALL")]  # noqa: S608
+        problems: dict[str, int] = {}
+        for _, _, problem, number in counted:
+            if problem is not None:
+                problems[problem] = problems.get(problem, 0) + number
+        return {
+            "malformed": sum(problems.values()),
+            "problems": dict(sorted(problems.items())),
+            "samples": self._find_samples() if problems else [],
+            "records": sum(number for *_, number in counted),
+            "duplicates": sum(number for counts, _, _, number in counted if counts is False),
+            "conflicts": sum(number for _, conflict, _, number in counted if conflict),
+        }
+
+    def _find_samples(self) -> list[dict[str, Any]]:
+        every = self._records.select(_RECORD_COLUMNS, self._records.list_files())
+        origin = "concat(origin_topic, '-', partition, '@', \"offset\")"
+        bad = f"SELECT {origin}, problem, value FROM ({every}) WHERE problem IS NOT NULL AND {self._is_kept}"  # noqa: S608
+        found = decoding.MalformedRecords()
+        for place, problem, value in self._fetch(bad):
+            found.add_malformed(problem, value, place)
+        return found.first_samples()
+
+    def _load_lives(self) -> list[RunLife]:
+        numbers = f"SELECT {', '.join(_RUN_COLUMNS)} FROM ({self._select_later()}) WHERE counts"  # noqa: S608
+        if self._rollups.progress is not None:
+            names = ", ".join(NumberRun._fields)
+            numbers += f" UNION ALL SELECT {names} FROM ({self._select_progress(table_log.RUN)})"  # noqa: S608
+        found = self._group_lives(numbers)
+        torn = [life.key for life in found if life.has_copies()]
+        if not torn:
+            return found
+        # Only a log that contradicts itself has any, and of it the records say themselves what there is.
+        listed = ", ".join(f"({_quote(gateway)}, {_quote(boot)}, {worker})" for gateway, boot, worker in torn)
+        every = self._records.select(_RECORD_COLUMNS, self._records.list_files())
+        of_these = f"counts AND (gateway, boot, worker) IN ({listed})"
+        single = f"SELECT {', '.join(_RUN_COLUMNS)} FROM ({every}) WHERE {of_these}"  # noqa: S608
+        whole = {life.key: life for life in self._group_lives(single)}
+        return [whole.get(life.key, life) for life in found]
+
+    def _group_lives(self, runs: str) -> list[RunLife]:
+        order = ", ".join((*BOOT_COLUMNS, "first_seq", "part", "last_seq"))
+        ordered = map(NumberRun._make, self._fetch(f"SELECT * FROM ({runs}) ORDER BY {order}"))  # noqa: S608
+        return [RunLife(key, [*of_life]) for key, of_life in groupby(ordered, lambda run: run.life)]
+
+    def _select_later(self) -> str:
+        """The records behind the roll-ups."""
+        found = self._records.select(_RECORD_COLUMNS, self._later)
+        # Of expired days there are only the records that count.
+        kept = f"({self._is_kept} OR counts)"
+        return f"SELECT * FROM ({found}) WHERE {kept} AND {_is_beyond(self._rollups.reached)}"  # noqa: S608
+
+    def _select_progress(self, entry: str) -> str:
+        progress = self._rollups.progress
+        assert progress is not None
+        found = progress.select(_PROGRESS_COLUMNS, progress.list_files())
+        return f"SELECT * FROM ({found}) WHERE entry = {_quote(entry)}"  # noqa: S608
+
+    def _later_files(self, step: RollupStep) -> list[str]:
+        return self._records.list_files(step.records_version)
+
+    def _load_rollups(self) -> tuple[dict[str, _DeltaFiles], _DeltaFiles | None]:
+        # The sums first: each is at a step that `progress` has by then.
+        found = {table: _open_files(self._root / table) for table in WINDOW_LENGTHS}
+        sums = {table: files for table, files in found.items() if files is not None}
+        return sums, _open_files(self._root / table_log.PROGRESS_TABLE)
+
+    def _fit_rollups(self, sums: Mapping[str, _DeltaFiles], progress: _DeltaFiles | None) -> _RollupTables:
+        steps: dict[int, RollupStep] = {}
+        if progress is not None:
+            found = progress.select(_PROGRESS_COLUMNS, progress.list_files())
+            mine = f"entry = {_quote(table_log.READ)} AND records_id = {_quote(self._records.id)}"
+            names = 'step, records_version, topic_id, "partition", "offset"'
+            for number, version, topic, partition, offset in self._fetch(
+                f"SELECT {names} FROM ({found}) WHERE {mine}"  # noqa: S608
+            ):
+                steps.setdefault(number, RollupStep(version)).offsets[topic, partition] = offset
+        usable = {
+            table: (files, steps[step])
+            for table, files in sums.items()
+            if (step := files.committed_version(table_log.ROLLUP) // 2) in steps
+        }
+        last = 0 if progress is None else progress.committed_version(table_log.ROLLUP) // 2
+        reached = steps.get(last, RollupStep(-1))
+        return _RollupTables(reached, usable, progress if reached.offsets else None)
+
+    def _fetch(self, query: str) -> Iterator[tuple[Any, ...]]:
+        found = self._base.cursor().execute(query)
+        while rows := found.fetchmany(_FETCHED_ROWS):
+            yield from rows
+
+
+def is_local_path(root: str) -> bool:
+    """Whether it is a directory of this machine and not a URI."""
+    return "://" not in root and not root.startswith("file:")
+
+
+def _open_files(folder: Path) -> _DeltaFiles | None:
+    """None: there is no such table."""
+    try:
+        return _DeltaFiles(folder) if folder.is_dir() else None
+    except TableNotFoundError:
+        return None
+
+
+@contextmanager
+def _translated_errors(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except (DeltaError, duckdb.Error, OSError) as error:
+        said = " ".join(str(error).split())
+        raise AuditError(f"{root} can't be read: {said}") from error
+
+
+def _group_columns(question: AuditQuery) -> list[str]:
+    """What rows are grouped by beside windows, the question's columns first."""
+    return [*question.by, *(name for name in ("outcome", "reason") if name not in question.by)]
+
+
+def _quote(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _within(column: str, ranges: Sequence[TimeRange]) -> str:
+    """Whether it is in one of these ranges."""
+    found = [
+        " AND ".join(
+            [
+                *([f"{column} >= {begin}"] if begin is not None else []),
+                *([f"{column} < {end}"] if end is not None else []),
+                "true",
+            ]
+        )
+        for begin, end in ranges
+    ]
+    return "(" + " OR ".join(f"({each})" for each in found) + ")" if found else "false"
+
+
+def _may_have(path: str, bounds: TimeRange) -> bool:
+    """Whether a file of the day that its name tells may have intervals that start within the bounds."""
+    day = path.partition("date=")[2].partition("/")[0]
+    begin, end = bounds
+    return (begin is None or day >= _day_of(begin)) and (end is None or day <= _day_of(end))
+
+
+def _day_of(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).date().isoformat()
+
+
+def _is_beyond(step: RollupStep | None) -> str:
+    """Whether a record comes after a step."""
+    if step is None:
+        return "true"
+    found = [
+        f'NOT (topic_id = {_quote(topic)} AND "partition" = {partition} AND "offset" <= {offset})'
+        for (topic, partition), offset in step.offsets.items()
+    ]
+    return " AND ".join(["true", *found])
