@@ -13,7 +13,7 @@ import json
 import random
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import date, timedelta
 from pathlib import Path
@@ -27,6 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 from gateway.audit import connector, layout, schema
 from gateway.audit.batch import transforms
 from gateway.audit.batch.rollups.progress import load_ends
+from gateway.audit.columns import WINDOW_LENGTHS
 from gateway.audit.errors import AuditError, explain_error, list_causes
 
 DAY_MS: Final = 86_400_000
@@ -206,6 +207,14 @@ class AuditTables:
         moment = self._latest_snapshot(table)
         return self._transaction_version(moment, _ROLLUP) // 2, int(moment.version())
 
+    def table_bytes(self, table: str) -> int:
+        """The size of the files of one of Delta's tables."""
+        return int(self._latest_snapshot(table).sizeInBytes())
+
+    def count_live_files(self, table: str) -> int:
+        """Those that a reader of one of Delta's tables as of now reads."""
+        return int(self._latest_snapshot(table).numOfFiles())
+
     def load_version(self, table: str, version: int) -> DataFrame:
         """All rows of one of Delta's tables in that version."""
         return self._load_table(table, version)
@@ -223,7 +232,7 @@ class AuditTables:
         writer = frame.write.format("delta").mode("overwrite" if is_rewrite else mode).option("mergeSchema", "true")
         if is_rewrite:
             writer = writer.option("partitionOverwriteMode", "dynamic")
-        if table != layout.PROGRESS_TABLE:
+        if table in WINDOW_LENGTHS:
             writer = writer.partitionBy("date")
         # Who has read a step may write the next one, whoever it is: of several, the first one does. Odd numbers are
         # rewrites, which come between two steps.
@@ -245,16 +254,6 @@ class AuditTables:
     def expire_before(self, number: int) -> None:
         """From now on no reader sees usage of days before day `number`, and no stream adds any."""
         self.append_records(self.spark.createDataFrame([], layout.RECORDS_SCHEMA), _EXPIRED, number)
-
-    def replace_derived(self, frames: Mapping[str, DataFrame]) -> None:
-        """Replace the tables `gaps` and `lives`."""
-        for table, frame in frames.items():
-            with (
-                suppress(CommitConflict),
-                self._lock_writers(),
-                translate_conflicts(),
-            ):  # the same moment would have given the same
-                frame.write.format("delta").mode("overwrite").option("mergeSchema", "true").save(f"{self.root}/{table}")
 
     def describe_source(self) -> dict[str, Any]:
         """Its kind, for a report."""

@@ -93,6 +93,8 @@ LOCAL_SETTINGS: Final = _COMMON_SETTINGS | {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.shuffle.partitions": str(min(8, os.cpu_count() or 2)),
+    # One step of a stream's roll-ups has more than the 100 that Spark keeps, and would compile all of them each time.
+    "spark.sql.codegen.cache.maxEntries": "1000",
 }
 _DELTA_SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

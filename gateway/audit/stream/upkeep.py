@@ -107,7 +107,7 @@ def _run_upkeep(
     tell: Callable[[str], None],
 ) -> UpkeepResult:
     """The statements on `records`, then the same for the roll-ups if there are any, then what nobody needs any more."""
-    before = _count_live_files(tables)
+    before = tables.count_live_files(layout.RECORDS_TABLE)
     try:
         with watch_progress(tables.spark, tell):
             for statement in statements:
@@ -118,11 +118,7 @@ def _run_upkeep(
             deleted = sum(_vacuum_table(tables, table, grace_ms) for table in layout.ALL_TABLES)
     except CommitConflict:
         raise AuditError("another process rewrote the same files meanwhile: nothing is lost, run it again") from None
-    return UpkeepResult(before, _count_live_files(tables), deleted)
-
-
-def _count_live_files(tables: AuditTables) -> int:
-    return len(tables.load_records().inputFiles())
+    return UpkeepResult(before, tables.count_live_files(layout.RECORDS_TABLE), deleted)
 
 
 def _vacuum_table(tables: AuditTables, table: str, grace_ms: int) -> int:
@@ -130,5 +126,7 @@ def _vacuum_table(tables: AuditTables, table: str, grace_ms: int) -> int:
         return 0
     files = HadoopDirectory(tables.spark, tables.root)
     before = files.count_files(table)
+    if before - files.count_files(f"{table}/_delta_log") == tables.count_live_files(table):
+        return 0  # else Delta Lake looks for it in seven jobs
     tables.spark.sql(f"VACUUM {tables.sql_path(table)} RETAIN {grace_ms / 3_600_000:f} HOURS")
     return max(0, before - files.count_files(table))  # a stream may have added some meanwhile

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import pairwise
 from operator import and_
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,9 @@ def load_progress(tables: AuditTables) -> RollupProgress:
     for row in frame.where((F.col("entry") == layout.READ) & (F.col("records_id") == tables.table_id)).collect():
         step = steps.setdefault(row["step"], ProgressStep(row["records_version"]))
         step.offsets[row["topic_id"], row["partition"]] = row["offset"]
+    for later, number in pairwise(sorted(steps, reverse=True)):
+        if steps[number].offsets == steps[later].offsets:  # the same, with less behind it
+            steps[number] = steps[later]
     return RollupProgress(last_step, steps, frame, usage)
 
 

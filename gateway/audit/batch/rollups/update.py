@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import date
 from typing import Final
@@ -35,6 +35,8 @@ from policies import usage
 
 # Commits of `records` without anything new, after which a step says so: all behind it are looked through.
 _MAX_COMMITS_BEHIND: Final = 100
+# What one task does sooner than several with a shuffle between them: records, and bytes of the table `progress`.
+_TASK_RECORDS, _TASK_BYTES = 10_000, 2**22
 _KEPT_STEPS: Final = 8  # behind the last one: those that a reader may have found a table of sums at
 _GROUP_COLUMNS: Final = tuple(name for name in usage.DIMENSIONS if name not in ("outcome", "reason"))
 
@@ -46,23 +48,22 @@ def update_rollups(
     anew: bool = False,
     is_rewritten: bool = False,
 ) -> None:
-    """Bring all roll-ups up to the records as of now, and with them `gaps` and `lives`.
+    """Bring all roll-ups up to the records as of now, and with them `gaps` and `lives`; what follows from no new
+    record stays as it is.
 
     With `anew` the numbers and counts are those of the records that are there, not of those that there were. With
     `is_rewritten` the files of `records` have just been: a step says so, else they would be looked through again.
     """
-    before = load_progress(tables)
+    derived_step, _ = tables.rollup_moment("lives")  # first: it is one that `progress` has by then
+    progress = load_progress(tables)
     with suppress(CommitConflict):  # another process has written the same step, or goes on from a later one
         tell("roll-ups: looking for gaps")
-        _advance_progress(tables.pin_snapshot(), before, anew, is_rewritten)
+        if _advance_progress(tables.pin_snapshot(), progress, derived_step, anew, is_rewritten):
+            progress = load_progress(tables)
         tell("roll-ups: summing up minutes, hours and days")
-        progress = load_progress(tables)
-        now = tables.pin_snapshot()  # which has all of that step, whoever wrote it
-        finer = ""
-        for table in reversed(WINDOW_LENGTHS):
-            _advance_sums(now, progress, table, finer)
-            finer = table
-        _derive_tables(tables, progress)
+        _advance_sums(tables.pin_snapshot(), progress)  # it has all of that step, whoever wrote it
+        if derived_step != progress.last_step:
+            _derive_tables(tables, progress)
 
 
 def fill_missing(tables: AuditTables, tell: Callable[[str], None] = ignore_progress) -> None:
@@ -90,29 +91,47 @@ def join_partial_rows(tables: AuditTables, table: str) -> None:
             tables.write_rollup(table, _table_rows(rows, table), step, mode="rewrite")
 
 
-def _advance_progress(now: AuditTables, before: RollupProgress, anew: bool, is_rewritten: bool) -> None:
+def _advance_progress(
+    now: AuditTables, before: RollupProgress, derived_step: int, anew: bool, is_rewritten: bool
+) -> bool:
+    """Whether there was anything to write."""
     known = NOTHING if anew else before.reached
     version = now.records_version
+    if version == known.records_version:
+        return False
     later = load_later_records(now, known).drop("rows", *schema.DISK_COLUMNS).persist()
     numbering: DataFrame | None = None
     try:
         ends = later.groupBy("topic_id", "partition").agg(F.max("offset").alias("offset")).collect()
         if not ends and not is_rewritten and version - known.records_version < _MAX_COMMITS_BEHIND:
-            return
-        offsets = before.reached.offsets | {(row["topic_id"], row["partition"]): row["offset"] for row in ends}
-        step = max(before.last_step, *(step for step, _ in before.usage.values())) + 1
-        kept = _kept_steps(before) | {step: ProgressStep(version, offsets)}
+            return False
+        reached = ProgressStep(
+            version, before.reached.offsets | {(row["topic_id"], row["partition"]): row["offset"] for row in ends}
+        )
+        step = max(before.last_step, derived_step, *(step for step, _ in before.usage.values())) + 1
         old = None if anew else before
-        numbering = _join_runs(now, later, old)
-        rows = _read_rows(now, kept)
-        for frame in (numbering.withColumn("entry", F.lit(layout.RUN)), _count_rows(now, later, old)):
+        is_small = _is_small(reached, known)
+        found = later.coalesce(1) if is_small else later
+        numbering = _join_runs(now, found, old, is_small and _has_few_runs(now))
+        rows = _read_rows(now, _kept_steps(before) | {step: reached})
+        for frame in (numbering.withColumn("entry", F.lit(layout.RUN)), _count_rows(now, found, old, is_small)):
             rows = rows.unionByName(frame, allowMissingColumns=True)
         rows = rows.select(*layout.PROGRESS_SCHEMA.names).coalesce(1)
         now.write_rollup(layout.PROGRESS_TABLE, rows, step, mode="overwrite")
+        return True
     finally:
         later.unpersist()
         if numbering is not None:
             numbering.unpersist()
+
+
+def _is_small(until: ProgressStep, after: ProgressStep) -> bool:
+    """Whether the records between two steps are few enough for one task, which needs no shuffle."""
+    return sum(last - after.offsets.get(at, -1) for at, last in until.offsets.items()) <= _TASK_RECORDS
+
+
+def _has_few_runs(tables: AuditTables) -> bool:
+    return tables.table_bytes(layout.PROGRESS_TABLE) <= _TASK_BYTES
 
 
 def _kept_steps(before: RollupProgress) -> dict[int, ProgressStep]:
@@ -130,7 +149,7 @@ def _read_rows(now: AuditTables, steps: Mapping[int, ProgressStep]) -> DataFrame
     return now.spark.createDataFrame(rows, layout.READ_SCHEMA)
 
 
-def _join_runs(now: AuditTables, later: DataFrame, before: RollupProgress | None) -> DataFrame:
+def _join_runs(now: AuditTables, later: DataFrame, before: RollupProgress | None, is_small: bool) -> DataFrame:
     """schema.RUN_SCHEMA; persisted."""
     counted = later.where(F.col("counts"))
     numbers = counted.select(*condensing.RecordNumber._fields)
@@ -138,63 +157,100 @@ def _join_runs(now: AuditTables, later: DataFrame, before: RollupProgress | None
     old = before.entries(layout.RUN) if before is not None else None
     if old is not None:
         found = found.unionByName(old.select(*schema.RUN_SCHEMA.names))
-    sorted_runs = found.repartition(*schema.BOOT_COLUMNS).sortWithinPartitions(*runs.SORT_COLUMNS)
+    lives = found.coalesce(1) if is_small else found.repartition(*schema.BOOT_COLUMNS)
+    sorted_runs = lives.sortWithinPartitions(*runs.SORT_COLUMNS)
     joined = map_in_arrow(sorted_runs, runs.join_batches, schema.RUN_SCHEMA).persist()
     return settle_copies(joined, store.select_view(now.load_records(), "intervals"))
 
 
-def _count_rows(now: AuditTables, later: DataFrame, before: RollupProgress | None) -> DataFrame:
+def _count_rows(now: AuditTables, later: DataFrame, before: RollupProgress | None, is_small: bool) -> DataFrame:
     names = ("date", "counts", "conflict", "problem")
     found = later.select(*names, F.lit(1).cast("long").alias("count"))
     old = before.entries(layout.COUNT) if before is not None else None
     if old is not None:
         found = found.unionByName(old.select(*names, "count"))
+    found = found.coalesce(1) if is_small else found
     # Of days that are expired, the records themselves are counted: few are left.
     found = found.where(F.col("date") >= F.lit(now.first_kept_day() or "0001-01-01").cast("date"))
     return found.groupBy(*names).agg(F.sum("count").alias("count")).withColumn("entry", F.lit(layout.COUNT))
 
 
-def _advance_sums(now: AuditTables, progress: RollupProgress, table: str, finer: str) -> None:
+def _advance_sums(now: AuditTables, progress: RollupProgress) -> None:
+    """Bring each table of sums to the last step; one whose step isn't known is made anew."""
+    last, at = progress.last_step, {table: step for table, (step, _) in progress.usage.items()}
+    known = {table: step for table, step in at.items() if step in progress.steps}
+    for number in range(min(known.values(), default=last), last):
+        behind = [table for table, step in known.items() if step <= number]
+        _add_sums(now, progress.steps[number], progress.steps[number + 1], number + 1, behind)
+    finer = ""
+    for table in reversed(WINDOW_LENGTHS):
+        if table not in known and last in progress.steps:
+            _make_sums(now, progress, table, finer)
+        finer = table
+
+
+def _add_sums(now: AuditTables, after: ProgressStep, until: ProgressStep, step: int, tables: Iterable[str]) -> None:
+    """Add the records between two steps to tables that have all before them."""
+    if until.offsets == after.offsets:  # such a step is about files: a table may stay at the one before it
+        return
+    is_small = _is_small(until, after)
+    records = _records_between(now, after, until)
+    rows = transforms.explode_rows(records.coalesce(1) if is_small else records)
+    minutes = transforms.condense_rows(rows, min(WINDOW_LENGTHS.values()), *_GROUP_COLUMNS).persist()
+    try:
+        for table in tables:
+            now.write_rollup(table, _table_rows(minutes, table, is_small), step, mode="append")
+    finally:
+        minutes.unpersist()
+
+
+def _make_sums(now: AuditTables, progress: RollupProgress, table: str, finer: str) -> None:
     """`finer`: the table of shorter windows, which is at the last step unless somebody was quicker; "" for none."""
-    step, last = progress.usage[table][0], progress.last_step
-    if step in progress.steps:
-        for number in range(step, last):
-            records = _records_between(now, progress.steps[number], progress.steps[number + 1])
-            now.write_rollup(table, _table_rows(transforms.explode_rows(records), table), number + 1, mode="append")
-    elif last in progress.steps:
-        at, version = now.rollup_moment(finer) if finer else (0, -1)
-        if at == last:
-            rows = now.load_version(finer, version).withColumnRenamed(schema.WINDOW_COLUMN, "start_ms")
-        else:
-            rows = transforms.explode_rows(_records_between(now, NOTHING, progress.steps[last]))
-        now.write_rollup(table, _table_rows(rows, table), last, mode="overwrite")
+    at, version = now.rollup_moment(finer) if finer else (0, -1)
+    if at == progress.last_step:
+        rows = now.load_version(finer, version).withColumnRenamed(schema.WINDOW_COLUMN, "start_ms")
+    else:
+        rows = transforms.explode_rows(_records_between(now, NOTHING, progress.reached))
+    is_small = _is_small(progress.reached, NOTHING)
+    sums = _table_rows(rows.coalesce(1) if is_small else rows, table, is_small)
+    now.write_rollup(table, sums, progress.last_step, mode="overwrite")
 
 
 def _records_between(now: AuditTables, after: ProgressStep, until: ProgressStep) -> DataFrame:
     return load_later_records(now, after).where(F.col("counts") & ~is_beyond(until.offsets))
 
 
-def _table_rows(rows: DataFrame, table: str) -> DataFrame:
-    """layout.USAGE_SUMS_SCHEMA of rows as transforms.explode_rows gives them, or such with sums."""
+def _table_rows(rows: DataFrame, table: str, is_single: bool = False) -> DataFrame:
+    """layout.USAGE_SUMS_SCHEMA of rows as transforms.explode_rows gives them, or such with sums; `is_single`: they are
+    in one partition.
+    """
     summed = transforms.condense_rows(rows, WINDOW_LENGTHS[table], *_GROUP_COLUMNS)
     day: Column = store.utc_day_column("start_ms").alias("date")
     named = summed.withColumn("date", day).withColumnRenamed("start_ms", schema.WINDOW_COLUMN)
     # A file for each day, in the order of time: whoever asks for an hour reads little of it.
-    files = named.repartition("date").sortWithinPartitions("date", schema.WINDOW_COLUMN)
+    files = (named if is_single else named.repartition("date")).sortWithinPartitions("date", schema.WINDOW_COLUMN)
     return files.select(*layout.USAGE_SUMS_SCHEMA.names)
 
 
 def _derive_tables(tables: AuditTables, progress: RollupProgress) -> None:
     """Write the tables that follow from the runs of numbers: `gaps` and `lives`."""
-    numbering = progress.entries(layout.RUN)
-    if numbering is None:
+    found_runs = progress.entries(layout.RUN)
+    if found_runs is None:
         return
-    numbering = numbering.select(*schema.RUN_SCHEMA.names).persist()
-    at = F.lit(store.now_ms()).alias("as_of_ms")
-    found = {"gaps": transforms.detect_gaps(numbering), "lives": transforms.summarize_boots(numbering)}
-    frames = {}
-    for table, frame in found.items():
-        names = [name for name in layout.DERIVED_SCHEMAS[table].names if name != "as_of_ms"]
-        frames[table] = frame.coalesce(1).sortWithinPartitions(*schema.BOOT_COLUMNS).select(*names, at)
-    tables.replace_derived(frames)
-    numbering.unpersist()
+    numbering = found_runs.select(*schema.RUN_SCHEMA.names)
+    numbering = (numbering.coalesce(1) if _has_few_runs(tables) else numbering).persist()
+    lives = transforms.summarize_boots(numbering).persist()
+    try:
+        found = {"lives": lives}
+        # Nearly always there are none, and were none.
+        are_whole = lives.where(~F.col(transforms.WHOLE_COLUMN)).isEmpty()
+        if not (are_whole and tables.table_exists("gaps") and tables.read_table("gaps").isEmpty()):
+            found = {"gaps": transforms.detect_gaps(numbering), "lives": lives}  # whose step tells of both
+        at = F.lit(store.now_ms()).alias("as_of_ms")
+        for table, frame in found.items():
+            names = [name for name in layout.DERIVED_SCHEMAS[table].names if name != "as_of_ms"]
+            rows = frame.coalesce(1).sortWithinPartitions(*schema.BOOT_COLUMNS).select(*names, at)
+            tables.write_rollup(table, rows, progress.last_step, mode="overwrite")
+    finally:
+        lives.unpersist()
+        numbering.unpersist()

@@ -120,12 +120,12 @@ def test_answers_are_those_of_the_records_whatever_has_been_rolled_up(
     add()
     advance = update._advance_progress
 
-    def overtaken(*args: Any) -> None:
+    def overtaken(*args: Any) -> bool:
         """Another process adds a batch and rolls it up, after this one has looked."""
         monkeypatch.undo()
         add()
         update.update_rollups(there)
-        advance(*args)
+        return advance(*args)
 
     monkeypatch.setattr(update, "_advance_progress", overtaken)
     update.update_rollups(there)
