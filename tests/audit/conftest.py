@@ -60,6 +60,7 @@ def spark(pytestconfig: pytest.Config, group_stack: ExitStack) -> SparkSession:
     small = {
         "spark.master": "local[2]",
         "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -60,9 +60,9 @@ def _life(chance: random.Random, boot: str, worker: int) -> list[str]:
 
 def _log(seed: int) -> list[str | None]:
     chance = random.Random(seed)
-    lines: list[str | None] = [line for worker in range(4) for line in _life(chance, f"b{worker % 2}", worker)]
-    lines += chained(_life(chance, "chained", 0), chance.choice((None, b"k" * 32)))
-    lines += [line.replace('"delay_ms":1', '"delay_ms":2') for line in chained(_life(chance, "forged", 0))]
+    lines: list[str | None] = [line for worker in range(4) for line in _life(chance, f"b{seed}-{worker % 2}", worker)]
+    lines += chained(_life(chance, f"chained{seed}", 0), chance.choice((None, b"k" * 32)))
+    lines += [line.replace('"delay_ms":1', '"delay_ms":2') for line in chained(_life(chance, f"forged{seed}", 0))]
     lines += chance.sample([line for line, _ in MALFORMED.values()], 4)
     lines.append(None)
     if chance.random() < 0.5:
@@ -70,24 +70,21 @@ def _log(seed: int) -> list[str | None]:
     return lines
 
 
-def _answers(raw: DataFrame, read: Any, question: AuditQuery) -> Any:
-    with read([job.AuditSource(raw, {"kind": "lines"})], job.ignore_progress) as records:
-        report = job.answer_query(records, question)
+def _answer(records: Any, question: AuditQuery) -> Any:
+    report = job.answer_query(records, question)
     trust = report.integrity
     fixed = {name: getattr(trust, name) for name in trust.__slots__ if name != "samples"}
     return report.rows, fixed, sorted(map(repr, trust.samples))
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_condensed_sources_give_the_same_answers(seed: int, raw: Raw) -> None:
-    lines = raw(_log(seed)).repartition(2) if seed == 1 else raw(_log(seed))
-    lines = lines.persist()
-    for question in QUESTIONS if seed == 0 else QUESTIONS[1:3]:
-        plain = _answers(lines, job.read_sources, question)
-        with job.read_sums([job.AuditSource(lines, {})], question=question) as records:
-            assert "first_seq" in records.intervals.columns, "no record is there twice"
-        assert _answers(lines, lambda *of: job.read_sums(*of, question=question), question) == plain
-    lines.unpersist()
+def test_condensed_sources_give_the_same_answers(raw: Raw) -> None:
+    sources = [job.AuditSource(raw([*_log(0), *_log(1), *_log(2)]).repartition(2).persist(), {"kind": "lines"})]
+    with job.read_sources(sources, job.ignore_progress) as plain:
+        for question in QUESTIONS:
+            with job.read_sums(sources, job.ignore_progress, question=question) as records:
+                assert "first_seq" in records.intervals.columns, "no record is there twice"
+                assert _answer(records, question) == _answer(plain, question)
+    sources[0].raw_lines.unpersist()
 
 
 def test_gaps_and_lives_follow_from_runs_of_the_table(raw: Raw) -> None:
@@ -107,9 +104,8 @@ def test_gaps_and_lives_follow_from_runs_of_the_table(raw: Raw) -> None:
     records.unpersist()
 
 
-@pytest.mark.parametrize(
-    ("more", "twice"),
-    [
+def test_copies_show_in_the_runs(raw: Raw) -> None:
+    cases: list[tuple[list[str], bool]] = [
         ([GOOD], True),
         ([changed(GOOD, parts=2)], True),
         ([changed(GOOD, parts=2, part=1)], True),  # one record, or one of two: which is right is for others to say
@@ -121,20 +117,23 @@ def test_gaps_and_lives_follow_from_runs_of_the_table(raw: Raw) -> None:
         ([*interval(1), *interval(2), *interval(3), *interval(2)], True),
         (interval(0, boot="b2"), False),
         (interval(0, worker=1), False),
-    ],
-)  # fmt: skip
-def test_copies_show_in_the_runs(more: list[str], twice: bool, raw: Raw) -> None:
-    runs = transforms.condense_records(raw([GOOD, *more]), AuditQuery()).where("kind is not null")
-    assert transforms.has_copies(runs.select(*schema.RUN_SCHEMA.names)) == twice
+    ]  # fmt: skip
+    # Each case is a gateway of its own.
+    lines = [changed(line, gateway=f"{i}") for i, (more, _) in enumerate(cases) for line in (GOOD, *more)]
+    runs = transforms.condense_records(raw(lines).repartition(1), AuditQuery()).where("kind is not null")
+    found = {row["gateway"] for row in transforms.find_copies(runs.select(*schema.RUN_SCHEMA.names)).collect()}
+    assert found == {f"{i}" for i, (_, twice) in enumerate(cases) if twice}
 
 
 def test_a_source_with_copies_is_read_as_ever(raw: Raw) -> None:
     chance = random.Random(9)
     log = _log(9)
     lines = raw([*log, *chance.sample(log, 20), changed(GOOD, boot="x"), changed(GOOD, boot="x", end_ms=START + 999)])
-    question = QUESTIONS[1]
-    plain = _answers(lines, job.read_sources, question)
-    assert _answers(lines, lambda *of: job.read_sums(*of, question=question), question) == plain
+    question, sources = QUESTIONS[1], [job.AuditSource(lines, {"kind": "lines"})]
+    with job.read_sources(sources, job.ignore_progress) as records:
+        plain = _answer(records, question)
+    with job.read_sums(sources, job.ignore_progress, question=question) as records:
+        assert _answer(records, question) == plain
     assert plain[1]["duplicates"] > 15
     assert plain[1]["conflicts"] == 1
 

@@ -23,6 +23,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.audit import cli
+from gateway.audit.columns import WINDOW_LENGTHS
 from gateway.audit.stream.stream import StreamPlan
 from gateway.embedded import EmbeddedCluster
 from tests.audit.records import START, Row, as_json, interval, truth
@@ -141,7 +143,7 @@ def run(
     expected = {key: sums[0] for key, sums in truth(lines, BY).items()}
     if control:
         return Outcome(kills, in_batch, lost, expected, json.loads(_totals(out, plain=True), object_pairs_hook=_keys))
-    for window in WINDOWS:  # each is answered from another table
+    for window in WINDOWS if spark is None else WINDOWS[-1:]:  # each is answered from another table
         answer = json.loads(_totals(out, window)) if spark is None else _answer(spark, out, window)
         got: dict[tuple[object, ...], int] = defaultdict(int)
         for row in answer["rows"]:
@@ -150,6 +152,8 @@ def run(
         assert (trust["duplicates"], trust["malformed"], trust["gaps_total"]) == (copies, rubbish, 0), trust
         if got != expected:
             break
+    if spark is not None and got == expected:  # the same tables, all at once
+        got = next((sums for sums in _sum_tables(spark, out) if sums != expected), got)
     return Outcome(kills, in_batch, lost, expected, got, trust["duplicates"], trust["malformed"])
 
 
@@ -169,6 +173,20 @@ def _answer(spark: SparkSession, out: Path, window: str) -> dict[str, Any]:
         tables.report_answer(job.audit_tables(store.open_tables(spark, str(out)), question))
     )
     return found
+
+
+def _sum_tables(spark: SparkSession, out: Path) -> list[dict[tuple[object, ...], int]]:
+    """What each table of sums adds up to."""
+    from pyspark.sql import DataFrame
+
+    from gateway.audit import store
+
+    tables = store.open_tables(spark, str(out))
+    frames = [tables.read_table(name).selectExpr(f"'{name}' name", *BY, "bytes") for name in WINDOW_LENGTHS]
+    found: dict[str, dict[tuple[object, ...], int]] = {name: {} for name in WINDOW_LENGTHS}
+    for row in reduce(DataFrame.unionByName, frames).groupBy("name", *BY).sum("bytes").collect():
+        found[row[0]][row[1:-1]] = row[-1]
+    return [*found.values()]
 
 
 def _keys(pairs: list[tuple[str, int]]) -> dict[tuple[object, ...], int]:

@@ -76,8 +76,10 @@ def test_an_hour_in_uneven_partitions_in_small_batches_loses_nothing(
 
 
 def test_a_stream_that_can_not_go_on_says_why_and_a_new_checkpoint_goes_on(
-    spark: SparkSession, kafka: EmbeddedCluster, tmp_path: Path
+    spark: SparkSession, kafka: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in ("fill_missing", "update_rollups"):  # which the test before this one looks at
+        monkeypatch.setattr(stream, name, lambda *_: None)
     topic = "stream-again"
     admin = _make(kafka, topic)
     _send(kafka, topic, _lines(range(3)))
@@ -100,8 +102,8 @@ def test_a_stream_that_can_not_go_on_says_why_and_a_new_checkpoint_goes_on(
     with pytest.raises(AuditError, match=r"^records of stream-again are gone that had not been read[^\n]*--checkpoint"):
         run("one")
     assert run("two")["intervals"] == 1
-    gaps = [(row["first_seq"], row["missing"]) for row in tables.read_table("gaps").collect()]
-    assert gaps == [(3, 2)]
+    gaps = job.audit_tables(tables, AuditQuery()).integrity.gaps
+    assert [(gap["first_seq"], gap["missing"]) for gap in gaps] == [(3, 2)]
 
     # Made again, and longer than before: the offsets alone would fit.
     _make_again(kafka, admin, topic)
@@ -111,8 +113,8 @@ def test_a_stream_that_can_not_go_on_says_why_and_a_new_checkpoint_goes_on(
     assert run("three") | {"records": 0} == {
         "records": 0, "usage": 8, "intervals": 8, "duplicates": 2, "malformed": 0
     }  # fmt: skip
-    assert tables.read_table("gaps").count() == 0
-    assert job.audit_tables(tables, AuditQuery()).rows[0]["offered_bytes"] == 1200
+    report = job.audit_tables(tables, AuditQuery())
+    assert (report.rows[0]["offered_bytes"], report.integrity.gaps) == (1200, [])
 
     # The tables were thrown away, and the checkpoint was not.
     other = store.open_tables(spark, str(tmp_path / "other"), make=True)
