@@ -21,7 +21,9 @@ from pyspark.sql.types import StructType
 from gateway.audit import layout, schema, store
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.job import AuditError, AuditQuery
+from gateway.audit.batch.query import answer_query
 from gateway.audit.batch.rollups import update
+from gateway.audit.local.tables import LocalTables
 from gateway.audit.stream import stream, upkeep
 from gateway.audit.whatif import reading, whatif
 from policies import usage
@@ -127,7 +129,7 @@ def told(
     stream.add_batch(writer, batch([(2, 7, LONG_RUBBISH), *((0, i, line) for i, line in enumerate(first))]), "id")
     again = [(0, len(first) + i, line) for i, line in enumerate(second)]
     stream.add_batch(writer, batch(again), "id", keys=(key,))
-    return tables, job.audit_tables(tables, AuditQuery(("topic", "group", "cluster")))
+    return tables, _ask(tables, AuditQuery(("topic", "group", "cluster")))
 
 
 @pytest.fixture
@@ -145,6 +147,13 @@ def writer(tables: AuditTables) -> TableWriter:
 def _reopened(tables: AuditTables) -> TableWriter:
     """A new process, which begins a stream."""
     return store.TableWriter(store.open_tables(tables.spark, tables.root))
+
+
+def _ask(tables: AuditTables, question: AuditQuery) -> AuditReport:
+    """Spark's answer, which is that of the engine without it."""
+    report = job.audit_tables(tables, question)
+    assert answer_query(LocalTables(str(_root(tables))), question) == report
+    return report
 
 
 def _root(tables: AuditTables) -> Path:
@@ -181,7 +190,7 @@ def test_the_tables_answer_what_the_topic_answers(
     full: AuditTables, found: list[Found], spark: SparkSession, raw: Callable[..., DataFrame]
 ) -> None:
     direct = job.audit_sources(spark, [job.AuditSource(raw([line for _, _, line in found]), {})], QUESTION)
-    answer = job.audit_tables(full, QUESTION)
+    answer = _ask(full, QUESTION)
     assert answer.rows == direct.rows
     for name in ("records", "duplicates", "conflicts", "malformed", "problems", "gaps", "boots", "incomplete", "lost"):
         assert getattr(answer.integrity, name) == getattr(direct.integrity, name), name
@@ -190,7 +199,7 @@ def test_the_tables_answer_what_the_topic_answers(
     }
     bounds = AuditQuery(("client_id",), None, START + DAY_MS, START + 2 * DAY_MS)
     there = job.audit_sources(spark, [job.AuditSource(raw(LINES), {})], bounds)
-    assert job.audit_tables(full, bounds).rows == there.rows
+    assert _ask(full, bounds).rows == there.rows
     assert len(there.rows) == 2
 
     former = [field for field in layout.DERIVED_SCHEMAS["lives"] if field.name != "final_seq"]
@@ -448,7 +457,7 @@ def test_expiry_lets_go_of_days_and_keeps_lives_whole(
     monkeypatch.setattr(layout, "ALL_TABLES", ("records", "usage_1d"))  # to VACUUM each takes two seconds of a core
     upkeep.expire_usage(tables, keep_ms=98 * DAY_MS, grace_ms=0)
     assert tables.read_table("usage_1d").selectExpr("sum(bytes)").collect()[0][0] == 200
-    report = job.audit_tables(tables, AuditQuery(by=("gateway",)))
+    report = _ask(tables, AuditQuery(by=("gateway",)))
     assert report.rows[0]["offered_bytes"] == 200
     assert (report.integrity.gaps, report.integrity.boots, report.integrity.malformed) == ([], 2, 0)
     assert report.sources[0]["expired_before"] == "2025-11-22"
@@ -458,7 +467,7 @@ def test_expiry_lets_go_of_days_and_keeps_lives_whole(
     late = [(1, i, line) for i, line in enumerate([*lines, *short, *interval(2, boot="late")])]
     added = stream.add_batch(writer, batch(late), "id")
     assert (added["intervals"], added["duplicates"]) == (0, 2)
-    assert job.audit_tables(tables, AuditQuery(by=("gateway",))).rows[0]["offered_bytes"] == 200
+    assert _ask(tables, AuditQuery(by=("gateway",))).rows[0]["offered_bytes"] == 200
     kept = tables.spark.read.format("delta").load(f"{tables.root}/records").where("rows is not null")
     assert {row["date"].isoformat() for row in kept.collect()} == {"2025-11-22", "2025-11-23"}
 
