@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from operator import attrgetter
@@ -15,7 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from gateway.audit.columns import NUMBER_FIELDS
-from gateway.audit.decoding import RecordRow, UsageRecord
+from gateway.audit.decoding import UsageRecord
 from gateway.audit.record_batches import JUDGED_SCHEMA, HeaderColumns
 from policies.verdict import TOPIC_THRESHOLD
 from policies.whatif import tick_phase
@@ -43,7 +44,9 @@ _PIECE_TYPE: Final = pa.struct(
         ("rows", pa.string()),
     ]
 )
-_decode_rows = msgspec.json.Decoder(list[tuple[str, str, str, str, str, int, int, int, int, int | None]]).decode
+# topic, principal, client_id, outcome, reason, bytes, messages, requests, delay_ms, repeats
+_RowValues = tuple[str, str, str, str, str, int, int, int, int, int | None]
+_decode_rows = msgspec.json.Decoder(list[_RowValues]).decode
 _encode_rows = msgspec.json.Encoder().encode
 _row_values = attrgetter(
     "topic", "principal", "client_id", "outcome", "reason", "bytes", "messages", "requests", "delay_ms", "repeats"
@@ -92,14 +95,14 @@ def unpack_rows(
 
 def split_by_broker(record: UsageRecord) -> list[RecordPiece]:
     """Its rows, as far as a replay needs them."""
-    parted: dict[int, list[RecordRow]] = {}
+    parted: dict[int, list[_RowValues]] = {}
     for row in record.rows:
         own = parted.get(row.broker)
         if own is None:
             own = parted[row.broker] = []
-        own.append(row)
+        own.append(_row_values(row))
     return [
-        RecordPiece(broker, _count_tick_votes(record, rows), _encode_rows(list(map(_row_values, rows))).decode())
+        RecordPiece(broker, _count_tick_votes(record, rows), _encode_rows(rows).decode())
         for broker, rows in parted.items()
     ]
 
@@ -122,12 +125,13 @@ def _make_lists(lengths: list[int], values: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(accumulate(lengths, initial=0), pa.int32()), values)
 
 
-def _count_tick_votes(record: UsageRecord, rows: list[RecordRow]) -> list[tuple[str, int | None, int]]:
-    votes: dict[tuple[str, int | None], int] = {(topic, None): 1 for topic in {row.topic for row in rows}}
-    for row in rows:
-        if row.outcome in LIMITING_OUTCOMES and row.reason == TOPIC_THRESHOLD and row.requests:
-            wait = row.delay_ms / row.requests
-            if 0 < wait < tick_phase.MAX_WAIT_MS:
-                what = (row.topic, tick_phase.phase_vote(record.start_ms, record.end_ms, wait)[0])
-                votes[what] = votes.get(what, 0) + 1
+def _count_tick_votes(record: UsageRecord, rows: list[_RowValues]) -> list[tuple[str, int | None, int]]:
+    votes: dict[tuple[str, int | None], int] = dict.fromkeys(((topic, None) for topic in {row[0] for row in rows}), 1)
+    limited = [row for row in rows if row[3] in LIMITING_OUTCOMES and row[4] == TOPIC_THRESHOLD and row[7]]
+    # Clients of a topic that came in one second wait for the same tick: often exactly as long.
+    waits = Counter([(row[0], row[8] / row[7]) for row in limited])
+    for (topic, wait), times in waits.items():
+        if 0 < wait < tick_phase.MAX_WAIT_MS:
+            what = (topic, tick_phase.phase_vote(record.start_ms, record.end_ms, wait)[0])
+            votes[what] = votes.get(what, 0) + times
     return [(topic, first, times) for (topic, first), times in votes.items()]
