@@ -42,7 +42,7 @@ class MalformedRecord(ValueError):
     """Not a usage record; the text is one of a few reasons, to count by."""
 
 
-class RecordVolume(msgspec.Struct, forbid_unknown_fields=True):
+class RecordVolume(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """One of usage.VOLUMES."""
 
     broker: _Broker
@@ -53,7 +53,7 @@ class RecordVolume(msgspec.Struct, forbid_unknown_fields=True):
     hard: _Number | None = None
 
 
-class RecordSpread(msgspec.Struct, forbid_unknown_fields=True):
+class RecordSpread(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """One of usage.SPREAD."""
 
     broker: _Broker
@@ -80,7 +80,7 @@ class RecordRow(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, 
     repeats: _Count | None = None
 
 
-class UsageRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class UsageRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """A good record, as it was written: one of version 1 may by chance have optional fields, which say nothing."""
 
     version: Literal[usage.READ_VERSIONS]  # type: ignore[valid-type]

@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gateway.audit import decoding
-from gateway.audit.columns import NUMBER_FIELDS
+from gateway.audit.columns import IDENTITY_COLUMNS, NUMBER_FIELDS
 from gateway.audit.decoding import MalformedRecord, RecordRow, UsageRecord
 from policies import usage
 from policies.record_digests import is_changed
 
 _TYPES: Final = {"int": pa.int64(), "str": pa.string(), "bool": pa.bool_()}
+_NO_NUMBER: Final = (-2, -1)  # below all
 BATCH_ROWS: Final = 10_000  # rows of usage after which a batch is full: some megabytes
 
 Values = Iterable[bytes | None]
@@ -83,8 +84,11 @@ def decode_columns(batches: Iterable[pa.RecordBatch], keys: Sequence[bytes] = ()
             yield decoded.append_column("origin", batch.column("origin").slice(begin, decoded.num_rows))
 
 
-def decode_keeping_malformed(batches: Iterable[pa.RecordBatch], keys: Sequence[bytes] = ()) -> Iterator[pa.RecordBatch]:
-    """The same, with `value` of malformed records as the last column."""
+def decode_partition(batches: Iterable[pa.RecordBatch], keys: Sequence[bytes] = ()) -> Iterator[pa.RecordBatch]:
+    """The same of records in the order of their partition, with two more columns: `value`, of malformed records only,
+    and `ascends`, whether its number is above those of its life and kind that came before it in these batches.
+    """
+    numbers: dict[tuple[Any, ...], tuple[int, int]] = {}
     for batch in batches:
         values, origins = batch.column("value").cast(pa.binary()), batch.column("origin")
         for begin, decoded in _decode_in_pieces(values, keys):
@@ -92,7 +96,23 @@ def decode_keeping_malformed(batches: Iterable[pa.RecordBatch], keys: Sequence[b
             found = decoded.append_column("origin", origins.slice(begin, size))
             bad = pc.is_valid(decoded.column("problem"))
             kept = pc.if_else(bad, values.slice(begin, size), pa.scalar(None, pa.binary()))
-            yield found.append_column("value", kept)
+            ascends = pa.array(_find_ascending(decoded, numbers), pa.bool_())
+            yield found.append_column("value", kept).append_column("ascends", ascends)
+
+
+def _find_ascending(decoded: pa.RecordBatch, numbers: dict[tuple[Any, ...], tuple[int, int]]) -> list[bool | None]:
+    """`numbers`: the highest seq and part of each life and kind so far; it is brought up to date."""
+    found: list[bool | None] = []
+    for *life, seq, part in zip(*(decoded.column(name).to_pylist() for name in IDENTITY_COLUMNS), strict=True):
+        if seq is None:
+            found.append(None)
+            continue
+        key, number = tuple(life), (seq, part)
+        is_higher = number > numbers.get(key, _NO_NUMBER)
+        if is_higher:
+            numbers[key] = number
+        found.append(is_higher)
+    return found
 
 
 def _decode_in_pieces(values: pa.Array, keys: Sequence[bytes]) -> Iterator[tuple[int, pa.RecordBatch]]:

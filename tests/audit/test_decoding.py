@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -405,3 +406,18 @@ def test_fields_of_a_record_are_those_that_are_defined() -> None:
     assert UsageRecord.__struct_fields__[: len(usage.HEADER_FIELDS)] == tuple(usage.HEADER_FIELDS)
     assert decoding.RecordVolume.__struct_fields__ == (*usage.VOLUME_FIELDS, *usage.OPTIONAL_VOLUME_FIELDS)
     assert decoding.RecordSpread.__struct_fields__ == tuple(usage.SPREAD_FIELDS)
+
+
+def test_records_of_a_partition_say_whether_their_numbers_ascend() -> None:
+    """Where all do, and a life is in no other partition, no record is there twice."""
+    large = interval(4, [Row(client_id=f"c{number}") for number in range(1500)])
+    assert len(large) == 2
+    lines = [*interval(0), *interval(3), *large, lost(4), *interval(1, worker=1), "{", *interval(4), *interval(3)]
+    lines += [*interval(1, worker=1), large[1], lost(4), lost(5), *interval(5)]
+    batches = [
+        pa.record_batch([pa.array(some), pa.array(range(len(some)))], ["value", "origin"])
+        for some in (lines[:3], lines[3:])
+    ]
+    found = [row for batch in record_batches.decode_partition(batches) for row in batch.to_pylist()]
+    assert [row["ascends"] for row in found] == [True] * 6 + [None] + [False] * 5 + [True] * 2
+    assert [row["value"] for row in found if row["value"] is not None] == [b"{"]

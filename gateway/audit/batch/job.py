@@ -77,7 +77,8 @@ _COMMON_SETTINGS: Final = {
     _ARROW_BYTES: str(8 * 2**20),
 }
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
-_QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1 "
+# With it alone, Java has room for 48 MB of code, which is too little for a stream: it drops code and makes it again.
+_QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m "
 LOCAL_SETTINGS: Final = _COMMON_SETTINGS | {
     "spark.master": "local[*]",
     "spark.driver.host": "127.0.0.1",

@@ -14,7 +14,7 @@ from operator import and_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, BooleanType, StructField, StructType
 
 from gateway.audit import condensing, record_batches, schema
 from gateway.audit.answers.windows import CalendarWindows
@@ -35,11 +35,13 @@ def decode_records(raw: DataFrame, keys: Sequence[bytes] = ()) -> DataFrame:
     return map_in_arrow(raw.select("value", "origin"), partial(record_batches.decode_columns, keys=keys), kinds)
 
 
-def decode_keeping_malformed(raw: DataFrame, keys: Sequence[bytes] = ()) -> DataFrame:
-    """The same, with the whole `value` of malformed records, as bytes."""
-    kinds = StructType([*schema.DECODED_SCHEMA, raw.schema["origin"], StructField("value", BinaryType())])
-    decode = partial(record_batches.decode_keeping_malformed, keys=keys)
-    return map_in_arrow(raw.select("value", "origin"), decode, kinds)
+def decode_partitions(raw: DataFrame, keys: Sequence[bytes] = ()) -> DataFrame:
+    """The same with `value` and `ascends` (record_batches.decode_partition); each task's records are in the order of
+    their partition.
+    """
+    more = (StructField("value", BinaryType()), StructField("ascends", BooleanType()))
+    kinds = StructType([*schema.DECODED_SCHEMA, raw.schema["origin"], *more])
+    return map_in_arrow(raw.select("value", "origin"), partial(record_batches.decode_partition, keys=keys), kinds)
 
 
 def mark_copies(decoded: DataFrame) -> DataFrame:

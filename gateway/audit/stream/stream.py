@@ -192,6 +192,8 @@ class _BatchSink:
         self.is_stopping = False
 
     def start_query(self, spark: SparkSession) -> Any:
+        # What is kept of a batch is read once: to compress it costs more than to write it.
+        spark.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
         reader = (
             spark.readStream.format("kafka")
             .options(**{f"kafka.{name}": value for name, value in self._properties.items()})
@@ -286,7 +288,7 @@ def decode_batch(frame: DataFrame, topic_id: str, keys: Sequence[bytes] = ()) ->
         "offset",
         F.unix_millis("timestamp").alias("timestamp_ms"),
     )
-    decoded = transforms.decode_keeping_malformed(frame.select("value", origin.alias("origin")), keys)
+    decoded = transforms.decode_partitions(frame.select("value", origin.alias("origin")), keys)
     names = ("origin_topic", *(name for name in layout.ORIGIN_COLUMNS if name != "topic_id"), "timestamp_ms")
     good = F.col("problem").isNull()
     return decoded.select(
@@ -302,6 +304,7 @@ def decode_batch(frame: DataFrame, topic_id: str, keys: Sequence[bytes] = ()) ->
         F.lit(topic_id).alias("topic_id"),
         *(F.col("origin")[name].alias(name) for name in names),
         "value",
+        "ascends",
     ).withColumn("date", F.when(good, store.utc_day_column("start_ms")).otherwise(store.utc_day_column("timestamp_ms")))
 
 
@@ -336,25 +339,18 @@ def _former_digest() -> Column:
 
 
 def _collect_ends(decoded: DataFrame) -> list[Row]:
-    """How far each partition and life reaches: `offset`, newest_ms, first_seq and last_seq; its `records`, their
-    `rows`, and the most `copies` of one of them. What is malformed is of no life.
+    """How far each partition and life reaches in each task: `offset`, newest_ms, first_seq and last_seq; its `records`,
+    their `rows`, and whether their numbers ascend. What is malformed is of no life.
     """
     # In one pass, which also fills the persisted decode.
     return (
-        decoded.groupBy("partition", *schema.IDENTITY_COLUMNS)
+        decoded.groupBy(F.spark_partition_id().alias("task"), "partition", *schema.BOOT_COLUMNS)
         .agg(
             F.max("offset").alias("offset"),
             F.max("timestamp_ms").alias("newest_ms"),
-            F.count(F.lit(1)).alias("copies"),
+            F.count(F.lit(1)).alias("records"),
             F.sum(F.size("rows")).alias("rows"),
-        )
-        .groupBy("partition", *schema.BOOT_COLUMNS)
-        .agg(
-            F.max("offset").alias("offset"),
-            F.max("newest_ms").alias("newest_ms"),
-            F.sum("copies").alias("records"),
-            F.sum("rows").alias("rows"),
-            F.max("copies").alias("copies"),
+            F.min("ascends").alias("ascends"),
             F.min("seq").alias("first_seq"),
             F.max("seq").alias("last_seq"),
         )
@@ -363,9 +359,10 @@ def _collect_ends(decoded: DataFrame) -> list[Row]:
 
 
 def _may_have_copies(ends: list[Row]) -> bool:
-    lives = [tuple(row[name] for name in schema.BOOT_COLUMNS) for row in ends if row["first_seq"] is not None]
-    is_parted = len(set(lives)) < len(lives)  # a life is in one partition, but for topics that were changed
-    return is_parted or any(row["copies"] > 1 for row in ends if row["first_seq"] is not None)
+    """Records that came in the order of their numbers are there once, if all of their life came to one task."""
+    found = [row for row in ends if row["first_seq"] is not None]
+    lives = {tuple(row[name] for name in schema.BOOT_COLUMNS) for row in found}
+    return len(lives) < len(found) or not all(row["ascends"] for row in found)
 
 
 def _count_ends(ends: list[Row]) -> dict[str, int]:
