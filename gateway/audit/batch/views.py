@@ -5,11 +5,12 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from gateway.audit import layout, store
+from gateway.audit.columns import WINDOW_LENGTHS
 
 
 def register_views(spark: SparkSession, root: str, prefix: str = "") -> list[str]:
-    """Make temporary views of the tables that a stream has written to `root`, as they are now: `usage`, `intervals`,
-    `duplicates`, `malformed`, `gaps`, `lives` (docs/audit.md), each behind `prefix`. Gives their names.
+    """Make temporary views of the tables that a stream has written to `root`, as they are now: layout.VIEW_SCHEMAS,
+    layout.DERIVED_SCHEMAS and WINDOW_LENGTHS (docs/audit.md), each behind `prefix`. Gives their names.
 
     Raises:
         AuditError: there are no such tables, or Spark has no Delta Lake.
@@ -17,7 +18,7 @@ def register_views(spark: SparkSession, root: str, prefix: str = "") -> list[str
     tables = store.open_tables(spark, root)
     records = tables.load_records()
     frames = {name: store.select_view(records, name) for name in layout.VIEW_SCHEMAS}
-    frames |= {name: tables.read_table(name) for name in layout.DERIVED_SCHEMAS}
+    frames |= {name: tables.read_table(name) for name in (*layout.DERIVED_SCHEMAS, *WINDOW_LENGTHS)}
     for name, frame in frames.items():
         frame.createOrReplaceTempView(f"{prefix}{name}")
     return [f"{prefix}{name}" for name in frames]

@@ -13,6 +13,7 @@ import pytest
 from gateway.audit import layout, store
 from gateway.audit.batch import job
 from gateway.audit.batch.rollups import update
+from gateway.audit.columns import WINDOW_LENGTHS
 from gateway.audit.stream import stream
 from tests.audit.records import Row, interval, lost, topic_batch
 
@@ -43,5 +44,7 @@ def test_the_notebook_runs_and_its_views_are_the_tables(
     assert "|2025-11-0100:00:00|web|14|" in said
     assert "|loud|fence|10|0|" in said
     assert "|lost|1|" in said
-    schemas = layout.VIEW_SCHEMAS | layout.DERIVED_SCHEMAS
+    schemas = layout.VIEW_SCHEMAS | layout.DERIVED_SCHEMAS | dict.fromkeys(WINDOW_LENGTHS, layout.USAGE_SUMS_SCHEMA)
     assert {name: spark.table(name).columns for name in schemas} == {name: of.names for name, of in schemas.items()}
+    for table in ("usage", *WINDOW_LENGTHS):
+        assert [row[0] for row in spark.table(table).agg({"bytes": "sum"}).collect()] == [24]
