@@ -39,6 +39,8 @@ _ROLLUP: Final = "produce-gateway.rollup"  # and in those of the roll-ups
 _LOG_RETENTION: Final = "interval 2 days"
 # From 4.4 on Delta refuses to keep its log for less than its files, a week unless said.
 _RETENTION_PROPERTIES: Final = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
+# By whose bounds in each file queries leave files out: bounds of all columns take a quarter of the time of writing.
+_BOUNDED_COLUMNS: Final = ("problem", "boot", "seq", "start_ms", "topic_id", "partition", "offset")
 _MAX_COMMITS_LISTED: Final = 2000  # behind which reading the log costs more than reading the table
 _VERSION_STRIDE: Final = 2**31  # more batches than one stream ever adds
 _ROWS_PER_FILE: Final = 2_000_000
@@ -407,6 +409,7 @@ def open_tables(spark: SparkSession, root: str, *, make: bool = False) -> AuditT
     if make and not tables.table_exists(layout.RECORDS_TABLE):
         columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in layout.RECORDS_SCHEMA)
         values = {_LAYOUT_PROPERTY: layout.LAYOUT_VERSION, **dict.fromkeys(_RETENTION_PROPERTIES, _LOG_RETENTION)}
+        values["delta.dataSkippingStatsColumns"] = ",".join(f"`{name}`" for name in _BOUNDED_COLUMNS)
         properties = ", ".join(f"'{name}' = '{value}'" for name, value in values.items())
         tables.run_statement(
             f"CREATE TABLE IF NOT EXISTS {tables.sql_path(layout.RECORDS_TABLE)} ({columns}) USING delta PARTITIONED"
