@@ -77,8 +77,9 @@ _COMMON_SETTINGS: Final = {
     _ARROW_BYTES: str(8 * 2**20),
 }
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
-# With it alone, Java has room for 48 MB of code, which is too little for a stream: it drops code and makes it again.
-_QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m "
+_QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1 "
+# With the quick one alone Java has room for 48 MB of code, which a stream fills: it drops code and makes it again.
+_MUCH_CODE: Final = " -XX:ReservedCodeCacheSize=240m"
 LOCAL_SETTINGS: Final = _COMMON_SETTINGS | {
     "spark.master": "local[*]",
     "spark.driver.host": "127.0.0.1",
@@ -152,6 +153,8 @@ def open_session(
         settings = LOCAL_SETTINGS | {"spark.sql.warehouse.dir": f"{folder}/warehouse", "spark.local.dir": folder}
         if is_long:
             settings[JAVA_OPTIONS] = settings[JAVA_OPTIONS].removeprefix(_QUICK_COMPILER)
+        elif kafka and delta:
+            settings[JAVA_OPTIONS] += _MUCH_CODE
         settings[JAVA_OPTIONS] += "".join(f' "{option}"' for option in class_data_options(SPARK_JARS))
         settings |= (
             _connector_settings(kafka, delta, jars, packages) | (_DELTA_SETTINGS if delta else {}) | dict(conf or {})

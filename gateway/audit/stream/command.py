@@ -48,7 +48,7 @@ def _stream_parser() -> argparse.ArgumentParser:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--once", action="store_true", help="read the topic's present records, then end (the default)")
     how.add_argument("--interval", metavar="DURATION", help="go on, with a batch every 30s, 5m …")
-    add("--max-records", type=int, default=50_000, metavar="N", help="of one batch at most (%(default)s)")
+    add("--max-records", type=int, metavar="N", help="of one batch at most (200000, with --interval 50000)")
     add(
         "--derive-every",
         default="5m",
@@ -95,7 +95,7 @@ def _add_upkeep_options(parser: argparse.ArgumentParser) -> None:
 def _prepare_stream(options: argparse.Namespace) -> Callable[[], int]:
     interval = cli.parse_duration_ms("--interval", options.interval) if options.interval else None
     derive_every = cli.parse_duration_ms("--derive-every", options.derive_every)
-    if options.max_records < 1:
+    if options.max_records is not None and options.max_records < 1:
         cli.exit_wrong_use(f"--max-records: {options.max_records} is not a valid number of records")
     address = _parse_address(options.metrics_port) if options.metrics_port else None
     properties = cli.read_properties_file(options.command_config) if options.command_config else {}
@@ -121,7 +121,7 @@ def _prepare_stream(options: argparse.Namespace) -> Callable[[], int]:
             properties,
             checkpoint,
             None if interval is None else interval / 1000,
-            options.max_records,
+            options.max_records or (stream.CATCH_UP_RECORDS if interval is None else stream.MAX_RECORDS),
             derive_every / 1000,
             keys,
         )

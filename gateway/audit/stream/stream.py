@@ -34,6 +34,8 @@ from policies import usage
 
 CHECKPOINT_NOTE: Final = "produce_gateway_stream.json"  # in the checkpoint: what it belongs to
 MAX_RECORDS: Final = 50_000
+# Of one batch of a catch-up: beside its records each costs more than a second of CPU.
+CATCH_UP_RECORDS: Final = 200_000
 _POLL_S: Final = 0.5
 
 
