@@ -1,8 +1,8 @@
-# The audit's tables: their columns and the version of it all. docs/audit.md describes the same for readers. Types and
-# names only: no session, no file, no expression.
+# The audit's tables: their columns, as Spark has them. docs/audit.md describes the same for readers. Types and names
+# only: no session, no file, no expression.
 #
 # A column is only ever added, nullable: Delta Lake adds it to existing tables with the next batch. Anything else is a
-# new LAYOUT, which older programs refuse.
+# new table_log.LAYOUT_VERSION, which older programs refuse.
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from pyspark.sql.types import (
 
 from gateway.audit import schema
 from gateway.audit.columns import WINDOW_LENGTHS
+from gateway.audit.table_log import PROGRESS_TABLE, RECORDS_TABLE
 from policies import usage
-
-LAYOUT_VERSION: Final = 1
 
 # Where a record was found. The id tells a topic from one of the same name that was made later.
 ORIGIN_COLUMNS: Final = ("topic_id", "partition", "offset")
@@ -54,7 +53,6 @@ _DATE: Final[dict[str, DataType]] = {"date": DateType()}  # in UTC
 
 # The table that a stream writes: one row for each record of the topic, so that one commit of one table is a whole
 # batch. VIEWS are what readers see of it.
-RECORDS_TABLE: Final = "records"
 RECORDS_SCHEMA: Final = _table_schema(
     **_LIFE,
     **_NUMBER,
@@ -154,10 +152,8 @@ USAGE_SUMS_SCHEMA: Final = StructType(
         *_table_schema(**_DATE),
     ]
 )
-# How far they have come, and what is known of all records up to there. Rows of three kinds, by `entry`.
-PROGRESS_TABLE: Final = "progress"
-READ, RUN, COUNT = "read", "run", "count"
-# READ: after this step, in this version of the table `records`, the last offset of each partition.
+# How far they have come, and what is known of all records up to there. Rows of three kinds, by `entry`
+# (table_log.py). READ: after this step, in this version of the table `records`, the last offset of each partition.
 READ_SCHEMA: Final = _table_schema(
     entry=StringType(),
     step=LongType(),

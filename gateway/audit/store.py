@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import random
 import time
 import uuid
@@ -24,7 +23,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import connector, layout, schema
+from gateway.audit import connector, layout, schema, table_log
 from gateway.audit.batch import transforms
 from gateway.audit.batch.rollups.progress import load_ends
 from gateway.audit.columns import WINDOW_LENGTHS
@@ -32,16 +31,12 @@ from gateway.audit.errors import AuditError, explain_error, list_causes
 
 DAY_MS: Final = 86_400_000
 _LOCK_FILE: Final = ".lock"
-_LAYOUT_PROPERTY: Final = "produce-gateway.layout"  # property of the table `records`
-_STREAM, _EXPIRED = "produce-gateway.stream", "produce-gateway.expired"  # transaction identifiers in its log
-_ROLLUP: Final = "produce-gateway.rollup"  # and in those of the roll-ups
 # Readers go on with the files that they began with: `expire` and `compact` say for how long.
 _LOG_RETENTION: Final = "interval 2 days"
 # From 4.4 on Delta refuses to keep its log for less than its files, a week unless said.
 _RETENTION_PROPERTIES: Final = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
 # By whose bounds in each file queries leave files out: bounds of all columns take a quarter of the time of writing.
 _BOUNDED_COLUMNS: Final = ("problem", "boot", "seq", "start_ms", "topic_id", "partition", "offset")
-_MAX_COMMITS_LISTED: Final = 2000  # behind which reading the log costs more than reading the table
 _VERSION_STRIDE: Final = 2**31  # more batches than one stream ever adds
 _ROWS_PER_FILE: Final = 2_000_000
 _MAX_BOOTS_LISTED: Final = 500  # boots beyond which a list of them filters worse than it costs
@@ -132,21 +127,22 @@ class AuditTables:
 
     def pin_snapshot(self) -> AuditTables:
         """The same, whatever a stream adds and an upkeep expires from now on: for reads that must agree."""
-        return AuditTables(self.spark, self.root, self._latest_snapshot(layout.RECORDS_TABLE))
+        return AuditTables(self.spark, self.root, self._latest_snapshot(table_log.RECORDS_TABLE))
 
     @property
     def table_id(self) -> str:
         """Delta Lake's own, which tables made anew in the same place don't share."""
-        return str(self._latest_snapshot(layout.RECORDS_TABLE).metadata().id())
+        return str(self._latest_snapshot(table_log.RECORDS_TABLE).metadata().id())
 
     @property
     def records_version(self) -> int:
         """Delta Lake's version of the table `records`."""
-        return int(self._latest_snapshot(layout.RECORDS_TABLE).version())
+        return int(self._latest_snapshot(table_log.RECORDS_TABLE).version())
 
     def layout_version(self) -> int:
         """The version of the layout that the tables were made with."""
-        return int(self._latest_snapshot(layout.RECORDS_TABLE).metadata().configuration().apply(_LAYOUT_PROPERTY))
+        properties = self._latest_snapshot(table_log.RECORDS_TABLE).metadata().configuration()
+        return int(properties.apply(table_log.LAYOUT_PROPERTY))
 
     def sql_path(self, table: str) -> str:
         """The place of one of Delta's tables, as SQL takes it."""
@@ -181,12 +177,12 @@ class AuditTables:
 
     def first_kept_day(self) -> str:
         """The first day whose usage is not expired, "" for none."""
-        number = self.committed_version(_EXPIRED)
+        number = self.committed_version(table_log.EXPIRED)
         return iso_day(number) if number else ""
 
     def committed_version(self, identifier: str) -> int:
         """The last version that was committed under a transaction identifier, 0 for none."""
-        return self._transaction_version(self._latest_snapshot(layout.RECORDS_TABLE), identifier)
+        return self._transaction_version(self._latest_snapshot(table_log.RECORDS_TABLE), identifier)
 
     @staticmethod
     def _transaction_version(moment: Any, identifier: str) -> int:
@@ -202,12 +198,12 @@ class AuditTables:
         writer = records.write.format("delta").mode("append").option("mergeSchema", "true")
         writer = writer.option("txnAppId", identifier).option("txnVersion", str(version))
         with self._lock_writers(), translate_conflicts():
-            writer.save(f"{self.root}/{layout.RECORDS_TABLE}")
+            writer.save(f"{self.root}/{table_log.RECORDS_TABLE}")
 
     def rollup_moment(self, table: str) -> tuple[int, int]:
         """The step that one of the roll-ups is at (0: none), and its version of Delta Lake's (-1: it isn't there)."""
         moment = self._latest_snapshot(table)
-        return self._transaction_version(moment, _ROLLUP) // 2, int(moment.version())
+        return self._transaction_version(moment, table_log.ROLLUP) // 2, int(moment.version())
 
     def table_bytes(self, table: str) -> int:
         """The size of the files of one of Delta's tables."""
@@ -238,7 +234,7 @@ class AuditTables:
             writer = writer.partitionBy("date")
         # Who has read a step may write the next one, whoever it is: of several, the first one does. Odd numbers are
         # rewrites, which come between two steps.
-        writer = writer.option("txnAppId", _ROLLUP).option("txnVersion", str(2 * step + is_rewrite))
+        writer = writer.option("txnAppId", table_log.ROLLUP).option("txnVersion", str(2 * step + is_rewrite))
         for name in _RETENTION_PROPERTIES:
             writer = writer.option(name, _LOG_RETENTION)
         with self._lock_writers(), translate_conflicts():
@@ -255,11 +251,11 @@ class AuditTables:
 
     def expire_before(self, number: int) -> None:
         """From now on no reader sees usage of days before day `number`, and no stream adds any."""
-        self.append_records(self.spark.createDataFrame([], layout.RECORDS_SCHEMA), _EXPIRED, number)
+        self.append_records(self.spark.createDataFrame([], layout.RECORDS_SCHEMA), table_log.EXPIRED, number)
 
     def describe_source(self) -> dict[str, Any]:
         """Its kind, for a report."""
-        about = {"kind": "tables", "name": self.root, "format": "delta", "layout": layout.LAYOUT_VERSION}
+        about = {"kind": "tables", "name": self.root, "format": "delta", "layout": table_log.LAYOUT_VERSION}
         return about | {"expired_before": self.first_kept_day() or None}
 
     @contextmanager
@@ -285,7 +281,7 @@ class AuditTables:
 
     def _latest_snapshot(self, table: str) -> Any:
         # Delta Lake has no SQL for this: its transaction identifiers.
-        if table == layout.RECORDS_TABLE and self._pinned_snapshot is not None:
+        if table == table_log.RECORDS_TABLE and self._pinned_snapshot is not None:
             return self._pinned_snapshot
         jvm: Any = self.spark.sparkContext._jvm
         log = jvm.org.apache.spark.sql.delta.DeltaLog
@@ -295,9 +291,10 @@ class AuditTables:
         """The files of `records` that are there now and were not in version `since`; all, where that isn't known."""
         snapshot: Any = self._pinned_snapshot
         version = int(snapshot.version())
-        paths = None if since < 0 or version - since > _MAX_COMMITS_LISTED else self._list_added(since, version)
+        is_listed = since >= 0 and version - since <= table_log.MAX_COMMITS_LISTED
+        paths = self._list_added(since, version) if is_listed else None
         if paths is None:
-            return self._load_table(layout.RECORDS_TABLE, version)
+            return self._load_table(table_log.RECORDS_TABLE, version)
         jvm: Any = self.spark.sparkContext._jvm
         listed = ", ".join("'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'" for path in paths)
         files = snapshot.allFiles().where(f"path in ({listed})" if paths else "false").collectAsList()
@@ -307,13 +304,13 @@ class AuditTables:
 
     def _list_added(self, since: int, version: int) -> list[str] | None:
         """The files that the commits after `since` added; None: the log has let go of one of these commits."""
-        files = HadoopDirectory(self.spark, f"{self.root}/{layout.RECORDS_TABLE}/_delta_log")
+        files = HadoopDirectory(self.spark, f"{self.root}/{table_log.RECORDS_TABLE}/_delta_log")
         found: list[str] = []
         for number in range(since + 1, version + 1):
-            text = files.read_file(f"{number:020d}.json")
-            if text is None:
+            commit = files.read_file(table_log.commit_file(number))
+            if commit is None:
                 return None
-            found += [action["add"]["path"] for action in map(json.loads, text.splitlines()) if "add" in action]
+            found += table_log.list_added(commit)
         return found
 
     def _load_table(self, table: str, version: int | None = None) -> DataFrame:
@@ -336,7 +333,7 @@ class TableWriter:
         self.tables = tables
         # Delta Lake takes a version only if it is higher than the last one: a stream that began earlier can't add any
         # more. The random part decides between two that begin at the same moment.
-        began = (tables.committed_version(_STREAM) // _VERSION_STRIDE + 1) * _VERSION_STRIDE
+        began = (tables.committed_version(table_log.STREAM) // _VERSION_STRIDE + 1) * _VERSION_STRIDE
         self._version = began + random.randrange(_VERSION_STRIDE // 2)  # noqa: S311 - no secret
         self._commit_records(tables.spark.createDataFrame([], layout.RECORDS_SCHEMA))
         self._last_offsets: dict[tuple[str | None, int], int] = {}  # the highest one read, by topic id and partition
@@ -384,8 +381,8 @@ class TableWriter:
 
     def _commit_records(self, records: DataFrame) -> None:
         with suppress(CommitConflict):
-            self.tables.append_records(records, _STREAM, self._version)
-        if self.tables.committed_version(_STREAM) != self._version:
+            self.tables.append_records(records, table_log.STREAM, self._version)
+        if self.tables.committed_version(table_log.STREAM) != self._version:
             raise AuditError(f"another stream has started on {self.tables.root}: this one stops")
 
     def _note_progress(self, topic_id: str | None, ends: Iterable[Row]) -> None:
@@ -406,22 +403,23 @@ def open_tables(spark: SparkSession, root: str, *, make: bool = False) -> AuditT
     _check_delta_lake(spark)
     root = HadoopDirectory(spark, root).root
     tables = AuditTables(spark, root)
-    if make and not tables.table_exists(layout.RECORDS_TABLE):
+    if make and not tables.table_exists(table_log.RECORDS_TABLE):
         columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in layout.RECORDS_SCHEMA)
-        values = {_LAYOUT_PROPERTY: layout.LAYOUT_VERSION, **dict.fromkeys(_RETENTION_PROPERTIES, _LOG_RETENTION)}
+        values = {table_log.LAYOUT_PROPERTY: str(table_log.LAYOUT_VERSION)}
+        values |= dict.fromkeys(_RETENTION_PROPERTIES, _LOG_RETENTION)
         values["delta.dataSkippingStatsColumns"] = ",".join(f"`{name}`" for name in _BOUNDED_COLUMNS)
         properties = ", ".join(f"'{name}' = '{value}'" for name, value in values.items())
         tables.run_statement(
-            f"CREATE TABLE IF NOT EXISTS {tables.sql_path(layout.RECORDS_TABLE)} ({columns}) USING delta PARTITIONED"
+            f"CREATE TABLE IF NOT EXISTS {tables.sql_path(table_log.RECORDS_TABLE)} ({columns}) USING delta PARTITIONED"
             " BY (date)"
             f" TBLPROPERTIES ({properties})"
         )
-    if not tables.table_exists(layout.RECORDS_TABLE):
+    if not tables.table_exists(table_log.RECORDS_TABLE):
         raise AuditError(f"no tables in {root}: `produce-gateway audit stream --output {root}` makes them")
     version = tables.layout_version()
-    if version > layout.LAYOUT_VERSION:
+    if version > table_log.LAYOUT_VERSION:
         raise AuditError(
-            f"{root} has tables of layout {version}, this program knows {layout.LAYOUT_VERSION}: use a newer"
+            f"{root} has tables of layout {version}, this program knows {table_log.LAYOUT_VERSION}: use a newer"
             " produce-gateway"
         )
     return tables

@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import layout, schema, store
+from gateway.audit import layout, schema, store, table_log
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.rollups.update import join_partial_rows, update_rollups
 from gateway.audit.columns import WINDOW_LENGTHS
@@ -48,7 +48,7 @@ def compact_tables(
         for table in WINDOW_LENGTHS:
             join_partial_rows(tables, table)
 
-    return _run_upkeep(tables, [f"OPTIMIZE {tables.sql_path(layout.RECORDS_TABLE)}"], join_rows, grace_ms, tell)
+    return _run_upkeep(tables, [f"OPTIMIZE {tables.sql_path(table_log.RECORDS_TABLE)}"], join_rows, grace_ms, tell)
 
 
 def expire_usage(
@@ -64,7 +64,7 @@ def expire_usage(
     number = max(1, (store.now_ms() - keep_ms) // store.DAY_MS)  # days since 1970-01-01; 0 would be none
     # This alone decides what readers see. The rest only makes room, and is the same however often it is done.
     tables.expire_before(number)
-    records, horizon = tables.sql_path(layout.RECORDS_TABLE), f"DATE'{tables.first_kept_day()}'"
+    records, horizon = tables.sql_path(table_log.RECORDS_TABLE), f"DATE'{tables.first_kept_day()}'"
 
     def expire_rollups() -> None:
         for table in WINDOW_LENGTHS:
@@ -107,18 +107,18 @@ def _run_upkeep(
     tell: Callable[[str], None],
 ) -> UpkeepResult:
     """The statements on `records`, then the same for the roll-ups if there are any, then what nobody needs any more."""
-    before = tables.count_live_files(layout.RECORDS_TABLE)
+    before = tables.count_live_files(table_log.RECORDS_TABLE)
     try:
         with watch_progress(tables.spark, tell):
             for statement in statements:
-                tell(f"{layout.RECORDS_TABLE}: {statement.split()[0]} in {before:,} files")
+                tell(f"{table_log.RECORDS_TABLE}: {statement.split()[0]} in {before:,} files")
                 tables.run_statement(statement)
-            if tables.table_exists(layout.PROGRESS_TABLE):
+            if tables.table_exists(table_log.PROGRESS_TABLE):
                 keep_rollups()
             deleted = sum(_vacuum_table(tables, table, grace_ms) for table in layout.ALL_TABLES)
     except CommitConflict:
         raise AuditError("another process rewrote the same files meanwhile: nothing is lost, run it again") from None
-    return UpkeepResult(before, tables.count_live_files(layout.RECORDS_TABLE), deleted)
+    return UpkeepResult(before, tables.count_live_files(table_log.RECORDS_TABLE), deleted)
 
 
 def _vacuum_table(tables: AuditTables, table: str, grace_ms: int) -> int:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
 from operator import and_
@@ -17,25 +17,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 from pyspark.sql.types import StructType
 
-from gateway.audit import layout, schema
+from gateway.audit import schema, table_log
 from gateway.audit.batch import transforms
 from gateway.audit.columns import WINDOW_LENGTHS
+from gateway.audit.table_log import Offsets, RollupStep
 
 if TYPE_CHECKING:
     from gateway.audit.store import AuditTables
 
-Offsets = dict[tuple[str, int], int]  # the last one of each partition, by topic id and partition
-
-
-@dataclass(slots=True)
-class ProgressStep:
-    """What a step contains."""
-
-    records_version: int  # of the table `records`; -1: none
-    offsets: Offsets = field(default_factory=dict)
-
-
-NOTHING = ProgressStep(-1)
+NOTHING = RollupStep(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +33,17 @@ class RollupProgress:
     """The roll-ups at one moment."""
 
     last_step: int  # 0: none
-    steps: Mapping[int, ProgressStep]  # the last ones; none where `progress` belongs to other tables
+    steps: Mapping[int, RollupStep]  # the last ones; none where `progress` belongs to other tables
     frame: DataFrame | None  # layout.PROGRESS_SCHEMA
     usage: Mapping[str, tuple[int, int]]  # of each table of sums, its step and Delta Lake's version
 
     @property
-    def reached(self) -> ProgressStep:
+    def reached(self) -> RollupStep:
         """The last step."""
         return self.steps.get(self.last_step, NOTHING)
 
     @property
-    def usable_tables(self) -> dict[str, ProgressStep]:
+    def usable_tables(self) -> dict[str, RollupStep]:
         """What each table of sums contains, of those where it is known."""
         return {table: self.steps[step] for table, (step, _) in self.usage.items() if step in self.steps}
 
@@ -66,13 +56,13 @@ def load_progress(tables: AuditTables) -> RollupProgress:
     """The roll-ups as of now. To be loaded before the records that they are read with."""
     # The sums first: each is at a step that `progress` has by then.
     usage = {table: tables.rollup_moment(table) for table in WINDOW_LENGTHS}
-    last_step, version = tables.rollup_moment(layout.PROGRESS_TABLE)
+    last_step, version = tables.rollup_moment(table_log.PROGRESS_TABLE)
     if version < 0:
         return RollupProgress(0, {}, None, usage)
-    frame = tables.load_version(layout.PROGRESS_TABLE, version)
-    steps: dict[int, ProgressStep] = {}
-    for row in frame.where((F.col("entry") == layout.READ) & (F.col("records_id") == tables.table_id)).collect():
-        step = steps.setdefault(row["step"], ProgressStep(row["records_version"]))
+    frame = tables.load_version(table_log.PROGRESS_TABLE, version)
+    steps: dict[int, RollupStep] = {}
+    for row in frame.where((F.col("entry") == table_log.READ) & (F.col("records_id") == tables.table_id)).collect():
+        step = steps.setdefault(row["step"], RollupStep(row["records_version"]))
         step.offsets[row["topic_id"], row["partition"]] = row["offset"]
     for later, number in pairwise(sorted(steps, reverse=True)):
         if steps[number].offsets == steps[later].offsets:  # the same, with less behind it
@@ -89,7 +79,7 @@ def is_beyond(offsets: Offsets) -> Column:
     return reduce(and_, [~each for each in contained], F.lit(True))
 
 
-def load_later_records(tables: AuditTables, step: ProgressStep) -> DataFrame:
+def load_later_records(tables: AuditTables, step: RollupStep) -> DataFrame:
     """The records that came after a step."""
     return tables.load_records(step.records_version).where(is_beyond(step.offsets))
 
@@ -103,7 +93,7 @@ def load_ends(tables: AuditTables) -> DataFrame:
     keys = ("topic_id", "partition", *schema.BOOT_COLUMNS)
     later = load_later_records(tables.pin_snapshot(), progress.reached).groupBy(*keys)
     ends = later.agg(F.max("offset").alias("offset"), F.max("seq").alias("last_seq")).select(*names)
-    runs, reads = progress.entries(layout.RUN), progress.entries(layout.READ)
+    runs, reads = progress.entries(table_log.RUN), progress.entries(table_log.READ)
     if runs is None or reads is None:
         return ends
     known = reads.where(F.col("step") == progress.last_step).unionByName(runs)

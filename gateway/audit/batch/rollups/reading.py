@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import layout, schema, store
+from gateway.audit import layout, schema, store, table_log
 from gateway.audit.batch import transforms
 from gateway.audit.batch.rollups.progress import (
     RollupProgress,
@@ -54,7 +54,8 @@ class RolledUsage:
 
     def load_numbering(self) -> DataFrame:
         """All that gaps and lives follow from (transforms.select_numbering)."""
-        runs, intervals = self.progress.entries(layout.RUN), store.select_view(self.tables.load_records(), "intervals")
+        runs = self.progress.entries(table_log.RUN)
+        intervals = store.select_view(self.tables.load_records(), "intervals")
         if runs is None:
             return transforms.select_numbering(intervals)
         later = load_later_records(self.tables, self.progress.reached).where(F.col("counts"))
@@ -64,7 +65,7 @@ class RolledUsage:
     def count_records(self) -> DataFrame:
         """COUNT_COLUMNS: so many records of each kind."""
         one = F.lit(1).cast("long").alias("count")
-        counted = self.progress.entries(layout.COUNT)
+        counted = self.progress.entries(table_log.COUNT)
         if counted is None:
             return self.tables.load_records().select(*COUNT_COLUMNS[:-1], one)
         kept = F.col("date") >= self._first_day()

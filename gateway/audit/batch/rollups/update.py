@@ -15,14 +15,13 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import condensing, layout, schema, store
+from gateway.audit import condensing, layout, schema, store, table_log
 from gateway.audit.arrow_map import map_in_arrow
 from gateway.audit.batch import transforms
 from gateway.audit.batch.query import ignore_progress
 from gateway.audit.batch.rollups import runs
 from gateway.audit.batch.rollups.progress import (
     NOTHING,
-    ProgressStep,
     RollupProgress,
     is_beyond,
     load_later_records,
@@ -31,6 +30,7 @@ from gateway.audit.batch.rollups.progress import (
 )
 from gateway.audit.columns import WINDOW_LENGTHS
 from gateway.audit.store import AuditTables, CommitConflict
+from gateway.audit.table_log import RollupStep
 from policies import usage
 
 # Commits of `records` without anything new, after which a step says so: all behind it are looked through.
@@ -105,7 +105,7 @@ def _advance_progress(
         ends = later.groupBy("topic_id", "partition").agg(F.max("offset").alias("offset")).collect()
         if not ends and not is_rewritten and version - known.records_version < _MAX_COMMITS_BEHIND:
             return False
-        reached = ProgressStep(
+        reached = RollupStep(
             version, before.reached.offsets | {(row["topic_id"], row["partition"]): row["offset"] for row in ends}
         )
         step = max(before.last_step, derived_step, *(step for step, _ in before.usage.values())) + 1
@@ -114,10 +114,10 @@ def _advance_progress(
         found = later.coalesce(1) if is_small else later
         numbering = _join_runs(now, found, old, is_small and _has_few_runs(now))
         rows = _read_rows(now, _kept_steps(before) | {step: reached})
-        for frame in (numbering.withColumn("entry", F.lit(layout.RUN)), _count_rows(now, found, old, is_small)):
+        for frame in (numbering.withColumn("entry", F.lit(table_log.RUN)), _count_rows(now, found, old, is_small)):
             rows = rows.unionByName(frame, allowMissingColumns=True)
         rows = rows.select(*layout.PROGRESS_SCHEMA.names).coalesce(1)
-        now.write_rollup(layout.PROGRESS_TABLE, rows, step, mode="overwrite")
+        now.write_rollup(table_log.PROGRESS_TABLE, rows, step, mode="overwrite")
         return True
     finally:
         later.unpersist()
@@ -125,24 +125,24 @@ def _advance_progress(
             numbering.unpersist()
 
 
-def _is_small(until: ProgressStep, after: ProgressStep) -> bool:
+def _is_small(until: RollupStep, after: RollupStep) -> bool:
     """Whether the records between two steps are few enough for one task, which needs no shuffle."""
     return sum(last - after.offsets.get(at, -1) for at, last in until.offsets.items()) <= _TASK_RECORDS
 
 
 def _has_few_runs(tables: AuditTables) -> bool:
-    return tables.table_bytes(layout.PROGRESS_TABLE) <= _TASK_BYTES
+    return tables.table_bytes(table_log.PROGRESS_TABLE) <= _TASK_BYTES
 
 
-def _kept_steps(before: RollupProgress) -> dict[int, ProgressStep]:
+def _kept_steps(before: RollupProgress) -> dict[int, RollupStep]:
     """Those at which a table of sums is, or may be for one who reads."""
     first = min([before.last_step - _KEPT_STEPS, *(step for step, _ in before.usage.values() if step)])
     return {number: step for number, step in before.steps.items() if number >= first}
 
 
-def _read_rows(now: AuditTables, steps: Mapping[int, ProgressStep]) -> DataFrame:
+def _read_rows(now: AuditTables, steps: Mapping[int, RollupStep]) -> DataFrame:
     rows = [
-        (layout.READ, number, now.table_id, step.records_version, topic, partition, offset)
+        (table_log.READ, number, now.table_id, step.records_version, topic, partition, offset)
         for number, step in steps.items()
         for (topic, partition), offset in step.offsets.items()
     ]
@@ -154,7 +154,7 @@ def _join_runs(now: AuditTables, later: DataFrame, before: RollupProgress | None
     counted = later.where(F.col("counts"))
     numbers = counted.select(*condensing.RecordNumber._fields)
     found = map_in_arrow(numbers, condensing.condense_numbers, schema.RUN_SCHEMA)
-    old = before.entries(layout.RUN) if before is not None else None
+    old = before.entries(table_log.RUN) if before is not None else None
     if old is not None:
         found = found.unionByName(old.select(*schema.RUN_SCHEMA.names))
     lives = found.coalesce(1) if is_small else found.repartition(*schema.BOOT_COLUMNS)
@@ -166,13 +166,13 @@ def _join_runs(now: AuditTables, later: DataFrame, before: RollupProgress | None
 def _count_rows(now: AuditTables, later: DataFrame, before: RollupProgress | None, is_small: bool) -> DataFrame:
     names = ("date", "counts", "conflict", "problem")
     found = later.select(*names, F.lit(1).cast("long").alias("count"))
-    old = before.entries(layout.COUNT) if before is not None else None
+    old = before.entries(table_log.COUNT) if before is not None else None
     if old is not None:
         found = found.unionByName(old.select(*names, "count"))
     found = found.coalesce(1) if is_small else found
     # Of days that are expired, the records themselves are counted: few are left.
     found = found.where(F.col("date") >= F.lit(now.first_kept_day() or "0001-01-01").cast("date"))
-    return found.groupBy(*names).agg(F.sum("count").alias("count")).withColumn("entry", F.lit(layout.COUNT))
+    return found.groupBy(*names).agg(F.sum("count").alias("count")).withColumn("entry", F.lit(table_log.COUNT))
 
 
 def _advance_sums(now: AuditTables, progress: RollupProgress) -> None:
@@ -189,7 +189,7 @@ def _advance_sums(now: AuditTables, progress: RollupProgress) -> None:
         finer = table
 
 
-def _add_sums(now: AuditTables, after: ProgressStep, until: ProgressStep, step: int, tables: Iterable[str]) -> None:
+def _add_sums(now: AuditTables, after: RollupStep, until: RollupStep, step: int, tables: Iterable[str]) -> None:
     """Add the records between two steps to tables that have all before them."""
     if until.offsets == after.offsets:  # such a step is about files: a table may stay at the one before it
         return
@@ -216,7 +216,7 @@ def _make_sums(now: AuditTables, progress: RollupProgress, table: str, finer: st
     now.write_rollup(table, sums, progress.last_step, mode="overwrite")
 
 
-def _records_between(now: AuditTables, after: ProgressStep, until: ProgressStep) -> DataFrame:
+def _records_between(now: AuditTables, after: RollupStep, until: RollupStep) -> DataFrame:
     return load_later_records(now, after).where(F.col("counts") & ~is_beyond(until.offsets))
 
 
@@ -234,7 +234,7 @@ def _table_rows(rows: DataFrame, table: str, is_single: bool = False) -> DataFra
 
 def _derive_tables(tables: AuditTables, progress: RollupProgress) -> None:
     """Write the tables that follow from the runs of numbers: `gaps` and `lives`."""
-    found_runs = progress.entries(layout.RUN)
+    found_runs = progress.entries(table_log.RUN)
     if found_runs is None:
         return
     numbering = found_runs.select(*schema.RUN_SCHEMA.names)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.audit import columns, layout, store
+from gateway.audit import columns, store, table_log
 from gateway.audit.batch import job, query, tables
 from gateway.audit.batch.query import AuditQuery
 from gateway.audit.batch.rollups import progress, reading, update
@@ -158,8 +158,8 @@ def test_an_hour_is_read_from_the_table_of_hours_or_from_what_there_is(spark: Sp
     (file,) = read().inputFiles()
     assert "/usage_1m/date=2025-11-22/" in file
     # As tables of a former release; the sums that were left belong to no step that is known.
-    shutil.rmtree(tmp_path / "tables" / layout.PROGRESS_TABLE)
+    shutil.rmtree(tmp_path / "tables" / table_log.PROGRESS_TABLE)
     assert {file.rpartition("/tables/")[2].partition("/")[0] for file in read().inputFiles()} == {"records"}
     update.fill_missing(there)
-    assert {there.rollup_moment(table)[0] for table in (*columns.WINDOW_LENGTHS, layout.PROGRESS_TABLE)} == {2}
+    assert {there.rollup_moment(table)[0] for table in (*columns.WINDOW_LENGTHS, table_log.PROGRESS_TABLE)} == {2}
     assert read().selectExpr("sum(bytes)").collect()[0][0] == 100
