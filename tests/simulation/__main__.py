@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from tests.simulation.minimising import as_test, kind_of, minimise
 from tests.simulation.models.clients import describe
 from tests.simulation.mutations import breaking, run_all
-from tests.simulation.world import NEWER_THEMES, THEMES, Plan, World, make_plan
+from tests.simulation.world import NEWER_THEMES, NEWEST_THEMES, THEMES, Plan, World, make_plan
 
 
 def main() -> int:
@@ -26,7 +26,9 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=0.1, help="simulated hours of each world")
     parser.add_argument("--worlds", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="worlds at a time, each on a core")
-    parser.add_argument("--theme", choices=(*THEMES, *NEWER_THEMES), help="which limits; by default the seed says")
+    parser.add_argument(
+        "--theme", choices=(*THEMES, *NEWER_THEMES, *NEWEST_THEMES), help="which limits; by default the seed says"
+    )
     parser.add_argument("--calm", action=argparse.BooleanOptionalAction, help="without faults, or with")
     parser.add_argument("--minimise", action="store_true", help="cut a failing world down, and print its plan")
     parser.add_argument("--show", action="store_true", help="clients, limits and the log's last lines of each world")

@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +24,7 @@ HELD_BACK: Final = 20_000  # moments kept of one client and topic
 WINDOW_S: Final = 30
 FAIR_SHARE: Final = 0.9  # of it each gateway gets at least, if it wants it
 UNSERVED_S: Final = 2.0  # seconds' worth of a limit that clients may not have been rid of at a window's end
+FLEET_EXCESS: Final = 0.3  # of a total that rejects, over several gateways
 STEADY_SHARE: Final = 1.1  # of a limit in a full second, where all clients under it have waited for …
 STEADY_AFTER_S: Final = 5
 RISING_SHARE: Final = 1.35  # … else: content gateways have saved a quarter of a second (docs/shares.md)
@@ -43,10 +44,11 @@ class HeldBack(NamedTuple):
 class _Attempt:
     """One time that a batch was sent. `told`: the error that its client got; `fate`: what the broker did."""
 
-    __slots__ = ("batch", "client", "error", "host", "index", "node_id", "offset", "told", "topic")
+    __slots__ = ("batch", "client", "error", "host", "index", "node_id", "offset", "told", "topic", "transaction")
 
     def __init__(self, client: Client, topic: str, index: int, batch: Batch, host: str, node_id: int) -> None:
         self.client = client
+        self.transaction = client.transaction
         self.host = host
         self.node_id = node_id
         self.topic = topic
@@ -138,15 +140,16 @@ class Limit:
 
 
 class RejectingTotal:
-    """A broker's total that rejects, with a burst: in any time T at most (T + 2 bursts) times it (docs/policies.md).
+    """A broker's total that rejects, with a burst: in any time T at most (T + 2 bursts) times it (docs/policies.md),
+    and over several gateways FLEET_EXCESS more, as found (docs/reliability.md).
 
     Attributes:
         taken: bytes in this second. `most`: the seconds' worth that was ever beyond the total.
     """
 
-    def __init__(self, name: str, rate: float, burst_s: float, slack: float) -> None:
+    def __init__(self, name: str, rate: float, burst_s: float, slack: float, *, is_fleet: bool = False) -> None:
         self.name = name
-        self.rate = rate
+        self.rate = rate * (1.0 + FLEET_EXCESS * is_fleet)
         self.burst_s = burst_s
         self.slack = slack
         self.taken = self.most = 0.0
@@ -160,6 +163,93 @@ class RejectingTotal:
         if self._beyond <= (2 * self.burst_s + 1.0) * self.rate + self.slack:
             return ""
         return f"{self.name}: {self._beyond / self.rate:.1f} s of it beyond it, with a burst of {self.burst_s:.0f} s"
+
+
+Place = tuple[str, int, int]  # topic, partition and offset
+
+
+class Transaction:
+    """One transaction of a client, as its application has it.
+
+    Attributes:
+        outcome: that the application was told: `committed`, `aborted` or `unknown`; "": none yet.
+        created: the first records of its batches. `written`: which of them are in a log, and where.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.outcome = ""
+        self.created: set[int] = set()
+        self.written: dict[Place, int] = {}
+
+
+class Transactions:
+    """What has to hold of transactions: all of one or nothing, and nothing of a producer whose place another one took.
+
+    Attributes:
+        by_number: by client and number.
+    """
+
+    def __init__(self, accuse: Callable[[str, str], None]) -> None:
+        self.by_number: dict[tuple[int, int], Transaction] = {}
+        self._accuse = accuse
+        self._identities: dict[str, tuple[int, int]] = {}  # by transactional id, the latest producer id and epoch
+        self._names: dict[int, str] = {}  # of producer ids
+        self._open: dict[tuple[int, str, int], list[tuple[Place, Transaction]]] = {}  # by producer and partition
+        self._places: set[Place] = set()
+        self._is_committed: dict[Place, bool] = {}  # as the marker behind it says
+
+    def identify(self, name: str, producer: int, epoch: int) -> None:
+        if (producer, epoch) <= self._identities.get(name, (-1, -1)):
+            self._accuse("a fenced producer", f"{name} was given {producer}, {epoch} after {self._identities[name]}")
+        self._identities[name] = producer, epoch
+        self._names[producer] = name
+
+    def append(self, transaction: Transaction, topic: str, index: int, offset: int, batch: Batch) -> None:
+        place = (topic, index, offset)
+        latest = self._identities.get(self._names.get(batch.producer, ""), (-1, -1))
+        if (batch.producer, batch.epoch) < latest:
+            self._accuse("a fenced producer", f"wrote to {place} with epoch {batch.epoch} after {latest}")
+        if transaction.outcome:
+            self._accuse("written after its end", f"{transaction.name}, {transaction.outcome}: {place}")
+        transaction.written[place] = batch.first
+        self._places.add(place)
+        self._open.setdefault((batch.producer, topic, index), []).append((place, transaction))
+
+    def mark(self, producer: int, topic: str, index: int, *, commits: bool) -> None:
+        for place, transaction in self._open.pop((producer, topic, index), ()):
+            self._is_committed[place] = commits
+            if transaction.outcome in ("committed", "aborted") and commits != (transaction.outcome == "committed"):
+                self._accuse("not what it was told", f"{transaction.name}, {transaction.outcome}: {place}")
+
+    def read(self, topic: str, index: int, offset: int) -> None:
+        """A consumer with read_committed got the batch there."""
+        if (topic, index, offset) in self._places and not self._is_committed.get((topic, index, offset)):
+            self._accuse("read uncommitted", f"{topic}-{index} at {offset}")
+
+    def pass_by(self, topic: str, index: int, offset: int) -> None:
+        """… went on behind it without its application."""
+        if self._is_committed.get((topic, index, offset)):
+            self._accuse("unread", f"{topic}-{index} at {offset} was committed, and no consumer got it")
+
+    def check(self, deleted: Container[str]) -> None:
+        for transaction in self.by_number.values():
+            written, name = transaction.written, f"{transaction.name}, {transaction.outcome}"
+            if any(place[0] in deleted for place in written):
+                continue
+            fates = {self._is_committed.get(place) for place in written}
+            if None in fates:
+                self._accuse("no end", f"{name}: no marker behind some of its batches")
+            elif len(fates) > 1:
+                self._accuse("a transaction in part", f"{name}: {written}")
+            elif transaction.outcome == "aborted" and True in fates:
+                self._accuse("a transaction in part", f"{name}, and readable")
+            elif (transaction.outcome == "committed" or True in fates) and (
+                missing := transaction.created - set(written.values())
+            ):
+                self._accuse("a transaction in part", f"{name}, without {len(missing)} of its batches: {missing}")
+            elif transaction.outcome == "committed" and False in fates:
+                self._accuse("a transaction in part", f"{name}, and not readable")
 
 
 class Judge(Observer):
@@ -201,6 +291,7 @@ class Judge(Observer):
         self.held_back: defaultdict[tuple[str, str, str], deque[HeldBack]] = defaultdict(
             lambda: deque(maxlen=HELD_BACK)
         )
+        self.transactions = Transactions(self.accuse)
         self.rejected_bytes: Counter[tuple[str, str]] = Counter()  # that clients were told of, by host and topic
 
     @property
@@ -225,6 +316,8 @@ class Judge(Observer):
 
     def on_created(self, client: Client, topic: str, index: int, batch: Batch) -> None:
         self.counts["records"] += batch.records
+        if client.transaction:
+            self.transactions.by_number[client.number, client.transaction].created.add(batch.first)
         leader = client.leader_of(topic, index)
         for name in (*self.limits_of(client, leader), (client.limit_name, leader)):
             limit = self.limits.get(name)
@@ -296,6 +389,23 @@ class Judge(Observer):
     def on_renumbered(self, client: Client, batch: Batch) -> None:
         self._may_repeat.add((batch.client, batch.first))
 
+    def on_bypassed(self, client: Client, address: tuple[str, int]) -> None:
+        self.accuse("around the gateway", f"{client.profile.name} {client.number} goes to {address}")
+
+    def on_identified(self, client: Client, name: str, producer: int, epoch: int) -> None:
+        self.tell("identified", client.number, name, producer, epoch)
+        self.transactions.identify(name, producer, epoch)
+
+    def on_began(self, client: Client) -> None:
+        self.tell("began", client.number, client.transaction)
+        name = f"transaction {client.transaction} of {client.profile.name} {client.number}"
+        self.transactions.by_number[client.number, client.transaction] = Transaction(name)
+
+    def on_ended(self, client: Client, outcome: str) -> None:
+        self.tell("ended", client.number, client.transaction, outcome)
+        self.counts[f"transactions {outcome}"] += 1
+        self.transactions.by_number[client.number, client.transaction].outcome = outcome
+
     # --- brokers ------------------------------------------------------------------------------------------------------
 
     def on_unauthenticated(self, api: int) -> None:
@@ -321,12 +431,22 @@ class Judge(Observer):
         """It has to be what is in the log there, and to follow what was read before."""
         self.tell("read", consumer.number, topic, index, offset, batch.attempt)
         self.counts["records read"] += batch.records
+        self._follow(consumer, topic, index, batch, offset)
+        if self._appended_at.get((topic, index, offset)) != batch.attempt:
+            self.accuse("read what is not there", f"consumer {consumer.number}, {topic}-{index} at {offset}: {batch}")
+        if consumer.is_committed:
+            self.transactions.read(topic, index, offset)
+
+    def on_passed(self, consumer: Consumer, topic: str, index: int, batch: Batch, offset: int) -> None:
+        self.tell("passed", consumer.number, topic, index, offset)
+        self._follow(consumer, topic, index, batch, offset)
+        self.transactions.pass_by(topic, index, offset)
+
+    def _follow(self, consumer: Consumer, topic: str, index: int, batch: Batch, offset: int) -> None:
         before = self._read.get((consumer.number, topic, index), 0)
         if offset not in (before, 0):
             self.accuse("read out of order", f"consumer {consumer.number}, {topic}-{index}: {offset} after {before}")
         self._read[consumer.number, topic, index] = offset + batch.records
-        if self._appended_at.get((topic, index, offset)) != batch.attempt:
-            self.accuse("read what is not there", f"consumer {consumer.number}, {topic}-{index} at {offset}: {batch}")
 
     def check_consumers(self, consumers: Iterable[Consumer], cluster: Cluster) -> None:
         """Each has read all there is."""
@@ -342,6 +462,13 @@ class Judge(Observer):
         self.messages[topic] += 1
         self.counts["messages between gateways"] += 1
         self.counts["largest message"] = max(self.counts["largest message"], size)
+
+    def on_marker(self, partition: Partition, producer: int, offset: int, *, commits: bool) -> None:
+        self.tell("marker", partition.topic.name, partition.index, producer, offset, commits)
+        self.transactions.mark(producer, partition.topic.name, partition.index, commits=commits)
+
+    def on_timed_out(self, name: str) -> None:
+        self.tell("timed out", name)
 
     def on_disk_full(self, node_id: int) -> None:
         self.accuse("a disk is full", f"broker {node_id}")
@@ -372,6 +499,9 @@ class Judge(Observer):
         if key in self._failed_surely:
             self.accuse("rejected and in the log", f"records {key}")
         client = attempt.client
+        if attempt.transaction:
+            transaction = self.transactions.by_number[client.number, attempt.transaction]
+            self.transactions.append(transaction, topic.name, partition.index, offset, batch)
         self._in_log[key] += 1
         if self._in_log[key] > 1:
             self.counts["batches twice"] += 1

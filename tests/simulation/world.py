@@ -15,6 +15,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +35,7 @@ from tests.simulation.models.cluster import Cluster
 from tests.simulation.models.consumers import Consumer
 from tests.simulation.models.network import End, KernelEnd, Network, Stream
 from tests.simulation.models.sasl import MECHANISMS, Identity
+from tests.simulation.models.transactional import TransactionalClient
 from tests.simulation.processes import Gateway, simulated_system
 from tests.simulation.strangers import send_strange
 
@@ -102,7 +104,10 @@ class Plan:
 
 THEMES: Final = ("group", "quota", "total", "reject", "free", "mixed", "storage")
 NEWER_THEMES: Final = ("affected", "percent", "fetch", "dispatch", "users")
+NEWEST_THEMES: Final = ("transactions",)
 READ_THEMES: Final = ("fetch", "dispatch")
+UNDER_TRANSACTIONS: Final = ("group", "quota", "reject")  # the limits in worlds of that theme
+TRANSACTION_TIMEOUTS_MS: Final = (20_000, 60_000)
 DISK_THEMES: Final = ("storage", "affected")
 BURST_S: Final = 5.0  # of totals that reject
 PERCENT: Final = 50.0  # of clients, for which a limit is enforced in worlds of that theme
@@ -121,40 +126,49 @@ MORE_FAULTS: Final = {
     "strangers": 4, "spool full": 2, "foreign messages": 2, "gateway cut off": 2, "gateway joins": 1, "broker joins": 1,
 }  # fmt: skip
 NEWER_FAULTS: Final = {"storage paused": 2}
+TRANSACTION_FAULTS: Final = {"producer replaced": 8, "producer stalls": 3, "coordinator moved": 4}
 NEWER_FROM: Final = 20_000  # the first seed that has what is newer
+NEWEST_FROM: Final = 30_000
 MORE_FAULTS_FROM: Final = 1000  # the first seed that has them: those before are still the worlds that reports name
 LASTING: Final = frozenset({"gateway killed", "limit lent"})
 HARMLESS: Final = frozenset({"strangers", "foreign messages", "spool full", "compaction"})  # limits hold meanwhile
-_PROFILES: Final = {profile.name: profile for profile in (*models.PROFILES, models.LIBRDKAFKA_ACKS0)}
+_PROFILES: Final = {
+    profile.name: profile for profile in (*models.PROFILES, models.LIBRDKAFKA_ACKS0, *models.TRANSACTIONAL)
+}
+_TRANSACTIONAL: Final = [profile.name for profile in models.TRANSACTIONAL]
+_PLAIN: Final = [name for name, profile in _PROFILES.items() if profile.transactions is None]
 
 
 def make_plan(seed: int, hours: float, *, theme: str | None = None, calm: bool | None = None) -> Plan:
     """The world of that seed."""
     chance = random.Random(f"plan {seed}")
     is_newer = seed >= NEWER_FROM
-    theme = theme or chance.choice(THEMES + (NEWER_THEMES if is_newer else ()))
+    more = NEWER_THEMES * is_newer + NEWEST_THEMES * (seed >= NEWEST_FROM)
+    theme = theme or chance.choice(THEMES + more)
     calm = chance.random() < 0.25 if calm is None else calm
     gateways, workers = chance.choice((1, 1, 2, 3)), chance.choice((1, 1, 2))
     topics = {f"acme.orders.{name}": chance.randint(2, 6) for name in ("new", "paid", "sent")[: chance.randint(1, 3)]}
     limit = float(chance.choice((60_000, 100_000, 160_000)))
     seconds = hours * 3600
     names = (
-        list(_PROFILES)
-        if theme not in ("reject", "storage", "affected")
-        else [name for name in _PROFILES if name != "kafka-go"]
+        _PLAIN
+        if theme not in ("reject", "storage", "affected", "transactions")
+        else [name for name in _PLAIN if name != "kafka-go"]
     )
+    under = limits_theme(theme, seed)
     plans = []
     count = chance.randint(2, 5)
     for number in range(count):
         ours = dict(chance.sample(sorted(topics.items()), chance.randint(1, len(topics))))
         hungry = number == 0 or chance.random() < 0.6
-        share = limit / count * (BROKERS if theme in ("quota", "users", "total", "reject", "affected") else 1)
+        share = limit / count * (BROKERS if under in ("quota", "users", "total", "reject", "affected") else 1)
         rate = share * (chance.uniform(1.5, 3.0) if hungry else chance.uniform(0.1, 0.5))
         mine = list(range(gateways))
         chance.shuffle(mine)
         plans.append(
             ClientPlan(
-                chance.choice(names), f"app-{number if theme != 'quota' else number % 2}", ours, round(rate),
+                chance.choice(names if theme != "transactions" or chance.random() < 0.3 else _TRANSACTIONAL),
+                f"app-{number if theme != 'quota' else number % 2}", ours, round(rate),
                 max(800, round(limit * chance.uniform(0.02, 0.05))), tuple(mine),
                 0.0 if chance.random() < 0.7 else round(chance.uniform(0.0, seconds / 3), 3),
                 chance.randrange(20),
@@ -166,11 +180,17 @@ def make_plan(seed: int, hours: float, *, theme: str | None = None, calm: bool |
         at = 0.0
         while (at := at + chance.expovariate(1 / 25.0)) < seconds - CALM_END_S:
             weights = FAULTS | (MORE_FAULTS if seed >= MORE_FAULTS_FROM else {}) | (NEWER_FAULTS if is_newer else {})
+            weights |= TRANSACTION_FAULTS if theme == "transactions" else {}
             kind = chance.choices(list(weights), list(weights.values()))[0]
             faults.append(
                 Fault(round(at, 3), kind, chance.randrange(1000), round(chance.uniform(3.0, 25.0), 3), chance.random())
             )
     return Plan(seed, seconds, theme, limit, gateways, workers, topics, tuple(plans), tuple(faults))
+
+
+def limits_theme(theme: str, seed: int) -> str:
+    """The theme whose limits it has."""
+    return theme if theme != "transactions" else UNDER_TRANSACTIONS[seed % len(UNDER_TRANSACTIONS)]
 
 
 class World:
@@ -181,6 +201,7 @@ class World:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.under = limits_theme(plan.theme, plan.seed)
         self.chance = random.Random(f"world {plan.seed}")
         self.agenda = Agenda()
         self.judge = Judge(lambda: self.agenda.now)
@@ -258,6 +279,8 @@ class World:
             (folder / "secret").write_bytes(SECRET)
             if self.plan.theme == "affected":  # by the first broker's disk only topics that it has
                 self.cluster.homes = {name: at % BROKERS + 1 for at, name in enumerate(self.plan.topics)}
+            if self.plan.theme == "transactions":
+                self.cluster.serve_transactions()
             for name, partitions in self.plan.topics.items():
                 self.cluster.create_topic(name, partitions)
             if self.plan.theme in DISK_THEMES:
@@ -266,7 +289,7 @@ class World:
             for number in range(self.plan.gateways):
                 self._make_gateway(number)
             await trio.sleep(WARM_UP_S)
-            if self.plan.theme in READ_THEMES:
+            if self.plan.theme in (*READ_THEMES, "transactions"):
                 self._make_consumers()
             self._set_limits()
             self._settle()
@@ -305,7 +328,12 @@ class World:
             self.judge.accuse("a process ended by itself", f"{kind} {about}")
 
     def _make_client(self, number: int, plan: ClientPlan) -> None:
-        client = Client(
+        make: Callable[..., Client] = Client
+        if _PROFILES[plan.profile].transactions is not None:
+            timeout_ms = TRANSACTION_TIMEOUTS_MS[number % len(TRANSACTION_TIMEOUTS_MS)]
+            name = f"transactions-{number % len(self.plan.clients)}"
+            make = partial(TransactionalClient, transactional_id=name, timeout_ms=timeout_ms)
+        client = make(
             number, _PROFILES[plan.profile], self.agenda, self.network,
             random.Random(f"client {self.plan.seed} {number}"), self.judge,
             [self.gateways[gateway].bootstrap for gateway in plan.gateways], plan.topics, plan.client_id,
@@ -317,12 +345,14 @@ class World:
         client.start(plan.backlog)
 
     def _make_consumers(self) -> None:
-        """One of each gateway."""
-        for number, gateway in enumerate(self.gateways):
+        """One of each gateway; where there are transactions, with read_committed, and one without."""
+        committed = self.plan.theme == "transactions"
+        for number, gateway in enumerate((*self.gateways, *self.gateways[:1] * committed)):
             chance = random.Random(f"consumer {self.plan.seed} {number}")
             consumer = Consumer(
                 number, self.agenda, self.network, chance, self.judge, [gateway.bootstrap], self.plan.topics,
                 f"reader-{number}", round(self.plan.limit / 4),
+                is_committed=committed and number < len(self.gateways),
             )  # fmt: skip
             self.consumers.append(consumer)
             consumer.start()
@@ -346,7 +376,7 @@ class World:
     async def _ask_gateways(self) -> None:
         """Ask at random moments what gateways say, and compare it with what their clients were told."""
         chance = random.Random(f"asking {self.plan.seed}")
-        asking = Asking(self.judge, self.plan.theme, lambda: self.limit)
+        asking = Asking(self.judge, self.under, lambda: self.limit)
         clients = self.plan.clients
         untold = {each.client_id for each in clients if not _PROFILES[each.profile].acks}
         pairs = sorted(
@@ -404,6 +434,7 @@ class World:
         if len(texts) < len(self.gateways):
             texts = {}
         self.judge.check_logs(self.cluster)
+        self.judge.transactions.check(self.judge.deleted_names)
         self.judge.check_usage([gateway.spool_dir for gateway in self.gateways], texts, unsure_bytes=self._unsure_bytes)
 
     def _judge_clients(self) -> None:
@@ -416,13 +447,15 @@ class World:
             allowed = 2 * profile.request_timeout_s + profile.backoff_s[1] + profile.metadata_age_s + 20.0
             if client.longest_wait_s > allowed:
                 self.judge.accuse("no progress", f"{who} waited for {client.longest_wait_s:.1f} s")
+            if is_calm and isinstance(client, TransactionalClient) and client.given_up:
+                self.judge.accuse("given up", f"{who} gave up {client.given_up} transactions in a calm world")
             if (
                 is_calm and client.failed_bytes and self.plan.theme not in DISK_THEMES
             ):  # disks stay full as long as they do
                 self.judge.accuse("given up", f"{who} gave up {client.failed_bytes} bytes in a calm world")
             if (
                 is_calm
-                and self.plan.theme not in ("reject", *DISK_THEMES)
+                and self.under not in ("reject", *DISK_THEMES)
                 and client.sent_bytes > 1.1 * client.acknowledged_bytes + 50_000
             ):
                 self.judge.accuse("sent again", f"{who} sent {client.sent_bytes} for {client.acknowledged_bytes}")
@@ -447,7 +480,7 @@ class World:
 
     def _set_limits(self) -> None:
         """What the judge has to expect of the present limits."""
-        theme, limits = self.plan.theme, dict[object, Limit]()
+        theme, limits = self.under, dict[object, Limit]()
         # A request of each client, whose batches may be half as large again, and there may be two in it.
         slack = 3.0 * sum(client.batch_bytes for client in self.plan.clients)
 
@@ -488,7 +521,10 @@ class World:
                 limits[consumer.client_id, node_id, "fetch"] = self._reading_limit(name, [consumer], node_id)
         if theme == "reject" and not self.judge.rejecting:
             self.judge.rejecting = {
-                node_id: RejectingTotal(f"total of broker {node_id}", self.limit, BURST_S, slack) for node_id in nodes
+                node_id: RejectingTotal(
+                    f"total of broker {node_id}", self.limit, BURST_S, slack, is_fleet=self.plan.gateways > 1
+                )
+                for node_id in nodes
             }
         for key, limit in limits.items():
             known = self.judge.limits.get(key)
@@ -501,7 +537,9 @@ class World:
             self.judge.shares = FairShares(self.judge.limits["group"], self._held_by_host)
         for limit in self.judge.limits.values():
             limit.is_lower_judged, limit.saves_nothing = (
-                theme not in ("mixed", "percent"),  # of the latter others take a part, as far as there is room
+                # Applications that wait for the end of a transaction hold nothing, or give up what they hold.
+                theme not in ("mixed", "percent")
+                and self.plan.theme != "transactions",  # of the latter others take a part, as far as there is room
                 theme not in ("total", "affected"),
             )
 
@@ -685,7 +723,7 @@ class World:
         self._nursery.start_soon(restart)
 
     def _limit_changed(self, fault: Fault) -> None:
-        if self.plan.theme in ("free", "reject", *DISK_THEMES, *READ_THEMES):
+        if self.under in ("free", "reject", *DISK_THEMES, *READ_THEMES):
             return
         gateway = self._pick(self.gateways, fault.number)
         value = round(self.plan.limit * (0.5 + fault.value))
@@ -693,7 +731,7 @@ class World:
             self._nursery.start_soon(self._change_limit, gateway, float(value))
 
     def _limit_lent(self, fault: Fault) -> None:
-        if self.plan.theme in ("free", "reject", *DISK_THEMES, *READ_THEMES) or self._is_lent:
+        if self.under in ("free", "reject", *DISK_THEMES, *READ_THEMES) or self._is_lent:
             return
         self._is_lent = True
         gateway = self._pick(self.gateways, fault.number)
@@ -791,6 +829,27 @@ class World:
             self.judge.counts["pauses judged"] += 1
         self._settle(quiet_s=SETTLE_S + seconds, over_s=SETTLE_OVER_S + seconds)
 
+    def _producer_replaced(self, fault: Fault) -> None:
+        """Another application begins with the same transactional id, and the first one goes on."""
+        client = self._pick(self._transactional_clients(), fault.number)
+        if client is not None and not self._is_ending:
+            client.is_replaced = True
+            number = len(self.plan.clients) * (1 + len(self.clients)) + client.number % len(self.plan.clients)
+            self._make_client(number, self.plan.clients[client.number % len(self.plan.clients)])
+
+    def _producer_stalls(self, fault: Fault) -> None:
+        """For longer than a transaction may take, or not."""
+        client = self._pick(self._transactional_clients(), fault.number)
+        if client is not None and not self._is_ending:
+            client.stall(fault.seconds * 3)
+
+    def _transactional_clients(self) -> list[TransactionalClient]:
+        return [each for each in self.clients if isinstance(each, TransactionalClient) and not each.is_replaced]
+
+    def _coordinator_moved(self, fault: Fault) -> None:
+        if self.cluster.coordinator is not None:
+            self.cluster.move_leader(self._pick(self.cluster.coordinator.topic.partitions, fault.number))
+
     def _compaction(self, fault: Fault) -> None:
         for log in self.cluster.internal.values():
             if log.is_compacted:
@@ -810,7 +869,7 @@ def _end_trickle(streams: Iterable[Stream], rate: float) -> None:
 
 def _config(plan: Plan) -> str:
     """The part of the gateways' configuration that is the plan's."""
-    theme, limit = plan.theme, round(plan.limit)
+    theme, limit = limits_theme(plan.theme, plan.seed), round(plan.limit)
     if theme == "group":
         return f"resource_groups: {{groups: {{gold: {{publishRateInBytes: {limit}}}}}, tenants: {{acme: gold}}}}\n"
     if theme == "quota":
@@ -846,16 +905,16 @@ def _config(plan: Plan) -> str:
 
 def _document(plan: Plan, value: float) -> dict[str, Any]:
     """The same at run time."""
-    number = round(value)
+    number, theme = round(value), limits_theme(plan.theme, plan.seed)
     groups = {"resource_groups": {"groups": {"gold": {"publishRateInBytes": number}}, "tenants": {"acme": "gold"}}}
     quotas = {"client_quotas": [{"client_id": "<default>", "producer_byte_rate": number}]}
-    if plan.theme in ("group", "percent"):
+    if theme in ("group", "percent"):
         return groups
-    if plan.theme == "quota":
+    if theme == "quota":
         return quotas
-    if plan.theme == "users":
+    if theme == "users":
         return {"client_quotas": [{"user": "<default>", "producer_byte_rate": number}]}
-    if plan.theme == "mixed":
+    if theme == "mixed":
         return groups | quotas
     return {"thresholds": {"total": number}}
 

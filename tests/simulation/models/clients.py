@@ -7,8 +7,8 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Container
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple, Protocol
 
 from tests.simulation.clock import Agenda, Entry
 from tests.simulation.models import wire
@@ -24,6 +24,18 @@ NO_ANSWER: Final = -1  # the connection ended, or time was up
 CONTROL_TIMEOUT_S: Final = 30.0
 
 
+class Speech(NamedTuple):
+    """The versions that a client uses with coordinators. `is_implicit`: a batch brings its partition into the
+    transaction, and each transaction has an epoch of its own (KIP-890).
+    """
+
+    find: int
+    init: int
+    add: int
+    end: int
+    is_implicit: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """One client with one configuration. Times in seconds.
@@ -34,6 +46,7 @@ class Profile:
     `joins`: it sends batches for several partitions in one request; `asks_again_here`: after a time-out it sends again
     on the same connection; `repeats_whole`: after one partition's error it sends all of the request again;
     `metadata_age_s`: so old metadata has to be before it is asked for again, and it waits for that after an error.
+    `transactions`: how it speaks to coordinators; None: it has no transactions.
     """
 
     name: str
@@ -54,6 +67,7 @@ class Profile:
     metadata_age_s: float = 0.0
     metadata_version: int = 9
     acks: int = -1
+    transactions: Speech | None = None
 
 
 JAVA = Profile(
@@ -100,6 +114,18 @@ PROFILES: Final = (
     JAVA, JAVA_PLAIN, LIBRDKAFKA, LIBRDKAFKA_IDEMPOTENT, FRANZ_GO, SARAMA, KAFKA_PYTHON, AIOKAFKA, KAFKAJS, KAFKA_GO,
 )  # fmt: skip
 
+# With transactions: Java as it speaks to brokers before and after KIP-890, and librdkafka.
+TRANSACTIONAL: Final = (
+    replace(JAVA, name="java-transactions", produce_version=11, transactions=Speech(4, 4, 3, 3)),
+    replace(
+        JAVA,
+        name="java-transactions-2",
+        retried=RETRIED_WITH_89 | {51},
+        transactions=Speech(4, 4, 3, 5, is_implicit=True),
+    ),
+    replace(LIBRDKAFKA_IDEMPOTENT, name="librdkafka-transactions", transactions=Speech(2, 4, 0, 1)),
+)  # fmt: skip
+
 
 class ClientWatch(Protocol):
     """Told of what clients do and are told."""
@@ -126,6 +152,18 @@ class ClientWatch(Protocol):
 
     def on_renumbered(self, client: Client, batch: Batch) -> None:
         """It has another sequence number now, though its last attempt may be in the log."""
+
+    def on_identified(self, client: Client, name: str, producer: int, epoch: int) -> None:
+        """It knows now which producer id and epoch its transactional id has."""
+
+    def on_began(self, client: Client) -> None:
+        """A transaction, `client.transaction`; what it creates from now on is part of it."""
+
+    def on_ended(self, client: Client, outcome: str) -> None:
+        """It was told how that transaction ended: `committed` or `aborted`, or is never told: `unknown`."""
+
+    def on_bypassed(self, client: Client, address: tuple[str, int]) -> None:
+        """It was told an address that no gateway has."""
 
 
 @dataclass(slots=True)
@@ -179,6 +217,7 @@ class Client:
     """One producer.
 
     Attributes:
+        transaction: the number of the present or last one, from 1 on; 0 without transactions.
         bootstrap: gateways' addresses; it begins with the first, and goes on to the next where that fails.
         limit_name: of the user, without one the client id.
         rate: bytes of batches per second that its application brings. `batch_bytes`: of one, about.
@@ -195,6 +234,8 @@ class Client:
         self.number = number
         self.profile = profile
         self.client_id = client_id
+        self.transaction = 0
+        self.transactional_id: str | None = None
         self.who = who
         self.limit_name = client_id if who is None else who.user
         self.topics = topics
@@ -211,6 +252,7 @@ class Client:
         self._chance = chance
         self._watch = watch
         self._bootstrap = deque(bootstrap)
+        self._gateways = {host for host, _ in bootstrap}
         self._host = f"client{number}"
         self._partitions = [(topic, index) for topic, count in topics.items() for index in range(count)]
         self._queues = {place: _Queue() for place in self._partitions}
@@ -226,6 +268,7 @@ class Client:
         self._correlation = 0
         self._attempts = 0
         self._next_record = 0
+        self._attributes = 0  # of its batches
         self._producer = (-1, -1)
         self._is_producer_asked = False
         self._resets = False
@@ -477,12 +520,16 @@ class Client:
         if connection.is_dialling or connection.end is not None:
             return
         connection.is_dialling = True
-        self._network.connect_model(
-            self._host,
-            connection.address,
-            lambda end: self._joined(connection, end),
-            lambda why: self._dial_failed(connection),
+        self._connect(
+            connection.address, lambda end: self._joined(connection, end), lambda why: self._dial_failed(connection)
         )
+
+    def _connect(
+        self, address: tuple[str, int], joined: Callable[[ModelEnd], None], failed: Callable[[str], None]
+    ) -> None:
+        if address[0] not in self._gateways:
+            self._watch.on_bypassed(self, address)
+        self._network.connect_model(self._host, address, joined, failed)
 
     def _dial_failed(self, connection: _Connection) -> None:
         connection.is_dialling = False
@@ -589,7 +636,8 @@ class Client:
             pending.attempts += 1
             self._watch.on_attempt(self, pending.topic, pending.index, batch, connection.address[0], connection.node_id)
             self.sent_bytes += batch.size
-            rows.setdefault(pending.topic, []).append((pending.index, wire.encode_batch(batch, wire.PADDING)))
+            data = wire.encode_batch(batch, wire.PADDING, self._attributes)
+            rows.setdefault(pending.topic, []).append((pending.index, data))
         correlation, profile = self._next_correlation(), self.profile
         frame = wire.encode_produce(
             profile.produce_version,
@@ -598,6 +646,7 @@ class Client:
             profile.acks,
             profile.broker_timeout_ms,
             [*rows.items()],
+            self.transactional_id,
         )
         if profile.acks:
             timer = self._agenda.after(profile.request_timeout_s, self._late, connection, end, correlation)

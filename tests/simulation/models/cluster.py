@@ -17,24 +17,33 @@ from typing import Final, NamedTuple
 
 from tests.simulation.clock import Agenda, Alarm
 from tests.simulation.models import wire
+from tests.simulation.models.coordinator import NAME as STATE_TOPIC
+from tests.simulation.models.coordinator import Coordinator
 from tests.simulation.models.network import ModelEnd, Network
-from tests.simulation.models.sasl import FAILED, MECHANISMS, UNKNOWN_MECHANISM, Door, LoginFailed
+from tests.simulation.models.sasl import FAILED, ILLEGAL_STATE, MECHANISMS, UNKNOWN_MECHANISM, Door, LoginFailed
 from tests.simulation.models.wire import Batch, Outcome, PartitionView, TopicView
 
 NONE, OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER, REQUEST_TIMED_OUT = 0, 1, 3, 6, 7
 OUT_OF_ORDER, DUPLICATE, INVALID_EPOCH, STORAGE_ERROR = 45, 46, 47, 56
 PORT: Final = 9092
 BEFORE_LOGIN: Final = (wire.API_VERSIONS, wire.SASL_HANDSHAKE, wire.SASL_AUTHENTICATE)
+TRANSACTION_APIS: Final = (
+    wire.FIND_COORDINATOR, wire.ADD_PARTITIONS, wire.ADD_OFFSETS, wire.TXN_OFFSET_COMMIT, wire.END_TXN,
+)  # fmt: skip
+ADDS_FROM: Final = 12  # the version of Produce by which a partition joins a transaction (KIP-890)
 ELECTION_S: Final = 2.0
 REMEMBERED: Final = 5  # batches of a producer that a broker tells as repeated
+NOBODY: Final = 2**32 - 1  # the client of a marker
+MARKER_BYTES: Final = 81
 
 
 class Appended(NamedTuple):
-    """A batch in a log."""
+    """A batch in a log, or a marker at the end of a transaction."""
 
     at: float
     offset: int
     batch: Batch
+    attributes: int = 0
 
 
 @dataclass(slots=True)
@@ -56,11 +65,36 @@ class Partition:
         self.bytes = 0
         self.kept_from = 0  # of `log`: what is before was deleted by retention, and is there for the judge only
         self.producers: dict[int, _Producer] = {}
+        self.open: dict[int, int] = {}  # by producer, where its transaction begins that is open
+        self.aborted: list[tuple[int, int, int]] = []  # producer, first offset of a transaction, and of its marker
 
-    def append(self, batch: Batch, now: float) -> tuple[int, int, bool]:
-        """Error, offset, and whether it was there before."""
+    @property
+    def stable(self) -> int:
+        """The last stable offset."""
+        return min(self.open.values(), default=self.end)
+
+    def mark(self, producer: int, epoch: int, now: float, *, commits: bool) -> int:
+        """Append the marker of a transaction's end; returns its offset."""
+        known, offset = self.producers.get(producer), self.end
+        if known is None or epoch > known.epoch:
+            self.producers[producer] = _Producer(epoch)
+        first = self.open.pop(producer, None)
+        if first is not None and not commits:
+            self.aborted.append((producer, first, offset))
+        batch = Batch(NOBODY, int(commits), 1, MARKER_BYTES, 0, producer, epoch, -1)
+        self.log.append(Appended(now, offset, batch, wire.TRANSACTIONAL | wire.CONTROL))
+        self.end += 1
+        self.bytes += batch.size
+        return offset
+
+    def append(
+        self, batch: Batch, now: float, attributes: int = 0, *, is_strict: bool = False
+    ) -> tuple[int, int, bool]:  # fmt: skip
+        """Error, offset, and whether it was there before. `is_strict`: nothing but a first sequence number begins."""
         if batch.producer >= 0:
             known = self.producers.get(batch.producer)
+            if batch.sequence and (is_strict if known is None else known.epoch == batch.epoch and not known.last):
+                return OUT_OF_ORDER, -1, False
             if known is None or batch.epoch > known.epoch:
                 if known is not None and batch.sequence:
                     return OUT_OF_ORDER, -1, False
@@ -75,7 +109,9 @@ class Partition:
                     return (DUPLICATE if batch.sequence < known.last[-1][1] else OUT_OF_ORDER), -1, False
             known.last.append((batch.sequence, batch.sequence + batch.records, self.end))
         offset = self.end
-        self.log.append(Appended(now, offset, batch))
+        if attributes:
+            self.open.setdefault(batch.producer, offset)
+        self.log.append(Appended(now, offset, batch, attributes))
         self.end += batch.records
         self.bytes += batch.size
         return NONE, offset, False
@@ -163,6 +199,12 @@ class Observer:
 
     def on_repeated(self, partition: Partition, batch: Batch, offset: int) -> None: ...
 
+    def on_marker(self, partition: Partition, producer: int, offset: int, *, commits: bool) -> None:
+        """A transaction ended there."""
+
+    def on_timed_out(self, name: str) -> None:
+        """The transaction of that transactional id took too long."""
+
     def on_message(self, topic: str, size: int) -> None:
         """A gateway wrote a record of that many bytes to a topic of the gateways' own."""
 
@@ -186,9 +228,16 @@ class Cluster:
         self.wants_sasl = False
         self.homes: dict[str, int] = {}  # topics that one broker has alone, and which
         self.cut_off: Counter[str] = Counter()  # gateways whose own clients reach no broker: by how many faults
+        self.coordinator: Coordinator | None = None
         self._producers = 1000
         for broker in self.brokers.values():
             self._serve(broker)
+
+    def serve_transactions(self) -> None:
+        """From now on there is a coordinator."""
+        nodes = sorted(self.brokers)
+        replicas = [[*nodes[at:], *nodes[:at]] for at in range(len(nodes))]
+        self.coordinator = Coordinator(self, Topic(STATE_TOPIC, bytes(16), replicas))
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
@@ -287,7 +336,8 @@ class Cluster:
         self._elect_all()
 
     def _elect_all(self) -> None:
-        for topic in self.topics.values():
+        states = () if self.coordinator is None else (self.coordinator.topic,)
+        for topic in (*self.topics.values(), *states):
             for partition in topic.partitions:
                 self._elect(partition)
 
@@ -318,14 +368,16 @@ class Cluster:
             found.append(TopicView(0, topic.name, topic.topic_id, partitions))
         return found
 
-    def produce(self, broker: Broker, rows: wire.Rows) -> list[Outcome]:
+    def produce(self, broker: Broker, rows: wire.Rows, version: int) -> list[Outcome]:
         return [
-            self._produce(broker, topic, index, wire.decode_batch(records))
+            self._produce(broker, topic, index, wire.decode_batch(records), wire.batch_attributes(records), version)
             for topic, partitions in rows
             for index, records in partitions
         ]
 
-    def _produce(self, broker: Broker, name: str, index: int, batch: Batch) -> Outcome:
+    def _produce(
+        self, broker: Broker, name: str, index: int, batch: Batch, attributes: int, version: int
+    ) -> Outcome:  # fmt: skip
         topic = self.topics.get(name)
         error, offset = UNKNOWN_TOPIC, -1
         if topic is not None and index < len(topic.partitions) and name not in self.internal:
@@ -334,8 +386,12 @@ class Cluster:
                 error = NOT_LEADER
             elif broker.is_full or self._fills_disk(partition, batch):
                 error = STORAGE_ERROR
+            elif attributes and (error := self._verify(batch, name, index, version)):
+                pass
             else:
-                error, offset, is_repeated = partition.append(batch, self.agenda.now)
+                error, offset, is_repeated = partition.append(
+                    batch, self.agenda.now, attributes, is_strict=bool(attributes) and version >= ADDS_FROM
+                )
                 if not error and not is_repeated:
                     for node_id in partition.replicas:
                         self.brokers[node_id].used += batch.size
@@ -346,8 +402,17 @@ class Cluster:
             self.observer.on_refused(name, index, batch, error)
         return Outcome(name, index, error, offset, None)
 
-    def fetch(self, broker: Broker, wanted: list[wire.Wanted], max_bytes: int) -> list[wire.Fetched]:
-        """Of each partition what there is from its offset on, the first batch whatever its size."""
+    def _verify(self, batch: Batch, name: str, index: int, version: int) -> int:
+        if self.coordinator is None:
+            return INVALID_EPOCH
+        return self.coordinator.verify(batch, (name, index), adds=version >= ADDS_FROM)
+
+    def fetch(
+        self, broker: Broker, wanted: list[wire.Wanted], max_bytes: int, *, is_committed: bool
+    ) -> list[wire.Fetched]:
+        """Of each partition what there is from its offset on, the first batch whatever its size. `is_committed`: up to
+        the last stable offset.
+        """
         found = []
         for each in wanted:
             topic = self.topics.get(each.topic)
@@ -356,21 +421,29 @@ class Cluster:
                 continue
             partition = topic.partitions[each.partition]
             error = NOT_LEADER if partition.leader != broker.node_id else OUT_OF_RANGE * (each.offset > partition.end)
-            records = b"" if error else _read_log(partition, each.offset, min(each.max_bytes, max_bytes))
+            stable = partition.stable if is_committed else partition.end
+            records = b"" if error else _read_log(partition, each.offset, min(each.max_bytes, max_bytes), stable)
             max_bytes -= len(records)
-            found.append(wire.Fetched(each.topic, each.partition, error, partition.end, records, []))
+            aborted = [
+                (producer, first)
+                for producer, first, last in partition.aborted
+                if last >= each.offset and first < stable
+            ] if is_committed else None  # fmt: skip
+            found.append(
+                wire.Fetched(each.topic, each.partition, error, partition.end, records, [], partition.stable, aborted)
+            )
         return found
 
 
-def _read_log(partition: Partition, offset: int, max_bytes: int) -> bytes:
-    """Whole batches, none where there is no room any more."""
+def _read_log(partition: Partition, offset: int, max_bytes: int, end: int) -> bytes:
+    """Whole batches before `end`, none where there is no room any more."""
     found = list[bytes]()
     size = 0
     for one in partition.log[bisect.bisect_left(partition.log, offset, key=lambda each: each.offset) :]:
         size += one.batch.size
-        if max_bytes <= 0 or (found and size > max_bytes):
+        if one.offset >= end or max_bytes <= 0 or (found and size > max_bytes):
             break
-        found.append(struct.pack(">q", one.offset) + wire.encode_batch(one.batch, wire.PADDING)[8:])
+        found.append(struct.pack(">q", one.offset) + wire.encode_batch(one.batch, wire.PADDING, one.attributes)[8:])
     return b"".join(found)
 
 
@@ -440,8 +513,8 @@ class _Served:
         if self.is_over or not self.broker.is_up:
             return
         at = head.body.at
-        wait_ms, max_bytes, wanted = wire.decode_fetch(head)
-        found = cluster.fetch(self.broker, wanted, max_bytes)
+        wait_ms, max_bytes, isolation, wanted = wire.decode_fetch(head)
+        found = cluster.fetch(self.broker, wanted, max_bytes, is_committed=isolation == 1)
         if not (is_late or any(each.records or each.error for each in found)):
             head.body.at = at
             self._free_at = cluster.agenda.now + wait_ms / 1000
@@ -461,6 +534,7 @@ class _Served:
             mechanism = head.body.text() or ""
             self.door.mechanism = mechanism if mechanism in MECHANISMS else ""
             error = 0 if self.door.mechanism else UNKNOWN_MECHANISM
+            error = error if cluster.wants_sasl else ILLEGAL_STATE  # as on a listener without SASL
             answer = wire.encode_sasl_handshake_answer(head.version, head.correlation, error, MECHANISMS)
         elif head.api == wire.SASL_AUTHENTICATE:
             answer = self._authenticate(head)
@@ -468,7 +542,7 @@ class _Served:
             name = self.door.user or head.client_id or ""
             cluster.observer.on_request(self.broker.node_id, name, len(frame))
             acks, _, rows = wire.decode_produce(head)
-            outcomes = cluster.produce(self.broker, rows)
+            outcomes = cluster.produce(self.broker, rows, head.version)
             if acks:
                 cluster.chance.shuffle(outcomes)
                 answer = wire.encode_produce_answer(head.version, head.correlation, outcomes)
@@ -480,7 +554,12 @@ class _Served:
             views = cluster.view_topics(wire.decode_metadata_topics(head))
             answer = wire.encode_metadata_answer(head.version, head.correlation, cluster.alive, views)
         elif head.api == wire.API_VERSIONS:
-            answer = wire.encode_api_versions_answer(head.version, head.correlation)
+            served = wire.SERVED if cluster.coordinator is None else wire.SERVED_WITH_TRANSACTIONS
+            answer = wire.encode_api_versions_answer(head.version, head.correlation, served)
+        elif cluster.coordinator is not None and head.api == wire.INIT_PRODUCER_ID:
+            answer = cluster.coordinator.init_producer(self.broker, head)
+        elif cluster.coordinator is not None and head.api in TRANSACTION_APIS:
+            answer = cluster.coordinator.handle(self.broker, head)
         elif head.api == wire.INIT_PRODUCER_ID:
             answer = wire.encode_init_producer_id_answer(head.version, head.correlation, cluster.new_producer())
         else:

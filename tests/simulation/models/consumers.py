@@ -23,6 +23,9 @@ class ConsumerWatch(Protocol):
 
     def on_read(self, consumer: Consumer, topic: str, index: int, batch: Batch, offset: int) -> None: ...
 
+    def on_passed(self, consumer: Consumer, topic: str, index: int, batch: Batch, offset: int) -> None:
+        """The application gets nothing of it: a marker, or a batch of a transaction that was aborted."""
+
     def on_throttled_fetch(self, consumer: Consumer, throttle_ms: int) -> None: ...
 
 
@@ -31,13 +34,16 @@ class Consumer:
     Attributes:
         positions: by topic and partition, the offset that is read next.
         max_bytes: of one answer.
+        is_committed: read_committed.
     """
 
     def __init__(
         self, number: int, agenda: Agenda, network: Network, chance: random.Random, watch: ConsumerWatch,
         bootstrap: list[tuple[str, int]], topics: dict[str, int], client_id: str, max_bytes: int,
+        *, is_committed: bool = False,
     ) -> None:  # fmt: skip
         self.number = number
+        self.is_committed = is_committed
         self.client_id = client_id
         self.max_bytes = max_bytes
         self.positions = {(topic, index): 0 for topic, count in topics.items() for index in range(count)}
@@ -106,8 +112,16 @@ class Consumer:
             if each.error == OUT_OF_RANGE:
                 self.positions[place] = 0
             is_whole = is_whole and not each.error
-            for offset, batch in each.batches:
-                self._watch.on_read(self, each.topic, each.partition, batch, offset)
+            aborted, skipped = sorted(each.aborted or (), key=lambda one: one[1]), set[int]()
+            for offset, attributes, batch in each.batches:
+                while aborted and aborted[0][1] <= offset:  # as Java's consumer has it
+                    skipped.add(aborted.pop(0)[0])
+                is_marker = bool(attributes & wire.CONTROL)
+                is_visible = not (is_marker or (attributes and batch.producer in skipped))
+                if is_marker and not batch.first:
+                    skipped.discard(batch.producer)
+                told = self._watch.on_read if is_visible else self._watch.on_passed
+                told(self, each.topic, each.partition, batch, offset)
                 self.read_bytes += batch.size
                 self.positions[place] = offset + batch.records
         return is_whole
@@ -183,9 +197,10 @@ class _Reader:
         self._timer = self._agenda.after(REQUEST_TIMEOUT_S, self._pause)
         end.send(
             wire.encode_fetch(
-                FETCH_VERSION, consumer.next_correlation(), consumer.client_id, MAX_WAIT_MS, consumer.max_bytes, wanted
+                FETCH_VERSION, consumer.next_correlation(), consumer.client_id, MAX_WAIT_MS, consumer.max_bytes, wanted,
+                int(consumer.is_committed),
             )
-        )
+        )  # fmt: skip
 
     def _on_answer(self, frame: bytes) -> None:
         if self._timer is not None:

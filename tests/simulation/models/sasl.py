@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from tests.simulation.models import wire
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256")
-UNKNOWN_MECHANISM, FAILED = 33, 58
+UNKNOWN_MECHANISM, ILLEGAL_STATE, FAILED = 33, 34, 58
 ITERATIONS: Final = 64  # brokers have 4096 at least: it is the same to all between
 
 Steps = Generator[bytes, bytes, None]

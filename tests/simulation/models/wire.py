@@ -9,15 +9,22 @@ from typing import Final, NamedTuple
 
 PRODUCE, FETCH, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 1, 3, 18, 22
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+FIND_COORDINATOR, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 10, 24, 25, 26, 28
 # The oldest and newest version of each that the model brokers serve.
 SERVED: Final = {
     PRODUCE: (3, 12), FETCH: (4, 11), METADATA: (0, 12), API_VERSIONS: (0, 4), INIT_PRODUCER_ID: (0, 4),
     SASL_HANDSHAKE: (0, 1), SASL_AUTHENTICATE: (0, 2),
 }  # fmt: skip
+# Those of transactions, which they serve in worlds that have any (wire_transactions.py).
+SERVED_WITH_TRANSACTIONS: Final = SERVED | {
+    FIND_COORDINATOR: (0, 4), ADD_PARTITIONS: (0, 3), ADD_OFFSETS: (0, 3), END_TXN: (0, 5), TXN_OFFSET_COMMIT: (0, 3),
+}  # fmt: skip
 FLEXIBLE_FROM: Final = {
     PRODUCE: 9, FETCH: 12, METADATA: 9, API_VERSIONS: 3, INIT_PRODUCER_ID: 2,
     SASL_HANDSHAKE: 99, SASL_AUTHENTICATE: 2,
+    FIND_COORDINATOR: 3, ADD_PARTITIONS: 3, ADD_OFFSETS: 3, END_TXN: 3, TXN_OFFSET_COMMIT: 3,
 }  # fmt: skip
+TRANSACTIONAL, CONTROL = 0x10, 0x20  # attributes of a batch
 BATCH_HEAD: Final = struct.Struct(">qiibIhiqqqhii")  # 61 bytes of a record batch of magic 2
 PADDING: Final = bytes(range(256)) * 4096
 BODY_HEAD: Final = struct.Struct(">IQQ")  # of ours: client, first record's number, attempt
@@ -39,7 +46,7 @@ class Batch(NamedTuple):
     sequence: int
 
 
-def encode_batch(batch: Batch, padding: bytes) -> bytes:
+def encode_batch(batch: Batch, padding: bytes, attributes: int = 0) -> bytes:
     """`batch.size` bytes; the records themselves are only a body of that size, since nobody reads them."""
     size = batch.size
     checksum = (batch.client * 2_654_435_761 + batch.first * 40_503) & 0xFFFF_FFFF  # the same each time it is sent
@@ -49,7 +56,7 @@ def encode_batch(batch: Batch, padding: bytes) -> bytes:
         0,
         2,
         checksum,
-        0,
+        attributes,
         batch.records - 1,
         0,
         0,
@@ -66,6 +73,10 @@ def decode_batch(data: bytes) -> Batch:
     (_, length, _, _, _, _, _, _, _, producer, epoch, sequence, count) = BATCH_HEAD.unpack_from(data)
     client, first, attempt = BODY_HEAD.unpack_from(data, BATCH_HEAD.size)
     return Batch(client, first, count, 12 + length, attempt, producer, epoch, sequence)
+
+
+def batch_attributes(data: bytes) -> int:
+    return int.from_bytes(data[21:23], "big")
 
 
 class Reader:
@@ -258,10 +269,11 @@ Rows = list[tuple[str, list[tuple[int, bytes]]]]  # by topic, of each partition 
 
 
 def encode_produce(
-    version: int, correlation: int, client_id: str | None, acks: int, timeout_ms: int, rows: Rows
-) -> bytes:
+    version: int, correlation: int, client_id: str | None, acks: int, timeout_ms: int, rows: Rows,
+    transactional_id: str | None = None,
+) -> bytes:  # fmt: skip
     request = write_head(PRODUCE, version, correlation, client_id)
-    request.text(None)
+    request.text(transactional_id)
     request.int16(acks)
     request.int32(timeout_ms)
     request.count(len(rows))
@@ -358,13 +370,13 @@ def decode_produce_answer(version: int, frame: bytes) -> tuple[list[Outcome], in
 
 def encode_fetch(
     version: int, correlation: int, client_id: str | None, max_wait_ms: int, max_bytes: int,
-    wanted: list[tuple[str, int, int]],
+    wanted: list[tuple[str, int, int]], isolation: int = 0,
 ) -> bytes:  # fmt: skip
-    """`wanted`: topic, partition and offset."""
+    """`wanted`: topic, partition and offset. `isolation`: 1 for read_committed."""
     request = write_head(FETCH, version, correlation, client_id)
     for value in (-1, max_wait_ms, 1, max_bytes):
         request.int32(value)
-    request.int8(0)
+    request.int8(isolation)
     request.int32(0)
     request.int32(-1)
     topics = list(dict.fromkeys(topic for topic, _, _ in wanted))
@@ -391,12 +403,12 @@ class Wanted(NamedTuple):
     max_bytes: int
 
 
-def decode_fetch(head: Head) -> tuple[int, int, list[Wanted]]:
-    """The longest wait in ms, the most bytes, and what is wanted; of all versions from 4 to 11."""
+def decode_fetch(head: Head) -> tuple[int, int, int, list[Wanted]]:
+    """The longest wait in ms, the most bytes, the isolation and what is wanted; of all versions from 4 to 11."""
     body, version, found = head.body, head.version, list[Wanted]()
     body.int32()
     wait_ms, _, max_bytes = body.int32(), body.int32(), body.int32()
-    body.int8()
+    isolation = body.int8()
     if version >= 7:
         body.int32(), body.int32()
     for _ in range(body.count()):
@@ -409,18 +421,22 @@ def decode_fetch(head: Head) -> tuple[int, int, list[Wanted]]:
             if version >= 5:
                 body.int64()
             found.append(Wanted(topic, index, offset, body.int32()))
-    return wait_ms, max_bytes, found
+    return wait_ms, max_bytes, isolation, found
 
 
 class Fetched(NamedTuple):
-    """`batches`: with their offsets. `records`: their bytes."""
+    """`batches`: with their offsets and attributes. `records`: their bytes. `stable`: the last stable offset.
+    `aborted`: producers' transactions that were, and where they begin; None where nobody asked.
+    """
 
     topic: str
     partition: int
     error: int
     end: int
     records: bytes
-    batches: list[tuple[int, Batch]]
+    batches: list[tuple[int, int, Batch]]
+    stable: int = -1
+    aborted: list[tuple[int, int]] | None = None
 
 
 def encode_fetch_answer(version: int, correlation: int, many: list[Fetched]) -> bytes:
@@ -439,10 +455,13 @@ def encode_fetch_answer(version: int, correlation: int, many: list[Fetched]) -> 
             answer.int32(each.partition)
             answer.int16(each.error)
             answer.int64(each.end)
-            answer.int64(each.end)
+            answer.int64(each.end if each.stable < 0 else each.stable)
             if version >= 5:
                 answer.int64(0)
-            answer.count(-1)
+            answer.count(-1 if each.aborted is None else len(each.aborted))
+            for producer, first in each.aborted or ():
+                answer.int64(producer)
+                answer.int64(first)
             if version >= 11:
                 answer.int32(-1)
             answer.blob(each.records)
@@ -458,22 +477,22 @@ def decode_fetch_answer(frame: bytes) -> tuple[list[Fetched], int]:
         topic = answer.text() or ""
         for _ in range(answer.count()):
             index, error, end = answer.int32(), answer.int16(), answer.int64()
-            answer.int64(), answer.int64()
-            for _ in range(answer.count()):
-                answer.int64(), answer.int64()
+            stable, _ = answer.int64(), answer.int64()
+            aborted = [(answer.int64(), answer.int64()) for _ in range(answer.count())]
             answer.int32()
             records = answer.blob()
-            found.append(Fetched(topic, index, error, end, b"", list(_read_batches(records))))
+            found.append(Fetched(topic, index, error, end, b"", list(_read_batches(records)), stable, aborted))
     return found, throttle_ms
 
 
-def _read_batches(records: bytes) -> Iterator[tuple[int, Batch]]:
+def _read_batches(records: bytes) -> Iterator[tuple[int, int, Batch]]:
     at = 0
     while len(records) - at > BATCH_HEAD.size:
         offset, length = struct.unpack_from(">qi", records, at)
         if at + 12 + length > len(records):
             return  # cut off, as it may be
-        yield offset, decode_batch(records[at : at + 12 + length])
+        data = records[at : at + 12 + length]
+        yield offset, batch_attributes(data), decode_batch(data)
         at += 12 + length
 
 
@@ -489,13 +508,13 @@ def encode_api_versions(version: int, correlation: int, client_id: str | None, s
     return request.frame()
 
 
-def encode_api_versions_answer(version: int, correlation: int) -> bytes:
+def encode_api_versions_answer(version: int, correlation: int, served: dict[int, tuple[int, int]]) -> bytes:
     known = version in range(SERVED[API_VERSIONS][0], SERVED[API_VERSIONS][1] + 1)
     version = version if known else 0
     answer = begin_answer(API_VERSIONS, version, correlation)
     answer.int16(0 if known else 35)
-    answer.count(len(SERVED))
-    for api, (lowest, highest) in SERVED.items():
+    answer.count(len(served))
+    for api, (lowest, highest) in served.items():
         answer.int16(api)
         answer.int16(lowest)
         answer.int16(highest)
@@ -565,23 +584,28 @@ def decode_sasl_authenticate_answer(version: int, frame: bytes) -> tuple[int, by
     return error, answer.blob()
 
 
-def encode_init_producer_id(version: int, correlation: int, client_id: str | None) -> bytes:
+def encode_init_producer_id(
+    version: int, correlation: int, client_id: str | None, transactional_id: str | None = None,
+    timeout_ms: int = 60_000, producer: int = -1, epoch: int = -1,
+) -> bytes:  # fmt: skip
     request = write_head(INIT_PRODUCER_ID, version, correlation, client_id)
-    request.text(None)
-    request.int32(60_000)
+    request.text(transactional_id)
+    request.int32(timeout_ms)
     if version >= 3:
-        request.int64(-1)
-        request.int16(-1)
+        request.int64(producer)
+        request.int16(epoch)
     request.tags()
     return request.frame()
 
 
-def encode_init_producer_id_answer(version: int, correlation: int, producer: int) -> bytes:
+def encode_init_producer_id_answer(
+    version: int, correlation: int, producer: int, epoch: int = 0, error: int = 0
+) -> bytes:
     answer = begin_answer(INIT_PRODUCER_ID, version, correlation)
     answer.int32(0)
-    answer.int16(0)
+    answer.int16(error)
     answer.int64(producer)
-    answer.int16(0)
+    answer.int16(epoch)
     answer.tags()
     return answer.frame()
 
