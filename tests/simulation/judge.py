@@ -27,6 +27,7 @@ UNSERVED_S: Final = 2.0  # seconds' worth of a limit that clients may not have b
 FLEET_EXCESS: Final = 0.3  # of a total that rejects, over several gateways
 STEADY_SHARE: Final = 1.1  # of a limit in a full second, where all clients under it have waited for …
 STEADY_AFTER_S: Final = 5
+IDLE_SHARE: Final = 2.0  # … where nobody had anything to read: a second's worth is saved
 RISING_SHARE: Final = 1.35  # … else: content gateways have saved a quarter of a second (docs/shares.md)
 
 
@@ -133,6 +134,7 @@ class Limit:
         self.quiet_from = self.over_from = 0.0
         self.seconds: deque[_Second] = deque(maxlen=WINDOW_S)
         self.taken = self.brought = 0.0  # bytes in this second: to brokers, and by applications
+        self.rising_share = RISING_SHARE
         self.steady_seconds = 0
         self.checked = self.windows = 0
         self.is_lower_judged = self.saves_nothing = True
@@ -271,6 +273,7 @@ class Judge(Observer):
         self.trace: deque[str] = deque(maxlen=TRACE)
         self.appended_bytes: Counter[str] = Counter()  # by topic
         self.repeated_bytes: Counter[str] = Counter()
+        self.bytes_by_user: Counter[str] = Counter()  # appended or repeated
         self.now = now
         self.not_held = set[str]()  # client ids for which limits are observed only
         self.paused = (math.inf, -math.inf)  # from when until when an operator holds all producers
@@ -517,6 +520,7 @@ class Judge(Observer):
                 )
             self._last[place] = batch.first
         self.appended_bytes[topic.name] += batch.size
+        self.bytes_by_user[client.limit_name] += batch.size
         self.recent[int(self.now())] += batch.size
         self.counts["records in logs"] += batch.records
         if partition.leader in self.rejecting:
@@ -536,6 +540,7 @@ class Judge(Observer):
             self.accuse("rejected and in the log", f"attempt {batch.attempt} came to a broker")
         else:
             attempt.offset = offset
+            self.bytes_by_user[attempt.client.limit_name] += batch.size
 
     def on_refused(self, topic: str, index: int, batch: Batch, error: int) -> None:
         self.tell("refused", batch.attempt, error)
@@ -565,7 +570,7 @@ class Judge(Observer):
             if now - 1.0 >= limit.over_from:
                 limit.fullest = max(limit.fullest, taken / limit.rate)
                 is_steady = limit.saves_nothing and limit.steady_seconds >= STEADY_AFTER_S
-                share = STEADY_SHARE if is_steady else RISING_SHARE
+                share = STEADY_SHARE if is_steady else limit.rising_share
                 if taken > share * limit.rate + limit.slack:
                     self.accuse("over a limit", f"{limit.name}: {taken:.0f} bytes in a second of {limit.rate:.0f}")
             seconds = limit.seconds
@@ -648,9 +653,19 @@ class Judge(Observer):
                             " in metrics",
                         )
 
+    def check_users(self, folders: list[Path], *, unsure_bytes: float) -> None:
+        """What each user sent is in the usage log under its name, and nothing under another one."""
+        logged, lost = usage_sums(folders, "principal")
+        names = {f"User:{user}": size for user, size in self.bytes_by_user.items()}
+        for name in sorted({principal for principal, _ in logged} | set(names)):
+            size, accepted = names.get(name, 0), logged[name, "accepted"]
+            open_ended = logged[name, "unanswered"] + logged[name, "unacknowledged"] + logged[name, "duplicate"]
+            if not accepted <= size <= accepted + open_ended + unsure_bytes * bool(lost):
+                self.accuse("sums differ", f"{name}: {size} bytes in logs, {accepted} accepted, {open_ended} open")
 
-def usage_sums(folders: list[Path]) -> tuple[Counter[tuple[str, str]], int]:
-    """Bytes by topic and outcome in usage logs, and how many workers were lost."""
+
+def usage_sums(folders: list[Path], by: str = "topic") -> tuple[Counter[tuple[str, str]], int]:
+    """Bytes by topic (or another field) and outcome in usage logs, and how many workers were lost."""
     found: Counter[tuple[str, str]] = Counter()
     lost, seen = 0, set[tuple[str, int]]()
     for folder in folders:
@@ -665,7 +680,7 @@ def usage_sums(folders: list[Path]) -> tuple[Counter[tuple[str, str]], int]:
                     continue
                 seen.add(key)
                 for row in record["rows"]:
-                    found[row["topic"], row["outcome"]] += row["bytes"]
+                    found[row[by], row["outcome"]] += row["bytes"]
     return found, lost
 
 

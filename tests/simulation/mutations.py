@@ -15,10 +15,12 @@ from gateway.control.storage import storage_control
 from gateway.control.usage.recent import RecentTraffic
 from gateway.control.usage.usage_log import UsageSpool
 from gateway.control.workers.snapshot_publisher import SnapshotPublisher
+from gateway.data.control_requests.authentication import ClientAuthentication
 from gateway.data.pending.steps import ANSWER, DROPPED
 from gateway.data.session.accounts import ProduceAccounts
 from gateway.data.session.enforcement import ProduceEnforcement
 from gateway.data.session.gate import ProduceGate
+from gateway.data.shared.client import ConnectedClient
 from gateway.data.sockets.reactor import SocketReactor
 from gateway.data.worker.intervals import UnspooledIntervals
 from gateway.data.worker.storage_follower import StorageFollower
@@ -31,10 +33,12 @@ from policies.limits.bucket import TokenBucket
 from policies.quotas.quota_limiters import ConnectionQuotaLimit
 from policies.storage import StorageOverride
 from policies.thresholds.bursting import BurstRejecter
+from protocol.authentication import scram
 from protocol.produce import produce_request
 from protocol.rewriting import rewrite
 from tests.simulation.clock import current_process
-from tests.simulation.world import ClientPlan, Fault, Plan, World
+from tests.simulation.models.sasl import MECHANISMS
+from tests.simulation.world import SASL_THEMES, ClientPlan, Fault, Plan, World, limits_theme
 
 _TOPICS: Final = {"acme.orders.new": 3, "acme.orders.paid": 3}
 
@@ -50,18 +54,20 @@ class Mutation(NamedTuple):
 
 def _plan(
     theme: str, profiles: tuple[str, ...], *, gateways: int = 1, workers: int = 1, faults: tuple[Fault, ...] = (),
-    seconds: float = 60.0, over: float = 2.0, starts_s: tuple[float, ...] = (), limit: float = 100_000.0,
+    seconds: float = 60.0, over: float = 2.0, starts_s: tuple[float, ...] = (), limit: float = 100_000.0, seed: int = 1,
 ) -> Plan:  # fmt: skip
     """A world whose clients bring `over` times the limit together."""
-    per_client = limit * over / len(profiles) * (3 if theme in ("quota", "total", "reject", "affected") else 1)
+    by_broker = limits_theme(theme, seed) in ("quota", "total", "reject", "affected", "users")
+    per_client = limit * over / len(profiles) * (3 if by_broker else 1)
     clients = tuple(
         ClientPlan(
             profile, f"app-{number}", _TOPICS, round(per_client), round(limit / 30), (number % gateways,),
             starts_s[number] if starts_s else 0.0, 24 if starts_s else 0,
+            *((f"user-{number % 2}", MECHANISMS[number % 2]) if theme in SASL_THEMES else ()),
         )
         for number, profile in enumerate(profiles)
     )  # fmt: skip
-    return Plan(1, seconds, theme, limit, gateways, workers, _TOPICS, clients, faults)
+    return Plan(seed, seconds, theme, limit, gateways, workers, _TOPICS, clients, faults)
 
 
 def _drop_tenth(append: Callable[..., None]) -> Callable[..., None]:
@@ -150,6 +156,10 @@ def _all_affected(find: Callable[..., Any]) -> Callable[..., Any]:
     return find_all
 
 
+def _always_one(set_principal: Callable[..., None]) -> Callable[..., None]:
+    return lambda client, principal: set_principal(client, "User:user-0")
+
+
 def _keep_partitions(buf: Any, start: int, stop: int, _: Any) -> bytes:
     return bytes(memoryview(buf)[start - 4 : stop])
 
@@ -161,6 +171,7 @@ _PAUSED: Final = (Fault(15.0, "storage paused", 0, 15.0),)
 _NO_PAUSE: Final = classmethod(lambda cls, text: cls("OPEN"))
 _LENT: Final = (Fault(10.0, "limit lent", 0, 5.0, 0.9),)
 _CHANGED: Final = (Fault(10.0, "limit changed", 0, 0.0, 0.0),)
+_TRANSACTIONAL: Final = ("java-transactions", "java-transactions-2", "librdkafka-transactions")
 _HUNGRY: Final = ("java", "librdkafka")
 _LATE: Final = _plan(
     "reject", ("java-plain", *["java"] * 6), over=4.0, seconds=40.0, starts_s=(0.0, 11.2, 13.1, 17.7, 21.9, 23.3, 28.6)
@@ -226,6 +237,19 @@ MUTATIONS: Final = (
     Mutation("fetched bytes count half",
              (ConnectionQuotaLimit, "charge_fetch", _half_fetched(ConnectionQuotaLimit.charge_fetch)),
              _plan("fetch", _HUNGRY, over=3.0, seconds=60.0), ("over a limit",)),
+    Mutation("every user is the same one",
+             (ConnectedClient, "set_principal", _always_one(ConnectedClient.set_principal)),
+             _plan("users", _HUNGRY, over=1.0, seconds=30.0), ("sums differ",)),
+    Mutation("requests pass before authentication",
+             (ClientAuthentication, "check_unauthenticated_api", staticmethod(_NO_EFFECT)),
+             _plan("logins", _HUNGRY, over=1.0, seconds=30.0), ("let in", "passed before authentication")),
+    Mutation("any password is right", (scram, "matches_password", lambda *_: True),
+             _plan("logins", _HUNGRY, over=1.0, seconds=30.0), ("let in", "passed before authentication")),
+    Mutation("rejections in a transaction told as success", (ProduceGate, "error_code", lambda *_: 0),
+             _plan("transactions", _TRANSACTIONAL, seconds=30.0, seed=2), ("lost", "told a wrong fate")),
+    Mutation("coordinators' own addresses handed out",
+             (rewrite, "REWRITES", rewrite.REWRITES | {10: _pass_metadata}),
+             _plan("transactions", _TRANSACTIONAL, over=1.0, seconds=20.0), ("around the gateway",)),
     Mutation("brokers' own addresses handed out", (rewrite, "REWRITES", rewrite.REWRITES | {3: _pass_metadata}),
              _plan("free", _HUNGRY, over=1.0, seconds=30.0), ("sums differ",)),
 )  # fmt: skip

@@ -1,14 +1,18 @@
-# Strangers: connections that send what the hostile suites send, to the listener that clients use. No harm may come to
-# anybody else.
+# Strangers: connections that send what the hostile suites send, to the listener that clients use, and intruders, who
+# know a user's name and no password. No harm may come to anybody else.
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Final
 
 from tests.hostile.traffic.frames import corpus, mutate
 from tests.simulation.clock import Agenda
+from tests.simulation.models import wire
 from tests.simulation.models.network import ModelEnd, Network
+from tests.simulation.models.sasl import Identity, LoginFailed, greet
+from tests.simulation.models.wire import Frames
 
 MOST_FRAMES: Final = 30
 _OTHERS: Final = (
@@ -33,6 +37,37 @@ def send_strange(chance: random.Random, agenda: Agenda, network: Network, addres
         agenda.after(at + chance.uniform(0.0, 20.0), lambda: end.close(with_reset=chance.random() < 0.3))
 
     network.connect_model("stranger", address, joined, lambda why: None)
+
+
+def send_intruder(
+    chance: random.Random, network: Network, address: tuple[str, int], who: Identity | None,
+    told: Callable[[bool], None],
+) -> None:  # fmt: skip
+    """Log in as somebody with the wrong password, or as nobody at all. `told`: whether that was taken for right."""
+
+    def joined(end: ModelEnd) -> None:
+        frames, greeting = Frames(), greet("intruder", None, who, chance)
+        is_asking = False
+
+        def receive(data: bytes) -> None:
+            nonlocal is_asking
+            for frame in frames.feed(data):
+                try:
+                    end.send(greeting.send(frame)(1))
+                except LoginFailed:
+                    told(False)
+                    end.close()
+                except StopIteration:
+                    if is_asking:
+                        told(True)
+                        end.close()
+                    is_asking = True
+                    end.send(wire.encode_metadata(4, 1, "intruder", None))
+
+        end.on_bytes, end.on_end = receive, lambda why: end.close()
+        end.send(next(greeting)(1))
+
+    network.connect_model("intruder", address, joined, lambda why: None)
 
 
 def _piece(chance: random.Random) -> bytes:

@@ -7,6 +7,7 @@ import gc
 import hashlib
 import hmac
 import itertools
+import json
 import logging
 import os
 import random
@@ -28,16 +29,16 @@ from policies.definitions.policy_values import PolicyOperation
 from policies.storage import StorageOverride
 from tests.simulation.asking import Asking
 from tests.simulation.clock import START_S, UNIX_S, Agenda, Process, current_process, deterministic
-from tests.simulation.judge import FairShares, Judge, Limit, RejectingTotal
+from tests.simulation.judge import IDLE_SHARE, FairShares, Judge, Limit, RejectingTotal
 from tests.simulation.models import clients as models
 from tests.simulation.models.clients import Client
-from tests.simulation.models.cluster import Cluster
+from tests.simulation.models.cluster import BROKER_USER, Cluster
 from tests.simulation.models.consumers import Consumer
 from tests.simulation.models.network import End, KernelEnd, Network, Stream
-from tests.simulation.models.sasl import MECHANISMS, Identity
+from tests.simulation.models.sasl import MECHANISMS, Identity, password_of, record_of
 from tests.simulation.models.transactional import TransactionalClient
 from tests.simulation.processes import Gateway, simulated_system
-from tests.simulation.strangers import send_strange
+from tests.simulation.strangers import send_intruder, send_strange
 
 BROKERS: Final = 3
 WARM_UP_S: Final = 8.0  # until clients begin
@@ -104,7 +105,9 @@ class Plan:
 
 THEMES: Final = ("group", "quota", "total", "reject", "free", "mixed", "storage")
 NEWER_THEMES: Final = ("affected", "percent", "fetch", "dispatch", "users")
-NEWEST_THEMES: Final = ("transactions",)
+NEWEST_THEMES: Final = ("transactions", "logins")
+SASL_THEMES: Final = ("users", "logins")  # in the second one SASL ends at the gateways
+INTRUDER_EVERY_S: Final = 4.0
 READ_THEMES: Final = ("fetch", "dispatch")
 UNDER_TRANSACTIONS: Final = ("group", "quota", "reject")  # the limits in worlds of that theme
 TRANSACTION_TIMEOUTS_MS: Final = (20_000, 60_000)
@@ -112,6 +115,10 @@ DISK_THEMES: Final = ("storage", "affected")
 BURST_S: Final = 5.0  # of totals that reject
 PERCENT: Final = 50.0  # of clients, for which a limit is enforced in worlds of that theme
 SASL: Final = ", security.protocol: SASL_PLAINTEXT, sasl.mechanism: PLAIN, sasl.username: me, sasl.password: mine"
+_AUTHENTICATION: Final = (
+    "authentication: {{sasl.enabled.mechanisms: 'PLAIN, SCRAM-SHA-256', credentials_file: {0}/users.yaml,"
+    " upstream_credentials_file: {0}/brokers.yaml}}\n"
+)
 SECRET: Final = b"a secret of all gateways of a world, for what clients must not compute"
 PAUSED_AFTER_S: Final = 3.0  # an operator's pause is carried out everywhere
 RETENTION_S: Final = 40.0  # in worlds where disks fill up
@@ -172,7 +179,7 @@ def make_plan(seed: int, hours: float, *, theme: str | None = None, calm: bool |
                 max(800, round(limit * chance.uniform(0.02, 0.05))), tuple(mine),
                 0.0 if chance.random() < 0.7 else round(chance.uniform(0.0, seconds / 3), 3),
                 chance.randrange(20),
-                *((f"user-{number % 2}", MECHANISMS[chance.randrange(2)]) if theme == "users" else ()),
+                *((f"user-{number % 2}", MECHANISMS[chance.randrange(2)]) if theme in SASL_THEMES else ()),
             )
         )  # fmt: skip
     faults = []
@@ -190,7 +197,9 @@ def make_plan(seed: int, hours: float, *, theme: str | None = None, calm: bool |
 
 def limits_theme(theme: str, seed: int) -> str:
     """The theme whose limits it has."""
-    return theme if theme != "transactions" else UNDER_TRANSACTIONS[seed % len(UNDER_TRANSACTIONS)]
+    if theme == "transactions":
+        return UNDER_TRANSACTIONS[seed % len(UNDER_TRANSACTIONS)]
+    return theme if theme != "logins" else "users"
 
 
 class World:
@@ -275,8 +284,11 @@ class World:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._collect_garbage)
-            self.cluster.wants_sasl = self.plan.theme == "users"
+            self.cluster.wants_sasl = self.plan.theme in SASL_THEMES
             (folder / "secret").write_bytes(SECRET)
+            if self.plan.theme == "logins":
+                _write_credentials(folder, {client.user for client in self.plan.clients})
+                nursery.start_soon(self._intrude)
             if self.plan.theme == "affected":  # by the first broker's disk only topics that it has
                 self.cluster.homes = {name: at % BROKERS + 1 for at, name in enumerate(self.plan.topics)}
             if self.plan.theme == "transactions":
@@ -314,7 +326,9 @@ class World:
         config = (
             f"upstream: {{bootstrap_servers: '{brokers}'{SASL if self.cluster.wants_sasl else ''}}}\n"
             "admin: {port: 9190}\n"
-            f"secret_key_file: {self._folder / 'secret'}\n" + _config(self.plan)
+            f"secret_key_file: {self._folder / 'secret'}\n"
+            + _config(self.plan)
+            + (_AUTHENTICATION.format(self._folder) if self.plan.theme == "logins" else "")
         )
         gateway = Gateway(
             self.agenda, self.network, self._nursery, self._folder, number, self.plan.workers, config, self._on_gateway
@@ -372,6 +386,22 @@ class World:
         while True:
             await trio.sleep(1.0)
             self.judge.end_second()
+
+    async def _intrude(self) -> None:
+        """Somebody knows who the users are, and tries a password now and then, or goes without."""
+        chance = random.Random(f"intruders {self.plan.seed}")
+        users = [client.user for client in self.plan.clients]
+
+        def told(is_in: bool) -> None:
+            self.judge.counts["intruders"] += 1
+            if is_in:
+                self.judge.accuse("let in", "somebody with a wrong password, or none")
+
+        while not self._is_ending:
+            await trio.sleep(INTRUDER_EVERY_S * chance.uniform(0.5, 1.5))
+            who = Identity(chance.choice((*users, "nobody")), chance.choice(MECHANISMS), "a wrong password")
+            who = who if chance.random() < 0.7 else None
+            send_intruder(chance, self.network, chance.choice(self.gateways).bootstrap, who, told)
 
     async def _ask_gateways(self) -> None:
         """Ask at random moments what gateways say, and compare it with what their clients were told."""
@@ -436,6 +466,8 @@ class World:
         self.judge.check_logs(self.cluster)
         self.judge.transactions.check(self.judge.deleted_names)
         self.judge.check_usage([gateway.spool_dir for gateway in self.gateways], texts, unsure_bytes=self._unsure_bytes)
+        if self.cluster.wants_sasl:
+            self.judge.check_users([gateway.spool_dir for gateway in self.gateways], unsure_bytes=self._unsure_bytes)
 
     def _judge_clients(self) -> None:
         is_calm = not self.plan.faults
@@ -550,7 +582,9 @@ class World:
             return self._unread_bytes(consumers, node_id)
 
         slack = sum(consumer.max_bytes for consumer in self.consumers)
-        return Limit(name, rate, held, lambda: held() >= rate, slack)
+        limit = Limit(name, rate, held, lambda: held() >= rate, slack)
+        limit.rising_share = IDLE_SHARE
+        return limit
 
     def _held(self, clients: Iterable[Client], node_id: int | None = None) -> float:
         return sum(client.held_bytes(node_id) for client in clients)
@@ -865,6 +899,22 @@ def _reset(ends: Iterable[End]) -> None:
 def _end_trickle(streams: Iterable[Stream], rate: float) -> None:
     for stream in streams:
         stream.rate = rate
+
+
+def _write_credentials(folder: Path, users: Iterable[str]) -> None:
+    """What gateways know of users whose SASL ends there, and who they are to brokers for each."""
+    records = {user: {"SCRAM-SHA-256": record_of(user)} for user in sorted(users)}
+    names = {user: f"{BROKER_USER}{user}" for user in records}
+    brokers = {
+        f"User:{user}": {
+            "mechanism": MECHANISMS[number % 2], "username": names[user], "password": password_of(names[user])
+        }
+        for number, user in enumerate(records)
+    }  # fmt: skip
+    for name, content in (("users", records), ("brokers", brokers)):
+        path = folder / f"{name}.yaml"
+        path.write_text(json.dumps(content))
+        path.chmod(0o600)
 
 
 def _config(plan: Plan) -> str:

@@ -26,6 +26,7 @@ from tests.simulation.models.wire import Batch, Outcome, PartitionView, TopicVie
 NONE, OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER, REQUEST_TIMED_OUT = 0, 1, 3, 6, 7
 OUT_OF_ORDER, DUPLICATE, INVALID_EPOCH, STORAGE_ERROR = 45, 46, 47, 56
 PORT: Final = 9092
+BROKER_USER: Final = "broker-"  # begins the names of users that gateways are there for their own users
 BEFORE_LOGIN: Final = (wire.API_VERSIONS, wire.SASL_HANDSHAKE, wire.SASL_AUTHENTICATE)
 TRANSACTION_APIS: Final = (
     wire.FIND_COORDINATOR, wire.ADD_PARTITIONS, wire.ADD_OFFSETS, wire.TXN_OFFSET_COMMIT, wire.END_TXN,
@@ -539,7 +540,7 @@ class _Served:
         elif head.api == wire.SASL_AUTHENTICATE:
             answer = self._authenticate(head)
         elif head.api == wire.PRODUCE:
-            name = self.door.user or head.client_id or ""
+            name = (self.door.user or head.client_id or "").removeprefix(BROKER_USER)
             cluster.observer.on_request(self.broker.node_id, name, len(frame))
             acks, _, rows = wire.decode_produce(head)
             outcomes = cluster.produce(self.broker, rows, head.version)

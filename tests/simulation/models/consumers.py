@@ -114,6 +114,8 @@ class Consumer:
             is_whole = is_whole and not each.error
             aborted, skipped = sorted(each.aborted or (), key=lambda one: one[1]), set[int]()
             for offset, attributes, batch in each.batches:
+                if offset != self.positions[place]:  # asked of the leader before, and read from the next one meanwhile
+                    continue
                 while aborted and aborted[0][1] <= offset:  # as Java's consumer has it
                     skipped.add(aborted.pop(0)[0])
                 is_marker = bool(attributes & wire.CONTROL)

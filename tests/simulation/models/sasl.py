@@ -16,6 +16,7 @@ from tests.simulation.models import wire
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256")
 UNKNOWN_MECHANISM, ILLEGAL_STATE, FAILED = 33, 34, 58
 ITERATIONS: Final = 64  # brokers have 4096 at least: it is the same to all between
+GATEWAY_ITERATIONS: Final = 4096  # of records that gateways have: they take no less
 
 Steps = Generator[bytes, bytes, None]
 
@@ -25,8 +26,15 @@ class LoginFailed(Exception):
 
 
 class Identity(NamedTuple):
+    """`password`: "" for the right one."""
+
     user: str
     mechanism: str
+    password: str = ""
+
+    @property
+    def secret(self) -> str:
+        return self.password or password_of(self.user)
 
 
 def password_of(user: str) -> str:
@@ -34,8 +42,18 @@ def password_of(user: str) -> str:
 
 
 @functools.cache
-def _salted(user: str) -> bytes:
-    return hashlib.pbkdf2_hmac("sha256", password_of(user).encode(), user.encode(), ITERATIONS)
+def _salted(password: str, salt: bytes, iterations: int) -> bytes:
+    return hashlib.pbkdf2_hmac("sha256", password.encode(), salt, iterations)
+
+
+def record_of(user: str) -> str:
+    """What a gateway keeps of a user whose SASL ends there, as Kafka writes it."""
+    salt = f"the salt of {user}".encode()
+    salted = _salted(password_of(user), salt, GATEWAY_ITERATIONS)
+    stored = hashlib.sha256(_mac(salted, b"Client Key")).digest()
+    fields = {"salt": salt, "stored_key": stored, "server_key": _mac(salted, b"Server Key")}
+    texts = [f"{name}={base64.b64encode(value).decode()}" for name, value in fields.items()]
+    return ",".join([*texts, f"iterations={GATEWAY_ITERATIONS}"])
 
 
 def _mac(key: bytes, text: bytes) -> bytes:
@@ -50,17 +68,18 @@ def client_steps(who: Identity, chance: random.Random) -> Steps:
     """What the client sends; it is sent the broker's answers."""
     user = who.user
     if who.mechanism == "PLAIN":
-        yield f"\0{user}\0{password_of(user)}".encode()
+        yield f"\0{user}\0{who.secret}".encode()
         return
     bare = f"n={user},r={chance.randbytes(12).hex()}".encode()
     challenge = yield b"n,," + bare
-    nonce = dict(part.split(b"=", 1) for part in challenge.split(b","))[b"r"]
-    without_proof = b"c=biws,r=" + nonce
+    fields = dict(part.split(b"=", 1) for part in challenge.split(b","))
+    without_proof = b"c=biws,r=" + fields[b"r"]
     said = b",".join((bare, challenge, without_proof))
-    key = _mac(_salted(user), b"Client Key")
+    salted = _salted(who.secret, base64.b64decode(fields[b"s"]), int(fields[b"i"]))
+    key = _mac(salted, b"Client Key")
     proof = _xor(key, _mac(hashlib.sha256(key).digest(), said))
     final = yield without_proof + b",p=" + base64.b64encode(proof)
-    signature = _mac(_mac(_salted(user), b"Server Key"), said)
+    signature = _mac(_mac(salted, b"Server Key"), said)
     if final != b"v=" + base64.b64encode(signature):
         raise LoginFailed(f"the broker's signature is wrong: {final!r}")
 
@@ -96,11 +115,12 @@ class Door:
         user = dict(part.split(b"=", 1) for part in self._bare.split(b","))[b"n"].decode()
         without_proof, _, proof = data.partition(b",p=")
         said = b",".join((self._bare, self._challenge, without_proof))
-        key = _mac(_salted(user), b"Client Key")
+        salted = _salted(password_of(user), user.encode(), ITERATIONS)
+        key = _mac(salted, b"Client Key")
         if base64.b64decode(proof) != _xor(key, _mac(hashlib.sha256(key).digest(), said)):
             raise LoginFailed(user)
         self.user = user
-        return b"v=" + base64.b64encode(_mac(_mac(_salted(user), b"Server Key"), said))
+        return b"v=" + base64.b64encode(_mac(_mac(salted, b"Server Key"), said))
 
 
 Greeting = Generator[Callable[[int], bytes], bytes, None]
