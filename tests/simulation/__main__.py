@@ -30,6 +30,7 @@ def main() -> int:
         "--theme", choices=(*THEMES, *NEWER_THEMES, *NEWEST_THEMES), help="which limits; by default the seed says"
     )
     parser.add_argument("--calm", action=argparse.BooleanOptionalAction, help="without faults, or with")
+    parser.add_argument("--nights", action="store_true", help="long worlds: of each hour next to nothing in 58 minutes")
     parser.add_argument("--minimise", action="store_true", help="cut a failing world down, and print its plan")
     parser.add_argument("--show", action="store_true", help="clients, limits and the log's last lines of each world")
     parser.add_argument(
@@ -64,7 +65,7 @@ class Found(NamedTuple):
 
 
 def _run_world(seed: int, args: Any) -> Found:
-    plan = make_plan(seed, args.hours, theme=args.theme, calm=args.calm)
+    plan = make_plan(seed, args.hours, theme=args.theme, calm=args.calm, has_nights=args.nights)
     began, world = time.process_time(), World(plan)
     judge = world.run()
     took_s = time.process_time() - began

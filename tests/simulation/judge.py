@@ -27,7 +27,8 @@ UNSERVED_S: Final = 2.0  # seconds' worth of a limit that clients may not have b
 FLEET_EXCESS: Final = 0.3  # of a total that rejects, over several gateways
 STEADY_SHARE: Final = 1.1  # of a limit in a full second, where all clients under it have waited for …
 STEADY_AFTER_S: Final = 5
-IDLE_SHARE: Final = 2.0  # … where nobody had anything to read: a second's worth is saved
+IDLE_SHARE: Final = 2.0  # … after IDLE_AFTER_S with less than half of it: a second's worth is saved
+IDLE_AFTER_S: Final = 3
 RISING_SHARE: Final = 1.35  # … else: content gateways have saved a quarter of a second (docs/shares.md)
 
 
@@ -134,7 +135,6 @@ class Limit:
         self.quiet_from = self.over_from = 0.0
         self.seconds: deque[_Second] = deque(maxlen=WINDOW_S)
         self.taken = self.brought = 0.0  # bytes in this second: to brokers, and by applications
-        self.rising_share = RISING_SHARE
         self.steady_seconds = 0
         self.checked = self.windows = 0
         self.is_lower_judged = self.saves_nothing = True
@@ -570,7 +570,9 @@ class Judge(Observer):
             if now - 1.0 >= limit.over_from:
                 limit.fullest = max(limit.fullest, taken / limit.rate)
                 is_steady = limit.saves_nothing and limit.steady_seconds >= STEADY_AFTER_S
-                share = STEADY_SHARE if is_steady else limit.rising_share
+                before = list(limit.seconds)[-1 - IDLE_AFTER_S : -1]
+                was_idle = all(2.0 * second.taken < limit.rate for second in before)
+                share = IDLE_SHARE if was_idle else STEADY_SHARE if is_steady else RISING_SHARE
                 if taken > share * limit.rate + limit.slack:
                     self.accuse("over a limit", f"{limit.name}: {taken:.0f} bytes in a second of {limit.rate:.0f}")
             seconds = limit.seconds

@@ -16,6 +16,8 @@ from tests.variants import ROOT
 WORLDS = [
     (3, "group", True),
     (20001, "users", True),
+    (30100, "logins", True),
+    (30006, "transactions", True),
     (20000, "fetch", True),
     (20001, "affected", True),
     (4, "total", True),
@@ -23,7 +25,7 @@ WORLDS = [
     (306, "free", False),
     (31, "storage", True),
 ]
-HOURS = 0.012
+HOURS = 0.01
 
 
 @pytest.mark.parametrize(("seed", "theme", "calm"), WORLDS)
@@ -36,7 +38,7 @@ def test_nothing_is_wrong_in_a_simulated_world(seed: int, theme: str, *, calm: b
 def test_a_fleet_bears_strangers_full_disks_and_members_that_come_and_go() -> None:
     topics = {"acme.orders.new": 4}
     clients = tuple(
-        ClientPlan(profile, f"app-{number}", topics, 90_000.0, 3_000, (number % 2, 1 - number % 2))
+        ClientPlan(profile, f"app-{number}", topics, 60_000.0, 3_000, (number % 2, 1 - number % 2))
         for number, profile in enumerate(("java", "librdkafka-idempotent", "sarama"))
     )
     faults = (
@@ -48,15 +50,16 @@ def test_a_fleet_bears_strangers_full_disks_and_members_that_come_and_go() -> No
         Fault(20.0, "gateway cut off", 1, 12.0),
         Fault(36.0, "strangers", 18, 10.0),
     )
-    judge = World(Plan(1, 60.0, "group", 100_000.0, 2, 1, topics, clients, faults)).run()
+    judge = World(Plan(1, 50.0, "group", 100_000.0, 2, 1, topics, clients, faults)).run()
     assert judge.violations == []
-    assert judge.counts["records acknowledged"] > 5000
+    assert judge.counts["records acknowledged"] > 4000
 
 
 def test_a_seed_is_the_same_world_each_time() -> None:
-    plan = make_plan(1, 0.02, theme="total", calm=False)
+    """In another process, with another order of sets."""
+    plan = make_plan(1001, 0.018, theme="group", calm=False)
+    assert plan.faults
     digest = World(plan).run().digest
-    assert World(plan).run().digest == digest
     program = f"from tests.simulation.world import *; print(World({plan!r}).run().digest)"
     other = subprocess.run(
         [sys.executable, "-c", program],

@@ -29,7 +29,7 @@ from policies.definitions.policy_values import PolicyOperation
 from policies.storage import StorageOverride
 from tests.simulation.asking import Asking
 from tests.simulation.clock import START_S, UNIX_S, Agenda, Process, current_process, deterministic
-from tests.simulation.judge import IDLE_SHARE, FairShares, Judge, Limit, RejectingTotal
+from tests.simulation.judge import FairShares, Judge, Limit, RejectingTotal
 from tests.simulation.models import clients as models
 from tests.simulation.models.clients import Client
 from tests.simulation.models.cluster import BROKER_USER, Cluster
@@ -101,6 +101,7 @@ class Plan:
     topics: dict[str, int]
     clients: tuple[ClientPlan, ...]
     faults: tuple[Fault, ...]
+    has_nights: bool = False  # hours with next to nothing to do
 
 
 THEMES: Final = ("group", "quota", "total", "reject", "free", "mixed", "storage")
@@ -108,6 +109,12 @@ NEWER_THEMES: Final = ("affected", "percent", "fetch", "dispatch", "users")
 NEWEST_THEMES: Final = ("transactions", "logins")
 SASL_THEMES: Final = ("users", "logins")  # in the second one SASL ends at the gateways
 INTRUDER_EVERY_S: Final = 4.0
+FAULTS_S: Final = 25.0  # between two, on average …
+NIGHT_FAULTS_S: Final = 900.0  # … and where there are nights
+DAY_S, NIGHT_S = 90.0, 3510.0  # an hour
+NIGHT_SHARE: Final = 0.001  # of what clients bring by day
+READ_EVERY_S: Final = 0.2  # by a consumer where limits don't concern it
+NIGHT_POLL_S: Final = 5.0  # for which gateways' consumers wait where nothing comes
 READ_THEMES: Final = ("fetch", "dispatch")
 UNDER_TRANSACTIONS: Final = ("group", "quota", "reject")  # the limits in worlds of that theme
 TRANSACTION_TIMEOUTS_MS: Final = (20_000, 60_000)
@@ -146,7 +153,9 @@ _TRANSACTIONAL: Final = [profile.name for profile in models.TRANSACTIONAL]
 _PLAIN: Final = [name for name, profile in _PROFILES.items() if profile.transactions is None]
 
 
-def make_plan(seed: int, hours: float, *, theme: str | None = None, calm: bool | None = None) -> Plan:
+def make_plan(
+    seed: int, hours: float, *, theme: str | None = None, calm: bool | None = None, has_nights: bool = False
+) -> Plan:
     """The world of that seed."""
     chance = random.Random(f"plan {seed}")
     is_newer = seed >= NEWER_FROM
@@ -185,14 +194,15 @@ def make_plan(seed: int, hours: float, *, theme: str | None = None, calm: bool |
     faults = []
     if not calm:
         at = 0.0
-        while (at := at + chance.expovariate(1 / 25.0)) < seconds - CALM_END_S:
+        pause_s = NIGHT_FAULTS_S if has_nights else FAULTS_S
+        while (at := at + chance.expovariate(1 / pause_s)) < seconds - CALM_END_S:
             weights = FAULTS | (MORE_FAULTS if seed >= MORE_FAULTS_FROM else {}) | (NEWER_FAULTS if is_newer else {})
             weights |= TRANSACTION_FAULTS if theme == "transactions" else {}
             kind = chance.choices(list(weights), list(weights.values()))[0]
             faults.append(
                 Fault(round(at, 3), kind, chance.randrange(1000), round(chance.uniform(3.0, 25.0), 3), chance.random())
             )
-    return Plan(seed, seconds, theme, limit, gateways, workers, topics, tuple(plans), tuple(faults))
+    return Plan(seed, seconds, theme, limit, gateways, workers, topics, tuple(plans), tuple(faults), has_nights)
 
 
 def limits_theme(theme: str, seed: int) -> str:
@@ -291,6 +301,8 @@ class World:
                 nursery.start_soon(self._intrude)
             if self.plan.theme == "affected":  # by the first broker's disk only topics that it has
                 self.cluster.homes = {name: at % BROKERS + 1 for at, name in enumerate(self.plan.topics)}
+            if self.plan.has_nights:
+                self.cluster.idle_poll_s = NIGHT_POLL_S
             if self.plan.theme == "transactions":
                 self.cluster.serve_transactions()
             for name, partitions in self.plan.topics.items():
@@ -309,6 +321,8 @@ class World:
                 self.agenda.after(plan.starts_s, self._make_client, number, plan)
             nursery.start_soon(self._watch_seconds)
             nursery.start_soon(self._ask_gateways)
+            if self.plan.has_nights:
+                nursery.start_soon(self._alternate)
             for fault in self.plan.faults:
                 self.agenda.after(fault.at, self._do, fault)
             await trio.sleep(self.plan.seconds)
@@ -318,7 +332,7 @@ class World:
 
     async def _collect_garbage(self) -> None:
         while True:
-            await trio.sleep(60.0)
+            await trio.sleep(600.0 if self.plan.has_nights else 60.0)
             gc.collect()
 
     def _make_gateway(self, number: int) -> None:
@@ -366,7 +380,7 @@ class World:
             consumer = Consumer(
                 number, self.agenda, self.network, chance, self.judge, [gateway.bootstrap], self.plan.topics,
                 f"reader-{number}", round(self.plan.limit / 4),
-                is_committed=committed and number < len(self.gateways),
+                is_committed=committed and number < len(self.gateways), pause_s=READ_EVERY_S * committed,
             )  # fmt: skip
             self.consumers.append(consumer)
             consumer.start()
@@ -387,6 +401,19 @@ class World:
             await trio.sleep(1.0)
             self.judge.end_second()
 
+    async def _alternate(self) -> None:
+        """Days and nights."""
+        await trio.sleep(DAY_S)
+        while not self._is_ending:
+            rates = [(client, client.rate) for client in self.clients]
+            for client, rate in rates:
+                client.rate = rate * NIGHT_SHARE
+            await trio.sleep(NIGHT_S)
+            for client, rate in rates:
+                client.rate = rate
+            self._settle()
+            await trio.sleep(DAY_S)
+
     async def _intrude(self) -> None:
         """Somebody knows who the users are, and tries a password now and then, or goes without."""
         chance = random.Random(f"intruders {self.plan.seed}")
@@ -399,7 +426,9 @@ class World:
 
         while not self._is_ending:
             await trio.sleep(INTRUDER_EVERY_S * chance.uniform(0.5, 1.5))
-            who = Identity(chance.choice((*users, "nobody")), chance.choice(MECHANISMS), "a wrong password")
+            who: Identity | None = Identity(
+                chance.choice((*users, "nobody")), chance.choice(MECHANISMS), "a wrong password"
+            )
             who = who if chance.random() < 0.7 else None
             send_intruder(chance, self.network, chance.choice(self.gateways).bootstrap, who, told)
 
@@ -417,7 +446,7 @@ class World:
         if self.cluster.wants_sasl:
             pairs = []  # it would be asked about users
         while pairs and not self._is_ending:
-            await trio.sleep(ASK_EVERY_S * chance.uniform(0.5, 1.5))
+            await trio.sleep((60.0 if self.plan.has_nights else 1.0) * ASK_EVERY_S * chance.uniform(0.5, 1.5))
             gateway, (client_id, topic) = chance.choice(self.gateways), chance.choice(pairs)
             is_whole = gateway.name not in self._controls_killed and self.simulated_s < KEPT_S
             is_quiet = is_whole and self.agenda.now >= self._quiet_from and not gateway.wall_offset_s
@@ -438,7 +467,7 @@ class World:
         with trio.move_on_after(IDLE_TIMEOUT_S):
             while not all(client.is_idle for client in self.clients):  # noqa: ASYNC110  clients are no tasks
                 await trio.sleep(1.0)
-        with trio.move_on_after(IDLE_TIMEOUT_S):
+        with trio.move_on_after(IDLE_TIMEOUT_S + 2.0 * self._unread_bytes(self.consumers) / self.plan.limit):
             while self._unread_bytes(self.consumers):  # noqa: ASYNC110
                 await trio.sleep(1.0)
         self.judge.check_consumers(self.consumers, self.cluster)
@@ -582,9 +611,7 @@ class World:
             return self._unread_bytes(consumers, node_id)
 
         slack = sum(consumer.max_bytes for consumer in self.consumers)
-        limit = Limit(name, rate, held, lambda: held() >= rate, slack)
-        limit.rising_share = IDLE_SHARE
-        return limit
+        return Limit(name, rate, held, lambda: held() >= rate, slack)
 
     def _held(self, clients: Iterable[Client], node_id: int | None = None) -> float:
         return sum(client.held_bytes(node_id) for client in clients)

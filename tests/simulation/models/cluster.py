@@ -227,6 +227,7 @@ class Cluster:
         self.copies: Callable[[str], int] = lambda topic: 1  # of a gateway's message: 0 where it is lost
         self.service_s: Callable[[], float] = lambda: chance.uniform(0.0005, 0.004)
         self.wants_sasl = False
+        self.idle_poll_s = 0.2  # for which gateways' own consumers wait at least, where nothing comes
         self.homes: dict[str, int] = {}  # topics that one broker has alone, and which
         self.cut_off: Counter[str] = Counter()  # gateways whose own clients reach no broker: by how many faults
         self.coordinator: Coordinator | None = None

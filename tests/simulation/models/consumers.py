@@ -34,16 +34,17 @@ class Consumer:
     Attributes:
         positions: by topic and partition, the offset that is read next.
         max_bytes: of one answer.
-        is_committed: read_committed.
+        is_committed: read_committed. `pause_s`: at least, from an answer to the next request.
     """
 
     def __init__(
         self, number: int, agenda: Agenda, network: Network, chance: random.Random, watch: ConsumerWatch,
         bootstrap: list[tuple[str, int]], topics: dict[str, int], client_id: str, max_bytes: int,
-        *, is_committed: bool = False,
+        *, is_committed: bool = False, pause_s: float = 0.0,
     ) -> None:  # fmt: skip
         self.number = number
         self.is_committed = is_committed
+        self.pause_s = pause_s
         self.client_id = client_id
         self.max_bytes = max_bytes
         self.positions = {(topic, index): 0 for topic, count in topics.items() for index in range(count)}
@@ -211,4 +212,4 @@ class _Reader:
         is_whole = self._consumer.take(fetched, throttle_ms)
         if not is_whole:
             self._consumer.refresh()
-        self._agenda.after(max(throttle_ms / 1000, 0.0 if is_whole else PAUSE_S), self._fetch)
+        self._agenda.after(max(throttle_ms / 1000, self._consumer.pause_s if is_whole else PAUSE_S), self._fetch)

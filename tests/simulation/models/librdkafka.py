@@ -18,7 +18,6 @@ from tests.simulation.clock import START_S, UNIX_S, Alarm, block, current_proces
 from tests.simulation.models.cluster import Cluster, InternalLog, InternalRecord
 
 RETRY_S: Final = 0.2
-IDLE_POLL_S: Final = 0.2
 ERROR_S: Final = 1.0  # between two messages about one error
 
 
@@ -326,7 +325,7 @@ class Consumer:
     def poll(self, timeout: float = 0.0) -> Message | None:
         agenda = self.cluster.agenda
         # What comes wakes it; where nothing does it takes longer than it was told to, as threads may.
-        until = agenda.now + (max(timeout, IDLE_POLL_S) if timeout else 0.0)
+        until = agenda.now + (max(timeout, self.cluster.idle_poll_s) if timeout else 0.0)
         while True:
             message = self._next(agenda.now)
             if message is not None or agenda.now >= until:
