@@ -24,7 +24,7 @@ HELD_BACK: Final = 20_000  # moments kept of one client and topic
 WINDOW_S: Final = 30
 FAIR_SHARE: Final = 0.9  # of it each gateway gets at least, if it wants it
 UNSERVED_S: Final = 2.0  # seconds' worth of a limit that clients may not have been rid of at a window's end
-FLEET_EXCESS: Final = 0.3  # of a total that rejects, over several gateways
+FLEET_EXCESS: Final = 0.3  # of a total that rejects, over several workers, of one gateway or more
 STEADY_SHARE: Final = 1.1  # of a limit in a full second, where all clients under it have waited for …
 STEADY_AFTER_S: Final = 5
 IDLE_SHARE: Final = 2.0  # … after IDLE_AFTER_S with less than half of it: a second's worth is saved
@@ -143,7 +143,7 @@ class Limit:
 
 class RejectingTotal:
     """A broker's total that rejects, with a burst: in any time T at most (T + 2 bursts) times it (docs/policies.md),
-    and over several gateways FLEET_EXCESS more, as found (docs/reliability.md).
+    and over several workers FLEET_EXCESS more, as found (docs/reliability.md).
 
     Attributes:
         taken: bytes in this second. `most`: the seconds' worth that was ever beyond the total.

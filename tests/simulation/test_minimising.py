@@ -40,7 +40,7 @@ def test_there_is_an_end_of_runs() -> None:
 
 
 def test_a_broken_product_becomes_a_line() -> None:
-    plan = make_plan(13, 0.012, theme="free", calm=True)
+    plan = make_plan(13, 0.009, theme="free", calm=True)
     plan = replace(plan, gateways=2, workers=2, faults=(Fault(5.0, "connection cut"), Fault(9.0, "leader moved", 1)))
     with breaking("the spool loses records"):
         found = Minimiser(plan, lambda one: failed_after_s(World(one).run(), "sums differ"), most_runs=25).run()

@@ -583,7 +583,11 @@ class World:
         if theme == "reject" and not self.judge.rejecting:
             self.judge.rejecting = {
                 node_id: RejectingTotal(
-                    f"total of broker {node_id}", self.limit, BURST_S, slack, is_fleet=self.plan.gateways > 1
+                    f"total of broker {node_id}",
+                    self.limit,
+                    BURST_S,
+                    slack,
+                    is_fleet=self.plan.gateways * self.plan.workers > 1,
                 )
                 for node_id in nodes
             }
