@@ -614,7 +614,10 @@ class World:
         def held() -> float:
             return self._unread_bytes(consumers, node_id)
 
-        slack = sum(consumer.max_bytes for consumer in self.consumers)
+        largest = max(
+            round(1.5 * client.batch_bytes) for client in self.plan.clients
+        )  # an answer's last batch is whole
+        slack = sum(consumer.max_bytes + largest for consumer in self.consumers)
         return Limit(name, rate, held, lambda: held() >= rate, slack)
 
     def _held(self, clients: Iterable[Client], node_id: int | None = None) -> float:
