@@ -78,7 +78,7 @@ _AMOUNTS: Final = (
 
 
 class UnreadableFeature(AuditError):
-    """The tables have been given features of Delta Lake without which their files can't be read."""
+    """The tables need more of Delta Lake than there is without Spark."""
 
 
 class _DeltaFiles:
@@ -422,6 +422,8 @@ def _open_files(folder: Path) -> _DeltaFiles | None:
         return _DeltaFiles(folder) if folder.is_dir() else None
     except TableNotFoundError:
         return None
+    except DeltaError as error:  # what a newer Delta Lake has written, deltalake may not know yet
+        raise UnreadableFeature(f"{folder} can't be read here ({_one_line(error)}): use --engine spark") from error
 
 
 @contextmanager
@@ -429,8 +431,11 @@ def _translated_errors(root: Path) -> Iterator[None]:
     try:
         yield
     except (DeltaError, duckdb.Error, OSError) as error:
-        said = " ".join(str(error).split())
-        raise AuditError(f"{root} can't be read: {said}") from error
+        raise AuditError(f"{root} can't be read: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _group_columns(question: AuditQuery) -> list[str]:

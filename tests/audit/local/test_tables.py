@@ -105,6 +105,13 @@ def test_features_without_which_files_mean_something_else_are_refused(root: Path
         opening.open_tables(str(root), always=True)
 
 
+def test_a_log_that_it_does_not_understand_is_left_to_spark(root: Path) -> None:
+    _edit_first_commit(root, '"protocol":', '"protokoll":')
+    assert opening.open_tables(str(root), always=False) is None
+    with pytest.raises(UnreadableFeature, match=r"^[^\n]* can't be read here \([^\n]*\): use --engine spark$"):
+        opening.open_tables(str(root), always=True)
+
+
 def test_a_newer_layout_and_damage_are_one_line_and_no_smaller_sum(root: Path) -> None:
     here = LocalTables(str(root))
     shutil.rmtree(next(root.glob("records/date=*")))
