@@ -241,6 +241,7 @@ class World:
         self._is_lent = False
         self._quiet_from = 0.0  # when the last fault has been over for ASK_AFTER_S
         self._is_ending = False
+        self._traffic_share = 1.0  # of what the clients' plans say
         self._nursery: trio.Nursery
         self._folder: Path
 
@@ -365,7 +366,7 @@ class World:
             number, _PROFILES[plan.profile], self.agenda, self.network,
             random.Random(f"client {self.plan.seed} {number}"), self.judge,
             [self.gateways[gateway].bootstrap for gateway in plan.gateways], plan.topics, plan.client_id,
-            rate=plan.rate, batch_bytes=plan.batch_bytes, records=8,
+            rate=plan.rate * self._traffic_share, batch_bytes=plan.batch_bytes, records=8,
             who=Identity(plan.user, plan.mechanism) if plan.user else None,
         )  # fmt: skip
         self.clients.append(client)
@@ -405,14 +406,17 @@ class World:
         """Days and nights."""
         await trio.sleep(DAY_S)
         while not self._is_ending:
-            rates = [(client, client.rate) for client in self.clients]
-            for client, rate in rates:
-                client.rate = rate * NIGHT_SHARE
+            self._set_traffic(NIGHT_SHARE)
             await trio.sleep(NIGHT_S)
-            for client, rate in rates:
-                client.rate = rate
+            self._set_traffic(1.0)
             self._settle()
             await trio.sleep(DAY_S)
+
+    def _set_traffic(self, share: float) -> None:
+        """That share of what each client's plan says, also for clients that begin later."""
+        self._traffic_share = share
+        for client in self.clients:
+            client.set_rate(self.plan.clients[client.number].rate * share)
 
     async def _intrude(self) -> None:
         """Somebody knows who the users are, and tries a password now and then, or goes without."""
@@ -715,6 +719,8 @@ class World:
             for stream in streams if fault.value < 0.5 else streams[fault.number % 2 :][:1]:
                 stream.is_hole = True
             self.agenda.after(SILENCE_S + fault.seconds, _reset, ends)
+            if self.plan.has_nights:  # whose windows are nearly all judged: a client may find out when it ends only
+                self._settle(SILENCE_S + fault.seconds + SETTLE_OVER_S, SILENCE_S + fault.seconds + SETTLE_S)
 
     def _connection_trickles(self, fault: Fault) -> None:
         ends = self._connection(fault)

@@ -274,6 +274,7 @@ class Client:
         self._resets = False
         self._is_stopped = False
         self._wakes: Entry | None = None
+        self._brings: Entry | None = None  # its application, the next batch
 
     # --- the application ----------------------------------------------------------------------------------------------
 
@@ -282,7 +283,7 @@ class Client:
         self._dial_control()
         for _ in range(backlog):
             self._make_batch()  # it has something to say already
-        self._agenda.after(self._chance.uniform(0.0, 1.0), self._bring)
+        self._brings = self._agenda.after(self._chance.uniform(0.0, 1.0), self._bring)
         self._agenda.after(self._chance.uniform(30.0, 60.0), self._refresh)
 
     def stop(self) -> None:
@@ -322,14 +323,21 @@ class Client:
         if self._control is not None:
             self._control.close()
 
+    def set_rate(self, rate: float) -> None:
+        """What its application brings from now on, in bytes per second."""
+        self.rate = rate
+        if self._brings is not None:
+            self._brings.cancel()
+            self._brings = self._agenda.after(self.batch_bytes / rate * self._chance.uniform(0.0, 1.0), self._bring)
+
     def _bring(self) -> None:
         """The application's next batch."""
         if self._is_stopped or self.rate <= 0:
             if not self._is_stopped:
-                self._agenda.after(1.0, self._bring)
+                self._brings = self._agenda.after(1.0, self._bring)
             return
         size = self._make_batch()
-        self._agenda.after(size / self.rate * self._chance.uniform(0.5, 1.5), self._bring)
+        self._brings = self._agenda.after(size / self.rate * self._chance.uniform(0.5, 1.5), self._bring)
 
     def _make_batch(self) -> int:
         """Returns its size, also where the client's memory is full, and its application has to wait."""
