@@ -327,8 +327,12 @@ class World:
                 nursery.start_soon(self._alternate)
             for fault in self.plan.faults:
                 self.agenda.after(fault.at, self._do, fault)
-            await trio.sleep(self.plan.seconds)
-            await self._end()
+            try:
+                await trio.sleep(self.plan.seconds)
+                await self._end()
+            except BaseException:
+                self.agenda.clear()  # or models would go on, and what they run into would hide this
+                raise
             nursery.cancel_scope.cancel()
         self.agenda.clear()
 
