@@ -1,5 +1,5 @@
-# The range of the usage topic by librdkafka: from the earliest offset, or from a time on, to the end as of now. Java
-# client's properties are translated, or refused where librdkafka has no such thing. Needs no Java and no Spark.
+# The range of the usage topic by librdkafka: from the earliest offset, or from a time on, to the end as of now. The
+# Java client's properties are translated, or refused where librdkafka has no such thing. Needs no Java and no Spark.
 #
 # librdkafka has no consumer without a group id. This one is neither joined nor committed to.
 
@@ -73,6 +73,8 @@ class TopicRange:
         Raises:
             AuditError: no broker answers.
         """
+        if not times_ms:
+            return []
         with self._consumer_for_answers() as consumer:
             return [self._find_start(consumer, at_ms) for at_ms in times_ms]
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from policies import usage
 _FETCHED_ROWS = _HELD_ROWS = 10_000
 _MEMORY: Final = "1GB"  # of DuckDB's; beyond it, it goes on on disk
 _ANSWER: Final = "answer"
+_DAY_OF_FILE: Final = "regexp_extract(filename, 'date=([^/]*)/[^/]*$', 1)::DATE"
 _TYPES: Final = {"int": "BIGINT", "str": "VARCHAR", "bool": "BOOLEAN"}
 _ROW_FIELDS: Final = {name: _TYPES[kind] for name, kind in {**usage.ROW_FIELDS, **usage.OPTIONAL_ROW_FIELDS}.items()}
 _ROW_TYPE: Final = ", ".join(f'"{name}" {kind}' for name, kind in _ROW_FIELDS.items())
@@ -136,11 +138,11 @@ class _DeltaFiles:
         if not chosen:
             return nothing
         listed = ", ".join(_quote(str(self._folder / path)) for path in chosen)
-        options = "union_by_name = true, hive_partitioning = false"
-        if "/" in chosen[0]:
-            options = "union_by_name = true, hive_partitioning = true, hive_types = {'date': DATE}"
+        # DuckDB's own way would also take `cluster=x` in the place of the tables for a column's value.
+        found = f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false, filename = true)"
+        day = f", {_DAY_OF_FILE} AS date" if "/" in chosen[0] else ""
         wanted = ", ".join(f'"{name}"' for name in columns)
-        both = f"({nothing}) UNION ALL BY NAME SELECT * FROM read_parquet([{listed}], {options})"  # noqa: S608
+        both = f"({nothing}) UNION ALL BY NAME SELECT *{day} FROM {found}"  # noqa: S608
         return f"SELECT {wanted} FROM ({both})"  # noqa: S608
 
 
@@ -316,8 +318,8 @@ class LocalTables:
             later = (
                 f"SELECT {kinds}, count FROM ({known}) WHERE {self._is_kept}"  # noqa: S608
                 f" UNION ALL ({later} WHERE {self._is_kept})"
-                # Of expired days only the numbers of records are left: those of the roll-ups are no longer all there.
-                f" UNION ALL SELECT {kinds}, 1 FROM ({every}) WHERE NOT ({self._is_kept})"
+                # Of expired days only records that count are left, and not all of those that the roll-ups had.
+                f" UNION ALL SELECT {kinds}, 1 FROM ({every}) WHERE NOT ({self._is_kept}) AND counts"
             )
         counted = [*self._fetch(f"SELECT {kinds}, sum(count) FROM ({later}) GROUP BY ALL")]  # noqa: S608
         problems: dict[str, int] = {}
@@ -412,8 +414,9 @@ class LocalTables:
 
 
 def is_local_path(root: str) -> bool:
-    """Whether it is a directory of this machine and not a URI."""
-    return "://" not in root and not root.startswith("file:")
+    """Whether it is a directory of this machine, and neither a URI nor a place in the file system of a cluster."""
+    is_uri = "://" in root or root.startswith("file:")
+    return not is_uri and (Path(root).is_dir() or "HADOOP_CONF_DIR" not in os.environ)
 
 
 def _open_files(folder: Path) -> _DeltaFiles | None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.audit import store
-from gateway.audit.batch import query, tables
+from gateway.audit.batch import job, query, tables
 from gateway.audit.batch.query import AuditQuery
+from gateway.audit.batch.rollups import update
 from gateway.audit.errors import AuditError
 from gateway.audit.local import opening
 from gateway.audit.local import tables as local_tables
@@ -35,10 +36,10 @@ LINES = [line for day in range(4) for line in interval(day, [Row(topic="it's")],
 
 @pytest.fixture(scope="module")
 def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables of LINES, without roll-ups, in a folder of an awkward name."""
-    folder = tmp_path_factory.mktemp("tables") / "it's 100 % ö"
+    """Tables of LINES, of which one came twice, without roll-ups, in folders of awkward names."""
+    folder = tmp_path_factory.mktemp("tables") / "cluster=eu" / "date=2024-01-01" / "it's 100 % ö [1]"
     found = store.open_tables(spark, str(folder), make=True)
-    records = [(0, i, line) for i, line in enumerate(LINES)]
+    records = [(0, i, line) for i, line in enumerate([*LINES, LINES[0]])]
     stream.add_batch(store.TableWriter(found), topic_batch(spark, records), "id")
     return folder
 
@@ -56,7 +57,7 @@ def _answer(records: query.CountedRecords, question: AuditQuery) -> Any:
 @pytest.mark.parametrize("held", [1, 10_000])
 def test_it_says_what_the_records_say(made: Path, monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     monkeypatch.setattr(local_tables, "_HELD_ROWS", held)
-    truth = LocalRecords([LineSource(LINES)])
+    truth = LocalRecords([LineSource([*LINES, LINES[0]])])
     for question in (
         AuditQuery(("topic", "client_id", "outcome"), DAY_MS),
         AuditQuery(("worker", "cluster"), None, START + DAY_MS - 5, START + 3 * DAY_MS + 1),
@@ -69,12 +70,28 @@ def test_it_says_what_the_records_say(made: Path, monkeypatch: pytest.MonkeyPatc
             assert here.rank_groups(question, what, 2) == truth.rank_groups(question, what, 2)
 
 
+def test_of_expired_days_that_are_still_there_it_says_what_spark_says(root: Path, spark: SparkSession) -> None:
+    made = store.open_tables(spark, str(root))
+    update.update_rollups(made)
+    made.expire_before(START // DAY_MS + 2)
+    question = AuditQuery(("client_id",))
+    with job.read_tables(made) as found:
+        expected = _answer(found, question)
+    assert _answer(LocalTables(str(root)), question) == expected
+    assert expected["integrity"]["duplicates"] == 0
+    assert expected["totals"]["offered"]["messages"] == 4
+
+
 def test_what_it_can_not_read_is_left_to_spark_or_said(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = str(made)
     assert isinstance(opening.open_tables(root, always=False), LocalTables)
     assert opening.open_tables(f"file:{root}", always=False) is None
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    assert isinstance(opening.open_tables(root, always=False), LocalTables)
+    assert opening.open_tables(str(tmp_path / "of a cluster"), always=False) is None
+    monkeypatch.delenv("HADOOP_CONF_DIR")
     with pytest.raises(AuditError, match=r"^no tables in [^\n]*: `produce-gateway audit stream --output"):
         opening.open_tables(str(tmp_path / "nowhere"), always=False)
     monkeypatch.setattr(opening, "LOCAL_TABLE_BYTES", 10)
