@@ -19,7 +19,7 @@
 #   columns.py           the columns of answers
 #   schema.py            the usage record as Spark reads it
 #   layout.py            the tables' columns, as Spark has them
-#   table_log.py         names of tables and in their logs, and the version of it all
+#   table_log.py         what every engine knows of the tables: names, days, the version of it all
 #   store.py             the Delta Lake tables: reading, adding a batch, who may add
 #   connector.py         the jars that PySpark lacks
 #   class_data.py        an archive of Spark's classes, so that a session starts in half of the time

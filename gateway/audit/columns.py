@@ -16,6 +16,17 @@ NUMBER_FIELDS: Final = usage.HEADER_FIELDS | dict.fromkeys(
     (usage.CLUSTER, usage.PREVIOUS_DIGEST, usage.RECORD_DIGEST), "str"
 )
 
+# Runs of numbers (condensing.py says how), with their kinds.
+RUN_FIELDS: Final = {
+    **{name: usage.HEADER_FIELDS[name] for name in (*BOOT_COLUMNS, "kind")},
+    **dict.fromkeys(("first_seq", "last_seq", "part", "parts"), "int"),
+    "final": "bool",
+    "start_ms": "int",
+    "end_ms": "int",
+    **dict.fromkeys((usage.CLUSTER, usage.PREVIOUS_DIGEST, usage.RECORD_DIGEST), "str"),
+    **dict.fromkeys(("changed_records", "unchecked_records"), "int"),
+}
+
 # Those of usage.DIMENSIONS that are a record's; the others are those of its rows.
 RECORD_DIMENSIONS: Final = ("gateway", "worker", usage.CLUSTER)
 

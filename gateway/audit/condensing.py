@@ -15,9 +15,9 @@ import pyarrow as pa
 from gateway.audit import columns, decoding
 from gateway.audit.answers import windows
 from gateway.audit.answers.windows import CalendarWindows
-from gateway.audit.columns import RECORD_DIMENSIONS
+from gateway.audit.columns import RECORD_DIMENSIONS, RUN_FIELDS
 from gateway.audit.decoding import MalformedRecord, MalformedRecords, UsageRecord
-from gateway.audit.record_batches import ROW_TYPE
+from gateway.audit.record_batches import ARROW_TYPES, ROW_TYPE
 from policies import usage
 from policies.record_digests import is_changed
 
@@ -30,14 +30,7 @@ _MAX_GROUPS: Final = 200_000  # beyond which sums are handed on: some hundred me
 # first; `record_digest`: of the last; `changed_records`: those that aren't as written or don't follow the one before);
 # and malformed records (`problem` is not null), `count` of them.
 _TEXT, _INT = pa.string(), pa.int64()
-RUN_SCHEMA: Final = pa.schema(
-    [
-        *(("gateway", _TEXT), ("boot", _TEXT), ("worker", _INT), ("kind", _TEXT), ("first_seq", _INT)),
-        *(("last_seq", _INT), ("part", _INT), ("parts", _INT), ("final", pa.bool_()), ("start_ms", _INT)),
-        *(("end_ms", _INT), ("cluster", _TEXT), ("previous_digest", _TEXT), ("record_digest", _TEXT)),
-        *(("changed_records", _INT), ("unchecked_records", _INT)),
-    ]
-)
+RUN_SCHEMA: Final = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in RUN_FIELDS.items()])
 CONDENSED_SCHEMA: Final = pa.schema(
     [*RUN_SCHEMA, *ROW_TYPE, ("problem", _TEXT), ("count", _INT), ("origin", _TEXT), ("sample", _TEXT)]
 )

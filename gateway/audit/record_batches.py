@@ -19,7 +19,7 @@ from gateway.audit.decoding import MalformedRecord, RecordRow, UsageRecord
 from policies import usage
 from policies.record_digests import is_changed
 
-_TYPES: Final = {"int": pa.int64(), "str": pa.string(), "bool": pa.bool_()}
+ARROW_TYPES: Final = {"int": pa.int64(), "str": pa.string(), "bool": pa.bool_()}
 _NO_NUMBER: Final = (-2, -1)  # below all
 BATCH_ROWS: Final = 10_000  # rows of usage after which a batch is full: some megabytes
 
@@ -27,7 +27,7 @@ Values = Iterable[bytes | None]
 
 
 def _struct(*fields: dict[str, str]) -> pa.DataType:
-    return pa.struct([(name, _TYPES[kind]) for each in fields for name, kind in each.items()])
+    return pa.struct([(name, ARROW_TYPES[kind]) for each in fields for name, kind in each.items()])
 
 
 ROW_TYPE: Final = _struct(usage.ROW_FIELDS, usage.OPTIONAL_ROW_FIELDS)
@@ -42,7 +42,7 @@ JUDGED_SCHEMA: Final = pa.schema(
 # version 1 has not got is "" and, of `repeats`, the cluster, the storage factor and disks, null.
 DECODED_SCHEMA: Final = pa.schema(
     [
-        *((name, _TYPES[kind]) for name, kind in NUMBER_FIELDS.items()),
+        *((name, ARROW_TYPES[kind]) for name, kind in NUMBER_FIELDS.items()),
         (usage.STORAGE_FACTOR, pa.int64()),
         (usage.VOLUMES, VOLUMES_TYPE),
         (usage.SPREAD, SPREAD_TYPE),
@@ -51,8 +51,8 @@ DECODED_SCHEMA: Final = pa.schema(
     ]
 )
 _ROW_NAMES: Final = (*usage.ROW_FIELDS, *usage.OPTIONAL_ROW_FIELDS)
-_ROW_TYPES: Final = [_TYPES[kind] for kind in (usage.ROW_FIELDS | usage.OPTIONAL_ROW_FIELDS).values()]
-_HEADER_TYPES: Final = [_TYPES[kind] for kind in NUMBER_FIELDS.values()]
+_ROW_TYPES: Final = [ARROW_TYPES[kind] for kind in (usage.ROW_FIELDS | usage.OPTIONAL_ROW_FIELDS).values()]
+_HEADER_TYPES: Final = [ARROW_TYPES[kind] for kind in NUMBER_FIELDS.values()]
 
 
 def decode_values(values: Values) -> pa.RecordBatch:

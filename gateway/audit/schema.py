@@ -30,6 +30,7 @@ from gateway.audit.columns import (
     REJECTED_AGAIN,
     REPEATS,
     REPEATS_UNKNOWN,
+    RUN_FIELDS,
     SINGLE_SUMS,
     SUMS,
     WINDOW_COLUMN,
@@ -71,14 +72,7 @@ DECODED_SCHEMA: Final = StructType(
     ]
 )
 # condensing.CONDENSED_SCHEMA.
-RUN_SCHEMA: Final = (
-    StructType()
-    .add("gateway", StringType()).add("boot", StringType()).add("worker", LongType()).add("kind", StringType())
-    .add("first_seq", LongType()).add("last_seq", LongType()).add("part", LongType()).add("parts", LongType())
-    .add("final", BooleanType()).add("start_ms", LongType()).add("end_ms", LongType()).add("cluster", StringType())
-    .add("previous_digest", StringType()).add("record_digest", StringType())
-    .add("changed_records", LongType()).add("unchecked_records", LongType())
-)  # fmt: skip
+RUN_SCHEMA: Final = StructType([StructField(name, _TYPES[kind]) for name, kind in RUN_FIELDS.items()])
 CONDENSED_SCHEMA: Final = StructType(
     [
         *RUN_SCHEMA,

@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +28,6 @@ from gateway.audit.batch.rollups.progress import load_ends
 from gateway.audit.columns import WINDOW_LENGTHS
 from gateway.audit.errors import AuditError, explain_error, list_causes
 
-DAY_MS: Final = 86_400_000
 _LOCK_FILE: Final = ".lock"
 # Readers go on with the files that they began with: `expire` and `compact` say for how long.
 _LOG_RETENTION: Final = "interval 2 days"
@@ -57,12 +55,7 @@ def now_ms() -> int:
 
 def utc_day_column(column: str) -> Column:
     """The UTC date of Unix milliseconds, whatever the session's time zone."""
-    return F.date_add(F.lit("1970-01-01").cast("date"), F.floor(F.col(column) / DAY_MS).cast("int"))
-
-
-def iso_day(number: int) -> str:
-    """The date of a day, given in days after 1970-01-01."""
-    return (date(1970, 1, 1) + timedelta(number)).isoformat()
+    return F.date_add(F.lit("1970-01-01").cast("date"), F.floor(F.col(column) / table_log.DAY_MS).cast("int"))
 
 
 class HadoopDirectory:
@@ -139,10 +132,10 @@ class AuditTables:
         """Delta Lake's version of the table `records`."""
         return int(self._latest_snapshot(table_log.RECORDS_TABLE).version())
 
-    def layout_version(self) -> int:
-        """The version of the layout that the tables were made with."""
+    def layout_property(self) -> str:
+        """The version of the layout that the tables were made with, as the table has it."""
         properties = self._latest_snapshot(table_log.RECORDS_TABLE).metadata().configuration()
-        return int(properties.apply(table_log.LAYOUT_PROPERTY))
+        return str(properties.apply(table_log.LAYOUT_PROPERTY))
 
     def sql_path(self, table: str) -> str:
         """The place of one of Delta's tables, as SQL takes it."""
@@ -178,7 +171,7 @@ class AuditTables:
     def first_kept_day(self) -> str:
         """The first day whose usage is not expired, "" for none."""
         number = self.committed_version(table_log.EXPIRED)
-        return iso_day(number) if number else ""
+        return table_log.iso_day(number) if number else ""
 
     def committed_version(self, identifier: str) -> int:
         """The last version that was committed under a transaction identifier, 0 for none."""
@@ -255,8 +248,7 @@ class AuditTables:
 
     def describe_source(self) -> dict[str, Any]:
         """Its kind, for a report."""
-        about = {"kind": "tables", "name": self.root, "format": "delta", "layout": table_log.LAYOUT_VERSION}
-        return about | {"expired_before": self.first_kept_day() or None}
+        return table_log.describe_tables(self.root, self.first_kept_day())
 
     @contextmanager
     def _lock_writers(self) -> Iterator[None]:
@@ -415,13 +407,8 @@ def open_tables(spark: SparkSession, root: str, *, make: bool = False) -> AuditT
             f" TBLPROPERTIES ({properties})"
         )
     if not tables.table_exists(table_log.RECORDS_TABLE):
-        raise AuditError(f"no tables in {root}: `produce-gateway audit stream --output {root}` makes them")
-    version = tables.layout_version()
-    if version > table_log.LAYOUT_VERSION:
-        raise AuditError(
-            f"{root} has tables of layout {version}, this program knows {table_log.LAYOUT_VERSION}: use a newer"
-            " produce-gateway"
-        )
+        raise AuditError(table_log.missing_tables_text(root))
+    table_log.check_layout(root, tables.layout_property())
     return tables
 
 
@@ -441,9 +428,9 @@ def select_view(records: DataFrame, table: str) -> DataFrame:
 def filter_by_day(records: DataFrame, from_ms: int | None, to_ms: int | None) -> DataFrame:
     """The records of the days from which intervals that start in [from_ms, to_ms) come."""
     if from_ms is not None:
-        records = records.where(F.col("date") >= F.lit(iso_day(from_ms // DAY_MS)).cast("date"))
+        records = records.where(F.col("date") >= F.lit(table_log.iso_day(from_ms // table_log.DAY_MS)).cast("date"))
     if to_ms is not None:
-        records = records.where(F.col("date") <= F.lit(iso_day(to_ms // DAY_MS)).cast("date"))
+        records = records.where(F.col("date") <= F.lit(table_log.iso_day(to_ms // table_log.DAY_MS)).cast("date"))
     return records
 
 

@@ -1,12 +1,16 @@
-# What the logs of the audit's tables say beside their rows: names of tables and of Delta Lake's transaction
-# identifiers. Names only; whatever engine reads or writes the tables, they are the same (docs/audit.md).
+# What whoever reads or writes the audit's tables has to know beside their columns, in whatever engine: names of tables
+# and of Delta Lake's transaction identifiers, days, what is said of them. Pure; docs/audit.md describes the same.
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Final
+from datetime import date, timedelta
+from typing import Any, Final
 
+from gateway.audit.errors import AuditError
+
+DAY_MS: Final = 86_400_000
 LAYOUT_VERSION: Final = 1  # a newer one is refused
 LAYOUT_PROPERTY: Final = "produce-gateway.layout"  # property of the table `records`
 RECORDS_TABLE: Final = "records"
@@ -38,3 +42,31 @@ def commit_file(version: int) -> str:
 def list_added(commit: str | bytes) -> list[str]:
     """The files that a commit adds, relative to the table."""
     return [action["add"]["path"] for action in map(json.loads, commit.splitlines()) if "add" in action]
+
+
+def iso_day(number: int) -> str:
+    """The date of a day, given in days after 1970-01-01."""
+    return (date(1970, 1, 1) + timedelta(number)).isoformat()
+
+
+def describe_tables(root: str, first_kept_day: str) -> dict[str, Any]:
+    """The source in a report. `first_kept_day`: "" where no day is expired."""
+    about = {"kind": "tables", "name": root, "format": "delta", "layout": LAYOUT_VERSION}
+    return about | {"expired_before": first_kept_day or None}
+
+
+def missing_tables_text(root: str) -> str:
+    """To say to a user who asks for tables that aren't there."""
+    return f"no tables in {root}: `produce-gateway audit stream --output {root}` makes them"
+
+
+def check_layout(root: str, found: str) -> None:
+    """`found`: the tables' LAYOUT_PROPERTY.
+
+    Raises:
+        AuditError: it is newer than this program.
+    """
+    if int(found) > LAYOUT_VERSION:
+        raise AuditError(
+            f"{root} has tables of layout {found}, this program knows {LAYOUT_VERSION}: use a newer produce-gateway"
+        )

@@ -37,9 +37,10 @@ from gateway.audit.batch.query import (
     LogIntegrity,
     answer_query,
     assess_integrity,
+    count_kinds,
     ignore_progress,
 )
-from gateway.audit.batch.rollups.reading import RolledUsage, open_rolled
+from gateway.audit.batch.rollups.reading import COUNT_COLUMNS, RolledUsage, open_rolled
 from gateway.audit.engines import find_remote, has_given_session
 from gateway.audit.errors import NO_JVM_TEXT, AuditError, explain_error
 from gateway.audit.progress import watch_progress
@@ -461,23 +462,12 @@ def audit_tables(
 
 
 def _count_tables(rolled: RolledUsage, records: DataFrame) -> dict[str, Any]:
-    kinds = ("counts", "conflict", "problem")
-    counted = rolled.count_records().groupBy(*kinds).agg(F.sum("count").alias("number")).collect()
-    problems: dict[str, int] = {}
-    for row in counted:
-        if row["problem"] is not None:
-            problems[row["problem"]] = problems.get(row["problem"], 0) + row["number"]
+    counted = rolled.count_records().groupBy(*COUNT_COLUMNS[:-1]).agg(F.sum("count").alias("count"))
     bad = store.select_view(records, "malformed")
     origin = F.concat_ws("", "origin_topic", F.lit("-"), "partition", F.lit("@"), "offset").alias("origin")
     text = F.substring(F.col("value").cast("string"), 1, decoding.SAMPLE_CHARS).alias("sample")
-    return {
-        "malformed": sum(problems.values()),
-        "problems": dict(sorted(problems.items())),
-        "samples": _first_samples(bad.select(origin, "problem", text)) if problems else [],
-        "records": sum(row["number"] for row in counted),
-        "duplicates": sum(row["number"] for row in counted if row["counts"] is False),
-        "conflicts": sum(row["number"] for row in counted if row["conflict"]),
-    }
+    rows = [(row["counts"], row["conflict"], row["problem"], row["count"]) for row in counted.collect()]
+    return count_kinds(rows, lambda: _first_samples(bad.select(origin, "problem", text)))
 
 
 def count_records(decoded: DataFrame) -> dict[str, Any]:

@@ -148,6 +148,27 @@ def stream_report(
         yield StreamedReport(question, records.sources, rows, records.find_gaps(question, tell))
 
 
+def count_kinds(
+    counted: Sequence[tuple[bool | None, bool | None, str | None, int]],
+    find_samples: Callable[[], list[dict[str, Any]]],
+) -> dict[str, Any]:
+    """The fields of LogIntegrity that are known before gaps are looked for; `counted`: of tables, `counts`, `conflict`
+    and `problem` of so many records.
+    """
+    problems: dict[str, int] = {}
+    for _, _, problem, number in counted:
+        if problem is not None:
+            problems[problem] = problems.get(problem, 0) + number
+    return {
+        "malformed": sum(problems.values()),
+        "problems": dict(sorted(problems.items())),
+        "samples": find_samples() if problems else [],
+        "records": sum(number for *_, number in counted),
+        "duplicates": sum(number for counts, _, _, number in counted if counts is False),
+        "conflicts": sum(number for _, conflict, _, number in counted if conflict),
+    }
+
+
 def assess_integrity(
     counted: Mapping[str, Any],
     boots: Sequence[dict[str, Any]],

@@ -14,7 +14,7 @@ from policies import usage
 
 
 class NumberRun(NamedTuple):
-    """A row of condensing.RUN_SCHEMA."""
+    """A row of RUN_FIELDS."""
 
     gateway: str
     boot: str

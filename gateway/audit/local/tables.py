@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -23,13 +22,20 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from gateway.audit import decoding, table_log
 from gateway.audit.answers import windows
 from gateway.audit.answers.answer import RepeatedRows
-from gateway.audit.batch.query import AuditQuery, LargestGroups, LogIntegrity, assess_integrity, ignore_progress
+from gateway.audit.batch.query import (
+    AuditQuery,
+    LargestGroups,
+    LogIntegrity,
+    assess_integrity,
+    count_kinds,
+    ignore_progress,
+)
 from gateway.audit.batch.rollups.windows import TimeRange, split_time
-from gateway.audit.columns import BOOT_COLUMNS, RECORD_DIMENSIONS, WINDOW_COLUMN, WINDOW_LENGTHS
+from gateway.audit.columns import BOOT_COLUMNS, RECORD_DIMENSIONS, RUN_FIELDS, WINDOW_COLUMN, WINDOW_LENGTHS
 from gateway.audit.errors import AuditError
 from gateway.audit.local.run_lives import NumberRun, RunLife
 from gateway.audit.local.sums import GroupSums, rank_rows
-from gateway.audit.table_log import RollupStep
+from gateway.audit.table_log import DAY_MS, RollupStep, iso_day
 from policies import usage
 
 _FETCHED_ROWS = _HELD_ROWS = 10_000
@@ -58,11 +64,10 @@ _SUM_COLUMNS: Final = {
     **_ROW_FIELDS,
 }
 _PROGRESS_COLUMNS: Final = {
-    **dict.fromkeys(("entry", "records_id", "topic_id", "problem", "gateway", "boot", "kind", "cluster"), "VARCHAR"),
-    **dict.fromkeys(("previous_digest", "record_digest"), "VARCHAR"),
-    **dict.fromkeys(("step", "records_version", "offset", "count", *NumberRun._fields[4:8]), "BIGINT"),
-    **dict.fromkeys(("worker", "start_ms", "end_ms", "changed_records", "unchecked_records"), "BIGINT"),
-    **dict.fromkeys(("counts", "conflict", "final"), "BOOLEAN"),
+    **{name: _TYPES[kind] for name, kind in RUN_FIELDS.items()},
+    **dict.fromkeys(("entry", "records_id", "topic_id", "problem"), "VARCHAR"),
+    **dict.fromkeys(("step", "records_version", "offset", "count"), "BIGINT"),
+    **dict.fromkeys(("counts", "conflict"), "BOOLEAN"),
     "partition": "INTEGER",
     "date": "DATE",
 }
@@ -179,21 +184,13 @@ class LocalTables:
             rollups = self._load_rollups()  # before the records that they are read with
             records = _open_files(self._root / table_log.RECORDS_TABLE)
             if records is None:
-                raise AuditError(f"no tables in {root}: `produce-gateway audit stream --output {root}` makes them")
+                raise AuditError(table_log.missing_tables_text(root))
             self._records = records
-            self._check_layout()
+            table_log.check_layout(root, records.log.metadata().configuration[table_log.LAYOUT_PROPERTY])
             expired = records.committed_version(table_log.EXPIRED)
-            self._first_day = None if not expired else date(1970, 1, 1) + timedelta(expired)
+            self._first_day = iso_day(expired) if expired else ""
             self._rollups = self._fit_rollups(*rollups)
             self._later = self._later_files(self._rollups.reached)
-
-    def _check_layout(self) -> None:
-        version = int(self._records.log.metadata().configuration[table_log.LAYOUT_PROPERTY])
-        if version > table_log.LAYOUT_VERSION:
-            raise AuditError(
-                f"{self._root} has tables of layout {version}, this program knows {table_log.LAYOUT_VERSION}: use a"
-                " newer produce-gateway"
-            )
 
     @property
     def later_bytes(self) -> int:
@@ -203,8 +200,7 @@ class LocalTables:
     @property
     def sources(self) -> list[dict[str, Any]]:
         """As CountedRecords has it."""
-        about = {"kind": "tables", "name": f"file:{self._root}", "format": "delta", "layout": table_log.LAYOUT_VERSION}
-        return [about | {"expired_before": self._first_day and self._first_day.isoformat()}]
+        return [table_log.describe_tables(f"file:{self._root}", self._first_day)]
 
     def sum_groups(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> list[dict[str, Any]]:
         """As CountedRecords has it."""
@@ -306,7 +302,7 @@ class LocalTables:
 
     @property
     def _is_kept(self) -> str:
-        return "true" if self._first_day is None else f"date >= DATE '{self._first_day}'"
+        return f"date >= DATE '{self._first_day}'" if self._first_day else "true"
 
     def _count_records(self) -> dict[str, Any]:
         """The fields of LogIntegrity that are known before gaps are looked for."""
@@ -322,18 +318,7 @@ class LocalTables:
                 f" UNION ALL SELECT {kinds}, 1 FROM ({every}) WHERE NOT ({self._is_kept}) AND counts"
             )
         counted = [*self._fetch(f"SELECT {kinds}, sum(count) FROM ({later}) GROUP BY ALL")]  # noqa: S608
-        problems: dict[str, int] = {}
-        for _, _, problem, number in counted:
-            if problem is not None:
-                problems[problem] = problems.get(problem, 0) + number
-        return {
-            "malformed": sum(problems.values()),
-            "problems": dict(sorted(problems.items())),
-            "samples": self._find_samples() if problems else [],
-            "records": sum(number for *_, number in counted),
-            "duplicates": sum(number for counts, _, _, number in counted if counts is False),
-            "conflicts": sum(number for _, conflict, _, number in counted if conflict),
-        }
+        return count_kinds(counted, self._find_samples)
 
     def _find_samples(self) -> list[dict[str, Any]]:
         every = self._records.select(_RECORD_COLUMNS, self._records.list_files())
@@ -347,7 +332,7 @@ class LocalTables:
     def _load_lives(self) -> list[RunLife]:
         numbers = f"SELECT {', '.join(_RUN_COLUMNS)} FROM ({self._select_later()}) WHERE counts"  # noqa: S608
         if self._rollups.progress is not None:
-            names = ", ".join(NumberRun._fields)
+            names = ", ".join(RUN_FIELDS)
             numbers += f" UNION ALL SELECT {names} FROM ({self._select_progress(table_log.RUN)})"  # noqa: S608
         found = self._group_lives(numbers)
         torn = [life.key for life in found if life.has_copies()]
@@ -469,11 +454,7 @@ def _may_have(path: str, bounds: TimeRange) -> bool:
     """Whether a file of the day that its name tells may have intervals that start within the bounds."""
     day = path.partition("date=")[2].partition("/")[0]
     begin, end = bounds
-    return (begin is None or day >= _day_of(begin)) and (end is None or day <= _day_of(end))
-
-
-def _day_of(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).date().isoformat()
+    return (begin is None or day >= iso_day(begin // DAY_MS)) and (end is None or day <= iso_day(end // DAY_MS))
 
 
 def _is_beyond(step: RollupStep | None) -> str:

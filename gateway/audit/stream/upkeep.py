@@ -61,7 +61,7 @@ def expire_usage(
     Raises:
         AuditError: another process rewrote the same files at the same time; nothing is lost, run it again.
     """
-    number = max(1, (store.now_ms() - keep_ms) // store.DAY_MS)  # days since 1970-01-01; 0 would be none
+    number = max(1, (store.now_ms() - keep_ms) // table_log.DAY_MS)  # days since 1970-01-01; 0 would be none
     # This alone decides what readers see. The rest only makes room, and is the same however often it is done.
     tables.expire_before(number)
     records, horizon = tables.sql_path(table_log.RECORDS_TABLE), f"DATE'{tables.first_kept_day()}'"

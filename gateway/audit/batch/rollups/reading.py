@@ -103,9 +103,9 @@ def _is_in_range(bounds: TimeRange) -> Column:
     begin, end = bounds
     found = F.lit(True)
     if begin is not None:
-        day = F.lit(store.iso_day(begin // store.DAY_MS)).cast("date")
+        day = F.lit(table_log.iso_day(begin // table_log.DAY_MS)).cast("date")
         found = (F.col("start_ms") >= begin) & (F.col("date") >= day)
     if end is not None:
-        day = F.lit(store.iso_day(end // store.DAY_MS)).cast("date")
+        day = F.lit(table_log.iso_day(end // table_log.DAY_MS)).cast("date")
         found = found & (F.col("start_ms") < end) & (F.col("date") <= day)
     return found
