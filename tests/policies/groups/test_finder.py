@@ -192,7 +192,7 @@ def test_an_accepted_pattern_keeps_no_worker_busy_for_long(pattern: str, part: s
         return often
 
     # 8 in proportion; 64 where a part is tried again for each character, and years where parts are nested.
-    assert growth(of_length, 31, 8) < 20
+    assert growth(of_length, 31, 8, bound=20) < 20
 
 
 def test_a_name_with_half_a_character_has_no_place() -> None:
