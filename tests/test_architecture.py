@@ -6,6 +6,8 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,73 +38,72 @@ IMPURE = {
     "threading",
     "time",
 }
+PURE_MODULES = sys.stdlib_module_names - IMPURE
 
 
-def imports(path: Path) -> set[str]:
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
     """Modules that this file imports at run time (those under TYPE_CHECKING are no dependency)."""
     found: set[str] = set()
-    tree = ast.parse(path.read_text())
-    skipped = {
-        id(node)
-        for branch in ast.walk(tree)
-        if isinstance(branch, ast.If) and isinstance(branch.test, ast.Name) and branch.test.id == "TYPE_CHECKING"
-        for node in ast.walk(branch)
-    }
-    for node in ast.walk(tree):
-        if id(node) in skipped:
+    waiting: list[ast.AST] = [tree(path)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             continue
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module)
             found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return found
+        waiting.extend(ast.iter_child_nodes(node))
+    return frozenset(found)
+
+
+def top_packages(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in imports(path)}
 
 
 def under(folder: str | tuple[str, ...]) -> list[Path]:
     return [path for path in SOURCES if path.relative_to(ROOT).as_posix().startswith(folder)]
 
 
-def ids(paths: list[Path]) -> list[str]:
-    return [path.relative_to(ROOT).as_posix() for path in paths]
+def assert_all(holds: Callable[[Path], bool], paths: Iterable[Path]) -> None:
+    assert [path.relative_to(ROOT).as_posix() for path in sorted(paths) if not holds(path)] == []
 
 
-@pytest.mark.parametrize("path", under("protocol/"), ids=ids(under("protocol/")))
-def test_protocol_is_pure_and_knows_no_policy(path: Path) -> None:
-    tops = {name.split(".")[0] for name in imports(path)}
-    assert not tops & IMPURE
-    assert tops <= sys.stdlib_module_names | {"protocol"}
+def test_protocol_is_pure_and_knows_no_policy() -> None:
+    assert_all(lambda path: top_packages(path) <= PURE_MODULES | {"protocol"}, under("protocol/"))
 
 
-@pytest.mark.parametrize("path", under("policies/"), ids=ids(under("policies/")))
-def test_policies_are_pure_and_know_no_protocol(path: Path) -> None:
-    tops = {name.split(".")[0] for name in imports(path)}
-    assert not tops & IMPURE
-    assert tops <= sys.stdlib_module_names | {"policies", "re2"}  # regular expressions in linear time: pure as well
+def test_policies_are_pure_and_know_no_protocol() -> None:
+    # Regular expressions in linear time are pure as well.
+    assert_all(lambda path: top_packages(path) <= PURE_MODULES | {"policies", "re2"}, under("policies/"))
 
 
-@pytest.mark.parametrize("path", under(PURE), ids=ids(under(PURE)))
-def test_pure_packages_print_nothing(path: Path) -> None:
-    calls = {
-        node.func.id
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
-    assert not {"print", "open", "input"} & calls
+def test_pure_packages_print_nothing() -> None:
+    def prints(path: Path) -> bool:
+        calls = (node.func for node in ast.walk(tree(path)) if isinstance(node, ast.Call))
+        return any(isinstance(func, ast.Name) and func.id in ("print", "open", "input") for func in calls)
+
+    assert_all(lambda path: not prints(path), under(PURE))
 
 
-@pytest.mark.parametrize("path", under(CORES), ids=ids(under(CORES)))
-def test_the_cores_of_the_data_plane_do_no_io(path: Path) -> None:
-    tops = {module.split(".")[0] for module in imports(path)}
-    assert not tops & (IMPURE | {"trio"})
+def test_the_cores_of_the_data_plane_do_no_io() -> None:
+    assert_all(lambda path: not top_packages(path) & (IMPURE | {"trio"}), under(CORES))
 
 
 MAX_ATTRIBUTES = 15  # of a class of the data plane; one with more has several purposes, and is several classes
 
 
-@pytest.mark.parametrize("path", under("gateway/data/"), ids=ids(under("gateway/data/")))
-def test_no_class_of_the_data_plane_has_many_attributes(path: Path) -> None:
-    classes = [each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.ClassDef)]
+def test_no_class_of_the_data_plane_has_many_attributes() -> None:
+    classes = [
+        each for path in under("gateway/data/") for each in ast.walk(tree(path)) if isinstance(each, ast.ClassDef)
+    ]
     assert [each.name for each in classes if len(attributes(each)) > MAX_ATTRIBUTES] == []
 
 
@@ -126,16 +127,12 @@ def test_the_messages_between_gateways_are_made_without_io(name: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=ids(SOURCES))
-def test_only_the_demo_imports_kafka_python(path: Path) -> None:
-    if "gateway/demo/" not in path.as_posix():
-        assert "kafka" not in {name.split(".")[0] for name in imports(path)}
+def test_only_the_demo_imports_kafka_python() -> None:
+    assert_all(lambda path: "kafka" not in top_packages(path), set(SOURCES) - set(under("gateway/demo/")))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=ids(SOURCES))
-def test_only_the_audit_imports_pyspark(path: Path) -> None:
-    if "gateway/audit/" not in path.as_posix():
-        assert not [name for name in imports(path) if name.split(".")[0] in {"pyspark", "py4j"}]
+def test_only_the_audit_imports_pyspark() -> None:
+    assert_all(lambda path: not top_packages(path) & {"pyspark", "py4j"}, set(SOURCES) - set(under("gateway/audit/")))
 
 
 EXTRAS = ("gateway/audit/", "gateway/demo/", "gateway/embedded/", "gateway/strimzi/", "policies/whatif/")
@@ -149,17 +146,19 @@ def test_a_gateway_runs_without_its_extras() -> None:
     assert not found.keys() - set(under(EXTRAS)), found
 
 
-@pytest.mark.parametrize("path", [p for p in under(PURE) if p.name != "__init__.py"], ids=str)
-def test_every_pure_module_has_its_tests(path: Path) -> None:
-    assert (ROOT / "tests" / path.parent.relative_to(ROOT) / f"test_{path.name}").exists()
+def test_every_pure_module_has_its_tests() -> None:
+    def has_tests(path: Path) -> bool:
+        return (ROOT / "tests" / path.parent.relative_to(ROOT) / f"test_{path.name}").exists()
+
+    assert_all(has_tests, (path for path in under(PURE) if path.name != "__init__.py"))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=ids(SOURCES))
-def test_every_module_opens_with_what_it_is(path: Path) -> None:
-    text = path.read_text()
-    if path.name == "__init__.py" and not text.strip():
-        return
-    assert text.startswith(("#", '"""'))
+def test_every_module_opens_with_what_it_is() -> None:
+    def opens_so(path: Path) -> bool:
+        text = path.read_text()
+        return text.startswith(("#", '"""')) or (path.name == "__init__.py" and not text.strip())
+
+    assert_all(opens_so, SOURCES)
 
 
 @pytest.mark.parametrize("path", [path for path in SOURCES if path.name == "__init__.py"], ids=str)
