@@ -27,6 +27,7 @@ def kill_own(scene: Scene) -> None:
     kill_worker(scene, 0)
 
 
+@pytest.mark.full  # each process is killed in test_workers.py and test_resilience.py; worlds sum up what came of it
 def test_nothing_acknowledged_is_lost_and_no_count_is_silently_wrong(cluster: Chaos) -> None:
     row = play(cluster, Fault("kills", kill_own, kills=1, again=BROKERS, pace=PACE))
     print(row)

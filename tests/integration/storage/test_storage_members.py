@@ -11,6 +11,7 @@ import urllib.request
 from contextlib import ExitStack
 from typing import Any
 
+import pytest
 from confluent_kafka import KafkaError, Producer
 from kafka import KafkaAdminClient, TopicPartition
 
@@ -102,6 +103,7 @@ def restart(kafka: EmbeddedCluster, node_id: int) -> None:
             kafka.start_broker(node_id)
 
 
+@pytest.mark.full  # shorter: test_storage_disk.py with a real disk, test_storage_events.py with kills; worlds with both
 def test_a_broker_is_killed_while_it_is_full_and_comes_back_and_is_replaced() -> None:
     with ExitStack() as stack:
         disk = stack.enter_context(SmallDisk(DISK))
