@@ -49,7 +49,9 @@ def missing(reason: str) -> None:
 def cluster(group_stack: ExitStack) -> embedded.EmbeddedCluster:
     # Kafka's own patience with a broker: no leader moves because the machine stood still.
     three = group_stack.enter_context(
-        embedded.EmbeddedCluster(brokers=3, overrides={"broker.session.timeout.ms": "9000"})
+        embedded.EmbeddedCluster(
+            brokers=3, overrides={"broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "2000"}
+        )
     )
     _warm_up(three.bootstrap_servers)
     return three
