@@ -109,9 +109,9 @@ def unique(
         decoded.unpersist()
 
 
-@pytest.fixture(params=[SPARK, LOCAL])
+@pytest.fixture(params=[pytest.param(SPARK, marks=pytest.mark.full), LOCAL])
 def records(request: pytest.FixtureRequest) -> Callable[[Sequence[str | None]], CountedRecords]:
-    """The records of these lines, in either engine."""
+    """The records of these lines, in either engine: local/test_records.py compares their answers to the byte."""
     from gateway.audit.batch import job, transforms
     from gateway.audit.local.records import LocalRecords
     from tests.audit.records import LineSource

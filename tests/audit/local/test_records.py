@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FATES = [("accepted", ""), ("rejected", "topic-threshold"), ("errored", "REQUEST_TIMED_OUT"), ("unanswered", "")]
+BESIDE = [("delayed", "client-quota"), ("would_reject", "topic-threshold"), ("would_delay", "client-quota")]
 BYS = [(), ("topic",), ("topic", "client_id"), ("outcome", "reason"), ("cluster", "worker", "group", "software")]
 KEY = b"k" * 32
 
@@ -42,7 +43,7 @@ def _rows(chance: random.Random) -> list[Row]:
             chance.choice(("clicks", "täglich", "e\u0301", "\u00e9", 'quo"te', "🎉", "日本\u2028")),
             f"User:{chance.randrange(3)}",
             chance.choice(("", "c", "C", "c ", " c")),
-            *chance.choice((*FATES, ("delayed", "client-quota"), ("dropped", "acks0-limit"))),
+            *chance.choice((*FATES, *BESIDE, ("dropped", "acks0-limit"))),
             *(chance.choice((0, 1, 2**31, usage.MAX_COUNT)), chance.randrange(9), chance.randrange(3)),
             chance.randrange(2),
             *chance.choice((("", ""), ("web", "librdkafka"))),
