@@ -338,25 +338,44 @@ def open_records(reading: SourceOptions, tell: Callable[[str], None]) -> Abstrac
     return open_records_with(RecordReaders(job.read_sources, job.read_tables), reading, tell)
 
 
+def open_records_within(reading: SourceOptions, tell: Callable[[str], None]) -> AbstractContextManager[AuditRecords]:
+    """The same for who asks for intervals between the bounds alone: a topic is read from shortly before the first, and
+    from further back where something is missing.
+    """
+    from gateway.audit.batch import job
+
+    readers = RecordReaders(job.read_sources, job.read_tables, has_gaps=_find_gaps_within(reading))
+    return open_records_with(readers, reading, tell)
+
+
+def _find_gaps_within(reading: SourceOptions) -> Callable[[AuditRecords], bool]:
+    from gateway.audit.batch import job
+
+    question = job.AuditQuery((), None, reading.start_ms, reading.end_ms)
+    return lambda records: job.find_gaps(records, question).gaps_total > 0
+
+
 def open_sums(
     reading: SourceOptions, question: AuditQuery, tell: Callable[[str], None]
 ) -> AbstractContextManager[AuditRecords]:
     """The same, for one question alone (job.read_sums)."""
     from gateway.audit.batch import job
 
-    readers = RecordReaders(partial(job.read_sums, question=question), job.read_tables)
+    read_sums = partial(job.read_sums, question=question)
+    readers = RecordReaders(read_sums, job.read_tables, has_gaps=_find_gaps_within(reading))
     return open_records_with(readers, reading, tell)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordReaders(Generic[_Read]):
-    """Functions that take the places of job.read and job.read_tables. `on_session` is called as soon as Spark
-    is there.
+    """Functions that take the places of job.read_sources and job.read_tables. `on_session` is called as soon as Spark
+    is there. `has_gaps`: whether something seems to be missing between the bounds; without it a topic is read whole.
     """
 
     read_sources: Callable[[Sequence[AuditSource], Callable[[str], None]], AbstractContextManager[_Read]]
     read_tables: Callable[[AuditTables, int | None, int | None, Callable[[str], None]], AbstractContextManager[_Read]]
     on_session: Callable[[SparkSession], None] = lambda _: None
+    has_gaps: Callable[[_Read], bool] | None = None
 
 
 @contextmanager
@@ -386,15 +405,21 @@ def open_records_with(
     session = job.open_session(conf, **needs, jars=options.jars, packages=options.packages, is_long=is_long)
     with keep_interruptible(session) as spark:
         ways.on_session(spark)
-        sources = []
+        ranges: list[list[AuditSource]] = [[]]
         if topic:
-            source = job.read_topic(spark, options.bootstrap_servers, options.topic, reading.properties)
-            tell(f"{options.topic}: {source.record_count:,} records")
-            sources.append(source)
-        sources += [job.read_spool(spark, path) for path in options.spool]
-        sources = [replace(source, keys=reading.keys) for source in sources]
-        with ways.read_sources(sources, tell) as records:
-            yield records
+            from_ms = None if ways.has_gaps is None else reading.start_ms
+            address = (options.bootstrap_servers, options.topic, reading.properties)
+            ranges = [[source] for source in job.read_topic_ranges(spark, *address, from_ms)]
+        spool = [job.read_spool(spark, path) for path in options.spool]
+        for part in ranges:
+            for source in part:
+                tell(f"{options.topic}: {source.record_count:,} records")
+            sources = [replace(source, keys=reading.keys) for source in (*part, *spool)]
+            with ways.read_sources(sources, tell) as records:
+                if part is ranges[-1] or ways.has_gaps is None or not ways.has_gaps(records):
+                    yield records
+                    return
+            tell("looking for what is missing in older records")
 
 
 def new_parser(command: str, description: str, epilog: str) -> argparse.ArgumentParser:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -30,6 +31,10 @@ _CONSUMER_SETTINGS: Final[dict[str, Any]] = {
     "isolation.level": "read_uncommitted",  # as Spark reads
     "check.crcs": True,
 }
+
+# How long before the first interval that is asked for reading begins. A record's timestamp is never before the start of
+# its interval, but for clocks that are set back, and brokers' where the topic has log append time.
+_LEADS_MS: Final = (3_600_000, 86_400_000)
 
 _Answer = TypeVar("_Answer")
 
@@ -65,6 +70,21 @@ class TopicRange:
         self._failures: dict[int, str] = {}  # of connections, by code
         with self._consumer_for_answers() as consumer:
             self.offsets = self._fetch_offsets(consumer)
+
+    def find_part_starts(self, from_ms: int | None) -> list[dict[int, int]]:
+        """Offsets, by partition, from which all records of intervals from `from_ms` (Unix ms) on are read, and a little
+        more: what seems to be missing there may be behind the next ones. The last ones, alone without `from_ms`, are
+        the earliest.
+
+        Raises:
+            AuditError: no broker answers.
+        """
+        earliest = {partition: start for partition, (start, _) in self.offsets.items()}
+        found = self.find_starts([] if from_ms is None else [from_ms - lead for lead in _LEADS_MS])
+        # Timestamps need not rise from one offset to the next.
+        for later, earlier in pairwise(found):
+            earlier |= {partition: min(start, later[partition]) for partition, start in earlier.items()}
+        return [starts for starts, earlier in pairwise([*found, earliest]) if starts != earlier] + [earliest]
 
     def find_starts(self, times_ms: Sequence[int]) -> list[dict[int, int]]:
         """For each of these times (Unix ms) the first offset with a timestamp from then on, by partition; the end where

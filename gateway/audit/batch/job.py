@@ -180,10 +180,28 @@ def read_topic(
     Raises:
         AuditError: no broker answers, no such topic, not allowed, or the connector is not loaded.
     """
+    return read_topic_ranges(spark, bootstrap_servers, topic, properties)[-1]
+
+
+def read_topic_ranges(
+    spark: SparkSession,
+    bootstrap_servers: str,
+    topic: str,
+    properties: Mapping[str, str] | None = None,
+    from_ms: int | None = None,
+) -> list[AuditSource]:
+    """The same from several offsets on, as TopicRange.find_part_starts has them; the last one is the whole topic."""
     properties = {"bootstrap.servers": bootstrap_servers, **(properties or {})}
-    offsets = _fetch_offsets(spark, topic, properties)
+    offsets, begins = _fetch_offsets(spark, topic, properties, from_ms)
+    ranges = [{partition: (starts[partition], end) for partition, (_, end) in offsets.items()} for starts in begins]
+    return [_read_range(spark, topic, properties, each) for each in ranges]
+
+
+def _read_range(
+    spark: SparkSession, topic: str, properties: Mapping[str, str], offsets: Mapping[int, tuple[int, int]]
+) -> AuditSource:
     records = sum(end - start for start, end in offsets.values())
-    about = describe_topic(bootstrap_servers, topic, offsets)
+    about = describe_topic(properties["bootstrap.servers"], topic, offsets)
     if not records:
         return AuditSource(spark.createDataFrame([], schema.RAW_SCHEMA), about, 0)
     reader = (
@@ -205,13 +223,18 @@ def read_topic(
     return AuditSource(raw, about, records)
 
 
-def _fetch_offsets(spark: SparkSession, topic: str, properties: Mapping[str, str]) -> dict[int, tuple[int, int]]:
+def _fetch_offsets(
+    spark: SparkSession, topic: str, properties: Mapping[str, str], from_ms: int | None
+) -> tuple[dict[int, tuple[int, int]], list[dict[int, int]]]:
+    """Of each partition the earliest offset and the end, and where reading may begin."""
     try:
-        return TopicRange(properties["bootstrap.servers"], topic, properties).offsets
+        found = TopicRange(properties["bootstrap.servers"], topic, properties)
     except UntranslatableProperty:  # such as Kerberos: only Java's client has it, where Spark's JVM is at hand
         if getattr(spark, "sparkContext", None) is None:
             raise
-        return brokers.fetch_offsets(spark, topic, properties)
+        offsets = brokers.fetch_offsets(spark, topic, properties)
+        return offsets, [{partition: start for partition, (start, _) in offsets.items()}]
+    return found.offsets, found.find_part_starts(from_ms)
 
 
 def _load_topic(spark: SparkSession, reader: DataFrameReader) -> DataFrame:
@@ -678,6 +701,7 @@ __all__ = [
     "read_sums",
     "read_tables",
     "read_topic",
+    "read_topic_ranges",
     "report_progress",
     "spool_bytes",
     "union_sources",

@@ -1,4 +1,4 @@
-# Values of the usage topic by librdkafka: the range that job.read_topic takes, or its later parts.
+# Values of the usage topic by librdkafka, in parts: the newest first.
 
 from __future__ import annotations
 
@@ -22,11 +22,6 @@ _PASSING_ERRORS: Final = frozenset(
 )
 
 
-# How long before the first interval that is asked for the parts of a topic begin. A record's timestamp is never before
-# the start of its interval, but for clocks that are set back, and brokers' where the topic has log append time.
-_PART_LEADS_MS: Final = (3_600_000, 86_400_000)
-
-
 class TopicSource(TopicRange):
     """The usage topic, to be read. With `from_ms` (Unix ms) its first part has all records of intervals from then on,
     and a little more; the last part reaches back to the earliest offset.
@@ -37,16 +32,10 @@ class TopicSource(TopicRange):
     ) -> None:
         """Raises as TopicRange does."""
         super().__init__(bootstrap_servers, topic, properties)
-        times = [] if from_ms is None else [from_ms - lead for lead in _PART_LEADS_MS]
-        earliest = {partition: start for partition, (start, _) in self.offsets.items()}
-        bounds = [{partition: end for partition, (_, end) in self.offsets.items()}]
-        for starts in (*self.find_starts(times), earliest):
-            before = bounds[-1]
-            if starts != before or len(bounds) == 1:  # timestamps need not rise from one offset to the next
-                bounds.append({partition: min(start, before[partition]) for partition, start in starts.items()})
+        ends = {partition: end for partition, (_, end) in self.offsets.items()}
         self._parts = [
-            {partition: (start, ends[partition]) for partition, start in starts.items()}
-            for ends, starts in pairwise(bounds)
+            {partition: (start, before[partition]) for partition, start in starts.items()}
+            for before, starts in pairwise([ends, *self.find_part_starts(from_ms)])
         ]
         self._parts_begun = 0
         self.sizes = [sum(end - start for start, end in part.values()) for part in self._parts]  # records

@@ -52,7 +52,7 @@ def _write_report(reading: SourceOptions, output: Path, now_ms: int) -> int:
     before_ms = reading.start_ms
     if before_ms is not None:  # as long a time before is read as well, to be compared with
         before_ms -= (now_ms if reading.end_ms is None else reading.end_ms) - before_ms
-    with cli.open_records(replace(reading, start_ms=before_ms), tell) as records:
+    with cli.open_records_within(replace(reading, start_ms=before_ms), tell) as records:
         facts = report.gather_facts(records, reading.start_ms, reading.end_ms, options.topics, options.clients, tell)
     tell("drawing")
     try:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +94,23 @@ def test_a_topic_is_read_from_shortly_before_the_question_and_further_back_where
         partitions = source.description["partitions"]
         assert sum(each["end_offset"] - each["start_offset"] for each in partitions) == len(expected)
         assert whole.integrity.records == len(log)
+
+
+@pytest.mark.kafka
+def test_spark_reads_no_more_of_a_topic(
+    kafka: EmbeddedCluster, publish: Any, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for log, read_from_ms in ((BUSY, FROM_MS - HOUR_MS), (TORN, None)):
+        address = ("--bootstrap-servers", kafka.bootstrap_servers, "--topic", publish(log))
+        since = datetime.fromtimestamp(FROM_MS / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        asked = ("--by", "topic", "--window", "1h", "--from", since, "--json", "--quiet")
+        answers = []
+        for engine in ("spark", "local"):
+            assert command(*address, *asked, "--engine", engine) == 0
+            answers.append(json.loads(capsys.readouterr().out))
+        assert answers[0] == answers[1]
+        expected = [at for at, _ in log if read_from_ms is None or at >= read_from_ms]
+        assert answers[0]["integrity"]["records"] == len(expected)
 
 
 @pytest.mark.kafka
