@@ -154,7 +154,6 @@ def encoded(message: object) -> bytes:
     return struct.pack(">I", len(body)) + body
 
 
-@pytest.mark.trio
 async def test_every_message_arrives_as_it_was_sent(ends: Ends) -> None:
     control, worker = ends
     async with trio.open_nursery() as nursery:
@@ -170,7 +169,6 @@ async def test_every_message_arrives_as_it_was_sent(ends: Ends) -> None:
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.trio
 async def test_bytes_may_come_one_by_one_or_all_at_once(raw: Raw) -> None:
     sock, worker = raw
     stream = b"".join(encoded(message) for message in DOWN)
@@ -189,7 +187,6 @@ async def test_bytes_may_come_one_by_one_or_all_at_once(raw: Raw) -> None:
             assert [(await worker.receive())[0] for _ in DOWN] == DOWN
 
 
-@pytest.mark.trio
 async def test_a_message_larger_than_the_socket_buffers_passes_and_others_wait_behind_it(
     ends: Ends,
 ) -> None:
@@ -208,7 +205,6 @@ async def test_a_message_larger_than_the_socket_buffers_passes_and_others_wait_b
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.trio
 async def test_each_descriptor_comes_with_its_own_message(ends: Ends) -> None:
     control, worker = ends
     for i in range(40):
@@ -225,7 +221,6 @@ async def test_each_descriptor_comes_with_its_own_message(ends: Ends) -> None:
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.trio
 async def test_out_of_descriptors_loses_that_one_and_never_mixes_up_the_others(ends: Ends) -> None:
     control, worker = ends
     for i in range(3):
@@ -250,7 +245,6 @@ async def test_out_of_descriptors_loses_that_one_and_never_mixes_up_the_others(e
             assert (message, read_mark(fd)) == (AcceptedConnection(i, "peer"), b"%d" % i)
 
 
-@pytest.mark.trio
 async def test_a_posted_descriptor_is_closed_once_sent_and_at_close(ends: Ends) -> None:
     control, worker = ends
     sent, kept = marked_pipe(b"s"), marked_pipe(b"k")
@@ -270,7 +264,6 @@ async def test_a_posted_descriptor_is_closed_once_sent_and_at_close(ends: Ends) 
         assert read_mark((await worker.receive())[1]) == b"s"
 
 
-@pytest.mark.trio
 async def test_descriptors_that_are_received_and_never_taken_are_closed(raw: Raw) -> None:
     sock, worker = raw
     reading, writing = os.pipe()
@@ -286,7 +279,6 @@ async def test_descriptors_that_are_received_and_never_taken_are_closed(raw: Raw
     os.close(writing)
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(
     "garbage",
     [
@@ -303,7 +295,6 @@ async def test_a_message_that_the_other_end_may_not_send_ends_the_channel(raw: R
         await worker.receive()
 
 
-@pytest.mark.trio
 async def test_the_end_of_the_other_process_ends_reading_and_writing(ends: Ends) -> None:
     control, worker = ends
     worker.post(LogMessage("info", "last words"))
@@ -322,7 +313,6 @@ async def test_the_end_of_the_other_process_ends_reading_and_writing(ends: Ends)
             await control.run()
 
 
-@pytest.mark.trio
 async def test_closing_wakes_all_tasks_that_wait(ends: Ends) -> None:
     control, _ = ends
     ended = []

@@ -156,7 +156,6 @@ async def pass_gate(gate: AccessGate, method: str, path: str, headers: dict[str,
 
 
 @pytest.mark.seed("82.41", "82.47")
-@pytest.mark.trio
 async def test_every_request_needs_the_role_of_its_row() -> None:
     refused: list[str] = []
     gate = AccessGate(CredentialHolders(LINES), count=refused.append)
@@ -171,7 +170,6 @@ async def test_every_request_needs_the_role_of_its_row() -> None:
     assert set(refused) == {"missing", "role"}
 
 
-@pytest.mark.trio
 async def test_an_operator_s_limits_end_soon(port: Any) -> None:
     port.up()
     value = '{"value": "5MB"}'
@@ -189,7 +187,6 @@ async def test_an_operator_s_limits_end_soon(port: Any) -> None:
     )
 
 
-@pytest.mark.trio
 async def test_an_operator_s_quotas_and_documents_end_as_well_and_prune_nothing(port: Any) -> None:
     port.up()
     entity = {"entity": [{"type": "user", "name": "bob"}], "ops": [{"key": "producer_byte_rate", "value": "1MB"}]}
@@ -211,7 +208,6 @@ async def test_an_operator_s_quotas_and_documents_end_as_well_and_prune_nothing(
     assert (await port.ask("POST", "/v1/policies:apply", groups, by("anna")))[0] == 200
 
 
-@pytest.mark.trio
 async def test_a_change_is_recorded_with_the_name_of_its_token(port: Any) -> None:
     port.up()
     change = ("PUT", "/v1/thresholds/topics/clicks", {"value": "5MB", "until": SOON})
@@ -223,7 +219,6 @@ async def test_a_change_is_recorded_with_the_name_of_its_token(port: Any) -> Non
     assert changed[1]["changes"][-1]["who"] == "anna"
 
 
-@pytest.mark.trio
 async def test_only_a_bearer_token_that_is_known_is_one(port: Any) -> None:
     port.up()
     anna = TOKENS["anna"]
@@ -241,7 +236,6 @@ async def test_only_a_bearer_token_that_is_known_is_one(port: Any) -> None:
     assert await status(port, "GET", "/v1/connections", {"Authorization": f"bearer  {anna} "}) == 200
 
 
-@pytest.mark.trio
 async def test_a_refusal_has_no_token_in_it_and_says_how_to_authenticate(
     port: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -268,7 +262,6 @@ def _head(port: Port, headers: dict[str, str]) -> Any:
         connection.close()
 
 
-@pytest.mark.trio
 async def test_anonymous_callers_read_nothing_where_that_is_configured(port: Any) -> None:
     port.configure(LINES, anonymous=AccessRole.NONE, metrics=AccessRole.VIEWER)
     port.up()
@@ -280,7 +273,6 @@ async def test_anonymous_callers_read_nothing_where_that_is_configured(port: Any
         assert await status(port, "GET", path, by("x" * 20)) == 200
 
 
-@pytest.mark.trio
 async def test_a_body_that_anybody_may_send_is_small(port: Any) -> None:
     port.up()
     assert await status(port, "POST", "/v1/session", JSON, '{"token": "vera-0123456789abcdef"}') == 200
@@ -289,13 +281,11 @@ async def test_a_body_that_anybody_may_send_is_small(port: Any) -> None:
     assert await status(port, "POST", "/v1/session", chunked, "2\r\n{}\r\n0\r\n\r\n") == 413
 
 
-@pytest.mark.trio
 async def test_a_wrong_token_keeps_nobody_from_what_is_open(port: Any) -> None:
     port.up()
     assert await status(port, "GET", "/metrics", by("x" * 20)) == 200
 
 
-@pytest.mark.trio
 async def test_who_one_is(port: Any) -> None:
     port.up()
     shown = (await port.ask("GET", "/v1/session", headers=by("otto")))[1]
@@ -307,7 +297,6 @@ async def test_who_one_is(port: Any) -> None:
 # --- too many failures ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.trio
 async def test_an_address_with_too_many_wrong_tokens_has_to_wait_and_no_other(port: Any) -> None:
     port.limits = FailedAttempts(burst=3, every_s=1000)
     port.configure(LINES)
@@ -328,7 +317,6 @@ INGRESS = "10.0.0.5"
 PROXIES = (ipaddress.ip_network("10.0.0.0/24"),)
 
 
-@pytest.mark.trio
 async def test_wrong_tokens_of_a_client_behind_an_ingress_keep_nobody_else_out(
     port: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -350,7 +338,6 @@ async def test_wrong_tokens_of_a_client_behind_an_ingress_keep_nobody_else_out(
     assert await status(port, "GET", "/v1/status", by("anna", **other)) == 429
 
 
-@pytest.mark.trio
 async def test_a_change_is_recorded_with_its_client_s_address_and_not_the_ingress_s(port: Any) -> None:
     port.configure(LINES, proxies=PROXIES)
     port.peer = INGRESS
@@ -360,7 +347,6 @@ async def test_a_change_is_recorded_with_its_client_s_address_and_not_the_ingres
     assert [source.peer for source in port.policies.sources] == ["203.0.113.9", f"{INGRESS}:1", "2001:db8::1"]
 
 
-@pytest.mark.trio
 async def test_without_credentials_a_client_behind_a_proxy_on_this_machine_is_not_on_it(port: Any) -> None:
     port.configure(proxies=(ipaddress.ip_network("127.0.0.1"), *PROXIES))
     port.up()
@@ -395,7 +381,6 @@ async def log_in(port: Port, name: str, **more: str) -> tuple[dict[str, str], di
     return {**JSON, "Cookie": f"theirs=a b, =;;; {head}", **SITE}, said
 
 
-@pytest.mark.trio
 async def test_a_session_has_the_role_of_its_token_and_ends_by_logout(port: Any) -> None:
     port.up()
     cookie, said = await log_in(port, "otto")
@@ -408,7 +393,6 @@ async def test_a_session_has_the_role_of_its_token_and_ends_by_logout(port: Any)
     assert await status(port, "GET", "/v1/connections", cookie) == 401
 
 
-@pytest.mark.trio
 async def test_a_change_within_a_session_needs_its_csrf_token(port: Any) -> None:
     port.up()
     cookie, said = await log_in(port, "anna")
@@ -430,7 +414,6 @@ async def test_a_change_within_a_session_needs_its_csrf_token(port: Any) -> None
     assert set(port.refused) == {"csrf", "origin", ""}
 
 
-@pytest.mark.trio
 async def test_a_session_is_over_as_soon_as_its_token_is(port: Any, tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text("\n".join(LINES[1:]))
@@ -447,7 +430,6 @@ async def test_a_session_is_over_as_soon_as_its_token_is(port: Any, tmp_path: Pa
     assert await status(port, "GET", "/v1/connections", vera) == 401
 
 
-@pytest.mark.trio
 async def test_a_wrong_token_begins_no_session_and_a_foreign_page_none_either(port: Any) -> None:
     port.up()
     body = f'{{"token": "{TOKENS["anna"]}"}}'
@@ -544,7 +526,6 @@ class Pages:
         await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
-@pytest.mark.trio
 async def test_a_browser_is_sent_to_the_login_and_back() -> None:
     pages = Pages()
     status, headers = await pages.ask("GET", "/topics", {}, query=b"by=rate&x=%26")
@@ -556,7 +537,6 @@ async def test_a_browser_is_sent_to_the_login_and_back() -> None:
     assert (await pages.ask("GET", "/login", {}))[0] == 200
 
 
-@pytest.mark.trio
 async def test_a_form_within_a_session_brings_the_csrf_token_and_reaches_the_page_whole() -> None:
     pages = Pages()
     for token, expected in (("x" * 20, 401), (TOKENS["anna"], 303)):
@@ -573,7 +553,6 @@ async def test_a_form_within_a_session_brings_the_csrf_token_and_reaches_the_pag
     assert (await pages.ask("GET", "/topics", cookie))[0] == 200
 
 
-@pytest.mark.trio
 async def test_a_form_without_a_session_has_to_say_which_page_it_is_of() -> None:
     """As its browser would send it for a page of any site: with a certificate, or from this machine."""
     pages = Pages()
@@ -591,7 +570,6 @@ async def test_a_form_without_a_session_has_to_say_which_page_it_is_of() -> None
 CHANGE = ("PUT", "/v1/thresholds/total", JSON, '{"value": "20MB"}')
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"])
 async def test_without_credentials_a_client_on_this_machine_is_an_admin(port: Any, peer: str) -> None:
     port.configure()
@@ -604,7 +582,6 @@ async def test_without_credentials_a_client_on_this_machine_is_an_admin(port: An
 
 
 @pytest.mark.seed("82.47")
-@pytest.mark.trio
 @pytest.mark.parametrize("peer", ["192.0.2.7", "10.0.0.1", "::2", "::ffff:192.0.2.7", "", "localhost"])
 async def test_without_credentials_others_do_all_for_which_nobody_has_to_say_who_he_is(port: Any, peer: str) -> None:
     port.configure(anonymous=AccessRole.NONE)
@@ -618,7 +595,6 @@ async def test_without_credentials_others_do_all_for_which_nobody_has_to_say_who
     assert await status(port, *CHANGE) == 200
 
 
-@pytest.mark.trio
 async def test_a_document_is_no_way_around_the_rights_to_groups(port: Any) -> None:
     port.configure()
     port.peer = "192.0.2.7"
@@ -642,7 +618,6 @@ async def test_a_document_is_no_way_around_the_rights_to_groups(port: Any) -> No
     assert (answer, [each["kind"] for each in said["ops"]]) == (200, ["broker"])
 
 
-@pytest.mark.trio
 async def test_a_client_without_rights_is_told_so_before_anything_else(port: Any) -> None:
     port.up()
     for method, path, headers in (
@@ -658,7 +633,6 @@ async def test_a_client_without_rights_is_told_so_before_anything_else(port: Any
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.trio
 async def test_a_file_that_can_not_be_read_gives_nobody_a_role_until_it_can(
     port: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

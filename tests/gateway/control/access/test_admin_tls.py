@@ -87,7 +87,6 @@ async def port(authority: Authority) -> AsyncIterator[Any]:
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.trio
 async def test_a_client_certificate_gives_the_role_of_its_principal(port: Any) -> None:
     def work() -> None:
         for name, expected in (("anna", (200, 200, 200)), ("otto", (200, 200, 403)), ("mallory", (200, 403, 403)),
@@ -105,7 +104,6 @@ async def test_a_client_certificate_gives_the_role_of_its_principal(port: Any) -
     assert port.counted == ["role", "certificate", "certificate", "missing", "missing"]
 
 
-@pytest.mark.trio
 async def test_a_token_counts_more_than_a_certificate(port: Any) -> None:
     def work() -> None:
         connection = port.connect("anna")
@@ -119,7 +117,6 @@ async def test_a_token_counts_more_than_a_certificate(port: Any) -> None:
     await apart(work)
 
 
-@pytest.mark.trio
 async def test_a_page_of_another_site_can_not_use_a_browser_s_certificate(port: Any) -> None:
     def work() -> None:
         connection = port.connect("anna")
@@ -132,7 +129,6 @@ async def test_a_page_of_another_site_can_not_use_a_browser_s_certificate(port: 
     await apart(work)
 
 
-@pytest.mark.trio
 async def test_who_is_refused_before_its_body_is_there_may_go_on(port: Any) -> None:
     def work() -> None:
         connection = port.connect()
@@ -152,7 +148,6 @@ async def test_who_is_refused_before_its_body_is_there_may_go_on(port: Any) -> N
     await apart(work)
 
 
-@pytest.mark.trio
 async def test_a_certificate_of_a_foreign_authority_ends_the_handshake(
     port: Any, stranger: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -168,7 +163,6 @@ async def test_a_certificate_of_a_foreign_authority_ends_the_handshake(
     assert "admin: 127.0.0.1: TLS handshake failed: " in caplog.text
 
 
-@pytest.mark.trio
 async def test_who_speaks_plain_http_is_told_and_who_leaves_is_nobody_s_concern(port: Any) -> None:
     def work() -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", port.port, timeout=20)
@@ -198,7 +192,6 @@ async def test_who_speaks_plain_http_is_told_and_who_leaves_is_nobody_s_concern(
     assert port.counted == ["tls"]
 
 
-@pytest.mark.trio
 async def test_a_session_s_cookie_is_for_this_host_and_for_tls_alone(port: Any) -> None:
     def work() -> str:
         connection = port.connect()
@@ -216,7 +209,6 @@ async def test_a_session_s_cookie_is_for_this_host_and_for_tls_alone(port: Any) 
     assert attributes == ["Path=/", "HttpOnly", "SameSite=Strict", "Secure"]
 
 
-@pytest.mark.trio
 async def test_a_new_certificate_is_used_and_connections_that_are_there_go_on(
     port: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -236,7 +228,6 @@ async def test_a_new_certificate_is_used_and_connections_that_are_there_go_on(
     after.close()
 
 
-@pytest.mark.trio
 async def test_a_client_that_offers_http_2_speaks_http_1(port: Any) -> None:
     def work() -> tuple[str | None, bytes]:
         context = port.authority.client_context()

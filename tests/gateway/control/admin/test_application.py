@@ -57,7 +57,6 @@ async def server() -> AsyncIterator[Any]:
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.trio
 async def test_metrics_are_prometheus_text(server: Server) -> None:
     status, kind, body = await server.ask("/metrics")
     assert (status, body) == (200, b"metric 1\nmetric 2\n")
@@ -65,7 +64,6 @@ async def test_metrics_are_prometheus_text(server: Server) -> None:
     assert await server.ask("/metrics", "HEAD") == (200, kind, b"")
 
 
-@pytest.mark.trio
 async def test_readyz_says_what_is_missing(server: Server) -> None:
     assert (await server.ask("/readyz"))[0] == 200
     server.problems = ["no worker is connected"]
@@ -75,14 +73,12 @@ async def test_readyz_says_what_is_missing(server: Server) -> None:
     assert (await server.ask("/healthz"))[::2] == (200, b"ok\n")
 
 
-@pytest.mark.trio
 async def test_a_lack_is_told_and_no_reason_to_be_taken_out_of_service(server: Server) -> None:
     server.lacking = ["usage_log.spool_dir: read-only"]
     status, _, body = await server.ask("/readyz")
     assert (status, json.loads(body)) == (200, {"ready": True, "problems": [], "lacking": server.lacking})
 
 
-@pytest.mark.trio
 async def test_other_paths_and_methods_are_refused(server: Server) -> None:
     status, _, body = await server.ask("/")
     assert (status, body) == (404, b"here are /metrics, /healthz, /readyz, /v1/things\n")
@@ -90,7 +86,6 @@ async def test_other_paths_and_methods_are_refused(server: Server) -> None:
     assert (await server.ask("/v1/things", "DELETE"))[0] == 405
 
 
-@pytest.mark.trio
 async def test_a_view_is_json(server: Server) -> None:
     status, kind, body = await server.ask("/v1/things")
     assert (status, kind) == (200, "application/json")
@@ -102,7 +97,6 @@ async def test_a_view_is_json(server: Server) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example:9190", "evil.example", "localhost.evil.example", "[", "127.0.0.1.evil"])
-@pytest.mark.trio
 async def test_under_a_name_that_any_dns_may_point_here_there_is_nothing_but_health(server: Server, host: str) -> None:
     for method in ("GET", "HEAD", "PUT"):
         for path in ("/metrics", "/v1/things", "/nothing"):
@@ -116,12 +110,10 @@ async def test_under_a_name_that_any_dns_may_point_here_there_is_nothing_but_hea
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST:1", "10.1.2.3:9190", "[fe80::1]:9190", "gw.example", "Gw.Example."]
 )
-@pytest.mark.trio
 async def test_its_own_names_and_addresses_are_fine(server: Server, host: str) -> None:
     assert (await server.ask("/metrics", headers={"Host": host}))[0] == 200
 
 
-@pytest.mark.trio
 async def test_the_exposition_is_made_once_for_all_who_ask_at_a_time_and_is_never_older_than_the_question(
     autojump_clock: MockClock,
 ) -> None:

@@ -30,7 +30,6 @@ from tests.gateway.control.admin.rest_server import ALICE, BASE, JSON, MB, NOW_M
 # --- beside what was there --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.trio
 async def test_paths_that_the_admin_server_had_stay_as_they_were(server: Server) -> None:
     assert (await server.raw("GET", "/metrics"))[::2] == (200, b"metric 1\n")
     assert (await server.raw("HEAD", "/metrics"))[::2] == (200, b"")
@@ -43,7 +42,6 @@ async def test_paths_that_the_admin_server_had_stay_as_they_were(server: Server)
     assert (status, body) == (404, b"here are /metrics, /healthz, /readyz, /v1/storage, /openapi.json\n")
 
 
-@pytest.mark.trio
 async def test_head_is_get_without_the_body(server: Server) -> None:
     _, kind, body = await server.raw("GET", "/v1/thresholds")
     assert body
@@ -51,7 +49,6 @@ async def test_head_is_get_without_the_body(server: Server) -> None:
     assert (await server.raw("HEAD", "/v1/nothing"))[::2] == (404, b"")
 
 
-@pytest.mark.trio
 async def test_the_description_has_every_path_and_says_how_errors_look(server: Server) -> None:
     status, said = await server.ask("GET", "/openapi.json")
     assert status == 200
@@ -79,7 +76,6 @@ async def test_the_description_has_every_path_and_says_how_errors_look(server: S
         assert (await server.raw("GET", path))[0] == 404
 
 
-@pytest.mark.trio
 async def test_other_paths_and_methods_are_problems(server: Server) -> None:
     assert (await server.ask("GET", "/v1/nothing"))[1]["detail"] == "no such path: GET /openapi.json lists them"
     status, said = await server.ask("PUT", "/v1/thresholds")
@@ -90,7 +86,6 @@ async def test_other_paths_and_methods_are_problems(server: Server) -> None:
 # --- thresholds -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.trio
 async def test_thresholds_are_shown_with_their_origin(server: Server) -> None:
     await server.ask("PUT", "/v1/thresholds/topics/clicks", {"value": "4MB"})
     status, said = await server.ask("GET", "/v1/thresholds")
@@ -119,7 +114,6 @@ async def test_thresholds_are_shown_with_their_origin(server: Server) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.trio
 async def test_thresholds_of_topics_under_each_brokers_total_are_shown_and_judged_by_broker(server: Server) -> None:
     server.policies.places = {1: {"clicks"}, 2: {"clicks", "views"}}
     path = "/v1/thresholds/topics/views"
@@ -157,7 +151,6 @@ async def test_thresholds_of_topics_under_each_brokers_total_are_shown_and_judge
     assert (await server.ask("GET", "/v1/thresholds"))[1]["committed"] == said["committed"]
 
 
-@pytest.mark.trio
 async def test_thresholds_are_shown_beside_an_attached_group(server: Server) -> None:
     """The attachment's value is a name: this used to be a 500."""
     server.policies.policies = PolicySet({**BASE, PolicyKey.of_group("gold"): 1, PolicyKey.of_tenant("acme"): "gold"})
@@ -165,7 +158,6 @@ async def test_thresholds_are_shown_beside_an_attached_group(server: Server) -> 
     assert (status, list(said["topics"])) == (200, ["clicks"])
 
 
-@pytest.mark.trio
 async def test_a_total_for_consumers_lets_them_have_shares(server: Server) -> None:
     entity, ops = [{"type": "user", "name": "alice"}], [{"key": "consumer_byte_rate.shares", "value": 2}]
     shares = {"alterations": [{"entity": entity, "ops": ops}]}
@@ -183,7 +175,6 @@ async def test_a_total_for_consumers_lets_them_have_shares(server: Server) -> No
     assert values[QuotaKey("consumer_byte_rate", "shares")] == 2
 
 
-@pytest.mark.trio
 async def test_a_threshold_is_set_and_goes_back_to_the_file(server: Server) -> None:
     path = "/v1/thresholds/topics/clicks"
     status, said = await server.ask("PUT", path, {"value": "6MiB"})
@@ -207,7 +198,6 @@ async def test_a_threshold_is_set_and_goes_back_to_the_file(server: Server) -> N
     assert said["errors"][0]["where"] == "bytes.in.per.sec.threshold of topic clicks"
 
 
-@pytest.mark.trio
 async def test_totals_are_of_all_brokers_or_of_one(server: Server) -> None:
     assert (await server.ask("PUT", "/v1/thresholds/total", {"value": 20 * MB}))[0] == 200
     assert (await server.ask("PUT", "/v1/thresholds/total/2", {"value": "8MB"}))[0] == 200
@@ -221,7 +211,6 @@ async def test_totals_are_of_all_brokers_or_of_one(server: Server) -> None:
     assert server.policies.policies.broker_total(2) == 20 * MB
 
 
-@pytest.mark.trio
 async def test_a_validation_changes_nothing(server: Server) -> None:
     status, said = await server.ask("PUT", "/v1/thresholds/total", {"value": "20MB"}, validate_only="true")
     assert (status, said["validate_only"], said["version"]) == (200, True, 0)
@@ -229,7 +218,6 @@ async def test_a_validation_changes_nothing(server: Server) -> None:
     assert server.policies.policies.broker_total() == 12 * MB
 
 
-@pytest.mark.trio
 async def test_a_sum_beyond_the_total_is_refused_with_what_would_be_right(server: Server) -> None:
     status, said = await server.ask("PUT", "/v1/thresholds/topics/views", {"value": "8MB"})
     assert (status, said["detail"]) == (422, "refused, nothing was changed")
@@ -253,7 +241,6 @@ async def test_a_sum_beyond_the_total_is_refused_with_what_would_be_right(server
         ("total/x", {"value": 1}, "path.broker", "valid integer"),
     ],
 )
-@pytest.mark.trio
 async def test_a_mistake_is_told_with_its_place(
     server: Server, path: str, body: dict[str, Any] | list[Any], where: str, what: str
 ) -> None:
@@ -266,7 +253,6 @@ async def test_a_mistake_is_told_with_its_place(
 
 
 @pytest.mark.parametrize("body", [b"{", b"\xff", b"[" * 100_000, b""])
-@pytest.mark.trio
 async def test_a_body_that_is_no_json_is_said_to_be_none(server: Server, body: bytes) -> None:
     status, kind, said = await server.raw("PUT", "/v1/thresholds/total", body)
     assert kind == "application/problem+json"
@@ -274,14 +260,12 @@ async def test_a_body_that_is_no_json_is_said_to_be_none(server: Server, body: b
     assert json.loads(said)["status"] == status
 
 
-@pytest.mark.trio
 async def test_an_unknown_query_is_an_error_and_not_everything(server: Server) -> None:
     status, said = await server.ask("GET", "/v1/client-quotas", usr="alice")
     assert status == 422
     assert said["errors"] == [{"where": "query", "what": "unknown: 'usr'; did you mean user?"}]
 
 
-@pytest.mark.trio
 async def test_a_parameter_that_is_given_twice_is_an_error(server: Server) -> None:
     for path in ("/v1/client-quotas?user=a&user=b", "/v1/explain?topic=a&user=&user=b", "/v1/top?limit=5&limit=5"):
         status, said = await server.ask("GET", path)
@@ -294,7 +278,6 @@ async def test_a_parameter_that_is_given_twice_is_an_error(server: Server) -> No
     assert PolicyKey.of_topic("a") not in server.policies.policies.effective_values()
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
@@ -319,7 +302,6 @@ async def test_a_value_that_no_answer_could_hold_is_refused_and_no_fault(
     assert all(each["what"] for each in said["errors"])
 
 
-@pytest.mark.trio
 async def test_a_change_that_cannot_be_kept_just_now_is_503(server: Server) -> None:
     server.policies.problem = "topic __produce_gateway_policies: no answer"
     status, said = await server.ask("PUT", "/v1/thresholds/total", {"value": "20MB"})
@@ -327,7 +309,6 @@ async def test_a_change_that_cannot_be_kept_just_now_is_503(server: Server) -> N
     assert said["detail"] == "policies can't be changed just now: topic __produce_gateway_policies: no answer"
 
 
-@pytest.mark.trio
 async def test_a_changes_source_is_the_name_that_the_caller_gives_and_its_address(server: Server) -> None:
     headers = {**JSON, "Produce-Gateway-User": quote("zoë")}
     await server.ask("PUT", "/v1/thresholds/total", {"value": "20MB"}, headers)
@@ -352,7 +333,6 @@ async def alter(server: Server, *alterations: dict[str, list[dict[Any, Any]]], *
 
 
 @pytest.mark.seed("546.8")
-@pytest.mark.trio
 async def test_quotas_are_altered_and_described_by_every_filter(server: Server) -> None:
     status, said = await alter(
         server,
@@ -394,7 +374,6 @@ async def test_quotas_are_altered_and_described_by_every_filter(server: Server) 
 
 
 @pytest.mark.seed("546.24")
-@pytest.mark.trio
 async def test_a_refused_entity_leaves_the_others_alone(server: Server) -> None:
     wrong = alteration("producer_byte_rate", -1, user="bob")
     right = alteration("producer_byte_rate", 1000, user="carol")
@@ -420,7 +399,6 @@ async def test_a_refused_entity_leaves_the_others_alone(server: Server) -> None:
         ("nonsense", "1MB", "unknown quota 'nonsense'"),
     ],
 )
-@pytest.mark.trio
 async def test_a_size_is_a_number_of_bytes_and_nothing_else(server: Server, key: str, value: str, what: str) -> None:
     status, said = await alter(server, alteration(key, value, user="bob"))
     assert (status, said["errors"][0]["where"]) == (422, "body.alterations.0.ops.0.value")
@@ -428,7 +406,6 @@ async def test_a_size_is_a_number_of_bytes_and_nothing_else(server: Server, key:
 
 
 @pytest.mark.seed("546.5")
-@pytest.mark.trio
 async def test_a_value_in_force_is_shown_with_those_that_it_overrides(server: Server) -> None:
     await alter(server, alteration("producer_byte_rate.bps", 1000, user=None))
     path = "/v1/client-quotas/effective"
@@ -473,7 +450,6 @@ async def test_a_value_in_force_is_shown_with_those_that_it_overrides(server: Se
     assert (await server.ask("GET", path, user="a", default_user="true"))[0] == 422
 
 
-@pytest.mark.trio
 async def test_brokers_quotas_are_a_source_of_their_own_and_the_lesser_value_holds(server: Server) -> None:
     await alter(server, alteration("producer_byte_rate", 5 * MB, user="alice"))
     server.upstream = [
@@ -502,7 +478,6 @@ async def test_brokers_quotas_are_a_source_of_their_own_and_the_lesser_value_hol
     assert [rule["levels"][0]["origin"] for rule in said["rules"] if rule["name"] == "broker-quota"] == ["brokers"] * 2
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(
     ("told", "mode"),
     [
@@ -526,7 +501,6 @@ async def test_the_brokers_value_comes_first_unless_the_gateways_is_enforced_for
     assert (shown["producer_byte_rate.bps"]["by"], shown["producer_byte_rate.bps"]["mode"]) == ("gateway", mode)
 
 
-@pytest.mark.trio
 async def test_the_reason_why_brokers_quotas_are_not_known_is_told(server: Server) -> None:
     server.upstream = "kafka:9092: no answer in time"
     for path in ("/v1/client-quotas", "/v1/client-quotas/effective?user=alice"):
@@ -538,7 +512,6 @@ async def test_the_reason_why_brokers_quotas_are_not_known_is_told(server: Serve
 # --- documents --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.trio
 async def test_a_document_is_exported_and_applied(server: Server) -> None:
     status, said = await server.ask("GET", "/v1/policies")
     assert status == 200
@@ -559,7 +532,6 @@ async def test_a_document_is_exported_and_applied(server: Server) -> None:
     assert pruned == [{**op, "old": 1.0 * MB, "new": None}]
 
 
-@pytest.mark.trio
 async def test_mistakes_in_a_document_are_told_line_by_line(server: Server) -> None:
     wrong = {"thresholds": {"total": "x", "topic": {}}, "client_quotas": [{"user": "a"}]}
     status, said = await server.ask("POST", "/v1/policies:apply", {"document": wrong})
@@ -570,7 +542,6 @@ async def test_mistakes_in_a_document_are_told_line_by_line(server: Server) -> N
     assert "did you mean topics?" in next(e["what"] for e in said["errors"] if e["where"] == "thresholds.topic")
 
 
-@pytest.mark.trio
 async def test_a_mistake_of_the_whole_document_has_no_place_and_is_told_whole(server: Server) -> None:
     _, said = await server.ask("POST", "/v1/policies:apply", {"document": None})
     what = "keys such as thresholds:, client_quotas:, resource_groups: with values are needed here, not None"
@@ -579,7 +550,6 @@ async def test_a_mistake_of_the_whole_document_has_no_place_and_is_told_whole(se
     assert said["errors"][0]["where"] == "thresholds.topics.a: b"
 
 
-@pytest.mark.trio
 async def test_more_quotas_than_are_told_of_leave_a_rate_unknown(server: Server) -> None:
     lines = tuple(
         QuotaRate("producer_byte_rate:bps", "{user=x}", f"u{i}", None, None, LimitUse(1.0, 1.0), 1.0)
@@ -598,7 +568,6 @@ def interval(*rows: UsageRow) -> UsageInterval:
     return UsageInterval("boot", 0, 1, NOW_MS - 8_000, NOW_MS - 7_000, rows)
 
 
-@pytest.mark.trio
 async def test_topics_and_thresholds_are_of_all_gateways_together(server: Server) -> None:
     clicks = TopicRate("clicks", 2.0 * MB, 5.0 * MB, True, 6.0 * MB)
     server.told[channel.WorkerRates] = channel.WorkerRates(
@@ -626,7 +595,6 @@ async def test_topics_and_thresholds_are_of_all_gateways_together(server: Server
     assert (topics["away"]["rate"], topics["away"]["brokers"]) == (1.0 * MB, [1])
 
 
-@pytest.mark.trio
 async def test_a_threshold_that_delays_is_explained_by_the_bucket_of_this_gateways_part(server: Server) -> None:
     use = LimitUse(2.5 * MB, 2.5 * MB, True, 3.1)
     clicks = TopicRate("clicks", 2.0 * MB, 5.0 * MB, True, 4.0 * MB, use)
@@ -644,7 +612,6 @@ async def test_a_threshold_that_delays_is_explained_by_the_bucket_of_this_gatewa
     assert "the part of this gateway is now 6.0 MB/s (100%); held 1.5 s" in rule["text"]
 
 
-@pytest.mark.trio
 async def test_traffic_is_explained(server: Server) -> None:
     server.told[channel.WorkerRates] = rates([("clicks", 4.0 * MB, 5.0 * MB, False)])
     server.recent.add_interval(
@@ -672,7 +639,6 @@ async def test_traffic_is_explained(server: Server) -> None:
     assert len(said["held"]) == 2
 
 
-@pytest.mark.trio
 async def test_storage_internal_clients_and_quotas_at_work_are_part_of_it(server: Server) -> None:
     server.told[channel.StorageSnapshot] = channel.StorageSnapshot(
         StorageFactor(0.5, "valid", "broker 1 volume /a: 1.0 GB free")
@@ -693,7 +659,6 @@ async def test_storage_internal_clients_and_quotas_at_work_are_part_of_it(server
     assert [rule["name"] for rule in said["rules"]] == ["protected-topic"]
 
 
-@pytest.mark.trio
 async def test_nothing_known_is_null_with_a_text(server: Server) -> None:
     server.told.clear()
     server.policies.policies = PolicySet({PolicyKey.of_topic("clicks"): 1.0})
@@ -706,7 +671,6 @@ async def test_nothing_known_is_null_with_a_text(server: Server) -> None:
     assert (said["topics"][0]["utilization"], said["topics"][0]["utilization_text"]) == (None, "no limit")
 
 
-@pytest.mark.trio
 async def test_topics_are_listed_and_the_busiest_come_first(server: Server) -> None:
     server.policies.policies = PolicySet({**BASE, PolicyKey.of_topic("none"): 0.0})
     server.told[channel.TopicSnapshot] = channel.TopicSnapshot({1: ("clicks", "views", "none")})
@@ -759,7 +723,6 @@ async def change(server: Server, method: str = "PUT", **headers: str) -> int:
         {"Sec_Fetch_Site": "same-site"},
     ],
 )
-@pytest.mark.trio
 async def test_a_page_of_another_site_changes_nothing(server: Server, headers: dict[str, str]) -> None:
     await change(server)
     for method in ("PUT", "DELETE"):
@@ -778,25 +741,21 @@ async def test_a_page_of_another_site_changes_nothing(server: Server, headers: d
         {"Content_Type": "application/json; charset=utf-8"},
     ],
 )
-@pytest.mark.trio
 async def test_programs_and_pages_of_its_own_may_change(server: Server, headers: dict[str, str]) -> None:
     assert await change(server, **headers) == 200
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
-@pytest.mark.trio
 async def test_a_request_that_a_form_can_send_is_refused(server: Server, kind: str) -> None:
     assert await change(server, Content_Type=kind) == 415
     assert server.policies.policies.version == 0
 
 
-@pytest.mark.trio
 async def test_no_other_site_is_allowed_to_look(server: Server) -> None:
     status, _, _ = await server.raw("OPTIONS", "/v1/thresholds/total", headers={"Origin": "https://evil.example"})
     assert status == 405
 
 
-@pytest.mark.trio
 async def test_a_body_without_end_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "MAX_BODY", 1000)
     assert (await server.raw("PUT", "/v1/thresholds/total", b" " * 1001))[0] == 413
@@ -804,7 +763,6 @@ async def test_a_body_without_end_is_refused(server: Server, monkeypatch: pytest
     assert (status, kind) == (413, "application/problem+json")
 
 
-@pytest.mark.trio
 async def test_a_bug_is_no_answer_with_a_traceback(server: Server) -> None:
     server.policies.bug = True
     status, said = await server.ask("PUT", "/v1/thresholds/total", {"value": 20 * MB})
@@ -813,7 +771,6 @@ async def test_a_bug_is_no_answer_with_a_traceback(server: Server) -> None:
     assert (await server.ask("PUT", "/v1/thresholds/total", {"value": 20 * MB}))[0] == 200
 
 
-@pytest.mark.trio
 async def test_a_hundred_at_once_are_all_answered(server: Server) -> None:
     found = []
 
@@ -826,7 +783,6 @@ async def test_a_hundred_at_once_are_all_answered(server: Server) -> None:
     assert found == [200] * 100
 
 
-@pytest.mark.trio
 async def test_for_how_many_clients_a_policy_is_enforced_is_shown_and_explained(server: Server) -> None:
     server.told[channel.ThresholdPolicy] = channel.ThresholdPolicy(
         1, 12.0 * MB, {"clicks": 5.0 * MB}, enforce_percent=5
@@ -852,7 +808,6 @@ async def test_for_how_many_clients_a_policy_is_enforced_is_shown_and_explained(
 UNTIL = "2023-11-15T00:00:00Z"
 
 
-@pytest.mark.trio
 async def test_a_value_has_an_end_through_every_path(server: Server) -> None:
     path = "/v1/thresholds/topics/clicks"
     await server.ask("PUT", path, {"value": "4MB"})
@@ -889,7 +844,6 @@ async def test_a_value_has_an_end_through_every_path(server: Server) -> None:
     assert [each["then"] for each in said["origins"] if each["name"] == "clicks"] == [4 * MB]
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(
     ("until", "what"),
     [
@@ -909,7 +863,6 @@ async def test_an_end_that_can_not_be_is_refused_with_what_would_be(server: Serv
     assert server.policies.policies.version == 0
 
 
-@pytest.mark.trio
 async def test_the_history_says_who_changed_what_when_and_from_what(server: Server) -> None:
     await server.ask("PUT", "/v1/thresholds/topics/clicks", {"value": "6MB", "until": UNTIL})
     await server.ask("PUT", "/v1/thresholds/total/2", {"value": "9MB"})

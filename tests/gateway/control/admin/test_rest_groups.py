@@ -48,7 +48,6 @@ async def server() -> AsyncIterator[Server]:
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(
     ("body", "where", "text"),
     [
@@ -84,7 +83,6 @@ async def test_a_mistake_is_told_with_its_place(
     assert server.policies.policies is before
 
 
-@pytest.mark.trio
 async def test_a_group_that_is_put_is_there_whatever_became_of_its_limits_meanwhile(server: Server) -> None:
     limit = PolicyKey.of_group("silver", PUBLISH_BYTES)
     server.policies.policies = PolicySet(changes={limit: 5.0})
@@ -92,7 +90,6 @@ async def test_a_group_that_is_put_is_there_whatever_became_of_its_limits_meanwh
     assert server.policies.policies.group_limits() == {"silver": {}}
 
 
-@pytest.mark.trio
 async def test_names_that_can_not_be_are_refused(server: Server) -> None:
     for path in (f"{GROUP}/a%20b", f"{GROUP}/{'g' * 201}", "/admin/v2/tenants/%0a/resourcegroup/gold"):
         status, said = await server.ask("PUT", path, {})
@@ -100,7 +97,6 @@ async def test_names_that_can_not_be_are_refused(server: Server) -> None:
         assert "can't be" in said["errors"][0]["what"]
 
 
-@pytest.mark.trio
 async def test_a_page_of_another_site_changes_nothing_here_either(server: Server) -> None:
     for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}):
         assert (await server.raw("PUT", f"{NAMESPACE}/gold", headers=headers))[0] == 403
@@ -110,7 +106,6 @@ async def test_a_page_of_another_site_changes_nothing_here_either(server: Server
     assert (await server.raw("PUT", f"{GROUP}/gold", headers={}))[0] == 422  # without a body there is none to be read
 
 
-@pytest.mark.trio
 async def test_only_trying_changes_nothing(server: Server) -> None:
     before = server.policies.policies
     for method, path, body in (
@@ -126,7 +121,6 @@ async def test_only_trying_changes_nothing(server: Server) -> None:
 # --- the file's -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.trio
 async def test_a_group_of_the_file_is_changed_and_shows_again_when_that_is_deleted(server: Server) -> None:
     status, said = await server.ask("PUT", f"{GROUP}/gold", {"publishRateInBytes": "5MB"})
     assert [change["key"] for change in said["changes"]] == [PUBLISH_BYTES]  # that there is the group, the file says
@@ -139,7 +133,6 @@ async def test_a_group_of_the_file_is_changed_and_shows_again_when_that_is_delet
     assert "gold" in server.policies.policies.group_limits()
 
 
-@pytest.mark.trio
 async def test_a_limit_of_the_file_is_not_taken_away(server: Server) -> None:
     status, said = await server.ask("PUT", f"{GROUP}/gold", {"publishRateInBytes": -1})
     assert status == 422
@@ -159,7 +152,6 @@ def busy(server: Server) -> None:
     server.fleet[group_key("gold", "publish", "bytes")] = FleetUse(5.0 * MB, {"gwb": 7.5 * MB}, 2)
 
 
-@pytest.mark.trio
 async def test_all_groups_are_shown_with_their_usage(server: Server) -> None:
     busy(server)
     await server.ask("PUT", f"{NAMESPACE}/gold")
@@ -181,7 +173,6 @@ async def test_all_groups_are_shown_with_their_usage(server: Server) -> None:
     assert (said["topic_pattern"], said["mode"]) == ("{tenant}.{namespace}.{topic}", "enforce")
 
 
-@pytest.mark.trio
 async def test_a_group_that_the_storage_factor_lowers_is_shown_as_it_is_in_force(server: Server) -> None:
     """Gateways tell each other what they take of a limit as it is configured."""
     busy(server)
@@ -198,7 +189,6 @@ async def test_a_group_that_the_storage_factor_lowers_is_shown_as_it_is_in_force
     assert (level["used"], level["others"], level["configured"]) == (5.25 * MB, {"gwb": 3.75 * MB}, 12 * MB)
 
 
-@pytest.mark.trio
 async def test_a_group_that_nobody_uses_has_its_part(server: Server) -> None:
     server.told[channel.WorkerRates] = channel.WorkerRates((BrokerRate(1, 0.0, 0.0, 0.0, None, []),))
     _, said = await server.ask("GET", "/v1/resource-groups")
@@ -212,7 +202,6 @@ async def test_a_group_that_nobody_uses_has_its_part(server: Server) -> None:
     assert shown["publishRateInMsgs"]["here"] is None
 
 
-@pytest.mark.trio
 async def test_thousands_of_groups_are_put_together_beside_the_loop(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,7 +218,6 @@ async def test_thousands_of_groups_are_put_together_beside_the_loop(
     assert threading.current_thread() not in threads
 
 
-@pytest.mark.trio
 async def test_a_tenant_whose_group_is_not_there_is_warned_of(server: Server) -> None:
     server.policies.policies = PolicySet({}, {PolicyKey.of_tenant("acme"): "gone"})
     _, said = await server.ask("GET", "/v1/resource-groups")
@@ -237,7 +225,6 @@ async def test_a_tenant_whose_group_is_not_there_is_warned_of(server: Server) ->
     assert said["warnings"] == ["there is no group gone, but tenant acme should belong to it: unlimited"]
 
 
-@pytest.mark.trio
 async def test_an_explanation_knows_groups_and_the_fleet(server: Server) -> None:
     busy(server)
     status, said = await server.ask("GET", "/v1/explain", topic="acme.orders.new", user="alice")

@@ -64,7 +64,6 @@ async def make(server: Server, *names: str) -> None:
 
 
 @pytest.mark.seed("82.9", "82.46")
-@pytest.mark.trio
 async def test_a_group_can_be_associated_with_a_tenant_or_a_namespace(server: Server) -> None:
     await make(server, "gold")
     assert (await ask(server, "PUT", f"{TENANT}/gold"))[0] == 200
@@ -74,7 +73,6 @@ async def test_a_group_can_be_associated_with_a_tenant_or_a_namespace(server: Se
 
 
 @pytest.mark.seed("82.10")
-@pytest.mark.trio
 async def test_several_entities_are_attached_to_one_group(server: Server) -> None:
     await make(server, "gold")
     for tenant in ("a", "b"):
@@ -85,7 +83,6 @@ async def test_several_entities_are_attached_to_one_group(server: Server) -> Non
 
 
 @pytest.mark.seed("82.11")
-@pytest.mark.trio
 async def test_limits_are_in_bytes_and_messages_for_producers_and_consumers(server: Server) -> None:
     """The limits as workers are told them."""
     await make(server, "gold")
@@ -102,7 +99,6 @@ def find_in(policies: PolicySet) -> GroupResolver:
 
 
 @pytest.mark.seed("82.6")
-@pytest.mark.trio
 async def test_there_is_no_hierarchy_a_namespaces_group_replaces_its_tenants(server: Server) -> None:
     await make(server, "big", "small")
     await ask(server, "PUT", f"{TENANT}/big")
@@ -122,7 +118,6 @@ async def test_there_is_no_hierarchy_a_namespaces_group_replaces_its_tenants(ser
 
 
 @pytest.mark.seed("82.7")
-@pytest.mark.trio
 async def test_a_tenants_limit_is_not_divided_among_its_namespaces_nor_a_namespaces_among_topics(
     server: Server,
 ) -> None:
@@ -139,7 +134,6 @@ async def test_a_tenants_limit_is_not_divided_among_its_namespaces_nor_a_namespa
 
 
 @pytest.mark.seed("82.41", "82.47")
-@pytest.mark.trio
 @pytest.mark.parametrize(
     ("bearer", "refusal", "remedy"),
     [
@@ -169,7 +163,6 @@ async def test_all_apis_require_admin_privileges(server: Server, bearer: str, re
 
 
 @pytest.mark.seed("82.42")
-@pytest.mark.trio
 async def test_put_creates_a_group(server: Server) -> None:
     """With the proposal's four keys in its two spellings."""
     status, said = await ask(server, "PUT", f"{GROUP}/gold", LIMITS)
@@ -182,7 +175,6 @@ async def test_put_creates_a_group(server: Server) -> None:
 
 
 @pytest.mark.seed("82.42")
-@pytest.mark.trio
 async def test_put_updates_a_group_and_limits_that_are_not_given_stay(server: Server) -> None:
     """As in Pulsar, an update leaves fields alone that aren't given."""
     await make(server, "gold")
@@ -193,7 +185,6 @@ async def test_put_updates_a_group_and_limits_that_are_not_given_stay(server: Se
 
 
 @pytest.mark.seed("82.42")
-@pytest.mark.trio
 @pytest.mark.parametrize("nothing", [None, -1])
 async def test_a_limit_is_taken_away_by_null_or_minus_one(server: Server, nothing: int | None) -> None:
     """As in Pulsar: -1 is no limit; null is what JSON has for it."""
@@ -208,7 +199,6 @@ async def test_a_limit_is_taken_away_by_null_or_minus_one(server: Server, nothin
 
 
 @pytest.mark.seed("82.43")
-@pytest.mark.trio
 async def test_get_answers_the_limits_in_both_spellings(server: Server) -> None:
     """The proposal's names, and Pulsar's beside them; whole numbers as such."""
     await make(server, "gold")
@@ -227,7 +217,6 @@ async def test_get_answers_the_limits_in_both_spellings(server: Server) -> None:
 
 
 @pytest.mark.seed("82.43")
-@pytest.mark.trio
 async def test_the_answer_of_get_can_be_put(server: Server) -> None:
     await make(server, "gold")
     await ask(server, "PUT", f"{GROUP}/gold", {"dispatchRateInMsgs": -1})
@@ -237,7 +226,6 @@ async def test_the_answer_of_get_can_be_put(server: Server) -> None:
 
 
 @pytest.mark.seed("82.44")
-@pytest.mark.trio
 async def test_the_list_is_an_array_of_names(server: Server) -> None:
     assert await ask(server, "GET", f"{GROUP}/") == (200, [])
     await make(server, "silver", "gold")
@@ -246,7 +234,6 @@ async def test_the_list_is_an_array_of_names(server: Server) -> None:
 
 
 @pytest.mark.seed("82.45")
-@pytest.mark.trio
 async def test_delete_deletes_a_group(server: Server) -> None:
     await make(server, "gold")
     assert (await ask(server, "DELETE", f"{GROUP}/gold"))[0] == 200
@@ -255,7 +242,6 @@ async def test_delete_deletes_a_group(server: Server) -> None:
 
 
 @pytest.mark.seed("82.45")
-@pytest.mark.trio
 async def test_a_group_in_use_is_not_deleted(server: Server) -> None:
     """412, as Pulsar has it."""
     await make(server, "gold")
@@ -269,7 +255,6 @@ async def test_a_group_in_use_is_not_deleted(server: Server) -> None:
 
 
 @pytest.mark.seed("82.46")
-@pytest.mark.trio
 @pytest.mark.parametrize("path", [NAMESPACE, TENANT])
 async def test_attach_get_and_detach(server: Server, path: str) -> None:
     await make(server, "gold", "silver")
@@ -286,7 +271,6 @@ async def test_attach_get_and_detach(server: Server, path: str) -> None:
 
 
 @pytest.mark.seed("82.46")
-@pytest.mark.trio
 async def test_a_group_that_is_not_there_is_not_found(server: Server) -> None:
     for method, path in (
         ("GET", f"{GROUP}/nowhere"), ("DELETE", f"{GROUP}/nowhere"), ("GET", NAMESPACE), ("GET", TENANT),
@@ -297,7 +281,6 @@ async def test_a_group_that_is_not_there_is_not_found(server: Server) -> None:
         assert "no group" in said["detail"]
 
 
-@pytest.mark.trio
 async def test_pulsars_path_and_keys_are_taken(server: Server) -> None:
     body = {"publishRateInMsgs": 1, "publishRateInBytes": 2, "dispatchRateInMsgs": 3, "dispatchRateInBytes": 4}
     assert (await ask(server, "PUT", "/admin/v2/resourcegroups/gold", body))[0] == 200
@@ -306,7 +289,6 @@ async def test_pulsars_path_and_keys_are_taken(server: Server) -> None:
     assert (await ask(server, "DELETE", "/admin/v2/resourcegroups/gold"))[0] == 200
 
 
-@pytest.mark.trio
 async def test_keys_are_read_without_regard_to_case(server: Server) -> None:
     body = {"PUBLISHRATEINMSGS": 1, "publishratelimitinbytes": 2, "dispatchRateInMSGS": 3, "DISPATCHrateinbytes": "4kB"}
     assert (await ask(server, "PUT", f"{GROUP}/gold", body))[0] == 200

@@ -22,7 +22,6 @@ def status(scope: str = "cluster", factor: float = 1.0) -> dict[str, Any]:
     return {"enabled": True, "scope": scope, "brokers": [{"id": 1, "volumes": volumes}]}
 
 
-@pytest.mark.trio
 async def test_it_is_kept_as_a_policy_with_author_reason_and_end(server: Server) -> None:
     server.storage = status()
     code, said = await server.ask(
@@ -48,7 +47,6 @@ async def test_it_is_kept_as_a_policy_with_author_reason_and_end(server: Server)
     assert (await server.ask("DELETE", PATH))[0] == 404
 
 
-@pytest.mark.trio
 async def test_an_opening_is_refused_at_a_hard_limit_that_is_everybody_s_and_told_where_it_is_some_topics(
     server: Server,
 ) -> None:
@@ -65,7 +63,6 @@ async def test_an_opening_is_refused_at_a_hard_limit_that_is_everybody_s_and_tol
     assert (code, said["still_full"]) == (200, ["broker 1 /a"])
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -84,6 +81,5 @@ async def test_what_can_t_be_is_refused(server: Server, body: dict[str, Any], co
     assert server.policies.policies.changes == {}
 
 
-@pytest.mark.trio
 async def test_without_storage_protection_there_is_nothing_to_override(server: Server) -> None:
     assert (await server.ask("PUT", PATH, PAUSE))[0] == 409

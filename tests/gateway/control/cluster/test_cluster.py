@@ -122,7 +122,6 @@ async def scene() -> AsyncIterator[Scene]:
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.trio
 async def test_each_broker_gets_a_listener_and_is_told_with_it(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
@@ -137,14 +136,12 @@ async def test_each_broker_gets_a_listener_and_is_told_with_it(
     assert scene.last(TopicSnapshot) == TopicSnapshot({1: ("a",), 5: ("a", "c")}, {b"i" * 16: "a"})
 
 
-@pytest.mark.trio
 async def test_nothing_is_told_twice(autojump_clock: trio.testing.MockClock, scene: Scene) -> None:
     scene.start()
     await until(lambda: scene.asked >= 5, 0.1)
     assert len(scene.told) == 2
 
 
-@pytest.mark.trio
 async def test_a_reader_of_places_is_told_when_partitions_moved(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
@@ -157,7 +154,6 @@ async def test_a_reader_of_places_is_told_when_partitions_moved(
     assert scene.moves[1:] == [{1: {"a"}, 2: {"a"}}]
 
 
-@pytest.mark.trio
 async def test_a_reader_of_replicas_is_told_when_there_are_others(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
@@ -170,7 +166,6 @@ async def test_a_reader_of_replicas_is_told_when_there_are_others(
     assert scene.relocations[1:] == [{2: frozenset("a")}]
 
 
-@pytest.mark.trio
 async def test_the_ids_of_topics_are_told_at_every_look(autojump_clock: trio.testing.MockClock, scene: Scene) -> None:
     scene.view = ClusterMetadata({1: ("b1", 9092)}, topic_ids={"a": TopicId("c", "t")}, cluster_id="c")
     scene.start()
@@ -197,7 +192,6 @@ async def test_a_refresh_is_over_when_a_question_asked_after_it_is_answered(
     assert trio.current_time() - began < 1.0, "there is nothing to wait for"
 
 
-@pytest.mark.trio
 async def test_a_broker_that_joins_later_is_there_at_once_when_a_worker_asks(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
@@ -210,7 +204,6 @@ async def test_a_broker_that_joins_later_is_there_at_once_when_a_worker_asks(
     assert trio.current_time() - now < 1.0
 
 
-@pytest.mark.trio
 async def test_asking_all_the_time_does_not_ask_the_cluster_all_the_time(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
@@ -222,7 +215,6 @@ async def test_asking_all_the_time_does_not_ask_the_cluster_all_the_time(
     assert 20 <= scene.asked <= 45
 
 
-@pytest.mark.trio
 async def test_a_broker_whose_port_cannot_be_opened_is_withheld_until_it_can(
     autojump_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -241,7 +233,6 @@ SNI = {"bootstrap_address": "kafka.example", "advertised_broker_address_pattern"
 EXTERNAL = Listener.model_validate({"port": 9093, "ssl.keystore.location": "x.pem", "sni": SNI})
 
 
-@pytest.mark.trio
 async def test_each_listener_tells_addresses_of_its_own_and_withholds_brokers_for_itself(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -272,7 +263,6 @@ async def test_each_listener_tells_addresses_of_its_own_and_withholds_brokers_fo
     assert "listener external: broker 3: b3.kafka.example:443 -> b3:9092" in caplog.text
 
 
-@pytest.mark.trio
 async def test_other_addresses_for_clients_are_told_at_once_and_on_the_same_sockets(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
@@ -293,7 +283,6 @@ async def test_other_addresses_for_clients_are_told_at_once_and_on_the_same_sock
     assert scene.asked <= asked + 1, "it asks less often now"
 
 
-@pytest.mark.trio
 async def test_an_advertised_port_that_can_not_be_is_not_told(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -305,7 +294,6 @@ async def test_an_advertised_port_that_can_not_be_is_not_told(
     assert "listener shifted: broker 600 is withheld from clients: no listener on advertised port 65601" in caplog.text
 
 
-@pytest.mark.trio
 async def test_a_broker_that_left_keeps_its_listener_for_a_while(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
@@ -323,7 +311,6 @@ async def test_a_broker_that_left_keeps_its_listener_for_a_while(
     assert scene.open == {"broker 1 default": 19094}
 
 
-@pytest.mark.trio
 async def test_a_broker_that_comes_back_in_time_was_never_away_for_workers(
     autojump_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -344,7 +331,6 @@ async def test_a_broker_that_comes_back_in_time_was_never_away_for_workers(
     assert len(re.findall(r"broker 2 is back in the cluster's metadata after \d+ s", caplog.text)) == 2
 
 
-@pytest.mark.trio
 async def test_a_broker_that_moved_is_told_with_its_new_address(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
@@ -355,7 +341,6 @@ async def test_a_broker_that_moved_is_told_with_its_new_address(
     assert scene.last(BrokerTable).addresses == {DEFAULT_LISTENER: {1: ("gw", 19094)}}
 
 
-@pytest.mark.trio
 async def test_an_unreachable_cluster_is_one_line_and_is_asked_again(
     autojump_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -374,7 +359,6 @@ async def test_an_unreachable_cluster_is_one_line_and_is_asked_again(
     assert "try: kcat -b gw:19092 -L" in caplog.text
 
 
-@pytest.mark.trio
 async def test_an_outage_leaves_everything_as_it_was(autojump_clock: trio.testing.MockClock, scene: Scene) -> None:
     scene.start()
     await until(lambda: scene.told, 0.1)
@@ -386,7 +370,6 @@ async def test_an_outage_leaves_everything_as_it_was(autojump_clock: trio.testin
     assert scene.accepting == {1}
 
 
-@pytest.mark.trio
 async def test_after_a_restart_listeners_accept_before_the_cluster_answers(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:

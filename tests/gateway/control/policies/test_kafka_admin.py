@@ -262,7 +262,6 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 # --- thresholds -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.trio
 async def test_a_threshold_is_set_and_deleted_once_the_broker_has_said_that_this_client_may(stage: Stage) -> None:
     said = await stage.incremental((c.TOPIC, "clicks", {TOPIC_KEY: "500"}))
     assert codes(said) == [(0, c.TOPIC, "clicks")]
@@ -272,14 +271,12 @@ async def test_a_threshold_is_set_and_deleted_once_the_broker_has_said_that_this
     assert stage.changes == {}
 
 
-@pytest.mark.trio
 async def test_totals_of_one_broker_and_of_all(stage: Stage) -> None:
     said = await stage.incremental((c.BROKER, "", {TOTAL_KEY: "5000"}), (c.BROKER, "2", {TOTAL_KEY: "800"}))
     assert codes(said) == [(0, c.BROKER, ""), (0, c.BROKER, "2")]
     assert stage.changes == {PolicyKey.of_broker(): 5000.0, PolicyKey.of_broker(2): 800.0}
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("version", [0, 1])
 async def test_a_client_without_the_right_is_refused_in_the_brokers_words_and_nothing_is_changed(
     stage: Stage, version: int
@@ -305,7 +302,6 @@ async def test_a_client_without_the_right_is_refused_in_the_brokers_words_and_no
     assert len(stage.sent) == 1, "what is denied must not be sent again to be done"
 
 
-@pytest.mark.trio
 async def test_our_keys_and_the_brokers_are_split_and_merged_in_the_order_of_the_request(stage: Stage) -> None:
     wanted = (
         (c.BROKER, "1", {"log.retention.ms": "1"}),
@@ -325,7 +321,6 @@ async def test_our_keys_and_the_brokers_are_split_and_merged_in_the_order_of_the
     assert stage.changes == {PolicyKey.of_topic("clicks"): 5.0, PolicyKey.of_topic("other"): 6.0}
 
 
-@pytest.mark.trio
 async def test_a_request_with_nothing_of_ours_passes_as_it_is(stage: Stage) -> None:
     assert await stage.incremental((c.TOPIC, "clicks", {"retention.ms": "7"}), (c.GROUP, "g", {TOPIC_KEY: "1"})) is None
     assert await stage.replace((c.TOPIC, "clicks", {"retention.ms": "7"})) is None
@@ -334,7 +329,6 @@ async def test_a_request_with_nothing_of_ours_passes_as_it_is(stage: Stage) -> N
     assert stage.sent == []
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(
     ("kind", "name", "key", "value", "code", "text"),
     [
@@ -362,7 +356,6 @@ async def test_an_impossible_alteration_is_refused_with_one_line_and_the_rest_of
     assert stage.changes == {}
 
 
-@pytest.mark.trio
 async def test_of_several_topics_those_that_go_together_are_taken_in_their_order(stage: Stage) -> None:
     said = await stage.incremental(
         (c.TOPIC, "a", {TOPIC_KEY: "400"}), (c.TOPIC, "b", {TOPIC_KEY: "400"}), (c.TOPIC, "c", {TOPIC_KEY: "300"})
@@ -375,7 +368,6 @@ async def test_of_several_topics_those_that_go_together_are_taken_in_their_order
     assert stage.changes[PolicyKey.of_topic("a")] == 600.0
 
 
-@pytest.mark.trio
 async def test_each_of_thousands_of_topics_is_judged_in_one_pass(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     alter = stage.service.alter_policies
@@ -391,7 +383,6 @@ async def test_each_of_thousands_of_topics_is_judged_in_one_pass(stage: Stage, m
     assert len(calls) == 2
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("kind", ["incremental", "replace"])
 async def test_a_request_that_is_only_to_be_validated_changes_nothing(stage: Stage, kind: str) -> None:
     send = getattr(stage, kind)
@@ -404,7 +395,6 @@ async def test_a_request_that_is_only_to_be_validated_changes_nothing(stage: Sta
     assert stage.metrics.outcomes == []
 
 
-@pytest.mark.trio
 async def test_append_and_a_key_given_twice_are_refused_without_asking_the_broker(stage: Stage) -> None:
     resource = c.IncrementalAlterConfigsResource
     request = c.IncrementalAlterConfigsRequest(
@@ -421,7 +411,6 @@ async def test_append_and_a_key_given_twice_are_refused_without_asking_the_broke
     assert stage.changes == {}
 
 
-@pytest.mark.trio
 async def test_a_resource_refused_at_once_is_not_forgotten_while_the_broker_is_asked_about_the_others(
     stage: Stage,
 ) -> None:
@@ -444,7 +433,6 @@ async def test_a_resource_refused_at_once_is_not_forgotten_while_the_broker_is_a
     assert stage.sent[1:] == [incremental((c.TOPIC, "b", {"retention.ms": "5"}))]
 
 
-@pytest.mark.trio
 async def test_an_alteration_that_the_broker_refuses_only_when_it_shall_do_it_is_told_as_half_done(
     stage: Stage,
 ) -> None:
@@ -458,7 +446,6 @@ async def test_an_alteration_that_the_broker_refuses_only_when_it_shall_do_it_is
 # --- AlterConfigs -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.trio
 async def test_a_replacement_deletes_the_keys_that_it_does_not_name_ours_as_well(stage: Stage) -> None:
     await stage.incremental((c.TOPIC, "clicks", {TOPIC_KEY: "5"}), (c.TOPIC, "other", {TOPIC_KEY: "6"}))
     stage.sent.clear()
@@ -475,7 +462,6 @@ async def test_a_replacement_deletes_the_keys_that_it_does_not_name_ours_as_well
     ]
 
 
-@pytest.mark.trio
 async def test_a_replacement_that_repeats_the_value_in_force_leaves_its_end(stage: Stage) -> None:
     until_ms = round(time.time() * 1000) + 3_600_000
     clicks = PolicyKey.of_topic("clicks")
@@ -487,12 +473,10 @@ async def test_a_replacement_that_repeats_the_value_in_force_leaves_its_end(stag
     assert (stage.service.policies.ends, stage.changes) == ({}, {clicks: 5.0})
 
 
-@pytest.mark.trio
 async def test_a_replacement_can_not_remove_a_value_of_the_file_and_leaves_it(stage: Stage) -> None:
     assert await stage.replace((c.TOPIC, "filed", {"retention.ms": "9"})) is None
 
 
-@pytest.mark.trio
 async def test_a_replacement_that_is_denied_is_not_done_by_half(stage: Stage) -> None:
     await stage.incremental((c.TOPIC, "clicks", {TOPIC_KEY: "5"}))
     stage.errors = {"clicks": DENIED}
@@ -507,7 +491,6 @@ async def test_a_replacement_that_is_denied_is_not_done_by_half(stage: Stage) ->
 
 
 @pytest.mark.seed("V1.6")
-@pytest.mark.trio
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 async def test_a_threshold_is_described_among_the_brokers_configs(stage: Stage, version: int) -> None:
     await stage.incremental((c.TOPIC, "filed", {TOPIC_KEY: "400"}))
@@ -529,7 +512,6 @@ async def test_a_threshold_is_described_among_the_brokers_configs(stage: Stage, 
         assert "Bytes per second" in (row.documentation or "")
 
 
-@pytest.mark.trio
 async def test_a_value_of_the_file_is_a_static_value(stage: Stage) -> None:
     said = await stage.configs((c.TOPIC, "filed", (TOPIC_KEY,)))
     row = said.results[0].configs[-1]
@@ -538,7 +520,6 @@ async def test_a_value_of_the_file_is_a_static_value(stage: Stage) -> None:
     assert await stage.configs((c.TOPIC, "filed", ("retention.ms",))) is None
 
 
-@pytest.mark.trio
 async def test_of_many_resources_only_those_with_a_value_get_a_row(stage: Stage) -> None:
     many = [(c.TOPIC, f"topic-{i}", None) for i in range(FEW_RESOURCES)]
     assert await stage.configs(*many, (c.TOPIC, "other", None)) is None
@@ -548,7 +529,6 @@ async def test_of_many_resources_only_those_with_a_value_get_a_row(stage: Stage)
 
 
 @pytest.mark.seed("V1.5")
-@pytest.mark.trio
 async def test_a_brokers_total_has_the_default_and_the_file_behind_it(stage: Stage) -> None:
     await stage.incremental((c.BROKER, "", {TOTAL_KEY: "5000"}), (c.BROKER, "2", {TOTAL_KEY: "800"}))
     said = await stage.configs(
@@ -568,7 +548,6 @@ async def test_a_brokers_total_has_the_default_and_the_file_behind_it(stage: Sta
         assert stage.service.policies.broker_total(broker_id) == float(value), "what is shown is what holds"
 
 
-@pytest.mark.trio
 async def test_a_client_that_may_not_describe_a_resource_is_not_told_our_part_of_it(stage: Stage) -> None:
     stage.errors = {"filed": DENIED}
     said = await stage.configs((c.TOPIC, "filed", None))
@@ -585,7 +564,6 @@ def new(name: str, threshold: str | None = "100", *, led_by: tuple[int, ...] = (
     return t.CreatableTopic(name, 3, 1, assignments, tuple(t.TopicConfig(*row) for row in rows.items()))
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("version", range(2, 8))
 async def test_a_topic_is_created_with_its_threshold(version: int, stage: Stage) -> None:
     body = t.CreateTopicsRequest((new("b", retention_ms="5"), new("a", None), new("c")), 1000)
@@ -602,13 +580,11 @@ async def test_a_topic_is_created_with_its_threshold(version: int, stage: Stage)
     assert stage.changes == {PolicyKey.of_topic("b"): 100.0, PolicyKey.of_topic("c"): 100.0}
 
 
-@pytest.mark.trio
 async def test_topics_without_a_key_of_ours_pass_as_they_are(stage: Stage) -> None:
     assert await stage.create(new("a", None, retention_ms="5")) == []
     assert not stage.sent
 
 
-@pytest.mark.trio
 async def test_a_topic_that_the_broker_would_not_create_gets_no_threshold(stage: Stage) -> None:
     stage.errors = {"exists": 36, "denied": 29}
     said = await stage.create(new("exists"), new("fine"), new("denied"), new("theirs", None))
@@ -619,7 +595,6 @@ async def test_a_topic_that_the_broker_would_not_create_gets_no_threshold(stage:
     assert stage.changes == {PolicyKey.of_topic("fine"): 100.0}
 
 
-@pytest.mark.trio
 async def test_a_topic_whose_threshold_is_refused_is_not_created(stage: Stage) -> None:
     said = await stage.create(new("words", "many"), new("large", "701"), new("fits", "700"), new("late", "1"))
     assert [(name, code) for name, code, _ in said] == [("words", 40), ("large", 44), ("fits", 0), ("late", 44)]
@@ -629,7 +604,6 @@ async def test_a_topic_whose_threshold_is_refused_is_not_created(stage: Stage) -
     assert stage.changes == {PolicyKey.of_topic("fits"): 700.0}
 
 
-@pytest.mark.trio
 async def test_a_threshold_has_to_fit_wherever_the_controller_may_put_the_topic(stage: Stage) -> None:
     stage.places = {1: {"filed"}, 2: set()}
     ((_, code, text),) = await stage.create(new("anywhere", "800"))
@@ -643,7 +617,6 @@ async def test_a_threshold_has_to_fit_wherever_the_controller_may_put_the_topic(
     assert stage.changes == {PolicyKey.of_topic("placed"): 800.0}
 
 
-@pytest.mark.trio
 async def test_a_topic_that_is_only_to_be_validated(stage: Stage) -> None:
     said = await stage.create(new("a"), new("b", "5000"), check=True)
     assert [code for _, code, _ in said] == [0, 44]
@@ -651,7 +624,6 @@ async def test_a_topic_that_is_only_to_be_validated(stage: Stage) -> None:
     assert not stage.changes
 
 
-@pytest.mark.trio
 async def test_a_threshold_is_taken_back_where_the_broker_refuses_what_it_had_found_valid(stage: Stage) -> None:
     await stage.incremental((c.TOPIC, "again", {TOPIC_KEY: "50"}))  # of a topic that was there once
     stage.late = {"again": 36, "new": 44}
@@ -660,7 +632,6 @@ async def test_a_threshold_is_taken_back_where_the_broker_refuses_what_it_had_fo
     assert stage.changes == {PolicyKey.of_topic("again"): 50.0, PolicyKey.of_topic("made"): 100.0}
 
 
-@pytest.mark.trio
 async def test_a_threshold_with_an_end_has_it_again_where_the_broker_refuses_the_topic(stage: Stage) -> None:
     topic, far = PolicyKey.of_topic("again"), 253_000_000_000_000
     await stage.service.alter_policies([PolicyOperation(topic, 40.0)], ChangeSource("User:eve", "kafka"))
@@ -671,7 +642,6 @@ async def test_a_threshold_with_an_end_has_it_again_where_the_broker_refuses_the
     assert stage.service.policies.ends == {topic: ValueEnd(far, 40.0)}
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("code", [-1, 7, 13, 15, 16, 41])
 async def test_a_threshold_stays_where_the_topic_may_be_there(stage: Stage, code: int) -> None:
     stage.late = {"a": code, "b": 17}
@@ -681,7 +651,6 @@ async def test_a_threshold_stays_where_the_topic_may_be_there(stage: Stage, code
     assert stage.changes == {PolicyKey.of_topic("a"): 100.0}
 
 
-@pytest.mark.trio
 async def test_a_threshold_that_was_kept_too_late_is_taken_back_and_its_topic_not_created(stage: Stage) -> None:
     topic = PolicyKey.of_topic("again")
     await stage.service.alter_policies([PolicyOperation(topic, 50.0)], ChangeSource("User:eve", "kafka"))
@@ -695,7 +664,6 @@ async def test_a_threshold_that_was_kept_too_late_is_taken_back_and_its_topic_no
     assert await stage.create(new("again"), new("new")) == [("again", 0, None), ("new", 0, None)]
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("is_written", [True, False])
 async def test_a_threshold_of_which_nobody_knows_whether_it_was_kept_is_taken_back(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, is_written: bool
@@ -718,7 +686,6 @@ async def test_a_threshold_of_which_nobody_knows_whether_it_was_kept_is_taken_ba
     assert await stage.create(new("a")) == [("a", 0, None)]
 
 
-@pytest.mark.trio
 async def test_a_value_that_another_client_set_in_between_is_not_taken_back(stage: Stage) -> None:
     await stage.service.alter_policies(
         [PolicyOperation(PolicyKey.of_topic("a"), 100.0)], ChangeSource("User:eve", "kafka")
@@ -731,7 +698,6 @@ async def test_a_value_that_another_client_set_in_between_is_not_taken_back(stag
     assert stage.changes == {PolicyKey.of_topic("a"): 100.0}
 
 
-@pytest.mark.trio
 async def test_a_threshold_that_cant_be_taken_back_is_told(stage: Stage) -> None:
     stage.late = {"a": 44}
     broker = stage.broker
@@ -756,14 +722,12 @@ async def test_a_threshold_that_cant_be_taken_back_is_told(stage: Stage) -> None
 
 
 @pytest.mark.seed("V1.5")
-@pytest.mark.trio
 async def test_a_brokers_config_is_none_of_a_topic(stage: Stage) -> None:
     topic = t.CreatableTopic("a", 1, 1, (), (t.TopicConfig(TOTAL_KEY, "5"),))
     ((_, code, text),) = await stage.create(topic)
     assert (code, text) == (40, f"{TOTAL_KEY} is a config of brokers: for topics there is {TOPIC_KEY}")
 
 
-@pytest.mark.trio
 async def test_a_version_that_brokers_of_today_lack_is_the_brokers_to_answer(stage: Stage) -> None:
     frame = t.CREATE_TOPICS.encode_request(t.CreateTopicsRequest((new("a"),), 1000), 2, 77, TOOL)
     old = frame[4:6] + b"\0\1" + frame[8:]
@@ -776,7 +740,6 @@ A, B, FILED = (PolicyKey.of_topic(name) for name in ("a", "b", "filed"))
 
 
 @pytest.mark.seed("V1.6")
-@pytest.mark.trio
 @pytest.mark.parametrize("version", range(1, 7))
 async def test_a_threshold_is_deleted_with_its_topic_and_the_history_says_by_whom(stage: Stage, version: int) -> None:
     await stage.service.alter_policies(
@@ -791,7 +754,6 @@ async def test_a_threshold_is_deleted_with_its_topic_and_the_history_says_by_who
     )  # fmt: skip
 
 
-@pytest.mark.trio
 async def test_a_threshold_is_deleted_with_a_topic_that_is_named_by_its_id(stage: Stage) -> None:
     stage.places, stage.ids = {1: {"by-id"}}, {"by-id": TopicId("c", d.topic_id_text(TOPIC_ID))}
     named = PolicyKey.of_topic("by-id")
@@ -804,7 +766,6 @@ async def test_a_threshold_is_deleted_with_a_topic_that_is_named_by_its_id(stage
     assert stage.changes == {}
 
 
-@pytest.mark.trio
 async def test_a_topic_that_the_broker_does_not_delete_keeps_its_threshold(stage: Stage) -> None:
     await stage.service.alter_policies(
         [PolicyOperation(A, 100.0), PolicyOperation(B, 50.0)], ChangeSource("User:eve", "kafka")
@@ -817,7 +778,6 @@ async def test_a_topic_that_the_broker_does_not_delete_keeps_its_threshold(stage
     assert stage.changes == {A: 100.0}
 
 
-@pytest.mark.trio
 async def test_topics_without_a_threshold_are_the_brokers_to_delete(stage: Stage) -> None:
     await stage.service.alter_policies([PolicyOperation(A, 100.0)], ChangeSource("User:eve", "kafka"))
     assert await stage.delete("other") == []
@@ -827,7 +787,6 @@ async def test_topics_without_a_threshold_are_the_brokers_to_delete(stage: Stage
     assert stage.sent == []
 
 
-@pytest.mark.trio
 async def test_what_the_file_says_of_a_deleted_topic_stays_and_is_told(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -843,7 +802,6 @@ async def test_what_the_file_says_of_a_deleted_topic_stays_and_is_told(
     assert caplog.messages.count(said) == 2
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("value", ["100", "70"])
 async def test_a_topic_that_is_made_anew_before_the_answer_is_here_keeps_what_it_was_made_with(
     stage: Stage, value: str
@@ -860,7 +818,6 @@ async def test_a_topic_that_is_made_anew_before_the_answer_is_here_keeps_what_it
     assert stage.changes == {A: float(value)}
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("error", [StoreError("no place to write to"), RuntimeError("a bug")])
 async def test_whatever_fails_here_the_client_is_told_what_the_broker_said(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
@@ -880,7 +837,6 @@ async def test_whatever_fails_here_the_client_is_told_what_the_broker_said(
     assert last.client == b"\0\0\0\x08nonsense"
 
 
-@pytest.mark.trio
 async def test_a_removal_that_takes_long_keeps_no_client_waiting(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     await stage.service.alter_policies([PolicyOperation(A, 100.0)], ChangeSource("User:eve", "kafka"))
     write, goes_on = stage.store.write_change, threading.Event()
@@ -913,7 +869,6 @@ def results(answer: Any) -> list[tuple[q.Entity, int]]:
 
 
 @pytest.mark.seed("546.40")
-@pytest.mark.trio
 async def test_quotas_of_every_unit_are_kept_here_and_others_by_the_broker(stage: Stage) -> None:
     both = user("bob") + client(None)
     said = await stage.quotas(
@@ -943,7 +898,6 @@ async def test_quotas_of_every_unit_are_kept_here_and_others_by_the_broker(stage
     assert PolicyKey.of_quota(Entity("bob"), QuotaKey.parse("producer_byte_rate")) not in stage.changes
 
 
-@pytest.mark.trio
 async def test_quotas_of_an_entity_have_an_end_where_the_request_says_one(stage: Stage) -> None:
     until_ms = round(time.time() * 1000) + 3_600_000
     rate = PolicyKey.of_quota(Entity("bob"), QuotaKey.parse("producer_byte_rate"))
@@ -956,7 +910,6 @@ async def test_quotas_of_an_entity_have_an_end_where_the_request_says_one(stage:
     assert stage.service.policies.ends == {}
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(
     ("ops", "text"),
     [
@@ -980,7 +933,6 @@ async def test_an_end_that_can_not_be_refuses_all_of_its_entity(
     assert all(entry.entity != user("bob") for body in stage.sent[sent + 1 :] for entry in body.entries)
 
 
-@pytest.mark.trio
 async def test_a_quota_that_only_the_broker_has_is_removed_there(stage: Stage) -> None:
     keys = ("producer_byte_rate", "consumer_byte_rate.broker_bps", "request_percentage")
     bare = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
@@ -996,7 +948,6 @@ async def test_a_quota_that_only_the_broker_has_is_removed_there(stage: Stage) -
     assert results(said) == [(user("bob"), 42)]
 
 
-@pytest.mark.trio
 async def test_a_brokers_quota_is_taken_away_from_it_alone(stage: Stage) -> None:
     ops = {"producer_byte_rate": 5.0, "producer_byte_rate.upstream": None}
     theirs = (q.EntityAlteration(user("bob"), (q.QuotaOperation("producer_byte_rate", 0.0, True),)),)
@@ -1017,7 +968,6 @@ async def test_a_brokers_quota_is_taken_away_from_it_alone(stage: Stage) -> None
     assert "unknown unit in quota 'producer_byte_rate.upstream'" in said.entries[0].error_message
 
 
-@pytest.mark.trio
 async def test_a_client_that_sets_a_quota_above_the_brokers_reads_so_in_the_answer(stage: Stage) -> None:
     stage.upstream = QuotaStore({Entity("bob"): {QuotaKey.parse("producer_byte_rate"): 3000.0}})
     said = await stage.quotas(
@@ -1029,7 +979,6 @@ async def test_a_client_that_sets_a_quota_above_the_brokers_reads_so_in_the_answ
     assert fine is None
 
 
-@pytest.mark.trio
 async def test_what_the_brokers_lose_by_the_same_request_is_no_reason_to_warn(stage: Stage) -> None:
     rate = QuotaKey.parse("producer_byte_rate")
     stage.upstream = QuotaStore({Entity("bob"): {rate: 3000.0}, Entity("eve"): {rate: 3000.0}})
@@ -1040,7 +989,6 @@ async def test_what_the_brokers_lose_by_the_same_request_is_no_reason_to_warn(st
     assert "does not hold" in warned
 
 
-@pytest.mark.trio
 async def test_a_client_that_sets_a_senseless_quota_reads_so_in_the_answer(stage: Stage) -> None:
     said = await stage.quotas((user("bob"), {"producer_byte_rate": 10.0}), (user("eve"), {"request_percentage": 10.0}))
     assert results(said) == [(user("bob"), 0), (user("eve"), 0)]
@@ -1049,7 +997,6 @@ async def test_a_client_that_sets_a_senseless_quota_reads_so_in_the_answer(stage
     assert fine is None
 
 
-@pytest.mark.trio
 async def test_each_entity_is_refused_by_itself(stage: Stage) -> None:
     stage.errors = {"mallory": 31}
     said = await stage.quotas(
@@ -1067,7 +1014,6 @@ async def test_each_entity_is_refused_by_itself(stage: Stage) -> None:
     assert len(stage.sent) == 1
 
 
-@pytest.mark.trio
 async def test_an_entity_that_does_not_exist_is_refused_as_the_broker_refuses_it(stage: Stage) -> None:
     stage.errors = {None: 42}
     planet = (q.EntityData("planet", "x"),)
@@ -1076,7 +1022,6 @@ async def test_an_entity_that_does_not_exist_is_refused_as_the_broker_refuses_it
     assert stage.changes == {}
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("check", [False, True])
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.parametrize("name", ["10.0.0.1", None])
@@ -1093,7 +1038,6 @@ async def test_quotas_of_addresses_are_not_set_where_they_would_hold_for_the_gat
     assert stage.sent == []
 
 
-@pytest.mark.trio
 async def test_quotas_of_addresses_keep_no_other_change_back(stage: Stage) -> None:
     address = (q.EntityData(q.IP, "10.0.0.1"),)
     mutations = {"controller_mutation_rate": 5.0}
@@ -1105,14 +1049,12 @@ async def test_quotas_of_addresses_keep_no_other_change_back(stage: Stage) -> No
     assert [entity for entity, _ in stage.sent[-1].entries] == [user("bob")]
 
 
-@pytest.mark.trio
 async def test_quotas_of_addresses_that_the_brokers_have_may_be_removed(stage: Stage) -> None:
     address = (q.EntityData(q.IP, "10.0.0.1"),)
     assert await stage.quotas((address, {"connection_creation_rate": None})) is None  # it passes as it is
 
 
 @pytest.mark.seed("546.23")
-@pytest.mark.trio
 async def test_quotas_that_are_only_to_be_validated(stage: Stage) -> None:
     said = await stage.quotas(
         (user("bob"), {"producer_byte_rate": 5.0}), (user("zero"), {"producer_byte_rate": 0.0}), check=True
@@ -1125,7 +1067,6 @@ def component(kind: str, match_type: int, match: str | None = None) -> q.FilterC
     return q.FilterComponent(kind, match_type, match)
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.parametrize(
     ("components", "strict", "found"),
@@ -1155,7 +1096,6 @@ async def test_filters_find_ours_beside_the_brokers(
     )
 
 
-@pytest.mark.trio
 async def test_the_brokers_quotas_are_told_apart_from_ours_where_that_is_asked_for(stage: Stage) -> None:
     await stage.quotas((user("bob"), {"producer_byte_rate": 5.0}))
     stage.entries = (
@@ -1175,7 +1115,6 @@ async def test_the_brokers_quotas_are_told_apart_from_ours_where_that_is_asked_f
     assert dict(plain.entries[1].values) == {"producer_byte_rate": 1.0, "controller_mutation_rate": 2.0}
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("percent", [0.0, 99.0, 100.0])
 async def test_brokers_keep_their_quotas_while_not_all_of_ours_are_enforced(stage: Stage, percent: float) -> None:
     stage.door.quotas_percent = percent
@@ -1190,7 +1129,6 @@ async def test_brokers_keep_their_quotas_while_not_all_of_ours_are_enforced(stag
         assert f"for {percent:g}% of the clients only" in said.entries[0].error_message
 
 
-@pytest.mark.trio
 async def test_whoever_wants_ours_told_apart_learns_for_how_many_clients_they_are_enforced(stage: Stage) -> None:
     await stage.quotas((user("bob"), {"producer_byte_rate": 5.0}))
     asked = q.DescribeClientQuotasRequest((q.FilterComponent(q.APART_TYPE, q.SPECIFIED, None),))
@@ -1203,7 +1141,6 @@ async def test_whoever_wants_ours_told_apart_learns_for_how_many_clients_they_ar
     assert [dict(entry.values) for entry in plain.entries] == [{"producer_byte_rate": 5.0}]
 
 
-@pytest.mark.trio
 async def test_ends_are_told_only_to_who_wants_ours_and_the_brokers_told_apart(stage: Stage) -> None:
     end = float(round(time.time() * 1000) + 3_600_000)
     await stage.quotas((user("bob"), {"producer_byte_rate.bps": 5.0, q.UNTIL_KEY: end}))
@@ -1217,7 +1154,6 @@ async def test_ends_are_told_only_to_who_wants_ours_and_the_brokers_told_apart(s
         assert [dict(entry.values) for entry in said.entries] == [told]
 
 
-@pytest.mark.trio
 async def test_a_client_that_may_not_describe_quotas_is_not_told_ours_and_a_wrong_filter_is_the_brokers_to_refuse(
     stage: Stage,
 ) -> None:
@@ -1229,7 +1165,6 @@ async def test_a_client_that_may_not_describe_quotas_is_not_told_ours_and_a_wron
     assert await stage.ask(q.DESCRIBE_CLIENT_QUOTAS, wrong) is None
 
 
-@pytest.mark.trio
 async def test_ten_thousand_quotas_in_one_request(stage: Stage) -> None:
     count = 10_000
     said = await stage.quotas(*((user(f"user-{i:05}"), {"producer_byte_rate": 5.0}) for i in range(count)))
@@ -1240,7 +1175,6 @@ async def test_ten_thousand_quotas_in_one_request(stage: Stage) -> None:
 # --- what can go wrong ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.trio
 async def test_a_store_that_is_away_refuses_with_its_reason_and_nothing_is_sent(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1252,13 +1186,11 @@ async def test_a_store_that_is_away_refuses_with_its_reason_and_nothing_is_sent(
     assert len(stage.sent) == 1
 
 
-@pytest.mark.trio
 async def test_a_request_that_can_not_be_read_is_the_brokers_to_refuse(stage: Stage) -> None:
     for request in (b"\0\x2c\0\1\0\0\0\5", b"\0\x2c\0\7\0\0\0\5\xff\xff", b"\0\x20\0\0\0\0\0\5\xff\xff"):
         assert await stage.door.answer_query(AdminQuery(1, 0.0, "peer", "User:a", request)) == AdminAnswer(1)
 
 
-@pytest.mark.trio
 async def test_an_answer_that_can_not_be_read_and_a_bug_are_errors_of_their_own(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -1272,7 +1204,6 @@ async def test_an_answer_that_can_not_be_read_and_a_bug_are_errors_of_their_own(
     assert stage.changes == {}
 
 
-@pytest.mark.trio
 async def test_another_control_can_go_on_where_the_former_one_stopped(stage: Stage) -> None:
     frame = c.INCREMENTAL_ALTER_CONFIGS.encode_request(
         incremental((c.TOPIC, "a", {TOPIC_KEY: "5", "retention.ms": "1"})), 1, 77, TOOL
@@ -1289,7 +1220,6 @@ async def test_another_control_can_go_on_where_the_former_one_stopped(stage: Sta
     ]
 
 
-@pytest.mark.trio
 async def test_a_question_that_came_too_late_changes_nothing(stage: Stage, nursery: trio.Nursery) -> None:
     nursery.start_soon(stage.door.run)
     await trio.testing.wait_all_tasks_blocked()
@@ -1303,7 +1233,6 @@ async def test_a_question_that_came_too_late_changes_nothing(stage: Stage, nurse
     nursery.cancel_scope.cancel()
 
 
-@pytest.mark.trio
 async def test_requests_too_many_at_once_are_not_begun_and_take_no_other_client_s_place(
     stage: Stage, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:

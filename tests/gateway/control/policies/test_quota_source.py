@@ -57,7 +57,6 @@ async def start(nursery: trio.Nursery, source: Source) -> list[Any]:
     return taken
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(
     ("said", "told"),
     [
@@ -88,7 +87,6 @@ async def test_a_mistake_of_a_source_is_one_line_and_the_last_thresholds_stay(
     assert line.startswith(told)
 
 
-@pytest.mark.trio
 async def test_a_source_that_hangs_is_given_up_and_not_asked_again_until_it_is_back(
     mock_clock: trio.testing.MockClock, lines: Callable[..., Any]
 ) -> None:

@@ -41,7 +41,6 @@ SNAPSHOTS = "storage: {source: snapshots, scope: affected}"
 scene = scene_fixture(AffectedScene)
 
 
-@pytest.mark.trio
 async def test_workers_are_told_the_topics_of_the_full_volume_and_what_holds_when_nothing_is_seen(
     mock_clock: trio.testing.MockClock, scene: AffectedScene, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -64,7 +63,6 @@ async def test_workers_are_told_the_topics_of_the_full_volume_and_what_holds_whe
     assert scene.last.following.value == 0.0
 
 
-@pytest.mark.trio
 async def test_topics_that_get_a_replica_there_are_held_without_a_look(
     mock_clock: trio.testing.MockClock, scene: AffectedScene
 ) -> None:
@@ -77,7 +75,6 @@ async def test_topics_that_get_a_replica_there_are_held_without_a_look(
     assert disks.asked == 1
 
 
-@pytest.mark.trio
 async def test_while_metadata_is_unknown_all_topics_are_held(
     mock_clock: trio.testing.MockClock, scene: AffectedScene
 ) -> None:
@@ -87,7 +84,6 @@ async def test_while_metadata_is_unknown_all_topics_are_held(
     assert scene.held() == ((0.0, "valid"), None)
 
 
-@pytest.mark.trio
 async def test_of_several_log_dirs_the_full_one_holds_its_own_topics(
     mock_clock: trio.testing.MockClock, scene: AffectedScene, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -107,7 +103,6 @@ async def test_of_several_log_dirs_the_full_one_holds_its_own_topics(
     assert "the placement of topics on volumes is not known: no right" in lines(caplog)
 
 
-@pytest.mark.trio
 async def test_a_restarted_control_goes_on_with_the_topics_that_workers_hold(
     mock_clock: trio.testing.MockClock, scene: AffectedScene, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,7 +120,6 @@ async def test_a_restarted_control_goes_on_with_the_topics_that_workers_hold(
     assert scene.held() == ((0.0, "fallback"), None)
 
 
-@pytest.mark.trio
 async def test_without_a_snapshot_only_the_topics_of_that_broker_are_held(
     mock_clock: trio.testing.MockClock, scene: AffectedScene
 ) -> None:
@@ -140,7 +134,6 @@ async def test_without_a_snapshot_only_the_topics_of_that_broker_are_held(
     assert scene.state == (0.0, "fail-safe")
 
 
-@pytest.mark.trio
 async def test_the_status_says_which_topics_and_how_many(
     mock_clock: trio.testing.MockClock, scene: AffectedScene
 ) -> None:

@@ -50,7 +50,6 @@ class Play(Scene):
 scene = scene_fixture(Play)
 
 
-@pytest.mark.trio
 async def test_each_volume_has_its_rate_the_times_to_its_limits_and_who_fills_it(
     mock_clock: trio.testing.MockClock, scene: Play
 ) -> None:
@@ -77,7 +76,6 @@ async def test_each_volume_has_its_rate_the_times_to_its_limits_and_who_fills_it
     assert scene.volume(1)["topics"] == []
 
 
-@pytest.mark.trio
 async def test_a_hard_limit_without_room_for_what_may_come_is_told_once(
     mock_clock: trio.testing.MockClock, scene: Play, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -105,7 +103,6 @@ async def test_a_hard_limit_without_room_for_what_may_come_is_told_once(
     assert scene.sample("headroom_needed_bytes", broker="2", log_dir="/b") is None
 
 
-@pytest.mark.trio
 async def test_the_usage_log_has_volumes_and_where_busy_topics_are_once_a_minute(
     mock_clock: trio.testing.MockClock, scene: Play
 ) -> None:
@@ -127,7 +124,6 @@ async def test_the_usage_log_has_volumes_and_where_busy_topics_are_once_a_minute
     assert scene.noted[-1].spread == ()
 
 
-@pytest.mark.trio
 async def test_what_is_on_one_of_several_volumes_is_told_where_the_broker_told(
     mock_clock: trio.testing.MockClock, scene: Play
 ) -> None:

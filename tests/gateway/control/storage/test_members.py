@@ -66,7 +66,6 @@ class Play(Scene):
 scene = scene_fixture(Play)
 
 
-@pytest.mark.trio
 async def test_a_broker_that_left_while_full_holds_until_it_is_seen_with_room(
     mock_clock: trio.testing.MockClock, scene: Play, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -88,7 +87,6 @@ async def test_a_broker_that_left_while_full_holds_until_it_is_seen_with_room(
     assert scene.sample("remembered_brokers") == 0
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("by", ["time", "unregistered"])
 async def test_it_is_forgotten_after_its_time_or_when_it_belongs_to_the_cluster_no_more(
     mock_clock: trio.testing.MockClock, scene: Play, caplog: pytest.LogCaptureFixture, by: str
@@ -107,7 +105,6 @@ async def test_it_is_forgotten_after_its_time_or_when_it_belongs_to_the_cluster_
     assert lines(caplog)[-1] == "broker 2 left, and is forgotten now"
 
 
-@pytest.mark.trio
 async def test_with_scope_affected_its_topics_are_held_beside_a_fallback_that_lets_all_others_in(
     mock_clock: trio.testing.MockClock, scene: Play
 ) -> None:
@@ -126,7 +123,6 @@ async def test_with_scope_affected_its_topics_are_held_beside_a_fallback_that_le
     assert (scene.state, scene.last.affected) == ((0.0, "valid"), HELD)
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(("fallback", "factor"), [(1.0, 0.0), (0.25, 0.25)])
 async def test_with_scope_cluster_it_holds_beside_a_fallback_that_lets_everybody_in(
     mock_clock: trio.testing.MockClock, scene: Play, fallback: float, factor: float
@@ -142,7 +138,6 @@ async def test_with_scope_cluster_it_holds_beside_a_fallback_that_lets_everybody
     assert scene.state == (factor, "fallback")
 
 
-@pytest.mark.trio
 async def test_topics_of_its_full_log_dir_are_known_as_they_were(
     mock_clock: trio.testing.MockClock, scene: Play
 ) -> None:
@@ -156,7 +151,6 @@ async def test_topics_of_its_full_log_dir_are_known_as_they_were(
     assert disks.placed == [frozenset({2})], "one that left can't be asked"
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("left", ["before", "meanwhile"])
 async def test_a_control_that_is_started_again_knows_it_from_the_workers(
     mock_clock: trio.testing.MockClock, scene: Play, left: str
@@ -192,7 +186,6 @@ class Slow(Placed):
         return {}
 
 
-@pytest.mark.trio
 async def test_what_workers_say_while_a_look_is_under_way_is_not_lost(
     mock_clock: trio.testing.MockClock, scene: Play
 ) -> None:
@@ -212,7 +205,6 @@ async def test_what_workers_say_while_a_look_is_under_way_is_not_lost(
     assert [each["id"] for each in scene.control.status()["brokers"] if each["left"]] == [2]
 
 
-@pytest.mark.trio
 async def test_a_broker_that_joins_may_be_undescribed_for_a_while(
     mock_clock: trio.testing.MockClock, scene: Play
 ) -> None:
@@ -229,7 +221,6 @@ async def test_a_broker_that_joins_may_be_undescribed_for_a_while(
     assert scene.control.status()["problem"] == "active broker 3 did not describe a single log dir"
 
 
-@pytest.mark.trio
 async def test_a_broker_that_returns_undescribed_is_not_new(mock_clock: trio.testing.MockClock, scene: Play) -> None:
     disks = Disks(seen())
     scene.see(disks)
@@ -244,7 +235,6 @@ async def test_a_broker_that_returns_undescribed_is_not_new(mock_clock: trio.tes
     assert scene.state == (0.0, "fallback")
 
 
-@pytest.mark.trio
 async def test_of_snapshots_it_is_known_from_the_topic(mock_clock: trio.testing.MockClock, scene: Play) -> None:
     records = Records()
     records.put(snapshot(1, 80, WALL, "/a"), snapshot(2, 5, WALL, "/b"))

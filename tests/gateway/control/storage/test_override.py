@@ -64,7 +64,6 @@ class Overridden(AffectedScene):
 scene = scene_fixture(Overridden)
 
 
-@pytest.mark.trio
 async def test_a_pause_by_override_is_told_logged_and_shown_and_ends_by_itself(
     mock_clock: trio.testing.MockClock, scene: Overridden, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -88,7 +87,6 @@ async def test_a_pause_by_override_is_told_logged_and_shown_and_ends_by_itself(
     assert scene.control.status()["override"] is None
 
 
-@pytest.mark.trio
 async def test_a_pause_by_override_is_news_also_where_the_disks_pause(
     mock_clock: trio.testing.MockClock, scene: Overridden, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -100,7 +98,6 @@ async def test_a_pause_by_override_is_news_also_where_the_disks_pause(
     assert lines(caplog)[-1] == f"PAUSE, every produce limit x 0: {FULL}"
 
 
-@pytest.mark.trio
 async def test_it_is_taken_back_before_its_time(mock_clock: trio.testing.MockClock, scene: Overridden) -> None:
     scene.begin(Disks(seen()))
     await scene.at(0)
@@ -110,7 +107,6 @@ async def test_it_is_taken_back_before_its_time(mock_clock: trio.testing.MockClo
     assert scene.state == (1.0, "valid")
 
 
-@pytest.mark.trio
 async def test_an_opening_lifts_a_throttle_and_a_fallback_but_no_hard_limit_without_force(
     mock_clock: trio.testing.MockClock, scene: Overridden, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -136,7 +132,6 @@ async def test_an_opening_lifts_a_throttle_and_a_fallback_but_no_hard_limit_with
     assert scene.state == (1.0, "operator")
 
 
-@pytest.mark.trio
 async def test_with_scope_affected_a_hard_limit_holds_its_topics_and_no_others(
     mock_clock: trio.testing.MockClock, scene: Overridden
 ) -> None:
@@ -150,7 +145,6 @@ async def test_with_scope_affected_a_hard_limit_holds_its_topics_and_no_others(
     assert scene.held() == ((1.0, "operator"), ())
 
 
-@pytest.mark.trio
 async def test_a_control_that_is_started_again_goes_by_the_workers_until_policies_are_read(
     mock_clock: trio.testing.MockClock, scene: Overridden
 ) -> None:
@@ -169,7 +163,6 @@ async def test_a_control_that_is_started_again_goes_by_the_workers_until_policie
     assert scene.state == (1.0, "valid"), "it was taken back meanwhile"
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("following", [StorageFactor(1.0, "valid"), StorageFactor(0.0, "valid", FULL)])
 async def test_before_snapshots_are_read_it_goes_on_with_what_was_to_follow_an_override_that_is_gone(
     mock_clock: trio.testing.MockClock, scene: Overridden, following: StorageFactor

@@ -24,7 +24,6 @@ from tests.policies.storage.storage_play import SOFT_HARD
 SETTINGS = parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\n{DISK}")
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("reports", [True, False])
 async def test_what_a_worker_reports_before_there_is_a_view_holds_until_the_first_look(
     mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, reports: bool

@@ -50,7 +50,6 @@ def test_the_file_s_limits_are_those_that_hold() -> None:
     )
 
 
-@pytest.mark.trio
 async def test_the_one_that_is_reached_is_told_everywhere(
     mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -60,7 +60,6 @@ from tests.policies.storage.storage_play import GB, SOFT_HARD
 scene = scene_fixture(Scene)
 
 
-@pytest.mark.trio
 async def test_workers_are_told_at_once_that_they_are_to_act_or_to_count(
     mock_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
@@ -77,7 +76,6 @@ async def test_workers_are_told_at_once_that_they_are_to_act_or_to_count(
 
 
 @pytest.mark.seed("DISK.32")
-@pytest.mark.trio
 async def test_the_proposal_s_five_minutes(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
     disks = Disks(seen())
     scene.observe(disks)
@@ -89,7 +87,6 @@ async def test_the_proposal_s_five_minutes(mock_clock: trio.testing.MockClock, s
     assert states == [(1.0, "valid"), (1.0, "kept"), (1.0, "kept"), (0.0, "fallback"), (1.0, "valid")]
 
 
-@pytest.mark.trio
 async def test_workers_are_told_until_when_and_what_then(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
     scene.observe(Disks(seen(5 * GB)))
     assert scene.state == (0.0, "fallback")  # before the first look
@@ -106,7 +103,6 @@ async def test_workers_are_told_until_when_and_what_then(mock_clock: trio.testin
     assert len(scene.told) == 3
 
 
-@pytest.mark.trio
 async def test_nothing_is_told_twice(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
     disks = Disks(ObservationFailed("away"))
     scene.observe(disks)
@@ -118,7 +114,6 @@ async def test_nothing_is_told_twice(mock_clock: trio.testing.MockClock, scene: 
     assert disks.asked == 6
 
 
-@pytest.mark.trio
 async def test_a_source_that_hangs_is_a_failure_and_the_factor_ends_by_itself(
     mock_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
@@ -138,7 +133,6 @@ async def test_a_source_that_hangs_is_a_failure_and_the_factor_ends_by_itself(
         disks.said.set()
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("ends", ["succeeds", "fails"])
 async def test_a_factor_holds_while_the_check_that_may_end_it_is_under_way(
     mock_clock: trio.testing.MockClock, scene: Scene, ends: str
@@ -168,7 +162,6 @@ async def test_a_factor_holds_while_the_check_that_may_end_it_is_under_way(
     assert scene.sample("fallback_throttle_factor_applied_total") == (ends == "fails")
 
 
-@pytest.mark.trio
 async def test_the_expiry_comes_without_a_check(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
     disks = Disks(seen())
     scene.observe(disks)
@@ -195,7 +188,6 @@ def test_with_an_interval_of_zero_nothing_looks_at_disks(interval: str, looks: b
 
 
 @pytest.mark.seed("DISK.15")
-@pytest.mark.trio
 async def test_checks_that_a_slow_one_runs_into_are_left_out(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
     disks = Disks(seen())
     scene.observe(disks)
@@ -211,7 +203,6 @@ async def test_checks_that_a_slow_one_runs_into_are_left_out(mock_clock: trio.te
     await scene.at(120, checks=3)
 
 
-@pytest.mark.trio
 async def test_a_restarted_control_goes_on_with_the_workers_pause(
     mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -234,7 +225,6 @@ async def test_a_restarted_control_goes_on_with_the_workers_pause(
     await until(lambda: scene.state == (1.0, "fallback"))
 
 
-@pytest.mark.trio
 async def test_an_adopted_pause_has_the_hysteresis_of_its_own(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
     disk_view = VolumeSourceView(
         Disks(seen(int(10.5 * GB))), SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time
@@ -249,7 +239,6 @@ async def test_an_adopted_pause_has_the_hysteresis_of_its_own(mock_clock: trio.t
     assert scene.last.factor.why.endswith("paused until more than 11.0 GB are free")
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("after_a_look", [False, True])
 async def test_adopting_is_one_line(
     mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture, after_a_look: bool
@@ -273,7 +262,6 @@ async def test_adopting_is_one_line(
 
 
 @pytest.mark.seed("DISK.15")
-@pytest.mark.trio
 @pytest.mark.parametrize("interval", [0.1, 0.4, 60.0])
 async def test_a_factor_that_workers_hold_never_ends_while_all_goes_well(
     mock_clock: trio.testing.MockClock, scene: Scene, interval: float
@@ -290,7 +278,6 @@ async def test_a_factor_that_workers_hold_never_ends_while_all_goes_well(
         assert (scene.last.valid_until or 0) > trio.current_time() + interval
 
 
-@pytest.mark.trio
 async def test_a_check_that_ends_just_before_the_next_one_is_due_ends_nothing(
     mock_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
@@ -307,7 +294,6 @@ async def test_a_check_that_ends_just_before_the_next_one_is_due_ends_nothing(
     await until(lambda: scene.checks() > 3)
 
 
-@pytest.mark.trio
 async def test_a_factor_that_says_nothing_is_not_adopted(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
     disk_view = VolumeSourceView(Disks(seen()), SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time)
     scene.start(disk_view, run=False)
@@ -326,7 +312,6 @@ async def test_a_factor_that_says_nothing_is_not_adopted(mock_clock: trio.testin
     assert scene.state == (1.0, "valid")
 
 
-@pytest.mark.trio
 async def test_each_event_is_one_line_and_only_news_is(
     mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -352,7 +337,6 @@ async def test_each_event_is_one_line_and_only_news_is(
     ]
 
 
-@pytest.mark.trio
 async def test_mode_observe_is_told_and_said(
     mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -363,7 +347,6 @@ async def test_mode_observe_is_told_and_said(
     assert scene.control.status()["mode"] == "observe"
 
 
-@pytest.mark.trio
 async def test_an_offline_log_dir_is_told_and_counted_and_fails_nothing(
     mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -385,7 +368,6 @@ async def test_an_offline_log_dir_is_told_and_counted_and_fails_nothing(
 
 
 @pytest.mark.seed("DISK.36", "DISK.39", "DISK.37", "DISK.38", "035.34", "035.35")
-@pytest.mark.trio
 async def test_metrics_follow_and_volumes_that_left_are_gone(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
     disks = Disks(seen(5 * GB))
     scene.observe(disks)
@@ -421,7 +403,6 @@ async def test_metrics_follow_and_volumes_that_left_are_gone(mock_clock: trio.te
     assert scene.sample("throttle_factor") == 1
 
 
-@pytest.mark.trio
 async def test_a_soft_limit_that_nothing_can_be_lowered_by_is_warned_about(
     mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -441,7 +422,6 @@ async def test_a_soft_limit_that_nothing_can_be_lowered_by_is_warned_about(
     assert scene.sample("throttle_without_effect") == 0
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(
     ("source", "policy", "what"),
     [
@@ -469,7 +449,6 @@ async def test_a_factor_that_throttles_nothing_says_so(
     assert scene.sample("throttle_without_effect") == 0
 
 
-@pytest.mark.trio
 async def test_volumes_without_any_limit_are_warned_about(
     mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -478,7 +457,6 @@ async def test_volumes_without_any_limit_are_warned_about(
     assert lines(caplog)[1:] == ["broker 1 volume /a and 1 more: no limit, so not protected: set storage.hard"]
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
@@ -501,7 +479,6 @@ def one(broker_id: Any = 1, name: Any = "/a", total: Any = 100, available: Any =
     return Observation(frozenset({broker_id}), (Volume(broker_id, name, total, available, **more),))
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(
     "said",
     [one(name=None), one(name=7), one(name=b"/a"), one(broker_id="1"), one(total="100"), one(available=5.5)],
@@ -519,7 +496,6 @@ async def test_numbers_and_names_of_foreign_types_do_no_harm(
     assert (type(volume["name"]), volume["total_bytes"]) == (str, 100)
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
@@ -546,14 +522,12 @@ async def test_a_value_that_can_t_be_a_volume_is_a_failed_observation(
 
 
 @pytest.mark.seed("DISK.14")
-@pytest.mark.trio
 async def test_a_log_dir_that_is_described_twice_alike_is_one(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
     scene.observe(Disks(Observation(frozenset({1}), volumes()[:1] * 2)))
     await scene.at(0)
     assert scene.state == (1.0, "valid")
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("levels", [(math.inf, 1.0), (2.0, math.nan), SystemExit(1)])
 @pytest.mark.parametrize("snapshots", [False, True])
 async def test_levels_that_are_none_and_an_exit_are_a_failed_policy(
@@ -580,7 +554,6 @@ async def test_levels_that_are_none_and_an_exit_are_a_failed_policy(
         assert scene.state == (0.0, "fallback")
 
 
-@pytest.mark.trio
 async def test_a_source_whose_closing_fails_ends_nothing(
     mock_clock: trio.testing.MockClock, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -593,7 +566,6 @@ async def test_a_source_whose_closing_fails_ends_nothing(
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.trio
 async def test_a_question_that_found_no_thread_is_not_under_way_for_ever(mock_clock: trio.testing.MockClock) -> None:
     asked, release = BoundedCall(1.0), threading.Event()
     limiter = trio.to_thread.current_default_thread_limiter()
@@ -610,7 +582,6 @@ async def test_a_question_that_found_no_thread_is_not_under_way_for_ever(mock_cl
             release.set()
 
 
-@pytest.mark.trio
 async def test_a_policy_of_ones_own_that_fails_is_a_failed_observation(
     mock_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
@@ -623,7 +594,6 @@ async def test_a_policy_of_ones_own_that_fails_is_a_failed_observation(
     assert scene.control.status()["problem"] == "limit policy Broken: ZeroDivisionError: division by zero"
 
 
-@pytest.mark.trio
 async def test_volumes_of_brokers_that_are_not_active_do_not_count(
     mock_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
@@ -633,7 +603,6 @@ async def test_volumes_of_brokers_that_are_not_active_do_not_count(
 
 
 @pytest.mark.seed("DISK.11")
-@pytest.mark.trio
 async def test_a_factor_source_stands_in_for_all_of_it(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
     source = Disks(0.25)
     scene.observe(source, None, text="storage: {factor_source: mine}")
@@ -650,7 +619,6 @@ async def test_a_factor_source_stands_in_for_all_of_it(mock_clock: trio.testing.
     assert scene.control.status()["problem"] == "throttle factor 1.5 must be from 0 to 1"
 
 
-@pytest.mark.trio
 async def test_a_source_is_closed_at_the_end(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
     disks = Disks(seen())
     scene.observe(disks, run=False)
@@ -662,7 +630,6 @@ async def test_a_source_is_closed_at_the_end(mock_clock: trio.testing.MockClock,
     assert disks.closed
 
 
-@pytest.mark.trio
 async def test_status_is_what_an_operator_asks_for(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
     disks = Disks(seen(15 * GB, offline=((1, "/bad"),)))
     scene.observe(disks)
@@ -705,7 +672,6 @@ async def test_status_is_what_an_operator_asks_for(mock_clock: trio.testing.Mock
 
 
 @pytest.mark.seed("035.15", "035.22", "035.24", "035.34")
-@pytest.mark.trio
 async def test_snapshots_open_when_every_active_broker_has_one_and_pause_when_one_gets_stale(
     mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -736,7 +702,6 @@ async def test_snapshots_open_when_every_active_broker_has_one_and_pause_when_on
     assert "OPEN, 2 brokers, 2 log dirs" in [line.replace(" again", "") for line in lines(caplog)]
 
 
-@pytest.mark.trio
 async def test_telling_what_comes_next_does_not_end_a_pause(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
     records = Records()
     scene.read(records, {1})
@@ -751,7 +716,6 @@ async def test_telling_what_comes_next_does_not_end_a_pause(mock_clock: trio.tes
     assert scene.last.factor.why.endswith("paused until more than 11.0 GB are free")
 
 
-@pytest.mark.trio
 async def test_fail_safe_open_lets_a_known_breach_pause(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
     records = Records()
     scene.read(records, {1, 2}, "OPEN")
@@ -763,7 +727,6 @@ async def test_fail_safe_open_lets_a_known_breach_pause(mock_clock: trio.testing
     assert scene.sample("no_data_throttling") == 0
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("factor", [0.0, 1.0])
 async def test_a_restarted_control_holds_what_workers_hold_until_it_has_read_the_topic(
     mock_clock: trio.testing.MockClock, scene: Scene, factor: float
@@ -784,7 +747,6 @@ async def test_a_restarted_control_holds_what_workers_hold_until_it_has_read_the
     await until(lambda: scene.state == (0.5, "valid"))
 
 
-@pytest.mark.trio
 async def test_a_factor_that_workers_held_ends_when_it_would_have(
     mock_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
@@ -799,7 +761,6 @@ async def test_a_factor_that_workers_held_ends_when_it_would_have(
     await until(lambda: scene.state == (0.0, "fail-safe"))
 
 
-@pytest.mark.trio
 async def test_a_list_of_active_brokers_that_fails_ages(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
     records = Records()
     scene.read(records, {1})
@@ -818,7 +779,6 @@ async def test_a_list_of_active_brokers_that_fails_ages(mock_clock: trio.testing
     assert scene.last.factor.why.endswith(": not authorized")
 
 
-@pytest.mark.trio
 async def test_a_list_that_is_renewed_more_seldom_than_snapshots_age_pauses_nothing(
     mock_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
@@ -838,7 +798,6 @@ async def test_a_list_that_is_renewed_more_seldom_than_snapshots_age_pauses_noth
         disk_view._reader.close()
 
 
-@pytest.mark.trio
 async def test_a_wall_clock_that_is_set_right_pauses_nothing(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
     records = Records()
     scene.read(records, {1})
@@ -852,7 +811,6 @@ async def test_a_wall_clock_that_is_set_right_pauses_nothing(mock_clock: trio.te
     assert scene.last.valid_until == pytest.approx(trio.current_time() + 180, abs=0.01)
 
 
-@pytest.mark.trio
 async def test_thousands_of_volumes_are_not_judged_anew_for_each_record(
     mock_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
@@ -873,7 +831,6 @@ async def test_thousands_of_volumes_are_not_judged_anew_for_each_record(
 
 
 @pytest.mark.seed("DISK.38")
-@pytest.mark.trio
 async def test_violations_of_a_broker_that_is_not_known_just_now_are_not_forgotten(
     mock_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
@@ -898,7 +855,6 @@ async def test_violations_of_a_broker_that_is_not_known_just_now_are_not_forgott
 
 
 @pytest.mark.seed("035.35")
-@pytest.mark.trio
 async def test_invalid_records_are_counted_and_the_reader_is_closed(
     mock_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
@@ -915,7 +871,6 @@ async def test_invalid_records_are_counted_and_the_reader_is_closed(
     assert records.closed
 
 
-@pytest.mark.trio
 async def test_the_topic_is_made_again_and_again_until_it_is_there(
     mock_clock: trio.testing.MockClock, scene: Scene
 ) -> None:

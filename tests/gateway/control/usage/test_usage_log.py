@@ -259,7 +259,6 @@ def test_a_file_that_is_deleted_while_it_is_written_to_is_noticed(
 # --- intervals into the spool -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.trio
 async def test_an_interval_is_confirmed_only_when_it_is_on_disk(tmp_path: Path) -> None:
     spool, metrics, confirmed = open_spool(tmp_path), GatewayMetrics(), []
     log = UsageLogWriter(spool, "gw", metrics)
@@ -278,7 +277,6 @@ async def test_an_interval_is_confirmed_only_when_it_is_on_disk(tmp_path: Path) 
     spool.close()
 
 
-@pytest.mark.trio
 async def test_what_was_seen_of_disks_is_in_one_record_once_the_disk_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,7 +306,6 @@ async def test_what_was_seen_of_disks_is_in_one_record_once_the_disk_has_it(
     spool.close()
 
 
-@pytest.mark.trio
 async def test_records_name_the_cluster_from_the_first_that_knows_it(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     log = UsageLogWriter(spool, "gw", GatewayMetrics())
@@ -342,7 +339,6 @@ async def _write(spool: UsageSpool, chain: LogChain | None, *items: UsageInterva
 
 
 @pytest.mark.parametrize("key", [None, b"k" * 32])
-@pytest.mark.trio
 async def test_a_chain_goes_on_in_another_control_and_each_life_has_its_own(tmp_path: Path, key: bytes | None) -> None:
     for items in (
         [interval(0), interval(0, boot="boot-2"), interval(1, rows=2500), interval(2)],
@@ -363,7 +359,6 @@ async def test_a_chain_goes_on_in_another_control_and_each_life_has_its_own(tmp_
             before = before if record["kind"] == "lost" else record["record_digest"]
 
 
-@pytest.mark.trio
 async def test_without_a_chain_there_are_no_digests(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     await _write(spool, None, interval(0), (0, "boot-1"))
@@ -383,7 +378,6 @@ def test_the_chain_is_what_the_configuration_says(tmp_path: Path, caplog: pytest
         UsageLog(chain_key_file=path)
 
 
-@pytest.mark.trio
 async def test_an_interval_that_comes_again_is_confirmed_and_not_written_twice(tmp_path: Path) -> None:
     spool, confirmed = open_spool(tmp_path), []
     spool.append([line(0)])
@@ -403,7 +397,6 @@ async def test_an_interval_that_comes_again_is_confirmed_and_not_written_twice(t
     spool.close()
 
 
-@pytest.mark.trio
 async def test_intervals_wait_while_the_disk_takes_none(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -435,7 +428,6 @@ async def test_intervals_wait_while_the_disk_takes_none(
     spool.close()
 
 
-@pytest.mark.trio
 async def test_an_interval_that_no_reader_would_take_is_left_out_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -455,7 +447,6 @@ async def test_an_interval_that_no_reader_would_take_is_left_out_and_counted(
     assert "end_ms: before start_ms" in caplog.text
 
 
-@pytest.mark.trio
 async def test_rows_that_wait_are_bounded_as_well(tmp_path: Path) -> None:
     log = UsageLogWriter(None, "gw", GatewayMetrics())
     for seq in range(4):
@@ -464,7 +455,6 @@ async def test_rows_that_wait_are_bounded_as_well(tmp_path: Path) -> None:
     assert not log.has_room
 
 
-@pytest.mark.trio
 async def test_a_spool_that_opens_late_gets_all_that_waited_once(tmp_path: Path) -> None:
     before = open_spool(tmp_path)
     before.append([line(0, boot="boot-1"), line(4, boot="old")])
@@ -494,7 +484,6 @@ async def test_a_spool_that_opens_late_gets_all_that_waited_once(tmp_path: Path)
     spool.close()
 
 
-@pytest.mark.trio
 async def test_a_life_without_an_end_is_noted_as_lost_when_the_next_one_begins(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     spool.append([line(4, boot="old"), line(9, boot="done", final=True)])

@@ -148,7 +148,6 @@ async def receive(channel: ProcessChannel[ToControl, ToWorker], kind: Any) -> tu
             return message, fd
 
 
-@pytest.mark.trio
 async def test_a_worker_gets_the_latest_snapshots_settings_first(control: Control) -> None:
     control.workers.publish_snapshot(ThresholdPolicy(1))
     control.workers.publish_snapshot(SETTINGS)
@@ -163,7 +162,6 @@ async def test_a_worker_gets_the_latest_snapshots_settings_first(control: Contro
     assert control.sample("worker_up", worker="0") == 1
 
 
-@pytest.mark.trio
 async def test_what_is_told_together_comes_together_and_to_those_who_come_later_as_well(control: Control) -> None:
     worker = await control.join()
     with control.workers.batch_snapshots():
@@ -181,14 +179,12 @@ async def test_what_is_told_together_comes_together_and_to_those_who_come_later_
     assert [(await later.receive())[0] for _ in range(3)] == [SETTINGS, BrokerTable((), ()), ThresholdPolicy(2)]
 
 
-@pytest.mark.trio
 async def test_client_quotas_are_a_snapshot_too(control: Control) -> None:
     quotas = QuotaSnapshot(4, {Entity("alice", DEFAULT): {QuotaKey("producer_byte_rate", "broker_bps"): 5.0}})
     control.workers.publish_snapshot(quotas)
     assert (await (await control.join()).receive())[0] == quotas
 
 
-@pytest.mark.trio
 async def test_workers_that_know_the_quotas_are_told_what_has_changed_and_later_ones_all(control: Control) -> None:
     first, rate = await control.join(0, "a"), QuotaKey("producer_byte_rate", "broker_bps")
     before = QuotaSnapshot(1, {Entity("alice"): {rate: 5.0}, Entity("bob"): {rate: 1.0}})
@@ -203,7 +199,6 @@ async def test_workers_that_know_the_quotas_are_told_what_has_changed_and_later_
     assert after in [(await later.receive())[0] for _ in range(2)]
 
 
-@pytest.mark.trio
 async def test_the_answer_to_a_question_goes_to_the_worker_that_asked(control: Control) -> None:
     first, second = await control.join(0, "a"), await control.join(1, "b")
     first.post(AdminQuery(7, 0.0, "peer-1", "User:a", b"x"))
@@ -217,7 +212,6 @@ async def test_the_answer_to_a_question_goes_to_the_worker_that_asked(control: C
     assert await receive(second, AdminAnswer) == (AdminAnswer(7, client=b"for the second"), -1)
 
 
-@pytest.mark.trio
 async def test_the_answer_to_a_worker_that_died_meanwhile_goes_nowhere(control: Control) -> None:
     worker = await control.join(0, "a")
     worker.post(AdminQuery(7, 0.0, "peer", "User:a", b"x"))
@@ -230,7 +224,6 @@ async def test_the_answer_to_a_worker_that_died_meanwhile_goes_nowhere(control: 
     assert (await again.receive())[0] == ThresholdPolicy(9)
 
 
-@pytest.mark.trio
 async def test_a_factor_that_a_worker_still_holds_is_adopted_before_the_worker_is_told_anything(
     control: Control,
 ) -> None:
@@ -243,7 +236,6 @@ async def test_a_factor_that_a_worker_still_holds_is_adopted_before_the_worker_i
     assert control.adopted == [held, None]  # that one holds none is news as well: control may have waited for it
 
 
-@pytest.mark.trio
 async def test_connections_on_their_way_count(control: Control) -> None:
     first, second = await control.join(0, "a"), await control.join(1, "b")
     clients = []
@@ -269,7 +261,6 @@ async def test_connections_on_their_way_count(control: Control) -> None:
         client.close()
 
 
-@pytest.mark.trio
 async def test_connections_to_brokers_are_spread_although_every_client_comes_by_bootstrap_first(
     control: Control,
 ) -> None:
@@ -312,7 +303,6 @@ class Followed:
         self.told.append((worker, rates))
 
 
-@pytest.mark.trio
 async def test_the_dealer_of_parts_hears_of_workers_and_reaches_each_alone(control: Control) -> None:
     fleet = control.sharing
     control.workers.publish_snapshot(SETTINGS)
@@ -333,7 +323,6 @@ async def test_the_dealer_of_parts_hears_of_workers_and_reaches_each_alone(contr
     assert not fleet.posts[0](parts)
 
 
-@pytest.mark.trio
 async def test_parts_for_a_worker_that_does_not_read_do_not_pile_up(control: Control) -> None:
     control.workers.publish_snapshot(SETTINGS)
     await control.join(0, "a")
@@ -347,7 +336,6 @@ def rates(rate: float, *warnings: str) -> WorkerRates:
     return WorkerRates((BrokerRate(1, rate, 0.0, 0.0, None, []),), warnings)
 
 
-@pytest.mark.trio
 async def test_rates_of_all_workers_are_one_and_go_with_their_worker(
     control: Control, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -371,7 +359,6 @@ async def test_rates_of_all_workers_are_one_and_go_with_their_worker(
     assert control.sample("broker_rate_bytes_per_second", broker="1") is None
 
 
-@pytest.mark.trio
 async def test_connections_go_to_the_worker_with_the_fewest(control: Control) -> None:
     first, second = await control.join(0, "a"), await control.join(1, "b")
     first.post(WorkerGauges(5, 0, 0))
@@ -393,7 +380,6 @@ async def test_connections_go_to_the_worker_with_the_fewest(control: Control) ->
         client.close()
 
 
-@pytest.mark.trio
 async def test_a_connection_waits_for_a_worker(control: Control) -> None:
     ours, theirs = socket.socketpair()
     control.nursery.start_soon(control.workers.hand_over_connection, theirs, AcceptedConnection(None, "peer"))
@@ -405,7 +391,6 @@ async def test_a_connection_waits_for_a_worker(control: Control) -> None:
     ours.close()
 
 
-@pytest.mark.trio
 async def test_an_interval_is_counted_once_and_confirmed_when_it_is_on_disk(control: Control) -> None:
     worker = await control.join()
     for _ in range(2):
@@ -417,7 +402,6 @@ async def test_an_interval_is_counted_once_and_confirmed_when_it_is_on_disk(cont
     assert counted in b"".join(control.metrics.render_text())
 
 
-@pytest.mark.trio
 async def test_counts_without_rows_are_for_the_metrics_only(control: Control) -> None:
     worker = await control.join()
     worker.post(UsageInterval("boot-1", 0, -1, 0, 1000, (), {"connections_accepted": 2}))
@@ -427,7 +411,6 @@ async def test_counts_without_rows_are_for_the_metrics_only(control: Control) ->
     assert [record["seq"] for record in control.records()] == [0]
 
 
-@pytest.mark.trio
 async def test_a_worker_that_dies_is_noted_as_lost_when_its_successor_comes(control: Control) -> None:
     worker = await control.join(boot="old")
     worker.post(UsageInterval("old", 0, 4, 0, 1000, (row(),)))
@@ -443,7 +426,6 @@ async def test_a_worker_that_dies_is_noted_as_lost_when_its_successor_comes(cont
     assert control.sample("workers_lost_total") == 1
 
 
-@pytest.mark.trio
 async def test_a_worker_that_died_before_its_first_interval_is_noted_too(control: Control) -> None:
     (await control.join(boot="old")).close()
     await until(lambda: control.reconnects)
@@ -452,7 +434,6 @@ async def test_a_worker_that_died_before_its_first_interval_is_noted_too(control
     assert [(r["kind"], r["boot"], r["seq"]) for r in control.records()] == [("lost", "old", -1)]
 
 
-@pytest.mark.trio
 async def test_a_channel_that_broke_is_no_loss(control: Control) -> None:
     for seq in range(2):
         worker = await control.join()
@@ -463,7 +444,6 @@ async def test_a_channel_that_broke_is_no_loss(control: Control) -> None:
     assert [record["kind"] for record in control.records()] == ["interval", "interval"]
 
 
-@pytest.mark.trio
 async def test_a_worker_that_ended_in_order_is_no_loss(control: Control) -> None:
     worker = await control.join()
     worker.post(UsageInterval("boot-1", 0, 0, 0, 1000, (), {}, True))
@@ -476,7 +456,6 @@ async def test_a_worker_that_ended_in_order_is_no_loss(control: Control) -> None
     assert control.reconnects == []
 
 
-@pytest.mark.trio
 async def test_a_worker_that_never_said_its_last_is_noted_at_the_end(control: Control) -> None:
     worker = await control.join()
     control.workers.drain(5)
@@ -488,7 +467,6 @@ async def test_a_worker_that_never_said_its_last_is_noted_at_the_end(control: Co
     assert control.records()[-1]["kind"] == "lost"
 
 
-@pytest.mark.trio
 async def test_a_worker_of_another_release_is_not_talked_to(control: Control, caplog: pytest.LogCaptureFixture) -> None:
     worker = await control.join(protocol=PROTOCOL + 1)
     with pytest.raises(ChannelClosed):
@@ -497,7 +475,6 @@ async def test_a_worker_of_another_release_is_not_talked_to(control: Control, ca
     assert control.workers.connected == 0
 
 
-@pytest.mark.trio
 async def test_a_steady_delay_is_told_when_it_begins_and_rejections_every_time(
     control: Control, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -520,7 +497,6 @@ async def test_a_steady_delay_is_told_when_it_begins_and_rejections_every_time(
     assert len([line for line in lines if line.startswith("delayed") and "client-quota" in line]) == 1
 
 
-@pytest.mark.trio
 async def test_messages_of_a_worker_get_where_they_belong(control: Control, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     worker = await control.join()
@@ -533,7 +509,6 @@ async def test_messages_of_a_worker_get_where_they_belong(control: Control, capl
     assert "rejected: topic t on broker 1: topic-threshold: 100 bytes, 2 messages in 1 requests" in caplog.text
 
 
-@pytest.mark.trio
 async def test_an_error_over_one_message_ends_neither_the_channel_nor_what_comes_behind(
     control: Control, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -547,7 +522,6 @@ async def test_an_error_over_one_message_ends_neither_the_channel_nor_what_comes
     assert "AttributeError: 'ConnectionAdmission' object has no attribute 'move_connection'" in caplog.text
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(
     "answer", [AdminAnswer(7, why="\ud800"), AdminAnswer(7, identity=SaslIdentity("User:a", 2**64))]
 )
@@ -564,7 +538,6 @@ async def test_an_answer_that_no_message_can_hold_ends_its_client_s_connection(
     assert control.sample("internal_errors_total", where="worker_message") == 1
 
 
-@pytest.mark.trio
 async def test_intervals_that_the_usage_log_has_no_room_for_stay_in_their_worker_and_are_said_again(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -595,7 +568,6 @@ async def test_intervals_that_the_usage_log_has_no_room_for_stay_in_their_worker
     assert [record["seq"] for record in control.records()] == [0, 1, 2, 3]
 
 
-@pytest.mark.trio
 async def test_a_worker_that_an_earlier_control_informed_keeps_what_it_knows(control: Control) -> None:
     suggested, known = ThresholdPolicy(0, 1.0), ThresholdPolicy(3, 2.0)
     control.workers.publish_provisional(suggested)
