@@ -35,9 +35,20 @@ UPSTREAM = "upstream: {bootstrap_servers: 'b:9092'}\n"
 
 
 def storage_of(text: str) -> Storage:
-    found = parse_settings(text).storage
+    found = parsed(UPSTREAM + text).storage
     assert found is not None
     return found
+
+
+def parsed(text: str) -> Settings:
+    """The settings, which survive the way to control."""
+    settings = parse_settings(text)
+    assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)) == settings
+    return settings
+
+
+def warnings_of(text: str) -> list[str]:
+    return find_warnings(parse_settings(UPSTREAM + text))
 
 
 def problems(text: str) -> list[str]:
@@ -46,187 +57,174 @@ def problems(text: str) -> list[str]:
     return caught.value.lines
 
 
-def test_the_documented_example_is_understood() -> None:
-    settings = parse_settings(ISSUE)
+def test_the_documented_example_is_understood_and_survives_the_way_to_control() -> None:
+    settings = parsed(ISSUE)
     assert settings.upstream.addresses() == (("127.0.0.1", 9092),)
     assert settings.thresholds.total == 20 * 10**6
     assert settings.thresholds.by_topic() == {"clicks": 5e6}
     assert [settings.all_listeners[DEFAULT_LISTENER].broker_port(n) for n in (0, 7)] == [19093, 19100]
-    assert settings.limits.max_request_bytes == 100 * 2**20
-    assert config.find_warnings(settings) == []
+    assert find_warnings(settings) == []
+    more = ISSUE.replace('"127.0.0.1:9092"}', '"127.0.0.1:9092", sasl.password: s3cret, ssl.x: true}')
+    more += "internal: {principals: ['User:mm'], client_ids: [mm]}\nreject_code: 19\ndrain_timeout: 1m\n"
+    assert parsed(more).upstream.properties == {"sasl.password": "s3cret", "ssl.x": "true"}
 
 
-def test_only_upstream_is_required() -> None:
-    settings = parse_settings(UPSTREAM)
-    assert settings.reject_code == "auto"
-    assert settings.thresholds.total is None
-    assert settings.usage_log.topic == "__produce_gateway_usage"
+def test_only_upstream_is_required_and_an_empty_section_is_an_absent_one() -> None:
+    settings = parsed(UPSTREAM)
     assert settings.gateway_name.endswith("-19092")
-
-
-def test_settings_survive_the_way_to_control() -> None:
-    text = ISSUE + "internal: {principals: ['User:mm'], client_ids: [mm]}\nreject_code: 19\ndrain_timeout: 1m\n"
-    settings = parse_settings(
-        text.replace('"127.0.0.1:9092"}', '"127.0.0.1:9092", sasl.password: s3cret, ssl.x: true}')
-    )
-    assert settings.upstream.properties == {"sasl.password": "s3cret", "ssl.x": "true"}
-    assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)) == settings
+    assert settings.policies_file.name == "policies.jsonl"
+    assert parsed(UPSTREAM + "listener:\nadmin:\nthresholds:\n").thresholds == settings.thresholds
 
 
 @pytest.mark.parametrize(
     ("text", "finding"),
     [
-        (UPSTREAM + "listner: {port: 1}", "gw.yaml:2: listner: unknown key; did you mean listener?"),
-        (UPSTREAM + "listener:\n  prot: 1", "gw.yaml:3: listener.prot: unknown key; did you mean port?"),
+        ("listner: {port: 1}", "gw.yaml:2: listner: unknown key; did you mean listener?"),
+        ("listener:\n  prot: 1", "gw.yaml:3: listener.prot: unknown key; did you mean port?"),
         (
-            UPSTREAM + "thresholds:\n  topics:\n    a: {bytes.in.per.sec.treshold: 5MB, bytes.in.per.sec.threshold: 1}",
+            "thresholds:\n  topics:\n    a: {bytes.in.per.sec.treshold: 5MB, bytes.in.per.sec.threshold: 1}",
             "gw.yaml:4: thresholds.topics.a.bytes.in.per.sec.treshold: unknown key; did you mean"
             " bytes.in.per.sec.threshold?",
         ),
+        ("zzz: 1", "gw.yaml:2: zzz: unknown key; known here: acks0, admin, "),
+        ("listener: {port: 70000}", "listener.port: should be less than or equal to 65535, not 70000"),
+        ("listener: {port: x}", "listener.port: should be a valid integer"),
         (
-            "upstream: {bootstrap_servers: 'b:1', sasl_mechanism: PLAIN}",
-            "gw.yaml:1: upstream.sasl_mechanism: unknown key; did you mean sasl.mechanism?",
-        ),
-        (UPSTREAM + "zzz: 1", "gw.yaml:2: zzz: unknown key; known here: acks0, admin, "),
-        ("listener: {}", "gw.yaml:1: upstream: is required"),
-        ("upstream: {bootstrap_servers: 'b'}", "'b' is not a valid host:port; for example: broker1:9092,broker2:9092"),
-        ("upstream: {bootstrap_servers: 'b:1,c:70000'}", "'c:70000' is not a valid host:port"),
-        ("upstream: [1]", "gw.yaml:1: upstream: keys with values are needed here, not a list"),
-        (UPSTREAM + "listener: {port: 70000}", "listener.port: should be less than or equal to 65535, not 70000"),
-        (UPSTREAM + "listener: {port: x}", "listener.port: should be a valid integer"),
-        (
-            UPSTREAM + "thresholds:\n  enforce_percent: 5%",
+            "thresholds:\n  enforce_percent: 5%",
             "gw.yaml:3: thresholds.enforce_percent: '5%' is not a valid percentage: write a number"
             " from 0 to 100 without a sign",
         ),
+        ("client_quotas_enforce_percent: 101", "gw.yaml:2: client_quotas_enforce_percent: 101 is not a valid percent"),
+        ("resource_groups: {enforce_percent: .nan}", "resource_groups.enforce_percent: nan is not a valid percentage"),
+        ("resource_groups: {enforce_percent: true}", "resource_groups.enforce_percent: True is not a valid percentage"),
+        ("listener: {host: 0.0.0.0}", "listener: advertised_host is needed, because 0.0.0.0"),
+        ("listener: {port: 5000, brokers: {1: 6000, 2: 6000}}", "listener: brokers.2: port 6000 is taken by broker 1"),
         (
-            UPSTREAM + "client_quotas_enforce_percent: 101",
-            "gw.yaml:2: client_quotas_enforce_percent: 101 is not a valid percent",
-        ),
-        (
-            UPSTREAM + "resource_groups: {enforce_percent: .nan}",
-            "resource_groups.enforce_percent: nan is not a valid percentage",
-        ),
-        (
-            UPSTREAM + "resource_groups: {enforce_percent: true}",
-            "resource_groups.enforce_percent: True is not a valid percentage",
-        ),
-        (UPSTREAM + "listener: {host: 0.0.0.0}", "listener: advertised_host is needed, because 0.0.0.0"),
-        (
-            UPSTREAM + "listener: {port: 5000, brokers: {1: 6000, 2: 6000}}",
-            "listener: brokers.2: port 6000 is taken by broker 1",
-        ),
-        (
-            UPSTREAM + "listener:\n  ssl.keystore.location: x.jks\n  ssl.keystore.type: JKS",
+            "listener:\n  ssl.keystore.location: x.jks\n  ssl.keystore.type: JKS",
             "gw.yaml:4: listener.ssl.keystore.type: JKS can't be read, only PEM: convert it with openssl pkcs12",
         ),
         (
-            UPSTREAM + "listener:\n  ssl.keystore.location: x.pem\n  ssl.enabled.protocols: TLSv1.1,TLSv1.2",
+            "listener:\n  ssl.keystore.location: x.pem\n  ssl.enabled.protocols: TLSv1.1,TLSv1.2",
             "gw.yaml:4: listener.ssl.enabled.protocols: TLSv1.1 is not spoken: write one or both of TLSv1.2, TLSv1.3",
         ),
         (
-            UPSTREAM + "listener:\n  port: 5000\n  ssl.client.auth: required",
+            "listener:\n  port: 5000\n  ssl.client.auth: required",
             "gw.yaml:4: listener: ssl.client.auth: has no effect without a certificate: write ssl.keystore.location",
         ),
         (
-            UPSTREAM + "listener: {ssl.keystore.location: x.pem, ssl.client.auth: required}",
+            "listener: {ssl.keystore.location: x.pem, ssl.client.auth: required}",
             "listener: ssl.client.auth: required needs the CAs to trust: write ssl.truststore",
         ),
         (
-            UPSTREAM + "listener: {ssl.keystore.location: x.pem, ssl.truststore.location: y.pem}",
+            "listener: {ssl.keystore.location: x.pem, ssl.truststore.location: y.pem}",
             "listener: ssl.truststore.location: clients are asked for no certificate: write ssl.client.auth: required",
         ),
         (
-            UPSTREAM + "listener: {ssl.keystore.location: x.pem, ssl.key.password: [geheim]}",
+            "listener: {ssl.keystore.location: x.pem, ssl.key.password: [geheim]}",
             "listener.ssl.key.password: should be a valid string, not a list",
         ),
-        (UPSTREAM + "listener: {ssl.keystore.locaton: x.pem}", "did you mean ssl.keystore.location?"),
+        ("listener: {ssl.keystore.locaton: x.pem}", "did you mean ssl.keystore.location?"),
         (
-            UPSTREAM + "listener:\n  ssl.keystore.location: x.pem\n  ssl.principal.mapping.rules: RULE:(?=x)/y/",
+            "listener:\n  ssl.keystore.location: x.pem\n  ssl.principal.mapping.rules: RULE:(?=x)/y/",
             "gw.yaml:4: listener.ssl.principal.mapping.rules: 'RULE:(?=x)/y/': (?=: lookahead is Java's only",
         ),
         (
-            UPSTREAM + "listener: {ssl.keystore.location: x.pem, ssl.principal.mapping.rules: RULE:x/y/}",
+            "listener: {ssl.keystore.location: x.pem, ssl.principal.mapping.rules: RULE:x/y/}",
             "listener: ssl.principal.mapping.rules: clients are asked for no certificate: write ssl.client.auth: req",
         ),
         (
-            UPSTREAM + "listener:\n  proxy_protocol: {from: [10.0.0.1/8]}",
+            "listener:\n  proxy_protocol: {from: [10.0.0.1/8]}",
             "proxy_protocol.from.0: '10.0.0.1/8' is not a valid network: 10.0.0.1/8 has host bits set;"
             " for example 10.0.0.0/8",
         ),
-        (UPSTREAM + "listener: {proxy_protocol: {from: []}}", "listener.proxy_protocol.from: "),
-        ("upstream: {bootstrap_servers: 'b:1', proxy_protocol: v3}", "upstream.proxy_protocol: "),
-        (UPSTREAM + "listener: {brokers: {1: 19092}}", "brokers.1: port 19092 is taken by the bootstrap listener"),
-        (UPSTREAM + "admin: {port: 19092}", "admin.port: 19092 is a port of the listener as well"),
-        (UPSTREAM + "internal_topics: yes", "internal_topics: should be 'kafka' or 'none', not True"),
-        (UPSTREAM + "reject_code: 9999", "reject_code: 9999 is neither auto nor the number of a Kafka error"),
-        (UPSTREAM + "reject_code: sometimes", "reject_code: 'sometimes' is neither auto nor"),
-        (UPSTREAM + "drain_timeout: 7x", "gw.yaml:2: drain_timeout: '7x' is not a valid duration; for example"),
-        (UPSTREAM + "drain_timeout: true", "drain_timeout: a number is needed here, not true or false"),
-        (UPSTREAM + "drain_timeout: .nan", "drain_timeout: should be"),
-        (UPSTREAM + "gateway_id: 'a/b'", "gateway_id: 'a/b': letters, digits"),
+        ("listener: {proxy_protocol: {from: []}}", "listener.proxy_protocol.from: "),
+        ("listener: {brokers: {1: 19092}}", "brokers.1: port 19092 is taken by the bootstrap listener"),
+        ("admin: {port: 19092}", "admin.port: 19092 is a port of the listener as well"),
+        ("internal_topics: yes", "internal_topics: should be 'kafka' or 'none', not True"),
+        ("reject_code: 9999", "reject_code: 9999 is neither auto nor the number of a Kafka error"),
+        ("reject_code: sometimes", "reject_code: 'sometimes' is neither auto nor"),
+        ("drain_timeout: 7x", "gw.yaml:2: drain_timeout: '7x' is not a valid duration; for example"),
+        ("drain_timeout: true", "drain_timeout: a number is needed here, not true or false"),
+        ("drain_timeout: .nan", "drain_timeout: should be"),
+        ("gateway_id: 'a/b'", "gateway_id: 'a/b': letters, digits"),
         (
-            UPSTREAM + f"gateway_id: {'g' * 201}",
+            f"gateway_id: {'g' * 201}",
             f"gateway_id: '{'g' * 20}…, 201 characters': letters, digits, '.', '_' and '-' only, at most 200,",
         ),
-        (UPSTREAM + "internal: {principals: [alice]}", "'alice' is not a valid principal: write User:alice"),
-        (UPSTREAM + "usage_log: {topic: 'a b'}", "usage_log.topic: 'a b' can't be a topic's name"),
+        ("internal: {principals: [alice]}", "'alice' is not a valid principal: write User:alice"),
+        ("usage_log: {topic: 'a b'}", "usage_log.topic: 'a b' can't be a topic's name"),
         *[
-            (UPSTREAM + f"workers: {text}", f"workers: {shown} is neither a number of processes, 1 to 256, nor auto")
+            (f"workers: {text}", f"workers: {shown} is neither a number of processes, 1 to 256, nor auto")
             for text, shown in (("0", "0"), ("257", "257"), ("-1", "-1"), ("true", "True"), ("many", "'many'"))
         ],
-        (UPSTREAM + "resourceUsagePublishInterval: 1", "did you mean resourceUsagePublishIntervalInSecs?"),
-        (UPSTREAM + "resourceUsagePublishIntervalInSecs: 0", "InSecs: should be greater than or equal to 0.1, not 0"),
-        (UPSTREAM + "resource_usage_report_every: 0", "_every: should be greater than or equal to 1, not 0"),
+        ("resourceUsagePublishInterval: 1", "did you mean resourceUsagePublishIntervalInSecs?"),
+        ("resourceUsagePublishIntervalInSecs: 0", "InSecs: should be greater than or equal to 0.1, not 0"),
+        ("resource_usage_report_every: 0", "_every: should be greater than or equal to 1, not 0"),
         (
-            UPSTREAM + "resourceUsagePublishTopicName: __produce_gateway_usage",
+            "resourceUsagePublishTopicName: __produce_gateway_usage",
             "gw.yaml:2: resourceUsagePublishTopicName: __produce_gateway_usage is another one's: name another topic",
         ),
-        (UPSTREAM + "resourceUsagePublishTopicName: a/b", "'a/b' can't be a topic's name"),
+        ("resourceUsagePublishTopicName: a/b", "'a/b' can't be a topic's name"),
         (
-            UPSTREAM + "resource_groups:\n  topic_pattern: '{namespace}.{topic}'",
+            "resource_groups:\n  topic_pattern: '{namespace}.{topic}'",
             "gw.yaml:3: resource_groups.topic_pattern: {tenant} is missing: for example",
         ),
         (
-            UPSTREAM + "resource_groups: {principal_pattern: '('}",
+            "resource_groups: {principal_pattern: '('}",
             "principal_pattern: not a valid regular expression (RE2's): missing )",
         ),
         (
-            UPSTREAM + "resource_groups:\n  groups:\n    gold: {publishRateInByte: 1}",
+            "resource_groups:\n  groups:\n    gold: {publishRateInByte: 1}",
             "gw.yaml:4: resource_groups.groups.gold.publishRateInByte: unknown key; did you mean publishRateInBytes?",
         ),
         (
-            UPSTREAM + "resource_groups: {groups: {gold: {dispatchRateInMsgs: 0}}}",
+            "resource_groups: {groups: {gold: {dispatchRateInMsgs: 0}}}",
             "resource_groups.groups.gold.dispatchRateInMsgs: should be greater than 0, not 0",
         ),
-        (UPSTREAM + "resource_groups: {groups: {'a/b': {}}}", "'a/b' can't be a group's name"),
+        ("resource_groups: {groups: {'a/b': {}}}", "'a/b' can't be a group's name"),
         (
-            UPSTREAM + "resource_groups: {groups: {gold: {}}, namespaces: {orders: gold}}",
+            "resource_groups: {groups: {gold: {}}, namespaces: {orders: gold}}",
             "'orders' is not a valid namespace; for example: acme/orders",
         ),
         (
-            UPSTREAM + "resource_groups:\n  groups: {gold: , silver: }\n  tenants: {acme: gould}",
+            "resource_groups:\n  groups: {gold: , silver: }\n  tenants: {acme: gould}",
             "gw.yaml:4: resource_groups: tenants.acme: there is no group gould; groups has gold, silver",
         ),
-        (UPSTREAM + "resource_groups: {mode: off}", "resource_groups.mode: should be 'enforce' or 'observe'"),
+        ("resource_groups: {mode: off}", "resource_groups.mode: should be 'enforce' or 'observe'"),
         (
-            UPSTREAM + "limits: {max_request_bytes: 2MiB, max_buffered_bytes: 1MiB}",
+            "limits: {max_request_bytes: 2MiB, max_buffered_bytes: 1MiB}",
             "limits.max_request_bytes: 2,097,152 bytes could never be read under limits.max_buffered_bytes = 1,048,576",
         ),
         (
-            UPSTREAM + "thresholds: {topics: {1: {bytes.in.per.sec.threshold: 1}}}",
+            "thresholds: {topics: {1: {bytes.in.per.sec.threshold: 1}}}",
             "thresholds.topics.1: YAML takes this key for no text but int: put it in quotes",
         ),
+        ("thresholds: {topics: {'a b': {bytes.in.per.sec.threshold: 1}}}", "'a b' can't be a topic's name"),
         (
-            UPSTREAM + "thresholds: {topics: {'a b': {bytes.in.per.sec.threshold: 1}}}",
-            "'a b' can't be a topic's name",
-        ),
-        (
-            UPSTREAM + "thresholds: {total.bytes.in.per.sec.threshold: 5MB,\n"
+            "thresholds: {total.bytes.in.per.sec.threshold: 5MB,\n"
             " topics: {a: {bytes.in.per.sec.threshold: 3MB}, b: {bytes.in.per.sec.threshold: 7MB}}}",
             "thresholds: bytes.in.per.sec.threshold of topic b is 7,000,000 bytes/s, which exceeds"
             " total.bytes.in.per.sec.threshold = 5,000,000 bytes/s by 2,000,000 bytes/s",
         ),
+    ],
+)
+def test_a_mistake_is_told_with_place_and_remedy(text: str, finding: str) -> None:
+    lines = problems(UPSTREAM + text)
+    assert any(finding in line for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("text", "finding"),
+    [
+        (
+            "upstream: {bootstrap_servers: 'b:1', sasl_mechanism: PLAIN}",
+            "gw.yaml:1: upstream.sasl_mechanism: unknown key; did you mean sasl.mechanism?",
+        ),
+        ("listener: {}", "gw.yaml:1: upstream: is required"),
+        ("upstream: {bootstrap_servers: 'b'}", "'b' is not a valid host:port; for example: broker1:9092,broker2:9092"),
+        ("upstream: {bootstrap_servers: 'b:1,c:70000'}", "'c:70000' is not a valid host:port"),
+        ("upstream: [1]", "gw.yaml:1: upstream: keys with values are needed here, not a list"),
+        ("upstream: {bootstrap_servers: 'b:1', proxy_protocol: v3}", "upstream.proxy_protocol: "),
         (UPSTREAM + UPSTREAM, "gw.yaml:2: upstream is there twice"),
         ("a: [", "gw.yaml:1: "),
         ("a: 1\n\tb: 2", "gw.yaml:2: a tab: YAML is indented by spaces"),
@@ -239,7 +237,7 @@ def test_settings_survive_the_way_to_control() -> None:
         ),
     ],
 )
-def test_a_mistake_is_told_with_place_and_remedy(text: str, finding: str) -> None:
+def test_a_mistake_in_or_around_upstream_is_told_with_place_and_remedy(text: str, finding: str) -> None:
     lines = problems(text)
     assert any(finding in line for line in lines), lines
 
@@ -356,12 +354,32 @@ def test_a_mistake_in_storage_is_told_with_place_and_remedy(storage: str, findin
     assert finding in lines[0]
 
 
-def test_a_soft_limit_needs_a_limit_that_it_can_lower() -> None:
-    soft = "storage:\n  hard: {type: MinFreeBytes, level: 1GB}\n  soft: {type: MinFreePercentage, level: 0.2}\n"
-    (line,) = problems(UPSTREAM + soft)
-    assert line.startswith("gw.yaml:4: storage.soft: a soft limit has no effect where no produce limit exists: write")
-    parse_settings(UPSTREAM + TOTAL + soft)
-    parse_settings(UPSTREAM + "thresholds: {source: mine}\n" + soft)
+SOFT = "storage: {soft: {type: MinFreeBytes, level: 2GB}, hard: {type: MinFreeBytes, level: 1GB}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [
+        ("", False),
+        (TOTAL, True),
+        ("thresholds: {source: mine}", True),
+        ("thresholds: {topics: {clicks: {bytes.in.per.sec.threshold: 1MB}}}", False),  # limits nothing without a total
+        ("client_quotas: [{user: alice, producer_byte_rate: 1MB}]", True),
+        ("client_quotas: [{client_id: <default>, 'producer_byte_rate:bps': 1MB}]", True),
+        ("client_quotas: [{user: alice, consumer_byte_rate: 1MB}]", False),
+        ("resource_groups: {groups: {gold: {publishRateInBytes: 1MB}}}", True),
+        ("resource_groups: {groups: {gold: {publishRateInMsgs: 5}}}", True),
+        ("resource_groups: {groups: {gold: {dispatchRateInBytes: 1}}}", False),
+    ],
+)
+def test_a_soft_limit_needs_a_produce_limit_that_it_can_lower(text: str, accepted: bool) -> None:
+    if accepted:
+        assert storage_of(SOFT + text).soft
+    else:
+        (line,) = problems(UPSTREAM + SOFT + text)
+        assert line.startswith(
+            "gw.yaml:2: storage.soft: a soft limit has no effect where no produce limit exists: write"
+        )
 
 
 def test_a_source_of_thresholds_takes_options_and_without_one_they_are_refused() -> None:
@@ -386,37 +404,6 @@ storage:
 """
 
 
-@pytest.mark.parametrize(
-    ("quota", "accepted"),
-    [
-        ("{user: alice, producer_byte_rate: 1MB}", True),
-        ("{client_id: <default>, 'producer_byte_rate:bps': 1MB}", True),
-        ("{user: alice, consumer_byte_rate: 1MB}", False),
-    ],
-)
-def test_a_soft_limit_may_lower_client_quotas_alone(quota: str, accepted: bool) -> None:
-    text = UPSTREAM + "storage: {soft: {type: MinFreeBytes, level: 2GB}, hard: {type: MinFreeBytes, level: 1GB}}\n"
-    text += "thresholds: {topics: {clicks: {bytes.in.per.sec.threshold: 1MB}}}\n"  # limits nothing without a total
-    text += f"client_quotas:\n- {quota}\n"
-    if accepted:
-        assert storage_of(text).soft
-    else:
-        assert "storage.soft: a soft limit has no effect where no produce limit exists" in problems(text)[0]
-
-
-@pytest.mark.parametrize(
-    ("rate", "accepted"),
-    [("publishRateInBytes: 1MB", True), ("publishRateInMsgs: 5", True), ("dispatchRateInBytes: 1", False)],
-)
-def test_a_soft_limit_may_lower_resource_groups_alone(rate: str, accepted: bool) -> None:
-    text = UPSTREAM + "storage: {soft: {type: MinFreeBytes, level: 2GB}, hard: {type: MinFreeBytes, level: 1GB}}\n"
-    text += f"resource_groups: {{groups: {{gold: {{{rate}}}}}}}\n"
-    if accepted:
-        assert storage_of(text).soft
-    else:
-        assert "storage.soft: a soft limit has no effect where no produce limit exists" in problems(text)[0]
-
-
 def test_a_burst_is_off_unless_it_is_set_and_goes_with_rejections_only() -> None:
     assert parse_settings(UPSTREAM).thresholds.burst == 0
     assert parse_settings(UPSTREAM + "thresholds: {burst: 10s}").thresholds.burst == 10
@@ -424,84 +411,67 @@ def test_a_burst_is_off_unless_it_is_set_and_goes_with_rejections_only() -> None
     assert "burst: has no effect with on_exceed: delay" in said
 
 
-def test_a_limit_that_lets_hardly_anything_pass_is_a_warning() -> None:
-    text = UPSTREAM + "client_quotas: [{user: alice, producer_byte_rate: 10}]\n"
-    (warning,) = config.find_warnings(parse_settings(text))
-    assert warning.startswith("producer_byte_rate:broker_bps of {user=alice}: 10 bytes/s is less than one usual batch")
-
-
 def test_head_room_is_reckoned_from_the_largest_total() -> None:
-    text = (
-        UPSTREAM + "storage: {min.available.bytes: 1GB, throttle.factor.fallback: 0}\nthresholds:\n  on_exceed: delay\n"
-    )
-    own = (
-        "  brokers:\n    1: {total.bytes.in.per.sec.threshold: 1MB}\n    2: {total.bytes.in.per.sec.threshold: 20MB}\n"
-    )
-    (warning,) = config.find_warnings(parse_settings(text + own))
+    text = """\
+storage: {min.available.bytes: 1GB, throttle.factor.fallback: 0}
+thresholds:
+  on_exceed: delay
+  brokers: {1: {total.bytes.in.per.sec.threshold: 1MB}, 2: {total.bytes.in.per.sec.threshold: 20MB}}
+"""
+    (warning,) = warnings_of(text)
     assert "less than the 1,500,000,000 bytes that 20,000,000 bytes/s bring to a broker" in warning
-    (warning,) = config.find_warnings(parse_settings(text + own + "  total.bytes.in.per.sec.threshold: 30MB\n"))
+    (warning,) = warnings_of(text + "  total.bytes.in.per.sec.threshold: 30MB\n")
     assert "30,000,000 bytes/s" in warning
 
 
 def test_options_of_limits_of_ones_own_are_apart() -> None:
     text = "storage: {source: mine, options: {path: /x}, limit_policy: theirs, limit_policy_options: {level: 3}}"
-    storage = storage_of(UPSTREAM + text)
+    storage = storage_of(text)
     assert (storage.options, storage.limit_policy_options) == ({"path": "/x"}, {"level": 3})
 
 
 @pytest.mark.seed("035.25")
 def test_the_storage_section_is_understood_and_survives_the_way_to_control() -> None:
-    settings = parse_settings(UPSTREAM + TOTAL + FULL_STORAGE)
-    storage = storage_of(UPSTREAM + TOTAL + FULL_STORAGE)
+    settings = parsed(UPSTREAM + TOTAL + FULL_STORAGE)
+    storage = storage_of(TOTAL + FULL_STORAGE)
     assert storage.check_interval == 30
     ((soft,), (hard,)) = storage.soft, storage.hard
     assert (soft.level, hard.level) == (0.2, 10 * 10**9)
-    assert storage.snapshot_settings.model_dump() == {
-        "topic": "volumes",
-        "max_age": 180,
-        "fail_safe": "OPEN",
-        "replication": 2,
-    }
+    snapshots = {"topic": "volumes", "max_age": 180, "fail_safe": "OPEN", "replication": 2}
+    assert storage.snapshot_settings.model_dump() == snapshots
     assert settings.storage_admin.bootstrap_servers == "r1:9091"
     assert settings.storage_admin.properties == {"security.protocol": "SSL", "ssl.ca.location": "/ca.pem"}
-    assert settings.gateway_topics == (
-        "__produce_gateway_usage",
-        "__produce_gateway_policies",
-        "__produce_gateway_resource_usage",
-        "volumes",
-    )
-    assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)) == settings
-    plain = parse_settings(UPSTREAM + "storage: {min.available.bytes: 1GB}")
-    assert Settings.model_validate_json(plain.model_dump_json(by_alias=True)) == plain
+    assert settings.gateway_topics[-1] == "volumes"
 
 
 @pytest.mark.seed("DISK.15", "DISK.27", "DISK.31")
 def test_storage_defaults_are_the_proposal_s() -> None:
-    storage = storage_of(UPSTREAM + "storage: {min.available.ratio: 0.01}")
+    storage = storage_of("storage: {min.available.ratio: 0.01}")
     assert (storage.source, storage.check_interval, storage.fallback, storage.validity) == ("log-dirs", 60, 1.0, 300)
     assert storage.snapshot_settings.fail_safe == "PAUSE"
     assert parse_settings(UPSTREAM).storage is None
 
 
 @pytest.mark.seed("DISK.16")
-def test_the_storage_admin_falls_back_to_upstream_s_values() -> None:
+@pytest.mark.parametrize(
+    ("admin", "servers", "protocol"),
+    [
+        ("", "b:9092", "SASL_PLAINTEXT"),
+        (", admin: {bootstrap_servers: 'r:1'}", "r:1", "SASL_PLAINTEXT"),
+        (", admin: {security.protocol: SSL}", "b:9092", "SSL"),
+    ],
+)
+def test_the_storage_admin_falls_back_to_upstream_s_values(admin: str, servers: str, protocol: str) -> None:
     text = "upstream: {bootstrap_servers: 'b:9092', security.protocol: SASL_PLAINTEXT}\n"
-    limit = "storage: {min.available.bytes: 1GB"
-    admin = parse_settings(text + limit + "}").storage_admin
-    assert (admin.bootstrap_servers, admin.properties) == ("b:9092", {"security.protocol": "SASL_PLAINTEXT"})
-    admin = parse_settings(text + limit + ", admin: {bootstrap_servers: 'r:1'}}").storage_admin
-    assert (admin.bootstrap_servers, admin.properties) == ("r:1", {"security.protocol": "SASL_PLAINTEXT"})
-    settings = parse_settings(text + limit + ", admin: {security.protocol: SSL}}")
-    assert settings.storage_admin.properties == {"security.protocol": "SSL"}
-    assert settings.storage_admin.bootstrap_servers == "b:9092"
-    assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)) == settings
+    found = parsed(f"{text}storage: {{min.available.bytes: 1GB{admin}}}").storage_admin
+    assert (found.bootstrap_servers, found.properties) == (servers, {"security.protocol": protocol})
 
 
 @pytest.mark.seed("DISK.33")
 def test_storage_that_is_off_needs_no_limit() -> None:
-    text = UPSTREAM + "storage: {check_interval: PT0S, source: log-dirs}"
+    text = "storage: {check_interval: PT0S, source: log-dirs}"
     assert storage_of(text).is_disabled
-    assert config.find_warnings(parse_settings(text)) == ["storage.check_interval PT0S: disks are not observed"]
+    assert warnings_of(text) == ["storage.check_interval PT0S: disks are not observed"]
 
 
 @pytest.mark.parametrize(
@@ -520,9 +490,7 @@ def test_storage_that_is_off_needs_no_limit() -> None:
     ],
 )  # fmt: skip
 def test_storage_that_is_hardly_meant_is_warned_about(storage: str, warning: str) -> None:
-    assert any(
-        warning in line for line in config.find_warnings(parse_settings(UPSTREAM + TOTAL + f"storage: {{{storage}}}"))
-    )
+    assert any(warning in line for line in warnings_of(TOTAL + f"storage: {{{storage}}}"))
 
 
 @pytest.mark.parametrize(
@@ -546,25 +514,16 @@ def test_storage_as_it_should_be_is_not_warned_about(storage: str) -> None:
         ("limit_policy: mine", "storage: limit_policy mine: a factor between 0 and 1 holds nothing back"),
     ],
 )
-def test_a_factor_that_could_throttle_nothing_is_warned_about(storage: str, what: str) -> None:
-    def found(more: str = "") -> list[str]:
-        warnings = config.find_warnings(parse_settings(UPSTREAM + f"storage: {{{storage}}}\n{more}"))
-        return [line for line in warnings if line.startswith(what)]
-
-    assert len(found()) == 1
-    assert found(TOTAL) == []
-    assert found("client_quotas: [{user: <default>, producer_byte_rate: 1MB}]") == []
+@pytest.mark.parametrize(
+    ("more", "count"), [("", 1), (TOTAL, 0), ("client_quotas: [{user: <default>, producer_byte_rate: 1MB}]", 0)]
+)
+def test_a_factor_that_could_throttle_nothing_is_warned_about(storage: str, what: str, more: str, count: int) -> None:
+    assert sum(line.startswith(what) for line in warnings_of(f"storage: {{{storage}}}\n{more}")) == count
 
 
 def test_without_a_total_no_head_room_is_known_to_suffice() -> None:
-    found = config.find_warnings(
-        parse_settings(UPSTREAM + "storage: {min.available.bytes: 1TB, throttle.factor.fallback: 0}")
-    )
+    found = warnings_of("storage: {min.available.bytes: 1TB, throttle.factor.fallback: 0}")
     assert ["no bound to the bytes written between two checks" in line for line in found] == [True]
-
-
-def test_a_secret_is_not_repeated() -> None:
-    assert "s3cret" not in str(problems("upstream: {bootstrap_servers: 'b:1', sasl.password: [s3cret]}"))
 
 
 def test_all_mistakes_are_told_at_once() -> None:
@@ -574,10 +533,6 @@ def test_all_mistakes_are_told_at_once() -> None:
 def test_bootstrap_servers_may_be_a_list_and_ipv6() -> None:
     settings = parse_settings("upstream: {bootstrap_servers: [b1:9092, '[::1]:9093']}")
     assert settings.upstream.addresses() == (("b1", 9092), ("::1", 9093))
-
-
-def test_an_empty_section_is_an_absent_one() -> None:
-    assert parse_settings(UPSTREAM + "listener:\nadmin:\nthresholds:\n").all_listeners[DEFAULT_LISTENER].port == 19092
 
 
 @pytest.mark.parametrize(
@@ -609,6 +564,10 @@ def test_an_empty_section_is_an_absent_one() -> None:
             "resource_groups: {mode: observe, enforce_percent: 50}",
             "resource_groups.enforce_percent 50: has no effect with resource_groups.mode observe",
         ),
+        (
+            "client_quotas: [{user: alice, producer_byte_rate: 10}]",
+            "of {user=alice}: 10 bytes/s is less than one usual",
+        ),
         ("acks0: drop", "acks0 drop: batches over a limit are lost"),
         ("limits: {max_connections_per_address: 10001}", "two addresses can take every place"),
         ("thresholds: {on_exceed: delay}", "thresholds.on_exceed delay: without a total"),
@@ -618,17 +577,17 @@ def test_an_empty_section_is_an_absent_one() -> None:
     ],
 )
 def test_settings_that_are_hardly_meant_are_warned_about(text: str, warning: str) -> None:
-    assert any(warning in line for line in config.find_warnings(parse_settings(UPSTREAM + text)))
+    assert any(warning in line for line in warnings_of(text))
 
 
 def test_gateways_that_share_a_secret_and_one_that_is_alone_agree_on_clients() -> None:
     for text in ("secret_key_file: key", "internal_topics: none"):
-        found = config.find_warnings(parse_settings(f"{UPSTREAM}{text}\nthresholds: {{enforce_percent: 5}}"))
+        found = warnings_of(f"{text}\nthresholds: {{enforce_percent: 5}}")
         assert not any("secret_key_file" in line for line in found)
 
 
 def test_tls_to_brokers_is_what_librdkafka_s_properties_say() -> None:
-    settings = parse_settings("""\
+    settings = parsed("""\
 upstream:
   bootstrap_servers: b:1
   security.protocol: sasl_ssl
@@ -640,7 +599,6 @@ upstream:
 """)
     tls = BrokerTls("/ca.pem", "", "/tls.crt", "", "/tls.key", "", "secret", checks_name=False)
     assert settings.upstream.tls == worker_settings(settings, b"").upstream_tls == tls
-    assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)).upstream.tls == tls
     assert worker_settings(parse_settings(UPSTREAM), b"").upstream_tls is None
 
 
@@ -653,15 +611,12 @@ upstream:
             "false: any server is taken for a broker",
         ),
         ("ssl.ca.location: /ca.pem", "upstream.ssl.ca.location: has no effect without security.protocol: SSL"),
+        ("security.protocol: SSL", ""),
     ],
 )
 def test_brokers_that_are_not_verified_are_warned_about(properties: str, warning: str) -> None:
-    assert warning in config.find_warnings(parse_settings(f"upstream: {{bootstrap_servers: 'b:1', {properties}}}"))[0]
-
-
-def test_verified_brokers_are_not_warned_about() -> None:
-    settings = parse_settings("upstream: {bootstrap_servers: 'b:1', security.protocol: SSL}")
-    assert not [line for line in config.find_warnings(settings) if "upstream" in line]
+    found = find_warnings(parse_settings(f"upstream: {{bootstrap_servers: 'b:1', {properties}}}"))
+    assert [warning in line for line in found if "upstream" in line] == [True] * bool(warning)
 
 
 @pytest.mark.parametrize(
@@ -702,19 +657,6 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
         config.load_settings(tmp_path / "binary")
 
 
-def test_the_schema_names_the_keys_as_they_are_written() -> None:
-    schema = Settings.model_json_schema(by_alias=True)
-    assert "total.bytes.in.per.sec.threshold" in schema["$defs"]["Thresholds"]["properties"]
-    assert schema["additionalProperties"] is False
-    assert "patternProperties" in schema["$defs"]["Upstream"]
-
-
-def test_there_is_one_worker_unless_the_file_says_more() -> None:
-    assert parse_settings(UPSTREAM).workers == 1
-    assert parse_settings(UPSTREAM + "workers: auto").workers == "auto"
-    assert parse_settings(UPSTREAM + "workers: 8").workers == 8
-
-
 FLEET = """
 resource_groups:
   principal_pattern: "User:(?P<tenant>[^-]+)-.*"
@@ -731,16 +673,12 @@ resource_usage_report_every: 10
 
 
 def test_groups_and_the_exchange_are_understood_and_survive_the_way_to_control() -> None:
-    settings = parse_settings(UPSTREAM + FLEET)
+    settings = parsed(UPSTREAM + FLEET)
     gold = settings.resource_groups.groups["gold"]
     assert (gold.publish_bytes, gold.publish_msgs) == (12_000_000, 0.5)
     assert (gold.dispatch_bytes, gold.dispatch_msgs) == (24_000_000, 200_000)
-    assert settings.resource_groups.topic_pattern == "{tenant}.{namespace}.{topic}"
-    assert (settings.usage_topic, settings.usage_interval, settings.resource_usage_report_every) == (
-        "usage-of-all", 2.0, 10,
-    )  # fmt: skip
+    assert (settings.usage_interval, settings.resource_usage_report_every) == (2.0, 10)
     assert settings.gateway_topics == ("__produce_gateway_usage", "__produce_gateway_policies", "usage-of-all")
-    assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)) == settings
 
 
 def test_groups_of_the_file_are_part_of_the_base_of_what_may_be_changed() -> None:
@@ -767,7 +705,7 @@ def test_a_gateway_that_exchanges_nothing_has_no_topic_for_it(text: str) -> None
 
 
 def test_thresholds_and_client_quotas_of_the_file_are_the_base_of_what_may_be_changed() -> None:
-    settings = parse_settings(
+    settings = parsed(
         UPSTREAM
         + """
 thresholds:
@@ -778,10 +716,7 @@ client_quotas:
   - {user: alice, client_id: <default>, producer_byte_rate: 1MiB, request_percentage: 50}
 """
     )
-    values = {str(key): value for key, value in settings.policy_values().items()}
-    assert len(values) == 5
-    assert sorted(values.values()) == [50, 2**20, 5_000_000, 8_000_000, 20_000_000]
-    assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)) == settings
+    assert sorted(map(float, settings.policy_values().values())) == [50, 2**20, 5_000_000, 8_000_000, 20_000_000]
 
 
 @pytest.mark.parametrize(
@@ -801,23 +736,21 @@ client_quotas:
     ],
 )
 def test_policies_that_can_not_be_are_refused_with_place_and_reason(text: str, where: str, what: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_settings(UPSTREAM + text)
-    assert where in caught.value.lines[0]
-    assert what in caught.value.lines[0]
+    line = problems(UPSTREAM + text)[0]
+    assert where in line
+    assert what in line
 
 
 def test_without_internal_topics_changes_are_kept_in_a_file() -> None:
     settings = parse_settings(UPSTREAM + "internal_topics: none\npolicies_store: {file: /tmp/policies.jsonl}\n")
     assert str(settings.policies_file) == "/tmp/policies.jsonl"
-    assert parse_settings(UPSTREAM).policies_file.name == "policies.jsonl"
     assert settings.gateway_topics == ("__produce_gateway_usage",)
 
 
 def test_listeners_with_tls_are_as_kafka_names_them_and_control_reads_the_same(tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("open sesame\n")
-    settings = parse_settings(
+    settings = parsed(
         UPSTREAM
         + f"""
 listener:
@@ -834,40 +767,25 @@ listener:
     files = ("/etc/gw/tls.crt", "/etc/gw/tls.key", "open sesame", "/etc/gw/clients.pem")
     tls = ListenerTls(*files, "required", ("TLSv1.3",), "RULE:CN=(.*?),.*/$1/L")
     assert settings.all_listeners[DEFAULT_LISTENER].tls == tls
-    passed_on = Settings.model_validate_json(settings.model_dump_json(by_alias=True))
-    assert passed_on.all_listeners[DEFAULT_LISTENER].tls == tls
+    assert parse_settings(UPSTREAM).all_listeners[DEFAULT_LISTENER].tls is None
 
 
 def test_proxies_before_the_gateway_and_before_brokers_are_named_and_control_reads_the_same() -> None:
     text = "upstream: {bootstrap_servers: 'b:1', proxy_protocol: v2}\n"
-    text += "listener: {proxy_protocol: {from: [10.0.0.0/8, '::1']}}"
-    for settings in (
-        parse_settings(text),
-        Settings.model_validate_json(parse_settings(text).model_dump_json(by_alias=True)),
-    ):
-        assert settings.all_listeners[DEFAULT_LISTENER].proxy_networks == ("10.0.0.0/8", "::1")
-        assert worker_settings(settings, b"").upstream.proxy_protocol == "v2"
-    assert "the gateway's own clients can't send it" in find_warnings(parse_settings(text))[0]
+    settings = parsed(text + "listener: {proxy_protocol: {from: [10.0.0.0/8, '::1']}}")
+    assert settings.all_listeners[DEFAULT_LISTENER].proxy_networks == ("10.0.0.0/8", "::1")
+    assert worker_settings(settings, b"").upstream.proxy_protocol == "v2"
+    assert "the gateway's own clients can't send it" in find_warnings(settings)[0]
     assert parse_settings(UPSTREAM).all_listeners[DEFAULT_LISTENER].proxy_networks == ()
 
 
-def test_listeners_are_plain_unless_there_is_a_certificate() -> None:
-    settings = parse_settings(UPSTREAM)
-    assert settings.all_listeners[DEFAULT_LISTENER].tls is None
-    assert (
-        Settings.model_validate_json(settings.model_dump_json(by_alias=True)).all_listeners[DEFAULT_LISTENER].tls
-        is None
-    )
-
-
 def test_an_internal_client_id_alone_is_warned_of_and_pairs_are_not() -> None:
-    alone = parse_settings(UPSTREAM + "internal: {client_ids: [mirror]}")
-    assert [each for each in find_warnings(alone) if each.startswith("internal.client_ids: any client can claim")]
+    alone = warnings_of("internal: {client_ids: [mirror]}")
+    assert [each for each in alone if each.startswith("internal.client_ids: any client can claim")]
     pairs = parse_settings(UPSTREAM + "internal: {clients: [{principal: 'User:mirror', client_id: mirror}]}")
     assert not [each for each in find_warnings(pairs) if each.startswith("internal")]
-    assert worker_settings(pairs, b"").internal.clients == (
-        WorkerInternalClient(principal="User:mirror", client_id="mirror"),
-    )
+    pair = WorkerInternalClient(principal="User:mirror", client_id="mirror")
+    assert worker_settings(pairs, b"").internal.clients == (pair,)
     assert problems(UPSTREAM + "internal: {clients: [{principal: mirror, client_id: mirror}]}") == [
         "gw.yaml:2: internal.clients.0.principal: 'mirror' is not a valid principal: write User:mirror"
     ]
@@ -876,8 +794,7 @@ def test_an_internal_client_id_alone_is_warned_of_and_pairs_are_not() -> None:
 def test_a_request_is_held_for_50_s_at_most_unless_the_operator_says_less() -> None:
     assert worker_settings(parse_settings(UPSTREAM), b"").limits.max_hold == 50.0
     assert worker_settings(parse_settings(UPSTREAM + "limits: {max_hold: 12s}\n"), b"").limits.max_hold == 12.0
-    with pytest.raises(ConfigError, match="max_hold"):
-        parse_settings(UPSTREAM + "limits: {max_hold: 5m}\n")
+    assert "max_hold" in problems(UPSTREAM + "limits: {max_hold: 5m}\n")[0]
 
 
 def test_names_of_the_admin_server_are_its_host_s_and_more() -> None:
@@ -910,6 +827,7 @@ def test_other_gateways_take_any_name_that_a_gateway_may_have() -> None:
 
 
 SECRET = "correct-horse-battery-staple-42"
+NUMBER = "31415926535897932"  # YAML takes it for no text
 
 
 @pytest.mark.parametrize(
@@ -926,21 +844,16 @@ SECRET = "correct-horse-battery-staple-42"
         f"thresholds: {{source: x, options: {SECRET}}}",
         f"storage: {{source: x, options: {SECRET}}}",
         f"storage: {{source: prometheus, prometheus: {{bearer_token_file: [{SECRET}]}}}}",
+        f"admin: {{tokens: [{NUMBER}]}}",
+        f"admin: {{tokens: {NUMBER}}}",
+        f"admin: {{token_file: {NUMBER}}}",
     ],
 )
 def test_no_finding_repeats_a_secret(text: str) -> None:
     found = problems(text if text.startswith("upstream") else UPSTREAM + text)
     assert found
     assert SECRET not in str(found)
-
-
-@pytest.mark.parametrize(
-    "text", ["tokens: [31415926535897932]", "tokens: 31415926535897932", "token_file: 31415926535897932"]
-)
-def test_no_finding_repeats_a_secret_that_yaml_takes_for_a_number(text: str) -> None:
-    found = problems(f"{UPSTREAM}admin: {{{text}}}")
-    assert found
-    assert "31415926535897932" not in str(found)
+    assert NUMBER not in str(found)
 
 
 def test_one_fault_hides_no_other_and_each_has_its_line() -> None:
@@ -994,21 +907,17 @@ def test_the_rest_of_a_wrong_configuration_can_be_looked_at() -> None:
     [
         ("127.0.0.1:19092", "", True),
         ("LocalHost:19092", "host: 127.0.0.1", True),
-        ("b1:9092,gw.example:9092", "{host: 0.0.0.0, advertised_host: GW.example, port: 9092}", True),
-        ("localhost:9092", "{host: 0.0.0.0, advertised_host: gw, port: 9092}", True),
-        ("10.0.0.7:9092", "{host: 10.0.0.7, port: 9092}", True),
-        ("localhost:9092", "{host: 10.0.0.7, port: 9092}", False),  # Kafka on the same machine, at another address
+        ("b1:9092,gw.example:9092", "host: 0.0.0.0, advertised_host: GW.example, port: 9092", True),
+        ("localhost:9092", "host: 0.0.0.0, advertised_host: gw, port: 9092", True),
+        ("10.0.0.7:9092", "host: 10.0.0.7, port: 9092", True),
+        ("localhost:9092", "host: 10.0.0.7, port: 9092", False),  # Kafka on the same machine, at another address
         ("localhost:9092", "", False),
         ("b1:19092", "", False),
     ],
 )
 def test_a_gateway_that_would_relay_to_itself_is_found(upstream: str, listener: str, is_loop: bool) -> None:
-    more = f"listener: {listener if listener.startswith('{') else '{' + listener + '}'}\n"
-    settings = parse_settings(f"upstream: {{bootstrap_servers: '{upstream}'}}\n{more}")
-    assert (
-        bool(config.find_relay_loops(settings.upstream, {"listener": settings.all_listeners[DEFAULT_LISTENER]}))
-        == is_loop
-    )
+    settings = parse_settings(f"upstream: {{bootstrap_servers: '{upstream}'}}\nlistener: {{{listener}}}\n")
+    assert bool(config.find_relay_loops(settings.upstream, dict(settings.all_listeners))) == is_loop
 
 
 @pytest.mark.parametrize(
