@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from gateway import channel
 from gateway.control.facts import REFRESH_S, ControlFacts, Published, PublishedCluster
@@ -77,7 +78,7 @@ def test_the_errors_of_several_followers_are_all_there() -> None:
     assert [type(each) for each in raised.value.exceptions] == [ZeroDivisionError, KeyError]
 
 
-async def test_a_request_for_a_refresh_is_answered_by_the_next_answer(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_request_for_a_refresh_is_answered_by_the_next_answer(autojump_clock: MockClock) -> None:
     cluster, over = PublishedCluster(), list[str]()
 
     async def ask(name: str) -> None:

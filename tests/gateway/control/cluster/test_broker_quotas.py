@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-import trio
-import trio.testing
+from trio.testing import MockClock
 
 from gateway.control.cluster.broker_quotas import CACHE_S, BrokerQuotas
 from gateway.quotas.client import QuotaApi, QuotaClientError, QuotaRow
@@ -38,7 +37,7 @@ class Brokers:
         raise AssertionError("nobody changes anything here")
 
 
-async def test_they_are_asked_once_in_a_while(mock_clock: trio.testing.MockClock) -> None:
+async def test_they_are_asked_once_in_a_while(mock_clock: MockClock) -> None:
     brokers = Brokers()
     quotas = BrokerQuotas(lambda: QuotaApi(brokers))
     for look in range(2):
@@ -65,5 +64,5 @@ async def test_properties_that_cant_be_used_are_a_problem_and_no_crash() -> None
 
 
 @pytest.fixture
-def mock_clock() -> trio.testing.MockClock:
-    return trio.testing.MockClock()
+def mock_clock() -> MockClock:
+    return MockClock()

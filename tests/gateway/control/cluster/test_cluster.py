@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast
 
 import pytest
 import trio
-import trio.testing
 from pytest_trio import trio_fixture
+from trio.testing import MockClock
 
 from gateway import embedded
 from gateway.channel import BrokerTable, TopicSnapshot, UpstreamBroker
@@ -122,9 +122,7 @@ async def scene() -> AsyncIterator[Scene]:
         nursery.cancel_scope.cancel()
 
 
-async def test_each_broker_gets_a_listener_and_is_told_with_it(
-    autojump_clock: trio.testing.MockClock, scene: Scene
-) -> None:
+async def test_each_broker_gets_a_listener_and_is_told_with_it(autojump_clock: MockClock, scene: Scene) -> None:
     scene.view = ClusterMetadata({1: ("b1", 9092), 5: ("b5", 9095)}, {1: ("a",), 5: ("a", "c")}, {b"i" * 16: "a"})
     scene.start()
     await until(lambda: scene.accepting == {1, 5}, 0.1)
@@ -136,15 +134,13 @@ async def test_each_broker_gets_a_listener_and_is_told_with_it(
     assert scene.last(TopicSnapshot) == TopicSnapshot({1: ("a",), 5: ("a", "c")}, {b"i" * 16: "a"})
 
 
-async def test_nothing_is_told_twice(autojump_clock: trio.testing.MockClock, scene: Scene) -> None:
+async def test_nothing_is_told_twice(autojump_clock: MockClock, scene: Scene) -> None:
     scene.start()
     await until(lambda: scene.asked >= 5, 0.1)
     assert len(scene.told) == 2
 
 
-async def test_a_reader_of_places_is_told_when_partitions_moved(
-    autojump_clock: trio.testing.MockClock, scene: Scene
-) -> None:
+async def test_a_reader_of_places_is_told_when_partitions_moved(autojump_clock: MockClock, scene: Scene) -> None:
     assert scene.facts.cluster.latest.places is None, "nobody knows"
     scene.start()
     await until(lambda: scene.asked >= 3, 0.1)
@@ -154,9 +150,7 @@ async def test_a_reader_of_places_is_told_when_partitions_moved(
     assert scene.moves[1:] == [{1: {"a"}, 2: {"a"}}]
 
 
-async def test_a_reader_of_replicas_is_told_when_there_are_others(
-    autojump_clock: trio.testing.MockClock, scene: Scene
-) -> None:
+async def test_a_reader_of_replicas_is_told_when_there_are_others(autojump_clock: MockClock, scene: Scene) -> None:
     assert scene.facts.cluster.latest.replicas is None, "nobody knows"
     scene.start()
     await until(lambda: scene.asked >= 3, 0.1)
@@ -166,7 +160,7 @@ async def test_a_reader_of_replicas_is_told_when_there_are_others(
     assert scene.relocations[1:] == [{2: frozenset("a")}]
 
 
-async def test_the_ids_of_topics_are_told_at_every_look(autojump_clock: trio.testing.MockClock, scene: Scene) -> None:
+async def test_the_ids_of_topics_are_told_at_every_look(autojump_clock: MockClock, scene: Scene) -> None:
     scene.view = ClusterMetadata({1: ("b1", 9092)}, topic_ids={"a": TopicId("c", "t")}, cluster_id="c")
     scene.start()
     await trio.sleep(12)
@@ -178,7 +172,7 @@ async def test_the_ids_of_topics_are_told_at_every_look(autojump_clock: trio.tes
 
 
 async def test_a_refresh_is_over_when_a_question_asked_after_it_is_answered(
-    autojump_clock: trio.testing.MockClock, scene: Scene
+    autojump_clock: MockClock, scene: Scene
 ) -> None:
     scene.start()
     await until(lambda: scene.told, 0.1)
@@ -193,7 +187,7 @@ async def test_a_refresh_is_over_when_a_question_asked_after_it_is_answered(
 
 
 async def test_a_broker_that_joins_later_is_there_at_once_when_a_worker_asks(
-    autojump_clock: trio.testing.MockClock, scene: Scene
+    autojump_clock: MockClock, scene: Scene
 ) -> None:
     scene.start()
     await until(lambda: scene.told, 0.1)
@@ -205,7 +199,7 @@ async def test_a_broker_that_joins_later_is_there_at_once_when_a_worker_asks(
 
 
 async def test_asking_all_the_time_does_not_ask_the_cluster_all_the_time(
-    autojump_clock: trio.testing.MockClock, scene: Scene
+    autojump_clock: MockClock, scene: Scene
 ) -> None:
     scene.start()
     begin = trio.current_time()
@@ -216,7 +210,7 @@ async def test_asking_all_the_time_does_not_ask_the_cluster_all_the_time(
 
 
 async def test_a_broker_whose_port_cannot_be_opened_is_withheld_until_it_can(
-    autojump_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.taken.add(19095)
     scene.view = ClusterMetadata({1: ("b1", 9092), 2: ("b2", 9092), 60_000: ("b3", 9092)}, {})
@@ -234,7 +228,7 @@ EXTERNAL = Listener.model_validate({"port": 9093, "ssl.keystore.location": "x.pe
 
 
 async def test_each_listener_tells_addresses_of_its_own_and_withholds_brokers_for_itself(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     scene = Scene(nursery, external=EXTERNAL)
@@ -264,7 +258,7 @@ async def test_each_listener_tells_addresses_of_its_own_and_withholds_brokers_fo
 
 
 async def test_other_addresses_for_clients_are_told_at_once_and_on_the_same_sockets(
-    autojump_clock: trio.testing.MockClock, scene: Scene
+    autojump_clock: MockClock, scene: Scene
 ) -> None:
     scene.view = ClusterMetadata({1: ("b1", 9092)}, {}, {})
     scene.cluster.apply_settings(scene.settings(5.0, default=Listener(port=19092, advertised_host="early")))
@@ -284,7 +278,7 @@ async def test_other_addresses_for_clients_are_told_at_once_and_on_the_same_sock
 
 
 async def test_an_advertised_port_that_can_not_be_is_not_told(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene = Scene(nursery, shifted=Listener(port=20000, advertised_host="gw", advertised_port=65000))
     scene.view = ClusterMetadata({1: ("b1", 9092), 600: ("b2", 9092)}, {})
@@ -294,9 +288,7 @@ async def test_an_advertised_port_that_can_not_be_is_not_told(
     assert "listener shifted: broker 600 is withheld from clients: no listener on advertised port 65601" in caplog.text
 
 
-async def test_a_broker_that_left_keeps_its_listener_for_a_while(
-    autojump_clock: trio.testing.MockClock, scene: Scene
-) -> None:
+async def test_a_broker_that_left_keeps_its_listener_for_a_while(autojump_clock: MockClock, scene: Scene) -> None:
     scene.view = ClusterMetadata({1: ("b1", 9092), 2: ("b2", 9092)}, {})
     scene.start()
     await until(lambda: scene.accepting == {1, 2}, 0.1)
@@ -312,7 +304,7 @@ async def test_a_broker_that_left_keeps_its_listener_for_a_while(
 
 
 async def test_a_broker_that_comes_back_in_time_was_never_away_for_workers(
-    autojump_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     both = ClusterMetadata({1: ("b1", 9092), 2: ("b2", 9092)}, {})
@@ -331,9 +323,7 @@ async def test_a_broker_that_comes_back_in_time_was_never_away_for_workers(
     assert len(re.findall(r"broker 2 is back in the cluster's metadata after \d+ s", caplog.text)) == 2
 
 
-async def test_a_broker_that_moved_is_told_with_its_new_address(
-    autojump_clock: trio.testing.MockClock, scene: Scene
-) -> None:
+async def test_a_broker_that_moved_is_told_with_its_new_address(autojump_clock: MockClock, scene: Scene) -> None:
     scene.start()
     await until(lambda: scene.told, 0.1)
     scene.view = ClusterMetadata({1: ("elsewhere", 9999)}, {})
@@ -342,7 +332,7 @@ async def test_a_broker_that_moved_is_told_with_its_new_address(
 
 
 async def test_an_unreachable_cluster_is_one_line_and_is_asked_again(
-    autojump_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     scene.view = "Connection refused"
@@ -359,7 +349,7 @@ async def test_an_unreachable_cluster_is_one_line_and_is_asked_again(
     assert "try: kcat -b gw:19092 -L" in caplog.text
 
 
-async def test_an_outage_leaves_everything_as_it_was(autojump_clock: trio.testing.MockClock, scene: Scene) -> None:
+async def test_an_outage_leaves_everything_as_it_was(autojump_clock: MockClock, scene: Scene) -> None:
     scene.start()
     await until(lambda: scene.told, 0.1)
     scene.view = "gone"
@@ -371,7 +361,7 @@ async def test_an_outage_leaves_everything_as_it_was(autojump_clock: trio.testin
 
 
 async def test_after_a_restart_listeners_accept_before_the_cluster_answers(
-    autojump_clock: trio.testing.MockClock, scene: Scene
+    autojump_clock: MockClock, scene: Scene
 ) -> None:
     scene.view = "unreachable"
     await scene.cluster.adopt_sockets(scene.nursery, ["bootstrap default", "broker 1 default", "admin"])

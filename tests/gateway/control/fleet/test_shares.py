@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from gateway.channel import DemandReport, LimitShares, PeerRates
 from gateway.control.fleet.exchange.exchange import PeerNews, ThresholdRate
@@ -701,7 +702,7 @@ def test_a_gateway_that_is_alone_is_in_no_hurry() -> None:
 
 
 async def test_urgent_changes_are_told_at_once_and_the_rest_at_the_next_look(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: MockClock,
 ) -> None:
     play = two()
     hurries(play, (GOLD, 75.0))

@@ -17,6 +17,7 @@ import pytest
 import trio
 import trio.testing
 from pytest_trio import trio_fixture
+from trio.testing import MockClock
 
 from gateway.control.facts import ClusterState, PublishedCluster
 from gateway.control.policies.service import (
@@ -134,7 +135,7 @@ class Gateway:
         """The cluster answers, with these ids of topics."""
         self.service.on_cluster_answer(ClusterState(places=self.places, topic_ids=ids))
 
-    async def look(self, mock_clock: trio.testing.MockClock) -> None:
+    async def look(self, mock_clock: MockClock) -> None:
         """Looks at the cluster, until what they find counts."""
         self.answer(self.ids)
         mock_clock.jump(CONFIRM_S)
@@ -312,7 +313,7 @@ async def test_losing_the_last_total_while_there_are_shares_is_a_warning(
 
 
 async def test_a_value_with_an_end_is_taken_back_by_itself_and_is_in_the_history(
-    path: Path, nursery: trio.Nursery, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+    path: Path, nursery: trio.Nursery, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "gateway.audit")
     gateway = await Gateway(path, nursery).start()
@@ -345,7 +346,7 @@ async def test_a_value_with_an_end_is_taken_back_by_itself_and_is_in_the_history
 
 
 async def test_a_value_that_ended_while_no_gateway_ran_is_taken_back_at_the_start(
-    path: Path, nursery: trio.Nursery, mock_clock: trio.testing.MockClock
+    path: Path, nursery: trio.Nursery, mock_clock: MockClock
 ) -> None:
     with closing(FileStore(path, BASE)) as store:
         put(store, PolicyOperation(CLICKS, 4))
@@ -360,7 +361,7 @@ async def test_a_value_that_ended_while_no_gateway_ran_is_taken_back_at_the_star
 
 
 async def test_nothing_is_taken_back_before_the_time_is_known(
-    path: Path, nursery: trio.Nursery, mock_clock: trio.testing.MockClock
+    path: Path, nursery: trio.Nursery, mock_clock: MockClock
 ) -> None:
     gateway = Gateway(path, nursery)
     gateway.is_sure = False
@@ -386,7 +387,7 @@ async def test_nothing_is_taken_back_before_the_time_is_known(
 async def test_a_value_that_can_not_be_taken_back_is_tried_again(
     path: Path,
     nursery: trio.Nursery,
-    mock_clock: trio.testing.MockClock,
+    mock_clock: MockClock,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     error: Callable[[int], Exception],
@@ -445,7 +446,7 @@ OLD, NEW = TopicId("c", "old"), TopicId("c", "new")
 
 
 async def test_a_threshold_is_gone_once_another_topic_has_its_topics_name(
-    path: Path, nursery: trio.Nursery, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+    path: Path, nursery: trio.Nursery, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "gateway.audit")
     gateway = await Gateway(path, nursery).start()
@@ -477,7 +478,7 @@ async def test_a_threshold_is_gone_once_another_topic_has_its_topics_name(
 
 
 async def test_the_topic_of_a_threshold_is_remembered_over_a_restart(
-    path: Path, nursery: trio.Nursery, mock_clock: trio.testing.MockClock
+    path: Path, nursery: trio.Nursery, mock_clock: MockClock
 ) -> None:
     with closing(FileStore(path, BASE)) as store:
         put(store, PolicyOperation(VIEWS, 1), PolicyOperation(ORDERS, 1))
@@ -496,7 +497,7 @@ async def test_the_topic_of_a_threshold_is_remembered_over_a_restart(
 
 
 async def test_a_value_that_is_set_again_is_the_present_topics(
-    path: Path, nursery: trio.Nursery, mock_clock: trio.testing.MockClock
+    path: Path, nursery: trio.Nursery, mock_clock: MockClock
 ) -> None:
     """A script deletes a topic, makes it anew and sets its threshold, before any look has found out."""
     gateway = await Gateway(path, nursery).start()
@@ -523,7 +524,7 @@ async def test_a_value_that_is_set_again_is_the_present_topics(
 
 
 async def test_a_cluster_that_does_not_name_ids_holds_no_change_up(
-    path: Path, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+    path: Path, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     gateway = Gateway(path, nursery)
 
@@ -553,7 +554,7 @@ async def test_a_deletion_is_in_the_history_with_its_author(gateway: Gateway) ->
 async def test_a_removal_that_fails_is_told_once_and_tried_again_at_the_next_look(
     path: Path,
     nursery: trio.Nursery,
-    mock_clock: trio.testing.MockClock,
+    mock_clock: MockClock,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -880,7 +881,7 @@ async def test_a_change_right_after_the_start_waits_until_all_was_read(path: Pat
 
 
 async def test_before_all_was_read_and_while_it_is_away_changes_are_refused_with_the_reason(
-    nursery: trio.Nursery, mock_clock: trio.testing.MockClock
+    nursery: trio.Nursery, mock_clock: MockClock
 ) -> None:
     store, metrics, told = Away(), Metrics(), list[PolicySet]()
     context = make_context(metrics=metrics)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
+from trio.testing import MockClock
 
 from gateway.control.policies.quota_source import ThresholdFeed
 from policies.storage import ObservationFailed, QuotaValues
@@ -68,7 +68,7 @@ async def start(nursery: trio.Nursery, source: Source) -> list[Any]:
     ],
 )
 async def test_a_mistake_of_a_source_is_one_line_and_the_last_thresholds_stay(
-    mock_clock: trio.testing.MockClock, lines: Callable[..., Any], said: Any, told: str
+    mock_clock: MockClock, lines: Callable[..., Any], said: Any, told: str
 ) -> None:
     source = Source(QuotaValues(5.0, {"clicks": 2.0}))
     async with trio.open_nursery() as nursery:
@@ -88,7 +88,7 @@ async def test_a_mistake_of_a_source_is_one_line_and_the_last_thresholds_stay(
 
 
 async def test_a_source_that_hangs_is_given_up_and_not_asked_again_until_it_is_back(
-    mock_clock: trio.testing.MockClock, lines: Callable[..., Any]
+    mock_clock: MockClock, lines: Callable[..., Any]
 ) -> None:
     source = Source(threading.Event())
     try:

@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 import yaml
+from trio.testing import MockClock
 
 from gateway.control.sasl import credentials
 from gateway.control.sasl.credentials import (
@@ -213,7 +214,7 @@ async def test_a_command_that_is_not_there() -> None:
         await CredentialsCommand(("/no/such/program",), 5.0, 0.0).fetch_records("alice", "PLAIN", "192.0.2.1")
 
 
-async def test_names_that_nobody_has_are_asked_again_soon(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+async def test_names_that_nobody_has_are_asked_again_soon(tmp_path: Path, mock_clock: MockClock) -> None:
     said = json.dumps({"SCRAM-SHA-256": TEXT})
     asked = command(tmp_path, f"print({said!r}) if asked['username'] == 'alice' else None")
     for _ in range(2):

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 import trio
-import trio.testing
 from pytest_trio import trio_fixture
+from trio.testing import MockClock
 
 from gateway import channel
 from gateway.config import parse_settings
@@ -133,7 +133,7 @@ class LiveCluster(PublishedCluster):
 class Scene:
     """A StorageControl, its messages, and the clock."""
 
-    def __init__(self, nursery: trio.Nursery, clock: trio.testing.MockClock) -> None:
+    def __init__(self, nursery: trio.Nursery, clock: MockClock) -> None:
         self.nursery, self.clock = nursery, clock
         self.told: list[channel.StorageSnapshot] = []
         self.has_limits = True
@@ -221,7 +221,7 @@ def scene_fixture(kind: type[S]) -> Any:
     """The fixture `scene`: one of that kind, whose tasks end with the test."""
 
     @trio_fixture
-    async def scene(mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> AsyncIterator[S]:
+    async def scene(mock_clock: MockClock, caplog: pytest.LogCaptureFixture) -> AsyncIterator[S]:
         caplog.set_level("INFO")
         async with trio.open_nursery() as nursery:
             yield kind(nursery, mock_clock)

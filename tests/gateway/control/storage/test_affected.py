@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-import trio.testing
+from trio.testing import MockClock
 
 from gateway import channel
 from gateway.config import ConfigError, parse_settings
@@ -42,7 +42,7 @@ scene = scene_fixture(AffectedScene)
 
 
 async def test_workers_are_told_the_topics_of_the_full_volume_and_what_holds_when_nothing_is_seen(
-    mock_clock: trio.testing.MockClock, scene: AffectedScene, caplog: pytest.LogCaptureFixture
+    mock_clock: MockClock, scene: AffectedScene, caplog: pytest.LogCaptureFixture
 ) -> None:
     disks = Disks(seen())
     scene.see(disks)
@@ -64,7 +64,7 @@ async def test_workers_are_told_the_topics_of_the_full_volume_and_what_holds_whe
 
 
 async def test_topics_that_get_a_replica_there_are_held_without_a_look(
-    mock_clock: trio.testing.MockClock, scene: AffectedScene
+    mock_clock: MockClock, scene: AffectedScene
 ) -> None:
     disks = Disks(seen(5 * GB))
     scene.see(disks)
@@ -75,9 +75,7 @@ async def test_topics_that_get_a_replica_there_are_held_without_a_look(
     assert disks.asked == 1
 
 
-async def test_while_metadata_is_unknown_all_topics_are_held(
-    mock_clock: trio.testing.MockClock, scene: AffectedScene
-) -> None:
+async def test_while_metadata_is_unknown_all_topics_are_held(mock_clock: MockClock, scene: AffectedScene) -> None:
     scene.replicas = None
     scene.see(Disks(seen(5 * GB)))
     await scene.at(0)
@@ -85,7 +83,7 @@ async def test_while_metadata_is_unknown_all_topics_are_held(
 
 
 async def test_of_several_log_dirs_the_full_one_holds_its_own_topics(
-    mock_clock: trio.testing.MockClock, scene: AffectedScene, caplog: pytest.LogCaptureFixture
+    mock_clock: MockClock, scene: AffectedScene, caplog: pytest.LogCaptureFixture
 ) -> None:
     two = seen(5 * GB)._replace(volumes=(*volumes(5 * GB), Volume(2, "/c", 100 * GB, 50 * GB)))
     disks = Placed(seen(5 * GB), {(2, "/b"): ["b"], (2, "/c"): ["both", "connect-offsets"]})
@@ -104,7 +102,7 @@ async def test_of_several_log_dirs_the_full_one_holds_its_own_topics(
 
 
 async def test_a_restarted_control_goes_on_with_the_topics_that_workers_hold(
-    mock_clock: trio.testing.MockClock, scene: AffectedScene, caplog: pytest.LogCaptureFixture
+    mock_clock: MockClock, scene: AffectedScene, caplog: pytest.LogCaptureFixture
 ) -> None:
     held = channel.StorageSnapshot(
         StorageFactor(0.0, "valid", FULL), valid_until=trio.current_time() + 100,
@@ -121,7 +119,7 @@ async def test_a_restarted_control_goes_on_with_the_topics_that_workers_hold(
 
 
 async def test_without_a_snapshot_only_the_topics_of_that_broker_are_held(
-    mock_clock: trio.testing.MockClock, scene: AffectedScene
+    mock_clock: MockClock, scene: AffectedScene
 ) -> None:
     records = Records()
     records.put(snapshot(1, 80, WALL, "/a"), snapshot(2, 50, WALL, "/b"))
@@ -134,9 +132,7 @@ async def test_without_a_snapshot_only_the_topics_of_that_broker_are_held(
     assert scene.state == (0.0, "fail-safe")
 
 
-async def test_the_status_says_which_topics_and_how_many(
-    mock_clock: trio.testing.MockClock, scene: AffectedScene
-) -> None:
+async def test_the_status_says_which_topics_and_how_many(mock_clock: MockClock, scene: AffectedScene) -> None:
     scene.see(Disks(seen(5 * GB)))
     await scene.at(0)
     status = scene.control.status()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
+from trio.testing import MockClock
 
 from gateway.storage.source_view import VolumeSourceView
 from policies.definitions.policy_set import PolicySet
@@ -51,7 +51,7 @@ scene = scene_fixture(Play)
 
 
 async def test_each_volume_has_its_rate_the_times_to_its_limits_and_who_fills_it(
-    mock_clock: trio.testing.MockClock, scene: Play
+    mock_clock: MockClock, scene: Play
 ) -> None:
     disks = Disks(seen(50 * GB))
     scene.look(disks)
@@ -77,7 +77,7 @@ async def test_each_volume_has_its_rate_the_times_to_its_limits_and_who_fills_it
 
 
 async def test_a_hard_limit_without_room_for_what_may_come_is_told_once(
-    mock_clock: trio.testing.MockClock, scene: Play, caplog: pytest.LogCaptureFixture
+    mock_clock: MockClock, scene: Play, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.total = 100e6  # twice that in 75 s
     scene.look(Disks(seen()))
@@ -104,7 +104,7 @@ async def test_a_hard_limit_without_room_for_what_may_come_is_told_once(
 
 
 async def test_the_usage_log_has_volumes_and_where_busy_topics_are_once_a_minute(
-    mock_clock: trio.testing.MockClock, scene: Play
+    mock_clock: MockClock, scene: Play
 ) -> None:
     scene.look(Disks(seen(30 * GB)))
     await scene.at(0)
@@ -125,7 +125,7 @@ async def test_the_usage_log_has_volumes_and_where_busy_topics_are_once_a_minute
 
 
 async def test_what_is_on_one_of_several_volumes_is_told_where_the_broker_told(
-    mock_clock: trio.testing.MockClock, scene: Play
+    mock_clock: MockClock, scene: Play
 ) -> None:
     class Several(Disks):
         def place(self, brokers: frozenset[int]) -> dict[tuple[int, str], frozenset[str]]:

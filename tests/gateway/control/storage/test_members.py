@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
-import trio.testing
+from trio.testing import MockClock
 
 from gateway import channel
 from gateway.config import ConfigError, parse_settings
@@ -67,7 +67,7 @@ scene = scene_fixture(Play)
 
 
 async def test_a_broker_that_left_while_full_holds_until_it_is_seen_with_room(
-    mock_clock: trio.testing.MockClock, scene: Play, caplog: pytest.LogCaptureFixture
+    mock_clock: MockClock, scene: Play, caplog: pytest.LogCaptureFixture
 ) -> None:
     disks = Disks(seen(5 * GB))
     scene.see(disks)
@@ -89,7 +89,7 @@ async def test_a_broker_that_left_while_full_holds_until_it_is_seen_with_room(
 
 @pytest.mark.parametrize("by", ["time", "unregistered"])
 async def test_it_is_forgotten_after_its_time_or_when_it_belongs_to_the_cluster_no_more(
-    mock_clock: trio.testing.MockClock, scene: Play, caplog: pytest.LogCaptureFixture, by: str
+    mock_clock: MockClock, scene: Play, caplog: pytest.LogCaptureFixture, by: str
 ) -> None:
     disks = Disks(seen(5 * GB))
     scene.see(disks)
@@ -106,7 +106,7 @@ async def test_it_is_forgotten_after_its_time_or_when_it_belongs_to_the_cluster_
 
 
 async def test_with_scope_affected_its_topics_are_held_beside_a_fallback_that_lets_all_others_in(
-    mock_clock: trio.testing.MockClock, scene: Play
+    mock_clock: MockClock, scene: Play
 ) -> None:
     disks = Disks(seen(5 * GB))
     scene.see(disks, AFFECTED, fallback=1.0)
@@ -125,7 +125,7 @@ async def test_with_scope_affected_its_topics_are_held_beside_a_fallback_that_le
 
 @pytest.mark.parametrize(("fallback", "factor"), [(1.0, 0.0), (0.25, 0.25)])
 async def test_with_scope_cluster_it_holds_beside_a_fallback_that_lets_everybody_in(
-    mock_clock: trio.testing.MockClock, scene: Play, fallback: float, factor: float
+    mock_clock: MockClock, scene: Play, fallback: float, factor: float
 ) -> None:
     disks = Disks(seen(5 * GB))
     scene.see(disks, fallback=fallback)
@@ -138,9 +138,7 @@ async def test_with_scope_cluster_it_holds_beside_a_fallback_that_lets_everybody
     assert scene.state == (factor, "fallback")
 
 
-async def test_topics_of_its_full_log_dir_are_known_as_they_were(
-    mock_clock: trio.testing.MockClock, scene: Play
-) -> None:
+async def test_topics_of_its_full_log_dir_are_known_as_they_were(mock_clock: MockClock, scene: Play) -> None:
     two = seen(5 * GB)._replace(volumes=(*volumes(5 * GB), Volume(2, "/c", 100 * GB, 50 * GB)))
     disks = Placed(two, {(2, "/b"): ["b"], (2, "/c"): ["both", "connect-offsets"]})
     scene.see(disks, AFFECTED)
@@ -153,7 +151,7 @@ async def test_topics_of_its_full_log_dir_are_known_as_they_were(
 
 @pytest.mark.parametrize("left", ["before", "meanwhile"])
 async def test_a_control_that_is_started_again_knows_it_from_the_workers(
-    mock_clock: trio.testing.MockClock, scene: Play, left: str
+    mock_clock: MockClock, scene: Play, left: str
 ) -> None:
     """It left while the former control was there, or while there was none."""
     disks = Disks(seen(5 * GB))
@@ -186,9 +184,7 @@ class Slow(Placed):
         return {}
 
 
-async def test_what_workers_say_while_a_look_is_under_way_is_not_lost(
-    mock_clock: trio.testing.MockClock, scene: Play
-) -> None:
+async def test_what_workers_say_while_a_look_is_under_way_is_not_lost(mock_clock: MockClock, scene: Play) -> None:
     former = Play(scene.nursery, mock_clock).see(Disks(seen(5 * GB)))
     await former.at(0)
     gate = threading.Event()
@@ -205,9 +201,7 @@ async def test_what_workers_say_while_a_look_is_under_way_is_not_lost(
     assert [each["id"] for each in scene.control.status()["brokers"] if each["left"]] == [2]
 
 
-async def test_a_broker_that_joins_may_be_undescribed_for_a_while(
-    mock_clock: trio.testing.MockClock, scene: Play
-) -> None:
+async def test_a_broker_that_joins_may_be_undescribed_for_a_while(mock_clock: MockClock, scene: Play) -> None:
     disks = Disks(seen())
     scene.see(disks)
     await scene.at(0)
@@ -221,7 +215,7 @@ async def test_a_broker_that_joins_may_be_undescribed_for_a_while(
     assert scene.control.status()["problem"] == "active broker 3 did not describe a single log dir"
 
 
-async def test_a_broker_that_returns_undescribed_is_not_new(mock_clock: trio.testing.MockClock, scene: Play) -> None:
+async def test_a_broker_that_returns_undescribed_is_not_new(mock_clock: MockClock, scene: Play) -> None:
     disks = Disks(seen())
     scene.see(disks)
     await scene.at(0)
@@ -235,7 +229,7 @@ async def test_a_broker_that_returns_undescribed_is_not_new(mock_clock: trio.tes
     assert scene.state == (0.0, "fallback")
 
 
-async def test_of_snapshots_it_is_known_from_the_topic(mock_clock: trio.testing.MockClock, scene: Play) -> None:
+async def test_of_snapshots_it_is_known_from_the_topic(mock_clock: MockClock, scene: Play) -> None:
     records = Records()
     records.put(snapshot(1, 80, WALL, "/a"), snapshot(2, 5, WALL, "/b"))
     listed = Disks(frozenset({1, 3}))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
+from trio.testing import MockClock
 
 from gateway import channel
 from gateway.commands import storage as command
@@ -65,7 +65,7 @@ scene = scene_fixture(Overridden)
 
 
 async def test_a_pause_by_override_is_told_logged_and_shown_and_ends_by_itself(
-    mock_clock: trio.testing.MockClock, scene: Overridden, caplog: pytest.LogCaptureFixture
+    mock_clock: MockClock, scene: Overridden, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.begin(Disks(seen()))
     await scene.at(0)
@@ -88,7 +88,7 @@ async def test_a_pause_by_override_is_told_logged_and_shown_and_ends_by_itself(
 
 
 async def test_a_pause_by_override_is_news_also_where_the_disks_pause(
-    mock_clock: trio.testing.MockClock, scene: Overridden, caplog: pytest.LogCaptureFixture
+    mock_clock: MockClock, scene: Overridden, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.begin(Disks(seen(5 * GB)))
     await scene.at(0)
@@ -98,7 +98,7 @@ async def test_a_pause_by_override_is_news_also_where_the_disks_pause(
     assert lines(caplog)[-1] == f"PAUSE, every produce limit x 0: {FULL}"
 
 
-async def test_it_is_taken_back_before_its_time(mock_clock: trio.testing.MockClock, scene: Overridden) -> None:
+async def test_it_is_taken_back_before_its_time(mock_clock: MockClock, scene: Overridden) -> None:
     scene.begin(Disks(seen()))
     await scene.at(0)
     scene.give(StorageOverride("PAUSE"))
@@ -108,7 +108,7 @@ async def test_it_is_taken_back_before_its_time(mock_clock: trio.testing.MockClo
 
 
 async def test_an_opening_lifts_a_throttle_and_a_fallback_but_no_hard_limit_without_force(
-    mock_clock: trio.testing.MockClock, scene: Overridden, caplog: pytest.LogCaptureFixture
+    mock_clock: MockClock, scene: Overridden, caplog: pytest.LogCaptureFixture
 ) -> None:
     disks = Disks(seen(15 * GB))
     scene.begin(disks)
@@ -133,7 +133,7 @@ async def test_an_opening_lifts_a_throttle_and_a_fallback_but_no_hard_limit_with
 
 
 async def test_with_scope_affected_a_hard_limit_holds_its_topics_and_no_others(
-    mock_clock: trio.testing.MockClock, scene: Overridden
+    mock_clock: MockClock, scene: Overridden
 ) -> None:
     scene.begin(Disks(seen(5 * GB)), affected=True)
     await scene.at(0)
@@ -146,7 +146,7 @@ async def test_with_scope_affected_a_hard_limit_holds_its_topics_and_no_others(
 
 
 async def test_a_control_that_is_started_again_goes_by_the_workers_until_policies_are_read(
-    mock_clock: trio.testing.MockClock, scene: Overridden
+    mock_clock: MockClock, scene: Overridden
 ) -> None:
     now = trio.current_time()
     told = channel.StorageSnapshot(
@@ -165,7 +165,7 @@ async def test_a_control_that_is_started_again_goes_by_the_workers_until_policie
 
 @pytest.mark.parametrize("following", [StorageFactor(1.0, "valid"), StorageFactor(0.0, "valid", FULL)])
 async def test_before_snapshots_are_read_it_goes_on_with_what_was_to_follow_an_override_that_is_gone(
-    mock_clock: trio.testing.MockClock, scene: Overridden, following: StorageFactor
+    mock_clock: MockClock, scene: Overridden, following: StorageFactor
 ) -> None:
     records = Records()
     records.caught_up = False

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from gateway import channel
 from gateway.config import parse_settings
@@ -26,7 +27,7 @@ SETTINGS = parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\n{DISK}")
 
 @pytest.mark.parametrize("reports", [True, False])
 async def test_what_a_worker_reports_before_there_is_a_view_holds_until_the_first_look(
-    mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, reports: bool
+    mock_clock: MockClock, caplog: pytest.LogCaptureFixture, reports: bool
 ) -> None:
     caplog.set_level("INFO", "gateway.storage")
     told: list[Any] = []

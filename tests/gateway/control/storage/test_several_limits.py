@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import trio.testing
+from trio.testing import MockClock
 
 from gateway.cli import _describe_limits
 from gateway.commands.storage import describe_storage
@@ -51,7 +51,7 @@ def test_the_file_s_limits_are_those_that_hold() -> None:
 
 
 async def test_the_one_that_is_reached_is_told_everywhere(
-    mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
+    mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = parse_settings(HEAD + BOTH)
     assert settings.storage is not None

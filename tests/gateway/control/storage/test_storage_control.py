@@ -15,7 +15,7 @@ import pytest
 import trio
 import trio.testing
 from prometheus_client import generate_latest
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway import channel
 from gateway.config import parse_settings
@@ -60,9 +60,7 @@ from tests.policies.storage.storage_play import GB, SOFT_HARD
 scene = scene_fixture(Scene)
 
 
-async def test_workers_are_told_at_once_that_they_are_to_act_or_to_count(
-    mock_clock: trio.testing.MockClock, scene: Scene
-) -> None:
+async def test_workers_are_told_at_once_that_they_are_to_act_or_to_count(mock_clock: MockClock, scene: Scene) -> None:
     scene.observe(Disks(seen()), mode="observe")
     await scene.at(0)
     assert scene.last.mode == "observe"
@@ -76,7 +74,7 @@ async def test_workers_are_told_at_once_that_they_are_to_act_or_to_count(
 
 
 @pytest.mark.seed("DISK.32")
-async def test_the_proposal_s_five_minutes(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
+async def test_the_proposal_s_five_minutes(mock_clock: MockClock, scene: Scene) -> None:
     disks = Disks(seen())
     scene.observe(disks)
     states = []
@@ -87,7 +85,7 @@ async def test_the_proposal_s_five_minutes(mock_clock: trio.testing.MockClock, s
     assert states == [(1.0, "valid"), (1.0, "kept"), (1.0, "kept"), (0.0, "fallback"), (1.0, "valid")]
 
 
-async def test_workers_are_told_until_when_and_what_then(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
+async def test_workers_are_told_until_when_and_what_then(mock_clock: MockClock, scene: Scene) -> None:
     scene.observe(Disks(seen(5 * GB)))
     assert scene.state == (0.0, "fallback")  # before the first look
     await scene.at(0)
@@ -103,7 +101,7 @@ async def test_workers_are_told_until_when_and_what_then(mock_clock: trio.testin
     assert len(scene.told) == 3
 
 
-async def test_nothing_is_told_twice(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
+async def test_nothing_is_told_twice(mock_clock: MockClock, scene: Scene) -> None:
     disks = Disks(ObservationFailed("away"))
     scene.observe(disks)
     await scene.at(0)
@@ -115,7 +113,7 @@ async def test_nothing_is_told_twice(mock_clock: trio.testing.MockClock, scene: 
 
 
 async def test_a_source_that_hangs_is_a_failure_and_the_factor_ends_by_itself(
-    mock_clock: trio.testing.MockClock, scene: Scene
+    mock_clock: MockClock, scene: Scene
 ) -> None:
     disks = Disks(seen())
     scene.observe(disks)
@@ -135,7 +133,7 @@ async def test_a_source_that_hangs_is_a_failure_and_the_factor_ends_by_itself(
 
 @pytest.mark.parametrize("ends", ["succeeds", "fails"])
 async def test_a_factor_holds_while_the_check_that_may_end_it_is_under_way(
-    mock_clock: trio.testing.MockClock, scene: Scene, ends: str
+    mock_clock: MockClock, scene: Scene, ends: str
 ) -> None:
     """The disk is always full; brokers were away and are slow once they are back. The fallback admits everything."""
     disks = Disks(seen(5 * GB))
@@ -162,7 +160,7 @@ async def test_a_factor_holds_while_the_check_that_may_end_it_is_under_way(
     assert scene.sample("fallback_throttle_factor_applied_total") == (ends == "fails")
 
 
-async def test_the_expiry_comes_without_a_check(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
+async def test_the_expiry_comes_without_a_check(mock_clock: MockClock, scene: Scene) -> None:
     disks = Disks(seen())
     scene.observe(disks)
     await scene.at(0)
@@ -188,7 +186,7 @@ def test_with_an_interval_of_zero_nothing_looks_at_disks(interval: str, looks: b
 
 
 @pytest.mark.seed("DISK.15")
-async def test_checks_that_a_slow_one_runs_into_are_left_out(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
+async def test_checks_that_a_slow_one_runs_into_are_left_out(mock_clock: MockClock, scene: Scene) -> None:
     disks = Disks(seen())
     scene.observe(disks)
     await scene.at(0)
@@ -204,7 +202,7 @@ async def test_checks_that_a_slow_one_runs_into_are_left_out(mock_clock: trio.te
 
 
 async def test_a_restarted_control_goes_on_with_the_workers_pause(
-    mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
+    mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     disks = Disks(ObservationFailed("away"))
     disk_view = VolumeSourceView(disks, SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time)
@@ -225,7 +223,7 @@ async def test_a_restarted_control_goes_on_with_the_workers_pause(
     await until(lambda: scene.state == (1.0, "fallback"))
 
 
-async def test_an_adopted_pause_has_the_hysteresis_of_its_own(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
+async def test_an_adopted_pause_has_the_hysteresis_of_its_own(mock_clock: MockClock, scene: Scene) -> None:
     disk_view = VolumeSourceView(
         Disks(seen(int(10.5 * GB))), SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time
     )
@@ -241,7 +239,7 @@ async def test_an_adopted_pause_has_the_hysteresis_of_its_own(mock_clock: trio.t
 
 @pytest.mark.parametrize("after_a_look", [False, True])
 async def test_adopting_is_one_line(
-    mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture, after_a_look: bool
+    mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture, after_a_look: bool
 ) -> None:
     disk_view = VolumeSourceView(
         Disks(ObservationFailed("away")), SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time
@@ -264,7 +262,7 @@ async def test_adopting_is_one_line(
 @pytest.mark.seed("DISK.15")
 @pytest.mark.parametrize("interval", [0.1, 0.4, 60.0])
 async def test_a_factor_that_workers_hold_never_ends_while_all_goes_well(
-    mock_clock: trio.testing.MockClock, scene: Scene, interval: float
+    mock_clock: MockClock, scene: Scene, interval: float
 ) -> None:
     source, keeper = Disks(seen()), FactorKeeper(0.0, 0.0, interval)
     text = f"storage: {{min.available.bytes: 10GB, check_interval: {interval}}}"
@@ -279,7 +277,7 @@ async def test_a_factor_that_workers_hold_never_ends_while_all_goes_well(
 
 
 async def test_a_check_that_ends_just_before_the_next_one_is_due_ends_nothing(
-    mock_clock: trio.testing.MockClock, scene: Scene
+    mock_clock: MockClock, scene: Scene
 ) -> None:
     drift = [0.0]
 
@@ -294,7 +292,7 @@ async def test_a_check_that_ends_just_before_the_next_one_is_due_ends_nothing(
     await until(lambda: scene.checks() > 3)
 
 
-async def test_a_factor_that_says_nothing_is_not_adopted(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
+async def test_a_factor_that_says_nothing_is_not_adopted(mock_clock: MockClock, scene: Scene) -> None:
     disk_view = VolumeSourceView(Disks(seen()), SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time)
     scene.start(disk_view, run=False)
     now = trio.current_time()
@@ -313,7 +311,7 @@ async def test_a_factor_that_says_nothing_is_not_adopted(mock_clock: trio.testin
 
 
 async def test_each_event_is_one_line_and_only_news_is(
-    mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
+    mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     disks = Disks(seen())
     scene.observe(disks)
@@ -338,7 +336,7 @@ async def test_each_event_is_one_line_and_only_news_is(
 
 
 async def test_mode_observe_is_told_and_said(
-    mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
+    mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.observe(Disks(seen(5 * GB)), mode="observe")
     await scene.at(0)
@@ -348,7 +346,7 @@ async def test_mode_observe_is_told_and_said(
 
 
 async def test_an_offline_log_dir_is_told_and_counted_and_fails_nothing(
-    mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
+    mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     disks = Disks(seen(offline=((2, "/bad"),)))
     scene.observe(disks)
@@ -368,7 +366,7 @@ async def test_an_offline_log_dir_is_told_and_counted_and_fails_nothing(
 
 
 @pytest.mark.seed("DISK.36", "DISK.39", "DISK.37", "DISK.38", "035.34", "035.35")
-async def test_metrics_follow_and_volumes_that_left_are_gone(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
+async def test_metrics_follow_and_volumes_that_left_are_gone(mock_clock: MockClock, scene: Scene) -> None:
     disks = Disks(seen(5 * GB))
     scene.observe(disks)
     assert scene.sample("limit_violated_total", broker="2", log_dir="/b") is None
@@ -404,7 +402,7 @@ async def test_metrics_follow_and_volumes_that_left_are_gone(mock_clock: trio.te
 
 
 async def test_a_soft_limit_that_nothing_can_be_lowered_by_is_warned_about(
-    mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
+    mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.has_limits = False
     disks = Disks(seen())
@@ -430,7 +428,7 @@ async def test_a_soft_limit_that_nothing_can_be_lowered_by_is_warned_about(
     ],
 )
 async def test_a_factor_that_throttles_nothing_says_so(
-    mock_clock: trio.testing.MockClock,
+    mock_clock: MockClock,
     scene: Scene,
     caplog: pytest.LogCaptureFixture,
     source: Disks,
@@ -450,7 +448,7 @@ async def test_a_factor_that_throttles_nothing_says_so(
 
 
 async def test_volumes_without_any_limit_are_warned_about(
-    mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
+    mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.observe(Disks(seen()), SoftHard())
     await scene.at(0)
@@ -467,7 +465,7 @@ async def test_volumes_without_any_limit_are_warned_about(
     ],
 )
 async def test_any_fault_of_a_source_is_a_failed_observation(
-    mock_clock: trio.testing.MockClock, scene: Scene, said: ValueError | Observation | None, problem: str
+    mock_clock: MockClock, scene: Scene, said: ValueError | Observation | None, problem: str
 ) -> None:
     scene.observe(Disks(said))
     await scene.at(0)
@@ -484,7 +482,7 @@ def one(broker_id: Any = 1, name: Any = "/a", total: Any = 100, available: Any =
     [one(name=None), one(name=7), one(name=b"/a"), one(broker_id="1"), one(total="100"), one(available=5.5)],
 )
 async def test_numbers_and_names_of_foreign_types_do_no_harm(
-    mock_clock: trio.testing.MockClock, scene: Scene, said: Observation
+    mock_clock: MockClock, scene: Scene, said: Observation
 ) -> None:
     offline: Any = ((said.volumes[0].broker_id, None), ("1", "/b"))
     scene.observe(Disks(said._replace(offline=offline)))
@@ -513,7 +511,7 @@ async def test_numbers_and_names_of_foreign_types_do_no_harm(
     ],
 )
 async def test_a_value_that_can_t_be_a_volume_is_a_failed_observation(
-    mock_clock: trio.testing.MockClock, scene: Scene, said: Any, problem: str
+    mock_clock: MockClock, scene: Scene, said: Any, problem: str
 ) -> None:
     scene.observe(Disks(said))
     await scene.at(0)
@@ -522,7 +520,7 @@ async def test_a_value_that_can_t_be_a_volume_is_a_failed_observation(
 
 
 @pytest.mark.seed("DISK.14")
-async def test_a_log_dir_that_is_described_twice_alike_is_one(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
+async def test_a_log_dir_that_is_described_twice_alike_is_one(mock_clock: MockClock, scene: Scene) -> None:
     scene.observe(Disks(Observation(frozenset({1}), volumes()[:1] * 2)))
     await scene.at(0)
     assert scene.state == (1.0, "valid")
@@ -531,7 +529,7 @@ async def test_a_log_dir_that_is_described_twice_alike_is_one(mock_clock: trio.t
 @pytest.mark.parametrize("levels", [(math.inf, 1.0), (2.0, math.nan), SystemExit(1)])
 @pytest.mark.parametrize("snapshots", [False, True])
 async def test_levels_that_are_none_and_an_exit_are_a_failed_policy(
-    mock_clock: trio.testing.MockClock, scene: Scene, levels: SystemExit | tuple[float, float], snapshots: bool
+    mock_clock: MockClock, scene: Scene, levels: SystemExit | tuple[float, float], snapshots: bool
 ) -> None:
     class Odd(MinAvailable):
         def levels(self, volume: Volume) -> tuple[float | None, float | None]:
@@ -555,7 +553,7 @@ async def test_levels_that_are_none_and_an_exit_are_a_failed_policy(
 
 
 async def test_a_source_whose_closing_fails_ends_nothing(
-    mock_clock: trio.testing.MockClock, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    mock_clock: MockClock, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disks = Disks(seen())
     monkeypatch.setattr(disks, "close", lambda: sys.exit(1))
@@ -566,7 +564,7 @@ async def test_a_source_whose_closing_fails_ends_nothing(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_question_that_found_no_thread_is_not_under_way_for_ever(mock_clock: trio.testing.MockClock) -> None:
+async def test_a_question_that_found_no_thread_is_not_under_way_for_ever(mock_clock: MockClock) -> None:
     asked, release = BoundedCall(1.0), threading.Event()
     limiter = trio.to_thread.current_default_thread_limiter()
     limiter.total_tokens = 1
@@ -582,9 +580,7 @@ async def test_a_question_that_found_no_thread_is_not_under_way_for_ever(mock_cl
             release.set()
 
 
-async def test_a_policy_of_ones_own_that_fails_is_a_failed_observation(
-    mock_clock: trio.testing.MockClock, scene: Scene
-) -> None:
+async def test_a_policy_of_ones_own_that_fails_is_a_failed_observation(mock_clock: MockClock, scene: Scene) -> None:
     class Broken(MinAvailable):
         def quota_factor(self, volume: Volume) -> float:
             return 1 / 0
@@ -594,16 +590,14 @@ async def test_a_policy_of_ones_own_that_fails_is_a_failed_observation(
     assert scene.control.status()["problem"] == "limit policy Broken: ZeroDivisionError: division by zero"
 
 
-async def test_volumes_of_brokers_that_are_not_active_do_not_count(
-    mock_clock: trio.testing.MockClock, scene: Scene
-) -> None:
+async def test_volumes_of_brokers_that_are_not_active_do_not_count(mock_clock: MockClock, scene: Scene) -> None:
     scene.observe(Disks(Observation(frozenset({1}), volumes(free=0))))
     await scene.at(0)
     assert scene.state == (1.0, "valid")
 
 
 @pytest.mark.seed("DISK.11")
-async def test_a_factor_source_stands_in_for_all_of_it(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
+async def test_a_factor_source_stands_in_for_all_of_it(mock_clock: MockClock, scene: Scene) -> None:
     source = Disks(0.25)
     scene.observe(source, None, text="storage: {factor_source: mine}")
     await scene.at(0)
@@ -619,7 +613,7 @@ async def test_a_factor_source_stands_in_for_all_of_it(mock_clock: trio.testing.
     assert scene.control.status()["problem"] == "throttle factor 1.5 must be from 0 to 1"
 
 
-async def test_a_source_is_closed_at_the_end(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
+async def test_a_source_is_closed_at_the_end(mock_clock: MockClock, scene: Scene) -> None:
     disks = Disks(seen())
     scene.observe(disks, run=False)
     with trio.CancelScope() as scope:
@@ -630,7 +624,7 @@ async def test_a_source_is_closed_at_the_end(mock_clock: trio.testing.MockClock,
     assert disks.closed
 
 
-async def test_status_is_what_an_operator_asks_for(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
+async def test_status_is_what_an_operator_asks_for(mock_clock: MockClock, scene: Scene) -> None:
     disks = Disks(seen(15 * GB, offline=((1, "/bad"),)))
     scene.observe(disks)
     await scene.at(0)
@@ -673,7 +667,7 @@ async def test_status_is_what_an_operator_asks_for(mock_clock: trio.testing.Mock
 
 @pytest.mark.seed("035.15", "035.22", "035.24", "035.34")
 async def test_snapshots_open_when_every_active_broker_has_one_and_pause_when_one_gets_stale(
-    mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
+    mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     records = Records()
     scene.read(records, {1, 2})
@@ -702,7 +696,7 @@ async def test_snapshots_open_when_every_active_broker_has_one_and_pause_when_on
     assert "OPEN, 2 brokers, 2 log dirs" in [line.replace(" again", "") for line in lines(caplog)]
 
 
-async def test_telling_what_comes_next_does_not_end_a_pause(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
+async def test_telling_what_comes_next_does_not_end_a_pause(mock_clock: MockClock, scene: Scene) -> None:
     records = Records()
     scene.read(records, {1})
     await scene.at(0)
@@ -716,7 +710,7 @@ async def test_telling_what_comes_next_does_not_end_a_pause(mock_clock: trio.tes
     assert scene.last.factor.why.endswith("paused until more than 11.0 GB are free")
 
 
-async def test_fail_safe_open_lets_a_known_breach_pause(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
+async def test_fail_safe_open_lets_a_known_breach_pause(mock_clock: MockClock, scene: Scene) -> None:
     records = Records()
     scene.read(records, {1, 2}, "OPEN")
     assert scene.state == (1.0, "fail-safe")
@@ -729,7 +723,7 @@ async def test_fail_safe_open_lets_a_known_breach_pause(mock_clock: trio.testing
 
 @pytest.mark.parametrize("factor", [0.0, 1.0])
 async def test_a_restarted_control_holds_what_workers_hold_until_it_has_read_the_topic(
-    mock_clock: trio.testing.MockClock, scene: Scene, factor: float
+    mock_clock: MockClock, scene: Scene, factor: float
 ) -> None:
     records = Records()
     records.caught_up = False
@@ -747,9 +741,7 @@ async def test_a_restarted_control_holds_what_workers_hold_until_it_has_read_the
     await until(lambda: scene.state == (0.5, "valid"))
 
 
-async def test_a_factor_that_workers_held_ends_when_it_would_have(
-    mock_clock: trio.testing.MockClock, scene: Scene
-) -> None:
+async def test_a_factor_that_workers_held_ends_when_it_would_have(mock_clock: MockClock, scene: Scene) -> None:
     records = Records()
     records.caught_up = False
     scene.read(records, {1})
@@ -761,7 +753,7 @@ async def test_a_factor_that_workers_held_ends_when_it_would_have(
     await until(lambda: scene.state == (0.0, "fail-safe"))
 
 
-async def test_a_list_of_active_brokers_that_fails_ages(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
+async def test_a_list_of_active_brokers_that_fails_ages(mock_clock: MockClock, scene: Scene) -> None:
     records = Records()
     scene.read(records, {1})
     await scene.at(0)
@@ -780,7 +772,7 @@ async def test_a_list_of_active_brokers_that_fails_ages(mock_clock: trio.testing
 
 
 async def test_a_list_that_is_renewed_more_seldom_than_snapshots_age_pauses_nothing(
-    mock_clock: trio.testing.MockClock, scene: Scene
+    mock_clock: MockClock, scene: Scene
 ) -> None:
     text = "upstream: {bootstrap_servers: 'b:1'}\nstorage: {source: snapshots, check_interval: 10m}"
     settings = parse_settings(text)
@@ -798,7 +790,7 @@ async def test_a_list_that_is_renewed_more_seldom_than_snapshots_age_pauses_noth
         disk_view._reader.close()
 
 
-async def test_a_wall_clock_that_is_set_right_pauses_nothing(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
+async def test_a_wall_clock_that_is_set_right_pauses_nothing(mock_clock: MockClock, scene: Scene) -> None:
     records = Records()
     scene.read(records, {1})
     await scene.at(0)
@@ -811,9 +803,7 @@ async def test_a_wall_clock_that_is_set_right_pauses_nothing(mock_clock: trio.te
     assert scene.last.valid_until == pytest.approx(trio.current_time() + 180, abs=0.01)
 
 
-async def test_thousands_of_volumes_are_not_judged_anew_for_each_record(
-    mock_clock: trio.testing.MockClock, scene: Scene
-) -> None:
+async def test_thousands_of_volumes_are_not_judged_anew_for_each_record(mock_clock: MockClock, scene: Scene) -> None:
     records, judged = Records(), list[int]()
     scene.read(records, {1}, run=False)
     disk_view = scene.disk_view
@@ -832,7 +822,7 @@ async def test_thousands_of_volumes_are_not_judged_anew_for_each_record(
 
 @pytest.mark.seed("DISK.38")
 async def test_violations_of_a_broker_that_is_not_known_just_now_are_not_forgotten(
-    mock_clock: trio.testing.MockClock, scene: Scene
+    mock_clock: MockClock, scene: Scene
 ) -> None:
     records = Records()
     scene.read(records, {1, 2})
@@ -855,9 +845,7 @@ async def test_violations_of_a_broker_that_is_not_known_just_now_are_not_forgott
 
 
 @pytest.mark.seed("035.35")
-async def test_invalid_records_are_counted_and_the_reader_is_closed(
-    mock_clock: trio.testing.MockClock, scene: Scene
-) -> None:
+async def test_invalid_records_are_counted_and_the_reader_is_closed(mock_clock: MockClock, scene: Scene) -> None:
     records = Records()
     scene.read(records, {1}, run=False)
     with trio.CancelScope() as scope:
@@ -871,9 +859,7 @@ async def test_invalid_records_are_counted_and_the_reader_is_closed(
     assert records.closed
 
 
-async def test_the_topic_is_made_again_and_again_until_it_is_there(
-    mock_clock: trio.testing.MockClock, scene: Scene
-) -> None:
+async def test_the_topic_is_made_again_and_again_until_it_is_there(mock_clock: MockClock, scene: Scene) -> None:
     answers = deque([False, False, True])
     made: list[int] = []
 

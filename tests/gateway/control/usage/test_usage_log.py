@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from gateway.channel import UsageInterval, UsageRow
 from gateway.config.sections.logs import UsageLog
@@ -398,7 +399,7 @@ async def test_an_interval_that_comes_again_is_confirmed_and_not_written_twice(t
 
 
 async def test_intervals_wait_while_the_disk_takes_none(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
 ) -> None:
     spool, metrics, confirmed = open_spool(tmp_path, max_bytes=MiB), GatewayMetrics(), list[int]()
     fill(spool, "old")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from gateway.channel import FindConnections, FoundConnections
 from gateway.control.workers.inquiries import InquiryResult, WorkerInquiries
@@ -41,7 +42,7 @@ async def test_answers_become_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each.token for each in workers.questions] == [1, 2]
 
 
-async def test_a_worker_that_does_not_answer_is_missing(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_worker_that_does_not_answer_is_missing(autojump_clock: MockClock) -> None:
     workers = Workers(3, 1)
     found = await workers.inquiries.find_connections(FindConnections())
     assert (found.total, found.matched, found.missing, len(found.connections)) == (10, 5, 2, 3)
@@ -53,7 +54,7 @@ async def test_without_workers_there_is_nothing_to_wait_for() -> None:
         assert await Workers(0, 0).inquiries.find_connections(FindConnections()) == InquiryResult()
 
 
-async def test_few_questions_are_open_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_few_questions_are_open_at_once(autojump_clock: MockClock) -> None:
     workers = Workers(1, 0)
     async with trio.open_nursery() as nursery:
         for _ in range(6):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 import trio
-import trio.testing
+from trio.testing import MockClock
 
 from gateway.control.fleet.exchange import usage_codec as form
 from gateway.control.fleet.exchange.exchange import GatewayUsage, UsageExchange
@@ -26,7 +26,7 @@ class Flood:
 
 
 async def test_who_is_there_is_judged_once_per_cycle_however_much_comes(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: MockClock,
 ) -> None:
     exchange = UsageExchange({}, "t", "a", SimpleNamespace(find_limit=None, on_exchange_state=lambda up: None))
     exchange._reader = Flood()  # type: ignore[assignment]
@@ -49,7 +49,7 @@ class Collector:
 
 
 async def test_limits_have_the_numbers_of_the_topic_that_a_report_is_written_to(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: MockClock,
 ) -> None:
     key = total_key(1)
     party = SimpleNamespace(
