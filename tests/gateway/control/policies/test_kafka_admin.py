@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,17 @@ from gateway.channel import AdminAnswer, AdminQuery
 from gateway.control.policies.kafka_admin import admin_service as kafka_admin
 from gateway.control.policies.kafka_admin.admin_configs import FEW_RESOURCES
 from gateway.control.policies.kafka_admin.admin_service import LATE_S, KafkaAdmin, managed_apis
-from gateway.control.policies.store import Decide, FileStore, InDoubtError, StoreError, WrittenChange
+from gateway.control.policies.store import Decide, InDoubtError, StoreError, WrittenChange
 from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_values import (
     PolicyKey,
     PolicyOperation,
-    PolicyValue,
     RuntimeValue,
     TopicId,
-    TopicIds,
     ValueEnd,
 )
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
-from policies.thresholds.sums import CommittedTotal, TopicPlaces
 from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY, TOTAL_OUT_KEY
 from protocol import api
 from protocol.admin import configs as c
@@ -41,7 +38,7 @@ from protocol.admin import topics as t
 from protocol.admin.topics import NO_ID
 from protocol.message_codec import ApiCodec
 from tests.background import until
-from tests.gateway.control.contexts import Surroundings, make_context, make_policy_service, set_places
+from tests.gateway.control.policies.policy_scene import PolicyScene
 
 TOOL = b"admin-1"
 SET, DELETE = c.SET, c.DELETE
@@ -50,24 +47,7 @@ TOTAL = 1000.0
 TOPIC_ID = bytes(range(16))
 
 
-class Metrics:
-    def __init__(self) -> None:
-        self.outcomes: list[str] = []
-
-    def show_policy_version(self, version: int) -> None:
-        pass
-
-    def show_policy_store(self, up: bool) -> None:
-        pass
-
-    def show_committed(self, committed: Mapping[str, CommittedTotal]) -> None:
-        pass
-
-    def count_policy_change(self, outcome: str) -> None:
-        self.outcomes.append(outcome)
-
-
-class Stage(Surroundings):
+class Stage(PolicyScene):
     """A client, its gateway's control and the broker behind it.
 
     `sent`: what the broker got, decoded. `errors`: what it refuses, by the name of the resource or of the user; None as
@@ -75,12 +55,7 @@ class Stage(Surroundings):
     """
 
     def __init__(self, path: Path, base: dict[PolicyKey, float]) -> None:
-        self.metrics = Metrics()
-        self.context = make_context(metrics=self.metrics)
-        self.upstream: QuotaStore | None = None
-        self.ids: dict[str, TopicId] = {}
-        self.store = FileStore(path / "policies.jsonl", base)
-        self.service = make_policy_service(self.context, self.store, self)
+        super().__init__(path / "policies.jsonl", base)
         self.door = KafkaAdmin(self.context, self.service)
         self.sent: list[Any] = []
         self.errors: dict[str | None, int] = {}
@@ -88,22 +63,6 @@ class Stage(Surroundings):
         self.described: tuple[c.DescribedConfig, ...] = (c.DescribedConfig("retention.ms", "5", config_type=c.LONG),)
         self.entries: tuple[q.EntityQuotas, ...] | None = ()
         self.until = float("inf")
-
-    @property
-    def places(self) -> TopicPlaces | None:
-        return self.context.facts.cluster.latest.places
-
-    @places.setter
-    def places(self, places: TopicPlaces | None) -> None:
-        set_places(self.context, places)
-
-    async def fetch_quotas(self) -> QuotaStore | None:
-        await trio.lowlevel.checkpoint()
-        return self.upstream
-
-    async def fetch_topic_ids(self, topics: Collection[str]) -> TopicIds:
-        await trio.lowlevel.checkpoint()
-        return {name: topic_id for name, topic_id in self.ids.items() if name in topics}
 
     async def ask(self, spoken: ApiCodec[Any, Any], body: Any, version: int | None = None) -> Any:
         """The client's answer; None: the request passes as it is."""
@@ -172,10 +131,6 @@ class Stage(Surroundings):
         if body is not None and not body.validate_only:
             code = code or self.late.get(name, 0)
         return code, f"no {name}" if code else None
-
-    @property
-    def changes(self) -> dict[PolicyKey, PolicyValue]:
-        return dict(self.service.policies.changes)
 
     async def incremental(self, *rows: tuple[int, str, Mapping[str, str | None]], check: bool = False) -> Any:
         """IncrementalAlterConfigs: (type, name, {key: value, or None to delete})."""
@@ -269,12 +224,6 @@ async def test_a_threshold_is_set_and_deleted_once_the_broker_has_said_that_this
     assert stage.changes == {PolicyKey.of_topic("clicks"): 500.0}
     assert codes(await stage.incremental((c.TOPIC, "clicks", {TOPIC_KEY: None}))) == [(0, c.TOPIC, "clicks")]
     assert stage.changes == {}
-
-
-async def test_totals_of_one_broker_and_of_all(stage: Stage) -> None:
-    said = await stage.incremental((c.BROKER, "", {TOTAL_KEY: "5000"}), (c.BROKER, "2", {TOTAL_KEY: "800"}))
-    assert codes(said) == [(0, c.BROKER, ""), (0, c.BROKER, "2")]
-    assert stage.changes == {PolicyKey.of_broker(): 5000.0, PolicyKey.of_broker(2): 800.0}
 
 
 @pytest.mark.parametrize("version", [0, 1])
@@ -392,7 +341,7 @@ async def test_a_request_that_is_only_to_be_validated_changes_nothing(stage: Sta
     assert codes(said) == [(0, c.TOPIC, "clicks"), (44, c.TOPIC, "big")]
     assert all(body.validate_only for body in stage.sent)
     assert stage.changes == {}
-    assert stage.metrics.outcomes == []
+    assert not any(stage.metrics.outcomes.values())
 
 
 async def test_append_and_a_key_given_twice_are_refused_without_asking_the_broker(stage: Stage) -> None:
@@ -465,7 +414,7 @@ async def test_a_replacement_deletes_the_keys_that_it_does_not_name_ours_as_well
 async def test_a_replacement_that_repeats_the_value_in_force_leaves_its_end(stage: Stage) -> None:
     until_ms = round(time.time() * 1000) + 3_600_000
     clicks = PolicyKey.of_topic("clicks")
-    await stage.service.alter_policies([PolicyOperation(clicks, 5.0, until_ms)], ChangeSource("alice", "rest"))
+    await stage.set({clicks: 5.0}, until_ms)
     said = await stage.replace((c.TOPIC, "clicks", {"retention.ms": "9", TOPIC_KEY: "5"}))
     assert codes(said) == [(0, c.TOPIC, "clicks")]
     assert stage.service.policies.ends == {clicks: ValueEnd(until_ms, None)}
@@ -634,8 +583,8 @@ async def test_a_threshold_is_taken_back_where_the_broker_refuses_what_it_had_fo
 
 async def test_a_threshold_with_an_end_has_it_again_where_the_broker_refuses_the_topic(stage: Stage) -> None:
     topic, far = PolicyKey.of_topic("again"), 253_000_000_000_000
-    await stage.service.alter_policies([PolicyOperation(topic, 40.0)], ChangeSource("User:eve", "kafka"))
-    await stage.service.alter_policies([PolicyOperation(topic, 50.0, far)], ChangeSource("User:eve", "kafka"))
+    await stage.set({topic: 40.0})
+    await stage.set({topic: 50.0}, far)
     stage.late = {"again": 36}
     assert await stage.create(new("again")) == [("again", 36, "no again")]
     assert stage.changes == {topic: 50.0}
@@ -653,7 +602,7 @@ async def test_a_threshold_stays_where_the_topic_may_be_there(stage: Stage, code
 
 async def test_a_threshold_that_was_kept_too_late_is_taken_back_and_its_topic_not_created(stage: Stage) -> None:
     topic = PolicyKey.of_topic("again")
-    await stage.service.alter_policies([PolicyOperation(topic, 50.0)], ChangeSource("User:eve", "kafka"))
+    await stage.set({topic: 50.0})
     stage.until = time.monotonic() + LATE_S / 2
     said = await stage.create(new("again"), new("new"))
     text = "keeping the threshold took too long, so the topic is not created: try again"
@@ -687,9 +636,7 @@ async def test_a_threshold_of_which_nobody_knows_whether_it_was_kept_is_taken_ba
 
 
 async def test_a_value_that_another_client_set_in_between_is_not_taken_back(stage: Stage) -> None:
-    await stage.service.alter_policies(
-        [PolicyOperation(PolicyKey.of_topic("a"), 100.0)], ChangeSource("User:eve", "kafka")
-    )
+    await stage.set({PolicyKey.of_topic("a"): 100.0})
     await stage.service.revert_changes(
         {PolicyKey.of_topic("a"): RuntimeValue()},
         [PolicyOperation(PolicyKey.of_topic("a"), 70.0)],
@@ -757,19 +704,17 @@ async def test_a_threshold_is_deleted_with_its_topic_and_the_history_says_by_who
 async def test_a_threshold_is_deleted_with_a_topic_that_is_named_by_its_id(stage: Stage) -> None:
     stage.places, stage.ids = {1: {"by-id"}}, {"by-id": TopicId("c", d.topic_id_text(TOPIC_ID))}
     named = PolicyKey.of_topic("by-id")
-    await stage.service.alter_policies([PolicyOperation(named, 100.0)], ChangeSource("User:eve", "kafka"))
+    await stage.set({named: 100.0})
     assert await stage.delete(TOPIC_ID) == [("by-id", 0)]
     assert stage.changes == {}
     stage.ids = {}
-    await stage.service.alter_policies([PolicyOperation(named, 100.0)], ChangeSource("User:eve", "kafka"))
+    await stage.set({named: 100.0})
     assert await stage.delete(TOPIC_ID) == [("by-id", 0)], "an id that isn't known yet: the answer has the name"
     assert stage.changes == {}
 
 
 async def test_a_topic_that_the_broker_does_not_delete_keeps_its_threshold(stage: Stage) -> None:
-    await stage.service.alter_policies(
-        [PolicyOperation(A, 100.0), PolicyOperation(B, 50.0)], ChangeSource("User:eve", "kafka")
-    )
+    await stage.set({A: 100.0, B: 50.0})
     stage.errors = {"a": 29}
     assert await stage.delete("a", "b") == [("b", 0), ("a", 29)]
     assert stage.changes == {A: 100.0}
@@ -779,9 +724,9 @@ async def test_a_topic_that_the_broker_does_not_delete_keeps_its_threshold(stage
 
 
 async def test_topics_without_a_threshold_are_the_brokers_to_delete(stage: Stage) -> None:
-    await stage.service.alter_policies([PolicyOperation(A, 100.0)], ChangeSource("User:eve", "kafka"))
+    await stage.set({A: 100.0})
     assert await stage.delete("other") == []
-    await stage.service.alter_policies([PolicyOperation(A, None)], ChangeSource("User:eve", "kafka"))
+    await stage.set({A: None})
     stage.sent.clear()
     assert await stage.delete("a") == []
     assert stage.sent == []
@@ -791,7 +736,7 @@ async def test_what_the_file_says_of_a_deleted_topic_stays_and_is_told(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    await stage.service.alter_policies([PolicyOperation(FILED, 200.0)], ChangeSource("User:eve", "kafka"))
+    await stage.set({FILED: 200.0})
     assert await stage.delete("filed") == [("filed", 0)]
     assert stage.service.policies.topic_thresholds() == {"filed": 300.0}
     assert await stage.delete("filed") == [("filed", 0)]
@@ -807,7 +752,7 @@ async def test_a_topic_that_is_made_anew_before_the_answer_is_here_keeps_what_it
     stage: Stage, value: str
 ) -> None:
     stage.places, stage.ids = {1: {"a"}}, {"a": TopicId("c", "earlier")}
-    await stage.service.alter_policies([PolicyOperation(A, 100.0)], ChangeSource("User:eve", "kafka"))
+    await stage.set({A: 100.0})
     broker = stage.broker
     frame = d.DELETE_NAMED_TOPICS.encode_request(d.DeleteNamedTopicsRequest(("a",), 1000), 5, 77, TOOL)[4:]
     first = await stage.door.answer_query(AdminQuery(1, stage.until, "", "User:alice", frame, b"", b""))
@@ -822,7 +767,7 @@ async def test_a_topic_that_is_made_anew_before_the_answer_is_here_keeps_what_it
 async def test_whatever_fails_here_the_client_is_told_what_the_broker_said(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
-    await stage.service.alter_policies([PolicyOperation(A, 100.0)], ChangeSource("User:eve", "kafka"))
+    await stage.set({A: 100.0})
 
     def fail(*_: object) -> None:
         raise error
@@ -838,7 +783,7 @@ async def test_whatever_fails_here_the_client_is_told_what_the_broker_said(
 
 
 async def test_a_removal_that_takes_long_keeps_no_client_waiting(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    await stage.service.alter_policies([PolicyOperation(A, 100.0)], ChangeSource("User:eve", "kafka"))
+    await stage.set({A: 100.0})
     write, goes_on = stage.store.write_change, threading.Event()
 
     def wait(decide: Decide, source: ChangeSource) -> WrittenChange:
@@ -968,33 +913,24 @@ async def test_a_brokers_quota_is_taken_away_from_it_alone(stage: Stage) -> None
     assert "unknown unit in quota 'producer_byte_rate.upstream'" in said.entries[0].error_message
 
 
-async def test_a_client_that_sets_a_quota_above_the_brokers_reads_so_in_the_answer(stage: Stage) -> None:
-    stage.upstream = QuotaStore({Entity("bob"): {QuotaKey.parse("producer_byte_rate"): 3000.0}})
-    said = await stage.quotas(
-        (user("bob"), {"producer_byte_rate": 5000.0}), (user("eve"), {"producer_byte_rate": 5000.0})
-    )
-    assert results(said) == [(user("bob"), 0), (user("eve"), 0)]
-    warned, fine = (row.error_message for row in said.entries)
-    assert "does not hold: brokers enforce producer_byte_rate:broker_bps=3000 {user=bob} of their own" in warned
-    assert fine is None
-
-
-async def test_what_the_brokers_lose_by_the_same_request_is_no_reason_to_warn(stage: Stage) -> None:
+async def test_a_client_that_sets_a_senseless_quota_or_one_above_the_brokers_reads_so_in_the_answer(
+    stage: Stage,
+) -> None:
     rate = QuotaKey.parse("producer_byte_rate")
-    stage.upstream = QuotaStore({Entity("bob"): {rate: 3000.0}, Entity("eve"): {rate: 3000.0}})
-    moved = {"producer_byte_rate": 5000.0, "producer_byte_rate.upstream": None}
-    said = await stage.quotas((user("bob"), moved), (user("eve"), {"producer_byte_rate": 5000.0}))
-    fine, warned = (row.error_message for row in said.entries)
-    assert fine is None
-    assert "does not hold" in warned
-
-
-async def test_a_client_that_sets_a_senseless_quota_reads_so_in_the_answer(stage: Stage) -> None:
-    said = await stage.quotas((user("bob"), {"producer_byte_rate": 10.0}), (user("eve"), {"request_percentage": 10.0}))
-    assert results(said) == [(user("bob"), 0), (user("eve"), 0)]
-    warned, fine = (row.error_message for row in said.entries)
-    assert "{user=bob}: 10 bytes/s is less than one usual batch of 16 KiB in 10 s" in warned
-    assert fine is None
+    stage.upstream = QuotaStore({Entity("bob"): {rate: 3000.0}, Entity("carol"): {rate: 3000.0}})
+    more = {"producer_byte_rate": 5000.0}
+    said = await stage.quotas(
+        (user("bob"), more),
+        (user("carol"), {**more, "producer_byte_rate.upstream": None}),  # what brokers lose is no reason to warn
+        (user("eve"), more),
+        (user("dan"), {"producer_byte_rate": 10.0}),
+        (user("ida"), {"request_percentage": 10.0}),
+    )
+    assert [row.error_code for row in said.entries] == [0] * 5
+    above, *fine, senseless, share = (row.error_message for row in said.entries)
+    assert "does not hold: brokers enforce producer_byte_rate:broker_bps=3000 {user=bob} of their own" in above
+    assert "{user=dan}: 10 bytes/s is less than one usual batch of 16 KiB in 10 s" in senseless
+    assert (*fine, share) == (None, None, None)
 
 
 async def test_each_entity_is_refused_by_itself(stage: Stage) -> None:
@@ -1038,20 +974,16 @@ async def test_quotas_of_addresses_are_not_set_where_they_would_hold_for_the_gat
     assert stage.sent == []
 
 
-async def test_quotas_of_addresses_keep_no_other_change_back(stage: Stage) -> None:
+async def test_quotas_of_addresses_keep_no_other_change_back_and_may_be_removed(stage: Stage) -> None:
     address = (q.EntityData(q.IP, "10.0.0.1"),)
-    mutations = {"controller_mutation_rate": 5.0}
+    assert await stage.quotas((address, {"connection_creation_rate": None})) is None  # it passes as it is
     said = await stage.quotas(
-        (address, {"connection_creation_rate": 20.0}), (user("bob"), {"producer_byte_rate": 5.0, **mutations})
+        (address, {"connection_creation_rate": 20.0}),
+        (user("bob"), {"producer_byte_rate": 5.0, "controller_mutation_rate": 5.0}),
     )
     assert results(said) == [(address, api.ERROR_CODES["POLICY_VIOLATION"]), (user("bob"), 0)]
     assert [key.name for key in stage.changes] == ["/config/users/bob"]
     assert [entity for entity, _ in stage.sent[-1].entries] == [user("bob")]
-
-
-async def test_quotas_of_addresses_that_the_brokers_have_may_be_removed(stage: Stage) -> None:
-    address = (q.EntityData(q.IP, "10.0.0.1"),)
-    assert await stage.quotas((address, {"connection_creation_rate": None})) is None  # it passes as it is
 
 
 @pytest.mark.seed("546.23")

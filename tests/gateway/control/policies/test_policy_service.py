@@ -22,7 +22,6 @@ from trio.testing import MockClock
 from gateway.control.facts import ClusterState, PublishedCluster
 from gateway.control.policies.service import (
     LOADING_TIMEOUT_S,
-    OUTCOMES,
     ChangeResult,
     watched_topics,
 )
@@ -48,7 +47,8 @@ from policies.quotas.store import Alteration, QuotaStore
 from policies.quotas.store import Op as QuotaOp
 from policies.thresholds.sums import CommittedTotal, TopicPlaces
 from tests.background import until
-from tests.gateway.control.contexts import make_context, make_policy_service, set_places
+from tests.gateway.control.contexts import make_context, make_policy_service
+from tests.gateway.control.policies.policy_scene import PolicyMetrics, PolicyScene
 
 CLICKS, VIEWS, ORDERS = (PolicyKey.of_topic(name) for name in ("clicks", "views", "orders"))
 TOTAL = PolicyKey.of_broker()
@@ -59,41 +59,13 @@ AT_S = 1_700_000_000.0  # Unix time when trio's clock begins
 HOUR_MS = 3_600_000
 
 
-class Metrics:
-    """What a service shows."""
-
-    def __init__(self) -> None:
-        self.version = -1
-        self.up = False
-        self.outcomes = dict.fromkeys(OUTCOMES, 0)
-        self.excess: dict[str, float] = {}
-
-    def show_policy_version(self, version: int) -> None:
-        self.version = version
-
-    def show_policy_store(self, up: bool) -> None:
-        self.up = up
-
-    def show_committed(self, committed: Mapping[str, CommittedTotal]) -> None:
-        self.excess = {broker: each.excess for broker, each in committed.items()}
-
-    def count_policy_change(self, outcome: str) -> None:
-        self.outcomes[outcome] += 1
-
-
-class Gateway:
+class Gateway(PolicyScene):
     """A running service, and what it told workers."""
 
     def __init__(self, path: Path, nursery: trio.Nursery, base: dict[PolicyKey, float] | None = None) -> None:
-        self.metrics = Metrics()
+        super().__init__(path, BASE if base is None else base, PublishedCluster())
         self.told: list[PolicySet] = []
-        self.context = make_context(metrics=self.metrics, cluster=PublishedCluster())
-        self.store = FileStore(path, BASE if base is None else base)
         self.fresh: TopicPlaces | None = None
-        self.upstream = QuotaStore()
-        self.is_sure = True  # what time it is
-        self.ids: dict[str, TopicId] = {}  # that the cluster has, by topic
-        self.service = make_policy_service(self.context, self.store, self)
         self.context.facts.policies.subscribe("test", self.told.append)
         self._nursery = nursery
 
@@ -105,14 +77,6 @@ class Gateway:
         self.told.clear()
         return self
 
-    @property
-    def places(self) -> TopicPlaces | None:
-        return self.context.facts.cluster.latest.places
-
-    @places.setter
-    def places(self, places: TopicPlaces | None) -> None:
-        set_places(self.context, places)
-
     def now(self) -> float:
         return AT_S + trio.current_time()
 
@@ -122,14 +86,6 @@ class Gateway:
             await cluster.wait_requested()
             with cluster.refreshing():
                 self.places = self.fresh or self.places
-
-    async def fetch_quotas(self) -> QuotaStore | None:
-        await trio.lowlevel.checkpoint()
-        return self.upstream
-
-    async def fetch_topic_ids(self, topics: Collection[str]) -> TopicIds:
-        await trio.lowlevel.checkpoint()
-        return {name: topic_id for name, topic_id in self.ids.items() if name in topics}
 
     def answer(self, ids: TopicIds) -> None:
         """The cluster answers, with these ids of topics."""
@@ -313,10 +269,9 @@ async def test_losing_the_last_total_while_there_are_shares_is_a_warning(
 
 
 async def test_a_value_with_an_end_is_taken_back_by_itself_and_is_in_the_history(
-    path: Path, nursery: trio.Nursery, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+    gateway: Gateway, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "gateway.audit")
-    gateway = await Gateway(path, nursery).start()
     until_ms = round(gateway.now() * 1000) + HOUR_MS
     await gateway.service.alter_policies([PolicyOperation(CLICKS, 4)], ALICE)
     await gateway.service.alter_policies(
@@ -385,15 +340,14 @@ async def test_nothing_is_taken_back_before_the_time_is_known(
     ],
 )
 async def test_a_value_that_can_not_be_taken_back_is_tried_again(
+    gateway: Gateway,
     path: Path,
-    nursery: trio.Nursery,
     mock_clock: MockClock,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     error: Callable[[int], Exception],
     text: str,
 ) -> None:
-    gateway = await Gateway(path, nursery).start()
     await gateway.service.alter_policies([PolicyOperation(CLICKS, 6, round(gateway.now() * 1000) + 1000)], ALICE)
     write, tries = gateway.store.write_change, []
 
@@ -446,10 +400,9 @@ OLD, NEW = TopicId("c", "old"), TopicId("c", "new")
 
 
 async def test_a_threshold_is_gone_once_another_topic_has_its_topics_name(
-    path: Path, nursery: trio.Nursery, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+    gateway: Gateway, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "gateway.audit")
-    gateway = await Gateway(path, nursery).start()
     gateway.places, gateway.ids = {1: {"views"}}, {"views": OLD}
     await gateway.service.alter_policies([PolicyOperation(VIEWS, 1)], ALICE)
     assert watched_topics(gateway.service.policies) == ["views"]
@@ -552,13 +505,11 @@ async def test_a_deletion_is_in_the_history_with_its_author(gateway: Gateway) ->
 
 
 async def test_a_removal_that_fails_is_told_once_and_tried_again_at_the_next_look(
-    path: Path,
-    nursery: trio.Nursery,
+    gateway: Gateway,
     mock_clock: MockClock,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    gateway = await Gateway(path, nursery).start()
     gateway.places, gateway.ids = {1: {"views"}}, {"views": OLD}
     await gateway.service.alter_policies([PolicyOperation(VIEWS, 1)], ALICE)
     tries = []
@@ -795,12 +746,6 @@ def test_a_store_that_can_not_be_opened_yet_is_tried_again(tmp_path: Path) -> No
         assert store.policies.changes == {VIEWS: 1}
 
 
-def test_a_place_that_can_not_be_used_is_said_at_once(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="can't be used"):
-        FileStore(tmp_path / "file" / "policies.jsonl", {})
-
-
 def test_a_deleted_file_is_written_anew_with_all_that_is_known(path: Path) -> None:
     with closing(FileStore(path, BASE)) as store:
         put(store, PolicyOperation(VIEWS, 1))
@@ -862,7 +807,7 @@ class Away:
 async def test_a_change_right_after_the_start_waits_until_all_was_read(path: Path, nursery: trio.Nursery) -> None:
     store: Any = FileStore(path, BASE)
     store.has_other_writers, store.is_loaded, store.problem = True, False, "not read yet"
-    service = make_policy_service(make_context(metrics=Metrics()), store)
+    service = make_policy_service(make_context(metrics=PolicyMetrics()), store)
     found = dict[bool, PolicyValue | None]()
     nursery.start_soon(service.run)
 
@@ -883,7 +828,7 @@ async def test_a_change_right_after_the_start_waits_until_all_was_read(path: Pat
 async def test_before_all_was_read_and_while_it_is_away_changes_are_refused_with_the_reason(
     nursery: trio.Nursery, mock_clock: MockClock
 ) -> None:
-    store, metrics, told = Away(), Metrics(), list[PolicySet]()
+    store, metrics, told = Away(), PolicyMetrics(), list[PolicySet]()
     context = make_context(metrics=metrics)
     service = make_policy_service(context, store)
     context.facts.policies.subscribe("test", told.append)
@@ -921,7 +866,7 @@ async def test_before_all_was_read_and_while_it_is_away_changes_are_refused_with
 async def test_a_stop_closes_the_store_and_callers_that_wait_are_told() -> None:
     store = Away()
     store.is_loaded, store.problem = True, ""
-    service = make_policy_service(make_context(metrics=Metrics()), store)
+    service = make_policy_service(make_context(metrics=PolicyMetrics()), store)
     async with trio.open_nursery() as askers:
 
         async def ask() -> None:
