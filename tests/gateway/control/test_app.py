@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 
 from gateway.embedded import find_free_port
-from policies import usage
-from tests.gateway.control.gateway_process import DEADLINE_S, Gateway, at
+from tests.gateway.control.gateway_process import Gateway, at
 from tests.gateway.control.null_broker import NullBroker
 from tests.gateway.data.play import request as produce_request
 from tests.gateway.test_supervisor import is_alive
@@ -65,7 +64,9 @@ def ask_api_versions(port: int) -> tuple[int, int] | None:
         return struct.unpack_from(">ih", answer, 4)
 
 
-def test_it_serves_a_broker_that_offers_next_to_nothing(serve: Callable[..., Any], broker: NullBroker) -> None:
+def test_it_serves_a_broker_that_offers_next_to_nothing_and_one_that_joins_later(
+    serve: Callable[..., Any], broker: NullBroker
+) -> None:
     broker.topics = {"clicks": [1]}
     gateway = serve(at(broker), "internal_topics: none").ready()
     assert ask_api_versions(gateway.port) == (7, 0)
@@ -76,25 +77,11 @@ def test_it_serves_a_broker_that_offers_next_to_nothing(serve: Callable[..., Any
     gateway.wait_for("counted", lambda: gateway.metric("connections_accepted_total") == 2)
     # Nobody has produced to it.
     assert gateway.metric("produce_bytes_total", broker="1", topic="clicks", outcome="accepted", reason="") is None
-    assert gateway.end() == 0
-    assert [record["final"] for record in gateway.records()][-1] is True
-
-
-def test_a_broker_that_joins_later_gets_a_listener(serve: Callable[..., Any], broker: NullBroker) -> None:
-    gateway = serve(at(broker), "internal_topics: none").ready()
     broker.brokers[3] = ("127.0.0.1", broker.port)
     gateway.wait_for_log(rf"broker 3: 127.0.0.1:{gateway.port + 4} -> {at(broker)}")
     assert ask_api_versions(gateway.port + 4) == (7, 0)
-
-
-def test_a_broker_whose_port_is_taken_is_withheld_and_told(serve: Callable[..., Any], broker: NullBroker) -> None:
-    gateway = serve(at(broker), "internal_topics: none").ready()
-    with socket.create_server(("127.0.0.1", gateway.port + 3)):
-        broker.brokers[2] = ("127.0.0.1", broker.port)
-        gateway.wait_for_log("broker 2 is withheld from clients: no listener on .* Address already in use")
-        assert gateway.metric("upstream_brokers_without_listener") == 1
-    gateway.wait_for_log("broker 2: 127.0.0.1")
-    assert ask_api_versions(gateway.port + 3) == (7, 0)
+    assert gateway.end() == 0
+    assert [record["final"] for record in gateway.records()][-1] is True
 
 
 def test_an_upstream_that_is_not_there_is_one_line_until_it_comes(serve: Callable[..., Any]) -> None:
@@ -254,7 +241,7 @@ def test_limits_set_at_run_time_hold_on_while_a_new_control_can_not_read_them(
 PLUGINS = """
 import json
 from pathlib import Path
-from policies.storage import Observation, ObservationFailed, QuotaValues, Volume
+from policies.storage import ObservationFailed, QuotaValues
 
 class Factor:
     def __init__(self, path):
@@ -264,10 +251,6 @@ class Factor:
             return float(self.path.read_text())
         except (OSError, ValueError) as error:
             raise ObservationFailed(f"{self.path.name}: {type(error).__name__}") from error
-
-class Volumes:
-    def observe(self):
-        return Observation(frozenset({1}), (Volume(1, "/data", 100, 50),))
 
 class Quotas(Factor):
     def quotas(self):
@@ -279,8 +262,6 @@ class Quotas(Factor):
 ENTRY_POINTS = """
 [produce_gateway.factor_sources]
 test-factor = test_plugins_of_ours:Factor
-[produce_gateway.volume_sources]
-test-volumes = test_plugins_of_ours:Volumes
 [produce_gateway.quota_sources]
 test-quotas = test_plugins_of_ours:Quotas
 """
@@ -322,21 +303,6 @@ def test_a_control_that_is_killed_does_not_end_a_pause(
     assert gateway.end() == 0
 
 
-def test_client_quotas_of_producers_are_limits_that_a_soft_limit_can_lower(
-    serve: Callable[..., Any], broker: NullBroker, plugins: Path
-) -> None:
-    limits = "soft: {type: MinFreeBytes, level: 80}, hard: {type: MinFreeBytes, level: 20}"
-    gateway = serve(
-        at(broker),
-        f"internal_topics: none\nstorage: {{source: test-volumes, {limits}}}\n"
-        "client_quotas: [{user: <default>, producer_byte_rate: 1MB}]",
-    ).ready()
-    gateway.wait_for("seen", lambda: gateway.metric("storage_throttle_factor") == 0.5)
-    assert gateway.metric("storage_throttle_without_effect") == 0
-    assert "has no effect" not in gateway.read_log()
-    assert gateway.end() == 0
-
-
 def put(path: Path, text: str) -> None:
     """Whole or not at all: the source may read at any time."""
     fresh = path.with_name("fresh")
@@ -368,28 +334,6 @@ def test_thresholds_of_a_source_replace_those_of_the_file(
     gateway.wait_for("none", lambda: gateway.metric("broker_threshold_bytes_per_second", broker="1") == float("inf"))
     assert gateway.log.count("the last thresholds stay") == 1
     assert gateway.end() == 0
-
-
-def test_a_plugin_that_cannot_be_made_is_one_clear_line(
-    serve: Callable[..., Any], broker: NullBroker, plugins: Path
-) -> None:
-    gateway = serve(at(broker), "storage: {factor_source: test-factor}")
-    assert gateway.finish() == 1
-    assert "storage: produce_gateway.factor_sources test-factor: needs the option path" in gateway.log
-
-
-def test_disks_that_cannot_be_seen_let_the_fallback_in(serve: Callable[..., Any], broker: NullBroker) -> None:
-    gateway = serve(
-        at(broker), "internal_topics: none\nstorage: {min.available.bytes: 1GB, throttle.factor.fallback: 0.25}"
-    ).ready()
-    gateway.wait_for_log("storage: the disks could not be observed: ")
-    status = json.loads(gateway.get("/v1/storage")[1])
-    assert (status["factor"], status["origin"], status["source"]) == (0.25, "fallback", "log-dirs")
-    assert gateway.metric("storage_no_data_throttling") == 1
-    assert gateway.metric("storage_fallback_throttle_factor_applied_total") == 1
-    begin = time.monotonic()
-    assert gateway.end() == 0
-    assert time.monotonic() - begin < 10
 
 
 def test_running_out_of_descriptors_delays_connections_and_passes(serve: Any, broker: Any) -> None:
@@ -434,20 +378,6 @@ def test_nothing_is_left_when_the_parent_is_killed_and_the_next_one_notes_it(ser
     assert again.end() == 0
 
 
-def test_two_gateways_with_one_spool_are_refused(serve: Any, broker: Any) -> None:
-    first = serve(at(broker), "internal_topics: none").ready()
-    second = serve(at(broker), "internal_topics: none", spool=first.spool)
-    assert second.finish() == 1
-    assert "is in use by another gateway: give each its own usage_log.spool_dir" in second.log
-
-
-def test_a_spool_that_cannot_be_made_is_one_clear_line(serve: Any, broker: Any, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    gateway = serve(at(broker), spool=tmp_path / "file")
-    assert gateway.finish() == 1
-    assert f"usage_log.spool_dir {tmp_path}/file: File exists" in gateway.log
-
-
 @pytest.mark.kafka
 def test_the_disks_of_a_real_cluster_are_shown(serve: Any, kafka: Any) -> None:
     gateway = serve(kafka.bootstrap_servers, "storage: {min.available.bytes: 1}").ready()
@@ -460,63 +390,6 @@ def test_the_disks_of_a_real_cluster_are_shown(serve: Any, kafka: Any) -> None:
     assert re.search(r"^BROKER  VOLUME .*\n\d+ +/\S+ +[\d.]+ .B +", done.stdout)
     assert re.search(r"^factor      1  OPEN \(valid, \d+ s old\)$", done.stdout, re.MULTILINE)
     assert gateway.end() == 0
-
-
-@pytest.mark.kafka
-def test_a_volume_topic_without_writers_is_made_protected_and_pauses(serve: Any, kafka: Any) -> None:
-    from confluent_kafka.admin import AdminClient
-
-    gateway = serve(kafka.bootstrap_servers, "storage: {source: snapshots, check_interval: 1s}").ready()
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    gateway.wait_for("topic", lambda: "__produce_gateway_volumes" in admin.list_topics(timeout=20).topics)
-    gateway.wait_for_log("PAUSE .fail-safe., every produce limit x 0: broker .* has no snapshot of its volumes")
-    status = json.loads(gateway.get("/v1/storage")[1])
-    assert [broker["unknown"] for broker in status["brokers"]] == ["missing"]
-    assert gateway.end() == 0
-
-
-@pytest.mark.kafka
-def test_produced_bytes_are_in_metrics_spool_and_topic_alike(serve: Any, kafka: Any) -> None:
-    from confluent_kafka import Consumer, Producer, TopicPartition
-    from confluent_kafka.admin import AdminClient
-    from confluent_kafka.cimpl import NewTopic
-
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.create_topics([NewTopic("app-a", num_partitions=3, replication_factor=1)])["app-a"].result(timeout=30)
-    gateway = serve(kafka.bootstrap_servers).ready()
-    producer = Producer({"bootstrap.servers": f"127.0.0.1:{gateway.port}", "client.id": "app"})
-    for i in range(1000):
-        producer.produce("app-a", b"x" * 1000, key=str(i).encode())
-    assert producer.flush(60) == 0
-    node_id = str(next(iter(admin.list_topics(timeout=20).brokers)))
-    labels = {"broker": node_id, "topic": "app-a", "outcome": "accepted", "reason": ""}
-    gateway.wait_for("metrics", lambda: gateway.metric("produce_messages_total", **labels) == 1000)
-    size = gateway.metric("produce_bytes_total", **labels)
-    assert size > 1_000_000
-    assert gateway.metric("client_bytes_total", principal="User:ANONYMOUS", client_id="app", outcome="accepted") == size
-    # The topic is there then: making it may take longer than what is left to the last records at the end.
-    gateway.wait_for("published", lambda: (gateway.metric("usage_log_records_published_total") or 0) >= 1)
-    assert gateway.end() == 0
-
-    records = gateway.records()
-    assert records[-1]["final"]
-    boot = records[-1]["boot"]
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "x"})
-    topic = "__produce_gateway_usage"
-    partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
-    consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
-    published: list[dict[str, Any]] = []
-    deadline = time.monotonic() + DEADLINE_S
-    while len(published) < len(records) and time.monotonic() < deadline:
-        message = consumer.poll(0.2)
-        if message is not None and message.error() is None and message.key() == f"gw/{boot}/0".encode():
-            published.append(usage.decode_record(message.value() or b""))
-    consumer.close()
-    for found in (records, published):
-        rows = [row for record in found for row in record["rows"] if row["outcome"] == "accepted"]
-        assert sum(row["bytes"] for row in rows) == size
-        assert sum(row["messages"] for row in rows) == 1000
-    assert published == records
 
 
 def test_the_connections_that_are_there_are_told(serve: Callable[..., Any], broker: NullBroker) -> None:
@@ -550,3 +423,10 @@ def test_a_gateway_that_stops_is_not_ready_before_it_is_closed(serve: Callable[.
     assert (status, json.loads(said)["problems"]) == (503, ["the gateway is stopping"])
     assert ask_api_versions(gateway.port) == (7, 0)  # whoever has not heard of it yet
     assert gateway.end() == 0
+
+
+def test_a_spool_that_cannot_be_made_is_one_clear_line(serve: Any, broker: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    gateway = serve(at(broker), spool=tmp_path / "file")
+    assert gateway.finish() == 1
+    assert f"usage_log.spool_dir {tmp_path}/file: File exists" in gateway.log

@@ -6,6 +6,8 @@ import json
 import os
 import resource
 import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,12 @@ import trio.testing
 from trio.testing import MockClock
 
 from gateway.channel import UsageInterval, UsageRow
+from gateway.config import parse_settings
 from gateway.config.sections.logs import UsageLog
+from gateway.control.components.optional_components import ComponentUnusable
 from gateway.control.components.usage_pipeline import make_chain
 from gateway.control.metrics import GatewayMetrics
+from gateway.control.outside import Outside
 from gateway.control.usage import usage_log as module
 from gateway.control.usage.usage_log import (
     LogChain,
@@ -47,10 +52,37 @@ def line(seq: int, boot: str = "boot-1", final: bool = False, padding: int = 0, 
     return usage.encode_interval("gw", boot, 0, seq, rows, start_ms=0, end_ms=1, final=final, version=version)[0]
 
 
-def open_spool(
-    path: Path, max_bytes: int = 64 * MiB, retention_s: float = 3600.0, published_only: bool = True
-) -> UsageSpool:
-    return UsageSpool(path, max_bytes, retention_s, published_only=published_only)
+OpenSpool = Callable[..., UsageSpool]
+
+
+@pytest.fixture
+def open_spool(tmp_path: Path) -> Iterator[OpenSpool]:
+    """Opens the spool below `tmp_path`, or in a folder of it, and closes it at the end."""
+    with ExitStack() as stack:
+
+        def open_spool(
+            folder: str = "", max_bytes: int = 64 * MiB, retention_s: float = 3600.0, published_only: bool = True
+        ) -> UsageSpool:
+            spool = UsageSpool(tmp_path / folder, max_bytes, retention_s, published_only=published_only)
+            stack.callback(spool.close)
+            return spool
+
+        yield open_spool
+
+
+@asynccontextmanager
+async def writing(log: UsageLogWriter) -> AsyncIterator[None]:
+    """It runs meanwhile; in the end all that it was given is on disk."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.run)
+        yield
+        await drained(log)
+        nursery.cancel_scope.cancel()
+
+
+async def drained(log: UsageLogWriter) -> None:
+    with trio.fail_after(20):
+        await log.wait_drained()
 
 
 def fill(spool: UsageSpool, boot: str) -> int:
@@ -80,39 +112,39 @@ def sample(metrics: GatewayMetrics, name: str, labels: dict[str, str] | None = N
 # --- the spool --------------------------------------------------------------------------------------------------------
 
 
-def test_records_are_read_in_order_from_where_the_topic_has_them(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path)
+def test_records_are_read_in_order_from_where_the_topic_has_them(open_spool: OpenSpool, tmp_path: Path) -> None:
+    spool = open_spool()
     spool.append([line(0), line(1)])
     lines, position = spool.read_unpublished()
     assert lines == [line(0), line(1)]
     spool.mark_published(position)
+    size = len(line(0)) + len(line(1)) + 2
+    assert json.loads((tmp_path / "published.json").read_text()) == {"segment": 1, "offset": size}
     assert spool.read_unpublished()[0] == []
     spool.append([line(2)])
     assert spool.read_unpublished()[0] == [line(2)]
     assert spool.backlog_bytes == len(line(2)) + 1
-    spool.close()
 
 
-def test_a_restart_goes_on_publishing_where_the_last_one_stopped(tmp_path: Path) -> None:
-    first = open_spool(tmp_path)
+def test_a_restart_goes_on_publishing_where_the_last_one_stopped(open_spool: OpenSpool) -> None:
+    first = open_spool()
     first.append([line(0)])
     first.mark_published(first.read_unpublished()[1])
     first.append([line(1)])
     first.close()
-    second = open_spool(tmp_path)
+    second = open_spool()
     second.append([line(2)])
     lines, position = second.read_unpublished()
     assert lines == [line(1)]
     second.mark_published(position)
     assert second.read_unpublished()[0] == [line(2)]
-    second.close()
 
 
-def test_an_upgrade_goes_on_with_what_the_release_before_has_left(tmp_path: Path) -> None:
-    first = open_spool(tmp_path)
+def test_an_upgrade_goes_on_with_what_the_release_before_has_left(open_spool: OpenSpool) -> None:
+    first = open_spool()
     first.append([line(0, version=1), line(1, version=1)])
     first.close()
-    second = open_spool(tmp_path)
+    second = open_spool()
     assert second.unfinished_lives(0) == [("gw", "boot-1", 1)]
     second.append([line(0, boot="boot-2")])
     lines, position = second.read_unpublished()
@@ -123,12 +155,11 @@ def test_an_upgrade_goes_on_with_what_the_release_before_has_left(tmp_path: Path
         (1, 1),
         (2, 0),
     ]
-    second.close()
 
 
-def test_a_lost_position_means_copies_and_never_a_gap(tmp_path: Path) -> None:
+def test_a_lost_position_means_copies_and_never_a_gap(open_spool: OpenSpool, tmp_path: Path) -> None:
     for content in (None, "", "{}", '{"segment": "x"}'):
-        spool = open_spool(tmp_path / str(content))
+        spool = open_spool(str(content))
         spool.append([line(0)])
         spool.mark_published(spool.read_unpublished()[1])
         spool.close()
@@ -137,34 +168,36 @@ def test_a_lost_position_means_copies_and_never_a_gap(tmp_path: Path) -> None:
             position.unlink()
         else:
             position.write_text(content)
-        again = open_spool(tmp_path / str(content))
+        again = open_spool(str(content))
         assert again.read_unpublished()[0] == [line(0)]
         again.close()
 
 
-def test_half_a_record_left_by_a_crash_is_cut_off(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path)
+def test_half_a_record_left_by_a_crash_is_cut_off(open_spool: OpenSpool, tmp_path: Path) -> None:
+    spool = open_spool()
     spool.append([line(0), line(1)])
     spool.close()
     (file,) = tmp_path.glob("*.jsonl")
     file.write_bytes(file.read_bytes()[:-10])
-    again = open_spool(tmp_path)
+    again = open_spool()
     assert again.last_seq("boot-1") == 0
     again.append([line(1)])
     assert [record["seq"] for record in on_disk(tmp_path)] == [0, 1]
-    again.close()
 
 
-def test_only_one_gateway_writes_to_a_directory(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path)
+async def test_only_one_gateway_writes_to_a_directory(open_spool: OpenSpool, tmp_path: Path) -> None:
+    settings = parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\nusage_log: {{spool_dir: {tmp_path}}}")
+    spool = open_spool()
     with pytest.raises(SpoolInUse, match="give each its own"):
-        open_spool(tmp_path)
+        open_spool()
+    with pytest.raises(ComponentUnusable, match=r"give each its own usage_log\.spool_dir"):
+        await Outside().make_components(settings).make_all(patient=False)
     spool.close()
-    open_spool(tmp_path).close()
+    open_spool()
 
 
-def test_a_write_that_fails_half_way_leaves_nothing_of_it(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path)
+def test_a_write_that_fails_half_way_leaves_nothing_of_it(open_spool: OpenSpool, tmp_path: Path) -> None:
+    spool = open_spool()
     spool.append([line(0)])
     size = next(tmp_path.glob("*.jsonl")).stat().st_size
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -178,30 +211,31 @@ def test_a_write_that_fails_half_way_leaves_nothing_of_it(tmp_path: Path) -> Non
     spool.append([line(2)])
     assert [record["seq"] for record in on_disk(tmp_path)] == [0, 2]
     assert spool.read_unpublished()[0] == [line(0), line(2)]
-    spool.close()
 
 
-def test_the_bound_refuses_rather_than_deleting_records_that_the_topic_lacks(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path, max_bytes=MiB)
+def test_the_bound_refuses_rather_than_deleting_records_that_the_topic_lacks(
+    open_spool: OpenSpool, tmp_path: Path
+) -> None:
+    spool = open_spool(max_bytes=MiB)
     seq = fill(spool, "boot-1")
     assert sum(file.stat().st_size for file in tmp_path.glob("*.jsonl")) <= MiB
     assert [record["seq"] for record in on_disk(tmp_path)] == list(range(seq))
-    spool.close()
 
 
-def test_room_is_made_by_deleting_records_that_the_topic_has_oldest_first(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path, max_bytes=MiB)
+def test_room_is_made_by_deleting_records_that_the_topic_has_oldest_first(
+    open_spool: OpenSpool, tmp_path: Path
+) -> None:
+    spool = open_spool(max_bytes=MiB)
     for seq in range(100):
         spool.append([line(seq, padding=30_000)])
         spool.mark_published(spool.read_unpublished()[1])
     kept = [record["seq"] for record in on_disk(tmp_path)]
     assert kept == list(range(kept[0], 100))
     assert 20 < len(kept) < 36
-    spool.close()
 
 
-def test_retention_deletes_old_files_once_they_are_published(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path, max_bytes=MiB, retention_s=60)
+def test_retention_deletes_old_files_once_they_are_published(open_spool: OpenSpool, tmp_path: Path) -> None:
+    spool = open_spool(max_bytes=MiB, retention_s=60)
     for seq in range(8):
         spool.append([line(seq, padding=50_000)])  # files end at an eighth of the bound: 3 records each
     files = sorted(tmp_path.glob("*.jsonl"))
@@ -215,40 +249,37 @@ def test_retention_deletes_old_files_once_they_are_published(tmp_path: Path) -> 
     spool.prune_expired()
     assert sorted(tmp_path.glob("*.jsonl")) == files[2:]  # the last one is written to
     assert spool.read_unpublished()[0]
-    spool.close()
 
 
-def test_without_a_topic_age_alone_deletes(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path, retention_s=60, published_only=False)
+def test_without_a_topic_age_alone_deletes(open_spool: OpenSpool, tmp_path: Path) -> None:
+    spool = open_spool(retention_s=60, published_only=False)
     spool.append([line(0, final=True)])
     spool.close()
     (file,) = tmp_path.glob("*.jsonl")
-    again = open_spool(tmp_path, retention_s=60, published_only=False)
+    again = open_spool(retention_s=60, published_only=False)
     again.prune_expired()
     assert file.exists()
     os.utime(file, (time.time() - 100, time.time() - 100))
     again.prune_expired()
     assert not file.exists()
-    again.close()
 
 
-def test_the_last_sign_of_a_worker_without_an_end_is_kept(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path, retention_s=0, published_only=False)
+def test_the_last_sign_of_a_worker_without_an_end_is_kept(open_spool: OpenSpool, tmp_path: Path) -> None:
+    spool = open_spool(retention_s=0, published_only=False)
     spool.append([line(0, boot="open"), line(0, boot="ended", final=True)])
     spool.close()
-    again = open_spool(tmp_path, retention_s=0, published_only=False)
+    again = open_spool(retention_s=0, published_only=False)
     again.prune_expired()
     assert again.unfinished_lives(0) == [("gw", "open", 0)]
     again.append([usage.encode_lost("gw", "open", 0, 0, 1)])
     again.prune_expired()
     assert len(list(tmp_path.glob("*.jsonl"))) == 1
-    again.close()
 
 
 def test_a_file_that_is_deleted_while_it_is_written_to_is_noticed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    open_spool: OpenSpool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spool = open_spool(tmp_path)
+    spool = open_spool()
     spool.append([line(0)])
     next(tmp_path.glob("*.jsonl")).unlink()
     spool.append([line(1)])
@@ -260,29 +291,26 @@ def test_a_file_that_is_deleted_while_it_is_written_to_is_noticed(
 # --- intervals into the spool -----------------------------------------------------------------------------------------
 
 
-async def test_an_interval_is_confirmed_only_when_it_is_on_disk(tmp_path: Path) -> None:
-    spool, metrics, confirmed = open_spool(tmp_path), GatewayMetrics(), []
-    log = UsageLogWriter(spool, "gw", metrics)
-    async with trio.open_nursery() as nursery:
-        for seq in range(3):
-            assert log.enqueue_interval(
-                interval(seq), partial(lambda n: confirmed.append((n, len(on_disk(tmp_path)))), seq)
-            )
-        assert confirmed == []
-        nursery.start_soon(log.run)
-        with trio.fail_after(20):
-            await log.wait_drained()
-        assert confirmed == [(0, 3), (1, 3), (2, 3)]
-        assert sample(metrics, "usage_log_records_written_total") == 3
-        nursery.cancel_scope.cancel()
-    spool.close()
+async def test_an_interval_is_confirmed_only_when_it_is_on_disk(open_spool: OpenSpool, tmp_path: Path) -> None:
+    metrics, confirmed = GatewayMetrics(), list[tuple[int, int]]()
+    log = UsageLogWriter(open_spool(), "gw", metrics)
+    for seq in range(3):
+        assert log.enqueue_interval(
+            interval(seq), partial(lambda n: confirmed.append((n, len(on_disk(tmp_path)))), seq)
+        )
+    assert confirmed == []
+    async with writing(log):
+        pass
+    assert confirmed == [(0, 3), (1, 3), (2, 3)]
+    assert sample(metrics, "usage_log_records_written_total") == 3
+    assert not [record for record in on_disk(tmp_path) if "record_digest" in record], "there is no chain"
 
 
 async def test_what_was_seen_of_disks_is_in_one_record_once_the_disk_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_spool: OpenSpool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RETRY_S", 0.01)
-    spool = open_spool(tmp_path)
+    spool = open_spool()
     log = UsageLogWriter(spool, "gw", GatewayMetrics())
     disks = usage.DiskNotes((usage.VolumeNote(1, "/a", 100, 80),))
     log.record_disks(disks)
@@ -292,61 +320,47 @@ async def test_what_was_seen_of_disks_is_in_one_record_once_the_disk_has_it(
         monkeypatch.setattr(spool, "append", append)
         raise OSError("no room")
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(log.run)
-        with trio.fail_after(20):
-            await log.wait_drained()
-            monkeypatch.setattr(spool, "append", refuse)
-            for seq in range(2):
-                log.enqueue_interval(interval(seq), lambda: None)
-            await log.wait_drained()
-            log.enqueue_interval(interval(2), lambda: None)
-            await log.wait_drained()
-        nursery.cancel_scope.cancel()
+    async with writing(log):
+        await drained(log)
+        monkeypatch.setattr(spool, "append", refuse)
+        for seq in range(2):
+            log.enqueue_interval(interval(seq), lambda: None)
+        await drained(log)
+        log.enqueue_interval(interval(2), lambda: None)
     assert ["volumes" in record for record in on_disk(tmp_path)] == [False, True, False, False]
-    spool.close()
 
 
-async def test_records_name_the_cluster_from_the_first_that_knows_it(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path)
-    log = UsageLogWriter(spool, "gw", GatewayMetrics())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(log.run)
+async def test_records_name_the_cluster_from_the_first_that_knows_it(open_spool: OpenSpool, tmp_path: Path) -> None:
+    log = UsageLogWriter(open_spool(), "gw", GatewayMetrics())
+    async with writing(log):
         for seq, cluster in enumerate(("", "A")):
             log.record_cluster(cluster)
             log.enqueue_interval(interval(seq), lambda: None)
-            with trio.fail_after(20):
-                await log.wait_drained()
+            await drained(log)
         log.enqueue_lost(0, "boot-1")
-        with trio.fail_after(20):
-            await log.wait_drained()
-        nursery.cancel_scope.cancel()
     assert [record.get("cluster", "") for record in on_disk(tmp_path)] == ["", "A", "A"]
-    spool.close()
 
 
 async def _write(spool: UsageSpool, chain: LogChain | None, *items: UsageInterval | tuple[int, str]) -> None:
     log = UsageLogWriter(spool, "gw", GatewayMetrics(), chain)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(log.run)
+    async with writing(log):
         for item in items:
             if isinstance(item, UsageInterval):
                 log.enqueue_interval(item, lambda: None)
             else:
                 log.enqueue_lost(*item)
-        with trio.fail_after(20):
-            await log.wait_drained()
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("key", [None, b"k" * 32])
-async def test_a_chain_goes_on_in_another_control_and_each_life_has_its_own(tmp_path: Path, key: bytes | None) -> None:
+async def test_a_chain_goes_on_in_another_control_and_each_life_has_its_own(
+    open_spool: OpenSpool, tmp_path: Path, key: bytes | None
+) -> None:
     for items in (
         [interval(0), interval(0, boot="boot-2"), interval(1, rows=2500), interval(2)],
         [interval(2), (0, "boot-2"), interval(3), interval(1, boot="boot-2")],  # who is said to be lost may be there
         [interval(4, final=True), (0, "boot-3")],
     ):
-        spool = open_spool(tmp_path)
+        spool = open_spool()
         await _write(spool, LogChain(key), *items)
         spool.close()
     lines = lines_on_disk(tmp_path)
@@ -358,13 +372,6 @@ async def test_a_chain_goes_on_in_another_control_and_each_life_has_its_own(tmp_
         for record in (record for record in told if record["boot"] == boot):
             assert record.get("previous_digest") == before
             before = before if record["kind"] == "lost" else record["record_digest"]
-
-
-async def test_without_a_chain_there_are_no_digests(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path)
-    await _write(spool, None, interval(0), (0, "boot-1"))
-    spool.close()
-    assert not [record for record in on_disk(tmp_path) if "record_digest" in record]
 
 
 def test_the_chain_is_what_the_configuration_says(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -379,29 +386,25 @@ def test_the_chain_is_what_the_configuration_says(tmp_path: Path, caplog: pytest
         UsageLog(chain_key_file=path)
 
 
-async def test_an_interval_that_comes_again_is_confirmed_and_not_written_twice(tmp_path: Path) -> None:
-    spool, confirmed = open_spool(tmp_path), []
-    spool.append([line(0)])
-    spool.close()
-    spool = open_spool(tmp_path)  # control was restarted; the worker sends what it had no answer for
-    log = UsageLogWriter(spool, "gw", GatewayMetrics())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(log.run)
+async def test_an_interval_that_comes_again_is_confirmed_and_not_written_twice(
+    open_spool: OpenSpool, tmp_path: Path
+) -> None:
+    before, confirmed = open_spool(), list[int]()
+    before.append([line(0)])
+    before.close()  # control was restarted; the worker sends what it had no answer for
+    log = UsageLogWriter(open_spool(), "gw", GatewayMetrics())
+    async with writing(log):
         assert not log.enqueue_interval(interval(0), lambda: confirmed.append(0))
         assert log.enqueue_interval(interval(1), lambda: confirmed.append(1))
         assert not log.enqueue_interval(interval(1), lambda: confirmed.append(1))
-        with trio.fail_after(20):
-            await log.wait_drained()
-        assert confirmed == [0, 1, 1]
-        assert [record["seq"] for record in on_disk(tmp_path)] == [0, 1]
-        nursery.cancel_scope.cancel()
-    spool.close()
+    assert confirmed == [0, 1, 1]
+    assert [record["seq"] for record in on_disk(tmp_path)] == [0, 1]
 
 
 async def test_intervals_wait_while_the_disk_takes_none(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+    open_spool: OpenSpool, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
 ) -> None:
-    spool, metrics, confirmed = open_spool(tmp_path, max_bytes=MiB), GatewayMetrics(), list[int]()
+    spool, metrics, confirmed = open_spool(max_bytes=MiB), GatewayMetrics(), list[int]()
     fill(spool, "old")
     log = UsageLogWriter(spool, "gw", metrics)
     async with trio.open_nursery() as nursery:
@@ -426,22 +429,17 @@ async def test_intervals_wait_while_the_disk_takes_none(
         assert log.problem == ""
         assert "can be written again" in caplog.text
         nursery.cancel_scope.cancel()
-    spool.close()
 
 
 async def test_an_interval_that_no_reader_would_take_is_left_out_and_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    open_spool: OpenSpool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spool, metrics, confirmed = open_spool(tmp_path), GatewayMetrics(), []
-    log = UsageLogWriter(spool, "gw", metrics)
+    metrics, confirmed = GatewayMetrics(), list[int]()
+    log = UsageLogWriter(open_spool(), "gw", metrics)
     backwards = msgspec.structs.replace(interval(0), start_ms=2000, end_ms=1999)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(log.run)
+    async with writing(log):
         log.enqueue_interval(backwards, lambda: confirmed.append(0))
         log.enqueue_interval(interval(1), lambda: confirmed.append(1))
-        await until(lambda: not log.queued, 0.5)
-        nursery.cancel_scope.cancel()
-    spool.close()
     assert confirmed == [0, 1]  # saying it again would help nobody
     assert [record["seq"] for record in on_disk(tmp_path)] == [1]
     assert sample(metrics, "usage_log_dropped_total", {"reason": "invalid"}) == 1
@@ -456,8 +454,8 @@ async def test_rows_that_wait_are_bounded_as_well(tmp_path: Path) -> None:
     assert not log.has_room
 
 
-async def test_a_spool_that_opens_late_gets_all_that_waited_once(tmp_path: Path) -> None:
-    before = open_spool(tmp_path)
+async def test_a_spool_that_opens_late_gets_all_that_waited_once(open_spool: OpenSpool, tmp_path: Path) -> None:
+    before = open_spool()
     before.append([line(0, boot="boot-1"), line(4, boot="old")])
     before.close()
     metrics, confirmed = GatewayMetrics(), list[int]()
@@ -469,7 +467,7 @@ async def test_a_spool_that_opens_late_gets_all_that_waited_once(tmp_path: Path)
             log.enqueue_interval(interval(seq), partial(confirmed.append, seq))
         await trio.testing.wait_all_tasks_blocked()
         assert confirmed == []
-        spool = open_spool(tmp_path)
+        spool = open_spool()
         log.attach_spool(spool)
         await until(lambda: not log.queued, 0.5)
         assert confirmed == [0, 1, 2]
@@ -482,25 +480,21 @@ async def test_a_spool_that_opens_late_gets_all_that_waited_once(tmp_path: Path)
         ]
         assert sample(metrics, "workers_lost_total") == 1
         nursery.cancel_scope.cancel()
-    spool.close()
 
 
-async def test_a_life_without_an_end_is_noted_as_lost_when_the_next_one_begins(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path)
-    spool.append([line(4, boot="old"), line(9, boot="done", final=True)])
-    spool.close()
-    spool = open_spool(tmp_path)
-    log = UsageLogWriter(spool, "gw", GatewayMetrics())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(log.run)
+async def test_a_life_without_an_end_is_noted_as_lost_when_the_next_one_begins(
+    open_spool: OpenSpool, tmp_path: Path
+) -> None:
+    before = open_spool()
+    before.append([line(4, boot="old"), line(9, boot="done", final=True)])
+    before.close()
+    log = UsageLogWriter(open_spool(), "gw", GatewayMetrics())
+    async with writing(log):
         assert log.enqueue_lost_before(0, "new") == ["old"]
-        with trio.fail_after(20):
-            await log.wait_drained()
+        await drained(log)
         assert log.enqueue_lost_before(0, "new") == []
-        nursery.cancel_scope.cancel()
     lost = on_disk(tmp_path)[-1]
     assert (lost["kind"], lost["boot"], lost["seq"]) == ("lost", "old", 4)
-    spool.close()
 
 
 # --- the topic --------------------------------------------------------------------------------------------------------
@@ -523,9 +517,11 @@ def read_topic(servers: str, topic: str, count: int) -> tuple[list[tuple[bytes, 
 
 
 @pytest.mark.kafka
-def test_all_of_the_spool_gets_to_the_topic_that_is_created_for_it(tmp_path: Path, kafka: EmbeddedCluster) -> None:
+def test_all_of_the_spool_gets_to_the_topic_that_is_created_for_it(
+    open_spool: OpenSpool, kafka: EmbeddedCluster
+) -> None:
     metrics = GatewayMetrics()
-    spool = open_spool(tmp_path)
+    spool = open_spool()
     lines = [line(seq) for seq in range(2000)]
     spool.append(lines[:1500])
     client = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 2}
@@ -538,12 +534,11 @@ def test_all_of_the_spool_gets_to_the_topic_that_is_created_for_it(tmp_path: Pat
     assert partitions == 2
     assert found == [(b"gw/boot-1/0", value) for value in lines]
     assert sample(metrics, "usage_log_records_published_total") == 2000
-    spool.close()
 
 
 @pytest.mark.kafka
 def test_a_record_that_the_topic_refuses_for_ever_does_not_hold_up_the_others(
-    tmp_path: Path, kafka: EmbeddedCluster
+    open_spool: OpenSpool, kafka: EmbeddedCluster
 ) -> None:
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
@@ -552,7 +547,7 @@ def test_a_record_that_the_topic_refuses_for_ever_does_not_hold_up_the_others(
     topic = NewTopic("usage-b", num_partitions=1, replication_factor=1, config={"max.message.bytes": "2000"})
     admin.create_topics([topic])["usage-b"].result(timeout=30)
     metrics = GatewayMetrics()
-    spool = open_spool(tmp_path)
+    spool = open_spool()
     client = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 2}
     publisher = UsagePublisher(spool, client, "usage-b", 2, None, metrics)
     large = os.urandom(30_000).hex().join(['{"gateway":"', '","rows":[]}']).encode()
@@ -562,22 +557,12 @@ def test_a_record_that_the_topic_refuses_for_ever_does_not_hold_up_the_others(
     assert spool.read_unpublished()[0] == []
     found, _ = read_topic(kafka.bootstrap_servers, "usage-b", 2)
     assert sorted(value for _, value in found) == [line(0), line(1)]
-    spool.close()
 
 
-def test_a_topic_that_cannot_be_reached_leaves_all_in_the_spool(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path)
+def test_a_topic_that_cannot_be_reached_leaves_all_in_the_spool(open_spool: OpenSpool) -> None:
+    spool = open_spool()
     spool.append([line(0)])
     publisher = UsagePublisher(spool, {"bootstrap.servers": "127.0.0.1:1", "log_level": 2}, "u", 1, 1, GatewayMetrics())
     with pytest.raises(module.PublishError, match="topic u is not available"):
         publisher.publish_batch()
     assert spool.read_unpublished()[0] == [line(0)]
-    spool.close()
-
-
-def test_published_json_says_where(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path)
-    spool.append([line(0)])
-    spool.mark_published(spool.read_unpublished()[1])
-    assert json.loads((tmp_path / "published.json").read_text()) == {"segment": 1, "offset": len(line(0)) + 1}
-    spool.close()
