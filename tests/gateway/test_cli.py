@@ -24,13 +24,18 @@ thresholds: {total.bytes.in.per.sec.threshold: 20MB, topics: {clicks: {bytes.in.
 """
 
 
-def run(*args: Any) -> Any:
-    """As a user runs it. (`check`, which is asked for most, in this process: to start one takes it half a second.)"""
-    if args[:1] != ("check",):
-        return run_process(*args)
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = cli.main([str(each) for each in args])
+LISTENER = "listener: {port: 32101, brokers: {100000: 32105}}"
+
+
+def run(*args: Any, given: bytes = b"") -> Any:
+    """As a user runs it, with `given` on standard input, but in this process: to start one takes it half a second."""
+    out, err, stdin = io.StringIO(), io.StringIO(), io.TextIOWrapper(io.BytesIO(given))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", stdin)
+        try:
+            code: Any = cli.main([str(each) for each in args])
+        except SystemExit as end:
+            code = end.code or 0
     return subprocess.CompletedProcess(args, code, out.getvalue(), err.getvalue())
 
 
@@ -95,16 +100,9 @@ def test_check_shows_workers_and_groups_and_how_far_limits_hold(write: Any) -> N
     assert "limits     hold over this gateway alone" in done.stdout
 
 
-def test_check_warns_of_settings_that_are_hardly_meant(write: Any) -> None:
-    done = run("check", write(GOOD.replace("total.bytes.in.per.sec.threshold: 20MB, ", "")))
-    assert done.returncode == 0
-    assert "warning: 1 topics have a bytes.in.per.sec.threshold, but without" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("text", "finding"),
     [
-        (GOOD + "listner: {}", "gw.yaml:6: listner: unknown key; did you mean listener?"),
         (GOOD.replace('9092"', '9092", ssl.nonsense: 1'), 'No such configuration property: "ssl.nonsense"'),
         (
             GOOD.replace('9092"', '9092", security.protocol: TLS'),
@@ -114,21 +112,18 @@ def test_check_warns_of_settings_that_are_hardly_meant(write: Any) -> None:
 )
 def test_check_refuses_with_a_clear_message(write: Any, text: Any, finding: Any) -> None:
     done = run("check", write(text))
-    assert done.returncode == 1
+    assert (done.returncode, done.stdout) == (1, "")
     assert finding in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
 
 
-@pytest.mark.parametrize("command", ["check", "serve"])
-def test_a_missing_file_is_one_line(command: Any) -> None:
-    done = run(command, "/nowhere/gw.yaml")
+def test_a_missing_file_is_one_line() -> None:
+    done = run("check", "/nowhere/gw.yaml")
     assert (done.returncode, done.stderr) == (1, "/nowhere/gw.yaml: can't be read: No such file or directory\n")
 
 
 def test_serve_says_so_when_a_port_is_taken(write: Any) -> None:
     with socket.create_server(("127.0.0.1", 32101)):
-        done = run("serve", write(GOOD))
+        done = run_process("serve", write(GOOD))
     assert done.returncode == 1
     assert done.stderr.endswith("can't listen on 127.0.0.1:32101: Address already in use\n")
     assert len(done.stderr.splitlines()) == 1
@@ -136,17 +131,16 @@ def test_serve_says_so_when_a_port_is_taken(write: Any) -> None:
 
 def test_a_wrong_command_line_is_exit_code_2() -> None:
     assert run("serve").returncode == 2
-    assert run("frobnicate").returncode == 2
     done = run()
     assert done.returncode == 2
-    assert all(
-        command in done.stdout
-        for command in ("serve", "check", "demo", "audit", "storage", "volume-agent", "import-strimzi", "schema")
-    )
+    for command in ("serve", "check", "demo", "audit", "storage", "volume-agent", "import-strimzi", "schema"):
+        assert command in done.stdout
+    for command in ("storage", "volume-agent", "import-strimzi"):
+        done = run(command, "--help")
+        assert (done.returncode, f"produce-gateway {command}" in done.stdout) == (0, True)
 
 
-def test_schema_is_json_and_version_is_a_version() -> None:
-    assert json.loads(run("schema").stdout)["title"] == "Settings"
+def test_version_is_a_version() -> None:
     assert run("version").stdout.startswith("produce-gateway 0.")
     assert run("version").stdout.endswith((", hot path: compiled\n", ", hot path: pure Python\n"))
 
@@ -216,14 +210,6 @@ def test_check_tries_the_source_of_thresholds(write: Any) -> None:
     assert (done.returncode, done.stderr.count("thresholds: produce_gateway.quota_sources mine: ")) == (1, 1)
 
 
-@pytest.mark.parametrize("command", ["storage", "volume-agent", "import-strimzi"])
-def test_the_storage_commands_are_there(command: Any) -> None:
-    done = run(command, "--help")
-    assert done.returncode == 0
-    assert f"produce-gateway {command}" in done.stdout
-
-
-@pytest.mark.parametrize("command", ["check", "serve"])
 @pytest.mark.parametrize(
     ("policy", "why"),
     [
@@ -232,28 +218,38 @@ def test_the_storage_commands_are_there(command: Any) -> None:
         ("builtins:dict", "has no method decide"),
     ],
 )
-def test_a_policy_that_cannot_be_made_is_one_line(write: Any, command: Any, policy: Any, why: Any) -> None:
-    done = run(command, write(GOOD + f"policies: ['{policy}']\n"))
+def test_a_policy_that_cannot_be_made_is_one_line(write: Any, policy: Any, why: Any) -> None:
+    done = run("check", write(GOOD + f"policies: ['{policy}']\n"))
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert f"gw.yaml:6: policies.0: {policy}: " in line
     assert why in line
 
 
-@pytest.mark.parametrize("command", ["check", "serve"])
-def test_certificates_that_can_not_be_used_end_the_start(command: Any, write: Any, tmp_path: Path) -> None:
-    text = f"{{port: 32101, ssl.keystore.location: {tmp_path}/missing.pem}}"
-    done = run(command, write(GOOD.replace("{port: 32101, brokers: {100000: 32105}}", text)))
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (
+            GOOD.replace(LISTENER, "listener: {port: 32101, ssl.keystore.location: MISSING}"),
+            "3: listener.ssl.keystore.location",
+        ),
+        (
+            GOOD.replace(LISTENER, "listeners: {a: {port: 32101}, b: {port: 32201, ssl.keystore.location: MISSING}}"),
+            "3: listeners.b.ssl.keystore.location",
+        ),
+        (
+            GOOD.replace('9092"', '9092", security.protocol: SSL, ssl.ca.location: MISSING'),
+            "2: upstream.ssl.ca.location",
+        ),
+    ],
+)
+def test_a_certificate_that_can_not_be_used_is_told_with_its_place(
+    write: Any, tmp_path: Path, text: str, place: str
+) -> None:
+    missing = tmp_path / "missing.pem"
+    done = run("check", write(text.replace("MISSING", str(missing))))
     assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert f"gw.yaml:3: listener.ssl.keystore.location: {tmp_path}/missing.pem can't be read: No such file" in line
-
-
-def test_a_certificate_that_can_not_be_used_is_told_with_its_listener(write: Any, tmp_path: Path) -> None:
-    text = f"listeners: {{a: {{port: 32101}}, b: {{port: 32201, ssl.keystore.location: {tmp_path}/missing.pem}}}}"
-    done = run("check", write(GOOD.replace("listener: {port: 32101, brokers: {100000: 32105}}", text)))
-    assert done.returncode == 1
-    assert f"gw.yaml:3: listeners.b.ssl.keystore.location: {tmp_path}/missing.pem can't be read" in done.stderr
+    assert f"gw.yaml:{place}: {missing} can't be read: No such file" in done.stderr.splitlines()[0]
 
 
 def test_a_certificate_that_is_not_for_what_clients_are_told_is_a_warning(write: Any, tmp_path: Path) -> None:
@@ -261,7 +257,7 @@ def test_a_certificate_that_is_not_for_what_clients_are_told_is_a_warning(write:
     tls = f"ssl.keystore.location: {certificate}, ssl.key.location: {key}"
     sni = "bootstrap_address: kafka.example, advertised_broker_address_pattern: b$(node_id).kafka.example"
     text = f"listeners: {{in: {{port: 32101}}, out: {{port: 32201, {tls}, sni: {{{sni}}}}}}}"
-    path = write(GOOD.replace("listener: {port: 32101, brokers: {100000: 32105}}", text))
+    path = write(GOOD.replace(LISTENER, text))
     said = (
         f"listeners.out.ssl.keystore.location: {certificate} is not for kafka.example, which clients are told"
         " (sni.bootstrap_address): those that check names will refuse it. It is for *.kafka.example: it needs"
@@ -275,22 +271,19 @@ def test_a_certificate_that_is_not_for_what_clients_are_told_is_a_warning(write:
     assert f"warning: {said}" in strict.stderr
 
 
-def test_check_says_how_brokers_are_trusted(write: Any, tmp_path: Path) -> None:
+def test_check_says_how_brokers_are_trusted_and_how_listeners_speak_tls(write: Any, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.sign("gateway")
     mine = f"ssl.certificate.location: {certificate}, ssl.key.location: {key}"
-    text = f'9092", security.protocol: SSL, ssl.ca.location: {authority.certificate}, {mine}'
-    done = run("check", write(GOOD.replace('9092"', text)))
+    upstream = f'9092", security.protocol: SSL, ssl.ca.location: {authority.certificate}, {mine}'
+    asked = f"ssl.client.auth: requested, ssl.truststore.location: {authority.certificate}"
+    listener = f"listener: {{port: 32101, ssl.keystore.location: {certificate}, ssl.key.location: {key}, {asked}}}"
+    done = run("check", write(GOOD.replace('9092"', upstream).replace(LISTENER, listener)))
     assert done.returncode == 0, done.stderr
     trusted = f"certificates verified by {authority.certificate}, host names as well"
     assert f"upstream   127.0.0.1:9092; TLS, {trusted}; own certificate {certificate}" in done.stdout
-
-
-def test_check_refuses_certificates_for_brokers_that_can_not_be_used(write: Any, tmp_path: Path) -> None:
-    missing = tmp_path / "missing.pem"
-    done = run("check", write(GOOD.replace('9092"', f'9092", security.protocol: SSL, ssl.ca.location: {missing}')))
-    assert done.returncode == 1
-    assert f"gw.yaml:2: upstream.ssl.ca.location: {missing} can't be read: No such file" in done.stderr.splitlines()[0]
+    spoken = f"TLSv1.2 and TLSv1.3, certificate {certificate}"
+    assert f"TLS        {spoken}; client certificates checked where one is sent" in done.stdout
 
 
 def test_check_connects_where_it_is_told_to(write: Any) -> None:
@@ -301,19 +294,6 @@ def test_check_connects_where_it_is_told_to(write: Any) -> None:
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.endswith(f"gw.yaml: upstream: 127.0.0.1:{port}: Connection refused (ECONNREFUSED)")
-
-
-def test_check_says_how_listeners_speak_tls(write: Any, tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    certificate, key = authority.sign("gateway")
-    text = f"ssl.keystore.location: {certificate}, ssl.key.location: {key}, ssl.client.auth: requested"
-    text = f"{{port: 32101, {text}, ssl.truststore.location: {authority.certificate}}}"
-    done = run("check", write(GOOD.replace("{port: 32101, brokers: {100000: 32105}}", text)))
-    assert done.returncode == 0, done.stderr
-    spoken = "TLSv1.2 and TLSv1.3"
-    assert (
-        f"TLS        {spoken}, certificate {certificate}; client certificates checked where one is sent" in done.stdout
-    )
 
 
 WRONG_ALL_OVER = """\
@@ -345,34 +325,34 @@ def test_check_tells_what_each_stage_finds_at_once_with_its_line(write: Any) -> 
 
 
 def test_serve_refuses_what_check_refuses(write: Any) -> None:
-    done = run("serve", write("upstream: {bootstrap_servers: '127.0.0.1:32101'}\nlistener: {port: 32101}\n"))
+    text = "upstream: {bootstrap_servers: '127.0.0.1:32101'}\nlistener: {port: 32101}\n"
+    done = run_process("serve", write(text))
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "gw.yaml:1: upstream.bootstrap_servers: 127.0.0.1:32101 is this gateway's own address" in done.stderr
 
 
 def test_check_reads_standard_input_and_answers_in_json() -> None:
-    command = [sys.executable, "-m", "gateway", "check", "--json", "-"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240, input=WRONG_ALL_OVER)
-    said = json.loads(done.stdout)
+    done = run("check", "--json", "-", given=WRONG_ALL_OVER.encode())
     assert (done.returncode, done.stderr) == (1, "")
-    assert said == {
+    assert json.loads(done.stdout) == {
         "config": "standard input",
         "ok": False,
         "errors": [{"line": line, "variable": None, "message": text} for line, text in FAULTS],
         "warnings": [],
         "effect": [],
     }
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240, input=GOOD)
+    done = run("check", "--json", "-", given=GOOD.encode())
     said = json.loads(done.stdout)
     assert (done.returncode, said["ok"], said["errors"], said["warnings"]) == (0, True, [], [])
     assert "bootstrap  127.0.0.1:32101, listening on 127.0.0.1" in said["effect"]
-    raw = subprocess.run([*command[:-2], "-"], check=False, capture_output=True, timeout=240, input=b"\xff")
-    assert (raw.returncode, raw.stderr) == (1, b"standard input: not UTF-8 text: invalid start byte at byte 0\n")
+    done = run("check", "-", given=b"\xff")
+    assert (done.returncode, done.stderr) == (1, "standard input: not UTF-8 text: invalid start byte at byte 0\n")
 
 
 def test_strict_makes_warnings_errors(write: Any) -> None:
     path = write(GOOD + "mode: observe\n")
-    assert run("check", path).returncode == 0
+    done = run("check", path)
+    assert (done.returncode, "warning: mode observe: " in done.stdout) == (0, True)
     done = run("check", "--strict", path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"{path}:6: warning: mode observe: ")
@@ -390,23 +370,12 @@ def test_the_demo_looks_for_what_it_needs_before_it_begins() -> None:
 
 def test_check_looks_into_the_files_of_authentication(write: Any, tmp_path: Path) -> None:
     users = tmp_path / "users.yaml"
-    text = (
-        GOOD
-        + f"""
-authentication: {{sasl.enabled.mechanisms: "PLAIN, SCRAM-SHA-256", credentials_file: {users}}}
-"""
-    )
-    done = run("check", write(text))
+    kept = f'{{sasl.enabled.mechanisms: "PLAIN, SCRAM-SHA-256", credentials_file: {users}}}'
+    path = write(f"{GOOD}authentication: {kept}\n")
+    done = run("check", path)
     assert done.returncode == 1
-    assert f"gw.yaml:7: authentication: {users}: can't be read: No such file" in done.stderr
-    made = subprocess.run(
-        [sys.executable, "-m", "gateway", "scram-record", "alice"],
-        check=True,
-        input="pencil\n",
-        capture_output=True,
-        text=True,
-    )
-    users.write_text(made.stdout)
-    done = run("check", write(text))
+    assert f"gw.yaml:6: authentication: {users}: can't be read: No such file" in done.stderr
+    users.write_text(run("scram-record", "alice", given=b"pencil\n").stdout)
+    done = run("check", path)
     assert done.returncode == 0, done.stderr
     assert "clients    SASL ends here: PLAIN, SCRAM-SHA-256; to brokers: none" in done.stdout

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway import channel
+from gateway import channel, cli
 from gateway.channel import FindConnections, UsageInterval, UsageRow
 from gateway.commands import output
 from gateway.commands.views import commands as views
@@ -348,33 +347,45 @@ def test_each_command_has_examples_that_its_own_parser_takes() -> None:
 # --- the command line as a whole --------------------------------------------------------------------------------------
 
 
-def run(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gateway", *args]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
+Run = Callable[..., tuple[int, str, str]]
 
 
-def test_a_misspelt_command_is_told_the_right_one() -> None:
-    done = run("serv", "gateway.yaml")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "produce-gateway: unknown command 'serv'; did you mean serve?\n"
-    assert "known here: serve, check" in run("frobnicate").stderr
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """The exit code, and what is printed."""
+
+    def run(*args: str) -> tuple[int, str, str]:
+        code: Any = 0
+        try:
+            code = cli.main(list(args))
+        except SystemExit as end:
+            code = end.code or 0
+        return code, *capsys.readouterr()
+
+    return run
 
 
-def test_version_and_help_are_there_in_every_spelling() -> None:
-    number = run("--version").stdout.strip()
-    assert run("version").stdout.startswith(f"{number}, hot path: ")
-    assert run("help").stdout == run("--help").stdout
-    assert "Exit codes: 0 done, 1 not done, 2 a wrong command line" in run("help").stdout
+def test_a_misspelt_command_is_told_the_right_one(run: Run) -> None:
+    assert run("serv", "gateway.yaml") == (2, "", "produce-gateway: unknown command 'serv'; did you mean serve?\n")
+    code, _, said = run("frobnicate")
+    assert (code, "known here: serve, check" in said) == (2, True)
+
+
+def test_version_and_help_are_there_in_every_spelling(run: Run) -> None:
+    number = run("--version")[1].strip()
+    assert run("version")[1].startswith(f"{number}, hot path: ")
+    assert run("help") == run("--help")
+    assert "Exit codes: 0 done, 1 not done, 2 a wrong command line" in run("help")[1]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_completion_knows_commands_and_their_options(shell: str, tmp_path: Path) -> None:
-    done = run("completion", shell)
-    assert done.returncode == 0
-    assert all(word in done.stdout for word in ("connections", "--muted", "kafka-quotas", "attach", "--strict"))
+def test_completion_knows_commands_and_their_options(shell: str, run: Run, tmp_path: Path) -> None:
+    code, said, _ = run("completion", shell)
+    assert code == 0
+    assert all(word in said for word in ("connections", "--muted", "kafka-quotas", "attach", "--strict"))
     if shell == "bash":
         script = tmp_path / "completion.bash"
-        script.write_text(done.stdout)
+        script.write_text(said)
         words = "COMP_WORDS=(produce-gateway conn); COMP_CWORD=1; _shtab_produce_gateway; echo ${COMPREPLY[@]}"
         asked = subprocess.run(
             ["bash", "-c", f". {script}; {words}"], check=False, capture_output=True, text=True, timeout=60
