@@ -38,13 +38,11 @@ STAYS: Final = SocketReactor, WorkerState  # what there is of each worker
 
 
 @trio_fixture
-async def server() -> AsyncIterator[Server]:
+async def server(nursery: trio.Nursery) -> AsyncIterator[Server]:
     """The admin server with the API, on the test's own loop."""
     server = Server()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_http, open_listener("127.0.0.1", server.port), server.application())
-        yield server
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(serve_http, open_listener("127.0.0.1", server.port), server.application())
+    yield server
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import pty
 import re
@@ -84,13 +83,6 @@ def test_one_broker_can_be_asked_about(gateway: Server, capsys: pytest.CaptureFi
     lines = out(capsys)
     assert lines[2] == "asked    topic views, user ANONYMOUS, client id none, brokers 12"
     assert lines[-1] == "  nothing"
-
-
-def test_json_is_the_answer_itself(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    busy(gateway)
-    for command, name, *args in (("explain", "rules", "--topic", "clicks"), ("topics", "topics"), ("top", "topics")):
-        assert views.main(command, [*args, "--json", "--url", gateway.url]) == 0
-        assert json.loads("\n".join(out(capsys)))[name]
 
 
 def test_topics_are_a_table(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,13 +227,16 @@ def start() -> Iterator[Callable[..., Any]]:
         terminal.close()
 
 
-def test_in_a_terminal_top_is_drawn_again_and_again(gateway: Server, start: Callable[..., Any]) -> None:
+def test_in_a_terminal_top_is_drawn_again_and_again_with_as_many_topics_as_fit(
+    gateway: Server, start: Callable[..., Any]
+) -> None:
     busy(gateway)
     gateway.told[channel.TopicSnapshot] = channel.TopicSnapshot({1: tuple(f"topic-{n}" for n in range(50))})
-    terminal = start("--url", gateway.url, "--interval", "0.2")
-    before, opened, first = terminal.wait_for("clicks.*\x1b\\[H").partition("\x1b[?1049h")
+    terminal = start("--url", gateway.url, "--interval", "0.2", rows=40)
+    before, opened, first = terminal.wait_for(r"clicks.*\x1b\[H.*clicks.*\x1b\[H").partition("\x1b[?1049h")
     assert (before, opened) == ("", "\x1b[?1049h")
-    assert max(frame.count("\n") for frame in first.split("\x1b[H")) < 10
+    for frame in [frame for frame in first.split("\x1b[H")[:-1] if "clicks" in frame]:  # the last one may be cut
+        assert len(set(re.findall(r"\n(clicks|views|topic-\d+)", frame))) == 37
     gateway.policies.policies = PolicySet({**BASE}, version=1)
     gateway.told[channel.WorkerRates] = rates([("views", 3.0 * MB, 7.0 * MB, False)])
     terminal.wait_for("views +1 .* 3.0 MB/s.*\x1b\\[H")
@@ -262,15 +257,6 @@ def test_without_a_terminal_there_is_nothing_to_watch(gateway: Server, capsys: p
     busy(gateway)
     assert views.main("topics", ["--url", gateway.url, "--watch"]) == 0
     assert out(capsys)[0].startswith("TOPIC ")
-
-
-def test_a_high_terminal_shows_as_many_topics_as_fit(gateway: Server, start: Callable[..., Any]) -> None:
-    gateway.told[channel.TopicSnapshot] = channel.TopicSnapshot({1: tuple(f"topic-{n}" for n in range(50))})
-    terminal = start("--url", gateway.url, "--interval", "0.2", rows=40)
-    frames = terminal.wait_for(r"clicks.*\x1b\[H.*clicks.*\x1b\[H").split("\x1b[H")
-    for frame in [frame for frame in frames[:-1] if "clicks" in frame]:  # the last one may be cut
-        assert len(set(re.findall(r"\n(clicks|topic-\d+)", frame))) == 37
-    assert terminal.end()[0] == 0
 
 
 def test_a_gateway_that_goes_away_is_said_and_asked_again(

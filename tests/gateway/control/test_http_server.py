@@ -95,16 +95,12 @@ class Scene:
 
 
 @trio_fixture
-async def scene(mock_clock: MockClock) -> AsyncIterator[Any]:
+async def scene(nursery: trio.Nursery, mock_clock: MockClock) -> AsyncIterator[Any]:
     scene = Scene()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(
-            serve_http, scene.sock, scene.application, None, lambda reason: scene.counted.update([reason])
-        )
-        yield scene
-        for stream in scene.streams:
-            await trio.aclose_forcefully(stream)
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(serve_http, scene.sock, scene.application, None, lambda reason: scene.counted.update([reason]))
+    yield scene
+    for stream in scene.streams:
+        await trio.aclose_forcefully(stream)
 
 
 async def is_over(stream: trio.SocketStream) -> bool:
@@ -334,24 +330,22 @@ async def test_strangers_whose_requests_are_worked_on_take_none_either(scene: Sc
     ids=["silent", "half a hello"],
 )
 async def test_a_handshake_is_bounded_as_well(
-    mock_clock: MockClock, tmp_path: Any, sent: bytes, seconds: float, reason: str
+    nursery: trio.Nursery, mock_clock: MockClock, tmp_path: Any, sent: bytes, seconds: float, reason: str
 ) -> None:
     scene = Scene()
     count: Callable[[str], None] = lambda reason: scene.counted.update([reason])  # noqa: E731
     certificate, key = map(str, Authority(tmp_path).sign("server"))
     tls = AdminTls(ListenerTls(certificate, key, "", "", "none"), count)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_http, scene.sock, scene.application, tls, count)
-        stream = await scene.connect()
-        if sent:
-            await stream.send_all(sent)
-        await wait_all_tasks_blocked(0.05)
-        mock_clock.jump(seconds - 1)
-        await wait_all_tasks_blocked(0.01)
-        assert not scene.counted
-        mock_clock.jump(1)
-        assert await is_over(stream)
-        await wait_all_tasks_blocked(0.01)
-        assert scene.counted == {reason: 1}
-        await stream.aclose()
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(serve_http, scene.sock, scene.application, tls, count)
+    stream = await scene.connect()
+    if sent:
+        await stream.send_all(sent)
+    await wait_all_tasks_blocked(0.05)
+    mock_clock.jump(seconds - 1)
+    await wait_all_tasks_blocked(0.01)
+    assert not scene.counted
+    mock_clock.jump(1)
+    assert await is_over(stream)
+    await wait_all_tasks_blocked(0.01)
+    assert scene.counted == {reason: 1}
+    await stream.aclose()

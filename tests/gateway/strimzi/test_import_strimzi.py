@@ -11,6 +11,7 @@ import pytest
 
 from gateway import config
 from gateway.config import Settings
+from gateway.config.sections.storage import Storage
 from gateway.strimzi import command as strimzi
 from gateway.strimzi.command import ImportResult
 from gateway.strimzi.plugin_settings import (
@@ -41,6 +42,12 @@ def convert_all(
 
 def settings_of(result: ImportResult) -> Settings:
     return config.parse_settings(result.text)
+
+
+def storage_of(given: dict[str, str], *, aggregate: bool = False) -> Storage:
+    storage = settings_of(convert_all(given, aggregate=aggregate)).storage
+    assert storage is not None
+    return storage
 
 
 def refused(given: dict[str, str], **options: Any) -> str:
@@ -102,23 +109,21 @@ def test_rates_are_javas_doubles_and_at_least_one_byte(text: str, total: int) ->
     assert settings_of(convert(produce=text)).thresholds.total == total
 
 
-def test_a_ratio_and_iso_intervals() -> None:
-    storage = settings_of(convert_all({PER_VOLUME + "ratio": "0.00001", "storage.check.interval": "PT1M30S"})).storage
-    assert storage is not None
-    assert (storage.min_available_ratio, storage.check_interval) == (0.00001, 90)
-
-
-def test_a_limit_of_zero_is_the_last_byte() -> None:
-    for kind in ("bytes", "ratio"):
-        storage = settings_of(convert_all({PER_VOLUME + kind: "0"})).storage
-        assert storage is not None
-        assert storage.min_available_bytes == 1
-
-
-def test_an_interval_of_zero_is_off() -> None:
-    storage = settings_of(convert_all({PER_VOLUME + "bytes": "1", "storage.check-interval": "0"})).storage
-    assert storage is not None
-    assert storage.is_disabled
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({PER_VOLUME + "ratio": "0.00001"}, {"min_available_ratio": 0.00001}),
+        ({PER_VOLUME + "bytes": "0"}, {"min_available_bytes": 1}),
+        ({PER_VOLUME + "ratio": "0"}, {"min_available_bytes": 1}),
+        ({PER_VOLUME + "bytes": "1", "storage.check.interval": "PT1M30S"}, {"check_interval": 90, "fallback": 1}),
+        ({PER_VOLUME + "bytes": "1", "storage.check-interval": "0"}, {"is_disabled": True}),
+        ({"storage.hard": "5"}, {"fallback": 1}),
+    ],
+)
+def test_limits_and_intervals_of_the_released_plugin_are_taken(given: dict[str, str], found: dict[str, float]) -> None:
+    """0 is the last byte, or off; and the plugin's fallback is 1."""
+    storage = storage_of(given, aggregate=True)
+    assert {name: getattr(storage, name) for name in found} == found
 
 
 @pytest.mark.parametrize(
@@ -155,8 +160,7 @@ def test_principals_that_are_none_are_refused(text: str, told: str) -> None:
 @pytest.mark.seed("035.38")
 def test_soft_and_hard_of_the_proposal_become_limits() -> None:
     given = {"produce": "100", "storage.soft.min-free-percent": "0.2", "storage.hard.min-free-bytes": "1000000000"}
-    storage = settings_of(convert_all(given)).storage
-    assert storage is not None
+    storage = storage_of(given)
     ((soft,), (hard,)) = storage.soft, storage.hard
     assert (soft.type, soft.level) == ("MinFreePercentage", 0.2)
     assert (hard.type, hard.level) == ("MinFreeBytes", 10**9)
@@ -167,19 +171,8 @@ def test_soft_and_hard_of_the_proposal_become_limits() -> None:
 @pytest.mark.parametrize("what", ["min-free-bytes", "min-free-percent"])
 def test_limits_of_the_proposal_keep_its_fail_safe(side: str, what: str) -> None:
     given = {"produce": "100", f"storage.{side}.{what}": "0.2" if "percent" in what else "5"}
-    storage = settings_of(convert_all(given)).storage
-    assert storage is not None
-    assert storage.fallback == 0  # 035: "Defaulting to PAUSE as the fail-safe option"
-    chosen = settings_of(convert_all({**given, "throttle.factor.fallback": "1.0"})).storage
-    assert chosen is not None
-    assert chosen.fallback == 1
-
-
-def test_limits_of_the_released_plugin_keep_its_fallback() -> None:
-    for given in ({PER_VOLUME + "bytes": "1"}, {"storage.hard": "5"}):
-        storage = settings_of(convert_all(given, aggregate=True)).storage
-        assert storage is not None
-        assert storage.fallback == 1
+    assert storage_of(given).fallback == 0  # 035: "Defaulting to PAUSE as the fail-safe option"
+    assert storage_of({**given, "throttle.factor.fallback": "1.0"}).fallback == 1
 
 
 def test_a_soft_limit_without_a_quota_is_left_out_with_a_word() -> None:

@@ -67,15 +67,13 @@ class Port(Server):
 
 
 @trio_fixture
-async def port() -> AsyncIterator[Any]:
+async def port(nursery: trio.Nursery) -> AsyncIterator[Any]:
     """Serves what it is when a test calls `up`."""
     port = Port()
-    async with trio.open_nursery() as nursery:
-        port.up = lambda: nursery.start_soon(  # type: ignore[attr-defined]
-            serve_http, open_listener("127.0.0.1", port.port), port.application()
-        )
-        yield port
-        nursery.cancel_scope.cancel()
+    port.up = lambda: nursery.start_soon(  # type: ignore[attr-defined]
+        serve_http, open_listener("127.0.0.1", port.port), port.application()
+    )
+    yield port
 
 
 async def status(port: Port, method: str, path: str, headers: dict[str, str], body: Any = None) -> int:

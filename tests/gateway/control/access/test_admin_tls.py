@@ -79,12 +79,10 @@ async def apart(work: Callable[[], Any]) -> Any:
 
 
 @trio_fixture
-async def port(authority: Authority) -> AsyncIterator[Any]:
+async def port(nursery: trio.Nursery, authority: Authority) -> AsyncIterator[Any]:
     port = Secured(authority)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(port.serve)
-        yield port
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(port.serve)
+    yield port
 
 
 async def test_a_client_certificate_gives_the_role_of_its_principal(port: Any) -> None:

@@ -40,21 +40,19 @@ class Server:
 
 
 @trio_fixture
-async def server() -> AsyncIterator[Any]:
+async def server(nursery: trio.Nursery) -> AsyncIterator[Any]:
     server = Server()
     sock = open_listener("127.0.0.1", server.port)
-    async with trio.open_nursery() as nursery:
-        views = {"/v1/things": lambda: {"things": [1, None, "x"]}}
-        application = make_application(
-            lambda: iter((b"metric 1\n", b"metric 2\n")),
-            lambda: server.problems,
-            views,
-            find_lacking=lambda: server.lacking,
-            hosts={"gw.example"},
-        )
-        nursery.start_soon(serve_http, sock, application)
-        yield server
-        nursery.cancel_scope.cancel()
+    views = {"/v1/things": lambda: {"things": [1, None, "x"]}}
+    application = make_application(
+        lambda: iter((b"metric 1\n", b"metric 2\n")),
+        lambda: server.problems,
+        views,
+        find_lacking=lambda: server.lacking,
+        hosts={"gw.example"},
+    )
+    nursery.start_soon(serve_http, sock, application)
+    yield server
 
 
 async def test_metrics_are_prometheus_text(server: Server) -> None:

@@ -36,13 +36,11 @@ BASE: dict[PolicyKey, PolicyValue] = {
 
 
 @trio_fixture
-async def server() -> AsyncIterator[Server]:
+async def server(nursery: trio.Nursery) -> AsyncIterator[Server]:
     server = Server()
     server.policies.policies = PolicySet(BASE)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_http, open_listener("127.0.0.1", server.port), server.application())
-        yield server
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(serve_http, open_listener("127.0.0.1", server.port), server.application())
+    yield server
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -38,15 +38,13 @@ LIMITS = {
 
 
 @trio_fixture
-async def server() -> AsyncIterator[Any]:
+async def server(nursery: trio.Nursery) -> AsyncIterator[Any]:
     server = Server()
     server.policies.policies = PolicySet()
     holders = CredentialHolders([TOKEN, format_token_line("otto", AccessRole.OPERATOR, OPERATOR)])
     server.gate = AccessGate(holders, failures=FailedAttempts(burst=100))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_http, open_listener("127.0.0.1", server.port), server.application())
-        yield server
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(serve_http, open_listener("127.0.0.1", server.port), server.application())
+    yield server
 
 
 async def ask(

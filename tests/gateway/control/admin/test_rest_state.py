@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 from collections.abc import Callable
@@ -332,16 +331,6 @@ def test_a_name_writes_nothing_but_text(gateway: Server, lines: Callable[..., li
 def test_columns_are_as_wide_as_a_terminal_shows_them() -> None:
     rows = output.format_table(("NAME", "N"), [["集群", "1"], ["abc", "22"]])
     assert rows == ["NAME   N", "集群   1", "abc   22"]
-
-
-def test_each_command_has_examples_that_its_own_parser_takes() -> None:
-    for name, view in views.VIEWS.items():
-        parser = views.make_parser(name)
-        text = io.StringIO()
-        parser.print_help(text)
-        assert "examples:" in text.getvalue()
-        for example in view.examples:
-            parser.parse_args(example.split())
 
 
 # --- the command line as a whole --------------------------------------------------------------------------------------

@@ -116,10 +116,8 @@ class Scene:
 
 
 @trio_fixture
-async def scene() -> AsyncIterator[Scene]:
-    async with trio.open_nursery() as nursery:
-        yield Scene(nursery)
-        nursery.cancel_scope.cancel()
+async def scene(nursery: trio.Nursery) -> AsyncIterator[Scene]:
+    yield Scene(nursery)
 
 
 async def test_each_broker_gets_a_listener_and_is_told_with_it(autojump_clock: MockClock, scene: Scene) -> None:

@@ -702,23 +702,22 @@ def test_a_gateway_that_is_alone_is_in_no_hurry() -> None:
 
 
 async def test_urgent_changes_are_told_at_once_and_the_rest_at_the_next_look(
+    nursery: trio.Nursery,
     autojump_clock: MockClock,
 ) -> None:
     play = two()
     hurries(play, (GOLD, 75.0))
     before, began = play.exchange.hurries, trio.current_time()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(play.fleet.run)
-        await trio.testing.wait_all_tasks_blocked()
-        play.use(0, (GOLD, 85.0))
-        await trio.testing.wait_all_tasks_blocked()
-        assert play.fleet._allocator is not None
-        assert play.fleet._allocator.has_changes
-        play.use(0, (GOLD, 85.0, True))
-        await trio.testing.wait_all_tasks_blocked()
-        assert play.exchange.hurries == before + 1
-        assert trio.current_time() == began
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(play.fleet.run)
+    await trio.testing.wait_all_tasks_blocked()
+    play.use(0, (GOLD, 85.0))
+    await trio.testing.wait_all_tasks_blocked()
+    assert play.fleet._allocator is not None
+    assert play.fleet._allocator.has_changes
+    play.use(0, (GOLD, 85.0, True))
+    await trio.testing.wait_all_tasks_blocked()
+    assert play.exchange.hurries == before + 1
+    assert trio.current_time() == began
 
 
 def test_a_gateway_whose_last_peer_has_gone_has_nothing_to_deal_out() -> None:

@@ -132,27 +132,27 @@ def value_at(settings: Any, path: KeyPath) -> Any:
 
 
 @pytest.mark.parametrize("path", LIVE, ids=".".join)
-async def test_a_running_worker_goes_by_it_or_it_is_control_s_own(path: KeyPath, tmp_path: Path) -> None:
+async def test_a_running_worker_goes_by_it_or_it_is_control_s_own(
+    nursery: trio.Nursery, path: KeyPath, tmp_path: Path
+) -> None:
     before, after = changed(path)
     control = Control(tmp_path, before)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(control.service.run)
-        await control.service.loaded.wait()
-        worker = RunningWorker(control.context.settings)
-        had = worker.settings
-        outcome, keys = await control.reload(after)
-        assert (outcome, len(keys)) == ("applied", 1)
-        told = [message for messages in control.told.all for message in messages]
-        name = ".".join(path)
-        assert bool(told) != (name in CONTROL_S_OWN)
-        if told:
-            worker.tell(channel.SnapshotBundle(tuple(told)))
-        wanted = worker_settings(parse_settings(after), b"")
-        assert worker.settings == wanted
-        if marks_of(LIVE[path]).workers:
-            assert value_at(worker.settings, path) == msgspec.convert(
-                value_at(parse_settings(after), path), type(value_at(wanted, path)), from_attributes=True
-            )
-            assert value_at(worker.settings, path) != value_at(had, path)
-        worker.close()
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(control.service.run)
+    await control.service.loaded.wait()
+    worker = RunningWorker(control.context.settings)
+    had = worker.settings
+    outcome, keys = await control.reload(after)
+    assert (outcome, len(keys)) == ("applied", 1)
+    told = [message for messages in control.told.all for message in messages]
+    name = ".".join(path)
+    assert bool(told) != (name in CONTROL_S_OWN)
+    if told:
+        worker.tell(channel.SnapshotBundle(tuple(told)))
+    wanted = worker_settings(parse_settings(after), b"")
+    assert worker.settings == wanted
+    if marks_of(LIVE[path]).workers:
+        assert value_at(worker.settings, path) == msgspec.convert(
+            value_at(parse_settings(after), path), type(value_at(wanted, path)), from_attributes=True
+        )
+        assert value_at(worker.settings, path) != value_at(had, path)
+    worker.close()

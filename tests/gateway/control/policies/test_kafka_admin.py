@@ -204,14 +204,12 @@ BASE = {PolicyKey.of_broker(): TOTAL, PolicyKey.of_topic("filed"): 300.0}
 
 
 @trio_fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+async def stage(nursery: trio.Nursery, tmp_path: Path) -> AsyncIterator[Stage]:
     stage = Stage(tmp_path, BASE)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.service.run)
-        await stage.service.loaded.wait()
-        with trio.fail_after(30):
-            yield stage
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(stage.service.run)
+    await stage.service.loaded.wait()
+    with trio.fail_after(30):
+        yield stage
 
 
 # --- thresholds -------------------------------------------------------------------------------------------------------

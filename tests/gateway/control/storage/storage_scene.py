@@ -171,8 +171,15 @@ class Scene:
         assert message is not None
         self.told.append(message)
 
-    def observe(self, source: Disks, policy: GuardedPolicy | SoftHard | None = SOFT_HARD, **more: Any) -> Scene:
-        keeper = FactorKeeper(120.0, 0.0, 60.0)
+    def observe(
+        self,
+        source: Disks,
+        policy: GuardedPolicy | SoftHard | None = SOFT_HARD,
+        *,
+        fallback: float = 0.0,
+        **more: Any,
+    ) -> Scene:
+        keeper = FactorKeeper(120.0, fallback, 60.0)
         return self.start(VolumeSourceView(source, policy, keeper, trio.current_time), **more)
 
     def read(

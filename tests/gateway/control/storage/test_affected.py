@@ -54,6 +54,9 @@ async def test_workers_are_told_the_topics_of_the_full_volume_and_what_holds_whe
     assert scene.held() == ((0.0, "valid"), HELD)
     assert lines(caplog)[-1] == f"PAUSE: 2 topics are paused: {FULL}"
     assert scene.sample("affected_topics") == 2
+    status, told = scene.control.status(), {"topics": ["b", "both"], "topics_count": 2}
+    assert status["scope"] == "affected"
+    assert status["affected"] == [{"by": "broker 2 /b", "factor": 0.0, "state": "PAUSE", "why": FULL, **told}]
     disks.said = ObservationFailed("away")
     for minute in (2, 3):
         await scene.at(60 * minute)
@@ -130,16 +133,6 @@ async def test_without_a_snapshot_only_the_topics_of_that_broker_are_held(
     why = "broker 3 has no snapshot of its volumes"
     await until(lambda: scene.last.affected == (AffectedTopics("broker 3", 0.0, why, ("c",), (3,)),))
     assert scene.state == (0.0, "fail-safe")
-
-
-async def test_the_status_says_which_topics_and_how_many(mock_clock: MockClock, scene: AffectedScene) -> None:
-    scene.see(Disks(seen(5 * GB)))
-    await scene.at(0)
-    status = scene.control.status()
-    assert status["scope"] == "affected"
-    assert status["affected"] == [
-        {"by": "broker 2 /b", "factor": 0.0, "state": "PAUSE", "why": FULL, "topics": ["b", "both"], "topics_count": 2}
-    ]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ SETTINGS = parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\n{DISK}")
 
 @pytest.mark.parametrize("reports", [True, False])
 async def test_what_a_worker_reports_before_there_is_a_view_holds_until_the_first_look(
-    mock_clock: MockClock, caplog: pytest.LogCaptureFixture, reports: bool
+    nursery: trio.Nursery, mock_clock: MockClock, caplog: pytest.LogCaptureFixture, reports: bool
 ) -> None:
     caplog.set_level("INFO", "gateway.storage")
     told: list[Any] = []
@@ -43,22 +43,20 @@ async def test_what_a_worker_reports_before_there_is_a_view_holds_until_the_firs
     context.facts.storage_factor.subscribe("test", told.append)
     service = StorageService(StorageContext(context), components)
     disks = Disks(seen())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(service.run)
-        await trio.testing.wait_all_tasks_blocked()
-        service.refresh()
-        assert (told, service.status()) == ([], {"enabled": False})
-        context.facts.configuration.latest = SETTINGS.model_copy(update={"mode": "observe"})
-        held = channel.StorageSnapshot(StorageFactor(0.0, "valid", FULL), valid_until=trio.current_time() + 100)
-        service.adopt_factor(held if reports else None)
-        service.adopt_factor(None)  # another worker has none
-        views.append(VolumeSourceView(disks, SOFT_HARD, FactorKeeper(120.0, 0.5, 60.0), trio.current_time))
-        mock_clock.jump(RETRY_S[0])
-        await until(lambda: disks.asked > 0 and told[-1].factor.origin == "valid")
-        first = told[0]
-        assert (first.factor.value, first.factor.origin) == ((0.0, "kept") if reports else (0.5, "fallback"))
-        assert first.mode == "observe"
-        if reports:
-            assert lines(caplog)[0].startswith("continuing with the factor that workers hold: PAUSE (kept)")
-        assert service.status()["factor"] == 1.0
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(service.run)
+    await trio.testing.wait_all_tasks_blocked()
+    service.refresh()
+    assert (told, service.status()) == ([], {"enabled": False})
+    context.facts.configuration.latest = SETTINGS.model_copy(update={"mode": "observe"})
+    held = channel.StorageSnapshot(StorageFactor(0.0, "valid", FULL), valid_until=trio.current_time() + 100)
+    service.adopt_factor(held if reports else None)
+    service.adopt_factor(None)  # another worker has none
+    views.append(VolumeSourceView(disks, SOFT_HARD, FactorKeeper(120.0, 0.5, 60.0), trio.current_time))
+    mock_clock.jump(RETRY_S[0])
+    await until(lambda: disks.asked > 0 and told[-1].factor.origin == "valid")
+    first = told[0]
+    assert (first.factor.value, first.factor.origin) == ((0.0, "kept") if reports else (0.5, "fallback"))
+    assert first.mode == "observe"
+    if reports:
+        assert lines(caplog)[0].startswith("continuing with the factor that workers hold: PAUSE (kept)")
+    assert service.status()["factor"] == 1.0

@@ -60,17 +60,20 @@ from tests.policies.storage.storage_play import GB, SOFT_HARD
 scene = scene_fixture(Scene)
 
 
-async def test_workers_are_told_at_once_that_they_are_to_act_or_to_count(mock_clock: MockClock, scene: Scene) -> None:
-    scene.observe(Disks(seen()), mode="observe")
+async def test_workers_are_told_at_once_that_they_are_to_act_or_to_count(
+    mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.observe(Disks(seen(5 * GB)), mode="observe")
     await scene.at(0)
     assert scene.last.mode == "observe"
+    assert lines(caplog) == [f"PAUSE, every produce limit x 0: {FULL} (observe: nothing is held back)"]
     before = len(scene.told)
     scene.set_mode("enforce")
     assert (scene.last.mode, scene.control.status()["mode"], len(scene.told)) == ("enforce", "enforce", before + 1)
     scene.set_mode("enforce")
     assert len(scene.told) == before + 1
     scene.set_mode("observe")
-    assert scene.last.mode == "observe"
+    assert (scene.last.mode, scene.control.status()["mode"]) == ("observe", "observe")
 
 
 @pytest.mark.seed("DISK.32")
@@ -137,7 +140,7 @@ async def test_a_factor_holds_while_the_check_that_may_end_it_is_under_way(
 ) -> None:
     """The disk is always full; brokers were away and are slow once they are back. The fallback admits everything."""
     disks = Disks(seen(5 * GB))
-    scene.start(VolumeSourceView(disks, SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time))
+    scene.observe(disks, fallback=1.0)
     await scene.at(0)
     disks.said = ObservationFailed("away")
     for minute in (1, 2):
@@ -205,8 +208,7 @@ async def test_a_restarted_control_goes_on_with_the_workers_pause(
     mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     disks = Disks(ObservationFailed("away"))
-    disk_view = VolumeSourceView(disks, SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time)
-    scene.start(disk_view, run=False)
+    scene.observe(disks, fallback=1.0, run=False)
     end = trio.current_time() + 100
     assert scene.state == (1.0, "fallback")
     scene.control.adopt_factor(channel.StorageSnapshot(StorageFactor(0.0, "valid", "full"), valid_until=end))
@@ -224,10 +226,7 @@ async def test_a_restarted_control_goes_on_with_the_workers_pause(
 
 
 async def test_an_adopted_pause_has_the_hysteresis_of_its_own(mock_clock: MockClock, scene: Scene) -> None:
-    disk_view = VolumeSourceView(
-        Disks(seen(int(10.5 * GB))), SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time
-    )
-    scene.start(disk_view, run=False)
+    scene.observe(Disks(seen(int(10.5 * GB))), fallback=1.0, run=False)
     scene.control.adopt_factor(
         channel.StorageSnapshot(StorageFactor(0.0, "valid", "full"), valid_until=trio.current_time() + 100)
     )
@@ -237,23 +236,14 @@ async def test_an_adopted_pause_has_the_hysteresis_of_its_own(mock_clock: MockCl
     assert scene.last.factor.why.endswith("paused until more than 11.0 GB are free")
 
 
-@pytest.mark.parametrize("after_a_look", [False, True])
-async def test_adopting_is_one_line(
-    mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture, after_a_look: bool
+async def test_adopting_after_a_look_is_one_line_too(
+    mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    disk_view = VolumeSourceView(
-        Disks(ObservationFailed("away")), SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time
-    )
-    scene.start(disk_view, run=after_a_look)
-    if after_a_look:
-        await scene.at(0)
+    scene.observe(Disks(ObservationFailed("away")), fallback=1.0)
+    await scene.at(0)
     caplog.clear()
-    scene.control.adopt_factor(
-        channel.StorageSnapshot(StorageFactor(0.0, "valid", "full"), valid_until=trio.current_time() + 100)
-    )
-    if not after_a_look:
-        scene.nursery.start_soon(scene.control.run)
-        await scene.at(0)
+    held = StorageFactor(0.0, "valid", "full")
+    scene.control.adopt_factor(channel.StorageSnapshot(held, valid_until=trio.current_time() + 100))
     assert [line for line in lines(caplog) if "observed" not in line] == [
         "continuing with the factor that workers hold: PAUSE (kept), every produce limit x 0: full"
     ]
@@ -293,8 +283,7 @@ async def test_a_check_that_ends_just_before_the_next_one_is_due_ends_nothing(
 
 
 async def test_a_factor_that_says_nothing_is_not_adopted(mock_clock: MockClock, scene: Scene) -> None:
-    disk_view = VolumeSourceView(Disks(seen()), SOFT_HARD, FactorKeeper(120.0, 1.0, 60.0), trio.current_time)
-    scene.start(disk_view, run=False)
+    scene.observe(Disks(seen()), fallback=1.0, run=False)
     now = trio.current_time()
     for held in (
         channel.StorageSnapshot(StorageFactor(0.0, "fallback", "no data"), valid_until=None),
@@ -333,16 +322,6 @@ async def test_each_event_is_one_line_and_only_news_is(
         "the disks are observed again, after 4 failures",
         "OPEN again, 2 brokers, 2 log dirs",
     ]
-
-
-async def test_mode_observe_is_told_and_said(
-    mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
-    scene.observe(Disks(seen(5 * GB)), mode="observe")
-    await scene.at(0)
-    assert scene.last.mode == "observe"
-    assert lines(caplog) == [f"PAUSE, every produce limit x 0: {FULL} (observe: nothing is held back)"]
-    assert scene.control.status()["mode"] == "observe"
 
 
 async def test_an_offline_log_dir_is_told_and_counted_and_fails_nothing(
@@ -436,7 +415,7 @@ async def test_a_factor_that_throttles_nothing_says_so(
     what: str,
 ) -> None:
     scene.has_limits = False
-    scene.start(VolumeSourceView(source, policy, FactorKeeper(120.0, 0.1, 60.0), trio.current_time))
+    scene.observe(source, policy, fallback=0.1)
     await scene.at(0)
     assert scene.sample("throttle_without_effect") == 1
     assert scene.control.status()["throttle_without_effect"] is True
@@ -453,24 +432,6 @@ async def test_volumes_without_any_limit_are_warned_about(
     scene.observe(Disks(seen()), SoftHard())
     await scene.at(0)
     assert lines(caplog)[1:] == ["broker 1 volume /a and 1 more: no limit, so not protected: set storage.hard"]
-
-
-@pytest.mark.parametrize(
-    ("said", "problem"),
-    [
-        (ValueError("a bug\nin two lines"), "ValueError: a bug in two lines"),
-        (None, "AttributeError: 'NoneType' object has no attribute 'brokers'"),
-        (Observation(frozenset(), ()), "no broker is active"),
-        (Observation(frozenset({1, 2, 3}), volumes()), "active broker 3 did not describe a single log dir"),
-    ],
-)
-async def test_any_fault_of_a_source_is_a_failed_observation(
-    mock_clock: MockClock, scene: Scene, said: ValueError | Observation | None, problem: str
-) -> None:
-    scene.observe(Disks(said))
-    await scene.at(0)
-    assert scene.control.status()["problem"] == problem
-    assert scene.state == (0.0, "fallback")
 
 
 def one(broker_id: Any = 1, name: Any = "/a", total: Any = 100, available: Any = 50, **more: Any) -> Observation:
@@ -506,11 +467,15 @@ async def test_numbers_and_names_of_foreign_types_do_no_harm(
             Observation(frozenset({1}), (Volume(1, "/a", 100, 50), Volume(1, "/a", 100, 49))),
             "broker 1 volume /a is there twice, with different values",
         ),
+        (ValueError("a bug\nin two lines"), "ValueError: a bug in two lines"),
+        (None, "AttributeError: 'NoneType' object has no attribute 'brokers'"),
+        (Observation(frozenset(), ()), "no broker is active"),
+        (Observation(frozenset({1, 2, 3}), volumes()), "active broker 3 did not describe a single log dir"),
         (SystemExit(3), "SystemExit: 3"),
         (asyncio.CancelledError(), "CancelledError"),
     ],
 )
-async def test_a_value_that_can_t_be_a_volume_is_a_failed_observation(
+async def test_any_fault_of_a_source_and_a_value_that_can_t_be_a_volume_is_a_failed_observation(
     mock_clock: MockClock, scene: Scene, said: Any, problem: str
 ) -> None:
     scene.observe(Disks(said))
@@ -552,16 +517,19 @@ async def test_levels_that_are_none_and_an_exit_are_a_failed_policy(
         assert scene.state == (0.0, "fallback")
 
 
-async def test_a_source_whose_closing_fails_ends_nothing(
-    mock_clock: MockClock, scene: Scene, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_source_is_closed_at_the_end_and_a_fault_in_that_ends_nothing(
+    mock_clock: MockClock, scene: Scene, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     disks = Disks(seen())
-    monkeypatch.setattr(disks, "close", lambda: sys.exit(1))
+    if fails:
+        monkeypatch.setattr(disks, "close", lambda: sys.exit(1))
     scene.observe(disks, run=False)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scene.control.run)
         await scene.at(0)
         nursery.cancel_scope.cancel()
+    assert disks.closed is not fails
 
 
 async def test_a_question_that_found_no_thread_is_not_under_way_for_ever(mock_clock: MockClock) -> None:
@@ -611,17 +579,6 @@ async def test_a_factor_source_stands_in_for_all_of_it(mock_clock: MockClock, sc
     await scene.at(120)
     assert scene.state == (1.0, "kept")
     assert scene.control.status()["problem"] == "throttle factor 1.5 must be from 0 to 1"
-
-
-async def test_a_source_is_closed_at_the_end(mock_clock: MockClock, scene: Scene) -> None:
-    disks = Disks(seen())
-    scene.observe(disks, run=False)
-    with trio.CancelScope() as scope:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(scene.control.run)
-            await scene.at(0)
-            scope.cancel()
-    assert disks.closed
 
 
 async def test_status_is_what_an_operator_asks_for(mock_clock: MockClock, scene: Scene) -> None:

@@ -402,33 +402,31 @@ async def test_an_interval_that_comes_again_is_confirmed_and_not_written_twice(
 
 
 async def test_intervals_wait_while_the_disk_takes_none(
-    open_spool: OpenSpool, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+    nursery: trio.Nursery, open_spool: OpenSpool, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
 ) -> None:
     spool, metrics, confirmed = open_spool(max_bytes=MiB), GatewayMetrics(), list[int]()
     fill(spool, "old")
     log = UsageLogWriter(spool, "gw", metrics)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(log.run)
-        seq = 0
-        while log.has_room:
-            log.enqueue_interval(interval(seq, rows=20), partial(confirmed.append, seq))
-            seq += 1
-            assert sample(metrics, "usage_log_queued_intervals") == seq  # at once: readers go by it
-        assert seq == module.MAX_QUEUED
-        await trio.testing.wait_all_tasks_blocked()
-        await until(lambda: (sample(metrics, "usage_log_spool_errors_total") or 0) >= 2, 0.5)
-        assert confirmed == []
-        assert caplog.text.count("can't write to the spool") == 1
-        assert "max_spool_bytes" in log.problem
-        spool.mark_published(spool.read_unpublished()[1])  # now there is something that may be deleted
-        spool._max_bytes = 64 * MiB  # and the operator made room for the rest
-        await until(lambda: not log.queued, 0.5)
-        assert confirmed == list(range(module.MAX_QUEUED))
-        assert sample(metrics, "usage_log_queued_intervals") == 0
-        assert log.has_room
-        assert log.problem == ""
-        assert "can be written again" in caplog.text
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(log.run)
+    seq = 0
+    while log.has_room:
+        log.enqueue_interval(interval(seq, rows=20), partial(confirmed.append, seq))
+        seq += 1
+        assert sample(metrics, "usage_log_queued_intervals") == seq  # at once: readers go by it
+    assert seq == module.MAX_QUEUED
+    await trio.testing.wait_all_tasks_blocked()
+    await until(lambda: (sample(metrics, "usage_log_spool_errors_total") or 0) >= 2, 0.5)
+    assert confirmed == []
+    assert caplog.text.count("can't write to the spool") == 1
+    assert "max_spool_bytes" in log.problem
+    spool.mark_published(spool.read_unpublished()[1])  # now there is something that may be deleted
+    spool._max_bytes = 64 * MiB  # and the operator made room for the rest
+    await until(lambda: not log.queued, 0.5)
+    assert confirmed == list(range(module.MAX_QUEUED))
+    assert sample(metrics, "usage_log_queued_intervals") == 0
+    assert log.has_room
+    assert log.problem == ""
+    assert "can be written again" in caplog.text
 
 
 async def test_an_interval_that_no_reader_would_take_is_left_out_and_counted(
@@ -454,32 +452,32 @@ async def test_rows_that_wait_are_bounded_as_well(tmp_path: Path) -> None:
     assert not log.has_room
 
 
-async def test_a_spool_that_opens_late_gets_all_that_waited_once(open_spool: OpenSpool, tmp_path: Path) -> None:
+async def test_a_spool_that_opens_late_gets_all_that_waited_once(
+    nursery: trio.Nursery, open_spool: OpenSpool, tmp_path: Path
+) -> None:
     before = open_spool()
     before.append([line(0, boot="boot-1"), line(4, boot="old")])
     before.close()
     metrics, confirmed = GatewayMetrics(), list[int]()
     log = UsageLogWriter(None, "gw", metrics)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(log.run)
-        assert log.enqueue_lost_before(0, "boot-1") == []
-        for seq in (0, 1, 2):  # the first of them is on disk, and nobody can know it yet
-            log.enqueue_interval(interval(seq), partial(confirmed.append, seq))
-        await trio.testing.wait_all_tasks_blocked()
-        assert confirmed == []
-        spool = open_spool()
-        log.attach_spool(spool)
-        await until(lambda: not log.queued, 0.5)
-        assert confirmed == [0, 1, 2]
-        assert [(r["boot"], r["seq"], r["kind"]) for r in on_disk(tmp_path)] == [
-            ("boot-1", 0, "interval"),
-            ("old", 4, "interval"),
-            ("boot-1", 1, "interval"),
-            ("boot-1", 2, "interval"),
-            ("old", 4, "lost"),
-        ]
-        assert sample(metrics, "workers_lost_total") == 1
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(log.run)
+    assert log.enqueue_lost_before(0, "boot-1") == []
+    for seq in (0, 1, 2):  # the first of them is on disk, and nobody can know it yet
+        log.enqueue_interval(interval(seq), partial(confirmed.append, seq))
+    await trio.testing.wait_all_tasks_blocked()
+    assert confirmed == []
+    spool = open_spool()
+    log.attach_spool(spool)
+    await until(lambda: not log.queued, 0.5)
+    assert confirmed == [0, 1, 2]
+    assert [(r["boot"], r["seq"], r["kind"]) for r in on_disk(tmp_path)] == [
+        ("boot-1", 0, "interval"),
+        ("old", 4, "interval"),
+        ("boot-1", 1, "interval"),
+        ("boot-1", 2, "interval"),
+        ("old", 4, "lost"),
+    ]
+    assert sample(metrics, "workers_lost_total") == 1
 
 
 async def test_a_life_without_an_end_is_noted_as_lost_when_the_next_one_begins(
