@@ -1,16 +1,14 @@
-# A whole gateway as a user starts it: three real processes, in front of a broker that knows next to nothing, and Kafka.
+# A whole gateway as a user starts it: three real processes, in front of a broker that knows next to nothing. What
+# becomes of processes that are killed, and with a real Kafka: tests/integration/cluster/test_resilience.py.
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import re
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,11 +16,9 @@ from typing import Any
 
 import pytest
 
-from gateway.embedded import find_free_port
 from tests.gateway.control.gateway_process import Gateway, at
 from tests.gateway.control.null_broker import NullBroker
 from tests.gateway.data.play import request as produce_request
-from tests.gateway.test_supervisor import is_alive
 
 
 @pytest.fixture
@@ -82,79 +78,6 @@ def test_it_serves_a_broker_that_offers_next_to_nothing_and_one_that_joins_later
     assert ask_api_versions(gateway.port + 4) == (7, 0)
     assert gateway.end() == 0
     assert [record["final"] for record in gateway.records()][-1] is True
-
-
-def test_an_upstream_that_is_not_there_is_one_line_until_it_comes(serve: Callable[..., Any]) -> None:
-    port = find_free_port()
-    gateway = serve(f"127.0.0.1:{port}", "internal_topics: none")
-    gateway.wait_for_log("the cluster at .* does not answer .*refused.*")
-    status, body = gateway.get("/readyz")
-    assert status == 503
-    assert "the cluster has not answered yet" in json.loads(body)["problems"]
-    assert gateway.get("/healthz")[0] == 200
-    gateway.wait_for("asked again", lambda: gateway.metric("metadata_refreshes_total", outcome="failed") > 1)
-    with contextlib.closing(NullBroker(port)):
-        gateway.ready()
-        assert gateway.log.count("does not answer") == 1
-        assert ask_api_versions(gateway.port) == (7, 0)
-
-
-def test_a_worker_that_is_killed_is_replaced_and_noted_as_lost(serve: Callable[..., Any], broker: NullBroker) -> None:
-    gateway = serve(at(broker), "internal_topics: none").ready()
-    worker = gateway.wait_for("worker", lambda: gateway.child("gateway.data"))
-    os.kill(worker, signal.SIGKILL)
-    gateway.wait_for("restart", lambda: gateway.metric("worker_restarts_total", worker="0") == 1)
-    gateway.ready()
-    assert ask_api_versions(gateway.port) == (7, 0)
-    assert gateway.metric("workers_lost_total") == 1
-    assert gateway.end() == 0
-    assert [record["kind"] for record in gateway.records()].count("lost") == 1
-
-
-def test_two_workers_are_ready_together_and_one_is_enough_to_stay_so(
-    serve: Callable[..., Any], broker: NullBroker
-) -> None:
-    gateway = serve(at(broker), "internal_topics: none\nworkers: 2").ready()
-    assert [gateway.metric("worker_up", worker=number) for number in ("0", "1")] == [1, 1]
-    gateway.wait_for("both to have a part", lambda: gateway.metric("fleet_members") == 2)
-    assert gateway.metric("fleet_share_state", state="local") == 1
-    gateway.wait_for_log("2 workers")
-    os.kill(gateway.wait_for("worker", lambda: gateway.child("gateway.data")), signal.SIGKILL)
-    # Until control knows, a connection may still be given to the dead one; its client sees it reset, and comes again.
-    gateway.wait_for("control to know", lambda: gateway.metric("workers_lost_total") == 1)
-    for _ in range(10):
-        assert gateway.get("/readyz")[0] == 200
-        assert ask_api_versions(gateway.port) == (7, 0)
-    gateway.wait_for("both", lambda: [gateway.metric("worker_up", worker=number) for number in ("0", "1")] == [1, 1])
-    assert gateway.metric("workers_lost_total") == 1
-    assert gateway.end() == 0
-    kinds = [(record["worker"], record["kind"], record["final"]) for record in gateway.records()]
-    assert {number for number, _, final in kinds if final} == {0, 1}
-
-
-def test_a_control_that_is_killed_leaves_worker_and_connections_alone(
-    serve: Callable[..., Any], broker: NullBroker
-) -> None:
-    gateway = serve(at(broker), "internal_topics: none").ready()
-    control = gateway.wait_for("control", lambda: gateway.child("gateway.control"))
-    worker = gateway.wait_for("worker", lambda: gateway.child("gateway.data"))
-    address = ("127.0.0.1", gateway.port + 2)
-    with socket.create_connection(address, timeout=20) as old, old.makefile("rb") as said:
-
-        def answered() -> Any:
-            (size,) = struct.unpack(">i", said.read(4))
-            return struct.unpack_from(">i", said.read(size))[0]
-
-        old.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
-        assert answered() == 1
-        os.kill(control, signal.SIGKILL)
-        old.sendall(struct.pack(">ihhih", 10, 18, 0, 2, -1))
-        assert answered() == 2
-        assert ask_api_versions(gateway.port + 2) == (7, 0)  # it waits for the next control
-    gateway.ready()
-    assert gateway.child("gateway.data") == worker
-    assert gateway.end() == 0
-    assert "lost" not in [record["kind"] for record in gateway.records()]
 
 
 class Producer:
@@ -237,34 +160,25 @@ def test_limits_set_at_run_time_hold_on_while_a_new_control_can_not_read_them(
     assert gateway.end() == 0
 
 
-# A package as an operator would install it: whatever two files say.
+# A package as an operator would install it: whatever a file says.
 PLUGINS = """
 import json
 from pathlib import Path
+
 from policies.storage import ObservationFailed, QuotaValues
 
-class Factor:
+
+class Quotas:
     def __init__(self, path):
         self.path = Path(path)
-    def factor(self):
-        try:
-            return float(self.path.read_text())
-        except (OSError, ValueError) as error:
-            raise ObservationFailed(f"{self.path.name}: {type(error).__name__}") from error
 
-class Quotas(Factor):
     def quotas(self):
         try:
             return QuotaValues(**json.loads(self.path.read_text()))
         except (OSError, ValueError) as error:
             raise ObservationFailed(f"{self.path.name}: {type(error).__name__}") from error
 """
-ENTRY_POINTS = """
-[produce_gateway.factor_sources]
-test-factor = test_plugins_of_ours:Factor
-[produce_gateway.quota_sources]
-test-quotas = test_plugins_of_ours:Quotas
-"""
+ENTRY_POINTS = "[produce_gateway.quota_sources]\ntest-quotas = test_plugins_of_ours:Quotas\n"
 
 
 @pytest.fixture
@@ -277,30 +191,6 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (info / "entry_points.txt").write_text(ENTRY_POINTS)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[3]}")
     return tmp_path
-
-
-def test_a_control_that_is_killed_does_not_end_a_pause(
-    serve: Callable[..., Any], broker: NullBroker, plugins: Path
-) -> None:
-    (plugins / "factor").write_text("0")
-    storage = (
-        f"storage: {{factor_source: test-factor, options: {{path: {plugins}/factor}}, check_interval: 500ms,"
-        " throttle.factor.validity.duration: 1h}"
-    )
-    gateway = serve(at(broker), f"internal_topics: none\n{storage}").ready()
-    gateway.wait_for("pause", lambda: gateway.metric("storage_throttle_factor") == 0)
-    assert json.loads(gateway.get("/v1/storage")[1])["why"] == "the factor source says 0"
-    gateway.wait_for_log("storage: PAUSE, every produce limit x 0: the factor source says 0")
-    (plugins / "factor").unlink()
-    gateway.wait_for_log("the disks could not be observed: factor: FileNotFoundError")
-    os.kill(gateway.wait_for("control", lambda: gateway.child("gateway.control")), signal.SIGKILL)
-    gateway.wait_for_log("storage: continuing with the factor that workers hold: PAUSE")
-    gateway.ready()
-    status = json.loads(gateway.get("/v1/storage")[1])
-    assert (status["state"], status["origin"]) == ("PAUSE", "kept")  # the fallback is 1.0
-    (plugins / "factor").write_text("1")
-    gateway.wait_for("open", lambda: gateway.metric("storage_state", state="OPEN") == 1)
-    assert gateway.end() == 0
 
 
 def put(path: Path, text: str) -> None:
@@ -366,30 +256,6 @@ def test_a_stop_does_not_wait_for_an_upstream_that_is_not_there(serve: Any, mode
 
         # One question to the cluster takes five seconds. A busy machine may take as long, but not again and again.
         assert any(stop_s() < 4 for _ in range(4))
-
-
-def test_nothing_is_left_when_the_parent_is_killed_and_the_next_one_notes_it(serve: Any, broker: Any) -> None:
-    gateway = serve(at(broker), "internal_topics: none").ready()
-    ask_api_versions(gateway.port)
-    children = [gateway.child(module) for module in ("gateway.control", "gateway.data")]
-    gateway.process.kill()
-    gateway.wait_for("all dead", lambda: not any(is_alive(pid) for pid in children))
-    again = serve(at(broker), "internal_topics: none", spool=gateway.spool).ready()
-    assert again.end() == 0
-
-
-@pytest.mark.kafka
-def test_the_disks_of_a_real_cluster_are_shown(serve: Any, kafka: Any) -> None:
-    gateway = serve(kafka.bootstrap_servers, "storage: {min.available.bytes: 1}").ready()
-    gateway.wait_for("seen", lambda: gateway.metric("storage_active_brokers") == 1)
-    done = subprocess.run(
-        [sys.executable, "-m", "gateway", "storage", "--url", f"http://127.0.0.1:{gateway.admin}"],
-        check=False, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^BROKER  VOLUME .*\n\d+ +/\S+ +[\d.]+ .B +", done.stdout)
-    assert re.search(r"^factor      1  OPEN \(valid, \d+ s old\)$", done.stdout, re.MULTILINE)
-    assert gateway.end() == 0
 
 
 def test_the_connections_that_are_there_are_told(serve: Callable[..., Any], broker: NullBroker) -> None:

@@ -69,19 +69,19 @@ def ends(load: demo.LoadClock, counts: dict[int, OutcomeCounts]) -> int | None:
     return told[0] if told else None
 
 
-def test_the_load_ends_on_time_where_limits_were_at_work() -> None:
+@pytest.mark.parametrize(
+    ("counts", "end"),
+    [
+        ({20: rejected("clicks", "logs")}, 60),
+        ({20: rejected("clicks"), 50: rejected("clicks", "logs")}, 60),
+        ({51: rejected("clicks", "logs")}, 61),  # of a busy machine
+        ({20: rejected("clicks"), 100: rejected("clicks", "logs")}, 110),
+        ({20: rejected("logs")}, 240),  # but not for ever
+    ],
+)
+def test_the_load_goes_on_until_limits_were_at_work_for_a_while(counts: dict[int, OutcomeCounts], end: int) -> None:
     assert {"clicks", "logs"} == demo.EXCEEDING_TOPICS
-    assert ends(demo.LoadClock(60), {20: rejected("clicks", "logs")}) == 60
-    assert ends(demo.LoadClock(60), {20: rejected("clicks"), 50: rejected("clicks", "logs")}) == 60
-
-
-def test_the_load_of_a_busy_machine_goes_on_until_limits_were_at_work_for_a_while() -> None:
-    assert ends(demo.LoadClock(60), {51: rejected("clicks", "logs")}) == 61
-    assert ends(demo.LoadClock(60), {20: rejected("clicks"), 100: rejected("clicks", "logs")}) == 110
-
-
-def test_the_load_does_not_go_on_for_ever() -> None:
-    assert ends(demo.LoadClock(60), {20: rejected("logs")}) == 240
+    assert ends(demo.LoadClock(60), counts) == end
 
 
 def test_the_gateway_accepts_the_demos_configuration(tmp_path: object) -> None:

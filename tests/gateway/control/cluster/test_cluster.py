@@ -138,24 +138,21 @@ async def test_nothing_is_told_twice(autojump_clock: MockClock, scene: Scene) ->
     assert len(scene.told) == 2
 
 
-async def test_a_reader_of_places_is_told_when_partitions_moved(autojump_clock: MockClock, scene: Scene) -> None:
-    assert scene.facts.cluster.latest.places is None, "nobody knows"
+async def test_readers_of_places_and_of_replicas_are_told_when_these_changed(
+    autojump_clock: MockClock, scene: Scene
+) -> None:
+    known = scene.facts.cluster.latest
+    assert (known.places, known.replicas) == (None, None), "nobody knows"
     scene.start()
     await until(lambda: scene.asked >= 3, 0.1)
-    assert scene.moves == [{}]
-    scene.view = ClusterMetadata({1: ("b1", 9092)}, {1: ("a",)}, places={1: frozenset("a"), 2: frozenset("a")})
+    assert (scene.moves, scene.relocations) == ([{}], [{}])
+    places = {1: frozenset("a"), 2: frozenset("a")}
+    scene.view = ClusterMetadata({1: ("b1", 9092)}, {1: ("a",)}, places=places)
     await until(lambda: scene.asked >= 7, 0.1)
-    assert scene.moves[1:] == [{1: {"a"}, 2: {"a"}}]
-
-
-async def test_a_reader_of_replicas_is_told_when_there_are_others(autojump_clock: MockClock, scene: Scene) -> None:
-    assert scene.facts.cluster.latest.replicas is None, "nobody knows"
-    scene.start()
-    await until(lambda: scene.asked >= 3, 0.1)
-    assert scene.relocations == [{}]
-    scene.view = ClusterMetadata({1: ("b1", 9092)}, {1: ("a",)}, replicas={2: frozenset("a")})
-    await until(lambda: scene.asked >= 7, 0.1)
-    assert scene.relocations[1:] == [{2: frozenset("a")}]
+    assert (scene.moves[1:], scene.relocations[1:]) == ([{1: {"a"}, 2: {"a"}}], [])
+    scene.view = ClusterMetadata({1: ("b1", 9092)}, {1: ("a",)}, places=places, replicas={2: frozenset("a")})
+    await until(lambda: scene.asked >= 11, 0.1)
+    assert (len(scene.moves), scene.relocations[1:]) == (2, [{2: frozenset("a")}])
 
 
 async def test_the_ids_of_topics_are_told_at_every_look(autojump_clock: MockClock, scene: Scene) -> None:

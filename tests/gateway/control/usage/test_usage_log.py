@@ -515,26 +515,6 @@ def read_topic(servers: str, topic: str, count: int) -> tuple[list[tuple[bytes, 
 
 
 @pytest.mark.kafka
-def test_all_of_the_spool_gets_to_the_topic_that_is_created_for_it(
-    open_spool: OpenSpool, kafka: EmbeddedCluster
-) -> None:
-    metrics = GatewayMetrics()
-    spool = open_spool()
-    lines = [line(seq) for seq in range(2000)]
-    spool.append(lines[:1500])
-    client = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 2}
-    publisher = UsagePublisher(spool, client, "usage-a", 2, None, metrics)
-    assert publisher.publish_batch() == 1500
-    spool.append(lines[1500:])
-    assert publisher.publish_batch() == 500
-    assert publisher.publish_batch() == 0
-    found, partitions = read_topic(kafka.bootstrap_servers, "usage-a", 2000)
-    assert partitions == 2
-    assert found == [(b"gw/boot-1/0", value) for value in lines]
-    assert sample(metrics, "usage_log_records_published_total") == 2000
-
-
-@pytest.mark.kafka
 def test_a_record_that_the_topic_refuses_for_ever_does_not_hold_up_the_others(
     open_spool: OpenSpool, kafka: EmbeddedCluster
 ) -> None:
