@@ -136,14 +136,15 @@ def test_mistakes_are_one_line(flags: list[str], line: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("broker_id: 1\nlog_dir: /a", "log_dir: unknown key; did you mean log_dirs?"),
-        ("broker_id: 1\nzzz: /a", "zzz: unknown key; known here: broker_id, log_dirs, "),
-        ("broker_id: 1\nlog_dirs: /a\nvolumes: [/a]", "volumes: keys with values are needed here"),
+        ("broker_id: 1\nlog_dir: /a", " log_dir: unknown key; did you mean log_dirs?"),
+        ("broker_id: 1\nzzz: /a", " zzz: unknown key; known here: broker_id, log_dirs, "),
+        ("broker_id: 1\nlog_dirs: /a\nvolumes: [/a]", " volumes: keys with values are needed here"),
         (
             "broker_id: 1\nlog_dirs: /a\nvolumes: {/a: {soft: 5}}",
-            "volumes./a.soft: 5 is not a valid limit; for example: MinFreeBytes:10GB",
+            " volumes./a.soft: 5 is not a valid limit; for example: MinFreeBytes:10GB",
         ),
-        ("- a", "keys such as broker_id: and log_dirs: are needed at the top level"),
+        ("- a", " keys such as broker_id: and log_dirs: are needed at the top level"),
+        ("broker_id: 1\nlog_dirs: /a\nbroker_id: 2\n", "3: broker_id is there twice"),
     ],
 )
 def test_mistakes_in_the_file_name_it(tmp_path: Path, text: str, line: str) -> None:
@@ -151,12 +152,4 @@ def test_mistakes_in_the_file_name_it(tmp_path: Path, text: str, line: str) -> N
     path.write_text(text)
     with pytest.raises(SettingsError) as caught:
         read_settings(["--config", str(path)])
-    assert str(caught.value).startswith(f"{path}: {line}")
-
-
-def test_a_key_that_is_given_twice_is_refused_with_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "agent.yaml"
-    path.write_text("broker_id: 1\nlog_dirs: /a\nbroker_id: 2\n")
-    with pytest.raises(SettingsError) as caught:
-        read_settings(["--config", str(path)])
-    assert str(caught.value) == f"{path}:3: broker_id is there twice"
+    assert str(caught.value).startswith(f"{path}:{line}")

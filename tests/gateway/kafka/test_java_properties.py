@@ -35,35 +35,6 @@ def test_a_properties_file_is_read_as_java_reads_it() -> None:
     }
 
 
-def test_comments_separators_and_lines_that_go_on() -> None:
-    text = "\n".join(
-        [
-            "# comment = no",
-            "  ! nor this",
-            "a=1",
-            "b : 2",
-            "c 3",
-            "d\\ d\\=x = 4 = four ",
-            "e=one,\\",
-            "   two\\\\",
-            "f=\\u0041\\t\\q",
-            "g",
-            "a=last",
-            "h=#no comment",
-        ]
-    )
-    assert parse_properties(text) == {
-        "a": "last",
-        "b": "2",
-        "c": "3",
-        "d d=x": "4 = four ",
-        "e": "one,two\\",
-        "f": "A\tq",
-        "g": "",
-        "h": "#no comment",
-    }
-
-
 @pytest.mark.parametrize("text", ["a=\\u12", "a=\\uD83D", "\\uZZZZ=1"])
 def test_a_wrong_escape_is_an_error(text: str) -> None:
     with pytest.raises(InvalidPropertiesFile, match=r"hexadecimal|half a character"):

@@ -461,13 +461,6 @@ def test_nothing_is_dealt_before_others_could_be_heard() -> None:
     assert play.gateways == {0: 2}
 
 
-def test_alone_once_no_other_gateway_has_said_anything() -> None:
-    play = Fleet(up=False)
-    play.fleet.on_exchange_state(True)
-    play.step(1.3)
-    assert play.posted == [(0, LimitShares(whole=True))]
-
-
 def test_a_gateway_that_has_gone_leaves_its_part_at_once() -> None:
     play = Fleet()
     said = partial(play.fleet.on_peer_news, PeerNews("gw-2#1", "gw-2", left=True))

@@ -138,17 +138,6 @@ async def test_with_scope_cluster_it_holds_beside_a_fallback_that_lets_everybody
     assert scene.state == (factor, "fallback")
 
 
-async def test_topics_of_its_full_log_dir_are_known_as_they_were(mock_clock: MockClock, scene: Play) -> None:
-    two = seen(5 * GB)._replace(volumes=(*volumes(5 * GB), Volume(2, "/c", 100 * GB, 50 * GB)))
-    disks = Placed(two, {(2, "/b"): ["b"], (2, "/c"): ["both", "connect-offsets"]})
-    scene.see(disks, AFFECTED)
-    await scene.at(0)
-    disks.said = ALONE
-    await scene.at(60)
-    assert scene.last.affected == (HELD[0]._replace(topics=("b",)),)
-    assert disks.placed == [frozenset({2})], "one that left can't be asked"
-
-
 @pytest.mark.parametrize("left", ["before", "meanwhile"])
 async def test_a_control_that_is_started_again_knows_it_from_the_workers(
     mock_clock: MockClock, scene: Play, left: str
@@ -199,34 +188,6 @@ async def test_what_workers_say_while_a_look_is_under_way_is_not_lost(mock_clock
     await until(lambda: scene.checks() == 1)
     await scene.at(60)
     assert [each["id"] for each in scene.control.status()["brokers"] if each["left"]] == [2]
-
-
-async def test_a_broker_that_joins_may_be_undescribed_for_a_while(mock_clock: MockClock, scene: Play) -> None:
-    disks = Disks(seen())
-    scene.see(disks)
-    await scene.at(0)
-    disks.said = seen()._replace(brokers=frozenset({1, 2, 3}))
-    await scene.at(60)
-    assert scene.state == (1.0, "valid")
-    assert [each["unknown"] for each in scene.control.status()["brokers"]] == ["", "", "new"]
-    await scene.at(120)
-    assert scene.state == (1.0, "valid")
-    await scene.at(180)
-    assert scene.control.status()["problem"] == "active broker 3 did not describe a single log dir"
-
-
-async def test_a_broker_that_returns_undescribed_is_not_new(mock_clock: MockClock, scene: Play) -> None:
-    disks = Disks(seen())
-    scene.see(disks)
-    await scene.at(0)
-    disks.said = ALONE
-    await scene.at(60)
-    disks.said = ALONE._replace(brokers=frozenset({1, 2}))
-    await scene.at(120)
-    assert scene.control.status()["problem"] == "active broker 2 did not describe a single log dir"
-    await scene.at(180)
-    await scene.at(240)
-    assert scene.state == (0.0, "fallback")
 
 
 async def test_of_snapshots_it_is_known_from_the_topic(mock_clock: MockClock, scene: Play) -> None:

@@ -98,15 +98,6 @@ async def test_a_pause_by_override_is_news_also_where_the_disks_pause(
     assert lines(caplog)[-1] == f"PAUSE, every produce limit x 0: {FULL}"
 
 
-async def test_it_is_taken_back_before_its_time(mock_clock: MockClock, scene: Overridden) -> None:
-    scene.begin(Disks(seen()))
-    await scene.at(0)
-    scene.give(StorageOverride("PAUSE"))
-    assert scene.state == (0.0, "operator")
-    scene.give(None)
-    assert scene.state == (1.0, "valid")
-
-
 async def test_an_opening_lifts_a_throttle_and_a_fallback_but_no_hard_limit_without_force(
     mock_clock: MockClock, scene: Overridden, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -53,7 +53,6 @@ from tests.gateway.control.storage.storage_scene import (
     seen,
     snapshot_now,
     volumes,
-    wall,
 )
 from tests.policies.storage.storage_play import GB, SOFT_HARD
 
@@ -74,18 +73,6 @@ async def test_workers_are_told_at_once_that_they_are_to_act_or_to_count(
     assert len(scene.told) == before + 1
     scene.set_mode("observe")
     assert (scene.last.mode, scene.control.status()["mode"]) == ("observe", "observe")
-
-
-@pytest.mark.seed("DISK.32")
-async def test_the_proposal_s_five_minutes(mock_clock: MockClock, scene: Scene) -> None:
-    disks = Disks(seen())
-    scene.observe(disks)
-    states = []
-    for minute, said in enumerate([seen(), *[ObservationFailed("away")] * 3, seen()]):
-        disks.said = said
-        await scene.at(60 * minute)
-        states.append(scene.state)
-    assert states == [(1.0, "valid"), (1.0, "kept"), (1.0, "kept"), (0.0, "fallback"), (1.0, "valid")]
 
 
 async def test_workers_are_told_until_when_and_what_then(mock_clock: MockClock, scene: Scene) -> None:
@@ -225,17 +212,6 @@ async def test_a_restarted_control_goes_on_with_the_workers_pause(
     await until(lambda: scene.state == (1.0, "fallback"))
 
 
-async def test_an_adopted_pause_has_the_hysteresis_of_its_own(mock_clock: MockClock, scene: Scene) -> None:
-    scene.observe(Disks(seen(int(10.5 * GB))), fallback=1.0, run=False)
-    scene.control.adopt_factor(
-        channel.StorageSnapshot(StorageFactor(0.0, "valid", "full"), valid_until=trio.current_time() + 100)
-    )
-    scene.nursery.start_soon(scene.control.run)
-    await scene.at(0)
-    assert scene.state == (0.0, "valid")
-    assert scene.last.factor.why.endswith("paused until more than 11.0 GB are free")
-
-
 async def test_adopting_after_a_look_is_one_line_too(
     mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -280,23 +256,6 @@ async def test_a_check_that_ends_just_before_the_next_one_is_due_ends_nothing(
     scene.control._settings = scene.control._settings.model_copy(update={"check_interval": 0.001})
     scene.nursery.start_soon(scene.control.run)
     await until(lambda: scene.checks() > 3)
-
-
-async def test_a_factor_that_says_nothing_is_not_adopted(mock_clock: MockClock, scene: Scene) -> None:
-    scene.observe(Disks(seen()), fallback=1.0, run=False)
-    now = trio.current_time()
-    for held in (
-        channel.StorageSnapshot(StorageFactor(0.0, "fallback", "no data"), valid_until=None),
-        channel.StorageSnapshot(
-            StorageFactor(0.0, "valid", "full"), valid_until=now - 1, following=StorageFactor(0.3, "fallback")
-        ),
-    ):
-        scene.control.adopt_factor(held)
-        assert scene.state == (1.0, "fallback")
-    scene.nursery.start_soon(scene.control.run)
-    await scene.at(0)
-    scene.control.adopt_factor(channel.StorageSnapshot(StorageFactor(0.0, "valid", "full"), valid_until=now + 100))
-    assert scene.state == (1.0, "valid")
 
 
 async def test_each_event_is_one_line_and_only_news_is(
@@ -558,12 +517,6 @@ async def test_a_policy_of_ones_own_that_fails_is_a_failed_observation(mock_cloc
     assert scene.control.status()["problem"] == "limit policy Broken: ZeroDivisionError: division by zero"
 
 
-async def test_volumes_of_brokers_that_are_not_active_do_not_count(mock_clock: MockClock, scene: Scene) -> None:
-    scene.observe(Disks(Observation(frozenset({1}), volumes(free=0))))
-    await scene.at(0)
-    assert scene.state == (1.0, "valid")
-
-
 @pytest.mark.seed("DISK.11")
 async def test_a_factor_source_stands_in_for_all_of_it(mock_clock: MockClock, scene: Scene) -> None:
     source = Disks(0.25)
@@ -667,17 +620,6 @@ async def test_telling_what_comes_next_does_not_end_a_pause(mock_clock: MockCloc
     assert scene.last.factor.why.endswith("paused until more than 11.0 GB are free")
 
 
-async def test_fail_safe_open_lets_a_known_breach_pause(mock_clock: MockClock, scene: Scene) -> None:
-    records = Records()
-    scene.read(records, {1, 2}, "OPEN")
-    assert scene.state == (1.0, "fail-safe")
-    await scene.at(0)
-    records.put(snapshot_now(1, 5 * GB))
-    await until(lambda: scene.state == (0.0, "fail-safe"))
-    assert scene.last.factor.why.startswith("broker 1 volume /a: 5.0 GB")
-    assert scene.sample("no_data_throttling") == 0
-
-
 @pytest.mark.parametrize("factor", [0.0, 1.0])
 async def test_a_restarted_control_holds_what_workers_hold_until_it_has_read_the_topic(
     mock_clock: MockClock, scene: Scene, factor: float
@@ -745,19 +687,6 @@ async def test_a_list_that_is_renewed_more_seldom_than_snapshots_age_pauses_noth
         assert view.assess_current(WALL + trio.current_time(), 1300.0).factor.origin == "fail-safe"
     finally:
         disk_view._reader.close()
-
-
-async def test_a_wall_clock_that_is_set_right_pauses_nothing(mock_clock: MockClock, scene: Scene) -> None:
-    records = Records()
-    scene.read(records, {1})
-    await scene.at(0)
-    step = [0.0]
-    assert isinstance(scene.disk_view, VolumeTopicView)
-    scene.disk_view._wall = scene.control._wall = lambda: wall() + step[0]
-    step[0] = 3600.0
-    records.put(snapshot_now(1, 80 * GB, age=-3600))
-    await until(lambda: scene.state == (1.0, "valid"))
-    assert scene.last.valid_until == pytest.approx(trio.current_time() + 180, abs=0.01)
 
 
 async def test_thousands_of_volumes_are_not_judged_anew_for_each_record(mock_clock: MockClock, scene: Scene) -> None:
