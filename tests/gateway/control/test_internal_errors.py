@@ -97,10 +97,16 @@ class Stage:
         return self.tasks.submit_query(ask, self.said.append)
 
 
-async def test_an_error_ends_one_question_and_no_other(nursery: trio.Nursery) -> None:
+@pytest.fixture
+async def stage(nursery: trio.Nursery) -> Stage:
+    """Whose tasks run."""
     stage = Stage()
     nursery.start_soon(stage.tasks.run)
     await trio.testing.wait_all_tasks_blocked()
+    return stage
+
+
+async def test_an_error_ends_one_question_and_no_other(stage: Stage) -> None:
     assert stage.start(ask(1, request=b"fail"))
     await trio.testing.wait_all_tasks_blocked()
     assert stage.start(ask(2))
@@ -110,10 +116,7 @@ async def test_an_error_ends_one_question_and_no_other(nursery: trio.Nursery) ->
     assert stage.counted == [SASL]
 
 
-async def test_an_answer_that_can_not_be_given_ends_no_other(nursery: trio.Nursery) -> None:
-    stage = Stage()
-    nursery.start_soon(stage.tasks.run)
-    await trio.testing.wait_all_tasks_blocked()
+async def test_an_answer_that_can_not_be_given_ends_no_other(stage: Stage) -> None:
 
     def reply(answer: AdminAnswer) -> None:
         raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
@@ -140,10 +143,7 @@ async def test_questions_are_bounded_in_all_by_owner_and_by_bytes(nursery: trio.
     assert [stage.start(ask(n, "a", request=b"wait")) for n in (7, 8, 9)] == [True, True, False]
 
 
-async def test_nobody_is_answered_who_was_told_that_there_is_no_answer(nursery: trio.Nursery) -> None:
-    stage = Stage()
-    nursery.start_soon(stage.tasks.run)
-    await trio.testing.wait_all_tasks_blocked()
+async def test_nobody_is_answered_who_was_told_that_there_is_no_answer(stage: Stage) -> None:
     assert stage.start(ask(1, until=-math.inf, request=b"fail"))
     await trio.testing.wait_all_tasks_blocked()
     assert (stage.said, stage.counted) == ([], [])

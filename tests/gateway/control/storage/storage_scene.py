@@ -195,6 +195,13 @@ class Scene:
         disk_view = VolumeTopicView(records, self.listed.observe, view, 60.0, trio.current_time, wall)
         return self.start(disk_view, "storage: {source: snapshots}", **more)
 
+    async def seeing(self, said: Any, policy: GuardedPolicy | SoftHard | None = SOFT_HARD, **more: Any) -> Disks:
+        """A source that says so, after the first look."""
+        disks = Disks(said)
+        self.observe(disks, policy, **more)
+        await self.at(0)
+        return disks
+
     async def at(self, seconds: int, checks: int | None = None) -> None:
         """Advance to that time since the start, and let everything due happen."""
         self.clock.jump(max(0.0, seconds - trio.current_time()))

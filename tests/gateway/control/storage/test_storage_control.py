@@ -62,8 +62,7 @@ scene = scene_fixture(Scene)
 async def test_workers_are_told_at_once_that_they_are_to_act_or_to_count(
     mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scene.observe(Disks(seen(5 * GB)), mode="observe")
-    await scene.at(0)
+    await scene.seeing(seen(5 * GB), mode="observe")
     assert scene.last.mode == "observe"
     assert lines(caplog) == [f"PAUSE, every produce limit x 0: {FULL} (observe: nothing is held back)"]
     before = len(scene.told)
@@ -92,9 +91,7 @@ async def test_workers_are_told_until_when_and_what_then(mock_clock: MockClock, 
 
 
 async def test_nothing_is_told_twice(mock_clock: MockClock, scene: Scene) -> None:
-    disks = Disks(ObservationFailed("away"))
-    scene.observe(disks)
-    await scene.at(0)
+    disks = await scene.seeing(ObservationFailed("away"))
     told = len(scene.told)
     for minute in range(1, 6):
         await scene.at(60 * minute)
@@ -105,9 +102,7 @@ async def test_nothing_is_told_twice(mock_clock: MockClock, scene: Scene) -> Non
 async def test_a_source_that_hangs_is_a_failure_and_the_factor_ends_by_itself(
     mock_clock: MockClock, scene: Scene
 ) -> None:
-    disks = Disks(seen())
-    scene.observe(disks)
-    await scene.at(0)
+    disks = await scene.seeing(seen())
     disks.said = threading.Event()
     try:
         await scene.at(60, checks=1)
@@ -126,9 +121,7 @@ async def test_a_factor_holds_while_the_check_that_may_end_it_is_under_way(
     mock_clock: MockClock, scene: Scene, ends: str
 ) -> None:
     """The disk is always full; brokers were away and are slow once they are back. The fallback admits everything."""
-    disks = Disks(seen(5 * GB))
-    scene.observe(disks, fallback=1.0)
-    await scene.at(0)
+    disks = await scene.seeing(seen(5 * GB), fallback=1.0)
     disks.said = ObservationFailed("away")
     for minute in (1, 2):
         await scene.at(60 * minute)
@@ -151,9 +144,7 @@ async def test_a_factor_holds_while_the_check_that_may_end_it_is_under_way(
 
 
 async def test_the_expiry_comes_without_a_check(mock_clock: MockClock, scene: Scene) -> None:
-    disks = Disks(seen())
-    scene.observe(disks)
-    await scene.at(0)
+    disks = await scene.seeing(seen())
     disks.said = threading.Event()
     try:
         await scene.at(60, checks=1)
@@ -177,9 +168,7 @@ def test_with_an_interval_of_zero_nothing_looks_at_disks(interval: str, looks: b
 
 @pytest.mark.seed("DISK.15")
 async def test_checks_that_a_slow_one_runs_into_are_left_out(mock_clock: MockClock, scene: Scene) -> None:
-    disks = Disks(seen())
-    scene.observe(disks)
-    await scene.at(0)
+    disks = await scene.seeing(seen())
     gate = disks.said = threading.Event()
     scene.clock.jump(60.0)
     await until(lambda: disks.asked == 2)
@@ -215,8 +204,7 @@ async def test_a_restarted_control_goes_on_with_the_workers_pause(
 async def test_adopting_after_a_look_is_one_line_too(
     mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scene.observe(Disks(ObservationFailed("away")), fallback=1.0)
-    await scene.at(0)
+    await scene.seeing(ObservationFailed("away"), fallback=1.0)
     caplog.clear()
     held = StorageFactor(0.0, "valid", "full")
     scene.control.adopt_factor(channel.StorageSnapshot(held, valid_until=trio.current_time() + 100))
@@ -343,9 +331,7 @@ async def test_a_soft_limit_that_nothing_can_be_lowered_by_is_warned_about(
     mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.has_limits = False
-    disks = Disks(seen())
-    scene.observe(disks)
-    await scene.at(0)
+    await scene.seeing(seen())
     assert scene.sample("throttle_without_effect") == 1
     await scene.at(60)
     warned = [line for line in lines(caplog) if "has no effect, because no produce limit exists" in line]
@@ -388,8 +374,7 @@ async def test_a_factor_that_throttles_nothing_says_so(
 async def test_volumes_without_any_limit_are_warned_about(
     mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scene.observe(Disks(seen()), SoftHard())
-    await scene.at(0)
+    await scene.seeing(seen(), SoftHard())
     assert lines(caplog)[1:] == ["broker 1 volume /a and 1 more: no limit, so not protected: set storage.hard"]
 
 
@@ -405,8 +390,7 @@ async def test_numbers_and_names_of_foreign_types_do_no_harm(
     mock_clock: MockClock, scene: Scene, said: Observation
 ) -> None:
     offline: Any = ((said.volumes[0].broker_id, None), ("1", "/b"))
-    scene.observe(Disks(said._replace(offline=offline)))
-    await scene.at(0)
+    await scene.seeing(said._replace(offline=offline))
     assert scene.state == (0.0, "valid")
     assert scene.last.factor.why.startswith("broker 1 volume ")
     generate_latest(scene.metrics.registry)
@@ -437,16 +421,14 @@ async def test_numbers_and_names_of_foreign_types_do_no_harm(
 async def test_any_fault_of_a_source_and_a_value_that_can_t_be_a_volume_is_a_failed_observation(
     mock_clock: MockClock, scene: Scene, said: Any, problem: str
 ) -> None:
-    scene.observe(Disks(said))
-    await scene.at(0)
+    await scene.seeing(said)
     assert scene.control.status()["problem"] == problem
     assert scene.state == (0.0, "fallback")
 
 
 @pytest.mark.seed("DISK.14")
 async def test_a_log_dir_that_is_described_twice_alike_is_one(mock_clock: MockClock, scene: Scene) -> None:
-    scene.observe(Disks(Observation(frozenset({1}), volumes()[:1] * 2)))
-    await scene.at(0)
+    await scene.seeing(Observation(frozenset({1}), volumes()[:1] * 2))
     assert scene.state == (1.0, "valid")
 
 
@@ -512,8 +494,7 @@ async def test_a_policy_of_ones_own_that_fails_is_a_failed_observation(mock_cloc
         def quota_factor(self, volume: Volume) -> float:
             return 1 / 0
 
-    scene.observe(Disks(seen()), GuardedPolicy(Broken(bytes=1)))
-    await scene.at(0)
+    await scene.seeing(seen(), GuardedPolicy(Broken(bytes=1)))
     assert scene.control.status()["problem"] == "limit policy Broken: ZeroDivisionError: division by zero"
 
 
