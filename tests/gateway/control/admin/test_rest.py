@@ -27,19 +27,7 @@ from policies.storage import StorageFactor
 from policies.thresholds.broker_limits import BrokerRate, TopicRate
 from tests.gateway.control.admin.rest_server import ALICE, BASE, JSON, MB, NOW_MS, Server, rates
 
-# --- beside what was there --------------------------------------------------------------------------------------------
-
-
-async def test_paths_that_the_admin_server_had_stay_as_they_were(server: Server) -> None:
-    assert (await server.raw("GET", "/metrics"))[::2] == (200, b"metric 1\n")
-    assert (await server.raw("HEAD", "/metrics"))[::2] == (200, b"")
-    assert (await server.raw("GET", "/healthz"))[2] == b"ok\n"
-    said = b'{"ready": true, "problems": [], "lacking": []}\n'
-    assert await server.raw("GET", "/readyz") == (200, "application/json", said)
-    assert await server.raw("GET", "/v1/storage") == (200, "application/json", b'{"enabled": false}\n')
-    assert await server.raw("POST", "/v1/storage") == (405, "text/plain; charset=utf-8", b"only GET\n")
-    status, _, body = await server.raw("GET", "/")
-    assert (status, body) == (404, b"here are /metrics, /healthz, /readyz, /v1/storage, /openapi.json\n")
+# --- paths ------------------------------------------------------------------------------------------------------------
 
 
 async def test_head_is_get_without_the_body(server: Server) -> None:
@@ -81,9 +69,22 @@ async def test_other_paths_and_methods_are_problems(server: Server) -> None:
     status, said = await server.ask("PUT", "/v1/thresholds")
     assert (status, said["detail"]) == (405, "here are GET: see GET /openapi.json")
     assert (await server.ask("GET", "/v1/thresholds/"))[0] == 404
+    here = b"here are /metrics, /healthz, /readyz, /v1/storage, /openapi.json\n"
+    assert (await server.raw("GET", "/"))[::2] == (404, here)
 
 
 # --- thresholds -------------------------------------------------------------------------------------------------------
+
+
+def threshold(value: float, origin: str, file: float, run_time: float | None, **more: Any) -> dict[str, Any]:
+    values = {"value": value, "file": file, "run_time": run_time, "until": None, "then": None}
+    return values | {"origin": origin, "base_origin": "file"} | more
+
+
+def committed(total: float, explicit: float, text: str, excess: float = 0.0) -> dict[str, Any]:
+    """Of a total, in MB/s."""
+    shares = {"reserved": 0, "utilization": pytest.approx(explicit / total), "utilization_text": text}
+    return {"total": total * MB, "explicit": explicit * MB, "excess": excess * MB} | shares
 
 
 async def test_thresholds_are_shown_with_their_origin(server: Server) -> None:
@@ -95,23 +96,12 @@ async def test_thresholds_are_shown_with_their_origin(server: Server) -> None:
         "on_exceed": "reject",
         "mode": "enforce",
         "enforce_percent": 100.0,
-        "total": {
-            "default": {
-                "value": 12.0 * MB, "origin": "file", "base_origin": "file", "file": 12.0 * MB,
-                "run_time": None, "until": None, "then": None,
-            },
-            "brokers": {},
-        },
+        "total": {"default": threshold(12.0 * MB, "file", 12.0 * MB, None), "brokers": {}},
         "total_out": {"default": None, "brokers": {}},
-        "topics": {
-            "clicks": {
-                "value": 4.0 * MB, "origin": "run time", "base_origin": "file", "file": 5.0 * MB,
-                "run_time": 4.0 * MB, "until": None, "then": None,
-            },
-        },
+        "topics": {"clicks": threshold(4.0 * MB, "run time", 5.0 * MB, 4.0 * MB)},
         "committed": {},
         "warnings": [],
-    }  # fmt: skip
+    }
 
 
 async def test_thresholds_of_topics_under_each_brokers_total_are_shown_and_judged_by_broker(server: Server) -> None:
@@ -126,28 +116,10 @@ async def test_thresholds_of_topics_under_each_brokers_total_are_shown_and_judge
     assert (await server.ask("PUT", path, {"value": "7MB"}))[0] == 200
     server.policies.policies = PolicySet({**BASE, PolicyKey.of_broker(1): 10.0 * MB}, server.policies.policies.changes)
     _, said = await server.ask("GET", "/v1/thresholds")
-    assert said["committed"] == {
-        "1": {
-            "total": 10.0 * MB, "explicit": 12.0 * MB, "reserved": 0, "excess": 2.0 * MB,
-            "utilization": 1.2, "utilization_text": "120%",
-        },
-        "3": {
-            "total": 12.0 * MB, "explicit": 0.0, "reserved": 0, "excess": 0.0,
-            "utilization": 0.0, "utilization_text": "0%",
-        },
-    }  # fmt: skip
+    assert said["committed"] == {"1": committed(10, 12, "120%", excess=2), "3": committed(12, 0, "0%")}
     assert [warning[:23] for warning in said["warnings"]] == ["broker 1: its topics' b"]
     _, would_be = await server.ask("PUT", path + "?validate_only=true", {"value": "4MB"})
-    assert would_be["committed"] == {
-        "1": {
-            "total": 10.0 * MB, "explicit": 9.0 * MB, "reserved": 0, "excess": 0.0,
-            "utilization": 0.9, "utilization_text": "90%",
-        },
-        "3": {
-            "total": 12.0 * MB, "explicit": 0.0, "reserved": 0, "excess": 0.0,
-            "utilization": 0.0, "utilization_text": "0%",
-        },
-    }  # fmt: skip
+    assert would_be["committed"] == {"1": committed(10, 9, "90%"), "3": committed(12, 0, "0%")}
     assert (await server.ask("GET", "/v1/thresholds"))[1]["committed"] == said["committed"]
 
 
@@ -177,23 +149,18 @@ async def test_a_total_for_consumers_lets_them_have_shares(server: Server) -> No
 
 async def test_a_threshold_is_set_and_goes_back_to_the_file(server: Server) -> None:
     path = "/v1/thresholds/topics/clicks"
-    status, said = await server.ask("PUT", path, {"value": "6MiB"})
-    change = {"kind": "topic", "name": "clicks", "key": "bytes.in.per.sec.threshold", "old": 5 * MB, "new": 6 * 2**20,
-              "until": None}  # fmt: skip
-    committed = {
-        "": {
-            "total": 12 * MB, "explicit": 6 * 2**20, "reserved": 0, "excess": 0,
-            "utilization": 6 * 2**20 / (12 * MB), "utilization_text": "52%",
-        },
-    }  # fmt: skip
+    status, said = await server.ask("PUT", path, {"value": "6MB"})
+    change = {"kind": "topic", "name": "clicks", "key": "bytes.in.per.sec.threshold", "old": 5 * MB, "new": 6 * MB}
     assert (status, said) == (
-        200, {"version": 1, "validate_only": False, "changes": [change], "warnings": [], "committed": committed}
+        200,
+        {"version": 1, "validate_only": False, "changes": [change | {"until": None}], "warnings": [],
+         "committed": {"": committed(12, 6, "50%")}},
     )  # fmt: skip
-    assert (await server.ask("GET", path))[1]["value"] == 6 * 2**20
+    assert (await server.ask("GET", path))[1]["value"] == 6 * MB
     status, said = await server.ask("DELETE", path, headers={})
     assert (status, said["version"], said["changes"][0]["new"]) == (200, 2, 5 * MB)
     status, said = await server.ask("DELETE", path, headers={})
-    assert status == 422
+    assert (status, said["detail"]) == (422, "refused, nothing was changed")
     assert "is set in the configuration file" in said["errors"][0]["what"]
     assert said["errors"][0]["where"] == "bytes.in.per.sec.threshold of topic clicks"
 
@@ -218,13 +185,6 @@ async def test_a_validation_changes_nothing(server: Server) -> None:
     assert server.policies.policies.broker_total() == 12 * MB
 
 
-async def test_a_sum_beyond_the_total_is_refused_with_what_would_be_right(server: Server) -> None:
-    status, said = await server.ask("PUT", "/v1/thresholds/topics/views", {"value": "8MB"})
-    assert (status, said["detail"]) == (422, "refused, nothing was changed")
-    assert "raise the total to at least 13,000,000 bytes/s" in said["errors"][0]["what"]
-    assert server.policies.policies.version == 0
-
-
 @pytest.mark.parametrize(
     ("path", "body", "where", "what"),
     [
@@ -236,6 +196,7 @@ async def test_a_sum_beyond_the_total_is_refused_with_what_would_be_right(server
         ("topics/views", {}, "body.value", "Field required"),
         ("topics/views", [], "body", "dictionary"),
         ("topics/a b", {"value": 1}, "", "can't be a topic's name"),
+        ("topics/views", {"value": "8MB"}, "", "raise the total to at least 13,000,000 bytes/s"),
         ("total", {"value": 0}, "", "must be a finite number above 0"),
         ("total/-1", {"value": 1}, "", "is not a valid broker id"),
         ("total/x", {"value": 1}, "path.broker", "valid integer"),
@@ -532,22 +493,24 @@ async def test_a_document_is_exported_and_applied(server: Server) -> None:
     assert pruned == [{**op, "old": 1.0 * MB, "new": None}]
 
 
-async def test_mistakes_in_a_document_are_told_line_by_line(server: Server) -> None:
-    wrong = {"thresholds": {"total": "x", "topic": {}}, "client_quotas": [{"user": "a"}]}
-    status, said = await server.ask("POST", "/v1/policies:apply", {"document": wrong})
-    assert status == 422
-    assert {each["where"] for each in said["errors"]} == {
-        "thresholds.total", "thresholds.topic", "client_quotas.0",
-    }  # fmt: skip
-    assert "did you mean topics?" in next(e["what"] for e in said["errors"] if e["where"] == "thresholds.topic")
-
-
-async def test_a_mistake_of_the_whole_document_has_no_place_and_is_told_whole(server: Server) -> None:
-    _, said = await server.ask("POST", "/v1/policies:apply", {"document": None})
-    what = "keys such as thresholds:, client_quotas:, resource_groups: with values are needed here, not None"
-    assert said["errors"] == [{"where": "", "what": what}]
-    _, said = await server.ask("POST", "/v1/policies:apply", {"document": {"thresholds": {"topics": {"a: b": 1}}}})
-    assert said["errors"][0]["where"] == "thresholds.topics.a: b"
+@pytest.mark.parametrize(
+    ("document", "found"),
+    [
+        ({"thresholds": {"total": "x"}}, {"thresholds.total": "'x' is not a valid size"}),
+        (
+            {"thresholds": {"topic": {}}, "client_quotas": [{"user": "a"}]},
+            {"thresholds.topic": "did you mean topics?", "client_quotas.0": "{user=a} has no quota"},
+        ),
+        ({"thresholds": {"topics": {"a: b": 1}}}, {"thresholds.topics.a: b": "can't be a topic's name"}),
+        (None, {"": "keys such as thresholds:, client_quotas:, resource_groups: with values are needed here, not"}),
+    ],
+)
+async def test_mistakes_in_a_document_are_told_line_by_line(
+    server: Server, document: Any, found: dict[str, str]
+) -> None:
+    status, said = await server.ask("POST", "/v1/policies:apply", {"document": document})
+    assert (status, {each["where"] for each in said["errors"]}) == (422, found.keys())
+    assert all(found[each["where"]] in each["what"] for each in said["errors"])
 
 
 async def test_more_quotas_than_are_told_of_leave_a_rate_unknown(server: Server) -> None:
@@ -813,10 +776,8 @@ async def test_a_value_has_an_end_through_every_path(server: Server) -> None:
     await server.ask("PUT", path, {"value": "4MB"})
     status, said = await server.ask("PUT", path, {"value": "6MB", "until": "2023-11-15T01:00:00+01:00"})
     assert (status, said["changes"][0]["until"]) == (200, UNTIL)
-    assert (await server.ask("GET", path))[1] == {
-        "value": 6.0 * MB, "origin": "run time", "base_origin": "file", "file": 5.0 * MB,
-        "run_time": 6.0 * MB, "until": UNTIL, "then": 4.0 * MB,
-    }  # fmt: skip
+    shown = threshold(6.0 * MB, "run time", 5.0 * MB, 6.0 * MB, until=UNTIL, then=4.0 * MB)
+    assert (await server.ask("GET", path))[1] == shown
     entity = [{"type": "user", "name": "bob"}]
     ops = [{"key": "producer_byte_rate", "value": "1MB"}]
     body: dict[str, Any] = {"alterations": [{"entity": entity, "ops": ops, "until": UNTIL}]}

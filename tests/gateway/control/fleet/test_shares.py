@@ -182,6 +182,15 @@ def two(workers: int = 1, peer: tuple[float, bool] = (50.0, True), **options: An
     return play
 
 
+def dealt(*uses: tuple[Any, ...], whole: bool = False, **options: Any) -> Fleet:
+    """The same once worker 0 has told these uses, and parts were dealt."""
+    play = two(**options)
+    play.use(0, *uses, whole=whole)
+    play.report()
+    play.step()
+    return play
+
+
 def test_a_gateway_without_others_tells_its_workers_nothing() -> None:
     """Workers share one bucket, and need no fleet for it."""
     play = Local(workers=2)
@@ -218,18 +227,12 @@ def test_all_workers_are_told_the_gateways_part_of_which_they_take_together() ->
 
 
 def test_a_content_peer_is_left_the_rate_that_it_takes_and_the_rest_is_ours() -> None:
-    play = two(peer=(20.0, False))
-    play.use(0, (GOLD, 70.0, True))
-    play.report()
-    play.step()
+    play = dealt((GOLD, 70.0, True), peer=(20.0, False))
     assert play.rate() == pytest.approx(80.0)
 
 
 def test_parts_that_a_worker_missed_while_it_did_not_read_are_told_again() -> None:
-    play = two(workers=2)
-    play.use(0, (GOLD, 50.0, True), (SILVER, 1.0))
-    play.report()
-    play.step()
+    play = dealt((GOLD, 50.0, True), (SILVER, 1.0), workers=2)
     play.deaf = {1}
     play.hear(gold=(0.0, False))
     for _ in range(8):
@@ -242,10 +245,7 @@ def test_parts_that_a_worker_missed_while_it_did_not_read_are_told_again() -> No
 
 
 def test_a_limit_that_changes_is_dealt_out_anew() -> None:
-    play = two(workers=2)
-    play.use(0, (GOLD, 50.0, True))
-    play.report()
-    play.step()
+    play = dealt((GOLD, 50.0, True), workers=2)
     play.fleet.set_policies(policies(gold=40.0))
     play.step()
     assert play.rate(0) == play.rate(1) == pytest.approx(20.0)
@@ -256,10 +256,7 @@ def test_a_limit_that_changes_is_dealt_out_anew() -> None:
 
 
 def test_only_parts_that_changed_are_told() -> None:
-    play = two(workers=2)
-    play.use(0, (GOLD, 50.0, True), (SILVER, 1.0, True))
-    play.report()
-    play.step()
+    play = dealt((GOLD, 50.0, True), (SILVER, 1.0, True), workers=2)
     play.use(0, (SILVER, 0.0))
     play.report()
     play.step()
@@ -308,10 +305,7 @@ def test_a_channel_that_broke_is_a_worker_that_joins_once_more() -> None:
 
 def test_a_worker_that_tells_everything_is_told_everything() -> None:
     """A worker may have lost its parts while control was silent."""
-    play = two(workers=2)
-    play.use(0, (GOLD, 50.0, True), (SILVER, 5.0, True), whole=True)
-    play.report()
-    play.step()
+    play = dealt((GOLD, 50.0, True), (SILVER, 5.0, True), whole=True, workers=2)
     before = play.parts[0]
     play.parts[0] = {}
     play.step(1.0)
@@ -345,10 +339,7 @@ def test_a_limit_that_a_whole_demand_leaves_out_is_forgotten_in_time() -> None:
 
 def test_a_share_of_a_threads_time_is_not_dealt_out() -> None:
     """The limit is on the time of one machine's threads; its workers share it without a fleet."""
-    play = two()
-    play.use(0, (TIME, 0.4, True), (GOLD, 50.0, True))
-    play.report()
-    play.step()
+    play = dealt((TIME, 0.4, True), (GOLD, 50.0, True))
     assert set(play.parts[0]) == {GOLD}
 
 
