@@ -111,11 +111,12 @@ def wait_until(condition: Any, what: Any) -> None:
         time.sleep(0.01)
 
 
-def test_control_gets_the_settings_and_the_sockets_that_are_open(start: Any) -> None:
+def test_control_gets_the_settings_and_the_sockets_that_are_open_and_the_only_worker_no_memory(start: Any) -> None:
     family = start()
     family.running()
     assert family.wait_for("control", "started")["settings"] == "{}"
     assert family.wait_for("control", "started")["inherited"] == ["bootstrap"]
+    assert family.wait_for("worker", "born")["starts"] == []
     for name, port in (("bootstrap", family.boot), ("broker 1", family.broker)):
         socket.create_connection(("127.0.0.1", port)).close()
         family.wait_for("control", "accepted", name=name)
@@ -142,11 +143,6 @@ def test_workers_share_memory_that_outlives_each_of_them_and_control_has_none(st
     again = family.wait_for("worker", "born", starts=[2, 1])
     assert again["pid"] != first["pid"]
     assert family.wait_for("control", "born")["starts"] == []
-
-
-def test_the_only_worker_shares_no_memory(start: Any) -> None:
-    family = start()
-    assert family.wait_for("worker", "born")["starts"] == []
 
 
 def test_a_control_that_dies_gets_the_listeners_again_and_the_worker_stays(start: Any) -> None:
@@ -181,11 +177,17 @@ def test_a_port_that_control_asks_for_in_vain_is_its_own_affair(start: Any) -> N
         family.wait_for("control", "hello")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_all_in_order(start: Any, number: Any) -> None:
+@pytest.mark.parametrize(
+    ("number", "to_all"),
+    [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGTERM, True), (signal.SIGINT, True)],
+)
+def test_a_signal_ends_all_in_order_also_one_to_the_whole_process_group(start: Any, number: Any, to_all: bool) -> None:
     family = start(drain_s=10)
     control, worker = family.running()
-    family.process.send_signal(number)
+    if to_all:
+        os.killpg(family.process.pid, number)  # a terminal's Ctrl-C, systemd's KillMode=control-group
+    else:
+        family.process.send_signal(number)
     code, log = family.end()
     assert code == 0
     # Workers end first, then control, so it hears what they say last; all of it before the deadline.
@@ -196,16 +198,6 @@ def test_a_signal_ends_all_in_order(start: Any, number: Any) -> None:
     assert "started again" not in log
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", family.broker))
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_the_whole_process_group_is_no_different(start: Any, number: Any) -> None:
-    family = start()
-    family.running()
-    os.killpg(family.process.pid, number)  # a terminal's Ctrl-C, systemd's KillMode=control-group
-    assert family.end()[0] == 0
-    family.wait_for("worker", "stop")
-    family.wait_for("control", "stop")
 
 
 def test_a_hangup_ends_nobody_and_is_told_to_control(start: Any) -> None:
@@ -293,14 +285,21 @@ def test_children_do_not_outlive_a_parent_that_is_killed(start: Any, mood: Any) 
         wait_until(lambda pid=pid: not is_alive(pid), f"{pid} ended with its parent")
 
 
-def test_a_child_that_keeps_dying_is_started_at_longer_and_longer_intervals(start: Any) -> None:
-    family = start("crash")
-    family.wait_for("worker", "born", count=4)
+@pytest.mark.parametrize(
+    ("mood", "again", "line"),
+    [
+        ("crash", ("worker", "born"), "worker 0 ended (exit code 3)"),
+        ("break", ("control", "hello"), "worker 0 and control lost"),
+    ],
+)
+def test_a_child_that_keeps_dying_and_a_channel_that_keeps_breaking_are_replaced_at_longer_and_longer_intervals(
+    start: Any, mood: str, again: tuple[str, str], line: str
+) -> None:
+    family = start(mood)
+    family.wait_for(*again, count=4)
     family.process.terminate()
     log = family.end()[1]
-    pauses = [
-        line.rpartition(" in ")[2] for line in log.splitlines() if line.startswith("worker 0 ended (exit code 3)")
-    ]
+    pauses = [each.rpartition(" in ")[2] for each in log.splitlines() if each.startswith(line)]
     assert pauses[:3] == ["0.1 s", "0.2 s", "0.4 s"]
 
 
@@ -323,15 +322,6 @@ def test_once_all_was_up_no_control_ends_the_gateway(start: Any) -> None:
     code, log = family.end()
     assert code == 0
     assert "no spool to write to" in log
-
-
-def test_a_channel_that_breaks_again_and_again_is_replaced_at_longer_and_longer_intervals(start: Any) -> None:
-    family = start("break")
-    family.wait_for("control", "hello", count=4)
-    family.process.terminate()
-    log = family.end()[1]
-    pauses = [line.rpartition(" in ")[2] for line in log.splitlines() if line.startswith("worker 0 and control lost")]
-    assert pauses[:3] == ["0.1 s", "0.2 s", "0.4 s"]
 
 
 def test_pauses_grow_to_a_bound_and_begin_anew_after_a_child_that_lived_long() -> None:
