@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import re
 import time
@@ -429,55 +428,6 @@ def test_a_view_is_made_anew_only_where_something_has_changed(null_broker: NullB
 def test_no_broker_is_unreachable_with_the_cause() -> None:
     with pytest.raises(ClusterUnreachable, match="refused"):
         AdminSource({"bootstrap.servers": "127.0.0.1:1", "log_level": 2})._fetch_blocking()
-
-
-@pytest.mark.kafka
-def test_topic_ids_are_the_brokers_own(kafka: embedded.EmbeddedCluster) -> None:
-    from confluent_kafka import TopicCollection
-    from confluent_kafka.admin import AdminClient
-    from confluent_kafka.cimpl import NewTopic
-
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.create_topics([NewTopic("ids-a", num_partitions=1, replication_factor=1)])["ids-a"].result(timeout=30)
-    embedded.wait_for("the broker to learn of ids-a", lambda: "ids-a" in admin.list_topics(timeout=10).topics)
-    source = AdminSource({"bootstrap.servers": kafka.bootstrap_servers}, replicas=True)
-    # Without ids where the broker takes longer to describe topics than a refresh waits for it.
-    embedded.wait_for("its id", lambda: "ids-a" in source._fetch_blocking().ids.values(), 60)
-    view = source._fetch_blocking()
-    assert "ids-a" in view.replicas[1]
-    (topic_id,) = [topic_id for topic_id, name in view.ids.items() if name == "ids-a"]
-    described = admin.describe_topics(TopicCollection(["ids-a"]))["ids-a"].result(timeout=30)
-    assert base64.b64encode(topic_id).rstrip(b"=").decode() == str(described.topic_id).rstrip("=")
-
-
-@pytest.mark.kafka
-def test_watched_topics_have_the_ids_that_they_have_now(kafka: embedded.EmbeddedCluster) -> None:
-    from confluent_kafka.admin import AdminClient
-    from confluent_kafka.cimpl import NewTopic
-
-    names = ["ids-w1", "ids-w2", "ids-w3"]
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    new = [NewTopic(name, num_partitions=1, replication_factor=1) for name in names]
-    for future in admin.create_topics(new).values():
-        future.result(timeout=30)
-    source = AdminSource(
-        {"bootstrap.servers": kafka.bootstrap_servers}, topic_ids=False, watched=lambda: [*names[:2], "none"]
-    )
-    embedded.wait_for("their ids", lambda: len(source._fetch_blocking().topic_ids) == 2, 60)
-    first = dict(source._fetch_blocking().topic_ids)
-    assert len(set(first.values())) == 2
-    assert len({topic_id.cluster for topic_id in first.values()}) == 1
-    assert all(topic_id.cluster for topic_id in first.values())
-    named = trio.run(source.fetch_topic_ids, [*names, "none"])
-    assert named.keys() == set(names)
-    assert first.items() <= named.items()
-    admin.delete_topics(["ids-w1"])["ids-w1"].result(timeout=30)
-    embedded.wait_for("the broker to forget it", lambda: "ids-w1" not in source._fetch_blocking().topic_ids, 60)
-    admin.create_topics(new[:1])["ids-w1"].result(timeout=30)
-    embedded.wait_for(
-        "its new id", lambda: source._fetch_blocking().topic_ids.get("ids-w1", first["ids-w1"]) != first["ids-w1"], 60
-    )
-    assert source._fetch_blocking().topic_ids["ids-w2"] == first["ids-w2"]
 
 
 def test_of_many_watched_topics_each_look_asks_for_some_in_turn() -> None:
