@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -41,9 +42,10 @@ from gateway.storage.source_view import VolumeSourceView
 from gateway.supervisor import ConfigOrigin, NewChannel
 from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_values import NO_IDS, PolicyKey, PolicyOperation, TopicIds
-from policies.storage import FactorKeeper, Observation, SoftHard, Volume, VolumeLimit
+from policies.storage import FactorKeeper, Observation, QuotaValues, SoftHard, Volume, VolumeLimit
 from tests.background import until
 from tests.gateway.control.contexts import Parent
+from tests.gateway.control.policies.test_quota_source import Source
 from tests.gateway.control.storage.storage_scene import Disks
 
 UPSTREAM = "upstream: {bootstrap_servers: 'b:9092', metadata_refresh: 100ms}\n"
@@ -288,3 +290,25 @@ async def test_storage_protection_follows_the_configuration_policies_and_replica
         pause = PolicyOperation(PolicyKey.of_storage(), "PAUSE: a disk", play.control._policies.now_ms() + 60_000)
         await play.control._policies.alter_policies([pause], ChangeSource("alice", "rest"))
         await until(lambda: play.last(StorageSnapshot).factor.origin == "operator")
+
+
+@pytest.mark.seed("DISK.9", "035.40")
+async def test_thresholds_of_a_source_replace_those_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Source(QuotaValues(5000.0, {"clicks": 2000.0}))
+    monkeypatch.setattr("gateway.control.outside.load_plugin", lambda *_: source)
+    thresholds = "thresholds: {total.bytes.in.per.sec.threshold: 1000, source: mine, interval: 100ms}\n"
+    async with playing(tmp_path, thresholds + "client_quotas: [{client_id: slow, producer_byte_rate: 700}]\n") as play:
+        await until(lambda: ThresholdPolicy in itertools.chain(*play.kinds))
+        await until(lambda: play.last(ThresholdPolicy).total == 5000.0)
+        shown = play.control._policies.export_overview(play.control._policy_base.origin_of)["origins"]
+        assert [(each["kind"], each["value"], each["origin"]) for each in shown] == [
+            ("broker", 5000, "source mine"), ("topic", 2000, "source mine"), ("quota", 700, "file"),
+        ]  # fmt: skip
+        source.said = QuotaValues(1000.0, {"clicks": 2000.0})
+        await until(lambda: "thresholds.source: " in caplog.text)
+        assert "of topic clicks is 2,000 bytes/s, which exceeds total" in caplog.text
+        source.said = QuotaValues(None, {})
+        await until(lambda: play.last(ThresholdPolicy).total is None)
+        assert caplog.text.count("the last thresholds stay") == 1

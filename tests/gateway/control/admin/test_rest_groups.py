@@ -4,17 +4,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import trio
-from pytest_trio import trio_fixture
 
 from gateway import channel
 from gateway.control.admin.rest.routers import groups as rest_groups
-from gateway.control.http_server import serve_http
-from gateway.supervisor import open_listener
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey, PolicyValue
 from policies.fleet.keys import group_key
@@ -35,12 +30,11 @@ BASE: dict[PolicyKey, PolicyValue] = {
 }
 
 
-@trio_fixture
-async def server(nursery: trio.Nursery) -> AsyncIterator[Server]:
-    server = Server()
+@pytest.fixture
+async def server(server: Server) -> Server:
+    """With groups of the file."""
     server.policies.policies = PolicySet(BASE)
-    nursery.start_soon(serve_http, open_listener("127.0.0.1", server.port), server.application())
-    yield server
+    return server
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -93,15 +87,6 @@ async def test_names_that_can_not_be_are_refused(server: Server) -> None:
         status, said = await server.ask("PUT", path, {})
         assert status == 422
         assert "can't be" in said["errors"][0]["what"]
-
-
-async def test_a_page_of_another_site_changes_nothing_here_either(server: Server) -> None:
-    for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}):
-        assert (await server.raw("PUT", f"{NAMESPACE}/gold", headers=headers))[0] == 403
-        assert (await server.raw("DELETE", f"{GROUP}/gold", headers=headers))[0] == 403
-    assert (await server.raw("POST", f"{NAMESPACE}/gold", headers={"Content-Type": "text/plain"}))[0] == 403
-    assert (await server.raw("PUT", f"{GROUP}/gold", b"{}", {"Content-Type": "text/plain"}))[0] == 415
-    assert (await server.raw("PUT", f"{GROUP}/gold", headers={}))[0] == 422  # without a body there is none to be read
 
 
 async def test_only_trying_changes_nothing(server: Server) -> None:
