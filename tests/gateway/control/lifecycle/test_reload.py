@@ -7,8 +7,6 @@ import http.client
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,6 +18,7 @@ import trio
 from pytest_trio import trio_fixture
 
 from gateway import channel
+from gateway.commands.views import commands as views
 from gateway.config import ConfigExamination, Settings, examine_config
 from gateway.control.lifecycle.config_switch import ConfigSwitch
 from gateway.control.lifecycle.reload import BY_FILE, BY_SIGNAL, ConfigReloader
@@ -342,7 +341,7 @@ def post_reload(gateway: Gateway) -> tuple[int, Any]:
     return status, said
 
 
-def test_a_running_gateway_follows_its_file(gateway: Gateway) -> None:
+def test_a_running_gateway_follows_its_file(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
     gateway.ready()
     text = gateway.config.read_text()
     assert config_of(gateway) == {
@@ -382,16 +381,15 @@ def test_a_running_gateway_follows_its_file(gateway: Gateway) -> None:
     )
     gateway.wait_for("told again", lambda: config_of(gateway)["pending"] in ([], ["workers"]))
     assert post_reload(gateway)[1]["last"]["outcome"] == "unchanged"
-    command = [sys.executable, "-m", "gateway", "reload", "--url", f"http://127.0.0.1:{gateway.admin}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{gateway.config}: unchanged\ntakes a restart: workers\n"
+    command = ("reload", ["--url", f"http://127.0.0.1:{gateway.admin}"])
+    assert views.main(*command) == 0
+    assert capsys.readouterr() == (f"{gateway.config}: unchanged\ntakes a restart: workers\n", "")
     good = gateway.config.read_text()
     gateway.config.write_text(good + "mode: obsrve\n")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"{gateway.config}:" in done.stderr
-    assert "mode: should be 'enforce' or 'observe', not 'obsrve'" in done.stderr
+    assert views.main(*command) == 1
+    out, err = capsys.readouterr()
+    assert (out, f"{gateway.config}:" in err) == ("", True)
+    assert "mode: should be 'enforce' or 'observe', not 'obsrve'" in err
     gateway.config.write_text(good)
     assert config_of(gateway)["pending"] == ["workers"]
     assert gateway.end() == 0

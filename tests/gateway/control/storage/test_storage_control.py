@@ -206,6 +206,8 @@ async def test_adopting_after_a_look_is_one_line_too(
 ) -> None:
     await scene.seeing(ObservationFailed("away"), fallback=1.0)
     caplog.clear()
+    scene.control.adopt_factor(channel.StorageSnapshot(StorageFactor(0.0, "fallback", "no data")))  # which says nothing
+    assert scene.state == (1.0, "fallback")
     held = StorageFactor(0.0, "valid", "full")
     scene.control.adopt_factor(channel.StorageSnapshot(held, valid_until=trio.current_time() + 100))
     assert [line for line in lines(caplog) if "observed" not in line] == [
