@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway import config
-from gateway.control.workers.snapshots import groups_of
 from policies import explain
 from policies.definitions.policy_set import PolicySet
 from policies.groups.finder import GroupResolver
-from policies.groups.group_limiters import GroupLimitValues
 from tests.gateway.control.admin.rest_server import Server
 
 GROUP = "/admin/v2/resourcegroup"
@@ -45,49 +42,11 @@ async def test_a_group_can_be_associated_with_a_tenant_or_a_namespace(server: Se
     assert server.policies.policies.namespace_groups() == {"acme/orders": "gold"}
 
 
-@pytest.mark.seed("82.10")
-async def test_several_entities_are_attached_to_one_group(server: Server) -> None:
-    await make(server, "gold")
-    for tenant in ("a", "b"):
-        assert (await server.ask("PUT", f"/admin/v2/tenants/{tenant}/resourcegroup/gold"))[0] == 200
-    policies = server.policies.policies
-    find = GroupResolver("{tenant}.{namespace}.{topic}", "", policies.tenant_groups(), policies.namespace_groups())
-    assert [find.find_group(topic, "") for topic in ("a.x.t", "a.y.t", "b.x.t")] == ["gold"] * 3
-
-
-@pytest.mark.seed("82.11")
-async def test_limits_are_in_bytes_and_messages_for_producers_and_consumers(server: Server) -> None:
-    """The limits as workers are told them."""
-    await make(server, "gold")
-
-    told = groups_of(server.policies.policies, config.parse_settings("upstream: {bootstrap_servers: 'k:9092'}"))
-    assert told.groups == {"gold": GroupLimitValues(1000.0, 100.0, 2000.0, 200.0)}
-
-
 # --- Non-goals --------------------------------------------------------------------------------------------------------
 
 
 def find_in(policies: PolicySet) -> GroupResolver:
     return GroupResolver("{tenant}.{namespace}.{topic}", "", policies.tenant_groups(), policies.namespace_groups())
-
-
-@pytest.mark.seed("82.6")
-async def test_there_is_no_hierarchy_a_namespaces_group_replaces_its_tenants(server: Server) -> None:
-    await make(server, "big", "small")
-    await server.ask("PUT", f"{TENANT}/big")
-    await server.ask("PUT", f"{NAMESPACE}/small")
-    find = find_in(server.policies.policies)
-    assert find.find_group("acme.orders.new", "") == "small"
-    assert find.find_group("acme.clicks.new", "") == "big"
-    known = explain.ExplainInputs(server.policies.policies, finder=find)
-    found = explain.explain_traffic(explain.ExplainSubject("acme.orders.new"), known)
-    rules = [rule for rule in found.rules if rule.name == "resource-group"]
-    assert {rule.levels[0].what.split(" of ")[1] for rule in rules} == {
-        "group small, attached to namespace acme/orders"
-    }
-    assert [each.why for each in found.shadowed if each.name == "resource-group"] == [
-        "namespace acme/orders has group small, which replaces its tenant's"
-    ]
 
 
 @pytest.mark.seed("82.7")

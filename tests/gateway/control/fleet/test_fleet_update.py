@@ -9,13 +9,12 @@ import pytest
 
 from gateway import config
 from gateway.control import app
-from gateway.control.fleet.exchange import usage_codec as form
 from gateway.control.outside import Outside
 from gateway.kafka import topic_names
 from gateway.supervisor import NO_ORIGIN
 from policies.fleet.keys import group_key
 from policies.fleet.shares import LimitDemand
-from tests.gateway.control.fleet.exchange.test_fleet_reports import boot, only, trio_of
+from tests.gateway.control.fleet.exchange.test_fleet_reports import boot, trio_of
 from tests.gateway.control.fleet.fleet_play import Reporter
 
 UPSTREAM = "upstream: {bootstrap_servers: '127.0.0.1:9092'}\n"
@@ -52,26 +51,6 @@ def test_each_broker_publishes_its_current_usage_as_an_absolute_number() -> None
     [message] = a.say()
     fleet.deliver(message)
     assert b.knows(ONE)[0].rate == pytest.approx(4000, rel=0.003)
-
-
-@pytest.mark.seed("82.12")
-def test_others_keep_track_of_which_brokers_are_active_on_a_group() -> None:
-    fleet, a, b, c = trio_of()
-    a.uses, b.uses = SEED_UPDATE, {ONE: LimitDemand(5.0)}
-    fleet.cycle(2)
-    assert len(c.knows(ONE)) == 2
-    assert len(c.knows(group_key("resource-group-2", "publish", "bytes"))) == 1
-    assert len(a.knows(ONE)) == 1  # not itself
-
-
-@pytest.mark.seed("82.21")
-def test_the_update_is_a_protocol_buffers_message_with_broker_topics_messages_and_bytes() -> None:
-    said = form.decode_usage(only(Reporter("broker-1.example.com", boot(1)).say(SEED_UPDATE)))
-    assert said.broker == "broker-1.example.com"
-    numbers = [form.limit_id(key) for key in SEED_UPDATE]
-    found = dict(zip(said.limits.limit, zip(said.limits.rate, said.limits.topics, strict=True), strict=True))
-    expected = [(100, 1), (100_000, 1), (1000, 1), (500_000, 1), (80_000, 1), (9_999_999, 1)]
-    assert [found[number] for number in numbers] == expected
 
 
 # --- bandwidth --------------------------------------------------------------------------------------------------------

@@ -35,7 +35,6 @@ from policies.groups.group_limiters import GroupLimitValues, GroupRate
 from policies.limits.description import FleetUse
 from policies.limits.limit_use import LimitUse
 from policies.quotas.quota_limiters import QuotaRate
-from policies.storage import Volume, VolumeFinding
 from policies.thresholds.broker_limits import BrokerRate, TopicRate
 from tests.certificates import Authority
 
@@ -417,10 +416,6 @@ def test_rates_show_the_latest_snapshot_only() -> None:
     assert math.isnan(value(metrics, "topic_threshold_utilization_ratio", broker="1", topic="b") or 0.0)
 
 
-def finding(broker_id: int, name: str, available: int, soft: float | None = None, hard: float = 10.0) -> VolumeFinding:
-    return VolumeFinding(Volume(broker_id, name, 100, available), 1.0, soft, hard)
-
-
 @pytest.mark.seed("DISK.36")
 def test_storage_metrics_are_there_from_the_start_where_storage_is_on() -> None:
     metrics = GatewayMetrics()
@@ -436,25 +431,6 @@ def test_storage_metrics_are_there_from_the_start_where_storage_is_on() -> None:
         assert value(metrics, "storage_observations_total", outcome=outcome) == 0
     assert value(metrics, "storage_fallback_throttle_factor_applied_total") == 0
     assert [value(metrics, "storage_state", state=state) for state in ("OPEN", "THROTTLE", "PAUSE")] == [1, 0, 0]
-
-
-@pytest.mark.seed("DISK.38")
-def test_storage_series_of_a_volume_come_and_go_with_it() -> None:
-    metrics = GatewayMetrics()
-    storage = metrics.create_storage_series()
-    full = finding(2, "/b", 5)
-    storage.show_volumes((finding(1, "/a", 60, soft=20.0), full))
-    storage.count_violated((full,))
-    storage.count_violated((full,))
-    of_a, of_b = {"broker": "1", "log_dir": "/a"}, {"broker": "2", "log_dir": "/b"}
-    assert value(metrics, "storage_consumed_bytes", **of_a) == 40
-    assert value(metrics, "storage_soft_limit_bytes", **of_a) == 20
-    assert value(metrics, "storage_limit_violated_total", **of_a) == 0
-    assert value(metrics, "storage_limit_violated_total", **of_b) == 2
-    assert value(metrics, "storage_soft_limit_bytes", **of_b) is None
-    storage.show_volumes((full,))
-    assert not [name for name, labels in samples(metrics) if frozenset(of_a.items()) == labels]
-    assert value(metrics, "storage_limit_violated_total", **of_b) == 2
 
 
 def group(
